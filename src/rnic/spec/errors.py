@@ -1,0 +1,31 @@
+"""Errors that callers see. Each message is one line: the thing, its value, what is allowed."""
+
+from __future__ import annotations
+
+import os
+
+
+class RnicError(Exception):
+    """Base of everything rnic raises on purpose."""
+
+
+class VerbsError(RnicError, OSError):
+    """A verbs call failed. ``errno`` (also as ``error_code``, pyverbs' name) says how."""
+
+    def __init__(self, errno: int, message: str) -> None:
+        OSError.__init__(self, errno, message)
+        self.error_code = errno
+
+    def __str__(self) -> str:
+        return f"{self.strerror} ({os.strerror(self.errno or 0)})"
+
+
+class WorkCompletionError(RnicError):
+    """A work request of the short API (``conn.read`` and its like) completed with an error.
+
+    ``status`` is the completion's ``IBV_WC_*`` number.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status

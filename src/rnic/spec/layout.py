@@ -1,0 +1,134 @@
+"""Layouts as data: one table of fields per structure, and a generic codec over it.
+
+Every byte-exact structure of the project (wire headers, ring entries, contexts, registers) is one
+:class:`Layout`. Documentation pages, the C header, the gateware and the tests read the table; the data path
+has a hand-written ``struct`` codec beside it, and a property test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Endian = Literal["little", "big"]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Bits ``msb`` to ``lsb`` of the integer that is ``unit`` bytes long and starts at byte ``byte``.
+
+    ``access`` is free text from the source document (``RW``, ``RO``, ``W1C``, ``WR``, ...).
+    """
+
+    name: str
+    byte: int
+    msb: int
+    lsb: int
+    doc: str
+    unit: int = 4
+    access: str = "RW"
+
+    @property
+    def width(self) -> int:
+        """Width in bits."""
+        return self.msb - self.lsb + 1
+
+    @property
+    def mask(self) -> int:
+        """The largest value that the field holds."""
+        return (1 << self.width) - 1
+
+
+class Layout:
+    """A structure of ``size`` bytes with named bit fields.
+
+    Raises:
+        ValueError: at construction, where fields overlap, leave the structure or repeat a name; when
+            packing, where a value does not fit its field or names none.
+    """
+
+    def __init__(self, name: str, size: int, endian: Endian, source: str, fields: tuple[Field, ...]) -> None:
+        self.name = name
+        self.size = size
+        self.endian: Endian = endian
+        self.source = source
+        self.fields = fields
+        self._by_name = {field.name: field for field in fields}
+        if len(self._by_name) != len(fields):
+            raise ValueError(f"layout {name}: a field name appears twice")
+        taken: dict[tuple[int, int], str] = {}
+        for field in fields:
+            if not (0 <= field.lsb <= field.msb < field.unit * 8 and field.byte + field.unit <= size):
+                raise ValueError(f"layout {name}: field {field.name} lies outside its {size} bytes")
+            for place in self._places(field):
+                if place in taken:
+                    raise ValueError(f"layout {name}: fields {taken[place]} and {field.name} overlap")
+                taken[place] = field.name
+
+    def _places(self, field: Field) -> Iterator[tuple[int, int]]:
+        for bit in range(field.lsb, field.msb + 1):
+            byte = bit // 8 if self.endian == "little" else field.unit - 1 - bit // 8
+            yield field.byte + byte, bit % 8
+
+    def __getitem__(self, name: str) -> Field:
+        return self._by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def get(self, buffer: bytes | bytearray | memoryview, name: str, offset: int = 0) -> int:
+        """Value of one field of the structure at ``buffer[offset:]``."""
+        field = self._by_name[name]
+        at = offset + field.byte
+        return int.from_bytes(buffer[at : at + field.unit], self.endian) >> field.lsb & field.mask
+
+    def put(self, buffer: bytearray | memoryview, name: str, value: int, offset: int = 0) -> None:
+        """Store one field; the bits around it stay."""
+        field = self._by_name.get(name)
+        if field is None:
+            raise ValueError(f"layout {self.name} has no field {name!r}; it has: {', '.join(self._by_name)}")
+        if not 0 <= value <= field.mask:
+            raise ValueError(f"{self.name}.{name}={value:#x} does not fit in {field.width} bits")
+        at = offset + field.byte
+        word = int.from_bytes(buffer[at : at + field.unit], self.endian)
+        word = word & ~(field.mask << field.lsb) | value << field.lsb
+        buffer[at : at + field.unit] = word.to_bytes(field.unit, self.endian)
+
+    def pack(self, values: Mapping[str, int]) -> bytes:
+        """Bytes of the structure; fields not named are zero."""
+        out = bytearray(self.size)
+        for name, value in values.items():
+            self.put(out, name, value)
+        return bytes(out)
+
+    def unpack(self, buffer: bytes | bytearray | memoryview, offset: int = 0) -> dict[str, int]:
+        """All fields by name, in table order. ``ValueError`` if the buffer is too short."""
+        if len(buffer) - offset < self.size:
+            raise ValueError(f"{self.name} needs {self.size} bytes, got {max(0, len(buffer) - offset)}")
+        return {field.name: self.get(buffer, field.name, offset) for field in self.fields}
+
+
+def bits(name: str, byte: int, msb: int, lsb: int, doc: str, access: str = "RW") -> Field:
+    """Bits of the 32-bit word at ``byte``."""
+    return Field(name, byte, msb, lsb, doc, 4, access)
+
+
+def word(name: str, byte: int, doc: str, access: str = "RW") -> Field:
+    """A whole 32-bit word."""
+    return Field(name, byte, 31, 0, doc, 4, access)
+
+
+def half(name: str, byte: int, doc: str, access: str = "RW") -> Field:
+    """A whole 16-bit half word."""
+    return Field(name, byte, 15, 0, doc, 2, access)
+
+
+def octet(name: str, byte: int, doc: str, access: str = "RW") -> Field:
+    """A whole byte."""
+    return Field(name, byte, 7, 0, doc, 1, access)
+
+
+def wide(name: str, byte: int, doc: str, unit: int = 8, access: str = "RW") -> Field:
+    """A whole integer of ``unit`` bytes: an address (8), a GID (16)."""
+    return Field(name, byte, unit * 8 - 1, 0, doc, unit, access)

@@ -1,0 +1,29 @@
+"""Limits of the device and of the wire."""
+
+ROCE_UDP_PORT = 4791
+DEFAULT_PKEY = 0xFFFF
+MTU_CODES = {256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5}
+"""Path MTU in bytes to its code."""
+MTU_BYTES = {code: size for size, code in MTU_CODES.items()}
+MAX_PATH_MTU = 4096
+
+BTH_BYTES = 12
+ICRC_BYTES = 4
+MAX_TRANSPORT_HEADERS = 12 + 16 + 4
+"""Longest headers before a payload: BTH + RETH + ImmDt."""
+MAX_UDP_PAYLOAD = MAX_TRANSPORT_HEADERS + MAX_PATH_MTU + ICRC_BYTES
+
+MAX_MSG_BYTES = 1 << 31
+MAX_QP_WR = 1 << 15
+MAX_SGE = 32
+MAX_INLINE = 512
+MAX_CQE = (1 << 16) - 1
+MAX_RD_ATOMIC = 128
+LOG_MAX_QPS = 14
+LOG_DEFAULT_QPS = 13
+MAX_EQS = 32
+MAX_MRS = 1 << 15
+FIRST_QPN = 16
+"""QP0 does not exist on RoCE, QP1 is the CM's; the rest below 16 stays reserved."""
+GRH_BYTES = 40
+"""Header space in front of every UD receive."""

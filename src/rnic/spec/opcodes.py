@@ -1,0 +1,58 @@
+"""BTH opcodes (IBA vol. 1, 9.2.1, table 38) and work-request opcodes (001 section 3.5, ``design.md``)."""
+
+# --- operations, the low five bits of a BTH opcode
+SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_LAST_IMM, SEND_ONLY, SEND_ONLY_IMM = range(0x00, 0x06)
+WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_LAST_IMM, WRITE_ONLY, WRITE_ONLY_IMM = range(0x06, 0x0C)
+READ_REQUEST = 0x0C
+READ_RESPONSE_FIRST, READ_RESPONSE_MIDDLE, READ_RESPONSE_LAST, READ_RESPONSE_ONLY = range(0x0D, 0x11)
+ACKNOWLEDGE = 0x11
+ATOMIC_ACKNOWLEDGE = 0x12
+COMPARE_SWAP = 0x13
+FETCH_ADD = 0x14
+SEND_LAST_INV = 0x16
+SEND_ONLY_INV = 0x17
+
+# --- services, the high three bits
+RC = 0x00
+UC = 0x20
+UD = 0x60
+SERVICE_MASK = 0xE0
+OPERATION_MASK = 0x1F
+
+CNP = 0x81
+"""Congestion notification packet (Annex A17, 17.9.3)."""
+
+# --- work-request opcodes in the SQ descriptor, the same for every service type
+WR_SEND = 0x04
+WR_SEND_IMM = 0x05
+WR_WRITE = 0x0A
+WR_WRITE_IMM = 0x0B
+WR_READ = 0x0C
+WR_CMP_SWAP = 0x13
+WR_FETCH_ADD = 0x14
+WR_SEND_INV = 0x17
+WR_BIND_MW = 0xF0
+WR_LOCAL_INV = 0xF1
+WR_NOP = 0xFF
+
+WR_NAMES = {
+    WR_SEND: "SEND",
+    WR_SEND_IMM: "SEND_IMM",
+    WR_WRITE: "WRITE",
+    WR_WRITE_IMM: "WRITE_IMM",
+    WR_READ: "READ",
+    WR_CMP_SWAP: "CMP_SWAP",
+    WR_FETCH_ADD: "FETCH_ADD",
+    WR_SEND_INV: "SEND_INV",
+    WR_BIND_MW: "BIND_MW",
+    WR_LOCAL_INV: "LOCAL_INV",
+    WR_NOP: "NOP",
+}
+
+# --- opcodes of the descriptor engine alone (001 section 3.5)
+ENGINE_WRITE_TEST = 0x01
+ENGINE_WRITE_FIRST = 0x06
+ENGINE_WRITE_MIDDLE = 0x07
+ENGINE_WRITE_LAST = 0x08
+ENGINE_WRITE_ONLY = 0x0A
+ENGINE_WRITES = (ENGINE_WRITE_TEST, ENGINE_WRITE_FIRST, ENGINE_WRITE_MIDDLE, ENGINE_WRITE_LAST, ENGINE_WRITE_ONLY)

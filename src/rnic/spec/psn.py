@@ -1,0 +1,23 @@
+"""Packet sequence number arithmetic (IBA vol. 1, 9.7.2): 24 bits, modulo 2^24."""
+
+PSN_BITS = 24
+PSN_MASK = (1 << PSN_BITS) - 1
+PSN_WINDOW = (1 << 23) - 1
+"""The most PSNs that may be outstanding, so that a duplicate can be told from a future packet."""
+
+_HALF = 1 << 23
+
+
+def psn_add(psn: int, count: int) -> int:
+    """``psn + count`` modulo 2^24; ``count`` may be negative."""
+    return (psn + count) & PSN_MASK
+
+
+def psn_diff(a: int, b: int) -> int:
+    """Signed distance from ``b`` to ``a``, -2^23 to 2^23 - 1: negative where ``a`` lies before ``b``."""
+    return ((a - b + _HALF) & PSN_MASK) - _HALF
+
+
+def psn_count(length: int, mtu: int) -> int:
+    """PSNs that a message or READ response of ``length`` bytes uses: at least one."""
+    return -(-length // mtu) or 1

@@ -1,0 +1,49 @@
+"""Completion status codes: of the NIC (``hardware.md`` 2a) and of the descriptor engine (001, ``design.md``)."""
+
+# --- syndromes in word 1 of the NIC's CQ entry
+SUCCESS = 0x00
+LOC_LEN_ERR = 0x01
+LOC_QP_OP_ERR = 0x02
+LOC_PROT_ERR = 0x04
+WR_FLUSH_ERR = 0x05
+MW_BIND_ERR = 0x06
+BAD_RESP_ERR = 0x10
+LOC_ACCESS_ERR = 0x11
+REM_INV_REQ_ERR = 0x12
+REM_ACCESS_ERR = 0x13
+REM_OP_ERR = 0x14
+RETRY_EXC_ERR = 0x15
+RNR_RETRY_EXC_ERR = 0x16
+REM_ABORT_ERR = 0x22
+
+SYNDROME_NAMES = {
+    SUCCESS: "SUCCESS",
+    LOC_LEN_ERR: "LOC_LEN_ERR",
+    LOC_QP_OP_ERR: "LOC_QP_OP_ERR",
+    LOC_PROT_ERR: "LOC_PROT_ERR",
+    WR_FLUSH_ERR: "WR_FLUSH_ERR",
+    MW_BIND_ERR: "MW_BIND_ERR",
+    BAD_RESP_ERR: "BAD_RESP_ERR",
+    LOC_ACCESS_ERR: "LOC_ACCESS_ERR",
+    REM_INV_REQ_ERR: "REM_INV_REQ_ERR",
+    REM_ACCESS_ERR: "REM_ACCESS_ERR",
+    REM_OP_ERR: "REM_OP_ERR",
+    RETRY_EXC_ERR: "RETRY_EXC_ERR",
+    RNR_RETRY_EXC_ERR: "RNR_RETRY_EXC_ERR",
+    REM_ABORT_ERR: "REM_ABORT_ERR",
+}
+
+# --- status in word 1 of the descriptor engine's CQ entry
+ENGINE_SUCCESS = 0
+ENGINE_LOCAL_ACCESS = 1
+ENGINE_REMOTE_ACCESS = 2
+ENGINE_LENGTH_MISMATCH = 3
+ENGINE_TIMEOUT = 4
+
+ENGINE_STATUS_NAMES = {
+    ENGINE_SUCCESS: "success",
+    ENGINE_LOCAL_ACCESS: "local access error",
+    ENGINE_REMOTE_ACCESS: "remote access error",
+    ENGINE_LENGTH_MISMATCH: "length mismatch",
+    ENGINE_TIMEOUT: "timeout",
+}
