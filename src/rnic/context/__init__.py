@@ -1,0 +1,1 @@
+"""Contexts: QPC, CQC, EQC and SRQC bytes, and the typed view that the data path works on (002)."""

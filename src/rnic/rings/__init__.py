@@ -1,0 +1,1 @@
+"""Byte-exact queue entries and the producer and consumer rings that hold them."""

@@ -1,0 +1,48 @@
+"""The 32-byte CQ entry (001 section 3.2 with ``design.md``'s extension), little-endian.
+
+Word 3 is stored last: its phase bit says that the whole entry is valid.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from rnic.spec.layout import Layout, bits, word
+
+CQE_BYTES = 32
+CQE_SHIFT = 5
+
+CQE_RECEIVE = 1 << 8
+CQE_IMM = 1 << 9
+CQE_INV = 1 << 10
+CQE_GRH = 1 << 11
+CQE_SOLICITED = 1 << 12
+CQE_PHASE = 1 << 31
+"""Bits of word 3."""
+
+CQ_ENTRY = Layout(
+    "CQ entry",
+    CQE_BYTES,
+    "little",
+    "001 3.2; design.md",
+    (
+        word("index", 0, "index of the SQ, RQ or SRQ entry"),
+        bits("status", 4, 7, 0, "syndrome; 0 is success"),
+        bits("vendor_err", 4, 15, 8, "vendor error: the NAK code or check that failed"),
+        word("bytes", 8, "bytes transferred; with GRH, the 40 bytes of header space count"),
+        bits("opcode", 12, 7, 0, "work-request opcode of the request that completed or arrived"),
+        bits("receive", 12, 8, 8, "a receive completed"),
+        bits("imm_valid", 12, 9, 9, "word 7 is immediate data"),
+        bits("invalidated", 12, 10, 10, "word 7 is a key that the peer invalidated"),
+        bits("grh", 12, 11, 11, "the buffer begins with 40 bytes of header space"),
+        bits("solicited", 12, 12, 12, "the sender asked for a solicited event"),
+        bits("phase", 12, 31, 31, "toggles with each pass over the ring"),
+        word("wqe_id", 16, "WQE ID of the descriptor, or source QPN of a UD receive"),
+        word("requested", 20, "length that was asked for, or 0"),
+        bits("qpn", 24, 23, 0, "queue pair number"),
+        word("imm", 28, "immediate data or invalidated key"),
+    ),
+)
+
+CQE_STRUCT = struct.Struct("<8I")
+"""All eight words. Write words 0-2 and 4-7 first, then word 3."""

@@ -1,0 +1,22 @@
+"""RQ and SRQ entries: 16-byte scatter entries in a fixed stride (``design.md``).
+
+An entry has no header: the stride (a power of two, at least 16) says how many scatter entries fit, and an
+entry whose length and key are both 0 ends the list early. Software drops zero-length entries when it posts.
+An entry's index is its place in the ring, and its work-request identifier stays with the driver.
+"""
+
+from __future__ import annotations
+
+from rnic.rings.sqe import SGE, SGE_BYTES, SGE_STRUCT
+from rnic.spec.layout import Layout
+
+RQ_ENTRY: Layout = SGE
+"""Layout of each 16 bytes of an RQ or SRQ entry."""
+RQE_MIN_STRIDE = SGE_BYTES
+
+__all__ = ["RQE_MIN_STRIDE", "RQ_ENTRY", "SGE_BYTES", "SGE_STRUCT", "rqe_stride"]
+
+
+def rqe_stride(max_sge: int) -> int:
+    """Bytes from one entry to the next for ``max_sge`` scatter entries: the next power of two."""
+    return 1 << (SGE_BYTES * max(1, max_sge) - 1).bit_length()

@@ -1,0 +1,34 @@
+"""RQ and SRQ entries: golden bytes, and the stride."""
+
+from __future__ import annotations
+
+import pytest
+
+from rnic.rings.rqe import RQ_ENTRY, RQE_MIN_STRIDE, SGE_BYTES, SGE_STRUCT, rqe_stride
+
+TWO_ENTRIES = bytes.fromhex(
+    "00100000 00000000 00020000 0100ab00"  # 512 bytes at 0x1000, key 0x00AB0001
+    "ffeeddccbbaa9988 01000000 ffffffff"  # 1 byte at 0x8899AABBCCDDEEFF, key 0xFFFFFFFF
+    "0000000000000000 00000000 00000000"  # end of the list
+)
+
+
+def test_golden_bytes() -> None:
+    assert list(SGE_STRUCT.iter_unpack(TWO_ENTRIES)) == [
+        (0x1000, 512, 0x00AB0001),
+        (0x8899AABBCCDDEEFF, 1, 0xFFFFFFFF),
+        (0, 0, 0),
+    ]
+    assert RQ_ENTRY.pack({"addr": 0x1000, "length": 512, "lkey": 0xAB0001}) == TWO_ENTRIES[:16]
+    assert RQ_ENTRY.unpack(TWO_ENTRIES, 16) == {"addr": 0x8899AABBCCDDEEFF, "length": 1, "lkey": 0xFFFFFFFF}
+
+
+@pytest.mark.parametrize(
+    ("max_sge", "stride"), [(0, 16), (1, 16), (2, 32), (3, 64), (4, 64), (5, 128), (16, 256), (17, 512), (32, 512)]
+)
+def test_stride(max_sge: int, stride: int) -> None:
+    assert rqe_stride(max_sge) == stride
+
+
+def test_sizes() -> None:
+    assert RQE_MIN_STRIDE == SGE_BYTES == 16
