@@ -1,0 +1,20 @@
+"""Counters by name. Handed in, never global."""
+
+from __future__ import annotations
+
+
+class Counters(dict[str, int]):
+    """Counts by name. A name that was never bumped counts as 0 and takes no space."""
+
+    __slots__ = ()
+
+    def __missing__(self, name: str) -> int:
+        return 0
+
+    def bump(self, name: str, n: int = 1) -> None:
+        """Add ``n`` to the counter ``name``."""
+        self[name] = self.get(name, 0) + n
+
+    def snapshot(self) -> dict[str, int]:
+        """A plain copy in the order of names, so that two equal runs print the same."""
+        return dict(sorted(self.items()))

@@ -1,0 +1,61 @@
+"""The tracer protocol: a device tells what happens at which stage, a tracer decides what to keep."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class Tracer(Protocol):
+    """Receives events as they happen, in the order of the device's own time."""
+
+    enabled: bool
+    """False lets callers skip making the arguments."""
+
+    def event(self, now_ns: int, stage: str, qpn: int, **fields: int | str) -> None:
+        """One event.
+
+        Args:
+            now_ns: the time that was handed to the device, in nanoseconds.
+            stage: the stage of an operation's life: ``"doorbell"``, ``"wqe"``, ``"completion"``, ...
+            qpn: queue pair number, 0 where no queue pair is concerned.
+            fields: what happened, by spec names: ``psn``, ``opcode``, ``syndrome``, ...
+        """
+
+
+class NullTracer:
+    """Keeps nothing."""
+
+    __slots__ = ("enabled",)
+
+    def __init__(self) -> None:
+        self.enabled = False
+
+    def event(self, now_ns: int, stage: str, qpn: int, **fields: int | str) -> None:
+        """Forget the event."""
+
+
+class TraceEvent(NamedTuple):
+    """One event as :class:`ListTracer` keeps it."""
+
+    now_ns: int
+    stage: str
+    qpn: int
+    fields: dict[str, int | str]
+
+
+class ListTracer:
+    """Keeps every event in ``events``, for tests and short runs: the list grows without bound."""
+
+    __slots__ = ("enabled", "events")
+
+    def __init__(self) -> None:
+        self.enabled = True
+        self.events: list[TraceEvent] = []
+
+    def event(self, now_ns: int, stage: str, qpn: int, **fields: int | str) -> None:
+        """Remember the event."""
+        self.events.append(TraceEvent(now_ns, stage, qpn, fields))
+
+    def of(self, stage: str) -> list[TraceEvent]:
+        """The events of one stage."""
+        return [event for event in self.events if event.stage == stage]
