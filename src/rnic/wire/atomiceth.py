@@ -1,0 +1,76 @@
+"""AtomicETH and AtomicAckETH: an atomic's operands and its result (IBA vol. 1, 9.3.4 and 9.5.3)."""
+
+from __future__ import annotations
+
+import struct
+from typing import Self
+
+from rnic.spec.layout import Layout, wide, word
+from rnic.wire.header import Buffer, Header
+
+ATOMICETH = Layout(
+    "AtomicETH",
+    28,
+    "big",
+    "IBA vol. 1, 9.3.4",
+    (
+        wide("va", 0, "virtual address at the responder, a multiple of 8"),
+        word("rkey", 8, "remote key"),
+        wide("swap_add", 12, "value to swap in, or to add"),
+        wide("compare", 20, "value to compare with"),
+    ),
+)
+ATOMICACKETH = Layout(
+    "AtomicAckETH", 8, "big", "IBA vol. 1, 9.5.3", (wide("orig", 0, "what the memory held before the operation"),)
+)
+
+
+class AtomicEth(Header):
+    """Atomic extended transport header, 28 bytes."""
+
+    __slots__ = ("va", "rkey", "swap_add", "compare")
+
+    layout = ATOMICETH
+    FORMAT = "QIQQ"
+    va: int
+    rkey: int
+    swap_add: int
+    compare: int
+
+    @classmethod
+    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
+        """See :meth:`Header.parse`."""
+        header = cls.__new__(cls)
+        header.va, header.rkey, header.swap_add, header.compare = _STRUCT.unpack_from(buf, offset)
+        return header
+
+    def pack(self) -> bytes:
+        """See :meth:`Header.pack`."""
+        self.check()
+        return _STRUCT.pack(self.va, self.rkey, self.swap_add, self.compare)
+
+
+class AtomicAckEth(Header):
+    """Atomic acknowledge extended transport header, 8 bytes."""
+
+    __slots__ = ("orig",)
+
+    layout = ATOMICACKETH
+    FORMAT = "Q"
+    orig: int
+
+    @classmethod
+    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
+        """See :meth:`Header.parse`."""
+        header = cls.__new__(cls)
+        (header.orig,) = _ACK_STRUCT.unpack_from(buf, offset)
+        return header
+
+    def pack(self) -> bytes:
+        """See :meth:`Header.pack`."""
+        self.check()
+        return _ACK_STRUCT.pack(self.orig)
+
+
+_STRUCT = struct.Struct(f">{AtomicEth.FORMAT}")
+_ACK_STRUCT = struct.Struct(f">{AtomicAckEth.FORMAT}")

@@ -1,0 +1,66 @@
+"""What passes between a device and its links: runs of equal-sized UDP payloads.
+
+A burst is what one ``sendmsg`` with UDP_SEGMENT or one ``recvmsg`` with UDP_GRO carries. A single packet is a
+burst of one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rnic.wire.flow import Flow
+
+Buffer = bytes | bytearray | memoryview
+
+DONT_FRAGMENT = 0x4000
+"""IPv4 flags and fragment offset as every RoCEv2 sender sets them: DF, offset 0."""
+
+
+class TxBurst:
+    """``count`` UDP payloads of ``segment`` bytes each, the last perhaps shorter, from us to a peer.
+
+    ``buffers``, joined, are the payloads back to back. They may alias the application's memory, so a link is
+    done with them when its ``send`` returns. The ICRC of segment ``i`` was made for IPv4 ident ``i``.
+    """
+
+    __slots__ = ("buffers", "count", "flow", "length", "segment")
+
+    def __init__(self, flow: Flow, buffers: list[Buffer], segment: int, count: int, length: int) -> None:
+        self.flow = flow
+        self.buffers = buffers
+        self.segment = segment
+        self.count = count
+        self.length = length
+
+
+class RxBurst:
+    """UDP payloads that arrived together, each ``segment`` bytes, the last perhaps shorter.
+
+    ``flow`` points from the peer to us. ``ident`` is the IPv4 identification of the first segment (each
+    following one is one higher), or ``None`` where the link does not see IP headers; ``frag`` is the IPv4
+    flags and offset word that goes with a known ident. ``buf`` is valid until the link receives again.
+    """
+
+    __slots__ = ("buf", "ecn", "flow", "frag", "hop_limit", "ident", "length", "segment", "tclass")
+
+    def __init__(
+        self,
+        flow: Flow,
+        buf: memoryview,
+        segment: int,
+        length: int,
+        ident: int | None = None,
+        frag: int = DONT_FRAGMENT,
+        tclass: int = 0,
+        hop_limit: int = 64,
+    ) -> None:
+        self.flow = flow
+        self.buf = buf
+        self.segment = segment
+        self.length = length
+        self.ident = ident
+        self.frag = frag
+        self.tclass = tclass
+        self.ecn = tclass & 3
+        self.hop_limit = hop_limit

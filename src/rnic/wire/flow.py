@@ -1,0 +1,158 @@
+"""One direction of a UDP path, and the invariant CRC of the packets on it (Annex A17, 17.9.3 and software.md 4).
+
+The ICRC covers eight bytes of ones, the IP and UDP headers with their variant fields set to ones, and the
+packet from the BTH on with BTH byte 4 set to ones. A flow knows every header field but the length and the IPv4
+ident, so the CRC state after the headers is one cached number for each length and ident.
+
+CRCs are linear: what the masked BTH byte changes in a packet's CRC depends on the packet's length alone
+(:func:`tx_delta`), and a CRC that runs over the packet with its own ICRC ends in a constant (:func:`residue`).
+So neither direction ever copies a header to mask it.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from rnic.spec.limits import ROCE_UDP_PORT
+from rnic.wire.crc import crc32
+
+MAX_IDENTS = 64
+"""Segments of one UDP_SEGMENT send, and so the idents that a flow keeps seeds for."""
+
+DONT_FRAGMENT = 0x4000
+
+_ONES = b"\xff" * 8
+_IPV4 = struct.Struct(">BBHHHBBH4s4s")
+_IPV6 = struct.Struct(">IHBB16s16s")
+_UDP = struct.Struct(">HHHH")
+_GOOD = 0x2144DF1C
+"""crc32(message || little-endian crc32(message)), the same for every message."""
+_MAX_CACHED = 4_096
+
+
+def _effect(value: int, after: int) -> int:
+    """What XORing one byte with ``value``, ``after`` bytes before the end, changes in a CRC."""
+    return crc32(bytes([value]) + bytes(after)) ^ crc32(bytes(after + 1))
+
+
+_tx_deltas: dict[int, int] = {}
+_residues: dict[int, int] = {}
+
+
+def tx_delta(length: int) -> int:
+    """XOR this into the CRC of a packet whose BTH byte 4 is 0 to get its ICRC.
+
+    Args:
+        length: bytes of the UDP payload with its ICRC, at least 16.
+    """
+    delta = _tx_deltas.get(length)
+    if delta is None:
+        if len(_tx_deltas) >= _MAX_CACHED:
+            _tx_deltas.clear()
+        delta = _tx_deltas[length] = _effect(0xFF, length - 4 - 5)
+    return delta
+
+
+def residue(length: int, byte4: int = 0) -> int:
+    """CRC over a whole received UDP payload, from the flow's seed on, if its ICRC is right.
+
+    Args:
+        length: bytes of the UDP payload with its ICRC, at least 16.
+        byte4: the value of BTH byte 4 as received.
+    """
+    key = length << 8 | byte4
+    value = _residues.get(key)
+    if value is None:
+        if len(_residues) >= _MAX_CACHED:
+            _residues.clear()
+        value = _residues[key] = _GOOD ^ _effect(0xFF ^ byte4, length - 5)
+    return value
+
+
+class Flow:
+    """Addresses, ports and the unmasked header fields of one direction of a path.
+
+    Args:
+        src: sender's address, 4 or 16 bytes.
+        dst: receiver's address, as long as ``src``.
+        sport: sender's UDP port.
+        dport: receiver's UDP port.
+        tclass: type of service or traffic class (not covered by the ICRC).
+        hop_limit: time to live or hop limit (not covered).
+        flow_label: IPv6 flow label (not covered).
+    """
+
+    __slots__ = ("_seed_lists", "_seeds", "dport", "dst", "flow_label", "hop_limit", "link", "sport", "src", "tclass")
+
+    def __init__(
+        self,
+        src: bytes,
+        dst: bytes,
+        sport: int,
+        dport: int = ROCE_UDP_PORT,
+        tclass: int = 0,
+        hop_limit: int = 64,
+        flow_label: int = 0,
+    ) -> None:
+        self.src = src
+        self.dst = dst
+        self.sport = sport
+        self.dport = dport
+        self.tclass = tclass
+        self.hop_limit = hop_limit
+        self.flow_label = flow_label
+        self.link: object = None
+        """Whatever the link wants to remember about this path, such as a socket address."""
+        self._seeds: dict[tuple[int, int, int], int] = {}
+        self._seed_lists: dict[int, tuple[int, ...]] = {}
+
+    def __repr__(self) -> str:
+        return f"Flow({self.src.hex()}:{self.sport} -> {self.dst.hex()}:{self.dport})"
+
+    def reverse(self) -> Flow:
+        """The path back."""
+        return Flow(self.dst, self.src, self.dport, self.sport, self.tclass, self.hop_limit, self.flow_label)
+
+    def masked_headers(self, length: int, ident: int = 0, frag: int = DONT_FRAGMENT) -> bytes:
+        """The ones, the IP header and the UDP header as the ICRC sees them, for a UDP payload of ``length``."""
+        udp = _UDP.pack(self.sport, self.dport, length + 8, 0xFFFF)
+        if len(self.src) == 4:
+            ip = _IPV4.pack(0x45, 0xFF, length + 28, ident, frag, 0xFF, 17, 0xFFFF, self.src, self.dst)
+        else:
+            ip = _IPV6.pack(0x6FFF_FFFF, length + 8, 17, 0xFF, self.src, self.dst)
+        return _ONES + ip + udp
+
+    def seed(self, length: int, ident: int = 0, frag: int = DONT_FRAGMENT) -> int:
+        """CRC state after the masked headers of a packet with ``length`` bytes of UDP payload."""
+        key = (length, ident, frag)
+        value = self._seeds.get(key)
+        if value is None:
+            if len(self._seeds) >= _MAX_CACHED:
+                self._seeds.clear()
+            value = self._seeds[key] = crc32(self.masked_headers(length, ident, frag))
+        return value
+
+    def seeds(self, length: int) -> tuple[int, ...]:
+        """:meth:`seed` for idents 0 to 63 with DF set. IPv6 has no ident: all alike."""
+        values = self._seed_lists.get(length)
+        if values is None:
+            if len(self._seed_lists) >= _MAX_CACHED:
+                self._seed_lists.clear()
+            if len(self.src) == 4:
+                values = tuple(crc32(self.masked_headers(length, ident)) for ident in range(MAX_IDENTS))
+            else:
+                values = (crc32(self.masked_headers(length)),) * MAX_IDENTS
+            self._seed_lists[length] = values
+        return values
+
+    def icrc(self, frame: bytes | bytearray | memoryview, ident: int = 0, frag: int = DONT_FRAGMENT) -> int:
+        """ICRC of a frame that has none yet (BTH to pad); any value of BTH byte 4."""
+        length = len(frame) + 4
+        return crc32(frame, self.seed(length, ident, frag)) ^ _effect(0xFF ^ frame[4], length - 4 - 5)
+
+    def check(
+        self, packet: bytes | bytearray | memoryview, ident: int = 0, frag: int = DONT_FRAGMENT
+    ) -> bool:
+        """Whether a whole UDP payload, at least 16 bytes, carries the right ICRC."""
+        length = len(packet)
+        return crc32(packet, self.seed(length, ident, frag)) == residue(length, packet[4])

@@ -1,0 +1,110 @@
+"""The header of management datagrams (IBA vol. 1, 13.4.3). Connection management sends them to QP1.
+
+Here the 232 bytes after the header are opaque.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Self
+
+from rnic.spec.layout import Layout, bits, half, wide, word
+from rnic.wire.header import Buffer, Header
+
+MAD_BYTES = 256
+GSI_QPN = 1
+"""The QP that management datagrams are sent to and from."""
+GSI_QKEY = 0x8001_0000
+CLASS_CM = 0x07
+METHOD_SEND = 0x03
+
+CM_REQ = 0x10
+CM_MRA = 0x11
+CM_REJ = 0x12
+CM_REP = 0x13
+CM_RTU = 0x14
+CM_DREQ = 0x15
+CM_DREP = 0x16
+CM_SIDR_REQ = 0x17
+CM_SIDR_REP = 0x18
+CM_LAP = 0x19
+CM_APR = 0x1A
+
+CM_NAMES = {
+    CM_REQ: "ConnectRequest",
+    CM_MRA: "MsgRcptAck",
+    CM_REJ: "ConnectReject",
+    CM_REP: "ConnectReply",
+    CM_RTU: "ReadyToUse",
+    CM_DREQ: "DisconnectRequest",
+    CM_DREP: "DisconnectReply",
+    CM_SIDR_REQ: "ServiceIDResReq",
+    CM_SIDR_REP: "ServiceIDResReqResp",
+    CM_LAP: "LoadAlternatePath",
+    CM_APR: "AlternatePathResponse",
+}
+"""Attributes of the communication management class (IBA vol. 1, 16.7.3, table 316)."""
+
+MAD = Layout(
+    "MAD header",
+    24,
+    "big",
+    "IBA vol. 1, 13.4.3",
+    (
+        bits("base_version", 0, 31, 24, "1"),
+        bits("mgmt_class", 0, 23, 16, "management class; 07h is communication management"),
+        bits("class_version", 0, 15, 8, "version of the class; 2 for communication management"),
+        bits("method", 0, 7, 0, "method; 03h is Send"),
+        half("status", 4, "status of a response"),
+        half("class_specific", 6, "for the class to define"),
+        wide("tid", 8, "transaction ID: pairs a response with its request"),
+        half("attr_id", 16, "attribute: which message this is"),
+        half("reserved16", 18, "reserved"),
+        word("attr_modifier", 20, "attribute modifier"),
+    ),
+)
+
+
+class Mad(Header):
+    """Management datagram header, 24 bytes."""
+
+    __slots__ = tuple(field.name for field in MAD.fields)
+
+    layout = MAD
+    FORMAT = "BBBBHHQHHI"
+    base_version: int
+    mgmt_class: int
+    class_version: int
+    method: int
+    status: int
+    class_specific: int
+    tid: int
+    attr_id: int
+    reserved16: int
+    attr_modifier: int
+
+    @classmethod
+    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
+        """See :meth:`Header.parse`."""
+        header = cls.__new__(cls)
+        (
+            header.base_version,
+            header.mgmt_class,
+            header.class_version,
+            header.method,
+            header.status,
+            header.class_specific,
+            header.tid,
+            header.attr_id,
+            header.reserved16,
+            header.attr_modifier,
+        ) = _STRUCT.unpack_from(buf, offset)
+        return header
+
+    def pack(self) -> bytes:
+        """See :meth:`Header.pack`."""
+        self.check()
+        return _STRUCT.pack(*self.values().values())
+
+
+_STRUCT = struct.Struct(f">{Mad.FORMAT}")

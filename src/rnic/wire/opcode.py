@@ -1,0 +1,119 @@
+"""The opcode table: one row for each BTH opcode says which headers follow and what the packet is (IBA table 38).
+
+All other code asks the row, never the number. The rows are built from service x operation x headers.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from rnic.spec import opcodes as op
+
+
+class OpcodeRow:
+    """What one BTH opcode means. ``unpack`` reads BTH and all extended headers at once."""
+
+    __slots__ = (
+        "aeth",
+        "atomic",
+        "atomicacketh",
+        "atomiceth",
+        "deth",
+        "end",
+        "header_bytes",
+        "ieth",
+        "immdt",
+        "name",
+        "opcode",
+        "operation",
+        "payload",
+        "read_response",
+        "request",
+        "response",
+        "reth",
+        "send",
+        "service",
+        "start",
+        "takes_receive",
+        "unpack",
+        "write",
+    )
+
+    def __init__(self, opcode: int, name: str, service: int, operation: int, headers: str, flags: str) -> None:
+        words = flags.split()
+        extended = headers.split()
+        self.opcode = opcode
+        self.name = name
+        self.service = service
+        self.operation = operation
+        self.start = "start" in words
+        self.end = "end" in words
+        self.payload = "payload" in words
+        self.send = "send" in words
+        self.write = "write" in words
+        self.read_response = "read_response" in words
+        self.atomic = "atomic" in words
+        self.response = "response" in words
+        self.request = not self.response
+        self.deth = "deth" in extended
+        self.reth = "reth" in extended
+        self.aeth = "aeth" in extended
+        self.atomiceth = "atomiceth" in extended
+        self.atomicacketh = "atomicacketh" in extended
+        self.immdt = "immdt" in extended
+        self.ieth = "ieth" in extended
+        self.takes_receive = self.end and (self.send or (self.write and self.immdt))
+        self.unpack = struct.Struct(">BBHII" + "".join(_FORMATS[header] for header in extended))
+        self.header_bytes = self.unpack.size
+
+    def __repr__(self) -> str:
+        return f"<OpcodeRow {self.name} {self.opcode:#04x}>"
+
+
+_FORMATS = {"deth": "II", "reth": "QII", "aeth": "I", "atomiceth": "QIQQ", "atomicacketh": "Q", "immdt": "I", "ieth": "I"}
+
+_OPERATIONS = (
+    # operation, name, extended headers, flags
+    (op.SEND_FIRST, "SEND_FIRST", "", "send start payload"),
+    (op.SEND_MIDDLE, "SEND_MIDDLE", "", "send payload"),
+    (op.SEND_LAST, "SEND_LAST", "", "send end payload"),
+    (op.SEND_LAST_IMM, "SEND_LAST_IMM", "immdt", "send end payload"),
+    (op.SEND_ONLY, "SEND_ONLY", "", "send start end payload"),
+    (op.SEND_ONLY_IMM, "SEND_ONLY_IMM", "immdt", "send start end payload"),
+    (op.WRITE_FIRST, "WRITE_FIRST", "reth", "write start payload"),
+    (op.WRITE_MIDDLE, "WRITE_MIDDLE", "", "write payload"),
+    (op.WRITE_LAST, "WRITE_LAST", "", "write end payload"),
+    (op.WRITE_LAST_IMM, "WRITE_LAST_IMM", "immdt", "write end payload"),
+    (op.WRITE_ONLY, "WRITE_ONLY", "reth", "write start end payload"),
+    (op.WRITE_ONLY_IMM, "WRITE_ONLY_IMM", "reth immdt", "write start end payload"),
+    (op.READ_REQUEST, "READ_REQUEST", "reth", "start end"),
+    (op.READ_RESPONSE_FIRST, "READ_RESPONSE_FIRST", "aeth", "response read_response start payload"),
+    (op.READ_RESPONSE_MIDDLE, "READ_RESPONSE_MIDDLE", "", "response read_response payload"),
+    (op.READ_RESPONSE_LAST, "READ_RESPONSE_LAST", "aeth", "response read_response end payload"),
+    (op.READ_RESPONSE_ONLY, "READ_RESPONSE_ONLY", "aeth", "response read_response start end payload"),
+    (op.ACKNOWLEDGE, "ACKNOWLEDGE", "aeth", "response start end"),
+    (op.ATOMIC_ACKNOWLEDGE, "ATOMIC_ACKNOWLEDGE", "aeth atomicacketh", "response start end"),
+    (op.COMPARE_SWAP, "COMPARE_SWAP", "atomiceth", "atomic start end"),
+    (op.FETCH_ADD, "FETCH_ADD", "atomiceth", "atomic start end"),
+    (op.SEND_LAST_INV, "SEND_LAST_INV", "ieth", "send end payload"),
+    (op.SEND_ONLY_INV, "SEND_ONLY_INV", "ieth", "send start end payload"),
+)
+_UC_OPERATIONS = range(op.SEND_FIRST, op.WRITE_ONLY_IMM + 1)
+_UD_OPERATIONS = (op.SEND_ONLY, op.SEND_ONLY_IMM)
+
+
+def _build() -> tuple[OpcodeRow | None, ...]:
+    rows: list[OpcodeRow | None] = [None] * 256
+    for operation, name, headers, flags in _OPERATIONS:
+        rows[op.RC | operation] = OpcodeRow(op.RC | operation, f"RC_{name}", op.RC, operation, headers, flags)
+        if operation in _UC_OPERATIONS:
+            rows[op.UC | operation] = OpcodeRow(op.UC | operation, f"UC_{name}", op.UC, operation, headers, flags)
+        if operation in _UD_OPERATIONS:
+            headers = f"deth {headers}"
+            rows[op.UD | operation] = OpcodeRow(op.UD | operation, f"UD_{name}", op.UD, operation, headers, flags)
+    rows[op.CNP] = OpcodeRow(op.CNP, "CNP", op.CNP & op.SERVICE_MASK, op.CNP & op.OPERATION_MASK, "", "payload start end")
+    return tuple(rows)
+
+
+OPCODES: tuple[OpcodeRow | None, ...] = _build()
+"""Row of each opcode, ``None`` where the opcode is reserved or of a service that rnic does not speak."""

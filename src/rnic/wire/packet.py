@@ -1,0 +1,211 @@
+"""A RoCEv2 packet, from BTH to ICRC, parsed once into slots and built from them."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from rnic.spec.drops import DropReason
+from rnic.spec.limits import BTH_BYTES, DEFAULT_PKEY, ICRC_BYTES
+from rnic.wire.opcode import OPCODES, OpcodeRow
+
+if TYPE_CHECKING:
+    from rnic.wire.flow import Flow
+
+_ICRC = struct.Struct("<I")
+_EMPTY = memoryview(b"")
+
+
+class Packet:
+    """Header fields by the standard's names. Fields of headers that the packet lacks are unset.
+
+    ``payload`` is a view without pad and ICRC. ``va`` and ``rkey`` come from RETH or AtomicETH. ``flow`` is the
+    path on which the packet came.
+    """
+
+    __slots__ = (
+        "ackreq",
+        "becn",
+        "compare",
+        "dma_length",
+        "dqpn",
+        "ecn",
+        "fecn",
+        "flow",
+        "imm",
+        "inv_rkey",
+        "migreq",
+        "msn",
+        "opcode",
+        "orig",
+        "pad",
+        "payload",
+        "pkey",
+        "psn",
+        "qkey",
+        "rkey",
+        "row",
+        "solicited",
+        "sqpn",
+        "swap_add",
+        "syndrome",
+        "va",
+    )
+
+    row: OpcodeRow
+    flow: Flow
+    opcode: int
+    solicited: bool
+    migreq: bool
+    pad: int
+    pkey: int
+    fecn: bool
+    becn: bool
+    dqpn: int
+    ackreq: bool
+    psn: int
+    va: int
+    rkey: int
+    dma_length: int
+    swap_add: int
+    compare: int
+    syndrome: int
+    msn: int
+    orig: int
+    imm: int
+    inv_rkey: int
+    qkey: int
+    sqpn: int
+    ecn: int
+    payload: memoryview
+
+
+def parse(buf: memoryview) -> Packet | DropReason:
+    """Parse a UDP payload, BTH to ICRC; the ICRC itself is not checked here.
+
+    Returns:
+        The packet, or why it is none. Never raises, whatever the bytes.
+    """
+    length = len(buf)
+    if length < BTH_BYTES + ICRC_BYTES:
+        return DropReason.TOO_SHORT
+    flags = buf[1]
+    if flags & 0x0F:
+        return DropReason.BAD_TVER
+    row = OPCODES[buf[0]]
+    if row is None:
+        return DropReason.BAD_OPCODE
+    pad = flags >> 4 & 3
+    end = length - ICRC_BYTES - pad
+    header_bytes = row.header_bytes
+    if end < header_bytes:
+        return DropReason.TOO_SHORT
+    if not row.payload and (end != header_bytes or pad):
+        return DropReason.BAD_LENGTH
+    packet = Packet()
+    packet.row = row
+    packet.pad = pad
+    packet.solicited = flags & 0x80 != 0
+    packet.migreq = flags & 0x40 != 0
+    packet.payload = buf[header_bytes:end]
+    packet.imm = 0
+    if header_bytes == BTH_BYTES:
+        packet.opcode, _, packet.pkey, dqpn, psn = row.unpack.unpack_from(buf)
+    elif row.reth:
+        if row.immdt:
+            packet.opcode, _, packet.pkey, dqpn, psn, packet.va, packet.rkey, packet.dma_length, packet.imm = (
+                row.unpack.unpack_from(buf)
+            )
+        else:
+            packet.opcode, _, packet.pkey, dqpn, psn, packet.va, packet.rkey, packet.dma_length = (
+                row.unpack.unpack_from(buf)
+            )
+    elif row.atomiceth:
+        packet.opcode, _, packet.pkey, dqpn, psn, packet.va, packet.rkey, packet.swap_add, packet.compare = (
+            row.unpack.unpack_from(buf)
+        )
+        packet.dma_length = 8
+    elif row.deth:
+        if row.immdt:
+            packet.opcode, _, packet.pkey, dqpn, psn, packet.qkey, sqpn, packet.imm = row.unpack.unpack_from(buf)
+        else:
+            packet.opcode, _, packet.pkey, dqpn, psn, packet.qkey, sqpn = row.unpack.unpack_from(buf)
+        packet.sqpn = sqpn & 0xFFFFFF
+    elif row.aeth:
+        if row.atomicacketh:
+            packet.opcode, _, packet.pkey, dqpn, psn, aeth, packet.orig = row.unpack.unpack_from(buf)
+        else:
+            packet.opcode, _, packet.pkey, dqpn, psn, aeth = row.unpack.unpack_from(buf)
+        packet.syndrome = aeth >> 24
+        packet.msn = aeth & 0xFFFFFF
+    else:
+        packet.opcode, _, packet.pkey, dqpn, psn, last = row.unpack.unpack_from(buf)
+        if row.ieth:
+            packet.inv_rkey = last
+        else:
+            packet.imm = last
+    packet.dqpn = dqpn & 0xFFFFFF
+    packet.fecn = dqpn & 0x8000_0000 != 0
+    packet.becn = dqpn & 0x4000_0000 != 0
+    packet.psn = psn & 0xFFFFFF
+    packet.ackreq = psn & 0x8000_0000 != 0
+    return packet
+
+
+def build(
+    opcode: int,
+    *,
+    dqpn: int,
+    psn: int,
+    ackreq: bool = False,
+    solicited: bool = False,
+    migreq: bool = True,
+    pkey: int = DEFAULT_PKEY,
+    fecn: bool = False,
+    becn: bool = False,
+    va: int = 0,
+    rkey: int = 0,
+    dma_length: int = 0,
+    swap_add: int = 0,
+    compare: int = 0,
+    syndrome: int = 0,
+    msn: int = 0,
+    orig: int = 0,
+    imm: int = 0,
+    inv_rkey: int = 0,
+    qkey: int = 0,
+    sqpn: int = 0,
+    payload: bytes | bytearray | memoryview = b"",
+) -> bytearray:
+    """Headers, payload and pad of one packet, without its ICRC (:func:`seal` adds it).
+
+    Raises:
+        ValueError: the opcode has no row.
+        struct.error: a value does not fit its field.
+    """
+    row = OPCODES[opcode]
+    if row is None:
+        raise ValueError(f"opcode={opcode:#04x} is not in the opcode table")
+    pad = -len(payload) % 4
+    flags = solicited << 7 | migreq << 6 | pad << 4
+    values = [opcode, flags, pkey, fecn << 31 | becn << 30 | dqpn, ackreq << 31 | psn]
+    if row.deth:
+        values += [qkey, sqpn]
+    if row.reth:
+        values += [va, rkey, dma_length]
+    if row.atomiceth:
+        values += [va, rkey, swap_add, compare]
+    if row.aeth:
+        values.append(syndrome << 24 | msn)
+    if row.atomicacketh:
+        values.append(orig)
+    if row.immdt:
+        values.append(imm)
+    if row.ieth:
+        values.append(inv_rkey)
+    return bytearray(row.unpack.pack(*values)) + payload + bytes(pad)
+
+
+def seal(frame: bytes | bytearray, flow: Flow, ident: int = 0) -> bytes:
+    """The frame with its ICRC for ``flow`` and IPv4 ``ident``."""
+    return bytes(frame) + _ICRC.pack(flow.icrc(frame, ident))

@@ -1,0 +1,48 @@
+"""RETH, the RDMA extended transport header: what a WRITE or READ reaches for (IBA vol. 1, 9.3.3)."""
+
+from __future__ import annotations
+
+import struct
+from typing import Self
+
+from rnic.spec.layout import Layout, wide, word
+from rnic.wire.header import Buffer, Header
+
+RETH = Layout(
+    "RETH",
+    16,
+    "big",
+    "IBA vol. 1, 9.3.3",
+    (
+        wide("va", 0, "virtual address at the responder"),
+        word("rkey", 8, "remote key"),
+        word("dma_length", 12, "bytes of the whole operation"),
+    ),
+)
+
+
+class Reth(Header):
+    """RDMA extended transport header, 16 bytes."""
+
+    __slots__ = ("va", "rkey", "dma_length")
+
+    layout = RETH
+    FORMAT = "QII"
+    va: int
+    rkey: int
+    dma_length: int
+
+    @classmethod
+    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
+        """See :meth:`Header.parse`."""
+        header = cls.__new__(cls)
+        header.va, header.rkey, header.dma_length = _STRUCT.unpack_from(buf, offset)
+        return header
+
+    def pack(self) -> bytes:
+        """See :meth:`Header.pack`."""
+        self.check()
+        return _STRUCT.pack(self.va, self.rkey, self.dma_length)
+
+
+_STRUCT = struct.Struct(f">{Reth.FORMAT}")
