@@ -1,0 +1,218 @@
+"""Completer, 002's requester receive control: ACKs, NAKs, READ and atomic responses (IBA 9.7.5.1, 9.7.7).
+
+Every handler first places the response's PSN: before the oldest outstanding one it is stale, beyond the last
+one sent it is a ghost, and both are dropped with a counter of their own.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from rnic.spec.drops import DropReason
+from rnic.spec.opcodes import ATOMIC_ACKNOWLEDGE
+from rnic.spec.psn import PSN_MASK, psn_diff
+from rnic.spec.status import (
+    BAD_RESP_ERR,
+    LOC_PROT_ERR,
+    REM_ACCESS_ERR,
+    REM_INV_REQ_ERR,
+    REM_OP_ERR,
+    RNR_RETRY_EXC_ERR,
+)
+from rnic.spec.syndromes import (
+    AETH_ACK,
+    AETH_NAK,
+    AETH_RNR_NAK,
+    AETH_TYPE_MASK,
+    AETH_VALUE_MASK,
+    CREDIT_COUNTS,
+    CREDITS_INVALID,
+    NAK_INVALID_RD_REQUEST,
+    NAK_INVALID_REQUEST,
+    NAK_PSN_SEQUENCE,
+    NAK_REMOTE_ACCESS,
+    NAK_REMOTE_OPERATION,
+    RNR_RETRY_FOREVER,
+    rnr_timer_ns,
+)
+from rnic.transport.host import NEVER
+from rnic.transport.message import ATOMICS
+
+if TYPE_CHECKING:
+    from rnic.transport.qp import QueuePair
+    from rnic.wire.packet import Packet
+
+_FATAL = {
+    NAK_INVALID_REQUEST: REM_INV_REQ_ERR,
+    NAK_REMOTE_ACCESS: REM_ACCESS_ERR,
+    NAK_REMOTE_OPERATION: REM_OP_ERR,
+    NAK_INVALID_RD_REQUEST: REM_INV_REQ_ERR,
+}
+_REPEAT_MIN_NS = 1_000_000
+
+
+class Completer:
+    """What a queue pair does with responses to its requests."""
+
+    __slots__ = ("ctx", "host", "implied_at", "implied_psn", "qp", "requester")
+
+    def __init__(self, qp: QueuePair) -> None:
+        self.qp = qp
+        self.ctx = qp.ctx
+        self.host = qp.host
+        self.requester = qp.requester
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the last implied NAK."""
+        self.implied_psn = -1
+        self.implied_at = 0
+
+    def receive(self, packet: Packet, now_ns: int) -> None:
+        """One response packet of a known opcode."""
+        requester = self.requester
+        ahead = psn_diff(packet.psn, requester.sent_psn)
+        if ahead >= 0:
+            self.host.counters.bump(DropReason.GHOST_RESPONSE.value)
+            return
+        behind = psn_diff(packet.psn, requester.una)
+        if behind < 0:
+            if behind == -1 and packet.row.aeth and packet.syndrome & AETH_TYPE_MASK == AETH_ACK:
+                self._credits(packet)  # an unsolicited ACK may repeat the last PSN to grant credits
+            self.host.counters.bump(DropReason.STALE_RESPONSE.value)
+            return
+        if packet.row.read_response or packet.row.operation == ATOMIC_ACKNOWLEDGE:
+            self._response(packet, now_ns)
+        else:
+            self._acknowledge(packet, now_ns)
+
+    # ---------------------------------------------------------------------------------- ACK and NAK
+
+    def _acknowledge(self, packet: Packet, now_ns: int) -> None:
+        kind = packet.syndrome & AETH_TYPE_MASK
+        if kind == AETH_ACK:
+            self.host.counters.bump("acks_received")
+            self._credits(packet)
+            self._cover(packet.psn + 1 & PSN_MASK, now_ns)
+        elif kind == AETH_RNR_NAK:
+            self._rnr(packet, now_ns)
+        elif kind == AETH_NAK:
+            self._nak(packet, now_ns)
+        else:
+            self.host.counters.bump(DropReason.BAD_OPCODE.value)
+
+    def _cover(self, psn: int, now_ns: int) -> bool:
+        """Acknowledge everything before ``psn``; false where a READ or atomic response is missing before it.
+
+        That is an implied NAK (IBA 9.7.5.1.3): responses come in order, so the missing one was lost.
+        """
+        pieces = self.requester.pieces
+        if pieces and psn_diff(psn, pieces[0].next_psn) > 0:
+            self._implied_nak(pieces[0].next_psn, now_ns)
+            return False
+        self.requester.advance(psn, now_ns)
+        return True
+
+    def _implied_nak(self, psn: int, now_ns: int) -> None:
+        requester = self.requester
+        requester.advance(psn, now_ns)
+        # Responses still under way from before the rewind say the same again: they are no new loss.
+        if psn == self.implied_psn and now_ns - self.implied_at < max(_REPEAT_MIN_NS, 2 * requester.srtt):
+            return
+        self.implied_psn = psn
+        self.implied_at = now_ns
+        self.host.counters.bump("implied_naks")
+        self.qp.retry(psn, now_ns)
+
+    def _nak(self, packet: Packet, now_ns: int) -> None:
+        if not self._cover(packet.psn, now_ns):
+            return
+        if packet.syndrome == NAK_PSN_SEQUENCE:
+            self.host.counters.bump("sequence_naks_received")
+            self.qp.retry(packet.psn, now_ns)
+            return
+        status = _FATAL.get(packet.syndrome)
+        if status is None:
+            self.host.counters.bump(DropReason.BAD_OPCODE.value)
+            return
+        self.host.counters.bump("fatal_naks_received")
+        self.qp.fail_send(status, packet.syndrome)
+
+    def _rnr(self, packet: Packet, now_ns: int) -> None:
+        if not self._cover(packet.psn, now_ns):
+            return
+        requester = self.requester
+        self.host.counters.bump("rnr_naks_received")
+        if self.ctx.rnr_retry != RNR_RETRY_FOREVER:
+            if requester.rnr_left == 0:
+                self.qp.fail_send(RNR_RETRY_EXC_ERR, packet.syndrome)
+                return
+            requester.rnr_left -= 1
+        requester.rewind(packet.psn)
+        requester.rnr_until = now_ns + rnr_timer_ns(packet.syndrome & AETH_VALUE_MASK)
+        requester.ack_deadline = requester.probe_deadline = NEVER
+        self.qp.rearm()
+
+    def _credits(self, packet: Packet) -> None:
+        """End-to-end flow control: MSN plus credits is the last SSN that has a receive entry (9.7.7.2)."""
+        code = packet.syndrome & AETH_VALUE_MASK
+        requester = self.requester
+        if code == CREDITS_INVALID:
+            requester.lsn = None
+        else:
+            requester.lsn = packet.msn + CREDIT_COUNTS[code] & PSN_MASK
+            if requester.backlog:
+                self.host.schedule(self.qp)
+
+    # ------------------------------------------------------------------------------------ responses
+
+    def _response(self, packet: Packet, now_ns: int) -> None:
+        requester = self.requester
+        if not requester.pieces:
+            # rewound: the request will be repeated, and the answer to the old one is of no use
+            self.host.counters.bump(DropReason.STALE_RESPONSE.value)
+            return
+        piece = requester.pieces[0]
+        distance = psn_diff(packet.psn, piece.next_psn)
+        if distance < 0:
+            self.host.counters.bump(DropReason.STALE_RESPONSE.value)
+            return
+        if distance > 0:
+            self._implied_nak(piece.next_psn, now_ns)
+            return
+        message = piece.message
+        if packet.row.read_response == (message.opcode in ATOMICS):
+            self.qp.fail_send(BAD_RESP_ERR, packet.opcode)
+            return
+        if packet.row.read_response:
+            offset = piece.offset + piece.got * requester.mtu
+            last = piece.got + 1 == piece.packets
+            size = len(packet.payload)
+            expected = min(requester.mtu, message.payload.total - offset)
+            if size != expected or packet.row.end != last:
+                self.qp.fail_send(BAD_RESP_ERR, packet.opcode)
+                return
+            data: memoryview | bytes = packet.payload
+        else:
+            offset = 0
+            data = packet.orig.to_bytes(8, sys.byteorder)
+        if not message.payload.valid or (data and not message.payload.write(offset, data)):
+            self.qp.fail_send(LOC_PROT_ERR, 0)
+            return
+        if packet.row.aeth:
+            self._credits(packet)
+        self.took(1, now_ns)
+
+    def took(self, count: int, now_ns: int) -> None:
+        """``count`` response packets of the oldest request were placed in order."""
+        requester = self.requester
+        piece = requester.pieces[0]
+        piece.got += count
+        piece.message.received += count
+        psn = piece.next_psn
+        if piece.got == piece.packets:
+            requester.pieces.popleft()
+        requester.advance(psn, now_ns)
+        if requester.inflight or requester.backlog:
+            self.host.schedule(self.qp)

@@ -1,0 +1,107 @@
+"""Unreliable datagrams: one packet a message, a Q_Key instead of a connection (IBA 9.8.3; 004 "UD RX")."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rnic.rings.cqe import CQE_GRH, CQE_IMM, CQE_RECEIVE, CQE_SOLICITED
+from rnic.spec.access import LOCAL_WRITE
+from rnic.spec.drops import DropReason
+from rnic.spec.limits import GRH_BYTES
+from rnic.spec.opcodes import SEND_ONLY, SEND_ONLY_IMM, UD, WR_SEND, WR_SEND_IMM
+from rnic.spec.psn import PSN_MASK
+from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, SUCCESS
+from rnic.transport.encap import BTH_DETH_IMM_STRUCT, BTH_DETH_STRUCT, SOLICITED, FrameBatch, bth_base
+from rnic.transport.payload import resolve
+from rnic.wire.ip import synthesize_grh
+
+if TYPE_CHECKING:
+    from rnic.transport.host import CompletionSink, ReceiveSource
+    from rnic.transport.message import Message
+    from rnic.transport.qp import QueuePair
+    from rnic.wire.packet import Packet
+
+QKEY_FROM_QP = 1 << 31
+"""A work request whose Q_Key has this bit set sends the QP's own Q_Key (IBA 10.2.5)."""
+
+
+def send_datagram(qp: QueuePair, message: Message, batch: FrameBatch) -> int:
+    """Send one UD message; 1, or 0 with the message's status set where its payload cannot be read."""
+    requester = qp.requester
+    ctx = qp.ctx
+    wqe = message.wqe
+    total = message.payload.total
+    data = message.payload.read(0, total) if total else b""
+    if data is None:
+        message.status = LOC_PROT_ERR
+        message.packets, message.executed = 0, True
+        return 0
+    flow = qp.host.flow_to(ctx, wqe.dgid, wqe.udp_sport, wqe.udp_dport, wqe.tclass, wqe.hop_limit)
+    head = bth_base(qp.host.pkey(ctx.pkey_index), wqe.dqpn) | (-total & 3) << 52
+    if wqe.solicited:
+        head |= SOLICITED
+    qkey = ctx.qkey if wqe.qkey & QKEY_FROM_QP else wqe.qkey
+    psn = message.first_psn
+    if message.opcode == WR_SEND_IMM:
+        header = BTH_DETH_IMM_STRUCT.pack(head | (UD | SEND_ONLY_IMM) << 56, psn, qkey, ctx.local_qpn, wqe.imm)
+    else:
+        header = BTH_DETH_STRUCT.pack(head | (UD | SEND_ONLY) << 56, psn, qkey, ctx.local_qpn)
+    if flow is not batch.flow:
+        batch.flush()
+        batch.flow = flow
+        batch.max_segments = qp.host.max_segments(flow, False)
+    batch.add(header, data)
+    message.sent = 1
+    requester.una = requester.sent_psn = psn + 1 & PSN_MASK
+    return 1
+
+
+class DatagramReceiver:
+    """The receiving half of a UD queue pair. The same checks in the same order; every failure is a drop."""
+
+    __slots__ = ("cq", "qp", "rq")
+
+    def __init__(self, qp: QueuePair, rq: ReceiveSource, cq: CompletionSink) -> None:
+        self.qp = qp
+        self.rq = rq
+        self.cq = cq
+
+    def receive(self, packet: Packet, now_ns: int) -> None:
+        """One UD packet: Q_Key, receive entry, length, then the header space and the payload."""
+        qp = self.qp
+        ctx = qp.ctx
+        host = qp.host
+        if packet.qkey != ctx.qkey:
+            host.counters.bump(DropReason.BAD_QKEY.value)
+            return
+        size = len(packet.payload)
+        if size > ctx.mtu_bytes:
+            host.counters.bump(DropReason.BAD_LENGTH.value)
+            return
+        wqe = self.rq.take()
+        if wqe is None:
+            host.counters.bump(DropReason.NO_RECEIVE.value)
+            return
+        status = SUCCESS
+        dest = resolve(host.memory, ctx.pd, wqe.sges, LOCAL_WRITE)
+        if dest is None:
+            status = LOC_PROT_ERR
+        elif dest.total < size + GRH_BYTES:
+            status = LOC_LEN_ERR
+        else:
+            stored = dest.write(0, synthesize_grh(packet.flow, size))
+            if not stored or (size and not dest.write(GRH_BYTES, packet.payload)):
+                status = LOC_PROT_ERR
+        word3 = CQE_RECEIVE | CQE_GRH
+        if packet.row.immdt:
+            word3 |= CQE_IMM | WR_SEND_IMM
+        else:
+            word3 |= WR_SEND
+        if packet.solicited:
+            word3 |= CQE_SOLICITED
+        self.cq.complete(
+            wqe.index, status, 0, size + GRH_BYTES, word3, packet.sqpn, 0, ctx.local_qpn, packet.imm
+        )
+        if status != SUCCESS:
+            # IBA 10.10.2.2: a local error of a UD receive fails the queue pair
+            qp.enter_error()

@@ -1,0 +1,120 @@
+"""Frame encapsulation: BTH and extended headers packed as integers, the ICRC, and frames batched into bursts.
+
+Headers are packed with combined ``struct`` calls: the first eight bytes of a BTH are one integer that changes
+only with opcode and flags, the last four the AckReq bit and the PSN.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from rnic.wire.bursts import Buffer, TxBurst
+from rnic.wire.crc import crc32
+from rnic.wire.flow import Flow, tx_delta
+
+BTH_STRUCT = struct.Struct(">QI")
+BTH_RETH_STRUCT = struct.Struct(">QIQII")
+BTH_RETH_IMM_STRUCT = struct.Struct(">QIQIII")
+BTH_WORD_STRUCT = struct.Struct(">QII")
+"""BTH and one 32-bit word: AETH, ImmDt or IETH."""
+BTH_ATOMIC_STRUCT = struct.Struct(">QIQIQQ")
+BTH_ATOMIC_ACK_STRUCT = struct.Struct(">QIIQ")
+BTH_DETH_STRUCT = struct.Struct(">QIII")
+BTH_DETH_IMM_STRUCT = struct.Struct(">QIIII")
+ICRC_STRUCT = struct.Struct("<I")
+
+ACK_REQ = 1 << 31
+SOLICITED = 1 << 55
+_MIG_REQ = 1 << 54
+
+_MAX_BURST_BYTES = 65_000
+_COPY_BELOW = 1_024
+"""Payloads shorter than this are copied into one buffer with their headers: cheaper than more iov entries."""
+
+_PADS = (b"", b"\0", b"\0\0", b"\0\0\0")
+
+
+def bth_base(pkey: int, dqpn: int) -> int:
+    """First eight bytes of a BTH with opcode 0, MigReq set (as hardware sends it) and TVer 0."""
+    return _MIG_REQ | pkey << 32 | dqpn
+
+
+def opcode_bits(opcode: int) -> int:
+    """An opcode in its place in the first eight bytes."""
+    return opcode << 56
+
+
+class FrameBatch:
+    """Collects frames for one flow and emits them as bursts of equal-sized segments.
+
+    A shorter frame may close a burst, since UDP_SEGMENT lets the last segment be short. The ICRC of a frame
+    depends on its place in the burst, which is its IPv4 ident once something segments it.
+    """
+
+    __slots__ = ("buffers", "count", "flow", "length", "max_segments", "open", "out", "segment")
+
+    def __init__(self, flow: Flow, out: list[TxBurst], max_segments: int) -> None:
+        self.flow = flow
+        self.out = out
+        self.max_segments = max_segments
+        self.open = False
+        self.buffers: list[Buffer] = []
+        self.segment = 0
+        self.count = 0
+        self.length = 0
+
+    def room(self, length: int) -> int:
+        """Frames of ``length`` bytes that the open burst still takes; opens a new burst when it takes none."""
+        if self.open and length == self.segment:
+            left = min(self.max_segments, _MAX_BURST_BYTES // length) - self.count
+            if left > 0:
+                return left
+        self.flush()
+        self.open = True
+        self.segment = length
+        return max(1, min(self.max_segments, _MAX_BURST_BYTES // length))
+
+    def reserve(self, length: int, count: int) -> int:
+        """Account for ``count`` frames of the segment size that the caller appends; the first one's ident."""
+        ident = self.count
+        self.count += count
+        self.length += length * count
+        return ident
+
+    def add(self, header: bytes, payload: Buffer = b"") -> None:
+        """Pad, seal and append one frame."""
+        size = len(payload)
+        pad = -size & 3
+        length = len(header) + size + pad + 4
+        ident = 0
+        if self.open:
+            if length <= self.segment and self.count < self.max_segments and self.length + length <= _MAX_BURST_BYTES:
+                ident = self.count
+            else:
+                self.flush()
+        if not self.open:
+            self.open = True
+            self.segment = length
+        seed = self.flow.seeds(length)[ident]
+        if size < _COPY_BELOW:
+            frame = b"".join((header, payload, _PADS[pad])) if size else header
+            self.buffers.append(frame + ICRC_STRUCT.pack(crc32(frame, seed) ^ tx_delta(length)))
+        else:
+            crc = crc32(payload, crc32(header, seed))
+            tail = _PADS[pad]
+            if pad:
+                crc = crc32(tail, crc)
+            self.buffers += (header, payload, tail + ICRC_STRUCT.pack(crc ^ tx_delta(length)))
+        self.count += 1
+        self.length += length
+        if length < self.segment:
+            self.flush()
+
+    def flush(self) -> None:
+        """Emit the open burst, if any."""
+        if self.open and self.count:
+            self.out.append(TxBurst(self.flow, self.buffers, self.segment, self.count, self.length))
+            self.buffers = []
+        self.open = False
+        self.count = 0
+        self.length = 0

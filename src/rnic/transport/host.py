@@ -1,0 +1,122 @@
+"""What the transport needs from the device that holds it."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rnic.context.qp_context import QpContext
+    from rnic.mem.table import MemoryTable
+    from rnic.trace.counters import Counters
+    from rnic.trace.tracer import Tracer
+    from rnic.transport.qp import QueuePair
+    from rnic.transport.wqe import ReceiveWqe
+    from rnic.wire.bursts import Buffer
+    from rnic.wire.flow import Flow
+
+NEVER = 1 << 63
+"""A deadline that does not come, in nanoseconds."""
+
+
+class CompletionSink(Protocol):
+    """The device's side of a completion queue."""
+
+    def complete(
+        self,
+        index: int,
+        status: int,
+        vendor_err: int,
+        length: int,
+        word3: int,
+        wqe_id: int,
+        requested: int,
+        qpn: int,
+        imm: int,
+    ) -> None:
+        """Write one CQ entry. ``word3`` holds opcode and ``CQE_*`` flags, without the phase."""
+
+
+class ReceiveSource(Protocol):
+    """A receive queue or a shared receive queue."""
+
+    def take(self) -> ReceiveWqe | None:
+        """The next posted entry, or ``None``."""
+
+    def available(self) -> int:
+        """Entries posted and not taken."""
+
+
+class BurstLoops(Protocol):
+    """The per-packet inner loops over headers of 12 bytes (:mod:`rnic.burst`)."""
+
+    def segment_run(
+        self,
+        head: int,
+        psn: int,
+        count: int,
+        payload: memoryview,
+        mtu: int,
+        seeds: tuple[int, ...],
+        first: int,
+        delta: int,
+        ack_every: int,
+        buffers: list[Buffer],
+    ) -> None:
+        """Append ``count`` full packets to ``buffers``."""
+
+    def place_run(
+        self,
+        buf: memoryview,
+        start: int,
+        segment: int,
+        count: int,
+        head: int,
+        psn: int,
+        seeds: tuple[int, ...],
+        first: int,
+        residue: int,
+        dest: memoryview,
+    ) -> tuple[int, bool]:
+        """Place packets in order; the number taken and whether one of them asked for an ACK."""
+
+
+class TransportConfig(Protocol):
+    """Settings that the transport reads."""
+
+    window_packets: int
+    window_bytes: int
+    ack_every: int
+    probe: bool
+
+
+class Host(Protocol):
+    """The device as the transport sees it."""
+
+    counters: Counters
+    tracer: Tracer
+    memory: MemoryTable
+    config: TransportConfig
+    random: random.Random
+    burst: BurstLoops
+
+    def schedule(self, qp: QueuePair) -> None:
+        """``qp`` may have something to send: give it a turn."""
+
+    def arm(self, qp: QueuePair) -> None:
+        """``qp.deadline_ns`` lies before ``qp.armed_ns``: wake it then."""
+
+    def event(self, event_type: int, number: int, status: int = 0) -> None:
+        """Raise an asynchronous event."""
+
+    def make_flow(self, ctx: QpContext) -> Flow:
+        """The path to the peer that a connected QP's context names."""
+
+    def flow_to(self, ctx: QpContext, dgid: bytes, sport: int, dport: int, tclass: int, hop_limit: int) -> Flow:
+        """The path to the destination of a UD send."""
+
+    def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
+        """Packets that one burst on this path may hold: 1 without segmentation offload."""
+
+    def pkey(self, index: int) -> int:
+        """P_Key at a table index."""

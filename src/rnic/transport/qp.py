@@ -1,0 +1,373 @@
+"""One queue pair: requester, completer and responder around one context, and its error handling."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from rnic.context.qpc import OPT_SQ_SIG_ALL, SRQ_VALID
+from rnic.rings.cqe import CQE_RECEIVE
+from rnic.spec.events import SQ_DRAINED, SRQ_LAST_WQE, WQ_CATAS_ERROR
+from rnic.spec.opcodes import (
+    OPERATION_MASK,
+    RC,
+    READ_RESPONSE_MIDDLE,
+    SEND_MIDDLE,
+    SERVICE_MASK,
+    UC,
+    WR_SEND,
+    WRITE_MIDDLE,
+)
+from rnic.spec.psn import PSN_MASK
+from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
+from rnic.spec.status import REM_OP_ERR, RETRY_EXC_ERR, WR_FLUSH_ERR
+from rnic.spec.syndromes import NAK_REMOTE_OPERATION
+from rnic.transport.completer import Completer
+from rnic.transport.datagram import DatagramReceiver, send_datagram
+from rnic.transport.encap import FrameBatch, bth_base
+from rnic.transport.host import NEVER, CompletionSink, Host, ReceiveSource
+from rnic.transport.requester import Requester
+from rnic.transport.responder import SEND, WRITE, Responder
+from rnic.wire.flow import residue
+
+if TYPE_CHECKING:
+    from rnic.context.qp_context import QpContext
+    from rnic.transport.message import Message
+    from rnic.transport.wqe import SendRing
+    from rnic.wire.bursts import RxBurst, TxBurst
+    from rnic.wire.flow import Flow
+    from rnic.wire.packet import Packet
+
+_BTH = struct.Struct(">QI")
+_CAN_SEND = frozenset({RTS, SQD})
+_CAN_RECEIVE = frozenset({RTR, RTS, SQD, SQE})
+_SERVICE_BITS = {ST_RC: RC, ST_UC: UC}
+_PAD_OR_TVER = 0x3F << 48
+"""Pad count and TVer in the first eight bytes of a BTH: both zero in the packets of a run."""
+
+
+class QueuePair:
+    """A queue pair of any service type.
+
+    Args:
+        ctx: its context; the object is shared with the device, which loads and stores it.
+        host: the device.
+        send_ring: the send ring in the driver's memory.
+        rq: its receive queue, or the shared one.
+        send_cq: where send completions go.
+        recv_cq: where receive completions go.
+    """
+
+    __slots__ = (
+        "armed_ns",
+        "completer",
+        "ctx",
+        "datagrams",
+        "flow",
+        "host",
+        "recv_cq",
+        "requester",
+        "responder",
+        "rq",
+        "scheduled",
+        "send_cq",
+        "send_ring",
+        "signal_all",
+        "uses_srq",
+    )
+
+    def __init__(
+        self,
+        ctx: QpContext,
+        host: Host,
+        send_ring: SendRing,
+        rq: ReceiveSource,
+        send_cq: CompletionSink,
+        recv_cq: CompletionSink,
+    ) -> None:
+        self.ctx = ctx
+        self.host = host
+        self.send_ring = send_ring
+        self.rq = rq
+        self.send_cq = send_cq
+        self.recv_cq = recv_cq
+        self.uses_srq = bool(ctx.srqn & SRQ_VALID)
+        self.signal_all = bool(ctx.options & OPT_SQ_SIG_ALL)
+        self.scheduled = False
+        self.armed_ns = NEVER
+        self.flow: Flow | None = None
+        self.requester = Requester(self, send_ring, send_cq)
+        self.completer = Completer(self)
+        self.responder = Responder(self, rq, recv_cq)
+        self.datagrams = DatagramReceiver(self, rq, recv_cq)
+
+    # --------------------------------------------------------------------------------- state changes
+
+    def on_modify(self, old_state: int, now_ns: int) -> None:
+        """The device changed the context: take over what follows from it."""
+        ctx = self.ctx
+        if ctx.state == RESET:
+            self.requester.reset()
+            self.completer.reset()
+            self.responder.reset()
+            self.flow = None
+            return
+        if ctx.state == ERR:
+            if old_state != ERR:
+                self.enter_error(raise_event=False)
+            return
+        if ctx.servtype != ST_UD and ctx.state >= RTR:
+            self.flow = self.host.make_flow(ctx)
+        elif ctx.servtype == ST_UD:
+            self.flow = self.host.make_flow(ctx)
+        if ctx.state == RTS and old_state == RTR:
+            self.requester.start(self.flow)
+        elif ctx.state in (RTS, SQD):
+            self.requester.refresh(self.flow)
+        if ctx.state == RTR and old_state == INIT:
+            ctx.expected_psn &= PSN_MASK
+        if ctx.state == SQD:
+            ctx.sq_draining = 1
+            self.check_drained()
+        elif ctx.state == RTS:
+            ctx.sq_draining = 0
+            self.host.schedule(self)
+
+    def check_drained(self) -> None:
+        """SQD: raise the event once every request that was begun has completed (IBA 10.3.1.6)."""
+        requester = self.requester
+        if self.ctx.sq_draining and not requester.inflight and not requester.backlog:
+            self.ctx.sq_draining = 0
+            self.host.event(SQ_DRAINED, self.ctx.local_qpn)
+
+    def query(self) -> None:
+        """Bring the context's live fields up to date before it is stored."""
+        # The data path keeps them in the context already, but for the requester's sequence number.
+        self.ctx.ssn = self.requester.ssn
+
+    @property
+    def sq_head(self) -> int:
+        """Index of the oldest send entry that has not completed."""
+        return self.requester.sq_head
+
+    # ------------------------------------------------------------------------------------- sending
+
+    def doorbell(self, tail: int) -> None:
+        """Software moved the send tail; the device has bounded it by the ring."""
+        requester = self.requester
+        requester.tail = tail
+        state = self.ctx.state
+        if state in (ERR, SQE):
+            self._flush_send()
+            if state == ERR:
+                self._flush_receive()
+        elif state == RTS:
+            self.host.schedule(self)
+
+    def ready(self, now_ns: int) -> bool:
+        """Whether the last turn ended for its budget alone, or replies wait."""
+        return self.requester.more or len(self.responder.replies) > 0
+
+    def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
+        """Send up to ``budget`` packets: requests first, since replies seldom hurry; the number sent."""
+        sent = 0
+        if self.ctx.state in _CAN_SEND and self.flow is not None:
+            sent = self.requester.produce(now_ns, budget, out)
+        replies = self.responder.replies
+        if len(replies) and self.flow is not None:
+            ctx = self.ctx
+            batch = FrameBatch(self.flow, out, self.requester.batch_limit)
+            head = bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn)
+            # at least a little for replies, or two busy requesters would starve each other of ACKs
+            count, failed = replies.produce(head, ctx.mtu_bytes, max(budget - sent, 4), batch, self.host.burst)
+            sent += count
+            batch.flush()
+            if failed is not None:
+                self.responder.replies.acknowledge(failed.psn, NAK_REMOTE_OPERATION, self.responder.msn)
+                self.fail_receive(REM_OP_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
+        return sent
+
+    def send_datagram(self, message: Message, batch: FrameBatch) -> int:
+        """Send one UD message."""
+        return send_datagram(self, message, batch)
+
+    # ----------------------------------------------------------------------------------- receiving
+
+    def receive(self, packet: Packet, now_ns: int) -> None:
+        """One packet for this QP, with ICRC, address and P_Key right."""
+        if self.ctx.servtype == ST_UD:
+            self.datagrams.receive(packet, now_ns)
+        elif packet.row.response:
+            if self.ctx.state in _CAN_SEND:
+                self.completer.receive(packet, now_ns)
+                self.rearm()
+        else:
+            self.responder.receive(packet, now_ns)
+
+    def receive_burst(self, burst: RxBurst, start: int, now_ns: int) -> int:
+        """Take a run of middle packets that is in order; bytes taken, 0 where the full path must look.
+
+        The run continues the message that is open: same opcode, consecutive PSNs, into one extent.
+        """
+        ctx = self.ctx
+        segment = burst.segment
+        mtu = ctx.mtu_bytes
+        if segment != mtu + 16 or burst.length - start < segment or ctx.state not in _CAN_RECEIVE:
+            return 0
+        buf = burst.buf
+        head, word = _BTH.unpack_from(buf, start)
+        if head & _PAD_OR_TVER or head >> 32 & 0xFFFF != self.host.pkey(ctx.pkey_index):
+            return 0
+        opcode = head >> 56
+        if opcode & SERVICE_MASK != _SERVICE_BITS.get(ctx.servtype):
+            return 0
+        operation = opcode & OPERATION_MASK
+        psn = word & PSN_MASK
+        available = (burst.length - start) // segment
+        responder = self.responder
+        response = operation == READ_RESPONSE_MIDDLE
+        if response:
+            pieces = self.requester.pieces
+            if not pieces or pieces[0].next_psn != psn or not pieces[0].got:
+                return 0
+            piece = pieces[0]
+            if not piece.message.payload.valid:
+                return 0
+            count = min(available, piece.packets - 1 - piece.got)
+            offset = piece.offset + piece.got * mtu
+            payload = piece.message.payload
+        else:
+            if psn != ctx.expected_psn or responder.open != _OPEN_FOR.get(operation) or not responder.dest.valid:
+                return 0
+            payload = responder.dest
+            offset = responder.offset
+            # the last packet holds at least one byte, so a middle never fills the payload
+            count = min(available, (payload.total - offset - 1) // mtu)
+        if count < 2:
+            return 0
+        dest = payload.window(offset, count * mtu)
+        if dest is None:
+            return 0
+        first = start // segment if burst.ident is None else burst.ident + start // segment
+        seeds = burst.flow.seeds(segment)
+        if first + count > len(seeds):
+            return 0
+        expected = residue(segment, head >> 24 & 0xFF)
+        taken, ask = self.host.burst.place_run(buf, start, segment, count, head, psn, seeds, first, expected, dest)
+        if taken == 0:
+            return 0
+        if response:
+            self.completer.took(taken, now_ns)
+        else:
+            ctx.expected_psn = psn + taken & PSN_MASK
+            responder.offset = offset + taken * mtu
+            responder.silent = False
+            responder.acknowledge_run(ask)
+        return taken * segment
+
+    # -------------------------------------------------------------------------------------- timers
+
+    @property
+    def deadline_ns(self) -> int:
+        """When :meth:`handle_timer` wants to be called, or ``NEVER``."""
+        return self.requester.deadline_ns
+
+    def rearm(self) -> None:
+        """Tell the device if the deadline moved forward. It may wake too early, never too late."""
+        if self.requester.deadline_ns < self.armed_ns:
+            self.host.arm(self)
+
+    def handle_timer(self, now_ns: int) -> None:
+        """The deadline may have come."""
+        if self.ctx.state in _CAN_SEND:
+            self.requester.handle_timer(now_ns)
+
+    # -------------------------------------------------------------------------------------- errors
+
+    def retry(self, psn: int, now_ns: int) -> None:
+        """Go back to ``psn``, or fail when the retry count is used up (IBA 9.7.7.3, 9.9.2.1.1)."""
+        requester = self.requester
+        if requester.retry_left == 0:
+            self.host.counters.bump("retries_exceeded")
+            self.fail_send(RETRY_EXC_ERR, 0)
+            return
+        requester.retry_left -= 1
+        self.host.counters.bump("rewinds")
+        requester.rewind(psn)
+
+    def fail_send(self, status: int, vendor_err: int) -> None:
+        """The oldest send work request failed: complete it so; the rest is flushed (IBA 9.9.2)."""
+        requester = self.requester
+        queue = requester.inflight or requester.backlog
+        if queue:
+            wqe = queue.popleft().wqe
+            self.send_cq.complete(
+                wqe.index, status, vendor_err, 0, wqe.opcode, wqe.wqe_id, wqe.length, self.ctx.local_qpn, 0
+            )
+        if self.ctx.servtype == ST_RC:
+            self.enter_error(raise_event=not queue)
+        else:
+            self.ctx.state = SQE
+            self._flush_send()
+
+    def fail_receive(self, status: int, vendor_err: int, event: int | None) -> None:
+        """The responder refused a request: complete the receive entry in use and fail the QP (IBA 9.9.3)."""
+        responder = self.responder
+        wqe, responder.receive_wqe = responder.receive_wqe, None
+        if wqe is not None:
+            self.recv_cq.complete(
+                wqe.index, status, vendor_err, 0, CQE_RECEIVE | WR_SEND, 0, 0, self.ctx.local_qpn, 0
+            )
+        self.enter_error(raise_event=False)
+        if event is not None:
+            self.host.event(event, self.ctx.local_qpn, vendor_err)
+
+    def enter_error(self, raise_event: bool = True) -> None:
+        """To the ERR state: every posted work request completes as flushed. Replies that are due still go out."""
+        self.ctx.state = ERR
+        responder = self.responder
+        wqe, responder.receive_wqe = responder.receive_wqe, None
+        if wqe is not None:
+            self.recv_cq.complete(
+                wqe.index, WR_FLUSH_ERR, 0, 0, CQE_RECEIVE | WR_SEND, 0, 0, self.ctx.local_qpn, 0
+            )
+        responder.open = 0
+        self._flush_send()
+        self._flush_receive()
+        if raise_event:
+            self.host.event(WQ_CATAS_ERROR, self.ctx.local_qpn)
+        if self.uses_srq:
+            self.host.event(SRQ_LAST_WQE, self.ctx.local_qpn)
+        self.host.schedule(self)
+
+    def _flush_send(self) -> None:
+        requester = self.requester
+        requester.pieces.clear()
+        requester.ack_deadline = requester.probe_deadline = requester.rnr_until = NEVER
+        requester.probe_due = False
+        qpn = self.ctx.local_qpn
+        for queue in (requester.inflight, requester.backlog):
+            while queue:
+                wqe = queue.popleft().wqe
+                self.send_cq.complete(wqe.index, WR_FLUSH_ERR, 0, 0, wqe.opcode, wqe.wqe_id, wqe.length, qpn, 0)
+        while requester.fetch_index != requester.tail:
+            index = requester.fetch_index
+            requester.fetch_index = 0 if index + 1 == self.send_ring.entries else index + 1
+            fetched = self.send_ring.fetch(index)
+            if fetched is not None:
+                self.send_cq.complete(
+                    index, WR_FLUSH_ERR, 0, 0, fetched.opcode & 0xFF, fetched.wqe_id, fetched.length, qpn, 0
+                )
+        requester.sq_head = requester.fetch_index
+        requester.una = requester.sent_psn = self.ctx.next_send_psn & PSN_MASK
+
+    def _flush_receive(self) -> None:
+        if self.uses_srq:
+            return
+        while (wqe := self.rq.take()) is not None:
+            self.recv_cq.complete(
+                wqe.index, WR_FLUSH_ERR, 0, 0, CQE_RECEIVE | WR_SEND, 0, 0, self.ctx.local_qpn, 0
+            )
+
+
+_OPEN_FOR = {SEND_MIDDLE: SEND, WRITE_MIDDLE: WRITE}

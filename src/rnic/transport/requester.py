@@ -1,0 +1,607 @@
+"""Requester transmit control: fetch work requests, number packets, keep the window, rewind (IBA 9.7).
+
+Messages wait in ``backlog`` until all their packets are sent, then in ``inflight`` until they are
+acknowledged; both are in PSN order. Going back to a PSN moves messages from the end of ``inflight`` to the
+front of ``backlog``, so that sending again is the same code as sending.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from rnic.context.qpc import OPT_GSO, OPT_NO_PROBE
+from rnic.spec.access import LOCAL_WRITE
+from rnic.spec.limits import MAX_MSG_BYTES
+from rnic.spec.opcodes import (
+    COMPARE_SWAP,
+    FETCH_ADD,
+    READ_REQUEST,
+    SEND_FIRST,
+    SEND_LAST,
+    SEND_LAST_IMM,
+    SEND_LAST_INV,
+    SEND_MIDDLE,
+    SEND_ONLY,
+    SEND_ONLY_IMM,
+    SEND_ONLY_INV,
+    UC,
+    WR_BIND_MW,
+    WR_CMP_SWAP,
+    WR_FETCH_ADD,
+    WR_LOCAL_INV,
+    WR_NOP,
+    WR_READ,
+    WR_SEND,
+    WR_SEND_IMM,
+    WR_SEND_INV,
+    WR_WRITE,
+    WR_WRITE_IMM,
+    WRITE_FIRST,
+    WRITE_LAST,
+    WRITE_LAST_IMM,
+    WRITE_MIDDLE,
+    WRITE_ONLY,
+    WRITE_ONLY_IMM,
+)
+from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_count, psn_diff
+from rnic.spec.states import RTS, SQD, ST_RC, ST_UC, ST_UD
+from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, LOC_QP_OP_ERR, MW_BIND_ERR, SUCCESS
+from rnic.spec.syndromes import ack_timeout_ns
+from rnic.transport.encap import (
+    ACK_REQ,
+    BTH_ATOMIC_STRUCT,
+    BTH_RETH_IMM_STRUCT,
+    BTH_RETH_STRUCT,
+    BTH_STRUCT,
+    BTH_WORD_STRUCT,
+    SOLICITED,
+    FrameBatch,
+    bth_base,
+)
+from rnic.transport.host import NEVER
+from rnic.transport.message import ATOMICS, SENDS, WRITES, Message, ReadPiece
+from rnic.transport.payload import EMPTY, Payload, inline_payload, resolve
+from rnic.transport.windows import bind_window, invalidate_local
+from rnic.transport.wqe import SendRing, Wqe
+from rnic.wire.flow import tx_delta
+
+if TYPE_CHECKING:
+    from rnic.transport.host import CompletionSink
+    from rnic.transport.qp import QueuePair
+    from rnic.wire.bursts import TxBurst
+    from rnic.wire.flow import Flow
+
+OPERATIONS = {
+    WR_SEND: (SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_ONLY),
+    WR_SEND_IMM: (SEND_FIRST, SEND_MIDDLE, SEND_LAST_IMM, SEND_ONLY_IMM),
+    WR_SEND_INV: (SEND_FIRST, SEND_MIDDLE, SEND_LAST_INV, SEND_ONLY_INV),
+    WR_WRITE: (WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_ONLY),
+    WR_WRITE_IMM: (WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST_IMM, WRITE_ONLY_IMM),
+}
+"""First, middle, last and only operation of each multi-packet work request."""
+
+_WORD_AT_END = frozenset({WR_SEND_IMM, WR_SEND_INV, WR_WRITE_IMM})
+_LOCAL = frozenset({WR_BIND_MW, WR_LOCAL_INV, WR_NOP})
+_ALLOWED = {
+    ST_RC: SENDS | WRITES | ATOMICS | _LOCAL | {WR_READ},
+    ST_UC: (SENDS | WRITES | _LOCAL) - {WR_SEND_INV},
+    ST_UD: frozenset({WR_SEND, WR_SEND_IMM, WR_NOP}),
+}
+_PROBE_MIN_NS = 1_000_000
+_PROBE_MAX_SHIFT = 10
+
+
+class Requester:
+    """The sending half of one queue pair."""
+
+    __slots__ = (
+        "ack_deadline",
+        "ack_every",
+        "ack_timeout",
+        "backlog",
+        "batch_limit",
+        "cq",
+        "ctx",
+        "fetch_index",
+        "flow",
+        "head",
+        "host",
+        "inflight",
+        "lsn",
+        "mtu",
+        "more",
+        "pieces",
+        "probe_deadline",
+        "probe_due",
+        "probe_shift",
+        "qp",
+        "read_chunk",
+        "retry_left",
+        "ring",
+        "rnr_left",
+        "rnr_until",
+        "rtt_at",
+        "rtt_psn",
+        "sent_psn",
+        "service",
+        "sq_head",
+        "srtt",
+        "ssn",
+        "tail",
+        "una",
+        "window",
+    )
+
+    flow: Flow
+
+    def __init__(self, qp: QueuePair, ring: SendRing, cq: CompletionSink) -> None:
+        self.qp = qp
+        self.ctx = qp.ctx
+        self.host = qp.host
+        self.ring = ring
+        self.cq = cq
+        self.backlog: deque[Message] = deque()
+        self.inflight: deque[Message] = deque()
+        self.pieces: deque[ReadPiece] = deque()
+        self.fetch_index = 0
+        self.sq_head = 0
+        self.tail = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: the RESET state."""
+        self.backlog.clear()
+        self.inflight.clear()
+        self.pieces.clear()
+        self.fetch_index = self.sq_head = self.tail = 0
+        self.una = self.sent_psn = 0
+        self.ssn = 0
+        self.lsn: int | None = None
+        self.retry_left = self.rnr_left = 0
+        self.ack_deadline = self.probe_deadline = self.rnr_until = NEVER
+        self.probe_due = False
+        self.probe_shift = 0
+        self.rtt_psn = -1
+        self.rtt_at = 0
+        self.srtt = 0
+        self.more = False
+        self.head = 0
+        self.mtu = 0
+        self.window = 0
+        self.read_chunk = 1
+        self.ack_every = 1
+        self.ack_timeout = 0
+        self.service = 0
+        self.batch_limit = 1
+
+    def start(self, flow: Flow | None) -> None:
+        """Take PSN, path and retry attributes from the context: on the way to RTS."""
+        ctx = self.ctx
+        config = self.host.config
+        self.una = self.sent_psn = ctx.next_send_psn & PSN_MASK
+        ctx.last_acked_psn = self.una
+        self.refresh(flow)
+        self.window = ctx.window_packets or config.window_packets
+        if self.mtu:
+            self.window = min(self.window, config.window_bytes // (self.mtu + 64) or 1)
+        self.window = max(1, min(self.window, PSN_WINDOW))
+        self.ack_every = max(1, min(config.ack_every, self.window // 4 or 1))
+        self.read_chunk = max(1, self.window // 2)
+
+    def refresh(self, flow: Flow | None) -> None:
+        """Take over attributes that may change while the QP runs."""
+        ctx = self.ctx
+        self.mtu = ctx.mtu_bytes
+        self.head = bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn)
+        self.service = UC if ctx.servtype == ST_UC else 0
+        self.retry_left = ctx.retry_cnt
+        self.rnr_left = ctx.rnr_retry
+        self.ack_timeout = ack_timeout_ns(ctx.ackto)
+        if flow is not None:
+            self.flow = flow
+            self.batch_limit = self.host.max_segments(flow, bool(ctx.options & OPT_GSO))
+
+    # ----------------------------------------------------------------------------------- producing
+
+    @property
+    def outstanding(self) -> bool:
+        """Whether packets are waiting for an acknowledgement."""
+        return self.una != self.sent_psn
+
+    def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
+        """Send up to ``budget`` packets; the number sent. Sets ``more`` if only the budget stopped it."""
+        self.more = False
+        if self.rnr_until != NEVER:
+            return 0
+        batch = FrameBatch(self.flow, out, self.batch_limit)
+        sent = 0
+        if self.probe_due:
+            self.probe_due = False
+            sent = self._probe(batch)
+        while sent < budget:
+            if not self.backlog and not self._fetch():
+                break
+            message = self.backlog[0]
+            count = self._send(message, budget - sent, batch, now_ns)
+            if message.sent >= message.packets:
+                if self.backlog and self.backlog[0] is message:
+                    self.inflight.append(self.backlog.popleft())
+            elif count == 0:
+                break
+            sent += count
+            if message.packets == 0 or self.ctx.servtype != ST_RC:
+                self.retire()
+        else:
+            self.more = True
+        batch.flush()
+        if sent:
+            self._watch(now_ns)
+        return sent
+
+    def _watch(self, now_ns: int) -> None:
+        """Start the timers that are not running, for the packets that are now outstanding."""
+        if self.ctx.servtype != ST_RC or self.una == self.sent_psn:
+            return
+        if self.ack_deadline == NEVER and self.ack_timeout:
+            self.ack_deadline = now_ns + self.ack_timeout
+        if self._probing:
+            self.probe_deadline = now_ns + self._probe_interval()
+        self.qp.rearm()
+
+    @property
+    def _probing(self) -> bool:
+        """Whether the tail-loss probe is on and could be sent: never while a READ or atomic is outstanding."""
+        return not self.pieces and self.host.config.probe and not self.ctx.options & OPT_NO_PROBE
+
+    def _fetch(self) -> bool:
+        """Take the next descriptor from the ring into the backlog."""
+        if self.fetch_index == self.tail or self.ctx.state != RTS:
+            return False
+        wqe = self.ring.fetch(self.fetch_index)
+        if wqe is None:
+            wqe = Wqe()
+            wqe.index, wqe.wqe_id, wqe.opcode, wqe.length = self.fetch_index, 0, WR_NOP, 0
+            wqe.signaled = wqe.solicited = wqe.fence = 0
+            message = Message(wqe, EMPTY, self.sent_psn, 0)
+            message.status = LOC_PROT_ERR
+        else:
+            message = self._parse(wqe)
+        self.fetch_index = 0 if self.fetch_index + 1 == self.ring.entries else self.fetch_index + 1
+        if message.packets and self.ctx.servtype == ST_RC:
+            self.ssn = self.ssn + (-(-message.packets // self.read_chunk) if wqe.opcode == WR_READ else 1) & PSN_MASK
+            message.ssn = self.ssn
+        self.backlog.append(message)
+        return True
+
+    def _parse(self, wqe: Wqe) -> Message:
+        """Check a descriptor; what is wrong with it becomes the message's status."""
+        opcode = wqe.opcode
+        first_psn = self.ctx.next_send_psn & PSN_MASK
+        message = Message(wqe, EMPTY, first_psn, 0)
+        if not wqe.valid or opcode not in _ALLOWED[self.ctx.servtype]:
+            message.status = LOC_QP_OP_ERR
+            return message
+        if opcode in _LOCAL:
+            if opcode == WR_BIND_MW and not self.ring.fetch_bind(wqe):
+                message.status = LOC_PROT_ERR
+            return message
+        length = wqe.length
+        if length > MAX_MSG_BYTES or (self.ctx.servtype == ST_UD and length > self.mtu):
+            message.status = LOC_LEN_ERR
+            return message
+        if opcode in ATOMICS:
+            if length != 8 or wqe.inline is not None:
+                message.status = LOC_LEN_ERR
+                return message
+            if not self.ring.fetch_atomic(wqe):
+                message.status = LOC_PROT_ERR
+                return message
+        if (message.reads and self.ctx.max_rd_atomic == 0) or (opcode == WR_READ and wqe.inline is not None):
+            message.status = LOC_QP_OP_ERR
+            return message
+        if self.ctx.servtype == ST_UD and not self.ring.fetch_ud(wqe):
+            message.status = LOC_PROT_ERR
+            return message
+        payload: Payload | None
+        if wqe.inline is not None:
+            payload = inline_payload(wqe.inline)
+        else:
+            payload = resolve(self.host.memory, self.ctx.pd, wqe.sges, LOCAL_WRITE if message.reads else 0)
+        if payload is None:
+            message.status = LOC_PROT_ERR
+            return message
+        message.payload = payload
+        message.packets = 1 if opcode in ATOMICS else psn_count(length, self.mtu)
+        self.ctx.next_send_psn = first_psn + message.packets & PSN_MASK
+        return message
+
+    def _send(self, message: Message, budget: int, batch: FrameBatch, now_ns: int) -> int:
+        """Send packets of one message; how many. 0 if it has to wait."""
+        if message.wqe.fence and message.sent == 0 and self.pieces:
+            return 0
+        if message.packets == 0:
+            self._execute_local(message)
+            return 0
+        if message.payload.extents and not message.payload.valid:
+            message.status = LOC_PROT_ERR
+            self._truncate(message)
+            return 0
+        if self.ctx.servtype == ST_UD:
+            return self.qp.send_datagram(message, batch)
+        if self.ctx.servtype == ST_UC:
+            count = self._send_data(message, min(budget, message.packets - message.sent), batch)
+            self.una = self.sent_psn
+            return count
+        psn = message.first_psn + message.sent & PSN_MASK
+        room = self.window - psn_diff(psn, self.una)
+        if room <= 0:
+            return 0
+        if message.reads:
+            return self._send_request(message, budget, room, batch, now_ns)
+        count = min(budget, message.packets - message.sent, room)
+        if message.takes_receive and self.lsn is not None and psn_diff(message.ssn, self.lsn) > 0:
+            # IBA 9.7.7.2.5: without credit only one packet may probe for it
+            if message.sent:
+                return 0
+            count = 1
+        if psn_diff(psn, self.sent_psn) < 0:
+            self.host.counters.bump("retransmitted_packets", min(count, -psn_diff(psn, self.sent_psn)))
+        elif self.rtt_psn < 0:
+            self.rtt_psn = psn + count - 1 & PSN_MASK
+            self.rtt_at = now_ns
+        return self._send_data(message, count, batch)
+
+    def _truncate(self, message: Message) -> None:
+        """A region vanished under a message: nothing more of it is sent; it fails when it is the oldest."""
+        message.packets = message.sent
+        if message.packets == 0:
+            message.executed = True
+
+    def _send_data(self, message: Message, count: int, batch: FrameBatch) -> int:
+        """Send the next ``count`` packets of a SEND or WRITE, middles by the burst loop."""
+        done = 0
+        mtu = self.mtu
+        payload = message.payload
+        while done < count:
+            index = message.sent
+            middles = min(count - done, message.packets - 1 - index) if index else 0
+            view = payload.window(index * mtu, middles * mtu) if middles > 1 else None
+            if view is not None:
+                length = mtu + 16
+                middles = min(middles, batch.room(length))
+                ident = batch.reserve(length, middles)
+                self.host.burst.segment_run(
+                    self.head | (self.service | OPERATIONS[message.opcode][1]) << 56,
+                    message.first_psn + index & PSN_MASK,
+                    middles,
+                    view,
+                    mtu,
+                    self.flow.seeds(length),
+                    ident,
+                    tx_delta(length),
+                    self.ack_every,
+                    batch.buffers,
+                )
+                message.sent += middles
+                done += middles
+            else:
+                if not self._send_packet(message, index, batch, False):
+                    message.status = LOC_PROT_ERR
+                    self._truncate(message)
+                    break
+                message.sent += 1
+                done += 1
+        psn = message.first_psn + message.sent & PSN_MASK
+        if psn_diff(psn, self.sent_psn) > 0:
+            self.sent_psn = psn
+        return done
+
+    def _send_packet(self, message: Message, index: int, batch: FrameBatch, ask: bool) -> bool:
+        """Frame packet ``index`` of a SEND or WRITE; false if its payload cannot be read."""
+        wqe = message.wqe
+        opcode = message.opcode
+        first, middle, last, only = OPERATIONS[opcode]
+        offset = index * self.mtu
+        total = message.payload.total
+        size = min(self.mtu, total - offset)
+        data = message.payload.read(offset, size) if size else b""
+        if data is None:
+            return False
+        at_end = index == message.packets - 1
+        psn = message.first_psn + index & PSN_MASK
+        head = self.head | (-size & 3) << 52
+        if at_end:
+            operation = last if index else only
+            if wqe.solicited:
+                head |= SOLICITED
+        else:
+            operation = middle if index else first
+        head |= (self.service | operation) << 56
+        word = psn
+        if not self.service and (at_end or ask or psn % self.ack_every == 0):
+            word |= ACK_REQ
+        with_word = at_end and opcode in _WORD_AT_END
+        if index == 0 and opcode in WRITES:
+            if with_word:
+                header = BTH_RETH_IMM_STRUCT.pack(head, word, wqe.remote_addr, wqe.rkey, total, wqe.imm)
+            else:
+                header = BTH_RETH_STRUCT.pack(head, word, wqe.remote_addr, wqe.rkey, total)
+        elif with_word:
+            header = BTH_WORD_STRUCT.pack(head, word, wqe.imm)
+        else:
+            header = BTH_STRUCT.pack(head, word)
+        batch.add(header, data)
+        return True
+
+    def _send_request(self, message: Message, budget: int, room: int, batch: FrameBatch, now_ns: int) -> int:
+        """Send READ requests or an atomic request, within the limit of outstanding ones."""
+        requests = 0
+        wqe = message.wqe
+        while message.sent < message.packets and requests < budget:
+            psn = message.first_psn + message.sent & PSN_MASK
+            packets = min(self.read_chunk - message.sent % self.read_chunk, message.packets - message.sent)
+            if len(self.pieces) >= self.ctx.max_rd_atomic or (packets > room and self.una != psn):
+                break
+            offset = message.sent * self.mtu
+            self.pieces.append(ReadPiece(message, psn, offset, packets))
+            if psn_diff(psn, self.sent_psn) < 0:
+                self.host.counters.bump("retransmitted_requests")
+            elif self.rtt_psn < 0:
+                self.rtt_psn, self.rtt_at = psn, now_ns
+            if message.opcode == WR_READ:
+                length = min(packets * self.mtu, wqe.length - offset)
+                head = self.head | READ_REQUEST << 56
+                va = wqe.remote_addr + offset & 0xFFFF_FFFF_FFFF_FFFF
+                header = BTH_RETH_STRUCT.pack(head, psn | ACK_REQ, va, wqe.rkey, length)
+            else:
+                operation = COMPARE_SWAP if message.opcode == WR_CMP_SWAP else FETCH_ADD
+                header = BTH_ATOMIC_STRUCT.pack(
+                    self.head | operation << 56,
+                    psn | ACK_REQ,
+                    wqe.remote_addr,
+                    wqe.rkey,
+                    wqe.swap_add,
+                    wqe.compare if message.opcode != WR_FETCH_ADD else 0,
+                )
+            batch.add(header)
+            message.sent += packets
+            room -= packets
+            requests += 1
+            end = psn + packets & PSN_MASK
+            if psn_diff(end, self.sent_psn) > 0:
+                self.sent_psn = end
+        return requests
+
+    def _execute_local(self, message: Message) -> None:
+        """Bind and invalidate work requests act when they are first in line; they use no PSN."""
+        if message.executed:
+            return
+        message.executed = True
+        if message.status:
+            return
+        if message.opcode == WR_BIND_MW:
+            if not bind_window(self.host.memory, self.ctx, message.wqe):
+                message.status = MW_BIND_ERR
+        elif message.opcode == WR_LOCAL_INV and not invalidate_local(self.host.memory, self.ctx, message.wqe.imm):
+            message.status = LOC_PROT_ERR
+
+    def _probe(self, batch: FrameBatch) -> int:
+        """Repeat one unacknowledged packet with AckReq: the last one, and the oldest on every second try.
+
+        Any conforming responder answers a duplicate, or says what it misses. The oldest serves where the
+        responder has sent its one NAK, that NAK was lost, and it now keeps silent.
+        """
+        if self.una == self.sent_psn or self.pieces:
+            return 0
+        candidates = [m for m in (*self.inflight, *self.backlog) if m.sent and m.packets]
+        if not candidates:
+            return 0
+        if self.probe_shift & 1:
+            message = candidates[-1]
+            index = message.sent - 1
+        else:
+            message = candidates[0]
+            index = psn_diff(self.una, message.first_psn)
+        if message.reads or not 0 <= index < message.sent or not self._send_packet(message, index, batch, True):
+            return 0
+        self.host.counters.bump("probes")
+        return 1
+
+    # ------------------------------------------------------------------------------------ progress
+
+    def advance(self, psn: int, now_ns: int) -> None:
+        """Everything before ``psn`` is acknowledged."""
+        if psn != self.una:
+            if self.rtt_psn >= 0 and psn_diff(psn, self.rtt_psn) > 0:
+                sample = now_ns - self.rtt_at
+                self.srtt = sample if self.srtt == 0 else (7 * self.srtt + sample) >> 3
+                self.rtt_psn = -1
+            self.una = psn
+            self.ctx.last_acked_psn = psn
+            self.retry_left = self.ctx.retry_cnt
+            self.rnr_left = self.ctx.rnr_retry
+            self.probe_shift = 0
+            if psn == self.sent_psn:
+                self.ack_deadline = self.probe_deadline = NEVER
+            else:
+                self.ack_deadline = now_ns + self.ack_timeout if self.ack_timeout else NEVER
+                self.probe_deadline = now_ns + self._probe_interval() if self._probing else NEVER
+                self.qp.rearm()
+            self.retire()
+        if self.backlog or self.fetch_index != self.tail:
+            self.host.schedule(self.qp)
+
+    def retire(self) -> None:
+        """Complete, in order, every message that is wholly acknowledged."""
+        una = self.una
+        while self.inflight or self.backlog:
+            queue = self.inflight or self.backlog
+            message = queue[0]
+            if message.packets == 0 and not message.executed:
+                break
+            if psn_diff(message.first_psn + message.packets & PSN_MASK, una) > 0:
+                if queue is self.backlog:
+                    # acknowledged after a rewind: what arrived need not be sent again
+                    message.sent = max(message.sent, psn_diff(una, message.first_psn))
+                break
+            if message.status:
+                self.qp.fail_send(message.status, 0)
+                return
+            queue.popleft()
+            wqe = message.wqe
+            self.sq_head = 0 if wqe.index + 1 == self.ring.entries else wqe.index + 1
+            self.ctx.sq_wqe_counter = self.ctx.sq_wqe_counter + 1 & 0xFFFF
+            if wqe.signaled or self.qp.signal_all:
+                self.cq.complete(
+                    wqe.index, SUCCESS, 0, wqe.length, wqe.opcode, wqe.wqe_id, wqe.length, self.ctx.local_qpn, 0
+                )
+        if self.ctx.state == SQD:
+            self.qp.check_drained()
+
+    def rewind(self, psn: int) -> None:
+        """Go back: the next packet sent is ``psn`` (Go-Back-N, IBA 9.7.5.1)."""
+        self.rtt_psn = -1
+        pieces = self.pieces
+        while pieces and psn_diff(pieces[-1].next_psn, psn) >= 0:
+            pieces.pop()
+        backlog = self.backlog
+        inflight = self.inflight
+        if backlog:
+            backlog[0].sent = self._sent_at(backlog[0], psn)
+        while inflight:
+            message = inflight[-1]
+            if psn_diff(message.first_psn + message.packets & PSN_MASK, psn) <= 0:
+                break
+            message.sent = self._sent_at(message, psn)
+            backlog.appendleft(inflight.pop())
+        self.host.schedule(self.qp)
+
+    @staticmethod
+    def _sent_at(message: Message, psn: int) -> int:
+        return min(message.sent, max(0, psn_diff(psn, message.first_psn)))
+
+    # -------------------------------------------------------------------------------------- timers
+
+    def _probe_interval(self) -> int:
+        return max(_PROBE_MIN_NS, 2 * self.srtt) << self.probe_shift
+
+    @property
+    def deadline_ns(self) -> int:
+        """The next time at which :meth:`handle_timer` has something to do."""
+        return min(self.ack_deadline, self.probe_deadline, self.rnr_until)
+
+    def handle_timer(self, now_ns: int) -> None:
+        """RNR wait over, local ACK timeout, or tail-loss probe."""
+        if self.rnr_until <= now_ns:
+            self.rnr_until = NEVER
+            self.host.schedule(self.qp)
+        if self.ack_deadline <= now_ns:
+            self.host.counters.bump("ack_timeouts")
+            self.ack_deadline = NEVER
+            self.qp.retry(self.una, now_ns)
+        elif self.probe_deadline <= now_ns:
+            self.probe_due = True
+            self.probe_shift = min(self.probe_shift + 1, _PROBE_MAX_SHIFT)
+            self.probe_deadline = now_ns + self._probe_interval()
+            self.host.schedule(self.qp)

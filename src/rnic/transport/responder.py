@@ -1,0 +1,487 @@
+"""Responder, 002's execution engine: the receive checks as named steps in the standard's order, then the effect.
+
+A request of a reliable or unreliable connection passes :data:`STEPS` one after another (``design.md`` "order of
+RC_CHK", IBA 9.7.4, seed 004 section 7.3). A step returns false where the packet ends there, having done what
+the rule asks: count a drop, queue a NAK, fail the queue pair.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rnic.context.qpc import OPT_CREDITS
+from rnic.rings.cqe import CQE_IMM, CQE_INV, CQE_RECEIVE, CQE_SOLICITED
+from rnic.spec.access import LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from rnic.spec.drops import DropReason
+from rnic.spec.events import COMM_EST, WQ_ACCESS_ERROR, WQ_INVAL_REQ_ERROR
+from rnic.spec.opcodes import (
+    COMPARE_SWAP,
+    READ_REQUEST,
+    WR_SEND,
+    WR_SEND_IMM,
+    WR_SEND_INV,
+    WR_WRITE_IMM,
+)
+from rnic.spec.psn import PSN_MASK, psn_count, psn_diff
+from rnic.spec.states import RTR, ST_RC
+from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, REM_ACCESS_ERR, REM_INV_REQ_ERR, REM_OP_ERR, SUCCESS
+from rnic.spec.syndromes import (
+    AETH_RNR_NAK,
+    CREDITS_INVALID,
+    NAK_INVALID_REQUEST,
+    NAK_PSN_SEQUENCE,
+    NAK_REMOTE_ACCESS,
+    NAK_REMOTE_OPERATION,
+    credit_code,
+)
+from rnic.transport.payload import EMPTY, Payload, remote_payload, resolve
+from rnic.transport.replies import ReplyQueue
+
+if TYPE_CHECKING:
+    from rnic.transport.host import CompletionSink, ReceiveSource
+    from rnic.transport.qp import QueuePair
+    from rnic.transport.wqe import ReceiveWqe
+    from rnic.wire.packet import Packet
+
+NONE = 0
+SEND = 1
+WRITE = 2
+"""What kind of message is open."""
+
+_NAK_STATUS = {
+    NAK_INVALID_REQUEST: REM_INV_REQ_ERR,
+    NAK_REMOTE_ACCESS: REM_ACCESS_ERR,
+    NAK_REMOTE_OPERATION: REM_OP_ERR,
+}
+_NAK_EVENT = {NAK_INVALID_REQUEST: WQ_INVAL_REQ_ERROR, NAK_REMOTE_ACCESS: WQ_ACCESS_ERROR}
+
+MAX_REPLIES = 1_024
+"""Replies that may wait: a peer that repeats READs faster than they are answered gets no more."""
+
+
+class Resource:
+    """An executed READ or atomic request, kept so that a duplicate is answered alike (IBA 9.7.5.1.5)."""
+
+    __slots__ = ("atomic", "compare", "length", "opcode", "orig", "packets", "psn", "rkey", "swap_add", "va")
+
+    def __init__(self, packet: Packet, packets: int, orig: int, atomic: bool) -> None:
+        self.psn = packet.psn
+        self.packets = packets
+        self.opcode = packet.opcode
+        self.va = packet.va
+        self.rkey = packet.rkey
+        self.length = packet.dma_length
+        self.swap_add = packet.swap_add if atomic else 0
+        self.compare = packet.compare if atomic else 0
+        self.orig = orig
+        self.atomic = atomic
+
+
+class Responder:
+    """The receiving half of one connected queue pair.
+
+    ``silent`` is set after a sequence NAK or an RNR NAK: packets beyond the expected PSN are then dropped
+    without another NAK until the expected one arrives.
+    """
+
+    __slots__ = (
+        "cq",
+        "ctx",
+        "dest",
+        "established",
+        "host",
+        "msn",
+        "offset",
+        "open",
+        "qp",
+        "receive_wqe",
+        "replies",
+        "resources",
+        "rq",
+        "silent",
+        "write_length",
+    )
+
+    def __init__(self, qp: QueuePair, rq: ReceiveSource, cq: CompletionSink) -> None:
+        self.qp = qp
+        self.ctx = qp.ctx
+        self.host = qp.host
+        self.rq = rq
+        self.cq = cq
+        self.replies = ReplyQueue()
+        self.resources: deque[Resource] = deque()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: the RESET state."""
+        self.replies.clear()
+        self.resources.clear()
+        self.open = NONE
+        self.dest: Payload = EMPTY
+        self.offset = 0
+        self.write_length = 0
+        self.receive_wqe: ReceiveWqe | None = None
+        self.silent = False
+        self.established = False
+        self.msn = 0
+
+    def receive(self, packet: Packet, now_ns: int) -> None:
+        """One request packet of this QP's service, ICRC and P_Key right."""
+        if not self.established:
+            self.established = True
+            if self.ctx.state == RTR:
+                self.host.event(COMM_EST, self.ctx.local_qpn)
+        for step in STEPS:
+            if not step(self, packet):
+                return
+
+    # ---------------------------------------------------------------------------- the named steps
+
+    def check_psn(self, packet: Packet) -> bool:
+        """IBA 9.7.4.1.2 and 9.8.2.2.1 (UC); 004 RC_CHK "PSN": expected, duplicate or beyond a gap."""
+        distance = psn_diff(packet.psn, self.ctx.expected_psn)
+        if distance == 0:
+            self.silent = False
+            return True
+        if self.ctx.servtype != ST_RC:
+            # UC: whatever was open is lost; a message that starts here is taken (9.8.2.2.2)
+            self.host.counters.bump(DropReason.PSN_GAP.value)
+            self._abandon()
+            if packet.row.start:
+                self.ctx.expected_psn = packet.psn
+                return True
+            return False
+        if distance > 0:
+            if self.silent:
+                self.host.counters.bump(DropReason.NAKED.value)
+            else:
+                self.silent = True
+                self.host.counters.bump(DropReason.PSN_GAP.value)
+                self.host.counters.bump("sequence_naks_sent")
+                self._reply(self.ctx.expected_psn, NAK_PSN_SEQUENCE)
+            return False
+        self._duplicate(packet)
+        return False
+
+    def check_sequence(self, packet: Packet) -> bool:
+        """IBA 9.7.4.1.3 table 30: FIRST, MIDDLE, LAST and ONLY in a legal order."""
+        row = packet.row
+        kind = SEND if row.send else WRITE if row.write else NONE
+        if row.start or kind == NONE:
+            if self.open == NONE:
+                return True
+        elif self.open == kind:
+            return True
+        if self.ctx.servtype != ST_RC:
+            self.host.counters.bump(DropReason.BAD_SEQUENCE.value)
+            self._abandon()
+            if row.start:
+                return True
+            self.ctx.expected_psn = packet.psn + 1 & PSN_MASK
+            return False
+        return self._refuse(packet, NAK_INVALID_REQUEST)
+
+    def check_operation(self, packet: Packet) -> bool:
+        """IBA 9.7.4.1.4: the QP's own access flags allow WRITE, READ and atomics; 004 "OPCODE"."""
+        row = packet.row
+        flags = self.ctx.access_flags
+        if row.write:
+            allowed = flags & REMOTE_WRITE
+        elif row.operation == READ_REQUEST:
+            allowed = flags & REMOTE_READ
+        elif row.atomic:
+            allowed = flags & REMOTE_ATOMIC and packet.va & 7 == 0
+        else:
+            return True
+        return bool(allowed) or self._refuse(packet, NAK_INVALID_REQUEST)
+
+    def check_resources(self, packet: Packet) -> bool:
+        """IBA 9.7.4.1.5: a receive entry for SEND and WRITE with immediate, else RNR; room for READ and atomics."""
+        row = packet.row
+        if row.send:
+            if row.start and self.receive_wqe is None and not self._take_receive(packet):
+                return False
+        elif row.takes_receive:
+            if self.receive_wqe is None:
+                wqe = self.rq.take()
+                if wqe is None:
+                    return self._not_ready(packet)
+                self.receive_wqe = wqe
+        elif row.operation == READ_REQUEST or row.atomic:
+            if self.replies.pending_reads >= self.ctx.max_dest_rd_atomic:
+                return self._refuse(packet, NAK_INVALID_REQUEST)
+        return True
+
+    def check_length(self, packet: Packet) -> bool:
+        """IBA 9.7.4.1.6; 004 "Length": FIRST and MIDDLE carry a full MTU, the rest no more; the message fits."""
+        row = packet.row
+        size = len(packet.payload)
+        mtu = self.ctx.mtu_bytes
+        if row.payload:
+            full = not row.end
+            if size > mtu or (full and size != mtu) or (row.end and not row.start and size == 0):
+                return self._refuse(packet, NAK_INVALID_REQUEST)
+        if row.send:
+            if self.offset + size > self.dest.total:
+                return self._refuse(packet, NAK_INVALID_REQUEST, LOC_LEN_ERR)
+        elif row.write:
+            length = packet.dma_length if row.start else self.write_length
+            end = (0 if row.start else self.offset) + size
+            if end > length or (row.end and end != length) or (not row.end and end == length):
+                return self._refuse(packet, NAK_INVALID_REQUEST)
+        return True
+
+    def check_key(self, packet: Packet) -> bool:
+        """IBA 9.7.4.1.7; 004 "WRITE MRT": key, PD, rights and range. A zero-length access needs no key."""
+        row = packet.row
+        if row.write:
+            if not row.start:
+                if self.dest.valid:
+                    return True
+                return self._refuse(packet, NAK_REMOTE_ACCESS)
+            length, rights = packet.dma_length, REMOTE_WRITE
+        elif row.operation == READ_REQUEST:
+            length, rights = packet.dma_length, REMOTE_READ
+        elif row.atomic:
+            length, rights = 8, REMOTE_ATOMIC
+        else:
+            return self.dest.valid or self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
+        payload = EMPTY
+        if length:
+            checked = self._remote(packet.rkey, packet.va, length, rights)
+            if checked is None:
+                return self._refuse(packet, NAK_REMOTE_ACCESS)
+            payload = checked
+        self.dest = payload
+        return True
+
+    def execute(self, packet: Packet) -> bool:
+        """Move the data. READ and atomic requests are answered here and end here."""
+        row = packet.row
+        if row.send or row.write:
+            if row.start:
+                self.offset = 0
+                self.open = SEND if row.send else WRITE
+                if row.write:
+                    self.write_length = packet.dma_length
+            data = packet.payload
+            if len(data):
+                if not self.dest.write(self.offset, data):
+                    return self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
+                self.offset += len(data)
+            return True
+        ctx = self.ctx
+        self.msn = self.msn + 1 & PSN_MASK
+        payload, self.dest = self.dest, EMPTY
+        if row.operation == READ_REQUEST:
+            packets = psn_count(packet.dma_length, ctx.mtu_bytes)
+            self._keep(Resource(packet, packets, 0, False))
+            self.replies.read(packet.psn, packets, payload, self._ack_code(), self.msn)
+            ctx.expected_psn = packet.psn + packets & PSN_MASK
+        else:
+            orig = self._atomic(packet, payload)
+            if orig is None:
+                return self._refuse(packet, NAK_REMOTE_OPERATION)
+            self._keep(Resource(packet, 1, orig, True))
+            self.replies.atomic(packet.psn, orig, self._ack_code(), self.msn)
+            ctx.expected_psn = packet.psn + 1 & PSN_MASK
+        ctx.rmsn = self.msn
+        self.host.schedule(self.qp)
+        return False
+
+    def complete(self, packet: Packet) -> bool:
+        """Advance the PSN; at a message's end count it and complete the receive entry it used."""
+        row = packet.row
+        ctx = self.ctx
+        if not row.end:
+            ctx.expected_psn = packet.psn + 1 & PSN_MASK
+            return True
+        if row.ieth and not self.host.memory.invalidate(packet.inv_rkey, ctx.pd, ctx.local_qpn):
+            return self._refuse(packet, NAK_REMOTE_ACCESS, REM_INV_REQ_ERR)
+        ctx.expected_psn = packet.psn + 1 & PSN_MASK
+        self.open = NONE
+        self.msn = self.msn + 1 & PSN_MASK
+        ctx.rmsn = self.msn
+        if row.takes_receive:
+            wqe, self.receive_wqe = self.receive_wqe, None
+            assert wqe is not None
+            opcode = WR_SEND if row.send else WR_WRITE_IMM
+            word3 = CQE_RECEIVE
+            imm = 0
+            if row.immdt:
+                if row.send:
+                    opcode = WR_SEND_IMM
+                word3 |= CQE_IMM
+                imm = packet.imm
+            elif row.ieth:
+                opcode = WR_SEND_INV
+                word3 |= CQE_INV
+                imm = packet.inv_rkey
+            if packet.solicited:
+                word3 |= CQE_SOLICITED
+            length = self.offset if row.send else self.write_length
+            self.cq.complete(wqe.index, SUCCESS, 0, length, word3 | opcode, 0, 0, ctx.local_qpn, imm)
+        self.dest = EMPTY
+        self.offset = 0
+        return True
+
+    def acknowledge(self, packet: Packet) -> bool:
+        """IBA 9.7.5.1.1: an ACK where the packet asks for one; later ones cover earlier ones."""
+        if packet.ackreq and self.ctx.servtype == ST_RC:
+            self._reply(packet.psn, self._ack_code())
+        return True
+
+    # ------------------------------------------------------------------------------------- helpers
+
+    def _remote(self, key: int, va: int, length: int, rights: int) -> Payload | None:
+        entry = self.host.memory.check(key, self.ctx.pd, va, length, rights, self.ctx.local_qpn)
+        return None if entry is None else remote_payload(entry, va, length)
+
+    def _take_receive(self, packet: Packet) -> bool:
+        wqe = self.rq.take()
+        if wqe is None:
+            return self._not_ready(packet)
+        self.receive_wqe = wqe
+        dest = resolve(self.host.memory, self.ctx.pd, wqe.sges, LOCAL_WRITE)
+        if dest is None:
+            return self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
+        self.dest = dest
+        self.offset = 0
+        return True
+
+    def _not_ready(self, packet: Packet) -> bool:
+        """IBA 9.7.5.2.8: RNR NAK; unreliable services drop the message."""
+        if self.ctx.servtype == ST_RC:
+            self.silent = True
+            self.host.counters.bump("rnr_naks_sent")
+            self._reply(packet.psn, AETH_RNR_NAK | self.ctx.rnr_nak_timer & 0x1F)
+        else:
+            self.host.counters.bump(DropReason.NO_RECEIVE.value)
+            self._abandon()
+            self.ctx.expected_psn = packet.psn + 1 & PSN_MASK
+        return False
+
+    def _refuse(self, packet: Packet, nak: int, local_status: int = SUCCESS) -> bool:
+        """A request that must not be carried out: RC answers a NAK and fails, UC drops the message.
+
+        ``local_status`` completes the receive entry in use, where the fault is this side's.
+        """
+        if self.ctx.servtype != ST_RC:
+            reason = DropReason.BAD_LENGTH if nak == NAK_INVALID_REQUEST else DropReason.ACCESS
+            self.host.counters.bump(reason.value)
+            self._abandon()
+            self.ctx.expected_psn = packet.psn + 1 & PSN_MASK
+            return False
+        self.host.counters.bump("fatal_naks_sent")
+        self._reply(packet.psn, nak)
+        self.qp.fail_receive(local_status or _NAK_STATUS[nak], nak, _NAK_EVENT.get(nak))
+        return False
+
+    def _abandon(self) -> None:
+        """Forget the open message. Its receive entry stays for the next one (IBA 9.8.2.2.2)."""
+        self.open = NONE
+        self.offset = 0
+        wqe = self.receive_wqe
+        self.dest = EMPTY
+        if wqe is not None:
+            self.dest = resolve(self.host.memory, self.ctx.pd, wqe.sges, LOCAL_WRITE) or EMPTY
+
+    def _duplicate(self, packet: Packet) -> None:
+        """IBA 9.7.5.1.5: SEND and WRITE draw an ACK, READ and atomics their saved answer."""
+        row = packet.row
+        if row.operation != READ_REQUEST and not row.atomic:
+            self.host.counters.bump(DropReason.DUPLICATE.value)
+            self._reply(self.ctx.expected_psn - 1 & PSN_MASK, self._ack_code())
+            return
+        resource = self._resource(packet)
+        if resource is None or len(self.replies) >= MAX_REPLIES or self.replies.waiting(packet.psn):
+            self.host.counters.bump(DropReason.DUPLICATE_UNMATCHED.value)
+            return
+        if resource.atomic:
+            self.host.counters.bump("duplicate_atomics")
+            self.replies.atomic(packet.psn, resource.orig, self._ack_code(), self.msn)
+        else:
+            payload: Payload | None = EMPTY
+            if packet.dma_length:
+                payload = self._remote(packet.rkey, packet.va, packet.dma_length, REMOTE_READ)
+            if payload is None:
+                self._refuse(packet, NAK_REMOTE_ACCESS)
+                return
+            self.host.counters.bump("duplicate_reads")
+            packets = psn_count(packet.dma_length, self.ctx.mtu_bytes)
+            self.replies.read(packet.psn, packets, payload, self._ack_code(), self.msn)
+        self.host.schedule(self.qp)
+
+    def _resource(self, packet: Packet) -> Resource | None:
+        """The saved request that a duplicate repeats, in whole or from a later packet on; else ``None``."""
+        for resource in self.resources:
+            if resource.opcode != packet.opcode or resource.rkey != packet.rkey:
+                continue
+            skipped = psn_diff(packet.psn, resource.psn)
+            if not 0 <= skipped < resource.packets:
+                continue
+            if resource.atomic:
+                same = (packet.va, packet.swap_add, packet.compare) == (
+                    resource.va,
+                    resource.swap_add,
+                    resource.compare,
+                )
+                return resource if same else None
+            offset = skipped * self.ctx.mtu_bytes
+            if packet.va == resource.va + offset and packet.dma_length <= resource.length - offset:
+                return resource
+            return None
+        return None
+
+    def _keep(self, resource: Resource) -> None:
+        self.resources.append(resource)
+        if len(self.resources) > max(1, self.ctx.max_dest_rd_atomic):
+            self.resources.popleft()
+
+    def _atomic(self, packet: Packet, payload: Payload) -> int | None:
+        """Carry out an atomic: 64 bits in the host's byte order. The original value."""
+        data = payload.read(0, 8)
+        if data is None:
+            return None
+        orig = int.from_bytes(data, sys.byteorder)
+        if packet.row.operation == COMPARE_SWAP:
+            value = packet.swap_add if orig == packet.compare else orig
+        else:
+            value = orig + packet.swap_add & 0xFFFF_FFFF_FFFF_FFFF
+        return orig if payload.write(0, value.to_bytes(8, sys.byteorder)) else None
+
+    def _ack_code(self) -> int:
+        """Syndrome of an ACK: end-to-end credits where they are on, else the invalid code."""
+        if self.ctx.options & OPT_CREDITS and not self.qp.uses_srq:
+            return credit_code(self.rq.available())
+        return CREDITS_INVALID
+
+    def acknowledge_run(self, ask: bool) -> None:
+        """After a run of packets placed by the burst loop: the ACK that one of them asked for."""
+        if ask and self.ctx.servtype == ST_RC:
+            self._reply(self.ctx.expected_psn - 1 & PSN_MASK, self._ack_code())
+
+    def _reply(self, psn: int, syndrome: int) -> None:
+        if len(self.replies) < MAX_REPLIES:
+            if self.replies.acknowledge(psn, syndrome, self.msn):
+                self.host.counters.bump("acks_coalesced")
+            self.host.schedule(self.qp)
+
+
+Step = Callable[[Responder, "Packet"], bool]
+
+STEPS: tuple[Step, ...] = (
+    Responder.check_psn,
+    Responder.check_sequence,
+    Responder.check_operation,
+    Responder.check_resources,
+    Responder.check_length,
+    Responder.check_key,
+    Responder.execute,
+    Responder.complete,
+    Responder.acknowledge,
+)
+"""The order of the receive checks. Header, queue pair and P_Key checks come before, in the device."""
