@@ -111,5 +111,7 @@ SQE_UD_STRUCT = struct.Struct("<16sII")
 """dgid, dqpn | hop_limit << 24, qkey, at byte 40."""
 SQE_UD_PATH_STRUCT = struct.Struct("<IHH")
 """tclass << 20 | flow_label, udp_dport, udp_sport, at byte 16."""
+SQE_ENTRY_BIND_STRUCT = struct.Struct("<IHHI4xQ4xIIIQ")
+"""wqe_id, opcode, flags, access, start, lkey, new_rkey, old_rkey, bind_length: a whole bind entry."""
 SGE_STRUCT = struct.Struct("<QII")
 """addr, length, lkey."""

@@ -1,0 +1,54 @@
+"""The ``rnic`` command. Each subcommand is loaded when it is used, so that the others start fast."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from rnic.spec.errors import RnicError
+
+COMMANDS = {
+    "decode": ("rnic.cli.decode", "Show every packet of a pcap or pcapng file."),
+    "devinfo": ("rnic.cli.devinfo", "Show devices, limits and the port."),
+    "engine": ("rnic.cli.engine", "Run the descriptor engine's gateware, or write it as Verilog."),
+    "perf": ("rnic.cli.perf", "Measure bandwidth and latency, as perftest does."),
+    "pingpong": ("rnic.cli.pingpong", "Exchange messages with a peer, as ibv_rc_pingpong does."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command; ``None`` if there is none of this name."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(entry[0]), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="rnic")
+def group() -> None:
+    """An RDMA NIC in Python: RoCEv2 without hardware, kernel module or root."""
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one line on stderr and exit status 2."""
+    try:
+        group(prog_name="rnic")
+    except (RnicError, ConnectionError, TimeoutError) as error:
+        print(f"rnic: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,5 @@
+"""``python -m rnic.cli`` is the ``rnic`` command."""
+
+from rnic.cli import main
+
+main()

@@ -1,0 +1,212 @@
+"""One end of a performance test: a queue pair with its buffer, and the TCP line that keeps both ends in step."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import select
+import socket
+import time
+from typing import Any
+
+from rnic.spec.errors import RnicError
+from rnic.spec.limits import GRH_BYTES, MTU_CODES
+from rnic.verbs import (
+    AH,
+    CQ,
+    GID,
+    MR,
+    PD,
+    QP,
+    SGE,
+    AHAttr,
+    Context,
+    GlobalRoute,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    RecvWR,
+)
+from rnic.verbs import enums as e
+
+QKEY = 0x11111111
+SERVICES = {"RC": e.IBV_QPT_RC, "UC": e.IBV_QPT_UC, "UD": e.IBV_QPT_UD}
+_SPINS_BEFORE_SLEEP = 2_000
+_SLEEP_S = 0.002
+ATOMIC_BYTES = 8
+
+
+class PerfError(RnicError):
+    """A performance test cannot go on. One line."""
+
+
+class Line:
+    """JSON objects over TCP, one a line, in lockstep."""
+
+    def __init__(self, sock: socket.socket, timeout_s: float = 60.0) -> None:
+        sock.settimeout(timeout_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = sock
+        self._file = sock.makefile("rb")
+
+    def send(self, **message: Any) -> None:
+        """Send one object."""
+        try:
+            self.sock.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            raise PerfError(f"peer hung up: {error}") from None
+
+    def receive(self) -> dict[str, Any]:
+        """Wait for one object."""
+        try:
+            raw = self._file.readline(1 << 20)
+        except OSError as error:
+            raise PerfError(f"peer said nothing: {error}") from None
+        if not raw:
+            raise PerfError("peer hung up; its own output says why")
+        try:
+            message = json.loads(raw)
+        except ValueError:
+            raise PerfError(f"peer sent {raw[:40]!r}: is it rnic perf of this version?") from None
+        if not isinstance(message, dict):
+            raise PerfError(f"peer sent {raw[:40]!r}: is it rnic perf of this version?")
+        if "error" in message:
+            raise PerfError(f"peer: {message['error']}")
+        return message
+
+    def waiting(self) -> bool:
+        """Whether something has arrived."""
+        return bool(select.select([self.sock], [], [], 0)[0])
+
+    def close(self) -> None:
+        """Hang up."""
+        self._file.close()
+        self.sock.close()
+
+
+class Endpoint:
+    """A device context with one queue pair and one buffer.
+
+    Args:
+        addr: local IP address.
+        udp_port: UDP port, ``None`` for 4791, 0 for any.
+        service: ``RC``, ``UC`` or ``UD``.
+        size: largest message in bytes; the buffer holds it twice: what is sent, and what arrives.
+        depth: work requests outstanding.
+        mtu: path MTU in bytes, 0 for the port's.
+    """
+
+    def __init__(self, addr: str, udp_port: int | None, service: str, size: int, depth: int, mtu: int) -> None:
+        self.ctx = Context(addr=addr, port=udp_port)
+        self.runtime = self.ctx.runtime
+        self.service = service
+        self.depth = depth
+        port = self.ctx.query_port()
+        self.mtu = MTU_CODES.get(mtu, 0) if mtu else port.active_mtu
+        if not 0 < self.mtu <= port.active_mtu:
+            allowed = ", ".join(str(size) for size, code in MTU_CODES.items() if code <= port.active_mtu)
+            self.ctx.close()
+            raise PerfError(f"mtu={mtu}: this port takes {allowed}")
+        self.pd = PD(self.ctx)
+        self.cq = CQ(self.ctx, 4 * depth + 16)
+        cap = QPCap(depth + 1, 2 * depth + 1, 1, 1, 0)
+        self.qp = QP(self.pd, QPInitAttr(SERVICES[service], cap=cap, scq=self.cq, rcq=self.cq))
+        self.slot = max(size + GRH_BYTES, 64)
+        self.buffer = bytearray(2 * self.slot)
+        rights = (
+            e.IBV_ACCESS_LOCAL_WRITE
+            | e.IBV_ACCESS_REMOTE_WRITE
+            | e.IBV_ACCESS_REMOTE_READ
+            | e.IBV_ACCESS_REMOTE_ATOMIC
+        )
+        self.mr = MR(self.pd, self.buffer, rights)
+        self.out = self.mr.buf
+        self.into = self.mr.buf + self.slot
+        self.psn = secrets.randbits(24)
+        self.ah: AH | None = None
+        self.peer: dict[str, Any] = {}
+
+    def describe(self) -> dict[str, Any]:
+        """What the peer must know."""
+        return {
+            "qpn": self.qp.qp_num,
+            "psn": self.psn,
+            "gid": self.ctx.query_gid().raw.hex(),
+            "udp_port": self.ctx.udp_port,
+            "mtu": self.mtu,
+            "rkey": self.mr.rkey,
+            "into": self.into,
+            "out": self.out,
+            "gso": True,
+        }
+
+    def connect(self, peer: dict[str, Any]) -> None:
+        """Bring the queue pair to RTS towards the peer."""
+        self.peer = peer
+        attr = QPAttr()
+        attr.path_mtu = self.mtu = min(self.mtu, int(peer["mtu"]))
+        attr.dest_qp_num = int(peer["qpn"])
+        attr.rq_psn = int(peer["psn"])
+        attr.sq_psn = self.psn
+        attr.qkey = QKEY
+        attr.qp_access_flags = self.mr.access
+        attr.max_rd_atomic = attr.max_dest_rd_atomic = 16
+        attr.timeout = 14
+        attr.gso = bool(peer.get("gso"))
+        path = AHAttr(GlobalRoute(GID(bytes.fromhex(peer["gid"]))), udp_dport=int(peer["udp_port"]))
+        attr.ah_attr = path
+        self.qp.to_rts(attr)
+        if self.service == "UD":
+            self.ah = AH(self.pd, path)
+
+    def post_receive(self, count: int = 1) -> None:
+        """Post receive entries into the second half of the buffer."""
+        wr = RecvWR(0, sg=[SGE(self.into, self.slot, self.mr.lkey)])
+        self.qp.post_recv([wr] * count)
+
+    def wait(self, done: Any, timeout_s: float = 60.0, line: Line | None = None) -> None:
+        """Drive the NIC until ``done()`` is true: spin for a while, then sleep on the socket.
+
+        Raises:
+            PerfError: nothing came of it in time, or the peer hung up.
+        """
+        progress = self.runtime.progress
+        idle = 0
+        end = time.monotonic() + timeout_s
+        while not done():
+            if progress():
+                idle = 0
+                continue
+            idle += 1
+            if idle % 512 == 0:
+                if time.monotonic() > end:
+                    raise PerfError(f"nothing completed within {timeout_s:g} s")
+                if idle > _SPINS_BEFORE_SLEEP:
+                    extra = [line.sock] if line is not None else []
+                    select.select([*self.runtime.link.filenos(), *extra], [], [], _SLEEP_S)
+
+    def close(self) -> None:
+        """Release everything."""
+        self.ctx.close()
+
+
+def listen(addr: str, port: int) -> socket.socket:
+    """A TCP listener; :class:`PerfError` if the port is taken."""
+    family = socket.AF_INET6 if ":" in addr else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((addr, port))
+    except OSError as error:
+        sock.close()
+        raise PerfError(f"TCP port {port} of {addr} cannot be used ({error.strerror}): choose another with --port") from None
+    sock.listen(1)
+    return sock
+
+
+def dial(host: str, port: int, timeout_s: float = 10.0) -> Line:
+    """Connect to a peer's line."""
+    try:
+        return Line(socket.create_connection((host, port), timeout=timeout_s))
+    except OSError as error:
+        raise PerfError(f"no rnic perf answers at {host} port {port}: {error.strerror or error}") from None

@@ -1,0 +1,339 @@
+"""The measured loops of ``rnic perf``: bandwidth and latency of each operation, with the data verified."""
+
+from __future__ import annotations
+
+import random
+import time
+from statistics import fmean, median, pstdev
+from typing import Any
+from zlib import crc32
+
+from rnic.cli.perf_peer import ATOMIC_BYTES, QKEY, Endpoint, Line, PerfError
+from rnic.rings.sqe import FLAG_SIGNALED
+from rnic.spec import opcodes as op
+from rnic.verbs import SGE, WC, SendWR
+from rnic.verbs import enums as e
+
+OPERATIONS = ("write", "read", "send", "atomic")
+_WR = {"write": op.WR_WRITE, "read": op.WR_READ, "send": op.WR_SEND, "atomic": op.WR_FETCH_ADD}
+_SIGNAL_EVERY = 32
+_WARM_UP = 16
+_RESEND = 20
+
+Row = dict[str, float | int | bool | str]
+
+
+class Run:
+    """One test between this end and its peer. Both ends make the same object and call the matching methods.
+
+    Args:
+        end: this end, connected.
+        line: the control line.
+        operation: ``write``, ``read``, ``send`` or ``atomic``.
+    """
+
+    def __init__(self, end: Endpoint, line: Line, operation: str) -> None:
+        self.end = end
+        self.line = line
+        self.operation = operation
+        self.rng = random.Random(20)
+
+    # ------------------------------------------------------------------------------------ bandwidth
+
+    def bandwidth(self, size: int, iterations: int) -> Row:
+        """The active side: ``iterations`` messages with up to ``depth`` outstanding; one table row."""
+        end = self.end
+        self._begin(size, iterations)
+        peak = 0.0
+        best_of = max(1, iterations // 10)
+        marks: list[float] = []
+        start = time.perf_counter()
+        posted = completed = 0
+        while completed < iterations:
+            while posted < iterations and posted - completed < end.depth:
+                self._post(size, posted)
+                posted += 1
+            done = self._take(end.depth)
+            if done:
+                completed += done
+                if completed // best_of > len(marks):
+                    marks.append(time.perf_counter())
+            elif not end.runtime.progress():
+                end.wait(self._arrived)
+        seconds = time.perf_counter() - start
+        for first, second in zip([start, *marks], marks, strict=False):
+            peak = max(peak, best_of * size / max(second - first, 1e-9))
+        verified = self._verify(size)
+        rate = iterations / seconds
+        average = rate * size
+        return {
+            "bytes": size,
+            "iterations": iterations,
+            "bw_peak_MBps": max(peak, average) / 1e6,
+            "bw_average_MBps": average / 1e6,
+            "msg_rate_Mpps": rate / 1e6,
+            "verified": verified,
+        }
+
+    def serve_bandwidth(self, message: dict[str, Any]) -> None:
+        """The passive side of one row: serve until the active side asks for the verdict."""
+        end = self.end
+        size = int(message["size"])
+        self._prepare_passive(size)
+        receiving = self.operation == "send"
+        if receiving:
+            end.post_receive(2 * end.depth)
+        self.line.send(ready=True)
+        sock_check = 0
+        asked = False
+
+        def step() -> bool:
+            nonlocal sock_check, asked
+            if receiving:
+                count, completions = end.cq.poll(64)
+                if count:
+                    _check(completions)
+                    end.post_receive(count)
+            sock_check += 1
+            if sock_check % 64 == 0:
+                asked = self.line.waiting()
+            return asked
+
+        end.wait(step, timeout_s=600, line=self.line)
+        self._answer_verify(size)
+        if receiving:
+            end.cq.poll(2 * end.depth)
+
+    # -------------------------------------------------------------------------------------- latency
+
+    def latency(self, size: int, iterations: int) -> Row:
+        """The active side: half round trips (whole ones for READ and atomics) in microseconds; one row."""
+        self._begin(size, iterations)
+        samples: list[float] = []
+        clock = time.perf_counter
+        whole = self.operation in ("read", "atomic")
+        for index in range(iterations + _WARM_UP):
+            start = clock()
+            if whole:
+                self._post(size, index)
+                self._wait_completions(1)
+            elif self.operation == "write":
+                self._write_ping(size, index)
+                self._await_byte(size, index)
+            else:
+                self._send_ping(size, index)
+                self._await_message()
+            samples.append(clock() - start)
+        self._settle()
+        verified = self._verify(size)
+        scale = 1e6 if whole else 5e5
+        times = sorted(sample * scale for sample in samples[_WARM_UP:])
+        return {
+            "bytes": size,
+            "iterations": iterations,
+            "t_min_us": times[0],
+            "t_max_us": times[-1],
+            "t_typical_us": median(times),
+            "t_avg_us": fmean(times),
+            "t_stdev_us": pstdev(times),
+            "p99_us": times[int(len(times) * 0.99)],
+            "p999_us": times[int(len(times) * 0.999)],
+            "verified": verified,
+        }
+
+    def serve_latency(self, message: dict[str, Any]) -> None:
+        """The passive side: answer each ping, or just be there."""
+        size = int(message["size"])
+        self._prepare_passive(size)
+        if self.operation == "send":
+            self.end.post_receive(2 * self.end.depth)
+        self.line.send(ready=True)
+        if self.operation in ("read", "atomic"):
+            self.end.wait(self.line.waiting, timeout_s=600, line=self.line)
+        else:
+            for index in range(int(message["iterations"]) + _WARM_UP):
+                if self.operation == "write":
+                    self._await_byte(size, index)
+                    self._write_ping(size, index)
+                else:
+                    self._await_message()
+                    self._send_ping(size, index)
+            self._settle()
+            self.end.wait(self.line.waiting, timeout_s=600, line=self.line)
+        self._answer_verify(size)
+
+    def _write_ping(self, size: int, index: int) -> None:
+        """A WRITE whose last byte counts, so that its arrival shows in memory."""
+        end = self.end
+        end.buffer[size - 1] = index + 1 & 0xFF
+        signaled = FLAG_SIGNALED if index % _SIGNAL_EVERY == 0 else 0
+        end.qp.post_rdma(
+            op.WR_WRITE, end.out, size, end.mr.lkey, int(end.peer["into"]), int(end.peer["rkey"]), index, signaled
+        )
+        if index % _SIGNAL_EVERY == _SIGNAL_EVERY - 1:
+            _check(end.cq.poll(4)[1])
+
+    def _await_byte(self, size: int, index: int) -> None:
+        end = self.end
+        buffer = end.buffer
+        at = end.slot + size - 1
+        wanted = index + 1 & 0xFF
+        progress = end.runtime.progress
+        for _ in range(20_000):
+            if buffer[at] == wanted:
+                return
+            progress()
+        end.wait(lambda: buffer[at] == wanted or self._failed(), timeout_s=30)
+
+    def _failed(self) -> bool:
+        """Look for a completion in error while waiting; raises if there is one."""
+        _check(self.end.cq.poll(4)[1])
+        return False
+
+    def _send_ping(self, size: int, index: int) -> None:
+        self._post(size, index, FLAG_SIGNALED if index % _SIGNAL_EVERY == 0 else 0)
+
+    def _await_message(self) -> None:
+        end = self.end
+        deadline = time.monotonic() + 30
+        while True:
+            count, completions = end.cq.poll(4)
+            if count:
+                _check(completions)
+                received = sum(1 for wc in completions if wc.opcode & e.IBV_WC_RECV)
+                if received:
+                    end.post_receive(received)
+                    return
+            elif time.monotonic() > deadline:
+                raise PerfError("no message came within 30 s")
+
+    # -------------------------------------------------------------------------------------- common
+
+    def _post(self, size: int, index: int, flags: int = FLAG_SIGNALED) -> None:
+        end = self.end
+        if end.service == "UD":
+            wr = SendWR(
+                index,
+                e.IBV_WR_SEND,
+                send_flags=e.IBV_SEND_SIGNALED if flags else 0,
+                sg=[SGE(end.out, size, end.mr.lkey)],
+            )
+            wr.set_wr_ud(end.ah, int(end.peer["qpn"]), QKEY)
+            end.qp.post_send(wr)
+        elif self.operation == "atomic":
+            wr = SendWR(index, e.IBV_WR_ATOMIC_FETCH_AND_ADD, sg=[SGE(end.out, ATOMIC_BYTES, end.mr.lkey)])
+            wr.set_wr_atomic(int(end.peer["rkey"]), int(end.peer["into"]), 1)
+            end.qp.post_send(wr)
+        else:
+            local = end.into if self.operation == "read" else end.out
+            remote = int(end.peer["out" if self.operation == "read" else "into"])
+            rkey = int(end.peer["rkey"])
+            end.qp.post_rdma(_WR[self.operation], local, size, end.mr.lkey, remote, rkey, index, flags)
+
+    def _hear(self) -> dict[str, Any]:
+        """The peer's next message. The NIC is driven meanwhile: the peer may still wait for our ACK."""
+        self.end.wait(self.line.waiting, timeout_s=600, line=self.line)
+        return self.line.receive()
+
+    def _take(self, most: int) -> int:
+        count, completions = self.end.cq.poll(most)
+        if count:
+            _check(completions)
+        return count
+
+    def _arrived(self) -> bool:
+        return self.end.cq.ready()
+
+    def _wait_completions(self, count: int) -> None:
+        end = self.end
+        spins = 0
+        while count:
+            done = self._take(count)
+            count -= done
+            if not done:
+                spins += 1
+                if spins > 20_000:
+                    end.wait(self._arrived, timeout_s=30)
+
+    def _settle(self) -> None:
+        """Let what is outstanding complete, so that nothing of this row is left for the next."""
+        end = self.end
+        deadline = time.monotonic() + 10
+        requester_idle = self._requester_idle
+        while not requester_idle() and time.monotonic() < deadline:
+            self._take(16)
+        self._take(16)
+
+    def _requester_idle(self) -> bool:
+        end = self.end
+        end.runtime.progress()
+        return end.qp.idle
+
+    def _begin(self, size: int, iterations: int) -> None:
+        end = self.end
+        end.buffer[:size] = self.rng.randbytes(size)
+        end.buffer[end.slot : end.slot + size] = bytes(size)
+        if self.operation == "send":
+            end.post_receive(2 * end.depth)
+        self.iterations = iterations
+        self.line.send(size=size, iterations=iterations)
+        self._hear()
+
+    def _prepare_passive(self, size: int) -> None:
+        end = self.end
+        end.buffer[:size] = self.rng.randbytes(size)
+        end.buffer[end.slot : end.slot + size] = bytes(size)
+
+    def _verify(self, size: int) -> bool:
+        """Whether what arrived is what was sent: CRCs over the whole buffers, compared over the line.
+
+        Services that may lose a message get some more tries with the last one.
+        """
+        end = self.end
+        grh = 40 if end.service == "UD" else 0
+        for attempt in range(1 if end.service == "RC" else _RESEND):
+            if attempt:
+                self._post(size, attempt)
+                self._wait_completions(1)
+            self.line.send(verify=True, crc=crc32(end.buffer[:size]), grh=grh, again=end.service != "RC")
+            answer = self._hear()
+            if self.operation == "read":
+                good = crc32(end.buffer[end.slot : end.slot + size]) == answer["out"]
+            elif self.operation == "atomic":
+                good = answer["counter"] >= self.iterations
+            else:
+                good = bool(answer["good"])
+            if good:
+                break
+        if end.service != "RC":
+            self.line.send(verify=False)
+            self._hear()
+        return good
+
+    def _answer_verify(self, size: int) -> None:
+        end = self.end
+        while True:
+            message = self._hear()
+            if message.get("verify") is False:
+                self.line.send(done=True)
+                return
+            for _ in range(64):
+                if not end.runtime.progress():
+                    break
+            at = end.slot + int(message["grh"])
+            into = memoryview(end.buffer)[at : at + size]
+            latency_tail = message["crc"]
+            self.line.send(
+                good=crc32(into) == latency_tail,
+                out=crc32(memoryview(end.buffer)[:size]),
+                counter=int.from_bytes(end.buffer[end.slot : end.slot + ATOMIC_BYTES], "little"),
+            )
+            if not message["again"]:
+                return
+            end.wait(self.line.waiting, timeout_s=60, line=self.line)
+
+
+def _check(completions: list[WC]) -> None:
+    for wc in completions:
+        if wc.status != e.IBV_WC_SUCCESS:
+            raise PerfError(f"a work request completed with {wc.status_name} (vendor error {wc.vendor_err:#x})")

@@ -1,0 +1,255 @@
+"""Queue pair states: which command leads from where to where, with which attributes (IBA 11.2.5.2, table 91).
+
+Everything that decides whether a modify command is legal stands here, as tables: :data:`TRANSITIONS` for the
+commands, :data:`FIELDS` for the context fields that each attribute carries. Whatever is not listed is refused.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final, NamedTuple
+
+from rnic.spec import commands as cmd
+from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
+
+# --- attributes, the bits of opt_param_mask: those of ibv_qp_attr_mask (hardware.md 2a)
+STATE: Final = 1 << 0
+CUR_STATE: Final = 1 << 1
+EN_SQD_ASYNC_NOTIFY: Final = 1 << 2
+ACCESS_FLAGS: Final = 1 << 3
+PKEY_INDEX: Final = 1 << 4
+PORT: Final = 1 << 5
+QKEY: Final = 1 << 6
+AV: Final = 1 << 7
+PATH_MTU: Final = 1 << 8
+TIMEOUT: Final = 1 << 9
+RETRY_CNT: Final = 1 << 10
+RNR_RETRY: Final = 1 << 11
+RQ_PSN: Final = 1 << 12
+MAX_QP_RD_ATOMIC: Final = 1 << 13
+ALT_PATH: Final = 1 << 14
+MIN_RNR_TIMER: Final = 1 << 15
+SQ_PSN: Final = 1 << 16
+MAX_DEST_RD_ATOMIC: Final = 1 << 17
+PATH_MIG_STATE: Final = 1 << 18
+CAP: Final = 1 << 19
+DEST_QPN: Final = 1 << 20
+
+FIELDS: dict[int, tuple[str, ...]] = {
+    STATE: (),
+    CUR_STATE: (),
+    EN_SQD_ASYNC_NOTIFY: (),
+    ACCESS_FLAGS: ("access_flags",),
+    PKEY_INDEX: ("pkey_index",),
+    PORT: ("port",),
+    QKEY: ("qkey",),
+    # The UDP ports and our own options travel with the path: both ends agree on them when they connect.
+    AV: (
+        "rgid",
+        "mgid_index",
+        "hop_limit",
+        "tclass",
+        "flow_label",
+        "sl",
+        "static_rate",
+        "has_grh",
+        "my_lmc",
+        "dlid",
+        "slid",
+        "smac_hi",
+        "dmac_hi",
+        "sip",
+        "dip",
+        "udp_sport",
+        "udp_dport",
+        "options",
+        "window_packets",
+    ),
+    PATH_MTU: ("mtu",),
+    TIMEOUT: ("ackto",),
+    RETRY_CNT: ("retry_cnt",),
+    RNR_RETRY: ("rnr_retry",),
+    RQ_PSN: ("expected_psn",),
+    MAX_QP_RD_ATOMIC: ("max_rd_atomic",),
+    MIN_RNR_TIMER: ("rnr_nak_timer",),
+    SQ_PSN: ("next_send_psn",),
+    MAX_DEST_RD_ATOMIC: ("max_dest_rd_atomic",),
+    DEST_QPN: ("remote_qpn",),
+}
+"""QPC fields that each attribute carries. Attributes that are missing here are not supported: CAP, since
+rings are not resized, and the alternate path, which RoCE has none of."""
+
+SUPPORTED = sum(FIELDS)
+
+CREATION_FIELDS = (
+    "servtype",
+    "flags_27_24",
+    "flags_15_13",
+    "mig_state",
+    "flags_10_0",
+    "msgmax",
+    "rq_entry_sz_log",
+    "sq_entry_sz_log",
+    "rlkey_arbel_sched_queue",
+    "usr_page",
+    "pd",
+    "wqe_base",
+    "wqe_lkey",
+    "cqn_snd",
+    "snd_wqe_base_lkey",
+    "snd_wqe_length",
+    "cqn_rcv",
+    "rcv_wqe_base_lkey",
+    "rcv_wqe_length",
+    "sq_base",
+    "rq_base",
+    "options",
+    "sq_max_sge",
+    "rq_max_sge",
+    "srqn",
+    "sq_slab_bytes",
+    "window_packets",
+)
+"""What RST2INIT takes besides its attributes: the queue pair is created by this command."""
+
+_ANY_STATE = frozenset({RESET, INIT, RTR, RTS, SQD, SQE, ERR})
+_ALIVE = _ANY_STATE - {RESET}
+_PATH = AV | PATH_MTU | DEST_QPN | RQ_PSN
+
+
+class Attributes(NamedTuple):
+    """Attributes that a transition needs, and those that it may have besides. STATE always may."""
+
+    required: int
+    optional: int
+
+
+class Transition(NamedTuple):
+    """One modify command: the states it starts from, the one it leads to, its attributes by service type."""
+
+    sources: frozenset[int]
+    target: int
+    attributes: dict[int, Attributes]
+
+
+_NONE = dict.fromkeys((ST_RC, ST_UC, ST_UD), Attributes(0, 0))
+_RUNNING = {
+    ST_RC: Attributes(0, CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER),
+    ST_UC: Attributes(0, CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE),
+    ST_UD: Attributes(0, CUR_STATE | QKEY),
+}
+
+TRANSITIONS: dict[int, Transition] = {
+    cmd.RST2INIT: Transition(
+        frozenset({RESET}),
+        INIT,
+        {
+            ST_RC: Attributes(PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
+            ST_UC: Attributes(PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
+            ST_UD: Attributes(PKEY_INDEX | PORT | QKEY, 0),
+        },
+    ),
+    cmd.INIT2INIT: Transition(
+        frozenset({INIT}),
+        INIT,
+        {
+            ST_RC: Attributes(0, PKEY_INDEX | PORT | ACCESS_FLAGS),
+            ST_UC: Attributes(0, PKEY_INDEX | PORT | ACCESS_FLAGS),
+            ST_UD: Attributes(0, PKEY_INDEX | PORT | QKEY),
+        },
+    ),
+    cmd.INIT2RTR: Transition(
+        frozenset({INIT}),
+        RTR,
+        {
+            ST_RC: Attributes(_PATH | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX),
+            ST_UC: Attributes(_PATH, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX),
+            ST_UD: Attributes(0, PKEY_INDEX | QKEY),
+        },
+    ),
+    cmd.RTR2RTS: Transition(
+        frozenset({RTR}),
+        RTS,
+        {
+            ST_RC: Attributes(
+                TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
+                CUR_STATE | ALT_PATH | ACCESS_FLAGS | MIN_RNR_TIMER | PATH_MIG_STATE,
+            ),
+            ST_UC: Attributes(SQ_PSN, CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE),
+            ST_UD: Attributes(SQ_PSN, CUR_STATE | QKEY),
+        },
+    ),
+    cmd.RTS2RTS: Transition(frozenset({RTS}), RTS, _RUNNING),
+    # An RC queue pair never is in SQE: its send errors end in ERR.
+    cmd.SQERR2RTS: Transition(
+        frozenset({SQE}),
+        RTS,
+        {ST_UC: Attributes(0, CUR_STATE | ACCESS_FLAGS), ST_UD: Attributes(0, CUR_STATE | QKEY)},
+    ),
+    cmd.RTS2SQD: Transition(
+        frozenset({RTS}), SQD, dict.fromkeys((ST_RC, ST_UC, ST_UD), Attributes(0, EN_SQD_ASYNC_NOTIFY))
+    ),
+    cmd.SQD2RTS: Transition(frozenset({SQD}), RTS, _RUNNING),
+    cmd.SQD2SQD: Transition(
+        frozenset({SQD}),
+        SQD,
+        {
+            ST_RC: Attributes(
+                0,
+                PORT
+                | AV
+                | TIMEOUT
+                | RETRY_CNT
+                | RNR_RETRY
+                | MAX_QP_RD_ATOMIC
+                | MAX_DEST_RD_ATOMIC
+                | ALT_PATH
+                | ACCESS_FLAGS
+                | PKEY_INDEX
+                | MIN_RNR_TIMER
+                | PATH_MIG_STATE,
+            ),
+            ST_UC: Attributes(0, AV | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE),
+            ST_UD: Attributes(0, PKEY_INDEX | QKEY),
+        },
+    ),
+    cmd.TOERR: Transition(_ALIVE, ERR, _NONE),
+    cmd.ERR2RST: Transition(_ANY_STATE, RESET, _NONE),
+}
+"""The modify commands. ERR2RST is the standard's "any state to RESET", TOERR its "any state to Error"."""
+
+COMMAND_FOR: dict[tuple[int, int], int] = {
+    (source, transition.target): opcode for opcode, transition in TRANSITIONS.items() for source in transition.sources
+}
+"""The command that leads from one state to another; a pair that is missing is no legal transition."""
+
+
+def check(opcode: int, state: int, service: int, mask: int) -> int:
+    """Whether a modify command is legal: a ``ST_*`` status of :mod:`rnic.spec.commands`.
+
+    Args:
+        opcode: command opcode.
+        state: the queue pair's present state.
+        service: its service type, ``ST_RC``, ``ST_UC`` or ``ST_UD``.
+        mask: attributes given, as ``opt_param_mask``.
+
+    Returns:
+        ``ST_OK``; ``ST_BAD_OP`` for another command; ``ST_BAD_QP_STATE`` for a transition that is not listed;
+        ``ST_BAD_PARAM`` for attributes that are missing, not allowed here, or not supported.
+    """
+    transition = TRANSITIONS.get(opcode)
+    if transition is None:
+        return cmd.ST_BAD_OP
+    attributes = transition.attributes.get(service)
+    if state not in transition.sources or attributes is None:
+        return cmd.ST_BAD_QP_STATE
+    allowed = (attributes.required | attributes.optional | STATE) & SUPPORTED
+    if attributes.required & ~mask or mask & ~allowed:
+        return cmd.ST_BAD_PARAM
+    return cmd.ST_OK
+
+
+@cache
+def fields(mask: int) -> tuple[str, ...]:
+    """QPC fields that the supported attributes in ``mask`` carry."""
+    return tuple(name for attribute, names in FIELDS.items() if mask & attribute for name in names)

@@ -1,0 +1,8 @@
+"""The device: registers, doorbells, the command unit, events; the assembled NIC, sans I/O."""
+
+from rnic.device.commands import CommandResult
+from rnic.device.config import NicConfig
+from rnic.device.nic import Nic, Offload
+from rnic.device.uar import Uar
+
+__all__ = ["CommandResult", "Nic", "NicConfig", "Offload", "Uar"]

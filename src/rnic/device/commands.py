@@ -1,0 +1,563 @@
+"""The command unit: mailbox commands by number, every one checked before it changes anything.
+
+Layouts: MPT entry, CQC, EQC, SRQC and QPC of their rooms, DEV_LIM, ADAPTER and MGM of
+:mod:`rnic.device.mailboxes`. Commands on queue pairs are in :mod:`rnic.device.qp_commands`.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from rnic.context.cqc import CQC, CQC_BYTES, SRQC, SRQC_BYTES
+from rnic.context.eqc import EQC, EQC_BYTES
+from rnic.context.modify import TRANSITIONS
+from rnic.context.qpc import QPC_BYTES
+from rnic.device.config import gid_from_address
+from rnic.device.cq import CompletionQueue
+from rnic.device.entry_ring import QUEUE_VALID, reachable
+from rnic.device.eq import EventQueue
+from rnic.device.mailboxes import (
+    ADAPTER,
+    DEV_LIM,
+    DEVICE_ID,
+    MAX_GROUP_QPS,
+    MGM,
+    VENDOR_ID,
+)
+from rnic.device.multicast import is_multicast
+from rnic.device.qp_commands import modify_qp, query_qp, reset_qp
+from rnic.device.refusal import Refused
+from rnic.device.resources import LOG_MAX_PDS, LOG_MAX_SRQS, KeyRecord
+from rnic.device.srq import SharedReceiveQueue
+from rnic.device.uar import CQ_DOORS, SRQ_DOORS, Uar
+from rnic.mem.keys import key_index
+from rnic.mem.mpt import MPT_BYTES, MPT_ENTRY, access_from_flags
+from rnic.mem.table import REGION, WINDOW1, WINDOW2, MemoryEntry
+from rnic.rings.cqe import CQE_SHIFT
+from rnic.spec import access, limits
+from rnic.spec import commands as cmd
+from rnic.spec.errors import VerbsError
+from rnic.spec.events import EVENT_NAMES
+from rnic.spec.states import ST_UD
+
+if TYPE_CHECKING:
+    from rnic.device.nic import Nic
+
+LOG_MAX_CQ = 16
+LOG_MAX_SRQ = 15
+MIN_STRIDE_LOG = 4
+MAX_STRIDE_LOG = 9
+"""Receive entries hold 1 to 32 scatter entries of 16 bytes."""
+FIRMWARE_VERSION = 0x0000_0001_0000
+
+_STATUS_OF_ERRNO = {
+    errno.EBUSY: cmd.ST_RESOURCE_BUSY,
+    errno.ENOMEM: cmd.ST_EXCEED_LIM,
+    errno.EACCES: cmd.ST_BAD_PARAM,
+    errno.EINVAL: cmd.ST_BAD_PARAM,
+}
+_WINDOW_KINDS = {1: WINDOW1, 2: WINDOW2}
+
+Answer = tuple[int, bytes]
+"""out_param and outbox."""
+_DONE: Answer = (0, b"")
+
+
+class CommandResult(NamedTuple):
+    """``status`` is a ``ST_*`` number of :mod:`rnic.spec.commands`; the rest is 0 and empty unless it is ``ST_OK``."""
+
+    status: int
+    out_param: int = 0
+    outbox: bytes = b""
+
+
+def _refuse(status: int) -> NoReturn:
+    raise Refused(status)
+
+
+class CommandUnit:
+    """Runs commands on a device. A command that fails changes nothing."""
+
+    __slots__ = ("_nic", "_res")
+
+    def __init__(self, nic: Nic) -> None:
+        self._nic = nic
+        self._res = nic.resources
+
+    def run(self, uar: Uar, opcode: int, in_modifier: int, op_modifier: int, inbox: bytes) -> CommandResult:
+        """Run one command for the driver context ``uar``."""
+        if uar.closed:
+            return CommandResult(cmd.ST_BAD_SYS_STATE)
+        try:
+            if opcode in TRANSITIONS:
+                modify_qp(self._nic, uar, opcode, in_modifier, inbox)
+                return CommandResult(cmd.ST_OK)
+            handler = _HANDLERS.get(opcode)
+            if handler is None:
+                return CommandResult(cmd.ST_BAD_OP)
+            return CommandResult(cmd.ST_OK, *handler(self, uar, in_modifier, op_modifier, inbox))
+        except Refused as refused:
+            return CommandResult(refused.status)
+        except VerbsError as error:
+            return CommandResult(_STATUS_OF_ERRNO.get(error.errno or 0, cmd.ST_INTERNAL_ERR))
+
+    # ----------------------------------------------------------------------------------- queries
+
+    def _nop(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        return _DONE
+
+    def _query_dev_lim(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        config = self._nic.config
+        values = {
+            "log_max_qps": config.log_max_qps,
+            "log_max_cqs": config.log_max_qps,
+            "log_max_srqs": LOG_MAX_SRQS,
+            "log_max_eqs": limits.MAX_EQS.bit_length() - 1,
+            "log_max_pds": LOG_MAX_PDS,
+            "log_max_qp_sz": limits.MAX_QP_WR.bit_length() - 1,
+            "log_max_cq_sz": LOG_MAX_CQ,
+            "log_max_srq_sz": LOG_MAX_SRQ,
+            "log_max_msg": limits.MAX_MSG_BYTES.bit_length() - 1,
+            "log_page_sz": 12,
+            "max_mtu": limits.MTU_CODES[limits.MAX_PATH_MTU],
+            "active_mtu": limits.MTU_CODES[config.mtu],
+            "num_ports": 1,
+            "port_state": 4,
+            "pkey_count": len(config.pkeys),
+            "gid_count": len(config.gid_table),
+            "max_mpts": config.max_mrs,
+            "max_sge": limits.MAX_SGE,
+            "max_inline": limits.MAX_INLINE,
+            "max_rd_atomic": limits.MAX_RD_ATOMIC,
+            "max_slab_bytes": limits.MAX_INLINE,
+            "uar_blocks": self._res.uar_blocks,
+            "max_group_qps": MAX_GROUP_QPS,
+            "udp_port": config.port,
+            "qpc_sz_log": QPC_BYTES.bit_length() - 1,
+            "cqc_sz_log": CQC_BYTES.bit_length() - 1,
+            "eqc_sz_log": EQC_BYTES.bit_length() - 1,
+            "srqc_sz_log": SRQC_BYTES.bit_length() - 1,
+            "mpt_sz_log": MPT_BYTES.bit_length() - 1,
+            "access_flags": access.SUPPORTED,
+            "guid": config.guid,
+        }
+        values |= {f"pkey{index}": pkey for index, pkey in enumerate(config.pkeys)}
+        values |= {f"gid{index}": int.from_bytes(gid, "big") for index, gid in enumerate(config.gid_table)}
+        return 0, DEV_LIM.pack(values)
+
+    def _query_adapter(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        values = {
+            "vendor_id": VENDOR_ID,
+            "device_id": DEVICE_ID,
+            "fw_ver": FIRMWARE_VERSION,
+            "guid": self._nic.config.guid,
+        }
+        return 0, ADAPTER.pack(values)
+
+    def _query_qp(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        self._own(uar, cmd.RES_QP, in_modifier)
+        return 0, query_qp(self._nic, in_modifier)
+
+    # ----------------------------------------------------------------------------------- numbers
+
+    def _own(self, uar: Uar, kind: int, number: int) -> None:
+        """Refuse a number that this context does not own."""
+        if self._res.pools[kind].owners.get(number) is not uar:
+            _refuse(cmd.ST_BAD_INDEX)
+
+    def _own_key(self, uar: Uar, key: int) -> KeyRecord:
+        """The record of a key that this context owns. A window's key is the one that it was last bound with."""
+        record = self._res.keys.get(key_index(key)) if 0 <= key <= 0xFFFF_FFFF else None
+        if record is None or record.owner is not uar:
+            _refuse(cmd.ST_BAD_INDEX)
+        if key != (record.key if record.entry is None else record.entry.key):
+            _refuse(cmd.ST_BAD_INDEX)
+        return record
+
+    def _free_block(self, uar: Uar, block: int) -> None:
+        """Refuse a block that is another's, or holds a queue."""
+        self._own(uar, cmd.RES_UAR_BLOCK, block)
+        if block in self._res.blocks:
+            _refuse(cmd.ST_RESOURCE_BUSY)
+
+    def _alloc_res(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        if in_modifier == cmd.RES_MPT:
+            key = self._res.memory.alloc_key(REGION)
+            self._res.keys[key_index(key)] = KeyRecord(uar, key)
+            return key, b""
+        pool = self._res.pools.get(in_modifier)
+        if pool is None:
+            _refuse(cmd.ST_BAD_PARAM)
+        number = pool.take(uar)
+        if number is None:
+            _refuse(cmd.ST_EXCEED_LIM)
+        return number, b""
+
+    def _free_res(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        res = self._res
+        number = in_modifier
+        if op_modifier == cmd.RES_MPT:
+            if self._own_key(uar, number).entry is not None:
+                _refuse(cmd.ST_RESOURCE_BUSY)
+            res.memory.free_key(number)
+            del res.keys[key_index(number)]
+            return _DONE
+        pool = res.pools.get(op_modifier)
+        if pool is None:
+            _refuse(cmd.ST_BAD_PARAM)
+        self._own(uar, op_modifier, number)
+        in_use: dict[int, bool] = {
+            cmd.RES_UAR_BLOCK: number in res.blocks,
+            cmd.RES_PD: number in res.pd_users,
+            cmd.RES_QP: number in res.qps or res.groups.attached(number),
+            cmd.RES_CQ: number in res.cqs,
+            cmd.RES_SRQ: number in res.srqs,
+            cmd.RES_EQ: number in res.eqs,
+        }
+        if in_use[op_modifier]:
+            _refuse(cmd.ST_RESOURCE_BUSY)
+        pool.give_back(number)
+        return _DONE
+
+    # ------------------------------------------------------------------------------------ memory
+
+    def _sw2hw_mpt(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        _sized(inbox, MPT_BYTES)
+        key = in_modifier
+        record = self._own_key(uar, key)
+        entry = MPT_ENTRY.unpack(inbox)
+        pd = entry["pd"]
+        if not entry["region"] or entry["sw_owns"] or entry["key"] != key:
+            _refuse(cmd.ST_BAD_PARAM)
+        self._own(uar, cmd.RES_PD, pd)
+        start, length, address = entry["start"], entry["length"], entry["address"]
+        if not length:
+            _refuse(cmd.ST_BAD_SIZE)
+        if start + length > 1 << 64 or (entry["relative"] and start):
+            _refuse(cmd.ST_BAD_PARAM)
+        rights = access_from_flags(int.from_bytes(inbox[:4], "big"))
+        if not reachable(uar, address, length, bool(rights & access.LOCAL_WRITE)):
+            _refuse(cmd.ST_BAD_PARAM)
+        if record.entry is not None:
+            _refuse(cmd.ST_BAD_RES_STATE)
+        view = uar.port.views(address, length)
+        region = MemoryEntry(key, pd, rights, start, length, view=view, port=uar.port, base=address)
+        self._res.memory.enable(region)
+        record.entry = region
+        self._res.use_pd(pd)
+        return _DONE
+
+    def _hw2sw_mpt(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        record = self._own_key(uar, in_modifier)
+        entry = record.entry
+        if entry is None or entry.kind is not REGION:
+            _refuse(cmd.ST_BAD_RES_STATE)
+        self._res.memory.disable(in_modifier)
+        record.entry = None
+        self._res.leave_pd(entry.pd)
+        return _DONE
+
+    def _alloc_mw(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        kind = _WINDOW_KINDS.get(op_modifier)
+        if kind is None:
+            _refuse(cmd.ST_BAD_PARAM)
+        self._own(uar, cmd.RES_PD, in_modifier)
+        key = self._res.memory.alloc_key(kind)
+        window = MemoryEntry(key, in_modifier, 0, 0, 0, kind=kind)
+        self._res.memory.enable(window)
+        self._res.keys[key_index(key)] = KeyRecord(uar, key, window)
+        self._res.use_pd(in_modifier)
+        return key, b""
+
+    def _dealloc_mw(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        window = self._own_key(uar, in_modifier).entry
+        if window is None or window.kind is REGION:
+            _refuse(cmd.ST_BAD_RES_STATE)
+        self._drop_key(in_modifier)
+        return _DONE
+
+    def _drop_key(self, key: int) -> None:
+        """Free a key, with the region or window behind it."""
+        record = self._res.keys.pop(key_index(key))
+        self._res.memory.free_key(key)
+        if record.entry is not None:
+            self._res.leave_pd(record.entry.pd)
+
+    # ------------------------------------------------------------------------------------ events
+
+    def _sw2hw_eq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        _sized(inbox, EQC_BYTES)
+        self._own(uar, cmd.RES_EQ, in_modifier)
+        eqc = EQC.unpack(inbox)
+        block, start, vector = eqc["usrpage"], eqc["start"], eqc["msix_vector"]
+        self._free_block(uar, block)
+        size = _entries(uar, start, eqc["logsize"], LOG_MAX_CQ, CQE_SHIFT, True)
+        if vector >= limits.MAX_EQS:
+            _refuse(cmd.ST_BAD_PARAM)
+        if in_modifier in self._res.eqs:
+            _refuse(cmd.ST_BAD_RES_STATE)
+        eq = EventQueue(in_modifier, uar, block, start, size, vector, self._res.interrupts, self._nic.counters)
+        self._res.eqs[in_modifier] = eq
+        self._res.occupy(block, eq, CQ_DOORS)
+        return _DONE
+
+    def _hw2sw_eq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        self._own(uar, cmd.RES_EQ, in_modifier)
+        eq = self._res.eqs.get(in_modifier)
+        if eq is None:
+            _refuse(cmd.ST_BAD_RES_STATE)
+        if eq.users:
+            _refuse(cmd.ST_RESOURCE_BUSY)
+        self._drop_eq(eq)
+        return _DONE
+
+    def _drop_eq(self, eq: EventQueue) -> None:
+        del self._res.eqs[eq.number]
+        self._res.vacate(eq)
+        if eq.pending:
+            self._res.interrupts.remove(eq)
+        mapped = eq.uar.event_queues
+        for event_type in [event_type for event_type, number in mapped.items() if number == eq.number]:
+            del mapped[event_type]
+
+    def _map_eq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        _sized(inbox, 8)
+        number = in_modifier & 0x7FFF_FFFF
+        self._own(uar, cmd.RES_EQ, number)
+        if number not in self._res.eqs:
+            _refuse(cmd.ST_BAD_RES_STATE)
+        mask = int.from_bytes(inbox, "big")
+        types = [event_type for event_type in EVENT_NAMES if mask >> event_type & 1]
+        if mask != sum(1 << event_type for event_type in types):
+            _refuse(cmd.ST_BAD_PARAM)
+        for event_type in types:
+            if in_modifier >> 31:
+                if uar.event_queues.get(event_type) == number:
+                    del uar.event_queues[event_type]
+            else:
+                uar.event_queues[event_type] = number
+        return _DONE
+
+    # ------------------------------------------------------------------------- completion queues
+
+    def _sw2hw_cq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        _sized(inbox, CQC_BYTES)
+        self._own(uar, cmd.RES_CQ, in_modifier)
+        cqc = CQC.unpack(inbox)
+        block, start = cqc["usrpage"], cqc["start"]
+        self._free_block(uar, block)
+        self._own(uar, cmd.RES_EQ, cqc["comp_eqn"])
+        eq = self._res.eqs.get(cqc["comp_eqn"])
+        if eq is None:
+            _refuse(cmd.ST_BAD_RES_STATE)
+        size = _entries(uar, start, cqc["logsize"], LOG_MAX_CQ, CQE_SHIFT, True)
+        if in_modifier in self._res.cqs:
+            _refuse(cmd.ST_BAD_RES_STATE)
+        cq = CompletionQueue(in_modifier, uar, block, start, size, eq, self._nic.cq_overflowed)
+        eq.users += 1
+        self._res.cqs[in_modifier] = cq
+        self._res.occupy(block, cq, CQ_DOORS)
+        return _DONE
+
+    def _own_cq(self, uar: Uar, number: int) -> CompletionQueue:
+        self._own(uar, cmd.RES_CQ, number)
+        cq = self._res.cqs.get(number)
+        if cq is None:
+            _refuse(cmd.ST_BAD_RES_STATE)
+        return cq
+
+    def _hw2sw_cq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        cq = self._own_cq(uar, in_modifier)
+        if cq.users:
+            _refuse(cmd.ST_RESOURCE_BUSY)
+        self._drop_cq(cq)
+        return _DONE
+
+    def _drop_cq(self, cq: CompletionQueue) -> None:
+        del self._res.cqs[cq.number]
+        self._res.vacate(cq)
+        cq.eq.users -= 1
+
+    def _resize_cq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        _sized(inbox, CQC_BYTES)
+        cq = self._own_cq(uar, in_modifier)
+        if cq.failed:
+            _refuse(cmd.ST_BAD_RES_STATE)
+        start = CQC.get(inbox, "start")
+        size = _entries(uar, start, CQC.get(inbox, "logsize"), LOG_MAX_CQ, CQE_SHIFT, True)
+        entries = cq.unread_entries()
+        if entries is None:
+            _refuse(cmd.ST_BAD_PARAM)
+        if len(entries) >= size:
+            _refuse(cmd.ST_BAD_SIZE)
+        if not cq.resize(start, size, entries):
+            _refuse(cmd.ST_BAD_PARAM)
+        return _DONE
+
+    # ---------------------------------------------------------------------- shared receive queues
+
+    def _sw2hw_srq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        _sized(inbox, SRQC_BYTES)
+        self._own(uar, cmd.RES_SRQ, in_modifier)
+        srqc = SRQC.unpack(inbox)
+        block, start, pd, stride = srqc["usrpage"], srqc["start"], srqc["pd"], srqc["logstride"]
+        self._free_block(uar, block)
+        self._own(uar, cmd.RES_PD, pd)
+        if not MIN_STRIDE_LOG <= stride <= MAX_STRIDE_LOG:
+            _refuse(cmd.ST_BAD_SIZE)
+        size = _entries(uar, start, srqc["logsize"], LOG_MAX_SRQ, stride, False)
+        if srqc["limit"] >= size:
+            _refuse(cmd.ST_BAD_PARAM)
+        if in_modifier in self._res.srqs:
+            _refuse(cmd.ST_BAD_RES_STATE)
+        srq = SharedReceiveQueue(in_modifier, uar, block, start, size, 1 << stride, pd, self._nic)
+        srq.arm(srqc["limit"])
+        self._res.srqs[in_modifier] = srq
+        self._res.use_pd(pd)
+        self._res.occupy(block, srq, SRQ_DOORS)
+        return _DONE
+
+    def _own_srq(self, uar: Uar, number: int) -> SharedReceiveQueue:
+        self._own(uar, cmd.RES_SRQ, number)
+        srq = self._res.srqs.get(number)
+        if srq is None:
+            _refuse(cmd.ST_BAD_RES_STATE)
+        return srq
+
+    def _hw2sw_srq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        srq = self._own_srq(uar, in_modifier)
+        if srq.users:
+            _refuse(cmd.ST_RESOURCE_BUSY)
+        self._drop_srq(srq)
+        return _DONE
+
+    def _drop_srq(self, srq: SharedReceiveQueue) -> None:
+        del self._res.srqs[srq.number]
+        self._res.vacate(srq)
+        self._res.leave_pd(srq.pd)
+
+    def _query_srq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        srq = self._own_srq(uar, in_modifier)
+        values = {
+            "state": QUEUE_VALID,
+            "logsize": srq.ring.entries.bit_length() - 1,
+            "srqn": srq.number,
+            "start": srq.base,
+            "logstride": srq.ring.stride.bit_length() - 1,
+            "usrpage": srq.regs.block,
+            "pd": srq.pd,
+            "limit": srq.limit,
+            "wqe_counter": srq.taken & 0xFFFF,
+        }
+        return 0, SRQC.pack(values)
+
+    def _arm_srq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        if inbox:
+            _sized(inbox, 4)
+        srq = self._own_srq(uar, in_modifier)
+        limit = int.from_bytes(inbox, "big") if inbox else op_modifier
+        if not 0 <= limit < srq.ring.entries:
+            _refuse(cmd.ST_BAD_PARAM)
+        srq.arm(limit)
+        return _DONE
+
+    # --------------------------------------------------------------------------- multicast groups
+
+    def _write_mgm(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        _sized(inbox, MGM.size)
+        gid = _group(inbox)
+        count = MGM.get(inbox, "count")
+        if count > MAX_GROUP_QPS:
+            _refuse(cmd.ST_EXCEED_LIM)
+        qpns = tuple(MGM.get(inbox, f"qpn{index}") for index in range(count))
+        for qpn in qpns:
+            self._own(uar, cmd.RES_QP, qpn)
+            qp = self._res.qps.get(qpn)
+            if qp is not None and qp.ctx.servtype != ST_UD:
+                _refuse(cmd.ST_BAD_PARAM)
+        local = len(self._nic.config.address)
+        if len(set(qpns)) != count or (gid[:12] == gid_from_address(bytes(4))[:12]) != (local == 4):
+            _refuse(cmd.ST_BAD_PARAM)
+        self._res.groups.set(gid, uar, qpns)
+        return _DONE
+
+    def _read_mgm(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+        if len(inbox) not in (16, MGM.size):
+            _refuse(cmd.ST_BAD_SIZE)
+        gid = _group(inbox)
+        qpns = self._res.groups.get(gid, uar)
+        values = {"mgid": int.from_bytes(gid, "big"), "count": len(qpns)}
+        values |= {f"qpn{index}": qpn for index, qpn in enumerate(qpns)}
+        return 0, MGM.pack(values)
+
+    # ---------------------------------------------------------------------------------- cleaning
+
+    def release(self, uar: Uar) -> None:
+        """Destroy everything that a driver context owns."""
+        res = self._res
+        res.groups.forget(uar)
+        for qp in [qp for qp in res.qps.values() if qp.uar is uar]:
+            reset_qp(self._nic, qp)
+        for srq in [srq for srq in res.srqs.values() if srq.uar is uar]:
+            self._drop_srq(srq)
+        for cq in [cq for cq in res.cqs.values() if cq.uar is uar]:
+            self._drop_cq(cq)
+        for eq in [eq for eq in res.eqs.values() if eq.uar is uar]:
+            self._drop_eq(eq)
+        records = [record for record in res.keys.values() if record.owner is uar]
+        # windows first: a region with bound windows is busy
+        for record in sorted(records, key=lambda record: record.entry is not None and record.entry.kind is REGION):
+            self._drop_key(record.key if record.entry is None else record.entry.key)
+        for pool in res.pools.values():
+            for number in [number for number, owner in pool.owners.items() if owner is uar]:
+                pool.give_back(number)
+
+
+def _sized(inbox: bytes, size: int) -> None:
+    if len(inbox) != size:
+        _refuse(cmd.ST_BAD_SIZE)
+
+
+def _entries(uar: Uar, start: int, logsize: int, log_max: int, shift: int, writable: bool) -> int:
+    """Entries of a ring, once its size and its memory are found to be right."""
+    if not 1 <= logsize <= log_max:
+        _refuse(cmd.ST_BAD_SIZE)
+    if start & 3 or not reachable(uar, start, 1 << logsize + shift, writable):
+        _refuse(cmd.ST_BAD_PARAM)
+    return 1 << logsize
+
+
+def _group(inbox: bytes) -> bytes:
+    gid = bytes(inbox[:16])
+    if not is_multicast(gid):
+        _refuse(cmd.ST_BAD_PARAM)
+    return gid
+
+
+_HANDLERS: dict[int, Callable[[CommandUnit, Uar, int, int, bytes], Answer]] = {
+    cmd.NOP: CommandUnit._nop,
+    cmd.QUERY_DEV_LIM: CommandUnit._query_dev_lim,
+    cmd.QUERY_ADAPTER: CommandUnit._query_adapter,
+    cmd.QUERY_QP: CommandUnit._query_qp,
+    cmd.ALLOC_RES: CommandUnit._alloc_res,
+    cmd.FREE_RES: CommandUnit._free_res,
+    cmd.SW2HW_MPT: CommandUnit._sw2hw_mpt,
+    cmd.HW2SW_MPT: CommandUnit._hw2sw_mpt,
+    cmd.ALLOC_MW: CommandUnit._alloc_mw,
+    cmd.DEALLOC_MW: CommandUnit._dealloc_mw,
+    cmd.SW2HW_EQ: CommandUnit._sw2hw_eq,
+    cmd.HW2SW_EQ: CommandUnit._hw2sw_eq,
+    cmd.MAP_EQ: CommandUnit._map_eq,
+    cmd.SW2HW_CQ: CommandUnit._sw2hw_cq,
+    cmd.HW2SW_CQ: CommandUnit._hw2sw_cq,
+    cmd.RESIZE_CQ: CommandUnit._resize_cq,
+    cmd.SW2HW_SRQ: CommandUnit._sw2hw_srq,
+    cmd.HW2SW_SRQ: CommandUnit._hw2sw_srq,
+    cmd.QUERY_SRQ: CommandUnit._query_srq,
+    cmd.ARM_SRQ: CommandUnit._arm_srq,
+    cmd.WRITE_MGM: CommandUnit._write_mgm,
+    cmd.READ_MGM: CommandUnit._read_mgm,
+}
+"""Commands but for the queue pair transitions, which :data:`rnic.context.modify.TRANSITIONS` lists."""

@@ -1,0 +1,91 @@
+"""What a NIC is built with: identity, limits and the transport's settings."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+from dataclasses import dataclass, field
+
+from rnic.device.mailboxes import MAX_PKEYS
+from rnic.spec.errors import VerbsError
+from rnic.spec.limits import DEFAULT_PKEY, LOG_DEFAULT_QPS, LOG_MAX_QPS, MAX_MRS, MTU_CODES, ROCE_UDP_PORT
+
+_MAPPED = bytes(10) + b"\xff\xff"
+MIN_LOG_QPS = 4
+
+
+def gid_from_address(address: bytes) -> bytes:
+    """The 16-byte GID of an IP address: itself, or ``::ffff:a.b.c.d`` for 4 bytes (Annex A17, 17.7)."""
+    return address if len(address) == 16 else _MAPPED + address
+
+
+def address_from_gid(gid: bytes) -> bytes:
+    """The IP address behind a GID: 4 bytes for ``::ffff:a.b.c.d``, else the GID itself."""
+    return gid[12:] if gid[:12] == _MAPPED else gid
+
+
+@dataclass(slots=True)
+class NicConfig:
+    """Settings of one NIC.
+
+    Raises:
+        VerbsError: ``EINVAL`` for a value that no NIC can have.
+    """
+
+    address: bytes
+    """IP address, 4 or 16 bytes. Its GID is entry 0 of the GID table."""
+    port: int = ROCE_UDP_PORT
+    """UDP port that this NIC receives on."""
+    name: str = "rnic0"
+    guid: int = 0
+    """Node GUID, 64 bits; 0 makes one from the address."""
+    log_max_qps: int = LOG_DEFAULT_QPS
+    """log2 of the number of queue pairs, and of CQs, 4 to 14."""
+    max_mrs: int = MAX_MRS
+    """Regions and windows that may exist at once."""
+    mtu: int = 4096
+    """Active path MTU in bytes: what fits the interface."""
+    pkeys: tuple[int, ...] = (DEFAULT_PKEY,)
+    """P_Key table; bit 15 says full member."""
+    fixed_sport: bool = True
+    """Packets leave from ``port``, as on a link that owns one bound socket; else from a port made from the QPNs."""
+    window_packets: int = 256
+    """Packets in flight per queue pair."""
+    window_bytes: int = 1 << 20
+    """Bytes in flight per queue pair."""
+    ack_every: int = 64
+    """A request asks for an acknowledgement at least each so many packets."""
+    probe: bool = True
+    """Tail-loss probe (``design.md``, "Loss recovery")."""
+    turn_packets: int = 64
+    """Packets that one queue pair sends before the next has its turn."""
+    gid_table: tuple[bytes, ...] = field(init=False)
+    """GIDs, 16 bytes each."""
+
+    def __post_init__(self) -> None:
+        if len(self.address) not in (4, 16):
+            raise VerbsError(errno.EINVAL, f"address={self.address.hex()} has {len(self.address)} bytes; use 4 or 16")
+        if not 0 < self.port <= 0xFFFF:
+            raise VerbsError(errno.EINVAL, f"port={self.port} is no UDP port; use 1 to 65535")
+        if not MIN_LOG_QPS <= self.log_max_qps <= LOG_MAX_QPS:
+            raise VerbsError(
+                errno.EINVAL, f"log_max_qps={self.log_max_qps} is out of range; use {MIN_LOG_QPS} to {LOG_MAX_QPS}"
+            )
+        if self.mtu not in MTU_CODES:
+            raise VerbsError(
+                errno.EINVAL, f"mtu={self.mtu} is no path MTU; use one of {', '.join(map(str, MTU_CODES))}"
+            )
+        if not 1 <= len(self.pkeys) <= MAX_PKEYS or any(not 0 < pkey <= 0xFFFF for pkey in self.pkeys):
+            raise VerbsError(
+                errno.EINVAL, f"pkeys={self.pkeys} is no P_Key table; use 1 to {MAX_PKEYS} values of 1 to 0xffff"
+            )
+        for name in ("window_packets", "window_bytes", "ack_every", "turn_packets"):
+            if getattr(self, name) < 1:
+                raise VerbsError(errno.EINVAL, f"{name}={getattr(self, name)} must be at least 1")
+        if not self.guid:
+            # Locally administered, and the same each time: the address tells NICs of one machine apart.
+            self.guid = 0x02_00_00_00_00_00_00_00 | int.from_bytes(self.address[-6:], "big") << 8 | self.port & 0xFF
+        self.gid_table = (gid_from_address(self.address),)
+
+    def __str__(self) -> str:
+        return f"{self.name} at {ipaddress.ip_address(self.address)} port {self.port}"

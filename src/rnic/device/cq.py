@@ -1,0 +1,128 @@
+"""Completion queues: entries, arming, overflow, resizing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rnic.device.entry_ring import QUEUE_ERROR, EntryRing, writable_view
+from rnic.device.eq import EventQueue
+from rnic.device.uar import U32, Uar
+from rnic.rings.cqe import CQE_PHASE, CQE_SHIFT, CQE_SOLICITED
+from rnic.rings.queue_block import (
+    ARM_NEXT,
+    ARM_SOLICITED,
+    CQ_DOORBELL,
+    CQ_HEAD,
+    CQ_TAIL,
+    QUEUE_STATE,
+)
+from rnic.spec.events import COMP
+
+
+class CompletionQueue(EntryRing):
+    """One CQ, the transport's :class:`~rnic.transport.host.CompletionSink`.
+
+    The arm register is read after the entry is stored, so software that arms, then looks, then sleeps misses
+    nothing. ``users`` counts the work queues that complete here.
+
+    Args:
+        overflowed: called once, when an entry finds the ring full (IBA 11.6.3.3); the CQ takes no more then.
+    """
+
+    __slots__ = ("_overflowed", "eq", "failed", "last_notified", "pd", "solicited_index", "users")
+
+    def __init__(
+        self,
+        number: int,
+        uar: Uar,
+        block: int,
+        base: int,
+        size: int,
+        eq: EventQueue,
+        overflowed: Callable[[CompletionQueue], None],
+    ) -> None:
+        super().__init__(number, uar, block, base, size)
+        self.eq = eq
+        self.users = 0
+        self.failed = False
+        self.last_notified = 0
+        self.solicited_index = 0
+        self._overflowed = overflowed
+
+    def complete(
+        self,
+        index: int,
+        status: int,
+        vendor_err: int,
+        length: int,
+        word3: int,
+        wqe_id: int,
+        requested: int,
+        qpn: int,
+        imm: int,
+    ) -> None:
+        """Write one entry; raise a completion event if the CQ is armed for such an entry."""
+        if self.failed:
+            return
+        if not self.push(index, status | vendor_err << 8, length, word3, wqe_id, requested, qpn, imm):
+            self.failed = True
+            self.regs.set(QUEUE_STATE, QUEUE_ERROR)
+            self._overflowed(self)
+            return
+        regs = self.regs
+        if word3 & CQE_SOLICITED:
+            self.solicited_index = self.tail
+        arm = U32.unpack_from(regs.buf, regs.at + CQ_DOORBELL)[0]
+        # An entry in error counts as solicited (IBA 11.4.2.2).
+        if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):
+            self._notify()
+
+    def _notify(self) -> None:
+        """Raise the completion event and disarm. With a full EQ the CQ stays armed: the next entry tries again."""
+        if self.eq.report(COMP, self.number):
+            self.regs.set(CQ_DOORBELL, 0)
+            self.last_notified = self.tail
+
+    def unread(self) -> int | None:
+        """Entries that software has not taken; ``None`` while CQ_HEAD is no index of the ring."""
+        head = self.regs.get(CQ_HEAD)
+        return (self.tail - head) & (self.size - 1) if head < self.size else None
+
+    def unread_entries(self) -> list[bytes] | None:
+        """Their bytes, oldest first; ``None`` where they cannot be read."""
+        count = self.unread()
+        if count is None:
+            return None
+        entries = []
+        for place in range(self.tail - count, self.tail):
+            entry = self.read(place & (self.size - 1))
+            if entry is None:
+                return None
+            entries.append(entry)
+        return entries
+
+    def resize(self, base: int, size: int, entries: list[bytes]) -> bool:
+        """Go on in another ring that begins with ``entries``, fewer than ``size``; false if it refuses a store.
+
+        Head and tail start again: CQ_HEAD is 0 and CQ_TAIL the number of entries.
+        """
+        view = writable_view(self.uar, base, size << CQE_SHIFT)
+        image = b"".join(_with_phase(entry) for entry in entries)
+        image += bytes((size << CQE_SHIFT) - len(image))
+        if view is not None:
+            view[:] = image
+        elif not self.uar.port.write(base, image):
+            return False
+        self.base, self.size, self.view = base, size, view
+        self.tail = len(entries)
+        self.phase = CQE_PHASE
+        self.room = size - 1 - self.tail
+        self.regs.set(CQ_HEAD, 0)
+        self.regs.set(CQ_TAIL, self.tail)
+        self.mirror()
+        return True
+
+
+def _with_phase(entry: bytes) -> bytes:
+    """The entry with phase 1, which the first pass over a ring has."""
+    return entry[:15] + bytes((entry[15] | 0x80,)) + entry[16:]

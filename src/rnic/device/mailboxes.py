@@ -1,0 +1,88 @@
+"""Command mailboxes that no document lays out: device limits, adapter, multicast groups. All big-endian."""
+
+from __future__ import annotations
+
+from rnic.spec.layout import Field, Layout, half, octet, wide, word
+
+MAX_GIDS = 8
+MAX_PKEYS = 16
+MAX_GROUP_QPS = 120
+
+DEV_LIM = Layout(
+    "DEV_LIM",
+    256,
+    "big",
+    "design.md; values of hardware.md 2a",
+    (
+        octet("log_max_qps", 0x00, "log2 of the number of queue pairs", "RO"),
+        octet("log_max_cqs", 0x01, "log2 of the number of CQs", "RO"),
+        octet("log_max_srqs", 0x02, "log2 of the number of SRQs", "RO"),
+        octet("log_max_eqs", 0x03, "log2 of the number of EQs, and of interrupt vectors", "RO"),
+        octet("log_max_pds", 0x04, "log2 of the number of protection domains", "RO"),
+        octet("log_max_qp_sz", 0x05, "log2 of the entries of a send or receive ring", "RO"),
+        octet("log_max_cq_sz", 0x06, "log2 of the entries of a CQ", "RO"),
+        octet("log_max_srq_sz", 0x07, "log2 of the entries of an SRQ", "RO"),
+        octet("log_max_msg", 0x08, "log2 of the largest message in bytes", "RO"),
+        octet("log_page_sz", 0x09, "log2 of the smallest page", "RO"),
+        octet("max_mtu", 0x0A, "code of the largest path MTU", "RO"),
+        octet("active_mtu", 0x0B, "code of the path MTU that the port carries now", "RO"),
+        octet("num_ports", 0x0C, "ports", "RO"),
+        octet("port_state", 0x0D, "1 down, 4 active", "RO"),
+        octet("pkey_count", 0x0E, "entries of the P_Key table", "RO"),
+        octet("gid_count", 0x0F, "entries of the GID table", "RO"),
+        word("max_mpts", 0x10, "regions and windows", "RO"),
+        word("max_sge", 0x14, "scatter entries of a work request", "RO"),
+        word("max_inline", 0x18, "bytes of inline data", "RO"),
+        word("max_rd_atomic", 0x1C, "READs and atomics outstanding, each way", "RO"),
+        word("max_slab_bytes", 0x20, "bytes of one slab slot", "RO"),
+        word("uar_blocks", 0x24, "queue blocks in a UAR window", "RO"),
+        word("max_group_qps", 0x28, "queue pairs that one context attaches to one multicast group", "RO"),
+        word("udp_port", 0x2C, "UDP port that the NIC receives on", "RO"),
+        octet("qpc_sz_log", 0x30, "log2 of a QPC in bytes", "RO"),
+        octet("cqc_sz_log", 0x31, "log2 of a CQC", "RO"),
+        octet("eqc_sz_log", 0x32, "log2 of an EQC", "RO"),
+        octet("srqc_sz_log", 0x33, "log2 of an SRQC", "RO"),
+        octet("mpt_sz_log", 0x34, "log2 of an MPT entry", "RO"),
+        word("access_flags", 0x38, "IBV_ACCESS_* bits that regions may have", "RO"),
+        wide("guid", 0x40, "node GUID", 8, "RO"),
+        *(half(f"pkey{index}", 0x50 + 2 * index, f"P_Key {index}", "RO") for index in range(MAX_PKEYS)),
+        *(wide(f"gid{index}", 0x80 + 16 * index, f"GID {index}", 16, "RO") for index in range(MAX_GIDS)),
+    ),
+)
+"""QUERY_DEV_LIM outbox."""
+
+ADAPTER = Layout(
+    "ADAPTER",
+    64,
+    "big",
+    "design.md",
+    (
+        word("vendor_id", 0x00, "vendor", "RO"),
+        word("device_id", 0x04, "device", "RO"),
+        word("revision", 0x08, "hardware revision", "RO"),
+        wide("fw_ver", 0x10, "major, minor, sub-minor version, 16 bits each", 8, "RO"),
+        wide("guid", 0x18, "node GUID", 8, "RO"),
+    ),
+)
+"""QUERY_ADAPTER outbox."""
+
+MGM_BYTES = 512
+MGM = Layout(
+    "MGM entry",
+    MGM_BYTES,
+    "big",
+    "design.md, after mthca's",
+    (
+        wide("mgid", 0x00, "multicast GID (IPv4 groups as ::ffff:a.b.c.d)", 16, "WR"),
+        word("count", 0x10, "queue pairs in the list", "WR"),
+        *(
+            Field(f"qpn{index}", 0x20 + 4 * index, 23, 0, f"queue pair {index} of the list", 4, "WR")
+            for index in range(MAX_GROUP_QPS)
+        ),
+    ),
+)
+"""WRITE_MGM inbox, READ_MGM inbox (``mgid`` alone counts) and outbox: one context's members of one group."""
+
+VENDOR_ID = 0
+DEVICE_ID = 0x524E
+"""No vendor has given the device a number; ``RN`` names it."""

@@ -1,0 +1,54 @@
+"""Multicast groups: which UD queue pairs a packet to a group goes to (IBA 10.5; Annex A17, 17.9.1)."""
+
+from __future__ import annotations
+
+from rnic.device.config import address_from_gid
+from rnic.device.uar import Uar
+
+
+def is_multicast(gid: bytes) -> bool:
+    """Whether a GID is ff00::/8, or an IPv4 group as ``::ffff:224.0.0.0/4``."""
+    address = address_from_gid(gid)
+    return address[0] == 0xFF if len(address) == 16 else address[0] >> 4 == 0xE
+
+
+class Groups:
+    """Members of every group, kept for each driver context by itself."""
+
+    __slots__ = ("_lists", "changes", "members")
+
+    def __init__(self) -> None:
+        self._lists: dict[bytes, dict[Uar, tuple[int, ...]]] = {}
+        self.members: dict[bytes, tuple[int, ...]] = {}
+        """QPNs by the group's IP address, 4 or 16 bytes."""
+        self.changes: list[tuple[bytes, bool]] = []
+        """Groups that the link must join (true) or leave, by IP address, in this order."""
+
+    def get(self, gid: bytes, uar: Uar) -> tuple[int, ...]:
+        """One context's members of a group."""
+        return self._lists.get(gid, {}).get(uar, ())
+
+    def set(self, gid: bytes, uar: Uar, qpns: tuple[int, ...]) -> None:
+        """Replace one context's members of a group."""
+        lists = self._lists.setdefault(gid, {})
+        lists.pop(uar, None)
+        if qpns:
+            lists[uar] = qpns
+        address = address_from_gid(gid)
+        was = address in self.members
+        if lists:
+            self.members[address] = tuple(qpn for members in lists.values() for qpn in members)
+        else:
+            del self._lists[gid]
+            self.members.pop(address, None)
+        if was != bool(lists):
+            self.changes.append((address, bool(lists)))
+
+    def attached(self, qpn: int) -> bool:
+        """Whether a queue pair is a member of any group."""
+        return any(qpn in members for members in self.members.values())
+
+    def forget(self, uar: Uar) -> None:
+        """Remove a context from all groups."""
+        for gid in [gid for gid, lists in self._lists.items() if uar in lists]:
+            self.set(gid, uar, ())

@@ -1,0 +1,377 @@
+"""The assembled NIC, sans I/O: bursts in, bursts out, doorbells, timers, commands, interrupts.
+
+Whoever drives it hands in time and packets and carries away what it produces; one thread at a time. Work per
+call is bounded. Nothing that arrives from the wire raises.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import deque
+from typing import Any
+
+from rnic.burst import plain
+from rnic.context.qp_context import QpContext
+from rnic.device.commands import CommandResult, CommandUnit
+from rnic.device.config import NicConfig
+from rnic.device.cq import CompletionQueue
+from rnic.device.icrc import IcrcCheck
+from rnic.device.paths import Offload, Paths
+from rnic.device.queue_pair import DeviceQp
+from rnic.device.resources import Resources
+from rnic.device.srq import SharedReceiveQueue
+from rnic.device.timers import Timers
+from rnic.device.uar import Uar
+from rnic.mem.dma import DmaPort
+from rnic.mem.table import MemoryTable
+from rnic.rings.queue_block import SQ_TAIL, SRQ_LIMIT
+from rnic.spec import events
+from rnic.spec.drops import DropReason
+from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_UDP_PAYLOAD
+from rnic.spec.opcodes import CNP, UD
+from rnic.spec.states import ERR, RTR, RTS, SQD, SQE
+from rnic.trace.counters import Counters
+from rnic.trace.tracer import NullTracer, Tracer
+from rnic.transport.host import BurstLoops
+from rnic.transport.qp import QueuePair
+from rnic.wire.bursts import RxBurst, TxBurst
+from rnic.wire.flow import Flow
+from rnic.wire.packet import Packet, parse
+
+__all__ = ["MULTICAST_QPN", "Nic", "Offload"]
+
+MULTICAST_QPN = 0xFFFFFF
+_MIN_PACKET = BTH_BYTES + ICRC_BYTES
+_DQPN = struct.Struct(">I")
+_DQPN_AT = 4
+_QPN_MASK = 0xFFFFFF
+_FULL_MEMBER = 0x8000
+_RECEIVING = frozenset({RTR, RTS, SQD, SQE})
+
+
+def _same_partition(one: int, other: int) -> bool:
+    """IBA 10.9.3: equal but for the membership bit, and not two limited members."""
+    return not (one ^ other) & ~_FULL_MEMBER and bool((one | other) & _FULL_MEMBER)
+
+
+class Nic:
+    """One NIC. It is the transport's :class:`~rnic.transport.host.Host`.
+
+    Args:
+        config: identity, limits, settings.
+        rng: source of keys and whatever else is random.
+        counters: where everything is counted; also the link's, if the same are handed in there.
+        tracer: gets doorbells and commands.
+        burst: the inner loops.
+
+    ``qps``, ``cqs`` and so on of :attr:`resources` are for looking at, not for changing.
+    """
+
+    def __init__(
+        self,
+        config: NicConfig,
+        *,
+        rng: random.Random,
+        counters: Counters | None = None,
+        tracer: Tracer | None = None,
+        burst: BurstLoops = plain,
+    ) -> None:
+        self.config = config
+        self.random = rng
+        self.counters: Counters = Counters() if counters is None else counters
+        self.tracer: Tracer = NullTracer() if tracer is None else tracer
+        self.burst: BurstLoops = burst
+        self.memory = MemoryTable(rng, config.max_mrs)
+        self.resources = Resources(config, self.memory)
+        self.qps: dict[int, DeviceQp] = self.resources.qps
+        self.now_ns = 0
+        """The time that was handed in last."""
+        self._commands = CommandUnit(self)
+        self._doorbells = self.resources.doorbells
+        self._paths = Paths(config, self.counters)
+        self._icrc = IcrcCheck()
+        self._timers = Timers()
+        self._ready: deque[Any] = deque()
+        self._failed_cqs: list[CompletionQueue] = []
+
+    def __repr__(self) -> str:
+        return f"<Nic {self.config}, {len(self.qps)} queue pairs>"
+
+    # -------------------------------------------------------------------------- the driver's side
+
+    def map_uar(self, port: DmaPort, buf: memoryview | None = None) -> Uar:
+        """Open a driver context.
+
+        Args:
+            port: how to reach the driver's memory.
+            buf: memory for its window, zeros; by default the process's own.
+        """
+        uar = Uar(port, self._doorbells, self.resources.uar_blocks, buf)
+        self.resources.uars.append(uar)
+        return uar
+
+    def unmap_uar(self, uar: Uar) -> None:
+        """Close a driver context: everything that it owns is destroyed. A second call does nothing."""
+        if not uar.closed:
+            self._commands.release(uar)
+            uar.closed = True
+            self.resources.uars.remove(uar)
+
+    def command(
+        self, uar: Uar, op: int, in_modifier: int = 0, op_modifier: int = 0, inbox: bytes = b""
+    ) -> CommandResult:
+        """Run one mailbox command (numbers and status codes in :mod:`rnic.spec.commands`); it never raises."""
+        result = self._commands.run(uar, op, in_modifier, op_modifier, inbox)
+        if self.tracer.enabled:
+            self.tracer.event(self.now_ns, "command", 0, op=op, modifier=in_modifier, status=result.status)
+        return result
+
+    def next_event(self) -> int | None:
+        """The interrupt vector of an EQ that has new entries, or ``None``. Each vector is said once."""
+        interrupts = self.resources.interrupts
+        if not interrupts:
+            return None
+        eq = interrupts.popleft()
+        eq.pending = False
+        return eq.vector
+
+    # ---------------------------------------------------------------------------- the link's side
+
+    def attach(self, offload: Offload | None) -> None:
+        """Say which link carries the packets, so that bursts are as long as it takes."""
+        self._paths.offload = offload
+
+    def take_group_changes(self) -> list[tuple[bytes, bool]]:
+        """Multicast groups, by IP address, that the link must join (true) or leave, since the last call."""
+        groups = self.resources.groups
+        changes, groups.changes = groups.changes, []
+        return changes
+
+    def receive(self, burst: RxBurst, now_ns: int) -> None:
+        """Take what arrived. A bad packet bumps a drop counter and has no other effect."""
+        self.now_ns = now_ns
+        length = burst.length
+        segment = burst.segment if burst.segment > 0 else length
+        buf = burst.buf
+        flow = burst.flow
+        qps = self.qps
+        start = 0
+        packets = 0
+        while start < length:
+            end = start + segment
+            if end > length:
+                end = length
+            packets += 1
+            if end - start < _MIN_PACKET:
+                self.counters.bump(DropReason.TOO_SHORT.value)
+                start = end
+                continue
+            dqpn = _DQPN.unpack_from(buf, start + _DQPN_AT)[0] & _QPN_MASK
+            qp = qps.get(dqpn)
+            if (
+                qp is not None
+                and length - start >= 2 * segment
+                and (flow is qp.peer or qp.comes_from_peer(flow))
+                and (taken := qp.receive_burst(burst, start, now_ns))
+            ):
+                start += taken
+                packets += taken // segment - 1
+                continue
+            self._receive_packet(qp, dqpn, burst, buf[start:end], start // segment)
+            start = end
+        self.counters["rx_packets"] += packets
+
+    def _receive_packet(self, qp: DeviceQp | None, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> None:
+        """One packet by the full path: ICRC, header, queue pair, state, service, address, P_Key (004 7.3)."""
+        size = len(view)
+        if size > MAX_UDP_PAYLOAD or size & 3:
+            # Headers, padded payload and ICRC are whole words. Solving for an ident is costly at a length not seen
+            # before, so nobody may make it run at any length.
+            self.counters.bump((DropReason.TOO_LONG if size > MAX_UDP_PAYLOAD else DropReason.BAD_LENGTH).value)
+            return
+        if not self._icrc.accepts(view, burst, index):
+            self.counters.bump(DropReason.BAD_ICRC.value)
+            return
+        packet = parse(view)
+        if isinstance(packet, DropReason):
+            self.counters.bump(packet.value)
+            return
+        packet.flow = flow = burst.flow
+        packet.ecn = burst.ecn
+        if qp is None:
+            self._receive_elsewhere(packet, dqpn)
+            return
+        row = packet.row
+        if qp.ctx.state not in _RECEIVING:
+            self.counters.bump(DropReason.QP_STATE.value)
+        elif row.service != qp.service and packet.opcode != CNP:
+            self.counters.bump(DropReason.WRONG_SERVICE.value)
+        elif flow is not qp.peer and not qp.comes_from_peer(flow):
+            self.counters.bump(DropReason.WRONG_ADDRESS.value)
+        elif packet.pkey != qp.pkey and not _same_partition(packet.pkey, qp.pkey):
+            self.counters.bump(DropReason.BAD_PKEY.value)
+        elif packet.opcode == CNP:
+            self.counters.bump("cnps_received")
+        else:
+            qp.receive(packet, self.now_ns)
+            if row.response:
+                qp.show()
+
+    def _receive_elsewhere(self, packet: Packet, dqpn: int) -> None:
+        """A packet to no queue pair of its own: to a multicast group, or to nobody."""
+        members = self.resources.groups.members.get(packet.flow.dst, ()) if dqpn == MULTICAST_QPN else ()
+        if not members:
+            self.counters.bump(DropReason.UNKNOWN_QP.value)
+            return
+        if packet.row.service != UD:
+            self.counters.bump(DropReason.WRONG_SERVICE.value)
+            return
+        for qpn in members:
+            qp = self.qps.get(qpn)
+            if qp is None or qp.service != UD or qp.ctx.state not in _RECEIVING:
+                self.counters.bump(DropReason.QP_STATE.value)
+            elif packet.pkey != qp.pkey and not _same_partition(packet.pkey, qp.pkey):
+                self.counters.bump(DropReason.BAD_PKEY.value)
+            else:
+                qp.receive(packet, self.now_ns)
+
+    def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
+        """Take the doorbells that were rung, then give queue pairs with work their turns, round robin.
+
+        Args:
+            budget: about how many packets to send at most.
+        """
+        self.now_ns = now_ns
+        if self._failed_cqs:
+            self._fail_users()
+        if self._doorbells.rung:
+            self._take_doorbells()
+        out: list[TxBurst] = []
+        ready = self._ready
+        turn = self.config.turn_packets
+        sent = 0
+        packets = 0
+        while ready and sent < budget:
+            qp = ready.popleft()
+            qp.scheduled = False
+            limit = budget - sent
+            if limit > turn and ready:
+                limit = turn
+            count = qp.produce(now_ns, limit, out)
+            qp.show()
+            if count:
+                packets += count
+                sent += count
+                if not qp.scheduled and qp.ready(now_ns):
+                    qp.scheduled = True
+                    ready.append(qp)
+            else:
+                # a turn without a packet costs too
+                sent += 1
+        if packets:
+            self.counters["tx_packets"] += packets
+        return out
+
+    def _take_doorbells(self) -> None:
+        doorbells = self._doorbells
+        blocks = self.resources.blocks
+        for _ in range(len(doorbells.rung)):
+            queue = blocks.get(doorbells.take())
+            if queue.__class__ is DeviceQp:
+                self._ring_qp(queue)
+            elif queue.__class__ is SharedReceiveQueue:
+                queue.limit = queue.regs.get(SRQ_LIMIT)
+
+    def _ring_qp(self, qp: DeviceQp) -> None:
+        tail = qp.regs.get(SQ_TAIL)
+        if self.tracer.enabled:
+            self.tracer.event(self.now_ns, "doorbell", qp.ctx.local_qpn, tail=tail)
+        state = qp.ctx.state
+        if tail >= qp.sq_entries:
+            self.counters.bump("bad_doorbells")
+            if state != ERR:
+                qp.enter_error()
+        elif tail != qp.requester.tail or state == ERR:
+            # in ERR whatever was posted to the receive queue is to be flushed as well
+            qp.doorbell(tail)
+
+    def has_work(self) -> bool:
+        """Whether :meth:`produce` has something to do now."""
+        return bool(self._ready or self._doorbells.rung or self._failed_cqs)
+
+    # -------------------------------------------------------------------------------------- timers
+
+    def next_deadline_ns(self) -> int | None:
+        """When :meth:`handle_timers` wants to be called, at the latest; ``None`` where never."""
+        return self._timers.next_ns()
+
+    def handle_timers(self, now_ns: int) -> None:
+        """Handle the deadlines that have come."""
+        self.now_ns = now_ns
+        self._timers.handle(now_ns)
+
+    # ------------------------------------------------------------------------ the transport's side
+
+    def schedule(self, qp: QueuePair) -> None:
+        """``qp`` may have something to send: give it a turn."""
+        if not qp.scheduled:
+            qp.scheduled = True
+            self._ready.append(qp)
+
+    def arm(self, qp: QueuePair) -> None:
+        """``qp.deadline_ns`` lies before ``qp.armed_ns``: wake it then."""
+        self._timers.arm(qp)
+
+    def forget(self, qp: DeviceQp) -> None:
+        """``qp`` is destroyed: no more turns and deadlines."""
+        self._timers.forget(qp)
+        if qp.scheduled:
+            self._ready.remove(qp)
+            qp.scheduled = False
+
+    def event(self, event_type: int, number: int, status: int = 0) -> None:
+        """Report an asynchronous event to the driver context that owns the queue it is about."""
+        self.counters.bump(f"event_{events.EVENT_NAMES[event_type].lower()}")
+        res = self.resources
+        queue: DeviceQp | CompletionQueue | SharedReceiveQueue | None
+        if event_type == events.CQ_ERROR:
+            queue = res.cqs.get(number)
+        elif event_type in (events.SRQ_LIMIT, events.SRQ_CATAS_ERROR):
+            queue = res.srqs.get(number)
+        else:
+            queue = qp = res.qps.get(number)
+            if event_type == events.SQ_DRAINED and qp is not None and not qp.notify_drained:
+                return
+        if queue is None:
+            return
+        eqn = queue.uar.event_queues.get(event_type)
+        if eqn is not None:
+            res.eqs[eqn].report(event_type, number, status)
+
+    def make_flow(self, ctx: QpContext) -> Flow:
+        """The path to the peer that a connected QP's context names."""
+        return self._paths.connected(ctx)
+
+    def flow_to(self, ctx: QpContext, dgid: bytes, sport: int, dport: int, tclass: int, hop_limit: int) -> Flow:
+        """The path to the destination of a UD send."""
+        return self._paths.datagram(ctx, dgid, sport, dport, tclass, hop_limit)
+
+    def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
+        """Packets that one burst on this path may hold: 1 without segmentation offload."""
+        return self._paths.max_segments(flow, gso_agreed)
+
+    def pkey(self, index: int) -> int:
+        """P_Key at a table index."""
+        return self.config.pkeys[index]
+
+    def cq_overflowed(self, cq: CompletionQueue) -> None:
+        """A CQ could not take an entry: its queue pairs fail with the next :meth:`produce`."""
+        self._failed_cqs.append(cq)
+        self.event(events.CQ_ERROR, cq.number)
+
+    def _fail_users(self) -> None:
+        failed, self._failed_cqs = self._failed_cqs, []
+        for qp in [qp for qp in self.qps.values() if qp.cqs[0] in failed or qp.cqs[1] in failed]:
+            if qp.ctx.state != ERR:
+                qp.enter_error()

@@ -1,0 +1,86 @@
+"""Paths to peers: one shared :class:`~rnic.wire.flow.Flow` for everything that goes the same way."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rnic.context.qp_context import QpContext
+from rnic.device.config import NicConfig, address_from_gid
+from rnic.spec.limits import ROCE_UDP_PORT
+from rnic.trace.counters import Counters
+from rnic.wire.flow import MAX_IDENTS, Flow
+
+DEFAULT_HOP_LIMIT = 64
+_MAX_FLOWS = 4_096
+_NOWHERE_4 = bytes((240, 0, 0, 0))
+_NOWHERE_6 = bytes((1,)) + bytes(15)
+"""Addresses that no host has: reserved (RFC 1112), and the discard prefix 100::/64 (RFC 6666)."""
+
+
+class Offload(Protocol):
+    """What the device asks its link about a path."""
+
+    def max_segments(self, flow: Flow, /) -> int:
+        """Packets that one burst on this path may hold."""
+
+    def allow_gso(self, flow: Flow, /) -> None:
+        """The peer agreed to bursts that the system segments."""
+
+
+class Paths:
+    """Makes flows and keeps them: queue pairs to one peer share one flow and so its CRC seeds.
+
+    ``offload`` is the link; without one a burst holds 64 packets where the peer agreed, else one.
+    """
+
+    __slots__ = ("_config", "_counters", "_flows", "_nowhere", "offload")
+
+    def __init__(self, config: NicConfig, counters: Counters) -> None:
+        self._config = config
+        self._counters = counters
+        self._flows: dict[tuple[bytes, int, int, int, int, int], Flow] = {}
+        nowhere = _NOWHERE_4 if len(config.address) == 4 else _NOWHERE_6
+        self._nowhere = Flow(config.address, nowhere, config.port)
+        self.offload: Offload | None = None
+
+    def connected(self, ctx: QpContext) -> Flow:
+        """The path in a context; of a UD queue pair, which has none, one that leads nowhere."""
+        if not ctx.rgid:
+            return self._nowhere
+        dgid = ctx.rgid.to_bytes(16, "big")
+        return self._flow(ctx, dgid, ctx.udp_sport, ctx.udp_dport, ctx.tclass, ctx.hop_limit, ctx.flow_label)
+
+    def datagram(self, ctx: QpContext, dgid: bytes, sport: int, dport: int, tclass: int, hop_limit: int) -> Flow:
+        """The path to the destination that a UD work request names. An address of no use leads nowhere, counted."""
+        address = address_from_gid(dgid)
+        if len(address) != len(self._config.address) or not any(address):
+            self._counters.bump("drop_tx_bad_address")
+            return self._nowhere
+        return self._flow(ctx, dgid, sport, dport, tclass, hop_limit, 0)
+
+    def _flow(
+        self, ctx: QpContext, dgid: bytes, sport: int, dport: int, tclass: int, hop_limit: int, label: int
+    ) -> Flow:
+        config = self._config
+        if config.fixed_sport:
+            sport = config.port
+        elif not sport:
+            # as common NICs do: the dynamic range, so that switches spread queue pairs over equal paths
+            sport = 0xC000 | (ctx.local_qpn * 0x9E37 ^ ctx.remote_qpn) & 0x3FFF
+        key = (dgid, sport, dport or ROCE_UDP_PORT, tclass, hop_limit or DEFAULT_HOP_LIMIT, label)
+        flow = self._flows.get(key)
+        if flow is None:
+            if len(self._flows) >= _MAX_FLOWS:
+                self._flows.clear()
+            flow = Flow(config.address, address_from_gid(dgid), *key[1:])
+            self._flows[key] = flow
+        return flow
+
+    def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
+        """Packets that one burst on this path may hold."""
+        offload = self.offload
+        if offload is None:
+            return MAX_IDENTS if gso_agreed else 1
+        if gso_agreed:
+            offload.allow_gso(flow)
+        return offload.max_segments(flow)

@@ -1,0 +1,216 @@
+"""Commands on queue pairs: creating with RST2INIT, the transitions, queries, and back to RESET.
+
+A queue pair in RESET belongs to software: the device holds nothing of it but its number, so RST2INIT brings
+rings, CQs and protection domain, and ERR2RST, from any state, destroys what RST2INIT made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rnic.context.modify import (
+    ACCESS_FLAGS,
+    AV,
+    CREATION_FIELDS,
+    DEST_QPN,
+    EN_SQD_ASYNC_NOTIFY,
+    MAX_DEST_RD_ATOMIC,
+    MAX_QP_RD_ATOMIC,
+    MIN_RNR_TIMER,
+    PATH_MTU,
+    PKEY_INDEX,
+    PORT,
+    RETRY_CNT,
+    RNR_RETRY,
+    SQ_PSN,
+    TIMEOUT,
+    TRANSITIONS,
+    check,
+    fields,
+)
+from rnic.context.qp_context import QpContext
+from rnic.context.qpc import QPC, QPC_BYTES, SRQ_VALID
+from rnic.device.config import NicConfig, address_from_gid
+from rnic.device.cq import CompletionQueue
+from rnic.device.entry_ring import reachable
+from rnic.device.multicast import is_multicast
+from rnic.device.queue_pair import SERVICE_CODES, DeviceQp
+from rnic.device.refusal import Refused
+from rnic.device.srq import SharedReceiveQueue
+from rnic.device.uar import QP_DOORS, Uar
+from rnic.rings.sqe import SQE_BYTES
+from rnic.spec import access
+from rnic.spec import commands as cmd
+from rnic.spec.limits import MAX_INLINE, MAX_RD_ATOMIC, MTU_BYTES, MTU_CODES
+from rnic.spec.psn import PSN_MASK
+from rnic.spec.states import RESET, ST_UD
+
+if TYPE_CHECKING:
+    from rnic.device.nic import Nic
+
+MAX_RING_ENTRIES = 1 << 16
+_SRQN_MASK = SRQ_VALID - 1 & 0xFFFFFF
+_REMOTE = access.REMOTE_READ | access.REMOTE_WRITE | access.REMOTE_ATOMIC | access.LOCAL_WRITE
+_EMPTY = bytes(QPC_BYTES)
+
+
+def modify_qp(nic: Nic, uar: Uar, opcode: int, qpn: int, inbox: bytes) -> None:
+    """Run one transition; :class:`Refused`, with nothing changed, if anything about it is wrong."""
+    res = nic.resources
+    if len(inbox) not in (0, QPC_BYTES):
+        raise Refused(cmd.ST_BAD_SIZE)
+    if res.pools[cmd.RES_QP].owners.get(qpn) is not uar:
+        raise Refused(cmd.ST_BAD_INDEX)
+    given = QpContext(inbox or _EMPTY)
+    qp = res.qps.get(qpn)
+    state, service = (RESET, given.servtype) if qp is None else (qp.ctx.state, qp.ctx.servtype)
+    mask = given.opt_param_mask
+    if service not in SERVICE_CODES or given.local_qpn not in (0, qpn):
+        raise Refused(cmd.ST_BAD_PARAM)
+    status = check(opcode, state, service, mask)
+    if status:
+        raise Refused(status)
+    if not values_fit(given, mask, service, nic.config):
+        raise Refused(cmd.ST_BAD_PARAM)
+    target = TRANSITIONS[opcode].target
+    if target == RESET:
+        if qp is not None:
+            reset_qp(nic, qp)
+        return
+    if qp is None:
+        qp = _create(nic, uar, qpn, given)
+    ctx = qp.ctx
+    for name in fields(mask):
+        setattr(ctx, name, getattr(given, name))
+    ctx.mtu_bytes = MTU_BYTES.get(ctx.mtu, 0)
+    if mask & AV:
+        ctx.sgid = int.from_bytes(nic.config.gid_table[ctx.mgid_index], "big")
+    if opcode == cmd.RTS2SQD:
+        qp.notify_drained = bool(mask & EN_SQD_ASYNC_NOTIFY)
+    ctx.state = target
+    qp.on_modify(state, nic.now_ns)
+    qp.refresh()
+
+
+def values_fit(given: QpContext, mask: int, service: int, config: NicConfig) -> bool:
+    """Whether every attribute in ``mask`` has a value that this device can hold to."""
+    wrong = (
+        (mask & PKEY_INDEX and given.pkey_index >= len(config.pkeys))
+        or (mask & PORT and given.port != 1)
+        or (mask & ACCESS_FLAGS and given.access_flags & ~_REMOTE)
+        or (mask & PATH_MTU and not 0 < MTU_BYTES.get(given.mtu, 0) <= config.mtu)
+        or (mask & TIMEOUT and given.ackto > 31)
+        or (mask & RETRY_CNT and given.retry_cnt > 7)
+        or (mask & RNR_RETRY and given.rnr_retry > 7)
+        or (mask & MIN_RNR_TIMER and given.rnr_nak_timer > 31)
+        or (mask & MAX_QP_RD_ATOMIC and given.max_rd_atomic > MAX_RD_ATOMIC)
+        or (mask & MAX_DEST_RD_ATOMIC and given.max_dest_rd_atomic > MAX_RD_ATOMIC)
+        or (mask & SQ_PSN and given.next_send_psn > PSN_MASK)
+        or (mask & DEST_QPN and not 0 < given.remote_qpn <= 0xFFFFFF)
+        or (mask & AV and not _path_fits(given, config))
+    )
+    return not wrong
+
+
+def _path_fits(given: QpContext, config: NicConfig) -> bool:
+    """A connected queue pair's peer: a single host of this NIC's IP version."""
+    gid = given.rgid.to_bytes(16, "big")
+    address = address_from_gid(gid)
+    return (
+        given.mgid_index < len(config.gid_table)
+        and len(address) == len(config.address)
+        and any(address)
+        and not is_multicast(gid)
+    )
+
+
+def _create(nic: Nic, uar: Uar, qpn: int, given: QpContext) -> DeviceQp:
+    """Make a queue pair from the creation fields of a RST2INIT mailbox."""
+    res = nic.resources
+    block = given.usr_page
+    if res.pools[cmd.RES_UAR_BLOCK].owners.get(block) is not uar:
+        raise Refused(cmd.ST_BAD_INDEX)
+    if block in res.blocks:
+        raise Refused(cmd.ST_RESOURCE_BUSY)
+    if res.pools[cmd.RES_PD].owners.get(given.pd) is not uar:
+        raise Refused(cmd.ST_BAD_INDEX)
+    send_cq = _cq(nic, uar, given.cqn_snd)
+    recv_cq = _cq(nic, uar, given.cqn_rcv)
+    srq: SharedReceiveQueue | None = None
+    if given.srqn & SRQ_VALID:
+        srq = res.srqs.get(given.srqn & _SRQN_MASK)
+        if srq is None or srq.uar is not uar:
+            raise Refused(cmd.ST_BAD_INDEX)
+    _check_rings(uar, given, srq is not None)
+
+    ctx = QpContext()
+    for name in CREATION_FIELDS:
+        setattr(ctx, name, getattr(given, name))
+    ctx.local_qpn = qpn
+    if ctx.servtype == ST_UD:
+        # a UD queue pair has no path MTU attribute: its messages fit the port's
+        ctx.mtu = MTU_CODES[nic.config.mtu]
+    qp = DeviceQp(ctx, nic, uar, send_cq, recv_cq, srq)
+    send_cq.users += 1
+    recv_cq.users += 1
+    if srq is not None:
+        srq.users += 1
+    res.use_pd(ctx.pd)
+    res.occupy(block, qp, QP_DOORS)
+    res.qps[qpn] = qp
+    return qp
+
+
+def _cq(nic: Nic, uar: Uar, number: int) -> CompletionQueue:
+    cq = nic.resources.cqs.get(number)
+    if cq is None or cq.uar is not uar:
+        raise Refused(cmd.ST_BAD_INDEX)
+    if cq.failed:
+        raise Refused(cmd.ST_BAD_RES_STATE)
+    return cq
+
+
+def _check_rings(uar: Uar, given: QpContext, has_srq: bool) -> None:
+    """Sizes, alignment and memory of the two rings."""
+    entries, rest = divmod(given.snd_wqe_length, SQE_BYTES)
+    if rest or not 2 <= entries <= MAX_RING_ENTRIES or given.sq_slab_bytes > MAX_INLINE or given.sq_slab_bytes & 15:
+        raise Refused(cmd.ST_BAD_SIZE)
+    if given.sq_base & 3 or not reachable(uar, given.sq_base, entries * (SQE_BYTES + given.sq_slab_bytes), False):
+        raise Refused(cmd.ST_BAD_PARAM)
+    length = given.rcv_wqe_length
+    if has_srq or not length:
+        if length:
+            raise Refused(cmd.ST_BAD_SIZE)
+        return
+    if not 4 <= given.rq_entry_sz_log <= 9:
+        raise Refused(cmd.ST_BAD_SIZE)
+    entries, rest = divmod(length, 1 << given.rq_entry_sz_log)
+    if rest or not 2 <= entries <= MAX_RING_ENTRIES:
+        raise Refused(cmd.ST_BAD_SIZE)
+    if given.rq_base & 3 or not reachable(uar, given.rq_base, length, False):
+        raise Refused(cmd.ST_BAD_PARAM)
+
+
+def reset_qp(nic: Nic, qp: DeviceQp) -> None:
+    """Destroy a queue pair: whatever was posted is forgotten without completions (IBA 10.3.1.1)."""
+    res = nic.resources
+    ctx = qp.ctx
+    old, ctx.state = ctx.state, RESET
+    qp.on_modify(old, nic.now_ns)
+    nic.forget(qp)
+    del res.qps[ctx.local_qpn]
+    for cq in qp.cqs:
+        cq.users -= 1
+    if qp.srq is not None:
+        qp.srq.users -= 1
+    res.leave_pd(ctx.pd)
+    res.vacate(qp)
+
+
+def query_qp(nic: Nic, qpn: int) -> bytes:
+    """The QPC as it is now; of a queue pair in RESET only its number is known."""
+    qp = nic.resources.qps.get(qpn)
+    if qp is None:
+        return QPC.pack({"local_qpn": qpn, "state": RESET})
+    qp.query()
+    return qp.ctx.store()

@@ -1,0 +1,107 @@
+"""What exists in a device: the numbers that are out, who owns them, and the objects behind them."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from rnic.device.config import NicConfig
+from rnic.device.cq import CompletionQueue
+from rnic.device.eq import EventQueue
+from rnic.device.multicast import Groups
+from rnic.device.pools import NumberPool
+from rnic.device.queue_pair import DeviceQp
+from rnic.device.srq import SharedReceiveQueue
+from rnic.device.uar import Doorbells, Doors, Uar
+from rnic.mem.table import MemoryEntry, MemoryTable
+from rnic.spec import commands as cmd
+from rnic.spec.limits import FIRST_QPN, MAX_EQS
+
+LOG_MAX_PDS = 12
+LOG_MAX_SRQS = 12
+
+Queue = DeviceQp | CompletionQueue | EventQueue | SharedReceiveQueue
+
+
+class KeyRecord:
+    """An allocated key index: its owner, the key as allocated, and the region or window behind it, if any."""
+
+    __slots__ = ("entry", "key", "owner")
+
+    def __init__(self, owner: Uar, key: int, entry: MemoryEntry | None = None) -> None:
+        self.owner = owner
+        self.key = key
+        self.entry = entry
+
+
+class Resources:
+    """All objects of one device by number."""
+
+    __slots__ = (
+        "blocks",
+        "cqs",
+        "doorbells",
+        "eqs",
+        "groups",
+        "interrupts",
+        "keys",
+        "memory",
+        "pd_users",
+        "pools",
+        "qps",
+        "srqs",
+        "uar_blocks",
+        "uars",
+    )
+
+    def __init__(self, config: NicConfig, memory: MemoryTable) -> None:
+        queues = 1 << config.log_max_qps
+        self.uar_blocks = 4 * queues
+        self.memory = memory
+        self.doorbells = Doorbells()
+        self.groups = Groups()
+        self.interrupts: deque[EventQueue] = deque()
+        self.uars: list[Uar] = []
+        self.qps: dict[int, DeviceQp] = {}
+        self.cqs: dict[int, CompletionQueue] = {}
+        self.eqs: dict[int, EventQueue] = {}
+        self.srqs: dict[int, SharedReceiveQueue] = {}
+        self.blocks: dict[int, Queue] = {}
+        """The queue in each block that holds one."""
+        self.pd_users: dict[int, int] = {}
+        """Objects in each protection domain that has any."""
+        self.keys: dict[int, KeyRecord] = {}
+        """Allocated memory keys by index."""
+        self.pools = {
+            # block 0 stays free for the global registers
+            cmd.RES_UAR_BLOCK: NumberPool(1, self.uar_blocks - 1),
+            cmd.RES_PD: NumberPool(1, 1 << LOG_MAX_PDS),
+            # contiguous, so that the low bits of a number index context tables of this size
+            cmd.RES_QP: NumberPool(FIRST_QPN, queues),
+            cmd.RES_CQ: NumberPool(1, queues),
+            cmd.RES_SRQ: NumberPool(1, 1 << LOG_MAX_SRQS),
+            cmd.RES_EQ: NumberPool(0, MAX_EQS),
+        }
+
+    def use_pd(self, pd: int) -> None:
+        """Count one more object in ``pd``."""
+        self.pd_users[pd] = self.pd_users.get(pd, 0) + 1
+
+    def leave_pd(self, pd: int) -> None:
+        """Count one less."""
+        left = self.pd_users[pd] - 1
+        if left:
+            self.pd_users[pd] = left
+        else:
+            del self.pd_users[pd]
+
+    def occupy(self, block: int, queue: Queue, doors: Doors) -> None:
+        """Put a queue into a block, whose registers software may store to from now on."""
+        self.blocks[block] = queue
+        self.doorbells.doors[block] = doors
+
+    def vacate(self, queue: Queue) -> None:
+        """Take a queue out of its block; the registers read 0."""
+        block = queue.regs.block
+        del self.blocks[block]
+        del self.doorbells.doors[block]
+        queue.regs.clear()

@@ -1,0 +1,73 @@
+"""Shared receive queues: a receive ring that many queue pairs take from, with a limit event."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from rnic.device.entry_ring import QUEUE_VALID
+from rnic.device.uar import Registers, Uar
+from rnic.rings.queue_block import (
+    QUEUE_NUMBER,
+    QUEUE_STATE,
+    RQ_BASE_HI,
+    RQ_BASE_LO,
+    RQ_HEAD,
+    RQ_SIZE,
+    RQ_STRIDE,
+    RQ_TAIL,
+    SRQ_LIMIT,
+)
+from rnic.spec.events import SRQ_LIMIT as SRQ_LIMIT_EVENT
+from rnic.transport.host import Host
+from rnic.transport.wqe import ReceiveRing, ReceiveWqe
+
+
+def receive_ring(regs: Registers, base: int, entries: int, stride: int) -> ReceiveRing:
+    """A receive ring whose tail and head are registers of a queue block; shows base, size and stride there."""
+    regs.set(RQ_BASE_LO, base & 0xFFFF_FFFF)
+    regs.set(RQ_BASE_HI, base >> 32)
+    regs.set(RQ_SIZE, entries)
+    regs.set(RQ_STRIDE, stride)
+    return ReceiveRing(regs.uar.port, base, entries, stride, partial(regs.get, RQ_TAIL), partial(regs.set, RQ_HEAD))
+
+
+class SharedReceiveQueue:
+    """One SRQ, the transport's :class:`~rnic.transport.host.ReceiveSource`. ``users`` counts its queue pairs."""
+
+    __slots__ = ("_host", "base", "limit", "number", "pd", "regs", "ring", "taken", "uar", "users")
+
+    def __init__(
+        self, number: int, uar: Uar, block: int, base: int, entries: int, stride: int, pd: int, host: Host
+    ) -> None:
+        self.number = number
+        self.uar = uar
+        self.base = base
+        self.pd = pd
+        self.limit = 0
+        self.taken = 0
+        self.users = 0
+        self._host = host
+        self.regs = Registers(uar, block)
+        self.regs.clear()
+        self.regs.set(QUEUE_NUMBER, number)
+        self.regs.set(QUEUE_STATE, QUEUE_VALID)
+        self.ring = receive_ring(self.regs, base, entries, stride)
+
+    def take(self) -> ReceiveWqe | None:
+        """The next posted entry; raises the limit event, once, when fewer than the limit are left."""
+        wqe = self.ring.take()
+        if wqe is not None:
+            self.taken += 1
+        if self.limit and self.ring.available() < self.limit:
+            self.arm(0)
+            self._host.event(SRQ_LIMIT_EVENT, self.number)
+        return wqe
+
+    def available(self) -> int:
+        """Entries posted and not taken."""
+        return self.ring.available()
+
+    def arm(self, limit: int) -> None:
+        """Set the limit; 0 is off."""
+        self.limit = limit
+        self.regs.set(SRQ_LIMIT, limit)

@@ -1,0 +1,148 @@
+"""A driver's window of queue blocks: 32-bit registers in shared bytes, and the doorbells rung there.
+
+One window per opened context. Blocks are numbered device-wide and a block has the same place in every window,
+so that a number alone finds it; a window is sparse memory of which a driver touches only its own blocks.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections import deque
+
+from rnic.mem.dma import DmaPort
+from rnic.rings.queue_block import (
+    BLOCK_BYTES,
+    BLOCK_SHIFT,
+    CQ_BLOCK,
+    QP_BLOCK,
+    RQ_TAIL,
+    SQ_DOORBELL,
+    SQ_TAIL,
+    SRQ_BLOCK,
+    SRQ_LIMIT,
+)
+from rnic.spec.layout import Layout
+
+U32 = struct.Struct("<I")
+
+Doors = dict[int, bool]
+"""Registers that software may store to, by offset; true where a store rings."""
+
+
+def _doors(block: Layout, *ringing: int) -> Doors:
+    return {field.byte: field.byte in ringing for field in block.fields if field.access == "RW"}
+
+
+QP_DOORS = _doors(QP_BLOCK, SQ_TAIL, SQ_DOORBELL, RQ_TAIL)
+CQ_DOORS = _doors(CQ_BLOCK)
+SRQ_DOORS = _doors(SRQ_BLOCK, SRQ_LIMIT)
+
+
+class Doorbells:
+    """Blocks in which a doorbell was rung and that the device has not looked at since.
+
+    A driver's thread rings while the device's takes. A store happens before its ring, and the device forgets a
+    ring before it reads the register, so no store is missed.
+    """
+
+    __slots__ = ("_pending", "doors", "rung")
+
+    def __init__(self) -> None:
+        self.rung: deque[int] = deque()
+        self._pending: set[int] = set()
+        self.doors: dict[int, Doors] = {}
+        """Registers of each block that holds a queue."""
+
+    def ring(self, block: int) -> None:
+        """Note a block, once."""
+        if block not in self._pending:
+            self._pending.add(block)
+            self.rung.append(block)
+
+    def take(self) -> int:
+        """The block that was rung first; ``IndexError`` if there is none."""
+        block = self.rung.popleft()
+        self._pending.discard(block)
+        return block
+
+
+def _private_memory(size: int) -> mmap.mmap:
+    """Zero pages that cost nothing until they are touched, and that a forked child has for itself."""
+    if hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return mmap.mmap(-1, size)
+
+
+class Uar:
+    """One driver context's window, and the DMA port to its process.
+
+    Args:
+        port: how the device reaches this driver's memory.
+        doorbells: the device's.
+        blocks: blocks in the window.
+        buf: the window's memory, ``blocks * 128`` bytes of zeros; by default the process's own.
+    """
+
+    __slots__ = ("_doorbells", "blocks", "buf", "closed", "event_queues", "port")
+
+    def __init__(self, port: DmaPort, doorbells: Doorbells, blocks: int, buf: memoryview | None = None) -> None:
+        self.port = port
+        self.blocks = blocks
+        self.buf = memoryview(_private_memory(blocks * BLOCK_BYTES)) if buf is None else buf
+        self.closed = False
+        self.event_queues: dict[int, int] = {}
+        """EQN that each type of asynchronous event goes to (MAP_EQ)."""
+        self._doorbells = doorbells
+
+    @staticmethod
+    def offset(block: int) -> int:
+        """Byte offset of a block in :attr:`buf`."""
+        return block << BLOCK_SHIFT
+
+    def store(self, block: int, register: int, value: int) -> None:
+        """Store the low 32 bits of ``value``.
+
+        A store to a read-only register, to an offset that is no register, or to a block without a queue
+        changes nothing.
+        """
+        doorbells = self._doorbells
+        doors = doorbells.doors.get(block)
+        rings = None if doors is None else doors.get(register)
+        if rings is None:
+            return
+        U32.pack_into(self.buf, (block << BLOCK_SHIFT) + register, value & 0xFFFF_FFFF)
+        if rings:
+            doorbells.ring(block)
+
+    def load(self, block: int, register: int) -> int:
+        """The register's value; 0 outside the window or where the offset is no multiple of 4."""
+        if not 0 <= block < self.blocks or register & 3 or not 0 <= register < BLOCK_BYTES:
+            return 0
+        value: int = U32.unpack_from(self.buf, (block << BLOCK_SHIFT) + register)[0]
+        return value
+
+
+class Registers:
+    """The device's own access to one block: read-only registers too."""
+
+    __slots__ = ("at", "block", "buf", "uar")
+
+    def __init__(self, uar: Uar, block: int) -> None:
+        self.uar = uar
+        self.block = block
+        self.buf = uar.buf
+        self.at = block << BLOCK_SHIFT
+
+    def get(self, register: int) -> int:
+        """One register."""
+        value: int = U32.unpack_from(self.buf, self.at + register)[0]
+        return value
+
+    def set(self, register: int, value: int) -> None:
+        """Store one register."""
+        U32.pack_into(self.buf, self.at + register, value)
+
+    def clear(self) -> None:
+        """Zero the whole block."""
+        self.buf[self.at : self.at + BLOCK_BYTES] = bytes(BLOCK_BYTES)

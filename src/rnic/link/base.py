@@ -1,0 +1,154 @@
+"""What a device's runtime needs from a link, and what all links share.
+
+A link carries bursts of RoCEv2 UDP payloads (BTH through ICRC) between this NIC and its peers. It knows no
+transport: a bad or lost packet is a counter, never an exception.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Protocol
+
+from rnic.spec.errors import RnicError
+from rnic.spec.limits import ICRC_BYTES, MAX_TRANSPORT_HEADERS, MTU_CODES
+from rnic.trace.counters import Counters
+from rnic.wire.bursts import RxBurst, TxBurst
+from rnic.wire.flow import Flow
+
+_IP_UDP_BYTES = 40 + 8
+"""The IPv6 header and UDP; IPv4 paths leave the same room, so that both families settle on one path MTU."""
+
+
+class LinkError(RnicError):
+    """A link cannot be opened or used as asked. One line: the thing, its value, the remedy."""
+
+
+class Link(Protocol):
+    """One NIC's attachment to a network. A link is used by one thread at a time and starts none."""
+
+    @property
+    def address(self) -> bytes:
+        """This end's own address, 4 or 16 bytes."""
+
+    @property
+    def port(self) -> int:
+        """The UDP port on which peers reach this end."""
+
+    @property
+    def mtu(self) -> int:
+        """IP MTU in bytes; :func:`active_mtu_bytes` makes the InfiniBand MTU of it."""
+
+    @property
+    def window_bytes(self) -> int:
+        """Payload bytes of full-sized packets that the receive buffer surely holds.
+
+        A sender that keeps less in flight towards a peer with an equal buffer loses nothing there.
+        """
+
+    @property
+    def window_packets(self) -> int:
+        """Packets of any size that the receive buffer surely holds."""
+
+    @property
+    def counters(self) -> Counters:
+        """Where drops are counted."""
+
+    def send(self, bursts: Sequence[TxBurst]) -> None:
+        """Send, or count a drop. The buffers of ``bursts`` are the caller's again on return."""
+
+    def receive(self, limit: int) -> list[RxBurst]:
+        """Up to ``limit`` bursts that have arrived, without waiting.
+
+        An empty list says that nothing is left; a shorter one does not. ``buf`` of each is valid until the
+        next call.
+        """
+
+    def fileno(self) -> int | None:
+        """Descriptor that polls readable when bursts have arrived, or ``None`` for a link in memory."""
+
+    def filenos(self) -> list[int]:
+        """All descriptors to poll, those of multicast groups included."""
+
+    def next_deadline_ns(self) -> int | None:
+        """When ``receive`` should be called although nothing arrives; ``None`` where never."""
+
+    def local_flow(self, remote_addr: bytes, remote_port: int, sport: int = 0) -> Flow:
+        """The path from this link to a peer.
+
+        ``sport`` is a wish: links that send from one bound port use that port; 0 means the link's own.
+
+        Raises:
+            LinkError: the peer's address is of the other IP version.
+        """
+
+    def max_segments(self, flow: Flow) -> int:
+        """Packets that one burst on this path may hold; 1 where nothing segments them truthfully."""
+
+    def allow_gso(self, flow: Flow) -> None:
+        """The peer agreed to bursts that the system segments (design.md, UDP link)."""
+
+    def join(self, group: bytes) -> None:
+        """Receive what is sent to a multicast address; joining twice changes nothing.
+
+        Raises:
+            LinkError: not a multicast address of this link's IP version, or the system refuses.
+        """
+
+    def leave(self, group: bytes) -> None:
+        """Stop receiving for a group; leaving one that was not joined changes nothing."""
+
+    def close(self) -> None:
+        """Release everything; a second call does nothing. Sending afterwards raises :class:`LinkError`."""
+
+
+def active_mtu_bytes(ip_mtu: int) -> int:
+    """The largest InfiniBand MTU whose longest packet fits an IP MTU; 256, the smallest, where none does."""
+    room = ip_mtu - _IP_UDP_BYTES - MAX_TRANSPORT_HEADERS - ICRC_BYTES
+    return max((size for size in MTU_CODES if size <= room), default=min(MTU_CODES))
+
+
+def parse_address(text: str) -> bytes:
+    """An IPv4 or IPv6 address as 4 or 16 bytes.
+
+    Raises:
+        LinkError: not an address, or a wildcard: the ICRC covers the real one.
+    """
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        raise LinkError(f"address {text!r} is no IPv4 or IPv6 address: give one such as 127.0.0.1") from None
+    if address.is_unspecified:
+        raise LinkError(f"address {text} is a wildcard: give one that this machine has, as the ICRC covers it")
+    return address.packed
+
+
+def format_address(address: bytes) -> str:
+    """Text form of a 4- or 16-byte address."""
+    return str(ipaddress.ip_address(address))
+
+
+def flow_between(address: bytes, port: int, remote_addr: bytes, remote_port: int) -> Flow:
+    """The path from ``(address, port)`` to a peer.
+
+    Raises:
+        LinkError: the two addresses are of different IP versions.
+    """
+    if len(remote_addr) != len(address):
+        raise LinkError(
+            f"peer {format_address(remote_addr)} is not of the IP version of this link's address "
+            f"{format_address(address)}: open a link on an address of the peer's version"
+        )
+    return Flow(address, remote_addr, port, remote_port)
+
+
+def check_group(group: bytes, address: bytes) -> None:
+    """Raise :class:`LinkError` unless ``group`` is a multicast address of the IP version of ``address``."""
+    if len(group) not in (4, 16) or not ipaddress.ip_address(group).is_multicast:
+        shown = format_address(group) if len(group) in (4, 16) else group.hex()
+        raise LinkError(f"{shown} is not a multicast address: give one of 224.0.0.0/4 or ff00::/8")
+    if len(group) != len(address):
+        raise LinkError(
+            f"group {format_address(group)} is not of the IP version of this link's address "
+            f"{format_address(address)}: give a group of that version"
+        )

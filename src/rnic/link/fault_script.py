@@ -1,0 +1,269 @@
+"""Exact faults as data: which packets, which of those that match, and what happens to them.
+
+A script is a list of rules, plain dictionaries such as a JSON file holds::
+
+    {"match": {"opcode": "RC_READ_RESPONSE*", "direction": "tx"}, "nth": 3, "action": "drop"}
+    {"match": {"opcode": "RC_ACKNOWLEDGE", "syndrome": "ACK"}, "every": 7, "action": "corrupt"}
+    {"match": {"psn": 0x1000}, "nth": 1, "action": "delay", "delay_ns": 3_000_000}
+
+``match`` (all given keys must hold; none given matches every packet):
+
+- ``direction``: ``"tx"`` or ``"rx"``, as the NIC above sees it
+- ``opcode``: a pattern of opcode names (``*`` and ``?``), or a BTH opcode number
+- ``psn``, ``dqpn``, ``length`` (UDP payload bytes, ICRC included): a number, or ``[low, high]``, both included;
+  a PSN range may wrap
+- ``ackreq``: true or false
+- ``syndrome``: an AETH syndrome, or ``"ACK"``, ``"RNR_NAK"``, ``"NAK"``
+- ``src``, ``dst``: addresses as text
+
+Of the packets that match, counted from 1 for each rule: ``nth`` takes that one alone, ``every`` each multiple,
+both together the ``nth`` and each ``every``-th after it, neither takes all. ``times`` bounds how often a rule
+acts.
+
+``action``: ``"drop"``; ``"corrupt"`` (one random bit that the ICRC covers, or the byte number ``byte``, negative
+from the end, XORed with ``xor``, 255 unless given); ``"duplicate"`` (the copy ``delay_ns`` later, else at once);
+``"delay"`` by ``delay_ns``; ``"reorder"`` behind the next ``behind`` packets (1 unless given) of its direction,
+or after ``hold_ns`` (1 ms unless given) where none follow.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import NoReturn
+
+from rnic.link.base import LinkError, parse_address
+from rnic.spec.limits import BTH_BYTES
+from rnic.spec.psn import PSN_MASK
+from rnic.spec.syndromes import AETH_ACK, AETH_NAK, AETH_RNR_NAK, AETH_TYPE_MASK
+from rnic.wire.flow import Flow
+from rnic.wire.opcode import OPCODES
+
+DIRECTIONS = ("tx", "rx")
+HOLD_NS = 1_000_000
+"""How long a reordered packet waits for others to overtake it."""
+
+_BTH = struct.Struct(">BxxxII")
+_QPN_MASK = (1 << 24) - 1
+_ACK_REQ = 1 << 31
+
+_ACTION_KEYS: dict[str, dict[str, int | None]] = {
+    "drop": {},
+    "corrupt": {"byte": None, "xor": 0xFF},
+    "duplicate": {"delay_ns": 0},
+    "delay": {"delay_ns": None},
+    "reorder": {"behind": 1, "hold_ns": HOLD_NS},
+}
+"""What each action may be told, and what holds where it is not."""
+ACTIONS = tuple(_ACTION_KEYS)
+
+_RULE_KEYS = ("match", "nth", "every", "times", "action")
+_MATCH_KEYS = ("direction", "opcode", "psn", "dqpn", "length", "ackreq", "syndrome", "src", "dst")
+_SYNDROME_TYPES = {"ACK": AETH_ACK, "RNR_NAK": AETH_RNR_NAK, "NAK": AETH_NAK}
+
+Predicate = Callable[["PacketFacts"], bool]
+
+
+class PacketFacts:
+    """What rules ask about one packet. Numbers that it is too short to hold are -1."""
+
+    __slots__ = ("ackreq", "direction", "dqpn", "flow", "length", "opcode", "psn", "syndrome")
+
+    def __init__(self, data: bytes | bytearray | memoryview, direction: str, flow: Flow) -> None:
+        self.direction = direction
+        self.flow = flow
+        self.length = len(data)
+        self.opcode = self.dqpn = self.psn = self.syndrome = -1
+        self.ackreq = False
+        if len(data) < BTH_BYTES:
+            return
+        self.opcode, dqpn, psn = _BTH.unpack_from(data)
+        self.dqpn = dqpn & _QPN_MASK
+        self.psn = psn & PSN_MASK
+        self.ackreq = psn & _ACK_REQ != 0
+        row = OPCODES[self.opcode]
+        if row is not None and row.aeth and len(data) > BTH_BYTES:
+            self.syndrome = data[BTH_BYTES]
+
+    @property
+    def name(self) -> str:
+        """Name of the opcode, its number where it has none, ``"short"`` where there is none."""
+        if self.opcode < 0:
+            return "short"
+        row = OPCODES[self.opcode]
+        return row.name if row is not None else f"{self.opcode:#04x}"
+
+
+class Rule:
+    """One rule of a script, with its count of packets that matched.
+
+    ``action`` is one of :data:`ACTIONS` and ``told`` its values by key.
+    """
+
+    __slots__ = ("_every", "_nth", "_predicates", "_seen", "_times", "action", "told")
+
+    def __init__(
+        self,
+        predicates: list[Predicate],
+        nth: int | None,
+        every: int | None,
+        times: int | None,
+        action: str,
+        told: dict[str, int | None],
+    ) -> None:
+        self._predicates = predicates
+        self._nth = nth
+        self._every = every
+        self._times = times
+        self._seen = 0
+        self.action = action
+        self.told = told
+
+    def strikes(self, facts: PacketFacts) -> bool:
+        """Count the packet if it matches; whether the rule acts on it."""
+        for predicate in self._predicates:
+            if not predicate(facts):
+                return False
+        self._seen += 1
+        if self._times == 0 or not self._chosen():
+            return False
+        if self._times is not None:
+            self._times -= 1
+        return True
+
+    def _chosen(self) -> bool:
+        if self._every is None:
+            return self._nth is None or self._seen == self._nth
+        first = self._nth if self._nth is not None else self._every
+        return self._seen >= first and (self._seen - first) % self._every == 0
+
+
+def parse_script(script: Sequence[Mapping[str, object]]) -> list[Rule]:
+    """Rules of a script, each with a fresh count.
+
+    Raises:
+        ValueError: one line naming the rule by its number from 1, the value, and what is allowed.
+    """
+    if isinstance(script, Mapping | str | bytes) or not isinstance(script, Sequence):
+        raise ValueError(f"a fault script is a list of rules, not {type(script).__name__}")
+    return [_parse_rule(f"fault rule {number}", rule) for number, rule in enumerate(script, 1)]
+
+
+def _parse_rule(where: str, rule: Mapping[str, object]) -> Rule:
+    if not isinstance(rule, Mapping):
+        _refuse(where, rule, 'a dictionary such as {"match": {"opcode": "RC_*"}, "nth": 1, "action": "drop"}')
+    action = rule.get("action")
+    if not isinstance(action, str) or action not in _ACTION_KEYS:
+        _refuse(f"{where}: action", action, _one_of(ACTIONS))
+    defaults = _ACTION_KEYS[action]
+    _check_keys(where, rule, (*_RULE_KEYS, *defaults))
+    match = rule.get("match", {})
+    if not isinstance(match, Mapping):
+        _refuse(f"{where}: match", match, f"a dictionary with keys of {', '.join(_MATCH_KEYS)}")
+    _check_keys(f"{where}: match", match, _MATCH_KEYS)
+    predicates = [_predicate(f"{where}: {key}", key, value) for key, value in match.items()]
+    nth, every, times = (_positive(where, rule, key) for key in ("nth", "every", "times"))
+    return Rule(predicates, nth, every, times, action, _told(where, action, defaults, rule))
+
+
+def _told(
+    where: str, action: str, defaults: Mapping[str, int | None], rule: Mapping[str, object]
+) -> dict[str, int | None]:
+    told = dict(defaults)
+    for key in defaults:
+        value = rule.get(key)
+        if value is None:
+            continue
+        low, high = {"byte": (-(1 << 16), 1 << 16), "xor": (1, 255), "behind": (1, 1 << 16)}.get(key, (0, 1 << 62))
+        told[key] = _integer(f"{where}: {key}", value, low, high)
+    if action == "delay" and told["delay_ns"] is None:
+        _refuse(f"{where}: delay_ns", None, "nanoseconds, such as 3_000_000")
+    return told
+
+
+def _predicate(where: str, key: str, value: object) -> Predicate:
+    if key == "direction":
+        if value not in DIRECTIONS:
+            _refuse(where, value, _one_of(DIRECTIONS))
+        return lambda facts: facts.direction == value
+    if key == "opcode":
+        opcodes = _opcodes(where, value)
+        return lambda facts: facts.opcode in opcodes
+    if key == "ackreq":
+        if not isinstance(value, bool):
+            _refuse(where, value, "true or false")
+        return lambda facts: facts.ackreq == value
+    if key == "syndrome":
+        return _syndrome(where, value)
+    if key in ("src", "dst"):
+        address = _address(where, value)
+        return lambda facts: getattr(facts.flow, key) == address
+    limit = {"psn": PSN_MASK, "dqpn": _QPN_MASK}.get(key, 0xFFFF)
+    low, high = _range(where, value, limit)
+    if key == "psn":
+        span = high - low & PSN_MASK
+        return lambda facts: facts.psn >= 0 and facts.psn - low & PSN_MASK <= span
+    if low > high:
+        _refuse(where, value, "[low, high] with low <= high")
+    return lambda facts: low <= getattr(facts, key) <= high
+
+
+def _opcodes(where: str, value: object) -> frozenset[int]:
+    if isinstance(value, str):
+        found = frozenset(row.opcode for row in OPCODES if row is not None and fnmatchcase(row.name, value))
+        if not found:
+            _refuse(where, value, "a pattern of opcode names, such as RC_SEND_ONLY, RC_WRITE_* or *_ACKNOWLEDGE")
+        return found
+    return frozenset((_integer(where, value, 0, 255),))
+
+
+def _syndrome(where: str, value: object) -> Predicate:
+    if isinstance(value, str):
+        kind = _SYNDROME_TYPES.get(value)
+        if kind is None:
+            _refuse(where, value, f"0 to 255, {_one_of(tuple(_SYNDROME_TYPES))}")
+        return lambda facts: facts.syndrome >= 0 and facts.syndrome & AETH_TYPE_MASK == kind
+    number = _integer(where, value, 0, 255)
+    return lambda facts: facts.syndrome == number
+
+
+def _address(where: str, value: object) -> bytes:
+    try:
+        return parse_address(str(value))
+    except LinkError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _range(where: str, value: object, limit: int) -> tuple[int, int]:
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        if len(value) != 2:
+            _refuse(where, value, "a number or [low, high]")
+        return _integer(where, value[0], 0, limit), _integer(where, value[1], 0, limit)
+    number = _integer(where, value, 0, limit)
+    return number, number
+
+
+def _positive(where: str, rule: Mapping[str, object], key: str) -> int | None:
+    value = rule.get(key)
+    return None if value is None else _integer(f"{where}: {key}", value, 1, 1 << 62)
+
+
+def _integer(where: str, value: object, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        _refuse(where, value, f"a whole number from {low} to {high:#x}" if high > 1 << 20 else f"{low} to {high}")
+    return value
+
+
+def _check_keys(where: str, given: Mapping[str, object], allowed: Sequence[str]) -> None:
+    for key in given:
+        if key not in allowed:
+            raise ValueError(f"{where}: unknown key {key!r}; allowed: {', '.join(allowed)}")
+
+
+def _one_of(words: Sequence[str]) -> str:
+    return "one of " + ", ".join(words)
+
+
+def _refuse(where: str, value: object, allowed: str) -> NoReturn:
+    raise ValueError(f"{where} is {value!r}; allowed: {allowed}")

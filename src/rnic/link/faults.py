@@ -1,0 +1,352 @@
+"""A bad network in front of any link: seeded loss, duplication, reordering, corruption and delay, and scripts.
+
+Each packet of each direction is judged on its own, first by the rules of the script in their order, then by the
+rates. What happens depends on the packets, the seed and the clock alone, so the same run gives the same faults.
+Bursts that nothing happens to pass as they are; others are taken apart into single packets first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from rnic.link.base import Link
+from rnic.link.fault_script import HOLD_NS, PacketFacts, Rule, parse_script
+from rnic.link.middleware import Middleware
+from rnic.link.packets import joined, kept, received_packets, single_packets
+from rnic.trace.counters import Counters
+from rnic.trace.tracer import NullTracer, Tracer
+from rnic.wire.bursts import RxBurst, TxBurst
+
+_UNCOVERED_BYTE = 4
+"""FECN, BECN and reserved bits of a BTH: the ICRC does not see them change."""
+_MAX_ROUNDS = 1_024
+"""Bound on what one ``receive`` loses before it returns."""
+
+_Faults = Mapping[str, Mapping[str, int | None]]
+"""What happens to one packet: actions, each with what it is told."""
+_Burst = TypeVar("_Burst", TxBurst, RxBurst)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRates:
+    """Probabilities for each packet of one direction, 0 to 1; several may strike the same packet.
+
+    Delays are drawn evenly from ``delay_ns`` (low, high), overtaking packets of a reordered one from 1 to
+    ``behind``, of which it waits for no longer than ``hold_ns``.
+
+    Raises:
+        ValueError: a probability outside 0 to 1, or a range that is empty or negative.
+    """
+
+    drop: float = 0.0
+    corrupt: float = 0.0
+    duplicate: float = 0.0
+    delay: float = 0.0
+    reorder: float = 0.0
+    delay_ns: tuple[int, int] = (10_000, 1_000_000)
+    behind: int = 4
+    hold_ns: int = HOLD_NS
+
+    def __post_init__(self) -> None:
+        for name in ("drop", "corrupt", "duplicate", "delay", "reorder"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise ValueError(f"fault rate {name}={value!r} is not a probability: give 0 to 1")
+        low, high = self.delay_ns
+        if not 0 <= low <= high:
+            raise ValueError(f"fault rate delay_ns={self.delay_ns!r} is not a range: give (low, high) in nanoseconds")
+        if self.behind < 1:
+            raise ValueError(f"fault rate behind={self.behind!r} lets nothing overtake: give 1 or more")
+        if self.hold_ns < 0:
+            raise ValueError(f"fault rate hold_ns={self.hold_ns!r} lies in the past: give 0 or more")
+
+
+NO_FAULTS = FaultRates()
+
+
+class FaultyLink(Middleware):
+    """Loses, harms and delays packets on their way to and from ``inner``.
+
+    Args:
+        inner: the link to pass on to.
+        clock: the time in nanoseconds, for delays; the runtime's own or a virtual one.
+        rng: seeds one generator for each direction, so that the directions do not disturb each other.
+        tx: rates of what this NIC sends.
+        rx: rates of what it receives.
+        script: rules as :mod:`rnic.link.fault_script` defines them.
+        tracer: told of every fault, at stage ``"fault"``.
+
+    Counters are named ``fault_tx_drop``, ``fault_rx_delay`` and so on.
+
+    Raises:
+        ValueError: a bad rule, in one line.
+    """
+
+    def __init__(
+        self,
+        inner: Link,
+        *,
+        clock: Callable[[], int],
+        rng: random.Random,
+        tx: FaultRates = NO_FAULTS,
+        rx: FaultRates = NO_FAULTS,
+        script: Sequence[Mapping[str, object]] = (),
+        tracer: Tracer | None = None,
+    ) -> None:
+        super().__init__(inner)
+        self._clock = clock
+        judges = []
+        rules = parse_script(script)
+        for direction, rates in (("tx", tx), ("rx", rx)):
+            own = random.Random(rng.getrandbits(64))
+            judges.append(_Judge(direction, rules, rates, own, inner.counters, tracer or NullTracer()))
+        self._tx = _TxLane(judges[0])
+        self._rx = _RxLane(judges[1])
+        self._ready: deque[RxBurst] = deque()
+
+    def send(self, bursts: Sequence[TxBurst]) -> None:
+        """Judge the packets and pass on what is left of them, and what was held back and is due."""
+        now_ns = self._clock()
+        out = self._tx.release(now_ns)
+        for burst in bursts:
+            self._tx.take(burst, now_ns, out)
+        if out:
+            self.inner.send(out)
+
+    def receive(self, limit: int) -> list[RxBurst]:
+        """See :meth:`rnic.link.base.Link.receive`; packets to send that are due leave too."""
+        now_ns = self._clock()
+        due = self._tx.release(now_ns)
+        if due:
+            self.inner.send(due)
+        ready = self._ready
+        ready += self._rx.release(now_ns)
+        for _ in range(_MAX_ROUNDS):
+            if len(ready) >= limit:
+                break
+            arrived = self.inner.receive(limit - len(ready))
+            judged: list[RxBurst] = []
+            for burst in arrived:
+                self._rx.take(burst, now_ns, judged)
+            ready += judged
+            # A second call would take the memory of what the first one gave.
+            if judged or not arrived:
+                break
+        out = [ready.popleft() for _ in range(min(limit, len(ready)))]
+        if ready:
+            self._ready = deque(kept(burst) for burst in ready)
+        return out
+
+    def next_deadline_ns(self) -> int | None:
+        """When the next packet that is held back is due, here or in the inner link."""
+        if self._ready:
+            return self._clock()
+        deadlines = (self._tx.deadline_ns(), self._rx.deadline_ns(), self.inner.next_deadline_ns())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+
+class _Judge:
+    """Decides what happens to each packet of one direction."""
+
+    def __init__(
+        self,
+        direction: str,
+        rules: list[Rule],
+        rates: FaultRates,
+        rng: random.Random,
+        counters: Counters,
+        tracer: Tracer,
+    ) -> None:
+        self.rng = rng
+        self.idle = not rules and rates == NO_FAULTS
+        self._direction = direction
+        self._rules = rules
+        self._rates = rates
+        self._counters = counters
+        self._tracer = tracer
+
+    def verdict(self, data: memoryview, burst: TxBurst | RxBurst, now_ns: int) -> _Faults:
+        """The faults of one packet, none for most; of two of a kind the script's holds."""
+        facts = PacketFacts(data, self._direction, burst.flow)
+        struck = {rule.action: rule.told for rule in self._rules if rule.strikes(facts)}
+        faults = {**self._drawn(), **struck}
+        for action, told in faults.items():
+            self._counters.bump(f"fault_{self._direction}_{action}")
+            self._tracer.event(
+                now_ns,
+                "fault",
+                max(facts.dqpn, 0),
+                direction=self._direction,
+                action=action,
+                opcode=facts.name,
+                psn=facts.psn,
+                **{key: value for key, value in told.items() if value is not None},
+            )
+        return faults
+
+    def _drawn(self) -> dict[str, Mapping[str, int | None]]:
+        rates = self._rates
+        rng = self.rng
+        faults: dict[str, Mapping[str, int | None]] = {}
+        if rates.drop and rng.random() < rates.drop:
+            faults["drop"] = {}
+        if rates.corrupt and rng.random() < rates.corrupt:
+            faults["corrupt"] = {"byte": None}
+        if rates.duplicate and rng.random() < rates.duplicate:
+            faults["duplicate"] = {"delay_ns": 0}
+        if rates.delay and rng.random() < rates.delay:
+            faults["delay"] = {"delay_ns": rng.randint(*rates.delay_ns)}
+        if rates.reorder and rng.random() < rates.reorder:
+            faults["reorder"] = {"behind": rng.randint(1, rates.behind), "hold_ns": rates.hold_ns}
+        return faults
+
+
+class _Held(Generic[_Burst]):
+    """A reordered packet that waits for others to overtake it."""
+
+    __slots__ = ("behind", "deadline_ns", "packet")
+
+    def __init__(self, packet: _Burst, behind: int, deadline_ns: int) -> None:
+        self.packet: _Burst = packet
+        self.behind = behind
+        self.deadline_ns = deadline_ns
+
+
+class _Lane(Generic[_Burst]):
+    """One direction: judges bursts, and keeps what is held back."""
+
+    def __init__(self, judge: _Judge) -> None:
+        self._judge = judge
+        self._delayed: list[tuple[int, int, _Burst]] = []
+        self._held: list[_Held[_Burst]] = []
+        self._serial = 0
+
+    def data(self, burst: _Burst) -> memoryview:
+        """The payloads of a burst, contiguous."""
+        raise NotImplementedError
+
+    def packets(self, burst: _Burst) -> list[_Burst]:
+        """The packets of a burst, each alone."""
+        raise NotImplementedError
+
+    def own(self, packet: _Burst) -> _Burst:
+        """A packet that stays valid."""
+        raise NotImplementedError
+
+    def with_data(self, packet: _Burst, data: bytearray) -> _Burst:
+        """The packet with other content of the same length."""
+        raise NotImplementedError
+
+    def take(self, burst: _Burst, now_ns: int, out: list[_Burst]) -> None:
+        """Judge a burst and append what passes to ``out``."""
+        if self._judge.idle:
+            out.append(burst)
+            return
+        data = self.data(burst)
+        step = burst.segment
+        verdicts = [
+            self._judge.verdict(data[start : start + step], burst, now_ns) for start in range(0, len(data), step)
+        ]
+        if not self._held and not any(verdicts):
+            out.append(burst)
+            return
+        for packet, verdict in zip(self.packets(burst), verdicts, strict=True):
+            self._apply(packet, verdict, now_ns, out)
+
+    def _apply(self, packet: _Burst, faults: _Faults, now_ns: int, out: list[_Burst]) -> None:
+        if "drop" in faults:
+            return
+        if "corrupt" in faults:
+            packet = self._corrupted(packet, faults["corrupt"])
+        if "duplicate" in faults:
+            later = faults["duplicate"]["delay_ns"]
+            if later:
+                self._delay(self.own(packet), now_ns + later)
+            else:
+                self._pass(packet, out)
+        if "delay" in faults:
+            self._delay(self.own(packet), now_ns + (faults["delay"]["delay_ns"] or 0))
+        elif "reorder" in faults:
+            told = faults["reorder"]
+            self._held.append(_Held(self.own(packet), told["behind"] or 1, now_ns + (told["hold_ns"] or 0)))
+        else:
+            self._pass(packet, out)
+
+    def _pass(self, packet: _Burst, out: list[_Burst]) -> None:
+        out.append(packet)
+        waiting = []
+        for held in self._held:
+            held.behind -= 1
+            if held.behind:
+                waiting.append(held)
+            else:
+                out.append(held.packet)
+        self._held = waiting
+
+    def _delay(self, packet: _Burst, due_ns: int) -> None:
+        # The serial keeps packets that are due together in their order.
+        heapq.heappush(self._delayed, (due_ns, self._serial, packet))
+        self._serial += 1
+
+    def _corrupted(self, packet: _Burst, told: Mapping[str, int | None]) -> _Burst:
+        data = bytearray(self.data(packet))
+        at, xor = told["byte"], told.get("xor") or 0
+        if at is None:
+            rng = self._judge.rng
+            at = rng.randrange(max(1, len(data) - 1))
+            at += at >= _UNCOVERED_BYTE
+            xor = 1 << rng.randrange(8)
+        if -len(data) <= at < len(data):
+            data[at] ^= xor
+        return self.with_data(packet, data)
+
+    def release(self, now_ns: int) -> list[_Burst]:
+        """Packets whose delay or wait is over."""
+        out: list[_Burst] = []
+        while self._delayed and self._delayed[0][0] <= now_ns:
+            out.append(heapq.heappop(self._delayed)[2])
+        if self._held:
+            out += [held.packet for held in self._held if held.deadline_ns <= now_ns]
+            self._held = [held for held in self._held if held.deadline_ns > now_ns]
+        return out
+
+    def deadline_ns(self) -> int | None:
+        """When :meth:`release` has something to give, unless other packets come first."""
+        deadlines = [held.deadline_ns for held in self._held]
+        if self._delayed:
+            deadlines.append(self._delayed[0][0])
+        return min(deadlines, default=None)
+
+
+class _TxLane(_Lane[TxBurst]):
+    def data(self, burst: TxBurst) -> memoryview:
+        buffers = burst.buffers
+        return memoryview(buffers[0] if len(buffers) == 1 else joined(burst))
+
+    def packets(self, burst: TxBurst) -> list[TxBurst]:
+        return single_packets(burst)
+
+    def own(self, packet: TxBurst) -> TxBurst:
+        return packet
+
+    def with_data(self, packet: TxBurst, data: bytearray) -> TxBurst:
+        return TxBurst(packet.flow, [data], packet.segment, packet.count, packet.length)
+
+
+class _RxLane(_Lane[RxBurst]):
+    def data(self, burst: RxBurst) -> memoryview:
+        return burst.buf[: burst.length]
+
+    def packets(self, burst: RxBurst) -> list[RxBurst]:
+        return received_packets(burst)
+
+    def own(self, packet: RxBurst) -> RxBurst:
+        return kept(packet)
+
+    def with_data(self, packet: RxBurst, data: bytearray) -> RxBurst:
+        return kept(packet, data)

@@ -1,0 +1,185 @@
+"""Links in memory: any number of NICs on one fabric, a NIC talking to itself included.
+
+Nothing is parsed, checked or lost, except where a receiver's queue is full or no NIC has the address.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from rnic.link.base import LinkError, check_group, flow_between, format_address
+from rnic.spec.limits import ROCE_UDP_PORT
+from rnic.trace.counters import Counters
+from rnic.wire.bursts import RxBurst, TxBurst
+from rnic.wire.flow import MAX_IDENTS, Flow
+
+FABRIC_MTU = 65_536
+QUEUE_BYTES = 16 << 20
+
+
+class Fabric:
+    """A switch in memory. Links are found by address and UDP port, multicast members by group and port."""
+
+    def __init__(self) -> None:
+        self._links: dict[tuple[bytes, int], LoopbackLink] = {}
+        self._groups: dict[tuple[bytes, int], list[LoopbackLink]] = {}
+
+    def attach(
+        self,
+        address: bytes,
+        port: int = ROCE_UDP_PORT,
+        *,
+        mtu: int = FABRIC_MTU,
+        max_segments: int = MAX_IDENTS,
+        queue_bytes: int = QUEUE_BYTES,
+        counters: Counters | None = None,
+    ) -> LoopbackLink:
+        """A new link at ``(address, port)``.
+
+        Args:
+            address: 4 or 16 bytes.
+            mtu: IP MTU that the link reports; longer packets pass all the same.
+            max_segments: packets a burst may hold, 1 to 64.
+            queue_bytes: what waits to be received; more is dropped and counted.
+
+        Raises:
+            LinkError: the place is taken.
+        """
+        if (address, port) in self._links:
+            raise LinkError(f"UDP port {port} on {format_address(address)} is taken on this fabric: give another port")
+        link = LoopbackLink(self, address, port, mtu, max_segments, queue_bytes, counters)
+        self._links[address, port] = link
+        return link
+
+    def targets(self, address: bytes, port: int) -> Sequence[LoopbackLink]:
+        """The links that what is sent to ``(address, port)`` reaches."""
+        link = self._links.get((address, port))
+        return (link,) if link is not None else self._groups.get((address, port), ())
+
+    def detach(self, link: LoopbackLink) -> None:
+        """Forget a link and its memberships."""
+        self._links.pop((link.address, link.port), None)
+        for group, port in [key for key, members in self._groups.items() if link in members]:
+            self.leave(link, group, port)
+
+    def join(self, link: LoopbackLink, group: bytes, port: int) -> None:
+        """Add a member; once is enough."""
+        members = self._groups.setdefault((group, port), [])
+        if link not in members:
+            members.append(link)
+
+    def leave(self, link: LoopbackLink, group: bytes, port: int) -> None:
+        """Remove a member, if it is one."""
+        members = self._groups.get((group, port), [])
+        if link in members:
+            members.remove(link)
+        if not members:
+            self._groups.pop((group, port), None)
+
+
+class LoopbackLink:
+    """One NIC's end of a :class:`Fabric`; made by :meth:`Fabric.attach`."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        address: bytes,
+        port: int,
+        mtu: int,
+        max_segments: int,
+        queue_bytes: int,
+        counters: Counters | None,
+    ) -> None:
+        self.address = address
+        self.port = port
+        self.mtu = mtu
+        self.window_bytes = queue_bytes
+        self.window_packets = 1 << 20
+        self.counters = Counters() if counters is None else counters
+        self._fabric = fabric
+        self._max_segments = max_segments
+        self._queue: deque[RxBurst] = deque()
+        self._queued_bytes = 0
+        self._closed = False
+
+    def send(self, bursts: Sequence[TxBurst]) -> None:
+        """Copy each burst once and queue it where it goes; segments carry the idents they were sealed for."""
+        if self._closed:
+            where = f"{format_address(self.address)} port {self.port}"
+            raise LinkError(f"loopback link {where} is closed: open a new one")
+        for burst in bursts:
+            flow = burst.flow
+            targets = self._fabric.targets(flow.dst, flow.dport)
+            if not targets:
+                self.counters.bump("drop_tx_unreachable", burst.count)
+                continue
+            data = memoryview(b"".join(burst.buffers))
+            for link in targets:
+                link.deliver(burst, data)
+
+    def deliver(self, burst: TxBurst, data: memoryview) -> None:
+        """Queue a burst that another link sent."""
+        if self._queued_bytes + burst.length > self.window_bytes:
+            self.counters.bump("drop_rx_queue_full", burst.count)
+            return
+        self._queued_bytes += burst.length
+        flow = burst.flow
+        self._queue.append(
+            RxBurst(flow, data, burst.segment, burst.length, 0, tclass=flow.tclass, hop_limit=flow.hop_limit)
+        )
+
+    def receive(self, limit: int) -> list[RxBurst]:
+        """See :meth:`rnic.link.base.Link.receive`; here ``buf`` stays valid while referenced."""
+        queue = self._queue
+        out = [queue.popleft() for _ in range(min(limit, len(queue)))]
+        for burst in out:
+            self._queued_bytes -= burst.length
+        return out
+
+    def fileno(self) -> int | None:
+        """Nothing to poll."""
+        return None
+
+    def filenos(self) -> list[int]:
+        """Nothing to poll."""
+        return []
+
+    def next_deadline_ns(self) -> int | None:
+        """Never: what waits can be received at once."""
+        return None
+
+    def local_flow(self, remote_addr: bytes, remote_port: int, sport: int = 0) -> Flow:
+        """See :meth:`rnic.link.base.Link.local_flow`; any ``sport`` is granted."""
+        return flow_between(self.address, sport or self.port, remote_addr, remote_port)
+
+    def max_segments(self, flow: Flow) -> int:
+        """The same towards every peer: nothing in memory renumbers idents."""
+        return self._max_segments
+
+    def allow_gso(self, flow: Flow) -> None:
+        """Bursts are always allowed."""
+
+    def join(self, group: bytes) -> None:
+        """See :meth:`rnic.link.base.Link.join`."""
+        check_group(group, self.address)
+        self._fabric.join(self, group, self.port)
+
+    def leave(self, group: bytes) -> None:
+        """See :meth:`rnic.link.base.Link.leave`."""
+        self._fabric.leave(self, group, self.port)
+
+    def close(self) -> None:
+        """Leave the fabric; what waited is gone."""
+        self._closed = True
+        self._fabric.detach(self)
+        self._queue.clear()
+        self._queued_bytes = 0
+
+
+def loopback_pair(
+    first: bytes = b"\x7f\0\0\1", second: bytes = b"\x7f\0\0\2", port: int = ROCE_UDP_PORT
+) -> tuple[LoopbackLink, LoopbackLink]:
+    """Two links on a fabric of their own."""
+    fabric = Fabric()
+    return fabric.attach(first, port), fabric.attach(second, port)

@@ -1,0 +1,357 @@
+"""RoCEv2 over one unprivileged UDP socket per NIC and local address.
+
+The socket is never connected and always sends with DF: Linux then sets ident 0, so the ICRC is exact without
+seeing the IP header. A burst goes out in one system call (UDP_SEGMENT) where its segments stay on this
+machine or the peer agreed; what arrives that way is received in one call too (UDP_GRO). Systems without these
+options send and receive packet by packet.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Sequence
+
+from rnic.link.base import LinkError, check_group, flow_between, format_address, parse_address
+from rnic.link.interface import ip_mtu, is_local
+from rnic.link.packets import joined, single_packets
+from rnic.link.udp_socket import (
+    ANCILLARY_BYTES,
+    HAS_SENDMSG,
+    SocketAddress,
+    enable_gro,
+    enable_gso,
+    enable_tclass,
+    granted_receive_bytes,
+    open_group_socket,
+    open_socket,
+    read_ancillary,
+    segment_option,
+    set_hop_limit,
+    set_tclass,
+    socket_address,
+    wait_writable,
+)
+from rnic.spec.drops import DropReason
+from rnic.spec.limits import MAX_PATH_MTU, ROCE_UDP_PORT
+from rnic.trace.counters import Counters
+from rnic.wire.bursts import DONT_FRAGMENT, RxBurst, TxBurst
+from rnic.wire.flow import MAX_IDENTS, Flow
+
+BUFFER_BYTES = 4 << 20
+"""Asked for in each direction; the system may grant less."""
+
+_MAX_DATAGRAM = 65_507
+"""UDP payload bytes of one send, segmented or not."""
+_PACKET_TRUESIZE = 8_456
+"""What one packet of 4112 bytes takes of a Linux receive buffer when it arrives alone, the worst case."""
+_MAX_RECEIVE = 64
+"""Datagrams per ``receive``: a buffer of 64 KiB is kept for each that was ever needed."""
+_MAX_CACHED = 4_096
+_BLOCKED_RETRIES = 3
+_BLOCKED_WAIT_MS = 1
+
+_GSO_ERRNOS = frozenset((errno.EINVAL, errno.EIO, errno.EOPNOTSUPP, errno.ENOPROTOOPT))
+_SEND_DROPS = {
+    errno.EMSGSIZE: "drop_tx_too_long",
+    errno.ECONNREFUSED: "drop_tx_unreachable",
+    errno.EHOSTUNREACH: "drop_tx_unreachable",
+    errno.ENETUNREACH: "drop_tx_unreachable",
+    errno.ENOBUFS: "drop_tx_blocked",
+}
+"""Counters of failed sends, by errno; ``drop_tx_error`` counts the rest."""
+
+
+class _Path:
+    """What the link remembers about a peer, in ``Flow.link``."""
+
+    __slots__ = ("owner", "segments", "to")
+
+    def __init__(self, owner: UdpLink, to: SocketAddress, segments: int) -> None:
+        self.owner = owner
+        self.to = to
+        self.segments = segments
+
+
+class UdpLink:
+    """A NIC's UDP socket on one local address.
+
+    Args:
+        address: local IPv4 or IPv6 address as text; an IPv6 address of link scope needs its ``%interface``.
+        port: UDP port to bind; 0 lets the system choose.
+        gso: let the system segment bursts, where it can.
+        gro: let the system deliver bursts, where it can.
+        tclass: read the traffic class of what arrives, for its ECN bits; costs 0.13 us a call.
+        buffer_bytes: socket buffers to ask for.
+        counters: where drops are counted.
+
+    Raises:
+        LinkError: bad address, an address of another machine, or a port that is taken.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        port: int = ROCE_UDP_PORT,
+        *,
+        gso: bool = True,
+        gro: bool = True,
+        tclass: bool = False,
+        buffer_bytes: int = BUFFER_BYTES,
+        counters: Counters | None = None,
+    ) -> None:
+        if not 0 <= port <= 0xFFFF:
+            raise LinkError(f"UDP port {port} is not a port: give 0 to 65535")
+        self.address = parse_address(address)
+        self.counters = Counters() if counters is None else counters
+        self._ipv4 = len(self.address) == 4
+        self._scope_id = _scope_id(address)
+        self._buffer_bytes = buffer_bytes
+        sock = open_socket(self.address, port, self._scope_id, buffer_bytes)
+        self.port = int(sock.getsockname()[1])
+        self.mtu = ip_mtu(self.address)
+        self.gso = gso and enable_gso(sock)
+        self.gro = gro and enable_gro(sock)
+        self.tclass = tclass and enable_tclass(sock, self._ipv4)
+        self._socket = sock
+        self._closed = False
+        self._vectored = HAS_SENDMSG
+        # The system's defaults are its administrator's: ours are set before the first send.
+        self._sent_tclass = -1
+        self._sent_hop_limit = -1
+        self._paths: dict[tuple[bytes, int], _Path] = {}
+        self._agreed: set[tuple[bytes, int]] = set()
+        self._gso_refused: set[tuple[bytes, int]] = set()
+        self._groups: dict[bytes, _Inbox] = {}
+        self._inboxes = [_Inbox(sock, self.address)]
+        self._buffers: list[tuple[memoryview]] = []
+        self._greed = 1
+
+    @property
+    def window_packets(self) -> int:
+        """Packets of any size that the receive buffer surely holds, a quarter kept in reserve."""
+        return max(1, granted_receive_bytes(self._socket) * 3 // 4 // _PACKET_TRUESIZE)
+
+    @property
+    def window_bytes(self) -> int:
+        """Payload bytes of full-sized packets that the receive buffer surely holds."""
+        return self.window_packets * MAX_PATH_MTU
+
+    def send(self, bursts: Sequence[TxBurst]) -> None:
+        """See :meth:`rnic.link.base.Link.send`. What the system refuses is a counted drop."""
+        if self._closed:
+            where = f"{format_address(self.address)} port {self.port}"
+            raise LinkError(f"UDP link {where} is closed: open a new one")
+        for burst in bursts:
+            flow = burst.flow
+            path = flow.link
+            if not isinstance(path, _Path) or path.owner is not self:
+                path = self._path(flow)
+            if flow.tclass != self._sent_tclass:
+                self._sent_tclass = flow.tclass
+                set_tclass(self._socket, self._ipv4, flow.tclass)
+            if flow.hop_limit != self._sent_hop_limit:
+                self._sent_hop_limit = flow.hop_limit
+                set_hop_limit(self._socket, self._ipv4, flow.hop_limit)
+            if burst.count > path.segments or (burst.count > 1 and burst.length > _MAX_DATAGRAM):
+                self._send_apart(burst, path)
+                continue
+            try:
+                self._transmit(burst, path)
+            except OSError as error:
+                self._send_failed(error, burst, path)
+
+    def _transmit(self, burst: TxBurst, path: _Path) -> None:
+        buffers = burst.buffers
+        if burst.count > 1:
+            self._socket.sendmsg(buffers, segment_option(burst.segment), 0, path.to)
+        elif len(buffers) == 1:
+            self._socket.sendto(buffers[0], path.to)
+        elif self._vectored:
+            self._socket.sendmsg(buffers, (), 0, path.to)
+        else:
+            self._socket.sendto(joined(burst), path.to)
+
+    def _send_apart(self, burst: TxBurst, path: _Path) -> None:
+        for packet in single_packets(burst):
+            try:
+                self._transmit(packet, path)
+            except OSError as error:
+                self._send_failed(error, packet, path)
+
+    def _send_failed(self, error: OSError, burst: TxBurst, path: _Path) -> None:
+        if isinstance(error, BlockingIOError):
+            self._retry(burst, path)
+        elif burst.count > 1 and error.errno in _GSO_ERRNOS:
+            self.counters.bump("gso_refused")
+            self._gso_refused.add((burst.flow.dst, burst.flow.dport))
+            path.segments = 1
+            self._send_apart(burst, path)
+        else:
+            self.counters.bump(_SEND_DROPS.get(error.errno or 0, "drop_tx_error"), burst.count)
+
+    def _retry(self, burst: TxBurst, path: _Path) -> None:
+        for _ in range(_BLOCKED_RETRIES):
+            wait_writable(self._socket, _BLOCKED_WAIT_MS)
+            try:
+                self._transmit(burst, path)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                self._send_failed(error, burst, path)
+            return
+        self.counters.bump("drop_tx_blocked", burst.count)
+
+    def _path(self, flow: Flow) -> _Path:
+        key = flow.dst, flow.dport
+        path = self._paths.get(key)
+        if path is None:
+            if len(self._paths) >= _MAX_CACHED:
+                self._paths.clear()
+            to = socket_address(flow.dst, flow.dport, self._scope_id)
+            path = _Path(self, to, self._segments_towards(key))
+            self._paths[key] = path
+        flow.link = path
+        return path
+
+    def _segments_towards(self, key: tuple[bytes, int]) -> int:
+        if not self.gso or key in self._gso_refused:
+            return 1
+        return MAX_IDENTS if key in self._agreed or is_local(key[0]) else 1
+
+    def receive(self, limit: int) -> list[RxBurst]:
+        """See :meth:`rnic.link.base.Link.receive`.
+
+        Finding the socket empty costs as much as receiving a packet, so a call expects about as much as the
+        last ones found instead of reading on until nothing is left.
+        """
+        out: list[RxBurst] = []
+        quota = min(limit, self._greed, _MAX_RECEIVE)
+        drained = True
+        for inbox in self._inboxes:
+            drained = inbox.receive(self, quota - len(out), out) and drained
+        if len(self._inboxes) > 1:
+            # So that none starves the others.
+            self._inboxes.append(self._inboxes.pop(0))
+        self._greed = max(1, len(out)) if drained else min(_MAX_RECEIVE, quota * 2)
+        return out
+
+    def buffer(self, index: int) -> tuple[memoryview]:
+        """Receive buffer number ``index`` as a scatter list of one; buffers are made as they are needed."""
+        while index >= len(self._buffers):
+            self._buffers.append((memoryview(bytearray(1 << 16)),))
+        return self._buffers[index]
+
+    def fileno(self) -> int | None:
+        """Descriptor of the unicast socket; ``None`` once closed."""
+        return None if self._closed else self._socket.fileno()
+
+    def filenos(self) -> list[int]:
+        """Descriptors of the unicast socket and of each joined group's."""
+        if self._closed:
+            return []
+        return [inbox.socket.fileno() for inbox in self._inboxes]
+
+    def next_deadline_ns(self) -> int | None:
+        """Never: arrivals make the descriptors readable."""
+        return None
+
+    def local_flow(self, remote_addr: bytes, remote_port: int, sport: int = 0) -> Flow:
+        """See :meth:`rnic.link.base.Link.local_flow`; the source port is always the bound one."""
+        return flow_between(self.address, self.port, remote_addr, remote_port)
+
+    def max_segments(self, flow: Flow) -> int:
+        """64 towards addresses of this machine and peers that agreed, else 1."""
+        path = flow.link
+        if not isinstance(path, _Path) or path.owner is not self:
+            path = self._path(flow)
+        return path.segments
+
+    def allow_gso(self, flow: Flow) -> None:
+        """See :meth:`rnic.link.base.Link.allow_gso`; holds for the flow's destination address and port."""
+        key = flow.dst, flow.dport
+        self._agreed.add(key)
+        self._path(flow).segments = self._segments_towards(key)
+
+    def join(self, group: bytes) -> None:
+        """See :meth:`rnic.link.base.Link.join`; each group has a socket of its own."""
+        check_group(group, self.address)
+        if group in self._groups:
+            return
+        sock = open_group_socket(self.address, group, self.port, self._buffer_bytes)
+        if self.tclass:
+            enable_tclass(sock, self._ipv4)
+        self._groups[group] = _Inbox(sock, group)
+        self._inboxes.append(self._groups[group])
+
+    def leave(self, group: bytes) -> None:
+        """See :meth:`rnic.link.base.Link.leave`."""
+        inbox = self._groups.pop(group, None)
+        if inbox is not None:
+            self._inboxes.remove(inbox)
+            inbox.socket.close()
+
+    def close(self) -> None:
+        """Close all sockets."""
+        self._closed = True
+        for inbox in self._inboxes:
+            inbox.socket.close()
+        self._inboxes.clear()
+        self._groups.clear()
+
+
+class _Inbox:
+    """One socket's receiving side: packets sent to ``address``, by sender."""
+
+    __slots__ = ("address", "flows", "socket")
+
+    def __init__(self, sock: socket.socket, address: bytes) -> None:
+        self.socket = sock
+        self.address = address
+        self.flows: dict[tuple[str, int], Flow] = {}
+
+    def receive(self, link: UdpLink, quota: int, out: list[RxBurst]) -> bool:
+        """Append up to ``quota`` bursts; whether the socket was found empty."""
+        ancillary_bytes = ANCILLARY_BYTES if link.gro or link.tclass else 0
+        for _ in range(quota):
+            iov = link.buffer(len(out))
+            tclass = 0
+            try:
+                if ancillary_bytes:
+                    size, ancillary, _, sender = self.socket.recvmsg_into(iov, ancillary_bytes)
+                    segment, tclass = read_ancillary(ancillary, size) if ancillary else (size, 0)
+                else:
+                    size, sender = self.socket.recvfrom_into(iov[0])
+                    segment = size
+            except BlockingIOError:
+                return True
+            except OSError:
+                # Some systems report here that an earlier send found no receiver.
+                link.counters.bump("rx_socket_error")
+                continue
+            if not size:
+                link.counters.bump(DropReason.TOO_SHORT.value)
+                continue
+            flow = self.flows.get(sender)
+            if flow is None:
+                flow = self._flow(link, sender)
+            out.append(RxBurst(flow, iov[0][:size], segment, size, None, DONT_FRAGMENT, tclass))
+        return False
+
+    def _flow(self, link: UdpLink, sender: tuple[str, int]) -> Flow:
+        if len(self.flows) >= _MAX_CACHED:
+            self.flows.clear()
+        family = socket.AF_INET if len(self.address) == 4 else socket.AF_INET6
+        flow = Flow(socket.inet_pton(family, sender[0]), self.address, sender[1], link.port)
+        self.flows[sender] = flow
+        return flow
+
+
+def _scope_id(address: str) -> int:
+    interface = address.partition("%")[2]
+    if not interface:
+        return 0
+    try:
+        return int(interface) if interface.isdigit() else socket.if_nametoindex(interface)
+    except OSError:
+        raise LinkError(f"address {address!r} names no interface: correct the part after %") from None

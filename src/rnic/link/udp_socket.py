@@ -1,0 +1,221 @@
+"""UDP sockets as the link wants them, and what differs between systems."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import select
+import socket
+import struct
+import sys
+
+from rnic.link.base import LinkError, format_address
+from rnic.link.interface import interface_of
+
+# Linux numbers that Python's socket module lacks (linux/udp.h, linux/in.h, linux/in6.h).
+SOL_UDP = 17
+UDP_NO_CHECK6_RX = 102
+UDP_SEGMENT = 103
+UDP_GRO = 104
+_IP_MTU_DISCOVER = 10
+_IPV6_MTU_DISCOVER = 23
+_PMTUDISC_DO = 2
+_IP_MULTICAST_ALL = 49
+
+_LOCAL_SCOPES = (1, 2)
+"""Scope nibbles of IPv6 groups that stay on their interface or link, and so name no interface (RFC 4291, 2.7)."""
+
+_DONT_FRAGMENT = {"darwin": (28, 62), "win32": (14, 14)}
+"""Number of the option that sets DF elsewhere, for IPv4 and IPv6."""
+
+LINUX = sys.platform == "linux"
+HAS_SENDMSG = hasattr(socket.socket, "sendmsg")
+HAS_RECVMSG_INTO = hasattr(socket.socket, "recvmsg_into")
+ANCILLARY_BYTES = 64 if HAS_RECVMSG_INTO else 0
+"""Room for the segment size and the traffic class of a received burst."""
+
+_SEGMENT = struct.Struct("=H")
+_INT = struct.Struct("=i")
+
+_OPEN_ERRORS = {
+    errno.EADDRINUSE: "is taken: give another port (0 lets the system choose one) or another local address",
+    errno.EADDRNOTAVAIL: "cannot be used: the address is not one of this machine",
+    errno.EACCES: "is not permitted: give a port from 1024 on",
+}
+
+SocketAddress = tuple[str, int] | tuple[str, int, int, int]
+Ancillary = list[tuple[int, int, bytes]]
+
+
+def open_socket(address: bytes, port: int, scope_id: int, buffer_bytes: int) -> socket.socket:
+    """A non-blocking unconnected UDP socket that sends with DF.
+
+    Raises:
+        LinkError: the address is not this machine's, the port is taken, or the system refuses.
+    """
+    ipv4 = len(address) == 4
+    sock = _make(ipv4)
+    try:
+        _set_dont_fragment(sock, ipv4)
+        _set_multicast_interface(sock, address)
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            set_option(sock, socket.SOL_SOCKET, option, buffer_bytes)
+        sock.bind(socket_address(address, port, scope_id))
+    except OSError as error:
+        sock.close()
+        remedy = _OPEN_ERRORS.get(error.errno or 0, f"cannot be opened: {error.strerror}")
+        raise LinkError(f"UDP port {port} on {format_address(address)} {remedy}") from None
+    return sock
+
+
+def open_group_socket(address: bytes, group: bytes, port: int, buffer_bytes: int) -> socket.socket:
+    """A non-blocking UDP socket that receives what is sent to a group on the interface of ``address``.
+
+    A socket bound to a unicast address gets no multicast, and one bound to the group gets nothing else.
+    Several NICs of a machine may bind the same group.
+
+    Raises:
+        LinkError: the system refuses.
+    """
+    ipv4 = len(address) == 4
+    index = _interface_index(address)
+    sock = _make(ipv4)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        set_option(sock, socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        sock.bind(socket_address(group, port, index))
+        if ipv4:
+            if LINUX:
+                set_option(sock, socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group + address)
+        else:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group + struct.pack("=I", index))
+    except OSError as error:
+        sock.close()
+        raise LinkError(
+            f"cannot join {format_address(group)} on {format_address(address)}: {error.strerror}; "
+            "give the link an address of an interface that carries multicast"
+        ) from None
+    return sock
+
+
+def socket_address(address: bytes, port: int, scope_id: int) -> SocketAddress:
+    """The address as the socket module takes it; ``scope_id`` counts for IPv6 addresses of link scope."""
+    text = format_address(address)
+    if len(address) == 4:
+        return text, port
+    parsed = ipaddress.IPv6Address(address)
+    local_scope = parsed.is_link_local or (parsed.is_multicast and address[1] & 0xF in _LOCAL_SCOPES)
+    return text, port, 0, scope_id if local_scope else 0
+
+
+def set_option(sock: socket.socket, level: int, option: int, value: int | bytes) -> bool:
+    """Set an option that a system may lack; whether it did."""
+    try:
+        sock.setsockopt(level, option, value)
+    except OSError:
+        return False
+    return True
+
+
+def enable_gso(sock: socket.socket) -> bool:
+    """Whether sends may be segmented by the system."""
+    return LINUX and HAS_SENDMSG and set_option(sock, SOL_UDP, UDP_SEGMENT, 0)
+
+
+def enable_gro(sock: socket.socket) -> bool:
+    """Ask for whole bursts; whether the system gives them."""
+    return LINUX and HAS_RECVMSG_INTO and set_option(sock, SOL_UDP, UDP_GRO, 1)
+
+
+def enable_tclass(sock: socket.socket, ipv4: bool) -> bool:
+    """Ask for the traffic class of what arrives; whether the system tells."""
+    level = socket.IPPROTO_IP if ipv4 else socket.IPPROTO_IPV6
+    option = getattr(socket, "IP_RECVTOS" if ipv4 else "IPV6_RECVTCLASS", None)
+    return HAS_RECVMSG_INTO and option is not None and set_option(sock, level, option, 1)
+
+
+def segment_option(segment: int) -> Ancillary:
+    """What makes the system cut a send into payloads of ``segment`` bytes."""
+    return [(SOL_UDP, UDP_SEGMENT, _SEGMENT.pack(segment))]
+
+
+def read_ancillary(ancillary: Ancillary, size: int) -> tuple[int, int]:
+    """Segment size and traffic class of a received burst of ``size`` bytes; ``(size, 0)`` where not told."""
+    segment = size
+    tclass = 0
+    for level, kind, data in ancillary:
+        if level == SOL_UDP and kind == UDP_GRO:
+            segment = _INT.unpack(data)[0]
+        elif level in (socket.IPPROTO_IP, socket.IPPROTO_IPV6):
+            tclass = data[0] if len(data) == 1 else _INT.unpack(data)[0]
+    return segment, tclass
+
+
+def set_tclass(sock: socket.socket, ipv4: bool, tclass: int) -> None:
+    """Traffic class of what is sent from now on, ECN bits included."""
+    if ipv4:
+        set_option(sock, socket.IPPROTO_IP, socket.IP_TOS, tclass)
+    elif hasattr(socket, "IPV6_TCLASS"):
+        set_option(sock, socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tclass)
+
+
+def set_hop_limit(sock: socket.socket, ipv4: bool, hop_limit: int) -> None:
+    """Time to live or hop limit of what is sent from now on, to groups too."""
+    if ipv4:
+        set_option(sock, socket.IPPROTO_IP, socket.IP_TTL, hop_limit)
+        set_option(sock, socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, hop_limit)
+    else:
+        set_option(sock, socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, hop_limit)
+        set_option(sock, socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, hop_limit)
+
+
+def granted_receive_bytes(sock: socket.socket) -> int:
+    """The receive buffer that the system granted, as Linux reports it: twice what was asked for, in truesize."""
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+
+
+def wait_writable(sock: socket.socket, timeout_ms: int) -> None:
+    """Wait until the send buffer takes more, or for ``timeout_ms``."""
+    if hasattr(select, "poll"):
+        poller = select.poll()
+        poller.register(sock, select.POLLOUT)
+        poller.poll(timeout_ms)
+    else:
+        select.select([], [sock], [], timeout_ms / 1_000)
+
+
+def _make(ipv4: bool) -> socket.socket:
+    try:
+        sock = socket.socket(socket.AF_INET if ipv4 else socket.AF_INET6, socket.SOCK_DGRAM)
+    except OSError as error:
+        version = "IPv4" if ipv4 else "IPv6"
+        raise LinkError(f"this system opens no {version} socket: {error.strerror}; use the other") from None
+    sock.setblocking(False)
+    if not ipv4:
+        set_option(sock, socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if LINUX:
+            # Hardware and rxe send RoCEv2 over IPv6 with UDP checksum 0.
+            set_option(sock, SOL_UDP, UDP_NO_CHECK6_RX, 1)
+    return sock
+
+
+def _set_dont_fragment(sock: socket.socket, ipv4: bool) -> None:
+    level = socket.IPPROTO_IP if ipv4 else socket.IPPROTO_IPV6
+    if LINUX:
+        sock.setsockopt(level, _IP_MTU_DISCOVER if ipv4 else _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
+    elif sys.platform in _DONT_FRAGMENT:
+        set_option(sock, level, _DONT_FRAGMENT[sys.platform][0 if ipv4 else 1], 1)
+
+
+def _set_multicast_interface(sock: socket.socket, address: bytes) -> None:
+    if len(address) == 4:
+        set_option(sock, socket.IPPROTO_IP, socket.IP_MULTICAST_IF, address)
+    else:
+        set_option(sock, socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, _interface_index(address))
+
+
+def _interface_index(address: bytes) -> int:
+    """Index of the interface that holds an address; 0, the system's choice, where unknown."""
+    name = interface_of(address)
+    return socket.if_nametoindex(name) if name is not None else 0

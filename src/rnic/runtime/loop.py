@@ -1,0 +1,235 @@
+"""The loop around one NIC and its link, driven by whoever calls it and, for passive sides, by a thread.
+
+An application that polls drives its NIC itself: ``progress`` does one bounded round and returns. The thread is
+for the time when nobody polls (a peer reads this process's memory, a wait for an event): it blocks in
+``select`` until a packet or a deadline comes, and keeps away while the application polls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from weakref import WeakSet
+
+from rnic.device.nic import Nic
+from rnic.link.base import Link
+from rnic.wire.bursts import RxBurst
+
+PARK_NS = 2_000_000
+"""How long after its last poll an application still counts as polling."""
+_RECEIVE_LIMIT = 16
+_REPLIES_AT_LEAST_EVERY = 4
+_THREAD_ROUNDS = 256
+_IDLE_BEFORE_YIELD = 32
+_yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+_live: WeakSet[Runtime] = WeakSet()
+
+
+class Runtime:
+    """Owns a NIC and its link under one lock.
+
+    Args:
+        nic: the device.
+        link: what carries its packets; closed with the runtime.
+        clock: returns nanoseconds; only differences matter.
+    """
+
+    def __init__(self, nic: Nic, link: Link, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self.nic = nic
+        self.link = link
+        self.clock = clock
+        self.lock = threading.RLock()
+        """Held around every use of the NIC: commands, progress, timers."""
+        self.handlers: dict[int, Callable[[], None]] = {}
+        """What to call when an interrupt vector fires; runs under the lock and must not wait."""
+        self.closed = False
+        self.users = 0
+        """Contexts that are open on this NIC; the last one to close closes the runtime."""
+        self._rounds_without_replies = 0
+        self._last_poll = 0
+        self._idle_rounds = 0
+        self._thread: threading.Thread | None = None
+        self._stop = False
+        self._sleep_until: int | None = None
+        self._wake_read, self._wake_write = -1, -1
+        nic.attach(link)
+        _live.add(self)
+
+    # ------------------------------------------------------------------------------- inline driving
+
+    def progress(self) -> bool:
+        """One round: receive, or else send what is due. True if something happened.
+
+        What arrives is shown to the caller before replies to it are sent, since the caller may be waiting for
+        just that; replies go out with the next round, and after a few rounds in any case.
+        """
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            now = self._last_poll = self.clock()
+            did = self._round(now)
+        finally:
+            self.lock.release()
+        if did:
+            self._idle_rounds = 0
+        else:
+            # Two parties that spin on one core would each use up their time slice before the other runs.
+            self._idle_rounds += 1
+            if self._idle_rounds > _IDLE_BEFORE_YIELD:
+                _yield_core()
+        return did
+
+    def _round(self, now: int) -> bool:
+        nic = self.nic
+        link = self.link
+        did = False
+        if self._rounds_without_replies >= _REPLIES_AT_LEAST_EVERY:
+            did = self._transmit(now)
+        bursts: list[RxBurst] = link.receive(_RECEIVE_LIMIT)
+        if bursts:
+            for burst in bursts:
+                nic.receive(burst, now)
+            self._rounds_without_replies += 1
+            did = True
+        elif nic.has_work():
+            did = self._transmit(now)
+        deadline = nic.next_deadline_ns()
+        if deadline is not None and deadline <= now:
+            nic.handle_timers(now)
+            self._transmit(now)
+            did = True
+        if nic.resources.interrupts:
+            self._interrupts()
+        return did
+
+    def _transmit(self, now: int) -> bool:
+        """Send everything that may be sent now, up to the NIC's budget."""
+        self._rounds_without_replies = 0
+        out = self.nic.produce(now)
+        if out:
+            self.link.send(out)
+        for group, join in self.nic.take_group_changes():
+            if join:
+                self.link.join(group)
+            else:
+                self.link.leave(group)
+        return bool(out)
+
+    def kick(self) -> None:
+        """After a doorbell: send at once what the NIC has to send."""
+        with self.lock:
+            if self.closed:
+                return
+            self._transmit(self.clock())
+            if self.nic.resources.interrupts:
+                self._interrupts()
+            if self._sleep_until is not None:
+                deadline = self.nic.next_deadline_ns()
+                if self.nic.has_work() or (deadline is not None and deadline < self._sleep_until):
+                    self._wake()
+
+    def _interrupts(self) -> None:
+        while (vector := self.nic.next_event()) is not None:
+            handler = self.handlers.get(vector)
+            if handler is not None:
+                handler()
+
+    # ---------------------------------------------------------------------------------- the thread
+
+    def start(self) -> None:
+        """Start the background thread; a second call does nothing."""
+        with self.lock:
+            if self._thread is not None or self.closed:
+                return
+            self._wake_read, self._wake_write = os.pipe()
+            os.set_blocking(self._wake_read, False)
+            os.set_blocking(self._wake_write, False)
+            self._stop = False
+            self._thread = threading.Thread(target=self._run, name=f"rnic {self.nic.config.name}", daemon=True)
+            self._thread.start()
+
+    @property
+    def threaded(self) -> bool:
+        """Whether the background thread runs."""
+        return self._thread is not None
+
+    def rest(self) -> None:
+        """The application stops polling: the thread takes over at once."""
+        with self.lock:
+            self._last_poll = 0
+            if self._thread is not None:
+                self._wake()
+
+    def _wake(self) -> None:
+        # a full pipe is a wake-up that has not been read yet
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"\0")
+
+    def _run(self) -> None:
+        while True:
+            with self.lock:
+                if self._stop:
+                    return
+                now = self.clock()
+                if now - self._last_poll < PARK_NS:
+                    timeout = PARK_NS / 1e9
+                    sockets: list[int] = []
+                else:
+                    for _ in range(_THREAD_ROUNDS):
+                        if not self._round(self.clock()):
+                            break
+                    timeout, sockets = self._sleep()
+            select.select([self._wake_read, *sockets], [], [], timeout)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_read, 4096)
+            self._sleep_until = None
+
+    def _sleep(self) -> tuple[float | None, list[int]]:
+        """How long to sleep, and on what, once nothing is left to do."""
+        sockets = self.link.filenos()
+        if self.nic.has_work():
+            return 0.0, sockets
+        deadlines = [self.nic.next_deadline_ns(), self.link.next_deadline_ns()]
+        known = [deadline for deadline in deadlines if deadline is not None]
+        if not known:
+            self._sleep_until = 1 << 63
+            # links in memory have nothing to select on
+            return (None if sockets else 0.001), sockets
+        self._sleep_until = min(known)
+        wait = max(0, self._sleep_until - self.clock()) / 1e9
+        return (wait if sockets else min(wait, 0.001)), sockets
+
+    def close(self) -> None:
+        """Stop the thread and close the link; a second call does nothing."""
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+            self._stop = True
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                self._wake()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=5)
+        if self._wake_read >= 0:
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            self._wake_read = self._wake_write = -1
+        self.link.close()
+
+
+def _after_fork() -> None:
+    """A child has no thread and must not use its parent's sockets: its runtimes are closed."""
+    for runtime in list(_live):
+        runtime.lock = threading.RLock()
+        runtime.closed = True
+        runtime._thread = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

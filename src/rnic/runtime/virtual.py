@@ -1,0 +1,87 @@
+"""Virtual time: any number of runtimes, driven deterministically."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rnic.runtime.loop import Runtime
+
+
+class VirtualClock:
+    """A clock that moves only when it is told to. Call it for the time in nanoseconds."""
+
+    def __init__(self, start_ns: int = 0) -> None:
+        self.now_ns = start_ns
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def advance(self, delta_ns: int) -> None:
+        """Move on by ``delta_ns``, at least 0."""
+        if delta_ns < 0:
+            raise ValueError(f"delta_ns={delta_ns} would turn time back; give 0 or more")
+        self.now_ns += delta_ns
+
+
+class SimLoop:
+    """Drives runtimes in the order in which they were added, so that every run with one seed is the same.
+
+    Args:
+        clock: virtual time; the runtimes and their faulty links read the same one.
+        round_ns: what one round of all NICs costs in virtual time.
+    """
+
+    def __init__(self, clock: VirtualClock | None = None, round_ns: int = 1_000) -> None:
+        self.clock = clock or VirtualClock()
+        self.round_ns = round_ns
+        self.runtimes: list[Runtime] = []
+
+    def add(self, runtime: Runtime) -> None:
+        """Add a NIC with its link, made with this loop's clock."""
+        self.runtimes.append(runtime)
+
+    def step(self) -> bool:
+        """One round of every NIC; true if anything moved. Time moves on by one round where it did."""
+        moved = False
+        for runtime in self.runtimes:
+            if runtime.progress():
+                moved = True
+        if moved:
+            self.clock.advance(self.round_ns)
+        return moved
+
+    def next_deadline_ns(self) -> int | None:
+        """When something happens next by itself, or ``None``."""
+        times = [
+            time
+            for runtime in self.runtimes
+            for time in (runtime.nic.next_deadline_ns(), runtime.link.next_deadline_ns())
+            if time is not None
+        ]
+        return min(times, default=None)
+
+    def run(self, until: Callable[[], bool] | None = None, limit_ns: int = 60_000_000_000) -> bool:
+        """Run until ``until()`` is true, or nothing is left to happen.
+
+        Args:
+            until: checked after every round; without it, runs until all is quiet.
+            limit_ns: virtual nanoseconds after which to give up.
+
+        Returns:
+            Whether ``until`` came true (always true without one that all is quiet).
+
+        Raises:
+            TimeoutError: the limit was reached.
+        """
+        end = self.clock.now_ns + limit_ns
+        while True:
+            if until is not None and until():
+                return True
+            if self.step():
+                continue
+            deadline = self.next_deadline_ns()
+            if deadline is None:
+                return until is None
+            if deadline > end:
+                raise TimeoutError(f"nothing came of it in {limit_ns / 1e9:g} s of virtual time; raise limit_ns")
+            self.clock.now_ns = max(self.clock.now_ns, deadline)

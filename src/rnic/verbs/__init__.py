@@ -1,0 +1,59 @@
+"""The verbs API: pyverbs' objects, attributes and ``IBV_*`` numbers on rnic's devices.
+
+Everything here talks to a NIC as a driver does: rings in registered memory, doorbells, commands and interrupts.
+"""
+
+from rnic.verbs.attrs import (
+    GID,
+    SGE,
+    WC,
+    AHAttr,
+    BindInfo,
+    DeviceAttr,
+    GlobalRoute,
+    PortAttr,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    RecvWR,
+    SendWR,
+    SrqAttr,
+    SrqInitAttr,
+)
+from rnic.verbs.context import AsyncEvent, CompChannel, Context, Device, get_device_list, runtime_on
+from rnic.verbs.cq import CQ
+from rnic.verbs.memory import AH, MR, MW, PD, next_key
+from rnic.verbs.qp import QP
+from rnic.verbs.srq import SRQ
+
+__all__ = [
+    "AH",
+    "CQ",
+    "GID",
+    "MR",
+    "MW",
+    "PD",
+    "QP",
+    "SGE",
+    "SRQ",
+    "WC",
+    "AHAttr",
+    "AsyncEvent",
+    "BindInfo",
+    "CompChannel",
+    "Context",
+    "Device",
+    "DeviceAttr",
+    "GlobalRoute",
+    "PortAttr",
+    "QPAttr",
+    "QPCap",
+    "QPInitAttr",
+    "RecvWR",
+    "SendWR",
+    "SrqAttr",
+    "SrqInitAttr",
+    "get_device_list",
+    "next_key",
+    "runtime_on",
+]

@@ -1,0 +1,398 @@
+"""Attribute and work-request objects, with pyverbs' names. Plain data: nothing here talks to a NIC."""
+
+from __future__ import annotations
+
+import ipaddress
+from errno import EINVAL
+
+from rnic.spec.errors import VerbsError
+from rnic.verbs import enums as e
+
+
+class _Attrs:
+    """Base of attribute objects: shows its attributes, one a line."""
+
+    def __str__(self) -> str:
+        rows = [(name, value) for name, value in vars(self).items() if not name.startswith("_")]
+        return "\n".join(f"{name:<22}: {value}" for name, value in rows)
+
+    def __repr__(self) -> str:
+        inner = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
+        return f"{type(self).__name__}({inner})"
+
+
+class GID:
+    """A global identifier: 16 bytes, an IPv6 address or ``::ffff:a.b.c.d``.
+
+    Args:
+        value: text of an IPv6 or IPv4 address, or 4 or 16 bytes.
+    """
+
+    __slots__ = ("raw",)
+
+    def __init__(self, value: str | bytes | GID = bytes(16)) -> None:
+        if isinstance(value, GID):
+            self.raw: bytes = value.raw
+            return
+        if isinstance(value, str):
+            try:
+                value = ipaddress.ip_address(value).packed
+            except ValueError:
+                raise VerbsError(EINVAL, f"gid={value!r} is no IPv4 or IPv6 address") from None
+        if len(value) == 4:
+            value = bytes(10) + b"\xff\xff" + value
+        if len(value) != 16:
+            raise VerbsError(EINVAL, f"gid has {len(value)} bytes: give 4 or 16")
+        self.raw = value
+
+    @property
+    def gid(self) -> str:
+        """Text form, eight groups of four digits."""
+        return ":".join(self.raw[i : i + 2].hex() for i in range(0, 16, 2))
+
+    @property
+    def address(self) -> bytes:
+        """The IP address behind it: 4 bytes where it is IPv4-mapped, else 16."""
+        return self.raw[12:] if self.raw[:12] == bytes(10) + b"\xff\xff" else self.raw
+
+    def __str__(self) -> str:
+        return self.gid
+
+    def __repr__(self) -> str:
+        return f"GID('{ipaddress.ip_address(self.address)}')"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GID) and other.raw == self.raw
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
+
+
+class GlobalRoute(_Attrs):
+    """The global part of an address vector."""
+
+    def __init__(
+        self,
+        dgid: GID | str | bytes = bytes(16),
+        sgid_index: int = 0,
+        flow_label: int = 0,
+        hop_limit: int = 64,
+        traffic_class: int = 0,
+    ) -> None:
+        self.dgid = GID(dgid)
+        self.sgid_index = sgid_index
+        self.flow_label = flow_label
+        self.hop_limit = hop_limit
+        self.traffic_class = traffic_class
+
+
+class AHAttr(_Attrs):
+    """An address vector. ``udp_dport`` is ours: the peer's UDP port where it is not 4791."""
+
+    def __init__(
+        self,
+        gr: GlobalRoute | None = None,
+        port_num: int = 1,
+        is_global: int = 1,
+        sl: int = 0,
+        dlid: int = 0,
+        src_path_bits: int = 0,
+        static_rate: int = 0,
+        udp_dport: int = 0,
+    ) -> None:
+        self.gr = gr if gr is not None else GlobalRoute()
+        self.port_num = port_num
+        self.is_global = is_global
+        self.sl = sl
+        self.dlid = dlid
+        self.src_path_bits = src_path_bits
+        self.static_rate = static_rate
+        self.udp_dport = udp_dport
+
+
+class QPCap(_Attrs):
+    """Capacities of a queue pair."""
+
+    def __init__(
+        self,
+        max_send_wr: int = 1,
+        max_recv_wr: int = 10,
+        max_send_sge: int = 1,
+        max_recv_sge: int = 1,
+        max_inline_data: int = 0,
+    ) -> None:
+        self.max_send_wr = max_send_wr
+        self.max_recv_wr = max_recv_wr
+        self.max_send_sge = max_send_sge
+        self.max_recv_sge = max_recv_sge
+        self.max_inline_data = max_inline_data
+
+
+class QPInitAttr(_Attrs):
+    """What a queue pair is made with."""
+
+    def __init__(
+        self,
+        qp_type: int = e.IBV_QPT_RC,
+        qp_context: object = None,
+        cap: QPCap | None = None,
+        scq: object = None,
+        rcq: object = None,
+        srq: object = None,
+        sq_sig_all: int = 0,
+    ) -> None:
+        self.qp_type = qp_type
+        self.qp_context = qp_context
+        self.cap = cap if cap is not None else QPCap()
+        self.scq = scq
+        self.rcq = rcq
+        self.srq = srq
+        self.sq_sig_all = sq_sig_all
+
+
+class QPAttr(_Attrs):
+    """Attributes of a queue pair for modify and query."""
+
+    def __init__(
+        self,
+        qp_state: int = e.IBV_QPS_INIT,
+        cur_qp_state: int = e.IBV_QPS_RESET,
+        port_num: int = 1,
+        path_mtu: int = e.IBV_MTU_1024,
+    ) -> None:
+        self.qp_state = qp_state
+        self.cur_qp_state = cur_qp_state
+        self.path_mtu = path_mtu
+        self.path_mig_state = 0
+        self.qkey = 0
+        self.rq_psn = 0
+        self.sq_psn = 0
+        self.dest_qp_num = 0
+        self.qp_access_flags = 0
+        self.cap = QPCap(0, 0, 0, 0, 0)
+        self.ah_attr = AHAttr()
+        self.pkey_index = 0
+        self.en_sqd_async_notify = 0
+        self.sq_draining = 0
+        self.max_rd_atomic = 1
+        self.max_dest_rd_atomic = 1
+        self.min_rnr_timer = 12
+        self.port_num = port_num
+        self.timeout = 14
+        self.retry_cnt = 7
+        self.rnr_retry = 7
+        self.gso = False
+        """Ours: the peer agreed to segmentation offload (``design.md``, UDP link)."""
+        self.probe = True
+        """Ours: use the tail-loss probe."""
+        self.credits = False
+        """Ours: send end-to-end credits."""
+
+
+class SrqAttr(_Attrs):
+    """Attributes of a shared receive queue."""
+
+    def __init__(self, max_wr: int = 100, max_sge: int = 1, srq_limit: int = 0) -> None:
+        self.max_wr = max_wr
+        self.max_sge = max_sge
+        self.srq_limit = srq_limit
+
+
+class SrqInitAttr(_Attrs):
+    """What a shared receive queue is made with."""
+
+    def __init__(self, attr: SrqAttr | None = None, srq_context: object = None) -> None:
+        self.attr = attr if attr is not None else SrqAttr()
+        self.srq_context = srq_context
+
+
+class SGE(_Attrs):
+    """A scatter/gather entry: address, length in bytes, local key."""
+
+    __slots__ = ("addr", "length", "lkey")
+
+    def __init__(self, addr: int, length: int, lkey: int) -> None:
+        self.addr = addr
+        self.length = length
+        self.lkey = lkey
+
+    def __str__(self) -> str:
+        return f"addr {self.addr:#x}, length {self.length}, lkey {self.lkey:#x}"
+
+    def __repr__(self) -> str:
+        return f"SGE({self.addr:#x}, {self.length}, {self.lkey:#x})"
+
+
+class RecvWR(_Attrs):
+    """A receive work request; ``next_wr`` chains more."""
+
+    def __init__(self, wr_id: int = 0, num_sge: int = 0, sg: list[SGE] | None = None, next_wr: RecvWR | None = None) -> None:
+        self.wr_id = wr_id
+        self.sg = sg if sg is not None else []
+        self.next = next_wr
+
+
+class SendWR(_Attrs):
+    """A send work request; ``next_wr`` chains more. ``num_sge`` is accepted for pyverbs' sake and not needed."""
+
+    def __init__(
+        self,
+        wr_id: int = 0,
+        opcode: int = e.IBV_WR_SEND,
+        num_sge: int = 0,
+        imm_data: int = 0,
+        send_flags: int = e.IBV_SEND_SIGNALED,
+        sg: list[SGE] | None = None,
+        next_wr: SendWR | None = None,
+    ) -> None:
+        self.wr_id = wr_id
+        self.opcode = opcode
+        self.imm_data = imm_data
+        self.invalidate_rkey = 0
+        self.send_flags = send_flags
+        self.sg = sg if sg is not None else []
+        self.next = next_wr
+        self.remote_addr = 0
+        self.rkey = 0
+        self.compare_add = 0
+        self.swap = 0
+        self.ah: object = None
+        self.rqpn = 0
+        self.rqkey = 0
+        self.bind_info: BindInfo | None = None
+
+    def set_wr_rdma(self, rkey: int, addr: int) -> None:
+        """Remote key and address of a WRITE or READ."""
+        self.rkey = rkey
+        self.remote_addr = addr
+
+    def set_wr_atomic(self, rkey: int, addr: int, compare_add: int, swap: int = 0) -> None:
+        """Remote key and address of an atomic; what to add, or to compare with and swap in."""
+        self.rkey = rkey
+        self.remote_addr = addr
+        self.compare_add = compare_add
+        self.swap = swap
+
+    def set_wr_ud(self, ah: object, rqpn: int, rqkey: int) -> None:
+        """Address handle, queue pair number and Q_Key of a datagram."""
+        self.ah = ah
+        self.rqpn = rqpn
+        self.rqkey = rqkey
+
+    def set_bind_wr(self, mw: object, rkey: int, bind_info: BindInfo) -> None:
+        """Window, its new key and what to bind it to (type 2)."""
+        bind_info.mw = mw
+        self.rkey = rkey
+        self.bind_info = bind_info
+
+
+class BindInfo(_Attrs):
+    """What a memory window is bound to."""
+
+    def __init__(self, mr: object, addr: int, length: int, mw_access_flags: int) -> None:
+        self.mr = mr
+        self.addr = addr
+        self.length = length
+        self.mw_access_flags = mw_access_flags
+        self.mw: object = None
+
+
+class WC:
+    """A work completion."""
+
+    __slots__ = (
+        "byte_len",
+        "imm_data",
+        "opcode",
+        "pkey_index",
+        "qp_num",
+        "src_qp",
+        "status",
+        "vendor_err",
+        "wc_flags",
+        "wr_id",
+    )
+
+    def __init__(
+        self,
+        wr_id: int = 0,
+        status: int = 0,
+        opcode: int = 0,
+        vendor_err: int = 0,
+        byte_len: int = 0,
+        qp_num: int = 0,
+        src_qp: int = 0,
+        imm_data: int = 0,
+        wc_flags: int = 0,
+    ) -> None:
+        self.wr_id = wr_id
+        self.status = status
+        self.opcode = opcode
+        self.vendor_err = vendor_err
+        self.byte_len = byte_len
+        self.qp_num = qp_num
+        self.src_qp = src_qp
+        self.imm_data = imm_data
+        """Immediate data in host byte order, or the key that was invalidated (``IBV_WC_WITH_INV``)."""
+        self.wc_flags = wc_flags
+        self.pkey_index = 0
+
+    @property
+    def status_name(self) -> str:
+        """Such as ``SUCCESS`` or ``RETRY_EXC_ERR``."""
+        return e.WC_STATUS_NAMES.get(self.status, str(self.status))
+
+    def __repr__(self) -> str:
+        opcode = e.WC_OPCODE_NAMES.get(self.opcode, str(self.opcode))
+        return f"<WC wr_id={self.wr_id} {self.status_name} {opcode} {self.byte_len} bytes qp {self.qp_num}>"
+
+
+class DeviceAttr(_Attrs):
+    """What a device can do."""
+
+    def __init__(self) -> None:
+        self.fw_ver = ""
+        self.node_guid = ""
+        self.sys_image_guid = ""
+        self.vendor_id = 0
+        self.vendor_part_id = 0
+        self.hw_ver = 0
+        self.max_mr_size = 0
+        self.max_qp = 0
+        self.max_qp_wr = 0
+        self.device_cap_flags = 0
+        self.max_sge = 0
+        self.max_cq = 0
+        self.max_cqe = 0
+        self.max_mr = 0
+        self.max_pd = 0
+        self.max_qp_rd_atom = 0
+        self.max_qp_init_rd_atom = 0
+        self.atomic_caps = 0
+        self.max_mw = 0
+        self.max_mcast_grp = 0
+        self.max_mcast_qp_attach = 0
+        self.max_ah = 0
+        self.max_srq = 0
+        self.max_srq_wr = 0
+        self.max_srq_sge = 0
+        self.max_pkeys = 0
+        self.local_ca_ack_delay = 0
+        self.phys_port_cnt = 0
+
+
+class PortAttr(_Attrs):
+    """The state of a port."""
+
+    def __init__(self) -> None:
+        self.state = 0
+        self.max_mtu = 0
+        self.active_mtu = 0
+        self.gid_tbl_len = 0
+        self.max_msg_sz = 0
+        self.pkey_tbl_len = 0
+        self.lid = 0
+        self.sm_lid = 0
+        self.link_layer = e.IBV_LINK_LAYER_ETHERNET
+        self.phys_state = 5
+        self.udp_port = 0

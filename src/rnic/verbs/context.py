@@ -1,0 +1,485 @@
+"""Devices and opened contexts: commands, event queues, completion channels, asynchronous events."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import select
+import threading
+from collections import deque
+from errno import EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, WeakValueDictionary
+
+from rnic.context.eqc import EQC
+from rnic.device.config import NicConfig
+from rnic.device.mailboxes import ADAPTER, DEV_LIM
+from rnic.device.nic import Nic
+from rnic.link.base import Link, LinkError, active_mtu_bytes, format_address, parse_address
+from rnic.link.interface import local_addresses
+from rnic.link.udp import UdpLink
+from rnic.mem.space import AddressSpace
+from rnic.rings.queue_block import CQ_HEAD
+from rnic.rings.ring import PhaseConsumer
+from rnic.runtime.loop import Runtime
+from rnic.spec import commands as cmd
+from rnic.spec import events
+from rnic.spec.errors import VerbsError
+from rnic.spec.limits import ROCE_UDP_PORT
+from rnic.trace.counters import Counters
+from rnic.verbs import enums as e
+from rnic.verbs.attrs import GID, DeviceAttr, PortAttr
+
+if TYPE_CHECKING:
+    from rnic.verbs.cq import CQ
+    from rnic.verbs.qp import QP
+    from rnic.verbs.srq import SRQ
+
+EQ_LOG_ENTRIES = 12
+_EQE_BYTES = 32
+
+_ERRNO_OF_STATUS = {
+    cmd.ST_BAD_OP: EOPNOTSUPP,
+    cmd.ST_BAD_SYS_STATE: ENODEV,
+    cmd.ST_RESOURCE_BUSY: EBUSY,
+    cmd.ST_EXCEED_LIM: ENOMEM,
+    cmd.ST_INTERNAL_ERR: EIO,
+}
+_ASYNC_EVENTS = {
+    events.COMM_EST: e.IBV_EVENT_COMM_EST,
+    events.SQ_DRAINED: e.IBV_EVENT_SQ_DRAINED,
+    events.CQ_ERROR: e.IBV_EVENT_CQ_ERR,
+    events.WQ_CATAS_ERROR: e.IBV_EVENT_QP_FATAL,
+    events.LOCAL_CATAS_ERROR: e.IBV_EVENT_DEVICE_FATAL,
+    events.WQ_INVAL_REQ_ERROR: e.IBV_EVENT_QP_REQ_ERR,
+    events.WQ_ACCESS_ERROR: e.IBV_EVENT_QP_ACCESS_ERR,
+    events.SRQ_CATAS_ERROR: e.IBV_EVENT_SRQ_ERR,
+    events.SRQ_LAST_WQE: e.IBV_EVENT_QP_LAST_WQE_REACHED,
+    events.SRQ_LIMIT: e.IBV_EVENT_SRQ_LIMIT_REACHED,
+}
+
+_shared: WeakValueDictionary[tuple[bytes, int], Runtime] = WeakValueDictionary()
+"""Running NICs of this process by address and port, so that contexts of one device share one NIC."""
+_shared_lock = threading.Lock()
+
+
+class Device:
+    """A device that can be opened: a local address."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+
+    @property
+    def guid(self) -> int:
+        """Node GUID, as the NIC makes it from its address."""
+        return NicConfig(parse_address(self.address)).guid
+
+    def __repr__(self) -> str:
+        return f"<Device {self.name} {self.address}>"
+
+
+def get_device_list() -> list[Device]:
+    """One device for each usable local address: ``rnic0`` is 127.0.0.1."""
+    return [Device(f"rnic{index}", address) for index, address in enumerate(local_addresses())]
+
+
+class AsyncEvent:
+    """An asynchronous event. ``element`` is the QP, CQ or SRQ that it is about, ``None`` for a device's."""
+
+    __slots__ = ("element", "event_type")
+
+    def __init__(self, event_type: int, element: QP | CQ | SRQ | None) -> None:
+        self.event_type = event_type
+        self.element = element
+
+    def ack(self) -> None:
+        """Nothing to do: events are counted by nobody here. For pyverbs' sake."""
+
+    def __repr__(self) -> str:
+        return f"<AsyncEvent {e.EVENT_NAMES.get(self.event_type, self.event_type)} {self.element!r}>"
+
+
+class EventPipe:
+    """A queue with a real descriptor that polls readable while something is in it."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        os.set_blocking(self._read, False)
+        self._queue: deque[Any] = deque()
+
+    def fileno(self) -> int:
+        """Descriptor for select, poll and event loops."""
+        return self._read
+
+    def put(self, item: object) -> None:
+        """Add an item; never waits."""
+        self._queue.append(item)
+        try:
+            os.write(self._write, b"\0")
+        except OSError:  # full or closed: it is readable already, or nobody reads any more
+            return
+
+    def get(self) -> Any | None:
+        """The oldest item, or ``None``."""
+        try:
+            os.read(self._read, 1)
+        except BlockingIOError:
+            return None
+        return self._queue.popleft() if self._queue else None
+
+    def close(self) -> None:
+        """Close the descriptor; a second call does nothing."""
+        if self._read >= 0:
+            os.close(self._read)
+            os.close(self._write)
+            self._read = self._write = -1
+
+
+def _make_runtime(address: str, port: int | None) -> Runtime:
+    packed = parse_address(address)
+    wanted = ROCE_UDP_PORT if port is None else port
+    with _shared_lock:
+        runtime = _shared.get((packed, wanted))
+        if wanted and runtime is not None and not runtime.closed:
+            return runtime
+        counters = Counters()
+        link = UdpLink(address, wanted, counters=counters)
+        runtime = runtime_on(link, counters)
+        _shared[packed, link.port] = runtime
+        return runtime
+
+
+def runtime_on(link: Link, counters: Counters | None = None, seed: int | None = None, **settings: Any) -> Runtime:
+    """A NIC on a link, with its loop.
+
+    Args:
+        link: what carries its packets.
+        counters: where everything is counted.
+        seed: makes keys repeat from run to run; by default they cannot be guessed.
+        settings: fields of :class:`~rnic.device.config.NicConfig` beside address, port, MTU and windows;
+            ``clock`` goes to the loop.
+    """
+    clock = settings.pop("clock", None)
+    chosen: dict[str, Any] = {
+        "mtu": active_mtu_bytes(link.mtu),
+        "window_packets": max(8, min(256, link.window_packets // 2)),
+        "window_bytes": max(65536, link.window_bytes // 2),
+    }
+    config = NicConfig(link.address, link.port, **(chosen | settings))
+    rng = random.Random(secrets.randbits(256) if seed is None else seed)
+    nic = Nic(config, rng=rng, counters=counters)
+    return Runtime(nic, link) if clock is None else Runtime(nic, link, clock)
+
+
+class Context:
+    """An opened device.
+
+    Args:
+        name: name of a device of :func:`get_device_list`.
+        addr: or a local IP address, such as ``"127.0.0.1"``.
+        port: UDP port of the NIC; 4791 by default, 0 for any free one.
+        link: or a link of your own (loopback, faults, recording) on which a private NIC is made.
+        runtime: or a NIC that runs already.
+
+    Raises:
+        VerbsError: ENODEV for an unknown name.
+        LinkError: the address is not local, or the port is taken.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        addr: str | None = None,
+        port: int | None = None,
+        link: Link | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        if runtime is None and link is not None:
+            runtime = runtime_on(link)
+        if runtime is None:
+            if addr is None:
+                addr = _address_of(name)
+            if port is not None and not 0 <= port <= 0xFFFF:
+                raise VerbsError(EINVAL, f"port={port} is no UDP port: give 0 to 65535")
+            runtime = _make_runtime(addr, port)
+        self.runtime = runtime
+        self.nic = runtime.nic
+        self.space = AddressSpace()
+        self.closed = False
+        self._children: WeakSet[Any] = WeakSet()
+        self._qps: dict[int, QP] = {}
+        self._cqs: dict[int, CQ] = {}
+        self._srqs: dict[int, SRQ] = {}
+        self._async = EventPipe()
+        with runtime.lock:
+            self.uar = self.nic.map_uar(self.space)
+            self._open_event_queue()
+            runtime.users += 1
+        self.limits = DEV_LIM.unpack(self.command(cmd.QUERY_DEV_LIM)[1])
+        self.name = name or self.nic.config.name
+
+    # ------------------------------------------------------------------------------------ commands
+
+    def command(self, op: int, in_modifier: int = 0, op_modifier: int = 0, inbox: bytes = b"") -> tuple[int, bytes]:
+        """Run a device command; its output parameter and mailbox.
+
+        Raises:
+            VerbsError: with the errno that the status stands for.
+        """
+        with self.runtime.lock:
+            result = self.nic.command(self.uar, op, in_modifier, op_modifier, inbox)
+        if result.status != cmd.ST_OK:
+            name = cmd.COMMAND_NAMES.get(op, hex(op))
+            status = cmd.STATUS_NAMES.get(result.status, hex(result.status))
+            raise VerbsError(_ERRNO_OF_STATUS.get(result.status, EINVAL), f"device command {name} answered {status}")
+        return result.out_param, result.outbox
+
+    def allocate(self, kind: int) -> int:
+        """A number of a ``RES_*`` kind."""
+        return self.command(cmd.ALLOC_RES, kind)[0]
+
+    def free(self, kind: int, number: int) -> None:
+        """Give a number back."""
+        self.command(cmd.FREE_RES, number, kind)
+
+    # -------------------------------------------------------------------------------------- events
+
+    def _open_event_queue(self) -> None:
+        self._eq_ring = bytearray(_EQE_BYTES << EQ_LOG_ENTRIES)
+        self._eq_mapping = self.space.map(self._eq_ring, writable=True)
+        self._eq = PhaseConsumer(memoryview(self._eq_ring), 1 << EQ_LOG_ENTRIES)
+        self.eqn = self.allocate(cmd.RES_EQ)
+        self._eq_block = self.allocate(cmd.RES_UAR_BLOCK)
+        vector = self.eqn
+        eqc = EQC.pack(
+            {
+                "start": self._eq_mapping.va,
+                "logsize": EQ_LOG_ENTRIES,
+                "usrpage": self._eq_block,
+                "msix_vector": vector,
+            }
+        )
+        self.command(cmd.SW2HW_EQ, self.eqn, inbox=eqc)
+        mask = sum(1 << event_type for event_type in _ASYNC_EVENTS)
+        self.command(cmd.MAP_EQ, self.eqn, inbox=mask.to_bytes(8, "big"))
+        self.runtime.handlers[vector] = self._on_interrupt
+
+    def _on_interrupt(self) -> None:
+        while (entry := self._eq.pop()) is not None:
+            event_type = entry[0] & 0xFF
+            number = entry[1] & 0xFFFFFF
+            if event_type == events.COMP:
+                cq = self._cqs.get(number)
+                if cq is not None:
+                    cq.on_event()
+                continue
+            element: QP | CQ | SRQ | None
+            if event_type == events.CQ_ERROR:
+                element = self._cqs.get(number)
+            elif event_type in (events.SRQ_LIMIT, events.SRQ_CATAS_ERROR):
+                element = self._srqs.get(number)
+            else:
+                element = self._qps.get(number)
+            self._async.put(AsyncEvent(_ASYNC_EVENTS[event_type], element))
+        self.uar.store(self._eq_block, CQ_HEAD, self._eq.head)
+
+    @property
+    def async_fd(self) -> int:
+        """Descriptor that polls readable while asynchronous events wait."""
+        return self._async.fileno()
+
+    def get_async_event(self, block: bool = True) -> AsyncEvent:
+        """The next asynchronous event.
+
+        Raises:
+            VerbsError: EAGAIN without ``block`` where none waits.
+        """
+        event = self.wait_pipe(self._async, block)
+        assert isinstance(event, AsyncEvent)
+        return event
+
+    def wait_pipe(self, pipe: EventPipe, block: bool = True) -> object:
+        """Take from an event pipe, driving the NIC meanwhile where no thread does."""
+        while (item := pipe.get()) is None:
+            if not block:
+                raise VerbsError(EAGAIN, "no event waits: poll the descriptor, or wait for one")
+            if self.runtime.threaded:
+                select.select([pipe.fileno()], [], [])
+            elif not self.runtime.progress():
+                select.select([pipe.fileno(), *self.runtime.link.filenos()], [], [], 0.001)
+        return item
+
+    # ------------------------------------------------------------------------------------- queries
+
+    def query_device(self) -> DeviceAttr:
+        """Limits and capabilities."""
+        lim = self.limits
+        adapter = ADAPTER.unpack(self.command(cmd.QUERY_ADAPTER)[1])
+        attr = DeviceAttr()
+        version = adapter["fw_ver"]
+        attr.fw_ver = f"{version >> 32 & 0xFFFF}.{version >> 16 & 0xFFFF}.{version & 0xFFFF}"
+        attr.node_guid = attr.sys_image_guid = format_guid(lim["guid"])
+        attr.vendor_id = adapter["vendor_id"]
+        attr.vendor_part_id = adapter["device_id"]
+        attr.hw_ver = adapter["revision"]
+        attr.max_mr_size = 1 << 63
+        attr.max_qp = 1 << lim["log_max_qps"]
+        attr.max_qp_wr = (1 << lim["log_max_qp_sz"]) - 1
+        attr.device_cap_flags = e.IBV_DEVICE_MEM_WINDOW | e.IBV_DEVICE_MEM_WINDOW_TYPE_2B
+        attr.max_sge = lim["max_sge"]
+        attr.max_cq = 1 << lim["log_max_cqs"]
+        attr.max_cqe = (1 << lim["log_max_cq_sz"]) - 1
+        attr.max_mr = attr.max_mw = lim["max_mpts"]
+        attr.max_pd = 1 << lim["log_max_pds"]
+        attr.max_qp_rd_atom = attr.max_qp_init_rd_atom = lim["max_rd_atomic"]
+        attr.atomic_caps = e.IBV_ATOMIC_HCA
+        attr.max_mcast_grp = 1 << 12
+        attr.max_mcast_qp_attach = lim["max_group_qps"]
+        attr.max_ah = 1 << 16
+        attr.max_srq = 1 << lim["log_max_srqs"]
+        attr.max_srq_wr = (1 << lim["log_max_srq_sz"]) - 1
+        attr.max_srq_sge = lim["max_sge"]
+        attr.max_pkeys = lim["pkey_count"]
+        attr.local_ca_ack_delay = 15
+        attr.phys_port_cnt = lim["num_ports"]
+        return attr
+
+    def query_port(self, port_num: int = 1) -> PortAttr:
+        """State of the one port."""
+        self._check_port(port_num)
+        lim = self.limits
+        attr = PortAttr()
+        attr.state = lim["port_state"]
+        attr.max_mtu = lim["max_mtu"]
+        attr.active_mtu = lim["active_mtu"]
+        attr.gid_tbl_len = lim["gid_count"]
+        attr.max_msg_sz = 1 << lim["log_max_msg"]
+        attr.pkey_tbl_len = lim["pkey_count"]
+        attr.udp_port = lim["udp_port"]
+        return attr
+
+    def query_gid(self, port_num: int = 1, index: int = 0) -> GID:
+        """Entry of the GID table."""
+        self._check_port(port_num)
+        if not 0 <= index < self.limits["gid_count"]:
+            raise VerbsError(EINVAL, f"index={index} is beyond the GID table of {self.limits['gid_count']} entries")
+        return GID(self.limits[f"gid{index}"].to_bytes(16, "big"))
+
+    def query_pkey(self, port_num: int = 1, index: int = 0) -> int:
+        """Entry of the P_Key table."""
+        self._check_port(port_num)
+        if not 0 <= index < self.limits["pkey_count"]:
+            raise VerbsError(EINVAL, f"index={index} is beyond the P_Key table of {self.limits['pkey_count']} entries")
+        return self.limits[f"pkey{index}"]
+
+    @staticmethod
+    def _check_port(port_num: int) -> None:
+        if port_num != 1:
+            raise VerbsError(EINVAL, f"port_num={port_num}: the device has port 1 alone")
+
+    @property
+    def address(self) -> str:
+        """The NIC's IP address."""
+        return format_address(self.nic.config.address)
+
+    @property
+    def udp_port(self) -> int:
+        """The NIC's UDP port."""
+        return self.nic.config.port
+
+    # ------------------------------------------------------------------------------------- closing
+
+    def add_child(self, child: object) -> None:
+        """Remember an object that must go before the context does."""
+        self._children.add(child)
+
+    def close(self) -> None:
+        """Destroy everything made in this context; a second call does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        close_all(self._children)
+        runtime = self.runtime
+        with runtime.lock:
+            runtime.handlers.pop(self.eqn, None)
+            self.nic.unmap_uar(self.uar)
+            runtime.users -= 1
+            last = runtime.users == 0
+        if last:
+            runtime.close()
+        self._async.close()
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Context {self.name} {self.address} UDP port {self.udp_port}>"
+
+
+class CompChannel:
+    """A completion channel: a descriptor that polls readable when an armed CQ has news."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
+        self._pipe = EventPipe()
+        self.cqs: WeakSet[CQ] = WeakSet()
+        ctx.runtime.start()
+        ctx.add_child(self)
+
+    def fileno(self) -> int:
+        """Descriptor for select, poll and event loops."""
+        return self._pipe.fileno()
+
+    def notify(self, cq: CQ) -> None:
+        """Queue an event of ``cq``."""
+        self._pipe.put(cq)
+
+    def get_cq_event(self, expected_cq: CQ | None = None, block: bool = True) -> CQ:
+        """Wait for the next event; the CQ that it is about.
+
+        Raises:
+            VerbsError: EAGAIN without ``block`` where none waits, EINVAL if it is another CQ's than expected.
+        """
+        cq: CQ = self.ctx.wait_pipe(self._pipe, block)  # type: ignore[assignment]  # only CQs are put in
+        if expected_cq is not None and cq is not expected_cq:
+            raise VerbsError(EINVAL, f"event of {cq!r} where {expected_cq!r} was expected")
+        return cq
+
+    def close(self) -> None:
+        """Close the descriptor, and the CQs that report here."""
+        close_all(self.cqs)
+        self._pipe.close()
+
+
+def close_all(children: WeakSet[Any]) -> None:
+    """Close objects, those that depend on others first."""
+    order = {"QP": 0, "MW": 1, "AH": 1, "SRQ": 2, "CQ": 3, "MR": 4, "PD": 5, "CompChannel": 6}
+    for child in sorted(children, key=lambda child: order.get(type(child).__name__, 0)):
+        child.close()
+
+
+def format_guid(guid: int) -> str:
+    """``0123:4567:89ab:cdef``."""
+    text = f"{guid:016x}"
+    return ":".join(text[i : i + 4] for i in range(0, 16, 4))
+
+
+def _address_of(name: str | None) -> str:
+    devices = get_device_list()
+    if name is None:
+        return devices[0].address
+    for device in devices:
+        if device.name == name:
+            return device.address
+    known = ", ".join(f"{device.name} ({device.address})" for device in devices)
+    raise VerbsError(ENODEV, f"device {name!r} is not there: use one of {known}, or addr=")
+
+
+__all__ = ["AsyncEvent", "CompChannel", "Context", "Device", "LinkError", "get_device_list", "runtime_on"]

@@ -1,0 +1,228 @@
+"""Completion queues."""
+
+from __future__ import annotations
+
+import threading
+from errno import EINVAL
+from typing import Any
+
+from rnic.context.cqc import CQC
+from rnic.mem.space import Mapping
+from rnic.rings.cqe import CQE_BYTES, CQE_GRH, CQE_IMM, CQE_INV, CQE_RECEIVE
+from rnic.rings.queue_block import ARM_NEXT, ARM_SOLICITED, CQ_DOORBELL, CQ_HEAD
+from rnic.rings.ring import PhaseConsumer
+from rnic.spec import commands as cmd
+from rnic.spec import opcodes as op
+from rnic.spec import status as st
+from rnic.spec.errors import VerbsError
+from rnic.verbs import enums as e
+from rnic.verbs.attrs import WC
+from rnic.verbs.context import CompChannel, Context
+
+_STATUS = {
+    st.SUCCESS: e.IBV_WC_SUCCESS,
+    st.LOC_LEN_ERR: e.IBV_WC_LOC_LEN_ERR,
+    st.LOC_QP_OP_ERR: e.IBV_WC_LOC_QP_OP_ERR,
+    st.LOC_PROT_ERR: e.IBV_WC_LOC_PROT_ERR,
+    st.WR_FLUSH_ERR: e.IBV_WC_WR_FLUSH_ERR,
+    st.MW_BIND_ERR: e.IBV_WC_MW_BIND_ERR,
+    st.BAD_RESP_ERR: e.IBV_WC_BAD_RESP_ERR,
+    st.LOC_ACCESS_ERR: e.IBV_WC_LOC_ACCESS_ERR,
+    st.REM_INV_REQ_ERR: e.IBV_WC_REM_INV_REQ_ERR,
+    st.REM_ACCESS_ERR: e.IBV_WC_REM_ACCESS_ERR,
+    st.REM_OP_ERR: e.IBV_WC_REM_OP_ERR,
+    st.RETRY_EXC_ERR: e.IBV_WC_RETRY_EXC_ERR,
+    st.RNR_RETRY_EXC_ERR: e.IBV_WC_RNR_RETRY_EXC_ERR,
+    st.REM_ABORT_ERR: e.IBV_WC_REM_ABORT_ERR,
+}
+_SEND_OPCODE = {
+    op.WR_SEND: e.IBV_WC_SEND,
+    op.WR_SEND_IMM: e.IBV_WC_SEND,
+    op.WR_SEND_INV: e.IBV_WC_SEND,
+    op.WR_WRITE: e.IBV_WC_RDMA_WRITE,
+    op.WR_WRITE_IMM: e.IBV_WC_RDMA_WRITE,
+    op.WR_READ: e.IBV_WC_RDMA_READ,
+    op.WR_CMP_SWAP: e.IBV_WC_COMP_SWAP,
+    op.WR_FETCH_ADD: e.IBV_WC_FETCH_ADD,
+    op.WR_BIND_MW: e.IBV_WC_BIND_MW,
+    op.WR_LOCAL_INV: e.IBV_WC_LOCAL_INV,
+}
+_FLAGS = CQE_IMM | CQE_INV | CQE_GRH
+MAX_CQE = (1 << 16) - 1
+
+
+class CQ:
+    """A completion queue.
+
+    Args:
+        ctx: opened device.
+        cqe: completions that it must hold, 1 to 65,535; it may hold more.
+        cq_context: anything of the application's.
+        channel: where armed events go.
+        comp_vector: accepted and not used; there is one vector a context.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        cqe: int = 100,
+        cq_context: object = None,
+        channel: CompChannel | None = None,
+        comp_vector: int = 0,
+    ) -> None:
+        self.ctx = ctx
+        self.runtime = ctx.runtime
+        self.cq_context = cq_context
+        self.channel = channel
+        self.lock = threading.Lock()
+        self.closed = False
+        self.comp_events = 0
+        self._queues: dict[int, Any] = {}
+        """Queue pairs that complete here, by number; they know the work request identifiers."""
+        log = _log_entries(cqe)
+        with ctx.runtime.lock:
+            self._mapping, self._ring = self._make_ring(log)
+            self.cqn = ctx.allocate(cmd.RES_CQ)
+            self._block = ctx.allocate(cmd.RES_UAR_BLOCK)
+            ctx.command(cmd.SW2HW_CQ, self.cqn, inbox=self._context(log, self._mapping))
+        self.cqe = (1 << log) - 1
+        ctx._cqs[self.cqn] = self
+        ctx.add_child(self)
+        if channel is not None:
+            channel.cqs.add(self)
+
+    def _make_ring(self, log: int) -> tuple[Mapping, PhaseConsumer]:
+        memory = bytearray(CQE_BYTES << log)
+        return self.ctx.space.map(memory, writable=True), PhaseConsumer(memoryview(memory), 1 << log)
+
+    def _context(self, log: int, mapping: Mapping) -> bytes:
+        return CQC.pack(
+            {
+                "start": mapping.va,
+                "logsize": log,
+                "usrpage": self._block,
+                "comp_eqn": self.ctx.eqn,
+                "cqn": self.cqn,
+            }
+        )
+
+    def attach(self, qpn: int, queue: Any) -> None:
+        """Completions of ``qpn`` get their identifiers from ``queue``."""
+        self._queues[qpn] = queue
+
+    def detach(self, qpn: int) -> None:
+        """The queue pair is gone: what it still has here is not reported."""
+        self._queues.pop(qpn, None)
+
+    def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
+        """Take up to ``num_entries`` completions.
+
+        An empty queue lets the NIC do a round of work first, so polling drives it.
+
+        Returns:
+            How many there are, and they themselves.
+        """
+        if not self._ring.ready():
+            self.runtime.progress()
+            if not self._ring.ready():
+                return 0, []
+        found: list[WC] = []
+        with self.lock:
+            ring = self._ring
+            while len(found) < num_entries and (entry := ring.pop()) is not None:
+                wc = self._translate(entry)
+                if wc is not None:
+                    found.append(wc)
+            self.ctx.uar.store(self._block, CQ_HEAD, ring.head)
+        return len(found), found
+
+    def ready(self) -> bool:
+        """Whether a completion waits; takes nothing and does not drive the NIC."""
+        return self._ring.ready()
+
+    def _translate(self, entry: tuple[int, ...]) -> WC | None:
+        index, word1, length, word3, wqe_id, _, qpn, imm = entry
+        queue = self._queues.get(qpn & 0xFFFFFF)
+        if queue is None:
+            return None
+        wc = WC(0, _STATUS.get(word1 & 0xFF, e.IBV_WC_GENERAL_ERR), 0, word1 >> 8 & 0xFF, length, qpn & 0xFFFFFF)
+        if word3 & CQE_RECEIVE:
+            wc.wr_id = queue.take_receive(index)
+            wc.opcode = e.IBV_WC_RECV_RDMA_WITH_IMM if word3 & 0xFF == op.WR_WRITE_IMM else e.IBV_WC_RECV
+            if word3 & _FLAGS:
+                if word3 & CQE_IMM:
+                    wc.wc_flags |= e.IBV_WC_WITH_IMM
+                if word3 & CQE_INV:
+                    wc.wc_flags |= e.IBV_WC_WITH_INV
+                if word3 & CQE_GRH:
+                    wc.wc_flags |= e.IBV_WC_GRH
+                    wc.src_qp = wqe_id
+                wc.imm_data = imm
+        else:
+            wc.wr_id = queue.take_send(index)
+            wc.opcode = _SEND_OPCODE.get(word3 & 0xFF, e.IBV_WC_SEND)
+        return wc
+
+    def req_notify(self, solicited_only: bool = False) -> None:
+        """Arm: the next completion (or next solicited one) raises an event. Poll again afterwards."""
+        self.ctx.uar.store(self._block, CQ_DOORBELL, ARM_SOLICITED if solicited_only else ARM_NEXT)
+
+    def on_event(self) -> None:
+        """The NIC reported an event of this CQ."""
+        self.comp_events += 1
+        if self.channel is not None:
+            self.channel.notify(self)
+
+    def ack_events(self, num_events: int) -> None:
+        """Nothing waits for acknowledgements here; for pyverbs' sake."""
+
+    def resize(self, cqe: int) -> None:
+        """Hold at least ``cqe`` completions from now on; what is in the queue stays.
+
+        Raises:
+            VerbsError: EINVAL if more than that are in it.
+        """
+        log = _log_entries(cqe)
+        with self.runtime.lock, self.lock:
+            mapping, ring = self._make_ring(log)
+            try:
+                self.ctx.command(cmd.RESIZE_CQ, self.cqn, inbox=self._context(log, mapping))
+            except VerbsError as error:
+                self.ctx.space.unmap(mapping)
+                raise VerbsError(error.errno or EINVAL, f"cqe={cqe} is too small for the entries in the queue") from None
+            self.ctx.space.unmap(self._mapping)
+            self._mapping, self._ring = mapping, ring
+            self.cqe = (1 << log) - 1
+
+    def close(self) -> None:
+        """Destroy it; a second call does nothing.
+
+        Raises:
+            VerbsError: EBUSY while queue pairs use it.
+        """
+        if self.closed:
+            return
+        ctx = self.ctx
+        with ctx.runtime.lock:
+            if not ctx.uar.closed:
+                ctx.command(cmd.HW2SW_CQ, self.cqn)
+                ctx.free(cmd.RES_CQ, self.cqn)
+                ctx.free(cmd.RES_UAR_BLOCK, self._block)
+            ctx.space.unmap(self._mapping)
+        ctx._cqs.pop(self.cqn, None)
+        self.closed = True
+
+    def __enter__(self) -> CQ:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<CQ {self.cqn} of {self.cqe} entries>"
+
+
+def _log_entries(cqe: int) -> int:
+    if not 1 <= cqe <= MAX_CQE:
+        raise VerbsError(EINVAL, f"cqe={cqe}: a completion queue holds 1 to {MAX_CQE}")
+    return int(cqe).bit_length()

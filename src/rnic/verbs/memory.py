@@ -1,0 +1,201 @@
+"""Protection domains, memory regions and windows, address handles."""
+
+from __future__ import annotations
+
+from errno import EINVAL
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from rnic.mem.mpt import MPT_ENTRY, MPT_REGION, flags_from_access
+from rnic.mem.space import address_of, byte_view
+from rnic.spec import access as rights
+from rnic.spec import commands as cmd
+from rnic.spec.errors import VerbsError
+from rnic.verbs import enums as e
+from rnic.verbs.attrs import AHAttr, BindInfo, SendWR
+from rnic.verbs.context import Context, close_all
+
+if TYPE_CHECKING:
+    from rnic.verbs.qp import QP
+
+
+class PD:
+    """A protection domain: regions, windows and queue pairs of one domain work together."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
+        self.handle = ctx.allocate(cmd.RES_PD)
+        self.closed = False
+        self._children: WeakSet[Any] = WeakSet()
+        ctx.add_child(self)
+
+    def add_child(self, child: object) -> None:
+        """Remember an object that must go before the domain does."""
+        self._children.add(child)
+        self.ctx.add_child(child)
+
+    def close(self) -> None:
+        """Destroy it and what was made in it; a second call does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        close_all(self._children)
+        if not self.ctx.uar.closed:
+            self.ctx.free(cmd.RES_PD, self.handle)
+
+    def __enter__(self) -> PD:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class MR:
+    """A memory region: a registered buffer.
+
+    Args:
+        pd: its protection domain.
+        buffer: any contiguous buffer (bytearray, NumPy array, mmap, shared memory), kept alive by the region;
+            or a number of bytes, for memory of the region's own.
+        access: ``IBV_ACCESS_*`` rights. Read-only buffers take no write rights.
+
+    ``buf`` is the address of the first byte, ``length`` the size in bytes, ``lkey`` and ``rkey`` the keys.
+
+    Raises:
+        VerbsError: EINVAL for rights or a buffer that cannot be registered, ENOMEM when keys are used up.
+    """
+
+    def __init__(self, pd: PD, buffer: Any, access: int = e.IBV_ACCESS_LOCAL_WRITE) -> None:
+        if isinstance(buffer, int):
+            if buffer <= 0:
+                raise VerbsError(EINVAL, f"length={buffer}: a memory region has at least one byte")
+            buffer = bytearray(buffer)
+        if access & ~rights.SUPPORTED:
+            raise VerbsError(EINVAL, f"access={access:#x} has rights beyond {rights.SUPPORTED:#x}, which are supported")
+        if access & rights.NEED_LOCAL_WRITE and not access & rights.LOCAL_WRITE:
+            raise VerbsError(EINVAL, f"access={access:#x} lets peers write: add IBV_ACCESS_LOCAL_WRITE")
+        ctx = pd.ctx
+        self.pd = pd
+        self.ctx = ctx
+        self.buffer = buffer
+        self.access = access
+        self.closed = False
+        with ctx.runtime.lock:
+            self._mapping = ctx.space.map(buffer, writable=bool(access & rights.LOCAL_WRITE))
+            self.buf = self.addr = self._mapping.va
+            self.length = self._mapping.length
+            try:
+                self.lkey = self.rkey = ctx.allocate(cmd.RES_MPT)
+                entry = bytearray(MPT_ENTRY.size)
+                entry[:4] = (flags_from_access(access) | MPT_REGION).to_bytes(4, "big")
+                MPT_ENTRY.put(entry, "key", self.lkey)
+                MPT_ENTRY.put(entry, "pd", pd.handle)
+                MPT_ENTRY.put(entry, "start", 0 if access & rights.ZERO_BASED else self.buf)
+                MPT_ENTRY.put(entry, "length", self.length)
+                MPT_ENTRY.put(entry, "address", self.buf)
+                ctx.command(cmd.SW2HW_MPT, self.lkey, inbox=bytes(entry))
+            except VerbsError:
+                ctx.space.unmap(self._mapping)
+                raise
+        pd.add_child(self)
+
+    def read(self, length: int, offset: int) -> bytes:
+        """``length`` bytes of the region from ``offset`` on."""
+        return bytes(self._mapping.view[offset : offset + length])
+
+    def write(self, data: bytes | bytearray | memoryview, length: int, offset: int = 0) -> None:
+        """Store the first ``length`` bytes of ``data`` at ``offset``."""
+        self._mapping.view[offset : offset + length] = memoryview(data)[:length]
+
+    def close(self) -> None:
+        """Deregister: the keys fail from now on. A second call does nothing.
+
+        Raises:
+            VerbsError: EBUSY while memory windows are bound to the region.
+        """
+        if self.closed:
+            return
+        ctx = self.ctx
+        with ctx.runtime.lock:
+            if not ctx.uar.closed:
+                ctx.command(cmd.HW2SW_MPT, self.lkey)
+                ctx.free(cmd.RES_MPT, self.lkey)
+            ctx.space.unmap(self._mapping)
+        self.closed = True
+
+    def __enter__(self) -> MR:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<MR {self.length} bytes at {self.buf:#x} lkey {self.lkey:#x} rkey {self.rkey:#x}>"
+
+
+class MW:
+    """A memory window: opens part of a region to peers for a while.
+
+    Args:
+        pd: its protection domain.
+        mw_type: ``IBV_MW_TYPE_1`` (bound by :meth:`bind`) or ``IBV_MW_TYPE_2`` (bound by a work request).
+    """
+
+    def __init__(self, pd: PD, mw_type: int = e.IBV_MW_TYPE_1) -> None:
+        if mw_type not in (e.IBV_MW_TYPE_1, e.IBV_MW_TYPE_2):
+            raise VerbsError(EINVAL, f"mw_type={mw_type}: use IBV_MW_TYPE_1 or IBV_MW_TYPE_2")
+        self.pd = pd
+        self.ctx = pd.ctx
+        self.mw_type = mw_type
+        self.rkey = self.ctx.command(cmd.ALLOC_MW, pd.handle, mw_type)[0]
+        self.closed = False
+        pd.add_child(self)
+
+    def bind(self, qp: QP, bind_info: BindInfo, wr_id: int = 0, send_flags: int = e.IBV_SEND_SIGNALED) -> None:
+        """Bind a type 1 window by ``qp``'s send queue; the window's ``rkey`` changes at once (ibv_bind_mw)."""
+        if self.mw_type != e.IBV_MW_TYPE_1:
+            raise VerbsError(EINVAL, "a type 2 window is bound by a work request: post IBV_WR_BIND_MW")
+        wr = SendWR(wr_id, e.IBV_WR_BIND_MW, send_flags=send_flags)
+        wr.set_bind_wr(self, next_key(self.rkey), bind_info)
+        qp.post_send(wr)
+
+    def close(self) -> None:
+        """Free it; a second call does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        if not self.ctx.uar.closed:
+            self.ctx.command(cmd.DEALLOC_MW, self.rkey)
+
+    def __enter__(self) -> MW:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def next_key(key: int) -> int:
+    """The key with the same index and the next tag (ibv_inc_rkey)."""
+    return key & ~0xFF | (key + 1) & 0xFF
+
+
+class AH:
+    """An address handle: where a datagram goes."""
+
+    def __init__(self, pd: PD, attr: AHAttr) -> None:
+        self.pd = pd
+        self.attr = attr
+        gid = attr.gr.dgid
+        address = gid.address
+        if len(address) != len(pd.ctx.nic.config.address) or not any(address):
+            raise VerbsError(EINVAL, f"dgid={gid!r} is not of the IP version of {pd.ctx.address}")
+        self.dgid = gid.raw
+
+    def close(self) -> None:
+        """Nothing to free; for symmetry with pyverbs."""
+
+
+def view_of(buffer: Any) -> tuple[memoryview, int]:
+    """A byte view of a buffer, and its address."""
+    view = byte_view(buffer)
+    return view, address_of(view)

@@ -1,0 +1,555 @@
+"""Queue pairs: creation, state changes, posting."""
+
+from __future__ import annotations
+
+import threading
+from errno import EINVAL, ENOMEM
+from typing import Any
+
+from rnic.context import modify as m
+from rnic.context.qpc import OPT_CREDITS, OPT_GSO, OPT_NO_PROBE, OPT_SQ_SIG_ALL, QPC, SRQ_VALID
+from rnic.rings.queue_block import RQ_TAIL, SQ_HEAD, SQ_TAIL
+from rnic.rings.sqe import (
+    FLAG_FENCE,
+    FLAG_INLINE,
+    FLAG_LIST,
+    FLAG_SIGNALED,
+    FLAG_SOLICITED,
+    SGE_BYTES,
+    SGE_STRUCT,
+    SQE_ATOMIC_STRUCT,
+    SQE_BYTES,
+    SQE_ENTRY_BIND_STRUCT,
+    SQE_STRUCT,
+    SQE_UD_PATH_STRUCT,
+    SQE_UD_STRUCT,
+)
+from rnic.spec import commands as cmd
+from rnic.spec import opcodes as op
+from rnic.spec import states as s
+from rnic.spec.errors import VerbsError
+from rnic.spec.limits import MAX_INLINE
+from rnic.verbs import enums as e
+from rnic.verbs.attrs import GID, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
+from rnic.verbs.cq import CQ
+from rnic.verbs.memory import AH, MR, MW, PD
+from rnic.verbs.multicast import change_membership
+from rnic.verbs.srq import SRQ, ReceivePoster, chain
+
+_SERVICE = {e.IBV_QPT_RC: s.ST_RC, e.IBV_QPT_UC: s.ST_UC, e.IBV_QPT_UD: s.ST_UD}
+_STATE_TO_DEVICE = {
+    e.IBV_QPS_RESET: s.RESET,
+    e.IBV_QPS_INIT: s.INIT,
+    e.IBV_QPS_RTR: s.RTR,
+    e.IBV_QPS_RTS: s.RTS,
+    e.IBV_QPS_SQD: s.SQD,
+    e.IBV_QPS_SQE: s.SQE,
+    e.IBV_QPS_ERR: s.ERR,
+}
+_STATE_FROM_DEVICE = {device: verbs for verbs, device in _STATE_TO_DEVICE.items()}
+_OPCODE = {
+    e.IBV_WR_SEND: op.WR_SEND,
+    e.IBV_WR_SEND_WITH_IMM: op.WR_SEND_IMM,
+    e.IBV_WR_SEND_WITH_INV: op.WR_SEND_INV,
+    e.IBV_WR_RDMA_WRITE: op.WR_WRITE,
+    e.IBV_WR_RDMA_WRITE_WITH_IMM: op.WR_WRITE_IMM,
+    e.IBV_WR_RDMA_READ: op.WR_READ,
+    e.IBV_WR_ATOMIC_CMP_AND_SWP: op.WR_CMP_SWAP,
+    e.IBV_WR_ATOMIC_FETCH_AND_ADD: op.WR_FETCH_ADD,
+    e.IBV_WR_BIND_MW: op.WR_BIND_MW,
+    e.IBV_WR_LOCAL_INV: op.WR_LOCAL_INV,
+}
+_FLAGS = (
+    (e.IBV_SEND_SIGNALED, FLAG_SIGNALED),
+    (e.IBV_SEND_SOLICITED, FLAG_SOLICITED),
+    (e.IBV_SEND_FENCE, FLAG_FENCE),
+    (e.IBV_SEND_INLINE, FLAG_INLINE),
+)
+FLAG_TABLE = tuple(sum(bit for verbs, bit in _FLAGS if flags & verbs) for flags in range(16))
+"""Descriptor flags for each combination of ``IBV_SEND_*`` flags."""
+
+_INIT = e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT
+_RTR = e.IBV_QP_STATE | e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
+_INIT_MASK = {
+    e.IBV_QPT_RC: _INIT | e.IBV_QP_ACCESS_FLAGS,
+    e.IBV_QPT_UC: _INIT | e.IBV_QP_ACCESS_FLAGS,
+    e.IBV_QPT_UD: _INIT | e.IBV_QP_QKEY,
+}
+_RTR_MASK = {
+    e.IBV_QPT_RC: _RTR | e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER,
+    e.IBV_QPT_UC: _RTR,
+    e.IBV_QPT_UD: e.IBV_QP_STATE,
+}
+_RTS_MASK = {
+    e.IBV_QPT_RC: e.IBV_QP_STATE
+    | e.IBV_QP_SQ_PSN
+    | e.IBV_QP_TIMEOUT
+    | e.IBV_QP_RETRY_CNT
+    | e.IBV_QP_RNR_RETRY
+    | e.IBV_QP_MAX_QP_RD_ATOMIC,
+    e.IBV_QPT_UC: e.IBV_QP_STATE | e.IBV_QP_SQ_PSN,
+    e.IBV_QPT_UD: e.IBV_QP_STATE | e.IBV_QP_SQ_PSN,
+}
+_RANGES = {
+    # attribute: (mask bit, QPC field, largest value)
+    "pkey_index": (e.IBV_QP_PKEY_INDEX, "pkey_index", 127),
+    "port_num": (e.IBV_QP_PORT, "port", 7),
+    "qkey": (e.IBV_QP_QKEY, "qkey", 0xFFFF_FFFF),
+    "qp_access_flags": (e.IBV_QP_ACCESS_FLAGS, "access_flags", 0xFF),
+    "path_mtu": (e.IBV_QP_PATH_MTU, "mtu", 5),
+    "timeout": (e.IBV_QP_TIMEOUT, "ackto", 31),
+    "retry_cnt": (e.IBV_QP_RETRY_CNT, "retry_cnt", 7),
+    "rnr_retry": (e.IBV_QP_RNR_RETRY, "rnr_retry", 7),
+    "rq_psn": (e.IBV_QP_RQ_PSN, "expected_psn", 0xFFFFFF),
+    "sq_psn": (e.IBV_QP_SQ_PSN, "next_send_psn", 0xFFFFFF),
+    "max_rd_atomic": (e.IBV_QP_MAX_QP_RD_ATOMIC, "max_rd_atomic", 128),
+    "max_dest_rd_atomic": (e.IBV_QP_MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", 128),
+    "min_rnr_timer": (e.IBV_QP_MIN_RNR_TIMER, "rnr_nak_timer", 31),
+    "dest_qp_num": (e.IBV_QP_DEST_QPN, "remote_qpn", 0xFFFFFF),
+    "path_mig_state": (e.IBV_QP_PATH_MIG_STATE, "mig_state", 3),
+}
+
+
+class QP:
+    """A queue pair.
+
+    Args:
+        creator: its protection domain.
+        init_attr: type, capacities, completion queues.
+        qp_attr: with it, RC and UC queue pairs go to INIT at once and UD ones to RTS, as in pyverbs.
+
+    Raises:
+        VerbsError: EINVAL naming the attribute, ENOMEM when the device is full.
+    """
+
+    def __init__(self, creator: PD, init_attr: QPInitAttr, qp_attr: QPAttr | None = None) -> None:
+        pd = creator
+        ctx = pd.ctx
+        cap = init_attr.cap
+        if init_attr.qp_type not in _SERVICE:
+            raise VerbsError(EINVAL, f"qp_type={init_attr.qp_type}: use IBV_QPT_RC, IBV_QPT_UC or IBV_QPT_UD")
+        if not isinstance(init_attr.scq, CQ) or not isinstance(init_attr.rcq, CQ):
+            raise VerbsError(EINVAL, "scq and rcq must be completion queues of this context")
+        _check_cap(cap, ctx.limits)
+        self.pd = pd
+        self.ctx = ctx
+        self.qp_type = init_attr.qp_type
+        self.scq: CQ = init_attr.scq
+        self.rcq: CQ = init_attr.rcq
+        self.srq: SRQ | None = init_attr.srq if isinstance(init_attr.srq, SRQ) else None
+        self.sq_sig_all = bool(init_attr.sq_sig_all)
+        self.cap = cap
+        self.closed = False
+        self.lock = threading.Lock()
+        self._attr = QPAttr(e.IBV_QPS_RESET)
+        self._entries = max(2, cap.max_send_wr + 1)
+        slab = max(cap.max_inline_data, SGE_BYTES * cap.max_send_sge if cap.max_send_sge > 1 else 0)
+        self._slab = -(-slab // SGE_BYTES) * SGE_BYTES
+        self._ring = memoryview(bytearray(self._entries * (SQE_BYTES + self._slab)))
+        self._slab_base = self._entries * SQE_BYTES
+        with ctx.runtime.lock:
+            self._mapping = ctx.space.map(self._ring.obj)
+            self._rq = None if self.srq else ReceivePoster(ctx, cap.max_recv_wr, cap.max_recv_sge)
+            self.qp_num = ctx.allocate(cmd.RES_QP)
+            self._block = ctx.allocate(cmd.RES_UAR_BLOCK)
+        self._receives = self.srq.poster if self.srq else self._rq
+        self._reset()
+        self._state = e.IBV_QPS_RESET
+        self._store = ctx.uar.store
+        self._runtime = ctx.runtime
+        self.scq.attach(self.qp_num, self)
+        self.rcq.attach(self.qp_num, self)
+        ctx._qps[self.qp_num] = self
+        pd.add_child(self)
+        if qp_attr is not None:
+            if self.qp_type == e.IBV_QPT_UD:
+                self.to_rts(qp_attr)
+            else:
+                self.to_init(qp_attr)
+
+    def _reset(self) -> None:
+        self._tail = 0
+        self._head = 0
+        self._ids: list[int] = [0] * self._entries
+        if self._rq is not None:
+            self._rq.reset()
+
+    # --------------------------------------------------------------------------------------- state
+
+    @property
+    def qp_state(self) -> int:
+        """The state as the device has it now."""
+        device = self.ctx.nic.qps.get(self.qp_num)
+        return e.IBV_QPS_RESET if device is None else _STATE_FROM_DEVICE[device.ctx.state]
+
+    def modify(self, attr: QPAttr, comp_mask: int) -> None:
+        """Change state and attributes (ibv_modify_qp).
+
+        Raises:
+            VerbsError: EINVAL, with nothing changed, for a transition that does not exist, for missing or
+                extra attributes, and for values out of range.
+        """
+        current = _STATE_TO_DEVICE[self.qp_state]
+        if comp_mask & e.IBV_QP_CUR_STATE and _STATE_TO_DEVICE.get(attr.cur_qp_state) != current:
+            raise VerbsError(EINVAL, f"cur_qp_state={attr.cur_qp_state}: the queue pair is in {_name(current)}")
+        target = current
+        if comp_mask & e.IBV_QP_STATE:
+            if attr.qp_state not in _STATE_TO_DEVICE:
+                raise VerbsError(EINVAL, f"qp_state={attr.qp_state} is no state")
+            target = _STATE_TO_DEVICE[attr.qp_state]
+        if target == s.RESET:
+            if current != s.RESET:
+                self.ctx.command(cmd.ERR2RST, self.qp_num)
+            self._reset()
+            return
+        opcode = _command(current, target)
+        if opcode is None:
+            raise VerbsError(EINVAL, f"queue pair {self.qp_num} cannot go from {_name(current)} to {_name(target)}")
+        values = self._creation_values() if current == s.RESET else {"servtype": _SERVICE[self.qp_type]}
+        values["local_qpn"] = self.qp_num
+        values["opt_param_mask"] = comp_mask
+        for name, (bit, field, largest) in _RANGES.items():
+            if comp_mask & bit:
+                value = getattr(attr, name)
+                if not 0 <= value <= largest:
+                    raise VerbsError(EINVAL, f"{name}={value}: use 0 to {largest}")
+                values[field] = value
+        options = OPT_SQ_SIG_ALL if self.sq_sig_all else 0
+        if comp_mask & e.IBV_QP_AV:
+            options |= (
+                (OPT_GSO if attr.gso else 0)
+                | (0 if attr.probe else OPT_NO_PROBE)
+                | (OPT_CREDITS if attr.credits else 0)
+            )
+            values |= _path(attr.ah_attr)
+        values["options"] = options
+        try:
+            self.ctx.command(opcode, self.qp_num, inbox=QPC.pack(values))
+        except VerbsError as error:
+            raise VerbsError(
+                error.errno or EINVAL,
+                f"queue pair {self.qp_num}: {_name(current)} to {_name(target)} with attributes {comp_mask:#x}"
+                f" refused: {error.strerror}",
+            ) from None
+        # replies to a peer that was faster than we, and work that was posted before RTS
+        self._runtime.kick()
+
+    def _creation_values(self) -> dict[str, int]:
+        rq = self._rq
+        values = {
+            "servtype": _SERVICE[self.qp_type],
+            "mig_state": 3,
+            "msgmax": 31,
+            "sq_entry_sz_log": 6,
+            "usr_page": self._block,
+            "pd": self.pd.handle,
+            "cqn_snd": self.scq.cqn,
+            "cqn_rcv": self.rcq.cqn,
+            "snd_wqe_length": self._entries * SQE_BYTES,
+            "sq_base": self._mapping.va,
+            "sq_max_sge": self.cap.max_send_sge,
+            "sq_slab_bytes": self._slab,
+        }
+        if self.srq is not None:
+            values["srqn"] = SRQ_VALID | self.srq.srqn
+        elif rq is not None:
+            values |= {
+                "rcv_wqe_length": rq.entries * rq.stride,
+                "rq_base": rq.mapping.va,
+                "rq_entry_sz_log": rq.stride.bit_length() - 1,
+                "rq_max_sge": rq.max_sge,
+            }
+        return values
+
+    def to_init(self, qp_attr: QPAttr) -> None:
+        """RESET to INIT."""
+        qp_attr.qp_state = e.IBV_QPS_INIT
+        self.modify(qp_attr, _INIT_MASK[self.qp_type])
+
+    def to_rtr(self, qp_attr: QPAttr) -> None:
+        """To RTR, over INIT where it is in RESET."""
+        if self.qp_state == e.IBV_QPS_RESET:
+            self.to_init(qp_attr)
+        qp_attr.qp_state = e.IBV_QPS_RTR
+        self.modify(qp_attr, _RTR_MASK[self.qp_type])
+
+    def to_rts(self, qp_attr: QPAttr) -> None:
+        """To RTS, over the states before it."""
+        if self.qp_state in (e.IBV_QPS_RESET, e.IBV_QPS_INIT):
+            self.to_rtr(qp_attr)
+        qp_attr.qp_state = e.IBV_QPS_RTS
+        self.modify(qp_attr, _RTS_MASK[self.qp_type])
+
+    def query(self, attr_mask: int = 0) -> tuple[QPAttr, QPInitAttr]:
+        """All attributes as the device has them."""
+        qpc = QPC.unpack(self.ctx.command(cmd.QUERY_QP, self.qp_num)[1])
+        attr = QPAttr(_STATE_FROM_DEVICE[qpc["state"]])
+        attr.cur_qp_state = attr.qp_state
+        for name, (_, field, _) in _RANGES.items():
+            setattr(attr, name, qpc[field])
+        attr.sq_draining = qpc["sq_draining"]
+        attr.gso = bool(qpc["options"] & OPT_GSO)
+        attr.probe = not qpc["options"] & OPT_NO_PROBE
+        attr.credits = bool(qpc["options"] & OPT_CREDITS)
+        attr.cap = self.cap
+        route = GlobalRoute(
+            GID(qpc["rgid"].to_bytes(16, "big")), qpc["mgid_index"], qpc["flow_label"], qpc["hop_limit"], qpc["tclass"]
+        )
+        attr.ah_attr = AHAttr(route, qpc["port"], 1, qpc["sl"], udp_dport=qpc["udp_dport"])
+        init = QPInitAttr(self.qp_type, None, self.cap, self.scq, self.rcq, self.srq, int(self.sq_sig_all))
+        return attr, init
+
+    # ------------------------------------------------------------------------------------- posting
+
+    def post_send(self, wr: SendWR | list[SendWR], bad_wr: object = None) -> None:
+        """Post send work requests, a chain by ``next`` or a list, and ring the doorbell once.
+
+        Raises:
+            VerbsError: ENOMEM when the queue is full, EINVAL for a request that contradicts itself or for a
+                queue pair not yet in RTS; ``bad_wr`` of the error is the request that failed, those before it
+                are posted.
+        """
+        with self.lock:
+            try:
+                for each in chain(wr):
+                    try:
+                        self._put(each)
+                    except VerbsError as error:
+                        error.bad_wr = each  # type: ignore[attr-defined]  # as ibv_post_send's third argument
+                        raise
+            finally:
+                self._store(self._block, SQ_TAIL, self._tail)
+        self._runtime.kick()
+
+    def post_rdma(
+        self,
+        opcode: int,
+        local_addr: int,
+        length: int,
+        lkey: int,
+        remote_addr: int = 0,
+        rkey: int = 0,
+        wr_id: int = 0,
+        flags: int = FLAG_SIGNALED,
+        imm: int = 0,
+    ) -> None:
+        """Post one work request of one buffer, given as plain numbers; for tight loops.
+
+        Args:
+            opcode: ``WR_*`` number of :mod:`rnic.spec.opcodes`, of a kind without operands beyond these.
+            flags: ``FLAG_*`` bits of :mod:`rnic.rings.sqe`, none that needs the slab.
+
+        Raises:
+            VerbsError: ENOMEM when the queue is full.
+        """
+        with self.lock:
+            index = self._claim(wr_id)
+            SQE_STRUCT.pack_into(
+                self._ring, index * SQE_BYTES, wr_id & 0xFFFF_FFFF, opcode, flags, local_addr, remote_addr,
+                length, lkey, rkey, imm,
+            )  # fmt: skip
+            self._store(self._block, SQ_TAIL, self._tail)
+        self._runtime.kick()
+
+    def _claim(self, wr_id: int) -> int:
+        index = self._tail
+        tail = index + 1 if index + 1 < self._entries else 0
+        if tail == self._head:
+            raise VerbsError(ENOMEM, f"send queue of {self.cap.max_send_wr} is full: poll completions first")
+        self._ids[index] = wr_id
+        self._tail = tail
+        return index
+
+    def _put(self, wr: SendWR) -> None:
+        opcode = _OPCODE.get(wr.opcode)
+        if opcode is None:
+            raise VerbsError(EINVAL, f"opcode={wr.opcode} is no send work request")
+        if wr.send_flags & ~0xF:
+            raise VerbsError(EINVAL, f"send_flags={wr.send_flags:#x}: only fence, signaled, solicited and inline exist")
+        if self.qp_state in (e.IBV_QPS_RESET, e.IBV_QPS_INIT, e.IBV_QPS_RTR):
+            raise VerbsError(EINVAL, f"queue pair {self.qp_num} is not in RTS yet: sends cannot be posted")
+        flags = FLAG_TABLE[wr.send_flags]
+        if opcode == op.WR_BIND_MW:
+            self._put_bind(wr, flags)
+            return
+        sges = wr.sg
+        length = 0
+        for sge in sges:
+            length += sge.length
+        inline = flags & FLAG_INLINE
+        if len(sges) > max(1, self.cap.max_send_sge):
+            raise VerbsError(EINVAL, f"num_sge={len(sges)} is more than max_send_sge={self.cap.max_send_sge}")
+        if inline and length > self.cap.max_inline_data:
+            raise VerbsError(EINVAL, f"{length} bytes inline are more than max_inline_data={self.cap.max_inline_data}")
+        if length > 0xFFFF_FFFF:
+            raise VerbsError(EINVAL, f"length={length} does not fit a work request")
+        address = lkey = 0
+        index = self._claim(wr.wr_id)
+        if inline:
+            self._copy_inline(index, wr)
+        elif len(sges) == 1:
+            address, lkey = sges[0].addr, sges[0].lkey
+        elif sges:
+            flags |= FLAG_LIST
+            lkey = len(sges)
+            at = self._slab_base + index * self._slab
+            for sge in sges:
+                SGE_STRUCT.pack_into(self._ring, at, sge.addr, sge.length, sge.lkey)
+                at += SGE_BYTES
+        imm = wr.invalidate_rkey or wr.imm_data if opcode in (op.WR_SEND_INV, op.WR_LOCAL_INV) else wr.imm_data
+        at = index * SQE_BYTES
+        SQE_STRUCT.pack_into(
+            self._ring, at, wr.wr_id & 0xFFFF_FFFF, opcode, flags, address, wr.remote_addr, length, lkey,
+            wr.rkey, imm & 0xFFFF_FFFF,
+        )  # fmt: skip
+        if opcode in (op.WR_CMP_SWAP, op.WR_FETCH_ADD):
+            first, second = (wr.swap, wr.compare_add) if opcode == op.WR_CMP_SWAP else (wr.compare_add, 0)
+            SQE_ATOMIC_STRUCT.pack_into(self._ring, at + 40, first, second)
+        elif self.qp_type == e.IBV_QPT_UD:
+            self._put_destination(wr, at)
+
+    def _copy_inline(self, index: int, wr: SendWR) -> None:
+        """Copy inline data from this process's memory; the keys do not count (ibv_post_send)."""
+        at = self._slab_base + index * self._slab
+        for sge in wr.sg:
+            view = self.ctx.space.views(sge.addr, sge.length)
+            if view is None:
+                self._tail = index
+                raise VerbsError(EINVAL, f"inline data at {sge.addr:#x} is not in a registered buffer: register it")
+            self._ring[at : at + sge.length] = view
+            at += sge.length
+
+    def _put_destination(self, wr: SendWR, at: int) -> None:
+        if not isinstance(wr.ah, AH):
+            self._tail = at // SQE_BYTES
+            raise VerbsError(EINVAL, "a datagram needs an address handle: use set_wr_ud(ah, qpn, qkey)")
+        route = wr.ah.attr.gr
+        path = route.traffic_class << 20 | route.flow_label
+        SQE_UD_PATH_STRUCT.pack_into(self._ring, at + 16, path, wr.ah.attr.udp_dport, 0)
+        SQE_UD_STRUCT.pack_into(self._ring, at + 40, wr.ah.dgid, wr.rqpn | route.hop_limit << 24, wr.rqkey)
+
+    def _put_bind(self, wr: SendWR, flags: int) -> None:
+        info = wr.bind_info
+        if info is None or not isinstance(info.mw, MW) or not isinstance(info.mr, MR):
+            raise VerbsError(EINVAL, "a bind needs a window and a region: use set_bind_wr(mw, rkey, BindInfo(...))")
+        index = self._claim(wr.wr_id)
+        SQE_ENTRY_BIND_STRUCT.pack_into(
+            self._ring, index * SQE_BYTES, wr.wr_id & 0xFFFF_FFFF, op.WR_BIND_MW, flags, info.mw_access_flags,
+            info.addr, info.mr.lkey, wr.rkey, info.mw.rkey, info.length,
+        )  # fmt: skip
+        info.mw.rkey = wr.rkey
+
+    def post_recv(self, wr: RecvWR | list[RecvWR], bad_wr: object = None) -> None:
+        """Post receive work requests, a chain by ``next`` or a list.
+
+        Raises:
+            VerbsError: as :meth:`post_send`; EINVAL for a queue pair with a shared receive queue or in RESET.
+        """
+        rq = self._rq
+        if rq is None:
+            raise VerbsError(EINVAL, f"queue pair {self.qp_num} receives from a shared queue: post there")
+        if self.qp_num not in self.ctx.nic.qps:
+            raise VerbsError(EINVAL, f"queue pair {self.qp_num} is in RESET: receives can be posted from INIT on")
+        rq.post(wr, self._ring_receive)
+        if self.qp_state == e.IBV_QPS_ERR:
+            self._runtime.kick()
+
+    def _ring_receive(self, tail: int) -> None:
+        self._store(self._block, RQ_TAIL, tail)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the device has completed everything that was posted to the send queue."""
+        return self.ctx.uar.load(self._block, SQ_HEAD) == self._tail
+
+    def take_send(self, index: int) -> int:
+        """A send entry completed: it and all before it are free. Its identifier."""
+        self._head = index + 1 if index + 1 < self._entries else 0
+        return self._ids[index]
+
+    def take_receive(self, index: int) -> int:
+        """A receive entry completed. Its identifier."""
+        receives = self._receives
+        return 0 if receives is None else receives.take(index)
+
+    # ----------------------------------------------------------------------------------- multicast
+
+    def attach_mcast(self, gid: GID | str, lid: int = 0) -> None:
+        """Receive what is sent to a multicast group (UD)."""
+        change_membership(self.ctx, GID(gid), self.qp_num, True)
+
+    def detach_mcast(self, gid: GID | str, lid: int = 0) -> None:
+        """Receive it no more."""
+        change_membership(self.ctx, GID(gid), self.qp_num, False)
+
+    # ------------------------------------------------------------------------------------- closing
+
+    def close(self) -> None:
+        """Destroy it; a second call does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        ctx = self.ctx
+        self.scq.detach(self.qp_num)
+        self.rcq.detach(self.qp_num)
+        ctx._qps.pop(self.qp_num, None)
+        with ctx.runtime.lock:
+            if not ctx.uar.closed:
+                if self.qp_num in ctx.nic.qps:
+                    ctx.command(cmd.ERR2RST, self.qp_num)
+                ctx.free(cmd.RES_QP, self.qp_num)
+                ctx.free(cmd.RES_UAR_BLOCK, self._block)
+            ctx.space.unmap(self._mapping)
+            if self._rq is not None:
+                ctx.space.unmap(self._rq.mapping)
+
+    def __enter__(self) -> QP:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<QP {self.qp_num} {e.QP_TYPE_NAMES[self.qp_type]} {e.QP_STATE_NAMES[self.qp_state]}>"
+
+
+def _name(state: int) -> str:
+    return s.STATE_NAMES[state]
+
+
+def _command(current: int, target: int) -> int | None:
+    """The command that leads from one state to another."""
+    for opcode, transition in m.TRANSITIONS.items():
+        if transition.target == target and current in transition.sources:
+            return opcode
+    return None
+
+
+def _path(ah: AHAttr) -> dict[str, int]:
+    route = ah.gr
+    return {
+        "rgid": int.from_bytes(route.dgid.raw, "big"),
+        "mgid_index": route.sgid_index,
+        "hop_limit": route.hop_limit,
+        "tclass": route.traffic_class,
+        "flow_label": route.flow_label,
+        "sl": ah.sl,
+        "static_rate": ah.static_rate,
+        "has_grh": int(bool(ah.is_global)),
+        "udp_dport": ah.udp_dport,
+    }
+
+
+def _check_cap(cap: QPCap, limits: dict[str, int]) -> None:
+    most = (1 << limits["log_max_qp_sz"]) - 1
+    checks: list[tuple[str, Any]] = [
+        ("max_send_wr", most),
+        ("max_recv_wr", most),
+        ("max_send_sge", limits["max_sge"]),
+        ("max_recv_sge", limits["max_sge"]),
+        ("max_inline_data", MAX_INLINE),
+    ]
+    for name, largest in checks:
+        value = getattr(cap, name)
+        if not 0 <= value <= largest:
+            raise VerbsError(EINVAL, f"{name}={value}: use 0 to {largest}")

@@ -1,0 +1,190 @@
+"""Receive rings on the driver's side: those of queue pairs, and shared ones."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from errno import EINVAL, ENOMEM
+from typing import Any
+
+from rnic.context.cqc import SRQC
+from rnic.mem.space import Mapping
+from rnic.rings.queue_block import RQ_TAIL, SRQ_LIMIT
+from rnic.rings.rqe import SGE_BYTES, SGE_STRUCT, rqe_stride
+from rnic.spec import commands as cmd
+from rnic.spec.errors import VerbsError
+from rnic.verbs import enums as e
+from rnic.verbs.attrs import RecvWR, SrqAttr, SrqInitAttr
+from rnic.verbs.context import Context
+from rnic.verbs.memory import PD
+
+_END = bytes(SGE_BYTES)
+_FREE = object()
+
+
+class ReceivePoster:
+    """Writes receive entries into a ring and keeps the work request identifiers of those not completed.
+
+    Args:
+        ctx: opened device.
+        max_wr: entries that may be posted at a time.
+        max_sge: scatter entries of each.
+        power_of_two: shared receive queues need such a size.
+    """
+
+    def __init__(self, ctx: Context, max_wr: int, max_sge: int, power_of_two: bool = False) -> None:
+        self.ctx = ctx
+        self.max_sge = max_sge
+        self.stride = rqe_stride(max_sge)
+        self.entries = 1 << max_wr.bit_length() if power_of_two else max(2, max_wr + 1)
+        if power_of_two:
+            self.entries = max(2, self.entries)
+        self.memory = bytearray(self.entries * self.stride)
+        self._view = memoryview(self.memory)
+        self.mapping: Mapping = ctx.space.map(self.memory)
+        self.lock = threading.Lock()
+        self._limit = max_wr
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was posted."""
+        self.tail = 0
+        self._posted = 0
+        self._ids: list[Any] = [_FREE] * self.entries
+
+    def put(self, wr: RecvWR) -> None:
+        """Write one entry; the caller rings. Entries of zero bytes are dropped, as the layout asks."""
+        tail = self.tail
+        if self._posted >= self._limit or self._ids[tail] is not _FREE:
+            raise VerbsError(ENOMEM, f"receive queue is full with {self._limit} entries: poll completions first")
+        sges = [sge for sge in wr.sg if sge.length]
+        if len(sges) > self.max_sge:
+            raise VerbsError(EINVAL, f"num_sge={len(sges)} is more than max_recv_sge={self.max_sge}")
+        at = tail * self.stride
+        for sge in sges:
+            SGE_STRUCT.pack_into(self._view, at, sge.addr, sge.length, sge.lkey)
+            at += SGE_BYTES
+        if len(sges) * SGE_BYTES < self.stride:
+            self._view[at : at + SGE_BYTES] = _END
+        self._ids[tail] = wr.wr_id
+        self._posted += 1
+        self.tail = 0 if tail + 1 == self.entries else tail + 1
+
+    def take(self, index: int) -> int:
+        """The identifier of a completed entry, whose slot is free from now on."""
+        wr_id = self._ids[index]
+        if wr_id is _FREE:
+            return 0
+        self._ids[index] = _FREE
+        self._posted -= 1
+        return int(wr_id)
+
+    def post(self, wr: RecvWR | list[RecvWR] | None, ring: Callable[[int], None]) -> None:
+        """Post a chain or list of work requests.
+
+        Raises:
+            VerbsError: ENOMEM when full, EINVAL for too many scatter entries; ``bad_wr`` of the error is the
+                request that failed, those before it are posted.
+        """
+        with self.lock:
+            try:
+                for each in chain(wr):
+                    try:
+                        self.put(each)
+                    except VerbsError as error:
+                        error.bad_wr = each  # type: ignore[attr-defined]  # as ibv_post_recv's third argument
+                        raise
+            finally:
+                ring(self.tail)
+
+
+def chain(wr: Any) -> list[Any]:
+    """Work requests of a list, or of a chain by ``next``."""
+    if isinstance(wr, list):
+        return wr
+    found = []
+    while wr is not None:
+        found.append(wr)
+        wr = wr.next
+    return found
+
+
+class SRQ:
+    """A shared receive queue.
+
+    Args:
+        pd: its protection domain.
+        init_attr: capacity and limit.
+    """
+
+    def __init__(self, pd: PD, init_attr: SrqInitAttr | None = None) -> None:
+        attr = (init_attr or SrqInitAttr()).attr
+        ctx = pd.ctx
+        limits = ctx.limits
+        if not 1 <= attr.max_wr < 1 << limits["log_max_srq_sz"]:
+            raise VerbsError(EINVAL, f"max_wr={attr.max_wr}: use 1 to {(1 << limits['log_max_srq_sz']) - 1}")
+        if not 1 <= attr.max_sge <= limits["max_sge"]:
+            raise VerbsError(EINVAL, f"max_sge={attr.max_sge}: use 1 to {limits['max_sge']}")
+        self.pd = pd
+        self.ctx = ctx
+        self.closed = False
+        self._max_wr = attr.max_wr
+        with ctx.runtime.lock:
+            self.poster = ReceivePoster(ctx, attr.max_wr, attr.max_sge, power_of_two=True)
+            self.srqn = ctx.allocate(cmd.RES_SRQ)
+            self._block = ctx.allocate(cmd.RES_UAR_BLOCK)
+            srqc = SRQC.pack(
+                {
+                    "state": 1,
+                    "logsize": self.poster.entries.bit_length() - 1,
+                    "srqn": self.srqn,
+                    "start": self.poster.mapping.va,
+                    "logstride": self.poster.stride.bit_length() - 1,
+                    "usrpage": self._block,
+                    "pd": pd.handle,
+                    "limit": attr.srq_limit,
+                }
+            )
+            ctx.command(cmd.SW2HW_SRQ, self.srqn, inbox=srqc)
+        ctx._srqs[self.srqn] = self
+        pd.add_child(self)
+
+    def post_recv(self, wr: RecvWR | list[RecvWR], bad_wr: object = None) -> None:
+        """Post receive work requests."""
+        store = self.ctx.uar.store
+        block = self._block
+        self.poster.post(wr, lambda tail: store(block, RQ_TAIL, tail))
+
+    def query(self) -> SrqAttr:
+        """Capacity, and the limit: 0 once its event was raised."""
+        srqc = SRQC.unpack(self.ctx.command(cmd.QUERY_SRQ, self.srqn)[1])
+        return SrqAttr(self._max_wr, self.poster.max_sge, srqc["limit"])
+
+    def modify(self, attr: SrqAttr, comp_mask: int) -> None:
+        """Arm the limit event (``IBV_SRQ_LIMIT``). Resizing is not among the capabilities."""
+        if comp_mask & ~e.IBV_SRQ_LIMIT:
+            raise VerbsError(EINVAL, f"mask={comp_mask:#x}: only IBV_SRQ_LIMIT can be modified")
+        if not 0 <= attr.srq_limit <= self._max_wr:
+            raise VerbsError(EINVAL, f"srq_limit={attr.srq_limit}: use 0 to {self._max_wr}")
+        self.ctx.command(cmd.ARM_SRQ, self.srqn, attr.srq_limit)
+        self.ctx.uar.store(self._block, SRQ_LIMIT, attr.srq_limit)
+
+    def close(self) -> None:
+        """Destroy it; a second call does nothing."""
+        if self.closed:
+            return
+        ctx = self.ctx
+        with ctx.runtime.lock:
+            if not ctx.uar.closed:
+                ctx.command(cmd.HW2SW_SRQ, self.srqn)
+                ctx.free(cmd.RES_SRQ, self.srqn)
+                ctx.free(cmd.RES_UAR_BLOCK, self._block)
+            ctx.space.unmap(self.poster.mapping)
+        ctx._srqs.pop(self.srqn, None)
+        self.closed = True
+
+    def __enter__(self) -> SRQ:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,200 @@
+"""Reading pcap and pcapng of every flavour, whole and damaged; writing pcapng."""
+
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+
+import pytest
+
+from rnic.link import pcap
+from rnic.link.pcap import CapturedPacket, CaptureError, PcapngWriter, read_capture, read_packets
+
+PACKETS = [b"first packet", b"x", b""]
+
+
+def classic(order: str = "<", nano: bool = False, linktype: int = 1) -> bytes:
+    out = struct.pack(f"{order}IHHiIII", 0xA1B23C4D if nano else 0xA1B2C3D4, 2, 4, 0, 0, 65_535, linktype)
+    for number, data in enumerate(PACKETS):
+        out += struct.pack(f"{order}IIII", 10 + number, 5, len(data), len(data) + number) + data
+    return out
+
+
+def block(kind: int, body: bytes, order: str = "<") -> bytes:
+    body += bytes(-len(body) % 4)
+    size = struct.pack(f"{order}I", len(body) + 12)
+    return struct.pack(f"{order}I", kind) + size + body + size
+
+
+def section(order: str = "<") -> bytes:
+    return block(0x0A0D0D0A, struct.pack(f"{order}IHHq", 0x1A2B3C4D, 1, 0, -1), order)
+
+
+def interface(order: str = "<", linktype: int = 1, snaplen: int = 0, options: bytes = b"") -> bytes:
+    return block(1, struct.pack(f"{order}HHI", linktype, 0, snaplen) + options, order)
+
+
+def option(code: int, value: bytes, order: str = "<") -> bytes:
+    return struct.pack(f"{order}HH", code, len(value)) + value + bytes(-len(value) % 4)
+
+
+def enhanced(data: bytes, ticks: int = 0, number: int = 0, order: str = "<", length: int | None = None) -> bytes:
+    head = struct.pack(f"{order}IIIII", number, ticks >> 32, ticks & 0xFFFFFFFF, len(data), length or len(data))
+    return block(6, head + data, order)
+
+
+def read(data: bytes) -> list[CapturedPacket]:
+    return list(read_capture(io.BytesIO(data), "x.pcap"))
+
+
+def read_until_error(data: bytes) -> tuple[list[CapturedPacket], str]:
+    """Packets before the error, and the error."""
+    got: list[CapturedPacket] = []
+    with pytest.raises(CaptureError) as caught:
+        got.extend(read_capture(io.BytesIO(data), "x.pcap"))
+    assert "\n" not in str(caught.value)
+    return got, str(caught.value)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("nano", [False, True])
+def test_classic(order: str, nano: bool) -> None:
+    fraction = 5 if nano else 5_000
+    assert read(classic(order, nano, 101)) == [
+        CapturedPacket((10 + number) * 1_000_000_000 + fraction, 101, data, len(data) + number)
+        for number, data in enumerate(PACKETS)
+    ]
+
+
+def test_classic_link_type_may_carry_checksum_bits() -> None:
+    assert read(classic(linktype=0x5400_0001))[0].linktype == 1
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_pcapng(order: str) -> None:
+    data = section(order) + interface(order, 101) + block(5, bytes(12), order)
+    for number, packet in enumerate(PACKETS):
+        data += enhanced(packet, (1 << 32) + number, order=order, length=len(packet) + 7)
+    assert read(data) == [
+        CapturedPacket(((1 << 32) + number) * 1_000, 101, packet, len(packet) + 7)
+        for number, packet in enumerate(PACKETS)
+    ]
+
+
+def test_pcapng_times() -> None:
+    data = (
+        section()
+        + interface(options=option(2, b"eth0") + option(9, b"\x09"))
+        + interface(options=option(9, b"\x8a") + option(0, b"") + option(9, b"\x00"))
+        + interface(options=option(14, struct.pack("<q", -3)))
+    )
+    data += enhanced(b"", 123, 0) + enhanced(b"", 512, 1) + enhanced(b"", 5_000_000, 2)
+    assert [packet.time_ns for packet in read(data)] == [123, 500_000_000, 2_000_000_000]
+
+
+def test_pcapng_old_and_simple_packets() -> None:
+    old = block(2, struct.pack("<HHIIII", 0, 0, 0, 7, 3, 9) + b"abc")
+    simple = block(3, struct.pack("<I", 6) + b"defg")
+    assert read(section() + interface(snaplen=4) + old + simple) == [
+        CapturedPacket(7_000, 1, b"abc", 9),
+        CapturedPacket(0, 1, b"defg", 6),
+    ]
+    assert read(section() + interface() + block(3, struct.pack("<I", 2) + b"de"))[0].data == b"de"
+
+
+def test_pcapng_sections_start_anew() -> None:
+    data = section() + interface(linktype=101) + enhanced(b"a") + section(">") + interface(">", 1)
+    data += enhanced(b"b", order=">")
+    assert [(packet.linktype, packet.data) for packet in read(data)] == [(101, b"a"), (1, b"b")]
+
+
+@pytest.mark.parametrize("whole", [classic(), section() + interface() + enhanced(b"a") + enhanced(b"bcd")])
+def test_cut_short_anywhere(whole: bytes) -> None:
+    packets = read(whole)
+    ends = []
+    for size in range(4, len(whole)):
+        try:
+            got = read(whole[:size])
+        except CaptureError:
+            got, message = read_until_error(whole[:size])
+            assert message.startswith("x.pcap: cut short: ")
+        else:
+            ends.append(size)
+        assert got == packets[: len(got)]
+    assert len(ends) < 6, "a cut shows, unless it falls between two packets"
+
+
+def test_what_was_readable_comes_before_the_error() -> None:
+    got, message = read_until_error(classic()[:-17])
+    assert len(got) == 1
+    assert message == "x.pcap: cut short: a packet needs 1 bytes and 0 are left, at byte 68, after 1 packets"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "x.pcap: is empty: not a capture file; give a .pcap or .pcapng"),
+        (b"GIF89a", "x.pcap: starts with 47 49 46 38: not a capture file; give a .pcap or .pcapng"),
+    ],
+)
+def test_foreign(data: bytes, message: str) -> None:
+    assert read_until_error(data) == ([], message)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (classic()[:24] + struct.pack("<IIII", 0, 0, 1 << 30, 1 << 30), "a packet of 1073741824 bytes"),
+        (section() + struct.pack("<II", 6, 13), "a block of 13 bytes"),
+        (section() + struct.pack("<II", 6, 8), "a block of 8 bytes"),
+        (section() + struct.pack("<II", 6, 1 << 28), "a block of 268435456 bytes"),
+        (section()[:4] + struct.pack("<II", 28, 0x55555555), "byte-order magic 55555555"),
+        (section()[:4] + struct.pack("<II", 12, 0x1A2B3C4D), "a block of 12 bytes"),
+        (section() + interface()[:-4] + bytes(4), "a block's two lengths differ"),
+        (section() + enhanced(b"a"), "a block of type 6 does not hold what it says"),
+        (section() + interface() + enhanced(b"a", number=1), "a block of type 6 does not hold"),
+        (section() + interface() + block(6, struct.pack("<IIIII", 0, 0, 0, 99, 99)), "a block of type 6 does not hold"),
+        (section() + interface() + block(6, bytes(8)), "a block of type 6 does not hold"),
+        (section() + block(1, bytes(4)), "a block of type 1 does not hold"),
+        (section() + interface(options=option(9, b"")), "a block of type 1 does not hold"),
+        (section() + interface(options=option(14, b"1234")), "a block of type 1 does not hold"),
+        (section() + block(3, struct.pack("<I", 1) + b"a"), "a block of type 3 does not hold"),
+    ],
+)
+def test_damaged(data: bytes, message: str) -> None:
+    got, found = read_until_error(data)
+    assert got == []
+    assert found.startswith("x.pcap: damaged: ")
+    assert message in found
+
+
+def test_writer_golden() -> None:
+    file = io.BytesIO()
+    with PcapngWriter(file, 101, "eth0") as writer:
+        writer.write(0x0000_0001_0000_0002, b"abcde")
+    assert file.getvalue().hex(" ", 4) == (
+        "0a0d0d0a 28000000 4d3c2b1a 01000000 ffffffff ffffffff 04000400 726e6963 00000000 28000000 "
+        "01000000 28000000 65000000 00000000 02000400 65746830 09000100 09000000 00000000 28000000 "
+        "06000000 28000000 00000000 01000000 02000000 05000000 05000000 61626364 65000000 28000000"
+    )
+
+
+def test_writer_and_reader_agree(tmp_path: Path) -> None:
+    path = tmp_path / "own.pcapng"
+    with path.open("wb") as file, PcapngWriter(file) as writer:
+        writer.write(1_700_000_000_123_456_789, memoryview(b"abc"))
+        writer.write(0, bytearray(b"defg"), 99)
+    assert list(read_packets(path)) == [
+        CapturedPacket(1_700_000_000_123_456_789, 1, b"abc", 3),
+        CapturedPacket(0, 1, b"defg", 99),
+    ]
+
+
+def test_absent_file(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match=r"no\.pcap: cannot be opened: No such file or directory"):
+        next(read_packets(tmp_path / "no.pcap"))
+
+
+def test_limit_is_far_above_any_packet() -> None:
+    assert pcap._MAX_RECORD > 1 << 18
