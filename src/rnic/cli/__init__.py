@@ -46,9 +46,20 @@ def group() -> None:
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line on stderr and exit status 2."""
+    """Run the command line; an error of ours or a wrong argument is one line on stderr and exit status 2."""
     try:
-        group(prog_name="rnic")
+        # a command that ends early by itself (--help, --version) hands its status over
+        sys.exit(group(prog_name="rnic", standalone_mode=False))
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "rnic"
+        print(f"{command}: {error.format_message()}", file=sys.stderr)
+        sys.exit(2)
+    except click.Abort:
+        sys.exit(130)
     except (RnicError, ConnectionError, TimeoutError) as error:
         print(f"rnic: {error}", file=sys.stderr)
         sys.exit(2)

@@ -221,7 +221,7 @@ def _listen_forever(addr: str, port: int, udp_port: int | None) -> None:
 @click.argument("host", required=False)
 @click.option("--listen", "serving", is_flag=True, help="Be the passive side and wait for a client.")
 @click.option("--addr", default="127.0.0.1", show_default=True, help="Local IP address of the NIC.")
-@click.option("--udp-port", type=click.IntRange(0, 65535), help="UDP port of the NIC: 4791, or any free one locally.")
+@click.option("--udp-port", type=click.IntRange(0, 65535), help="UDP port; 4791, or any locally.")
 @click.option("-p", "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535), help="TCP port.")
 @click.option("-s", "--size", default=65536, show_default=True, type=click.IntRange(1, LARGEST), help="Message bytes.")
 @click.option("-a", "--all", "all_sizes", is_flag=True, help="Sizes 2 to 2^23.")

@@ -182,8 +182,10 @@ class Endpoint:
                 if time.monotonic() > end:
                     raise PerfError(f"nothing completed within {timeout_s:g} s")
                 if idle > _SPINS_BEFORE_SLEEP:
-                    extra = [line.sock] if line is not None else []
-                    select.select([*self.runtime.link.filenos(), *extra], [], [], _SLEEP_S)
+                    waited_for = self.runtime.link.filenos()
+                    if line is not None:
+                        waited_for.append(line.sock.fileno())
+                    select.select(waited_for, [], [], _SLEEP_S)
 
     def close(self) -> None:
         """Release everything."""
@@ -199,7 +201,9 @@ def listen(addr: str, port: int) -> socket.socket:
         sock.bind((addr, port))
     except OSError as error:
         sock.close()
-        raise PerfError(f"TCP port {port} of {addr} cannot be used ({error.strerror}): choose another with --port") from None
+        raise PerfError(
+            f"TCP port {port} of {addr} cannot be used ({error.strerror}): choose another with --port"
+        ) from None
     sock.listen(1)
     return sock
 

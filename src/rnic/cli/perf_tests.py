@@ -257,7 +257,6 @@ class Run:
 
     def _settle(self) -> None:
         """Let what is outstanding complete, so that nothing of this row is left for the next."""
-        end = self.end
         deadline = time.monotonic() + 10
         requester_idle = self._requester_idle
         while not requester_idle() and time.monotonic() < deadline:
@@ -300,7 +299,7 @@ class Run:
             if self.operation == "read":
                 good = crc32(end.buffer[end.slot : end.slot + size]) == answer["out"]
             elif self.operation == "atomic":
-                good = answer["counter"] >= self.iterations
+                good = int(answer["counter"]) >= self.iterations
             else:
                 good = bool(answer["good"])
             if good:

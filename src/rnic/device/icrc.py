@@ -16,12 +16,12 @@ _MAX_PEERS = 4_096
 
 
 class IcrcCheck:
-    """Checks packets and remembers each peer's way of numbering them."""
+    """Checks packets and remembers how each sender, by address and UDP port, numbers them."""
 
     __slots__ = ("_trackers", "solved")
 
     def __init__(self) -> None:
-        self._trackers: dict[bytes, IdentTracker] = {}
+        self._trackers: dict[tuple[bytes, int], IdentTracker] = {}
         self.solved = 0
         """Packets whose ident had to be solved for."""
 
@@ -45,7 +45,7 @@ class IcrcCheck:
         ident = solve(packet, burst.flow)
         if ident is None:
             return False
-        peer = burst.flow.src
+        peer = burst.flow.src, burst.flow.sport
         tracker = self._trackers.get(peer)
         if tracker is None:
             if len(self._trackers) >= _MAX_PEERS:

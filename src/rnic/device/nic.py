@@ -12,6 +12,7 @@ from collections import deque
 from typing import Any
 
 from rnic.burst import plain
+from rnic.burst.small import SMALL_BYTES, receive_small, send_small
 from rnic.context.qp_context import QpContext
 from rnic.device.commands import CommandResult, CommandUnit
 from rnic.device.config import NicConfig
@@ -28,7 +29,7 @@ from rnic.mem.table import MemoryTable
 from rnic.rings.queue_block import SQ_TAIL, SRQ_LIMIT
 from rnic.spec import events
 from rnic.spec.drops import DropReason
-from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_UDP_PAYLOAD
+from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_TRANSPORT_HEADERS, MAX_UDP_PAYLOAD
 from rnic.spec.opcodes import CNP, UD
 from rnic.spec.states import ERR, RTR, RTS, SQD, SQE
 from rnic.trace.counters import Counters
@@ -43,6 +44,7 @@ __all__ = ["MULTICAST_QPN", "Nic", "Offload"]
 
 MULTICAST_QPN = 0xFFFFFF
 _MIN_PACKET = BTH_BYTES + ICRC_BYTES
+_SMALL_PACKET = SMALL_BYTES + MAX_TRANSPORT_HEADERS + ICRC_BYTES
 _DQPN = struct.Struct(">I")
 _DQPN_AT = 4
 _QPN_MASK = 0xFFFFFF
@@ -169,15 +171,15 @@ class Nic:
                 continue
             dqpn = _DQPN.unpack_from(buf, start + _DQPN_AT)[0] & _QPN_MASK
             qp = qps.get(dqpn)
-            if (
-                qp is not None
-                and length - start >= 2 * segment
-                and (flow is qp.peer or qp.comes_from_peer(flow))
-                and (taken := qp.receive_burst(burst, start, now_ns))
-            ):
-                start += taken
-                packets += taken // segment - 1
-                continue
+            if qp is not None and (flow is qp.peer or qp.comes_from_peer(flow)):
+                if length - start >= 2 * segment and (taken := qp.receive_burst(burst, start, now_ns)):
+                    start += taken
+                    packets += taken // segment - 1
+                    continue
+                if end - start <= _SMALL_PACKET and receive_small(qp, burst, start, end, qp.pkey, now_ns):
+                    qp.show()
+                    start = end
+                    continue
             self._receive_packet(qp, dqpn, burst, buf[start:end], start // segment)
             start = end
         self.counters["rx_packets"] += packets
@@ -186,8 +188,8 @@ class Nic:
         """One packet by the full path: ICRC, header, queue pair, state, service, address, P_Key (004 7.3)."""
         size = len(view)
         if size > MAX_UDP_PAYLOAD or size & 3:
-            # Headers, padded payload and ICRC are whole words. Solving for an ident is costly at a length not seen
-            # before, so nobody may make it run at any length.
+            # Headers, padded payload and ICRC are whole words. Seeds and residues are cached by length, so nobody
+            # may fill those caches with lengths that no packet has.
             self.counters.bump((DropReason.TOO_LONG if size > MAX_UDP_PAYLOAD else DropReason.BAD_LENGTH).value)
             return
         if not self._icrc.accepts(view, burst, index):
@@ -258,7 +260,9 @@ class Nic:
             limit = budget - sent
             if limit > turn and ready:
                 limit = turn
-            count = qp.produce(now_ns, limit, out)
+            count = send_small(qp, now_ns, limit, out)
+            if count < limit and (qp.requester.unsent or qp.responder.replies):
+                count += qp.produce(now_ns, limit - count, out)
             qp.show()
             if count:
                 packets += count

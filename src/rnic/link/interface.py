@@ -50,7 +50,7 @@ def local_addresses() -> list[str]:
     try:
         if is_local(bytes(15) + b"\1"):
             found.append("::1")
-        found += [format_address(address) for name, address in _ipv4_table() if not address[0] == 127]
+        found += [format_address(address) for name, address in _ipv4_table() if address[0] != 127]
         with open("/proc/net/if_inet6", encoding="ascii") as table:
             rows = [line.split() for line in table]
         # scope 00 is global; link-local addresses need a zone, which the wire does not carry

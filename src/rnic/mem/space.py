@@ -161,7 +161,7 @@ class AddressSpace:
     """A process's own memory by its real addresses: a :class:`~rnic.mem.dma.DmaPort` over what is mapped.
 
     Mappings may overlap, as when one array is registered twice; a byte stays in reach until the last mapping
-    that holds it is gone.
+    that holds it is gone. Mapping and unmapping while a device reads or writes takes that device's lock.
     """
 
     __slots__ = ("_by_va",)

@@ -47,11 +47,14 @@ class MemoryEntry:
     byte in its process, which differs from ``start`` where the entry is zero-based. ``view`` is that memory
     where it is in reach, else accesses go through ``port``. ``bound`` counts the windows on a region;
     ``parent`` is the region under a bound window and ``qpn`` the queue pair that a type 2 window belongs to.
+    ``binding`` changes when the entry stops being valid, so that who checked an access before can tell an entry
+    that was disabled and enabled again, or bound elsewhere, from one that stayed.
     """
 
     __slots__ = (
         "access",
         "base",
+        "binding",
         "bound",
         "end",
         "index",
@@ -94,6 +97,7 @@ class MemoryEntry:
         self.qpn = 0
         self.parent: MemoryEntry | None = None
         self.bound = 0
+        self.binding = 0
         self.valid = False
 
     def slice(self, va: int, length: int) -> memoryview | None:
@@ -268,6 +272,7 @@ class MemoryTable:
         if entry.bound:
             raise VerbsError(EBUSY, f"key={key:#010x} has {entry.bound} memory windows bound; unbind them first")
         del self._live[key]
+        entry.binding += 1
         entry.valid = False
         entry.view = None
         entry.port = None
@@ -383,6 +388,7 @@ class MemoryTable:
         window.parent.bound -= 1
         window.parent = None
         window.qpn = 0
+        window.binding += 1
         window.valid = False
         window.view = None
         window.port = None

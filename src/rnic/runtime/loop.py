@@ -21,8 +21,8 @@ from rnic.wire.bursts import RxBurst
 
 PARK_NS = 2_000_000
 """How long after its last poll an application still counts as polling."""
-_RECEIVE_LIMIT = 16
-_REPLIES_AT_LEAST_EVERY = 4
+_RECEIVE_LIMIT = 4
+_REPLIES_AT_LEAST_EVERY = 2
 _THREAD_ROUNDS = 256
 _IDLE_BEFORE_YIELD = 32
 _yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
@@ -177,7 +177,7 @@ class Runtime:
                     return
                 now = self.clock()
                 if now - self._last_poll < PARK_NS:
-                    timeout = PARK_NS / 1e9
+                    timeout: float | None = PARK_NS / 1e9
                     sockets: list[int] = []
                 else:
                     for _ in range(_THREAD_ROUNDS):

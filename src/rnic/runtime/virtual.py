@@ -14,6 +14,7 @@ class VirtualClock:
         self.now_ns = start_ns
 
     def __call__(self) -> int:
+        """The time in nanoseconds."""
         return self.now_ns
 
     def advance(self, delta_ns: int) -> None:

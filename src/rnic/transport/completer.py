@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rnic.spec.drops import DropReason
 from rnic.spec.opcodes import ATOMIC_ACKNOWLEDGE
 from rnic.spec.psn import PSN_MASK, psn_diff
+from rnic.spec.states import ERR
 from rnic.spec.status import (
     BAD_RESP_ERR,
     LOC_PROT_ERR,
@@ -103,20 +104,31 @@ class Completer:
             self.host.counters.bump(DropReason.BAD_OPCODE.value)
 
     def _cover(self, psn: int, now_ns: int) -> bool:
-        """Acknowledge everything before ``psn``; false where a READ or atomic response is missing before it.
+        """Acknowledge everything before ``psn``; false where a READ or atomic response is missing before it, or
+        the QP failed.
 
         That is an implied NAK (IBA 9.7.5.1.3): responses come in order, so the missing one was lost.
         """
-        pieces = self.requester.pieces
-        if pieces and psn_diff(psn, pieces[0].next_psn) > 0:
-            self._implied_nak(pieces[0].next_psn, now_ns)
+        requester = self.requester
+        if requester.reads and psn_diff(psn, due := requester.reads[0].due_psn) > 0:
+            if requester.pieces:
+                self._implied_nak(due, now_ns)
+            else:
+                # rewound already: what was acknowledged behind the READ is sent again with it
+                self.host.counters.bump(DropReason.STALE_RESPONSE.value)
+                requester.advance(due, now_ns)
             return False
+        return self._advance(psn, now_ns)
+
+    def _advance(self, psn: int, now_ns: int) -> bool:
+        """Everything before ``psn`` is acknowledged; false where a request among it failed and so did the QP."""
         self.requester.advance(psn, now_ns)
-        return True
+        return self.ctx.state != ERR
 
     def _implied_nak(self, psn: int, now_ns: int) -> None:
         requester = self.requester
-        requester.advance(psn, now_ns)
+        if not self._advance(psn, now_ns):
+            return
         # Responses still under way from before the rewind say the same again: they are no new loss.
         if psn == self.implied_psn and now_ns - self.implied_at < max(_REPEAT_MIN_NS, 2 * requester.srtt):
             return
@@ -181,6 +193,9 @@ class Completer:
         if distance > 0:
             self._implied_nak(piece.next_psn, now_ns)
             return
+        # a response acknowledges all requests before its own
+        if not self._advance(packet.psn, now_ns):
+            return
         message = piece.message
         if packet.row.read_response == (message.opcode in ATOMICS):
             self.qp.fail_send(BAD_RESP_ERR, packet.opcode)
@@ -190,7 +205,7 @@ class Completer:
             last = piece.got + 1 == piece.packets
             size = len(packet.payload)
             expected = min(requester.mtu, message.payload.total - offset)
-            if size != expected or packet.row.end != last:
+            if size != expected or packet.row.end != last or packet.row.start != (piece.got == 0):
                 self.qp.fail_send(BAD_RESP_ERR, packet.opcode)
                 return
             data: memoryview | bytes = packet.payload
@@ -200,8 +215,7 @@ class Completer:
         if not message.payload.valid or (data and not message.payload.write(offset, data)):
             self.qp.fail_send(LOC_PROT_ERR, 0)
             return
-        if packet.row.aeth:
-            self._credits(packet)
+        # No credits from here: common NICs put 0 into the AETH of a READ response (software.md section 4).
         self.took(1, now_ns)
 
     def took(self, count: int, now_ns: int) -> None:
@@ -212,7 +226,9 @@ class Completer:
         piece.message.received += count
         psn = piece.next_psn
         if piece.got == piece.packets:
-            requester.pieces.popleft()
+            requester.pieces.pop(0)
+        if piece.message.received == piece.message.packets:
+            requester.reads.pop(0)
         requester.advance(psn, now_ns)
         if requester.inflight or requester.backlog:
             self.host.schedule(self.qp)

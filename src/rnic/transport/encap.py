@@ -95,7 +95,7 @@ class FrameBatch:
         if not self.open:
             self.open = True
             self.segment = length
-        seed = self.flow.seeds(length)[ident]
+        seed = self.flow.seed(length, ident)
         if size < _COPY_BELOW:
             frame = b"".join((header, payload, _PADS[pad])) if size else header
             self.buffers.append(frame + ICRC_STRUCT.pack(crc32(frame, seed) ^ tx_delta(length)))

@@ -96,9 +96,12 @@ class Host(Protocol):
     counters: Counters
     tracer: Tracer
     memory: MemoryTable
-    config: TransportConfig
     random: random.Random
     burst: BurstLoops
+
+    @property
+    def config(self) -> TransportConfig:
+        """Settings that the transport reads."""
 
     def schedule(self, qp: QueuePair) -> None:
         """``qp`` may have something to send: give it a turn."""

@@ -62,9 +62,9 @@ class Message:
         self.executed = False
 
     @property
-    def end_psn(self) -> int:
-        """One past the last PSN."""
-        return self.first_psn + self.packets & PSN_MASK
+    def due_psn(self) -> int:
+        """Of a READ or atomic: PSN of the first response packet that has not come."""
+        return self.first_psn + self.received & PSN_MASK
 
 
 class ReadPiece:

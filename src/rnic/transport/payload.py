@@ -9,12 +9,13 @@ from rnic.transport.wqe import Sge
 class Extent:
     """``length`` bytes of the payload, from ``start`` on, at ``va`` in ``entry`` (or in ``view`` alone)."""
 
-    __slots__ = ("end", "entry", "start", "va", "view")
+    __slots__ = ("binding", "end", "entry", "start", "va", "view")
 
     def __init__(self, start: int, length: int, entry: MemoryEntry | None, va: int, view: memoryview | None) -> None:
         self.start = start
         self.end = start + length
         self.entry = entry
+        self.binding = 0 if entry is None else entry.binding
         self.va = va
         self.view = view
 
@@ -34,10 +35,10 @@ class Payload:
 
     @property
     def valid(self) -> bool:
-        """Whether every region behind the payload is still registered."""
+        """Whether every region or window behind the payload still is what it was when it was checked."""
         for extent in self.extents:
             entry = extent.entry
-            if entry is not None and not entry.valid:
+            if entry is not None and (not entry.valid or entry.binding != extent.binding):
                 return False
         return True
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rnic.context.qpc import OPT_SQ_SIG_ALL, SRQ_VALID
 from rnic.rings.cqe import CQE_RECEIVE
+from rnic.spec.drops import DropReason
 from rnic.spec.events import SQ_DRAINED, SRQ_LAST_WQE, WQ_CATAS_ERROR
 from rnic.spec.opcodes import (
     OPERATION_MASK,
@@ -15,6 +16,7 @@ from rnic.spec.opcodes import (
     SEND_MIDDLE,
     SERVICE_MASK,
     UC,
+    WR_NOP,
     WR_SEND,
     WRITE_MIDDLE,
 )
@@ -28,6 +30,7 @@ from rnic.transport.encap import FrameBatch, bth_base
 from rnic.transport.host import NEVER, CompletionSink, Host, ReceiveSource
 from rnic.transport.requester import Requester
 from rnic.transport.responder import SEND, WRITE, Responder
+from rnic.wire.bursts import DONT_FRAGMENT
 from rnic.wire.flow import residue
 
 if TYPE_CHECKING:
@@ -114,15 +117,15 @@ class QueuePair:
             return
         if ctx.state == ERR:
             if old_state != ERR:
+                # software stopped it: nothing more leaves (IBA 10.3.1.7)
+                self.responder.replies.clear()
                 self.enter_error(raise_event=False)
             return
-        if ctx.servtype != ST_UD and ctx.state >= RTR:
-            self.flow = self.host.make_flow(ctx)
-        elif ctx.servtype == ST_UD:
+        if ctx.servtype == ST_UD or ctx.state >= RTR:
             self.flow = self.host.make_flow(ctx)
         if ctx.state == RTS and old_state == RTR:
             self.requester.start(self.flow)
-        elif ctx.state in (RTS, SQD):
+        elif ctx.state in (RTR, RTS, SQD):
             self.requester.refresh(self.flow)
         if ctx.state == RTR and old_state == INIT:
             ctx.expected_psn &= PSN_MASK
@@ -182,8 +185,11 @@ class QueuePair:
             count, failed = replies.produce(head, ctx.mtu_bytes, max(budget - sent, 4), batch, self.host.burst)
             sent += count
             batch.flush()
-            if failed is not None:
-                self.responder.replies.acknowledge(failed.psn, NAK_REMOTE_OPERATION, self.responder.msn)
+            if failed is not None and ctx.state != ERR:
+                # answers behind the one that failed would only look like a loss
+                replies.clear()
+                psn = failed.psn + failed.sent & PSN_MASK
+                replies.acknowledge(psn, NAK_REMOTE_OPERATION, self.responder.msn)
                 self.fail_receive(REM_OP_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
         return sent
 
@@ -194,13 +200,17 @@ class QueuePair:
     # ----------------------------------------------------------------------------------- receiving
 
     def receive(self, packet: Packet, now_ns: int) -> None:
-        """One packet for this QP, with ICRC, address and P_Key right."""
-        if self.ctx.servtype == ST_UD:
+        """One packet for this QP and its service, with ICRC, address and P_Key right."""
+        if self.ctx.state not in _CAN_RECEIVE:
+            self.host.counters.bump(DropReason.QP_STATE.value)
+        elif self.ctx.servtype == ST_UD:
             self.datagrams.receive(packet, now_ns)
         elif packet.row.response:
             if self.ctx.state in _CAN_SEND:
                 self.completer.receive(packet, now_ns)
                 self.rearm()
+            else:
+                self.host.counters.bump(DropReason.GHOST_RESPONSE.value)
         else:
             self.responder.receive(packet, now_ns)
 
@@ -213,6 +223,8 @@ class QueuePair:
         segment = burst.segment
         mtu = ctx.mtu_bytes
         if segment != mtu + 16 or burst.length - start < segment or ctx.state not in _CAN_RECEIVE:
+            return 0
+        if self.flow is None or burst.flow.src != self.flow.dst or burst.frag != DONT_FRAGMENT:
             return 0
         buf = burst.buf
         head, word = _BTH.unpack_from(buf, start)
@@ -297,21 +309,27 @@ class QueuePair:
 
     def fail_send(self, status: int, vendor_err: int) -> None:
         """The oldest send work request failed: complete it so; the rest is flushed (IBA 9.9.2)."""
+        if self.ctx.state == ERR:
+            return
         requester = self.requester
         queue = requester.inflight or requester.backlog
+        said = bool(queue)
         if queue:
             wqe = queue.popleft().wqe
             self.send_cq.complete(
                 wqe.index, status, vendor_err, 0, wqe.opcode, wqe.wqe_id, wqe.length, self.ctx.local_qpn, 0
             )
         if self.ctx.servtype == ST_RC:
-            self.enter_error(raise_event=not queue)
+            # a completion tells of the error, so there is no event (IBA 11.6.3.2 is for work queues that cannot)
+            self.enter_error(raise_event=not said)
         else:
             self.ctx.state = SQE
             self._flush_send()
 
     def fail_receive(self, status: int, vendor_err: int, event: int | None) -> None:
         """The responder refused a request: complete the receive entry in use and fail the QP (IBA 9.9.3)."""
+        if self.ctx.state == ERR:
+            return
         responder = self.responder
         wqe, responder.receive_wqe = responder.receive_wqe, None
         if wqe is not None:
@@ -343,6 +361,7 @@ class QueuePair:
     def _flush_send(self) -> None:
         requester = self.requester
         requester.pieces.clear()
+        requester.reads.clear()
         requester.ack_deadline = requester.probe_deadline = requester.rnr_until = NEVER
         requester.probe_due = False
         qpn = self.ctx.local_qpn
@@ -354,7 +373,9 @@ class QueuePair:
             index = requester.fetch_index
             requester.fetch_index = 0 if index + 1 == self.send_ring.entries else index + 1
             fetched = self.send_ring.fetch(index)
-            if fetched is not None:
+            if fetched is None:
+                self.send_cq.complete(index, WR_FLUSH_ERR, 0, 0, WR_NOP, 0, 0, qpn, 0)
+            else:
                 self.send_cq.complete(
                     index, WR_FLUSH_ERR, 0, 0, fetched.opcode & 0xFF, fetched.wqe_id, fetched.length, qpn, 0
                 )

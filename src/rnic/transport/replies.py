@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from rnic.spec.opcodes import (
@@ -30,13 +29,14 @@ ATOMIC = 2
 class Reply:
     """One reply: an ACK or NAK, a stream of READ response packets, or an atomic result."""
 
-    __slots__ = ("kind", "msn", "orig", "packets", "payload", "psn", "sent", "syndrome")
+    __slots__ = ("again", "kind", "msn", "orig", "packets", "payload", "psn", "sent", "syndrome")
 
     def __init__(self, kind: int, psn: int, syndrome: int, msn: int) -> None:
         self.kind = kind
         self.psn = psn
         self.syndrome = syndrome
         self.msn = msn
+        self.again = False
         self.packets = 1
         self.sent = 0
         self.orig = 0
@@ -44,12 +44,16 @@ class Reply:
 
 
 class ReplyQueue:
-    """Replies waiting to be sent. ``pending_reads`` counts the READ and atomic ones."""
+    """Replies waiting to be sent.
+
+    ``pending_reads`` counts the READ and atomic ones but for answers to duplicates, which a peer that keeps to
+    its limit of outstanding requests may cause as well.
+    """
 
     __slots__ = ("_queue", "pending_reads")
 
     def __init__(self) -> None:
-        self._queue: deque[Reply] = deque()
+        self._queue: list[Reply] = []
         self.pending_reads = 0
 
     def __len__(self) -> int:
@@ -71,20 +75,29 @@ class ReplyQueue:
         queue.append(Reply(ACK, psn, syndrome, msn))
         return False
 
-    def read(self, psn: int, packets: int, payload: Payload, syndrome: int, msn: int) -> None:
-        """Queue the response to a READ request."""
+    def read(
+        self, psn: int, packets: int, payload: Payload, syndrome: int, msn: int, again: bool = False
+    ) -> None:
+        """Queue the response to a READ request; ``again`` if it answers a duplicate."""
         reply = Reply(READ, psn, syndrome, msn)
         reply.packets = packets
         reply.payload = payload
-        self._queue.append(reply)
-        self.pending_reads += 1
+        self._append(reply, again)
 
-    def atomic(self, psn: int, orig: int, syndrome: int, msn: int) -> None:
-        """Queue an atomic acknowledge with the original value."""
+    def atomic(self, psn: int, orig: int, syndrome: int, msn: int, again: bool = False) -> None:
+        """Queue an atomic acknowledge with the original value; ``again`` if it answers a duplicate."""
         reply = Reply(ATOMIC, psn, syndrome, msn)
         reply.orig = orig
+        self._append(reply, again)
+
+    def _append(self, reply: Reply, again: bool) -> None:
+        reply.again = again
         self._queue.append(reply)
-        self.pending_reads += 1
+        self.pending_reads += not again
+
+    def _pop(self) -> None:
+        reply = self._queue.pop(0)
+        self.pending_reads -= reply.kind != ACK and not reply.again
 
     def waiting(self, psn: int) -> bool:
         """Whether a READ or atomic reply that starts at ``psn`` is queued and not begun."""
@@ -114,14 +127,11 @@ class ReplyQueue:
             else:
                 count = self._send_read(reply, head, mtu, budget - sent, batch, burst)
                 if count == 0:
-                    queue.popleft()
-                    self.pending_reads -= 1
+                    self._pop()
                     return sent, reply
                 sent += count
             if reply.sent == reply.packets:
-                queue.popleft()
-                if reply.kind != ACK:
-                    self.pending_reads -= 1
+                self._pop()
         return sent, None
 
     @staticmethod

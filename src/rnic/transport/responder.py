@@ -8,7 +8,6 @@ the rule asks: count a drop, queue a NAK, fail the queue pair.
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,8 @@ from rnic.spec.opcodes import (
     WR_SEND_INV,
     WR_WRITE_IMM,
 )
-from rnic.spec.psn import PSN_MASK, psn_count, psn_diff
+from rnic.spec.limits import MAX_MSG_BYTES
+from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_count, psn_diff
 from rnic.spec.states import RTR, ST_RC
 from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, REM_ACCESS_ERR, REM_INV_REQ_ERR, REM_OP_ERR, SUCCESS
 from rnic.spec.syndromes import (
@@ -112,7 +112,7 @@ class Responder:
         self.rq = rq
         self.cq = cq
         self.replies = ReplyQueue()
-        self.resources: deque[Resource] = deque()
+        self.resources: list[Resource] = []
         self.reset()
 
     def reset(self) -> None:
@@ -161,7 +161,7 @@ class Responder:
                 self.silent = True
                 self.host.counters.bump(DropReason.PSN_GAP.value)
                 self.host.counters.bump("sequence_naks_sent")
-                self._reply(self.ctx.expected_psn, NAK_PSN_SEQUENCE)
+                self.reply(self.ctx.expected_psn, NAK_PSN_SEQUENCE)
             return False
         self._duplicate(packet)
         return False
@@ -202,7 +202,7 @@ class Responder:
         """IBA 9.7.4.1.5: a receive entry for SEND and WRITE with immediate, else RNR; room for READ and atomics."""
         row = packet.row
         if row.send:
-            if row.start and self.receive_wqe is None and not self._take_receive(packet):
+            if row.start and not self._take_receive(packet):
                 return False
         elif row.takes_receive:
             if self.receive_wqe is None:
@@ -227,8 +227,13 @@ class Responder:
         if row.send:
             if self.offset + size > self.dest.total:
                 return self._refuse(packet, NAK_INVALID_REQUEST, LOC_LEN_ERR)
+        elif row.operation == READ_REQUEST:
+            if packet.dma_length > MAX_MSG_BYTES or psn_count(packet.dma_length, mtu) > PSN_WINDOW:
+                return self._refuse(packet, NAK_INVALID_REQUEST)
         elif row.write:
             length = packet.dma_length if row.start else self.write_length
+            if length > MAX_MSG_BYTES:
+                return self._refuse(packet, NAK_INVALID_REQUEST)
             end = (0 if row.start else self.offset) + size
             if end > length or (row.end and end != length) or (not row.end and end == length):
                 return self._refuse(packet, NAK_INVALID_REQUEST)
@@ -331,7 +336,7 @@ class Responder:
     def acknowledge(self, packet: Packet) -> bool:
         """IBA 9.7.5.1.1: an ACK where the packet asks for one; later ones cover earlier ones."""
         if packet.ackreq and self.ctx.servtype == ST_RC:
-            self._reply(packet.psn, self._ack_code())
+            self.reply(packet.psn, self._ack_code())
         return True
 
     # ------------------------------------------------------------------------------------- helpers
@@ -341,7 +346,7 @@ class Responder:
         return None if entry is None else remote_payload(entry, va, length)
 
     def _take_receive(self, packet: Packet) -> bool:
-        wqe = self.rq.take()
+        wqe = self.receive_wqe or self.rq.take()
         if wqe is None:
             return self._not_ready(packet)
         self.receive_wqe = wqe
@@ -357,7 +362,7 @@ class Responder:
         if self.ctx.servtype == ST_RC:
             self.silent = True
             self.host.counters.bump("rnr_naks_sent")
-            self._reply(packet.psn, AETH_RNR_NAK | self.ctx.rnr_nak_timer & 0x1F)
+            self.reply(packet.psn, AETH_RNR_NAK | self.ctx.rnr_nak_timer & 0x1F)
         else:
             self.host.counters.bump(DropReason.NO_RECEIVE.value)
             self._abandon()
@@ -372,11 +377,15 @@ class Responder:
         if self.ctx.servtype != ST_RC:
             reason = DropReason.BAD_LENGTH if nak == NAK_INVALID_REQUEST else DropReason.ACCESS
             self.host.counters.bump(reason.value)
+            if local_status == LOC_PROT_ERR and self.receive_wqe is not None:
+                # kept for the next message, a receive entry that cannot be used would stop all of them
+                self.qp.fail_receive(local_status, 0, None)
+                return False
             self._abandon()
             self.ctx.expected_psn = packet.psn + 1 & PSN_MASK
             return False
         self.host.counters.bump("fatal_naks_sent")
-        self._reply(packet.psn, nak)
+        self.reply(packet.psn, nak)
         self.qp.fail_receive(local_status or _NAK_STATUS[nak], nak, _NAK_EVENT.get(nak))
         return False
 
@@ -384,17 +393,14 @@ class Responder:
         """Forget the open message. Its receive entry stays for the next one (IBA 9.8.2.2.2)."""
         self.open = NONE
         self.offset = 0
-        wqe = self.receive_wqe
         self.dest = EMPTY
-        if wqe is not None:
-            self.dest = resolve(self.host.memory, self.ctx.pd, wqe.sges, LOCAL_WRITE) or EMPTY
 
     def _duplicate(self, packet: Packet) -> None:
         """IBA 9.7.5.1.5: SEND and WRITE draw an ACK, READ and atomics their saved answer."""
         row = packet.row
         if row.operation != READ_REQUEST and not row.atomic:
             self.host.counters.bump(DropReason.DUPLICATE.value)
-            self._reply(self.ctx.expected_psn - 1 & PSN_MASK, self._ack_code())
+            self.reply(self.ctx.expected_psn - 1 & PSN_MASK, self._ack_code())
             return
         resource = self._resource(packet)
         if resource is None or len(self.replies) >= MAX_REPLIES or self.replies.waiting(packet.psn):
@@ -402,17 +408,18 @@ class Responder:
             return
         if resource.atomic:
             self.host.counters.bump("duplicate_atomics")
-            self.replies.atomic(packet.psn, resource.orig, self._ack_code(), self.msn)
+            self.replies.atomic(packet.psn, resource.orig, self._ack_code(), self.msn, again=True)
         else:
             payload: Payload | None = EMPTY
             if packet.dma_length:
                 payload = self._remote(packet.rkey, packet.va, packet.dma_length, REMOTE_READ)
             if payload is None:
-                self._refuse(packet, NAK_REMOTE_ACCESS)
+                # the network may repeat a READ long after its memory is gone: that must not fail the QP
+                self.host.counters.bump(DropReason.DUPLICATE_UNMATCHED.value)
                 return
             self.host.counters.bump("duplicate_reads")
             packets = psn_count(packet.dma_length, self.ctx.mtu_bytes)
-            self.replies.read(packet.psn, packets, payload, self._ack_code(), self.msn)
+            self.replies.read(packet.psn, packets, payload, self._ack_code(), self.msn, again=True)
         self.host.schedule(self.qp)
 
     def _resource(self, packet: Packet) -> Resource | None:
@@ -439,7 +446,7 @@ class Responder:
     def _keep(self, resource: Resource) -> None:
         self.resources.append(resource)
         if len(self.resources) > max(1, self.ctx.max_dest_rd_atomic):
-            self.resources.popleft()
+            self.resources.pop(0)
 
     def _atomic(self, packet: Packet, payload: Payload) -> int | None:
         """Carry out an atomic: 64 bits in the host's byte order. The original value."""
@@ -456,15 +463,17 @@ class Responder:
     def _ack_code(self) -> int:
         """Syndrome of an ACK: end-to-end credits where they are on, else the invalid code."""
         if self.ctx.options & OPT_CREDITS and not self.qp.uses_srq:
-            return credit_code(self.rq.available())
+            # the entry of an open message counts, since its message is not in the MSN yet
+            return credit_code(self.rq.available() + (self.receive_wqe is not None))
         return CREDITS_INVALID
 
     def acknowledge_run(self, ask: bool) -> None:
         """After a run of packets placed by the burst loop: the ACK that one of them asked for."""
         if ask and self.ctx.servtype == ST_RC:
-            self._reply(self.ctx.expected_psn - 1 & PSN_MASK, self._ack_code())
+            self.reply(self.ctx.expected_psn - 1 & PSN_MASK, self._ack_code())
 
-    def _reply(self, psn: int, syndrome: int) -> None:
+    def reply(self, psn: int, syndrome: int) -> None:
+        """Queue an ACK or NAK."""
         if len(self.replies) < MAX_REPLIES:
             if self.replies.acknowledge(psn, syndrome, self.msn):
                 self.host.counters.bump("acks_coalesced")

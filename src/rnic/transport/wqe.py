@@ -94,20 +94,22 @@ class SendRing:
         base: virtual address of entry 0; the slab follows the last entry.
         entries: entries in the ring.
         slab_bytes: bytes of one slab slot, 0 for a ring without a slab.
+
+    ``view`` is ring and slab where they are in reach.
     """
 
-    __slots__ = ("_port", "_view", "base", "entries", "slab_bytes")
+    __slots__ = ("_port", "base", "entries", "slab_bytes", "view")
 
     def __init__(self, port: DmaPort, base: int, entries: int, slab_bytes: int) -> None:
         self._port = port
         self.base = base
         self.entries = entries
         self.slab_bytes = slab_bytes
-        self._view = port.views(base, entries * (SQE_BYTES + slab_bytes))
+        self.view = port.views(base, entries * (SQE_BYTES + slab_bytes))
 
     def _read(self, offset: int, length: int) -> bytes | memoryview | None:
-        if self._view is not None:
-            return self._view[offset : offset + length]
+        if self.view is not None:
+            return self.view[offset : offset + length]
         buffer = bytearray(length)
         return memoryview(buffer) if self._port.read(self.base + offset, buffer) else None
 
@@ -115,8 +117,8 @@ class SendRing:
         """Entry ``index``; ``None`` where the ring's memory cannot be read."""
         raw: bytes | memoryview | None
         at = index * SQE_BYTES
-        if self._view is not None:
-            raw = self._view
+        if self.view is not None:
+            raw = self.view
         else:
             raw = self._read(at, SQE_BYTES)
             at = 0

@@ -226,7 +226,9 @@ class SGE(_Attrs):
 class RecvWR(_Attrs):
     """A receive work request; ``next_wr`` chains more."""
 
-    def __init__(self, wr_id: int = 0, num_sge: int = 0, sg: list[SGE] | None = None, next_wr: RecvWR | None = None) -> None:
+    def __init__(
+        self, wr_id: int = 0, num_sge: int = 0, sg: list[SGE] | None = None, next_wr: RecvWR | None = None
+    ) -> None:
         self.wr_id = wr_id
         self.sg = sg if sg is not None else []
         self.next = next_wr

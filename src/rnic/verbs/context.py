@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from errno import EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from rnic.context.eqc import EQC
 from rnic.device.config import NicConfig
@@ -165,7 +165,7 @@ def runtime_on(link: Link, counters: Counters | None = None, seed: int | None = 
     clock = settings.pop("clock", None)
     chosen: dict[str, Any] = {
         "mtu": active_mtu_bytes(link.mtu),
-        "window_packets": max(8, min(256, link.window_packets // 2)),
+        "window_packets": max(8, min(512, link.window_packets // 2)),
         "window_bytes": max(65536, link.window_bytes // 2),
     }
     config = NicConfig(link.address, link.port, **(chosen | settings))
@@ -183,6 +183,7 @@ class Context:
         port: UDP port of the NIC; 4791 by default, 0 for any free one.
         link: or a link of your own (loopback, faults, recording) on which a private NIC is made.
         runtime: or a NIC that runs already.
+        space: addresses of this program's memory; its real ones by default.
 
     Raises:
         VerbsError: ENODEV for an unknown name.
@@ -197,6 +198,7 @@ class Context:
         port: int | None = None,
         link: Link | None = None,
         runtime: Runtime | None = None,
+        space: AddressSpace | None = None,
     ) -> None:
         if runtime is None and link is not None:
             runtime = runtime_on(link)
@@ -208,9 +210,9 @@ class Context:
             runtime = _make_runtime(addr, port)
         self.runtime = runtime
         self.nic = runtime.nic
-        self.space = AddressSpace()
+        self.space = AddressSpace() if space is None else space
         self.closed = False
-        self._children: WeakSet[Any] = WeakSet()
+        self._children: set[Any] = set()
         self._qps: dict[int, QP] = {}
         self._cqs: dict[int, CQ] = {}
         self._srqs: dict[int, SRQ] = {}
@@ -394,8 +396,12 @@ class Context:
     # ------------------------------------------------------------------------------------- closing
 
     def add_child(self, child: object) -> None:
-        """Remember an object that must go before the context does."""
+        """Keep an object, which the device holds too, until it is closed: before the context at the latest."""
         self._children.add(child)
+
+    def drop_child(self, child: object) -> None:
+        """An object was closed."""
+        self._children.discard(child)
 
     def close(self) -> None:
         """Destroy everything made in this context; a second call does nothing."""
@@ -429,7 +435,7 @@ class CompChannel:
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self._pipe = EventPipe()
-        self.cqs: WeakSet[CQ] = WeakSet()
+        self.cqs: set[CQ] = set()
         ctx.runtime.start()
         ctx.add_child(self)
 
@@ -456,9 +462,10 @@ class CompChannel:
         """Close the descriptor, and the CQs that report here."""
         close_all(self.cqs)
         self._pipe.close()
+        self.ctx.drop_child(self)
 
 
-def close_all(children: WeakSet[Any]) -> None:
+def close_all(children: set[Any]) -> None:
     """Close objects, those that depend on others first."""
     order = {"QP": 0, "MW": 1, "AH": 1, "SRQ": 2, "CQ": 3, "MR": 4, "PD": 5, "CompChannel": 6}
     for child in sorted(children, key=lambda child: order.get(type(child).__name__, 0)):

@@ -189,7 +189,8 @@ class CQ:
                 self.ctx.command(cmd.RESIZE_CQ, self.cqn, inbox=self._context(log, mapping))
             except VerbsError as error:
                 self.ctx.space.unmap(mapping)
-                raise VerbsError(error.errno or EINVAL, f"cqe={cqe} is too small for the entries in the queue") from None
+                reason = f"cqe={cqe} is too small for the entries in the queue"
+                raise VerbsError(error.errno or EINVAL, reason) from None
             self.ctx.space.unmap(self._mapping)
             self._mapping, self._ring = mapping, ring
             self.cqe = (1 << log) - 1
@@ -211,6 +212,9 @@ class CQ:
             ctx.space.unmap(self._mapping)
         ctx._cqs.pop(self.cqn, None)
         self.closed = True
+        if self.channel is not None:
+            self.channel.cqs.discard(self)
+        ctx.drop_child(self)
 
     def __enter__(self) -> CQ:
         return self

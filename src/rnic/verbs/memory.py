@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from errno import EINVAL
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from rnic.mem.mpt import MPT_ENTRY, MPT_REGION, flags_from_access
 from rnic.mem.space import address_of, byte_view
@@ -26,13 +25,18 @@ class PD:
         self.ctx = ctx
         self.handle = ctx.allocate(cmd.RES_PD)
         self.closed = False
-        self._children: WeakSet[Any] = WeakSet()
+        self._children: set[Any] = set()
         ctx.add_child(self)
 
     def add_child(self, child: object) -> None:
-        """Remember an object that must go before the domain does."""
+        """Keep an object, which the device holds too, until it is closed: before the domain at the latest."""
         self._children.add(child)
         self.ctx.add_child(child)
+
+    def drop_child(self, child: object) -> None:
+        """An object was closed."""
+        self._children.discard(child)
+        self.ctx.drop_child(child)
 
     def close(self) -> None:
         """Destroy it and what was made in it; a second call does nothing."""
@@ -42,6 +46,7 @@ class PD:
         close_all(self._children)
         if not self.ctx.uar.closed:
             self.ctx.free(cmd.RES_PD, self.handle)
+        self.ctx.drop_child(self)
 
     def __enter__(self) -> PD:
         return self
@@ -122,6 +127,7 @@ class MR:
                 ctx.free(cmd.RES_MPT, self.lkey)
             ctx.space.unmap(self._mapping)
         self.closed = True
+        self.pd.drop_child(self)
 
     def __enter__(self) -> MR:
         return self
@@ -148,6 +154,7 @@ class MW:
         self.ctx = pd.ctx
         self.mw_type = mw_type
         self.rkey = self.ctx.command(cmd.ALLOC_MW, pd.handle, mw_type)[0]
+        self._keys = {self.rkey}
         self.closed = False
         pd.add_child(self)
 
@@ -165,7 +172,21 @@ class MW:
             return
         self.closed = True
         if not self.ctx.uar.closed:
-            self.ctx.command(cmd.DEALLOC_MW, self.rkey)
+            self._deallocate()
+        self.pd.drop_child(self)
+
+    def rekeyed(self, rkey: int) -> None:
+        """A bind that gives the window another key was posted; should it fail, the old one stays in force."""
+        self.rkey = rkey
+        self._keys.add(rkey)
+
+    def _deallocate(self) -> None:
+        for key in sorted(self._keys, key=lambda key: key != self.rkey):
+            try:
+                self.ctx.command(cmd.DEALLOC_MW, key)
+            except VerbsError:
+                continue
+            return
 
     def __enter__(self) -> MW:
         return self

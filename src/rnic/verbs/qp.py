@@ -141,6 +141,7 @@ class QP:
         self.cap = cap
         self.closed = False
         self.lock = threading.Lock()
+        self._groups: set[GID] = set()
         self._attr = QPAttr(e.IBV_QPS_RESET)
         self._entries = max(2, cap.max_send_wr + 1)
         slab = max(cap.max_inline_data, SGE_BYTES * cap.max_send_sge if cap.max_send_sge > 1 else 0)
@@ -437,7 +438,7 @@ class QP:
             self._ring, index * SQE_BYTES, wr.wr_id & 0xFFFF_FFFF, op.WR_BIND_MW, flags, info.mw_access_flags,
             info.addr, info.mr.lkey, wr.rkey, info.mw.rkey, info.length,
         )  # fmt: skip
-        info.mw.rkey = wr.rkey
+        info.mw.rekeyed(wr.rkey)
 
     def post_recv(self, wr: RecvWR | list[RecvWR], bad_wr: object = None) -> None:
         """Post receive work requests, a chain by ``next`` or a list.
@@ -477,19 +478,24 @@ class QP:
     def attach_mcast(self, gid: GID | str, lid: int = 0) -> None:
         """Receive what is sent to a multicast group (UD)."""
         change_membership(self.ctx, GID(gid), self.qp_num, True)
+        self._groups.add(GID(gid))
 
     def detach_mcast(self, gid: GID | str, lid: int = 0) -> None:
         """Receive it no more."""
         change_membership(self.ctx, GID(gid), self.qp_num, False)
+        self._groups.discard(GID(gid))
 
     # ------------------------------------------------------------------------------------- closing
 
     def close(self) -> None:
-        """Destroy it; a second call does nothing."""
+        """Destroy it, out of its multicast groups too; a second call does nothing."""
         if self.closed:
             return
         self.closed = True
         ctx = self.ctx
+        if not ctx.uar.closed:
+            for gid in list(self._groups):
+                self.detach_mcast(gid)
         self.scq.detach(self.qp_num)
         self.rcq.detach(self.qp_num)
         ctx._qps.pop(self.qp_num, None)
@@ -502,6 +508,7 @@ class QP:
             ctx.space.unmap(self._mapping)
             if self._rq is not None:
                 ctx.space.unmap(self._rq.mapping)
+        self.pd.drop_child(self)
 
     def __enter__(self) -> QP:
         return self

@@ -182,6 +182,7 @@ class SRQ:
             ctx.space.unmap(self.poster.mapping)
         ctx._srqs.pop(self.srqn, None)
         self.closed = True
+        self.pd.drop_child(self)
 
     def __enter__(self) -> SRQ:
         return self

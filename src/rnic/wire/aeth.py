@@ -1,4 +1,4 @@
-"""AETH, the acknowledge extended transport header (IBA vol. 1, 9.3.5)."""
+"""AETH, the acknowledge extended transport header (IBA vol. 1, 9.3)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AETH = Layout(
     "AETH",
     4,
     "big",
-    "IBA vol. 1, 9.3.5",
+    "IBA vol. 1, 9.3",
     (
         bits("syndrome", 0, 31, 24, "ACK with credits, RNR NAK with timer, or NAK code"),
         bits("msn", 0, 23, 0, "message sequence number: messages completed by the responder"),

@@ -1,4 +1,4 @@
-"""AtomicETH and AtomicAckETH: an atomic's operands and its result (IBA vol. 1, 9.3.4 and 9.5.3)."""
+"""AtomicETH and AtomicAckETH: an atomic's operands and its result (IBA vol. 1, 9.3)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ATOMICETH = Layout(
     "AtomicETH",
     28,
     "big",
-    "IBA vol. 1, 9.3.4",
+    "IBA vol. 1, 9.3",
     (
         wide("va", 0, "virtual address at the responder, a multiple of 8"),
         word("rkey", 8, "remote key"),
@@ -21,7 +21,7 @@ ATOMICETH = Layout(
     ),
 )
 ATOMICACKETH = Layout(
-    "AtomicAckETH", 8, "big", "IBA vol. 1, 9.5.3", (wide("orig", 0, "what the memory held before the operation"),)
+    "AtomicAckETH", 8, "big", "IBA vol. 1, 9.3", (wide("orig", 0, "what the memory held before the operation"),)
 )
 
 

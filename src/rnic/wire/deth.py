@@ -1,4 +1,4 @@
-"""DETH, the datagram extended transport header (IBA vol. 1, 9.3.2)."""
+"""DETH, the datagram extended transport header (IBA vol. 1, 9.3)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DETH = Layout(
     "DETH",
     8,
     "big",
-    "IBA vol. 1, 9.3.2",
+    "IBA vol. 1, 9.3",
     (
         word("qkey", 0, "Q_Key, which the receiver compares with its own"),
         bits("reserved8", 4, 31, 24, "reserved"),

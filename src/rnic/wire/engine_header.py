@@ -7,7 +7,7 @@ in the documents, carries bits 31:16 of the fragment offset (``design.md``): ide
 from __future__ import annotations
 
 import struct
-from typing import Self
+from typing import ClassVar, Self
 
 from rnic.spec.layout import Layout, bits, half, octet, word
 from rnic.wire.header import Buffer, Header
@@ -43,7 +43,7 @@ class EngineHeader(Header):
 
     layout = ENGINE_HEADER
     FORMAT = "7I"
-    CONSTANTS = {"marker": MARKER}
+    CONSTANTS: ClassVar[dict[str, int]] = {"marker": MARKER}
     opcode: int
     psn: int
     dqpn: int

@@ -2,7 +2,7 @@
 
 The ICRC covers eight bytes of ones, the IP and UDP headers with their variant fields set to ones, and the
 packet from the BTH on with BTH byte 4 set to ones. A flow knows every header field but the length and the IPv4
-ident, so the CRC state after the headers is one cached number for each length and ident.
+ident, so the CRC state after the headers is one cached number for each length, and the ident's share is XORed in.
 
 CRCs are linear: what the masked BTH byte changes in a packet's CRC depends on the packet's length alone
 (:func:`tx_delta`), and a CRC that runs over the packet with its own ICRC ends in a constant (:func:`residue`).
@@ -17,7 +17,7 @@ from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.wire.crc import crc32
 
 MAX_IDENTS = 64
-"""Segments of one UDP_SEGMENT send, and so the idents that a flow keeps seeds for."""
+"""Segments of one UDP_SEGMENT send, and so the idents that :meth:`Flow.seeds` covers."""
 
 DONT_FRAGMENT = 0x4000
 
@@ -28,12 +28,28 @@ _UDP = struct.Struct(">HHHH")
 _GOOD = 0x2144DF1C
 """crc32(message || little-endian crc32(message)), the same for every message."""
 _MAX_CACHED = 4_096
+_MAX_SEED_LISTS = 8
+"""Bounds of the caches, which a peer's choice of lengths would else grow."""
 
 
 def _effect(value: int, after: int) -> int:
     """What XORing one byte with ``value``, ``after`` bytes before the end, changes in a CRC."""
     return crc32(bytes([value]) + bytes(after)) ^ crc32(bytes(after + 1))
 
+
+def _byte_effects(after: int) -> tuple[int, ...]:
+    """:func:`_effect` of every value of one byte. CRCs are linear: the effects of its bits add up."""
+    single = [_effect(1 << bit, after) for bit in range(8)]
+    effects = [0] * 256
+    for value in range(1, 256):
+        lowest = value & -value
+        effects[value] = effects[value ^ lowest] ^ single[lowest.bit_length() - 1]
+    return tuple(effects)
+
+
+# Bytes of the IPv4 and UDP headers behind each byte of [ident | flags and offset].
+_IDENT_HIGH, _IDENT_LOW, _FRAG_HIGH, _FRAG_LOW = (_byte_effects(after) for after in (23, 22, 21, 20))
+_SMALL_IDENTS = _IDENT_LOW[:MAX_IDENTS]
 
 _tx_deltas: dict[int, int] = {}
 _residues: dict[int, int] = {}
@@ -82,7 +98,19 @@ class Flow:
         flow_label: IPv6 flow label (not covered).
     """
 
-    __slots__ = ("_seed_lists", "_seeds", "dport", "dst", "flow_label", "hop_limit", "link", "sport", "src", "tclass")
+    __slots__ = (
+        "_seed_lists",
+        "_seeds",
+        "_v4",
+        "dport",
+        "dst",
+        "flow_label",
+        "hop_limit",
+        "link",
+        "sport",
+        "src",
+        "tclass",
+    )
 
     def __init__(
         self,
@@ -103,7 +131,8 @@ class Flow:
         self.flow_label = flow_label
         self.link: object = None
         """Whatever the link wants to remember about this path, such as a socket address."""
-        self._seeds: dict[tuple[int, int, int], int] = {}
+        self._v4 = len(src) == 4
+        self._seeds: dict[int, int] = {}
         self._seed_lists: dict[int, tuple[int, ...]] = {}
 
     def __repr__(self) -> str:
@@ -123,25 +152,34 @@ class Flow:
         return _ONES + ip + udp
 
     def seed(self, length: int, ident: int = 0, frag: int = DONT_FRAGMENT) -> int:
-        """CRC state after the masked headers of a packet with ``length`` bytes of UDP payload."""
-        key = (length, ident, frag)
-        value = self._seeds.get(key)
+        """CRC state after the masked headers of a packet.
+
+        Args:
+            length: bytes of the UDP payload with its ICRC.
+            ident: IPv4 identification.
+            frag: IPv4 flags and fragment offset. IPv6 has neither and ignores both.
+        """
+        value = self._seeds.get(length)
         if value is None:
             if len(self._seeds) >= _MAX_CACHED:
                 self._seeds.clear()
-            value = self._seeds[key] = crc32(self.masked_headers(length, ident, frag))
+            value = self._seeds[length] = crc32(self.masked_headers(length))
+        if self._v4:
+            if ident:
+                value ^= _IDENT_HIGH[ident >> 8] ^ _IDENT_LOW[ident & 0xFF]
+            if frag != DONT_FRAGMENT:
+                frag ^= DONT_FRAGMENT
+                value ^= _FRAG_HIGH[frag >> 8] ^ _FRAG_LOW[frag & 0xFF]
         return value
 
     def seeds(self, length: int) -> tuple[int, ...]:
         """:meth:`seed` for idents 0 to 63 with DF set. IPv6 has no ident: all alike."""
         values = self._seed_lists.get(length)
         if values is None:
-            if len(self._seed_lists) >= _MAX_CACHED:
+            if len(self._seed_lists) >= _MAX_SEED_LISTS:
                 self._seed_lists.clear()
-            if len(self.src) == 4:
-                values = tuple(crc32(self.masked_headers(length, ident)) for ident in range(MAX_IDENTS))
-            else:
-                values = (crc32(self.masked_headers(length)),) * MAX_IDENTS
+            base = self.seed(length)
+            values = tuple([base ^ effect for effect in _SMALL_IDENTS]) if self._v4 else (base,) * MAX_IDENTS
             self._seed_lists[length] = values
         return values
 
@@ -150,9 +188,7 @@ class Flow:
         length = len(frame) + 4
         return crc32(frame, self.seed(length, ident, frag)) ^ _effect(0xFF ^ frame[4], length - 4 - 5)
 
-    def check(
-        self, packet: bytes | bytearray | memoryview, ident: int = 0, frag: int = DONT_FRAGMENT
-    ) -> bool:
+    def check(self, packet: bytes | bytearray | memoryview, ident: int = 0, frag: int = DONT_FRAGMENT) -> bool:
         """Whether a whole UDP payload, at least 16 bytes, carries the right ICRC."""
         length = len(packet)
         return crc32(packet, self.seed(length, ident, frag)) == residue(length, packet[4])

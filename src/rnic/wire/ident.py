@@ -9,6 +9,8 @@ less where the peer's habit is known.
 
 from __future__ import annotations
 
+import functools
+
 from rnic.wire.crc import crc32
 from rnic.wire.flow import Flow, residue
 
@@ -17,49 +19,52 @@ _WORD_TO_PAYLOAD = 4 + 12 + 8
 """Bytes from the start of the word to the UDP payload: itself, the rest of the IPv4 header, the UDP header."""
 
 
-def _unstep_table() -> tuple[int, ...]:
-    """For each top byte of a register, the register eight steps before, XORed into the shifted rest."""
-    table = []
-    for top in range(256):
-        register = top << 24
-        for _ in range(8):
-            register = (register ^ _POLY) << 1 | 1 if register & 0x8000_0000 else register << 1
-        table.append(register & 0xFFFF_FFFF)
-    return tuple(table)
+_Operator = tuple[tuple[int, ...], ...]
+"""A linear function of a 32-bit register: a table of 256 for each of its bytes, lowest first; their XOR is it."""
 
 
-_UNSTEP = _unstep_table()
+def _apply(operator: _Operator, register: int) -> int:
+    low, second, third, top = operator
+    return low[register & 0xFF] ^ second[register >> 8 & 0xFF] ^ third[register >> 16 & 0xFF] ^ top[register >> 24]
 
 
-def _run_back(register: int, count: int) -> int:
-    """The CRC register before ``count`` zero bytes were run through it."""
-    for _ in range(count):
-        register = register << 8 & 0xFFFF_FFFF ^ _UNSTEP[register >> 24]
+def _operator(columns: list[int]) -> _Operator:
+    """The linear function that takes bit ``i`` to ``columns[i]``."""
+    tables = []
+    for first in (0, 8, 16, 24):
+        table = [0] * 256
+        for value in range(1, 256):
+            lowest = value & -value
+            table[value] = table[value ^ lowest] ^ columns[first + lowest.bit_length() - 1]
+        tables.append(tuple(table))
+    return tuple(tables)
+
+
+def _back_one_byte(register: int) -> int:
+    """The CRC register before a zero byte was run through it."""
+    for _ in range(8):
+        register = (register ^ _POLY) << 1 | 1 if register & 0x8000_0000 else register << 1
     return register
 
 
-_columns: dict[int, tuple[tuple[int, ...], ...]] = {}
+@functools.cache
+def _back(power: int) -> _Operator:
+    """Running back over ``1 << power`` zero bytes: half of it, twice."""
+    if power == 0:
+        return _operator([_back_one_byte(1 << bit) for bit in range(32)])
+    half = _back(power - 1)
+    return _operator([_apply(half, _apply(half, 1 << bit)) for bit in range(32)])
 
 
-def _back_tables(length: int) -> tuple[tuple[int, ...], ...]:
-    """Running back is linear: four tables of 256, one for each byte of the register, for a payload length."""
-    tables = _columns.get(length)
-    if tables is None:
-        count = length + _WORD_TO_PAYLOAD
-        tables = tuple(tuple(_basis(count, shift)) for shift in (0, 8, 16, 24))
-        if len(_columns) >= 1_024:
-            _columns.clear()
-        _columns[length] = tables
-    return tables
-
-
-def _basis(count: int, shift: int) -> list[int]:
-    bits = [_run_back(1 << shift + bit, count) for bit in range(8)]
-    out = [0] * 256
-    for value in range(1, 256):
-        low = value & -value
-        out[value] = out[value ^ low] ^ bits[low.bit_length() - 1]
-    return out
+def _run_back(register: int, count: int) -> int:
+    """The CRC register before ``count`` zero bytes, at most 65,535, were run through it."""
+    power = 0
+    while count:
+        if count & 1:
+            register = _apply(_back(power), register)
+        count >>= 1
+        power += 1
+    return register
 
 
 def solve(packet: bytes | bytearray | memoryview, flow: Flow) -> int | None:
@@ -73,11 +78,8 @@ def solve(packet: bytes | bytearray | memoryview, flow: Flow) -> int | None:
         The ident, or ``None`` where the header would have to be a fragment: the packet is corrupt.
     """
     length = len(packet)
-    low, second, third, top = _back_tables(length)
     change = crc32(packet, flow.seed(length, 0, 0)) ^ residue(length, packet[4])
-    register = (
-        low[change & 0xFF] ^ second[change >> 8 & 0xFF] ^ third[change >> 16 & 0xFF] ^ top[change >> 24]
-    )
+    register = _run_back(change, length + _WORD_TO_PAYLOAD)
     # the register's lowest byte is the first on the wire: ident high, ident low, flags, offset
     if register >> 16 & 0xFFBF:
         return None
@@ -85,32 +87,47 @@ def solve(packet: bytes | bytearray | memoryview, flow: Flow) -> int | None:
 
 
 class IdentTracker:
-    """One peer's habit: which idents its packets have, to tell corruption from an unusual ident.
+    """One path's habit: which idents its packets have, to tell corruption from an unusual ident.
 
-    A sender leaves ident 0, counts segments of a burst, or counts up. Once a few packets agree with one of
-    these, an ident far from the last one is refused, which takes the false-accept rate from 2^-15 to about
-    2^-23 (a window of 256 in 65,536).
+    A sender leaves ident 0, counts the segments of a burst, or counts up (ConnectX per QP or per NIC, Linux per
+    address pair, leaping after a pause). Once a few packets agree, an ident that neither is small nor follows
+    a recent one within the window is refused, which takes false accepts from 2^-15 to about 2^-17. A second
+    ident in a row that follows a refused one is a new habit, so a change costs one packet.
     """
 
-    __slots__ = ("_last", "_trusted")
+    __slots__ = ("_last", "_refused", "_small", "_trust", "accepted", "refused")
 
-    WINDOW = 256
-    _TRUST_AFTER = 8
+    SMALL = 64
+    WINDOW = 8_192
+    TRUST_AFTER = 8
 
     def __init__(self) -> None:
+        self.accepted = 0
+        """Idents that fitted."""
+        self.refused = 0
+        """Idents that did not: most likely corrupt packets."""
         self._last = 0
-        self._trusted = 0
+        self._small = 0
+        """The last small ident since; a counter may be on its way round past 65,535."""
+        self._refused = -1
+        self._trust = 0
 
     def accept(self, ident: int) -> bool:
-        """Whether a solved ident fits; a refused one lowers the trust, so that a peer may change its habit."""
-        near = (ident - self._last & 0xFFFF) <= self.WINDOW or ident == 0
-        if near:
-            self._last = ident or self._last
-            if self._trusted < self._TRUST_AFTER:
-                self._trusted += 1
-            return True
-        if self._trusted >= self._TRUST_AFTER:
-            self._trusted -= 2
-            return False
-        self._last = ident
+        """Whether a solved ident (0 to 65,535) is believable."""
+        if ident < self.SMALL:
+            self._small = ident
+        else:
+            step = min(ident - self._last & 0xFFFF, ident - self._small & 0xFFFF)
+            if step > self.WINDOW:
+                follows = self._refused >= 0 and ident - self._refused & 0xFFFF <= self.WINDOW
+                if self._trust >= self.TRUST_AFTER and not follows:
+                    self._refused = ident
+                    self.refused += 1
+                    return False
+                self._trust = 0
+            self._last = self._small = ident
+        self._refused = -1
+        if self._trust < self.TRUST_AFTER:
+            self._trust += 1
+        self.accepted += 1
         return True

@@ -1,4 +1,4 @@
-"""IETH, the invalidate extended transport header (IBA vol. 1, 9.3.7)."""
+"""IETH, the invalidate extended transport header (IBA vol. 1, 9.3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Self
 from rnic.spec.layout import Layout, word
 from rnic.wire.header import Buffer, Header
 
-IETH = Layout("IETH", 4, "big", "IBA vol. 1, 9.3.7", (word("inv_rkey", 0, "remote key that the receiver shall invalidate"),))
+IETH = Layout(
+    "IETH", 4, "big", "IBA vol. 1, 9.3", (word("inv_rkey", 0, "remote key that the receiver shall invalidate"),)
+)
 
 
 class Ieth(Header):

@@ -1,4 +1,4 @@
-"""ImmDt, the immediate data extended transport header (IBA vol. 1, 9.3.6)."""
+"""ImmDt, the immediate data extended transport header (IBA vol. 1, 9.3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 from rnic.spec.layout import Layout, word
 from rnic.wire.header import Buffer, Header
 
-IMMDT = Layout("ImmDt", 4, "big", "IBA vol. 1, 9.3.6", (word("imm", 0, "value that the receiver's completion carries"),))
+IMMDT = Layout("ImmDt", 4, "big", "IBA vol. 1, 9.3", (word("imm", 0, "value that the receiver's completion carries"),))
 
 
 class ImmDt(Header):

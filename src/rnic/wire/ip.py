@@ -1,11 +1,12 @@
-"""IPv4, IPv6 and UDP headers: layouts, and whole packets made of them."""
+"""IPv4, IPv6 and UDP headers: layouts, codecs, and whole packets made of them."""
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from rnic.spec.layout import Layout, bits, half, octet, wide, word
+from rnic.wire.header import Buffer, Header
 
 if TYPE_CHECKING:
     from rnic.wire.flow import Flow
@@ -13,7 +14,14 @@ if TYPE_CHECKING:
 IPV4_BYTES = 20
 IPV6_BYTES = 40
 UDP_BYTES = 8
+PROTO_TCP = 6
 PROTO_UDP = 17
+
+PROTOCOL_NAMES = {1: "ICMP", 2: "IGMP", PROTO_TCP: "TCP", PROTO_UDP: "UDP", 58: "ICMPv6"}
+
+DONT_FRAGMENT = 0x4000
+FRAGMENT_MASK = 0x3FFF
+"""More-fragments flag and fragment offset: not 0 in a fragment."""
 
 IPV4_HEADER = Layout(
     "IPv4 header",
@@ -63,21 +71,133 @@ UDP_HEADER = Layout(
     ),
 )
 
+
+class IPv4(Header):
+    """IPv4 header without options, 20 bytes."""
+
+    __slots__ = tuple(field.name for field in IPV4_HEADER.fields)
+
+    layout = IPV4_HEADER
+    FORMAT = "BBHHHBBHII"
+    CONSTANTS: ClassVar[dict[str, int]] = {"version": 4, "ihl": 5}
+    version: int
+    ihl: int
+    tos: int
+    total_length: int
+    identification: int
+    flags_fragment: int
+    ttl: int
+    protocol: int
+    checksum: int
+    src: int
+    dst: int
+
+    @classmethod
+    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
+        """See :meth:`Header.parse`."""
+        header = cls.__new__(cls)
+        (
+            first,
+            header.tos,
+            header.total_length,
+            header.identification,
+            header.flags_fragment,
+            header.ttl,
+            header.protocol,
+            header.checksum,
+            header.src,
+            header.dst,
+        ) = _IPV4_WORDS.unpack_from(buf, offset)
+        header.version = first >> 4
+        header.ihl = first & 0x0F
+        return header
+
+    def pack(self) -> bytes:
+        """See :meth:`Header.pack`. The checksum is the record's."""
+        self.check()
+        first, *rest = list(self.values().values())[1:]
+        return _IPV4_WORDS.pack(self.version << 4 | first, *rest)
+
+
+class IPv6(Header):
+    """IPv6 header, 40 bytes."""
+
+    __slots__ = tuple(field.name for field in IPV6_HEADER.fields)
+
+    layout = IPV6_HEADER
+    FORMAT = "IHBB16s16s"
+    CONSTANTS: ClassVar[dict[str, int]] = {"version": 6}
+    version: int
+    traffic_class: int
+    flow_label: int
+    payload_length: int
+    next_header: int
+    hop_limit: int
+    src: int
+    dst: int
+
+    @classmethod
+    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
+        """See :meth:`Header.parse`."""
+        header = cls.__new__(cls)
+        first, header.payload_length, header.next_header, header.hop_limit, src, dst = _IPV6.unpack_from(buf, offset)
+        header.version = first >> 28
+        header.traffic_class = first >> 20 & 0xFF
+        header.flow_label = first & 0xFFFFF
+        header.src = int.from_bytes(src, "big")
+        header.dst = int.from_bytes(dst, "big")
+        return header
+
+    def pack(self) -> bytes:
+        """See :meth:`Header.pack`."""
+        self.check()
+        first = self.version << 28 | self.traffic_class << 20 | self.flow_label
+        src = self.src.to_bytes(16, "big")
+        dst = self.dst.to_bytes(16, "big")
+        return _IPV6.pack(first, self.payload_length, self.next_header, self.hop_limit, src, dst)
+
+
+class Udp(Header):
+    """UDP header, 8 bytes."""
+
+    __slots__ = ("sport", "dport", "length", "checksum")
+
+    layout = UDP_HEADER
+    FORMAT = "HHHH"
+    sport: int
+    dport: int
+    length: int
+    checksum: int
+
+    @classmethod
+    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
+        """See :meth:`Header.parse`."""
+        header = cls.__new__(cls)
+        header.sport, header.dport, header.length, header.checksum = _UDP.unpack_from(buf, offset)
+        return header
+
+    def pack(self) -> bytes:
+        """See :meth:`Header.pack`. The checksum is the record's."""
+        self.check()
+        return _UDP.pack(self.sport, self.dport, self.length, self.checksum)
+
+
+_IPV4_WORDS = struct.Struct(f">{IPv4.FORMAT}")
 _IPV4 = struct.Struct(">BBHHHBBH4s4s")
-_IPV6 = struct.Struct(">IHBB16s16s")
-_UDP = struct.Struct(">HHHH")
+_IPV6 = struct.Struct(f">{IPv6.FORMAT}")
+_UDP = struct.Struct(f">{Udp.FORMAT}")
 
 
 def checksum(data: bytes | bytearray | memoryview) -> int:
     """Internet checksum (RFC 1071) of ``data``."""
     if len(data) % 2:
         data = bytes(data) + b"\0"
-    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f">{len(data) // 2}H", data))
     total = (total & 0xFFFF) + (total >> 16)
     return ~(total + (total >> 16)) & 0xFFFF
 
 
-def ip_header(flow: Flow, udp_payload: int, ident: int = 0, frag: int = 0x4000) -> bytes:
+def ip_header(flow: Flow, udp_payload: int, ident: int = 0, frag: int = DONT_FRAGMENT) -> bytes:
     """IP header of a packet on ``flow`` with ``udp_payload`` bytes after its UDP header."""
     if len(flow.src) == 4:
         fields = (0x45, flow.tclass, udp_payload + 28, ident, frag, flow.hop_limit, PROTO_UDP)
@@ -87,7 +207,7 @@ def ip_header(flow: Flow, udp_payload: int, ident: int = 0, frag: int = 0x4000) 
     return _IPV6.pack(first, udp_payload + UDP_BYTES, PROTO_UDP, flow.hop_limit, flow.src, flow.dst)
 
 
-def ip_packet(flow: Flow, payload: bytes | bytearray | memoryview, ident: int = 0, frag: int = 0x4000) -> bytes:
+def ip_packet(flow: Flow, payload: Buffer, ident: int = 0, frag: int = DONT_FRAGMENT) -> bytes:
     """A whole IP packet around a UDP payload. IPv4 has no UDP checksum, IPv6 the right one."""
     header = ip_header(flow, len(payload), ident, frag)
     length = len(payload) + UDP_BYTES

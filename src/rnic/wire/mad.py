@@ -1,4 +1,4 @@
-"""The header of management datagrams (IBA vol. 1, 13.4.3). Connection management sends them to QP1.
+"""The header of management datagrams (IBA vol. 1, 13.4). Connection management sends them to QP1.
 
 Here the 232 bytes after the header are opaque.
 """
@@ -43,13 +43,13 @@ CM_NAMES = {
     CM_LAP: "LoadAlternatePath",
     CM_APR: "AlternatePathResponse",
 }
-"""Attributes of the communication management class (IBA vol. 1, 16.7.3, table 316)."""
+"""Attributes of the communication management class (IBA vol. 1, chapter 12)."""
 
 MAD = Layout(
     "MAD header",
     24,
     "big",
-    "IBA vol. 1, 13.4.3",
+    "IBA vol. 1, 13.4",
     (
         bits("base_version", 0, 31, 24, "1"),
         bits("mgmt_class", 0, 23, 16, "management class; 07h is communication management"),

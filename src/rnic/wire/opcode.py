@@ -8,10 +8,21 @@ from __future__ import annotations
 import struct
 
 from rnic.spec import opcodes as op
+from rnic.wire.aeth import Aeth
+from rnic.wire.atomiceth import AtomicAckEth, AtomicEth
+from rnic.wire.bth import Bth
+from rnic.wire.deth import Deth
+from rnic.wire.header import Header
+from rnic.wire.ieth import Ieth
+from rnic.wire.immdt import ImmDt
+from rnic.wire.reth import Reth
 
 
 class OpcodeRow:
-    """What one BTH opcode means. ``unpack`` reads BTH and all extended headers at once."""
+    """What one BTH opcode means.
+
+    ``unpack`` reads BTH and all extended headers at once; ``extended`` are those headers' records, in order.
+    """
 
     __slots__ = (
         "aeth",
@@ -20,6 +31,7 @@ class OpcodeRow:
         "atomiceth",
         "deth",
         "end",
+        "extended",
         "header_bytes",
         "ieth",
         "immdt",
@@ -63,14 +75,23 @@ class OpcodeRow:
         self.immdt = "immdt" in extended
         self.ieth = "ieth" in extended
         self.takes_receive = self.end and (self.send or (self.write and self.immdt))
-        self.unpack = struct.Struct(">BBHII" + "".join(_FORMATS[header] for header in extended))
+        self.extended: tuple[type[Header], ...] = tuple(_HEADERS[header] for header in extended)
+        self.unpack = struct.Struct(">" + Bth.FORMAT + "".join(header.FORMAT for header in self.extended))
         self.header_bytes = self.unpack.size
 
     def __repr__(self) -> str:
         return f"<OpcodeRow {self.name} {self.opcode:#04x}>"
 
 
-_FORMATS = {"deth": "II", "reth": "QII", "aeth": "I", "atomiceth": "QIQQ", "atomicacketh": "Q", "immdt": "I", "ieth": "I"}
+_HEADERS: dict[str, type[Header]] = {
+    "deth": Deth,
+    "reth": Reth,
+    "aeth": Aeth,
+    "atomiceth": AtomicEth,
+    "atomicacketh": AtomicAckEth,
+    "immdt": ImmDt,
+    "ieth": Ieth,
+}
 
 _OPERATIONS = (
     # operation, name, extended headers, flags
@@ -111,7 +132,9 @@ def _build() -> tuple[OpcodeRow | None, ...]:
         if operation in _UD_OPERATIONS:
             headers = f"deth {headers}"
             rows[op.UD | operation] = OpcodeRow(op.UD | operation, f"UD_{name}", op.UD, operation, headers, flags)
-    rows[op.CNP] = OpcodeRow(op.CNP, "CNP", op.CNP & op.SERVICE_MASK, op.CNP & op.OPERATION_MASK, "", "payload start end")
+    rows[op.CNP] = OpcodeRow(
+        op.CNP, "CNP", op.CNP & op.SERVICE_MASK, op.CNP & op.OPERATION_MASK, "", "payload start end"
+    )
     return tuple(rows)
 
 

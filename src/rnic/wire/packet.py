@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING
 
 from rnic.spec.drops import DropReason
 from rnic.spec.limits import BTH_BYTES, DEFAULT_PKEY, ICRC_BYTES
+from rnic.wire.aeth import Aeth
+from rnic.wire.atomiceth import AtomicAckEth, AtomicEth
+from rnic.wire.bth import Bth
+from rnic.wire.deth import Deth
+from rnic.wire.ieth import Ieth
+from rnic.wire.immdt import ImmDt
 from rnic.wire.opcode import OPCODES, OpcodeRow
+from rnic.wire.reth import Reth
 
 if TYPE_CHECKING:
     from rnic.wire.flow import Flow
 
 _ICRC = struct.Struct("<I")
-_EMPTY = memoryview(b"")
 
 
 class Packet:
@@ -153,7 +159,7 @@ def parse(buf: memoryview) -> Packet | DropReason:
 
 
 def build(
-    opcode: int,
+    opcode: int | OpcodeRow,
     *,
     dqpn: int,
     psn: int,
@@ -180,30 +186,40 @@ def build(
     """Headers, payload and pad of one packet, without its ICRC (:func:`seal` adds it).
 
     Raises:
-        ValueError: the opcode has no row.
-        struct.error: a value does not fit its field.
+        ValueError: the opcode has no row, or a value does not fit its field.
     """
-    row = OPCODES[opcode]
+    row = opcode if isinstance(opcode, OpcodeRow) else OPCODES[opcode]
     if row is None:
         raise ValueError(f"opcode={opcode:#04x} is not in the opcode table")
     pad = -len(payload) % 4
-    flags = solicited << 7 | migreq << 6 | pad << 4
-    values = [opcode, flags, pkey, fecn << 31 | becn << 30 | dqpn, ackreq << 31 | psn]
+    bth = Bth(
+        opcode=row.opcode,
+        solicited=solicited,
+        migreq=migreq,
+        pad=pad,
+        pkey=pkey,
+        fecn=fecn,
+        becn=becn,
+        dqpn=dqpn,
+        ackreq=ackreq,
+        psn=psn,
+    )
+    frame = bytearray(bth.pack())
     if row.deth:
-        values += [qkey, sqpn]
+        frame += Deth(qkey=qkey, sqpn=sqpn).pack()
     if row.reth:
-        values += [va, rkey, dma_length]
+        frame += Reth(va=va, rkey=rkey, dma_length=dma_length).pack()
     if row.atomiceth:
-        values += [va, rkey, swap_add, compare]
+        frame += AtomicEth(va=va, rkey=rkey, swap_add=swap_add, compare=compare).pack()
     if row.aeth:
-        values.append(syndrome << 24 | msn)
+        frame += Aeth(syndrome=syndrome, msn=msn).pack()
     if row.atomicacketh:
-        values.append(orig)
+        frame += AtomicAckEth(orig=orig).pack()
     if row.immdt:
-        values.append(imm)
+        frame += ImmDt(imm=imm).pack()
     if row.ieth:
-        values.append(inv_rkey)
-    return bytearray(row.unpack.pack(*values)) + payload + bytes(pad)
+        frame += Ieth(inv_rkey=inv_rkey).pack()
+    return frame + payload + bytes(pad)
 
 
 def seal(frame: bytes | bytearray, flow: Flow, ident: int = 0) -> bytes:

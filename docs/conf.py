@@ -1,0 +1,23 @@
+"""Sphinx settings. The layout pages are made from the tables in the code at every build."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+project = "rnic"
+author = "the rnic developers"
+release = version = installed_version("rnic")
+
+extensions = ["myst_parser"]
+exclude_patterns = ["_build"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = f"rnic {release}"
+
+subprocess.run([sys.executable, HERE / "gen_layouts.py"], check=True)

@@ -1,0 +1,216 @@
+"""Writes one page for each group of layouts, from the tables that the code itself uses.
+
+    python docs/gen_layouts.py [DIRECTORY]
+
+The pages go to ``docs/layouts`` unless a directory is named. The same tables give the same bytes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from rnic.spec.layout import Field, Layout
+from rnic.wire.opcode import OPCODES
+
+HERE = Path(__file__).resolve().parent
+
+# file name, title, what the page says first, modules in the order of the page
+GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    (
+        "entries",
+        "Descriptors and queue entries",
+        "What software writes into send and receive rings, and what the NIC writes into completion and event rings.",
+        ("rnic.rings.sqe", "rnic.rings.cqe", "rnic.rings.eqe"),
+    ),
+    (
+        "queue-block",
+        "Queue block",
+        "The registers that each queue has. Offsets count from the start of the queue's own block.",
+        ("rnic.rings.queue_block",),
+    ),
+    (
+        "contexts",
+        "Contexts",
+        "What a queue is, as the NIC stores it in host memory. The first 192 bytes of a QPC are 002's, the rest ours.",
+        ("rnic.context.qpc", "rnic.context.cqc", "rnic.context.eqc"),
+    ),
+    ("mpt", "Memory protection table", "One entry for each memory region or window.", ("rnic.mem.mpt",)),
+    (
+        "mailboxes",
+        "Command mailboxes",
+        "Mailboxes of commands that carry no context.",
+        ("rnic.device.mailboxes",),
+    ),
+    (
+        "wire",
+        "Headers on the wire",
+        "In the order in which they follow each other. The four bytes after the payload are the ICRC, little-endian.",
+        (
+            "rnic.wire.ethernet",
+            "rnic.wire.ip",
+            "rnic.wire.bth",
+            "rnic.wire.deth",
+            "rnic.wire.reth",
+            "rnic.wire.atomiceth",
+            "rnic.wire.aeth",
+            "rnic.wire.immdt",
+            "rnic.wire.ieth",
+            "rnic.wire.cnp",
+            "rnic.wire.mad",
+        ),
+    ),
+    (
+        "engine-header",
+        "Seven-beat header",
+        "The header of the descriptor engine, one 32-bit word a beat.",
+        ("rnic.wire.engine_header",),
+    ),
+)
+HOW_TO_READ = """\
+Each structure of rnic is one table in the code, and these pages are made from those tables at every build.
+
+An *offset* is where an integer of so many *bytes* begins, in hexadecimal; *bits* count within that integer, 0 the least
+significant. In the pictures each row is a 32-bit word with bit 31 at the left; a name that does not fit is cut short,
+and rows of reserved words are left out.
+"""
+EXTENDED_HEADERS = ("deth", "reth", "aeth", "atomiceth", "atomicacketh", "immdt", "ieth")
+
+Bit = tuple[Field, int]
+"""A field, and which of its bits."""
+
+
+def layouts_of(module: str) -> list[Layout]:
+    """The layouts that a module defines, in its order; one that it only imports is on another page."""
+    found: list[Layout] = []
+    for value in vars(importlib.import_module(module)).values():
+        if isinstance(value, Layout) and value not in found:
+            found.append(value)
+    return found
+
+
+def escape(text: str) -> str:
+    """Prose as Markdown that says the same."""
+    return "".join("\\" + letter if letter in "*|<[" else letter for letter in text)
+
+
+# ------------------------------------------------------------------------------------------ pictures
+
+
+def words_of(layout: Layout) -> list[list[Bit | None]]:
+    """For each 32-bit word, what its bits 31 to 0 hold."""
+    words: list[list[Bit | None]] = [[None] * 32 for _ in range(-(-layout.size // 4))]
+    little = layout.endian == "little"
+    for field in layout.fields:
+        for bit in range(field.lsb, field.msb + 1):
+            byte = field.byte + (bit // 8 if little else field.unit - 1 - bit // 8)
+            column = byte % 4 * 8 if little else 24 - byte % 4 * 8
+            words[byte // 4][31 - column - bit % 8] = (field, bit)
+    return words
+
+
+def label(layout: Layout, field: Field, bits: list[int], word: int) -> str:
+    """A cell's text: the field's name, with the part of it that the cell holds where that is not all."""
+    if len(bits) == field.width:
+        return field.name
+    if field.unit > 8:  # GIDs are bytes in order, not numbers
+        first = word * 4 - field.byte
+        return f"{field.name}, bytes {first} to {first + len(bits) // 8 - 1}"
+    return f"{field.name}[{bits[0]}:{bits[-1]}]"
+
+
+def picture(layout: Layout) -> Iterator[str]:
+    """The structure drawn two characters a bit."""
+    yield "     " + "".join(f" {bit // 10}" if bit % 10 == 0 or bit == 31 else "  " for bit in range(31, -1, -1))
+    yield "     " + "".join(f" {bit % 10}" for bit in range(31, -1, -1))
+    rule = "     " + "+-" * 32 + "+"
+    yield rule
+    for number, word in enumerate(words_of(layout)):
+        if not any(word):
+            continue
+        cells = []
+        for field, group in groupby(word, key=lambda bit: bit[0] if bit else None):
+            run = list(group)
+            width = 2 * len(run) - 1
+            text = "" if field is None else label(layout, field, [bit[1] for bit in run if bit], number)
+            cells.append(text[:width].center(width))
+        yield f"{number * 4:02X}h".rjust(4) + " |" + "|".join(cells) + "|"
+        yield rule
+
+
+# --------------------------------------------------------------------------------------------- pages
+
+
+def section(layout: Layout) -> Iterator[str]:
+    """One layout: heading, picture, table of fields."""
+    yield f"## {layout.name[0].upper()}{layout.name[1:]}"
+    yield ""
+    yield f"{layout.size} bytes, {layout.endian}-endian. Source: {escape(layout.source)}."
+    yield ""
+    yield "```text"
+    yield from (line.rstrip() for line in picture(layout))
+    yield "```"
+    yield ""
+    yield "| offset | bytes | bits | name | access | meaning |"
+    yield "|---:|---:|---:|---|---|---|"
+    for field in layout.fields:
+        bits = str(field.msb) if field.msb == field.lsb else f"{field.msb}:{field.lsb}"
+        yield (f"| {field.byte:02X}h | {field.unit} | {bits} | `{field.name}` | {field.access} | {escape(field.doc)} |")
+    yield ""
+
+
+def opcode_page() -> Iterator[str]:
+    """The opcode table, one row for each opcode that rnic speaks."""
+    yield "# Opcodes"
+    yield ""
+    yield "What follows the BTH under each opcode, in order. *Takes a receive* says that the last packet of the message"
+    yield "uses up a receive entry."
+    yield ""
+    yield "| opcode | name | headers after the BTH | header bytes | payload | takes a receive |"
+    yield "|---:|---|---|---:|---|---|"
+    for row in OPCODES:
+        if row is not None:
+            headers = " ".join(f"`{name}`" for name in EXTENDED_HEADERS if getattr(row, name))
+            payload, receive = ("yes" if flag else "" for flag in (row.payload, row.takes_receive))
+            yield f"| {row.opcode:02X}h | `{row.name}` | {headers} | {row.header_bytes} | {payload} | {receive} |"
+
+
+def pages() -> dict[str, str]:
+    """Text of each page by file name."""
+    out: dict[str, list[str]] = {}
+    titles: dict[str, str] = {}
+    seen: list[Layout] = []
+    for name, title, text, modules in GROUPS:
+        layouts = [layout for module in modules for layout in layouts_of(module)]
+        layouts = [layout for layout in dict.fromkeys(layouts) if layout not in seen]
+        seen += layouts
+        titles[name] = title
+        out[name] = [f"# {title}", "", text, ""]
+        for layout in layouts:
+            out[name] += section(layout)
+    titles["opcodes"] = "Opcodes"
+    out["opcodes"] = list(opcode_page())
+    index = ["# Layouts", "", HOW_TO_READ]
+    index += [f"- [{title}]({name}.md)" for name, title in titles.items()]
+    index += ["", "```{toctree}", ":hidden:", "", *titles, "```"]
+    out["index"] = index
+    return {f"{name}.md": "\n".join(lines).rstrip("\n") + "\n" for name, lines in out.items()}
+
+
+def write(directory: Path) -> list[Path]:
+    """Write all pages, and remove pages that an earlier run wrote and this one did not."""
+    directory.mkdir(parents=True, exist_ok=True)
+    made = pages()
+    for stale in directory.glob("*.md"):
+        if stale.name not in made:
+            stale.unlink()
+    for name, text in made.items():
+        (directory / name).write_text(text, encoding="utf-8")
+    return [directory / name for name in made]
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "layouts")

@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""Live runs: ibverbs-utils' ping-pong in a guest with Linux Soft-RoCE against `rnic pingpong --compat ibv`.
+
+Boots the guest, lets both sides check the data, prints one row per run, and tears everything down.
+Exit status: 0 all runs good, 1 one was not, 2 wrong arguments, 77 this machine cannot run the guest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rig import SMOKE, UNAVAILABLE, Rig, UnavailableError, booted
+
+RNIC = Path(sys.executable).parent / "rnic"
+PORT = 18515
+GUEST_SECONDS = 60
+GID_INDEX = {4: 1, 6: 2}  # in the guest's GID table
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One program of ibverbs-utils and how rnic is told to play the other side."""
+
+    name: str
+    rnic_options: tuple[str, ...] = ()
+    mtus: tuple[int | None, ...] = (1024, 4096)  # None: the tool has no such option
+    sizes: tuple[int, ...] = (1, 1024, 3001, 65536, 1048576)
+
+    @property
+    def program(self) -> str:
+        """The guest's program."""
+        return f"ibv_{self.name}_pingpong"
+
+
+TOOLS = (
+    Tool("rc"),
+    # an ibv pingpong waits for ever for a datagram or UC message that was lost: no bursts of a thousand packets
+    Tool("uc", ("--service", "UC"), sizes=(1, 1024, 3001, 16384)),
+    Tool("ud", ("--service", "UD"), mtus=(None,), sizes=(1, 1024, 2048, 3001, 4096)),
+    Tool("srq", ("--srq",), sizes=(1, 1024, 3001, 65536)),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run. ``role`` is rnic's; ``family`` that of the GIDs (the TCP exchange goes over IPv4)."""
+
+    tool: Tool
+    role: str
+    family: int
+    mtu: int | None
+    size: int
+    events: bool
+
+    @property
+    def iters(self) -> int:
+        """Exchanges: many where they are short."""
+        return 10 if self.size > 500_000 else 100 if self.size > 5000 else 500
+
+    @property
+    def name(self) -> str:
+        """What ``-k`` selects by."""
+        parts = [self.tool.name, self.role, f"ipv{self.family}"]
+        parts += [f"mtu{self.mtu}"] if self.mtu else []
+        parts += [f"size{self.size}"] + (["events"] if self.events else [])
+        return "-".join(parts)
+
+    def options(self) -> list[str]:
+        """Options that both programs spell alike."""
+        words = ["-p", str(PORT), "-n", str(self.iters), "-s", str(self.size), "-c"]
+        words += ["-m", str(self.mtu)] if self.mtu else []
+        return words + (["-e"] if self.events else [])
+
+
+@dataclass(frozen=True)
+class Result:
+    """Outcome of a run; ``problem`` is empty where it is good."""
+
+    case: Case
+    seconds: float
+    problem: str
+    output: str
+
+
+def cases() -> Iterator[Case]:
+    """Every run, in the order of the table."""
+    for tool in TOOLS:
+        for role in ("client", "server"):
+            for family in (4, 6):
+                for mtu in tool.mtus:
+                    for size in tool.sizes:
+                        yield Case(tool, role, family, mtu, size, events=False)
+                yield Case(tool, role, family, tool.mtus[0], tool.sizes[2], events=True)
+
+
+def verdict(case: Case, ends: list[tuple[str, int | None, str]]) -> str:
+    """What is wrong with a run; empty if nothing is.
+
+    ``ends`` holds name, exit status (``None``: no end in time) and output of each side, the client first: a
+    server is stopped when its client fails. The guest's tool reports wrong data only in words.
+    """
+    done = f"{case.iters} iters in"
+    for side, status, output in ends:
+        if status is None:
+            return f"{side} did not end within {GUEST_SECONDS} s"
+        if "invalid data" in output:
+            return f"{side} saw wrong data"
+        if status:
+            return f"{side} exited with {status}"
+        if done not in output:
+            return f"{side} did not say {done!r}"
+    return ""
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int | None, str]:
+    """Exit status and output of a program; killed, with status ``None``, when it takes too long."""
+    try:
+        output = process.communicate(timeout=GUEST_SECONDS + 20)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return None, process.communicate()[0]
+    return process.returncode, output
+
+
+def run_case(rig: Rig, case: Case) -> Result:
+    """One run, whatever its end."""
+    start = time.monotonic()
+    options = case.options()
+    guest_words = [case.tool.program, "-d", "rxe0", "-g", str(GID_INDEX[case.family]), *options]
+    rnic_words: list[str | Path] = [RNIC, "pingpong", "--compat", "ibv", *case.tool.rnic_options]
+    rnic_words += ["--addr", rig.host[case.family], *options]
+    rnic_serves = case.role == "server"
+    server = rig.beside(*rnic_words) if rnic_serves else rig.in_guest(shlex.join(guest_words), GUEST_SECONDS)
+    client_side, server_side = ("guest", "rnic") if rnic_serves else ("rnic", "guest")
+    ends: list[tuple[str, int | None, str]] = []
+    if rig.wait_listening("host" if rnic_serves else "guest", PORT):
+        if rnic_serves:
+            client = rig.in_guest(shlex.join([*guest_words, rig.host[4]]), GUEST_SECONDS)
+        else:
+            client = rig.beside(*rnic_words, rig.guest[4])
+        ends.append((client_side, *end(client)))
+    if not ends or ends[0][1] != 0:  # then the server may wait for ever
+        rig.ask_guest(f"killall {case.tool.program}")
+        server.terminate()
+    ends.append((server_side, *end(server)))
+    problem = verdict(case, ends) if len(ends) == 2 else f"{server_side} did not listen on TCP port {PORT}"
+    output = "".join(f"--- {side}\n{text}" for side, _, text in ends)
+    return Result(case, time.monotonic() - start, problem, output)
+
+
+def smoke(rig: Rig) -> None:
+    """The rig itself, with a peer that is not rnic. ``RuntimeError`` where it is broken."""
+    server = rig.in_guest(f"ibv_rc_pingpong -d rxe0 -g 1 -n 20 -s 3001 -m 1024 -p {PORT}", 20)
+    rig.wait_listening("guest", PORT)
+    status, output = end(rig.beside(sys.executable, SMOKE, rig.guest[4], "20", "3001"))
+    guest_status, guest_output = end(server)
+    if status or guest_status:
+        raise RuntimeError(f"the rig is broken, without rnic in play:\n{output}{guest_output}")
+
+
+def counters(rig: Rig) -> dict[str, int]:
+    """The guest's Soft-RoCE counters."""
+    printed = rig.ask_guest("cd /sys/class/infiniband/rxe0/ports/1/hw_counters; grep . *")
+    pairs = (line.split(":") for line in printed.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def run_all(selected: list[Case], keep: bool, say: bool) -> list[Result]:
+    """Boot the guest, run the cases, tear down. With ``say``, print each row as it comes."""
+    results = []
+    with booted(keep) as rig:
+        smoke(rig)
+        before = counters(rig)
+        for case in selected:
+            result = run_case(rig, case)
+            results.append(result)
+            if say:
+                print(f"{case.name:44} {result.seconds:6.1f} s  {result.problem or 'ok'}", flush=True)
+        moved = {name: value - before.get(name, 0) for name, value in counters(rig).items()}
+        if say:
+            print("guest's counters: " + ", ".join(f"{name} {n}" for name, n in moved.items() if n))
+    return results
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Arguments; wrong ones end the program with status 2."""
+    parser = argparse.ArgumentParser(prog="./dev interop", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("-k", metavar="WORD", help="only runs whose name contains WORD (--list shows names)")
+    parser.add_argument("--list", action="store_true", help="print the names of the runs and stop")
+    parser.add_argument("--keep", action="store_true", help="leave the guest up (rxe-guest down stops it)")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    args = parser.parse_args(argv)
+    args.cases = [case for case in cases() if not args.k or args.k in case.name]
+    if not args.cases:
+        parser.error(f"argument -k: no run's name contains {args.k!r}; --list shows them")
+    return args
+
+
+def row(result: Result) -> dict[str, object]:
+    """A result as flat JSON."""
+    case = result.case
+    return {
+        "name": case.name,
+        **asdict(case),
+        "tool": case.tool.program,
+        "iters": case.iters,
+        "seconds": round(result.seconds, 3),
+        "problem": result.problem,
+        "output": result.output,
+    }
+
+
+def report(results: list[Result], as_json: bool) -> int:
+    """Print what there is to say at the end; the exit status."""
+    bad = [result for result in results if result.problem]
+    if as_json:
+        print(json.dumps([row(result) for result in results], indent=1))
+        return 1 if bad else 0
+    for result in bad:
+        print(f"\n{result.case.name}: {result.problem}\n{result.output}", file=sys.stderr)
+    print(f"interop: {len(results) - len(bad)} passed, {len(bad)} failed")
+    return 1 if bad else 0
+
+
+def main(argv: list[str]) -> int:
+    """Run, and always tear down, also when told to stop."""
+    args = parse(argv)
+    if args.list:
+        print("\n".join(case.name for case in args.cases))
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        return report(run_all(args.cases, args.keep, say=not args.json), args.json)
+    except UnavailableError as error:
+        print(f"interop: left out: {error}", file=sys.stderr)
+        return UNAVAILABLE
+    except RuntimeError as error:
+        print(f"interop: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

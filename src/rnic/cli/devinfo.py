@@ -1,0 +1,119 @@
+"""``rnic devinfo``: devices, their port and their limits, as ``ibv_devinfo`` prints them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from rnic.link.base import LinkError
+from rnic.spec.limits import MTU_BYTES
+from rnic.verbs import Context, Device, get_device_list
+from rnic.verbs import enums as e
+from rnic.verbs.context import format_guid
+
+_PORT_STATES = {1: "PORT_DOWN", e.IBV_PORT_ACTIVE: "PORT_ACTIVE"}
+_LINK_LAYERS = {e.IBV_LINK_LAYER_ETHERNET: "Ethernet"}
+_NOT_LIMITS = frozenset(("fw_ver", "node_guid", "sys_image_guid", "vendor_id", "vendor_part_id", "hw_ver", "phys_port_cnt"))
+_HEX = frozenset(("device_cap_flags", "max_mr_size"))
+
+
+def describe(device: Device, udp_port: int) -> dict[str, Any]:
+    """All about one device; it is opened for the time on ``udp_port``."""
+    with Context(addr=device.address, port=udp_port) as ctx:
+        attr = ctx.query_device()
+        port = ctx.query_port()
+        return {
+            "name": device.name,
+            "address": device.address,
+            "transport": "RoCE v2",
+            "fw_ver": attr.fw_ver,
+            "node_guid": format_guid(device.guid),
+            "vendor_id": attr.vendor_id,
+            "vendor_part_id": attr.vendor_part_id,
+            "hw_ver": attr.hw_ver,
+            "phys_port_cnt": attr.phys_port_cnt,
+            "port": {
+                "state": _PORT_STATES.get(port.state, str(port.state)),
+                "max_mtu": MTU_BYTES[port.max_mtu],
+                "active_mtu": MTU_BYTES[port.active_mtu],
+                "link_layer": _LINK_LAYERS[port.link_layer],
+                "max_msg_sz": port.max_msg_sz,
+                "gids": [str(ctx.query_gid(1, index)) for index in range(port.gid_tbl_len)],
+                "pkeys": [ctx.query_pkey(1, index) for index in range(port.pkey_tbl_len)],
+            },
+            "limits": {name: value for name, value in vars(attr).items() if name not in _NOT_LIMITS},
+        }
+
+
+def _lines(found: dict[str, Any], verbose: bool) -> list[str]:
+    """For people."""
+    port = found["port"]
+    rows: list[tuple[str, object]] = [
+        ("address", found["address"]),
+        ("transport", found["transport"]),
+        ("fw_ver", found["fw_ver"]),
+        ("node_guid", found["node_guid"]),
+        ("vendor_id", f"{found['vendor_id']:#06x}"),
+        ("vendor_part_id", f"{found['vendor_part_id']:#06x}"),
+        ("hw_ver", f"{found['hw_ver']:#x}"),
+        ("phys_port_cnt", found["phys_port_cnt"]),
+    ]
+    if verbose:
+        rows += [(name, hex(value) if name in _HEX else value) for name, value in found["limits"].items()]
+    lines = [f"device: {found['name']}", *(f"    {name + ':':<24} {value}" for name, value in rows), "    port: 1"]
+    inner: list[tuple[str, object]] = [
+        ("state", port["state"]),
+        ("max_mtu", port["max_mtu"]),
+        ("active_mtu", port["active_mtu"]),
+        ("link_layer", port["link_layer"]),
+        *((f"GID[{index}]", gid) for index, gid in enumerate(port["gids"])),
+    ]
+    if verbose:
+        inner.append(("max_msg_sz", f"{port['max_msg_sz']:#x}"))
+        inner += [(f"pkey[{index}]", f"{pkey:#06x}") for index, pkey in enumerate(port["pkeys"])]
+    return lines + [f"        {name + ':':<20} {value}" for name, value in inner]
+
+
+def _chosen(name: str | None, addr: str | None) -> list[Device]:
+    devices = get_device_list()
+    found = [each for each in devices if name in (None, each.name) and addr in (None, each.address)]
+    if found:
+        return found
+    known = ", ".join(f"{each.name} ({each.address})" for each in devices)
+    what, option = (name, "--device") if name is not None else (addr, "--addr")
+    raise click.BadParameter(f"{what} is not a device of this machine: use one of {known}", param_hint=option)
+
+
+@click.command()
+@click.option("-d", "--device", "name", help="Only this device, such as rnic0.")
+@click.option("--addr", help="Only the device of this local IP address.")
+@click.option(
+    "--udp-port", default=0, type=click.IntRange(0, 65535), help="UDP port to open devices on: any free one by default."
+)
+@click.option("-v", "--verbose", is_flag=True, help="All limits too.")
+@click.option("-l", "--list", "only_names", is_flag=True, help="Only names and addresses.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def devinfo(name: str | None, addr: str | None, udp_port: int, verbose: bool, only_names: bool, as_json: bool) -> None:
+    """Show devices, limits and the port. Exit status 1 if a device cannot be opened."""
+    devices = _chosen(name, addr)
+    if only_names:
+        rows = [{"name": each.name, "address": each.address, "node_guid": format_guid(each.guid)} for each in devices]
+        print(json.dumps(rows, indent=2) if as_json else "\n".join(f"{r['name']:<10} {r['address']}" for r in rows))
+        return
+    found = []
+    failed = False
+    for device in devices:
+        try:
+            found.append(describe(device, udp_port))
+        except LinkError as error:
+            failed = True
+            print(f"rnic devinfo: {device.name}: {error}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        print("\n\n".join("\n".join(_lines(each, verbose)) for each in found))
+    if failed:
+        sys.exit(1)

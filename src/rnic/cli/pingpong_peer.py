@@ -1,0 +1,294 @@
+"""One side of a ping-pong: its queue pairs and buffers, how they are connected, and the exchange of messages."""
+
+from __future__ import annotations
+
+import secrets
+import select
+import socket
+import time
+from dataclasses import dataclass, field
+
+from rnic.cli.perf_peer import QKEY, SERVICES, Line
+from rnic.cli.pingpong_data import Data, DataError
+from rnic.cm.compat import Destination
+from rnic.spec.errors import RnicError
+from rnic.spec.limits import GRH_BYTES, MTU_BYTES, MTU_CODES
+from rnic.verbs import (
+    AH,
+    CQ,
+    GID,
+    MR,
+    PD,
+    QP,
+    SGE,
+    SRQ,
+    WC,
+    AHAttr,
+    CompChannel,
+    Context,
+    GlobalRoute,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    RecvWR,
+    SendWR,
+    SrqAttr,
+    SrqInitAttr,
+)
+from rnic.verbs import enums as e
+
+_SEND, _RECV = 1, 2
+_BATCH = 16
+_SPINS = 300
+_NAP_S = 0.001
+_QUIET_S = 0.25
+"""How long nothing must come before a side believes that its last ACK arrived, where nobody tells it."""
+
+
+class PingpongError(RnicError):
+    """A ping-pong cannot go on. One line."""
+
+
+@dataclass(slots=True)
+class Settings:
+    """What both sides must agree on, and this side's own choices."""
+
+    addr: str
+    udp_port: int
+    service: str = "RC"
+    size: int = 4096
+    mtu: int = 1024
+    rx_depth: int = 500
+    iters: int = 1000
+    sl: int = 0
+    events: bool = False
+    gid_index: int = 0
+    queues: int = 1
+    shared: bool = False
+    """One receive queue for all queue pairs."""
+    timeout_s: float = 30.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was measured."""
+
+    seconds: float
+    local: list[Destination] = field(default_factory=list)
+    remote: list[Destination] = field(default_factory=list)
+
+
+class Side:
+    """Queue pairs, buffers and completion queue of one side.
+
+    Raises:
+        PingpongError: a path MTU or size that the port does not carry.
+        RnicError: an address that is not local, a port that is taken.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.ctx = Context(addr=settings.addr, port=settings.udp_port)
+        try:
+            self._build(settings)
+        except BaseException:
+            self.ctx.close()
+            raise
+
+    def _build(self, settings: Settings) -> None:
+        ctx = self.ctx
+        self.gid = ctx.query_gid(1, settings.gid_index)
+        active = MTU_BYTES[ctx.query_port().active_mtu]
+        datagrams = settings.service == "UD"
+        if datagrams and settings.size > active:
+            raise PingpongError(f"--size {settings.size}: a UD message fits the port's MTU of {active} bytes")
+        if not datagrams and settings.mtu > active:
+            raise PingpongError(f"--mtu {settings.mtu}: {settings.addr} carries 256 to {active}")
+        self.channel = CompChannel(ctx) if settings.events else None
+        self.pd = PD(ctx)
+        self.cq = CQ(ctx, settings.rx_depth + 2 * settings.queues, None, self.channel)
+        self._header = GRH_BYTES if datagrams else 0
+        self._slot = settings.size + self._header
+        # The peer answers one message at a time on each queue pair, so a queue pair of its own receives into one
+        # buffer. On a shared queue the others overtake one that waits.
+        slots = settings.rx_depth if settings.shared else 1
+        self.inbox = MR(self.pd, slots * self._slot)
+        self.outbox = MR(self.pd, settings.queues * settings.size)
+        self._in = memoryview(self.inbox.buffer)
+        self._out = memoryview(self.outbox.buffer)
+        self.srq = SRQ(self.pd, SrqInitAttr(SrqAttr(settings.rx_depth))) if settings.shared else None
+        receives = 1 if settings.shared else settings.rx_depth
+        init = QPInitAttr(
+            SERVICES[settings.service], cap=QPCap(1, receives, 1, 1), scq=self.cq, rcq=self.cq, srq=self.srq
+        )
+        attr = QPAttr()
+        attr.qkey = QKEY
+        self.qps = [QP(self.pd, init) for _ in range(settings.queues)]
+        for qp in self.qps:
+            qp.to_init(attr)
+        self._number = {qp.qp_num: index for index, qp in enumerate(self.qps)}
+        self.local = [Destination(qp.qp_num, secrets.randbits(24), self.gid.raw) for qp in self.qps]
+        self.remote: list[Destination] = []
+        self._ah: AH | None = None
+        for index in range(settings.rx_depth):
+            self._post_receive(index if settings.shared else 0)
+
+    def connect(self, remote: list[Destination], udp_port: int = 0, gso: bool = False) -> None:
+        """Bring the queue pairs to RTS towards the peer's, which receive at ``udp_port`` (0: 4791)."""
+        settings = self.settings
+        self.remote = remote[: len(self.qps)]
+        for qp, mine, theirs in zip(self.qps, self.local, self.remote, strict=True):
+            attr = QPAttr(path_mtu=MTU_CODES[settings.mtu])
+            attr.dest_qp_num = theirs.qpn
+            attr.rq_psn = theirs.psn
+            attr.sq_psn = mine.psn
+            attr.gso = gso
+            route = GlobalRoute(GID(theirs.gid), settings.gid_index)
+            attr.ah_attr = AHAttr(route, sl=settings.sl, udp_dport=udp_port)
+            qp.to_rts(attr)
+            if settings.service == "UD":
+                self._ah = AH(self.pd, attr.ah_attr)
+
+    def _post_receive(self, slot: int) -> None:
+        wr = RecvWR(slot, sg=[SGE(self.inbox.buf + slot * self._slot, self._slot, self.inbox.lkey)])
+        if self.srq is not None:
+            self.srq.post_recv(wr)
+        else:
+            self.qps[0].post_recv(wr)
+
+    def _send(self, queue: int, data: Data) -> None:
+        size = self.settings.size
+        at = queue * size
+        data.fill(queue, self._out[at : at + size])
+        wr = SendWR(0, sg=[SGE(self.outbox.buf + at, size, self.outbox.lkey)])
+        if self._ah is not None:
+            wr.set_wr_ud(self._ah, self.remote[queue].qpn, QKEY)
+        self.qps[queue].post_send(wr)
+
+    def play(self, data: Data, first: bool, line: Line | None = None) -> Outcome:
+        """Exchange all messages.
+
+        Args:
+            data: fills and checks them.
+            first: whether this side sends the first one.
+            line: TCP line on which the peer tells when it is done, if there is one.
+
+        Raises:
+            PingpongError: wrong data, a completion in error, a peer that is silent or gone.
+        """
+        settings = self.settings
+        iters = settings.iters
+        watch = _Watch(line, settings.timeout_s)
+        pending = [_RECV] * settings.queues
+        start = time.monotonic()
+        if self.channel is not None:
+            self.cq.req_notify()
+        if first:
+            for queue in range(settings.queues):
+                pending[queue] = _SEND | _RECV
+                self._send(queue, data)
+        sent = received = 0
+        while received < iters or sent < iters:
+            for wc in self._completions(watch):
+                queue = self._number[wc.qp_num]
+                if wc.status != e.IBV_WC_SUCCESS:
+                    what = "receive" if wc.opcode & e.IBV_WC_RECV else "send"
+                    raise PingpongError(
+                        f"{what} on QPN {wc.qp_num:#08x} completed with {wc.status_name} after {sent} messages sent"
+                        f" and {received} received: is the peer alive, with the same options?"
+                    )
+                if wc.opcode & e.IBV_WC_RECV:
+                    self._look(wc, queue, data, received)
+                    received += 1
+                    pending[queue] &= ~_RECV
+                else:
+                    sent += 1
+                    pending[queue] &= ~_SEND
+                if sent < iters and not pending[queue]:
+                    pending[queue] = _SEND | _RECV
+                    self._send(queue, data)
+        seconds = time.monotonic() - start
+        self._linger(watch)
+        return Outcome(seconds, self.local, self.remote)
+
+    def _look(self, wc: WC, queue: int, data: Data, number: int) -> None:
+        """Check a message and post its receive again."""
+        at = wc.wr_id * self._slot + self._header
+        length = wc.byte_len - self._header
+        try:
+            if length != self.settings.size:
+                raise DataError(f"it has {length} bytes, not {self.settings.size}")
+            data.check(queue, self._in[at : at + length])
+        except DataError as error:
+            raise PingpongError(f"wrong data in message {number} (QPN {wc.qp_num:#08x}): {error}") from None
+        self._post_receive(wc.wr_id)
+
+    def _completions(self, watch: _Watch) -> list[WC]:
+        """At least one completion."""
+        poll = self.cq.poll
+        channel = self.channel
+        spins = 0
+        while True:
+            count, found = poll(_BATCH)
+            if count:
+                watch.seen()
+                return found
+            if channel is None and self.ctx.runtime.progress():
+                spins = 0
+                continue
+            spins += 1
+            if channel is not None:
+                if watch.wait([channel.fileno()], 1.0, channel.fileno()):
+                    channel.get_cq_event(self.cq, block=False)
+                    self.cq.req_notify()
+            elif spins > _SPINS:
+                watch.wait(self.ctx.runtime.link.filenos(), _NAP_S)
+
+    def _linger(self, watch: _Watch) -> None:
+        """Stay until the peer has our last ACK: it says so, or nothing comes for a while."""
+        runtime = self.ctx.runtime
+        if watch.line is not None:
+            watch.line.send(done=True)
+            while not watch.peer_done:
+                while runtime.progress():
+                    pass
+                watch.wait(runtime.link.filenos(), _NAP_S)
+            return
+        end = time.monotonic() + _QUIET_S
+        while (left := end - time.monotonic()) > 0:
+            if runtime.progress():
+                end = time.monotonic() + _QUIET_S
+            else:
+                select.select(runtime.link.filenos(), [], [], min(left, 10 * _NAP_S))
+
+    def close(self) -> None:
+        """Release everything."""
+        self.ctx.close()
+
+
+class _Watch:
+    """Looks after the peer while this side waits: whether it hung up, and how long it is silent."""
+
+    def __init__(self, line: Line | None, timeout_s: float) -> None:
+        self.line = line
+        self.peer_done = False
+        self._timeout_s = timeout_s
+        self.seen()
+
+    def seen(self) -> None:
+        """Something completed."""
+        self._end = time.monotonic() + self._timeout_s
+
+    def wait(self, descriptors: list[int], timeout_s: float, wanted: int = -1) -> bool:
+        """Sleep until a descriptor is readable; whether ``wanted`` is. :class:`PingpongError` if all is lost."""
+        sockets: list[int | socket.socket] = [*descriptors]
+        line = None if self.peer_done else self.line
+        if line is not None:
+            sockets.append(line.sock)
+        readable = select.select(sockets, [], [], timeout_s)[0]
+        if line is not None and line.sock in readable:
+            self.peer_done = bool(line.receive().get("done"))
+            self.seen()
+        if time.monotonic() > self._end:
+            raise PingpongError(f"nothing came from the peer for {self._timeout_s:g} s: --timeout sets how long to wait")
+        return wanted in readable

@@ -1,0 +1,129 @@
+"""The TCP exchange of rdma-core's ping-pong programs (``ibv_rc_pingpong`` and its kin, version 44).
+
+Each end sends ``LID:QPN:PSN:GID`` in hexadecimal with fixed widths and a final NUL, 52 bytes, once for each queue
+pair: one, or many for ``ibv_srq_pingpong``. The client speaks first and ends the exchange with ``done``.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rnic.cm.exchange import DEFAULT_TIMEOUT_S, ExchangeError, dial
+from rnic.spec.psn import PSN_MASK
+
+DEFAULT_PORT = 18515
+MESSAGE_BYTES = 52
+DONE = b"done\0"
+
+_MESSAGE = re.compile(rb"([0-9a-fA-F]{4}):([0-9a-fA-F]{6}):([0-9a-fA-F]{6}):([0-9a-fA-F]{32})\0")
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """One queue pair as the other side must know it. ``lid`` is 0 on RoCE."""
+
+    qpn: int
+    psn: int
+    gid: bytes
+    """16 bytes."""
+    lid: int = 0
+
+    def to_bytes(self) -> bytes:
+        """The 52 bytes."""
+        return b"%04x:%06x:%06x:%s\0" % (self.lid, self.qpn, self.psn & PSN_MASK, self.gid.hex().encode())
+
+
+def parse_destination(message: bytes, where: str) -> Destination:
+    """Read 52 bytes. :class:`ExchangeError` for any others."""
+    match = _MESSAGE.fullmatch(message)
+    if match is None:
+        raise ExchangeError(
+            f"{where} sent {message[:60]!r}; allowed: LID:QPN:PSN:GID of an ibv pingpong, 52 bytes"
+        )
+    return Destination(
+        int(match[2], 16), int(match[3], 16), bytes.fromhex(match[4].decode()), int(match[1], 16)
+    )
+
+
+def connect(
+    host: str, port: int, mine: Sequence[Destination], timeout_s: float = DEFAULT_TIMEOUT_S
+) -> list[Destination]:
+    """The client's side.
+
+    When it returns the server's queue pairs are ready to receive, and it waits no longer for ours.
+
+    Raises:
+        ExchangeError: nobody there, too slow, or not such a program.
+    """
+    lines = dial(host, port, timeout_s)
+    with lines.sock as sock:
+        _send(sock, b"".join(end.to_bytes() for end in mine), lines.where, timeout_s)
+        theirs = _receive_all(sock, len(mine), lines.where, timeout_s)
+        _send(sock, DONE, lines.where, timeout_s)
+    return theirs
+
+
+def serve(
+    listener: socket.socket,
+    mine: Sequence[Destination],
+    bring_up: Callable[[list[Destination]], None],
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> list[Destination]:
+    """The server's side, for one client.
+
+    Args:
+        listener: a listening socket; its own timeout bounds the wait for a client.
+        mine: one destination for each queue pair.
+        bring_up: called with the client's destinations before they get ours: it makes the queue pairs ready, since
+            the client may send as soon as it has our answer.
+        timeout_s: for each step once the client is there.
+
+    Raises:
+        ExchangeError: no client in time, a client that is too slow, or not such a program.
+    """
+    try:
+        sock, address = listener.accept()
+    except TimeoutError:
+        raise ExchangeError(f"no client came within {listener.gettimeout():g} s") from None
+    where = f"client {address[0]}"
+    with sock:
+        theirs = _receive_all(sock, len(mine), where, timeout_s)
+        bring_up(theirs)
+        _send(sock, b"".join(end.to_bytes() for end in mine), where, timeout_s)
+        _receive(sock, len(DONE), where, timeout_s)
+    return theirs
+
+
+def _send(sock: socket.socket, data: bytes, where: str, timeout_s: float) -> None:
+    try:
+        sock.settimeout(timeout_s)
+        sock.sendall(data)
+    except OSError as error:
+        raise ExchangeError(f"{where} hung up: {error.strerror or error}") from None
+
+
+def _receive_all(sock: socket.socket, count: int, where: str, timeout_s: float) -> list[Destination]:
+    return [parse_destination(_receive(sock, MESSAGE_BYTES, where, timeout_s), where) for _ in range(count)]
+
+
+def _receive(sock: socket.socket, size: int, where: str, timeout_s: float) -> bytes:
+    end = time.monotonic() + timeout_s
+    data = b""
+    while len(data) < size:
+        sock.settimeout(max(0.001, end - time.monotonic()))
+        try:
+            got = sock.recv(size - len(data))
+        except TimeoutError:
+            raise ExchangeError(f"{where} sent {len(data)} of {size} bytes within {timeout_s:g} s") from None
+        except OSError as error:
+            raise ExchangeError(f"{where} hung up: {error.strerror}") from None
+        if not got:
+            raise ExchangeError(
+                f"{where} hung up after {len(data)} of {size} bytes; is its number of queue pairs ours?"
+            )
+        data += got
+    return data

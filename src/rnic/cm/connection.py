@@ -1,0 +1,558 @@
+"""The short API's connection: one-sided READ, WRITE and atomics on the peer's shared arrays, and messages.
+
+Every operation comes twice: blocking (``read``) and for asyncio (``aread``). Offsets and counts are in elements of
+the remote array, as in NumPy.
+"""
+
+from __future__ import annotations
+
+import random
+import select
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from errno import EINVAL, ENOENT
+from math import prod
+from typing import Any, Generic, TypeVar
+
+from rnic.cm.arrays import HEADER_BYTES, message_header, new_array, open_message
+from rnic.cm.exchange import BufferInfo, Endpoint, ExchangeError, LineSocket, item_bytes
+from rnic.cm.jobs import Job, Jobs, PeerClosedError, hung_up
+from rnic.cm.shares import Shares
+from rnic.link.base import format_address
+from rnic.mem.space import byte_view
+from rnic.spec.errors import VerbsError
+from rnic.spec.limits import MAX_RD_ATOMIC, MTU_BYTES, MTU_CODES
+from rnic.verbs import enums as e
+from rnic.verbs.attrs import GID, SGE, WC, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
+from rnic.verbs.memory import MR
+from rnic.verbs.qp import QP
+
+DEPTH = 64
+"""Send work requests in flight on one connection."""
+MESSAGE_BYTES = 1 << 20
+RECEIVES = 8
+RD_ATOMIC = 16
+BOUNCE_BYTES = 4096
+"""Shorter transfers are copied through memory that is registered once, which is faster than registering theirs."""
+PIECE_BYTES = 1 << 30
+"""Longer transfers go as several work requests."""
+_TIMEOUT = 14
+_RETRIES = 7
+_MIN_RNR_TIMER = 12
+"""67 ms and seven retries: a peer that is gone is noticed within about half a second."""
+_ACCESS = (
+    e.IBV_ACCESS_LOCAL_WRITE
+    | e.IBV_ACCESS_REMOTE_READ
+    | e.IBV_ACCESS_REMOTE_WRITE
+    | e.IBV_ACCESS_REMOTE_ATOMIC
+)
+
+_MASK64 = (1 << 64) - 1
+
+T = TypeVar("T")
+Remote = str | BufferInfo
+
+
+class _Started(Generic[T]):
+    """A job under way and what it will return."""
+
+    __slots__ = ("finish", "job")
+
+    def __init__(self, job: Job, finish: Callable[[], T]) -> None:
+        self.job = job
+        self.finish = finish
+
+
+class Connection:
+    """A reliable connection to a peer. Made by :func:`rnic.connect` and :meth:`rnic.cm.listener.Listener.accept`.
+
+    ``remote`` holds the peer's shared buffers by name, as :class:`~rnic.cm.exchange.BufferInfo`. Methods may be
+    called from several threads and tasks; a buffer in use by one of them is the caller's to protect.
+
+    Every operation raises :class:`~rnic.spec.errors.WorkCompletionError` when it fails on the way or at the peer, and
+    the connection is then broken, as the standard says: later operations fail too.
+    """
+
+    def __init__(self, shares: Shares, message_bytes: int, receives: int, owned: bool) -> None:
+        for name, value, low, high in (
+            ("message_bytes", message_bytes, 0, 1 << 30),
+            ("receives", receives, 0, 4_096),
+        ):
+            if not low <= value <= high:
+                raise VerbsError(EINVAL, f"{name}={value} is out of range; use {low} to {high}")
+        self.remote: dict[str, BufferInfo] = {}
+        self.peer = ""
+        self.closed = False
+        ctx = shares.ctx
+        self._shares = shares
+        self._owned = owned
+        self._message_bytes = message_bytes
+        self._peer_message_bytes = 0
+        self._lines: LineSocket | None = None
+        self._jobs = Jobs(ctx, DEPTH, DEPTH + receives + 1, self._received)
+        self._messages: deque[WC] = deque()
+        self._broken: WC | None = None
+        cap = QPCap(DEPTH, max(1, receives), 2, 1, 0)
+        cq = self._jobs.cq
+        self._qp = QP(shares.pd, QPInitAttr(e.IBV_QPT_RC, None, cap, cq, cq))
+        self._jobs.use(self._qp)
+        self._attr = attr = QPAttr()
+        attr.qp_access_flags = _ACCESS
+        self._qp.to_init(attr)
+        self._psn = random.SystemRandom().getrandbits(24)
+        self._slot_bytes = HEADER_BYTES + message_bytes
+        self._receives = receives if message_bytes else 0
+        self._slots: MR | None = None
+        self._slot_view = memoryview(b"")
+        if self._receives:
+            memory = bytearray(self._slot_bytes * self._receives)
+            self._slots = MR(shares.pd, memory)
+            self._slot_view = memoryview(memory)
+            for slot in range(self._receives):
+                self._post_slot(slot)
+        bounce = bytearray(BOUNCE_BYTES * DEPTH)
+        self._bounce = MR(shares.pd, bounce)
+        self._bounce_view = memoryview(bounce)
+        self._free = list(range(DEPTH))
+        self._slot_lock = threading.Lock()
+        # A passive side must answer while its program does something else.
+        ctx.runtime.start()
+
+    # ----------------------------------------------------------------------------- setting up
+
+    def endpoint(self) -> Endpoint:
+        """What the peer must know of this end."""
+        ctx = self._shares.ctx
+        return Endpoint(
+            qpn=self._qp.qp_num,
+            psn=self._psn,
+            gid=ctx.query_gid().raw,
+            udp_port=ctx.udp_port,
+            mtu=MTU_BYTES[ctx.query_port().active_mtu],
+            gso=True,
+            max_rd_atomic=RD_ATOMIC,
+            message_bytes=self._message_bytes if self._receives else 0,
+            receives=self._receives,
+            buffers=self._shares.infos(),
+        )
+
+    def bring_up(self, peer: Endpoint, lines: LineSocket) -> None:
+        """Make the queue pair ready for a peer; ``lines`` stays open, and its end tells of the peer's.
+
+        Raises:
+            ExchangeError: the two ends do not fit together.
+        """
+        ctx = self._shares.ctx
+        gid = GID(peer.gid)
+        if len(gid.address) != len(GID(ctx.query_gid()).address):
+            raise ExchangeError(
+                f"{lines.where} has its NIC on {format_address(gid.address)}, this end on {ctx.address}: "
+                "use addresses of one IP version"
+            )
+        attr = self._attr
+        attr.path_mtu = MTU_CODES[min(peer.mtu, MTU_BYTES[ctx.query_port().active_mtu])]
+        attr.dest_qp_num = peer.qpn
+        attr.rq_psn = peer.psn
+        attr.sq_psn = self._psn
+        attr.max_rd_atomic = min(RD_ATOMIC, peer.max_rd_atomic, MAX_RD_ATOMIC)
+        attr.max_dest_rd_atomic = RD_ATOMIC
+        attr.min_rnr_timer = _MIN_RNR_TIMER
+        attr.timeout = _TIMEOUT
+        attr.retry_cnt = _RETRIES
+        attr.rnr_retry = 7
+        attr.gso = peer.gso
+        attr.ah_attr = AHAttr(GlobalRoute(gid), udp_dport=peer.udp_port)
+        try:
+            self._qp.to_rts(attr)
+        except VerbsError as error:
+            raise ExchangeError(f"{lines.where} cannot be connected to: {error}") from None
+        self._peer_message_bytes = peer.message_bytes
+        self._lines = lines
+        self.remote = {info.name: info for info in peer.buffers}
+        self.peer = f"{format_address(gid.address)} port {peer.udp_port}"
+
+    # ------------------------------------------------------------------------------ one-sided
+
+    def read(self, remote: Remote, offset: int = 0, count: int | None = None, *, into: Any = None) -> Any:
+        """Read a shared buffer of the peer, or part of it.
+
+        Args:
+            remote: its name, or an entry of :attr:`remote`.
+            offset: first element.
+            count: elements; all that follow by default.
+            into: writable buffer to read into instead; without ``count`` its size says how much is read.
+
+        Returns:
+            ``into``, or a new NumPy array of the remote type: of the remote shape where all is read, else flat. A
+            bytearray where NumPy is not installed.
+
+        Raises:
+            VerbsError: EINVAL for a range outside the buffer, ENOENT for a name that the peer does not share.
+            WorkCompletionError: the READ failed.
+        """
+        return self._finish(self._read(remote, offset, count, into))
+
+    async def aread(
+        self, remote: Remote, offset: int = 0, count: int | None = None, *, into: Any = None
+    ) -> Any:
+        """:meth:`read` for asyncio."""
+        return await self._afinish(self._read(remote, offset, count, into))
+
+    def write(self, remote: Remote, data: Any, offset: int = 0) -> None:
+        """Write into a shared buffer of the peer. On return the data is in the peer's memory.
+
+        Args:
+            remote: its name, or an entry of :attr:`remote`.
+            data: any contiguous buffer; its bytes are written as they are.
+            offset: first element to write.
+
+        Raises:
+            VerbsError: EINVAL for a range outside the buffer, ENOENT for a name that the peer does not share.
+            WorkCompletionError: the WRITE failed; also where the peer shares for reading only.
+        """
+        self._finish(self._write(remote, data, offset))
+
+    async def awrite(self, remote: Remote, data: Any, offset: int = 0) -> None:
+        """:meth:`write` for asyncio."""
+        await self._afinish(self._write(remote, data, offset))
+
+    def fetch_add(self, remote: Remote, offset: int, value: int) -> int:
+        """Add to an 8-byte element of the peer's buffer, atomically; what was there before.
+
+        Args:
+            remote: name or entry of a buffer with 8-byte elements.
+            offset: the element.
+            value: what to add, modulo 2^64.
+        """
+        return self._finish(self._atomic(remote, offset, e.IBV_WR_ATOMIC_FETCH_AND_ADD, value, 0))
+
+    async def afetch_add(self, remote: Remote, offset: int, value: int) -> int:
+        """:meth:`fetch_add` for asyncio."""
+        return await self._afinish(self._atomic(remote, offset, e.IBV_WR_ATOMIC_FETCH_AND_ADD, value, 0))
+
+    def compare_swap(self, remote: Remote, offset: int, expected: int, new: int) -> int:
+        """Store ``new`` in an 8-byte element if it holds ``expected``, atomically; what was there before."""
+        return self._finish(self._atomic(remote, offset, e.IBV_WR_ATOMIC_CMP_AND_SWP, expected, new))
+
+    async def acompare_swap(self, remote: Remote, offset: int, expected: int, new: int) -> int:
+        """:meth:`compare_swap` for asyncio."""
+        return await self._afinish(self._atomic(remote, offset, e.IBV_WR_ATOMIC_CMP_AND_SWP, expected, new))
+
+    # ------------------------------------------------------------------------------- messages
+
+    def send(self, data: Any) -> None:
+        """Send a message: bytes, or an array, which arrives with its type and shape.
+
+        Waits until the peer's NIC has it, which is while the peer has a receive free.
+
+        Raises:
+            VerbsError: EINVAL where it is longer than the peer's receives (``message_bytes`` of the peer).
+            WorkCompletionError: it could not be delivered.
+        """
+        self._finish(self._send(data))
+
+    async def asend(self, data: Any) -> None:
+        """:meth:`send` for asyncio."""
+        await self._afinish(self._send(data))
+
+    def recv(self, timeout_s: float | None = None) -> Any:
+        """The next message: bytes, or an array of its own memory.
+
+        Raises:
+            TimeoutError: none came in time.
+            PeerClosedError: the peer closed the connection and nothing is left.
+        """
+        sock = self._usable()
+        self._may_receive()
+        while (wc := self._next_message()) is None:
+            if not self._jobs.wait(self._has_news, timeout_s, sock):
+                self._no_message(timeout_s, sock)
+        return self._open(wc)
+
+    async def arecv(self) -> Any:
+        """:meth:`recv` for asyncio; ``asyncio.timeout`` bounds it."""
+        sock = self._usable()
+        self._may_receive()
+        while (wc := self._next_message()) is None:
+            if not await self._jobs.wait_async(self._has_news, sock):
+                self._no_message(None, sock)
+        return self._open(wc)
+
+    # --------------------------------------------------------------------------------- ending
+
+    def wait_closed(self, timeout_s: float | None = None) -> bool:
+        """Wait until the peer closes the connection; false where it did not within ``timeout_s``."""
+        if self.closed or self._lines is None:
+            return True
+        sock = self._lines.sock
+        self._shares.ctx.runtime.rest()
+        return _readable(sock, timeout_s)
+
+    def peer_gone(self) -> bool:
+        """Whether the peer closed the connection."""
+        return self._lines is not None and hung_up(self._lines.sock)
+
+    def close(self) -> None:
+        """End the connection; the peer's operations on it fail from now on. A second call does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        # what arrived last may still want its acknowledgement
+        self._shares.ctx.runtime.kick()
+        self._jobs.forget_loop()
+        self._qp.close()
+        self._jobs.close()
+        for mr in (self._slots, self._bounce):
+            if mr is not None:
+                mr.close()
+        if self._owned:
+            self._shares.close()
+        if self._lines is not None:
+            self._lines.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Connection:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<Connection to {self.peer} {state}, {len(self.remote)} remote buffers>"
+
+    # ------------------------------------------------------------------------------- the jobs
+
+    def _usable(self) -> socket.socket:
+        if self.closed or self._lines is None:
+            raise VerbsError(EINVAL, f"the connection to {self.peer or 'nobody'} is closed; open a new one")
+        return self._lines.sock
+
+    def _finish(self, started: _Started[T]) -> T:
+        self._jobs.wait(started.job.done)
+        started.job.check(self.peer)
+        return started.finish()
+
+    async def _afinish(self, started: _Started[T]) -> T:
+        await self._jobs.wait_async(started.job.done)
+        started.job.check(self.peer)
+        return started.finish()
+
+    def _find(self, remote: Remote) -> BufferInfo:
+        self._usable()
+        if isinstance(remote, BufferInfo):
+            return remote
+        info = self.remote.get(remote)
+        if info is None:
+            names = ", ".join(sorted(self.remote)) or "nothing"
+            raise VerbsError(ENOENT, f"{self.peer} shares no {remote!r}; it shares {names[:200]}")
+        return info
+
+    def _read(self, remote: Remote, offset: int, count: int | None, into: Any) -> _Started[Any]:
+        info = self._find(remote)
+        item = item_bytes(info.dtype)
+        total = prod(info.shape)
+        if into is not None and count is None:
+            size = byte_view(into).nbytes
+            if size % item:
+                raise VerbsError(EINVAL, f"into holds {size} bytes, no multiple of the element's {item}")
+            count = size // item
+        elif count is None:
+            count = total - offset
+        start = _range(info, offset, count, item, total)
+        if into is None:
+            whole = offset == 0 and count == total
+            into = new_array(info.dtype, info.shape if whole else (count,))
+        elif byte_view(into).nbytes < count * item:
+            raise VerbsError(
+                EINVAL, f"into holds {byte_view(into).nbytes} bytes, fewer than the {count * item} asked for"
+            )
+        target = into
+        size = count * item
+        name = f"READ of {info.name!r}"
+        if size > BOUNCE_BYTES:
+            mr = MR(self._shares.pd, target, e.IBV_ACCESS_LOCAL_WRITE)
+            job = Job(name, mr.close)
+            self._start(job, mr.buf, mr.lkey, e.IBV_WR_RDMA_READ, info, start, size)
+            return _Started(job, lambda: target)
+        writable = byte_view(target)
+        if writable.readonly:
+            raise VerbsError(EINVAL, "into is read-only; give a bytearray or an array of your own")
+        slot, view, address = self._take_slot()
+
+        def release() -> None:
+            writable[:size] = view[:size]
+            self._give_slot(slot)
+
+        job = Job(name, release)
+        self._start(job, address, self._bounce.lkey, e.IBV_WR_RDMA_READ, info, start, size)
+        return _Started(job, lambda: target)
+
+    def _write(self, remote: Remote, data: Any, offset: int) -> _Started[None]:
+        info = self._find(remote)
+        source = byte_view(data)
+        size = source.nbytes
+        item = item_bytes(info.dtype)
+        if size % item:
+            raise VerbsError(EINVAL, f"data holds {size} bytes, no multiple of the element's {item}")
+        start = _range(info, offset, size // item, item, prod(info.shape))
+        name = f"WRITE to {info.name!r}"
+        if size > BOUNCE_BYTES:
+            mr = MR(self._shares.pd, data, 0)
+            job = Job(name, mr.close)
+            self._start(job, mr.buf, mr.lkey, e.IBV_WR_RDMA_WRITE, info, start, size)
+        else:
+            slot, view, address = self._take_slot()
+            view[:size] = source
+            job = Job(name, lambda: self._give_slot(slot))
+            self._start(job, address, self._bounce.lkey, e.IBV_WR_RDMA_WRITE, info, start, size)
+        return _Started(job, lambda: None)
+
+    def _start(
+        self, job: Job, local: int, lkey: int, opcode: int, info: BufferInfo, remote: int, size: int
+    ) -> None:
+        requests = []
+        for at in range(0, size, PIECE_BYTES):
+            request = SendWR(opcode=opcode, sg=[SGE(local + at, min(PIECE_BYTES, size - at), lkey)])
+            request.set_wr_rdma(info.rkey, remote + at)
+            requests.append(request)
+        self._jobs.post(job, requests)
+
+    def _atomic(self, remote: Remote, offset: int, opcode: int, compare_add: int, swap: int) -> _Started[int]:
+        info = self._find(remote)
+        item = item_bytes(info.dtype)
+        if item != 8:
+            raise VerbsError(
+                EINVAL, f"{info.name!r} has elements of {item} bytes ({info.dtype}); atomics need 8"
+            )
+        address = _range(info, offset, 1, item, prod(info.shape))
+        if address & 7:
+            raise VerbsError(EINVAL, f"{info.name!r} begins at {info.addr:#x}; atomics need a multiple of 8")
+        slot, view, local = self._take_slot()
+        signed = info.dtype[1] == "i"
+        found: list[int] = []
+
+        def release() -> None:
+            found.append(int.from_bytes(view[:8], sys.byteorder, signed=signed))
+            self._give_slot(slot)
+
+        name = "FETCH_ADD" if opcode == e.IBV_WR_ATOMIC_FETCH_AND_ADD else "COMPARE_SWAP"
+        job = Job(f"{name} on {info.name!r}", release)
+        request = SendWR(opcode=opcode, sg=[SGE(local, 8, self._bounce.lkey)])
+        request.set_wr_atomic(info.rkey, address, compare_add & _MASK64, swap & _MASK64)
+        self._jobs.post(job, [request])
+        return _Started(job, lambda: found[0])
+
+    def _send(self, data: Any) -> _Started[None]:
+        self._usable()
+        is_bytes = isinstance(data, bytes | bytearray | memoryview)
+        size = len(data) if is_bytes and not len(data) else byte_view(data).nbytes
+        if size > self._peer_message_bytes:
+            raise VerbsError(
+                EINVAL,
+                f"message of {size} bytes is longer than the {self._peer_message_bytes} that {self.peer} receives; "
+                "raise its message_bytes, or share an array",
+            )
+        header = message_header(data, is_bytes)
+        slot, view, address = self._take_slot()
+        view[: len(header)] = header
+        parts = [SGE(address, len(header), self._bounce.lkey)]
+        mr: MR | None = None
+        if len(header) + size <= BOUNCE_BYTES:
+            if size:
+                view[len(header) : len(header) + size] = byte_view(data)
+            parts[0].length += size
+        else:
+            mr = MR(self._shares.pd, data, 0)
+            parts.append(SGE(mr.buf, mr.length, mr.lkey))
+
+        def release() -> None:
+            self._give_slot(slot)
+            if mr is not None:
+                mr.close()
+
+        job = Job("SEND", release)
+        self._jobs.post(job, [SendWR(opcode=e.IBV_WR_SEND, sg=parts)])
+        return _Started(job, lambda: None)
+
+    def _take_slot(self) -> tuple[int, memoryview, int]:
+        """A slot of bounce memory and its address; where all are in use, jobs are driven until one is free."""
+        while True:
+            with self._slot_lock:
+                if self._free:
+                    slot = self._free.pop()
+                    at = slot * BOUNCE_BYTES
+                    return slot, self._bounce_view[at : at + BOUNCE_BYTES], self._bounce.buf + at
+            self._jobs.wait(lambda: bool(self._free))
+
+    def _give_slot(self, slot: int) -> None:
+        with self._slot_lock:
+            self._free.append(slot)
+
+    # ------------------------------------------------------------------------------- receives
+
+    def _post_slot(self, slot: int) -> None:
+        slots = self._slots
+        assert slots is not None
+        sge = SGE(slots.buf + slot * self._slot_bytes, self._slot_bytes, slots.lkey)
+        self._qp.post_recv(RecvWR(slot, 1, [sge]))
+
+    def _received(self, wc: WC) -> None:
+        if wc.status == e.IBV_WC_SUCCESS:
+            self._messages.append(wc)
+        else:
+            self._broken = wc
+
+    def _has_news(self) -> bool:
+        return bool(self._messages) or self._broken is not None
+
+    def _next_message(self) -> WC | None:
+        try:
+            return self._messages.popleft()
+        except IndexError:
+            pass
+        if self._broken is not None:
+            job = Job("receive")
+            job.failed = self._broken
+            job.check(self.peer)
+        return None
+
+    def _open(self, wc: WC) -> Any:
+        start = wc.wr_id * self._slot_bytes
+        try:
+            return open_message(self._slot_view[start : start + wc.byte_len])
+        finally:
+            self._post_slot(wc.wr_id)
+
+    def _may_receive(self) -> None:
+        if not self._receives:
+            raise VerbsError(
+                EINVAL, "this end posts no receives; connect with receives and message_bytes above 0"
+            )
+
+    def _no_message(self, timeout_s: float | None, sock: socket.socket) -> None:
+        if timeout_s is not None and not hung_up(sock):
+            raise TimeoutError(f"no message from {self.peer} within {timeout_s:g} s")
+        raise PeerClosedError(f"{self.peer} closed the connection")
+
+
+def _range(info: BufferInfo, offset: int, count: int, item: int, total: int) -> int:
+    """Address of the first element of a range, once it is found to lie within the buffer."""
+    if offset < 0 or count < 1 or offset + count > total:
+        raise VerbsError(
+            EINVAL,
+            f"offset={offset}, count={count} leave {info.name!r}, which has {total} elements of {item} bytes",
+        )
+    return info.addr + offset * item
+
+
+def _readable(sock: socket.socket, timeout_s: float | None) -> bool:
+    return bool(select.select([sock], [], [], timeout_s)[0])

@@ -1,0 +1,361 @@
+"""The out-of-band exchange: what two ends tell each other over TCP before they can talk RoCEv2 (003 "Meta Interfaces
+for Connection Setup").
+
+One JSON object on one line each way. The client speaks first; the server brings its queue pair up and answers, so
+that nothing the client sends afterwards meets a queue pair that is not ready. Whatever arrives is bounded and
+checked: a bad line is one :class:`ExchangeError`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import NoReturn
+
+from rnic.spec.errors import RnicError
+from rnic.spec.limits import MAX_RD_ATOMIC, MTU_CODES
+from rnic.spec.psn import PSN_MASK
+
+VERSION = 1
+MAX_LINE_BYTES = 1 << 20
+MAX_BUFFERS = 4_096
+MAX_NAME = 200
+MAX_DIMENSIONS = 32
+DEFAULT_TIMEOUT_S = 10.0
+
+DTYPE_PATTERN = re.compile(r"[<>|=][biufcSUVmM]\d{1,9}(\[\w{1,12}\])?")
+"""Array types as ``numpy.dtype.str`` writes them. Types that hold Python objects are not among them: their bytes
+would be taken for pointers."""
+_SHOWN = 200
+
+
+class ExchangeError(RnicError):
+    """The exchange failed: the peer is not there, too slow, or says what makes no sense. One line."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferInfo:
+    """A shared buffer as the peer sees it: where it is, the key that opens it, and what array it holds."""
+
+    name: str
+    addr: int
+    length: int
+    """Bytes."""
+    rkey: int
+    dtype: str = "|u1"
+    """As ``numpy.dtype.str``."""
+    shape: tuple[int, ...] = ()
+    writable: bool = True
+
+    def to_dict(self) -> dict[str, object]:
+        """As it goes into the line."""
+        return {
+            "name": self.name,
+            "addr": self.addr,
+            "length": self.length,
+            "rkey": self.rkey,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "writable": self.writable,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One end of a connection to be."""
+
+    qpn: int
+    psn: int
+    """PSN of the first packet that this end sends."""
+    gid: bytes
+    """16 bytes; IPv4 addresses as ``::ffff:a.b.c.d``."""
+    udp_port: int
+    mtu: int
+    """Largest path MTU of this end, in bytes. The smaller of the two holds."""
+    gso: bool = False
+    """This end takes segments with idents 0, 1, 2 ...; segmentation is used where both agree."""
+    max_rd_atomic: int = 1
+    """READs and atomics that this end answers at a time."""
+    message_bytes: int = 0
+    """Longest SEND that fits this end's receives."""
+    receives: int = 0
+    """Receives that this end keeps posted."""
+    buffers: tuple[BufferInfo, ...] = field(default=())
+
+    def to_line(self) -> bytes:
+        """The line that tells the peer."""
+        return _line(
+            {
+                "rnic": VERSION,
+                "qpn": self.qpn,
+                "psn": self.psn,
+                "gid": self.gid.hex(),
+                "udp_port": self.udp_port,
+                "mtu": self.mtu,
+                "gso": self.gso,
+                "max_rd_atomic": self.max_rd_atomic,
+                "message_bytes": self.message_bytes,
+                "receives": self.receives,
+                "buffers": [buffer.to_dict() for buffer in self.buffers],
+            }
+        )
+
+
+def refusal_line(reason: str) -> bytes:
+    """The line that says why there will be no connection."""
+    return _line({"rnic": VERSION, "error": reason[:_SHOWN]})
+
+
+def parse_endpoint(line: bytes, where: str) -> Endpoint:
+    """Read a peer's line.
+
+    Args:
+        line: without the newline.
+        where: the peer, for messages.
+
+    Raises:
+        ExchangeError: it is not such a line, another version's, holds a value that cannot be, or is a refusal.
+    """
+    said = _Said(_json_object(line, where), where)
+    version = said.values.get("rnic")
+    if version != VERSION:
+        raise ExchangeError(
+            f"{where} speaks version {_show(version)} of the exchange, this end {VERSION}: use the same rnic on both"
+        )
+    if "error" in said.values:
+        raise ExchangeError(f"{where} refused: {_plain(said.text('error', _SHOWN))}")
+    gid = said.text("gid", 32)
+    if not re.fullmatch(r"[0-9a-f]{32}", gid):
+        said.refuse("gid", gid, "32 hexadecimal digits")
+    mtu = said.number("mtu", 0, 1 << 16)
+    if mtu not in MTU_CODES:
+        said.refuse("mtu", mtu, f"one of {', '.join(map(str, MTU_CODES))}")
+    listed = said.values.get("buffers")
+    if not isinstance(listed, list) or len(listed) > MAX_BUFFERS:
+        said.refuse("buffers", listed, f"a list of at most {MAX_BUFFERS}")
+    buffers = tuple(_buffer(item, where) for item in listed)
+    if len({buffer.name for buffer in buffers}) != len(buffers):
+        said.refuse("buffers", [buffer.name for buffer in buffers], "names that differ")
+    return Endpoint(
+        qpn=said.number("qpn", 2, 0xFFFFFE),
+        psn=said.number("psn", 0, PSN_MASK),
+        gid=bytes.fromhex(gid),
+        udp_port=said.number("udp_port", 1, 0xFFFF),
+        mtu=mtu,
+        gso=said.flag("gso"),
+        max_rd_atomic=said.number("max_rd_atomic", 0, MAX_RD_ATOMIC),
+        message_bytes=said.number("message_bytes", 0, 1 << 31),
+        receives=said.number("receives", 0, 1 << 16),
+        buffers=buffers,
+    )
+
+
+def _buffer(item: object, where: str) -> BufferInfo:
+    if not isinstance(item, dict):
+        raise ExchangeError(f"{where} sent {_show(item)} as a buffer; allowed: an object")
+    said = _Said(item, where)
+    name = said.text("name", MAX_NAME)
+    addr = said.number("addr", 0, (1 << 64) - 1)
+    length = said.number("length", 1, 1 << 48)
+    if addr + length > 1 << 64:
+        said.refuse("addr", addr, f"an address that {length} bytes fit behind")
+    dtype = said.text("dtype", 40)
+    if not DTYPE_PATTERN.fullmatch(dtype):
+        said.refuse("dtype", dtype, "a plain array type such as <f8")
+    shape = said.values.get("shape")
+    if (
+        not isinstance(shape, list)
+        or len(shape) > MAX_DIMENSIONS
+        or not all(type(extent) is int and 0 < extent <= length for extent in shape)
+        or prod(shape) * item_bytes(dtype) != length
+    ):
+        said.refuse("shape", shape, f"up to {MAX_DIMENSIONS} extents that make {length} bytes of {dtype}")
+    return BufferInfo(
+        name, addr, length, said.number("rkey", 0, 0xFFFFFFFF), dtype, tuple(shape), said.flag("writable")
+    )
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one array element: the digits of its type, four times as many for Unicode."""
+    digits = dtype[2:].partition("[")[0]
+    return int(digits) * (4 if dtype[1] == "U" else 1)
+
+
+class _Said:
+    """Fields of one object that a peer sent; each getter checks one."""
+
+    def __init__(self, values: Mapping[str, object], where: str) -> None:
+        self.values = values
+        self._where = where
+
+    def number(self, name: str, low: int, high: int) -> int:
+        value = self.values.get(name)
+        if type(value) is not int or not low <= value <= high:
+            self.refuse(name, value, f"a whole number from {low} to {high}")
+        return value
+
+    def text(self, name: str, limit: int) -> str:
+        value = self.values.get(name)
+        if not isinstance(value, str) or not 0 < len(value) <= limit:
+            self.refuse(name, value, f"1 to {limit} characters")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.values.get(name)
+        if not isinstance(value, bool):
+            self.refuse(name, value, "true or false")
+        return value
+
+    def refuse(self, name: str, value: object, allowed: str) -> NoReturn:
+        raise ExchangeError(f"{self._where} sent {name}={_show(value)}; allowed: {allowed}")
+
+
+def _json_object(line: bytes, where: str) -> dict[str, object]:
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise ExchangeError(f"{where} does not speak the exchange of rnic; it sent {_show(line[:40])}")
+    return values
+
+
+def _line(values: Mapping[str, object]) -> bytes:
+    return json.dumps(values, separators=(",", ":")).encode() + b"\n"
+
+
+def _plain(text: str) -> str:
+    """Text from a peer, fit for a terminal and for one line."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _show(value: object) -> str:
+    text = _plain(repr(value))
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# ------------------------------------------------------------------------------------------- over TCP
+
+
+class LineSocket:
+    """A TCP connection that carries lines.
+
+    Args:
+        sock: connected; owned from now on.
+        where: the peer, for messages.
+    """
+
+    def __init__(self, sock: socket.socket, where: str) -> None:
+        self.sock = sock
+        self.where = where
+        self._rest = bytearray()
+
+    def send(self, line: bytes, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Send one line, newline included. :class:`ExchangeError` where the peer is gone."""
+        try:
+            self.sock.settimeout(timeout_s)
+            self.sock.sendall(line)
+        except TimeoutError:
+            raise ExchangeError(f"{self.where} took nothing for {timeout_s:g} s; is it overloaded?") from None
+        except OSError as error:
+            raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
+
+    def receive(
+        self, timeout_s: float | None = DEFAULT_TIMEOUT_S, clock: Callable[[], float] = time.monotonic
+    ) -> bytes:
+        """One line, without its newline.
+
+        Args:
+            timeout_s: for the whole line, so that a peer cannot hold us by sending slowly; ``None`` waits.
+
+        Raises:
+            ExchangeError: too slow, too long, or the connection ended.
+        """
+        end = None if timeout_s is None else clock() + timeout_s
+        searched = 0
+        while True:
+            at = self._rest.find(b"\n", searched)
+            if at >= 0:
+                line = bytes(self._rest[:at])
+                del self._rest[: at + 1]
+                return line
+            searched = len(self._rest)
+            if searched > MAX_LINE_BYTES:
+                raise ExchangeError(f"{self.where} sent a line longer than {MAX_LINE_BYTES} bytes")
+            left = None if end is None else end - clock()
+            if left is not None and left <= 0:
+                raise ExchangeError(
+                    f"{self.where} sent no whole line within {timeout_s:g} s; is it an rnic listener?"
+                )
+            self.sock.settimeout(left)
+            try:
+                got = self.sock.recv(1 << 16)
+            except TimeoutError:
+                continue
+            except OSError as error:
+                raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
+            if not got:
+                raise ExchangeError(f"{self.where} hung up before the exchange was done")
+            self._rest += got
+
+    def close(self) -> None:
+        """Hang up; a second call does nothing."""
+        self.sock.close()
+
+
+def _check_port(where: str, port: int, low: int) -> None:
+    # the system would cut a larger number off
+    if not low <= port <= 0xFFFF:
+        raise ExchangeError(f"cannot use {where}: a TCP port is {low} to 65535")
+
+
+def dial(host: str, port: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> LineSocket:
+    """Connect to a listener. :class:`ExchangeError` where nobody answers."""
+    where = f"{host} port {port}"
+    _check_port(where, port, 1)
+    try:
+        sock = socket.create_connection((host, port), timeout=timeout_s)
+    except ConnectionRefusedError:
+        raise ExchangeError(
+            f"nobody listens on {where}: start the listener first, or correct host and port"
+        ) from None
+    except TimeoutError:
+        raise ExchangeError(f"{where} did not answer within {timeout_s:g} s: correct host and port") from None
+    except (OSError, UnicodeError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ExchangeError(f"cannot reach {where}: {reason}") from None
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return LineSocket(sock, where)
+
+
+def listen_socket(host: str, port: int) -> socket.socket:
+    """A listening TCP socket; port 0 lets the system choose.
+
+    Raises:
+        ExchangeError: bad address, or a port that is taken.
+    """
+    where = f"{host} port {port}"
+    _check_port(where, port, 0)
+    try:
+        info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        sock = socket.socket(info[0], info[1], info[2])
+    except (OSError, UnicodeError, OverflowError) as error:
+        raise ExchangeError(
+            f"cannot listen on {where}: {getattr(error, 'strerror', None) or error}"
+        ) from None
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(info[4])
+        sock.listen(64)
+    except (OSError, OverflowError) as error:
+        sock.close()
+        reason = getattr(error, "strerror", None) or error
+        raise ExchangeError(
+            f"cannot listen on TCP {where}: {reason}; give another port (0 lets the system choose)"
+        ) from None
+    return sock

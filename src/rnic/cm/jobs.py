@@ -1,0 +1,281 @@
+"""Work requests of one queue pair on behalf of callers that wait for them, in threads or in asyncio.
+
+Whoever waits drives: it polls the completion queue and hands each completion to the job it belongs to, its own or
+another's. A waiter spins for a short time, since a wake-up costs more than most operations, then sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rnic.spec.errors import RnicError, VerbsError, WorkCompletionError
+from rnic.verbs import enums as e
+from rnic.verbs.attrs import WC, SendWR
+from rnic.verbs.context import CompChannel, Context
+from rnic.verbs.cq import CQ
+from rnic.verbs.qp import QP
+
+SPIN_NS = 300_000
+"""How long a waiter polls before it sleeps."""
+_SLEEP_S = 0.05
+"""Longest sleep, so that nothing hangs on a wake-up that another thread took."""
+_POLL = 16
+
+_HINTS = {
+    e.IBV_WC_RETRY_EXC_ERR: "the peer does not answer; it is gone, or the network to it is",
+    e.IBV_WC_WR_FLUSH_ERR: "the connection is broken since an earlier error",
+    e.IBV_WC_REM_ACCESS_ERR: "the peer does not let us: range, rights, or a buffer that it shares no more",
+    e.IBV_WC_REM_INV_REQ_ERR: "the peer refuses the request: too long, or not aligned to 8 bytes",
+    e.IBV_WC_REM_OP_ERR: "the peer could not carry it out",
+    e.IBV_WC_LOC_LEN_ERR: "the message is longer than the receive",
+    e.IBV_WC_RNR_RETRY_EXC_ERR: "the peer posts no receives",
+}
+
+
+class PeerClosedError(RnicError, ConnectionError):
+    """The peer closed the connection, so nothing will arrive any more."""
+
+
+class Job:
+    """One operation: a work request, or several that belong together.
+
+    Args:
+        what: for messages, such as ``READ of 'a'``.
+        release: called when the last of its work requests completed, whether anybody still waits or not.
+    """
+
+    __slots__ = ("failed", "release", "remaining", "what")
+
+    def __init__(self, what: str, release: Callable[[], None] | None = None) -> None:
+        self.what = what
+        self.release = release
+        self.remaining = 0
+        self.failed: WC | None = None
+
+    def done(self) -> bool:
+        """Whether all its work requests completed."""
+        return self.remaining == 0
+
+    def took(self, wc: WC) -> None:
+        """One of its work requests completed."""
+        if wc.status != e.IBV_WC_SUCCESS and self.failed is None:
+            self.failed = wc
+        self.remaining -= 1
+        if not self.remaining and self.release is not None:
+            self.release()
+
+    def check(self, peer: str) -> None:
+        """:class:`WorkCompletionError` if it failed."""
+        wc = self.failed
+        if wc is not None:
+            hint = _HINTS.get(wc.status, "see the status in the InfiniBand standard")
+            raise WorkCompletionError(
+                wc.status, f"{self.what} at {peer} failed with {wc.status_name}: {hint}"
+            )
+
+
+class Jobs:
+    """Posts the work requests of jobs, keeps those that do not fit yet, and hands out completions.
+
+    Args:
+        ctx: the device.
+        depth: send work requests in flight.
+        cqe: completions to hold, receives included.
+        on_receive: called with each receive completion.
+    """
+
+    def __init__(self, ctx: Context, depth: int, cqe: int, on_receive: Callable[[WC], None]) -> None:
+        self.channel = CompChannel(ctx)
+        self.cq = CQ(ctx, cqe, channel=self.channel)
+        self.lock = threading.RLock()
+        self._runtime = ctx.runtime
+        self._depth = depth
+        self._on_receive = on_receive
+        self._qp: QP | None = None
+        self._next_id = 0
+        self._flying: dict[int, Job] = {}
+        self._backlog: deque[tuple[Job, SendWR]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._watched: list[int] = []
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def use(self, qp: QP) -> None:
+        """The queue pair to post to; its completions come to :attr:`cq`."""
+        self._qp = qp
+
+    def post(self, job: Job, requests: Sequence[SendWR]) -> None:
+        """Start a job."""
+        job.remaining = len(requests)
+        with self.lock:
+            self._backlog.extend((job, request) for request in requests)
+            self._post_backlog()
+
+    def _post_backlog(self) -> None:
+        backlog = self._backlog
+        while backlog and len(self._flying) < self._depth and self._qp is not None:
+            job, request = backlog.popleft()
+            request.wr_id = self._next_id
+            self._next_id += 1
+            self._flying[request.wr_id] = job
+            try:
+                self._qp.post_send(request)
+            except VerbsError:
+                del self._flying[request.wr_id]
+                for _ in range(1 + sum(other is job for other, _ in backlog)):
+                    job.took(WC(status=e.IBV_WC_GENERAL_ERR))
+                self._backlog = deque(item for item in backlog if item[0] is not job)
+                raise
+
+    def dispatch(self) -> None:
+        """Let the NIC work and hand out what completed."""
+        with self.lock:
+            count, found = self.cq.poll(_POLL)
+            while count:
+                for wc in found:
+                    job = None if wc.opcode & e.IBV_WC_RECV else self._flying.pop(wc.wr_id, None)
+                    if job is not None:
+                        job.took(wc)
+                    elif wc.opcode & e.IBV_WC_RECV:
+                        self._on_receive(wc)
+                self._post_backlog()
+                self._wake_waiters()
+                count, found = self.cq.poll(_POLL) if count == _POLL else (0, [])
+
+    # ---------------------------------------------------------------------------------- in threads
+
+    def wait(
+        self, ready: Callable[[], bool], timeout_s: float | None = None, hang_up: socket.socket | None = None
+    ) -> bool:
+        """Drive until ``ready()``.
+
+        Args:
+            timeout_s: how long; ``None`` for ever.
+            hang_up: the peer's TCP connection, where its end ends the wait.
+
+        Returns:
+            Whether it is ready; false after the timeout, or when the peer hung up.
+        """
+        now = busy = time.monotonic_ns()
+        end = None if timeout_s is None else now + int(timeout_s * 1e9)
+        while True:
+            moved = self._runtime.progress()
+            self.dispatch()
+            if ready():
+                return True
+            now = time.monotonic_ns()
+            if moved:
+                busy = now
+            if now - busy < SPIN_NS and (end is None or now < end):
+                continue
+            self.cq.req_notify()
+            self.dispatch()
+            if ready():
+                return True
+            if end is not None and now >= end:
+                return False
+            if hang_up is not None and hung_up(hang_up):
+                self.dispatch()
+                return ready()
+            self._sleep(_SLEEP_S if end is None else min(_SLEEP_S, (end - now) / 1e9), hang_up)
+
+    def _sleep(self, seconds: float, hang_up: socket.socket | None) -> None:
+        watched: list[Any] = [self.channel, *self._runtime.link.filenos()]
+        if hang_up is not None:
+            watched.append(hang_up)
+        if not self._runtime.link.filenos():
+            seconds = min(seconds, 0.001)
+        select.select(watched, [], [], seconds)
+        self._drain()
+
+    def _drain(self) -> None:
+        with contextlib.suppress(VerbsError):
+            while True:
+                self.channel.get_cq_event(block=False)
+
+    # ---------------------------------------------------------------------------------- in asyncio
+
+    async def wait_async(self, ready: Callable[[], bool], hang_up: socket.socket | None = None) -> bool:
+        """As :meth:`wait`, for a task of the running event loop."""
+        self.dispatch()
+        if ready():
+            return True
+        loop = asyncio.get_running_loop()
+        self._watch(loop, hang_up)
+        while not ready():
+            waiter = loop.create_future()
+            self._waiters.append(waiter)
+            self.cq.req_notify()
+            self.dispatch()
+            if not ready():
+                if hang_up is not None and hung_up(hang_up):
+                    return False
+                # from here on the thread of the NIC receives, and the channel wakes us
+                self._runtime.rest()
+                await waiter
+        return True
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, hang_up: socket.socket | None) -> None:
+        if self._loop is not loop:
+            self.forget_loop()
+            self._loop = loop
+        descriptors = [self.channel.fileno(), *([] if hang_up is None else [hang_up.fileno()])]
+        for descriptor in descriptors:
+            if descriptor not in self._watched:
+                loop.add_reader(descriptor, self._on_readable, descriptor)
+                self._watched.append(descriptor)
+
+    def _on_readable(self, descriptor: int) -> None:
+        if descriptor != self.channel.fileno() and self._loop is not None:
+            # the peer hung up, once and for all
+            self._loop.remove_reader(descriptor)
+        self._drain()
+        self.dispatch()
+        self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
+        loop = self._loop
+        if loop is None or not self._waiters:
+            return
+        waiters, self._waiters = self._waiters, []
+        with contextlib.suppress(RuntimeError):  # the loop ended, and its tasks with it
+            loop.call_soon_threadsafe(_wake, waiters)
+
+    def forget_loop(self) -> None:
+        """Stop watching descriptors in an event loop."""
+        loop, self._loop = self._loop, None
+        watched, self._watched = self._watched, []
+        if loop is not None and not loop.is_closed():
+            for descriptor in watched:
+                loop.remove_reader(descriptor)
+
+    def close(self) -> None:
+        """Close the queues; jobs that are not done fail."""
+        self.forget_loop()
+        with self.lock:
+            unfinished = [*self._flying.values(), *(job for job, _ in self._backlog)]
+            self._flying.clear()
+            self._backlog.clear()
+            for job in unfinished:
+                job.took(WC(status=e.IBV_WC_WR_FLUSH_ERR))
+            self._wake_waiters()
+            self.channel.close()
+
+
+def _wake(waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+
+
+def hung_up(sock: socket.socket) -> bool:
+    """Whether the peer closed its end. Nothing is ever sent after the exchange, so whatever is readable is the end."""
+    readable, _, _ = select.select([sock], [], [], 0)
+    return bool(readable)

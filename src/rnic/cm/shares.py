@@ -1,0 +1,92 @@
+"""What one end brings into a connection: its NIC, a protection domain, and the buffers that it shares."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from errno import EINVAL
+from typing import Any
+
+from rnic.cm.arrays import describe
+from rnic.cm.exchange import MAX_BUFFERS, MAX_NAME, BufferInfo
+from rnic.link.base import LinkError
+from rnic.mem.space import byte_view
+from rnic.spec.errors import VerbsError
+from rnic.verbs import enums as e
+from rnic.verbs.context import Context
+from rnic.verbs.memory import MR, PD
+
+READ_ONLY = e.IBV_ACCESS_REMOTE_READ
+READ_WRITE = (
+    e.IBV_ACCESS_LOCAL_WRITE
+    | e.IBV_ACCESS_REMOTE_READ
+    | e.IBV_ACCESS_REMOTE_WRITE
+    | e.IBV_ACCESS_REMOTE_ATOMIC
+)
+
+
+def open_context(address: str, udp_port: int | None) -> Context:
+    """A NIC on a local address.
+
+    Unless a UDP port is named it is 4791, or on a loopback address any free one where that is taken: the exchange
+    tells the peer.
+
+    Raises:
+        LinkError: not a local address, or a port that is taken.
+    """
+    if udp_port is not None:
+        return Context(addr=address, port=udp_port)
+    try:
+        return Context(addr=address)
+    except LinkError:
+        if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+            raise
+        return Context(addr=address, port=0)
+
+
+class Shares:
+    """A NIC with named, registered buffers.
+
+    Args:
+        ctx: the opened device.
+        owned: close it at the end.
+    """
+
+    def __init__(self, ctx: Context, owned: bool) -> None:
+        self.ctx = ctx
+        self.pd = PD(ctx)
+        self._owned = owned
+        self._shared: dict[str, tuple[MR, BufferInfo]] = {}
+
+    def add(self, buffers: Mapping[str, Any], writable: bool) -> None:
+        """Register buffers under their names. Read-only memory is shared for reading whatever ``writable`` says.
+
+        Raises:
+            VerbsError: EINVAL for a name that is taken or too long, or a buffer that cannot be registered.
+        """
+        for name, buffer in buffers.items():
+            if not 0 < len(name) <= MAX_NAME:
+                raise VerbsError(
+                    EINVAL, f"name {name[:40]!r} has {len(name)} characters; use 1 to {MAX_NAME}"
+                )
+            if name in self._shared:
+                raise VerbsError(EINVAL, f"name {name!r} is shared already; give this buffer another name")
+            if len(self._shared) >= MAX_BUFFERS:
+                raise VerbsError(EINVAL, f"{MAX_BUFFERS} buffers are shared already; put arrays together")
+            may_write = writable and not byte_view(buffer).readonly
+            dtype, shape = describe(buffer)
+            mr = MR(self.pd, buffer, READ_WRITE if may_write else READ_ONLY)
+            info = BufferInfo(name, mr.buf, mr.length, mr.rkey, dtype, shape, may_write)
+            self._shared[name] = mr, info
+
+    def infos(self) -> tuple[BufferInfo, ...]:
+        """All that is shared now."""
+        return tuple(info for _, info in self._shared.values())
+
+    def close(self) -> None:
+        """Deregister everything; the keys fail from now on."""
+        # what arrived last may still want its answer, a NAK not least
+        self.ctx.runtime.kick()
+        self.pd.close()
+        if self._owned:
+            self.ctx.close()

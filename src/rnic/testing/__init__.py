@@ -1,0 +1,15 @@
+"""Tools for tests of RDMA programs and of this project: NICs in virtual time, fault scripts, packets by hand.
+
+``rnic.testing.plugin`` offers them to pytest as fixtures.
+"""
+
+from rnic.link.faults import FaultRates
+from rnic.runtime.virtual import VirtualClock
+from rnic.testing.net import Node, SimNet
+from rnic.testing.packets import PacketFactory
+from rnic.testing.pair import QpPair, Side
+
+FakeClock = VirtualClock
+"""The same clock by the name that other projects use."""
+
+__all__ = ["FakeClock", "FaultRates", "Node", "PacketFactory", "QpPair", "Side", "SimNet", "VirtualClock"]

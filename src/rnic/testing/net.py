@@ -1,0 +1,183 @@
+"""Any number of NICs in one process and in virtual time: the same seed gives the same run, addresses included."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rnic.device.config import NicConfig
+from rnic.device.nic import Nic
+from rnic.link.faults import NO_FAULTS, FaultRates, FaultyLink
+from rnic.link.loopback import Fabric, LoopbackLink
+from rnic.mem.space import SimAddressSpace
+from rnic.runtime.loop import Runtime
+from rnic.runtime.virtual import SimLoop, VirtualClock
+from rnic.spec.limits import ROCE_UDP_PORT
+from rnic.trace.counters import Counters
+from rnic.trace.tracer import Tracer
+from rnic.verbs.context import Context
+
+QUIET_POLLS = 100_000
+"""Polls in a row, with nothing left that could happen, after which somebody waits for ever."""
+DEFAULT_LIMIT_NS = 60_000_000_000
+
+Script = Sequence[Mapping[str, object]]
+
+
+class VirtualRuntime(Runtime):
+    """A runtime whose ``progress`` moves the whole :class:`SimNet`, and its time where nothing else moves.
+
+    So verbs code that polls or waits runs as it is, in no real time. There is no thread.
+    """
+
+    def __init__(self, nic: Nic, link: FaultyLink, net: SimNet) -> None:
+        super().__init__(nic, link, net.clock)
+        self._net = net
+
+    def progress(self) -> bool:
+        """One turn of the simulation."""
+        return super().progress() if self._net.driving else self._net.turn()
+
+    def start(self) -> None:
+        """Nothing: who waits drives."""
+
+
+class Node:
+    """One NIC of a :class:`SimNet` with an opened context.
+
+    ``link`` is its faulty link, ``counters`` counts for NIC and link alike.
+    """
+
+    def __init__(self, index: int, ctx: Context, link: FaultyLink) -> None:
+        self.index = index
+        self.ctx = ctx
+        self.link = link
+        self.nic: Nic = ctx.nic
+        self.counters: Counters = ctx.nic.counters
+
+    def __repr__(self) -> str:
+        return f"<Node {self.index} {self.ctx.address}>"
+
+
+class SimNet:
+    """NICs on one fabric.
+
+    Args:
+        nodes: how many.
+        seed: of everything random.
+        faults: fault script (:mod:`rnic.link.fault_script`) of node 0's link, or scripts by node number. As node
+            0 sees it, ``"tx"`` is what it sends.
+        tx: fault rates of what every node sends.
+        ipv6: addresses fd00::1, fd00::2 ... instead of 10.0.0.1, 10.0.0.2 ...
+        clock: virtual time to share with others.
+        tracer: of all NICs and links.
+        max_segments: packets of one burst, 1 to 64.
+        settings: further fields of :class:`~rnic.device.config.NicConfig`, the same for all.
+
+    Raises:
+        ValueError: a bad rule, in one line.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 2,
+        *,
+        seed: int = 1,
+        faults: Script | Mapping[int, Script] = (),
+        tx: FaultRates = NO_FAULTS,
+        ipv6: bool = False,
+        clock: VirtualClock | None = None,
+        tracer: Tracer | None = None,
+        max_segments: int = 64,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.clock = clock or VirtualClock()
+        self.fabric = Fabric()
+        self.driving = False
+        self._loop = SimLoop(self.clock)
+        self._quiet = 0
+        scripts = faults if isinstance(faults, Mapping) else {0: faults}
+        rng = random.Random(seed)
+        self.nodes: list[Node] = []
+        for index in range(nodes):
+            address = (bytes((0xFD, *bytes(13))) if ipv6 else b"\x0a\0") + (index + 1).to_bytes(2, "big")
+            counters = Counters()
+            inner = self.fabric.attach(address, max_segments=max_segments, counters=counters)
+            link = FaultyLink(
+                inner,
+                clock=self.clock,
+                rng=random.Random(rng.getrandbits(64)),
+                tx=tx,
+                script=scripts.get(index, ()),
+                tracer=tracer,
+            )
+            config = NicConfig(address, name=f"sim{index}", **(settings or {}))
+            nic = Nic(config, rng=random.Random(rng.getrandbits(64)), counters=counters, tracer=tracer)
+            runtime = VirtualRuntime(nic, link, self)
+            self._loop.add(runtime)
+            self.nodes.append(Node(index, Context(runtime=runtime, space=SimAddressSpace()), link))
+
+    def outsider(self, address: bytes, port: int = ROCE_UDP_PORT) -> LoopbackLink:
+        """A bare link on the fabric: a peer that is no NIC, for packets made by hand."""
+        return self.fabric.attach(address, port)
+
+    def turn(self) -> bool:
+        """One round of every NIC; where none moves, time jumps to the next thing that happens by itself.
+
+        Returns:
+            False where nothing can happen any more.
+
+        Raises:
+            TimeoutError: it has been called so often in that state that its caller must be waiting in vain.
+        """
+        self.driving = True
+        try:
+            moved = self._loop.step()
+        finally:
+            self.driving = False
+        if not moved:
+            deadline = self._loop.next_deadline_ns()
+            if deadline is None:
+                self._quiet += 1
+                if self._quiet > QUIET_POLLS:
+                    raise TimeoutError(
+                        "waited for something that cannot come: no NIC has work or a timer left"
+                    )
+                return False
+            self.clock.now_ns = max(self.clock.now_ns, deadline)
+        self._quiet = 0
+        return True
+
+    def run(self, until: Callable[[], bool] | None = None, limit_ns: int = DEFAULT_LIMIT_NS) -> bool:
+        """Run until ``until()`` is true, or all is quiet.
+
+        Returns:
+            Whether ``until`` came true; true without one.
+
+        Raises:
+            TimeoutError: ``limit_ns`` of virtual time were not enough.
+        """
+        end = self.clock.now_ns + limit_ns
+        while until is None or not until():
+            if not self.turn():
+                return until is None or until()
+            if self.clock.now_ns > end:
+                raise TimeoutError(
+                    f"{limit_ns / 1e9:g} s of virtual time were not enough; give a larger limit_ns"
+                )
+        return True
+
+    def close(self) -> None:
+        """Close all contexts."""
+        for node in self.nodes:
+            node.ctx.close()
+
+    def __enter__(self) -> SimNet:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+__all__ = ["Node", "SimNet", "VirtualRuntime"]

@@ -1,0 +1,250 @@
+"""Two connected queue pairs on two NICs in virtual time, with everything that a test of an operation needs."""
+
+from __future__ import annotations
+
+from errno import EINVAL
+from typing import Any
+
+from rnic.spec.errors import VerbsError
+from rnic.spec.limits import GRH_BYTES, MTU_CODES
+from rnic.testing.net import DEFAULT_LIMIT_NS, Node, SimNet
+from rnic.testing.packets import PacketFactory
+from rnic.verbs import enums as e
+from rnic.verbs.attrs import (
+    GID,
+    SGE,
+    WC,
+    AHAttr,
+    GlobalRoute,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    RecvWR,
+    SendWR,
+    SrqAttr,
+    SrqInitAttr,
+)
+from rnic.verbs.cq import CQ
+from rnic.verbs.memory import AH, MR, PD
+from rnic.verbs.qp import QP
+from rnic.verbs.srq import SRQ
+from rnic.wire.bursts import RxBurst
+from rnic.wire.flow import Flow
+
+SERVICES = {"RC": e.IBV_QPT_RC, "UC": e.IBV_QPT_UC, "UD": e.IBV_QPT_UD}
+QKEY = 0x1111_1111
+ALL_RIGHTS = (
+    e.IBV_ACCESS_LOCAL_WRITE
+    | e.IBV_ACCESS_REMOTE_WRITE
+    | e.IBV_ACCESS_REMOTE_READ
+    | e.IBV_ACCESS_REMOTE_ATOMIC
+    | e.IBV_ACCESS_MW_BIND
+)
+ATTRIBUTES: dict[str, Any] = {
+    "path_mtu": e.IBV_MTU_1024,
+    "rq_psn": 0,
+    "sq_psn": 0,
+    "max_rd_atomic": 16,
+    "max_dest_rd_atomic": 16,
+    "min_rnr_timer": 1,
+    "timeout": 14,
+    "retry_cnt": 7,
+    "rnr_retry": 7,
+}
+"""Attributes of :class:`~rnic.verbs.attrs.QPAttr` that a pair has unless told otherwise."""
+
+
+class Side:
+    """One end of a :class:`QpPair`: a domain, a queue pair, a CQ for both directions, a region of memory.
+
+    ``buf`` is the region's memory. Verbs objects are plain attributes, for whatever the helpers do not do.
+    """
+
+    def __init__(
+        self, node: Node, service: str, size: int, depth: int, cap: QPCap, use_srq: bool, access: int
+    ) -> None:
+        self.node = node
+        self.net: SimNet | None = None
+        self.ctx = node.ctx
+        self.pd = PD(self.ctx)
+        self.cq = CQ(self.ctx, 4 * depth)
+        self.srq = SRQ(self.pd, SrqInitAttr(SrqAttr(depth, cap.max_recv_sge))) if use_srq else None
+        self.buf = bytearray(size)
+        self.mr = MR(self.pd, self.buf, access)
+        self.qp = QP(self.pd, QPInitAttr(SERVICES[service], None, cap, self.cq, self.cq, self.srq))
+        self.ah: AH | None = None
+        self.peer: Side = self
+        self.wcs: list[WC] = []
+        """Completions taken by :meth:`poll` and :meth:`wait` that no call returned yet."""
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counters of this side's NIC and link."""
+        return self.node.counters
+
+    def sge(self, length: int, offset: int = 0) -> SGE:
+        """A piece of the region."""
+        return SGE(self.mr.buf + offset, length, self.mr.lkey)
+
+    def send_wr(
+        self,
+        opcode: int,
+        length: int,
+        offset: int = 0,
+        *,
+        remote: int = 0,
+        wr_id: int = 0,
+        flags: int = e.IBV_SEND_SIGNALED,
+        imm: int = 0,
+        compare_add: int = 0,
+        swap: int = 0,
+    ) -> SendWR:
+        """A work request on the region, towards offset ``remote`` of the peer's."""
+        wr = SendWR(wr_id, opcode, imm_data=imm, send_flags=flags, sg=[self.sge(length, offset)])
+        there = self.peer.mr
+        if opcode in (e.IBV_WR_ATOMIC_CMP_AND_SWP, e.IBV_WR_ATOMIC_FETCH_AND_ADD):
+            wr.set_wr_atomic(there.rkey, there.buf + remote, compare_add, swap)
+        else:
+            wr.set_wr_rdma(there.rkey, there.buf + remote)
+        if self.ah is not None:
+            wr.set_wr_ud(self.ah, self.peer.qp.qp_num, QKEY)
+        return wr
+
+    def post_send(self, opcode: int, length: int, offset: int = 0, **more: Any) -> None:
+        """Post :meth:`send_wr`."""
+        self.qp.post_send(self.send_wr(opcode, length, offset, **more))
+
+    def post_recv(self, length: int, offset: int = 0, wr_id: int = 0) -> None:
+        """Post a receive on the region, to the SRQ where there is one."""
+        wr = RecvWR(wr_id, 1, [self.sge(length, offset)])
+        (self.qp if self.srq is None else self.srq).post_recv(wr)
+
+    def poll(self) -> list[WC]:
+        """All completions that are there now; time stands still."""
+        found, self.wcs = self.wcs, []
+        if self.net is not None:
+            self.net.driving = True
+        try:
+            while (got := self.cq.poll(64))[0]:
+                found += got[1]
+        finally:
+            if self.net is not None:
+                self.net.driving = False
+        return found
+
+    def wait(self, count: int = 1, limit_ns: int = DEFAULT_LIMIT_NS) -> list[WC]:
+        """The next ``count`` completions.
+
+        Raises:
+            TimeoutError: they do not come within ``limit_ns`` of virtual time, or ever.
+        """
+        assert self.net is not None
+
+        def enough() -> bool:
+            self.wcs = self.poll()
+            return len(self.wcs) >= count
+
+        if not self.net.run(enough, limit_ns):
+            raise TimeoutError(
+                f"{len(self.wcs)} of {count} completions came, and nothing more will: {self.wcs}"
+            )
+        found, self.wcs = self.wcs[:count], self.wcs[count:]
+        return found
+
+
+class QpPair:
+    """Sides ``a`` and ``b``, connected.
+
+    Args:
+        service: ``"RC"``, ``"UC"`` or ``"UD"``.
+        net: a net whose first two nodes serve; by default one of its own, made with ``seed``, ``faults`` and so on.
+        size: bytes of each side's region.
+        depth: work requests of each queue.
+        srq: receive through shared receive queues.
+        access: rights of the regions.
+        attributes: fields of :class:`~rnic.verbs.attrs.QPAttr` besides :data:`ATTRIBUTES`.
+        connect: bring the queue pairs to RTS; else they stay in RESET until :meth:`connect`.
+        net_options: of :class:`~rnic.testing.net.SimNet`.
+    """
+
+    def __init__(
+        self,
+        service: str = "RC",
+        *,
+        net: SimNet | None = None,
+        size: int = 1 << 20,
+        depth: int = 64,
+        cap: QPCap | None = None,
+        srq: bool = False,
+        access: int = ALL_RIGHTS,
+        attributes: dict[str, Any] | None = None,
+        connect: bool = True,
+        **net_options: Any,
+    ) -> None:
+        if service not in SERVICES:
+            raise VerbsError(EINVAL, f"service={service!r}; use one of {', '.join(SERVICES)}")
+        self.net = net or SimNet(2, **net_options)
+        self.service = service
+        cap = cap or QPCap(depth, depth, 4, 4, 256)
+        self.a, self.b = (Side(node, service, size, depth, cap, srq, access) for node in self.net.nodes[:2])
+        for side, peer in ((self.a, self.b), (self.b, self.a)):
+            side.net = self.net
+            side.peer = peer
+        if connect:
+            self.connect(**(attributes or {}))
+
+    @property
+    def clock(self) -> Any:
+        """The virtual clock."""
+        return self.net.clock
+
+    def connect(self, **attributes: Any) -> None:
+        """Bring both queue pairs to RTS with :data:`ATTRIBUTES` and these."""
+        for side in (self.a, self.b):
+            peer = side.peer
+            attr = QPAttr()
+            for name, value in (ATTRIBUTES | attributes).items():
+                setattr(attr, name, value)
+            attr.path_mtu = min(attr.path_mtu, MTU_CODES[side.node.nic.config.mtu])
+            attr.qkey = QKEY
+            attr.qp_access_flags = ALL_RIGHTS & ~e.IBV_ACCESS_MW_BIND
+            attr.dest_qp_num = peer.qp.qp_num
+            attr.gso = True
+            route = GlobalRoute(GID(peer.node.nic.config.address))
+            attr.ah_attr = AHAttr(route)
+            side.qp.to_rts(attr)
+            if self.service == "UD":
+                side.ah = AH(side.pd, attr.ah_attr)
+
+    def run(self, limit_ns: int = DEFAULT_LIMIT_NS) -> None:
+        """Until all is quiet."""
+        self.net.run(None, limit_ns)
+
+    @property
+    def recv_offset(self) -> int:
+        """Where a received payload begins in its buffer: behind the header space of a UD receive."""
+        return GRH_BYTES if self.service == "UD" else 0
+
+    def factory(self, side: Side) -> PacketFactory:
+        """Makes packets that look as if ``side``'s peer had sent them to ``side``."""
+        here, there = side.node.nic.config, side.peer.node.nic.config
+        return PacketFactory(Flow(there.address, here.address, there.port, here.port), dqpn=side.qp.qp_num)
+
+    def inject(self, side: Side, packet: bytes) -> None:
+        """Hand one packet of :meth:`factory` to ``side``'s NIC, past all faults, then let both NICs work."""
+        here, there = side.node.nic.config, side.peer.node.nic.config
+        flow = Flow(there.address, here.address, there.port, here.port)
+        side.node.nic.receive(
+            RxBurst(flow, memoryview(packet), len(packet), len(packet), 0), self.net.clock.now_ns
+        )
+        self.net.turn()
+
+    def close(self) -> None:
+        """Close the net with all that is in it."""
+        self.net.close()
+
+    def __enter__(self) -> QpPair:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

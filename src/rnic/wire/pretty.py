@@ -1,0 +1,147 @@
+"""Headers by name, for people: from the tables, so that nothing is named twice."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from rnic.spec.limits import BTH_BYTES, ICRC_BYTES
+from rnic.spec.opcodes import CNP
+from rnic.spec.syndromes import (
+    AETH_ACK,
+    AETH_NAK,
+    AETH_RNR_NAK,
+    AETH_TYPE_MASK,
+    AETH_VALUE_MASK,
+    CREDITS_INVALID,
+    NAK_NAMES,
+    RNR_TIMER_US,
+)
+from rnic.wire.bth import Bth
+from rnic.wire.cnp import Cnp
+from rnic.wire.ethernet import ETHERTYPE_NAMES
+from rnic.wire.header import Header
+from rnic.wire.mad import CLASS_CM, CM_NAMES, GSI_QPN, Mad
+from rnic.wire.opcode import OPCODES
+from rnic.wire.packet import Packet
+
+Fields = list[tuple[str, int]]
+
+_DECIMAL = frozenset((
+    "psn", "msn", "pad", "tver", "fecn", "becn", "ackreq", "solicited", "migreq", "dma_length", "length", "version",
+    "payload_length", "total_length", "sport", "dport", "ihl", "ttl", "hop_limit", "identification", "protocol",
+    "next_header", "pcp", "dei", "vid", "base_version", "class_version",
+))  # fmt: skip
+"""Fields that people count with; the rest is shown in hexadecimal."""
+
+
+def headers(buf: memoryview) -> list[Header]:
+    """Records of the headers at the start of a UDP payload, as far as the bytes reach.
+
+    BTH, the extended headers that its opcode calls for, a CNP's reserved bytes, and the header of a management
+    datagram to QP1. Never raises, whatever the bytes.
+    """
+    out: list[Header] = []
+    if len(buf) < BTH_BYTES:
+        return out
+    bth = Bth.parse(buf)
+    out.append(bth)
+    row = OPCODES[bth.opcode]
+    if row is None or bth.tver:
+        return out
+    kinds = list(row.extended)
+    if row.opcode == CNP:
+        kinds.append(Cnp)
+    elif row.deth and bth.dqpn == GSI_QPN:
+        kinds.append(Mad)
+    at = BTH_BYTES
+    for kind in kinds:
+        if len(buf) < at + kind.layout.size:
+            break
+        out.append(kind.parse(buf, at))
+        at += kind.layout.size
+    return out
+
+
+def fields(buf: memoryview) -> list[tuple[str, Fields]]:
+    """Name and fields of each header at the start of a UDP payload (BTH to ICRC), in order; see :func:`headers`."""
+    return [(header.layout.name, list(header.values().items())) for header in headers(buf)]
+
+
+def payload_bytes(buf: memoryview) -> int:
+    """Bytes between the headers that :func:`headers` finds and pad, in a whole UDP payload; 0 if that has none."""
+    found = headers(buf)
+    used = sum(header.layout.size for header in found)
+    pad = found[0].pad if found and isinstance(found[0], Bth) else 0
+    return max(0, len(buf) - used - pad - ICRC_BYTES)
+
+
+def opcode_name(opcode: int) -> str:
+    """``"RC_SEND_ONLY"``, or ``"opcode 0x55"`` where the table has no such row."""
+    row = OPCODES[opcode]
+    return f"opcode {opcode:#04x}" if row is None else row.name
+
+
+def syndrome_text(syndrome: int) -> str:
+    """What an AETH syndrome says: ``"ACK"``, ``"RNR NAK 40 us"``, ``"NAK remote access error"``."""
+    kind = syndrome & AETH_TYPE_MASK
+    value = syndrome & AETH_VALUE_MASK
+    if syndrome & 0x80:
+        return "reserved"
+    if kind == AETH_ACK:
+        return "ACK" if value == CREDITS_INVALID else f"ACK credits={value}"
+    if kind == AETH_RNR_NAK:
+        return f"RNR NAK {RNR_TIMER_US[value]} us"
+    if kind == AETH_NAK:
+        return f"NAK {NAK_NAMES.get(syndrome, f'code {value}')}"
+    return "reserved"
+
+
+def text(header: Header, name: str) -> str:
+    """One field's value as people write it: addresses, names of codes, counts in decimal, the rest in hex."""
+    value: int = getattr(header, name)
+    width = header.layout[name].width
+    if name in ("src", "dst"):
+        return str(ipaddress.ip_address(value.to_bytes(width // 8, "big")))
+    if name in ("src_mac", "dst_mac"):
+        return value.to_bytes(6, "big").hex(":")
+    plain = str(int(value)) if name in _DECIMAL else f"0x{value:0{-(-width // 4)}x}"
+    meaning = _meaning(header, name, value)
+    return f"{plain} ({meaning})" if meaning else plain
+
+
+def _meaning(header: Header, name: str, value: int) -> str:
+    if name == "opcode":
+        return opcode_name(value)
+    if name == "syndrome":
+        return syndrome_text(value)
+    if name in ("ethertype", "inner_type"):
+        return ETHERTYPE_NAMES.get(value, "")
+    if name == "attr_id" and isinstance(header, Mad) and header.mgmt_class == CLASS_CM:
+        return CM_NAMES.get(value, "")
+    return ""
+
+
+def describe(packet: Packet) -> str:
+    """A packet in one line: ``"RC_WRITE_ONLY qp=0x000011 psn=7 ackreq va=0x1000 rkey=0x00000102 len=64 [64]"``."""
+    row = packet.row
+    words = [row.name, f"qp=0x{packet.dqpn:06x}", f"psn={packet.psn}"]
+    words += [word for word in ("ackreq", "solicited", "fecn", "becn") if getattr(packet, word)]
+    if row.deth:
+        words += [f"sqp=0x{packet.sqpn:06x}", f"qkey=0x{packet.qkey:08x}"]
+    if row.reth or row.atomiceth:
+        words += [f"va={packet.va:#x}", f"rkey=0x{packet.rkey:08x}"]
+    if row.reth:
+        words.append(f"len={packet.dma_length}")
+    if row.atomiceth:
+        words += [f"swap_add={packet.swap_add:#x}", f"compare={packet.compare:#x}"]
+    if row.aeth:
+        words += [syndrome_text(packet.syndrome), f"msn={packet.msn}"]
+    if row.atomicacketh:
+        words.append(f"orig={packet.orig:#x}")
+    if row.immdt:
+        words.append(f"imm=0x{packet.imm:08x}")
+    if row.ieth:
+        words.append(f"inv_rkey=0x{packet.inv_rkey:08x}")
+    if row.payload:
+        words.append(f"[{len(packet.payload)}]")
+    return " ".join(words)

@@ -1,0 +1,173 @@
+"""The ``./dev`` script: its environment is made once, made again when stale, and never left half made."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> ModuleType:
+    """A copy of the script in a project of its own, loaded as a module."""
+    for name in ("dev", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    loader = importlib.machinery.SourceFileLoader("dev_script", str(tmp_path / "dev"))
+    spec = importlib.util.spec_from_loader("dev_script", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+class Programs:
+    """Stands in for ``subprocess``: notes every command, makes what ``venv`` makes, ends with ``status``."""
+
+    def __init__(self, dev: ModuleType) -> None:
+        self.dev = dev
+        self.commands: list[list[str]] = []
+        self.status = 0
+
+    def run(self, command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        self.commands.append(command)
+        if "venv" in command:
+            self.dev.PYTHON.parent.mkdir(parents=True)
+            self.dev.PYTHON.touch()
+        return subprocess.CompletedProcess(command, self.status)
+
+    def take(self) -> list[str]:
+        """The words after ``-m`` of each command since the last call."""
+        words = [" ".join(command[2:4]) for command in self.commands]
+        self.commands.clear()
+        return words
+
+
+@pytest.fixture
+def programs(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    stand_in = Programs(dev)
+    monkeypatch.setattr(dev.subprocess, "run", stand_in.run)
+    return stand_in
+
+
+def install_target(programs: Programs) -> str:
+    return programs.commands[-1][-1]
+
+
+def test_environment_is_made_once(dev: ModuleType, programs: Programs) -> None:
+    dev.environment("test")
+    assert install_target(programs) == f"{dev.ROOT}[test]"
+    assert programs.take() == [f"venv {dev.VENV}", "pip install"]
+    dev.environment("test")
+    assert programs.take() == []
+
+
+def test_extras_add_up_and_changed_project_installs_again(dev: ModuleType, programs: Programs) -> None:
+    dev.environment("test")
+    dev.environment("lint")
+    assert install_target(programs) == f"{dev.ROOT}[lint,test]"
+    programs.take()
+    dev.environment("test")
+    assert programs.take() == []
+    with (dev.ROOT / "pyproject.toml").open("a") as project:
+        project.write("\n# changed\n")
+    dev.environment("test")
+    assert programs.take() == ["pip install"], "the environment itself is kept"
+
+
+def test_environment_of_another_place_is_made_anew(dev: ModuleType, programs: Programs) -> None:
+    dev.environment("test")
+    dev.STAMP.write_text(dev.STAMP.read_text().replace(str(dev.ROOT), "/elsewhere"))
+    shutil.rmtree(dev.VENV / "bin")
+    programs.take()
+    dev.environment("docs")
+    assert install_target(programs) == f"{dev.ROOT}[docs]"
+    assert programs.take() == [f"venv {dev.VENV}", "pip install"]
+
+
+def test_failed_install_leaves_no_stamp(dev: ModuleType, programs: Programs) -> None:
+    dev.environment("test")
+    programs.status = 1
+    with pytest.raises(dev.TaskError, match="pip could not install"):
+        dev.environment("lint")
+    assert dev.read_stamp() == {}
+
+
+def test_half_made_environment_is_removed(dev: ModuleType, programs: Programs) -> None:
+    programs.status = 1
+    with pytest.raises(dev.TaskError, match="apt install python3-venv"):
+        dev.environment()
+    assert not dev.VENV.exists()
+
+
+def test_missing_ensurepip_is_told(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dev.importlib.util, "find_spec", lambda name: None if name == "ensurepip" else name)
+    with pytest.raises(dev.TaskError, match="apt install python3-venv"):
+        dev.environment()
+    assert not dev.VENV.exists()
+
+
+def test_old_python_goes_on_under_a_newer_one(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[list[str]] = []
+    monkeypatch.setattr(dev, "OLDEST", (99, 0))
+    monkeypatch.setattr(dev.shutil, "which", lambda name: None)
+    with pytest.raises(dev.TaskError, match="too old"):
+        dev.choose_python()
+    monkeypatch.setattr(dev, "OLDEST", (99, 11))
+    monkeypatch.setattr(dev.shutil, "which", lambda name: "/new/python" if name == "python3.12" else None)
+    monkeypatch.setattr(dev.os, "execv", lambda path, args: called.append(args))
+    with pytest.raises(dev.TaskError):  # only since the stand-in comes back
+        dev.choose_python()
+    assert called[0][0] == "/new/python"
+
+
+COVERAGE = """{"files": {
+ "src/rnic/wire/bth.py": {"summary":
+  {"covered_lines": 90, "covered_branches": 4, "num_statements": 95, "num_branches": 5}},
+ "src/rnic/cli/main.py": {"summary":
+  {"covered_lines": 1, "covered_branches": 0, "num_statements": 9, "num_branches": 1}}
+}}"""
+
+
+@pytest.mark.parametrize(("covered", "status"), [(90, 1), (91, 0)])
+def test_coverage_floor(
+    dev: ModuleType,
+    programs: Programs,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    covered: int,
+    status: int,
+) -> None:
+    monkeypatch.setattr(dev, "COVERAGE_FLOORS", {"wire": 95})
+    text = COVERAGE.replace('"covered_lines": 90', f'"covered_lines": {covered}')
+    (dev.ROOT / "coverage.json").write_text(text)
+    assert dev.check_coverage() == status
+    output = capsys.readouterr()
+    assert f"{covered + 4:.1f} %   (at least 95 %)" in output.out
+    assert ("too low in wire" in output.err) == bool(status)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["nonsense"], 2, "nonsense: no such task; there are: demo, test"),
+        (["lint", "more"], 2, "lint more: this task takes no arguments"),
+        (["bench", "nonsense"], 2, "bench nonsense: there is none of that name"),
+        (["--help"], 0, "./dev demo"),
+        ([], 2, "./dev demo"),
+    ],
+)
+def test_arguments(tmp_path: Path, words: list[str], status: int, said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "dev"), *words], check=False, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == status
+    assert said in done.stdout + done.stderr

@@ -1,0 +1,192 @@
+"""Runs the Python examples of the README and the tutorial, each as a script of its own in an empty directory.
+
+A fenced ``python`` block must end well, with nothing on stderr. A fenced ``text`` block after it (one empty line
+between) is what it prints: there ``...`` stands for any characters, and alone on a line for any lines. A comment on
+the line above a block changes how it is run:
+
+``<!-- example: with the next -->``  is started, and once it has printed a line, the next block runs beside it
+``<!-- example: not run, REASON -->``  is skipped, and the reason printed
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md"]
+SECONDS = 30
+
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOTE = re.compile(r"<!-- example: (.*) -->\n\Z")
+
+
+@dataclass
+class Block:
+    """A fenced block: its text, the line of the page it starts at, the note above it, and what it prints."""
+
+    page: str
+    line: int
+    note: str
+    code: str
+    printed: str | None = None
+
+
+def python_blocks(page: str, text: str) -> Iterator[Block]:
+    last_end = 0
+    block: Block | None = None
+    for match in FENCE.finditer(text):
+        between = text[last_end : match.start()]
+        last_end = match.end()
+        if match[1] == "text" and block is not None and between in ("\n", "\n\n"):
+            block.printed = match[2]
+        if block is not None:
+            yield block
+            block = None
+        if match[1] == "python":
+            note = NOTE.search(between)
+            line = text.count("\n", 0, match.start()) + 1
+            block = Block(page, line, note[1] if note else "", match[2])
+    if block is not None:
+        yield block
+
+
+def scenes(blocks: list[Block]) -> Iterator[list[Block]]:
+    """Blocks that run together, the last of them in the foreground."""
+    scene: list[Block] = []
+    for block in blocks:
+        scene.append(block)
+        if block.note != "with the next":
+            yield scene
+            scene = []
+    assert not scene, f"{scene[0].page}:{scene[0].line} wants a next block, and there is none"
+
+
+def all_scenes() -> list[list[Block]]:
+    return [
+        scene for page in PAGES for scene in scenes(list(python_blocks(page.name, page.read_text(encoding="utf-8"))))
+    ]
+
+
+def start(block: Block, folder: Path) -> subprocess.Popen[str]:
+    script = folder / f"line_{block.line}.py"
+    script.write_text(block.code, encoding="utf-8")
+    return subprocess.Popen(
+        [sys.executable, "-u", "-W", "error", str(script)],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def matches(printed: str, output: str) -> bool:
+    lines = [
+        r"(?:.*\n)*?" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + r"\n"
+        for line in printed.splitlines()
+    ]
+    return re.fullmatch("".join(lines), output) is not None
+
+
+def finish(block: Block, process: subprocess.Popen[str], output: str = "") -> None:
+    rest, errors = process.communicate(timeout=SECONDS)
+    place = f"{block.page}:{block.line}"
+    assert process.returncode == 0, f"{place} ended with status {process.returncode}:\n{errors}"
+    assert errors == "", f"{place} wrote to stderr:\n{errors}"
+    if block.printed is not None:
+        assert matches(block.printed, output + rest), (
+            f"{place} prints\n{output + rest}\nand the page says\n{block.printed}"
+        )
+
+
+def play(scene: list[Block], folder: Path) -> None:
+    running: list[tuple[Block, subprocess.Popen[str], str]] = []
+    try:
+        for block in scene:
+            process = start(block, folder)
+            ready = ""
+            if block is not scene[-1]:
+                assert process.stdout is not None
+                ready = process.stdout.readline()  # its first line says that it is ready
+            running.append((block, process, ready))
+        for block, process, ready in reversed(running):
+            finish(block, process, ready)
+    finally:
+        for _, process, _ in running:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scene", all_scenes(), ids=lambda scene: f"{scene[0].page}:{scene[0].line}")
+def test_example(scene: list[Block], tmp_path: Path) -> None:
+    if scene[-1].note.startswith("not run, "):
+        pytest.skip(scene[-1].note.removeprefix("not run, "))
+    play(scene, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_has_examples(page: Path) -> None:
+    assert list(python_blocks(page.name, page.read_text(encoding="utf-8")))
+
+
+PAGE = """\
+```python
+print("one", 1)
+```
+
+```text
+one ...
+```
+
+<!-- example: with the next -->
+```python
+print("ready")
+```
+
+```python
+import sys
+sys.exit(3)
+```
+
+```sh
+not python
+```
+"""
+
+
+def test_blocks_are_found() -> None:
+    first, second, third = python_blocks("page", PAGE)
+    assert (first.line, first.note, first.printed) == (1, "", "one ...\n")
+    assert (second.note, second.code, second.printed) == ("with the next", 'print("ready")\n', None)
+    assert [len(scene) for scene in scenes([first, second, third])] == [1, 2]
+
+
+@pytest.mark.slow
+def test_a_bad_example_fails(tmp_path: Path) -> None:
+    blocks = list(python_blocks("page", PAGE))
+    play([blocks[0]], tmp_path)
+    with pytest.raises(AssertionError, match="ended with status 3"):
+        play(blocks[1:], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("printed", "output", "same"),
+    [
+        ("a\n", "a\n", True),
+        ("a\n", "b\n", False),
+        ("a ... c\n", "a b c\n", True),
+        ("a\n...\nc\n", "a\nb\nb\nc\n", True),
+        ("a\n...\nc\n", "a\nc\n", True),
+        ("a\n", "a\nb\n", False),
+    ],
+)
+def test_printed_text_is_compared(printed: str, output: str, same: bool) -> None:
+    assert matches(printed, output) is same

@@ -1,0 +1,82 @@
+"""The live runs' own logic, without a guest: the table of runs, verdicts, arguments."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+INTEROP = Path(__file__).resolve().parents[2] / "interop"
+
+
+@pytest.fixture(scope="module")
+def live() -> ModuleType:
+    """The program as a module; it finds its neighbours through ``sys.path``, as when it is run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(INTEROP))
+        spec = importlib.util.spec_from_file_location("interop_run", INTEROP / "run.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        patch.setitem(sys.modules, "interop_run", module)  # dataclasses look their module up
+        spec.loader.exec_module(module)
+        yield module
+
+
+def test_table_holds_what_the_live_proof_promises(live: ModuleType) -> None:
+    runs = list(live.cases())
+    assert {run.role for run in runs} == {"client", "server"}
+    assert {run.family for run in runs} == {4, 6}
+    assert {run.mtu for run in runs} == {1024, 4096}
+    assert len({run.size for run in runs}) >= 4
+    assert {run.events for run in runs} == {True, False}
+    names = [run.name for run in runs]
+    assert len(set(names)) == len(names)
+    assert all("-c" in run.options() for run in runs), "data is checked in every run"
+
+
+GOOD = "500 iters in 0.1 seconds = 200 usec/iter\n"
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "problem"),
+    [
+        ((0, GOOD), (0, GOOD), ""),
+        ((0, GOOD), (0, GOOD + "invalid data in page 0\n"), "guest saw wrong data"),
+        ((1, "boom"), (-15, ""), "rnic exited with 1"),
+        ((0, ""), (0, GOOD), "rnic did not say '500 iters in'"),
+        ((0, GOOD), (None, ""), "guest did not end within 60 s"),
+    ],
+)
+def test_verdict(
+    live: ModuleType, client: tuple[int | None, str], server: tuple[int | None, str], problem: str
+) -> None:
+    case = live.Case(live.TOOLS[0], "client", 4, 1024, 1024, events=False)
+    assert live.verdict(case, [("rnic", *client), ("guest", *server)]) == problem
+
+
+def test_report_fails_when_one_run_did(live: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    case = next(live.cases())
+    good = live.Result(case, 1.0, "", "")
+    bad = live.Result(case, 1.0, "rnic exited with 1", "--- rnic\nboom\n")
+    assert live.report([good], as_json=False) == 0
+    assert live.report([good, bad], as_json=False) == 1
+    captured = capsys.readouterr()
+    assert "1 passed, 1 failed" in captured.out
+    assert "boom" in captured.err
+
+
+@pytest.mark.slow
+def test_unknown_run_is_one_line_and_status_2() -> None:
+    done = subprocess.run(
+        [sys.executable, str(INTEROP / "run.py"), "-k", "no such run"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "'no such run'; --list shows them" in done.stderr

@@ -1,0 +1,429 @@
+"""The responder: the named checks in their order, duplicates, NAKs (IBA vol. 1, 9.7.4 and 9.7.5; 004 7.3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from rnic.context.qpc import OPT_CREDITS, SRQ_VALID
+from rnic.rings.cqe import CQE_IMM, CQE_INV, CQE_SOLICITED
+from rnic.spec.access import REMOTE_WRITE
+from rnic.spec.events import COMM_EST, SRQ_LAST_WQE, WQ_ACCESS_ERROR, WQ_INVAL_REQ_ERROR
+from rnic.spec.states import ERR, RTR, RTS, ST_UC, ST_UD
+
+FULL = bytes(range(256))
+
+
+def write(s, name, psn, payload=b"", at=0, length=None, **over) -> None:
+    fields = {"va": s.va + at, "rkey": s.key, "dma_length": len(payload) if length is None else length}
+    s.inject(name, psn, payload=payload, **fields | over)
+
+
+# ----------------------------------------------------------------------------------- what works
+
+
+def test_iba_9_7_5_1_1_write_is_stored_and_acknowledged(new) -> None:
+    s = new()
+    write(s, "WRITE_FIRST", 100, FULL, at=64, length=522)
+    s.inject("WRITE_MIDDLE", 101, payload=FULL)
+    s.inject("WRITE_LAST", 102, payload=b"0123456789", ackreq=True)
+    assert s.data[64:586] == FULL * 2 + b"0123456789"
+    (ack,) = s.packets()
+    assert (ack.psn, ack.syndrome, ack.msn) == (102, 0x1F, 1)
+    assert s.ctx.expected_psn == 103
+    assert s.recv_cq.take() == []
+
+
+def test_no_ack_where_none_is_asked_for(new) -> None:
+    s = new()
+    write(s, "WRITE_ONLY", 100, b"1234")
+    assert s.out() == []
+
+
+def test_ack_coalescing(new) -> None:
+    s = new()
+    for psn in range(100, 110):
+        write(s, "WRITE_ONLY", psn, b"1234", ackreq=True)
+    assert s.out() == ["ACKNOWLEDGE 109 1f"]
+    assert s.counters["acks_coalesced"] == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "over", "flags"),
+    [
+        ("SEND_ONLY", {}, 0),
+        ("SEND_ONLY", {"solicited": True}, CQE_SOLICITED),
+        ("SEND_ONLY_IMM", {"imm": 7}, CQE_IMM),
+        ("WRITE_ONLY_IMM", {"imm": 8}, CQE_IMM),
+    ],
+)
+def test_receive_completion(new, name, over, flags) -> None:
+    s = new()
+    s.recv(100, at=1000)
+    write(s, name, 100, b"abcd", at=1000, **over)
+    entry = s.recv_cq.entries[0]
+    assert (entry.length, entry.imm, entry.index, entry.qpn) == (4, over.get("imm", 0), 0, 16)
+    assert entry.word3 & (CQE_IMM | CQE_SOLICITED | CQE_INV) == flags
+    assert s.data[1000:1004] == b"abcd"
+
+
+def test_send_with_invalidate_of_nothing_fails(new) -> None:
+    s = new()
+    s.recv(100)
+    s.inject("SEND_ONLY_INV", 100, payload=b"abcd", inv_rkey=0x4242)
+    assert s.out() == ["ACKNOWLEDGE 100 62"]
+    assert s.recv_cq.take() == ["REM_INV_REQ_ERR"]
+
+
+def test_read_and_atomics(new) -> None:
+    s = new()
+    before = int.from_bytes(s.data[:8], "little")
+    s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=600)
+    s.inject("FETCH_ADD", 103, va=s.va, rkey=s.key, swap_add=1)
+    s.inject("COMPARE_SWAP", 104, va=s.va, rkey=s.key, swap_add=5, compare=(before + 1) % 2**64)
+    s.inject("COMPARE_SWAP", 105, va=s.va, rkey=s.key, swap_add=6, compare=4)
+    first, middle, last, *atomics = s.packets()
+    assert [p.row.name[17:] for p in (first, middle, last)] == ["FIRST", "MIDDLE", "LAST"]
+    assert [p.orig for p in atomics] == [before, (before + 1) % 2**64, 5]
+    assert [p.msn for p in (first, last, *atomics)] == [1, 1, 2, 3, 4]
+    assert s.data[:8] == (5).to_bytes(8, "little")
+
+
+def test_zero_length_needs_no_key(new) -> None:
+    s = new()
+    write(s, "WRITE_ONLY", 100, rkey=1, ackreq=True)
+    s.inject("READ_REQUEST", 101, rkey=1, dma_length=0)
+    assert s.out() == ["ACKNOWLEDGE 100 1f", "READ_RESPONSE_ONLY 101"]
+
+
+# ------------------------------------------------------------------------------------ check_psn
+
+
+def test_iba_9_7_5_2_1_one_sequence_nak_a_gap(new) -> None:
+    s = new()
+    for psn in (101, 102, 103):
+        write(s, "WRITE_ONLY", psn, b"1234")
+    assert s.out() == ["ACKNOWLEDGE 100 60"]
+    assert (s.counters["drop_psn_gap"], s.counters["drop_naked"]) == (1, 2)
+    write(s, "WRITE_ONLY", 100, b"1234")
+    write(s, "WRITE_ONLY", 102, b"1234")
+    assert s.out() == ["ACKNOWLEDGE 101 60"]
+
+
+def test_iba_9_7_5_1_5_duplicate_send_and_write(new) -> None:
+    s = new()
+    s.recv(100)
+    s.recv(100)
+    for psn in (100, 101):
+        s.inject("SEND_ONLY", psn, payload=b"abcd")
+    s.inject("SEND_ONLY", 100, payload=b"efgh")
+    assert s.out() == ["ACKNOWLEDGE 101 1f"]
+    assert s.recv_cq.take() == ["SUCCESS"] * 2
+    assert s.data[:4] == b"abcd"
+
+
+def test_duplicate_read_whole_and_from_the_middle(new) -> None:
+    s = new()
+    s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=600)
+    s.out()
+    s.inject("READ_REQUEST", 101, va=s.va + 256, rkey=s.key, dma_length=344)
+    assert s.out() == ["READ_RESPONSE_FIRST 101", "READ_RESPONSE_LAST 102"]
+    for over in ({"va": s.va + 8}, {"rkey": s.key ^ 1}, {"dma_length": 9999}):
+        fields = {"va": s.va, "rkey": s.key, "dma_length": 600} | over
+        s.inject("READ_REQUEST", 100, **fields)
+    s.inject("READ_REQUEST", 90, va=s.va, rkey=s.key, dma_length=600)
+    assert s.out() == []
+    assert s.counters["drop_duplicate_unmatched"] == 4
+
+
+def test_a_stale_read_whose_memory_is_gone_harms_nobody(new) -> None:
+    s = new()
+    s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=600)
+    s.out()
+    s.host.memory.disable(s.key)
+    s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=600)
+    assert s.out() == []
+    assert s.ctx.state == RTS
+
+
+def test_duplicate_atomic_is_replayed_not_repeated(new) -> None:
+    s = new()
+    s.data[:8] = bytes(8)
+    for _ in range(3):
+        s.inject("FETCH_ADD", 100, va=s.va, rkey=s.key, swap_add=1)
+        assert [p.orig for p in s.packets()] == [0]
+    assert s.data[0] == 1
+    s.inject("FETCH_ADD", 100, va=s.va, rkey=s.key, swap_add=2)
+    assert s.out() == []
+
+
+def test_answers_to_duplicates_do_not_count_against_the_limit(new) -> None:
+    s = new(max_dest_rd_atomic=1)
+    s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=600)
+    s.packets(1)
+    s.inject("READ_REQUEST", 101, va=s.va + 256, rkey=s.key, dma_length=344)
+    s.packets(2)  # the first answer is out, the duplicate's waits
+    s.inject("READ_REQUEST", 103, va=s.va, rkey=s.key, dma_length=8)
+    assert s.ctx.state == RTS
+    assert "READ_RESPONSE_ONLY 103" in s.out()
+
+
+def test_replies_are_bounded(new) -> None:
+    s = new()
+    s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=60_000)
+    for again in range(3000):
+        psn = 100 + again % 234
+        length = 60_000 - again % 234 * 256
+        s.inject("READ_REQUEST", psn, va=s.va + again % 234 * 256, rkey=s.key, dma_length=length)
+        s.inject("FETCH_ADD", 90 + again % 9, va=s.va, rkey=s.key)
+    assert len(s.qp.responder.replies) <= 1024
+
+
+# ------------------------------------------------------------------- refusals: NAK, status, event
+
+
+@pytest.mark.parametrize(
+    ("packets", "nak", "event"),
+    [
+        # check_sequence
+        (["WRITE_MIDDLE"], 0x61, WQ_INVAL_REQ_ERROR),
+        (["SEND_LAST"], 0x61, WQ_INVAL_REQ_ERROR),
+        (["WRITE_FIRST", "WRITE_ONLY"], 0x61, WQ_INVAL_REQ_ERROR),
+        (["WRITE_FIRST", "SEND_MIDDLE"], 0x61, WQ_INVAL_REQ_ERROR),
+        (["WRITE_FIRST", "READ_REQUEST"], 0x61, WQ_INVAL_REQ_ERROR),
+    ],
+)
+def test_iba_9_7_4_1_3_sequence(new, packets, nak, event) -> None:
+    s = new()
+    for offset, name in enumerate(packets):
+        write(s, name, 100 + offset, FULL if "MIDDLE" in name or "FIRST" in name else b"", length=1024)
+    assert s.out() == [f"ACKNOWLEDGE {99 + len(packets)} {nak:02x}"]
+    assert s.ctx.state == ERR
+    assert s.event_types() == [event]
+
+
+@pytest.mark.parametrize(
+    ("name", "over", "nak"),
+    [
+        ("WRITE_ONLY", {"rkey": 1}, 0x62),
+        ("WRITE_ONLY", {"va": 1}, 0x62),
+        ("READ_REQUEST", {"rkey": 1, "dma_length": 8}, 0x62),
+        ("FETCH_ADD", {"rkey": 1}, 0x62),
+        ("FETCH_ADD", {"va": 4}, 0x61),
+        ("READ_REQUEST", {"dma_length": (1 << 31) + 1}, 0x61),
+        ("READ_REQUEST", {"dma_length": 1 << 31}, 0x61),
+        ("WRITE_FIRST", {"dma_length": (1 << 32) - 1, "payload": FULL}, 0x61),
+        ("WRITE_FIRST", {"dma_length": 256, "payload": FULL}, 0x61),
+        ("WRITE_FIRST", {"dma_length": 600, "payload": b"1234"}, 0x61),
+        ("WRITE_ONLY", {"dma_length": 8}, 0x61),
+        ("WRITE_ONLY", {"dma_length": 300, "payload": FULL + b"1234"}, 0x61),
+    ],
+)
+def test_iba_9_7_4_1_refusals(new, name, over, nak) -> None:
+    s = new()
+    payload = b"1234" if name == "WRITE_ONLY" else b""
+    s.inject(name, 100, **{"va": s.va, "rkey": s.key, "dma_length": len(payload), "payload": payload} | over)
+    assert s.out() == [f"ACKNOWLEDGE 100 {nak:02x}"]
+    assert s.event_types() == [WQ_ACCESS_ERROR if nak == 0x62 else WQ_INVAL_REQ_ERROR]
+    assert s.ctx.state == ERR
+
+
+@pytest.mark.parametrize("name", ["WRITE_ONLY", "READ_REQUEST", "FETCH_ADD"])
+def test_iba_9_7_4_1_4_access_flags_of_the_qp(new, name) -> None:
+    s = new(access_flags=0)
+    write(s, name, 100)
+    assert s.out() == ["ACKNOWLEDGE 100 61"]
+
+
+def test_iba_10_6_3_rights_and_pd(new) -> None:
+    for access, pd in ((0x1 | 0x4, 1), (0x1F, 2)):
+        s = new()
+        entry = s.register(bytearray(64), access, pd)
+        write(s, "WRITE_ONLY", 100, b"1234", va=entry.start, rkey=entry.key)
+        assert s.out() == ["ACKNOWLEDGE 100 62"]
+
+
+def test_too_many_reads(new) -> None:
+    s = new(max_dest_rd_atomic=2)
+    for psn in (100, 101, 102):
+        s.inject("READ_REQUEST", psn, va=s.va, rkey=s.key, dma_length=8)
+    assert s.out() == ["READ_RESPONSE_ONLY 100", "READ_RESPONSE_ONLY 101", "ACKNOWLEDGE 102 61"]
+
+
+def test_send_too_long(new) -> None:
+    s = new()
+    s.recv(300)
+    s.inject("SEND_FIRST", 100, payload=FULL)
+    s.inject("SEND_LAST", 101, payload=bytes(48))
+    assert s.out() == ["ACKNOWLEDGE 101 61"]
+    assert s.recv_cq.take() == ["LOC_LEN_ERR"]
+
+
+def test_receive_entry_with_a_bad_key(new) -> None:
+    s = new()
+    s.recv(300, key=5)
+    s.inject("SEND_ONLY", 100, payload=b"1234")
+    assert s.out() == ["ACKNOWLEDGE 100 63"]
+    assert s.recv_cq.take() == ["LOC_PROT_ERR"]
+
+
+def test_iba_9_7_5_2_8_rnr(new) -> None:
+    s = new(rnr_nak_timer=14)
+    for psn in (100, 101):
+        s.inject("SEND_ONLY", psn, payload=b"1234")
+    assert s.out() == ["ACKNOWLEDGE 100 2e"]
+    s.recv(10)
+    s.inject("SEND_ONLY", 100, payload=b"1234", ackreq=True)
+    assert s.out() == ["ACKNOWLEDGE 100 1f"]
+    write(s, "WRITE_ONLY_IMM", 101, b"1234")
+    assert s.out() == ["ACKNOWLEDGE 101 2e"]
+
+
+def test_region_vanishes_under_an_open_write_or_read(new) -> None:
+    s = new()
+    write(s, "WRITE_FIRST", 100, FULL, length=600)
+    s.host.memory.disable(s.key)
+    s.inject("WRITE_MIDDLE", 101, payload=b"\1" * 256)
+    assert s.out() == ["ACKNOWLEDGE 101 62"]
+    assert s.data[256:512] != b"\1" * 256
+    s = new()
+    s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=600)
+    s.inject("FETCH_ADD", 103, va=s.va, rkey=s.key)
+    assert s.out(1) == ["READ_RESPONSE_FIRST 100", "READ_RESPONSE_MIDDLE 101", "READ_RESPONSE_LAST 102",
+                        "ATOMIC_ACKNOWLEDGE 103"][:4]
+    s.inject("READ_REQUEST", 104, va=s.va, rkey=s.key, dma_length=60_000)
+    s.packets(4)
+    s.host.memory.disable(s.key)
+    s.packets()
+    assert s.out() == ["ACKNOWLEDGE 108 63"]
+    assert s.ctx.state == ERR
+
+
+def test_iba_10_6_7_window_bound_elsewhere_under_an_open_write(new) -> None:
+    s = new()
+    table = s.host.memory
+    from rnic.mem.table import WINDOW1, MemoryEntry
+
+    key = table.alloc_key(WINDOW1)
+    table.enable(MemoryEntry(key, 1, 0, 0, 0, kind=WINDOW1))
+    assert table.bind_window(key, key, s.key, 1, 16, s.va, 1024, REMOTE_WRITE)
+    write(s, "WRITE_FIRST", 100, FULL, length=512, rkey=key)
+    assert table.bind_window(key, key, s.key, 1, 16, s.va + 4096, 1024, REMOTE_WRITE)
+    before = bytes(s.data)
+    s.inject("WRITE_LAST", 101, payload=FULL)
+    assert s.out() == ["ACKNOWLEDGE 101 62"]
+    assert s.data == before
+
+
+def test_credits_count_the_entry_of_an_open_message(new) -> None:
+    s = new(options=OPT_CREDITS)
+    s.recv(600)
+    s.recv(600)
+    s.inject("SEND_FIRST", 100, payload=FULL, ackreq=True)
+    assert [(p.syndrome, p.msn) for p in s.packets()] == [(2, 0)]
+    s.inject("SEND_LAST", 101, payload=FULL, ackreq=True)
+    assert [(p.syndrome, p.msn) for p in s.packets()] == [(1, 1)]
+
+
+# --------------------------------------------------------------------------------------- UC, UD, rest
+
+
+def test_iba_9_8_2_2_uc_gap_drops_the_message_and_keeps_its_receive_entry(new) -> None:
+    s = new(ST_UC)
+    s.recv(1024)
+    s.inject("SEND_FIRST", 100, payload=FULL)
+    s.inject("SEND_LAST", 102, payload=FULL)
+    write(s, "WRITE_ONLY", 103, b"1234", at=2048)  # not the message that the entry waits for
+    s.inject("SEND_ONLY", 110, payload=b"abcd")
+    assert [(e.index, e.length) for e in s.recv_cq.entries] == [(0, 4)]
+    assert s.data[:4] == b"abcd"
+    assert s.out() == []
+    assert s.events == []
+
+
+@pytest.mark.parametrize(
+    ("packets", "counter"),
+    [
+        (["SEND_MIDDLE"], "drop_bad_sequence"),
+        (["SEND_FIRST", "SEND_ONLY"], "drop_bad_sequence"),
+        (["SEND_FIRST", "WRITE_MIDDLE"], "drop_bad_sequence"),
+    ],
+)
+def test_uc_sequence(new, packets, counter) -> None:
+    s = new(ST_UC)
+    s.recv(1024)
+    for offset, name in enumerate(packets):
+        s.inject(name, 100 + offset, payload=b"1234" if "ONLY" in name else FULL)
+    assert s.counters[counter] == 1
+    assert s.ctx.state == RTS
+
+
+def test_uc_without_receive_or_rights(new) -> None:
+    s = new(ST_UC)
+    s.inject("SEND_ONLY", 100, payload=b"1234")
+    write(s, "WRITE_ONLY", 101, b"1234", rkey=1)
+    write(s, "WRITE_ONLY", 102, b"1234", length=8)
+    assert (s.counters["drop_no_receive"], s.counters["drop_access"], s.counters["drop_bad_length"]) == (1, 1, 1)
+    write(s, "WRITE_ONLY", 103, b"abcd")
+    assert s.data[:4] == b"abcd"
+
+
+def test_uc_receive_entry_with_a_bad_key_fails_the_qp(new) -> None:
+    s = new(ST_UC)
+    s.recv(100, key=5)
+    s.inject("SEND_ONLY", 100, payload=b"1234")
+    assert s.recv_cq.take() == ["LOC_PROT_ERR"]
+    assert s.ctx.state == ERR
+
+
+def test_ud_receive(new) -> None:
+    s = new(ST_UD)
+    s.inject("SEND_ONLY", 5, qkey=0x1111, sqpn=9, payload=b"1234")
+    s.recv(100)
+    s.inject("SEND_ONLY", 5, qkey=0x2222, sqpn=9, payload=b"1234")
+    s.inject("SEND_ONLY_IMM", 5, qkey=0x1111, sqpn=9, payload=b"1234", imm=3, solicited=True)
+    entry = s.recv_cq.entries[0]
+    assert (entry.length, entry.wqe_id, entry.imm) == (44, 9, 3)
+    assert entry.word3 & CQE_SOLICITED
+    assert s.data[40:44] == b"1234"
+    assert s.data[20] == 0x45  # an IPv4 header in the last 20 bytes
+    assert (s.counters["drop_no_receive"], s.counters["drop_bad_qkey"]) == (1, 1)
+    s.inject("SEND_ONLY", 5, qkey=0x1111, sqpn=9, payload=FULL + b"1234")
+    assert s.counters["drop_bad_length"] == 1
+
+
+@pytest.mark.parametrize(("length", "key", "status"), [(43, None, "LOC_LEN_ERR"), (100, 5, "LOC_PROT_ERR")])
+def test_ud_receive_errors(new, length, key, status) -> None:
+    s = new(ST_UD)
+    s.recv(length, key=key)
+    s.inject("SEND_ONLY", 5, qkey=0x1111, sqpn=9, payload=b"1234")
+    assert s.recv_cq.take() == [status]
+    assert s.ctx.state == ERR
+
+
+def test_comm_est_and_replies_in_rtr(new) -> None:
+    s = new(state=RTR)
+    s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=8)
+    write(s, "WRITE_ONLY", 101, b"1234", ackreq=True)
+    assert s.event_types() == [COMM_EST]
+    assert s.out() == ["READ_RESPONSE_ONLY 100", "ACKNOWLEDGE 101 1f"]
+    s.ack(100)
+    assert s.counters["drop_ghost_response"] == 1
+
+
+def test_last_wqe_event_of_an_srq_comes_once(new) -> None:
+    s = new(srqn=3 | SRQ_VALID)
+    s.recv(100)
+    write(s, "WRITE_ONLY", 100, b"1234", rkey=1)
+    s.qp.fail_receive(0x14, 0, None)
+    s.to(ERR)
+    assert s.event_types().count(SRQ_LAST_WQE) == 1
+    assert s.recv_cq.take() == []  # the SRQ's entries are not this QP's
+
+
+def test_software_stops_it_and_nothing_more_leaves(new) -> None:
+    s = new()
+    write(s, "WRITE_ONLY", 100, b"1234", ackreq=True)
+    s.to(ERR)
+    assert s.out() == []
+    write(s, "WRITE_ONLY", 101, b"1234", ackreq=True)
+    assert s.counters["drop_qp_state"] == 1

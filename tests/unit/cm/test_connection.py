@@ -1,0 +1,304 @@
+"""The short API over the UDP loopback, both ends in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rnic
+from rnic import enums as e
+from rnic.cm.exchange import ExchangeError, refusal_line
+
+
+class Ends:
+    """A listener with some buffers, and the two ends of one connection to it."""
+
+    def __init__(self, addr: str) -> None:
+        self.table = np.arange(1000, dtype=np.int32).reshape(10, 100)
+        self.words = np.zeros(8, dtype=np.int64)
+        self.counts = np.zeros(8, dtype=np.uint64)
+        self.big = np.zeros(100_000, dtype=np.float64)
+        self.mine = bytearray(b"client's own")
+        self.listener = rnic.listen(addr, 0, udp_port=0)
+        self.listener.share(table=self.table, words=self.words, counts=self.counts, big=self.big)
+        self.listener.share_readonly(text=b"read me", fixed=np.ones(4))
+        self.client = rnic.connect(addr, self.listener.port, udp_port=0, share={"mine": self.mine})
+        self.server = self.listener.accept(5)
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.close()
+        self.listener.close()
+
+
+@pytest.fixture(params=["127.0.0.1", "::1"])
+def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
+    made = Ends(request.param)
+    yield made
+    made.close()
+
+
+def test_read_and_write(ends: Ends) -> None:
+    client = ends.client
+    whole = client.read("table")
+    assert whole.dtype == np.int32
+    assert (whole == ends.table).all()
+    assert client.read("table", 95, 10).tolist() == list(range(95, 105))
+    assert client.read("table", 990).tolist() == list(range(990, 1000))
+    assert bytes(client.read("text")) == b"read me"
+
+    into = np.zeros(50, np.int32)
+    assert client.read("table", 7, into=into) is into
+    assert into.tolist() == list(range(7, 57))
+
+    client.write("table", np.full(3, -1, np.int32), 10)
+    assert ends.table.ravel()[9:14].tolist() == [9, -1, -1, -1, 13]
+
+    values = np.random.default_rng(1).random(100_000)
+    client.write("big", values)
+    assert (ends.big == values).all()
+    assert (client.read("big") == values).all()
+
+
+def test_the_listeners_end_reads_what_the_client_shares(ends: Ends) -> None:
+    assert bytes(ends.server.read("mine")) == b"client's own"
+    ends.server.write("mine", b"server", 0)
+    assert ends.mine == b"server's own"
+
+
+def test_atomics(ends: Ends) -> None:
+    client = ends.client
+    assert [client.fetch_add("words", 2, -5), client.fetch_add("words", 2, 7)] == [0, -5]
+    assert [client.compare_swap("words", 2, 2, 40), client.compare_swap("words", 2, 2, 41)] == [2, 40]
+    assert ends.words.tolist() == [0, 0, 40, 0, 0, 0, 0, 0]
+    assert client.fetch_add("counts", 0, -1) == 0
+    assert client.fetch_add("counts", 0, 1) == (1 << 64) - 1
+
+
+def test_messages(ends: Ends) -> None:
+    client, server = ends.client, ends.server
+    client.send(b"hello")
+    client.send(b"")
+    client.send(ends.table)
+    assert server.recv() == b"hello"
+    assert server.recv() == b""
+    array = server.recv()
+    assert array.shape == (10, 100)
+    assert (array == ends.table).all()
+    server.send(np.float64(2.5))
+    assert client.recv() == 2.5
+
+
+def test_more_messages_than_receives_wait(ends: Ends) -> None:
+    def send_all() -> None:
+        for number in range(30):
+            ends.client.send(str(number).encode())
+
+    sender = threading.Thread(target=send_all)
+    sender.start()
+    assert [int(ends.server.recv(10)) for _ in range(30)] == list(range(30))
+    sender.join()
+
+
+def test_asyncio(ends: Ends) -> None:
+    async def main() -> None:
+        client, server = ends.client, ends.server
+        reads = await asyncio.gather(*(client.aread("table", 10 * at, 10) for at in range(100)))
+        assert np.concatenate(reads).tolist() == list(range(1000))
+        found = await asyncio.gather(*(client.afetch_add("words", 0, 1) for _ in range(20)))
+        assert sorted(found) == list(range(20))
+        assert await client.acompare_swap("words", 0, 20, 0) == 20
+        await client.awrite("table", np.full(5, 9, np.int32))
+        assert ends.table.ravel()[:6].tolist() == [9] * 5 + [5]
+        message, _ = await asyncio.gather(server.arecv(), client.asend(b"ping"))
+        assert message == b"ping"
+        waiting = asyncio.create_task(server.arecv())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await asyncio.shield(waiting)
+        await client.asend(b"late")
+        assert await waiting == b"late"
+
+    asyncio.run(main())
+    asyncio.run(main_again(ends))
+
+
+async def main_again(ends: Ends) -> None:
+    """Another event loop takes the connection over."""
+    ends.words[:] = 3
+    assert (await ends.client.aread("words")).tolist() == [3] * 8
+
+
+def test_threads_share_a_connection(ends: Ends) -> None:
+    errors: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            for step in range(20):
+                at = (seed * 37 + step * 11) % 900
+                assert ends.client.read("table", at, 100).tolist() == list(range(at, at + 100))
+        except BaseException as error:  # noqa: BLE001 - told by the main thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda c: c.read("none"), "shares no 'none'; it shares big, counts"),
+        (lambda c: c.read("table", 1001), "offset=1001"),
+        (lambda c: c.read("table", -1), "offset=-1"),
+        (lambda c: c.read("table", 990, 11), "1000 elements of 4 bytes"),
+        (lambda c: c.read("table", 0, 0), "count=0"),
+        (lambda c: c.read("table", into=bytearray(6)), "no multiple of the element's 4"),
+        (lambda c: c.read("table", 0, 3, into=bytearray(8)), "fewer than the 12"),
+        (lambda c: c.read("table", 0, 2, into=b"readonly"), "read-only"),
+        (lambda c: c.write("table", b"123"), "no multiple"),
+        (lambda c: c.write("table", bytes(4004)), "count=1001"),
+        (lambda c: c.fetch_add("table", 0, 1), "atomics need 8"),
+        (lambda c: c.fetch_add("words", 8, 1), "offset=8"),
+        (lambda c: c.send(bytes((1 << 20) + 1)), "raise its message_bytes"),
+        (lambda c: c.send(object()), "no bytes to register"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_break_nothing(call: Any, says: str) -> None:
+    ends = Ends("127.0.0.1")
+    try:
+        with pytest.raises(rnic.VerbsError, match=says) as error:
+            call(ends.client)
+        assert "\n" not in str(error.value)
+        assert ends.client.read("table", 5, 1).tolist() == [5]
+    finally:
+        ends.close()
+
+
+def test_writing_what_is_shared_for_reading_fails_at_the_peer(ends: Ends) -> None:
+    with pytest.raises(rnic.WorkCompletionError, match=r"WRITE to 'fixed' at .* REM_ACCESS_ERR") as error:
+        ends.client.write("fixed", np.zeros(4))
+    assert error.value.status == e.IBV_WC_REM_ACCESS_ERR
+    with pytest.raises(rnic.WorkCompletionError, match="broken since an earlier error"):
+        ends.client.read("table")
+    # and the listener serves on
+    with rnic.connect(ends.listener.address, ends.listener.port, udp_port=0) as other:
+        assert other.read("fixed").tolist() == [1.0] * 4
+
+
+def test_the_peer_closes(ends: Ends) -> None:
+    ends.client.send(b"last words")
+    ends.client.close()
+    ends.client.close()
+    assert ends.server.wait_closed(5)
+    assert ends.server.recv() == b"last words"
+    with pytest.raises(rnic.PeerClosedError):
+        ends.server.recv()
+    with pytest.raises(rnic.VerbsError, match="is closed"):
+        ends.client.read("table")
+
+
+def test_no_message_in_time(ends: Ends) -> None:
+    with pytest.raises(TimeoutError, match=r"within 0\.001 s"):
+        ends.server.recv(0.001)
+    assert not ends.server.wait_closed(0)
+
+
+@pytest.mark.slow
+def test_a_buffer_that_is_gone(ends: Ends) -> None:
+    ends.listener.close()
+    with pytest.raises(rnic.WorkCompletionError):
+        ends.client.read("table")
+
+
+# ------------------------------------------------------------------------------------------- listener
+
+
+def test_names_and_buffers_are_checked() -> None:
+    with rnic.listen("127.0.0.1", 0, udp_port=0) as listener:
+        listener.share(a=bytearray(8))
+        for call, says in (
+            (lambda: listener.share(a=bytearray(8)), "shared already"),
+            (lambda: listener.share(b=b""), "length 0"),
+            (lambda: listener.share(b=object()), "no bytes to register"),
+            (lambda: listener.share(**{"x" * 201: b"1"}), "201 characters"),
+        ):
+            with pytest.raises(rnic.VerbsError, match=says):
+                call()
+        with pytest.raises(TimeoutError, match="nobody connected"):
+            listener.accept(0.001)
+    with pytest.raises(ExchangeError, match="is closed"):
+        listener.accept()
+    listener.close()
+    assert "closed" in repr(listener)
+
+
+def test_hostile_clients_disturb_nobody() -> None:
+    with rnic.listen("127.0.0.1", 0, udp_port=0) as listener:
+        listener.share(a=b"fine")
+        for said in (b"", b"GET / HTTP/1.0\r\n\r\n", b"{}\n", b'{"rnic":1,"qpn":0}\n', b"\xff" * 100 + b"\n"):
+            with socket.create_connection((listener.address, listener.port)) as sock:
+                sock.sendall(said)
+                sock.shutdown(socket.SHUT_WR)
+                answer = sock.makefile("rb").read()
+            assert b'"error"' in answer or answer == b""
+        with rnic.connect("127.0.0.1", listener.port, udp_port=0) as client:
+            assert bytes(client.read("a")) == b"fine"
+
+
+def test_a_server_that_refuses_is_quoted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def refuse() -> None:
+            sock, _ = server.accept()
+            with sock:
+                sock.recv(1 << 16)
+                sock.sendall(refusal_line("try later"))
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        with pytest.raises(ExchangeError, match="refused: try later"):
+            rnic.connect("127.0.0.1", server.getsockname()[1], udp_port=0)
+        thread.join()
+
+
+@pytest.mark.parametrize("options", [{"message_bytes": -1}, {"receives": -1}, {"receives": 5000}])
+def test_bad_options(options: dict[str, int]) -> None:
+    with (
+        rnic.listen("127.0.0.1", 0, udp_port=0) as listener,
+        pytest.raises(rnic.VerbsError, match="out of range"),
+    ):
+        rnic.connect("127.0.0.1", listener.port, udp_port=0, **options)
+
+
+def test_an_end_without_receives() -> None:
+    with (
+        rnic.listen("127.0.0.1", 0, udp_port=0, receives=0) as listener,
+        rnic.connect("127.0.0.1", listener.port, udp_port=0) as client,
+    ):
+        with pytest.raises(rnic.VerbsError, match="longer than the 0"):
+            client.send(b"x")
+        with listener.accept(5) as server, pytest.raises(rnic.VerbsError, match="posts no receives"):
+            server.recv()
+
+
+def test_the_nics_port_is_chosen_where_4791_is_taken() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as holder:
+        with contextlib.suppress(OSError):  # taken by somebody else, which serves as well
+            holder.bind(("127.0.0.1", 4791))
+        with rnic.listen("127.0.0.1", 0) as listener:
+            listener.share(a=b"here")
+            with rnic.connect("127.0.0.1", listener.port) as client:
+                assert bytes(client.read("a")) == b"here"
+        with pytest.raises(rnic.LinkError, match=r"4791 on 127.0.0.1 is taken"):
+            rnic.listen("127.0.0.1", 0, udp_port=4791)

@@ -1,0 +1,186 @@
+"""Completion queues: entries, phase, arming, overflow, resizing; with views of memory and through the port."""
+
+from __future__ import annotations
+
+import pytest
+
+from rnic.mem.space import SimAddressSpace
+from rnic.rings.cqe import CQ_ENTRY, CQE_RECEIVE, CQE_SOLICITED
+from rnic.rings.queue_block import ARM_NEXT, ARM_SOLICITED, CQ_DOORBELL, CQ_HEAD, CQ_SIZE, CQ_TAIL, QUEUE_STATE
+from rnic.spec import commands as cmd
+from rnic.spec import events
+from rnic.spec.states import ERR
+
+
+class PortOnly(SimAddressSpace):
+    """Memory that is not in reach as views."""
+
+    def views(self, va: int, length: int) -> None:
+        return None
+
+
+@pytest.fixture(params=[SimAddressSpace, PortOnly], ids=["views", "port"])
+def driver(request, nic, new_driver):
+    return new_driver(nic, request.param())
+
+
+@pytest.fixture
+def eq(driver):
+    eq = driver.eq(vector=5)
+    driver.map_events(eq, events.CQ_ERROR, events.WQ_CATAS_ERROR)
+    return eq
+
+
+@pytest.fixture
+def cq(driver, eq):
+    return driver.cq(eq, logsize=3)
+
+
+@pytest.fixture
+def device_cq(driver, cq):
+    return driver.nic.resources.cqs[cq.number]
+
+
+def fill(device_cq, *, index: int = 1, status: int = 0, word3: int = 4) -> None:
+    device_cq.complete(index, status, 0, 100, word3, 7, 100, 20, 0xAABBCCDD)
+
+
+def test_entry_bytes(cq, device_cq) -> None:
+    device_cq.complete(3, 0x13, 0x62, 100, CQE_RECEIVE | 4, 0x01020304, 200, 0x123456, 0xAABBCCDD)
+    assert cq.memory[:32].hex() == ("0300000013620000640000000401008004030201c800000056341200ddccbbaa")
+    entry = CQ_ENTRY.unpack(cq.memory)
+    assert (entry["index"], entry["status"], entry["vendor_err"], entry["phase"]) == (3, 0x13, 0x62, 1)
+
+
+def test_phase_and_producer_record_over_many_laps(driver, cq, device_cq) -> None:
+    for index in range(50):
+        fill(device_cq, index=index)
+        assert driver.uar.load(cq.block, CQ_TAIL) == (index + 1) % 8
+        ((first, *_),) = driver.poll(cq)
+        assert first == index
+
+
+def test_overflow(driver, eq, cq, device_cq) -> None:
+    qp = driver.qp(driver.alloc(cmd.RES_PD), cq)
+    other = driver.qp(driver.alloc(cmd.RES_PD), driver.cq(eq))
+    for index in range(7):
+        fill(device_cq, index=index)
+    assert not device_cq.failed
+    before = bytes(cq.memory)
+    fill(device_cq, index=7)
+    fill(device_cq, index=8)
+    assert bytes(cq.memory) == before, "nothing is overwritten"
+    assert driver.uar.load(cq.block, QUEUE_STATE) == 15
+    assert [entry[:2] for entry in driver.poll(eq)] == [(events.CQ_ERROR, cq.number)]
+    assert driver.nic.has_work()
+    driver.nic.produce(1)
+    assert driver.nic.qps[qp.number].ctx.state == ERR
+    assert driver.nic.qps[other.number].ctx.state != ERR
+    assert [entry[:2] for entry in driver.poll(eq)] == [(events.WQ_CATAS_ERROR, qp.number)]
+    assert not driver.nic.has_work()
+    assert driver.run(cmd.RESIZE_CQ, cq.number, 0, driver.cqc(eq, cq.block, cq.va, 3)).status == (cmd.ST_BAD_RES_STATE)
+
+
+def test_a_head_beyond_the_ring_counts_as_full(driver, cq, device_cq) -> None:
+    driver.uar.store(cq.block, CQ_HEAD, 8)
+    for index in range(8):
+        fill(device_cq, index=index)
+    assert device_cq.failed
+
+
+def test_memory_that_goes_away(driver, eq, cq, device_cq) -> None:
+    if device_cq.view is not None:
+        pytest.skip("a view keeps its memory")
+    (mapping,) = [item for item in driver.space._by_va._items if item.va == cq.va]
+    driver.space.unmap(mapping)
+    fill(device_cq)
+    assert device_cq.failed
+    assert device_cq.read(0) is None
+    assert device_cq.unread_entries() == []
+
+
+@pytest.mark.parametrize(
+    ("arm", "status", "word3", "fires"),
+    [
+        (0, 0, 4 | CQE_SOLICITED, False),
+        (ARM_NEXT, 0, 4, True),
+        (ARM_NEXT | ARM_SOLICITED, 0, 4, True),
+        (ARM_SOLICITED, 0, 4, False),
+        (ARM_SOLICITED, 0, 4 | CQE_SOLICITED, True),
+        (ARM_SOLICITED, 5, 4, True),
+        (4, 0, 4 | CQE_SOLICITED, False),
+    ],
+)
+def test_arming(driver, eq, cq, device_cq, arm: int, status: int, word3: int, fires: bool) -> None:
+    driver.arm(cq, arm)
+    fill(device_cq, status=status, word3=word3)
+    assert driver.nic.next_event() == (5 if fires else None)
+    assert len(driver.poll(eq)) == fires
+    assert driver.uar.load(cq.block, CQ_DOORBELL) == (0 if fires else arm)
+    fill(device_cq, status=status, word3=word3)
+    assert driver.nic.next_event() is None, "an event disarms"
+
+
+def test_full_eq_leaves_the_cq_armed(driver, nic) -> None:
+    eq = driver.eq(logsize=1)
+    first, second = (driver.cq(eq) for _ in range(2))
+    cqs = [nic.resources.cqs[queue.number] for queue in (first, second)]
+    for queue, device in zip((first, second), cqs, strict=True):
+        driver.arm(queue, ARM_NEXT)
+        fill(device)
+    assert nic.counters["eq_overflows"] == 1
+    assert [entry[1] for entry in driver.poll(eq)] == [first.number]
+    fill(cqs[1])
+    assert [entry[1] for entry in driver.poll(eq)] == [second.number]
+
+
+@pytest.mark.parametrize("taken", [0, 3, 6])
+@pytest.mark.parametrize("logsize", [2, 3, 6])
+def test_resize(driver, eq, cq, device_cq, taken: int, logsize: int) -> None:
+    for _ in range(6):  # so that the entries wrap
+        fill(device_cq)
+    driver.poll(cq)
+    for index in range(6):
+        fill(device_cq, index=index)
+    for _ in range(taken):
+        cq.ring.pop()
+    driver.uar.store(cq.block, CQ_HEAD, cq.ring.head)
+    memory, va = driver.memory(32 << logsize)
+    memory[:] = b"\xff" * len(memory)
+    result = driver.run(cmd.RESIZE_CQ, cq.number, 0, driver.cqc(eq, cq.block, va, logsize))
+    if 6 - taken >= 1 << logsize:
+        assert result.status == cmd.ST_BAD_SIZE
+        assert driver.uar.load(cq.block, CQ_SIZE) == 8
+        return
+    assert result.status == cmd.ST_OK
+    left = 6 - taken
+    assert [driver.uar.load(cq.block, register) for register in (CQ_SIZE, CQ_HEAD, CQ_TAIL)] == [
+        1 << logsize,
+        0,
+        left,
+    ]
+    cq.ring = type(cq.ring)(memoryview(memory), 1 << logsize)
+    cq.memory = memory
+    assert [entry[0] for entry in driver.poll(cq)] == list(range(taken, 6))
+    for index in range(200):
+        fill(device_cq, index=index)
+        assert [entry[0] for entry in driver.poll(cq)] == [index]
+    assert not device_cq.failed
+
+
+def test_resize_with_an_impossible_head(driver, eq, cq, device_cq) -> None:
+    driver.uar.store(cq.block, CQ_HEAD, 99)
+    _, va = driver.memory(512)
+    assert driver.run(cmd.RESIZE_CQ, cq.number, 0, driver.cqc(eq, cq.block, va)).status == cmd.ST_BAD_PARAM
+
+
+def test_resize_onto_memory_that_refuses(driver, nic, eq, cq, device_cq, monkeypatch) -> None:
+    if device_cq.view is not None:
+        pytest.skip("a view refuses nothing")
+    fill(device_cq)
+    _, va = driver.memory(512)
+    monkeypatch.setattr(PortOnly, "write", lambda self, va, data: False)
+    assert driver.run(cmd.RESIZE_CQ, cq.number, 0, driver.cqc(eq, cq.block, va)).status == cmd.ST_BAD_PARAM
+    assert driver.uar.load(cq.block, CQ_SIZE) == 8
+    monkeypatch.setattr(PortOnly, "read", lambda self, va, buf: False)
+    assert device_cq.unread_entries() is None

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from rnic.context.qp_context import QpContext
+from rnic.device.config import NicConfig, gid_from_address
+from rnic.device.paths import Paths
+from rnic.trace.counters import Counters
+from rnic.wire.flow import Flow
+
+ME = bytes((10, 0, 0, 1))
+PEER = bytes((10, 0, 0, 2))
+
+
+def context(**values: int) -> QpContext:
+    ctx = QpContext()
+    ctx.rgid = int.from_bytes(gid_from_address(PEER), "big")
+    ctx.local_qpn = 20
+    for name, value in values.items():
+        setattr(ctx, name, value)
+    return ctx
+
+
+class FakeLink:
+    def __init__(self) -> None:
+        self.agreed: list[Flow] = []
+
+    def max_segments(self, flow: Flow) -> int:
+        return 32 if flow in self.agreed else 1
+
+    def allow_gso(self, flow: Flow) -> None:
+        self.agreed.append(flow)
+
+
+def test_connected_path() -> None:
+    paths = Paths(NicConfig(ME, port=5000), Counters())
+    flow = paths.connected(context(tclass=0x88, hop_limit=3, udp_dport=6000, flow_label=5))
+    assert (flow.src, flow.dst, flow.sport, flow.dport) == (ME, PEER, 5000, 6000)
+    assert (flow.tclass, flow.hop_limit, flow.flow_label) == (0x88, 3, 5)
+    plain = paths.connected(context())
+    assert (plain.dport, plain.hop_limit) == (4791, 64)
+
+
+def test_queue_pairs_to_one_peer_share_a_flow() -> None:
+    paths = Paths(NicConfig(ME), Counters())
+    assert paths.connected(context(local_qpn=20)) is paths.connected(context(local_qpn=21))
+    assert paths.connected(context(tclass=4)) is not paths.connected(context())
+
+
+def test_source_ports_spread_where_the_link_can() -> None:
+    paths = Paths(NicConfig(ME, fixed_sport=False), Counters())
+    ports = {paths.connected(context(local_qpn=n, remote_qpn=77)).sport for n in range(16, 80)}
+    assert len(ports) > 32
+    assert all(0xC000 <= port <= 0xFFFF for port in ports)
+    assert paths.connected(context(udp_sport=50_000)).sport == 50_000
+
+
+def test_datagram_paths() -> None:
+    counters = Counters()
+    paths = Paths(NicConfig(ME), counters)
+    gid = gid_from_address(PEER)
+    flow = paths.datagram(context(rgid=0), gid, 0, 0, 8, 2)
+    assert (flow.dst, flow.dport, flow.tclass, flow.hop_limit) == (PEER, 4791, 8, 2)
+    for useless in (bytes.fromhex("20010db8") + bytes(12), gid_from_address(bytes(4)), bytes(16)):
+        assert paths.datagram(context(rgid=0), useless, 0, 0, 0, 0).dst == bytes((240, 0, 0, 0))
+    assert counters["drop_tx_bad_address"] == 3
+    assert paths.connected(context(rgid=0)).dst == bytes((240, 0, 0, 0))
+    v6 = Paths(NicConfig(bytes(15) + b"\1"), counters)
+    assert v6.datagram(context(rgid=0), gid, 0, 0, 0, 0).dst == b"\1" + bytes(15)
+
+
+def test_flows_are_bounded(monkeypatch) -> None:
+    monkeypatch.setattr("rnic.device.paths._MAX_FLOWS", 4)
+    paths = Paths(NicConfig(ME), Counters())
+    for last in range(10):
+        paths.datagram(context(), gid_from_address(bytes((10, 0, 1, last))), 0, 0, 0, 0)
+        assert len(paths._flows) <= 4
+
+
+def test_max_segments() -> None:
+    paths = Paths(NicConfig(ME), Counters())
+    flow = paths.connected(context())
+    assert paths.max_segments(flow, False) == 1
+    assert paths.max_segments(flow, True) == 64
+    paths.offload = FakeLink()
+    assert paths.max_segments(flow, False) == 1
+    assert paths.max_segments(flow, True) == 32

@@ -1,0 +1,123 @@
+"""The generated layout pages: every field of every layout is there, the pictures are right, runs repeat."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from rnic.spec.layout import Layout, bits, half, octet, wide, word
+from rnic.wire.opcode import OPCODES
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+@pytest.fixture(scope="module")
+def gen() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gen_layouts", DOCS / "gen_layouts.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def pages(gen: ModuleType) -> dict[str, str]:
+    made: dict[str, str] = gen.pages()
+    return made
+
+
+def all_layouts() -> list[Layout]:
+    found = []
+    for room in ("mem", "rings", "context", "wire", "device"):
+        package = importlib.import_module(f"rnic.{room}")
+        for module in pkgutil.iter_modules(package.__path__, f"rnic.{room}."):
+            found += [
+                value for value in vars(importlib.import_module(module.name)).values() if isinstance(value, Layout)
+            ]
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("layout", all_layouts(), ids=lambda layout: layout.name)
+def test_every_layout_is_on_exactly_one_page(layout: Layout, pages: dict[str, str]) -> None:
+    heading = f"\n## {layout.name[0].upper()}{layout.name[1:]}\n"
+    holders = [text for text in pages.values() if heading in text]
+    assert len(holders) == 1
+    section = holders[0].partition(heading)[2].partition("\n## ")[0]
+    for field in layout.fields:
+        span = str(field.msb) if field.width == 1 else f"{field.msb}:{field.lsb}"
+        assert f"| {field.byte:02X}h | {field.unit} | {span} | `{field.name}` | {field.access} | " in section
+
+
+def test_every_opcode_is_on_the_opcode_page(pages: dict[str, str]) -> None:
+    for row in OPCODES:
+        if row is not None:
+            assert f"| {row.opcode:02X}h | `{row.name}` |" in pages["opcodes.md"]
+    assert "| 0Bh | `RC_WRITE_ONLY_IMM` | `reth` `immdt` | 32 | yes | yes |" in pages["opcodes.md"]
+
+
+def test_index_names_every_page(pages: dict[str, str]) -> None:
+    for name in pages:
+        if name != "index.md":
+            assert f"]({name})" in pages["index.md"]
+            assert f"\n{name.removesuffix('.md')}\n" in pages["index.md"]
+
+
+def test_pages_repeat_exactly_and_stale_ones_go(gen: ModuleType, pages: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "gone.md").write_text("from an earlier run")
+    written = gen.write(tmp_path)
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == pages
+    assert {path.name for path in written} == set(pages)
+
+
+FIELDS = (
+    half("first", 0, ""),
+    octet("second", 2, ""),
+    bits("flag", 4, 31, 31, ""),
+    bits("middle", 4, 15, 8, ""),
+    wide("address", 8, ""),
+    word("last", 20, ""),
+)
+HEAD = """\
+      3 3                   2                   1                   0
+      1 0 9 8 7 6 5 4 3 2 1 0 9 8 7 6 5 4 3 2 1 0 9 8 7 6 5 4 3 2 1 0
+     +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+"""
+RULE = "     +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+\n"
+BIG = (
+    " 00h |             first             |     second    |               |",
+    " 04h |f|                             |     middle    |               |",
+    " 08h |                         address[63:32]                        |",
+    " 0Ch |                         address[31:0]                         |",
+    " 14h |                              last                             |",
+)
+LITTLE = (
+    " 00h |               |     second    |             first             |",
+    " 04h |f|                             |     middle    |               |",
+    " 08h |                         address[31:0]                         |",
+    " 0Ch |                         address[63:32]                        |",
+    " 14h |                              last                             |",
+)
+
+
+@pytest.mark.parametrize(("endian", "rows"), [("big", BIG), ("little", LITTLE)])
+def test_picture(gen: ModuleType, endian: str, rows: tuple[str, ...]) -> None:
+    layout = Layout("thing", 24, endian, "nowhere", FIELDS)  # type: ignore[arg-type]
+    drawn = "\n".join(gen.picture(layout)) + "\n"
+    assert drawn == HEAD + "".join(f"{row}\n{RULE}" for row in rows)
+
+
+def test_wide_byte_strings_are_drawn_as_bytes(gen: ModuleType) -> None:
+    layout = Layout("thing", 16, "big", "nowhere", (wide("gid", 0, "", 16),))
+    rows = [line.strip(" |") for line in gen.picture(layout) if "gid" in line]
+    assert rows[0] == "00h |                       gid, bytes 0 to 3"
+    assert rows[3] == "0Ch |                      gid, bytes 12 to 15"
+
+
+def test_prose_is_escaped(gen: ModuleType) -> None:
+    assert gen.escape("a | b, IBV_ACCESS_* <x>") == r"a \| b, IBV_ACCESS_\* \<x>"

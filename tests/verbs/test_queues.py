@@ -1,0 +1,418 @@
+"""Shared receive queues, memory windows, completion queues and channels, events, multicast."""
+
+from __future__ import annotations
+
+import select
+
+import pytest
+
+from rnic import enums as e
+from rnic.spec.errors import VerbsError
+from rnic.testing import QpPair, SimNet
+from rnic.testing.pair import QKEY, SERVICES
+from rnic.verbs import (
+    AH,
+    CQ,
+    GID,
+    MR,
+    MW,
+    PD,
+    QP,
+    SGE,
+    SRQ,
+    AHAttr,
+    BindInfo,
+    CompChannel,
+    GlobalRoute,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    RecvWR,
+    SendWR,
+    SrqAttr,
+    SrqInitAttr,
+    next_key,
+)
+from rnic.verbs.context import AsyncEvent
+
+SOLICITED = e.IBV_SEND_SIGNALED | e.IBV_SEND_SOLICITED
+
+
+def no_event(pair: QpPair) -> bool:
+    for side in (pair.a, pair.b):
+        with pytest.raises(VerbsError, match="no event waits"):
+            side.ctx.get_async_event(block=False)
+    return True
+
+
+# --------------------------------------------------------------------------- shared receive queues
+
+
+@pytest.mark.parametrize("service", ["RC", "UC", "UD"])
+def test_an_srq_serves_its_queue_pairs(service: str) -> None:
+    with QpPair(service, srq=True) as pair:
+        pair.a.buf[:100] = bytes(range(100))
+        for number in range(10):
+            pair.b.post_recv(200, 200 * number, wr_id=number)
+        for _ in range(10):
+            pair.a.post_send(e.IBV_WR_SEND, 100)
+        got = pair.b.wait(10)
+        assert [wc.wr_id for wc in got] == list(range(10))
+        assert {wc.qp_num for wc in got} == {pair.b.qp.qp_num}
+        start = 1800 + pair.recv_offset
+        assert pair.b.buf[start : start + 100] == bytes(range(100))
+
+
+def test_the_limit_event_comes_once() -> None:
+    with QpPair(srq=True) as pair:
+        srq = pair.b.srq
+        assert srq is not None
+        for number in range(8):
+            pair.b.post_recv(10, wr_id=number)
+        srq.modify(SrqAttr(srq_limit=6), e.IBV_SRQ_LIMIT)
+        assert srq.query().srq_limit == 6
+        for _ in range(2):
+            pair.a.post_send(e.IBV_WR_SEND, 10)
+        pair.b.wait(2)
+        assert no_event(pair)
+        pair.a.post_send(e.IBV_WR_SEND, 10)
+        pair.b.wait()
+        event = pair.b.ctx.get_async_event()
+        assert (event.event_type, event.element) == (e.IBV_EVENT_SRQ_LIMIT_REACHED, srq)
+        assert srq.query().srq_limit == 0
+        pair.a.post_send(e.IBV_WR_SEND, 10)
+        pair.b.wait()
+        assert no_event(pair)
+
+
+def test_an_srq_refuses() -> None:
+    with QpPair(srq=True, depth=4) as pair:
+        srq = pair.b.srq
+        assert srq is not None
+        for number in range(4):
+            pair.b.post_recv(10, wr_id=number)
+        with pytest.raises(VerbsError, match="full with 4"):
+            pair.b.post_recv(10)
+        with pytest.raises(VerbsError, match="shared queue: post there"):
+            pair.b.qp.post_recv(RecvWR(0))
+        with pytest.raises(VerbsError, match="srq_limit=5"):
+            srq.modify(SrqAttr(srq_limit=5), e.IBV_SRQ_LIMIT)
+        with pytest.raises(VerbsError, match="only IBV_SRQ_LIMIT"):
+            srq.modify(SrqAttr(), e.IBV_SRQ_MAX_WR)
+        with pytest.raises(VerbsError, match="max_wr=0"):
+            SRQ(pair.b.pd, SrqInitAttr(SrqAttr(0)))
+        with pytest.raises(VerbsError, match="max_sge=33"):
+            SRQ(pair.b.pd, SrqInitAttr(SrqAttr(1, 33)))
+
+
+# --------------------------------------------------------------------------------- memory windows
+
+
+def written(pair: QpPair, rkey: int, offset: int, size: int = 4) -> int:
+    """Status of a WRITE to b's region under another key."""
+    wr = pair.a.send_wr(e.IBV_WR_RDMA_WRITE, size, remote=offset)
+    wr.rkey = rkey
+    pair.a.qp.post_send(wr)
+    return pair.a.wait()[0].status
+
+
+def test_a_type_1_window_opens_part_of_a_region() -> None:
+    with QpPair(access=e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND) as pair:
+        b = pair.b
+        window = MW(b.pd, e.IBV_MW_TYPE_1)
+        before = window.rkey
+        window.bind(b.qp, BindInfo(b.mr, b.mr.buf + 100, 50, e.IBV_ACCESS_REMOTE_WRITE), wr_id=3)
+        wc = b.wait()[0]
+        assert (wc.wr_id, wc.status, wc.opcode) == (3, e.IBV_WC_SUCCESS, e.IBV_WC_BIND_MW)
+        assert window.rkey != before
+        pair.a.buf[:4] = b"data"
+        assert written(pair, window.rkey, 146) == e.IBV_WC_SUCCESS
+        assert b.buf[146:150] == b"data"
+        with pytest.raises(VerbsError):
+            b.mr.close()
+        assert written(pair, window.rkey, 147) == e.IBV_WC_REM_ACCESS_ERR
+
+
+def test_a_type_2_window_is_bound_and_invalidated_by_work_requests() -> None:
+    with QpPair(access=e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND) as pair:
+        b = pair.b
+        window = MW(b.pd, e.IBV_MW_TYPE_2)
+        bind = SendWR(1, e.IBV_WR_BIND_MW)
+        bind.set_bind_wr(
+            window, next_key(window.rkey), BindInfo(b.mr, b.mr.buf, 64, e.IBV_ACCESS_REMOTE_WRITE)
+        )
+        b.qp.post_send(bind)
+        assert b.wait()[0].status == e.IBV_WC_SUCCESS
+        assert written(pair, window.rkey, 0) == e.IBV_WC_SUCCESS
+        gone = SendWR(2, e.IBV_WR_LOCAL_INV)
+        gone.invalidate_rkey = window.rkey
+        b.qp.post_send(gone)
+        wc = b.wait()[0]
+        assert (wc.status, wc.opcode) == (e.IBV_WC_SUCCESS, e.IBV_WC_LOCAL_INV)
+        assert written(pair, window.rkey, 0) == e.IBV_WC_REM_ACCESS_ERR
+
+
+def test_a_peer_invalidates_a_type_2_window() -> None:
+    with QpPair(access=e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND) as pair:
+        b = pair.b
+        window = MW(b.pd, e.IBV_MW_TYPE_2)
+        bind = SendWR(1, e.IBV_WR_BIND_MW)
+        bind.set_bind_wr(
+            window, next_key(window.rkey), BindInfo(b.mr, b.mr.buf, 64, e.IBV_ACCESS_REMOTE_WRITE)
+        )
+        b.qp.post_send(bind)
+        b.wait()
+        b.post_recv(10, 500)
+        wr = pair.a.send_wr(e.IBV_WR_SEND_WITH_INV, 10)
+        wr.invalidate_rkey = window.rkey
+        pair.a.qp.post_send(wr)
+        got = b.wait()[0]
+        assert got.wc_flags & e.IBV_WC_WITH_INV
+        assert got.imm_data == window.rkey
+        pair.a.wait()
+        assert written(pair, window.rkey, 0) == e.IBV_WC_REM_ACCESS_ERR
+
+
+def test_windows_refuse() -> None:
+    with QpPair() as pair:
+        b = pair.b
+        with pytest.raises(VerbsError, match="mw_type=3"):
+            MW(b.pd, 3)
+        info = BindInfo(b.mr, b.mr.buf, 8, e.IBV_ACCESS_REMOTE_READ)
+        with pytest.raises(VerbsError, match="post IBV_WR_BIND_MW"):
+            MW(b.pd, e.IBV_MW_TYPE_2).bind(b.qp, info)
+        outside = BindInfo(b.mr, b.mr.buf + len(b.buf) - 4, 8, e.IBV_ACCESS_REMOTE_READ)
+        MW(b.pd).bind(b.qp, outside)
+        assert b.wait()[0].status == e.IBV_WC_MW_BIND_ERR
+
+
+def test_a_deregistered_region_fails_at_once() -> None:
+    with QpPair() as pair:
+        rkey = pair.b.mr.rkey
+        assert written(pair, rkey, 0) == e.IBV_WC_SUCCESS
+        pair.b.mr.close()
+        pair.b.mr.close()
+        assert written(pair, rkey, 0) == e.IBV_WC_REM_ACCESS_ERR
+
+
+def test_a_zero_based_region_counts_from_0() -> None:
+    with QpPair() as pair:
+        memory = bytearray(100)
+        rights = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_ZERO_BASED
+        mr = MR(pair.b.pd, memory, rights)
+        pair.a.buf[:4] = b"zero"
+        wr = pair.a.send_wr(e.IBV_WR_RDMA_WRITE, 4)
+        wr.set_wr_rdma(mr.rkey, 10)
+        pair.a.qp.post_send(wr)
+        assert pair.a.wait()[0].status == e.IBV_WC_SUCCESS
+        assert memory[10:14] == b"zero"
+
+
+# ---------------------------------------------------------------------------- completion queues
+
+
+def armed(pair: QpPair, solicited_only: bool = False) -> tuple[CompChannel, CQ, QP]:
+    """b's side over again, with a channel; a is connected to it."""
+    b = pair.b
+    channel = CompChannel(b.ctx)
+    cq = CQ(b.ctx, 16, channel=channel)
+    b.qp.close()
+    b.qp = QP(b.pd, QPInitAttr(SERVICES[pair.service], None, QPCap(16, 16, 1, 1), cq, cq))
+    pair.connect()
+    cq.req_notify(solicited_only)
+    return channel, cq, b.qp
+
+
+def readable(channel: CompChannel) -> bool:
+    return bool(select.select([channel], [], [], 0)[0])
+
+
+def test_an_armed_cq_raises_one_event() -> None:
+    with QpPair(connect=False) as pair:
+        channel, cq, _ = armed(pair)
+        for number in range(3):
+            pair.b.post_recv(10, wr_id=number)
+            pair.a.post_send(e.IBV_WR_SEND, 10)
+        pair.a.wait(3)
+        assert readable(channel)
+        assert channel.get_cq_event(cq) is cq
+        assert not readable(channel)
+        with pytest.raises(VerbsError, match="no event waits"):
+            channel.get_cq_event(block=False)
+        assert cq.poll(10)[0] == 3
+        cq.req_notify()
+        pair.b.post_recv(10)
+        pair.a.post_send(e.IBV_WR_SEND, 10)
+        assert channel.get_cq_event() is cq  # waits, and so drives the NICs
+
+
+def test_a_cq_armed_for_solicited_entries_waits_for_one() -> None:
+    with QpPair(connect=False) as pair:
+        channel, cq, _ = armed(pair, solicited_only=True)
+        for number in range(2):
+            pair.b.post_recv(10, wr_id=number)
+        pair.a.post_send(e.IBV_WR_SEND, 10)
+        pair.a.wait()
+        assert not readable(channel)
+        pair.a.post_send(e.IBV_WR_SEND, 10, flags=SOLICITED)
+        pair.a.wait()
+        assert readable(channel)
+        assert cq.poll(10)[0] == 2
+
+
+def test_an_error_counts_as_solicited() -> None:
+    with QpPair(connect=False) as pair:
+        channel, cq, qp = armed(pair, solicited_only=True)
+        pair.b.post_recv(10)
+        attr = QPAttr(e.IBV_QPS_ERR)
+        qp.modify(attr, e.IBV_QP_STATE)
+        assert readable(channel)
+        assert cq.poll()[1][0].status == e.IBV_WC_WR_FLUSH_ERR
+
+
+def test_resizing_keeps_what_is_in_the_queue() -> None:
+    with QpPair() as pair:
+        cq = pair.b.cq
+        for number in range(40):
+            pair.b.post_recv(10, wr_id=number)
+        for _ in range(40):
+            pair.a.post_send(e.IBV_WR_SEND, 10)
+        pair.a.wait(40)
+        assert [wc.wr_id for wc in cq.poll(10)[1]] == list(range(10))
+        with pytest.raises(VerbsError, match="cqe=15 is too small"):
+            cq.resize(15)
+        cq.resize(1000)
+        assert cq.cqe >= 1000
+        cq.resize(30)
+        assert [wc.wr_id for wc in cq.poll(64)[1]] == list(range(10, 40))
+        pair.b.post_recv(10, wr_id=99)
+        pair.a.post_send(e.IBV_WR_SEND, 10)
+        assert pair.b.wait()[0].wr_id == 99
+
+
+def test_an_overrun_cq_fails_with_its_queue_pairs() -> None:
+    with QpPair(connect=False) as pair:
+        b = pair.b
+        small = CQ(b.ctx, 3)
+        qp = QP(b.pd, QPInitAttr(e.IBV_QPT_RC, None, QPCap(8, 8), b.cq, small))
+        b.qp.close()
+        b.qp = qp
+        pair.connect()
+        for number in range(6):
+            b.post_recv(10, wr_id=number)
+            pair.a.post_send(e.IBV_WR_SEND, 10)
+        pair.run()
+        types = [b.ctx.get_async_event().event_type for _ in range(2)]
+        assert sorted(types) == [e.IBV_EVENT_CQ_ERR, e.IBV_EVENT_QP_FATAL]
+        assert qp.qp_state == e.IBV_QPS_ERR
+
+
+@pytest.mark.parametrize("cqe", [0, -1, 1 << 16])
+def test_sizes_of_a_cq(cqe: int) -> None:
+    with SimNet(1) as net, pytest.raises(VerbsError, match=f"cqe={cqe}"):
+        CQ(net.nodes[0].ctx, cqe)
+
+
+# ---------------------------------------------------------------------------- events and closing
+
+
+def test_the_async_descriptor_polls_readable() -> None:
+    with QpPair(attributes={"retry_cnt": 0}) as pair:
+        descriptor = pair.a.ctx.async_fd
+        assert not select.select([descriptor], [], [], 0)[0]
+        attr = QPAttr(e.IBV_QPS_SQD)
+        attr.en_sqd_async_notify = 1
+        pair.a.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_EN_SQD_ASYNC_NOTIFY)
+        assert select.select([descriptor], [], [], 0)[0]
+        event = pair.a.ctx.get_async_event()
+        assert isinstance(event, AsyncEvent)
+        assert (event.event_type, event.element) == (e.IBV_EVENT_SQ_DRAINED, pair.a.qp)
+        event.ack()
+        assert "SQ_DRAINED" in repr(event)
+
+
+def test_a_completion_that_tells_of_an_error_raises_no_event() -> None:
+    with QpPair(
+        attributes={"retry_cnt": 0}, faults=[{"match": {"direction": "tx"}, "action": "drop"}]
+    ) as pair:
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 10)
+        assert pair.a.wait()[0].status == e.IBV_WC_RETRY_EXC_ERR
+        assert no_event(pair)
+
+
+def test_closing_a_context_closes_all_that_was_made_in_it() -> None:
+    pair = QpPair()
+    a = pair.a
+    nic = a.node.nic
+    a.ctx.close()
+    a.ctx.close()
+    assert a.qp.closed
+    assert a.cq.closed
+    assert a.mr.closed
+    assert a.pd.closed
+    assert not nic.qps
+    assert not nic.resources.keys
+    pair.close()
+
+
+def test_closing_in_any_order() -> None:
+    with QpPair() as pair:
+        a = pair.a
+        with pytest.raises(VerbsError):
+            a.cq.close()  # its queue pair still completes there
+        a.pd.close()
+        assert a.qp.closed
+        assert a.mr.closed
+        a.cq.close()
+        a.cq.close()
+
+
+# --------------------------------------------------------------------------------- UD destinations
+
+
+def test_an_address_handle_is_of_the_nics_ip_version() -> None:
+    with QpPair("UD") as pair, pytest.raises(VerbsError, match=r"IP version of 10\.0\.0\.1"):
+        AH(pair.a.pd, AHAttr(GlobalRoute(GID("fe80::1"))))
+
+
+def test_a_datagram_needs_an_address_handle() -> None:
+    with QpPair("UD") as pair:
+        wr = SendWR(sg=[pair.a.sge(10)])
+        with pytest.raises(VerbsError, match="needs an address handle"):
+            pair.a.qp.post_send(wr)
+        pair.b.post_recv(100)
+        pair.a.post_send(e.IBV_WR_SEND, 10)
+        assert pair.b.wait()[0].byte_len == 50
+
+
+@pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
+def test_multicast_reaches_all_members(ipv6: bool) -> None:
+    with SimNet(3, ipv6=ipv6) as net:
+        group = GID("ff0e::1234" if ipv6 else "239.1.2.3")
+        members = []
+        for node in net.nodes:
+            pd, cq = PD(node.ctx), CQ(node.ctx, 16)
+            qp = QP(pd, QPInitAttr(e.IBV_QPT_UD, None, QPCap(8, 8), cq, cq))
+            attr = QPAttr()
+            attr.qkey = QKEY
+            qp.to_rts(attr)
+            mr = MR(pd, bytearray(200))
+            members.append((pd, cq, qp, mr))
+        for _, _, qp, mr in members[1:]:
+            qp.attach_mcast(group)
+            qp.post_recv(RecvWR(1, 1, [SGE(mr.buf, 200, mr.lkey)]))
+        net.run()
+        pd, _, qp, mr = members[0]
+        mr.write(b"to all", 6)
+        wr = SendWR(sg=[SGE(mr.buf, 6, mr.lkey)])
+        wr.set_wr_ud(AH(pd, AHAttr(GlobalRoute(group))), 0xFFFFFF, QKEY)
+        qp.post_send(wr)
+        net.run()
+        for _, cq, _, mr in members[1:]:
+            assert cq.poll()[1][0].status == e.IBV_WC_SUCCESS
+            assert mr.read(6, 40) == b"to all"
+        members[1][2].detach_mcast(group)
+        with pytest.raises(VerbsError, match="not attached"):
+            members[1][2].detach_mcast(group)
+        with pytest.raises(VerbsError):
+            qp.attach_mcast("10.0.0.1")

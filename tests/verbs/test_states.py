@@ -1,0 +1,165 @@
+"""Queue pair states as verbs show them; the whole table is tested in tests/unit/context."""
+
+from __future__ import annotations
+
+import pytest
+
+from rnic import enums as e
+from rnic.spec.errors import VerbsError
+from rnic.testing import QpPair
+from rnic.verbs import QPAttr, RecvWR, SendWR
+
+STATES = [
+    e.IBV_QPS_RESET,
+    e.IBV_QPS_INIT,
+    e.IBV_QPS_RTR,
+    e.IBV_QPS_RTS,
+    e.IBV_QPS_SQD,
+    e.IBV_QPS_SQE,
+    e.IBV_QPS_ERR,
+]
+LISTED = {(e.IBV_QPS_RTS, e.IBV_QPS_SQD), (e.IBV_QPS_RTS, e.IBV_QPS_RTS)}
+
+
+def bare(state: int) -> QPAttr:
+    return QPAttr(state)
+
+
+@pytest.mark.parametrize("target", STATES)
+def test_from_rts_with_the_state_alone(target: int) -> None:
+    with QpPair() as pair:
+        always = target in (e.IBV_QPS_RESET, e.IBV_QPS_ERR)
+        if always or (e.IBV_QPS_RTS, target) in LISTED:
+            pair.a.qp.modify(bare(target), e.IBV_QP_STATE)
+            assert pair.a.qp.qp_state == target
+            return
+        with pytest.raises(VerbsError, match="cannot go from RTS") as error:
+            pair.a.qp.modify(bare(target), e.IBV_QP_STATE)
+        assert error.value.errno == 22
+        assert pair.a.qp.qp_state == e.IBV_QPS_RTS
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 10)
+        assert pair.a.wait()[0].status == e.IBV_WC_SUCCESS
+
+
+def test_missing_and_extra_attributes_change_nothing() -> None:
+    with QpPair(connect=False) as pair:
+        qp = pair.a.qp
+        attr = bare(e.IBV_QPS_INIT)
+        for mask in (e.IBV_QP_STATE, e.IBV_QP_STATE | e.IBV_QP_PORT | e.IBV_QP_PKEY_INDEX):
+            with pytest.raises(VerbsError, match="RESET to INIT"):
+                qp.modify(attr, mask)
+        full = e.IBV_QP_STATE | e.IBV_QP_PORT | e.IBV_QP_PKEY_INDEX | e.IBV_QP_ACCESS_FLAGS
+        with pytest.raises(VerbsError):
+            qp.modify(attr, full | e.IBV_QP_RQ_PSN)
+        assert qp.qp_state == e.IBV_QPS_RESET
+        qp.modify(attr, full)
+        assert qp.qp_state == e.IBV_QPS_INIT
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("port_num", 2),
+        ("pkey_index", 1),
+        ("qp_access_flags", 0x100),
+        ("path_mtu", 0),
+        ("path_mtu", 6),
+        ("dest_qp_num", 1 << 24),
+        ("rq_psn", -1),
+        ("max_dest_rd_atomic", 129),
+        ("min_rnr_timer", 32),
+        ("timeout", 32),
+        ("retry_cnt", 8),
+        ("rnr_retry", 8),
+        ("sq_psn", 1 << 24),
+        ("max_rd_atomic", 129),
+    ],
+)
+def test_a_value_out_of_range_is_refused(name: str, value: int) -> None:
+    with QpPair(connect=False) as pair:
+        attr = QPAttr()
+        setattr(attr, name, value)
+        attr.ah_attr.gr.dgid = pair.b.ctx.query_gid()
+        if name != "dest_qp_num":
+            attr.dest_qp_num = 17
+        with pytest.raises(VerbsError):
+            pair.a.qp.to_rts(attr)
+        assert pair.a.qp.qp_state != e.IBV_QPS_RTS
+
+
+def test_query_tells_what_was_set() -> None:
+    with QpPair(
+        attributes={"timeout": 10, "retry_cnt": 3, "rnr_retry": 2, "sq_psn": 100, "rq_psn": 100}
+    ) as pair:
+        attr, init = pair.a.qp.query()
+        assert (attr.qp_state, attr.timeout, attr.retry_cnt, attr.rnr_retry) == (e.IBV_QPS_RTS, 10, 3, 2)
+        assert attr.dest_qp_num == pair.b.qp.qp_num
+        assert attr.path_mtu == e.IBV_MTU_1024
+        assert attr.ah_attr.gr.dgid == pair.b.ctx.query_gid()
+        assert attr.sq_psn == 100
+        assert init.qp_type == e.IBV_QPT_RC
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 3000)
+        pair.a.wait()
+        assert pair.a.qp.query()[0].sq_psn == 103
+        assert pair.b.qp.query()[0].rq_psn == 103
+
+
+def test_a_queue_pair_can_be_reset_and_connected_again() -> None:
+    with QpPair() as pair:
+        for round_number in range(3):
+            pair.b.post_recv(10, wr_id=round_number)
+            pair.a.post_send(e.IBV_WR_SEND, 10)
+            assert pair.b.wait()[0].wr_id == round_number
+            for side in (pair.a, pair.b):
+                side.qp.modify(bare(e.IBV_QPS_RESET), e.IBV_QP_STATE)
+                assert side.qp.qp_state == e.IBV_QPS_RESET
+                side.poll()
+            pair.connect()
+
+
+def test_posting_too_early() -> None:
+    with QpPair(connect=False) as pair:
+        qp = pair.a.qp
+        with pytest.raises(VerbsError, match="is not in RTS yet"):
+            qp.post_send(SendWR(sg=[pair.a.sge(1)]))
+        with pytest.raises(VerbsError, match="is in RESET"):
+            qp.post_recv(RecvWR(0, 1, [pair.a.sge(1)]))
+        qp.to_init(QPAttr())
+        qp.post_recv(RecvWR(0, 1, [pair.a.sge(1)]))
+        with pytest.raises(VerbsError, match="is not in RTS yet"):
+            qp.post_send(SendWR(sg=[pair.a.sge(1)]))
+
+
+def test_sqd_holds_new_work_back() -> None:
+    with QpPair() as pair:
+        pair.a.qp.modify(bare(e.IBV_QPS_SQD), e.IBV_QP_STATE)
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 10, wr_id=6)
+        pair.run()
+        assert pair.a.poll() == []
+        pair.a.qp.modify(bare(e.IBV_QPS_RTS), e.IBV_QP_STATE)
+        assert pair.a.wait()[0].wr_id == 6
+
+
+@pytest.mark.parametrize("service", ["UC", "UD"])
+def test_a_send_error_leads_to_sqe_and_back(service: str) -> None:
+    with QpPair(service) as pair:
+        wr = pair.a.send_wr(e.IBV_WR_SEND, 10)
+        wr.sg[0].lkey ^= 0xFF00_0000
+        pair.a.qp.post_send(wr)
+        assert pair.a.wait()[0].status == e.IBV_WC_LOC_PROT_ERR
+        assert pair.a.qp.qp_state == e.IBV_QPS_SQE
+        pair.a.post_send(e.IBV_WR_SEND, 10)
+        assert pair.a.wait()[0].status == e.IBV_WC_WR_FLUSH_ERR
+        pair.a.qp.modify(bare(e.IBV_QPS_RTS), e.IBV_QP_STATE)
+        pair.b.post_recv(100)
+        pair.a.post_send(e.IBV_WR_SEND, 10)
+        assert pair.a.wait()[0].status == e.IBV_WC_SUCCESS
+        assert pair.b.wait()[0].status == e.IBV_WC_SUCCESS
+
+
+def test_one_queue_pairs_error_disturbs_no_other() -> None:
+    with QpPair() as pair, QpPair(net=pair.net) as other:
+        other.net.close = lambda: None  # type: ignore[method-assign]  # the first pair's to close
+        pair.a.qp.modify(bare(e.IBV_QPS_ERR), e.IBV_QP_STATE)
+        other.a.post_send(e.IBV_WR_RDMA_WRITE, 5000)
+        assert other.a.wait()[0].status == e.IBV_WC_SUCCESS
