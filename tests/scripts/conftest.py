@@ -154,9 +154,7 @@ class Script:
         }
         self.ctx = QpContext(QPC.pack(base | fields))
         send_ring = SendRing(space, space.map(self.sq).va, ENTRIES, SLAB)
-        ring = ReceiveRing(
-            space, space.map(self.rq).va, ENTRIES, STRIDE, lambda: self.rq_tail, lambda head: None
-        )
+        ring = ReceiveRing(space, space.map(self.rq).va, ENTRIES, STRIDE, lambda: self.rq_tail, lambda head: None)
         self.qp = QueuePair(self.ctx, self.host, send_ring, ring, self.send_cq, self.recv_cq)
         self.qp.on_modify(INIT, self.now)
         if state != RTR:
@@ -173,9 +171,7 @@ class Script:
 
     def register(self, data: bytearray, access: int = 0x1F, pd: int = 1) -> MemoryEntry:
         mapping = self.host.space.map(data)
-        entry = MemoryEntry(
-            self.host.memory.alloc_key(), pd, access, mapping.va, mapping.length, view=mapping.view
-        )
+        entry = MemoryEntry(self.host.memory.alloc_key(), pd, access, mapping.va, mapping.length, view=mapping.view)
         self.host.memory.enable(entry)
         return entry
 

@@ -137,7 +137,9 @@ def test_receive_burst_equals_packet_by_packet(new, kind, service, packets, ack_
         for frame_index, frame in enumerate(middles):
             assert len(frame) == 272, frame_index
         # sealed for ident 0 each: a burst whose idents the link cannot see differs, so seal them again
-        sealed = [seal(frame[:-4], s.in_flow, i) if s.in_flow.check(frame) else frame for i, frame in enumerate(middles)]
+        sealed = [
+            seal(frame[:-4], s.in_flow, i) if s.in_flow.check(frame) else frame for i, frame in enumerate(middles)
+        ]
         deliver(s, s.burst(sealed), fast)
         s.qp.receive(s_packet(s, frames[-1]), s.now)
         results.append((state_of(s), s.out()))

@@ -13,7 +13,8 @@ from rnic.wire.packet import parse
 
 SERVICE_BITS = {ST_RC: 0x00, ST_UC: 0x20, ST_UD: 0x60}
 ROWS = {
-    service: [row for row in OPCODES if row is not None and row.service == bits] for service, bits in SERVICE_BITS.items()
+    service: [row for row in OPCODES if row is not None and row.service == bits]
+    for service, bits in SERVICE_BITS.items()
 }
 fields = st.fixed_dictionaries(
     {
@@ -57,7 +58,8 @@ def test_every_packet_in_every_state(new, service, state) -> None:
         inject(
             s,
             service,
-            {"shift": 0, "size": 256, "length": 256, "va": 0, "good_key": True, "syndrome": 0, "ackreq": True, "row": index},
+            {"shift": 0, "size": 256, "length": 256, "va": 0, "good_key": True, "syndrome": 0, "ackreq": True}
+            | {"row": index},
         )
         s.out()
         if state in (RESET, INIT, ERR):

@@ -288,8 +288,12 @@ def test_region_vanishes_under_an_open_write_or_read(new) -> None:
     s = new()
     s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=600)
     s.inject("FETCH_ADD", 103, va=s.va, rkey=s.key)
-    assert s.out(1) == ["READ_RESPONSE_FIRST 100", "READ_RESPONSE_MIDDLE 101", "READ_RESPONSE_LAST 102",
-                        "ATOMIC_ACKNOWLEDGE 103"][:4]
+    assert (
+        s.out(1)
+        == ["READ_RESPONSE_FIRST 100", "READ_RESPONSE_MIDDLE 101", "READ_RESPONSE_LAST 102", "ATOMIC_ACKNOWLEDGE 103"][
+            :4
+        ]
+    )
     s.inject("READ_REQUEST", 104, va=s.va, rkey=s.key, dma_length=60_000)
     s.packets(4)
     s.host.memory.disable(s.key)

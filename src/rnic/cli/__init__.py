@@ -12,7 +12,6 @@ from rnic.spec.errors import RnicError
 COMMANDS = {
     "decode": ("rnic.cli.decode", "Show every packet of a pcap or pcapng file."),
     "devinfo": ("rnic.cli.devinfo", "Show devices, limits and the port."),
-    "engine": ("rnic.cli.engine", "Run the descriptor engine's gateware, or write it as Verilog."),
     "perf": ("rnic.cli.perf", "Measure bandwidth and latency, as perftest does."),
     "pingpong": ("rnic.cli.pingpong", "Exchange messages with a peer, as ibv_rc_pingpong does."),
 }

@@ -205,7 +205,11 @@ class Completer:
             last = piece.got + 1 == piece.packets
             size = len(packet.payload)
             expected = min(requester.mtu, message.payload.total - offset)
-            if size != expected or packet.row.end != last or packet.row.start != (piece.got == 0):
+            row = packet.row
+            # After a retry from the middle, what the first request drew may still come: a MIDDLE may then stand
+            # where the repeated request draws a FIRST. The PSN says that the bytes are the same.
+            misplaced = piece.got if row.start else not message.received
+            if size != expected or row.end != last or misplaced:
                 self.qp.fail_send(BAD_RESP_ERR, packet.opcode)
                 return
             data: memoryview | bytes = packet.payload
