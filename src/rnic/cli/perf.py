@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from rnic.cli.perf_peer import ATOMIC_BYTES, SERVICES, Endpoint, Line, PerfError, dial, listen
 from rnic.cli.perf_tests import OPERATIONS, Row, Run
+from rnic.link.base import parse_address
+from rnic.link.interface import is_local
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import MTU_BYTES
 
@@ -113,12 +116,16 @@ def own_peer(addr: str) -> Iterator[tuple[str, int]]:
     """A passive side in a process of its own; its host and TCP port."""
     command = [sys.executable, "-m", "rnic.cli", "perf", "write_bw", "--listen", "--addr", addr, "--udp-port", "0"]
     process = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True)
+    restore = _keep_apart(process.pid)
     try:
         assert process.stdout is not None
         words = process.stdout.readline().split()
         if not words or not words[-1].isdigit():
             raise PerfError("the peer process did not start; its message is above")
         yield addr, int(words[-1])
+    except BaseException:
+        process.kill()
+        raise
     finally:
         if process.poll() is None:
             try:
@@ -128,6 +135,24 @@ def own_peer(addr: str) -> Iterator[tuple[str, int]]:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+        restore()
+
+
+def _keep_apart(peer: int) -> Callable[[], None]:
+    """Give the peer process a core of its own: two parties that spin on one core measure the scheduler.
+
+    Returns:
+        What gives this process its cores back.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return lambda: None
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        return lambda: None
+    theirs = max(cores)
+    os.sched_setaffinity(peer, {theirs})
+    os.sched_setaffinity(0, cores - {theirs})
+    return lambda: os.sched_setaffinity(0, cores)
 
 
 def measure(
@@ -226,9 +251,9 @@ def _listen_forever(addr: str, port: int, udp_port: int | None) -> None:
 @click.option("-s", "--size", default=65536, show_default=True, type=click.IntRange(1, LARGEST), help="Message bytes.")
 @click.option("-a", "--all", "all_sizes", is_flag=True, help="Sizes 2 to 2^23.")
 @click.option("-n", "--iters", default=0, type=click.IntRange(0, 10_000_000), help="Messages of each size.")
-@click.option("-t", "--tx-depth", default=32, show_default=True, type=click.IntRange(1, 8192), help="Messages in flight.")
+@click.option("-t", "--tx-depth", default=32, show_default=True, type=click.IntRange(1, 8192), help="In flight.")
 @click.option("-m", "--mtu", default=0, help="Path MTU: 256 to 4096; the port's by default.")
-@click.option("-c", "--service", default="RC", show_default=True, type=click.Choice(tuple(SERVICES)), help="Service type.")
+@click.option("-c", "--service", default="RC", show_default=True, type=click.Choice(tuple(SERVICES)), help="Service.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as one JSON array.")
 @click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw a PNG.")
 def perf(
@@ -255,6 +280,8 @@ def perf(
         return
     operation = test.partition("_")[0]
     check_combination(operation, service)
+    if not is_local(parse_address(addr)):
+        raise PerfError(f"--addr {addr} is not an address of this machine: rnic devinfo lists them")
     sizes = [ATOMIC_BYTES] if operation == "atomic" else list(ALL_SIZES) if all_sizes else [size]
     if service == "UD" and all_sizes:
         sizes = [each for each in sizes if each <= (mtu or 4096)]

@@ -122,6 +122,7 @@ class Endpoint:
         self.mr = MR(self.pd, self.buffer, rights)
         self.out = self.mr.buf
         self.into = self.mr.buf + self.slot
+        self._receives = 0
         self.psn = secrets.randbits(24)
         self.ah: AH | None = None
         self.peer: dict[str, Any] = {}
@@ -159,10 +160,16 @@ class Endpoint:
         if self.service == "UD":
             self.ah = AH(self.pd, path)
 
-    def post_receive(self, count: int = 1) -> None:
-        """Post receive entries into the second half of the buffer."""
+    def fill_receives(self, taken: int = 0) -> None:
+        """Post receive entries, into the second half of the buffer, until twice the depth are there.
+
+        Args:
+            taken: entries that have completed since the last call.
+        """
+        self._receives -= taken
         wr = RecvWR(0, sg=[SGE(self.into, self.slot, self.mr.lkey)])
-        self.qp.post_recv([wr] * count)
+        self.qp.post_recv([wr] * (2 * self.depth - self._receives))
+        self._receives = 2 * self.depth
 
     def wait(self, done: Any, timeout_s: float = 60.0, line: Line | None = None) -> None:
         """Drive the NIC until ``done()`` is true: spin for a while, then sleep on the socket.

@@ -11,6 +11,7 @@ from zlib import crc32
 from rnic.cli.perf_peer import ATOMIC_BYTES, QKEY, Endpoint, Line, PerfError
 from rnic.rings.sqe import FLAG_SIGNALED
 from rnic.spec import opcodes as op
+from rnic.spec.limits import GRH_BYTES
 from rnic.verbs import SGE, WC, SendWR
 from rnic.verbs import enums as e
 
@@ -82,7 +83,7 @@ class Run:
         self._prepare_passive(size)
         receiving = self.operation == "send"
         if receiving:
-            end.post_receive(2 * end.depth)
+            end.fill_receives()
         self.line.send(ready=True)
         sock_check = 0
         asked = False
@@ -93,7 +94,7 @@ class Run:
                 count, completions = end.cq.poll(64)
                 if count:
                     _check(completions)
-                    end.post_receive(count)
+                    end.fill_receives(count)
             sock_check += 1
             if sock_check % 64 == 0:
                 asked = self.line.waiting()
@@ -102,7 +103,9 @@ class Run:
         end.wait(step, timeout_s=600, line=self.line)
         self._answer_verify(size)
         if receiving:
-            end.cq.poll(2 * end.depth)
+            count, completions = end.cq.poll(2 * end.depth)
+            _check(completions)
+            end.fill_receives(count)
 
     # -------------------------------------------------------------------------------------- latency
 
@@ -146,7 +149,7 @@ class Run:
         size = int(message["size"])
         self._prepare_passive(size)
         if self.operation == "send":
-            self.end.post_receive(2 * self.end.depth)
+            self.end.fill_receives()
         self.line.send(ready=True)
         if self.operation in ("read", "atomic"):
             self.end.wait(self.line.waiting, timeout_s=600, line=self.line)
@@ -202,7 +205,7 @@ class Run:
                 _check(completions)
                 received = sum(1 for wc in completions if wc.opcode & e.IBV_WC_RECV)
                 if received:
-                    end.post_receive(received)
+                    end.fill_receives(received)
                     return
             elif time.monotonic() > deadline:
                 raise PerfError("no message came within 30 s")
@@ -273,7 +276,7 @@ class Run:
         end.buffer[:size] = self.rng.randbytes(size)
         end.buffer[end.slot : end.slot + size] = bytes(size)
         if self.operation == "send":
-            end.post_receive(2 * end.depth)
+            end.fill_receives()
         self.iterations = iterations
         self.line.send(size=size, iterations=iterations)
         self._hear()
@@ -289,7 +292,8 @@ class Run:
         Services that may lose a message get some more tries with the last one.
         """
         end = self.end
-        grh = 40 if end.service == "UD" else 0
+        grh = GRH_BYTES if end.service == "UD" else 0
+        good = False
         for attempt in range(1 if end.service == "RC" else _RESEND):
             if attempt:
                 self._post(size, attempt)
@@ -297,7 +301,7 @@ class Run:
             self.line.send(verify=True, crc=crc32(end.buffer[:size]), grh=grh, again=end.service != "RC")
             answer = self._hear()
             if self.operation == "read":
-                good = crc32(end.buffer[end.slot : end.slot + size]) == answer["out"]
+                good = crc32(end.buffer[end.slot : end.slot + size]) == int(answer["out"])
             elif self.operation == "atomic":
                 good = int(answer["counter"]) >= self.iterations
             else:

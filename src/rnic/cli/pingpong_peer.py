@@ -143,6 +143,7 @@ class Side:
             attr.rq_psn = theirs.psn
             attr.sq_psn = mine.psn
             attr.gso = gso
+            attr.timeout = 17
             route = GlobalRoute(GID(theirs.gid), settings.gid_index)
             attr.ah_attr = AHAttr(route, sl=settings.sl, udp_dport=udp_port)
             qp.to_rts(attr)

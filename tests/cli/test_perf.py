@@ -1,0 +1,120 @@
+"""``rnic perf`` as a user runs it: two processes on loopback, the data verified."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rnic.cli.perf import BW_COLUMNS, LAT_COLUMNS, TESTS, header_line, iterations_for, row_line
+
+
+def perf(*args: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run ``rnic perf`` to its end."""
+    command = [sys.executable, "-m", "rnic.cli", "perf", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def rows(*args: str) -> list[dict[str, float]]:
+    """The rows of a run that must succeed."""
+    done = perf(*args, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert isinstance(found, list)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("test", TESTS)
+def test_each_test_verifies_its_data_with_a_peer_of_its_own(test: str) -> None:
+    (row,) = rows(test, "-s", "3000", "-n", "40")
+    assert row["verified"] is True
+    assert row["iterations"] == 40
+    assert row["bytes"] == (8 if test.startswith("atomic") else 3000)
+    columns = BW_COLUMNS if test.endswith("_bw") else LAT_COLUMNS
+    assert all(key in row for key, _, _ in columns)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("test", "service", "size"),
+    [("send_bw", "UC", 5000), ("write_bw", "UC", 5000), ("send_bw", "UD", 1000), ("send_lat", "UD", 64)],
+)
+def test_unreliable_services_deliver_what_arrives(test: str, service: str, size: int) -> None:
+    (row,) = rows(test, "-c", service, "-s", str(size), "-n", "30", "-t", "4")
+    assert row["verified"] is True
+
+
+@pytest.mark.slow
+def test_ipv6_and_a_small_mtu() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("this Python has no IPv6")
+    (row,) = rows("write_bw", "--addr", "::1", "-m", "256", "-s", "10000", "-n", "20")
+    assert row["verified"] is True
+
+
+@pytest.mark.slow
+def test_client_and_server_table_and_plot(tmp_path: Path) -> None:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "rnic.cli", "perf", "read_bw", "--listen", "--udp-port", "0", "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        port = server.stdout.readline().split()[-1]
+        picture = tmp_path / "read.png"
+        client = perf(
+            "read_bw", "127.0.0.1", "--port", port, "--udp-port", "0", "-n", "20", "--plot", str(picture)
+        )
+        assert client.returncode == 0, client.stderr
+        heading, line = client.stdout.splitlines()
+        assert heading.split()[0] == "#bytes"
+        assert line.split()[:2] == ["65536", "20"]
+        assert line.split()[-1] == "verified"
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        assert server.wait(timeout=20) == 0
+    finally:
+        server.kill()
+        server.wait()
+        if server.stdout is not None:
+            server.stdout.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("write_bw", "-m", "1500"), ("1500", "--mtu", "4096")),
+        (("write_bw", "-s", "0"), ("0", "--size")),
+        (("fly_bw",), ("fly_bw", "write_bw")),
+        (("read_bw", "-c", "UC"), ("read", "UC", "--service RC")),
+        (("send_bw", "-c", "UD", "-s", "100000"), ("100000", "path MTU")),
+        (("write_bw", "127.0.0.1", "--udp-port", "0", "--port", "1"), ("127.0.0.1", "port 1")),
+        (("write_bw", "--addr", "203.0.113.77"), ("203.0.113.77",)),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(args: tuple[str, ...], words: tuple[str, ...]) -> None:
+    done = perf(*args)
+    assert done.returncode == 2
+    last = done.stderr.strip().splitlines()[-1]
+    assert all(word in last for word in words), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_rows_line_up_with_their_heading() -> None:
+    row: dict[str, float | int | bool | str] = {key: 1 for key, _, _ in BW_COLUMNS}
+    heading, line = header_line("write_bw"), row_line("write_bw", row)
+    assert line.index("verified") == heading.index("data")
+    row["verified"] = False
+    assert "WRONG" in row_line("write_bw", row)
+
+
+def test_default_iterations_shrink_with_the_message() -> None:
+    assert iterations_for("write_bw", 8) == 5_000
+    assert iterations_for("write_bw", 1 << 23) == 32
+    assert iterations_for("write_lat", 1 << 20) == 100

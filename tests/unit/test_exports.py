@@ -1,0 +1,36 @@
+"""The public API: what ``import rnic`` offers, and nothing else without somebody's saying so."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import rnic
+
+OBJECTS = "AH CQ GID MR MW PD QP SGE SRQ WC CompChannel Context"
+ATTRIBUTES = (
+    "AHAttr AsyncEvent BindInfo Device DeviceAttr GlobalRoute PortAttr QPAttr QPCap QPInitAttr RecvWR SendWR "
+    "SrqAttr SrqInitAttr"
+)
+SHORT = "BufferInfo Connection Listener connect listen"
+ERRORS = "ExchangeError LinkError PeerClosedError RnicError VerbsError WorkCompletionError"
+REST = "__version__ enums get_device_list"
+
+
+def test_exports() -> None:
+    assert sorted(rnic.__all__) == sorted(" ".join((OBJECTS, ATTRIBUTES, SHORT, ERRORS, REST)).split())
+    for name in rnic.__all__:
+        assert getattr(rnic, name).__doc__ or name == "__version__", name
+
+
+def test_errors_have_one_base() -> None:
+    for name in ERRORS.split():
+        assert issubclass(getattr(rnic, name), rnic.RnicError)
+    assert issubclass(rnic.VerbsError, OSError)
+    error = rnic.VerbsError(22, "size=-1: use 1 to 5")
+    assert (error.errno, error.error_code, str(error)) == (22, 22, "size=-1: use 1 to 5 (Invalid argument)")
+
+
+def test_importing_needs_no_numpy() -> None:
+    code = "import sys; sys.modules['numpy'] = None; import rnic, rnic.testing; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
