@@ -34,6 +34,9 @@ class Tool:
     rnic_options: tuple[str, ...] = ()
     mtus: tuple[int | None, ...] = (1024, 4096)  # None: the tool has no such option
     sizes: tuple[int, ...] = (1, 1024, 3001, 65536, 1048576)
+    quick: tuple[tuple[int | None, int], ...] = ((1024, 3001),)
+    """Path MTU and size of the runs that are made without ``--all``."""
+    quick_events: bool = False
 
     @property
     def program(self) -> str:
@@ -42,10 +45,10 @@ class Tool:
 
 
 TOOLS = (
-    Tool("rc"),
+    Tool("rc", quick=((1024, 1), (1024, 3001), (1024, 1048576), (4096, 65536)), quick_events=True),
     # an ibv pingpong waits for ever for a datagram or UC message that was lost: no bursts of a thousand packets
     Tool("uc", ("--service", "UC"), sizes=(1, 1024, 3001, 16384)),
-    Tool("ud", ("--service", "UD"), mtus=(None,), sizes=(1, 1024, 2048, 3001, 4096)),
+    Tool("ud", ("--service", "UD"), mtus=(None,), sizes=(1, 1024, 2048, 3001, 4096), quick=((None, 3001),)),
     Tool("srq", ("--srq",), sizes=(1, 1024, 3001, 65536)),
 )
 
@@ -65,6 +68,11 @@ class Case:
     def iters(self) -> int:
         """Exchanges: many where they are short."""
         return 10 if self.size > 500_000 else 100 if self.size > 5000 else 500
+
+    @property
+    def quick(self) -> bool:
+        """Whether it is made without ``--all``."""
+        return self.tool.quick_events if self.events else (self.mtu, self.size) in self.tool.quick
 
     @property
     def name(self) -> str:
@@ -194,12 +202,13 @@ def run_all(selected: list[Case], keep: bool, say: bool) -> list[Result]:
 def parse(argv: list[str]) -> argparse.Namespace:
     """Arguments; wrong ones end the program with status 2."""
     parser = argparse.ArgumentParser(prog="./dev interop", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("-k", metavar="WORD", help="only runs whose name contains WORD (--list shows names)")
+    parser.add_argument("--all", action="store_true", help="every run, not only the quick ones")
+    parser.add_argument("-k", metavar="WORD", help="of all runs those whose name contains WORD (--list shows names)")
     parser.add_argument("--list", action="store_true", help="print the names of the runs and stop")
     parser.add_argument("--keep", action="store_true", help="leave the guest up (rxe-guest down stops it)")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     args = parser.parse_args(argv)
-    args.cases = [case for case in cases() if not args.k or args.k in case.name]
+    args.cases = [case for case in cases() if (args.k in case.name if args.k else args.all or case.quick)]
     if not args.cases:
         parser.error(f"argument -k: no run's name contains {args.k!r}; --list shows them")
     return args

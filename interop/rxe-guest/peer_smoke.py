@@ -2,7 +2,7 @@
 """Smallest host-side RC peer, without rnic: proves that the wire, the addresses and the guest's rxe work.
 
 Talks to a guest's `ibv_rc_pingpong -d rxe0 -g 1 -n N -s SIZE -m 1024` server: TCP exchange of
-LID:QPN:PSN:GID, then SENDs of SIZE bytes in both directions, ACKs both ways, no retransmission.
+LID:QPN:PSN:GID, then SENDs of SIZE bytes in both directions, ACKs both ways. It repeats nothing itself.
 Sends from a UDP socket with IP_PMTUDISC_DO: Linux then leaves DF set and the IP identification 0, which
 the ICRC covers.
 
@@ -96,7 +96,10 @@ def pingpong(guest: str, count: int, size: int) -> None:
             acks.append(psn)
             continue
         assert opcode in (SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_ONLY), hex(opcode)
-        assert psn == peer.expected, (hex(psn), hex(peer.expected))
+        if psn != peer.expected:  # a repeat: the guest's timer fires early at times under emulation
+            assert (peer.expected - psn) & PSN_MASK < 1 << 23, (hex(psn), hex(peer.expected))
+            peer.send(ACKNOWLEDGE, peer.expected - 1, data=struct.pack(">I", 0x1F << 24 | received))
+            continue
         peer.expected = (peer.expected + 1) & PSN_MASK
         current += len(packet) - 16 - (flags >> 4 & 3)
         if opcode in (SEND_LAST, SEND_ONLY):

@@ -68,9 +68,7 @@ def test_client_and_server_table_and_plot(tmp_path: Path) -> None:
         assert server.stdout is not None
         port = server.stdout.readline().split()[-1]
         picture = tmp_path / "read.png"
-        client = perf(
-            "read_bw", "127.0.0.1", "--port", port, "--udp-port", "0", "-n", "20", "--plot", str(picture)
-        )
+        client = perf("read_bw", "127.0.0.1", "--port", port, "--udp-port", "0", "-n", "20", "--plot", str(picture))
         assert client.returncode == 0, client.stderr
         heading, line = client.stdout.splitlines()
         assert heading.split()[0] == "#bytes"

@@ -31,12 +31,25 @@ def test_table_holds_what_the_live_proof_promises(live: ModuleType) -> None:
     runs = list(live.cases())
     assert {run.role for run in runs} == {"client", "server"}
     assert {run.family for run in runs} == {4, 6}
-    assert {run.mtu for run in runs} == {1024, 4096}
+    assert {run.tool.name for run in runs} == {"rc", "uc", "ud", "srq"}
+    assert {run.mtu for run in runs if run.tool.name != "ud"} == {1024, 4096}
     assert len({run.size for run in runs}) >= 4
     assert {run.events for run in runs} == {True, False}
     names = [run.name for run in runs]
     assert len(set(names)) == len(names)
     assert all("-c" in run.options() for run in runs), "data is checked in every run"
+
+
+def test_quick_runs_cover_tools_roles_and_families(live: ModuleType) -> None:
+    quick = live.parse([]).cases
+    assert {(run.tool.name, run.role, run.family) for run in quick} == {
+        (run.tool.name, run.role, run.family) for run in live.cases()
+    }
+    rc = [run for run in quick if run.tool.name == "rc"]
+    assert {run.mtu for run in rc} == {1024, 4096}
+    assert {run.events for run in rc} == {True, False}
+    assert len(quick) < len(live.parse(["--all"]).cases)
+    assert [run.name for run in live.parse(["-k", "ud-server-ipv6-size4096"]).cases] == ["ud-server-ipv6-size4096"]
 
 
 GOOD = "500 iters in 0.1 seconds = 200 usec/iter\n"

@@ -54,9 +54,7 @@ def run(steps: list[Step], loss: float, seed: int) -> dict[str, Any]:
         for number, step in enumerate(steps):
             if step.opcode == e.IBV_WR_SEND:
                 pair.b.post_recv(3000, SIZE // 2)
-            pair.a.post_send(
-                step.opcode, step.length, step.offset, remote=step.offset, wr_id=number, flags=step.flags
-            )
+            pair.a.post_send(step.opcode, step.length, step.offset, remote=step.offset, wr_id=number, flags=step.flags)
             outstanding += 1
             if step.waits:
                 completions += pair.a.wait(outstanding)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import rnic
 
 OBJECTS = "AH CQ GID MR MW PD QP SGE SRQ WC CompChannel Context"
@@ -31,6 +33,7 @@ def test_errors_have_one_base() -> None:
     assert (error.errno, error.error_code, str(error)) == (22, 22, "size=-1: use 1 to 5 (Invalid argument)")
 
 
+@pytest.mark.slow
 def test_importing_needs_no_numpy() -> None:
     code = "import sys; sys.modules['numpy'] = None; import rnic, rnic.testing; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

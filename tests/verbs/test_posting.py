@@ -24,9 +24,7 @@ from rnic.verbs import QP, QPCap, QPInitAttr, RecvWR
         ),
     ],
 )
-def test_a_bad_work_request_is_named_and_those_before_it_are_posted(
-    change: dict[str, Any], says: str
-) -> None:
+def test_a_bad_work_request_is_named_and_those_before_it_are_posted(change: dict[str, Any], says: str) -> None:
     with QpPair() as pair:
         a = pair.a
         lists = {"five": [a.sge(1)] * 5, "long": [a.sge(257)]}

@@ -138,9 +138,7 @@ def test_a_type_2_window_is_bound_and_invalidated_by_work_requests() -> None:
         b = pair.b
         window = MW(b.pd, e.IBV_MW_TYPE_2)
         bind = SendWR(1, e.IBV_WR_BIND_MW)
-        bind.set_bind_wr(
-            window, next_key(window.rkey), BindInfo(b.mr, b.mr.buf, 64, e.IBV_ACCESS_REMOTE_WRITE)
-        )
+        bind.set_bind_wr(window, next_key(window.rkey), BindInfo(b.mr, b.mr.buf, 64, e.IBV_ACCESS_REMOTE_WRITE))
         b.qp.post_send(bind)
         assert b.wait()[0].status == e.IBV_WC_SUCCESS
         assert written(pair, window.rkey, 0) == e.IBV_WC_SUCCESS
@@ -157,9 +155,7 @@ def test_a_peer_invalidates_a_type_2_window() -> None:
         b = pair.b
         window = MW(b.pd, e.IBV_MW_TYPE_2)
         bind = SendWR(1, e.IBV_WR_BIND_MW)
-        bind.set_bind_wr(
-            window, next_key(window.rkey), BindInfo(b.mr, b.mr.buf, 64, e.IBV_ACCESS_REMOTE_WRITE)
-        )
+        bind.set_bind_wr(window, next_key(window.rkey), BindInfo(b.mr, b.mr.buf, 64, e.IBV_ACCESS_REMOTE_WRITE))
         b.qp.post_send(bind)
         b.wait()
         b.post_recv(10, 500)
@@ -332,9 +328,7 @@ def test_the_async_descriptor_polls_readable() -> None:
 
 
 def test_a_completion_that_tells_of_an_error_raises_no_event() -> None:
-    with QpPair(
-        attributes={"retry_cnt": 0}, faults=[{"match": {"direction": "tx"}, "action": "drop"}]
-    ) as pair:
+    with QpPair(attributes={"retry_cnt": 0}, faults=[{"match": {"direction": "tx"}, "action": "drop"}]) as pair:
         pair.a.post_send(e.IBV_WR_RDMA_WRITE, 10)
         assert pair.a.wait()[0].status == e.IBV_WC_RETRY_EXC_ERR
         assert no_event(pair)

@@ -88,9 +88,7 @@ def test_a_value_out_of_range_is_refused(name: str, value: int) -> None:
 
 
 def test_query_tells_what_was_set() -> None:
-    with QpPair(
-        attributes={"timeout": 10, "retry_cnt": 3, "rnr_retry": 2, "sq_psn": 100, "rq_psn": 100}
-    ) as pair:
+    with QpPair(attributes={"timeout": 10, "retry_cnt": 3, "rnr_retry": 2, "sq_psn": 100, "rq_psn": 100}) as pair:
         attr, init = pair.a.qp.query()
         assert (attr.qp_state, attr.timeout, attr.retry_cnt, attr.rnr_retry) == (e.IBV_QPS_RTS, 10, 3, 2)
         assert attr.dest_qp_num == pair.b.qp.qp_num

@@ -134,9 +134,7 @@ def test_scatter_and_gather(count: int) -> None:
         fill(a)
         wr = a.send_wr(e.IBV_WR_SEND, 0)
         wr.sg = [a.sge(500, 1000 * index) for index in range(count)]
-        b.qp.post_recv(
-            RecvWR(0, count, [b.sge(300, 5000), *(b.sge(900, 10_000 * index) for index in range(1, count))])
-        )
+        b.qp.post_recv(RecvWR(0, count, [b.sge(300, 5000), *(b.sge(900, 10_000 * index) for index in range(1, count))]))
         a.qp.post_send(wr)
         a.wait()
         b.wait()
@@ -271,9 +269,7 @@ def test_an_unaligned_atomic_is_refused() -> None:
 
 
 def test_a_peer_that_is_gone() -> None:
-    with QpPair(
-        faults=[{"match": {"direction": "tx"}, "action": "drop"}], attributes={"retry_cnt": 2}
-    ) as pair:
+    with QpPair(faults=[{"match": {"direction": "tx"}, "action": "drop"}], attributes={"retry_cnt": 2}) as pair:
         pair.a.post_send(e.IBV_WR_RDMA_WRITE, 5000, wr_id=1)
         pair.a.post_send(e.IBV_WR_RDMA_READ, 5000, wr_id=2)
         pair.a.post_recv(10, wr_id=3)

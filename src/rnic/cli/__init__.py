@@ -48,10 +48,7 @@ def main() -> None:
     """Run the command line; an error of ours or a wrong argument is one line on stderr and exit status 2."""
     try:
         # a command that ends early by itself (--help, --version) hands its status over
-        sys.exit(group(prog_name="rnic", standalone_mode=False))
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        sys.exit(2)
+        sys.exit(group(sys.argv[1:] or ["--help"], prog_name="rnic", standalone_mode=False))
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "rnic"

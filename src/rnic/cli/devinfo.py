@@ -16,7 +16,9 @@ from rnic.verbs.context import format_guid
 
 _PORT_STATES = {1: "PORT_DOWN", e.IBV_PORT_ACTIVE: "PORT_ACTIVE"}
 _LINK_LAYERS = {e.IBV_LINK_LAYER_ETHERNET: "Ethernet"}
-_NOT_LIMITS = frozenset(("fw_ver", "node_guid", "sys_image_guid", "vendor_id", "vendor_part_id", "hw_ver", "phys_port_cnt"))
+_NOT_LIMITS = frozenset(
+    ("fw_ver", "node_guid", "sys_image_guid", "vendor_id", "vendor_part_id", "hw_ver", "phys_port_cnt")
+)
 _HEX = frozenset(("device_cap_flags", "max_mr_size"))
 
 

@@ -114,10 +114,7 @@ class Endpoint:
         self.slot = max(size + GRH_BYTES, 64)
         self.buffer = bytearray(2 * self.slot)
         rights = (
-            e.IBV_ACCESS_LOCAL_WRITE
-            | e.IBV_ACCESS_REMOTE_WRITE
-            | e.IBV_ACCESS_REMOTE_READ
-            | e.IBV_ACCESS_REMOTE_ATOMIC
+            e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
         )
         self.mr = MR(self.pd, self.buffer, rights)
         self.out = self.mr.buf

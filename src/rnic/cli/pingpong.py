@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import random
 import secrets
 import socket
@@ -16,12 +17,14 @@ from rnic.cli.pingpong_data import Data, Echo, Streams, Unchecked
 from rnic.cli.pingpong_peer import Outcome, PingpongError, Settings, Side
 from rnic.cm.compat import DEFAULT_PORT, Destination, connect, serve
 from rnic.cm.exchange import ExchangeError, dial
+from rnic.link.base import LinkError
 from rnic.spec.limits import MTU_CODES, ROCE_UDP_PORT
 
 EXIT_FAILED = 1
 _SRQ_ENDS = 256
 """``ibv_srq_pingpong`` exchanges so many destinations whatever its number of queue pairs."""
 _MAX_INBOX = 1 << 30
+_MTUS = tuple(str(size) for size in MTU_CODES)
 _AGREED = ("service", "size", "iters", "mtu", "queues")
 
 
@@ -33,8 +36,9 @@ def listen(address: str, port: int) -> socket.socket:
         return socket.create_server((address, port), family=family, backlog=1, dualstack_ipv6=dual)
     except OSError as error:
         where = address or "all addresses"
+        reason = os.strerror(error.errno) if error.errno else error
         raise PingpongError(
-            f"TCP port {port} of {where} cannot be used ({error.strerror}): choose another with --port"
+            f"TCP port {port} of {where} cannot be used ({reason}): choose another with --port"
         ) from None
 
 
@@ -59,13 +63,18 @@ def _play_ibv(side: Side, server: str | None, port: int, check: bool, quiet: boo
     """The exchange and the data of rdma-core's programs."""
     settings = side.settings
     mine = _padded(side.local, settings)
+
+    def bring_up(theirs: list[Destination]) -> None:
+        # the exchange names no UDP port: the peer's is taken to be ours
+        side.connect(theirs, side.ctx.udp_port)
+
     if server is None:
         with listen("", port) as listener:
             _print_ends("local", side.local, quiet)
-            serve(listener, mine, side.connect)
+            serve(listener, mine, bring_up)
     else:
         _print_ends("local", side.local, quiet)
-        side.connect(connect(server, port, mine))
+        bring_up(connect(server, port, mine))
     _print_ends("remote", side.remote, quiet)
     rng = random.Random(secrets.randbits(64))
     data: Data = Echo(rng, settings.queues, server is None) if check else Unchecked()
@@ -164,11 +173,15 @@ def _report(settings: Settings, outcome: Outcome, checked: bool, as_json: bool) 
 @click.option("-p", "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535), help="TCP port.")
 @click.option("--addr", default="127.0.0.1", show_default=True, help="Local IP address of the NIC.")
 @click.option(
-    "--udp-port", type=click.IntRange(0, 65535), help="UDP port of the NIC: 4791, any free one for our own client."
+    "--udp-port",
+    type=click.IntRange(0, 65535),
+    help="UDP port of the NIC: 4791, but any free one for a client of our own kind. With --compat, of both NICs.",
 )
 @click.option("-s", "--size", type=click.IntRange(1, 1 << 30), help="Message bytes: 4096, UD 2048.")
-@click.option("-m", "--mtu", default="1024", show_default=True, type=click.Choice([str(size) for size in MTU_CODES]), help="Path MTU.")  # noqa: E501
-@click.option("-r", "--rx-depth", default=500, show_default=True, type=click.IntRange(1, 32767), help="Receives posted.")
+@click.option("-m", "--mtu", default="1024", show_default=True, type=click.Choice(_MTUS), help="Path MTU.")
+@click.option(
+    "-r", "--rx-depth", default=500, show_default=True, type=click.IntRange(1, 32767), help="Receives posted."
+)
 @click.option("-n", "--iters", default=1000, show_default=True, type=click.IntRange(1, 1 << 31), help="Exchanges.")
 @click.option("-l", "--sl", default=0, show_default=True, type=click.IntRange(0, 15), help="Service level.")
 @click.option("-e", "--events", is_flag=True, help="Sleep on completion events instead of polling.")
@@ -177,7 +190,9 @@ def _report(settings: Settings, outcome: Outcome, checked: bool, as_json: bool) 
 @click.option("--service", default="RC", show_default=True, type=click.Choice(tuple(SERVICES)), help="Service type.")
 @click.option("--srq", is_flag=True, help="Several RC queue pairs with one shared receive queue.")
 @click.option("-q", "--num-qp", type=click.IntRange(1, 256), help="Queue pairs with --srq: 16.")
-@click.option("--timeout", default=30.0, show_default=True, type=click.FloatRange(0.1), help="Seconds of silence to bear.")
+@click.option(
+    "--timeout", default=30.0, show_default=True, type=click.FloatRange(0.1), help="Seconds of silence to bear."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def pingpong(
     server: str | None,
@@ -204,7 +219,9 @@ def pingpong(
     Exit status: 0 if all went well, 1 if data was wrong or the peer failed, 2 for wrong arguments.
     """
     if srq and service != "RC":
-        raise click.BadParameter(f"{service} has no ping-pong on a shared receive queue: use RC", param_hint="--service")
+        raise click.BadParameter(
+            f"{service} has no ping-pong on a shared receive queue: use RC", param_hint="--service"
+        )
     if num_qp is not None and not srq:
         raise click.BadParameter(f"{num_qp} queue pairs need --srq", param_hint="--num-qp")
     if size is None:
@@ -218,7 +235,10 @@ def pingpong(
     settings = Settings(
         addr, udp_port, service, size, int(mtu), rx_depth, iters, sl, events, gid_idx, queues, srq, timeout
     )
-    side = Side(settings)
+    try:
+        side = Side(settings)
+    except LinkError as error:
+        raise LinkError(f"{error} (options --udp-port and --addr)") from None
     try:
         if compat is None:
             outcome = _play_own(side, server, port, as_json)

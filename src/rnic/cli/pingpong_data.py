@@ -119,8 +119,10 @@ class Echo:
             return
         if ours is None:
             compare(got, bytes((FILL,)) * len(got))
-        elif any(a not in (b, 0, FILL) for a, b in zip(got, ours, strict=True)):
-            compare(got, ours)
+        else:
+            for at, (a, b) in enumerate(zip(got, ours, strict=True)):
+                if a not in (b, 0, FILL):
+                    raise DataError(f"byte {at} is {a:#04x}, neither {b:#04x} nor the fill")
 
 
 def compare(got: memoryview, wanted: bytes) -> None:

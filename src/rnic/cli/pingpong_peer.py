@@ -41,6 +41,8 @@ _SEND, _RECV = 1, 2
 _BATCH = 16
 _SPINS = 300
 _NAP_S = 0.001
+_ACK_TIMEOUT = 17
+"""0.54 s. Losses are found sooner by the probe; a shorter one overruns a slow peer with retries of many queue pairs."""
 _QUIET_S = 0.25
 """How long nothing must come before a side believes that its last ACK arrived, where nobody tells it."""
 
@@ -143,7 +145,7 @@ class Side:
             attr.rq_psn = theirs.psn
             attr.sq_psn = mine.psn
             attr.gso = gso
-            attr.timeout = 17
+            attr.timeout = _ACK_TIMEOUT
             route = GlobalRoute(GID(theirs.gid), settings.gid_index)
             attr.ah_attr = AHAttr(route, sl=settings.sl, udp_dport=udp_port)
             qp.to_rts(attr)
@@ -291,5 +293,7 @@ class _Watch:
             self.peer_done = bool(line.receive().get("done"))
             self.seen()
         if time.monotonic() > self._end:
-            raise PingpongError(f"nothing came from the peer for {self._timeout_s:g} s: --timeout sets how long to wait")
+            raise PingpongError(
+                f"nothing came from the peer for {self._timeout_s:g} s: --timeout sets how long to wait"
+            )
         return wanted in readable

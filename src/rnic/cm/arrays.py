@@ -52,9 +52,7 @@ def message_header(buffer: object, is_bytes: bool) -> bytes:
     text = b"" if is_bytes else json.dumps(describe(buffer), separators=(",", ":")).encode()
     size = -(-(_LENGTH.size + len(text)) // _ALIGN) * _ALIGN
     if size > HEADER_BYTES:
-        raise VerbsError(
-            EINVAL, "an array of so many dimensions does not fit a message; send it flattened"
-        )
+        raise VerbsError(EINVAL, "an array of so many dimensions does not fit a message; send it flattened")
     return (_LENGTH.pack(size, len(text)) + text).ljust(size, b"\0")
 
 

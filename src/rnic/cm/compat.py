@@ -41,12 +41,8 @@ def parse_destination(message: bytes, where: str) -> Destination:
     """Read 52 bytes. :class:`ExchangeError` for any others."""
     match = _MESSAGE.fullmatch(message)
     if match is None:
-        raise ExchangeError(
-            f"{where} sent {message[:60]!r}; allowed: LID:QPN:PSN:GID of an ibv pingpong, 52 bytes"
-        )
-    return Destination(
-        int(match[2], 16), int(match[3], 16), bytes.fromhex(match[4].decode()), int(match[1], 16)
-    )
+        raise ExchangeError(f"{where} sent {message[:60]!r}; allowed: LID:QPN:PSN:GID of an ibv pingpong, 52 bytes")
+    return Destination(int(match[2], 16), int(match[3], 16), bytes.fromhex(match[4].decode()), int(match[1], 16))
 
 
 def connect(

@@ -7,7 +7,6 @@ the remote array, as in NumPy.
 from __future__ import annotations
 
 import random
-import select
 import socket
 import sys
 import threading
@@ -23,6 +22,7 @@ from rnic.cm.jobs import Job, Jobs, PeerClosedError, hung_up
 from rnic.cm.shares import Shares
 from rnic.link.base import format_address
 from rnic.mem.space import byte_view
+from rnic.runtime.wait import wait_readable
 from rnic.spec.errors import VerbsError
 from rnic.spec.limits import MAX_RD_ATOMIC, MTU_BYTES, MTU_CODES
 from rnic.verbs import enums as e
@@ -43,12 +43,7 @@ _TIMEOUT = 14
 _RETRIES = 7
 _MIN_RNR_TIMER = 12
 """67 ms and seven retries: a peer that is gone is noticed within about half a second."""
-_ACCESS = (
-    e.IBV_ACCESS_LOCAL_WRITE
-    | e.IBV_ACCESS_REMOTE_READ
-    | e.IBV_ACCESS_REMOTE_WRITE
-    | e.IBV_ACCESS_REMOTE_ATOMIC
-)
+_ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_ATOMIC
 
 _MASK64 = (1 << 64) - 1
 
@@ -195,9 +190,7 @@ class Connection:
         """
         return self._finish(self._read(remote, offset, count, into))
 
-    async def aread(
-        self, remote: Remote, offset: int = 0, count: int | None = None, *, into: Any = None
-    ) -> Any:
+    async def aread(self, remote: Remote, offset: int = 0, count: int | None = None, *, into: Any = None) -> Any:
         """:meth:`read` for asyncio."""
         return await self._afinish(self._read(remote, offset, count, into))
 
@@ -289,7 +282,7 @@ class Connection:
             return True
         sock = self._lines.sock
         self._shares.ctx.runtime.rest()
-        return _readable(sock, timeout_s)
+        return wait_readable([sock.fileno()], timeout_s)
 
     def peer_gone(self) -> bool:
         """Whether the peer closed the connection."""
@@ -416,9 +409,7 @@ class Connection:
             self._start(job, address, self._bounce.lkey, e.IBV_WR_RDMA_WRITE, info, start, size)
         return _Started(job, lambda: None)
 
-    def _start(
-        self, job: Job, local: int, lkey: int, opcode: int, info: BufferInfo, remote: int, size: int
-    ) -> None:
+    def _start(self, job: Job, local: int, lkey: int, opcode: int, info: BufferInfo, remote: int, size: int) -> None:
         requests = []
         for at in range(0, size, PIECE_BYTES):
             request = SendWR(opcode=opcode, sg=[SGE(local + at, min(PIECE_BYTES, size - at), lkey)])
@@ -430,9 +421,7 @@ class Connection:
         info = self._find(remote)
         item = item_bytes(info.dtype)
         if item != 8:
-            raise VerbsError(
-                EINVAL, f"{info.name!r} has elements of {item} bytes ({info.dtype}); atomics need 8"
-            )
+            raise VerbsError(EINVAL, f"{info.name!r} has elements of {item} bytes ({info.dtype}); atomics need 8")
         address = _range(info, offset, 1, item, prod(info.shape))
         if address & 7:
             raise VerbsError(EINVAL, f"{info.name!r} begins at {info.addr:#x}; atomics need a multiple of 8")
@@ -534,9 +523,7 @@ class Connection:
 
     def _may_receive(self) -> None:
         if not self._receives:
-            raise VerbsError(
-                EINVAL, "this end posts no receives; connect with receives and message_bytes above 0"
-            )
+            raise VerbsError(EINVAL, "this end posts no receives; connect with receives and message_bytes above 0")
 
     def _no_message(self, timeout_s: float | None, sock: socket.socket) -> None:
         if timeout_s is not None and not hung_up(sock):
@@ -552,7 +539,3 @@ def _range(info: BufferInfo, offset: int, count: int, item: int, total: int) -> 
             f"offset={offset}, count={count} leave {info.name!r}, which has {total} elements of {item} bytes",
         )
     return info.addr + offset * item
-
-
-def _readable(sock: socket.socket, timeout_s: float | None) -> bool:
-    return bool(select.select([sock], [], [], timeout_s)[0])

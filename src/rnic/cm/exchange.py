@@ -289,9 +289,7 @@ class LineSocket:
                 raise ExchangeError(f"{self.where} sent a line longer than {MAX_LINE_BYTES} bytes")
             left = None if end is None else end - clock()
             if left is not None and left <= 0:
-                raise ExchangeError(
-                    f"{self.where} sent no whole line within {timeout_s:g} s; is it an rnic listener?"
-                )
+                raise ExchangeError(f"{self.where} sent no whole line within {timeout_s:g} s; is it an rnic listener?")
             self.sock.settimeout(left)
             try:
                 got = self.sock.recv(1 << 16)
@@ -321,9 +319,7 @@ def dial(host: str, port: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> LineSock
     try:
         sock = socket.create_connection((host, port), timeout=timeout_s)
     except ConnectionRefusedError:
-        raise ExchangeError(
-            f"nobody listens on {where}: start the listener first, or correct host and port"
-        ) from None
+        raise ExchangeError(f"nobody listens on {where}: start the listener first, or correct host and port") from None
     except TimeoutError:
         raise ExchangeError(f"{where} did not answer within {timeout_s:g} s: correct host and port") from None
     except (OSError, UnicodeError, OverflowError) as error:
@@ -345,9 +341,7 @@ def listen_socket(host: str, port: int) -> socket.socket:
         info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.socket(info[0], info[1], info[2])
     except (OSError, UnicodeError, OverflowError) as error:
-        raise ExchangeError(
-            f"cannot listen on {where}: {getattr(error, 'strerror', None) or error}"
-        ) from None
+        raise ExchangeError(f"cannot listen on {where}: {getattr(error, 'strerror', None) or error}") from None
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(info[4])

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import select
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from rnic.runtime.wait import wait_readable
 from rnic.spec.errors import RnicError, VerbsError, WorkCompletionError
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import WC, SendWR
@@ -77,9 +76,7 @@ class Job:
         wc = self.failed
         if wc is not None:
             hint = _HINTS.get(wc.status, "see the status in the InfiniBand standard")
-            raise WorkCompletionError(
-                wc.status, f"{self.what} at {peer} failed with {wc.status_name}: {hint}"
-            )
+            raise WorkCompletionError(wc.status, f"{self.what} at {peer} failed with {wc.status_name}: {hint}")
 
 
 class Jobs:
@@ -187,12 +184,12 @@ class Jobs:
             self._sleep(_SLEEP_S if end is None else min(_SLEEP_S, (end - now) / 1e9), hang_up)
 
     def _sleep(self, seconds: float, hang_up: socket.socket | None) -> None:
-        watched: list[Any] = [self.channel, *self._runtime.link.filenos()]
+        sockets = self._runtime.link.filenos()
+        watched = [self.channel.fileno(), *sockets]
         if hang_up is not None:
-            watched.append(hang_up)
-        if not self._runtime.link.filenos():
-            seconds = min(seconds, 0.001)
-        select.select(watched, [], [], seconds)
+            watched.append(hang_up.fileno())
+        # a link in memory has nothing to wait on
+        wait_readable(watched, seconds if sockets else min(seconds, 0.001))
         self._drain()
 
     def _drain(self) -> None:
@@ -277,5 +274,4 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
 
 def hung_up(sock: socket.socket) -> bool:
     """Whether the peer closed its end. Nothing is ever sent after the exchange, so whatever is readable is the end."""
-    readable, _, _ = select.select([sock], [], [], 0)
-    return bool(readable)
+    return wait_readable([sock.fileno()], 0)

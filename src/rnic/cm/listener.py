@@ -90,9 +90,7 @@ class Listener:
         try:
             connection = self._accepted.get(timeout=timeout_s)
         except queue.Empty:
-            raise TimeoutError(
-                f"nobody connected to {self.address} port {self.port} within {timeout_s:g} s"
-            ) from None
+            raise TimeoutError(f"nobody connected to {self.address} port {self.port} within {timeout_s:g} s") from None
         if connection is None:
             self._accepted.put(None)
             raise ExchangeError(f"the listener on {self.address} port {self.port} is closed")
@@ -243,9 +241,7 @@ def connect(
     """
     lines = dial(host, port, timeout_s)
     try:
-        shares = Shares(
-            context or open_context(addr or _local_address(lines.sock), udp_port), owned=context is None
-        )
+        shares = Shares(context or open_context(addr or _local_address(lines.sock), udp_port), owned=context is None)
         try:
             shares.add(share or {}, writable=True)
             connection = Connection(shares, message_bytes, receives, owned=True)

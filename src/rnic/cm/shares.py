@@ -18,10 +18,7 @@ from rnic.verbs.memory import MR, PD
 
 READ_ONLY = e.IBV_ACCESS_REMOTE_READ
 READ_WRITE = (
-    e.IBV_ACCESS_LOCAL_WRITE
-    | e.IBV_ACCESS_REMOTE_READ
-    | e.IBV_ACCESS_REMOTE_WRITE
-    | e.IBV_ACCESS_REMOTE_ATOMIC
+    e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_ATOMIC
 )
 
 
@@ -66,9 +63,7 @@ class Shares:
         """
         for name, buffer in buffers.items():
             if not 0 < len(name) <= MAX_NAME:
-                raise VerbsError(
-                    EINVAL, f"name {name[:40]!r} has {len(name)} characters; use 1 to {MAX_NAME}"
-                )
+                raise VerbsError(EINVAL, f"name {name[:40]!r} has {len(name)} characters; use 1 to {MAX_NAME}")
             if name in self._shared:
                 raise VerbsError(EINVAL, f"name {name!r} is shared already; give this buffer another name")
             if len(self._shared) >= MAX_BUFFERS:

@@ -2,14 +2,13 @@
 
 An application that polls drives its NIC itself: ``progress`` does one bounded round and returns. The thread is
 for the time when nobody polls (a peer reads this process's memory, a wait for an event): it blocks in
-``select`` until a packet or a deadline comes, and keeps away while the application polls.
+``poll`` until a packet or a deadline comes, and keeps away while the application polls.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from weakref import WeakSet
 
 from rnic.device.nic import Nic
 from rnic.link.base import Link
+from rnic.runtime.wait import wait_readable
 from rnic.wire.bursts import RxBurst
 
 PARK_NS = 2_000_000
@@ -113,11 +113,14 @@ class Runtime:
         out = self.nic.produce(now)
         if out:
             self.link.send(out)
-        for group, join in self.nic.take_group_changes():
+        changes = self.nic.take_group_changes()
+        for group, join in changes:
             if join:
                 self.link.join(group)
             else:
                 self.link.leave(group)
+        if changes and self._thread is not None:
+            self._wake()  # it may be asleep on the sockets of before
         return bool(out)
 
     def kick(self) -> None:
@@ -184,7 +187,7 @@ class Runtime:
                         if not self._round(self.clock()):
                             break
                     timeout, sockets = self._sleep()
-            select.select([self._wake_read, *sockets], [], [], timeout)
+            wait_readable([self._wake_read, *sockets], timeout)
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_read, 4096)
             self._sleep_until = None
@@ -198,7 +201,7 @@ class Runtime:
         known = [deadline for deadline in deadlines if deadline is not None]
         if not known:
             self._sleep_until = 1 << 63
-            # links in memory have nothing to select on
+            # links in memory have nothing to wait on
             return (None if sockets else 0.001), sockets
         self._sleep_until = min(known)
         wait = max(0, self._sleep_until - self.clock()) / 1e9

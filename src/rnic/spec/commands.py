@@ -43,9 +43,7 @@ FREE_RES = 0xF11
 UNMAP_ICM = 0xFF9
 MAP_ICM = 0xFFA
 
-COMMAND_NAMES = {
-    value: name for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)
-}
+COMMAND_NAMES = {value: name for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)}
 
 # --- status, HCR bits 31:24
 ST_OK = 0x00

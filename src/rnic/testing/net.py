@@ -141,9 +141,7 @@ class SimNet:
             if deadline is None:
                 self._quiet += 1
                 if self._quiet > QUIET_POLLS:
-                    raise TimeoutError(
-                        "waited for something that cannot come: no NIC has work or a timer left"
-                    )
+                    raise TimeoutError("waited for something that cannot come: no NIC has work or a timer left")
                 return False
             self.clock.now_ns = max(self.clock.now_ns, deadline)
         self._quiet = 0
@@ -163,9 +161,7 @@ class SimNet:
             if not self.turn():
                 return until is None or until()
             if self.clock.now_ns > end:
-                raise TimeoutError(
-                    f"{limit_ns / 1e9:g} s of virtual time were not enough; give a larger limit_ns"
-                )
+                raise TimeoutError(f"{limit_ns / 1e9:g} s of virtual time were not enough; give a larger limit_ns")
         return True
 
     def close(self) -> None:

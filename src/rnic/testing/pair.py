@@ -60,9 +60,7 @@ class Side:
     ``buf`` is the region's memory. Verbs objects are plain attributes, for whatever the helpers do not do.
     """
 
-    def __init__(
-        self, node: Node, service: str, size: int, depth: int, cap: QPCap, use_srq: bool, access: int
-    ) -> None:
+    def __init__(self, node: Node, service: str, size: int, depth: int, cap: QPCap, use_srq: bool, access: int) -> None:
         self.node = node
         self.net: SimNet | None = None
         self.ctx = node.ctx
@@ -145,9 +143,7 @@ class Side:
             return len(self.wcs) >= count
 
         if not self.net.run(enough, limit_ns):
-            raise TimeoutError(
-                f"{len(self.wcs)} of {count} completions came, and nothing more will: {self.wcs}"
-            )
+            raise TimeoutError(f"{len(self.wcs)} of {count} completions came, and nothing more will: {self.wcs}")
         found, self.wcs = self.wcs[:count], self.wcs[count:]
         return found
 
@@ -234,9 +230,7 @@ class QpPair:
         """Hand one packet of :meth:`factory` to ``side``'s NIC, past all faults, then let both NICs work."""
         here, there = side.node.nic.config, side.peer.node.nic.config
         flow = Flow(there.address, here.address, there.port, here.port)
-        side.node.nic.receive(
-            RxBurst(flow, memoryview(packet), len(packet), len(packet), 0), self.net.clock.now_ns
-        )
+        side.node.nic.receive(RxBurst(flow, memoryview(packet), len(packet), len(packet), 0), self.net.clock.now_ns)
         self.net.turn()
 
     def close(self) -> None:

@@ -99,9 +99,7 @@ class DatagramReceiver:
             word3 |= WR_SEND
         if packet.solicited:
             word3 |= CQE_SOLICITED
-        self.cq.complete(
-            wqe.index, status, 0, size + GRH_BYTES, word3, packet.sqpn, 0, ctx.local_qpn, packet.imm
-        )
+        self.cq.complete(wqe.index, status, 0, size + GRH_BYTES, word3, packet.sqpn, 0, ctx.local_qpn, packet.imm)
         if status != SUCCESS:
             # IBA 10.10.2.2: a local error of a UD receive fails the queue pair
             qp.enter_error()

@@ -333,9 +333,7 @@ class QueuePair:
         responder = self.responder
         wqe, responder.receive_wqe = responder.receive_wqe, None
         if wqe is not None:
-            self.recv_cq.complete(
-                wqe.index, status, vendor_err, 0, CQE_RECEIVE | WR_SEND, 0, 0, self.ctx.local_qpn, 0
-            )
+            self.recv_cq.complete(wqe.index, status, vendor_err, 0, CQE_RECEIVE | WR_SEND, 0, 0, self.ctx.local_qpn, 0)
         self.enter_error(raise_event=False)
         if event is not None:
             self.host.event(event, self.ctx.local_qpn, vendor_err)
@@ -346,9 +344,7 @@ class QueuePair:
         responder = self.responder
         wqe, responder.receive_wqe = responder.receive_wqe, None
         if wqe is not None:
-            self.recv_cq.complete(
-                wqe.index, WR_FLUSH_ERR, 0, 0, CQE_RECEIVE | WR_SEND, 0, 0, self.ctx.local_qpn, 0
-            )
+            self.recv_cq.complete(wqe.index, WR_FLUSH_ERR, 0, 0, CQE_RECEIVE | WR_SEND, 0, 0, self.ctx.local_qpn, 0)
         responder.open = 0
         self._flush_send()
         self._flush_receive()
@@ -386,9 +382,7 @@ class QueuePair:
         if self.uses_srq:
             return
         while (wqe := self.rq.take()) is not None:
-            self.recv_cq.complete(
-                wqe.index, WR_FLUSH_ERR, 0, 0, CQE_RECEIVE | WR_SEND, 0, 0, self.ctx.local_qpn, 0
-            )
+            self.recv_cq.complete(wqe.index, WR_FLUSH_ERR, 0, 0, CQE_RECEIVE | WR_SEND, 0, 0, self.ctx.local_qpn, 0)
 
 
 _OPEN_FOR = {SEND_MIDDLE: SEND, WRITE_MIDDLE: WRITE}

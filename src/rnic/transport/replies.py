@@ -75,9 +75,7 @@ class ReplyQueue:
         queue.append(Reply(ACK, psn, syndrome, msn))
         return False
 
-    def read(
-        self, psn: int, packets: int, payload: Payload, syndrome: int, msn: int, again: bool = False
-    ) -> None:
+    def read(self, psn: int, packets: int, payload: Payload, syndrome: int, msn: int, again: bool = False) -> None:
         """Queue the response to a READ request; ``again`` if it answers a duplicate."""
         reply = Reply(READ, psn, syndrome, msn)
         reply.packets = packets
@@ -103,7 +101,9 @@ class ReplyQueue:
         """Whether a READ or atomic reply that starts at ``psn`` is queued and not begun."""
         return any(reply.psn == psn and reply.kind != ACK and reply.sent == 0 for reply in self._queue)
 
-    def produce(self, head: int, mtu: int, budget: int, batch: FrameBatch, burst: BurstLoops) -> tuple[int, Reply | None]:
+    def produce(
+        self, head: int, mtu: int, budget: int, batch: FrameBatch, burst: BurstLoops
+    ) -> tuple[int, Reply | None]:
         """Send up to ``budget`` packets.
 
         Returns:

@@ -16,6 +16,7 @@ from rnic.rings.cqe import CQE_IMM, CQE_INV, CQE_RECEIVE, CQE_SOLICITED
 from rnic.spec.access import LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from rnic.spec.drops import DropReason
 from rnic.spec.events import COMM_EST, WQ_ACCESS_ERROR, WQ_INVAL_REQ_ERROR
+from rnic.spec.limits import MAX_MSG_BYTES
 from rnic.spec.opcodes import (
     COMPARE_SWAP,
     READ_REQUEST,
@@ -24,7 +25,6 @@ from rnic.spec.opcodes import (
     WR_SEND_INV,
     WR_WRITE_IMM,
 )
-from rnic.spec.limits import MAX_MSG_BYTES
 from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_count, psn_diff
 from rnic.spec.states import RTR, ST_RC
 from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, REM_ACCESS_ERR, REM_INV_REQ_ERR, REM_OP_ERR, SUCCESS
@@ -210,9 +210,10 @@ class Responder:
                 if wqe is None:
                     return self._not_ready(packet)
                 self.receive_wqe = wqe
-        elif row.operation == READ_REQUEST or row.atomic:
-            if self.replies.pending_reads >= self.ctx.max_dest_rd_atomic:
-                return self._refuse(packet, NAK_INVALID_REQUEST)
+        elif (row.operation == READ_REQUEST or row.atomic) and (
+            self.replies.pending_reads >= self.ctx.max_dest_rd_atomic
+        ):
+            return self._refuse(packet, NAK_INVALID_REQUEST)
         return True
 
     def check_length(self, packet: Packet) -> bool:

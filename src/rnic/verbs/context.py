@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import secrets
-import select
 import threading
 from collections import deque
 from errno import EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP
@@ -23,6 +22,7 @@ from rnic.mem.space import AddressSpace
 from rnic.rings.queue_block import CQ_HEAD
 from rnic.rings.ring import PhaseConsumer
 from rnic.runtime.loop import Runtime
+from rnic.runtime.wait import wait_readable
 from rnic.spec import commands as cmd
 from rnic.spec import events
 from rnic.spec.errors import VerbsError
@@ -310,9 +310,9 @@ class Context:
             if not block:
                 raise VerbsError(EAGAIN, "no event waits: poll the descriptor, or wait for one")
             if self.runtime.threaded:
-                select.select([pipe.fileno()], [], [])
+                wait_readable([pipe.fileno()], None)
             elif not self.runtime.progress():
-                select.select([pipe.fileno(), *self.runtime.link.filenos()], [], [], 0.001)
+                wait_readable([pipe.fileno(), *self.runtime.link.filenos()], 0.001)
         return item
 
     # ------------------------------------------------------------------------------------- queries

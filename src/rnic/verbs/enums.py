@@ -142,7 +142,6 @@ IBV_DEVICE_MEM_WINDOW_TYPE_2B: Final = 1 << 24
 IBV_DEVICE_SRQ_RESIZE: Final = 1 << 13
 
 
-
 def _names(prefix: str, exclude: tuple[str, ...] = ()) -> dict[int, str]:
     return {
         value: name[len(prefix) :]

@@ -21,9 +21,7 @@ from rnic.cm.exchange import (
 )
 
 BUFFER = BufferInfo("weights", 0x7F00_0000_1000, 24, 0x0102_0304, "<f8", (3,), False)
-ENDPOINT = Endpoint(
-    17, 0xFFFFFF, bytes(10) + b"\xff\xff\x7f\0\0\1", 4791, 4096, True, 16, 1 << 20, 8, (BUFFER,)
-)
+ENDPOINT = Endpoint(17, 0xFFFFFF, bytes(10) + b"\xff\xff\x7f\0\0\1", 4791, 4096, True, 16, 1 << 20, 8, (BUFFER,))
 
 
 def said(**changes: Any) -> bytes:
@@ -106,9 +104,7 @@ def test_a_wrong_buffer_is_refused(field: str, value: object) -> None:
         parse_endpoint(said_of_buffer(**{field: value}), "peer")
 
 
-@pytest.mark.parametrize(
-    "line", [b"", b"GET / HTTP/1.1", b"\xff\xfe", b"[]", b"3", b"[" * 100_000, b"{" * 1000]
-)
+@pytest.mark.parametrize("line", [b"", b"GET / HTTP/1.1", b"\xff\xfe", b"[]", b"3", b"[" * 100_000, b"{" * 1000])
 def test_what_is_no_exchange_is_refused(line: bytes) -> None:
     with pytest.raises(ExchangeError, match="does not speak the exchange"):
         parse_endpoint(line, "peer")
@@ -172,9 +168,7 @@ def test_a_slow_peer_is_given_up_on_whatever_it_trickles(ends: tuple[LineSocket,
         thread.join()
 
 
-def test_an_endless_line_is_cut_off(
-    ends: tuple[LineSocket, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_line_is_cut_off(ends: tuple[LineSocket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "MAX_LINE_BYTES", 1000)
     lines, theirs = ends
     theirs.sendall(b"x" * 2000)

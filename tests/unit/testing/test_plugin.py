@@ -53,7 +53,5 @@ def test_the_fixtures(tmp_path: Path) -> None:
         "-p",
         "rnic.testing.plugin",
     ]
-    done = subprocess.run(
-        [*command, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert "3 passed" in done.stdout, done.stdout + done.stderr

@@ -1,0 +1,125 @@
+"""What many queue pairs and a lossy wire cost: memory, time an operation, goodput.
+
+    ./dev bench scale [QPS]
+
+Memory counts what the device and the verbs objects of a queue pair take together, without its rings.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+import tracemalloc
+from statistics import median
+
+from rnic.link.faults import FaultRates, FaultyLink
+from rnic.link.loopback import loopback_pair
+from rnic.spec import opcodes as op
+from rnic.testing import QpPair, SimNet
+from rnic.verbs import CQ, MR, PD, QP, AHAttr, Context, GlobalRoute, QPAttr, QPCap, QPInitAttr, runtime_on
+from rnic.verbs import enums as e
+
+MESSAGE = 1 << 20
+
+
+def connected_qps(net: SimNet, count: int) -> int:
+    """Bytes for each of ``count`` queue pairs of node 0, connected to its peer, beyond their rings."""
+    ctx, peer = (node.ctx for node in net.nodes[:2])
+    pd = PD(ctx)
+    cq = CQ(ctx, 16)
+    keep = []
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    start = time.perf_counter()
+    for number in range(count):
+        qp = QP(pd, QPInitAttr(e.IBV_QPT_RC, cap=QPCap(1, 1), scq=cq, rcq=cq))
+        attr = QPAttr()
+        attr.dest_qp_num = number % 1000 + 16
+        attr.ah_attr = AHAttr(GlobalRoute(peer.query_gid()))
+        qp.to_rts(attr)
+        keep.append(qp)
+    seconds = time.perf_counter() - start
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    rings = 2 * 64 + 2 * 16
+    print(f"made and connected {count} queue pairs in {seconds:.1f} s (with memory tracing on)", file=sys.stderr)
+    return (after - before) // count - rings
+
+
+def operation_us(pair: QpPair, rounds: int = 400) -> float:
+    """Median microseconds of one 8-byte WRITE from post to completion, both NICs' work included."""
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 8)
+        pair.a.wait()
+        times.append(time.perf_counter() - start)
+    return median(times) * 1e6
+
+
+def goodput(loss: float, messages: int = 60) -> float:
+    """GB/s of 1 MiB WRITEs between two NICs of this process, at a loss rate, in real time.
+
+    Without loss this is about 4 us a packet for both ends together: a fast network's pace, so that what recovery
+    costs is what it costs there.
+    """
+    links = [
+        FaultyLink(link, clock=time.monotonic_ns, rng=random.Random(seed), tx=FaultRates(drop=loss))
+        for seed, link in enumerate(loopback_pair(bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2)), 4791))
+    ]
+    ends = [Context(runtime=runtime_on(link)) for link in links]
+    sides = []
+    for ctx in ends:
+        pd, cq = PD(ctx), CQ(ctx, 64)
+        qp = QP(pd, QPInitAttr(e.IBV_QPT_RC, cap=QPCap(16, 1), scq=cq, rcq=cq))
+        sides.append((qp, cq, MR(pd, MESSAGE, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE)))
+    for here, there in ((0, 1), (1, 0)):
+        attr = QPAttr()
+        attr.path_mtu, attr.dest_qp_num, attr.timeout, attr.gso = e.IBV_MTU_4096, sides[there][0].qp_num, 14, True
+        attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE
+        attr.ah_attr = AHAttr(GlobalRoute(ends[there].query_gid()))
+        sides[here][0].to_rts(attr)
+    (qp, cq, mine), (_, _, theirs) = sides
+    posted = done = 0
+    start = time.perf_counter()
+    while done < messages:
+        while posted < messages and posted - done < 8:
+            qp.post_rdma(op.WR_WRITE, mine.buf, MESSAGE, mine.lkey, theirs.buf, theirs.rkey)
+            posted += 1
+        count, completions = cq.poll(8)
+        assert all(wc.status == e.IBV_WC_SUCCESS for wc in completions)
+        done += count
+        ends[1].runtime.progress()
+    rate = messages * MESSAGE / (time.perf_counter() - start) / 1e9
+    for ctx in ends:
+        ctx.close()
+    return rate
+
+
+def main(argv: list[str]) -> int:
+    """Measure and print."""
+    count = int(argv[0]) if argv else 16_384 - 64
+    with QpPair(settings={"log_max_qps": 14}) as pair:
+        alone = min(operation_us(pair) for _ in range(5))
+        each = connected_qps(pair.net, count)
+        crowded = min(operation_us(pair) for _ in range(5))
+    clean = max(goodput(0.0) for _ in range(3))
+    lossy = max(goodput(0.01) for _ in range(3))
+    rows = (
+        (f"memory of a connected queue pair, of {count}, bytes", f"{each}", "<= 8192"),
+        ("8-byte WRITE with one queue pair, us", f"{alone:.1f}", ""),
+        (f"8-byte WRITE with {count} connected, us", f"{crowded:.1f}", ""),
+        ("  ratio", f"{crowded / alone:.2f}", "<= 1.3"),
+        ("goodput without loss, 1 MiB WRITE, GB/s", f"{clean:.2f}", ""),
+        ("goodput at 1 % loss", f"{lossy:.2f}", ""),
+        ("  ratio", f"{lossy / clean:.2f}", ">= 0.4"),
+    )
+    print(f"{'figure':<58}{'value':>10}   target")
+    for name, value, target in rows:
+        print(f"{name:<58}{value:>10}   {target}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
