@@ -1,1 +1,0 @@
-"""Congestion and rate control behind one interface. Nothing is here yet: queue pairs send at window speed."""
