@@ -1,4 +1,4 @@
-"""Sphinx settings. The layout pages are made from the tables in the code at every build."""
+"""Sphinx settings. Layout pages and the conformance table are made from code and tests at every build."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ author = "the rnic developers"
 release = version = installed_version("rnic")
 
 extensions = ["myst_parser"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "layouts/conformance-table.md"]
 myst_heading_anchors = 3
 
 html_theme = "furo"
 html_title = f"rnic {release}"
 
 subprocess.run([sys.executable, HERE / "gen_layouts.py"], check=True)
+subprocess.run([sys.executable, HERE / "gen_conformance.py"], check=True)

@@ -116,3 +116,22 @@ def test_default_iterations_shrink_with_the_message() -> None:
     assert iterations_for("write_bw", 8) == 5_000
     assert iterations_for("write_bw", 1 << 23) == 32
     assert iterations_for("write_lat", 1 << 20) == 100
+
+
+@pytest.mark.slow
+def test_capture_holds_every_packet_with_a_right_icrc(tmp_path: Path) -> None:
+    file = tmp_path / "traffic.pcapng"
+    measured = perf("write_bw", "-s", "5000", "-n", "10", "-m", "1024", "--json", "--capture", str(file))
+    assert json.loads(measured.stdout)[0]["verified"] is True
+    hint = measured.stderr.split("rnic decode ")[1].split()
+    command = [sys.executable, "-m", "rnic.cli", "decode", "--json", "--summary", *hint]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])["summary"]
+    assert summary["icrc_wrong"] == 0
+    opcodes = summary["opcodes"]
+    # a probe may repeat a packet
+    assert opcodes["RC_WRITE_FIRST"] >= 10
+    assert opcodes["RC_WRITE_LAST"] >= 10
+    assert opcodes["RC_WRITE_MIDDLE"] >= 30
+    assert opcodes["RC_ACKNOWLEDGE"] >= 1

@@ -95,12 +95,14 @@ class Summary:
 @click.option("--summary", "only_summary", is_flag=True, help="Only the counts.")
 @click.option(
     "--port",
-    default=ROCE_UDP_PORT,
+    "ports",
+    multiple=True,
+    default=(ROCE_UDP_PORT,),
     show_default=True,
     type=click.IntRange(1, 65_535),
-    help="UDP destination port of RoCEv2.",
+    help="UDP destination port of RoCEv2; may be given more than once.",
 )
-def decode(files: tuple[str, ...], as_json: bool, only_summary: bool, port: int) -> None:
+def decode(files: tuple[str, ...], as_json: bool, only_summary: bool, ports: tuple[int, ...]) -> None:
     """Show the packets of pcap and pcapng files: all headers by name, and whether the ICRC is right.
 
     Exit status: 0 if every ICRC that can be checked is right, 1 if one is wrong, 2 if a file cannot be read to
@@ -110,7 +112,7 @@ def decode(files: tuple[str, ...], as_json: bool, only_summary: bool, port: int)
     unreadable = False
     for name in files:
         summary = Summary()
-        error = _decode_file(name, summary, as_json, only_summary, port)
+        error = _decode_file(name, summary, as_json, only_summary, ports)
         total.merge(summary)
         unreadable = unreadable or error is not None
         if as_json:
@@ -127,12 +129,21 @@ def decode(files: tuple[str, ...], as_json: bool, only_summary: bool, port: int)
         sys.exit(EXIT_BAD_ICRC)
 
 
-def _decode_file(name: str, summary: Summary, as_json: bool, only_summary: bool, port: int) -> str | None:
+def _dissect(packet: CapturedPacket, ports: tuple[int, ...]) -> Frame:
+    """Dissect a packet, as RoCEv2 if it goes to one of these ports."""
+    for port in ports:
+        frame = dissect(memoryview(packet.data), packet.linktype, port)
+        if frame.kind == ROCE:
+            break
+    return frame
+
+
+def _decode_file(name: str, summary: Summary, as_json: bool, only_summary: bool, ports: tuple[int, ...]) -> str | None:
     """Show one file; what kept it from being read to its end, or ``None``."""
     start_ns: int | None = None
     try:
         for number, packet in enumerate(read_packets(name), 1):
-            frame = dissect(memoryview(packet.data), packet.linktype, port)
+            frame = _dissect(packet, ports)
             dropped = None
             if frame.complete:
                 parsed = parse(frame.payload)

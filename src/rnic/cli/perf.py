@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -167,6 +167,7 @@ def measure(
     iterations: int = 0,
     depth: int = 32,
     mtu: int = 0,
+    capture: Path | None = None,
 ) -> Iterator[Row]:
     """The active side: a row for each size, as it is measured.
 
@@ -175,7 +176,9 @@ def measure(
     """
     operation, kind = test.split("_")
     check_combination(operation, service)
-    end = Endpoint(addr, udp_port, service, max(sizes), max(depth, _LAT_DEPTH) if kind == "lat" else depth, mtu)
+    end = Endpoint(
+        addr, udp_port, service, max(sizes), max(depth, _LAT_DEPTH) if kind == "lat" else depth, mtu, capture
+    )
     try:
         if service == "UD" and max(sizes) > MTU_BYTES[end.mtu]:
             raise PerfError(f"size={max(sizes)}: a UD message fits the path MTU of {MTU_BYTES[end.mtu]} bytes")
@@ -197,6 +200,9 @@ def measure(
                 row["test"] = test
                 yield row
             line.send(bye=True)
+            if capture is not None:
+                ports = " ".join(f"--port {port}" for port in (end.ctx.udp_port, end.peer["udp_port"]))
+                print(f"packets recorded: rnic decode {ports} {capture}", file=sys.stderr)
         finally:
             line.close()
     finally:
@@ -209,22 +215,31 @@ def check_combination(operation: str, service: str) -> None:
         raise PerfError(f"{operation} is not an operation of {service}: use --service RC")
 
 
-def plot(rows: list[Row], test: str, path: Path) -> None:
-    """Draw a test's figure over message size as PNG."""
+def plot(series: Mapping[str, list[Row]], kind: str, title: str, path: Path) -> None:
+    """Draw figures over message size as PNG.
+
+    Args:
+        series: rows of each line, by its label.
+        kind: ``bw`` or ``lat``.
+        title: above the picture.
+        path: file to write.
+    """
     import matplotlib as mpl  # noqa: PLC0415 - an optional extra, slow to load
 
     mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - likewise, and only after the choice of backend
 
-    key, label = ("bw_average_MBps", "MB/s") if test.endswith("_bw") else ("t_typical_us", "typical latency, us")
+    key, label = ("bw_average_MBps", "MB/s") if kind == "bw" else ("t_typical_us", "typical latency, us")
     figure, axes = plt.subplots(figsize=(7, 4.5))
-    axes.plot([float(row["bytes"]) for row in rows], [float(row[key]) for row in rows], marker="o")
+    for name, rows in series.items():
+        axes.plot([float(row["bytes"]) for row in rows], [float(row[key]) for row in rows], marker="o", label=name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("message size, bytes")
     axes.set_ylabel(label)
-    axes.set_title(f"rnic perf {test}")
+    axes.set_title(title)
     axes.grid(True, which="both", alpha=0.3)
+    axes.legend()
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)
@@ -255,6 +270,7 @@ def _listen_forever(addr: str, port: int, udp_port: int | None) -> None:
 @click.option("-m", "--mtu", default=0, help="Path MTU: 256 to 4096; the port's by default.")
 @click.option("-c", "--service", default="RC", show_default=True, type=click.Choice(tuple(SERVICES)), help="Service.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as one JSON array.")
+@click.option("--capture", type=click.Path(dir_okay=False, path_type=Path), help="Record the packets as pcapng.")
 @click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw a PNG.")
 def perf(
     test: str,
@@ -270,6 +286,7 @@ def perf(
     mtu: int,
     service: str,
     as_json: bool,
+    capture: Path | None,
     plot_file: Path | None,
 ) -> None:
     """Measure TEST (such as write_bw or send_lat) towards HOST, verifying the data."""
@@ -286,7 +303,7 @@ def perf(
     if service == "UD" and all_sizes:
         sizes = [each for each in sizes if each <= (mtu or 4096)]
     options: dict[str, Any] = {
-        "addr": addr, "service": service, "iterations": iters, "depth": tx_depth, "mtu": mtu,
+        "addr": addr, "service": service, "iterations": iters, "depth": tx_depth, "mtu": mtu, "capture": capture,
     }  # fmt: skip
     if host is None:
         with own_peer(addr) as (peer_host, peer_port):
@@ -296,7 +313,7 @@ def perf(
     if as_json:
         print(json.dumps(rows, indent=2))
     if plot_file is not None:
-        plot(rows, test, plot_file)
+        plot({test: rows}, test.partition("_")[2], f"rnic perf {test}", plot_file)
         print(f"plot written to {plot_file}", file=sys.stderr)
     if not all(row["verified"] for row in rows):
         raise PerfError("data differs from what was sent: see the rows marked WRONG")

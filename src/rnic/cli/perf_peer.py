@@ -7,10 +7,13 @@ import secrets
 import select
 import socket
 import time
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
+from rnic.link.recorder import Recorder
+from rnic.link.udp import UdpLink
 from rnic.spec.errors import RnicError
-from rnic.spec.limits import GRH_BYTES, MTU_CODES
+from rnic.spec.limits import GRH_BYTES, MTU_CODES, ROCE_UDP_PORT
 from rnic.verbs import (
     AH,
     CQ,
@@ -94,10 +97,26 @@ class Endpoint:
         size: largest message in bytes; the buffer holds it twice: what is sent, and what arrives.
         depth: work requests outstanding.
         mtu: path MTU in bytes, 0 for the port's.
+        capture: pcapng file to record this end's packets in.
     """
 
-    def __init__(self, addr: str, udp_port: int | None, service: str, size: int, depth: int, mtu: int) -> None:
-        self.ctx = Context(addr=addr, port=udp_port)
+    def __init__(
+        self,
+        addr: str,
+        udp_port: int | None,
+        service: str,
+        size: int,
+        depth: int,
+        mtu: int,
+        capture: Path | None = None,
+    ) -> None:
+        self._capture: BinaryIO | None = None
+        if capture is None:
+            self.ctx = Context(addr=addr, port=udp_port)
+        else:
+            link = UdpLink(addr, ROCE_UDP_PORT if udp_port is None else udp_port)
+            self._capture = open_capture(capture)
+            self.ctx = Context(link=Recorder(link, self._capture))
         self.runtime = self.ctx.runtime
         self.service = service
         self.depth = depth
@@ -194,6 +213,16 @@ class Endpoint:
     def close(self) -> None:
         """Release everything."""
         self.ctx.close()
+        if self._capture is not None:
+            self._capture.close()
+
+
+def open_capture(path: Path) -> BinaryIO:
+    """Open a file to record in; :class:`PerfError` if that is refused."""
+    try:
+        return path.open("wb")
+    except OSError as error:
+        raise PerfError(f"--capture {path} cannot be written: {error.strerror}") from None
 
 
 def listen(addr: str, port: int) -> socket.socket:

@@ -10,7 +10,12 @@ class RnicError(Exception):
 
 
 class VerbsError(RnicError, OSError):
-    """A verbs call failed. ``errno`` (also as ``error_code``, pyverbs' name) says how."""
+    """A verbs call failed. ``errno`` (also as ``error_code``, pyverbs' name) says how.
+
+    Where one of several work requests failed, ``bad_wr`` is it; those before it are posted.
+    """
+
+    bad_wr: object = None
 
     def __init__(self, errno: int, message: str) -> None:
         OSError.__init__(self, errno, message)

@@ -316,7 +316,7 @@ class QP:
                     try:
                         self._put(each)
                     except VerbsError as error:
-                        error.bad_wr = each  # type: ignore[attr-defined]  # as ibv_post_send's third argument
+                        error.bad_wr = each  # as ibv_post_send's third argument
                         raise
             finally:
                 self._store(self._block, SQ_TAIL, self._tail)

@@ -92,7 +92,7 @@ class ReceivePoster:
                     try:
                         self.put(each)
                     except VerbsError as error:
-                        error.bad_wr = each  # type: ignore[attr-defined]  # as ibv_post_recv's third argument
+                        error.bad_wr = each  # as ibv_post_recv's third argument
                         raise
             finally:
                 ring(self.tail)
