@@ -88,6 +88,7 @@ def test_the_small_path_equals_the_full_path(steps: list[Step], loss: float, see
         lean = run(steps, loss, seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device_nic, "send_small", lambda *args: 0)
+        patch.setattr(device_nic, "send_ack", lambda *args: 0)
         patch.setattr(device_nic, "receive_small", lambda *args: False)
         full = run(steps, loss, seed)
     assert lean == full

@@ -78,6 +78,13 @@ class Host:
         return 0xFFFF
 
 
+class FarSpace(SimAddressSpace):
+    """Memory of another process: read and written, never seen."""
+
+    def views(self, va: int, length: int) -> memoryview | None:
+        return None
+
+
 class Queue:
     """A completion queue: entries as (index, status name, length)."""
 
@@ -124,6 +131,9 @@ class Script:
     def __init__(self, service: int = ST_RC, segments: int = 1, state: int = RTS, **fields: Any) -> None:
         config = {name: fields.pop(name) for name in ("window_packets", "ack_every", "probe") if name in fields}
         self.host = Host(**config)
+        self.far = fields.pop("far", False)
+        if self.far:
+            self.host.space = FarSpace()
         self.host.segments = segments
         self.counters = self.host.counters
         self.events = self.host.events
@@ -171,7 +181,15 @@ class Script:
 
     def register(self, data: bytearray, access: int = 0x1F, pd: int = 1) -> MemoryEntry:
         mapping = self.host.space.map(data)
-        entry = MemoryEntry(self.host.memory.alloc_key(), pd, access, mapping.va, mapping.length, view=mapping.view)
+        entry = MemoryEntry(
+            self.host.memory.alloc_key(),
+            pd,
+            access,
+            mapping.va,
+            mapping.length,
+            view=None if self.far else mapping.view,
+            port=self.host.space,
+        )
         self.host.memory.enable(entry)
         return entry
 

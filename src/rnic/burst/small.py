@@ -11,17 +11,27 @@ from rnic.context.qpc import OPT_CREDITS
 from rnic.mem.table import MemoryEntry
 from rnic.rings.sqe import FLAG_FENCE, FLAG_INLINE, FLAG_LIST, FLAG_SIGNALED, FLAG_SOLICITED, SQE_STRUCT
 from rnic.spec.access import REMOTE_WRITE
+from rnic.spec.limits import ICRC_BYTES
 from rnic.spec.opcodes import ACKNOWLEDGE, SEND_ONLY, WR_SEND, WR_WRITE, WRITE_ONLY
 from rnic.spec.psn import PSN_MASK
 from rnic.spec.states import RTS, ST_RC
-from rnic.transport.encap import ACK_REQ, BTH_RETH_STRUCT, BTH_STRUCT, SOLICITED, FrameBatch
+from rnic.transport.encap import (
+    ACK_REQ,
+    BTH_RETH_STRUCT,
+    BTH_STRUCT,
+    BTH_WORD_STRUCT,
+    ICRC_STRUCT,
+    SOLICITED,
+    FrameBatch,
+    bth_base,
+)
 from rnic.transport.host import NEVER
 from rnic.transport.message import Message
 from rnic.transport.payload import Extent, Payload
 from rnic.transport.qp import QueuePair
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.crc import crc32
-from rnic.wire.flow import residue
+from rnic.wire.flow import Flow, residue, tx_delta
 
 SMALL_BYTES = 1_024
 """Longer payloads gain nothing here: moving them costs more than deciding about them."""
@@ -31,6 +41,7 @@ _HALF_PSN = 1 << 23
 _PAD_SHIFT = 52
 _WRITE_HEADER_BYTES = 28
 _ACK_BYTES = 20
+_PADS = (b"", b"\0", b"\0\0", b"\0\0\0")
 _CREDITS_INVALID = 0x1F
 _TVER = 0xF << 48
 _HEADS = {WR_WRITE: WRITE_ONLY << 56, WR_SEND: SEND_ONLY << 56}
@@ -128,7 +139,9 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
     psn = ctx.next_send_psn & PSN_MASK
     room = requester.window - ((psn - requester.una + _HALF_PSN & PSN_MASK) - _HALF_PSN)
     budget = min(budget, room)
-    batch = FrameBatch(requester.flow, out, requester.batch_limit)
+    flow = requester.flow
+    alone = (index + 1 if index + 1 < ring.entries else 0) == tail
+    batch = None if alone else FrameBatch(flow, out, requester.batch_limit)
     inflight = requester.inflight
     sent = 0
     while index != tail and sent < budget:
@@ -149,9 +162,13 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
         if flags & FLAG_SOLICITED:
             head |= SOLICITED
         if opcode == WR_WRITE:
-            batch.add(BTH_RETH_STRUCT.pack(head, psn | ACK_REQ, remote_addr, rkey, length), data)
+            header = BTH_RETH_STRUCT.pack(head, psn | ACK_REQ, remote_addr, rkey, length)
         else:
-            batch.add(BTH_STRUCT.pack(head, psn | ACK_REQ), data)
+            header = BTH_STRUCT.pack(head, psn | ACK_REQ)
+        if batch is None:
+            out.append(_lone_frame(flow, header, data))
+        else:
+            batch.add(header, data)
         requester.ssn = requester.ssn + 1 & PSN_MASK
         inflight.append(SmallMessage(index, fields, psn, requester.ssn, entry))
         if requester.rtt_psn < 0:
@@ -161,11 +178,35 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
         index = 0 if index + 1 == ring.entries else index + 1
         sent += 1
     if sent:
-        batch.flush()
+        if batch is not None:
+            batch.flush()
         ctx.next_send_psn = requester.sent_psn = psn
         requester.fetch_index = index
         requester.watch(now_ns)
     return sent
+
+
+def send_ack(qp: QueuePair, out: list[TxBurst]) -> int:
+    """Send the one ACK or NAK that waits, if nothing else waits with it; 1, or 0 if the full path must look."""
+    flow = qp.flow
+    if flow is None:
+        return 0
+    reply = qp.responder.replies.take_lone_ack()
+    if reply is None:
+        return 0
+    head = bth_base(qp.host.pkey(qp.ctx.pkey_index), qp.ctx.remote_qpn) | ACKNOWLEDGE << 56
+    header = BTH_WORD_STRUCT.pack(head, reply.psn, reply.syndrome << 24 | reply.msn)
+    out.append(_lone_frame(flow, header, b""))
+    return 1
+
+
+def _lone_frame(flow: Flow, header: bytes, payload: memoryview | bytes) -> TxBurst:
+    """A burst of one sealed frame."""
+    size = len(payload)
+    frame = b"".join((header, payload, _PADS[-size & 3])) if size else header
+    length = len(frame) + ICRC_BYTES
+    frame += ICRC_STRUCT.pack(crc32(frame, flow.seed(length)) ^ tx_delta(length))
+    return TxBurst(flow, [frame], length, 1, length)
 
 
 def receive_small(qp: QueuePair, burst: RxBurst, start: int, end: int, pkey: int, now_ns: int) -> bool:
@@ -239,4 +280,4 @@ def _icrc_right(burst: RxBurst, packet: memoryview, start: int, head: int) -> bo
     return crc32(packet, flow.seed(length, ident, burst.frag)) == residue(length, head >> 24 & 0xFF)
 
 
-__all__ = ["SMALL_BYTES", "SmallMessage", "receive_small", "send_small"]
+__all__ = ["SMALL_BYTES", "SmallMessage", "receive_small", "send_ack", "send_small"]

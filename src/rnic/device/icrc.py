@@ -7,7 +7,7 @@ in a burst, as Linux numbers them. Where that fails, it is solved for and held a
 
 from __future__ import annotations
 
-from rnic.wire.bursts import DONT_FRAGMENT, RxBurst
+from rnic.wire.bursts import RxBurst
 from rnic.wire.crc import crc32
 from rnic.wire.flow import MAX_IDENTS, residue
 from rnic.wire.ident import IdentTracker, solve
@@ -33,12 +33,10 @@ class IcrcCheck:
         ident = burst.ident
         if ident is None:
             guess = index if index < MAX_IDENTS else 0
-            if crc32(packet, flow.seeds(length)[guess]) == expected:
+            if crc32(packet, flow.seed(length, guess)) == expected:
                 return True
             return len(flow.src) == 4 and self._solves(packet, burst)
         ident = ident + index & 0xFFFF
-        if burst.frag == DONT_FRAGMENT and ident < MAX_IDENTS:
-            return crc32(packet, flow.seeds(length)[ident]) == expected
         return crc32(packet, flow.seed(length, ident, burst.frag)) == expected
 
     def _solves(self, packet: memoryview, burst: RxBurst) -> bool:

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any
 
 from rnic.burst import plain
-from rnic.burst.small import SMALL_BYTES, receive_small, send_small
+from rnic.burst.small import SMALL_BYTES, receive_small, send_ack, send_small
 from rnic.context.qp_context import QpContext
 from rnic.device.commands import CommandResult, CommandUnit
 from rnic.device.config import NicConfig
@@ -261,6 +261,8 @@ class Nic:
             if limit > turn and ready:
                 limit = turn
             count = send_small(qp, now_ns, limit, out)
+            if count < limit and not qp.requester.unsent:
+                count += send_ack(qp, out)
             if count < limit and (qp.requester.unsent or qp.responder.replies):
                 count += qp.produce(now_ns, limit - count, out)
             qp.show()

@@ -97,6 +97,11 @@ class ReplyQueue:
         reply = self._queue.pop(0)
         self.pending_reads -= reply.kind != ACK and not reply.again
 
+    def take_lone_ack(self) -> Reply | None:
+        """Take the only reply that waits, if it is an ACK or NAK."""
+        queue = self._queue
+        return queue.pop() if len(queue) == 1 and queue[0].kind == ACK else None
+
     def waiting(self, psn: int) -> bool:
         """Whether a READ or atomic reply that starts at ``psn`` is queued and not begun."""
         return any(reply.psn == psn and reply.kind != ACK and reply.sent == 0 for reply in self._queue)
