@@ -122,6 +122,7 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
     if (
         index == tail
         or requester.backlog
+        or (requester.inflight and requester.inflight[-1].status)
         or requester.probe_due
         or requester.rnr_until != NEVER
         or requester.lsn is not None
@@ -233,7 +234,8 @@ def receive_small(qp: QueuePair, burst: RxBurst, start: int, end: int, pkey: int
     psn = word & PSN_MASK
     if operation == ACKNOWLEDGE:
         requester = qp.requester
-        if length != _ACK_BYTES or requester.pieces or requester.lsn is not None:
+        # while a READ waits, also one that was rewound, an ACK behind it says that its response was lost
+        if length != _ACK_BYTES or requester.reads or requester.lsn is not None:
             return False
         syndrome = buf[start + 12]
         if (psn - requester.una & PSN_MASK) >= (requester.sent_psn - requester.una & PSN_MASK):

@@ -259,6 +259,8 @@ class Requester:
             probe = self.probe_deadline = now_ns + self._probe_interval()
             if probe < deadline:
                 deadline = probe
+        else:
+            self.probe_deadline = NEVER
         if deadline < self.qp.armed_ns:
             self.host.arm(self.qp)
 
