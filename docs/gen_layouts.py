@@ -38,6 +38,12 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "What a queue is, as the NIC stores it in host memory. The first 192 bytes of a QPC are 002's, the rest ours.",
         ("rnic.context.qpc", "rnic.context.cqc", "rnic.context.eqc"),
     ),
+    (
+        "coyote",
+        "Coyote's shell interfaces",
+        "The structures of document 003, each of them one number.",
+        ("rnic.rings.coyote",),
+    ),
     ("mpt", "Memory protection table", "One entry for each memory region or window.", ("rnic.mem.mpt",)),
     (
         "mailboxes",
@@ -116,7 +122,7 @@ def label(layout: Layout, field: Field, bits: list[int], word: int) -> str:
     """A cell's text: the field's name, with the part of it that the cell holds where that is not all."""
     if len(bits) == field.width:
         return field.name
-    if field.unit > 8:  # GIDs are bytes in order, not numbers
+    if field.unit == 16:  # GIDs are bytes in order, not numbers
         first = word * 4 - field.byte
         return f"{field.name}, bytes {first} to {first + len(bits) // 8 - 1}"
     return f"{field.name}[{bits[0]}:{bits[-1]}]"

@@ -1,0 +1,210 @@
+"""The 512-bit network data path of document 003: whole IP packets as AXI4-Stream beats of 64 bytes.
+
+``m_axis_tx`` and ``s_axis_rx`` carry packets that begin with their IP header (Ethernet has been taken off before) and
+end with the ICRC. :class:`BeatLink` is a link whose network is these two streams, so that a device can stand
+where the stack of a shell stands, and be wired to another one or to a simulated switch beat by beat.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from rnic.link.base import LinkError, check_group, flow_between, format_address
+from rnic.link.packets import single_packets
+from rnic.spec.drops import DropReason
+from rnic.spec.limits import ROCE_UDP_PORT
+from rnic.trace.counters import Counters
+from rnic.wire.bursts import Buffer, RxBurst, TxBurst
+from rnic.wire.datagram import parse_ip
+from rnic.wire.flow import Flow
+from rnic.wire.ip import IPV6_BYTES, UDP_BYTES, ip_packet
+
+BEAT_BYTES = 64
+FULL_KEEP = (1 << BEAT_BYTES) - 1
+IP_MTU = 4096 + 128
+"""The path takes the largest RoCE packet and no jumbo beyond it."""
+MAX_FRAME = 9_600
+"""Longest packet that is put together again; more is a stream without ``last``."""
+QUEUE_FRAMES = 4_096
+
+
+class Beat(NamedTuple):
+    """One transfer: ``tdata``, ``tkeep`` (bit i: byte i counts) and ``tlast``."""
+
+    data: bytes
+    keep: int
+    last: bool
+
+
+def to_beats(packet: Buffer) -> Iterator[Beat]:
+    """A packet, at least one byte, as beats; the last one is filled up with zeros that ``keep`` leaves out."""
+    length = len(packet)
+    for start in range(0, length, BEAT_BYTES):
+        chunk = bytes(packet[start : start + BEAT_BYTES])
+        keep = (1 << len(chunk)) - 1
+        yield Beat(chunk.ljust(BEAT_BYTES, b"\0"), keep, start + BEAT_BYTES >= length)
+
+
+def payload_of(beats: Iterable[Beat]) -> bytes:
+    """The bytes that count in beats that follow the stream's rules."""
+    return b"".join(beat.data[: beat.keep.bit_length()] for beat in beats)
+
+
+class Reassembler:
+    """Puts packets together from beats. A packet that breaks the stream's rules is dropped and counted whole.
+
+    The rules: ``data`` has 64 bytes; ``keep`` is all ones but in the last beat, and there it is ones from bit 0 on; a
+    packet has at most ``limit`` bytes.
+    """
+
+    def __init__(self, counters: Counters, limit: int = MAX_FRAME) -> None:
+        self._counters = counters
+        self._limit = limit
+        self._parts = bytearray()
+        self._bad = False
+
+    def push(self, beat: Beat) -> bytes | None:
+        """Take one beat; the packet that it completes, or ``None``."""
+        data, keep, last = beat
+        count = keep.bit_length()
+        ones_from_bit_0 = 0 < keep <= FULL_KEEP and not keep & (keep + 1)
+        if (
+            len(data) != BEAT_BYTES
+            or not ones_from_bit_0
+            or (keep != FULL_KEEP and not last)
+            or len(self._parts) + count > self._limit
+        ):
+            self._bad = True
+        if not self._bad:
+            self._parts += data[:count]
+        if not last:
+            return None
+        packet, bad = bytes(self._parts), self._bad
+        self._parts.clear()
+        self._bad = False
+        if bad:
+            self._counters.bump("drop_rx_bad_beats")
+            return None
+        return packet
+
+
+class BeatLink:
+    """A link over a pair of beat streams.
+
+    Args:
+        address: own address, 4 or 16 bytes.
+        port: own UDP port.
+        counters: where drops are counted.
+
+    Whatever is wired to it takes beats from :attr:`m_axis_tx` and hands beats to :meth:`s_axis_rx`.
+    """
+
+    def __init__(self, address: bytes, port: int = ROCE_UDP_PORT, *, counters: Counters | None = None) -> None:
+        self.address = address
+        self.port = port
+        self.mtu = IP_MTU + IPV6_BYTES + UDP_BYTES
+        self.window_bytes = 4 << 20
+        self.window_packets = QUEUE_FRAMES
+        self.counters = Counters() if counters is None else counters
+        self.m_axis_tx: deque[Beat] = deque()
+        """Beats to send, oldest first."""
+        self._frames: deque[bytes] = deque()
+        self._in = Reassembler(self.counters)
+        self._groups: set[bytes] = set()
+        self._closed = False
+
+    def s_axis_rx(self, beats: Iterable[Beat]) -> None:
+        """Take beats from the network."""
+        for beat in beats:
+            packet = self._in.push(beat)
+            if packet is None:
+                continue
+            if len(self._frames) >= QUEUE_FRAMES:
+                self.counters.bump("drop_rx_queue_full")
+            else:
+                self._frames.append(packet)
+
+    def take_tx(self) -> list[Beat]:
+        """All beats that wait to be sent."""
+        beats = list(self.m_axis_tx)
+        self.m_axis_tx.clear()
+        return beats
+
+    def send(self, bursts: Sequence[TxBurst]) -> None:
+        """Put packets on ``m_axis_tx``, one after the other, each with its IP and UDP headers."""
+        if self._closed:
+            where = f"{format_address(self.address)} port {self.port}"
+            raise LinkError(f"beat link {where} is closed: open a new one")
+        for burst in bursts:
+            for single in single_packets(burst):
+                self.m_axis_tx.extend(to_beats(ip_packet(single.flow, single.buffers[0])))
+
+    def receive(self, limit: int) -> list[RxBurst]:
+        """See :meth:`rnic.link.base.Link.receive`; what is not a UDP packet to this link is counted and left out."""
+        bursts: list[RxBurst] = []
+        while self._frames and len(bursts) < limit:
+            burst = self._parse(self._frames.popleft())
+            if burst is not None:
+                bursts.append(burst)
+        return bursts
+
+    def _parse(self, packet: bytes) -> RxBurst | None:
+        found = parse_ip(memoryview(packet), self.port)
+        if isinstance(found, DropReason):
+            self.counters.bump(found.value)
+            return None
+        if found.dst != self.address and found.dst not in self._groups:
+            self.counters.bump(DropReason.WRONG_ADDRESS.value)
+            return None
+        size = len(found.payload)
+        return RxBurst(
+            found.flow(), found.payload, max(1, size), size, found.ident, found.frag, found.tclass, found.hop_limit
+        )
+
+    def fileno(self) -> int | None:
+        """Nothing to poll."""
+        return None
+
+    def filenos(self) -> list[int]:
+        """Nothing to poll."""
+        return []
+
+    def next_deadline_ns(self) -> int | None:
+        """Never: what waits can be received at once."""
+        return None
+
+    def local_flow(self, remote_addr: bytes, remote_port: int, sport: int = 0) -> Flow:
+        """See :meth:`rnic.link.base.Link.local_flow`; any ``sport`` is granted."""
+        return flow_between(self.address, sport or self.port, remote_addr, remote_port)
+
+    def max_segments(self, flow: Flow) -> int:
+        """1: every packet travels alone."""
+        return 1
+
+    def allow_gso(self, flow: Flow) -> None:
+        """Changes nothing: every packet travels alone."""
+
+    def join(self, group: bytes) -> None:
+        """See :meth:`rnic.link.base.Link.join`."""
+        check_group(group, self.address)
+        self._groups.add(group)
+
+    def leave(self, group: bytes) -> None:
+        """See :meth:`rnic.link.base.Link.leave`."""
+        self._groups.discard(group)
+
+    def close(self) -> None:
+        """Let go of everything; a second call does nothing."""
+        self._closed = True
+        self._frames.clear()
+        self.m_axis_tx.clear()
+
+
+def wire(one: BeatLink, other: BeatLink) -> int:
+    """Carry what waits on each side's ``m_axis_tx`` to the other's ``s_axis_rx``. Beats carried."""
+    to_other, to_one = one.take_tx(), other.take_tx()
+    other.s_axis_rx(to_other)
+    one.s_axis_rx(to_one)
+    return len(to_other) + len(to_one)
