@@ -2,7 +2,8 @@
 
 Each packet of each direction is judged on its own, first by the rules of the script in their order, then by the
 rates. What happens depends on the packets, the seed and the clock alone, so the same run gives the same faults.
-Bursts that nothing happens to pass as they are; others are taken apart into single packets first.
+Bursts that nothing happens to pass as they are; of the others, what lies between the packets that are struck
+stays together, as segments do that leave one network card.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Generic, TypeVar
 from rnic.link.base import Link
 from rnic.link.fault_script import HOLD_NS, PacketFacts, Rule, parse_script
 from rnic.link.middleware import Middleware
-from rnic.link.packets import joined, kept, received_packets, single_packets
+from rnic.link.packets import cut_received, cut_to_send, joined, kept
 from rnic.trace.counters import Counters
 from rnic.trace.tracer import NullTracer, Tracer
 from rnic.wire.bursts import RxBurst, TxBurst
@@ -170,11 +171,23 @@ class _Judge:
         self._counters = counters
         self._tracer = tracer
 
-    def verdict(self, data: memoryview, burst: TxBurst | RxBurst, now_ns: int) -> _Faults:
-        """The faults of one packet, none for most; of two of a kind the script's holds."""
-        facts = PacketFacts(data, self._direction, burst.flow)
+    def verdicts(self, burst: _Burst, lane: _Lane[_Burst], now_ns: int) -> list[_Faults]:
+        """The faults of each packet of a burst, none for most; of two of a kind the script's holds."""
+        segment = burst.segment
+        drawn: list[_Faults] = [self._drawn() for _ in range(-(-burst.length // segment))]
+        if not self._rules and not any(drawn):
+            return drawn
+        data = lane.data(burst)
+        return [
+            self._verdict(
+                PacketFacts(data[at * segment : (at + 1) * segment], self._direction, burst.flow), own, now_ns
+            )
+            for at, own in enumerate(drawn)
+        ]
+
+    def _verdict(self, facts: PacketFacts, drawn: _Faults, now_ns: int) -> _Faults:
         struck = {rule.action: rule.told for rule in self._rules if rule.strikes(facts)}
-        faults = {**self._drawn(), **struck}
+        faults = {**drawn, **struck}
         for action, told in faults.items():
             self._counters.bump(f"fault_{self._direction}_{action}")
             self._tracer.event(
@@ -189,7 +202,7 @@ class _Judge:
             )
         return faults
 
-    def _drawn(self) -> dict[str, Mapping[str, int | None]]:
+    def _drawn(self) -> _Faults:
         rates = self._rates
         rng = self.rng
         faults: dict[str, Mapping[str, int | None]] = {}
@@ -230,8 +243,8 @@ class _Lane(Generic[_Burst]):
         """The payloads of a burst, contiguous."""
         raise NotImplementedError
 
-    def packets(self, burst: _Burst) -> list[_Burst]:
-        """The packets of a burst, each alone."""
+    def cut(self, burst: _Burst, firsts: Sequence[int]) -> list[_Burst]:
+        """The parts of a burst that begin with the packets ``firsts``."""
         raise NotImplementedError
 
     def own(self, packet: _Burst) -> _Burst:
@@ -247,16 +260,15 @@ class _Lane(Generic[_Burst]):
         if self._judge.idle:
             out.append(burst)
             return
-        data = self.data(burst)
-        step = burst.segment
-        verdicts = [
-            self._judge.verdict(data[start : start + step], burst, now_ns) for start in range(0, len(data), step)
-        ]
+        verdicts = self._judge.verdicts(burst, self, now_ns)
         if not self._held and not any(verdicts):
             out.append(burst)
             return
-        for packet, verdict in zip(self.packets(burst), verdicts, strict=True):
-            self._apply(packet, verdict, now_ns, out)
+        # packets that overtake a reordered one are counted, so they go one by one
+        alone = bool(self._held) or any("reorder" in verdict for verdict in verdicts)
+        firsts = [at for at, verdict in enumerate(verdicts) if alone or not at or verdict or verdicts[at - 1]]
+        for at, part in zip(firsts, self.cut(burst, firsts), strict=True):
+            self._apply(part, verdicts[at], now_ns, out)
 
     def _apply(self, packet: _Burst, faults: _Faults, now_ns: int, out: list[_Burst]) -> None:
         if "drop" in faults:
@@ -328,8 +340,8 @@ class _TxLane(_Lane[TxBurst]):
         buffers = burst.buffers
         return memoryview(buffers[0] if len(buffers) == 1 else joined(burst))
 
-    def packets(self, burst: TxBurst) -> list[TxBurst]:
-        return single_packets(burst)
+    def cut(self, burst: TxBurst, firsts: Sequence[int]) -> list[TxBurst]:
+        return cut_to_send(burst, firsts)
 
     def own(self, packet: TxBurst) -> TxBurst:
         return packet
@@ -342,8 +354,8 @@ class _RxLane(_Lane[RxBurst]):
     def data(self, burst: RxBurst) -> memoryview:
         return burst.buf[: burst.length]
 
-    def packets(self, burst: RxBurst) -> list[RxBurst]:
-        return received_packets(burst)
+    def cut(self, burst: RxBurst, firsts: Sequence[int]) -> list[RxBurst]:
+        return cut_received(burst, firsts)
 
     def own(self, packet: RxBurst) -> RxBurst:
         return kept(packet)
