@@ -45,21 +45,16 @@ def test_segment_run_equals_packets(count, mtu, psn, first, ack_every, v6) -> No
     assert b"".join(buffers) == b"".join(expected)
 
 
-def frames_of(s, kinds, mutate):
-    """A WRITE or SEND of ``kinds`` middles, or READ responses, with one packet changed."""
+def frames_of(s, kinds, mutations):
+    """A WRITE or SEND of ``kinds`` middles, or READ responses, with some packets changed."""
     frames = []
     for index, (name, fields) in enumerate(kinds):
         fields = dict(fields)
-        shift = 0
-        if mutate and mutate[0] == index:
-            if mutate[1] == "psn":
-                shift = mutate[2]
-            elif mutate[1] == "pkey":
-                fields["pkey"] = 0x7FFF
-            elif mutate[1] == "bits":
-                fields["fecn"] = True
-        frame = bytearray(s.frame(name, 100 + index + shift, **fields))
-        if mutate and mutate[0] == index and mutate[1] == "icrc":
+        what, value = mutations.get(index, ("", 0))
+        if what == "bits":
+            fields["fecn"] = True
+        frame = bytearray(s.frame(name, 100 + index + (value if what == "psn" else 0), **fields))
+        if what == "icrc":
             frame[-1] ^= 1
         frames.append(bytes(frame))
     return frames
@@ -105,11 +100,14 @@ def state_of(s):
     service=st.sampled_from([ST_RC, ST_UC]),
     packets=st.integers(3, 12),
     ack_at=st.integers(1, 11),
-    mutate=st.none()
-    | st.tuples(st.integers(1, 10), st.sampled_from(["psn", "icrc", "bits"]), st.sampled_from([-3, -1, 1, 5])),
+    mutations=st.dictionaries(
+        st.integers(1, 10),
+        st.tuples(st.sampled_from(["psn", "icrc", "bits"]), st.sampled_from([-3, -1, 1, 5])),
+        max_size=3,
+    ),
     short=st.integers(0, 2),
 )
-def test_receive_burst_equals_packet_by_packet(new, kind, service, packets, ack_at, mutate, short) -> None:
+def test_receive_burst_equals_packet_by_packet(new, kind, service, packets, ack_at, mutations, short) -> None:
     if kind == "READ":
         service = ST_RC
     results = []
@@ -131,7 +129,7 @@ def test_receive_burst_equals_packet_by_packet(new, kind, service, packets, ack_
         if kind == "READ":
             s.post("READ", total - short * 256)
             s.packets()
-        frames = frames_of(s, kinds, mutate)
+        frames = frames_of(s, kinds, mutations)
         s.qp.receive(s_packet(s, frames[0]), s.now)
         middles = frames[1:-1]
         for frame_index, frame in enumerate(middles):
@@ -159,6 +157,20 @@ def s_packet(s, frame):
     packet = parse(memoryview(frame))
     packet.flow = s.in_flow
     return packet
+
+
+def test_a_run_behind_a_naked_gap_is_dropped_at_once(new) -> None:
+    s = new()
+    s.inject("WRITE_FIRST", 100, va=s.va, rkey=s.key, dma_length=8192, payload=bytes(256))
+    s.inject("WRITE_MIDDLE", 102, payload=bytes(256))
+    frames = [s.frame("WRITE_MIDDLE", psn, payload=bytes(256)) for psn in (103, 104, 105, 101, 106, 107)]
+    burst = s.burst([seal(frame[:-4], s.in_flow, i) for i, frame in enumerate(frames)])
+    assert s.qp.receive_burst(burst, 0, s.now) == 3 * 272
+    assert s.counters["drop_naked"] == 3
+    assert s.qp.receive_burst(burst, 3 * 272, s.now) == 272  # the one that is waited for
+    assert s.ctx.expected_psn == 102
+    assert s.qp.receive_burst(burst, 4 * 272, s.now) == 0  # a new gap, to be NAKed
+    assert s.counters["drop_naked"] == 3
 
 
 @pytest.mark.parametrize("what", ["address", "frag", "state", "pkey"])

@@ -73,6 +73,59 @@ def test_window_bounds_what_is_outstanding(new) -> None:
     assert len(s.packets()) == 4
 
 
+def test_design_a_loss_halves_what_is_in_flight(new) -> None:
+    """A loss halves the packets in flight, down to 32; acknowledged packets open the window again, four for one."""
+    s = new(window_packets=128, ack_every=64)
+    s.post("WRITE", 250 * 256)
+    assert len(s.packets()) == 128
+    for psn, count in ((100, 64), (101, 32), (102, 32)):
+        s.ack(psn, syndrome=0x60)
+        assert len(s.packets()) == count
+    s.ack(102)
+    assert len(s.packets()) == 1  # the NAKs acknowledged two, this the third
+    s.ack(103)
+    assert len(s.packets()) == 1 + 1  # the fourth makes room for one more
+    s.ack(103 + 8)
+    assert len(s.packets()) == 8 + 2
+    s.ack(111 + 35)
+    assert len(s.packets()) == 35 + 8
+    assert s.qp.requester.window == 43
+
+
+def test_design_the_window_opens_as_far_as_it_was_and_no_further(new) -> None:
+    s = new(window_packets=40)
+    s.post("WRITE", 250 * 256)
+    s.out()
+    s.ack(100, syndrome=0x60)
+    seen = []
+    for psn in range(110, 220, 10):
+        s.out()
+        s.ack(psn)
+        seen.append(s.qp.requester.window)
+    assert seen == [34, 37, 39, 40, 40, 40, 40, 40, 40, 40, 40]
+
+
+def test_design_a_narrow_window_asks_for_acks_more_often(new) -> None:
+    """Whatever the window, four packets of it ask for an ACK, so that it moves on before it is used up."""
+    for segments in (1, 15):
+        s = new(segments=segments, window_packets=128, ack_every=64)
+        s.post("WRITE", 250 * 256)
+        assert [p.psn for p in s.packets() if p.ackreq] == [128, 160, 192, 224]
+        s.ack(100, syndrome=0x60)
+        s.out()
+        s.ack(101, syndrome=0x60)
+        assert [p.psn for p in s.packets() if p.ackreq] == [104, 112, 120, 128]
+
+
+def test_design_an_rnr_nak_is_no_loss(new) -> None:
+    s = new(window_packets=128)
+    s.post("SEND", 250 * 256)
+    s.out()
+    s.ack(100, syndrome=0x21)
+    s.wait(10_000)
+    assert len(s.packets()) == 128
+
+
 def test_iba_9_7_5_1_1_ack_is_asked_for_regularly(new) -> None:
     for segments in (1, 15):
         s = new(segments=segments, ack_every=4)
@@ -331,6 +384,50 @@ def test_iba_9_7_5_1_3_implied_nak_of_a_lost_response(new) -> None:
     assert s.send_cq.take() == ["SUCCESS"] * 2
 
 
+def test_design_a_response_lost_twice_is_asked_for_again(new) -> None:
+    """The second loss looks like an answer to the first request: after a while without the response it counts."""
+    s = new(ackto=0)
+    s.post("READ", 768)
+    s.out()
+    s.inject("READ_RESPONSE_MIDDLE", 101, payload=bytes(256))
+    assert s.out() == ["READ_REQUEST 100!"]
+    assert s.deadline is None
+    s.wait(400_000)
+    s.inject("READ_RESPONSE_LAST", 102, payload=bytes(256))
+    assert s.out() == []
+    assert s.deadline == 600_000
+    s.wait(600_000)
+    assert s.out() == ["READ_REQUEST 100!"]
+    assert s.counters["implied_naks"] == 2
+    assert s.deadline is None
+    s.inject("READ_RESPONSE_MIDDLE", 101, payload=bytes(256))
+    read_response(s, 100, 3)
+    assert s.send_cq.take() == ["SUCCESS"]
+    assert s.deadline is None
+
+
+def test_design_the_wait_for_a_lost_response_ends_with_any_progress(new) -> None:
+    s = new(ackto=0)
+    s.post("READ", 768)
+    s.out()
+    for _ in range(2):
+        s.inject("READ_RESPONSE_LAST", 102, payload=bytes(256))
+        s.out()
+    assert s.deadline == 1_000_000
+    s.inject("READ_RESPONSE_FIRST", 100, payload=bytes(256))
+    assert s.deadline is None
+
+
+def test_design_a_response_lost_for_ever_uses_up_the_retries(new) -> None:
+    s = new(ackto=0, retry_cnt=2)
+    s.post("READ", 768)
+    for _ in range(3):
+        assert s.out() == ["READ_REQUEST 100!"]
+        s.inject("READ_RESPONSE_LAST", 102, payload=bytes(256))
+        s.wait(1_000_000)
+    assert s.send_cq.take() == ["RETRY_EXC_ERR"]
+
+
 def test_acks_behind_a_rewound_read_do_not_complete_it(new) -> None:
     """Between the rewind and the repeated request, an ACK must not stand in for the responses."""
     s = new()
@@ -472,7 +569,7 @@ def test_read_responses_carry_no_credits(new) -> None:
     assert len(s.out()) == 3
 
 
-def test_design_probe_alternates_and_backs_off(new) -> None:
+def test_design_probe_repeats_both_ends_and_backs_off(new) -> None:
     s = new(ackto=0)
     s.post("SEND", 512)
     s.post("WRITE", 512)
@@ -482,10 +579,37 @@ def test_design_probe_alternates_and_backs_off(new) -> None:
         gaps.append(s.deadline)
         s.wait(s.deadline)
         seen += s.out()
-    assert seen == ["WRITE_LAST 103!", "SEND_FIRST 100!", "WRITE_LAST 103!", "SEND_FIRST 100!"]
+    assert seen == ["SEND_FIRST 100!", "WRITE_LAST 103!"] * 4
     assert gaps == [1_000_000, 2_000_000, 4_000_000, 8_000_000]
     s.ack(103)
     assert s.deadline is None
+    assert s.counters["probes"] == 4
+
+
+def test_design_an_answered_probe_is_followed_by_another_at_once(new) -> None:
+    s = new(ackto=0)
+    s.post("WRITE", 1024)
+    s.out()
+    s.wait(1_000_000)
+    assert s.out() == ["WRITE_FIRST 100!", "WRITE_LAST 103!"]
+    s.ack(101)
+    assert s.out() == ["WRITE_MIDDLE 102!", "WRITE_LAST 103!"]
+    assert s.deadline == 1_000_000
+    s.ack(102)
+    assert s.out() == []
+    s.wait(1_000_000)
+    assert s.out() == ["WRITE_LAST 103!"]
+
+
+def test_design_a_lost_nak_costs_one_probe(new) -> None:
+    s = new()
+    s.post("WRITE", 1024)
+    s.out()
+    s.wait(1_000_000)
+    assert s.out() == ["WRITE_FIRST 100!", "WRITE_LAST 103!"]
+    s.ack(100)  # the probe made the responder wait for 101 again, and say so
+    s.ack(101, syndrome=0x60)
+    assert s.out() == ["WRITE_MIDDLE 101", "WRITE_MIDDLE 102", "WRITE_LAST 103!"]
 
 
 @pytest.mark.parametrize("how", [{"probe": False}, {"options": OPT_NO_PROBE}])

@@ -28,6 +28,7 @@ _UNCOVERED_BYTE = 4
 _MAX_ROUNDS = 1_024
 """Bound on what one ``receive`` loses before it returns."""
 
+_ACTIONS = ("drop", "corrupt", "duplicate", "delay", "reorder")
 _Faults = Mapping[str, Mapping[str, int | None]]
 """What happens to one packet: actions, each with what it is told."""
 _Burst = TypeVar("_Burst", TxBurst, RxBurst)
@@ -54,7 +55,7 @@ class FaultRates:
     hold_ns: int = HOLD_NS
 
     def __post_init__(self) -> None:
-        for name in ("drop", "corrupt", "duplicate", "delay", "reorder"):
+        for name in _ACTIONS:
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise ValueError(f"fault rate {name}={value!r} is not a probability: give 0 to 1")
@@ -126,6 +127,8 @@ class FaultyLink(Middleware):
         if due:
             self.inner.send(due)
         ready = self._ready
+        if self._rx.idle and not ready:
+            return self.inner.receive(limit)
         ready += self._rx.release(now_ns)
         for _ in range(_MAX_ROUNDS):
             if len(ready) >= limit:
@@ -168,6 +171,7 @@ class _Judge:
         self._direction = direction
         self._rules = rules
         self._rates = rates
+        self._chances = [(action, rate) for action in _ACTIONS if (rate := getattr(rates, action))]
         self._counters = counters
         self._tracer = tracer
 
@@ -203,20 +207,22 @@ class _Judge:
         return faults
 
     def _drawn(self) -> _Faults:
+        """What the rates do to one packet."""
+        random = self.rng.random
+        struck = [action for action, rate in self._chances if random() < rate]
+        return {action: self._told(action) for action in struck} if struck else {}
+
+    def _told(self, action: str) -> Mapping[str, int | None]:
         rates = self._rates
-        rng = self.rng
-        faults: dict[str, Mapping[str, int | None]] = {}
-        if rates.drop and rng.random() < rates.drop:
-            faults["drop"] = {}
-        if rates.corrupt and rng.random() < rates.corrupt:
-            faults["corrupt"] = {"byte": None}
-        if rates.duplicate and rng.random() < rates.duplicate:
-            faults["duplicate"] = {"delay_ns": 0}
-        if rates.delay and rng.random() < rates.delay:
-            faults["delay"] = {"delay_ns": rng.randint(*rates.delay_ns)}
-        if rates.reorder and rng.random() < rates.reorder:
-            faults["reorder"] = {"behind": rng.randint(1, rates.behind), "hold_ns": rates.hold_ns}
-        return faults
+        if action == "corrupt":
+            return {"byte": None}
+        if action == "duplicate":
+            return {"delay_ns": 0}
+        if action == "delay":
+            return {"delay_ns": self.rng.randint(*rates.delay_ns)}
+        if action == "reorder":
+            return {"behind": self.rng.randint(1, rates.behind), "hold_ns": rates.hold_ns}
+        return {}
 
 
 class _Held(Generic[_Burst]):
@@ -238,6 +244,11 @@ class _Lane(Generic[_Burst]):
         self._delayed: list[tuple[int, int, _Burst]] = []
         self._held: list[_Held[_Burst]] = []
         self._serial = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether every burst passes as it is."""
+        return self._judge.idle and not self._held and not self._delayed
 
     def data(self, burst: _Burst) -> memoryview:
         """The payloads of a burst, contiguous."""
@@ -320,6 +331,8 @@ class _Lane(Generic[_Burst]):
     def release(self, now_ns: int) -> list[_Burst]:
         """Packets whose delay or wait is over."""
         out: list[_Burst] = []
+        if not self._delayed and not self._held:
+            return out
         while self._delayed and self._delayed[0][0] <= now_ns:
             out.append(heapq.heappop(self._delayed)[2])
         if self._held:

@@ -1,8 +1,8 @@
 """Taking bursts apart into packets, or shorter bursts, whose ICRCs still hold.
 
 Segment ``i`` of a burst is sealed for IPv4 ident ``i``. A packet that travels alone leaves with ident 0, and one
-further on in a part with its place there, so its ICRC is moved over. CRCs are linear: the change depends on length and idents, not on the content, and a
-packet that was wrong stays wrong by the same bits.
+further on in a part with its place there, so its ICRC is moved over. CRCs are linear: the change depends on length
+and idents, not on the content, and a packet that was wrong stays wrong by the same bits.
 """
 
 from __future__ import annotations

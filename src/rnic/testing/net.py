@@ -8,8 +8,10 @@ from typing import Any
 
 from rnic.device.config import NicConfig
 from rnic.device.nic import Nic
+from rnic.link.base import Link
 from rnic.link.faults import NO_FAULTS, FaultRates, FaultyLink
 from rnic.link.loopback import Fabric, LoopbackLink
+from rnic.link.pacing import PacedLink
 from rnic.mem.space import SimAddressSpace
 from rnic.runtime.loop import Runtime
 from rnic.runtime.virtual import SimLoop, VirtualClock
@@ -31,7 +33,7 @@ class VirtualRuntime(Runtime):
     So verbs code that polls or waits runs as it is, in no real time. There is no thread.
     """
 
-    def __init__(self, nic: Nic, link: FaultyLink, net: SimNet) -> None:
+    def __init__(self, nic: Nic, link: Link, net: SimNet) -> None:
         super().__init__(nic, link, net.clock)
         self._net = net
 
@@ -73,6 +75,8 @@ class SimNet:
         clock: virtual time to share with others.
         tracer: of all NICs and links.
         max_segments: packets of one burst, 1 to 64.
+        packet_ns: how long a packet keeps its sender's wire busy; with 0 there is none.
+        latency_ns: how long a packet is under way on that wire.
         settings: further fields of :class:`~rnic.device.config.NicConfig`, the same for all.
 
     Raises:
@@ -90,6 +94,8 @@ class SimNet:
         clock: VirtualClock | None = None,
         tracer: Tracer | None = None,
         max_segments: int = 64,
+        packet_ns: int = 0,
+        latency_ns: int = 0,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.clock = clock or VirtualClock()
@@ -114,7 +120,11 @@ class SimNet:
             )
             config = NicConfig(address, name=f"sim{index}", **(settings or {}))
             nic = Nic(config, rng=random.Random(rng.getrandbits(64)), counters=counters, tracer=tracer)
-            runtime = VirtualRuntime(nic, link, self)
+            # a packet that is lost on the way has used the wire too
+            wire: Link = link
+            if packet_ns or latency_ns:
+                wire = PacedLink(link, clock=self.clock, packet_ns=packet_ns, latency_ns=latency_ns)
+            runtime = VirtualRuntime(nic, wire, self)
             self._loop.add(runtime)
             self.nodes.append(Node(index, Context(runtime=runtime, space=SimAddressSpace()), link))
 

@@ -37,7 +37,6 @@ from rnic.spec.syndromes import (
     RNR_RETRY_FOREVER,
     rnr_timer_ns,
 )
-from rnic.transport.host import NEVER
 from rnic.transport.message import ATOMICS
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ _FATAL = {
     NAK_REMOTE_OPERATION: REM_OP_ERR,
     NAK_INVALID_RD_REQUEST: REM_INV_REQ_ERR,
 }
-_REPEAT_MIN_NS = 1_000_000
 
 
 class Completer:
@@ -129,13 +127,21 @@ class Completer:
         requester = self.requester
         if not self._advance(psn, now_ns):
             return
-        # Responses still under way from before the rewind say the same again: they are no new loss.
-        if psn == self.implied_psn and now_ns - self.implied_at < max(_REPEAT_MIN_NS, 2 * requester.srtt):
+        if psn == self.implied_psn and now_ns - self.implied_at < requester.repeat_interval:
+            # Responses still under way from before the rewind say the same again: they need not be a new loss.
+            # If they are, nothing more may come that says so.
+            requester.watch_gap(self.implied_at)
             return
         self.implied_psn = psn
         self.implied_at = now_ns
         self.host.counters.bump("implied_naks")
         self.qp.retry(psn, now_ns)
+
+    def repeat_gap(self, now_ns: int) -> None:
+        """A response that was asked for again did not come in time, while others did that are behind it."""
+        pieces = self.requester.pieces
+        if pieces:
+            self._implied_nak(pieces[0].next_psn, now_ns)
 
     def _nak(self, packet: Packet, now_ns: int) -> None:
         if not self._cover(packet.psn, now_ns):
@@ -162,9 +168,7 @@ class Completer:
                 return
             requester.rnr_left -= 1
         requester.rewind(packet.psn)
-        requester.rnr_until = now_ns + rnr_timer_ns(packet.syndrome & AETH_VALUE_MASK)
-        requester.ack_deadline = requester.probe_deadline = NEVER
-        self.qp.rearm()
+        requester.wait_until(now_ns + rnr_timer_ns(packet.syndrome & AETH_VALUE_MASK))
 
     def _credits(self, packet: Packet) -> None:
         """End-to-end flow control: MSN plus credits is the last SSN that has a receive entry (9.7.7.2)."""

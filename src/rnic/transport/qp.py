@@ -20,7 +20,7 @@ from rnic.spec.opcodes import (
     WR_SEND,
     WRITE_MIDDLE,
 )
-from rnic.spec.psn import PSN_MASK
+from rnic.spec.psn import PSN_MASK, psn_diff
 from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import REM_OP_ERR, RETRY_EXC_ERR, WR_FLUSH_ERR
 from rnic.spec.syndromes import NAK_REMOTE_OPERATION
@@ -31,6 +31,7 @@ from rnic.transport.host import NEVER, CompletionSink, Host, ReceiveSource
 from rnic.transport.requester import Requester
 from rnic.transport.responder import SEND, WRITE, Responder
 from rnic.wire.bursts import DONT_FRAGMENT
+from rnic.wire.crc import crc32
 from rnic.wire.flow import residue
 
 if TYPE_CHECKING:
@@ -249,6 +250,8 @@ class QueuePair:
             offset = piece.offset + piece.got * mtu
             payload = piece.message.payload
         else:
+            if responder.silent and psn != ctx.expected_psn and ctx.servtype == ST_RC and operation in _OPEN_FOR:
+                return self._drop_run(burst, start, available, head)
             if psn != ctx.expected_psn or responder.open != _OPEN_FOR.get(operation) or not responder.dest.valid:
                 return 0
             payload = responder.dest
@@ -277,6 +280,29 @@ class QueuePair:
             responder.acknowledge_run(ask)
         return taken * segment
 
+    def _drop_run(self, burst: RxBurst, start: int, count: int, head: int) -> int:
+        """Drop middles beyond a gap that was NAKed, up to the first packet that is something else; bytes taken.
+
+        After a loss the whole window may still come, and what it costs is lost as well.
+        """
+        expected_psn = self.ctx.expected_psn
+        segment = burst.segment
+        buf = burst.buf
+        seeds = burst.flow.seeds(segment)
+        first = start // segment if burst.ident is None else burst.ident + start // segment
+        right = residue(segment, head >> 24 & 0xFF)
+        at = start
+        for seed in seeds[first : first + count]:
+            got_head, word = _BTH.unpack_from(buf, at)
+            if got_head != head or psn_diff(word & PSN_MASK, expected_psn) <= 0:
+                break
+            if crc32(buf[at : at + segment], seed) != right:
+                break
+            at += segment
+        if at > start:
+            self.host.counters.bump(DropReason.NAKED.value, (at - start) // segment)
+        return at - start
+
     # -------------------------------------------------------------------------------------- timers
 
     @property
@@ -297,7 +323,7 @@ class QueuePair:
     # -------------------------------------------------------------------------------------- errors
 
     def retry(self, psn: int, now_ns: int) -> None:
-        """Go back to ``psn``, or fail when the retry count is used up (IBA 9.7.7.3, 9.9.2.1.1)."""
+        """A packet was lost: go back to ``psn``, or fail when the retry count is used up (IBA 9.7.7.3, 9.9.2.1.1)."""
         requester = self.requester
         if requester.retry_left == 0:
             self.host.counters.bump("retries_exceeded")
@@ -305,6 +331,7 @@ class QueuePair:
             return
         requester.retry_left -= 1
         self.host.counters.bump("rewinds")
+        requester.narrow()
         requester.rewind(psn)
 
     def fail_send(self, status: int, vendor_err: int) -> None:
@@ -315,7 +342,8 @@ class QueuePair:
         queue = requester.inflight or requester.backlog
         said = bool(queue)
         if queue:
-            wqe = queue.popleft().wqe
+            wqe = queue[0].wqe
+            del queue[0]
             self.send_cq.complete(
                 wqe.index, status, vendor_err, 0, wqe.opcode, wqe.wqe_id, wqe.length, self.ctx.local_qpn, 0
             )
@@ -356,14 +384,12 @@ class QueuePair:
 
     def _flush_send(self) -> None:
         requester = self.requester
-        requester.pieces.clear()
-        requester.reads.clear()
-        requester.ack_deadline = requester.probe_deadline = requester.rnr_until = NEVER
-        requester.probe_due = False
+        requester.stop_waiting()
         qpn = self.ctx.local_qpn
         for queue in (requester.inflight, requester.backlog):
             while queue:
-                wqe = queue.popleft().wqe
+                wqe = queue[0].wqe
+                del queue[0]
                 self.send_cq.complete(wqe.index, WR_FLUSH_ERR, 0, 0, wqe.opcode, wqe.wqe_id, wqe.length, qpn, 0)
         while requester.fetch_index != requester.tail:
             index = requester.fetch_index

@@ -1,16 +1,13 @@
-"""Requester transmit control: fetch work requests, number packets, keep the window, rewind (IBA 9.7).
+"""Requester transmit control: fetch work requests, check them, number packets, send within the window (IBA 9.7).
 
-Messages wait in ``backlog`` until all their packets are sent, then in ``inflight`` until they are
-acknowledged; both are in PSN order. Going back to a PSN moves messages from the end of ``inflight`` to the
-front of ``backlog``, so that sending again is the same code as sending.
+What becomes of the packets once they are sent is :mod:`rnic.transport.outstanding`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
-from rnic.context.qpc import OPT_GSO, OPT_NO_PROBE
+from rnic.context.qpc import OPT_GSO
 from rnic.spec.access import LOCAL_WRITE
 from rnic.spec.limits import MAX_MSG_BYTES
 from rnic.spec.opcodes import (
@@ -45,9 +42,8 @@ from rnic.spec.opcodes import (
     WRITE_ONLY_IMM,
 )
 from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_count, psn_diff
-from rnic.spec.states import RTS, SQD, ST_RC, ST_UC, ST_UD
-from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, LOC_QP_OP_ERR, MW_BIND_ERR, SUCCESS
-from rnic.spec.syndromes import ack_timeout_ns
+from rnic.spec.states import RTS, ST_RC, ST_UC, ST_UD
+from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, LOC_QP_OP_ERR, MW_BIND_ERR
 from rnic.transport.encap import (
     ACK_REQ,
     BTH_ATOMIC_STRUCT,
@@ -61,14 +57,13 @@ from rnic.transport.encap import (
 )
 from rnic.transport.host import NEVER
 from rnic.transport.message import ATOMICS, SENDS, WRITES, Message, ReadPiece
+from rnic.transport.outstanding import Outstanding
 from rnic.transport.payload import EMPTY, Payload, inline_payload, resolve
 from rnic.transport.windows import bind_window, invalidate_local
-from rnic.transport.wqe import SendRing, Wqe
+from rnic.transport.wqe import Wqe
 from rnic.wire.flow import tx_delta
 
 if TYPE_CHECKING:
-    from rnic.transport.host import CompletionSink
-    from rnic.transport.qp import QueuePair
     from rnic.wire.bursts import TxBurst
     from rnic.wire.flow import Flow
 
@@ -88,110 +83,32 @@ _ALLOWED = {
     ST_UC: (SENDS | WRITES | _LOCAL) - {WR_SEND_INV},
     ST_UD: frozenset({WR_SEND, WR_SEND_IMM, WR_NOP}),
 }
-_PROBE_MIN_NS = 1_000_000
-_PROBE_MAX_SHIFT = 10
 
 
-class Requester:
+class Requester(Outstanding):
     """The sending half of one queue pair."""
 
-    __slots__ = (
-        "ack_deadline",
-        "ack_every",
-        "ack_timeout",
-        "backlog",
-        "batch_limit",
-        "cq",
-        "ctx",
-        "fetch_index",
-        "flow",
-        "head",
-        "host",
-        "inflight",
-        "lsn",
-        "mtu",
-        "more",
-        "pieces",
-        "probe_deadline",
-        "probe_due",
-        "probe_shift",
-        "qp",
-        "read_chunk",
-        "reads",
-        "retry_left",
-        "ring",
-        "rnr_left",
-        "rnr_until",
-        "rtt_at",
-        "rtt_psn",
-        "sent_psn",
-        "service",
-        "sq_head",
-        "srtt",
-        "ssn",
-        "tail",
-        "una",
-        "window",
-    )
+    __slots__ = ("batch_limit", "flow", "head", "lsn", "more", "mtu", "read_chunk", "service", "ssn")
 
     flow: Flow
 
-    def __init__(self, qp: QueuePair, ring: SendRing, cq: CompletionSink) -> None:
-        self.qp = qp
-        self.ctx = qp.ctx
-        self.host = qp.host
-        self.ring = ring
-        self.cq = cq
-        self.backlog: deque[Message] = deque()
-        self.inflight: deque[Message] = deque()
-        # Lists, since an empty deque takes 700 bytes of every idle QP, and these hold 128 entries at most.
-        self.pieces: list[ReadPiece] = []
-        self.reads: list[Message] = []
-        self.fetch_index = 0
-        self.sq_head = 0
-        self.tail = 0
-        self.reset()
-
     def reset(self) -> None:
         """Forget everything: the RESET state."""
-        self.backlog.clear()
-        self.inflight.clear()
-        self.pieces.clear()
-        self.reads.clear()
-        self.fetch_index = self.sq_head = self.tail = 0
-        self.una = self.sent_psn = 0
+        super().reset()
         self.ssn = 0
         self.lsn: int | None = None
-        self.retry_left = self.rnr_left = 0
-        self.ack_deadline = self.probe_deadline = self.rnr_until = NEVER
-        self.probe_due = False
-        self.probe_shift = 0
-        self.rtt_psn = -1
-        self.rtt_at = 0
-        self.srtt = 0
         self.more = False
         self.head = 0
         self.mtu = 0
-        self.window = 0
         self.read_chunk = 1
-        self.ack_every = 1
-        self.ack_timeout = 0
         self.service = 0
         self.batch_limit = 1
 
     def start(self, flow: Flow | None) -> None:
         """Take PSN, path and retry attributes from the context: on the way to RTS."""
-        ctx = self.ctx
-        config = self.host.config
-        self.una = self.sent_psn = ctx.next_send_psn & PSN_MASK
-        ctx.last_acked_psn = self.una
         self.refresh(flow)
-        self.window = ctx.window_packets or config.window_packets
-        if self.mtu:
-            self.window = min(self.window, config.window_bytes // (self.mtu + 64) or 1)
-        self.window = max(1, min(self.window, PSN_WINDOW))
-        self.ack_every = max(1, min(config.ack_every, self.window // 4 or 1))
-        self.read_chunk = max(1, self.window // 2)
+        self.begin(self.mtu)
+        self.read_chunk = max(1, self.widest // 2)
 
     def refresh(self, flow: Flow | None) -> None:
         """Take over attributes that may change while the QP runs."""
@@ -199,19 +116,12 @@ class Requester:
         self.mtu = ctx.mtu_bytes
         self.head = bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn)
         self.service = UC if ctx.servtype == ST_UC else 0
-        self.retry_left = ctx.retry_cnt
-        self.rnr_left = ctx.rnr_retry
-        self.ack_timeout = ack_timeout_ns(ctx.ackto)
+        self.refresh_retries()
         if flow is not None:
             self.flow = flow
             self.batch_limit = self.host.max_segments(flow, bool(ctx.options & OPT_GSO))
 
     # ----------------------------------------------------------------------------------- producing
-
-    @property
-    def outstanding(self) -> bool:
-        """Whether packets are waiting for an acknowledgement."""
-        return self.una != self.sent_psn
 
     @property
     def unsent(self) -> bool:
@@ -235,7 +145,7 @@ class Requester:
             count = self._send(message, budget - sent, batch, now_ns)
             if message.sent >= message.packets and (message.packets or message.executed):
                 if self.backlog and self.backlog[0] is message:
-                    self.inflight.append(self.backlog.popleft())
+                    self.inflight.append(self.backlog.pop(0))
             elif count == 0:
                 break
             sent += count
@@ -247,27 +157,6 @@ class Requester:
         if sent:
             self.watch(now_ns)
         return sent
-
-    def watch(self, now_ns: int) -> None:
-        """Start the timers that are not running, for the packets that are now outstanding."""
-        if self.ctx.servtype != ST_RC or self.una == self.sent_psn:
-            return
-        deadline = self.ack_deadline
-        if deadline == NEVER and self.ack_timeout:
-            deadline = self.ack_deadline = now_ns + self.ack_timeout
-        if self._probing:
-            probe = self.probe_deadline = now_ns + self._probe_interval()
-            if probe < deadline:
-                deadline = probe
-        else:
-            self.probe_deadline = NEVER
-        if deadline < self.qp.armed_ns:
-            self.host.arm(self.qp)
-
-    @property
-    def _probing(self) -> bool:
-        """Whether the tail-loss probe is on and could be sent: never while a READ or atomic is outstanding."""
-        return not self.pieces and self.host.config.probe and not self.ctx.options & OPT_NO_PROBE
 
     def _fetch(self) -> bool:
         """Take the next descriptor from the ring into the backlog."""
@@ -513,123 +402,21 @@ class Requester:
             message.status = LOC_PROT_ERR
 
     def _probe(self, batch: FrameBatch) -> int:
-        """Repeat one unacknowledged packet with AckReq: the last one, and the oldest on every second try.
+        """Repeat the oldest and the last packet that are not acknowledged, with AckReq; how many were sent.
 
-        Any conforming responder answers a duplicate, or says what it misses. The oldest serves where the
-        responder has sent its one NAK, that NAK was lost, and it now keeps silent.
+        Any conforming responder acknowledges the oldest, as a duplicate or because it waits for it. The last then
+        makes it say what is missing between them, even where its one NAK for that was lost (IBA 9.7.5.2).
         """
-        if self.una == self.sent_psn or self.pieces:
+        pending = [message for message in (*self.inflight, *self.backlog) if message.sent and message.packets]
+        if self.una == self.sent_psn or self.pieces or not pending:
             return 0
-        candidates = [m for m in (*self.inflight, *self.backlog) if m.sent and m.packets]
-        if not candidates:
-            return 0
-        if self.probe_shift & 1:
-            message = candidates[-1]
-            index = message.sent - 1
-        else:
-            message = candidates[0]
-            index = psn_diff(self.una, message.first_psn)
-        if message.reads or not 0 <= index < message.sent or not message.payload.valid:
-            return 0
-        if not self._send_packet(message, index, batch, True):
-            return 0
-        self.host.counters.bump("probes")
-        return 1
-
-    # ------------------------------------------------------------------------------------ progress
-
-    def advance(self, psn: int, now_ns: int) -> None:
-        """Everything before ``psn`` is acknowledged. May end in a failure: see the context's state."""
-        if psn != self.una:
-            if self.rtt_psn >= 0 and psn_diff(psn, self.rtt_psn) > 0:
-                sample = now_ns - self.rtt_at
-                self.srtt = sample if self.srtt == 0 else (7 * self.srtt + sample) >> 3
-                self.rtt_psn = -1
-            self.una = psn
-            self.ctx.last_acked_psn = psn
-            self.retry_left = self.ctx.retry_cnt
-            self.rnr_left = self.ctx.rnr_retry
-            self.probe_shift = 0
-            if psn == self.sent_psn:
-                self.ack_deadline = self.probe_deadline = NEVER
-            else:
-                self.ack_deadline = now_ns + self.ack_timeout if self.ack_timeout else NEVER
-                self.probe_deadline = now_ns + self._probe_interval() if self._probing else NEVER
-                self.qp.rearm()
-            self.retire()
-        if self.backlog or self.fetch_index != self.tail:
-            self.host.schedule(self.qp)
-
-    def retire(self) -> None:
-        """Complete, in order, every message that is wholly acknowledged."""
-        una = self.una
-        while self.inflight or self.backlog:
-            queue = self.inflight or self.backlog
-            message = queue[0]
-            if message.packets == 0 and not message.executed:
-                break
-            if psn_diff(message.first_psn + message.packets & PSN_MASK, una) > 0:
-                if queue is self.backlog:
-                    # acknowledged after a rewind: what arrived need not be sent again
-                    message.sent = max(message.sent, psn_diff(una, message.first_psn))
-                break
-            if message.status:
-                self.qp.fail_send(message.status, 0)
-                return
-            queue.popleft()
-            wqe = message.wqe
-            self.sq_head = 0 if wqe.index + 1 == self.ring.entries else wqe.index + 1
-            self.ctx.sq_wqe_counter = self.ctx.sq_wqe_counter + 1 & 0xFFFF
-            if wqe.signaled or self.qp.signal_all:
-                self.cq.complete(
-                    wqe.index, SUCCESS, 0, wqe.length, wqe.opcode, wqe.wqe_id, wqe.length, self.ctx.local_qpn, 0
-                )
-        if self.ctx.state == SQD:
-            self.qp.check_drained()
-
-    def rewind(self, psn: int) -> None:
-        """Go back: the next packet sent is ``psn`` (Go-Back-N, IBA 9.7.5.1)."""
-        self.rtt_psn = -1
-        pieces = self.pieces
-        while pieces and psn_diff(pieces[-1].next_psn, psn) >= 0:
-            pieces.pop()
-        backlog = self.backlog
-        inflight = self.inflight
-        if backlog:
-            backlog[0].sent = self._sent_at(backlog[0], psn)
-        while inflight:
-            message = inflight[-1]
-            if psn_diff(message.first_psn + message.packets & PSN_MASK, psn) <= 0:
-                break
-            message.sent = self._sent_at(message, psn)
-            backlog.appendleft(inflight.pop())
-        self.host.schedule(self.qp)
-
-    @staticmethod
-    def _sent_at(message: Message, psn: int) -> int:
-        return min(message.sent, max(0, psn_diff(psn, message.first_psn)))
-
-    # -------------------------------------------------------------------------------------- timers
-
-    def _probe_interval(self) -> int:
-        return max(_PROBE_MIN_NS, 2 * self.srtt) << self.probe_shift
-
-    @property
-    def deadline_ns(self) -> int:
-        """The next time at which :meth:`handle_timer` has something to do."""
-        return min(self.ack_deadline, self.probe_deadline, self.rnr_until)
-
-    def handle_timer(self, now_ns: int) -> None:
-        """RNR wait over, local ACK timeout, or tail-loss probe."""
-        if self.rnr_until <= now_ns:
-            self.rnr_until = NEVER
-            self.host.schedule(self.qp)
-        if self.ack_deadline <= now_ns:
-            self.host.counters.bump("ack_timeouts")
-            self.ack_deadline = NEVER
-            self.qp.retry(self.una, now_ns)
-        elif self.probe_deadline <= now_ns:
-            self.probe_due = True
-            self.probe_shift = min(self.probe_shift + 1, _PROBE_MAX_SHIFT)
-            self.probe_deadline = now_ns + self._probe_interval()
-            self.host.schedule(self.qp)
+        oldest, last = pending[0], pending[-1]
+        at, end = psn_diff(self.una, oldest.first_psn), last.sent - 1
+        sent = 0
+        for message, index in ((oldest, at), (last, end)) if (oldest, at) != (last, end) else ((last, end),):
+            if message.reads or not 0 <= index < message.sent or not message.payload.valid:
+                continue
+            sent += self._send_packet(message, index, batch, True)
+        if sent:
+            self.host.counters.bump("probes")
+        return sent
