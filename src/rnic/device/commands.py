@@ -24,6 +24,7 @@ from rnic.device.mailboxes import (
     DEVICE_ID,
     MAX_GROUP_QPS,
     MGM,
+    SRQ_ARM,
     VENDOR_ID,
 )
 from rnic.device.multicast import is_multicast
@@ -454,11 +455,10 @@ class CommandUnit:
         return 0, SRQC.pack(values)
 
     def _arm_srq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-        if inbox:
-            _sized(inbox, 4)
+        _sized(inbox, SRQ_ARM.size)
         srq = self._own_srq(uar, in_modifier)
-        limit = int.from_bytes(inbox, "big") if inbox else op_modifier
-        if not 0 <= limit < srq.ring.entries:
+        limit = SRQ_ARM.get(inbox, "limit")
+        if limit >= srq.ring.entries:
             _refuse(cmd.ST_BAD_PARAM)
         srq.arm(limit)
         return _DONE

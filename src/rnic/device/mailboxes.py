@@ -1,4 +1,7 @@
-"""Command mailboxes that no document lays out: device limits, adapter, multicast groups. All big-endian."""
+"""Command mailboxes that no document lays out: device limits, adapter, SRQ limit, multicast groups.
+
+All big-endian.
+"""
 
 from __future__ import annotations
 
@@ -65,6 +68,15 @@ ADAPTER = Layout(
     ),
 )
 """QUERY_ADAPTER outbox."""
+
+SRQ_ARM = Layout(
+    "SRQ_ARM",
+    4,
+    "big",
+    "design.md",
+    (word("limit", 0x00, "entries that must be left, or an event says so; 0 disarms", "WR"),),
+)
+"""ARM_SRQ inbox. The limit has more bits than the command register's operation modifier."""
 
 MGM_BYTES = 512
 MGM = Layout(

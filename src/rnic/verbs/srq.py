@@ -8,6 +8,7 @@ from errno import EINVAL, ENOMEM
 from typing import Any
 
 from rnic.context.cqc import SRQC
+from rnic.device.mailboxes import SRQ_ARM
 from rnic.mem.space import Mapping
 from rnic.rings.queue_block import RQ_TAIL, SRQ_LIMIT
 from rnic.rings.rqe import SGE_BYTES, SGE_STRUCT, rqe_stride
@@ -166,7 +167,7 @@ class SRQ:
             raise VerbsError(EINVAL, f"mask={comp_mask:#x}: only IBV_SRQ_LIMIT can be modified")
         if not 0 <= attr.srq_limit <= self._max_wr:
             raise VerbsError(EINVAL, f"srq_limit={attr.srq_limit}: use 0 to {self._max_wr}")
-        self.ctx.command(cmd.ARM_SRQ, self.srqn, attr.srq_limit)
+        self.ctx.command(cmd.ARM_SRQ, self.srqn, inbox=SRQ_ARM.pack({"limit": attr.srq_limit}))
         self.ctx.uar.store(self._block, SRQ_LIMIT, attr.srq_limit)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from rnic.context.qpc import QPC
 from rnic.device import Nic, NicConfig
 from rnic.device.commands import _HANDLERS
 from rnic.device.config import gid_from_address
-from rnic.device.mailboxes import MGM
+from rnic.device.mailboxes import MGM, SRQ_ARM
 from rnic.mem.mpt import MPT_ENTRY
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.spec import commands as cmd
@@ -58,7 +58,7 @@ class Monkey:
     def command(self) -> tuple[int, int, int, bytes]:
         rng = self.rng
         op = self.any_command()
-        if 16 in self.nic.qps and rng.random() < 0.4:  # a life goes on
+        if 16 in self.nic.qps and rng.random() < 0.5:  # a life goes on
             state = self.nic.qps[16].ctx.state
             op = rng.choice([value for (source, _), value in COMMAND_FOR.items() if source == state])
         in_modifier, op_modifier, inbox = self.number(), 0, b""
@@ -83,6 +83,8 @@ class Monkey:
             inbox = driver.eqc(block, va, logsize) if op == cmd.SW2HW_EQ else driver.cqc(eq, block, va, logsize)
         elif op == cmd.SW2HW_SRQ:
             inbox = driver.srqc(rng.randrange(3), block, va, logsize, rng.randrange(3))
+        elif op == cmd.ARM_SRQ:
+            inbox = SRQ_ARM.pack({"limit": rng.choice((0, 1, 15, 16, rng.getrandbits(32)))})
         elif op == cmd.MAP_EQ:
             in_modifier = rng.randrange(2) | rng.getrandbits(1) << 31
             inbox = rng.choice((0x1C0004, 4, 1 << 40)).to_bytes(8, "big")
@@ -168,7 +170,7 @@ def test_random_commands(new_driver, snapshot, seed: int) -> None:
 def test_the_monkey_reaches_nearly_everything(new_driver) -> None:
     done: set[int] = set()
     failed: set[int] = set()
-    for seed in range(200):
+    for seed in range(300):
         monkey = Monkey(seed, new_driver)
         for _ in range(120):
             op, in_modifier, op_modifier, inbox = monkey.command()

@@ -6,7 +6,7 @@ import pytest
 
 from rnic.context.cqc import CQC, SRQC
 from rnic.device.config import gid_from_address
-from rnic.device.mailboxes import ADAPTER, DEV_LIM, MGM
+from rnic.device.mailboxes import ADAPTER, DEV_LIM, MGM, SRQ_ARM
 from rnic.mem.keys import key_index
 from rnic.mem.table import REGION, WINDOW1, WINDOW2
 from rnic.rings import queue_block as q
@@ -361,13 +361,14 @@ def test_shared_receive_queue(driver, refused) -> None:
         "limit": 3,
         "wqe_counter": 0,
     }
-    refused(cmd.ST_BAD_PARAM, cmd.ARM_SRQ, number, 16)
-    refused(cmd.ST_BAD_PARAM, cmd.ARM_SRQ, number, 0, (1 << 20).to_bytes(4, "big"))
+    for limit in (16, 1 << 20):
+        refused(cmd.ST_BAD_PARAM, cmd.ARM_SRQ, number, 0, SRQ_ARM.pack({"limit": limit}))
     refused(cmd.ST_BAD_SIZE, cmd.ARM_SRQ, number, 0, b"\1")
-    refused(cmd.ST_BAD_INDEX, cmd.ARM_SRQ, number + 1, 1)
-    driver.ok(cmd.ARM_SRQ, number, 5)
-    assert driver.uar.load(block, q.SRQ_LIMIT) == 5
-    driver.ok(cmd.ARM_SRQ, number, 0, (7).to_bytes(4, "big"))
+    refused(cmd.ST_BAD_SIZE, cmd.ARM_SRQ, number, 5)
+    refused(cmd.ST_BAD_INDEX, cmd.ARM_SRQ, number + 1, 0, SRQ_ARM.pack({"limit": 1}))
+    for limit in (5, 15, 0, 7):
+        driver.ok(cmd.ARM_SRQ, number, 0, limit.to_bytes(4, "big"))
+        assert driver.uar.load(block, q.SRQ_LIMIT) == limit
     assert SRQC.get(driver.ok(cmd.QUERY_SRQ, number).outbox, "limit") == 7
     refused(cmd.ST_BAD_RES_STATE, cmd.SW2HW_SRQ, number, 0, driver.srqc(pd, driver.alloc(cmd.RES_UAR_BLOCK), va))
     driver.ok(cmd.HW2SW_SRQ, number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rnic.device.mailboxes import SRQ_ARM
 from rnic.rings.queue_block import RQ_HEAD, RQ_TAIL, SRQ_LIMIT
 from rnic.spec import commands as cmd
 from rnic.spec import events
@@ -47,7 +48,7 @@ def test_limit_event_once(driver, eq, srq, by_register: bool) -> None:
         driver.uar.store(srq.block, SRQ_LIMIT, 6)
         driver.nic.produce(1)
     else:
-        driver.ok(cmd.ARM_SRQ, srq.number, 6)
+        driver.ok(cmd.ARM_SRQ, srq.number, 0, SRQ_ARM.pack({"limit": 6}))
     for left in (7, 6):
         device.take()
         assert device.available() == left
