@@ -399,9 +399,11 @@ def test_ud_receive(new) -> None:
 def test_ud_receive_errors(new, length, key, status) -> None:
     s = new(ST_UD)
     s.recv(length, key=key)
+    s.recv(100)
     s.inject("SEND_ONLY", 5, qkey=0x1111, sqpn=9, payload=b"1234")
-    assert s.recv_cq.take() == [status]
+    assert s.recv_cq.take() == [status, "WR_FLUSH_ERR"]
     assert s.ctx.state == ERR
+    assert s.events == []  # the completion tells it
 
 
 def test_comm_est_and_replies_in_rtr(new) -> None:

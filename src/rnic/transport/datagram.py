@@ -101,5 +101,6 @@ class DatagramReceiver:
             word3 |= CQE_SOLICITED
         self.cq.complete(wqe.index, status, 0, size + GRH_BYTES, word3, packet.sqpn, 0, ctx.local_qpn, packet.imm)
         if status != SUCCESS:
-            # IBA 10.10.2.2: a local error of a UD receive fails the queue pair
-            qp.enter_error()
+            # The queue pair fails, and the completion tells of it: asynchronous errors are for what no completion
+            # can tell (IBA chapter 10, "Affiliated Asynchronous Errors").
+            qp.enter_error(raise_event=False)
