@@ -35,6 +35,7 @@ ME, PEER = bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))
 ENTRIES = 64
 SLAB = 512
 STRIDE = 64
+CONFIG = ("window_packets", "window_bytes", "ack_every", "probe")
 CODES = {row.name: row.opcode for row in OPCODES if row is not None}
 SERVICES = {ST_RC: "RC", ST_UC: "UC", ST_UD: "UD"}
 WORK = {name: code for code, name in WR_NAMES.items()}
@@ -130,7 +131,7 @@ class Script:
     """One queue pair in RTS with a path MTU of 256, its first PSN either way 100, and 64 KiB of memory."""
 
     def __init__(self, service: int = ST_RC, segments: int = 1, state: int = RTS, **fields: Any) -> None:
-        config = {name: fields.pop(name) for name in ("window_packets", "ack_every", "probe") if name in fields}
+        config = {name: fields.pop(name) for name in CONFIG if name in fields}
         self.host = Host(**config)
         self.far = fields.pop("far", False)
         if self.far:

@@ -126,6 +126,12 @@ def test_design_an_rnr_nak_is_no_loss(new) -> None:
     assert len(s.packets()) == 128
 
 
+def test_window_bounds_bytes_as_well(new) -> None:
+    s = new(window_bytes=4 * (256 + 64) + 1)
+    s.post("WRITE", 20 * 256)
+    assert len(s.packets()) == 4
+
+
 def test_iba_9_7_5_1_1_ack_is_asked_for_regularly(new) -> None:
     for segments in (1, 15):
         s = new(segments=segments, ack_every=4)
@@ -232,6 +238,44 @@ def test_iba_9_9_2_1_1_retry_count(new) -> None:
     assert s.ctx.state == ERR
     assert s.events == []  # the completion tells it
     assert s.out() == []
+
+
+def test_an_ack_starts_the_timer_anew(new) -> None:
+    s = new(probe=False, ackto=10)
+    s.post("WRITE", 10)
+    s.post("WRITE", 10)
+    s.out()
+    s.wait(1_000_000)
+    s.ack(100)
+    assert s.deadline == 4096 << 10
+    s.ack(101)
+    assert s.deadline is None
+
+
+def test_design_the_probe_waits_two_round_trips(new) -> None:
+    """Round trips are measured from a first sending to the ACK that covers it, one at a time."""
+    s = new(ackto=0)
+    for sample in (2_000_000, 2_000_000, 10_000_000):
+        s.post("WRITE", 10)
+        s.out()
+        s.wait(sample)
+        s.ack(s.qp.requester.sent_psn - 1)
+        s.wait(50_000_000)
+    s.post("WRITE", 10)
+    s.out()
+    assert s.deadline == 2 * (2_000_000 * 7 + 10_000_000) // 8
+
+
+def test_design_a_repeated_packet_measures_no_round_trip(new) -> None:
+    s = new(ackto=0)
+    s.post("WRITE", 10)
+    s.out()
+    s.wait(900_000)
+    s.ack(100, syndrome=0x60)
+    s.out()
+    s.wait(900_000)
+    s.ack(100)
+    assert s.qp.requester.srtt == 0
 
 
 def test_timeout_zero_is_never(new) -> None:
@@ -445,6 +489,18 @@ def test_acks_behind_a_rewound_read_do_not_complete_it(new) -> None:
     assert s.data[:10] == b"x" * 10
 
 
+def test_a_response_to_what_asks_for_none_is_stale(new) -> None:
+    s = new()
+    s.post("WRITE", 10)
+    s.post("READ", 10)
+    s.out()
+    s.inject("READ_RESPONSE_ONLY", 100, payload=b"x" * 10)
+    assert s.counters["drop_stale_response"] == 1
+    assert s.send_cq.take() == []
+    s.inject("READ_RESPONSE_ONLY", 101, payload=b"x" * 10)
+    assert s.send_cq.take() == ["SUCCESS", "SUCCESS"]
+
+
 def test_a_response_acknowledges_what_was_before_it(new) -> None:
     """And so a bad one fails the READ, not the WRITE in front of it."""
     s = new()
@@ -549,6 +605,17 @@ def test_iba_9_7_7_2_credits(new) -> None:
     assert len(s.out()) == 3
 
 
+def test_one_credit_is_good_for_one_message(new) -> None:
+    s = new()
+    s.post("SEND", 10)
+    s.out()
+    s.ack(100, msn=1, syndrome=1)
+    s.post("SEND", 700)
+    s.post("SEND", 700)
+    # the second goes without credit: its first packet asks for it
+    assert s.out() == ["SEND_FIRST 101", "SEND_MIDDLE 102", "SEND_LAST 103!", "SEND_FIRST 104!"]
+
+
 def test_an_unsolicited_ack_grants_credits(new) -> None:
     s = new()
     s.post("SEND", 10)
@@ -591,8 +658,10 @@ def test_design_an_answered_probe_is_followed_by_another_at_once(new) -> None:
     s.post("WRITE", 1024)
     s.out()
     s.wait(1_000_000)
+    assert s.qp.scheduled
     assert s.out() == ["WRITE_FIRST 100!", "WRITE_LAST 103!"]
     s.ack(101)
+    assert s.qp.scheduled
     assert s.out() == ["WRITE_MIDDLE 102!", "WRITE_LAST 103!"]
     assert s.deadline == 1_000_000
     s.ack(102)

@@ -85,6 +85,7 @@ def test_read_and_atomics(new) -> None:
     assert [p.row.name[17:] for p in (first, middle, last)] == ["FIRST", "MIDDLE", "LAST"]
     assert [p.orig for p in atomics] == [before, (before + 1) % 2**64, 5]
     assert [p.msn for p in (first, last, *atomics)] == [1, 1, 2, 3, 4]
+    assert {p.syndrome for p in (first, last, *atomics)} == {0x1F}
     assert s.data[:8] == (5).to_bytes(8, "little")
 
 
@@ -167,7 +168,44 @@ def test_answers_to_duplicates_do_not_count_against_the_limit(new) -> None:
     assert "READ_RESPONSE_ONLY 103" in s.out()
 
 
+def test_the_second_of_two_saved_requests_is_found(new) -> None:
+    s = new()
+    s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=8)
+    s.inject("FETCH_ADD", 101, va=s.va, rkey=s.key, swap_add=1)
+    s.inject("READ_REQUEST", 102, va=s.va + 8, rkey=s.key, dma_length=8)
+    s.packets()
+    s.inject("FETCH_ADD", 101, va=s.va, rkey=s.key, swap_add=1)
+    s.inject("READ_REQUEST", 102, va=s.va + 8, rkey=s.key, dma_length=8)
+    assert s.out() == ["ATOMIC_ACKNOWLEDGE 101", "READ_RESPONSE_ONLY 102"]
+
+
+def test_a_repeated_read_leaves_room_for_new_ones(new) -> None:
+    """An answer to a duplicate that has gone out frees nothing that it never took."""
+    s = new(max_dest_rd_atomic=2)
+    s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=8)
+    s.inject("FETCH_ADD", 101, va=s.va, rkey=s.key)
+    s.packets()
+    for _ in range(3):
+        s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=8)
+        s.inject("FETCH_ADD", 101, va=s.va, rkey=s.key)
+        assert s.qp.responder.replies.pending_reads == 0
+        assert len(s.packets()) == 2
+    for psn in (102, 103, 104):
+        s.inject("READ_REQUEST", psn, va=s.va, rkey=s.key, dma_length=8)
+    assert s.ctx.state == ERR
+
+
 def test_replies_are_bounded(new) -> None:
+    s = new()
+    responder = s.qp.responder
+    for psn in range(1022):
+        responder.replies.atomic(psn, 0, 0x1F, 0, again=True)
+    for psn in (100, 101, 102, 103):
+        responder.reply(psn, 0x60)
+    assert len(responder.replies) == 1024
+
+
+def test_repeated_reads_are_bounded(new) -> None:
     s = new()
     s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=60_000)
     for again in range(3000):
@@ -247,6 +285,15 @@ def test_too_many_reads(new) -> None:
     for psn in (100, 101, 102):
         s.inject("READ_REQUEST", psn, va=s.va, rkey=s.key, dma_length=8)
     assert s.out() == ["READ_RESPONSE_ONLY 100", "READ_RESPONSE_ONLY 101", "ACKNOWLEDGE 102 61"]
+
+
+@pytest.mark.parametrize(("length", "nak"), [(1 << 31, 0x62), ((1 << 31) + 1, 0x61)])
+def test_no_message_is_longer_than_2_gib(new, length, nak) -> None:
+    """What is too long is an invalid request; what is not, here, only lies outside of the region."""
+    for name, extra in (("WRITE_FIRST", {"payload": bytes(4096)}), ("READ_REQUEST", {})):
+        s = new(mtu=5)
+        s.inject(name, 100, va=s.va, rkey=s.key, dma_length=length, **extra)
+        assert s.out() == [f"ACKNOWLEDGE 100 {nak:02x}"]
 
 
 def test_send_too_long(new) -> None:
@@ -359,6 +406,25 @@ def test_uc_sequence(new, packets, counter) -> None:
         s.inject(name, 100 + offset, payload=b"1234" if "ONLY" in name else FULL)
     assert s.counters[counter] == 1
     assert s.ctx.state == RTS
+
+
+def test_uc_goes_on_behind_what_it_refused(new) -> None:
+    s = new(ST_UC)
+    write(s, "WRITE_ONLY", 100, b"1234", rkey=5)
+    write(s, "WRITE_ONLY", 101, b"5678")
+    assert s.data[:4] == b"5678"
+    assert (s.counters["drop_access"], s.counters["drop_psn_gap"]) == (1, 0)
+
+
+def test_uc_forgets_the_open_message_at_a_gap(new) -> None:
+    """The packet that is late comes in its place, but its message is lost already."""
+    s = new(ST_UC)
+    s.recv(700)
+    s.inject("SEND_FIRST", 100, payload=FULL)
+    s.inject("SEND_LAST", 102, payload=b"1234")
+    s.inject("SEND_LAST", 101, payload=b"1234")
+    assert s.recv_cq.take() == []
+    assert (s.counters["drop_psn_gap"], s.counters["drop_bad_sequence"]) == (1, 1)
 
 
 def test_uc_without_receive_or_rights(new) -> None:

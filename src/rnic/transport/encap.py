@@ -39,11 +39,6 @@ def bth_base(pkey: int, dqpn: int) -> int:
     return _MIG_REQ | pkey << 32 | dqpn
 
 
-def opcode_bits(opcode: int) -> int:
-    """An opcode in its place in the first eight bytes."""
-    return opcode << 56
-
-
 class FrameBatch:
     """Collects frames for one flow and emits them as bursts of equal-sized segments.
 

@@ -109,6 +109,13 @@ def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(flow._seed_lists) <= 2
 
 
+def test_caches_keep_what_they_have_room_for() -> None:
+    flow = Flow(V4.src, V4.dst, 1)
+    first = flow.seeds(272)
+    flow.seeds(1040)
+    assert flow.seeds(272) is first
+
+
 def test_reverse_and_repr() -> None:
     back = V6.reverse()
     assert (back.src, back.dst, back.sport, back.dport) == (V6.dst, V6.src, 4791, 50_000)

@@ -94,6 +94,12 @@ def test_atomics_are_eight_bytes() -> None:
     assert parsed(build(0x14, dqpn=1, psn=2)).dma_length == 8
 
 
+def test_fields_that_are_not_given_are_zero() -> None:
+    for row in OPCODES:
+        if row is not None:
+            assert not any(build(row, dqpn=0, psn=0)[12:]), row.name
+
+
 def test_build_takes_a_row() -> None:
     row = OPCODES[0x04]
     assert row is not None

@@ -83,6 +83,13 @@ def test_headers_of_management_datagrams_and_cnps() -> None:
     assert pretty.payload_bytes(sealed(0x81, payload=bytes(16))) == 0
 
 
+@pytest.mark.parametrize("size", [0, 1, 4, 255])
+def test_payload_bytes(size: int) -> None:
+    frame = sealed(0x0A, dma_length=size, payload=bytes(size))
+    assert pretty.payload_bytes(frame) == size
+    assert pretty.payload_bytes(frame[:28]) == 0
+
+
 def test_headers_as_far_as_they_reach() -> None:
     data = sealed(0x0B)
     counts = [len(pretty.headers(data[:size])) for size in range(len(data) + 1)]

@@ -1,0 +1,112 @@
+"""Descriptors and receive entries as the device reads them from the driver's memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from rnic.mem.space import SimAddressSpace
+from rnic.rings.sqe import FLAG_INLINE, FLAG_LIST, SGE_STRUCT, SQE_STRUCT
+from rnic.spec.opcodes import WR_SEND
+from rnic.transport.wqe import ReceiveRing, SendRing
+
+ENTRIES, SLAB, STRIDE = 4, 128, 48
+
+
+class FarSpace(SimAddressSpace):
+    """Memory of another process: read and written, never seen."""
+
+    def views(self, va: int, length: int) -> memoryview | None:
+        return None
+
+
+@pytest.fixture(params=[SimAddressSpace, FarSpace], ids=["near", "far"])
+def space(request: pytest.FixtureRequest) -> SimAddressSpace:
+    made: SimAddressSpace = request.param()
+    return made
+
+
+class Receives:
+    """A receive ring of four entries, three scatter entries each."""
+
+    def __init__(self, space: SimAddressSpace) -> None:
+        self.memory = bytearray(ENTRIES * STRIDE)
+        self.tail = 0
+        self.heads: list[int] = []
+        self.ring = ReceiveRing(space, space.map(self.memory).va, ENTRIES, STRIDE, lambda: self.tail, self.heads.append)
+
+    def put(self, *sges: tuple[int, int, int]) -> None:
+        for place, sge in enumerate(sges):
+            SGE_STRUCT.pack_into(self.memory, self.tail * STRIDE + place * 16, *sge)
+        self.tail = (self.tail + 1) % ENTRIES
+
+
+def test_entries_come_in_order_and_wrap(space: SimAddressSpace) -> None:
+    receives = Receives(space)
+    ring = receives.ring
+    assert (ring.available(), ring.take()) == (0, None)
+    for lap in range(5):
+        receives.put((0x1000 + lap, 5, 9))
+        assert ring.available() == 1
+        wqe = ring.take()
+        assert wqe is not None
+        assert (wqe.index, wqe.sges[0]) == (lap % ENTRIES, (0x1000 + lap, 5, 9))
+    assert receives.heads == [1, 2, 3, 0, 1]
+    for _ in range(3):
+        receives.put()
+    assert ring.available() == 3
+
+
+def test_an_entry_of_zeros_ends_the_list(space: SimAddressSpace) -> None:
+    receives = Receives(space)
+    receives.put((1, 2, 3), (0, 0, 0), (4, 5, 6))
+    receives.put((1, 2, 0), (7, 0, 8), (4, 5, 6))
+    receives.put()
+    taken = [receives.ring.take() for _ in range(3)]
+    assert [wqe and wqe.sges for wqe in taken] == [[(1, 2, 3)], [(1, 2, 0), (7, 0, 8), (4, 5, 6)], []]
+
+
+def test_a_tail_beyond_the_ring_is_an_empty_ring(space: SimAddressSpace) -> None:
+    receives = Receives(space)
+    receives.tail = ENTRIES
+    assert (receives.ring.available(), receives.ring.take()) == (0, None)
+    receives.tail = ENTRIES - 1
+    assert receives.ring.available() == 3
+
+
+def send_ring(space: SimAddressSpace) -> tuple[bytearray, SendRing]:
+    memory = bytearray(ENTRIES * (64 + SLAB))
+    return memory, SendRing(space, space.map(memory).va, ENTRIES, SLAB)
+
+
+@pytest.mark.parametrize(("length", "valid"), [(30, True), (29, False), (31, False), (0, False)])
+def test_a_lists_lengths_add_up(space: SimAddressSpace, length: int, valid: bool) -> None:
+    memory, ring = send_ring(space)
+    SQE_STRUCT.pack_into(memory, 64, 7, WR_SEND, FLAG_LIST, 0, 0, length, 2, 0, 0)
+    for place, sge in enumerate(((100, 10, 1), (200, 20, 2))):
+        SGE_STRUCT.pack_into(memory, ENTRIES * 64 + SLAB + 16 * place, *sge)
+    wqe = ring.fetch(1)
+    assert wqe is not None
+    assert (wqe.index, wqe.wqe_id, wqe.opcode, bool(wqe.valid)) == (1, 7, WR_SEND, valid)
+    if valid:
+        assert list(wqe.sges) == [(100, 10, 1), (200, 20, 2)]
+
+
+@pytest.mark.parametrize(("count", "valid"), [(0, True), (8, True), (9, False), (1 << 31, False)])
+def test_a_list_stays_in_its_slot(space: SimAddressSpace, count: int, valid: bool) -> None:
+    memory, ring = send_ring(space)
+    SQE_STRUCT.pack_into(memory, 0, 7, WR_SEND, FLAG_LIST, 0, 0, 0, count, 0, 0)
+    wqe = ring.fetch(0)
+    assert wqe is not None
+    assert bool(wqe.valid) == valid
+
+
+@pytest.mark.parametrize(("length", "valid"), [(0, True), (SLAB, True), (SLAB + 1, False)])
+def test_inline_data_stays_in_its_slot(space: SimAddressSpace, length: int, valid: bool) -> None:
+    memory, ring = send_ring(space)
+    memory[-SLAB:] = bytes(range(SLAB))
+    SQE_STRUCT.pack_into(memory, 3 * 64, 7, WR_SEND, FLAG_INLINE, 0, 0, length, 0, 0, 0)
+    wqe = ring.fetch(3)
+    assert wqe is not None
+    assert bool(wqe.valid) == valid
+    if valid:
+        assert wqe.inline == bytes(range(length))
