@@ -74,6 +74,7 @@ class Host:
         return self.flow
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
+        self.gso_agreed = gso_agreed
         return self.segments
 
     def pkey(self, index: int) -> int:

@@ -1,4 +1,4 @@
-"""Queue pair states: which command leads from where to where, with which attributes (IBA 11.2.5.2, table 91).
+"""Queue pair states: which command leads from where to where, with which attributes (IBA 10.3.1).
 
 Everything that decides whether a modify command is legal stands here, as tables: :data:`TRANSITIONS` for the
 commands, :data:`FIELDS` for the context fields that each attribute carries. Whatever is not listed is refused.

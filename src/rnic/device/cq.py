@@ -26,7 +26,7 @@ class CompletionQueue(EntryRing):
     nothing. ``users`` counts the work queues that complete here.
 
     Args:
-        overflowed: called once, when an entry finds the ring full (IBA 11.6.3.3); the CQ takes no more then.
+        overflowed: called once, when an entry finds the ring full (IBA chapter 11); the CQ takes no more then.
     """
 
     __slots__ = ("_overflowed", "eq", "failed", "last_notified", "pd", "solicited_index", "users")
@@ -73,7 +73,7 @@ class CompletionQueue(EntryRing):
         if word3 & CQE_SOLICITED:
             self.solicited_index = self.tail
         arm = U32.unpack_from(regs.buf, regs.at + CQ_DOORBELL)[0]
-        # An entry in error counts as solicited (IBA 11.4.2.2).
+        # An entry in error counts as solicited (IBA chapter 11, completion notification).
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):
             self._notify()
 

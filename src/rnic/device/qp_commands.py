@@ -192,7 +192,7 @@ def _check_rings(uar: Uar, given: QpContext, has_srq: bool) -> None:
 
 
 def reset_qp(nic: Nic, qp: DeviceQp) -> None:
-    """Destroy a queue pair: whatever was posted is forgotten without completions (IBA 10.3.1.1)."""
+    """Destroy a queue pair: whatever was posted is forgotten without completions (IBA 10.3.1, Reset state)."""
     res = nic.resources
     ctx = qp.ctx
     old, ctx.state = ctx.state, RESET

@@ -325,7 +325,7 @@ class MemoryTable:
     def bind_window(
         self, old_key: int, new_key: int, lkey: int, pd: int, qpn: int, start: int, length: int, access: int
     ) -> bool:
-        """Bind a window to part of a region (IBA vol. 1, 10.6.6) under a new key with the same index.
+        """Bind a window to part of a region (IBA vol. 1, 10.6.7) under a new key with the same index.
 
         ``start`` is an address as the region's key counts them. A length of 0 unbinds a type 1 window. A
         type 2 window must be unbound before it is bound, is never bound to nothing, and must change its tag.
@@ -371,7 +371,7 @@ class MemoryTable:
         return True
 
     def invalidate(self, key: int, pd: int, qpn: int) -> bool:
-        """Unbind a type 2 window, asked by its own queue pair or by that one's peer (IBA vol. 1, 10.6.5).
+        """Unbind a type 2 window, asked by its own queue pair or by that one's peer (IBA vol. 1, 10.6.7).
 
         Regions and type 1 windows are not invalidated by work requests: software deregisters or rebinds them.
         """

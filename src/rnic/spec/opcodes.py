@@ -1,4 +1,4 @@
-"""BTH opcodes (IBA vol. 1, 9.2.1, table 38) and work-request opcodes (001 section 3.5, ``design.md``)."""
+"""BTH opcodes (IBA vol. 1, 9.2) and work-request opcodes (001 section 3.5, ``design.md``)."""
 
 # --- operations, the low five bits of a BTH opcode
 SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_LAST_IMM, SEND_ONLY, SEND_ONLY_IMM = range(0x06)

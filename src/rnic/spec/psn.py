@@ -1,4 +1,4 @@
-"""Packet sequence number arithmetic (IBA vol. 1, 9.7.2): 24 bits, modulo 2^24."""
+"""Packet sequence number arithmetic (IBA vol. 1, chapter 9): 24 bits, modulo 2^24."""
 
 PSN_BITS = 24
 PSN_MASK = (1 << PSN_BITS) - 1

@@ -1,4 +1,4 @@
-"""AETH syndromes, RNR timer codes and the local ACK timeout (IBA vol. 1, 9.7.5.2.8, 9.7.5.1, 11.2.4.2)."""
+"""AETH syndromes, RNR timer codes and the local ACK timeout (IBA vol. 1, 9.7.5.1, 9.7.5.2.8, 9.7.6.1.3)."""
 
 AETH_TYPE_MASK = 0x60
 AETH_VALUE_MASK = 0x1F

@@ -1,4 +1,4 @@
-"""Completer, 002's requester receive control: ACKs, NAKs, READ and atomic responses (IBA 9.7.5.1, 9.7.7).
+"""Completer, 002's requester receive control: ACKs, NAKs, READ and atomic responses (IBA 9.7.6, 9.7.7).
 
 Every handler first places the response's PSN: before the oldest outstanding one it is stale, beyond the last
 one sent it is a ghost, and both are dropped with a counter of their own.
@@ -105,7 +105,7 @@ class Completer:
         """Acknowledge everything before ``psn``; false where a READ or atomic response is missing before it, or
         the QP failed.
 
-        That is an implied NAK (IBA 9.7.5.1.3): responses come in order, so the missing one was lost.
+        That is an implied NAK (IBA 9.7.6): responses come in order, so the missing one was lost.
         """
         requester = self.requester
         if requester.reads and psn_diff(psn, due := requester.reads[0].due_psn) > 0:

@@ -1,4 +1,4 @@
-"""Unreliable datagrams: one packet a message, a Q_Key instead of a connection (IBA 9.8.3; 004 "UD RX")."""
+"""Unreliable datagrams: one packet a message, a Q_Key instead of a connection (IBA 9.8; 004 "UD RX")."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rnic.wire.packet import Packet
 
 QKEY_FROM_QP = 1 << 31
-"""A work request whose Q_Key has this bit set sends the QP's own Q_Key (IBA 10.2.5)."""
+"""A work request whose Q_Key has this bit set sends the QP's own Q_Key (IBA 3.5.3)."""
 
 
 def send_datagram(qp: QueuePair, message: Message, batch: FrameBatch) -> int:

@@ -1,4 +1,4 @@
-"""What a requester has sent and not seen acknowledged: progress, going back, timers (IBA 9.7.5, 9.7.6).
+"""What a requester has sent and not seen acknowledged: progress, going back, timers (IBA 9.7.6).
 
 Messages wait in ``backlog`` until all their packets are sent, then in ``inflight`` until they are
 acknowledged; both are in PSN order. Going back to a PSN moves messages from the end of ``inflight`` to the
@@ -214,7 +214,7 @@ class Outstanding:
             self.qp.check_drained()
 
     def rewind(self, psn: int) -> None:
-        """Go back: the next packet sent is ``psn`` (Go-Back-N, IBA 9.7.5.1)."""
+        """Go back: the next packet sent is ``psn`` (Go-Back-N)."""
         self.rtt_psn = -1
         self.probe_due = False
         pieces = self.pieces

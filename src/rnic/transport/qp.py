@@ -118,7 +118,7 @@ class QueuePair:
             return
         if ctx.state == ERR:
             if old_state != ERR:
-                # software stopped it: nothing more leaves (IBA 10.3.1.7)
+                # software stopped it: nothing more leaves (IBA 10.3.1, Error state)
                 self.responder.replies.clear()
                 self.enter_error(raise_event=False)
             return
@@ -138,7 +138,7 @@ class QueuePair:
             self.host.schedule(self)
 
     def check_drained(self) -> None:
-        """SQD: raise the event once every request that was begun has completed (IBA 10.3.1.6)."""
+        """SQD: raise the event once every request that was begun has completed (IBA 10.3.1)."""
         requester = self.requester
         if self.ctx.sq_draining and not requester.inflight and not requester.backlog:
             self.ctx.sq_draining = 0
@@ -323,7 +323,7 @@ class QueuePair:
     # -------------------------------------------------------------------------------------- errors
 
     def retry(self, psn: int, now_ns: int) -> None:
-        """A packet was lost: go back to ``psn``, or fail when the retry count is used up (IBA 9.7.7.3, 9.9.2.1.1)."""
+        """A packet was lost: go back to ``psn``, or fail when the retry count is used up (IBA 9.9.2)."""
         requester = self.requester
         if requester.retry_left == 0:
             self.host.counters.bump("retries_exceeded")
@@ -348,14 +348,14 @@ class QueuePair:
                 wqe.index, status, vendor_err, 0, wqe.opcode, wqe.wqe_id, wqe.length, self.ctx.local_qpn, 0
             )
         if self.ctx.servtype == ST_RC:
-            # a completion tells of the error, so there is no event (IBA 11.6.3.2 is for work queues that cannot)
+            # a completion tells of the error, so there is no event: those are for what no completion can tell
             self.enter_error(raise_event=not said)
         else:
             self.ctx.state = SQE
             self._flush_send()
 
     def fail_receive(self, status: int, vendor_err: int, event: int | None) -> None:
-        """The responder refused a request: complete the receive entry in use and fail the QP (IBA 9.9.3)."""
+        """The responder refused a request: complete the receive entry in use and fail the QP (IBA 9.9)."""
         if self.ctx.state == ERR:
             return
         responder = self.responder

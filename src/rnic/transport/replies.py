@@ -65,7 +65,7 @@ class ReplyQueue:
         self.pending_reads = 0
 
     def acknowledge(self, psn: int, syndrome: int, msn: int) -> bool:
-        """Queue an ACK or NAK; true if it replaced an unsent ACK, which it covers (ACK coalescing, 9.7.5.1.1)."""
+        """Queue an ACK or NAK; true if it replaced an unsent ACK, which it covers (ACK coalescing, IBA 9.7.5.1.2)."""
         queue = self._queue
         if queue:
             last = queue[-1]

@@ -254,7 +254,7 @@ class Requester(Outstanding):
             and psn_diff(message.ssn, self.lsn) > 0
             and psn_diff(self.una, message.first_psn) <= 0
         ):
-            # IBA 9.7.7.2.5: without credit only one packet may probe for it; its ACK says that the message has
+            # IBA 9.7.7.2: without credit only one packet may probe for it; its ACK says that the message has
             # a receive entry
             if message.sent:
                 return 0

@@ -1,7 +1,7 @@
 """Responder, 002's execution engine: the receive checks as named steps in the standard's order, then the effect.
 
 A request of a reliable or unreliable connection passes :data:`STEPS` one after another (``design.md`` "order of
-RC_CHK", IBA 9.7.4, seed 004 section 7.3). A step returns false where the packet ends there, having done what
+RC_CHK", IBA 9.7, seed 004 section 7.3). A step returns false where the packet ends there, having done what
 the rule asks: count a drop, queue a NAK, fail the queue pair.
 """
 
@@ -63,7 +63,7 @@ MAX_REPLIES = 1_024
 
 
 class Resource:
-    """An executed READ or atomic request, kept so that a duplicate is answered alike (IBA 9.7.5.1.5)."""
+    """An executed READ or atomic request, kept so that a duplicate is answered alike (IBA C9-105)."""
 
     __slots__ = ("atomic", "compare", "length", "opcode", "orig", "packets", "psn", "rkey", "swap_add", "va")
 
@@ -141,13 +141,13 @@ class Responder:
     # ---------------------------------------------------------------------------- the named steps
 
     def check_psn(self, packet: Packet) -> bool:
-        """IBA 9.7.4.1.2 and 9.8.2.2.1 (UC); 004 RC_CHK "PSN": expected, duplicate or beyond a gap."""
+        """PSN verification (IBA 9.7, for UC 9.8; 004 RC_CHK "PSN"): expected, duplicate or beyond a gap."""
         distance = psn_diff(packet.psn, self.ctx.expected_psn)
         if distance == 0:
             self.silent = False
             return True
         if self.ctx.servtype != ST_RC:
-            # UC: whatever was open is lost; a message that starts here is taken (9.8.2.2.2)
+            # UC: whatever was open is lost; a message that starts here is taken (IBA 9.8)
             self.host.counters.bump(DropReason.PSN_GAP.value)
             self._abandon()
             if packet.row.start:
@@ -167,7 +167,7 @@ class Responder:
         return False
 
     def check_sequence(self, packet: Packet) -> bool:
-        """IBA 9.7.4.1.3 table 30: FIRST, MIDDLE, LAST and ONLY in a legal order."""
+        """OpCode sequence check (IBA 9.7): FIRST, MIDDLE, LAST and ONLY in a legal order."""
         row = packet.row
         kind = SEND if row.send else WRITE if row.write else NONE
         if row.start or kind == NONE:
@@ -185,7 +185,7 @@ class Responder:
         return self._refuse(packet, NAK_INVALID_REQUEST)
 
     def check_operation(self, packet: Packet) -> bool:
-        """IBA 9.7.4.1.4: the QP's own access flags allow WRITE, READ and atomics; 004 "OPCODE"."""
+        """OpCode validation (IBA 9.7; 004 "OPCODE"): the QP's own access flags allow WRITE, READ and atomics."""
         row = packet.row
         flags = self.ctx.access_flags
         if row.write:
@@ -199,7 +199,7 @@ class Responder:
         return bool(allowed) or self._refuse(packet, NAK_INVALID_REQUEST)
 
     def check_resources(self, packet: Packet) -> bool:
-        """IBA 9.7.4.1.5: a receive entry for SEND and WRITE with immediate, else RNR; room for READ and atomics."""
+        """Resource check (IBA 9.7): a receive entry where one is used, else RNR; room for READ and atomics."""
         row = packet.row
         if row.send:
             if row.start and not self._take_receive(packet):
@@ -217,7 +217,7 @@ class Responder:
         return True
 
     def check_length(self, packet: Packet) -> bool:
-        """IBA 9.7.4.1.6; 004 "Length": FIRST and MIDDLE carry a full MTU, the rest no more; the message fits."""
+        """Length validation (IBA C9-92, C9-94; 004 "Length"): full packets but at the end; the message fits."""
         row = packet.row
         size = len(packet.payload)
         mtu = self.ctx.mtu_bytes
@@ -241,7 +241,7 @@ class Responder:
         return True
 
     def check_key(self, packet: Packet) -> bool:
-        """IBA 9.7.4.1.7; 004 "WRITE MRT": key, PD, rights and range. A zero-length access needs no key."""
+        """R_Key validation (IBA C9-88; 004 "WRITE MRT"): key, PD, rights and range. Zero length needs no key."""
         row = packet.row
         if row.write:
             if not row.start:
@@ -335,7 +335,7 @@ class Responder:
         return True
 
     def acknowledge(self, packet: Packet) -> bool:
-        """IBA 9.7.5.1.1: an ACK where the packet asks for one; later ones cover earlier ones."""
+        """IBA 9.7.5.1.2: an ACK where the packet asks for one; later ones cover earlier ones."""
         if packet.ackreq and self.ctx.servtype == ST_RC:
             self.reply(packet.psn, self._ack_code())
         return True
@@ -391,13 +391,13 @@ class Responder:
         return False
 
     def _abandon(self) -> None:
-        """Forget the open message. Its receive entry stays for the next one (IBA 9.8.2.2.2)."""
+        """Forget the open message. Its receive entry stays for the next one (IBA 9.8)."""
         self.open = NONE
         self.offset = 0
         self.dest = EMPTY
 
     def _duplicate(self, packet: Packet) -> None:
-        """IBA 9.7.5.1.5: SEND and WRITE draw an ACK, READ and atomics their saved answer."""
+        """IBA C9-105: SEND and WRITE draw an ACK, READ and atomics their saved answer."""
         row = packet.row
         if row.operation != READ_REQUEST and not row.atomic:
             self.host.counters.bump(DropReason.DUPLICATE.value)

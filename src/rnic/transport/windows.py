@@ -1,4 +1,4 @@
-"""Memory window work requests: bind (type 1 and 2B) and local invalidate (IBA 10.6.7, o10-...)."""
+"""Memory window work requests: bind (type 1 and 2B) and local invalidate (IBA 10.6.7)."""
 
 from __future__ import annotations
 

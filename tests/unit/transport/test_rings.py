@@ -19,6 +19,13 @@ class FarSpace(SimAddressSpace):
         return None
 
 
+class NearSpace(SimAddressSpace):
+    """Memory that is seen, and cannot be read in any other way."""
+
+    def read(self, va: int, buf: bytearray | memoryview) -> bool:
+        return False
+
+
 @pytest.fixture(params=[SimAddressSpace, FarSpace], ids=["near", "far"])
 def space(request: pytest.FixtureRequest) -> SimAddressSpace:
     made: SimAddressSpace = request.param()
@@ -71,6 +78,16 @@ def test_a_tail_beyond_the_ring_is_an_empty_ring(space: SimAddressSpace) -> None
     assert (receives.ring.available(), receives.ring.take()) == (0, None)
     receives.tail = ENTRIES - 1
     assert receives.ring.available() == 3
+
+
+def test_memory_in_reach_is_read_where_it_lies() -> None:
+    space = NearSpace()
+    receives = Receives(space)
+    memory, ring = send_ring(space)
+    receives.put((1, 2, 3))
+    assert receives.ring.take() is not None
+    SQE_STRUCT.pack_into(memory, 0, 7, WR_SEND, 0, 0, 0, 1, 2, 0, 0)
+    assert ring.fetch(0) is not None
 
 
 def send_ring(space: SimAddressSpace) -> tuple[bytearray, SendRing]:

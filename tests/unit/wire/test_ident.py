@@ -46,6 +46,13 @@ def test_tracker_takes_small_idents_always() -> None:
         assert tracker.accept(ident)
 
 
+def test_64_is_not_small() -> None:
+    for ident, taken in ((63, True), (64, False)):
+        tracker = IdentTracker()
+        assert all(tracker.accept(30_000 + step) for step in range(20))
+        assert tracker.accept(ident) == taken
+
+
 def test_tracker_refuses_what_a_sender_of_small_idents_never_sends() -> None:
     tracker = IdentTracker()
     assert all(tracker.accept(0) for _ in range(10))

@@ -1,0 +1,223 @@
+"""READ and atomics from the requester's side: responses, implied NAKs, fence, limits (IBA vol. 1, 9.4.4, 9.7)."""
+
+from __future__ import annotations
+
+import pytest
+
+from rnic.rings.sqe import FLAG_FENCE, FLAG_SIGNALED
+
+
+def read_response(s, psn, packets, at=0, total=None, first=100) -> None:
+    total = packets * 256 if total is None else total
+    names = (
+        ["READ_RESPONSE_ONLY"]
+        if packets == 1
+        else ["READ_RESPONSE_FIRST", *["READ_RESPONSE_MIDDLE"] * (packets - 2), "READ_RESPONSE_LAST"]
+    )
+    for index, name in enumerate(names):
+        size = min(256, total - index * 256)
+        s.inject(name, psn + index, payload=bytes([psn + index & 0xFF]) * size)
+
+
+def test_read_places_responses(new) -> None:
+    s = new()
+    s.post("READ", 700, at=1000)
+    s.out()
+    read_response(s, 100, 3, total=700)
+    assert s.data[1000:1700] == bytes([100]) * 256 + bytes([101]) * 256 + bytes([102]) * 188
+    assert s.send_cq.take() == ["SUCCESS"]
+
+
+def test_long_read_goes_in_pieces_and_is_repeated_from_the_middle(new) -> None:
+    s = new(window_packets=8, probe=False, ackto=1)
+    s.post("READ", 10 * 256)
+    requests = s.packets()
+    assert [(p.psn, p.va, p.dma_length) for p in requests] == [(100, 0x5000, 1024), (104, 0x5400, 1024)]
+    s.inject("READ_RESPONSE_FIRST", 100, payload=bytes(256))
+    s.inject("READ_RESPONSE_MIDDLE", 101, payload=bytes(256))
+    s.packets()
+    s.wait(4096 << 1)
+    again = s.packets()
+    assert [(p.psn, p.va, p.dma_length) for p in again] == [
+        (102, 0x5200, 512),
+        (104, 0x5400, 1024),
+        (108, 0x5800, 512),
+    ]
+    read_response(s, 102, 2)
+    read_response(s, 104, 4)
+    read_response(s, 108, 2)
+    assert s.send_cq.take() == ["SUCCESS"]
+
+
+def test_implied_nak_of_a_lost_response(new) -> None:
+    s = new()
+    s.post("READ", 512)
+    s.post("WRITE", 10)
+    s.out()
+    s.ack(102)
+    assert s.send_cq.take() == []
+    assert s.counters["implied_naks"] == 1
+    assert s.out() == ["READ_REQUEST 100!", "WRITE_ONLY 102!"]
+    s.inject("READ_RESPONSE_LAST", 101, payload=bytes(256))
+    assert s.counters["implied_naks"] == 1  # says the same again, so soon
+    read_response(s, 100, 2)
+    s.ack(102)
+    assert s.send_cq.take() == ["SUCCESS"] * 2
+
+
+def test_a_response_lost_twice_is_asked_for_again(new) -> None:
+    """The second loss looks like an answer to the first request: after a while without the response it counts."""
+    s = new(ackto=0)
+    s.post("READ", 768)
+    s.out()
+    s.inject("READ_RESPONSE_MIDDLE", 101, payload=bytes(256))
+    assert s.out() == ["READ_REQUEST 100!"]
+    assert s.deadline is None
+    s.wait(400_000)
+    s.inject("READ_RESPONSE_LAST", 102, payload=bytes(256))
+    assert s.out() == []
+    assert s.deadline == 600_000
+    s.wait(600_000)
+    assert s.out() == ["READ_REQUEST 100!"]
+    assert s.counters["implied_naks"] == 2
+    assert s.deadline is None
+    s.inject("READ_RESPONSE_MIDDLE", 101, payload=bytes(256))
+    read_response(s, 100, 3)
+    assert s.send_cq.take() == ["SUCCESS"]
+    assert s.deadline is None
+
+
+def test_the_wait_for_a_lost_response_ends_with_any_progress(new) -> None:
+    s = new(ackto=0)
+    s.post("READ", 768)
+    s.out()
+    for _ in range(2):
+        s.inject("READ_RESPONSE_LAST", 102, payload=bytes(256))
+        s.out()
+    assert s.deadline == 1_000_000
+    s.inject("READ_RESPONSE_FIRST", 100, payload=bytes(256))
+    assert s.deadline is None
+
+
+def test_a_response_lost_for_ever_uses_up_the_retries(new) -> None:
+    s = new(ackto=0, retry_cnt=2)
+    s.post("READ", 768)
+    for _ in range(3):
+        assert s.out() == ["READ_REQUEST 100!"]
+        s.inject("READ_RESPONSE_LAST", 102, payload=bytes(256))
+        s.wait(1_000_000)
+    assert s.send_cq.take() == ["RETRY_EXC_ERR"]
+
+
+def test_acks_behind_a_rewound_read_do_not_complete_it(new) -> None:
+    """Between the rewind and the repeated request, an ACK must not stand in for the responses."""
+    s = new()
+    s.post("READ", 10)
+    s.post("WRITE", 10)
+    s.post("WRITE", 10)
+    s.out()
+    s.ack(101)
+    s.ack(102)
+    assert s.send_cq.take() == []
+    assert s.out() == ["READ_REQUEST 100!", "WRITE_ONLY 101!", "WRITE_ONLY 102!"]
+    s.inject("READ_RESPONSE_ONLY", 100, payload=b"x" * 10)
+    s.ack(102)
+    assert s.send_cq.take() == ["SUCCESS"] * 3
+    assert s.data[:10] == b"x" * 10
+
+
+def test_a_response_to_what_asks_for_none_is_stale(new) -> None:
+    s = new()
+    s.post("WRITE", 10)
+    s.post("READ", 10)
+    s.out()
+    s.inject("READ_RESPONSE_ONLY", 100, payload=b"x" * 10)
+    assert s.counters["drop_stale_response"] == 1
+    assert s.send_cq.take() == []
+    s.inject("READ_RESPONSE_ONLY", 101, payload=b"x" * 10)
+    assert s.send_cq.take() == ["SUCCESS", "SUCCESS"]
+
+
+def test_a_response_acknowledges_what_was_before_it(new) -> None:
+    """And so a bad one fails the READ, not the WRITE in front of it."""
+    s = new()
+    s.post("WRITE", 10)
+    s.post("READ", 10)
+    s.out()
+    s.inject("READ_RESPONSE_ONLY", 101, payload=b"x" * 11)
+    assert s.send_cq.take() == ["SUCCESS", "BAD_RESP_ERR"]
+
+
+def test_late_answers_to_the_first_request_serve_after_a_retry(new) -> None:
+    s = new(probe=False, ackto=1)
+    s.post("READ", 4 * 256)
+    s.out()
+    s.inject("READ_RESPONSE_FIRST", 100, payload=bytes(256))
+    s.wait(4096 << 1)
+    assert s.out() == ["READ_REQUEST 101!"]
+    s.inject("READ_RESPONSE_MIDDLE", 101, payload=bytes(256))
+    s.inject("READ_RESPONSE_FIRST", 101, payload=bytes(256))
+    s.inject("READ_RESPONSE_MIDDLE", 102, payload=bytes(256))
+    s.inject("READ_RESPONSE_LAST", 103, payload=bytes(256))
+    assert s.send_cq.take() == ["SUCCESS"]
+    assert s.counters["drop_stale_response"] == 1
+
+
+@pytest.mark.parametrize("name", ["READ_RESPONSE_LAST", "READ_RESPONSE_FIRST", "READ_RESPONSE_MIDDLE"])
+def test_wrong_response_opcode(new, name) -> None:
+    s = new()
+    s.post("READ", 256)
+    s.out()
+    s.inject(name, 100, payload=bytes(256))
+    assert s.send_cq.take() == ["BAD_RESP_ERR"]
+
+
+@pytest.mark.parametrize("operation", ["CMP_SWAP", "FETCH_ADD"])
+def test_atomic(new, operation) -> None:
+    s = new()
+    s.post(operation, 8, swap_add=5, compare=9)
+    (packet,) = s.packets()
+    assert (packet.swap_add, packet.compare) == (5, 9 if operation == "CMP_SWAP" else 0)
+    s.inject("ATOMIC_ACKNOWLEDGE", 100, orig=0x1122334455667788)
+    assert int.from_bytes(s.data[:8], "little") == 0x1122334455667788
+    assert s.send_cq.take() == ["SUCCESS"]
+    s.inject("ATOMIC_ACKNOWLEDGE", 100, orig=0)
+    assert s.counters["drop_stale_response"] == 1
+
+
+def test_an_atomic_answer_to_a_read_is_bad(new) -> None:
+    s = new()
+    s.post("READ", 8)
+    s.out()
+    s.inject("ATOMIC_ACKNOWLEDGE", 100, orig=0)
+    assert s.send_cq.take() == ["BAD_RESP_ERR"]
+
+
+def test_fence(new) -> None:
+    s = new()
+    s.post("READ", 8)
+    s.post("WRITE", 8, flags=FLAG_SIGNALED | FLAG_FENCE)
+    assert s.out() == ["READ_REQUEST 100!"]
+    s.inject("READ_RESPONSE_ONLY", 100, payload=bytes(8))
+    assert s.out() == ["WRITE_ONLY 101!"]
+
+
+def test_fenced_local_request_waits_and_completes(new) -> None:
+    s = new()
+    s.post("READ", 8)
+    s.post("NOP", 0, flags=FLAG_SIGNALED | FLAG_FENCE)
+    s.post("WRITE", 8)
+    assert s.out() == ["READ_REQUEST 100!"]
+    s.inject("READ_RESPONSE_ONLY", 100, payload=bytes(8))
+    assert s.out() == ["WRITE_ONLY 101!"]
+    s.ack(101)
+    assert s.send_cq.take() == ["SUCCESS"] * 3
+
+
+def test_max_rd_atomic(new) -> None:
+    s = new(max_rd_atomic=2)
+    for _ in range(3):
+        s.post("FETCH_ADD", 8)
+    assert len(s.out()) == 2
+    s.inject("ATOMIC_ACKNOWLEDGE", 100, orig=0)
+    assert s.out() == ["FETCH_ADD 102!"]

@@ -1,0 +1,305 @@
+"""Loss: NAKs, timeouts, RNR, the window after a loss, the tail-loss probe (IBA vol. 1, 9.7; design.md)."""
+
+from __future__ import annotations
+
+import pytest
+
+from rnic.context.qpc import OPT_NO_PROBE
+from rnic.spec.states import ERR, RTS
+from rnic.spec.syndromes import rnr_timer_ns
+
+
+def test_sequence_nak_goes_back_into_the_message(new) -> None:
+    s = new()
+    s.post("WRITE", 1280)
+    s.post("SEND", 10)
+    first = s.packets()
+    s.ack(102, syndrome=0x60)
+    again = s.packets()
+    assert [s.say(p) for p in again] == ["WRITE_MIDDLE 102", "WRITE_MIDDLE 103", "WRITE_LAST 104!", "SEND_ONLY 105!"]
+    assert [bytes(p.payload) for p in again] == [bytes(p.payload) for p in first[2:]]
+    assert s.ctx.last_acked_psn == 102
+    s.ack(105)
+    assert s.send_cq.take() == ["SUCCESS"] * 2
+
+
+def test_local_ack_timeout(new) -> None:
+    s = new(probe=False, ackto=10)
+    s.post("WRITE", 10)
+    s.out()
+    assert s.deadline == 4096 << 10
+    s.wait((4096 << 10) - 1)
+    assert s.out() == []
+    s.wait(1)
+    assert s.out() == ["WRITE_ONLY 100!"]
+
+
+def test_retry_count(new) -> None:
+    s = new(probe=False, ackto=1, retry_cnt=2)
+    s.post("WRITE", 10)
+    s.post("SEND", 10)
+    for _ in range(3):
+        assert s.out() == ["WRITE_ONLY 100!", "SEND_ONLY 101!"]
+        s.wait(4096 << 1)
+    assert s.send_cq.take() == ["RETRY_EXC_ERR", "WR_FLUSH_ERR"]
+    assert s.ctx.state == ERR
+    assert s.events == []  # the completion tells it
+    assert s.out() == []
+
+
+def test_an_ack_starts_the_timer_anew(new) -> None:
+    s = new(probe=False, ackto=10)
+    s.post("WRITE", 10)
+    s.post("WRITE", 10)
+    s.out()
+    s.wait(1_000_000)
+    s.ack(100)
+    assert s.deadline == 4096 << 10
+    s.ack(101)
+    assert s.deadline is None
+
+
+def test_the_probe_waits_two_round_trips(new) -> None:
+    """Round trips are measured from a first sending to the ACK that covers it, one at a time."""
+    s = new(ackto=0)
+    for sample in (2_000_000, 2_000_000, 10_000_000):
+        s.post("WRITE", 10)
+        s.out()
+        s.wait(sample)
+        s.ack(s.qp.requester.sent_psn - 1)
+        s.wait(50_000_000)
+    s.post("WRITE", 10)
+    s.out()
+    assert s.deadline == 2 * (2_000_000 * 7 + 10_000_000) // 8
+
+
+def test_one_round_trip_is_measured_at_a_time(new) -> None:
+    for first in (0, 100):
+        s = new(ackto=0, next_send_psn=first)
+        for name in ("WRITE", "WRITE", "READ"):
+            s.post(name, 10)
+            s.out()
+            s.wait(200_000)
+        s.ack(first + 1)
+        assert s.qp.requester.srtt == 600_000
+
+
+def test_a_repeated_packet_measures_no_round_trip(new) -> None:
+    s = new(ackto=0)
+    s.post("WRITE", 10)
+    s.out()
+    s.wait(900_000)
+    s.ack(100, syndrome=0x60)
+    s.out()
+    s.wait(900_000)
+    s.ack(100)
+    assert s.qp.requester.srtt == 0
+
+
+def test_timeout_zero_is_never(new) -> None:
+    s = new(probe=False, ackto=0)
+    s.post("WRITE", 10)
+    s.out()
+    assert s.deadline is None
+
+
+def test_progress_restores_the_retry_count(new) -> None:
+    s = new(probe=False, ackto=1, retry_cnt=1)
+    s.post("WRITE", 512)
+    for psn in (100, 101):
+        s.out()
+        s.wait(4096 << 1)
+        s.out()
+        s.ack(psn)
+    assert s.send_cq.take() == ["SUCCESS"]
+
+
+@pytest.mark.parametrize("limit", range(7))
+def test_rnr_limit(new, limit) -> None:
+    s = new(rnr_retry=limit)
+    s.post("SEND", 10)
+    for _ in range(limit):
+        assert s.out() == ["SEND_ONLY 100!"]
+        s.ack(100, syndrome=0x21)
+        s.wait(10_000)
+    s.out()
+    s.ack(100, syndrome=0x21)
+    assert s.send_cq.take() == ["RNR_RETRY_EXC_ERR"]
+    assert s.ctx.state == ERR
+
+
+@pytest.mark.parametrize("code", [0, 1, 14, 31])
+def test_rnr_timer_and_forever(new, code) -> None:
+    s = new(rnr_retry=7)
+    s.post("WRITE", 10)
+    s.post("SEND", 10)
+    s.post("WRITE", 10)
+    s.out()
+    for _ in range(20):
+        s.ack(101, syndrome=0x20 | code)
+        assert s.deadline == rnr_timer_ns(code)
+        s.wait(rnr_timer_ns(code) - 1)
+        assert s.out() == []
+        s.wait(1)
+        assert s.out() == ["SEND_ONLY 101!", "WRITE_ONLY 102!"]
+    s.ack(102)
+    assert s.send_cq.take() == ["SUCCESS"] * 3
+
+
+def test_rnr_inside_a_sequence_retry(new) -> None:
+    s = new(rnr_retry=1)
+    s.post("SEND", 10)
+    s.post("SEND", 10)
+    s.out()
+    s.ack(100, syndrome=0x60)
+    s.out()
+    s.ack(100, syndrome=0x21)
+    s.ack(100, syndrome=0x60)
+    assert s.out() == []  # still waiting
+    s.wait(10_000)
+    assert s.out() == ["SEND_ONLY 100!", "SEND_ONLY 101!"]
+
+
+@pytest.mark.parametrize(
+    ("syndrome", "status"),
+    [(0x61, "REM_INV_REQ_ERR"), (0x62, "REM_ACCESS_ERR"), (0x63, "REM_OP_ERR"), (0x64, "REM_INV_REQ_ERR")],
+)
+def test_fatal_naks(new, syndrome, status) -> None:
+    s = new()
+    for _ in range(3):
+        s.post("WRITE", 10)
+    s.out()
+    s.ack(101, syndrome=syndrome)
+    assert s.send_cq.entries[1].vendor == syndrome
+    assert s.send_cq.take() == ["SUCCESS", status, "WR_FLUSH_ERR"]
+    assert s.events == []
+
+
+def test_reserved_syndromes_are_dropped(new) -> None:
+    s = new()
+    s.post("WRITE", 10)
+    s.out()
+    s.ack(100, syndrome=0x40)
+    s.ack(100, syndrome=0x65)
+    assert s.counters["drop_bad_opcode"] == 2
+    assert s.ctx.state == RTS
+
+
+# --------------------------------------------------------------------------------- the window after a loss
+
+
+def test_a_loss_halves_what_is_in_flight(new) -> None:
+    """A loss halves the packets in flight, down to 32; acknowledged packets open the window again, four for one."""
+    s = new(window_packets=128, ack_every=64)
+    s.post("WRITE", 250 * 256)
+    assert len(s.packets()) == 128
+    for psn, count in ((100, 64), (101, 32), (102, 32)):
+        s.ack(psn, syndrome=0x60)
+        assert len(s.packets()) == count
+    s.ack(102)
+    assert len(s.packets()) == 1  # the NAKs acknowledged two, this the third
+    s.ack(103)
+    assert len(s.packets()) == 1 + 1  # the fourth makes room for one more
+    s.ack(103 + 8)
+    assert len(s.packets()) == 8 + 2
+    s.ack(111 + 35)
+    assert len(s.packets()) == 35 + 8
+    assert s.qp.requester.window == 43
+
+
+def test_the_window_opens_as_far_as_it_was_and_no_further(new) -> None:
+    s = new(window_packets=40)
+    s.post("WRITE", 250 * 256)
+    s.out()
+    s.ack(100, syndrome=0x60)
+    seen = []
+    for psn in range(110, 220, 10):
+        s.out()
+        s.ack(psn)
+        seen.append(s.qp.requester.window)
+    assert seen == [34, 37, 39, 40, 40, 40, 40, 40, 40, 40, 40]
+
+
+def test_a_narrow_window_asks_for_acks_more_often(new) -> None:
+    """Whatever the window, four packets of it ask for an ACK, so that it moves on before it is used up."""
+    for segments in (1, 15):
+        s = new(segments=segments, window_packets=128, ack_every=64)
+        s.post("WRITE", 250 * 256)
+        assert [p.psn for p in s.packets() if p.ackreq] == [128, 160, 192, 224]
+        s.ack(100, syndrome=0x60)
+        s.out()
+        s.ack(101, syndrome=0x60)
+        assert [p.psn for p in s.packets() if p.ackreq] == [104, 112, 120, 128]
+
+
+def test_an_rnr_nak_is_no_loss(new) -> None:
+    s = new(window_packets=128)
+    s.post("SEND", 250 * 256)
+    s.out()
+    s.ack(100, syndrome=0x21)
+    s.wait(10_000)
+    assert len(s.packets()) == 128
+
+
+# ------------------------------------------------------------------------------------ tail-loss probe
+
+
+def test_probe_repeats_both_ends_and_backs_off(new) -> None:
+    s = new(ackto=0)
+    s.post("SEND", 512)
+    s.post("WRITE", 512)
+    s.out()
+    seen, gaps = [], []
+    for _ in range(4):
+        gaps.append(s.deadline)
+        s.wait(s.deadline)
+        seen += s.out()
+    assert seen == ["SEND_FIRST 100!", "WRITE_LAST 103!"] * 4
+    assert gaps == [1_000_000, 2_000_000, 4_000_000, 8_000_000]
+    s.ack(103)
+    assert s.deadline is None
+    assert s.counters["probes"] == 4
+
+
+def test_an_answered_probe_is_followed_by_another_at_once(new) -> None:
+    s = new(ackto=0)
+    s.post("WRITE", 1024)
+    s.out()
+    s.wait(1_000_000)
+    assert s.qp.scheduled
+    assert s.out() == ["WRITE_FIRST 100!", "WRITE_LAST 103!"]
+    s.ack(101)
+    assert s.qp.scheduled
+    assert s.out() == ["WRITE_MIDDLE 102!", "WRITE_LAST 103!"]
+    assert s.deadline == 1_000_000
+    s.ack(102)
+    assert s.out() == []
+    s.wait(1_000_000)
+    assert s.out() == ["WRITE_LAST 103!"]
+
+
+def test_a_lost_nak_costs_one_probe(new) -> None:
+    s = new()
+    s.post("WRITE", 1024)
+    s.out()
+    s.wait(1_000_000)
+    assert s.out() == ["WRITE_FIRST 100!", "WRITE_LAST 103!"]
+    s.ack(100)  # the probe made the responder wait for 101 again, and say so
+    s.ack(101, syndrome=0x60)
+    assert s.out() == ["WRITE_MIDDLE 101", "WRITE_MIDDLE 102", "WRITE_LAST 103!"]
+
+
+@pytest.mark.parametrize("how", [{"probe": False}, {"options": OPT_NO_PROBE}])
+def test_probe_off(new, how) -> None:
+    s = new(ackto=0, **how)
+    s.post("SEND", 10)
+    s.out()
+    assert s.deadline is None
+
+
+def test_no_probe_while_a_read_is_outstanding(new) -> None:
+    s = new(ackto=0)
+    s.post("WRITE", 10)
+    s.post("READ", 10)
+    s.out()
+    assert s.deadline is None
