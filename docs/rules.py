@@ -106,6 +106,7 @@ RULES: tuple[Rule, ...] = (
     _rule("design", "Tail-loss probe: the oldest and the last packet again after two round trips, at least 1 ms",
           f"{REC}::test_probe_repeats_both_ends_and_backs_off", f"{REC}::test_the_probe_waits_two_round_trips",
           f"{REC}::test_a_repeated_packet_measures_no_round_trip", f"{REC}::test_one_round_trip_is_measured_at_a_time",
+          f"{REC}::test_a_round_trip_ends_with_the_last_packet_of_what_was_sent",
           f"{REC}::test_a_lost_nak_costs_one_probe",
           f"{REC}::test_an_answered_probe_is_followed_by_another_at_once", f"{REC}::test_probe_off",
           f"{REC}::test_no_probe_while_a_read_is_outstanding"),
@@ -154,7 +155,8 @@ RULES: tuple[Rule, ...] = (
     _rule("004 7.3 QP manager 1 to 4", "Doorbells start a queue pair, which has turns until its ring is empty",
           f"{NIC}::test_turns_are_fair_and_bounded", f"{NIC}::test_rings_without_news_cost_no_turn"),
     _rule("004 7.3 QP manager 5", "An invalid descriptor fails its own queue pair alone, behind what was before it",
-          f"{REQ}::test_local_errors_come_in_order", f"{NIC}::test_tail_beyond_the_ring_fails_that_queue_pair_alone"),
+          f"{REQ}::test_local_errors_come_in_order", f"{NIC}::test_tail_beyond_the_ring_fails_that_queue_pair_alone",
+          f"{CPL}::test_a_descriptor_that_cannot_be_read"),
     # --------------------------------------------------------------------- unreliable services
     _rule("IBA 9.8", "UC: a gap drops the message and keeps its receive entry; the next message is taken",
           f"{RSP}::test_uc_gap_drops_the_message_and_keeps_its_receive_entry", f"{RSP}::test_uc_sequence",

@@ -122,6 +122,19 @@ def test_flushes(new, opened) -> None:
     assert entries(s.recv_cq) == [received(index, "WR_FLUSH_ERR", WR_SEND, 0) for index in range(2)]
 
 
+def test_a_descriptor_that_cannot_be_read(new, monkeypatch) -> None:
+    monkeypatch.setattr(SendRing, "fetch", lambda ring, index: None)
+    s = new(far=True)
+    for _ in range(2):
+        s.post("WRITE", 300)
+    s.out()
+    assert entries(s.send_cq) == [
+        sent(0, "LOC_PROT_ERR", WR_NOP, 0, done=False, wqe_id=0),
+        sent(1, "WR_FLUSH_ERR", WR_NOP, 0, done=False, wqe_id=0),
+    ]
+    assert s.ctx.state == ERR
+
+
 def test_flushing_descriptors_that_cannot_be_read(new, monkeypatch) -> None:
     s = new(window_packets=1)
     for number in range(2):

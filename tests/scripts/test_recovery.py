@@ -84,6 +84,17 @@ def test_one_round_trip_is_measured_at_a_time(new) -> None:
         assert s.qp.requester.srtt == 600_000
 
 
+def test_a_round_trip_ends_with_the_last_packet_of_what_was_sent(new) -> None:
+    s = new(ackto=0)
+    s.post("WRITE", 768)
+    s.out()
+    for psn in (100, 101, 102):
+        assert s.qp.requester.srtt == 0
+        s.wait(200_000)
+        s.ack(psn)
+    assert s.qp.requester.srtt == 600_000
+
+
 def test_a_repeated_packet_measures_no_round_trip(new) -> None:
     s = new(ackto=0)
     s.post("WRITE", 10)

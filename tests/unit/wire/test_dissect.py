@@ -53,6 +53,8 @@ def test_roce(data: bytes, linktype: int, above: list[str]) -> None:
     assert (frame.kind, frame.complete, frame.icrc_ok) == ("RoCEv2", True, True)
     assert names(frame) == above
     assert frame.payload in PAYLOAD.values()
+    if "IPv6" in above:
+        assert (frame.ident, frame.frag) == (0, 0)
 
 
 def test_wrong_icrc() -> None:
