@@ -179,6 +179,7 @@ class QPAttr(_Attrs):
         self.min_rnr_timer = 12
         self.port_num = port_num
         self.timeout = 14
+        """Local ACK timeout of every try: 4.096 us x 2^n; 0 waits for ever (IBA vol. 1, 9.7.6.1.3)."""
         self.retry_cnt = 7
         self.rnr_retry = 7
         self.gso = False

@@ -1,0 +1,63 @@
+"""The mutation tester changes one thing at a time, and nothing that has no effect."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+SOURCE = '''"""Doc."""
+import typing
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import os
+class Thing:
+    """A doc with 7 in it."""
+    __slots__ = ("a", "b")
+    limit: typing.Literal[3] = 3
+    def work(self, count: typing.Literal[4]) -> typing.Literal[5]:
+        if count < 2 and not self.a:
+            self.a += 1
+        return 6
+'''
+
+
+@pytest.fixture
+def mutate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mutate", BENCH / "mutate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    (tmp_path / "thing.py").write_text(SOURCE)
+    return module
+
+
+def test_every_mutant_is_another_program(mutate: ModuleType) -> None:
+    found = list(mutate.mutants(Path("thing.py")))
+    texts = [mutate.mutated(mutant) for mutant in found]
+    assert len(set(texts)) == len(texts)
+    assert ast.unparse(ast.parse(SOURCE)) not in texts
+    for text in texts:
+        compile(text, "thing.py", "exec")
+
+
+def test_what_is_changed(mutate: ModuleType) -> None:
+    changes = {(mutant.before, mutant.after) for mutant in mutate.mutants(Path("thing.py"))}
+    assert changes == {
+        ("3", "4"),
+        ("6", "7"),
+        ("2", "3"),
+        ("1", "2"),
+        ("count < 2", "count <= 2"),
+        ("not self.a", "self.a"),
+        ("count < 2 and (not self.a)", "count < 2 or not self.a"),
+        ("if count < 2 and (not self.a):", "if not (count < 2 and (not self.a)):"),
+        ("self.a += 1", "self.a -= 1"),
+        ("self.a += 1", "pass"),
+    }
