@@ -12,6 +12,10 @@ settings.register_profile(
 settings.register_profile("full", deadline=None, max_examples=2000, print_blob=True)
 
 
+FULL_TIMEOUT_S = 600
+"""Two thousand examples take longer than fifty."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="also the tests that take minutes")
     parser.addoption("--live", action="store_true", help="also the tests that need the Soft-RoCE guest")
@@ -22,6 +26,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--full"):
+        for item in items:
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(FULL_TIMEOUT_S))
     for marker in ("full", "live"):
         if config.getoption(f"--{marker}"):
             continue
