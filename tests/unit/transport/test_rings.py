@@ -26,6 +26,25 @@ class NearSpace(SimAddressSpace):
         return False
 
 
+class DeadSpace(FarSpace):
+    """Memory of a process that is gone."""
+
+    def read(self, va: int, buf: bytearray | memoryview) -> bool:
+        return False
+
+
+class FadingSpace(FarSpace):
+    """Memory of a process that goes after so many reads."""
+
+    def __init__(self, reads: int) -> None:
+        super().__init__()
+        self._left = reads
+
+    def read(self, va: int, buf: bytearray | memoryview) -> bool:
+        self._left -= 1
+        return self._left >= 0 and super().read(va, buf)
+
+
 @pytest.fixture(params=[SimAddressSpace, FarSpace], ids=["near", "far"])
 def space(request: pytest.FixtureRequest) -> SimAddressSpace:
     made: SimAddressSpace = request.param()
@@ -78,6 +97,32 @@ def test_a_tail_beyond_the_ring_is_an_empty_ring(space: SimAddressSpace) -> None
     assert (receives.ring.available(), receives.ring.take()) == (0, None)
     receives.tail = ENTRIES - 1
     assert receives.ring.available() == 3
+
+
+def test_memory_that_is_gone_gives_nothing() -> None:
+    space = DeadSpace()
+    receives = Receives(space)
+    receives.put((1, 2, 3))
+    assert receives.ring.take() is None
+    memory, ring = send_ring(space)
+    SQE_STRUCT.pack_into(memory, 0, 7, WR_SEND, 0, 0, 0, 1, 2, 0, 0)
+    assert ring.fetch(0) is None
+
+
+def test_the_rest_of_a_descriptor_may_be_gone() -> None:
+    """Its slot could be read, and the list, the inline data or the operands behind it not."""
+    for flags, length, count in ((FLAG_LIST, 0, 1), (FLAG_INLINE, 8, 0)):
+        space = FadingSpace(reads=1)
+        memory, ring = send_ring(space)
+        SQE_STRUCT.pack_into(memory, 0, 7, WR_SEND, flags, 0, 0, length, count, 0, 0)
+        wqe = ring.fetch(0)
+        assert wqe is not None
+        assert not wqe.valid
+    space = FadingSpace(reads=1)
+    memory, ring = send_ring(space)
+    wqe = ring.fetch(0)
+    assert wqe is not None
+    assert not any((ring.fetch_atomic(wqe), ring.fetch_ud(wqe), ring.fetch_bind(wqe)))
 
 
 def test_memory_in_reach_is_read_where_it_lies() -> None:

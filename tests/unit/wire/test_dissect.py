@@ -114,6 +114,7 @@ def test_others(data: bytes, kind: str) -> None:
     frame = dissect(memoryview(data))
     assert frame.kind == kind
     assert frame.icrc_ok is None
+    assert (frame.ident, frame.frag, bytes(frame.payload), frame.complete) == (0, 0, b"", False)
 
 
 def test_unknown_link_type() -> None:
