@@ -45,7 +45,9 @@ class SimLoop:
         """One round of every NIC; true if anything moved. Time moves on by one round where it did."""
         moved = False
         for runtime in self.runtimes:
-            if runtime.progress():
+            # what a link held back and now lets go may be for a NIC that had its turn already
+            due_ns = runtime.link.next_deadline_ns()
+            if runtime.progress() or (due_ns is not None and due_ns <= self.clock.now_ns):
                 moved = True
         if moved:
             self.clock.advance(self.round_ns)

@@ -91,3 +91,16 @@ def test_a_clock_of_your_own() -> None:
         assert net.clock() == 15
         with pytest.raises(ValueError, match="delta_ns=-1"):
             clock.advance(-1)
+
+
+@pytest.mark.parametrize("sender", [0, 1])
+def test_a_wire_takes_its_time_and_no_more(sender: int) -> None:
+    """A packet that a link lets go when its turn comes is seen at once, whichever NIC had its turn first."""
+    net = SimNet(2, packet_ns=1_000, latency_ns=50_000)
+    with QpPair(net=net) as pair:
+        side = (pair.a, pair.b)[sender]
+        start = net.clock.now_ns
+        side.post_send(e.IBV_WR_RDMA_WRITE, 8)
+        side.wait()
+        assert 102_000 <= net.clock.now_ns - start < 112_000
+        assert side.counters["probes"] == 0
