@@ -170,7 +170,8 @@ RULES: tuple[Rule, ...] = (
     # --------------------------------------------------------------------- states and failures
     _rule("IBA 10.3.1", "Queue pair states: what the table does not list is refused and changes nothing",
           f"{MOD}::test_every_state_and_attribute", f"{MOD}::test_command_for_each_pair_of_states",
-          f"{STATES}::test_missing_and_extra_attributes_change_nothing"),
+          f"{STATES}::test_missing_and_extra_attributes_change_nothing",
+          f"{STATES}::test_every_state_towards_every_other"),
     _rule("IBA 10.3.1", "SQD: what was begun completes, then one event", f"{REQ}::test_sqd_drains_once",
           f"{REQ}::test_sqd_of_an_idle_queue_drains_at_once"),
     _rule("IBA 10.3.1", "ERR: all work is flushed, in order; what software stops says nothing more",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rnic import enums as e
+from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
 from rnic.testing import QpPair
-from rnic.verbs import QPAttr, RecvWR, SendWR
+from rnic.verbs import AH, QPAttr, RecvWR, SendWR
 
 STATES = [
     e.IBV_QPS_RESET,
@@ -161,3 +162,62 @@ def test_one_queue_pairs_error_disturbs_no_other() -> None:
         pair.a.qp.modify(bare(e.IBV_QPS_ERR), e.IBV_QP_STATE)
         other.a.post_send(e.IBV_WR_RDMA_WRITE, 5000)
         assert other.a.wait()[0].status == e.IBV_WC_SUCCESS
+
+
+def reach(pair: QpPair, state: int) -> None:
+    """Bring side a's queue pair from RESET to a state."""
+    qp = pair.a.qp
+    attr = QPAttr()
+    attr.dest_qp_num = pair.b.qp.qp_num
+    attr.ah_attr.gr.dgid = pair.b.ctx.query_gid()
+    step = {
+        e.IBV_QPS_RESET: lambda _: None,
+        e.IBV_QPS_INIT: qp.to_init,
+        e.IBV_QPS_ERR: qp.to_init,
+        e.IBV_QPS_RTR: qp.to_rtr,
+    }.get(state, qp.to_rts)
+    step(attr)
+    if state in (e.IBV_QPS_SQD, e.IBV_QPS_ERR):
+        qp.modify(bare(state), e.IBV_QP_STATE)
+    elif state == e.IBV_QPS_SQE:
+        wr = SendWR(sg=[pair.a.sge(10)])
+        wr.sg[0].lkey ^= 0xFF00_0000
+        wr.set_wr_ud(AH(pair.a.pd, attr.ah_attr), pair.b.qp.qp_num, 1)
+        qp.post_send(wr)
+        pair.a.wait()
+
+
+# Where the state alone leads; every other way asks for attributes, or is none.
+ALONE = {(state, e.IBV_QPS_RESET) for state in STATES} | {
+    *((state, e.IBV_QPS_ERR) for state in STATES if state != e.IBV_QPS_RESET),
+    (e.IBV_QPS_INIT, e.IBV_QPS_INIT),
+    (e.IBV_QPS_RTS, e.IBV_QPS_RTS),
+    (e.IBV_QPS_RTS, e.IBV_QPS_SQD),
+    (e.IBV_QPS_SQD, e.IBV_QPS_RTS),
+    (e.IBV_QPS_SQD, e.IBV_QPS_SQD),
+    (e.IBV_QPS_SQE, e.IBV_QPS_RTS),
+}
+
+
+# a reliable queue pair that fails goes to ERR
+REACHED = [(s, state) for s in ("RC", "UC", "UD") for state in STATES if (s, state) != ("RC", e.IBV_QPS_SQE)]
+
+
+@pytest.mark.parametrize(("service", "state"), REACHED)
+def test_every_state_towards_every_other(service: str, state: int) -> None:
+    """What is not listed is EINVAL, and nothing changed."""
+    alone = ALONE | ({(e.IBV_QPS_INIT, e.IBV_QPS_RTR)} if service == "UD" else set())
+    for target in STATES:
+        with QpPair(service, connect=False) as pair:
+            reach(pair, state)
+            qp = pair.a.qp
+            assert qp.qp_state == state
+            before = pair.a.ctx.command(cmd.QUERY_QP, qp.qp_num)
+            if (state, target) in alone:
+                qp.modify(bare(target), e.IBV_QP_STATE)
+                assert qp.qp_state == target
+                continue
+            with pytest.raises(VerbsError) as error:
+                qp.modify(bare(target), e.IBV_QP_STATE)
+            assert error.value.errno == 22
+            assert pair.a.ctx.command(cmd.QUERY_QP, qp.qp_num) == before
