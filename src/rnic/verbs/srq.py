@@ -166,7 +166,7 @@ class SRQ:
             raise VerbsError(EINVAL, f"mask={comp_mask:#x}: only IBV_SRQ_LIMIT can be modified")
         if not 0 <= attr.srq_limit <= self._max_wr:
             raise VerbsError(EINVAL, f"srq_limit={attr.srq_limit}: use 0 to {self._max_wr}")
-        self.ctx.command(cmd.ARM_SRQ, self.srqn, attr.srq_limit)
+        self.ctx.command(cmd.ARM_SRQ, self.srqn, inbox=attr.srq_limit.to_bytes(4, "big"))
         self.ctx.uar.store(self._block, SRQ_LIMIT, attr.srq_limit)
 
     def close(self) -> None:
