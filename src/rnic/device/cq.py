@@ -72,7 +72,7 @@ class CompletionQueue(EntryRing):
         regs = self.regs
         if word3 & CQE_SOLICITED:
             self.solicited_index = self.tail
-        arm = U32.unpack_from(regs.buf, regs.at + CQ_DOORBELL)[0]
+        arm = regs.words[regs.at + CQ_DOORBELL >> 2]
         # An entry in error counts as solicited (IBA 11.4.2.2).
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):
             self._notify()
@@ -113,7 +113,8 @@ class CompletionQueue(EntryRing):
             view[:] = image
         elif not self.uar.port.write(base, image):
             return False
-        self.base, self.size, self.view = base, size, view
+        self.base, self.size = base, size
+        self.use(view)
         self.tail = len(entries)
         self.phase = CQE_PHASE
         self.room = size - 1 - self.tail

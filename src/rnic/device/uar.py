@@ -84,12 +84,14 @@ class Uar:
         buf: the window's memory, ``blocks * 128`` bytes of zeros; by default the process's own.
     """
 
-    __slots__ = ("_doorbells", "blocks", "buf", "closed", "event_queues", "port")
+    __slots__ = ("_doorbells", "blocks", "buf", "closed", "event_queues", "port", "words")
 
     def __init__(self, port: DmaPort, doorbells: Doorbells, blocks: int, buf: memoryview | None = None) -> None:
         self.port = port
         self.blocks = blocks
         self.buf = memoryview(_private_memory(blocks * BLOCK_BYTES)) if buf is None else buf
+        self.words = self.buf.cast("I")
+        """The same memory as 32-bit words, each read and stored as a whole: the other side sees no half of one."""
         self.closed = False
         self.event_queues: dict[int, int] = {}
         """EQN that each type of asynchronous event goes to (MAP_EQ)."""
@@ -111,7 +113,7 @@ class Uar:
         rings = None if doors is None else doors.get(register)
         if rings is None:
             return
-        U32.pack_into(self.buf, (block << BLOCK_SHIFT) + register, value & 0xFFFF_FFFF)
+        self.words[(block << BLOCK_SHIFT) + register >> 2] = value & 0xFFFF_FFFF
         if rings:
             doorbells.ring(block)
 
@@ -119,29 +121,28 @@ class Uar:
         """The register's value; 0 outside the window or where the offset is no multiple of 4."""
         if not 0 <= block < self.blocks or register & 3 or not 0 <= register < BLOCK_BYTES:
             return 0
-        value: int = U32.unpack_from(self.buf, (block << BLOCK_SHIFT) + register)[0]
-        return value
+        return self.words[(block << BLOCK_SHIFT) + register >> 2]
 
 
 class Registers:
     """The device's own access to one block: read-only registers too."""
 
-    __slots__ = ("at", "block", "buf", "uar")
+    __slots__ = ("at", "block", "buf", "uar", "words")
 
     def __init__(self, uar: Uar, block: int) -> None:
         self.uar = uar
         self.block = block
         self.buf = uar.buf
+        self.words = uar.words
         self.at = block << BLOCK_SHIFT
 
     def get(self, register: int) -> int:
         """One register."""
-        value: int = U32.unpack_from(self.buf, self.at + register)[0]
-        return value
+        return self.words[self.at + register >> 2]
 
     def set(self, register: int, value: int) -> None:
         """Store one register."""
-        U32.pack_into(self.buf, self.at + register, value)
+        self.words[self.at + register >> 2] = value
 
     def clear(self) -> None:
         """Zero the whole block."""
