@@ -73,9 +73,10 @@ def version_script(prefix: str, versions: dict[str, tuple[str, ...]], private: t
 
 def _refusal(name: str, symbol: str, error: str) -> str:
     if name in RETURN_POINTERS:
-        return f"EXPORT void *{symbol}(void);\nEXPORT void *{symbol}(void)\n{{\n\treturn refuse_null({error});\n}}\n"
-    kind = "refuse_minus_one" if name in RETURN_MINUS_ONE else "refuse"
-    return f"EXPORT long {symbol}(void);\nEXPORT long {symbol}(void)\n{{\n\treturn {kind}({error});\n}}\n"
+        kind, type_ = "refuse_null", "void *"
+    else:
+        kind, type_ = "refuse_minus_one" if name in RETURN_MINUS_ONE else "refuse", "long "
+    return f"EXPORT {type_}{symbol}(void);\nEXPORT {type_}{symbol}(void)\n{{\n\treturn {kind}({error});\n}}\n"
 
 
 def verbs_stubs(done: set[str]) -> str:
@@ -84,8 +85,8 @@ def verbs_stubs(done: set[str]) -> str:
     names = [name for listed in VERBS.values() for name in listed] + list(VERBS_PRIVATE)
     lines += [_refusal(name, name, "EOPNOTSUPP") for name in sorted(set(names) - done - {_VARIABLE})]
     for name in sorted(VERBS_BEFORE_2008):
-        lines.append(_refusal(name, f"before_2008_{name}", "ENOSYS"))
-        lines.append(f'__asm__(".symver before_2008_{name}, {name}@IBVERBS_1.0");\n')
+        symbol = f"before_2008_{name}"
+        lines.append(f'__attribute__((symver("{name}@IBVERBS_1.0")))\n' + _refusal(name, symbol, "ENOSYS"))
     return "\n".join(lines)
 
 

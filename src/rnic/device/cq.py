@@ -78,10 +78,16 @@ class CompletionQueue(EntryRing):
             self._notify()
 
     def _notify(self) -> None:
-        """Raise the completion event and disarm. With a full EQ the CQ stays armed: the next entry tries again."""
+        """Disarm and raise the completion event. With a full EQ the CQ stays armed: the next entry tries again.
+
+        Disarming comes first: software that has seen the event may arm again at once.
+        """
+        armed = self.regs.get(CQ_DOORBELL)
+        self.regs.set(CQ_DOORBELL, 0)
         if self.eq.report(COMP, self.number):
-            self.regs.set(CQ_DOORBELL, 0)
             self.last_notified = self.tail
+        else:
+            self.regs.set(CQ_DOORBELL, armed)
 
     def unread(self) -> int | None:
         """Entries that software has not taken; ``None`` while CQ_HEAD is no index of the ring."""

@@ -83,6 +83,6 @@ MGM = Layout(
 )
 """WRITE_MGM inbox, READ_MGM inbox (``mgid`` alone counts) and outbox: one context's members of one group."""
 
-VENDOR_ID = 0
+VENDOR_ID = 0xFF_FFFF
 DEVICE_ID = 0x524E
-"""No vendor has given the device a number; ``RN`` names it."""
+"""No vendor has given the device a number: all ones, as software devices say; ``RN`` names it."""

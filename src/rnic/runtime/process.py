@@ -26,8 +26,7 @@ from rnic.link.base import Link
 from rnic.runtime.loop import Runtime
 from rnic.spec import attach
 from rnic.spec.errors import RnicError
-from rnic.spec.limits import MAX_EQS
-from rnic.spec.psn import PSN_BITS  # noqa: F401
+from rnic.spec.limits import MAX_EQS, ROCE_UDP_PORT
 
 _PAGE = attach.PAGE_BYTES
 _RUNG_AT = _PAGE
@@ -134,6 +133,7 @@ class NicProcess:
         self.directory = directory
         self.make = make
         self.devices: dict[str, Runtime] = {}
+        self._options: dict[str, dict[str, object]] = {}
         self.clients: dict[int, Client] = {}
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -159,11 +159,18 @@ class NicProcess:
         """A device for a local address; the one there is, if there is one."""
         for name, runtime in self.devices.items():
             config = runtime.nic.config
-            if config.gid_table[0] == _gid(address) and (not port or config.port == port):
+            if config.gid_table[0] == _gid(address) and config.port == (port or ROCE_UDP_PORT):
+                for key in ("faults", "capture"):
+                    if options.get(key) and options.get(key) != self._options[name].get(key):
+                        raise ProcessError(
+                            f"device {name} at {address} runs already without this {key} setting:"
+                            " use another address, or wait until its users are gone"
+                        )
                 return name
         name = f"rnic{len(self.devices)}"
         runtime = self.make(address, port, {**options, "name": name})
         self.devices[name] = runtime
+        self._options[name] = options
         self._watch(runtime.link)
         return name
 

@@ -2,6 +2,7 @@
 #include "rnic.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <stdio.h>
@@ -76,6 +77,24 @@ static void put_device(struct rnic_device *device)
 		free(device);
 }
 
+/* RNIC_DEVICE, which `rnic exec` sets, names the devices of this program among those of the NIC process. */
+static bool wanted(const char *name)
+{
+	const char *names = getenv("RNIC_DEVICE");
+	size_t length = strlen(name);
+
+	if (!names || !*names)
+		return true;
+	while (*names) {
+		size_t end = strcspn(names, ",");
+
+		if (end == length && memcmp(names, name, length) == 0)
+			return true;
+		names += end + (names[end] == ',');
+	}
+	return false;
+}
+
 EXPORT struct ibv_device **ibv_get_device_list(int *count)
 {
 	struct rnic_device **list = NULL;
@@ -89,6 +108,17 @@ EXPORT struct ibv_device **ibv_get_device_list(int *count)
 		if (count)
 			*count = 0;
 		return fail_null(ENOSYS);
+	}
+	for (int i = 0, kept = 0; i < found; i++) {
+		struct rnic_device *device = list[i];
+
+		list[i] = NULL;
+		if (wanted(device->verbs.name))
+			list[kept++] = device;
+		else
+			put_device(device);
+		if (i + 1 == found)
+			found = kept;
 	}
 	if (count)
 		*count = found;
@@ -219,6 +249,8 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *verbs)
 		return fail_null(error);
 	}
 	context->verbs.context.async_fd = context->async.fd;
+	/* Programs that pass a context on duplicate this one; there is nothing behind it to be imported. */
+	context->verbs.context.cmd_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	__atomic_add_fetch(&device->references, 1, __ATOMIC_RELAXED);
 	pthread_mutex_lock(&contexts_lock);
 	context->next = contexts;
@@ -240,6 +272,8 @@ EXPORT int ibv_close_device(struct ibv_context *verbs)
 	}
 	pthread_mutex_unlock(&contexts_lock);
 	event_queue_close(context, &context->async);
+	if (verbs->cmd_fd >= 0)
+		close(verbs->cmd_fd);
 	put_device((struct rnic_device *)verbs->device);
 	free_context(context);
 	return 0;
