@@ -143,6 +143,6 @@ MTT_ENTRY = Layout(
 MTT_PAGE_BYTES = MTT_ENTRY.size
 """WRITE_MTT inbox: the header, then ``in_modifier`` entries."""
 
-VENDOR_ID = 0
+VENDOR_ID = 0xFF_FFFF
 DEVICE_ID = 0x524E
-"""No vendor has given the device a number; ``RN`` names it."""
+"""No vendor has given the device a number: all ones, as software devices say; ``RN`` names it."""

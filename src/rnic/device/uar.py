@@ -101,7 +101,7 @@ class Uar:
         global_block: the device's global registers, at the start of the window.
     """
 
-    __slots__ = ("_doorbells", "_globals", "blocks", "buf", "closed", "event_queues", "hcr", "port")
+    __slots__ = ("_doorbells", "_globals", "blocks", "buf", "closed", "event_queues", "hcr", "port", "words")
 
     def __init__(
         self,
@@ -115,6 +115,8 @@ class Uar:
         self.hcr = Hcr()
         self.blocks = blocks
         self.buf = memoryview(_private_memory(blocks * BLOCK_BYTES)) if buf is None else buf
+        self.words = self.buf.cast("I")
+        """The same memory as 32-bit words, each read and stored as a whole: the other side sees no half of one."""
         self.closed = False
         self.event_queues: dict[int, int] = {}
         """EQN that each type of asynchronous event goes to (MAP_EQ)."""
@@ -139,7 +141,7 @@ class Uar:
             if 0 <= block < GLOBAL_BLOCKS and self._globals is not None and 0 <= register < BLOCK_BYTES:
                 self._globals.write(self, (block << BLOCK_SHIFT) + register, value & 0xFFFF_FFFF)
             return
-        U32.pack_into(self.buf, (block << BLOCK_SHIFT) + register, value & 0xFFFF_FFFF)
+        self.words[(block << BLOCK_SHIFT) + register >> 2] = value & 0xFFFF_FFFF
         if rings:
             doorbells.ring(block)
 
@@ -149,8 +151,7 @@ class Uar:
             return 0
         if block < GLOBAL_BLOCKS:
             return 0 if self._globals is None else self._globals.read(self, (block << BLOCK_SHIFT) + register)
-        value: int = U32.unpack_from(self.buf, (block << BLOCK_SHIFT) + register)[0]
-        return value
+        return self.words[(block << BLOCK_SHIFT) + register >> 2]
 
     def write(self, offset: int, value: int) -> None:
         """:meth:`store` by byte offset in the window."""
@@ -164,22 +165,22 @@ class Uar:
 class Registers:
     """The device's own access to one block: read-only registers too."""
 
-    __slots__ = ("at", "block", "buf", "uar")
+    __slots__ = ("at", "block", "buf", "uar", "words")
 
     def __init__(self, uar: Uar, block: int) -> None:
         self.uar = uar
         self.block = block
         self.buf = uar.buf
+        self.words = uar.words
         self.at = block << BLOCK_SHIFT
 
     def get(self, register: int) -> int:
         """One register."""
-        value: int = U32.unpack_from(self.buf, self.at + register)[0]
-        return value
+        return self.words[self.at + register >> 2]
 
     def set(self, register: int, value: int) -> None:
         """Store one register."""
-        U32.pack_into(self.buf, self.at + register, value)
+        self.words[self.at + register >> 2] = value
 
     def clear(self) -> None:
         """Zero the whole block."""
