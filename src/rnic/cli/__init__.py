@@ -12,8 +12,10 @@ from rnic.spec.errors import RnicError
 COMMANDS = {
     "decode": ("rnic.cli.decode", "Show every packet of a pcap or pcapng file."),
     "devinfo": ("rnic.cli.devinfo", "Show devices, limits and the port."),
+    "exec": ("rnic.cli.exec", "Run an RDMA program (libibverbs), unmodified, on this NIC."),
     "perf": ("rnic.cli.perf", "Measure bandwidth and latency, as perftest does."),
     "pingpong": ("rnic.cli.pingpong", "Exchange messages with a peer, as ibv_rc_pingpong does."),
+    "serve": ("rnic.cli.serve", "Run the NIC process that serves this user's programs."),
 }
 
 
@@ -29,7 +31,7 @@ class LazyGroup(click.Group):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        command: click.Command = getattr(importlib.import_module(entry[0]), cmd_name)
+        command: click.Command = getattr(importlib.import_module(entry[0]), "execute" if cmd_name == "exec" else cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from rnic.link.base import LinkError
+from rnic.spec import twins
 from rnic.spec.limits import MTU_BYTES
 from rnic.verbs import Context, Device, get_device_list
 from rnic.verbs import enums as e
@@ -36,6 +37,7 @@ def describe(device: Device, udp_port: int) -> dict[str, Any]:
             "vendor_id": attr.vendor_id,
             "vendor_part_id": attr.vendor_part_id,
             "hw_ver": attr.hw_ver,
+            "compiled": sorted(name for name, compiled in twins.in_use.items() if compiled),
             "phys_port_cnt": attr.phys_port_cnt,
             "port": {
                 "state": _PORT_STATES.get(port.state, str(port.state)),
@@ -61,6 +63,7 @@ def _lines(found: dict[str, Any], verbose: bool) -> list[str]:
         ("vendor_id", f"{found['vendor_id']:#06x}"),
         ("vendor_part_id", f"{found['vendor_part_id']:#06x}"),
         ("hw_ver", f"{found['hw_ver']:#x}"),
+        ("compiled", ", ".join(found["compiled"]) or "nothing: plain Python"),
         ("phys_port_cnt", found["phys_port_cnt"]),
     ]
     if verbose:

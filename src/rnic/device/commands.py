@@ -14,6 +14,8 @@ from rnic.context.cqc import CQC, CQC_BYTES, SRQC, SRQC_BYTES
 from rnic.context.eqc import EQC, EQC_BYTES
 from rnic.context.modify import TRANSITIONS
 from rnic.context.qpc import QPC_BYTES
+from rnic.device import memory_commands as memory
+from rnic.device import system_commands as system
 from rnic.device.config import gid_from_address
 from rnic.device.cq import CompletionQueue
 from rnic.device.entry_ring import QUEUE_VALID, reachable
@@ -34,8 +36,8 @@ from rnic.device.resources import LOG_MAX_PDS, LOG_MAX_SRQS, KeyRecord
 from rnic.device.srq import SharedReceiveQueue
 from rnic.device.uar import CQ_DOORS, SRQ_DOORS, Uar
 from rnic.mem.keys import key_index
-from rnic.mem.mpt import MPT_BYTES, MPT_ENTRY, access_from_flags
-from rnic.mem.table import REGION, WINDOW1, WINDOW2, MemoryEntry
+from rnic.mem.mpt import MPT_BYTES
+from rnic.mem.table import REGION
 from rnic.rings.cqe import CQE_SHIFT
 from rnic.spec import access, limits
 from rnic.spec import commands as cmd
@@ -59,7 +61,6 @@ _STATUS_OF_ERRNO = {
     errno.EACCES: cmd.ST_BAD_PARAM,
     errno.EINVAL: cmd.ST_BAD_PARAM,
 }
-_WINDOW_KINDS = {1: WINDOW1, 2: WINDOW2}
 
 Answer = tuple[int, bytes]
 """out_param and outbox."""
@@ -91,14 +92,18 @@ class CommandUnit:
         """Run one command for the driver context ``uar``."""
         if uar.closed:
             return CommandResult(cmd.ST_BAD_SYS_STATE)
+        if opcode not in COMMANDS:
+            return CommandResult(cmd.ST_BAD_OP)
+        if not self._nic.globals.ready and opcode not in system.BEFORE_INIT:
+            return CommandResult(cmd.ST_BAD_SYS_STATE)
         try:
             if opcode in TRANSITIONS:
                 modify_qp(self._nic, uar, opcode, in_modifier, inbox)
                 return CommandResult(cmd.ST_OK)
-            handler = _HANDLERS.get(opcode)
-            if handler is None:
-                return CommandResult(cmd.ST_BAD_OP)
-            return CommandResult(cmd.ST_OK, *handler(self, uar, in_modifier, op_modifier, inbox))
+            function = FUNCTIONS.get(opcode)
+            if function is not None:
+                return CommandResult(cmd.ST_OK, *function(self._nic, uar, in_modifier, op_modifier, inbox))
+            return CommandResult(cmd.ST_OK, *_HANDLERS[opcode](self, uar, in_modifier, op_modifier, inbox))
         except Refused as refused:
             return CommandResult(refused.status)
         except VerbsError as error:
@@ -125,7 +130,7 @@ class CommandUnit:
             "max_mtu": limits.MTU_CODES[limits.MAX_PATH_MTU],
             "active_mtu": limits.MTU_CODES[config.mtu],
             "num_ports": 1,
-            "port_state": 4,
+            "port_state": self._nic.globals.port_state,
             "pkey_count": len(config.pkeys),
             "gid_count": len(config.gid_table),
             "max_mpts": config.max_mrs,
@@ -164,18 +169,7 @@ class CommandUnit:
     # ----------------------------------------------------------------------------------- numbers
 
     def _own(self, uar: Uar, kind: int, number: int) -> None:
-        """Refuse a number that this context does not own."""
-        if self._res.pools[kind].owners.get(number) is not uar:
-            _refuse(cmd.ST_BAD_INDEX)
-
-    def _own_key(self, uar: Uar, key: int) -> KeyRecord:
-        """The record of a key that this context owns. A window's key is the one that it was last bound with."""
-        record = self._res.keys.get(key_index(key)) if 0 <= key <= 0xFFFF_FFFF else None
-        if record is None or record.owner is not uar:
-            _refuse(cmd.ST_BAD_INDEX)
-        if key != (record.key if record.entry is None else record.entry.key):
-            _refuse(cmd.ST_BAD_INDEX)
-        return record
+        self._res.own(uar, kind, number)
 
     def _free_block(self, uar: Uar, block: int) -> None:
         """Refuse a block that is another's, or holds a queue."""
@@ -200,7 +194,7 @@ class CommandUnit:
         res = self._res
         number = in_modifier
         if op_modifier == cmd.RES_MPT:
-            if self._own_key(uar, number).entry is not None:
+            if memory.own_key(self._nic, uar, number).entry is not None:
                 _refuse(cmd.ST_RESOURCE_BUSY)
             res.memory.free_key(number)
             del res.keys[key_index(number)]
@@ -216,75 +210,14 @@ class CommandUnit:
             cmd.RES_CQ: number in res.cqs,
             cmd.RES_SRQ: number in res.srqs,
             cmd.RES_EQ: number in res.eqs,
+            cmd.RES_MTT: number in res.segments and res.segments[number].users > 0,
         }
         if in_use[op_modifier]:
             _refuse(cmd.ST_RESOURCE_BUSY)
+        if op_modifier == cmd.RES_MTT:
+            res.segments.pop(number, None)
         pool.give_back(number)
         return _DONE
-
-    # ------------------------------------------------------------------------------------ memory
-
-    def _sw2hw_mpt(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-        _sized(inbox, MPT_BYTES)
-        key = in_modifier
-        record = self._own_key(uar, key)
-        entry = MPT_ENTRY.unpack(inbox)
-        pd = entry["pd"]
-        if not entry["region"] or entry["sw_owns"] or entry["key"] != key:
-            _refuse(cmd.ST_BAD_PARAM)
-        self._own(uar, cmd.RES_PD, pd)
-        start, length, address = entry["start"], entry["length"], entry["address"]
-        if not length:
-            _refuse(cmd.ST_BAD_SIZE)
-        if start + length > 1 << 64 or (entry["relative"] and start):
-            _refuse(cmd.ST_BAD_PARAM)
-        rights = access_from_flags(int.from_bytes(inbox[:4], "big"))
-        if not reachable(uar, address, length, bool(rights & access.LOCAL_WRITE)):
-            _refuse(cmd.ST_BAD_PARAM)
-        if record.entry is not None:
-            _refuse(cmd.ST_BAD_RES_STATE)
-        view = uar.port.views(address, length)
-        region = MemoryEntry(key, pd, rights, start, length, view=view, port=uar.port, base=address)
-        self._res.memory.enable(region)
-        record.entry = region
-        self._res.use_pd(pd)
-        return _DONE
-
-    def _hw2sw_mpt(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-        record = self._own_key(uar, in_modifier)
-        entry = record.entry
-        if entry is None or entry.kind is not REGION:
-            _refuse(cmd.ST_BAD_RES_STATE)
-        self._res.memory.disable(in_modifier)
-        record.entry = None
-        self._res.leave_pd(entry.pd)
-        return _DONE
-
-    def _alloc_mw(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-        kind = _WINDOW_KINDS.get(op_modifier)
-        if kind is None:
-            _refuse(cmd.ST_BAD_PARAM)
-        self._own(uar, cmd.RES_PD, in_modifier)
-        key = self._res.memory.alloc_key(kind)
-        window = MemoryEntry(key, in_modifier, 0, 0, 0, kind=kind)
-        self._res.memory.enable(window)
-        self._res.keys[key_index(key)] = KeyRecord(uar, key, window)
-        self._res.use_pd(in_modifier)
-        return key, b""
-
-    def _dealloc_mw(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-        window = self._own_key(uar, in_modifier).entry
-        if window is None or window.kind is REGION:
-            _refuse(cmd.ST_BAD_RES_STATE)
-        self._drop_key(in_modifier)
-        return _DONE
-
-    def _drop_key(self, key: int) -> None:
-        """Free a key, with the region or window behind it."""
-        record = self._res.keys.pop(key_index(key))
-        self._res.memory.free_key(key)
-        if record.entry is not None:
-            self._res.leave_pd(record.entry.pd)
 
     # ------------------------------------------------------------------------------------ events
 
@@ -299,7 +232,9 @@ class CommandUnit:
             _refuse(cmd.ST_BAD_PARAM)
         if in_modifier in self._res.eqs:
             _refuse(cmd.ST_BAD_RES_STATE)
-        eq = EventQueue(in_modifier, uar, block, start, size, vector, self._res.interrupts, self._nic.counters)
+        eq = EventQueue(
+            in_modifier, uar, block, start, size, vector, self._res.interrupts, self._nic.counters, self._nic.eq_broken
+        )
         self._res.eqs[in_modifier] = eq
         self._res.occupy(block, eq, CQ_DOORS)
         return _DONE
@@ -509,7 +444,11 @@ class CommandUnit:
         records = [record for record in res.keys.values() if record.owner is uar]
         # windows first: a region with bound windows is busy
         for record in sorted(records, key=lambda record: record.entry is not None and record.entry.kind is REGION):
-            self._drop_key(record.key if record.entry is None else record.entry.key)
+            memory.drop_key(self._nic, record.key if record.entry is None else record.entry.key)
+        for number in [n for n, owner in res.pools[cmd.RES_MTT].owners.items() if owner is uar]:
+            res.segments.pop(number, None)
+        res.icm.forget(uar)
+        uar.event_queues.clear()
         for pool in res.pools.values():
             for number in [number for number, owner in pool.owners.items() if owner is uar]:
                 pool.give_back(number)
@@ -543,10 +482,6 @@ _HANDLERS: dict[int, Callable[[CommandUnit, Uar, int, int, bytes], Answer]] = {
     cmd.QUERY_QP: CommandUnit._query_qp,
     cmd.ALLOC_RES: CommandUnit._alloc_res,
     cmd.FREE_RES: CommandUnit._free_res,
-    cmd.SW2HW_MPT: CommandUnit._sw2hw_mpt,
-    cmd.HW2SW_MPT: CommandUnit._hw2sw_mpt,
-    cmd.ALLOC_MW: CommandUnit._alloc_mw,
-    cmd.DEALLOC_MW: CommandUnit._dealloc_mw,
     cmd.SW2HW_EQ: CommandUnit._sw2hw_eq,
     cmd.HW2SW_EQ: CommandUnit._hw2sw_eq,
     cmd.MAP_EQ: CommandUnit._map_eq,
@@ -560,4 +495,26 @@ _HANDLERS: dict[int, Callable[[CommandUnit, Uar, int, int, bytes], Answer]] = {
     cmd.WRITE_MGM: CommandUnit._write_mgm,
     cmd.READ_MGM: CommandUnit._read_mgm,
 }
-"""Commands but for the queue pair transitions, which :data:`rnic.context.modify.TRANSITIONS` lists."""
+"""Commands on queues and groups, queries and numbers. The transitions of queue pairs stand in
+:data:`rnic.context.modify.TRANSITIONS`, commands on memory and on the device in :data:`FUNCTIONS`."""
+
+FUNCTIONS: dict[int, Callable[[Nic, Uar, int, int, bytes], Answer]] = {
+    cmd.SW2HW_MPT: memory.sw2hw_mpt,
+    cmd.HW2SW_MPT: memory.hw2sw_mpt,
+    cmd.QUERY_MPT: memory.query_mpt,
+    cmd.WRITE_MTT: memory.write_mtt,
+    cmd.ALLOC_MW: memory.alloc_mw,
+    cmd.DEALLOC_MW: memory.dealloc_mw,
+    cmd.INIT_HCA: system.init_hca,
+    cmd.CLOSE_HCA: system.close_hca,
+    cmd.INIT_PORT: system.init_port,
+    cmd.CLOSE_PORT: system.close_port,
+    cmd.MAP_ICM: system.map_icm,
+    cmd.UNMAP_ICM: system.unmap_icm,
+    cmd.MAD_IFC: system.mad_ifc,
+    cmd.CONF_SPECIAL_QP: system.conf_special_qp,
+    cmd.MGID_HASH: system.mgid_hash,
+    cmd.SET_WEIGHT: system.set_weight,
+}
+COMMANDS = frozenset({*_HANDLERS, *FUNCTIONS, *TRANSITIONS})
+"""Every opcode that the device knows."""

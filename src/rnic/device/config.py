@@ -59,6 +59,8 @@ class NicConfig:
     """Tail-loss probe (``design.md``, "Loss recovery")."""
     turn_packets: int = 64
     """Packets that one queue pair sends before the next has its turn."""
+    autostart: bool = True
+    """The NIC comes up enabled and initialized, as after its firmware; else CONTROL and INIT_HCA are the driver's."""
     gid_table: tuple[bytes, ...] = field(init=False)
     """GIDs, 16 bytes each."""
 

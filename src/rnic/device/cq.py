@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rnic.device.entry_ring import QUEUE_ERROR, EntryRing, writable_view
 from rnic.device.eq import EventQueue
-from rnic.device.uar import U32, Uar
+from rnic.device.uar import Uar
 from rnic.rings.cqe import CQE_PHASE, CQE_SHIFT, CQE_SOLICITED
 from rnic.rings.queue_block import (
     ARM_NEXT,
@@ -72,16 +72,22 @@ class CompletionQueue(EntryRing):
         regs = self.regs
         if word3 & CQE_SOLICITED:
             self.solicited_index = self.tail
-        arm = U32.unpack_from(regs.buf, regs.at + CQ_DOORBELL)[0]
+        arm = regs.words[regs.at + CQ_DOORBELL >> 2]
         # An entry in error counts as solicited (IBA chapter 11, completion notification).
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):
             self._notify()
 
     def _notify(self) -> None:
-        """Raise the completion event and disarm. With a full EQ the CQ stays armed: the next entry tries again."""
+        """Disarm and raise the completion event. With a full EQ the CQ stays armed: the next entry tries again.
+
+        Disarming comes first: software that has seen the event may arm again at once.
+        """
+        armed = self.regs.get(CQ_DOORBELL)
+        self.regs.set(CQ_DOORBELL, 0)
         if self.eq.report(COMP, self.number):
-            self.regs.set(CQ_DOORBELL, 0)
             self.last_notified = self.tail
+        else:
+            self.regs.set(CQ_DOORBELL, armed)
 
     def unread(self) -> int | None:
         """Entries that software has not taken; ``None`` while CQ_HEAD is no index of the ring."""
@@ -113,7 +119,8 @@ class CompletionQueue(EntryRing):
             view[:] = image
         elif not self.uar.port.write(base, image):
             return False
-        self.base, self.size, self.view = base, size, view
+        self.base, self.size = base, size
+        self.use(view)
         self.tail = len(entries)
         self.phase = CQE_PHASE
         self.room = size - 1 - self.tail

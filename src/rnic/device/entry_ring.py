@@ -33,7 +33,7 @@ class EntryRing:
     port, word 3 last.
     """
 
-    __slots__ = ("base", "number", "phase", "regs", "room", "size", "tail", "uar", "view")
+    __slots__ = ("base", "number", "phase", "regs", "room", "size", "tail", "uar", "view", "words")
 
     def __init__(self, number: int, uar: Uar, block: int, base: int, size: int) -> None:
         self.number = number
@@ -44,11 +44,17 @@ class EntryRing:
         self.tail = 0
         self.phase = CQE_PHASE
         self.room = size - 1
-        self.view = writable_view(uar, base, size << CQE_SHIFT)
+        self.use(writable_view(uar, base, size << CQE_SHIFT))
         self.regs.clear()
         self.regs.set(QUEUE_NUMBER, number)
         self.regs.set(QUEUE_STATE, QUEUE_VALID)
         self.mirror()
+
+    def use(self, view: memoryview | None) -> None:
+        """Take up the ring's memory where it is in reach."""
+        self.view = view
+        # A packed store clears its bytes first, which may look like a phase: word 3 is stored as a whole.
+        self.words = None if view is None else view.cast("I")
 
     def mirror(self) -> None:
         """Show base and size in the queue block."""
@@ -70,11 +76,12 @@ class EntryRing:
         tail = self.tail
         w3 = w3 & _LOW31 | self.phase
         view = self.view
-        if view is not None:
+        words = self.words
+        if view is not None and words is not None:
             at = tail << CQE_SHIFT
             _LOW.pack_into(view, at, w0, w1, w2)
             _HIGH.pack_into(view, at + 16, w4, w5, w6, w7)
-            U32.pack_into(view, at + 12, w3)
+            words[at + 12 >> 2] = w3
         else:
             at = self.base + (tail << CQE_SHIFT)
             write = self.uar.port.write
@@ -90,8 +97,7 @@ class EntryRing:
             tail = 0
             self.phase ^= CQE_PHASE
         self.tail = tail
-        regs = self.regs
-        U32.pack_into(regs.buf, regs.at + CQ_TAIL, tail)
+        self.regs.set(CQ_TAIL, tail)
         return True
 
     def read(self, index: int) -> bytes | None:

@@ -5,7 +5,7 @@ All big-endian.
 
 from __future__ import annotations
 
-from rnic.spec.layout import Field, Layout, half, octet, wide, word
+from rnic.spec.layout import Field, Layout, bits, half, octet, wide, word
 
 MAX_GIDS = 8
 MAX_PKEYS = 16
@@ -95,6 +95,66 @@ MGM = Layout(
 )
 """WRITE_MGM inbox, READ_MGM inbox (``mgid`` alone counts) and outbox: one context's members of one group."""
 
-VENDOR_ID = 0
+INIT_HCA = Layout(
+    "INIT_HCA",
+    64,
+    "big",
+    "hardware.md 2a",
+    tuple(
+        field
+        for name, at, table in (
+            ("qpc", 0x08, "QP contexts"),
+            ("cqc", 0x10, "CQ contexts"),
+            ("eqc", 0x18, "EQ contexts"),
+            ("mpt", 0x30, "MPT entries"),
+            ("mtt", 0x38, "page lists"),
+        )
+        for field in (
+            word(f"{name}_base_hi", at, f"address of the {table} in context memory, high half", "WR"),
+            bits(f"{name}_base", at + 4, 31, 8, f"address of the {table}, bits 31 to 8", "WR"),
+            bits(f"log_{name}s", at + 4, 7, 0, f"log2 of the number of {table}; 0: as many as the NIC has", "WR"),
+        )
+    ),
+)
+"""INIT_HCA inbox: where the context tables lie, and how large they are."""
+
+ICM_ENTRY = Layout(
+    "ICM entry",
+    16,
+    "big",
+    "hardware.md 2a",
+    (
+        wide("virt", 0x00, "address in context memory, a multiple of 4096", 8, "WR"),
+        word("page_hi", 0x08, "host address of the first page, high half; UNMAP_ICM ignores it", "WR"),
+        bits("page", 0x0C, 31, 12, "host address, bits 31 to 12", "WR"),
+        bits("npages", 0x0C, 11, 0, "pages of 4096 bytes", "WR"),
+    ),
+)
+"""One of ``in_modifier`` entries in the MAP_ICM and UNMAP_ICM inbox."""
+
+MTT_HEADER = Layout(
+    "MTT header",
+    16,
+    "big",
+    "design.md, after mthca's",
+    (
+        word("segment", 0x00, "page list, a number of ALLOC_RES", "WR"),
+        word("first", 0x04, "index of the first entry that is written", "WR"),
+    ),
+)
+MTT_ENTRY = Layout(
+    "MTT entry",
+    8,
+    "big",
+    "hardware.md 2a",
+    (
+        Field("page", 0, 63, 12, "address of the page, bits 63 to 12", 8, "WR"),
+        Field("present", 0, 0, 0, "1: the entry holds", 8, "WR"),
+    ),
+)
+MTT_PAGE_BYTES = MTT_ENTRY.size
+"""WRITE_MTT inbox: the header, then ``in_modifier`` entries."""
+
+VENDOR_ID = 0xFF_FFFF
 DEVICE_ID = 0x524E
-"""No vendor has given the device a number; ``RN`` names it."""
+"""No vendor has given the device a number: all ones, as software devices say; ``RN`` names it."""

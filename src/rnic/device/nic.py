@@ -17,7 +17,11 @@ from rnic.context.qp_context import QpContext
 from rnic.device.commands import CommandResult, CommandUnit
 from rnic.device.config import NicConfig
 from rnic.device.cq import CompletionQueue
+from rnic.device.eq import EventQueue
+from rnic.device.global_block import GlobalBlock
+from rnic.device.hcr import Hcr
 from rnic.device.icrc import IcrcCheck
+from rnic.device.non_rdma import NonRdmaChannel
 from rnic.device.paths import Offload, Paths
 from rnic.device.queue_pair import DeviceQp
 from rnic.device.resources import Resources
@@ -31,6 +35,7 @@ from rnic.spec import events
 from rnic.spec.drops import DropReason
 from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_TRANSPORT_HEADERS, MAX_UDP_PAYLOAD
 from rnic.spec.opcodes import CNP, UD
+from rnic.spec.registers import CONTROL_ENABLE, IRQ_CNP, IRQ_EVENT, IRQ_FATAL, IRQ_NON_RDMA, IRQ_QP_FAULT
 from rnic.spec.states import ERR, RTR, RTS, SQD, SQE
 from rnic.trace.counters import Counters
 from rnic.trace.tracer import NullTracer, Tracer
@@ -89,6 +94,12 @@ class Nic:
         self.qps: dict[int, DeviceQp] = self.resources.qps
         self.now_ns = 0
         """The time that was handed in last."""
+        self.globals = GlobalBlock(self)
+        self.non_rdma = NonRdmaChannel(self.counters)
+        self.hca: dict[str, int] = {}
+        """What INIT_HCA said, by the fields of its mailbox; empty before, and where firmware did it."""
+        self._enabled = False
+        self._held = True
         self._commands = CommandUnit(self)
         self._doorbells = self.resources.doorbells
         self._paths = Paths(config, self.counters)
@@ -96,6 +107,9 @@ class Nic:
         self._timers = Timers()
         self._ready: deque[Any] = deque()
         self._failed_cqs: list[CompletionQueue] = []
+        if config.autostart:
+            self.globals.control = CONTROL_ENABLE
+            self.start({})
 
     def __repr__(self) -> str:
         return f"<Nic {self.config}, {len(self.qps)} queue pairs>"
@@ -109,7 +123,7 @@ class Nic:
             port: how to reach the driver's memory.
             buf: memory for its window, zeros; by default the process's own.
         """
-        uar = Uar(port, self._doorbells, self.resources.uar_blocks, buf)
+        uar = Uar(port, self._doorbells, self.resources.uar_blocks, buf, self.globals)
         self.resources.uars.append(uar)
         return uar
 
@@ -136,7 +150,61 @@ class Nic:
             return None
         eq = interrupts.popleft()
         eq.pending = False
+        self.globals.raise_cause(IRQ_EVENT)
         return eq.vector
+
+    # ------------------------------------------------------------------------- the device as a whole
+
+    def start(self, hca: dict[str, int]) -> None:
+        """INIT_HCA was asked for, and is right."""
+        self.hca = hca
+        self.globals.ready = True
+        self.globals.set_port(port_open=True)
+
+    def gate(self) -> None:
+        """CONTROL or the port changed: what may run from now on."""
+        self._enabled = self.globals.enabled
+        self._held = not self._enabled or self.globals.paused
+
+    def soft_reset(self) -> None:
+        """Destroy every object of every context, and go back to how the NIC powers up; contexts stay open."""
+        for uar in self.resources.uars:
+            self._commands.release(uar)
+            uar.hcr = Hcr()
+        self.resources.icm.clear()
+        self.resources.interrupts.clear()
+        self._failed_cqs.clear()
+        self.non_rdma.clear()
+        self.hca = {}
+        self.globals.reset()
+        self.gate()
+        self.counters.bump("soft_resets")
+
+    def set_link(self, up: bool) -> None:
+        """The link says that it is up or down: a port change event for every context."""
+        self.globals.set_port(link_up=up)
+
+    def tell_all(self, event_type: int, number: int, *, subtype: int = 0) -> None:
+        """An event about the device or its port, to every context that asked for its type."""
+        self.counters.bump(f"event_{events.EVENT_NAMES[event_type].lower()}")
+        for uar in self.resources.uars:
+            eqn = uar.event_queues.get(event_type)
+            if eqn is not None:
+                self.resources.eqs[eqn].report(event_type, number, subtype=subtype)
+
+    def eq_broken(self, eq: EventQueue) -> None:
+        """An EQ's memory does not answer: its context cannot be told anything, which is a fault of the device."""
+        if not self.globals.fatal:
+            self.globals.fatal = True
+            self.globals.raise_cause(IRQ_FATAL)
+            self.tell_all(events.LOCAL_CATAS_ERROR, eq.number)
+
+    def receive_other(self, frame: bytes | bytearray | memoryview, now_ns: int) -> None:
+        """Take a frame that is not RDMA: to the non-RDMA channel (004 7.6)."""
+        if not self._enabled:
+            self.counters.bump(DropReason.DISABLED.value)
+        elif self.non_rdma.put(frame, now_ns):
+            self.globals.raise_cause(IRQ_NON_RDMA)
 
     # ---------------------------------------------------------------------------- the link's side
 
@@ -153,6 +221,9 @@ class Nic:
     def receive(self, burst: RxBurst, now_ns: int) -> None:
         """Take what arrived. A bad packet bumps a drop counter and has no other effect."""
         self.now_ns = now_ns
+        if not self._enabled:
+            self.counters.bump(DropReason.DISABLED.value)
+            return
         length = burst.length
         segment = burst.segment if burst.segment > 0 else length
         buf = burst.buf
@@ -215,6 +286,7 @@ class Nic:
             self.counters.bump(DropReason.BAD_PKEY.value)
         elif packet.opcode == CNP:
             self.counters.bump("cnps_received")
+            self.globals.raise_cause(IRQ_CNP)
         else:
             qp.receive(packet, self.now_ns)
             if row.response:
@@ -245,21 +317,22 @@ class Nic:
             budget: about how many packets to send at most.
         """
         self.now_ns = now_ns
+        if self._held:
+            return []
         if self._failed_cqs:
             self._fail_users()
         if self._doorbells.rung:
             self._take_doorbells()
         out: list[TxBurst] = []
         ready = self._ready
-        turn = self.config.turn_packets
         sent = 0
         packets = 0
         while ready and sent < budget:
             qp = ready.popleft()
             qp.scheduled = False
             limit = budget - sent
-            if limit > turn and ready:
-                limit = turn
+            if limit > qp.turn and ready:
+                limit = qp.turn
             count = send_small(qp, now_ns, limit, out)
             if count < limit and not qp.requester.unsent:
                 count += send_ack(qp, out)
@@ -304,18 +377,19 @@ class Nic:
 
     def has_work(self) -> bool:
         """Whether :meth:`produce` has something to do now."""
-        return bool(self._ready or self._doorbells.rung or self._failed_cqs)
+        return not self._held and bool(self._ready or self._doorbells.rung or self._failed_cqs)
 
     # -------------------------------------------------------------------------------------- timers
 
     def next_deadline_ns(self) -> int | None:
         """When :meth:`handle_timers` wants to be called, at the latest; ``None`` where never."""
-        return self._timers.next_ns()
+        return None if self._held else self._timers.next_ns()
 
     def handle_timers(self, now_ns: int) -> None:
         """Handle the deadlines that have come."""
         self.now_ns = now_ns
-        self._timers.handle(now_ns)
+        if not self._held:
+            self._timers.handle(now_ns)
 
     # ------------------------------------------------------------------------ the transport's side
 
@@ -339,6 +413,8 @@ class Nic:
     def event(self, event_type: int, number: int, status: int = 0) -> None:
         """Report an asynchronous event to the driver context that owns the queue it is about."""
         self.counters.bump(f"event_{events.EVENT_NAMES[event_type].lower()}")
+        if event_type in events.QP_FAULTS:
+            self.globals.raise_cause(IRQ_QP_FAULT)
         res = self.resources
         queue: DeviceQp | CompletionQueue | SharedReceiveQueue | None
         if event_type == events.CQ_ERROR:

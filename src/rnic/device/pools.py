@@ -14,9 +14,10 @@ class NumberPool:
     is late for an old queue pair does not meet a new one.
     """
 
-    __slots__ = ("_end", "_fresh", "_returned", "owners")
+    __slots__ = ("_end", "_fresh", "_returned", "first", "owners")
 
     def __init__(self, first: int, count: int) -> None:
+        self.first = first
         self._fresh = first
         self._end = first + count
         self._returned: deque[int] = deque()

@@ -151,6 +151,7 @@ def _create(nic: Nic, uar: Uar, qpn: int, given: QpContext) -> DeviceQp:
         # a UD queue pair has no path MTU attribute: its messages fit the port's
         ctx.mtu = MTU_CODES[nic.config.mtu]
     qp = DeviceQp(ctx, nic, uar, send_cq, recv_cq, srq)
+    qp.turn = nic.config.turn_packets
     send_cq.users += 1
     recv_cq.users += 1
     if srq is not None:

@@ -31,7 +31,8 @@ class DeviceQp(QueuePair):
     """One QP. ``service`` is what its packets' opcodes must say; ``notify_drained`` asks for SQ_DRAINED.
 
     ``peer`` is the incoming path that was found right last, ``pkey`` the P_Key in use: what every packet is held
-    against. :meth:`refresh` renews both after a modify command.
+    against; :meth:`refresh` renews both after a modify command. ``turn`` is how many packets it may send before the
+    others have their turns.
     """
 
     __slots__ = (
@@ -45,6 +46,7 @@ class DeviceQp(QueuePair):
         "shown_state",
         "sq_entries",
         "srq",
+        "turn",
         "uar",
     )
 
@@ -66,6 +68,7 @@ class DeviceQp(QueuePair):
         self.notify_drained = False
         self.peer: Flow | None = None
         self.pkey = 0
+        self.turn = 1
         self.shown_head = 0
         self.shown_state = ctx.state
         regs.clear()

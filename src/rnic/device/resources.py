@@ -7,30 +7,49 @@ from collections import deque
 from rnic.device.config import NicConfig
 from rnic.device.cq import CompletionQueue
 from rnic.device.eq import EventQueue
+from rnic.device.icm import Icm
 from rnic.device.multicast import Groups
 from rnic.device.pools import NumberPool
 from rnic.device.queue_pair import DeviceQp
+from rnic.device.refusal import Refused
 from rnic.device.srq import SharedReceiveQueue
-from rnic.device.uar import Doorbells, Doors, Uar
+from rnic.device.uar import GLOBAL_BLOCKS, Doorbells, Doors, Uar
 from rnic.mem.table import MemoryEntry, MemoryTable
 from rnic.spec import commands as cmd
 from rnic.spec.limits import FIRST_QPN, MAX_EQS
 
 LOG_MAX_PDS = 12
 LOG_MAX_SRQS = 12
+MAX_SEGMENTS = 1 << 15
+MAX_MTT_ENTRIES = 1 << 18
+"""Page list entries of all segments together (``hardware.md`` 2b)."""
 
 Queue = DeviceQp | CompletionQueue | EventQueue | SharedReceiveQueue
 
 
 class KeyRecord:
-    """An allocated key index: its owner, the key as allocated, and the region or window behind it, if any."""
+    """An allocated key index: its owner, the key as allocated, and the region or window behind it, if any.
 
-    __slots__ = ("entry", "key", "owner")
+    ``segment`` is the page list that a region uses, 0 for one that lies in one piece.
+    """
+
+    __slots__ = ("entry", "key", "owner", "segment")
 
     def __init__(self, owner: Uar, key: int, entry: MemoryEntry | None = None) -> None:
         self.owner = owner
         self.key = key
         self.entry = entry
+        self.segment = 0
+
+
+class Segment:
+    """A page list: page addresses by index, and the regions that use it."""
+
+    __slots__ = ("pages", "users")
+
+    def __init__(self) -> None:
+        self.pages: dict[int, int] = {}
+        self.users = 0
 
 
 class Resources:
@@ -42,12 +61,14 @@ class Resources:
         "doorbells",
         "eqs",
         "groups",
+        "icm",
         "interrupts",
         "keys",
         "memory",
         "pd_users",
         "pools",
         "qps",
+        "segments",
         "srqs",
         "uar_blocks",
         "uars",
@@ -59,6 +80,7 @@ class Resources:
         self.memory = memory
         self.doorbells = Doorbells()
         self.groups = Groups()
+        self.icm = Icm()
         self.interrupts: deque[EventQueue] = deque()
         self.uars: list[Uar] = []
         self.qps: dict[int, DeviceQp] = {}
@@ -71,16 +93,29 @@ class Resources:
         """Objects in each protection domain that has any."""
         self.keys: dict[int, KeyRecord] = {}
         """Allocated memory keys by index."""
+        self.segments: dict[int, Segment] = {}
+        """Page lists that hold any page, by number."""
         self.pools = {
-            # block 0 stays free for the global registers
-            cmd.RES_UAR_BLOCK: NumberPool(1, self.uar_blocks - 1),
+            cmd.RES_UAR_BLOCK: NumberPool(GLOBAL_BLOCKS, self.uar_blocks - GLOBAL_BLOCKS),
             cmd.RES_PD: NumberPool(1, 1 << LOG_MAX_PDS),
             # contiguous, so that the low bits of a number index context tables of this size
             cmd.RES_QP: NumberPool(FIRST_QPN, queues),
             cmd.RES_CQ: NumberPool(1, queues),
             cmd.RES_SRQ: NumberPool(1, 1 << LOG_MAX_SRQS),
             cmd.RES_EQ: NumberPool(0, MAX_EQS),
+            cmd.RES_MTT: NumberPool(1, MAX_SEGMENTS),
         }
+
+    @property
+    def mtt_entries(self) -> int:
+        """Page list entries in use."""
+        return sum(len(segment.pages) for segment in self.segments.values())
+
+    def own(self, uar: Uar, kind: int, number: int) -> None:
+        """Refuse a number that ``uar`` does not own: BAD_RESOURCE where nobody can, as the device keeps it."""
+        pool = self.pools[kind]
+        if pool.owners.get(number) is not uar:
+            raise Refused(cmd.ST_BAD_RESOURCE if 0 <= number < pool.first else cmd.ST_BAD_INDEX)
 
     def use_pd(self, pd: int) -> None:
         """Count one more object in ``pd``."""

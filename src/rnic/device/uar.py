@@ -9,7 +9,9 @@ from __future__ import annotations
 import mmap
 import struct
 from collections import deque
+from typing import Protocol
 
+from rnic.device.hcr import Hcr
 from rnic.mem.dma import DmaPort
 from rnic.rings.queue_block import (
     BLOCK_BYTES,
@@ -23,8 +25,12 @@ from rnic.rings.queue_block import (
     SRQ_LIMIT,
 )
 from rnic.spec.layout import Layout
+from rnic.spec.registers import GLOBAL_BYTES
 
 U32 = struct.Struct("<I")
+
+GLOBAL_BLOCKS = GLOBAL_BYTES // BLOCK_BYTES
+"""Blocks at the start of a window that hold the global registers."""
 
 Doors = dict[int, bool]
 """Registers that software may store to, by offset; true where a store rings."""
@@ -74,6 +80,16 @@ def _private_memory(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size)
 
 
+class GlobalRegisters(Protocol):
+    """What stands behind the global block."""
+
+    def read(self, uar: Uar, offset: int, /) -> int:
+        """A load."""
+
+    def write(self, uar: Uar, offset: int, value: int, /) -> None:
+        """A store."""
+
+
 class Uar:
     """One driver context's window, and the DMA port to its process.
 
@@ -82,18 +98,30 @@ class Uar:
         doorbells: the device's.
         blocks: blocks in the window.
         buf: the window's memory, ``blocks * 128`` bytes of zeros; by default the process's own.
+        global_block: the device's global registers, at the start of the window.
     """
 
-    __slots__ = ("_doorbells", "blocks", "buf", "closed", "event_queues", "port")
+    __slots__ = ("_doorbells", "_globals", "blocks", "buf", "closed", "event_queues", "hcr", "port", "words")
 
-    def __init__(self, port: DmaPort, doorbells: Doorbells, blocks: int, buf: memoryview | None = None) -> None:
+    def __init__(
+        self,
+        port: DmaPort,
+        doorbells: Doorbells,
+        blocks: int,
+        buf: memoryview | None = None,
+        global_block: GlobalRegisters | None = None,
+    ) -> None:
         self.port = port
+        self.hcr = Hcr()
         self.blocks = blocks
         self.buf = memoryview(_private_memory(blocks * BLOCK_BYTES)) if buf is None else buf
+        self.words = self.buf.cast("I")
+        """The same memory as 32-bit words, each read and stored as a whole: the other side sees no half of one."""
         self.closed = False
         self.event_queues: dict[int, int] = {}
         """EQN that each type of asynchronous event goes to (MAP_EQ)."""
         self._doorbells = doorbells
+        self._globals = global_block
 
     @staticmethod
     def offset(block: int) -> int:
@@ -110,8 +138,10 @@ class Uar:
         doors = doorbells.doors.get(block)
         rings = None if doors is None else doors.get(register)
         if rings is None:
+            if 0 <= block < GLOBAL_BLOCKS and self._globals is not None and 0 <= register < BLOCK_BYTES:
+                self._globals.write(self, (block << BLOCK_SHIFT) + register, value & 0xFFFF_FFFF)
             return
-        U32.pack_into(self.buf, (block << BLOCK_SHIFT) + register, value & 0xFFFF_FFFF)
+        self.words[(block << BLOCK_SHIFT) + register >> 2] = value & 0xFFFF_FFFF
         if rings:
             doorbells.ring(block)
 
@@ -119,29 +149,38 @@ class Uar:
         """The register's value; 0 outside the window or where the offset is no multiple of 4."""
         if not 0 <= block < self.blocks or register & 3 or not 0 <= register < BLOCK_BYTES:
             return 0
-        value: int = U32.unpack_from(self.buf, (block << BLOCK_SHIFT) + register)[0]
-        return value
+        if block < GLOBAL_BLOCKS:
+            return 0 if self._globals is None else self._globals.read(self, (block << BLOCK_SHIFT) + register)
+        return self.words[(block << BLOCK_SHIFT) + register >> 2]
+
+    def write(self, offset: int, value: int) -> None:
+        """:meth:`store` by byte offset in the window."""
+        self.store(offset >> BLOCK_SHIFT, offset & BLOCK_BYTES - 1, value)
+
+    def read(self, offset: int) -> int:
+        """:meth:`load` by byte offset in the window."""
+        return self.load(offset >> BLOCK_SHIFT, offset & BLOCK_BYTES - 1)
 
 
 class Registers:
     """The device's own access to one block: read-only registers too."""
 
-    __slots__ = ("at", "block", "buf", "uar")
+    __slots__ = ("at", "block", "buf", "uar", "words")
 
     def __init__(self, uar: Uar, block: int) -> None:
         self.uar = uar
         self.block = block
         self.buf = uar.buf
+        self.words = uar.words
         self.at = block << BLOCK_SHIFT
 
     def get(self, register: int) -> int:
         """One register."""
-        value: int = U32.unpack_from(self.buf, self.at + register)[0]
-        return value
+        return self.words[self.at + register >> 2]
 
     def set(self, register: int, value: int) -> None:
         """Store one register."""
-        U32.pack_into(self.buf, self.at + register, value)
+        self.words[self.at + register >> 2] = value
 
     def clear(self) -> None:
         """Zero the whole block."""

@@ -4,7 +4,10 @@ QUERY_DEV_LIM = 0x003
 QUERY_ADAPTER = 0x006
 INIT_HCA = 0x007
 CLOSE_HCA = 0x008
+INIT_PORT = 0x009
+CLOSE_PORT = 0x00A
 SW2HW_MPT = 0x00D
+QUERY_MPT = 0x00E
 HW2SW_MPT = 0x00F
 WRITE_MTT = 0x011
 MAP_EQ = 0x012
@@ -40,6 +43,8 @@ DEALLOC_MW = 0xF01
 ALLOC_RES = 0xF10
 """Hand out a number: in_modifier is a ``RES_*`` kind, out_param the number. Ours, as is FREE_RES."""
 FREE_RES = 0xF11
+SET_WEIGHT = 0xF12
+"""Turns of a queue pair: in_modifier is the QPN, op_modifier 1 to 16 its share against others. Ours."""
 UNMAP_ICM = 0xFF9
 MAP_ICM = 0xFFA
 
@@ -85,3 +90,5 @@ RES_SRQ = 5
 RES_EQ = 6
 RES_MPT = 7
 """A key index together with a random tag: out_param is the whole 32-bit key."""
+RES_MTT = 8
+"""A page list, filled by WRITE_MTT and named in the ``mtt_seg`` of regions."""

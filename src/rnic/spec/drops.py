@@ -31,3 +31,4 @@ class DropReason(Enum):
     GHOST_RESPONSE = "drop_ghost_response"
     STALE_RESPONSE = "drop_stale_response"
     ACCESS = "drop_access"
+    DISABLED = "drop_disabled"

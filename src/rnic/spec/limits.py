@@ -21,7 +21,7 @@ MAX_CQE = (1 << 16) - 1
 MAX_RD_ATOMIC = 128
 LOG_MAX_QPS = 14
 LOG_DEFAULT_QPS = 13
-MAX_EQS = 32
+MAX_EQS = 1 << 10
 MAX_MRS = 1 << 15
 FIRST_QPN = 16
 """QP0 does not exist on RoCE, QP1 is the CM's; the rest below 16 stays reserved."""

@@ -30,6 +30,7 @@ from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import GID, DeviceAttr, PortAttr
+from rnic.verbs.mailbox import CommandMailbox
 
 if TYPE_CHECKING:
     from rnic.verbs.cq import CQ
@@ -219,6 +220,7 @@ class Context:
         self._async = EventPipe()
         with runtime.lock:
             self.uar = self.nic.map_uar(self.space)
+            self._mailbox = CommandMailbox(self.uar, self.space)
             self._open_event_queue()
             runtime.users += 1
         self.limits = DEV_LIM.unpack(self.command(cmd.QUERY_DEV_LIM)[1])
@@ -233,7 +235,7 @@ class Context:
             VerbsError: with the errno that the status stands for.
         """
         with self.runtime.lock:
-            result = self.nic.command(self.uar, op, in_modifier, op_modifier, inbox)
+            result = self._mailbox.run(op, in_modifier, op_modifier, inbox)
         if result.status != cmd.ST_OK:
             name = cmd.COMMAND_NAMES.get(op, hex(op))
             status = cmd.STATUS_NAMES.get(result.status, hex(result.status))
@@ -413,6 +415,7 @@ class Context:
         with runtime.lock:
             runtime.handlers.pop(self.eqn, None)
             self.nic.unmap_uar(self.uar)
+            self._mailbox.close()
             runtime.users -= 1
             last = runtime.users == 0
         if last:

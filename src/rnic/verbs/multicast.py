@@ -21,7 +21,7 @@ def change_membership(ctx: Context, gid: GID, qpn: int, member: bool) -> None:
         VerbsError: EINVAL for a GID that is no multicast group, or for a queue pair that is not attached.
     """
     with ctx.runtime.lock:
-        group = MGM.unpack(ctx.command(cmd.READ_MGM, inbox=gid.raw)[1])
+        group = MGM.unpack(ctx.command(cmd.READ_MGM, inbox=gid.raw.ljust(MGM.size, b"\0"))[1])
         members = [group[f"qpn{index}"] for index in range(group["count"])]
         if member and qpn not in members:
             members.append(qpn)

@@ -361,6 +361,11 @@ def take_snapshot(driver: Driver) -> object:
         "registers": bytes(driver.uar.buf[: Uar.offset(blocks + 1)]),
         "memory": [bytes(mapping.view) for mapping in driver.space._by_va._items],
         "work": driver.nic.has_work(),
+        "segments": {number: (dict(part.pages), part.users) for number, part in res.segments.items()},
+        "icm": {kind: dict(pages) for kind, pages in res.icm._pages.items()},
+        "turns": {qpn: qp.turn for qpn, qp in res.qps.items()},
+        "globals": _slots(driver.nic.globals, "_nic"),
+        "hca": dict(driver.nic.hca),
     }
 
 

@@ -264,7 +264,7 @@ def test_query(driver) -> None:
     driver.ok(cmd.ERR2RST, queue.number)
     qpc = QPC.unpack(driver.ok(cmd.QUERY_QP, queue.number).outbox)
     assert {name: value for name, value in qpc.items() if value} == {"local_qpn": queue.number}
-    assert driver.run(cmd.QUERY_QP, 5).status == cmd.ST_BAD_INDEX
+    assert driver.run(cmd.QUERY_QP, 5).status == cmd.ST_BAD_RESOURCE
 
 
 def test_ud_uses_the_ports_mtu(driver) -> None:

@@ -10,7 +10,7 @@ from rnic.rings import queue_block as q
 @pytest.fixture
 def doorbells() -> Doorbells:
     doorbells = Doorbells()
-    doorbells.doors |= {1: QP_DOORS, 2: CQ_DOORS, 3: SRQ_DOORS}
+    doorbells.doors |= {5: QP_DOORS, 2: CQ_DOORS, 3: SRQ_DOORS}
     return doorbells
 
 
@@ -20,13 +20,13 @@ def uar(doorbells: Doorbells) -> Uar:
 
 
 WRITABLE = {
-    1: {q.SQ_TAIL: True, q.SQ_DOORBELL: True, q.SQ_FLAGS: False, q.RQ_TAIL: True},
+    5: {q.SQ_TAIL: True, q.SQ_DOORBELL: True, q.SQ_FLAGS: False, q.RQ_TAIL: True},
     2: {q.CQ_HEAD: False, q.CQ_DOORBELL: False, q.CQ_FLAGS: False},
     3: {q.RQ_TAIL: False, q.SRQ_LIMIT: True},
 }
 
 
-@pytest.mark.parametrize("block", [1, 2, 3])
+@pytest.mark.parametrize("block", [5, 2, 3])
 def test_every_offset(uar: Uar, doorbells: Doorbells, block: int) -> None:
     for register in range(-4, q.BLOCK_BYTES + 8):
         before = bytes(uar.buf)
@@ -52,18 +52,18 @@ def test_no_queue_no_store(uar: Uar, doorbells: Doorbells, block: int) -> None:
 def test_load_outside_is_zero(uar: Uar) -> None:
     uar.buf[:] = b"\xff" * len(uar.buf)
     assert uar.load(7, 0x7C) == 0xFFFF_FFFF
-    for block, register in [(8, 0), (-1, 0), (1, 0x80), (1, -4), (1, 2)]:
+    for block, register in [(8, 0), (-1, 0), (5, 0x80), (5, -4), (5, 2)]:
         assert uar.load(block, register) == 0
 
 
 def test_a_block_is_noted_once_until_taken(uar: Uar, doorbells: Doorbells) -> None:
     for tail in (1, 2, 3):
-        uar.store(1, q.SQ_TAIL, tail)
+        uar.store(5, q.SQ_TAIL, tail)
     uar.store(3, q.SRQ_LIMIT, 1)
-    assert list(doorbells.rung) == [1, 3]
-    assert doorbells.take() == 1
-    uar.store(1, q.SQ_TAIL, 4)
-    assert list(doorbells.rung) == [3, 1]
+    assert list(doorbells.rung) == [5, 3]
+    assert doorbells.take() == 5
+    uar.store(5, q.SQ_TAIL, 4)
+    assert list(doorbells.rung) == [3, 5]
 
 
 def test_registers(uar: Uar) -> None:
@@ -78,5 +78,5 @@ def test_registers(uar: Uar) -> None:
 def test_a_window_of_its_own_is_private_zeros(doorbells: Doorbells) -> None:
     given = memoryview(bytearray(1024))
     uar = Uar(SimAddressSpace(), doorbells, 8, given)
-    uar.store(1, q.SQ_TAIL, 9)
+    uar.store(5, q.SQ_TAIL, 9)
     assert any(given)

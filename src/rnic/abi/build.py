@@ -1,0 +1,159 @@
+"""Build ``libibverbs.so.1`` and ``librdmacm.so.1`` with the C compiler at hand.
+
+Run as ``python -m rnic.abi.build [--out DIRECTORY] [--sanitize] [--cc COMPILER]``; the package's own build runs
+it too. The header, the version scripts and the functions that only refuse come from tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rnic.abi.exports import (
+    RDMACM,
+    RETURN_MINUS_ONE,
+    RETURN_POINTERS,
+    VERBS,
+    VERBS_BEFORE_2008,
+    VERBS_PRIVATE,
+)
+from rnic.abi.header import c_header
+from rnic.spec.errors import RnicError
+
+SOURCES = Path(__file__).parent / "src"
+LIBRARIES = Path(__file__).parent / "lib"
+"""Where the package's build leaves the libraries."""
+
+FLAGS = (
+    "-std=gnu11 -O2 -g -fPIC -fvisibility=hidden -fno-strict-aliasing -pthread"
+    " -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wpointer-arith -Wno-missing-field-initializers"
+).split()
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"]
+_DEFINITION = re.compile(r"^EXPORT [^(;=]*?(\w+)\(", re.MULTILINE)
+
+
+class BuildError(RnicError):
+    """The libraries could not be built."""
+
+
+def find_compiler() -> str | None:
+    """The C compiler that ``CC`` names, else ``cc``, ``gcc`` or ``clang``; ``None`` where there is none."""
+    named = os.environ.get("CC")
+    if named:
+        return named if shutil.which(shlex.split(named)[0]) else None
+    return next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+
+
+def implemented(sources: list[Path]) -> set[str]:
+    """Names of the functions that hand-written sources export."""
+    return {name for source in sources for name in _DEFINITION.findall(source.read_text(encoding="utf-8"))}
+
+
+def version_script(prefix: str, versions: dict[str, tuple[str, ...]], private: tuple[str, ...] = ()) -> str:
+    """A linker version script with each version after the one before it, and a private version at the end."""
+    lines = []
+    before = ""
+    for version, names in versions.items():
+        listed = "\n".join(f"\t\t{name};" for name in sorted(names))
+        local = "" if before else "\n\tlocal: *;"
+        lines.append(f"{prefix}_{version} {{\n\tglobal:\n{listed}{local}\n}}{before};")
+        before = f" {prefix}_{version}"
+    if private:
+        listed = "\n".join(f"\t\t{name};" for name in sorted(private))
+        lines.append(f"{prefix}_PRIVATE_34 {{\n\tglobal:\n{listed}\n}};")
+    return "\n".join(lines) + "\n"
+
+
+def _refusal(name: str, symbol: str, error: str) -> str:
+    if name in RETURN_POINTERS:
+        kind, type_ = "refuse_null", "void *"
+    else:
+        kind, type_ = "refuse_minus_one" if name in RETURN_MINUS_ONE else "refuse", "long "
+    return f"EXPORT {type_}{symbol}(void);\nEXPORT {type_}{symbol}(void)\n{{\n\treturn {kind}({error});\n}}\n"
+
+
+def verbs_stubs(done: set[str]) -> str:
+    """C source of the libibverbs exports that only refuse."""
+    lines = ['#include "stubs.h"\n']
+    names = [name for listed in VERBS.values() for name in listed] + list(VERBS_PRIVATE)
+    lines += [_refusal(name, name, "EOPNOTSUPP") for name in sorted(set(names) - done - {_VARIABLE})]
+    for name in sorted(VERBS_BEFORE_2008):
+        symbol = f"before_2008_{name}"
+        lines.append(f'__attribute__((symver("{name}@IBVERBS_1.0")))\n' + _refusal(name, symbol, "ENOSYS"))
+    return "\n".join(lines)
+
+
+_VARIABLE = "verbs_allow_disassociate_destroy"
+
+
+def rdmacm_stubs(done: set[str]) -> str:
+    """C source of the librdmacm exports that only refuse."""
+    names = {name for listed in RDMACM.values() for name in listed}
+    return "\n".join(['#include "stubs.h"\n', *(_refusal(name, name, "ENOSYS") for name in sorted(names - done))])
+
+
+def build(out: Path, *, compiler: str | None = None, sanitize: bool = False) -> list[Path]:
+    """Build both libraries into ``out`` and return their paths.
+
+    Raises:
+        BuildError: no compiler, or it failed; the message ends with what it said.
+    """
+    compiler = compiler or find_compiler()
+    if compiler is None:
+        raise BuildError("no C compiler was found: install one (gcc or clang) or name it in CC, then install rnic again")
+    out.mkdir(parents=True, exist_ok=True)
+    cm = SOURCES / "rdmacm.c"
+    verbs = sorted(source for source in SOURCES.glob("*.c") if source != cm)
+    built = []
+    with tempfile.TemporaryDirectory(prefix="rnic-build-") as name:
+        work = Path(name)
+        (work / "rnic_hw.h").write_text(c_header(), encoding="utf-8")
+        (work / "verbs.map").write_text(version_script("IBVERBS", VERBS, VERBS_PRIVATE), encoding="utf-8")
+        (work / "rdmacm.map").write_text(version_script("RDMACM", RDMACM), encoding="utf-8")
+        (work / "verbs_stubs.c").write_text(verbs_stubs(implemented(verbs)), encoding="utf-8")
+        (work / "rdmacm_stubs.c").write_text(rdmacm_stubs(implemented([cm])), encoding="utf-8")
+        flags = [*FLAGS, *(SANITIZERS if sanitize else ["-Wl,-z,defs"]), f"-I{work}", f"-I{SOURCES}"]
+        for library, script, sources in (
+            ("libibverbs.so.1", "verbs.map", [*verbs, work / "verbs_stubs.c"]),
+            ("librdmacm.so.1", "rdmacm.map", [cm, work / "rdmacm_stubs.c"]),
+        ):
+            target = out / library
+            link = ["-shared", f"-Wl,-soname,{library}", f"-Wl,--version-script,{work / script}"]
+            # Atfork handlers and helper threads must not outlive the code: dlclose leaves it mapped.
+            link += ["-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now"]
+            _run([*shlex.split(compiler), *flags, *link, *map(str, sources), "-o", str(target)])
+            built.append(target)
+    return built
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - the compiler
+    if done.returncode:
+        raise BuildError(f"{command[0]} failed with status {done.returncode}:\n{done.stderr.strip()}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line of the build."""
+    parser = argparse.ArgumentParser(prog="python -m rnic.abi.build", description=__doc__)
+    parser.add_argument("--out", type=Path, default=LIBRARIES, help="directory for the libraries")
+    parser.add_argument("--sanitize", action="store_true", help="with AddressSanitizer and UBSan")
+    parser.add_argument("--cc", help="the compiler")
+    options = parser.parse_args(argv)
+    try:
+        for path in build(options.out, compiler=options.cc, sanitize=options.sanitize):
+            print(path)
+    except BuildError as error:
+        print(f"rnic: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""The C header ``rnic_hw.h``, generated from the tables that Python uses too.
+
+A field becomes ``RNIC_<LAYOUT>_<FIELD>``: byte offset, unit in bytes, lowest bit and width, as the arguments of
+``rnic_put_be`` and its kin. Numbers become ``RNIC_<NAME>``.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from rnic.context.cqc import CQC, SRQC
+from rnic.context.eqc import EQC
+from rnic.context.modify import COMMAND_FOR
+from rnic.context.qpc import OPT_SQ_SIG_ALL, QPC, SRQ_VALID
+from rnic.device.mailboxes import ADAPTER, DEV_LIM, MGM
+from rnic.mem.mpt import MPT_ENTRY
+from rnic.rings import cqe, queue_block, sqe
+from rnic.rings.cqe import CQ_ENTRY
+from rnic.rings.eqe import EQ_ENTRY
+from rnic.rings.sqe import SGE, SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_BIND, SQ_ENTRY_UD
+from rnic.spec import attach, commands, events, limits, opcodes, states, status
+from rnic.spec.layout import Layout
+
+LAYOUTS: dict[str, Layout] = {
+    "QPC": QPC,
+    "CQC": CQC,
+    "SRQC": SRQC,
+    "EQC": EQC,
+    "MPT": MPT_ENTRY,
+    "DEV_LIM": DEV_LIM,
+    "ADAPTER": ADAPTER,
+    "MGM": MGM,
+    "SQE": SQ_ENTRY,
+    "SQE_ATOMIC": SQ_ENTRY_ATOMIC,
+    "SQE_UD": SQ_ENTRY_UD,
+    "SQE_BIND": SQ_ENTRY_BIND,
+    "SGE": SGE,
+    "CQE": CQ_ENTRY,
+    "EQE": EQ_ENTRY,
+    "HEADER": attach.HEADER,
+    "REPLY_HEADER": attach.REPLY_HEADER,
+    "HELLO": attach.HELLO,
+    "HELLO_REPLY": attach.HELLO_REPLY,
+    "LIST_RECORD": attach.LIST_RECORD,
+    "OPEN": attach.OPEN,
+    "OPEN_REPLY": attach.OPEN_REPLY,
+    "COMMAND": attach.COMMAND,
+    "COMMAND_REPLY": attach.COMMAND_REPLY,
+    "SHARE": attach.SHARE,
+    "UNSHARE": attach.UNSHARE,
+    "WINDOW": attach.WINDOW,
+}
+"""Layouts by the name that the header gives them."""
+
+NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
+    # prefix, module, beginnings of the names that are taken; () takes all
+    ("", attach, ("MSG_", "DMA_")),
+    ("ATTACH_", attach, ("MAGIC", "VERSION")),
+    ("CMD_", commands, ()),
+    ("EVENT_", events, ()),
+    ("SYN_", status, ()),
+    ("QP_", states, ()),
+    ("", opcodes, ("WR_",)),
+    ("", limits, ("MAX_SGE", "MAX_INLINE", "MAX_QP_WR", "GRH_BYTES")),
+    ("", sqe, ("FLAG_", "SGE_BYTES")),
+    ("BIT_", cqe, ("CQE_",)),
+    ("REG_", queue_block, ("SQ_", "CQ_", "RQ_", "SRQ_", "QUEUE_", "ARM_", "BLOCK_")),
+)
+
+
+def _constants() -> list[str]:
+    lines = [
+        f'#define RNIC_SOCKET_NAME "{attach.SOCKET_NAME}"',
+        f"#define RNIC_OPEN_NAME_BYTES {attach.NAME_BYTES}",
+        f"#define RNIC_SRQ_VALID {SRQ_VALID:#x}u",
+        f"#define RNIC_OPT_SQ_SIG_ALL {OPT_SQ_SIG_ALL:#x}u",
+    ]
+    for prefix, module, beginnings in NUMBERS:
+        for name, value in vars(module).items():
+            wanted = not beginnings or name.startswith(beginnings)
+            if name.isupper() and type(value) is int and wanted and not name.endswith("_MASK"):
+                lines.append(f"#define RNIC_{prefix}{name} {value:#x}u")
+    return lines
+
+
+def _fields() -> list[str]:
+    lines = []
+    for name, layout in LAYOUTS.items():
+        lines.append(f"#define RNIC_{name}_SIZE {layout.size}u")
+        for field in layout.fields:
+            place = f"{field.byte}u, {field.unit}u, {field.lsb}u, {field.width}u"
+            lines.append(f"#define RNIC_{name}_{field.name.upper()} {place}")
+            lines.append(f"#define RNIC_{name}_{field.name.upper()}_AT {field.byte}u")
+    return lines
+
+
+def _transitions() -> list[str]:
+    """The command that leads from one QP state to another, 0 where none does."""
+    count = max(states.STATE_NAMES) + 1
+    rows = [
+        "\t{ " + ", ".join(f"{COMMAND_FOR.get((source, target), 0):#05x}" for target in range(count)) + " },"
+        for source in range(count)
+    ]
+    return [f"static const unsigned short rnic_qp_command[{count}][{count}] = {{", *rows, "};"]
+
+
+def c_header() -> str:
+    """The text of ``rnic_hw.h``."""
+    lines = ["/* Made by rnic.abi.header from the layout tables. */", "#ifndef RNIC_HW_H", "#define RNIC_HW_H", ""]
+    lines += [*_constants(), "", *_fields(), "", *_transitions(), "", "#endif", ""]
+    return "\n".join(lines)

@@ -1,0 +1,467 @@
+/* Completion queues: entries read by their phase bit, without the kernel and without the NIC process. */
+#include "rnic.h"
+
+#include <sched.h>
+
+enum {
+	MAX_CQE = (1 << 16) - 1,
+	YIELD_AFTER = 100, /* empty rounds; the NIC process may want this core */
+	LOOK_EVERY = 4096, /* empty rounds, a power of two: whether there still is a NIC process */
+};
+
+static const uint8_t status_of_syndrome[256] = {
+	[RNIC_SYN_SUCCESS] = IBV_WC_SUCCESS + 1,
+	[RNIC_SYN_LOC_LEN_ERR] = IBV_WC_LOC_LEN_ERR + 1,
+	[RNIC_SYN_LOC_QP_OP_ERR] = IBV_WC_LOC_QP_OP_ERR + 1,
+	[RNIC_SYN_LOC_PROT_ERR] = IBV_WC_LOC_PROT_ERR + 1,
+	[RNIC_SYN_WR_FLUSH_ERR] = IBV_WC_WR_FLUSH_ERR + 1,
+	[RNIC_SYN_MW_BIND_ERR] = IBV_WC_MW_BIND_ERR + 1,
+	[RNIC_SYN_BAD_RESP_ERR] = IBV_WC_BAD_RESP_ERR + 1,
+	[RNIC_SYN_LOC_ACCESS_ERR] = IBV_WC_LOC_ACCESS_ERR + 1,
+	[RNIC_SYN_REM_INV_REQ_ERR] = IBV_WC_REM_INV_REQ_ERR + 1,
+	[RNIC_SYN_REM_ACCESS_ERR] = IBV_WC_REM_ACCESS_ERR + 1,
+	[RNIC_SYN_REM_OP_ERR] = IBV_WC_REM_OP_ERR + 1,
+	[RNIC_SYN_RETRY_EXC_ERR] = IBV_WC_RETRY_EXC_ERR + 1,
+	[RNIC_SYN_RNR_RETRY_EXC_ERR] = IBV_WC_RNR_RETRY_EXC_ERR + 1,
+	[RNIC_SYN_REM_ABORT_ERR] = IBV_WC_REM_ABORT_ERR + 1,
+}; /* plus one: what is not listed is a general error */
+
+static int status_of(const struct entry *entry)
+{
+	uint8_t status = status_of_syndrome[entry->word[CQE_WORD(STATUS)] & 0xFF];
+
+	return status ? status - 1 : IBV_WC_GENERAL_ERR;
+}
+
+static int opcode_of(const struct entry *entry)
+{
+	uint32_t word = entry->word[CQE_WORD(OPCODE)];
+
+	if (word & RNIC_BIT_CQE_RECEIVE)
+		return (word & 0xFF) == RNIC_WR_WRITE_IMM ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
+	switch (word & 0xFF) {
+	case RNIC_WR_WRITE:
+	case RNIC_WR_WRITE_IMM:
+		return IBV_WC_RDMA_WRITE;
+	case RNIC_WR_READ:
+		return IBV_WC_RDMA_READ;
+	case RNIC_WR_CMP_SWAP:
+		return IBV_WC_COMP_SWAP;
+	case RNIC_WR_FETCH_ADD:
+		return IBV_WC_FETCH_ADD;
+	case RNIC_WR_BIND_MW:
+		return IBV_WC_BIND_MW;
+	case RNIC_WR_LOCAL_INV:
+		return IBV_WC_LOCAL_INV;
+	default:
+		return IBV_WC_SEND;
+	}
+}
+
+static unsigned int flags_of(const struct entry *entry)
+{
+	uint32_t word = entry->word[CQE_WORD(OPCODE)];
+
+	if (!(word & RNIC_BIT_CQE_RECEIVE))
+		return 0;
+	return (word & RNIC_BIT_CQE_IMM ? IBV_WC_WITH_IMM : 0) | (word & RNIC_BIT_CQE_INV ? IBV_WC_WITH_INV : 0) |
+	       (word & RNIC_BIT_CQE_GRH ? IBV_WC_GRH : 0);
+}
+
+/* Immediate data is a number in the entry and goes to the program in the byte order of the wire; a key does not. */
+static uint32_t imm_of(const struct entry *entry)
+{
+	uint32_t imm = entry->word[CQE_WORD(IMM)];
+
+	return entry->word[CQE_WORD(OPCODE)] & RNIC_BIT_CQE_INV ? imm : __builtin_bswap32(imm);
+}
+
+/* Frees the slot of the request behind an entry and finds its identifier. */
+static uint64_t take_id(struct rnic_qp *qp, const struct entry *entry)
+{
+	uint32_t index = entry->word[CQE_WORD(INDEX)];
+	uint64_t id;
+
+	if (entry->word[CQE_WORD(OPCODE)] & RNIC_BIT_CQE_RECEIVE)
+		return receive_ring_take(qp->srq ? &qp->srq->rq : &qp->rq, index);
+	if (index >= qp->entries)
+		return 0;
+	id = qp->ids[index];
+	atomic_store_explicit(&qp->head, index + 1 < qp->entries ? index + 1 : 0, memory_order_release);
+	return id;
+}
+
+static bool next_entry(struct rnic_cq *cq, struct entry *entry, struct rnic_qp **qp)
+{
+	struct rnic_context *context = context_of(cq->verbs.context);
+
+	while (entry_ring_pop(&cq->ring, entry)) {
+		uint32_t number = entry->word[CQE_WORD(QPN)] & 0xFFFFFF;
+
+		*qp = number ? context->qps[number & context->qp_mask] : NULL;
+		if (*qp)
+			return true;
+	}
+	return false;
+}
+
+static void publish_head(struct rnic_cq *cq)
+{
+	reg_store(context_of(cq->verbs.context), cq->block, RNIC_REG_CQ_HEAD, cq->ring.head);
+}
+
+/* Nothing there. Whoever polls on and on lets others have the core, and notices when the NIC process is gone. */
+static bool idle_round(struct rnic_cq *cq)
+{
+	uint32_t rounds = ++cq->empty_rounds;
+
+	if (rounds > YIELD_AFTER) {
+		sched_yield();
+		if (!(rounds & (LOOK_EVERY - 1)))
+			return !nic_gone(context_of(cq->verbs.context));
+	}
+	return true;
+}
+
+int rnic_poll_cq(struct ibv_cq *verbs, int count, struct ibv_wc *wc)
+{
+	struct rnic_cq *cq = (struct rnic_cq *)verbs;
+	struct rnic_context *context = context_of(verbs->context);
+	uint32_t before;
+	int found = 0;
+
+	if (context->dead)
+		return -1;
+	pthread_mutex_lock(&cq->lock);
+	before = cq->ring.head;
+	while (found < count) {
+		struct entry entry;
+		struct rnic_qp *qp;
+		uint32_t flags;
+
+		if (!next_entry(cq, &entry, &qp))
+			break;
+		flags = flags_of(&entry);
+		wc->wr_id = take_id(qp, &entry);
+		wc->status = status_of(&entry);
+		wc->opcode = opcode_of(&entry);
+		wc->vendor_err = entry.word[CQE_WORD(STATUS)] >> 8 & 0xFF;
+		wc->byte_len = entry.word[CQE_WORD(BYTES)];
+		wc->imm_data = imm_of(&entry);
+		wc->qp_num = entry.word[CQE_WORD(QPN)] & 0xFFFFFF;
+		wc->src_qp = flags & IBV_WC_GRH ? entry.word[CQE_WORD(WQE_ID)] : 0;
+		wc->wc_flags = flags;
+		wc->pkey_index = 0;
+		wc->slid = 0;
+		wc->sl = 0;
+		wc->dlid_path_bits = 0;
+		wc++;
+		found++;
+	}
+	if (cq->ring.head != before)
+		publish_head(cq);
+	if (found)
+		cq->empty_rounds = 0;
+	pthread_mutex_unlock(&cq->lock);
+	return found || !count || idle_round(cq) ? found : -1;
+}
+
+int rnic_req_notify_cq(struct ibv_cq *verbs, int solicited_only)
+{
+	struct rnic_cq *cq = (struct rnic_cq *)verbs;
+
+	if (!verbs->channel)
+		return 0;
+	/* The NIC stores an entry, then looks whether the queue is armed; the program arms, then polls. */
+	atomic_store(reg(context_of(verbs->context), cq->block, RNIC_REG_CQ_DOORBELL),
+		     solicited_only ? RNIC_REG_ARM_SOLICITED : RNIC_REG_ARM_NEXT);
+	return 0;
+}
+
+/* ---- the extended interface: one entry at a time, fields on demand */
+
+static struct rnic_cq *extended(struct ibv_cq_ex *verbs)
+{
+	return (struct rnic_cq *)verbs;
+}
+
+static int take_current(struct rnic_cq *cq)
+{
+	struct rnic_qp *qp;
+
+	if (!next_entry(cq, &cq->current, &qp))
+		return ENOENT;
+	cq->verbs.wr_id = take_id(qp, &cq->current);
+	cq->verbs.status = status_of(&cq->current);
+	return 0;
+}
+
+static int start_poll(struct ibv_cq_ex *verbs, struct ibv_poll_cq_attr *attr)
+{
+	struct rnic_cq *cq = extended(verbs);
+	int error;
+
+	if (attr->comp_mask)
+		return EINVAL;
+	if (context_of(verbs->context)->dead)
+		return EIO;
+	pthread_mutex_lock(&cq->lock);
+	error = take_current(cq);
+	if (!error) {
+		cq->empty_rounds = 0;
+		return 0; /* end_poll unlocks */
+	}
+	publish_head(cq);
+	pthread_mutex_unlock(&cq->lock);
+	return idle_round(cq) ? error : EIO;
+}
+
+static int next_poll(struct ibv_cq_ex *verbs)
+{
+	return take_current(extended(verbs));
+}
+
+static void end_poll(struct ibv_cq_ex *verbs)
+{
+	struct rnic_cq *cq = extended(verbs);
+
+	publish_head(cq);
+	pthread_mutex_unlock(&cq->lock);
+}
+
+static int read_opcode(struct ibv_cq_ex *verbs)
+{
+	return opcode_of(&extended(verbs)->current);
+}
+
+static uint32_t read_vendor_err(struct ibv_cq_ex *verbs)
+{
+	return extended(verbs)->current.word[CQE_WORD(STATUS)] >> 8 & 0xFF;
+}
+
+static uint32_t read_byte_len(struct ibv_cq_ex *verbs)
+{
+	return extended(verbs)->current.word[CQE_WORD(BYTES)];
+}
+
+static be32_t read_imm_data(struct ibv_cq_ex *verbs)
+{
+	return imm_of(&extended(verbs)->current);
+}
+
+static uint32_t read_qp_num(struct ibv_cq_ex *verbs)
+{
+	return extended(verbs)->current.word[CQE_WORD(QPN)] & 0xFFFFFF;
+}
+
+static uint32_t read_src_qp(struct ibv_cq_ex *verbs)
+{
+	const struct entry *entry = &extended(verbs)->current;
+
+	return entry->word[CQE_WORD(OPCODE)] & RNIC_BIT_CQE_GRH ? entry->word[CQE_WORD(WQE_ID)] : 0;
+}
+
+static unsigned int read_wc_flags(struct ibv_cq_ex *verbs)
+{
+	return flags_of(&extended(verbs)->current);
+}
+
+static uint32_t read_slid(struct ibv_cq_ex *verbs UNUSED)
+{
+	return 0; /* RoCE has no LIDs, and one service level */
+}
+
+static uint8_t read_nothing(struct ibv_cq_ex *verbs UNUSED)
+{
+	return 0;
+}
+
+/* ---- making and destroying */
+
+static int fill_cqc(struct rnic_cq *cq, uint8_t *cqc, const struct entry_ring *ring, uint32_t eqn)
+{
+	memset(cqc, 0, RNIC_CQC_SIZE);
+	rnic_put_be(cqc, RNIC_CQC_START, (uintptr_t)ring->memory.base);
+	rnic_put_be(cqc, RNIC_CQC_LOGSIZE, (uint32_t)__builtin_ctz(ring->mask + 1));
+	rnic_put_be(cqc, RNIC_CQC_USRPAGE, cq->block);
+	rnic_put_be(cqc, RNIC_CQC_COMP_EQN, eqn);
+	rnic_put_be(cqc, RNIC_CQC_CQN, cq->number);
+	return RNIC_CQC_SIZE;
+}
+
+static uint32_t eqn_of(struct rnic_cq *cq)
+{
+	struct rnic_channel *channel = (struct rnic_channel *)cq->verbs.channel;
+
+	return channel ? channel->eq.number : context_of(cq->verbs.context)->async.number;
+}
+
+static struct rnic_cq *create(struct ibv_context *verbs, uint32_t cqe, void *cq_context,
+			      struct ibv_comp_channel *channel, uint32_t vector)
+{
+	struct rnic_context *context = context_of(verbs);
+	uint8_t cqc[RNIC_CQC_SIZE];
+	struct rnic_cq *cq;
+	int error = EINVAL;
+
+	if (!cqe || cqe > MAX_CQE || vector >= (uint32_t)verbs->num_comp_vectors)
+		return fail_null(EINVAL);
+	cq = calloc(1, sizeof *cq);
+	if (!cq)
+		return NULL;
+	cq->verbs.context = verbs;
+	cq->verbs.channel = channel;
+	cq->verbs.cq_context = cq_context;
+	error = entry_ring_map(context, &cq->ring, 32 - (uint32_t)__builtin_clz(cqe));
+	if (error)
+		goto free_cq;
+	error = nic_allocate(context, RNIC_CMD_RES_CQ, &cq->number);
+	if (error)
+		goto unmap;
+	error = nic_allocate(context, RNIC_CMD_RES_UAR_BLOCK, &cq->block);
+	if (error)
+		goto free_number;
+	fill_cqc(cq, cqc, &cq->ring, eqn_of(cq));
+	error = nic_command(context, RNIC_CMD_SW2HW_CQ, 0, cq->number, cqc, sizeof cqc, NULL, 0, NULL);
+	if (error)
+		goto free_block;
+	cq->verbs.handle = cq->number;
+	cq->verbs.cqe = (int)cq->ring.mask;
+	pthread_mutex_init(&cq->lock, NULL);
+	pthread_mutex_init(&cq->verbs.mutex, NULL);
+	pthread_cond_init(&cq->verbs.cond, NULL);
+	pthread_mutex_lock(&context->lock);
+	context->cqs[cq->number & context->cq_mask] = cq;
+	if (channel)
+		channel->refcnt++;
+	pthread_mutex_unlock(&context->lock);
+	return cq;
+
+free_block:
+	nic_free(context, RNIC_CMD_RES_UAR_BLOCK, cq->block);
+free_number:
+	nic_free(context, RNIC_CMD_RES_CQ, cq->number);
+unmap:
+	ring_unmap(context, &cq->ring.memory);
+free_cq:
+	free(cq);
+	return fail_null(error);
+}
+
+EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *verbs, int cqe, void *cq_context,
+				    struct ibv_comp_channel *channel, int vector)
+{
+	if (cqe < 1 || vector < 0)
+		return fail_null(EINVAL);
+	return (struct ibv_cq *)create(verbs, (uint32_t)cqe, cq_context, channel, (uint32_t)vector);
+}
+
+struct ibv_cq_ex *rnic_create_cq_ex(struct ibv_context *verbs, struct ibv_cq_init_attr_ex *attr)
+{
+	struct rnic_cq *cq;
+
+	if (attr->wc_flags & ~(uint64_t)IBV_WC_EX_STANDARD ||
+	    attr->comp_mask & ~(uint32_t)(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) ||
+	    (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS && attr->flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED))
+		return fail_null(EOPNOTSUPP);
+	cq = create(verbs, attr->cqe, attr->cq_context, attr->channel, attr->comp_vector);
+	if (!cq)
+		return NULL;
+	cq->verbs.start_poll = start_poll;
+	cq->verbs.next_poll = next_poll;
+	cq->verbs.end_poll = end_poll;
+	cq->verbs.read_opcode = read_opcode;
+	cq->verbs.read_vendor_err = read_vendor_err;
+	cq->verbs.read_byte_len = read_byte_len;
+	cq->verbs.read_imm_data = read_imm_data;
+	cq->verbs.read_qp_num = read_qp_num;
+	cq->verbs.read_src_qp = read_src_qp;
+	cq->verbs.read_wc_flags = read_wc_flags;
+	cq->verbs.read_slid = read_slid;
+	cq->verbs.read_sl = read_nothing;
+	cq->verbs.read_dlid_path_bits = read_nothing;
+	return &cq->verbs;
+}
+
+EXPORT int ibv_resize_cq(struct ibv_cq *verbs, int cqe)
+{
+	struct rnic_cq *cq = (struct rnic_cq *)verbs;
+	struct rnic_context *context = context_of(verbs->context);
+	struct entry_ring ring, old;
+	uint8_t cqc[RNIC_CQC_SIZE];
+	int error;
+
+	if (cqe < 1 || cqe > MAX_CQE)
+		return fail(EINVAL);
+	error = entry_ring_map(context, &ring, 32 - (uint32_t)__builtin_clz((uint32_t)cqe));
+	if (error)
+		return fail(error);
+	pthread_mutex_lock(&cq->lock);
+	publish_head(cq);
+	fill_cqc(cq, cqc, &ring, eqn_of(cq));
+	error = nic_command(context, RNIC_CMD_RESIZE_CQ, 0, cq->number, cqc, sizeof cqc, NULL, 0, NULL);
+	old = cq->ring;
+	if (!error) {
+		cq->ring = ring; /* what was unread stands at its beginning */
+		verbs->cqe = (int)ring.mask;
+	}
+	pthread_mutex_unlock(&cq->lock);
+	ring_unmap(context, error ? &ring.memory : &old.memory);
+	return error ? fail(error) : 0;
+}
+
+EXPORT int ibv_destroy_cq(struct ibv_cq *verbs)
+{
+	static const uint32_t completion[] = { RNIC_EVENT_COMP }, failure[] = { RNIC_EVENT_CQ_ERROR };
+	struct rnic_cq *cq = (struct rnic_cq *)verbs;
+	struct rnic_context *context = context_of(verbs->context);
+	struct rnic_channel *channel = (struct rnic_channel *)verbs->channel;
+	int error = nic_command(context, RNIC_CMD_HW2SW_CQ, 0, cq->number, NULL, 0, NULL, 0, NULL);
+
+	if (error && !context->dead)
+		return fail(error);
+	pthread_mutex_lock(&context->lock);
+	context->cqs[cq->number & context->cq_mask] = NULL;
+	if (channel)
+		channel->verbs.refcnt--;
+	pthread_mutex_unlock(&context->lock);
+	if (!context->dead) {
+		if (channel)
+			event_queue_purge(&channel->eq, cq->number, completion, COUNT(completion));
+		event_queue_purge(&context->async, cq->number, failure, COUNT(failure));
+		nic_free(context, RNIC_CMD_RES_UAR_BLOCK, cq->block);
+		nic_free(context, RNIC_CMD_RES_CQ, cq->number);
+		/* Events that were handed out name this queue until they are acknowledged. */
+		pthread_mutex_lock(&verbs->mutex);
+		while (verbs->comp_events_completed != cq->events_reported ||
+		       verbs->async_events_completed != cq->async_reported)
+			pthread_cond_wait(&verbs->cond, &verbs->mutex);
+		pthread_mutex_unlock(&verbs->mutex);
+	}
+	ring_unmap(context, &cq->ring.memory);
+	pthread_mutex_destroy(&cq->lock);
+	free(cq);
+	return 0;
+}
+
+/* A queue pair goes or starts over: what it still has here is not reported, and its receive slots get free. */
+void cq_forget(struct rnic_cq *cq, struct rnic_qp *qp)
+{
+	pthread_mutex_lock(&cq->lock);
+	for (uint32_t index = cq->ring.head, phase = cq->ring.phase, seen = 0; seen <= cq->ring.mask; seen++) {
+		struct entry *entry = &cq->ring.entries[index];
+		uint32_t word = atomic_load_explicit((_Atomic uint32_t *)(void *)&entry->word[CQE_WORD(PHASE)],
+						     memory_order_acquire);
+
+		if ((word & RNIC_BIT_CQE_PHASE) != phase)
+			break;
+		if ((entry->word[CQE_WORD(QPN)] & 0xFFFFFF) == qp->number) {
+			take_id(qp, entry);
+			entry->word[CQE_WORD(QPN)] = 0;
+		}
+		index = (index + 1) & cq->ring.mask;
+		if (!index)
+			phase ^= RNIC_BIT_CQE_PHASE;
+	}
+	pthread_mutex_unlock(&cq->lock);
+}

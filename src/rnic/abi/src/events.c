@@ -1,0 +1,347 @@
+/*
+ * Event queues, completion channels, asynchronous events.
+ *
+ * The context has one event queue for asynchronous events and each completion channel one of its own, so that the
+ * descriptor which programs poll is the one that the NIC process fires. It fires after it has stored entries; who
+ * takes one entry and leaves others fires it again, so that it reads ready for as long as entries wait.
+ */
+#include "rnic.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <unistd.h>
+
+enum { EQ_LOG_ENTRIES = 12 };
+
+int entry_ring_map(struct rnic_context *context, struct entry_ring *ring, uint32_t log_entries)
+{
+	int error = ring_map(context, &ring->memory, (size_t)sizeof(struct entry) << log_entries);
+
+	if (error)
+		return error;
+	ring->entries = ring->memory.base;
+	ring->mask = (1u << log_entries) - 1;
+	ring->head = 0;
+	ring->phase = RNIC_BIT_CQE_PHASE;
+	return 0;
+}
+
+static bool entry_valid(const struct entry_ring *ring, uint32_t index, uint32_t phase)
+{
+	const _Atomic uint32_t *word = (const _Atomic uint32_t *)(const void *)&ring->entries[index].word[CQE_WORD(PHASE)];
+
+	return (atomic_load_explicit(word, memory_order_acquire) & RNIC_BIT_CQE_PHASE) == phase;
+}
+
+bool entry_ring_pop(struct entry_ring *ring, struct entry *entry)
+{
+	if (!entry_valid(ring, ring->head, ring->phase))
+		return false;
+	*entry = ring->entries[ring->head];
+	ring->head = (ring->head + 1) & ring->mask;
+	if (!ring->head)
+		ring->phase ^= RNIC_BIT_CQE_PHASE;
+	return true;
+}
+
+int event_queue_open(struct rnic_context *context, struct event_queue *eq)
+{
+	uint8_t eqc[RNIC_EQC_SIZE] = { 0 };
+	int error;
+
+	eq->fd = -1;
+	pthread_mutex_init(&eq->lock, NULL);
+	error = entry_ring_map(context, &eq->ring, EQ_LOG_ENTRIES);
+	if (error)
+		return error;
+	error = nic_allocate(context, RNIC_CMD_RES_EQ, &eq->number);
+	if (error)
+		goto unmap;
+	error = nic_allocate(context, RNIC_CMD_RES_UAR_BLOCK, &eq->block);
+	if (error)
+		goto free_number;
+	rnic_put_be(eqc, RNIC_EQC_START, (uintptr_t)eq->ring.memory.base);
+	rnic_put_be(eqc, RNIC_EQC_LOGSIZE, EQ_LOG_ENTRIES);
+	rnic_put_be(eqc, RNIC_EQC_USRPAGE, eq->block);
+	rnic_put_be(eqc, RNIC_EQC_MSIX_VECTOR, eq->number);
+	error = nic_command(context, RNIC_CMD_SW2HW_EQ, 0, eq->number, eqc, sizeof eqc, NULL, 0, NULL);
+	if (error)
+		goto free_block;
+	eq->fd = nic_vector(context, eq->number);
+	if (eq->fd >= 0)
+		return 0;
+	error = errno;
+	nic_command(context, RNIC_CMD_HW2SW_EQ, 0, eq->number, NULL, 0, NULL, 0, NULL);
+free_block:
+	nic_free(context, RNIC_CMD_RES_UAR_BLOCK, eq->block);
+free_number:
+	nic_free(context, RNIC_CMD_RES_EQ, eq->number);
+unmap:
+	ring_unmap(context, &eq->ring.memory);
+	return error;
+}
+
+void event_queue_close(struct rnic_context *context, struct event_queue *eq)
+{
+	if (eq->fd < 0)
+		return;
+	nic_command(context, RNIC_CMD_HW2SW_EQ, 0, eq->number, NULL, 0, NULL, 0, NULL);
+	nic_free(context, RNIC_CMD_RES_UAR_BLOCK, eq->block);
+	nic_free(context, RNIC_CMD_RES_EQ, eq->number);
+	close(eq->fd);
+	eq->fd = -1;
+	ring_unmap(context, &eq->ring.memory);
+	pthread_mutex_destroy(&eq->lock);
+}
+
+static bool pop_event(struct rnic_context *context, struct event_queue *eq, struct entry *event)
+{
+	bool found = entry_ring_pop(&eq->ring, event);
+
+	if (found)
+		reg_store(context, eq->block, RNIC_REG_CQ_HEAD, eq->ring.head);
+	return found;
+}
+
+/* Waits for the descriptor as far as its flags allow, and takes one event. Interrupted waits are the caller's. */
+static int next_event(struct rnic_context *context, struct event_queue *eq, struct entry *event)
+{
+	for (;;) {
+		uint64_t count;
+		bool found;
+
+		if (context->dead)
+			return EIO;
+		pthread_mutex_lock(&eq->lock);
+		found = pop_event(context, eq, event);
+		if (found && !entry_valid(&eq->ring, eq->ring.head, eq->ring.phase)) {
+			/* The last one: nothing is ready any more, unless the NIC fires just now for a new entry. */
+			struct pollfd poller = { .fd = eq->fd, .events = POLLIN };
+
+			if (poll(&poller, 1, 0) == 1 && read(eq->fd, &count, sizeof count) > 0 &&
+			    entry_valid(&eq->ring, eq->ring.head, eq->ring.phase)) {
+				count = 1;
+				if (write(eq->fd, &count, sizeof count) < 0)
+					complain("event descriptor %d does not take a write", eq->fd);
+			}
+		}
+		pthread_mutex_unlock(&eq->lock);
+		if (found)
+			return 0;
+		if (read(eq->fd, &count, sizeof count) < 0)
+			return errno;
+	}
+}
+
+/* Drops the events of a queue that is being destroyed. Returns how many there were. */
+uint32_t event_queue_purge(struct event_queue *eq, uint32_t number, const uint32_t *types, size_t count)
+{
+	uint32_t dropped = 0;
+
+	if (eq->fd < 0)
+		return 0;
+	pthread_mutex_lock(&eq->lock);
+	for (uint32_t index = eq->ring.head, phase = eq->ring.phase; entry_valid(&eq->ring, index, phase);) {
+		uint32_t *word = eq->ring.entries[index].word;
+
+		for (size_t i = 0; i < count; i++) {
+			if ((word[EQE_WORD(TYPE)] & 0xFF) == types[i] && (word[EQE_WORD(NUMBER)] & 0xFFFFFF) == number) {
+				word[EQE_WORD(TYPE)] = 0xFF; /* no type: readers skip it */
+				dropped++;
+			}
+		}
+		index = (index + 1) & eq->ring.mask;
+		if (!index)
+			phase ^= RNIC_BIT_CQE_PHASE;
+		if (index == eq->ring.head)
+			break;
+	}
+	pthread_mutex_unlock(&eq->lock);
+	return dropped;
+}
+
+/* ---- completion channels */
+
+EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *verbs)
+{
+	struct rnic_channel *channel = calloc(1, sizeof *channel);
+	int error;
+
+	if (!channel)
+		return NULL;
+	error = event_queue_open(context_of(verbs), &channel->eq);
+	if (error) {
+		free(channel);
+		return fail_null(error);
+	}
+	channel->verbs.context = verbs;
+	channel->verbs.fd = channel->eq.fd;
+	return &channel->verbs;
+}
+
+EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *verbs)
+{
+	struct rnic_channel *channel = (struct rnic_channel *)verbs;
+	struct rnic_context *context = context_of(verbs->context);
+
+	pthread_mutex_lock(&context->lock);
+	if (verbs->refcnt) {
+		pthread_mutex_unlock(&context->lock);
+		return fail(EBUSY);
+	}
+	pthread_mutex_unlock(&context->lock);
+	event_queue_close(context, &channel->eq);
+	free(channel);
+	return 0;
+}
+
+EXPORT int ibv_get_cq_event(struct ibv_comp_channel *verbs, struct ibv_cq **cq, void **cq_context)
+{
+	struct rnic_channel *channel = (struct rnic_channel *)verbs;
+	struct rnic_context *context = context_of(verbs->context);
+
+	for (;;) {
+		struct entry event;
+		struct rnic_cq *found;
+		int error = next_event(context, &channel->eq, &event);
+
+		if (error) {
+			errno = error;
+			return -1;
+		}
+		if ((event.word[EQE_WORD(TYPE)] & 0xFF) != RNIC_EVENT_COMP)
+			continue;
+		pthread_mutex_lock(&context->lock);
+		found = context->cqs[event.word[EQE_WORD(NUMBER)] & context->cq_mask];
+		if (found)
+			found->events_reported++;
+		pthread_mutex_unlock(&context->lock);
+		if (!found)
+			continue;
+		*cq = (struct ibv_cq *)&found->verbs;
+		*cq_context = found->verbs.cq_context;
+		return 0;
+	}
+}
+
+EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int count)
+{
+	pthread_mutex_lock(&cq->mutex);
+	cq->comp_events_completed += count;
+	pthread_cond_signal(&cq->cond);
+	pthread_mutex_unlock(&cq->mutex);
+}
+
+/* ---- asynchronous events */
+
+static const struct {
+	uint8_t device, verbs;
+	char element;
+} async_kinds[] = {
+	{ RNIC_EVENT_COMM_EST, IBV_EVENT_COMM_EST, 'q' },
+	{ RNIC_EVENT_SQ_DRAINED, IBV_EVENT_SQ_DRAINED, 'q' },
+	{ RNIC_EVENT_CQ_ERROR, IBV_EVENT_CQ_ERR, 'c' },
+	{ RNIC_EVENT_WQ_CATAS_ERROR, IBV_EVENT_QP_FATAL, 'q' },
+	{ RNIC_EVENT_LOCAL_CATAS_ERROR, IBV_EVENT_DEVICE_FATAL, 'd' },
+	{ RNIC_EVENT_WQ_INVAL_REQ_ERROR, IBV_EVENT_QP_REQ_ERR, 'q' },
+	{ RNIC_EVENT_WQ_ACCESS_ERROR, IBV_EVENT_QP_ACCESS_ERR, 'q' },
+	{ RNIC_EVENT_SRQ_CATAS_ERROR, IBV_EVENT_SRQ_ERR, 's' },
+	{ RNIC_EVENT_SRQ_LAST_WQE, IBV_EVENT_QP_LAST_WQE_REACHED, 'q' },
+	{ RNIC_EVENT_SRQ_LIMIT, IBV_EVENT_SRQ_LIMIT_REACHED, 's' },
+};
+
+/* The object that an event is about, counted as reported; false where it is gone. The context is locked. */
+static bool find_element(struct rnic_context *context, char kind, uint32_t number, struct ibv_async_event *event)
+{
+	struct rnic_qp *qp;
+	struct rnic_cq *cq;
+	struct rnic_srq *srq;
+
+	switch (kind) {
+	case 'q':
+		qp = context->qps[number & context->qp_mask];
+		if (qp)
+			qp->async_reported++;
+		event->element.qp = (struct ibv_qp *)qp;
+		return qp;
+	case 'c':
+		cq = context->cqs[number & context->cq_mask];
+		if (cq)
+			cq->async_reported++;
+		event->element.cq = (struct ibv_cq *)cq;
+		return cq;
+	case 's':
+		srq = context->srqs[number & context->srq_mask];
+		if (srq)
+			srq->async_reported++;
+		event->element.srq = (struct ibv_srq *)srq;
+		return srq;
+	default:
+		event->element.port_num = 1;
+		return true;
+	}
+}
+
+EXPORT int ibv_get_async_event(struct ibv_context *verbs, struct ibv_async_event *event)
+{
+	struct rnic_context *context = context_of(verbs);
+
+	for (;;) {
+		struct entry entry;
+		int error = next_event(context, &context->async, &entry);
+
+		if (error) {
+			errno = error;
+			return -1;
+		}
+		for (size_t i = 0; i < COUNT(async_kinds); i++) {
+			bool found;
+
+			if ((entry.word[EQE_WORD(TYPE)] & 0xFF) != async_kinds[i].device)
+				continue;
+			pthread_mutex_lock(&context->lock);
+			found = find_element(context, async_kinds[i].element, entry.word[EQE_WORD(NUMBER)] & 0xFFFFFF,
+					     event);
+			pthread_mutex_unlock(&context->lock);
+			if (!found)
+				break;
+			event->event_type = async_kinds[i].verbs;
+			return 0;
+		}
+	}
+}
+
+static void acknowledge(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *completed)
+{
+	pthread_mutex_lock(mutex);
+	++*completed;
+	pthread_cond_signal(cond);
+	pthread_mutex_unlock(mutex);
+}
+
+EXPORT void ibv_ack_async_event(struct ibv_async_event *event)
+{
+	struct ibv_cq *cq = event->element.cq;
+	struct ibv_qp *qp = event->element.qp;
+	struct ibv_srq *srq = event->element.srq;
+
+	switch (event->event_type) {
+	case IBV_EVENT_CQ_ERR:
+		acknowledge(&cq->mutex, &cq->cond, &cq->async_events_completed);
+		return;
+	case IBV_EVENT_SRQ_ERR:
+	case IBV_EVENT_SRQ_LIMIT_REACHED:
+		acknowledge(&srq->mutex, &srq->cond, &srq->events_completed);
+		return;
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_COMM_EST:
+	case IBV_EVENT_SQ_DRAINED:
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+		acknowledge(&qp->mutex, &qp->cond, &qp->events_completed);
+		return;
+	default:
+		return;
+	}
+}

@@ -1,0 +1,417 @@
+/* Posting: descriptors into rings, then one doorbell. Neither the kernel nor the NIC process is entered. */
+#include "rnic.h"
+
+static const uint16_t wr_opcode[IBV_WR_OPCODES] = {
+	[IBV_WR_RDMA_WRITE] = RNIC_WR_WRITE,
+	[IBV_WR_RDMA_WRITE_WITH_IMM] = RNIC_WR_WRITE_IMM,
+	[IBV_WR_SEND] = RNIC_WR_SEND,
+	[IBV_WR_SEND_WITH_IMM] = RNIC_WR_SEND_IMM,
+	[IBV_WR_RDMA_READ] = RNIC_WR_READ,
+	[IBV_WR_ATOMIC_CMP_AND_SWP] = RNIC_WR_CMP_SWAP,
+	[IBV_WR_ATOMIC_FETCH_AND_ADD] = RNIC_WR_FETCH_ADD,
+	[IBV_WR_LOCAL_INV] = RNIC_WR_LOCAL_INV,
+	[IBV_WR_BIND_MW] = RNIC_WR_BIND_MW,
+	[IBV_WR_SEND_WITH_INV] = RNIC_WR_SEND_INV,
+};
+
+static uint16_t flags_of(const struct rnic_qp *qp, unsigned int send_flags)
+{
+	return (uint16_t)((send_flags & IBV_SEND_SIGNALED || qp->sq_sig_all ? RNIC_FLAG_SIGNALED : 0) |
+			  (send_flags & IBV_SEND_SOLICITED ? RNIC_FLAG_SOLICITED : 0) |
+			  (send_flags & IBV_SEND_FENCE ? RNIC_FLAG_FENCE : 0));
+}
+
+static bool may_send(const struct rnic_qp *qp)
+{
+	int state = qp->verbs.qp_base.state;
+
+	return state != IBV_QPS_RESET && state != IBV_QPS_INIT && state != IBV_QPS_RTR;
+}
+
+/* The entry at *tail, emptied; NULL where the ring is full. Moves *tail. */
+static struct sqe *claim(struct rnic_qp *qp, uint32_t *tail, uint64_t wr_id)
+{
+	uint32_t index = *tail, next = index + 1 == qp->entries ? 0 : index + 1;
+	struct sqe *sqe = &qp->sq[index];
+
+	if (next == atomic_load_explicit(&qp->head, memory_order_acquire))
+		return NULL;
+	memset(sqe, 0, sizeof *sqe);
+	qp->ids[index] = wr_id;
+	sqe->wqe_id = (uint32_t)wr_id;
+	*tail = next;
+	return sqe;
+}
+
+static uint8_t *slab_of(const struct rnic_qp *qp, const struct sqe *sqe)
+{
+	return qp->slab + (size_t)(sqe - qp->sq) * qp->slab_bytes;
+}
+
+static int put_sges(struct rnic_qp *qp, struct sqe *sqe, const struct ibv_sge *list, size_t count)
+{
+	struct sge *slab = (struct sge *)(void *)slab_of(qp, sqe);
+	uint64_t length = 0;
+
+	if (count > (qp->cap.max_send_sge ? qp->cap.max_send_sge : 1))
+		return EINVAL;
+	for (size_t i = 0; i < count; i++)
+		length += list[i].length;
+	if (length > UINT32_MAX)
+		return EINVAL;
+	sqe->length = (uint32_t)length;
+	if (count == 1) {
+		sqe->local_addr = list->addr;
+		sqe->lkey = list->lkey;
+	} else if (count) {
+		for (size_t i = 0; i < count; i++)
+			slab[i] = (struct sge){ list[i].addr, list[i].length, list[i].lkey };
+		sqe->flags |= RNIC_FLAG_LIST;
+		sqe->lkey = (uint32_t)count;
+	}
+	return 0;
+}
+
+static int put_inline(struct rnic_qp *qp, struct sqe *sqe, const void *data, size_t length)
+{
+	if (length > qp->cap.max_inline_data - sqe->length)
+		return EINVAL;
+	if (length)
+		memcpy(slab_of(qp, sqe) + sqe->length, data, length);
+	sqe->length += (uint32_t)length;
+	sqe->flags |= RNIC_FLAG_INLINE;
+	return 0;
+}
+
+static void put_destination(struct sqe *sqe, const struct ibv_ah *verbs, uint32_t qpn, uint32_t qkey)
+{
+	const struct rnic_ah *ah = (const struct rnic_ah *)verbs;
+
+	sqe->remote_addr = ah->path;
+	sqe->rkey = ah->sgid_index;
+	memcpy(sqe->ud.dgid, ah->dgid, sizeof sqe->ud.dgid);
+	sqe->ud.dqpn_hop = (qpn & 0xFFFFFF) | ah->hop_limit << 24;
+	sqe->ud.qkey = qkey;
+}
+
+static int put_bind(struct sqe *sqe, struct rnic_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info)
+{
+	if (info->length && !info->mr)
+		return EINVAL;
+	sqe->opcode = RNIC_WR_BIND_MW;
+	sqe->local_addr = info->mw_access_flags;
+	sqe->remote_addr = info->addr;
+	sqe->lkey = info->mr ? info->mr->lkey : 0;
+	sqe->rkey = rkey;
+	sqe->imm = mw->key;
+	sqe->bind_length = info->length;
+	mw->before = mw->key;
+	mw->key = rkey;
+	return 0;
+}
+
+static int put(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send_wr *wr)
+{
+	uint32_t start = *tail;
+	struct sqe *sqe;
+	int error = 0;
+
+	if ((unsigned)wr->opcode >= COUNT(wr_opcode) || wr->num_sge < 0 || wr->send_flags & ~0xFu)
+		return wr->send_flags & ~0xFu ? EOPNOTSUPP : EINVAL;
+	sqe = claim(qp, tail, wr->wr_id);
+	if (!sqe)
+		return ENOMEM;
+	sqe->opcode = wr_opcode[wr->opcode];
+	sqe->flags = flags_of(qp, wr->send_flags);
+	if (wr->opcode == IBV_WR_BIND_MW) {
+		error = put_bind(sqe, (struct rnic_mw *)wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
+		goto out;
+	}
+	if (wr->send_flags & IBV_SEND_INLINE) {
+		sqe->flags |= RNIC_FLAG_INLINE;
+		for (int i = 0; i < wr->num_sge && !error; i++)
+			error = put_inline(qp, sqe, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
+	} else {
+		error = put_sges(qp, sqe, wr->sg_list, (size_t)wr->num_sge);
+	}
+	sqe->imm = wr->opcode == IBV_WR_LOCAL_INV || wr->opcode == IBV_WR_SEND_WITH_INV
+			   ? wr->invalidate_rkey
+			   : __builtin_bswap32(wr->imm_data);
+	if (qp->verbs.qp_base.qp_type == IBV_QPT_UD) {
+		if (wr->wr.ud.ah)
+			put_destination(sqe, wr->wr.ud.ah, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey);
+		else
+			error = EINVAL;
+	} else if (wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		sqe->remote_addr = wr->wr.atomic.remote_addr;
+		sqe->rkey = wr->wr.atomic.rkey;
+		sqe->atomic.swap_add = wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? wr->wr.atomic.swap : wr->wr.atomic.compare_add;
+		sqe->atomic.compare = wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? wr->wr.atomic.compare_add : 0;
+	} else {
+		sqe->remote_addr = wr->wr.rdma.remote_addr;
+		sqe->rkey = wr->wr.rdma.rkey;
+	}
+out:
+	if (error)
+		*tail = start;
+	return error;
+}
+
+static void ring(struct rnic_qp *qp)
+{
+	struct rnic_context *context = context_of(qp->verbs.qp_base.context);
+
+	reg_store(context, qp->block, RNIC_REG_SQ_TAIL, qp->tail);
+	nic_ring(context, qp->block);
+}
+
+int rnic_post_send(struct ibv_qp *verbs, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct rnic_qp *qp = (struct rnic_qp *)verbs;
+	uint32_t before;
+	int error = 0;
+
+	if (context_of(verbs->context)->dead || !may_send(qp)) {
+		*bad = wr;
+		return context_of(verbs->context)->dead ? EIO : EINVAL;
+	}
+	pthread_mutex_lock(&qp->lock);
+	before = qp->tail;
+	for (; wr; wr = wr->next) {
+		error = put(qp, &qp->tail, wr);
+		if (error) {
+			*bad = wr;
+			break;
+		}
+	}
+	if (qp->tail != before)
+		ring(qp);
+	pthread_mutex_unlock(&qp->lock);
+	return error;
+}
+
+int rnic_post_recv(struct ibv_qp *verbs, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	struct rnic_qp *qp = (struct rnic_qp *)verbs;
+	struct rnic_context *context = context_of(verbs->context);
+	int error;
+
+	if (context->dead || qp->srq || verbs->state == IBV_QPS_RESET) {
+		*bad = wr;
+		return context->dead ? EIO : EINVAL;
+	}
+	error = receive_ring_post(context, &qp->rq, wr, bad);
+	/* The NIC takes receives when messages come; one in the error state has to be told to flush them. */
+	if (atomic_load_explicit(reg(context, qp->block, RNIC_REG_QUEUE_STATE), memory_order_relaxed) == RNIC_QP_ERR)
+		nic_ring(context, qp->block);
+	return error;
+}
+
+/* ---- the ibv_wr_* interface: a descriptor is built call by call between start and complete */
+
+static struct rnic_qp *extended(struct ibv_qp_ex *verbs)
+{
+	return (struct rnic_qp *)verbs;
+}
+
+static void wr_start(struct ibv_qp_ex *verbs)
+{
+	struct rnic_qp *qp = extended(verbs);
+
+	pthread_mutex_lock(&qp->lock);
+	qp->wr_tail = qp->tail;
+	qp->wr = NULL;
+	qp->wr_error = context_of(verbs->qp_base.context)->dead ? EIO : may_send(qp) ? 0 : EINVAL;
+}
+
+static void wr_fail(struct rnic_qp *qp, int error)
+{
+	if (!qp->wr_error)
+		qp->wr_error = error;
+}
+
+static int wr_complete(struct ibv_qp_ex *verbs)
+{
+	struct rnic_qp *qp = extended(verbs);
+	int error = qp->wr_error;
+
+	if (!error && qp->wr_tail != qp->tail) {
+		qp->tail = qp->wr_tail;
+		ring(qp);
+	}
+	pthread_mutex_unlock(&qp->lock);
+	return error;
+}
+
+static void wr_abort(struct ibv_qp_ex *verbs)
+{
+	pthread_mutex_unlock(&extended(verbs)->lock);
+}
+
+static struct sqe *begin(struct ibv_qp_ex *verbs, uint16_t opcode)
+{
+	struct rnic_qp *qp = extended(verbs);
+
+	qp->wr = NULL;
+	if (qp->wr_error)
+		return NULL;
+	if (verbs->wr_flags & ~0xFu) {
+		wr_fail(qp, EINVAL);
+		return NULL;
+	}
+	qp->wr = claim(qp, &qp->wr_tail, verbs->wr_id);
+	if (!qp->wr) {
+		wr_fail(qp, ENOMEM);
+		return NULL;
+	}
+	qp->wr->opcode = opcode;
+	qp->wr->flags = flags_of(qp, verbs->wr_flags);
+	return qp->wr;
+}
+
+static void wr_rdma(struct ibv_qp_ex *verbs, uint16_t opcode, uint32_t rkey, uint64_t va, be32_t imm)
+{
+	struct sqe *sqe = begin(verbs, opcode);
+
+	if (!sqe)
+		return;
+	sqe->rkey = rkey;
+	sqe->remote_addr = va;
+	sqe->imm = __builtin_bswap32(imm);
+}
+
+static void wr_rdma_read(struct ibv_qp_ex *verbs, uint32_t rkey, uint64_t va)
+{
+	wr_rdma(verbs, RNIC_WR_READ, rkey, va, 0);
+}
+
+static void wr_rdma_write(struct ibv_qp_ex *verbs, uint32_t rkey, uint64_t va)
+{
+	wr_rdma(verbs, RNIC_WR_WRITE, rkey, va, 0);
+}
+
+static void wr_rdma_write_imm(struct ibv_qp_ex *verbs, uint32_t rkey, uint64_t va, be32_t imm)
+{
+	wr_rdma(verbs, RNIC_WR_WRITE_IMM, rkey, va, imm);
+}
+
+static void wr_send(struct ibv_qp_ex *verbs)
+{
+	begin(verbs, RNIC_WR_SEND);
+}
+
+static void wr_send_imm(struct ibv_qp_ex *verbs, be32_t imm)
+{
+	struct sqe *sqe = begin(verbs, RNIC_WR_SEND_IMM);
+
+	if (sqe)
+		sqe->imm = __builtin_bswap32(imm);
+}
+
+static void wr_send_inv(struct ibv_qp_ex *verbs, uint32_t rkey)
+{
+	struct sqe *sqe = begin(verbs, RNIC_WR_SEND_INV);
+
+	if (sqe)
+		sqe->imm = rkey;
+}
+
+static void wr_local_inv(struct ibv_qp_ex *verbs, uint32_t rkey)
+{
+	struct sqe *sqe = begin(verbs, RNIC_WR_LOCAL_INV);
+
+	if (sqe)
+		sqe->imm = rkey;
+}
+
+static void wr_atomic_cmp_swp(struct ibv_qp_ex *verbs, uint32_t rkey, uint64_t va, uint64_t compare, uint64_t swap)
+{
+	struct sqe *sqe = begin(verbs, RNIC_WR_CMP_SWAP);
+
+	if (!sqe)
+		return;
+	sqe->rkey = rkey;
+	sqe->remote_addr = va;
+	sqe->atomic.swap_add = swap;
+	sqe->atomic.compare = compare;
+}
+
+static void wr_atomic_fetch_add(struct ibv_qp_ex *verbs, uint32_t rkey, uint64_t va, uint64_t add)
+{
+	struct sqe *sqe = begin(verbs, RNIC_WR_FETCH_ADD);
+
+	if (!sqe)
+		return;
+	sqe->rkey = rkey;
+	sqe->remote_addr = va;
+	sqe->atomic.swap_add = add;
+}
+
+static void wr_bind_mw(struct ibv_qp_ex *verbs, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info)
+{
+	struct sqe *sqe = begin(verbs, RNIC_WR_BIND_MW);
+
+	if (sqe && put_bind(sqe, (struct rnic_mw *)mw, rkey, info))
+		wr_fail(extended(verbs), EINVAL);
+}
+
+static void wr_set_ud_addr(struct ibv_qp_ex *verbs, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey)
+{
+	if (extended(verbs)->wr)
+		put_destination(extended(verbs)->wr, ah, qpn, qkey);
+}
+
+static void wr_set_inline_data(struct ibv_qp_ex *verbs, void *data, size_t length)
+{
+	struct rnic_qp *qp = extended(verbs);
+
+	if (qp->wr && put_inline(qp, qp->wr, data, length))
+		wr_fail(qp, EINVAL);
+}
+
+static void wr_set_inline_data_list(struct ibv_qp_ex *verbs, size_t count, const struct ibv_data_buf *list)
+{
+	for (size_t i = 0; i < count; i++)
+		wr_set_inline_data(verbs, list[i].addr, list[i].length);
+}
+
+static void wr_set_sge_list(struct ibv_qp_ex *verbs, size_t count, const struct ibv_sge *list)
+{
+	struct rnic_qp *qp = extended(verbs);
+
+	if (qp->wr && put_sges(qp, qp->wr, list, count))
+		wr_fail(qp, EINVAL);
+}
+
+static void wr_set_sge(struct ibv_qp_ex *verbs, uint32_t lkey, uint64_t addr, uint32_t length)
+{
+	struct ibv_sge sge = { addr, length, lkey };
+
+	wr_set_sge_list(verbs, 1, &sge);
+}
+
+/* Programs call what they asked for when they made the queue pair, so all there is may stand there. */
+void qp_offer_wr(struct rnic_qp *qp, uint64_t operations UNUSED)
+{
+	struct ibv_qp_ex *verbs = &qp->verbs;
+
+	qp->extended = true;
+	verbs->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
+	verbs->wr_atomic_fetch_add = wr_atomic_fetch_add;
+	verbs->wr_bind_mw = wr_bind_mw;
+	verbs->wr_local_inv = wr_local_inv;
+	verbs->wr_rdma_read = wr_rdma_read;
+	verbs->wr_rdma_write = wr_rdma_write;
+	verbs->wr_rdma_write_imm = wr_rdma_write_imm;
+	verbs->wr_send = wr_send;
+	verbs->wr_send_imm = wr_send_imm;
+	verbs->wr_send_inv = wr_send_inv;
+	verbs->wr_set_ud_addr = wr_set_ud_addr;
+	verbs->wr_set_inline_data = wr_set_inline_data;
+	verbs->wr_set_inline_data_list = wr_set_inline_data_list;
+	verbs->wr_set_sge = wr_set_sge;
+	verbs->wr_set_sge_list = wr_set_sge_list;
+	verbs->wr_start = wr_start;
+	verbs->wr_complete = wr_complete;
+	verbs->wr_abort = wr_abort;
+}

@@ -1,0 +1,483 @@
+/* Queue pairs: creation, states, multicast groups. */
+#include "rnic.h"
+
+#include <stdio.h>
+
+struct group {
+	struct group *next;
+	uint8_t gid[16];
+};
+
+enum { QP_RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
+
+static const uint8_t device_state[] = {
+	[IBV_QPS_RESET] = RNIC_QP_RESET, [IBV_QPS_INIT] = RNIC_QP_INIT, [IBV_QPS_RTR] = RNIC_QP_RTR,
+	[IBV_QPS_RTS] = RNIC_QP_RTS,	 [IBV_QPS_SQD] = RNIC_QP_SQD,	[IBV_QPS_SQE] = RNIC_QP_SQE,
+	[IBV_QPS_ERR] = RNIC_QP_ERR,
+};
+
+static int verbs_state(uint32_t state)
+{
+	for (size_t i = 0; i < COUNT(device_state); i++)
+		if (device_state[i] == state)
+			return (int)i;
+	return IBV_QPS_UNKNOWN;
+}
+
+static int refuse_type(int type)
+{
+	switch (type) {
+	case IBV_QPT_XRC_SEND:
+	case IBV_QPT_XRC_RECV:
+		complain("XRC queue pairs are not supported: use RC, UC or UD");
+		return EOPNOTSUPP;
+	case IBV_QPT_RAW_PACKET:
+	case IBV_QPT_DRIVER:
+		return EOPNOTSUPP;
+	default:
+		return EINVAL;
+	}
+}
+
+static int check_cap(const struct rnic_context *context, const struct ibv_qp_cap *cap)
+{
+	uint32_t most = (1u << rnic_get_be(context->limits, RNIC_DEV_LIM_LOG_MAX_QP_SZ)) - 1;
+	uint32_t sges = (uint32_t)rnic_get_be(context->limits, RNIC_DEV_LIM_MAX_SGE);
+
+	return cap->max_send_wr > most || cap->max_recv_wr > most || cap->max_send_sge > sges ||
+			       cap->max_recv_sge > sges ||
+			       cap->max_inline_data > rnic_get_be(context->limits, RNIC_DEV_LIM_MAX_INLINE)
+		       ? EINVAL
+		       : 0;
+}
+
+static int map_send_ring(struct rnic_context *context, struct rnic_qp *qp)
+{
+	uint32_t slab = qp->cap.max_send_sge > 1 ? RNIC_SGE_BYTES * qp->cap.max_send_sge : 0;
+	int error;
+
+	if (slab < qp->cap.max_inline_data)
+		slab = qp->cap.max_inline_data;
+	qp->slab_bytes = (slab + RNIC_SGE_BYTES - 1) / RNIC_SGE_BYTES * RNIC_SGE_BYTES;
+	qp->entries = qp->cap.max_send_wr < 1 ? 2 : qp->cap.max_send_wr + 1;
+	qp->ids = calloc(qp->entries, sizeof *qp->ids);
+	error = qp->ids ? ring_map(context, &qp->memory, (size_t)qp->entries * (sizeof(struct sqe) + qp->slab_bytes))
+			: ENOMEM;
+	qp->sq = qp->memory.base;
+	qp->slab = (uint8_t *)qp->memory.base + (size_t)qp->entries * sizeof(struct sqe);
+	return error;
+}
+
+static struct rnic_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
+{
+	struct rnic_context *context = context_of(pd->context);
+	struct rnic_qp *qp;
+	int error;
+
+	if (init->qp_type != IBV_QPT_RC && init->qp_type != IBV_QPT_UC && init->qp_type != IBV_QPT_UD)
+		return fail_null(refuse_type(init->qp_type));
+	if (!init->send_cq || !init->recv_cq || check_cap(context, &init->cap))
+		return fail_null(EINVAL);
+	qp = calloc(1, sizeof *qp);
+	if (!qp)
+		return NULL;
+	qp->cap = init->cap;
+	qp->send_cq = (struct rnic_cq *)init->send_cq;
+	qp->recv_cq = (struct rnic_cq *)init->recv_cq;
+	qp->srq = (struct rnic_srq *)init->srq;
+	qp->sq_sig_all = init->sq_sig_all;
+	qp->service = init->qp_type == IBV_QPT_RC ? RNIC_QP_ST_RC : init->qp_type == IBV_QPT_UC ? RNIC_QP_ST_UC : RNIC_QP_ST_UD;
+	error = map_send_ring(context, qp);
+	if (!error && !init->srq)
+		error = receive_ring_map(context, &qp->rq, init->cap.max_recv_wr,
+					 init->cap.max_recv_sge ? init->cap.max_recv_sge : 1, false);
+	if (error)
+		goto unmap;
+	error = nic_allocate(context, RNIC_CMD_RES_QP, &qp->number);
+	if (error)
+		goto unmap;
+	error = nic_allocate(context, RNIC_CMD_RES_UAR_BLOCK, &qp->block);
+	if (error) {
+		nic_free(context, RNIC_CMD_RES_QP, qp->number);
+		goto unmap;
+	}
+	qp->rq.block = qp->block;
+	if (init->srq) {
+		qp->cap.max_recv_wr = 0;
+		qp->cap.max_recv_sge = 0;
+		init->cap = qp->cap;
+	}
+	pthread_mutex_init(&qp->lock, NULL);
+	qp->verbs.qp_base = (struct ibv_qp){
+		.context = pd->context, .qp_context = init->qp_context, .pd = pd, .send_cq = init->send_cq,
+		.recv_cq = init->recv_cq, .srq = init->srq, .handle = qp->number, .qp_num = qp->number,
+		.state = IBV_QPS_RESET, .qp_type = init->qp_type,
+	};
+	pthread_mutex_init(&qp->verbs.qp_base.mutex, NULL);
+	pthread_cond_init(&qp->verbs.qp_base.cond, NULL);
+	pthread_mutex_lock(&context->lock);
+	context->qps[qp->number & context->qp_mask] = qp;
+	pthread_mutex_unlock(&context->lock);
+	((struct rnic_pd *)pd)->users++;
+	return qp;
+
+unmap:
+	receive_ring_unmap(context, &qp->rq);
+	ring_unmap(context, &qp->memory);
+	free(qp->ids);
+	free(qp);
+	return fail_null(error);
+}
+
+EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
+{
+	struct rnic_qp *qp = create(pd, init);
+
+	return qp ? &qp->verbs.qp_base : NULL;
+}
+
+struct ibv_qp *rnic_create_qp_ex(struct ibv_context *verbs, struct ibv_qp_init_attr_ex *init)
+{
+	uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+	struct rnic_qp *qp;
+
+	if (init->qp_type != IBV_QPT_RC && init->qp_type != IBV_QPT_UC && init->qp_type != IBV_QPT_UD)
+		return fail_null(refuse_type(init->qp_type));
+	if (init->comp_mask & ~known || (init->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && init->create_flags) ||
+	    (init->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS && init->send_ops_flags & ~(uint64_t)0x3FF))
+		return fail_null(EOPNOTSUPP);
+	if (!(init->comp_mask & IBV_QP_INIT_ATTR_PD) || init->pd->context != verbs)
+		return fail_null(EINVAL);
+	/* The extended attributes begin as the plain ones do. */
+	qp = create(init->pd, (struct ibv_qp_init_attr *)(void *)init);
+	if (qp && init->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
+		qp_offer_wr(qp, init->send_ops_flags);
+	return qp ? &qp->verbs.qp_base : NULL;
+}
+
+EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *verbs)
+{
+	struct rnic_qp *qp = (struct rnic_qp *)verbs;
+
+	return qp->extended ? &qp->verbs : NULL;
+}
+
+/* ---- states */
+
+static int query(struct rnic_qp *qp, uint8_t *qpc)
+{
+	struct rnic_context *context = context_of(qp->verbs.qp_base.context);
+
+	memset(qpc, 0, RNIC_QPC_SIZE);
+	return nic_command(context, RNIC_CMD_QUERY_QP, 0, qp->number, NULL, 0, qpc, RNIC_QPC_SIZE, NULL);
+}
+
+static int put_path(const struct rnic_context *context, uint8_t *qpc, const struct ibv_ah_attr *path)
+{
+	/* RoCE reaches peers by GID alone (Annex A17, 17.4.4). */
+	if (!path->is_global || path->grh.sgid_index >= rnic_get_be(context->limits, RNIC_DEV_LIM_GID_COUNT))
+		return EINVAL;
+	memcpy(qpc + RNIC_QPC_RGID_AT, path->grh.dgid.raw, 16);
+	rnic_put_be(qpc, RNIC_QPC_MGID_INDEX, path->grh.sgid_index);
+	rnic_put_be(qpc, RNIC_QPC_HOP_LIMIT, path->grh.hop_limit);
+	rnic_put_be(qpc, RNIC_QPC_TCLASS, path->grh.traffic_class);
+	rnic_put_be(qpc, RNIC_QPC_FLOW_LABEL, path->grh.flow_label);
+	rnic_put_be(qpc, RNIC_QPC_SL, path->sl);
+	rnic_put_be(qpc, RNIC_QPC_STATIC_RATE, path->static_rate);
+	rnic_put_be(qpc, RNIC_QPC_HAS_GRH, 1);
+	return 0;
+}
+
+static int put_attributes(const struct rnic_context *context, uint8_t *qpc, const struct ibv_qp_attr *attr, int mask)
+{
+	if (attr->qp_access_flags > 0xFF && mask & IBV_QP_ACCESS_FLAGS)
+		return EINVAL;
+	if ((mask & IBV_QP_PKEY_INDEX && attr->pkey_index > 127) || (mask & IBV_QP_PORT && attr->port_num > 7) ||
+	    (mask & IBV_QP_PATH_MTU && (attr->path_mtu < 1 || attr->path_mtu > 5)))
+		return EINVAL;
+	if (mask & (IBV_QP_ALT_PATH | IBV_QP_CAP | IBV_QP_RATE_LIMIT))
+		return EOPNOTSUPP;
+	rnic_put_be(qpc, RNIC_QPC_PKEY_INDEX, attr->pkey_index);
+	rnic_put_be(qpc, RNIC_QPC_PORT, attr->port_num);
+	rnic_put_be(qpc, RNIC_QPC_QKEY, attr->qkey);
+	rnic_put_be(qpc, RNIC_QPC_ACCESS_FLAGS, attr->qp_access_flags & QP_RIGHTS);
+	rnic_put_be(qpc, RNIC_QPC_MTU, (uint32_t)attr->path_mtu);
+	rnic_put_be(qpc, RNIC_QPC_ACKTO, attr->timeout);
+	rnic_put_be(qpc, RNIC_QPC_RETRY_CNT, attr->retry_cnt);
+	rnic_put_be(qpc, RNIC_QPC_RNR_RETRY, attr->rnr_retry);
+	rnic_put_be(qpc, RNIC_QPC_EXPECTED_PSN, attr->rq_psn & 0xFFFFFF);
+	rnic_put_be(qpc, RNIC_QPC_NEXT_SEND_PSN, attr->sq_psn & 0xFFFFFF);
+	rnic_put_be(qpc, RNIC_QPC_MAX_RD_ATOMIC, attr->max_rd_atomic);
+	rnic_put_be(qpc, RNIC_QPC_MAX_DEST_RD_ATOMIC, attr->max_dest_rd_atomic);
+	rnic_put_be(qpc, RNIC_QPC_RNR_NAK_TIMER, attr->min_rnr_timer);
+	rnic_put_be(qpc, RNIC_QPC_REMOTE_QPN, attr->dest_qp_num);
+	return mask & IBV_QP_AV ? put_path(context, qpc, &attr->ah_attr) : 0;
+}
+
+static void put_creation(const struct rnic_qp *qp, uint8_t *qpc)
+{
+	rnic_put_be(qpc, RNIC_QPC_MIG_STATE, 3);
+	rnic_put_be(qpc, RNIC_QPC_MSGMAX, 31);
+	rnic_put_be(qpc, RNIC_QPC_SQ_ENTRY_SZ_LOG, 6);
+	rnic_put_be(qpc, RNIC_QPC_USR_PAGE, qp->block);
+	rnic_put_be(qpc, RNIC_QPC_PD, qp->verbs.qp_base.pd->handle);
+	rnic_put_be(qpc, RNIC_QPC_CQN_SND, qp->send_cq->number);
+	rnic_put_be(qpc, RNIC_QPC_CQN_RCV, qp->recv_cq->number);
+	rnic_put_be(qpc, RNIC_QPC_SND_WQE_LENGTH, qp->entries * (uint32_t)sizeof(struct sqe));
+	rnic_put_be(qpc, RNIC_QPC_SQ_BASE, (uintptr_t)qp->memory.base);
+	rnic_put_be(qpc, RNIC_QPC_SQ_MAX_SGE, qp->cap.max_send_sge);
+	rnic_put_be(qpc, RNIC_QPC_SQ_SLAB_BYTES, qp->slab_bytes);
+	if (qp->srq) {
+		rnic_put_be(qpc, RNIC_QPC_SRQN, RNIC_SRQ_VALID | qp->srq->number);
+		return;
+	}
+	rnic_put_be(qpc, RNIC_QPC_RCV_WQE_LENGTH, qp->rq.entries * qp->rq.stride);
+	rnic_put_be(qpc, RNIC_QPC_RQ_BASE, (uintptr_t)qp->rq.memory.base);
+	rnic_put_be(qpc, RNIC_QPC_RQ_ENTRY_SZ_LOG, (uint32_t)__builtin_ctz(qp->rq.stride));
+	rnic_put_be(qpc, RNIC_QPC_RQ_MAX_SGE, qp->rq.max_sge);
+}
+
+static int reset(struct rnic_context *context, struct rnic_qp *qp)
+{
+	int error = qp->created ? nic_command(context, RNIC_CMD_ERR2RST, 0, qp->number, NULL, 0, NULL, 0, NULL) : 0;
+
+	if (error)
+		return error;
+	qp->created = false;
+	cq_forget(qp->send_cq, qp);
+	if (qp->recv_cq != qp->send_cq)
+		cq_forget(qp->recv_cq, qp);
+	pthread_mutex_lock(&qp->lock);
+	qp->tail = 0;
+	qp->head = 0;
+	pthread_mutex_unlock(&qp->lock);
+	if (!qp->srq)
+		receive_ring_reset(&qp->rq);
+	qp->verbs.qp_base.state = IBV_QPS_RESET;
+	return 0;
+}
+
+EXPORT int ibv_modify_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask)
+{
+	struct rnic_qp *qp = (struct rnic_qp *)verbs;
+	struct rnic_context *context = context_of(verbs->context);
+	uint8_t qpc[RNIC_QPC_SIZE];
+	uint32_t current = RNIC_QP_RESET, target;
+	uint16_t op;
+	int error;
+
+	if (qp->created) {
+		error = query(qp, qpc);
+		if (error)
+			return fail(error);
+		current = (uint32_t)rnic_get_be(qpc, RNIC_QPC_STATE);
+	}
+	if (mask & IBV_QP_CUR_STATE &&
+	    ((unsigned)attr->cur_qp_state >= COUNT(device_state) || device_state[attr->cur_qp_state] != current))
+		return fail(EINVAL);
+	target = current;
+	if (mask & IBV_QP_STATE) {
+		if ((unsigned)attr->qp_state >= COUNT(device_state))
+			return fail(EINVAL);
+		target = device_state[attr->qp_state];
+	}
+	if (target == RNIC_QP_RESET) {
+		error = mask & ~(IBV_QP_STATE | IBV_QP_CUR_STATE) ? EINVAL : reset(context, qp);
+		return error ? fail(error) : 0;
+	}
+	op = rnic_qp_command[current][target];
+	if (!op)
+		return fail(EINVAL);
+	memset(qpc, 0, sizeof qpc);
+	error = put_attributes(context, qpc, attr, mask);
+	if (error)
+		return fail(error);
+	rnic_put_be(qpc, RNIC_QPC_SERVTYPE, qp->service);
+	rnic_put_be(qpc, RNIC_QPC_LOCAL_QPN, qp->number);
+	rnic_put_be(qpc, RNIC_QPC_OPT_PARAM_MASK, (uint32_t)mask);
+	rnic_put_be(qpc, RNIC_QPC_OPTIONS, qp->sq_sig_all ? RNIC_OPT_SQ_SIG_ALL : 0);
+	if (current == RNIC_QP_RESET)
+		put_creation(qp, qpc);
+	error = nic_command(context, op, 0, qp->number, qpc, sizeof qpc, NULL, 0, NULL);
+	if (error)
+		return fail(error);
+	qp->created = true;
+	verbs->state = verbs_state(target);
+	return 0;
+}
+
+static void get_path(const uint8_t *qpc, struct ibv_ah_attr *path)
+{
+	memcpy(path->grh.dgid.raw, qpc + RNIC_QPC_RGID_AT, 16);
+	path->grh.sgid_index = (uint8_t)rnic_get_be(qpc, RNIC_QPC_MGID_INDEX);
+	path->grh.hop_limit = (uint8_t)rnic_get_be(qpc, RNIC_QPC_HOP_LIMIT);
+	path->grh.traffic_class = (uint8_t)rnic_get_be(qpc, RNIC_QPC_TCLASS);
+	path->grh.flow_label = (uint32_t)rnic_get_be(qpc, RNIC_QPC_FLOW_LABEL);
+	path->sl = (uint8_t)rnic_get_be(qpc, RNIC_QPC_SL);
+	path->static_rate = (uint8_t)rnic_get_be(qpc, RNIC_QPC_STATIC_RATE);
+	path->is_global = (uint8_t)rnic_get_be(qpc, RNIC_QPC_HAS_GRH);
+	path->port_num = 1;
+}
+
+EXPORT int ibv_query_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask UNUSED, struct ibv_qp_init_attr *init)
+{
+	struct rnic_qp *qp = (struct rnic_qp *)verbs;
+	uint8_t qpc[RNIC_QPC_SIZE];
+	int error = query(qp, qpc);
+
+	if (error)
+		return fail(error);
+	memset(attr, 0, offsetof(struct ibv_qp_attr, rate_limit)); /* older programs' structure ends there */
+	attr->qp_state = attr->cur_qp_state = verbs_state((uint32_t)rnic_get_be(qpc, RNIC_QPC_STATE));
+	attr->path_mtu = (int)rnic_get_be(qpc, RNIC_QPC_MTU);
+	attr->path_mig_state = 0; /* migrated: as verbs number it */
+	attr->qkey = (uint32_t)rnic_get_be(qpc, RNIC_QPC_QKEY);
+	attr->rq_psn = (uint32_t)rnic_get_be(qpc, RNIC_QPC_EXPECTED_PSN);
+	attr->sq_psn = (uint32_t)rnic_get_be(qpc, RNIC_QPC_NEXT_SEND_PSN) & 0xFFFFFF;
+	attr->dest_qp_num = (uint32_t)rnic_get_be(qpc, RNIC_QPC_REMOTE_QPN);
+	attr->qp_access_flags = (uint32_t)rnic_get_be(qpc, RNIC_QPC_ACCESS_FLAGS);
+	attr->cap = qp->cap;
+	get_path(qpc, &attr->ah_attr);
+	attr->pkey_index = (uint16_t)rnic_get_be(qpc, RNIC_QPC_PKEY_INDEX);
+	attr->sq_draining = (uint8_t)rnic_get_be(qpc, RNIC_QPC_SQ_DRAINING);
+	attr->max_rd_atomic = (uint8_t)rnic_get_be(qpc, RNIC_QPC_MAX_RD_ATOMIC);
+	attr->max_dest_rd_atomic = (uint8_t)rnic_get_be(qpc, RNIC_QPC_MAX_DEST_RD_ATOMIC);
+	attr->min_rnr_timer = (uint8_t)rnic_get_be(qpc, RNIC_QPC_RNR_NAK_TIMER);
+	attr->port_num = (uint8_t)rnic_get_be(qpc, RNIC_QPC_PORT);
+	attr->timeout = (uint8_t)rnic_get_be(qpc, RNIC_QPC_ACKTO);
+	attr->retry_cnt = (uint8_t)rnic_get_be(qpc, RNIC_QPC_RETRY_CNT);
+	attr->rnr_retry = (uint8_t)rnic_get_be(qpc, RNIC_QPC_RNR_RETRY);
+	verbs->state = attr->qp_state;
+	*init = (struct ibv_qp_init_attr){ .qp_context = verbs->qp_context, .send_cq = verbs->send_cq,
+					   .recv_cq = verbs->recv_cq, .srq = verbs->srq, .cap = qp->cap,
+					   .qp_type = verbs->qp_type, .sq_sig_all = qp->sq_sig_all };
+	return 0;
+}
+
+/* ---- multicast: a context's members of a group are read, changed and written as a whole */
+
+static int change_membership(struct rnic_qp *qp, const uint8_t *gid, bool member)
+{
+	struct rnic_context *context = context_of(qp->verbs.qp_base.context);
+	uint8_t mgm[RNIC_MGM_SIZE] = { 0 };
+	uint8_t *members = mgm + RNIC_MGM_QPN0_AT;
+	uint32_t count, found, most = (uint32_t)rnic_get_be(context->limits, RNIC_DEV_LIM_MAX_GROUP_QPS);
+	int error;
+
+	if (gid[0] != 0xFF && !(gid[10] == 0xFF && gid[11] == 0xFF && (gid[12] & 0xF0) == 0xE0))
+		return EINVAL;
+	pthread_mutex_lock(&context->lock);
+	error = nic_command(context, RNIC_CMD_READ_MGM, 0, 0, gid, 16, mgm, sizeof mgm, NULL);
+	if (error)
+		goto out;
+	count = (uint32_t)rnic_get_be(mgm, RNIC_MGM_COUNT);
+	for (found = 0; found < count; found++)
+		if (rnic_get_be(members + 4 * found, 0, 4, 0, 24) == qp->number)
+			break;
+	if (member && found == count) {
+		if (count == most) {
+			error = ENOMEM;
+			goto out;
+		}
+		rnic_put_be(members + 4 * count++, 0, 4, 0, 24, qp->number);
+	} else if (!member && found == count) {
+		error = EINVAL;
+		goto out;
+	} else if (!member) {
+		memmove(members + 4 * found, members + 4 * (found + 1), 4 * (count - found - 1));
+		rnic_put_be(members + 4 * --count, 0, 4, 0, 24, 0);
+	}
+	rnic_put_be(mgm, RNIC_MGM_COUNT, count);
+	memcpy(mgm + RNIC_MGM_MGID_AT, gid, 16);
+	error = nic_command(context, RNIC_CMD_WRITE_MGM, 0, 0, mgm, sizeof mgm, NULL, 0, NULL);
+out:
+	pthread_mutex_unlock(&context->lock);
+	return error;
+}
+
+EXPORT int ibv_attach_mcast(struct ibv_qp *verbs, const union ibv_gid *gid, uint16_t lid UNUSED)
+{
+	struct rnic_qp *qp = (struct rnic_qp *)verbs;
+	struct group *group;
+	int error;
+
+	if (verbs->qp_type != IBV_QPT_UD)
+		return fail(EINVAL);
+	group = malloc(sizeof *group);
+	if (!group)
+		return fail(ENOMEM);
+	error = change_membership(qp, gid->raw, true);
+	if (error) {
+		free(group);
+		return fail(error);
+	}
+	memcpy(group->gid, gid->raw, 16);
+	pthread_mutex_lock(&qp->lock);
+	group->next = qp->groups;
+	qp->groups = group;
+	pthread_mutex_unlock(&qp->lock);
+	return 0;
+}
+
+EXPORT int ibv_detach_mcast(struct ibv_qp *verbs, const union ibv_gid *gid, uint16_t lid UNUSED)
+{
+	struct rnic_qp *qp = (struct rnic_qp *)verbs;
+	int error = change_membership(qp, gid->raw, false);
+
+	if (error)
+		return fail(error);
+	pthread_mutex_lock(&qp->lock);
+	for (struct group **at = &qp->groups; *at;) {
+		struct group *group = *at;
+
+		if (memcmp(group->gid, gid->raw, 16) == 0) {
+			*at = group->next;
+			free(group);
+		} else {
+			at = &group->next;
+		}
+	}
+	pthread_mutex_unlock(&qp->lock);
+	return 0;
+}
+
+EXPORT int ibv_destroy_qp(struct ibv_qp *verbs)
+{
+	static const uint32_t types[] = { RNIC_EVENT_COMM_EST, RNIC_EVENT_SQ_DRAINED, RNIC_EVENT_WQ_CATAS_ERROR,
+					  RNIC_EVENT_WQ_INVAL_REQ_ERROR, RNIC_EVENT_WQ_ACCESS_ERROR,
+					  RNIC_EVENT_SRQ_LAST_WQE };
+	struct rnic_qp *qp = (struct rnic_qp *)verbs;
+	struct rnic_context *context = context_of(verbs->context);
+	int error = 0;
+
+	if (qp->groups && !context->dead)
+		return fail(EBUSY);
+	if (!context->dead)
+		error = reset(context, qp);
+	if (error && !context->dead)
+		return fail(error);
+	pthread_mutex_lock(&context->lock);
+	context->qps[qp->number & context->qp_mask] = NULL;
+	pthread_mutex_unlock(&context->lock);
+	if (!context->dead) {
+		event_queue_purge(&context->async, qp->number, types, COUNT(types));
+		nic_free(context, RNIC_CMD_RES_UAR_BLOCK, qp->block);
+		nic_free(context, RNIC_CMD_RES_QP, qp->number);
+		pthread_mutex_lock(&verbs->mutex);
+		while (verbs->events_completed != qp->async_reported)
+			pthread_cond_wait(&verbs->cond, &verbs->mutex);
+		pthread_mutex_unlock(&verbs->mutex);
+	}
+	while (qp->groups) {
+		struct group *group = qp->groups;
+
+		qp->groups = group->next;
+		free(group);
+	}
+	((struct rnic_pd *)verbs->pd)->users--;
+	receive_ring_unmap(context, &qp->rq);
+	ring_unmap(context, &qp->memory);
+	free(qp->ids);
+	free(qp);
+	return 0;
+}

@@ -1,0 +1,175 @@
+"""The global register block: what a store to it does and what a load shows (:mod:`rnic.spec.registers`).
+
+CONTROL gates the data path alone. Commands run while the NIC is not enabled, since queues are made before it is
+switched on (001 3.7), but only NOP, the queries and the context memory commands run before INIT_HCA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rnic.device.resources import LOG_MAX_SRQS
+from rnic.spec import registers as reg
+from rnic.spec.events import PORT_CHANGE
+from rnic.spec.limits import MAX_EQS, MTU_CODES
+
+if TYPE_CHECKING:
+    from rnic.device.nic import Nic
+    from rnic.device.uar import Uar
+
+PORT_DOWN = 1
+PORT_ACTIVE = 4
+"""Port states, also the subtypes of a port change event."""
+
+
+class GlobalBlock:
+    """State behind the registers; ``ready`` is INIT_HCA's doing, ``fatal`` the device's own.
+
+    ``port_open`` is what INIT_PORT and CLOSE_PORT say, ``link_up`` what the link says; the port is active where
+    both hold.
+    """
+
+    __slots__ = ("_nic", "control", "fatal", "irq_enable", "irq_status", "link_up", "port_open", "ready", "scratch")
+
+    def __init__(self, nic: Nic) -> None:
+        self._nic = nic
+        self.scratch = {reg.SCRATCH: 0, reg.SCRATCH2: 0}
+        self.control = 0
+        self.irq_enable = 0
+        self.irq_status = 0
+        self.ready = False
+        self.fatal = False
+        self.link_up = True
+        self.port_open = False
+
+    # ------------------------------------------------------------------------------------ registers
+
+    def read(self, uar: Uar, offset: int) -> int:
+        """A load at ``offset`` of the block: the register's value, 0 where there is none."""
+        if offset & 3:
+            return 0
+        if reg.HCR_IN_HI <= offset <= reg.HCR_COMMAND:
+            return uar.hcr.words[offset - reg.HCR_IN_HI >> 2]
+        if offset in self.scratch:
+            return self.scratch[offset]
+        show = _SHOWN.get(offset)
+        return 0 if show is None else show(self)
+
+    def write(self, uar: Uar, offset: int, value: int) -> None:
+        """A store of 32 bits; what is no register, or read-only, does not change."""
+        if offset == reg.CONTROL:
+            self._control(value)
+        elif offset == reg.IRQ_ENABLE:
+            self.irq_enable = value & reg.IRQ_BITS
+        elif offset == reg.IRQ_STATUS:
+            self.irq_status &= ~value
+        elif offset in self.scratch:
+            self.scratch[offset] = value
+        elif reg.HCR_IN_HI <= offset <= reg.HCR_COMMAND and not offset & 3:
+            uar.hcr.store(self._nic, uar, offset - reg.HCR_IN_HI >> 2, value)
+
+    def _control(self, value: int) -> None:
+        if value & reg.CONTROL_RESET:
+            self._nic.soft_reset()
+            return
+        self.control = value & (reg.CONTROL_ENABLE | reg.CONTROL_PAUSE | reg.CONTROL_MODE | reg.CONTROL_IRQ)
+        self._nic.gate()
+
+    def reset(self) -> None:
+        """Every register and state as after power-up; the link is as it is."""
+        self.scratch = {reg.SCRATCH: 0, reg.SCRATCH2: 0}
+        self.control = self.irq_enable = self.irq_status = 0
+        self.ready = self.fatal = self.port_open = False
+
+    # --------------------------------------------------------------------------------------- state
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the data path runs at all: enabled and the port open."""
+        return bool(self.control & reg.CONTROL_ENABLE) and self.port_open
+
+    @property
+    def paused(self) -> bool:
+        """Whether CONTROL.PAUSE holds."""
+        return bool(self.control & reg.CONTROL_PAUSE)
+
+    @property
+    def port_state(self) -> int:
+        """:data:`PORT_ACTIVE` or :data:`PORT_DOWN`."""
+        return PORT_ACTIVE if self.port_open and self.link_up else PORT_DOWN
+
+    @property
+    def causes(self) -> int:
+        """IRQ_STATUS as it reads: what was noted, and EVENT while an interrupt has not been taken."""
+        return self.irq_status | (reg.IRQ_EVENT if self._nic.resources.interrupts else 0)
+
+    @property
+    def interrupt_line(self) -> bool:
+        """The interrupt line: any enabled cause, gated by CONTROL.GLOBAL_IRQ_EN."""
+        return bool(self.causes & self.irq_enable) and bool(self.control & reg.CONTROL_IRQ)
+
+    def raise_cause(self, cause: int) -> None:
+        """Note a cause in IRQ_STATUS."""
+        self.irq_status |= cause
+
+    def set_port(self, *, port_open: bool | None = None, link_up: bool | None = None) -> None:
+        """Change what the commands or the link say; a change of the port's state is told to every context."""
+        before = self.port_state
+        if port_open is not None:
+            self.port_open = port_open
+        if link_up is not None:
+            self.link_up = link_up
+        self._nic.gate()
+        if self.port_state != before:
+            self.raise_cause(reg.IRQ_PORT)
+            self._nic.tell_all(PORT_CHANGE, 1, subtype=self.port_state)
+
+    # --------------------------------------------------------------------------------------- shown
+
+    def _hw_status(self) -> int:
+        return (
+            (reg.STATUS_ENABLED if self.control & reg.CONTROL_ENABLE else 0)
+            | (reg.STATUS_READY if self.ready else 0)
+            | (reg.STATUS_PAUSED if self.paused else 0)
+            | (reg.STATUS_LINK if self.link_up else 0)
+            | (reg.STATUS_FATAL if self.fatal else 0)
+            | (reg.STATUS_BUSY if self._nic.has_work() else 0)
+        )
+
+    def _queues(self) -> int:
+        log_qps = self._nic.config.log_max_qps
+        return log_qps | log_qps << 8 | LOG_MAX_SRQS << 16 | (MAX_EQS.bit_length() - 1) << 24
+
+    def _port(self) -> int:
+        config = self._nic.config
+        return config.port | MTU_CODES[config.mtu] << 16 | self.port_state << 20
+
+    def _guid(self, shift: int) -> int:
+        return self._nic.config.guid >> shift & 0xFFFF_FFFF
+
+    def _window_blocks(self) -> int:
+        return self._nic.resources.uar_blocks
+
+    def _max_mrs(self) -> int:
+        return self._nic.config.max_mrs
+
+    def _non_rdma(self) -> int:
+        return len(self._nic.non_rdma)
+
+
+_SHOWN: dict[int, Callable[[GlobalBlock], int]] = {
+    reg.CONTROL: lambda block: block.control,
+    reg.HW_STATUS: GlobalBlock._hw_status,
+    reg.IRQ_ENABLE: lambda block: block.irq_enable,
+    reg.IRQ_STATUS: lambda block: block.causes,
+    reg.DEVICE_ID: lambda block: reg.GLOBAL_AT[reg.DEVICE_ID].reset,
+    reg.REVISION: lambda block: reg.GLOBAL_AT[reg.REVISION].reset,
+    reg.GUID_HI: lambda block: block._guid(32),
+    reg.GUID_LO: lambda block: block._guid(0),
+    reg.LIMIT_QUEUES: GlobalBlock._queues,
+    reg.LIMIT_MEMORY: GlobalBlock._max_mrs,
+    reg.WINDOW_BLOCKS: GlobalBlock._window_blocks,
+    reg.PORT: GlobalBlock._port,
+    reg.NON_RDMA: GlobalBlock._non_rdma,
+}

@@ -1,0 +1,114 @@
+"""The port's management agent: what a RoCE driver asks QP0's and QP1's agents (IBA 14.2.5, 16.1).
+
+Get is answered for NodeDescription, NodeInfo, GUIDInfo, PortInfo and P_KeyTable; everything else gets a GetResp with
+the standard's status code, so that each datagram has an answer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rnic.device.mailboxes import DEVICE_ID, VENDOR_ID
+from rnic.spec.limits import MAX_PATH_MTU, MTU_CODES
+from rnic.wire.mad import MAD_BYTES, Mad
+
+if TYPE_CHECKING:
+    from rnic.device.nic import Nic
+
+CLASS_LID = 0x01
+CLASS_DIRECTED = 0x81
+METHOD_GET = 0x01
+METHOD_SET = 0x02
+METHOD_GET_RESP = 0x81
+ATTR_NODE_DESCRIPTION = 0x10
+ATTR_NODE_INFO = 0x11
+ATTR_GUID_INFO = 0x14
+ATTR_PORT_INFO = 0x15
+ATTR_PKEY_TABLE = 0x16
+
+STATUS_OK = 0x0000
+STATUS_BAD_VERSION = 0x0004
+STATUS_BAD_METHOD = 0x0008
+STATUS_BAD_ATTRIBUTE = 0x000C
+STATUS_BAD_VALUE = 0x001C
+"""IBA 13.4.7, table 113."""
+
+SMP_DATA = 64
+SMP_DATA_BYTES = 64
+_GUIDS_PER_BLOCK = 8
+_PKEYS_PER_BLOCK = 32
+_NODE_INFO = struct.Struct(">4B3Q2HI B3s")
+
+
+def answer(nic: Nic, datagram: bytes) -> bytes | None:
+    """The answer to a 256-byte datagram; ``None`` if it is no request at all."""
+    request = Mad.parse(datagram)
+    if request.method & 0x80 or request.base_version != 1:
+        return None
+    status, data = _data(nic, request)
+    out = bytearray(datagram[:MAD_BYTES])
+    if status == STATUS_OK:
+        out[SMP_DATA : SMP_DATA + SMP_DATA_BYTES] = data.ljust(SMP_DATA_BYTES, b"\0")
+    request.method = METHOD_GET_RESP
+    request.status = status
+    out[:24] = request.pack()
+    return bytes(out)
+
+
+def _data(nic: Nic, request: Mad) -> tuple[int, bytes]:
+    if request.mgmt_class not in (CLASS_LID, CLASS_DIRECTED) or request.class_version != 1:
+        return STATUS_BAD_VERSION, b""
+    if request.method not in (METHOD_GET, METHOD_SET):
+        return STATUS_BAD_METHOD, b""
+    make = _ATTRIBUTES.get(request.attr_id)
+    if make is None or request.method == METHOD_SET:
+        return STATUS_BAD_ATTRIBUTE, b""
+    data = make(nic, request.attr_modifier)
+    return (STATUS_BAD_VALUE, b"") if data is None else (STATUS_OK, data)
+
+
+def _node_description(nic: Nic, modifier: int) -> bytes | None:
+    return nic.config.name.encode()[:SMP_DATA_BYTES]
+
+
+def _node_info(nic: Nic, modifier: int) -> bytes | None:
+    guid = nic.config.guid
+    vendor = VENDOR_ID.to_bytes(3, "big")
+    return _NODE_INFO.pack(1, 1, 1, 1, guid, guid, guid, len(nic.config.pkeys), DEVICE_ID, 1, 1, vendor)
+
+
+def _guid_info(nic: Nic, block: int) -> bytes | None:
+    return nic.config.guid.to_bytes(8, "big") if block == 0 else None
+
+
+def _port_info(nic: Nic, port: int) -> bytes | None:
+    if port not in (0, 1):
+        return None
+    active = nic.globals.port_state
+    data = bytearray(SMP_DATA_BYTES)
+    data[8:16] = nic.config.gid_table[0][:8]
+    data[28] = 1  # local port
+    data[29] = data[30] = data[31] = 2  # link width: 4x enabled, supported, active
+    data[32] = 1 << 4 | active
+    data[33] = (5 if nic.globals.link_up else 3) << 4 | 2
+    data[36] = MTU_CODES[nic.config.mtu] << 4
+    data[41] = MTU_CODES[MAX_PATH_MTU]
+    data[50] = len(nic.config.gid_table)
+    return bytes(data)
+
+
+def _pkey_table(nic: Nic, block: int) -> bytes | None:
+    if block & 0xFFFF:
+        return None
+    return b"".join(pkey.to_bytes(2, "big") for pkey in nic.config.pkeys[:_PKEYS_PER_BLOCK])
+
+
+_ATTRIBUTES: dict[int, Callable[[Nic, int], bytes | None]] = {
+    ATTR_NODE_DESCRIPTION: _node_description,
+    ATTR_NODE_INFO: _node_info,
+    ATTR_GUID_INFO: _guid_info,
+    ATTR_PORT_INFO: _port_info,
+    ATTR_PKEY_TABLE: _pkey_table,
+}

@@ -1,0 +1,457 @@
+"""The NIC process: one for each user, serving all that user's programs and any number of local addresses.
+
+Contract and numbers are :mod:`rnic.spec.attach`'s. One thread does everything: rounds over the devices, looks for
+rung doorbells, messages; it sleeps in ``epoll`` when there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import fcntl
+import json
+import mmap
+import os
+import selectors
+import socket
+import stat
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rnic.device.uar import Uar
+from rnic.link.base import Link
+from rnic.runtime.loop import Runtime
+from rnic.spec import attach
+from rnic.spec.errors import RnicError
+from rnic.spec.limits import MAX_EQS, ROCE_UDP_PORT
+
+_PAGE = attach.PAGE_BYTES
+_RUNG_AT = _PAGE
+_ASLEEP_AT = attach.WINDOW["asleep"].byte
+_U32 = struct.Struct("<I")
+_UCRED = struct.Struct("3i")
+_COMMAND = struct.Struct("<HHIQI4x")
+_SPIN_ROUNDS = 30
+_LONGEST_SLEEP = 0.05
+"""Seconds; a program that forgot its fence waits no longer."""
+
+
+class ProcessError(RnicError):
+    """The NIC process cannot do what it was asked."""
+
+
+def runtime_directory() -> Path:
+    """The directory of this user's NIC process, made 0700.
+
+    Raises:
+        ProcessError: it is another user's, or others may enter it.
+    """
+    named = os.environ.get("RNIC_RUNTIME_DIR")
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    path = Path(named) if named else Path(base) / "rnic" if base else Path(f"/tmp/rnic-{os.getuid()}")  # noqa: S108
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ProcessError(f"runtime directory {path} is open to other users: set RNIC_RUNTIME_DIR to one of your own")
+    return path
+
+
+class ProgramMemory:
+    """A program's memory: by ``/proc/PID/mem`` as it was opened then, and as views where the program shares it."""
+
+    def __init__(self, fd: int, pid: int) -> None:
+        self._fd = fd
+        self._pid = pid
+        self._shared: dict[int, tuple[int, mmap.mmap, bool]] = {}
+
+    def share(self, va: int, length: int, fd: int, offset: int, writable: bool) -> None:
+        """Map a file that the program has mapped at ``va``."""
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self._shared[va] = (length, mmap.mmap(fd, length, access=access, offset=offset), writable)
+
+    def unshare(self, va: int) -> None:
+        """The program unmaps it. Views that the device holds keep the memory, which nobody else sees any more."""
+        found = self._shared.pop(va, None)
+        if found is not None:
+            with contextlib.suppress(BufferError):
+                found[1].close()
+
+    def views(self, va: int, length: int) -> memoryview | None:
+        """Memory that the program shares."""
+        for start, (size, memory, _) in self._shared.items():
+            if start <= va and va + length <= start + size:
+                return memoryview(memory)[va - start : va - start + length]
+        return None
+
+    def read(self, va: int, buf: bytearray | memoryview) -> bool:
+        """Read through ``/proc/PID/mem``."""
+        view = self.views(va, len(buf)) if self._shared else None
+        if view is not None:
+            buf[:] = view
+            return True
+        try:
+            return os.preadv(self._fd, [buf], va) == len(buf)
+        except (OSError, OverflowError):
+            return False
+
+    def write(self, va: int, data: bytes | bytearray | memoryview) -> bool:
+        """Write through ``/proc/PID/mem``."""
+        try:
+            return os.pwrite(self._fd, data, va) == len(data)
+        except (OSError, OverflowError):
+            return False
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for va in list(self._shared):
+            self.unshare(va)
+        os.close(self._fd)
+
+
+class Client:
+    """One connection, and the context opened on it."""
+
+    def __init__(self, sock: socket.socket, pid: int) -> None:
+        self.sock = sock
+        self.pid = pid
+        self.greeted = False
+        self.runtime: Runtime | None = None
+        self.uar: Uar | None = None
+        self.memory: ProgramMemory | None = None
+        self.window: mmap.mmap | None = None
+        self.rung_end = _RUNG_AT
+        self.vectors: dict[int, int] = {}
+
+
+class NicProcess:
+    """Serves one runtime directory."""
+
+    def __init__(self, directory: Path, make: Callable[[str, int | None, dict[str, object]], Runtime]) -> None:
+        self.directory = directory
+        self.make = make
+        self.devices: dict[str, Runtime] = {}
+        self._options: dict[str, dict[str, object]] = {}
+        self.clients: dict[int, Client] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._selector.register(self._wake, selectors.EVENT_READ, self._woken)
+        self._lock = os.open(directory / attach.LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ProcessError(f"a NIC process runs already in {directory}") from None
+        path = directory / attach.SOCKET_NAME
+        path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(path))
+        self._listener.listen(64)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._watched: set[int] = set()
+        self._last_user = time.monotonic()
+
+    # ------------------------------------------------------------------------------------- devices
+
+    def add(self, address: str, port: int | None, options: dict[str, object]) -> str:
+        """A device for a local address; the one there is, if there is one."""
+        for name, runtime in self.devices.items():
+            config = runtime.nic.config
+            if config.gid_table[0] == _gid(address) and config.port == (port or ROCE_UDP_PORT):
+                for key in ("faults", "capture"):
+                    if options.get(key) and options.get(key) != self._options[name].get(key):
+                        raise ProcessError(
+                            f"device {name} at {address} runs already without this {key} setting:"
+                            " use another address, or wait until its users are gone"
+                        )
+                return name
+        name = f"rnic{len(self.devices)}"
+        runtime = self.make(address, port, {**options, "name": name})
+        self.devices[name] = runtime
+        self._options[name] = options
+        self._watch(runtime.link)
+        return name
+
+    def _watch(self, link: Link) -> None:
+        for fd in link.filenos():
+            if fd not in self._watched:
+                self._watched.add(fd)
+                self._selector.register(fd, selectors.EVENT_READ, None)
+
+    # ---------------------------------------------------------------------------------- connections
+
+    def _woken(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        if uid != os.geteuid():
+            sock.close()
+            return
+        sock.setblocking(False)
+        client = Client(sock, pid)
+        self.clients[sock.fileno()] = client
+        self._selector.register(sock, selectors.EVENT_READ, lambda: self._read(client))
+
+    def _read(self, client: Client) -> None:
+        fds: list[int] = []
+        try:
+            data, control, _, _ = client.sock.recvmsg(attach.MAX_MESSAGE, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, control = b"", []
+        for level, kind, payload in control:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers = array.array("i")
+                numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
+                fds += numbers
+        if len(data) < attach.HEADER.size:
+            _close_all(fds)
+            self._drop(client)
+            return
+        kind, token = struct.unpack_from("<II", data)
+        out: list[int] = []
+        try:
+            code, body = 0, self._message(client, kind, data[attach.HEADER.size :], fds, out)
+        except OSError as error:
+            code, body = error.errno or errno.EIO, str(error.strerror or error).encode()
+        except (RnicError, ValueError, struct.error) as error:
+            code, body = errno.EINVAL, str(error).encode()
+        _close_all(fds)
+        try:
+            socket.send_fds(client.sock, [struct.pack("<III", kind, token, code) + body], out)
+        except OSError:
+            self._drop(client)
+        if kind == attach.MSG_OPEN:
+            _close_all(out[:1])
+
+    def _drop(self, client: Client) -> None:
+        if self.clients.pop(client.sock.fileno(), None) is None:
+            return
+        self._selector.unregister(client.sock)
+        client.sock.close()
+        if client.runtime is not None and client.uar is not None:
+            client.runtime.nic.unmap_uar(client.uar)
+            client.runtime.kick()
+            for vector, fd in client.vectors.items():
+                client.runtime.handlers.pop(vector, None)
+                os.close(fd)
+        if client.memory is not None:
+            client.memory.close()
+        self._last_user = time.monotonic()
+
+    def _message(self, client: Client, kind: int, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        if kind == attach.MSG_HELLO:
+            return self._hello(client, body)
+        if not client.greeted:
+            raise OSError(errno.EPROTO, "HELLO comes first")
+        handler = {
+            attach.MSG_LIST: self._list,
+            attach.MSG_OPEN: self._open,
+            attach.MSG_COMMAND: self._command,
+            attach.MSG_VECTOR: self._vector,
+            attach.MSG_SHARE: self._share,
+            attach.MSG_UNSHARE: self._unshare,
+            attach.MSG_ADD: self._add,
+        }.get(kind)
+        if handler is None:
+            raise OSError(errno.ENOSYS, f"message kind {kind} is unknown")
+        return handler(client, body, fds, out)
+
+    def _hello(self, client: Client, body: bytes) -> bytes:
+        hello = attach.HELLO.unpack(body)
+        if hello["magic"] != attach.MAGIC or hello["version"] != attach.VERSION:
+            raise OSError(
+                errno.EPROTO,
+                f"the library speaks version {hello['version']} of the process boundary and NIC process {os.getpid()}"
+                f" version {attach.VERSION}: install one rnic and end the old NIC process",
+            )
+        client.greeted = True
+        return struct.pack("<III", attach.VERSION, os.getpid(), len(self.devices))
+
+    def _list(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        records = []
+        for name, runtime in self.devices.items():
+            config = runtime.nic.config
+            records.append(
+                name.encode().ljust(16, b"\0")
+                + config.gid_table[0]
+                + config.guid.to_bytes(8, "big")
+                + struct.pack("<HHI", config.port, config.mtu, 4)
+            )
+        return b"".join(records)
+
+    def _add(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        wanted = json.loads(body)
+        return self.add(wanted["address"], wanted.get("port"), wanted).encode().ljust(16, b"\0")
+
+    def _open(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        name = body[:16].split(b"\0", 1)[0].decode()
+        runtime = self.devices.get(name)
+        if runtime is None:
+            raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices)}")
+        if client.uar is not None or len(fds) != 1:
+            raise OSError(errno.EINVAL, "OPEN comes once, with one descriptor")
+        mode = attach.OPEN.get(body, "mode")
+        if mode != attach.DMA_PROC_MEM:
+            raise OSError(errno.EOPNOTSUPP, "copying by a thread of the program is not there yet")
+        memory = ProgramMemory(os.dup(fds[0]), client.pid)
+        blocks = runtime.nic.resources.uar_blocks
+        blocks_at = _RUNG_AT + -(-blocks // _PAGE) * _PAGE
+        size = blocks_at + blocks * 128
+        fd = os.memfd_create("rnic window", os.MFD_CLOEXEC)
+        os.ftruncate(fd, size)
+        window = mmap.mmap(fd, size)
+        window[: attach.WINDOW.size] = attach.WINDOW.pack(
+            {"magic": attach.MAGIC, "version": attach.VERSION, "blocks": blocks, "alive": 1}
+        )
+        client.runtime, client.memory, client.window = runtime, memory, window
+        client.uar = runtime.nic.map_uar(memory, memoryview(window)[blocks_at:])
+        out += [fd, self._wake]
+        return struct.pack("<IIQQQ", blocks, 128, size, _RUNG_AT, blocks_at)
+
+    def _command(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        op, op_modifier, in_modifier, _, inbox_bytes = _COMMAND.unpack_from(body)
+        if client.runtime is None or client.uar is None:
+            raise OSError(errno.ENODEV, "no device is open on this connection")
+        inbox = body[_COMMAND.size : _COMMAND.size + inbox_bytes]
+        result = client.runtime.nic.command(client.uar, op, in_modifier, op_modifier, inbox)
+        if result.out_param >= 0 and result.status == 0 and op == 0xF10 and in_modifier == 1:
+            client.rung_end = max(client.rung_end, _RUNG_AT + result.out_param + 1)
+        client.runtime.kick()
+        return struct.pack("<IIQ", result.status, len(result.outbox), result.out_param) + result.outbox
+
+    def _vector(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        vector = _U32.unpack(body)[0]
+        if client.runtime is None or vector >= MAX_EQS:
+            raise OSError(errno.EINVAL, f"vector {vector} is out of range")
+        eq = client.runtime.nic.resources.eqs.get(vector)
+        if eq is None or eq.uar is not client.uar:
+            raise OSError(errno.EINVAL, f"vector {vector} is no event queue of this context")
+        old = client.vectors.pop(vector, None)
+        if old is not None:
+            os.close(old)
+        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        client.vectors[vector] = fd
+        client.runtime.handlers[vector] = lambda: _fire(fd)
+        out.append(fd)
+        return b""
+
+    def _share(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        if client.memory is None or len(fds) != 1:
+            raise OSError(errno.EINVAL, "SHARE needs an open device and one descriptor")
+        va, length, offset, writable = struct.unpack_from("<QQQI", body)
+        client.memory.share(va, length, fds[0], offset, bool(writable))
+        return b""
+
+    def _unshare(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        if client.memory is not None:
+            client.memory.unshare(struct.unpack_from("<Q", body)[0])
+        return b""
+
+    # ----------------------------------------------------------------------------------------- loop
+
+    def _doorbells(self) -> bool:
+        rung = False
+        for client in self.clients.values():
+            window = client.window
+            if window is None or client.runtime is None:
+                continue
+            at = window.find(b"\x01", _RUNG_AT, client.rung_end)
+            while at >= 0:
+                window[at] = 0
+                block = at - _RUNG_AT
+                queue = client.runtime.nic.resources.blocks.get(block)
+                if queue is not None and queue.regs.uar is client.uar:
+                    client.runtime.nic.resources.doorbells.ring(block)
+                rung = True
+                at = window.find(b"\x01", at + 1, client.rung_end)
+        return rung
+
+    def _round(self) -> bool:
+        did = self._doorbells()
+        for runtime in self.devices.values():
+            did |= runtime._round(runtime.clock())
+        return did
+
+    def _set_asleep(self, value: int) -> None:
+        for client in self.clients.values():
+            if client.window is not None:
+                _U32.pack_into(client.window, _ASLEEP_AT, value)
+
+    def _timeout(self) -> float:
+        shortest = _LONGEST_SLEEP
+        for runtime in self.devices.values():
+            now = runtime.clock()
+            for deadline in (runtime.nic.next_deadline_ns(), runtime.link.next_deadline_ns()):
+                if deadline is not None:
+                    shortest = min(shortest, max(0, deadline - now) / 1e9)
+            if runtime.nic.has_work():
+                return 0.0
+        return shortest
+
+    def serve(self, idle_exit: float | None = None) -> None:
+        """Serve until interrupted, or until the last user has been gone for ``idle_exit`` seconds."""
+        idle = 0
+        rounds = 0
+        while True:
+            rounds += 1
+            if self._round():
+                idle = 0
+                if rounds & 63:
+                    continue
+                self._dispatch(0)
+                continue
+            idle += 1
+            if idle < _SPIN_ROUNDS:
+                os.sched_yield()
+                if idle == 1:
+                    self._dispatch(0)
+                continue
+            self._set_asleep(1)
+            if self._doorbells():
+                self._set_asleep(0)
+                continue
+            self._dispatch(self._timeout())
+            self._set_asleep(0)
+            if idle_exit is not None and not self.clients and time.monotonic() - self._last_user > idle_exit:
+                return
+
+    def _dispatch(self, timeout: float) -> None:
+        for key, _ in self._selector.select(timeout):
+            if key.data is not None:
+                key.data()
+
+    def close(self) -> None:
+        """Close everything."""
+        for client in list(self.clients.values()):
+            self._drop(client)
+        with contextlib.suppress(FileNotFoundError):
+            (self.directory / attach.SOCKET_NAME).unlink()
+        for runtime in self.devices.values():
+            runtime.close()
+
+
+def _fire(fd: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_write(fd, 1)
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def _gid(address: str) -> bytes:
+    from rnic.device.config import gid_from_address  # noqa: PLC0415
+    from rnic.link.base import parse_address  # noqa: PLC0415
+
+    return gid_from_address(parse_address(address))

@@ -1,0 +1,112 @@
+"""The process boundary: messages between a program and its user's NIC process, and the window that they share.
+
+Python, the C header and the documentation come from these tables. All numbers are little-endian; GIDs and GUIDs
+keep their bytes. Messages go over an AF_UNIX SOCK_SEQPACKET socket, one connection for each opened context; each
+is a header and a body, and each answer repeats kind and token, says an errno, and has a body or, where the errno
+is not 0, one line of text. Closing the connection, in whatever way, closes the context.
+"""
+
+from __future__ import annotations
+
+from rnic.spec.layout import Layout, half, wide, word
+
+MAGIC = 0x4349_4E52
+"""``RNIC``."""
+VERSION = 1
+SOCKET_NAME = "nic.sock"
+LOCK_NAME = "nic.lock"
+
+MSG_HELLO, MSG_LIST, MSG_OPEN, MSG_COMMAND, MSG_VECTOR, MSG_SHARE, MSG_UNSHARE, MSG_INFO, MSG_ADD, MSG_BYE = range(1, 11)
+
+DMA_PROC_MEM = 0
+"""OPEN brings the program's ``/proc/self/mem``, open for reading and writing."""
+DMA_COPIER = 1
+"""OPEN brings one end of a socket pair, at whose other end a thread of the program copies."""
+
+NAME_BYTES = 16
+MAX_MESSAGE = 65_536
+PAGE_BYTES = 4096
+
+
+def _layout(name: str, size: int, *fields: object) -> Layout:
+    return Layout(name, size, "little", "process boundary", fields)  # type: ignore[arg-type]
+
+
+HEADER = _layout("message header", 8, word("kind", 0, "MSG_* number"), word("token", 4, "repeated by the answer"))
+REPLY_HEADER = _layout(
+    "answer header",
+    12,
+    word("kind", 0, "as asked"),
+    word("token", 4, "as asked"),
+    word("error", 8, "errno, 0 for success; else the body is one line of UTF-8 text"),
+)
+HELLO = _layout("HELLO", 12, word("magic", 0, "MAGIC"), word("version", 4, "VERSION"), word("pid", 8, "of the program"))
+HELLO_REPLY = _layout(
+    "HELLO answer",
+    12,
+    word("version", 0, "of the NIC process"),
+    word("pid", 4, "of the NIC process"),
+    word("devices", 8, "number of devices"),
+)
+LIST_RECORD = _layout(
+    "LIST record",
+    48,
+    wide("name", 0, "device name, zero-terminated", 16),
+    wide("gid", 16, "GID 0", 16),
+    wide("guid", 32, "node GUID, most significant byte first", 8),
+    half("udp_port", 40, "UDP port"),
+    half("active_mtu", 42, "path MTU in bytes"),
+    word("port_state", 44, "1 down, 4 active"),
+)
+OPEN = _layout(
+    "OPEN",
+    24,
+    wide("name", 0, "device name", 16),
+    word("mode", 16, "DMA_* number"),
+    word("page", 20, "bytes of a page of the program"),
+)
+OPEN_REPLY = _layout(
+    "OPEN answer",
+    32,
+    word("blocks", 0, "queue blocks in the window"),
+    word("block_bytes", 4, "bytes of a queue block"),
+    wide("window_bytes", 8, "bytes of the window"),
+    wide("rung_offset", 16, "where the rung bytes begin, one for each block"),
+    wide("blocks_offset", 24, "where the queue blocks begin"),
+)
+COMMAND = _layout(
+    "COMMAND",
+    24,
+    half("op", 0, "command opcode"),
+    half("op_modifier", 2, "opcode modifier"),
+    word("in_modifier", 4, "input modifier"),
+    wide("in_param", 8, "not used"),
+    word("inbox_bytes", 16, "bytes of inbox that follow"),
+)
+COMMAND_REPLY = _layout(
+    "COMMAND answer",
+    16,
+    word("status", 0, "command status"),
+    word("outbox_bytes", 4, "bytes of outbox that follow"),
+    wide("out_param", 8, "output parameter"),
+)
+VECTOR = _layout("VECTOR", 4, word("vector", 0, "interrupt vector; the answer brings an eventfd"))
+SHARE = _layout(
+    "SHARE",
+    32,
+    wide("va", 0, "where the program has the file mapped"),
+    wide("bytes", 8, "length of the mapping"),
+    wide("offset", 16, "offset in the file"),
+    word("writable", 24, "1 where the NIC may write"),
+)
+UNSHARE = _layout("UNSHARE", 16, wide("va", 0, "as in SHARE"), wide("bytes", 8, "as in SHARE"))
+WINDOW = _layout(
+    "window header",
+    64,
+    word("magic", 0, "MAGIC"),
+    word("version", 4, "VERSION"),
+    word("blocks", 8, "queue blocks"),
+    word("asleep", 12, "not 0 while the NIC sleeps: who rings a doorbell then writes to the wake eventfd"),
+    word("alive", 16, "1 while the NIC process serves this window"),
+)
+"""Page 0 of the window; rung bytes follow from page 1 on, then the queue blocks."""

@@ -1,0 +1,265 @@
+"""The global block: the table against rows typed by hand from the documents, and what each register does."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rnic.device import Nic, NicConfig
+from rnic.device.global_block import PORT_ACTIVE, PORT_DOWN
+from rnic.rings.queue_block import CQ_BLOCK, QP_BLOCK, SRQ_BLOCK
+from rnic.spec import commands as cmd
+from rnic.spec import events
+from rnic.spec import registers as reg
+
+# offset, name, access, reset value, {bit field: (msb, lsb)}
+GLOBAL = [
+    (0x00, "CONTROL", "RW", 0, "ENABLE 0:0 SOFT_RESET 1:1 PAUSE 2:2 MODE 7:4 GLOBAL_IRQ_EN 8:8"),
+    (0x04, "HW_STATUS", "RO", 0, "ENABLED 0:0 READY 1:1 PAUSED 2:2 LINK_UP 3:3 FATAL 4:4 BUSY 5:5"),
+    (0x08, "IRQ_ENABLE", "RW", 0, "EVENT 0:0 COMMAND 1:1 QP_FAULT 2:2 PORT_CHANGE 3:3 FATAL 4:4 NON_RDMA 5:5 CNP 6:6"),
+    (0x0C, "IRQ_STATUS", "W1C", 0, "EVENT 0:0 COMMAND 1:1 QP_FAULT 2:2 PORT_CHANGE 3:3 FATAL 4:4 NON_RDMA 5:5 CNP 6:6"),
+    (0x10, "SCRATCH", "RW", 0, ""),
+    (0x1C, "SCRATCH2", "RW", 0, ""),
+    (0x80, "HCR_IN_PARAM_HI", "RW", 0, ""),
+    (0x84, "HCR_IN_PARAM_LO", "RW", 0, ""),
+    (0x88, "HCR_IN_MODIFIER", "RW", 0, ""),
+    (0x8C, "HCR_OUT_PARAM_HI", "RW", 0, ""),
+    (0x90, "HCR_OUT_PARAM_LO", "RW", 0, ""),
+    (0x94, "HCR_TOKEN", "RW", 0, "TOKEN 31:16"),
+    (0x98, "HCR_COMMAND", "RW", 0, "STATUS 31:24 GO 23:23 E 22:22 OP_MODIFIER 19:12 OPCODE 11:0"),
+    (0xA0, "DEVICE_ID", "RO", 0x524E, ""),
+    (0xA4, "REVISION", "RO", 1, ""),
+    (0xA8, "GUID_HI", "RO", 0, ""),
+    (0xAC, "GUID_LO", "RO", 0, ""),
+    (0xB0, "LIMIT_QUEUES", "RO", 0, "LOG_QPS 7:0 LOG_CQS 15:8 LOG_SRQS 23:16 LOG_EQS 31:24"),
+    (0xB4, "LIMIT_MEMORY", "RO", 0, ""),
+    (0xB8, "WINDOW_BLOCKS", "RO", 0, ""),
+    (0xBC, "PORT", "RO", 0, "UDP_PORT 15:0 MTU 18:16 STATE 23:20"),
+    (0xC0, "NON_RDMA", "RO", 0, ""),
+]
+QUEUE = {
+    "QP": (
+        QP_BLOCK,
+        "QUEUE_NUMBER 00 RO, QUEUE_STATE 04 RO, SQ_BASE_LO 20 RO, SQ_BASE_HI 24 RO, SQ_SIZE 28 RO, SQ_HEAD 2C RO, "
+        "SQ_TAIL 30 RW, SQ_DOORBELL 34 RW, SQ_FLAGS 38 RW, SQ_STRIDE 3C RO, RQ_BASE_LO 60 RO, RQ_BASE_HI 64 RO, "
+        "RQ_SIZE 68 RO, RQ_HEAD 6C RO, RQ_TAIL 70 RW, RQ_STRIDE 74 RO",
+    ),
+    "CQ": (
+        CQ_BLOCK,
+        "QUEUE_NUMBER 00 RO, QUEUE_STATE 04 RO, CQ_BASE_LO 40 RO, CQ_BASE_HI 44 RO, CQ_SIZE 48 RO, CQ_HEAD 4C RW, "
+        "CQ_TAIL 50 RO, CQ_DOORBELL 54 RW, CQ_FLAGS 58 RW",
+    ),
+    "SRQ": (
+        SRQ_BLOCK,
+        "QUEUE_NUMBER 00 RO, QUEUE_STATE 04 RO, RQ_BASE_LO 60 RO, RQ_BASE_HI 64 RO, RQ_SIZE 68 RO, RQ_HEAD 6C RO, "
+        "RQ_TAIL 70 RW, RQ_STRIDE 74 RO, LIMIT 78 RW",
+    ),
+}
+ONES = 0xFFFF_FFFF
+
+
+@pytest.fixture
+def asleep() -> Nic:
+    """A NIC as it powers up, with no firmware."""
+    return Nic(NicConfig(bytes((10, 0, 0, 1)), log_max_qps=6, autostart=False), rng=random.Random(1))
+
+
+@pytest.mark.parametrize("row", GLOBAL, ids=[row[1] for row in GLOBAL])
+def test_golden_global_register(row) -> None:
+    offset, name, access, reset, fields = row
+    register = reg.GLOBAL_AT[offset]
+    assert (register.name, register.access, register.reset) == (name, access, reset)
+    assert " ".join(f"{field.name} {field.msb}:{field.lsb}" for field in register.fields) == fields
+
+
+def test_golden_table_is_the_whole_table() -> None:
+    assert [row[0] for row in GLOBAL] == [register.offset for register in reg.GLOBAL_REGISTERS]
+
+
+@pytest.mark.parametrize("kind", QUEUE)
+def test_golden_queue_block(kind: str) -> None:
+    block, expected = QUEUE[kind]
+    rows = [f"{row.name} {row.offset:02X} {row.access}" for row in reg.queue_registers(block)]
+    assert rows == expected.split(", ")
+
+
+def test_reset_values(asleep, new_driver) -> None:
+    uar = new_driver(asleep).uar
+    live = {reg.HW_STATUS: 1 << 3, reg.GUID_HI: asleep.config.guid >> 32, reg.GUID_LO: asleep.config.guid & ONES}
+    live |= {reg.LIMIT_QUEUES: 6 | 6 << 8 | 12 << 16 | 5 << 24, reg.LIMIT_MEMORY: 1 << 15, reg.WINDOW_BLOCKS: 256}
+    live |= {reg.PORT: 4791 | 5 << 16 | PORT_DOWN << 20}
+    for register in reg.GLOBAL_REGISTERS:
+        assert uar.read(register.offset) == live.get(register.offset, register.reset), register.name
+
+
+def test_every_offset_of_the_block(asleep, new_driver) -> None:
+    """What is read-only, reserved, misaligned or outside reads as before whatever is stored there."""
+    uar = new_driver(asleep).uar
+    stored = {reg.IRQ_ENABLE: reg.IRQ_BITS, reg.CONTROL: 0x1F5, reg.HCR_TOKEN: 0xFFFF_0000}
+    for offset in range(-8, reg.GLOBAL_BYTES + 8):
+        register = reg.GLOBAL_AT.get(offset)
+        if offset == reg.HCR_COMMAND:
+            continue
+        before = {at: uar.read(at) for at in reg.GLOBAL_AT}
+        uar.write(offset, ONES & ~reg.CONTROL_RESET if offset == reg.CONTROL else ONES)
+        if register is not None and register.access == "RW":
+            assert uar.read(offset) == stored.get(offset, ONES), register.name
+            uar.write(offset, 0)
+        elif offset % 4 or register is None:
+            assert uar.read(offset) == 0
+        assert {at: uar.read(at) for at in reg.GLOBAL_AT} == before
+    assert not any(uar.buf)
+
+
+def test_enable_gates_the_data_path(pair) -> None:
+    a, b = pair.connect()
+    uar = pair.drivers[0].uar
+    uar.write(reg.CONTROL, 0)
+    assert uar.read(reg.HW_STATUS) & reg.STATUS_ENABLED == 0
+    pair.drivers[0].write(a, pair.mrs[0][1], 64, pair.mrs[0][2], pair.mrs[1][1], pair.mrs[1][2])
+    pair.wire.run()
+    assert pair.poll(0) == []
+    assert pair.nics[0].next_deadline_ns() is None
+    pair.drivers[1].write(b, pair.mrs[1][1], 64, pair.mrs[1][2], pair.mrs[0][1], pair.mrs[0][2])
+    pair.wire.run()
+    assert pair.nics[0].counters["drop_disabled"] > 0
+    uar.write(reg.CONTROL, reg.CONTROL_ENABLE)
+    pair.wire.run()
+    assert len(pair.poll(0)) == 1
+
+
+def test_pause_keeps_receiving_and_sends_nothing(pair) -> None:
+    a, b = pair.connect()
+    uar = pair.drivers[0].uar
+    uar.write(reg.CONTROL, reg.CONTROL_ENABLE | reg.CONTROL_PAUSE)
+    assert uar.read(reg.HW_STATUS) & reg.STATUS_PAUSED
+    pair.drivers[0].write(a, pair.mrs[0][1], 64, pair.mrs[0][2], pair.mrs[1][1], pair.mrs[1][2])
+    pair.mrs[1][0][:4] = b"abcd"
+    pair.drivers[1].write(b, pair.mrs[1][1], 4, pair.mrs[1][2], pair.mrs[0][1], pair.mrs[0][2])
+    pair.wire.step()
+    pair.wire.step()
+    assert bytes(pair.mrs[0][0][:4]) == b"abcd"
+    assert pair.nics[0].produce(pair.wire.now) == []
+    assert not pair.nics[0].has_work()
+    uar.write(reg.CONTROL, reg.CONTROL_ENABLE)
+    pair.wire.run()
+    assert len(pair.poll(0)) == len(pair.poll(1)) == 1
+
+
+def test_soft_reset(pair) -> None:
+    a, _ = pair.connect()
+    driver, nic = pair.drivers[0], pair.nics[0]
+    _, va, key = pair.mrs[0]
+    driver.write(a, va, 64, key, pair.mrs[1][1], pair.mrs[1][2])
+    driver.uar.write(reg.SCRATCH, 7)
+    driver.uar.write(reg.IRQ_ENABLE, ONES)
+    driver.uar.write(reg.HCR_TOKEN, ONES)
+    driver.uar.write(reg.CONTROL, reg.CONTROL_RESET | reg.CONTROL_ENABLE)
+    res = nic.resources
+    assert not any(
+        (res.qps, res.cqs, res.eqs, res.srqs, res.blocks, res.keys, res.pd_users, res.segments, res.groups.members)
+    )
+    assert not any(pool.owners for pool in res.pools.values())
+    assert nic.memory.lookup(key) is None
+    assert not any(driver.uar.buf)
+    for offset in (reg.CONTROL, reg.SCRATCH, reg.IRQ_ENABLE, reg.IRQ_STATUS, reg.HCR_TOKEN):
+        assert driver.uar.read(offset) == 0
+    assert not nic.has_work()
+    assert nic.next_deadline_ns() is None
+    assert nic.next_event() is None
+    assert driver.run(cmd.ALLOC_RES, cmd.RES_PD).status == cmd.ST_BAD_SYS_STATE
+    driver.uar.write(reg.CONTROL, reg.CONTROL_ENABLE)
+    driver.ok(cmd.INIT_HCA, inbox=bytes(64))
+    pair.pds[0] = driver.alloc(cmd.RES_PD)
+    pair.eqs[0] = driver.eq(logsize=6, vector=3)
+    pair.cqs[0] = driver.cq(pair.eqs[0], logsize=6)
+    pair.mrs[0] = driver.mr(pair.pds[0], 4096)
+    a, _ = pair.connect()
+    driver.write(a, pair.mrs[0][1], 64, pair.mrs[0][2], pair.mrs[1][1], pair.mrs[1][2])
+    pair.wire.run()
+    assert [entry[1] & 0xFF for entry in pair.poll(0)] == [0]
+
+
+def test_interrupt_line(pair) -> None:
+    uar, block = pair.drivers[0].uar, pair.nics[0].globals
+    uar.write(reg.IRQ_STATUS, ONES)
+    pair.nics[0].receive_other(b"arp", 5)
+    assert uar.read(reg.IRQ_STATUS) == reg.IRQ_NON_RDMA
+    assert not block.interrupt_line
+    uar.write(reg.IRQ_ENABLE, reg.IRQ_NON_RDMA)
+    assert not block.interrupt_line
+    uar.write(reg.CONTROL, reg.CONTROL_ENABLE | reg.CONTROL_IRQ)
+    assert block.interrupt_line
+    uar.write(reg.IRQ_STATUS, reg.IRQ_PORT)
+    assert block.interrupt_line
+    uar.write(reg.IRQ_STATUS, reg.IRQ_NON_RDMA)
+    assert not block.interrupt_line
+
+
+def test_port_change_is_told_to_every_context(driver, new_driver) -> None:
+    other = new_driver(driver.nic)
+    queues = []
+    for who in (driver, other):
+        eq = who.eq(vector=len(queues))
+        who.map_events(eq, events.PORT_CHANGE)
+        queues.append((who, eq))
+    driver.nic.set_link(True)
+    driver.nic.set_link(False)
+    driver.nic.set_link(False)
+    assert driver.uar.read(reg.HW_STATUS) & reg.STATUS_LINK == 0
+    driver.nic.set_link(True)
+    for who, eq in queues:
+        assert [(entry[0], entry[1]) for entry in who.poll(eq)] == [
+            (events.PORT_CHANGE | PORT_DOWN << 8, 1),
+            (events.PORT_CHANGE | PORT_ACTIVE << 8, 1),
+        ]
+    assert driver.uar.read(reg.IRQ_STATUS) & reg.IRQ_PORT
+    driver.ok(cmd.CLOSE_PORT, 1)
+    assert driver.uar.read(reg.PORT) >> 20 == PORT_DOWN
+    driver.nic.receive_other(b"x", 1)
+    assert driver.nic.counters["drop_disabled"] == 1
+    driver.ok(cmd.INIT_PORT, 1)
+    assert driver.uar.read(reg.PORT) >> 20 == PORT_ACTIVE
+    for op in (cmd.INIT_PORT, cmd.CLOSE_PORT):
+        assert driver.run(op, 2).status == cmd.ST_BAD_INDEX
+
+
+def test_an_event_queue_that_cannot_be_written_is_fatal(driver, new_driver) -> None:
+    other = new_driver(driver.nic)
+    watch = other.eq(vector=1)
+    other.map_events(watch, events.LOCAL_CATAS_ERROR)
+    eq = driver.eq()
+    driver.map_events(eq, events.PORT_CHANGE)
+    broken = driver.nic.resources.eqs[eq.number]
+    broken.view = None
+    driver.space.unmap(next(m for m in driver.space._by_va._items if m.va == eq.va))
+    driver.nic.set_link(False)
+    driver.nic.set_link(True)
+    assert [entry[:2] for entry in other.poll(watch)] == [(events.LOCAL_CATAS_ERROR, eq.number)]
+    assert driver.uar.load(eq.block, 0x04) == 15
+    assert driver.uar.read(reg.HW_STATUS) & reg.STATUS_FATAL
+    assert driver.uar.read(reg.IRQ_STATUS) & reg.IRQ_FATAL
+    driver.uar.write(reg.CONTROL, reg.CONTROL_RESET)
+    assert driver.uar.read(reg.HW_STATUS) & reg.STATUS_FATAL == 0
+
+
+def test_non_rdma_channel_is_bounded_and_counted(driver) -> None:
+    nic = driver.nic
+    for index in range(300):
+        nic.receive_other(index.to_bytes(2, "big"), index)
+    assert driver.uar.read(reg.NON_RDMA) == len(nic.non_rdma) == 256
+    assert nic.counters["non_rdma_frames"] == 256
+    assert nic.counters["non_rdma_bytes"] == 512
+    assert nic.counters["drop_non_rdma_full"] == 44
+    first = nic.non_rdma.get()
+    assert first is not None
+    assert (first.now_ns, first.data) == (0, b"\0\0")
+    while nic.non_rdma.get() is not None:
+        pass
+    nic.receive_other(bytes((1 << 20) + 1), 0)
+    assert len(nic.non_rdma) == 0
+    nic.receive_other(bytes(1 << 20), 0)
+    nic.receive_other(b"", 0)
+    nic.receive_other(b"x", 0)
+    assert len(nic.non_rdma) == 2
