@@ -1,4 +1,6 @@
 /* Receive rings: those of queue pairs, and shared ones. */
+#include <endian.h>
+
 #include "rnic.h"
 
 static uint32_t power_of_two_above(uint32_t value)
