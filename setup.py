@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 
 from setuptools import Extension, setup
 
-TWINS = ("rnic.mem._order", "rnic.burst._compiled", "rnic.link._udp_calls")
+TWINS = ["rnic.mem._order", "rnic.burst._compiled"]
+if sys.platform == "linux":
+    TWINS.append("rnic.link._udp_calls")
 REQUIRED = os.environ.get("RNIC_REQUIRE_COMPILED", "") not in ("", "0")
 
 
@@ -26,7 +29,6 @@ def extensions() -> list[Extension]:
     wanted = [
         Extension(name, [source], extra_compile_args=["-O2"] if os.name == "posix" else [])
         for name, source in sources.items()
-        if os.path.exists(source)
     ]
     made: list[Extension] = cythonize(wanted, build_dir="build/cython", language_level=3, quiet=True)
     for extension in made:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rnic.burst import plain
+from rnic.burst import LOOPS
 from rnic.context.qp_context import QpContext
 from rnic.context.qpc import QPC
 from rnic.mem.keys import key_index, key_tag, make_key
@@ -75,7 +75,7 @@ class Side:
         self.counters = Counters()
         self.tracer = NullTracer()
         self.random = random.Random(1)
-        self.burst = plain
+        self.burst = LOOPS
         self.memory = MemoryTable(self.random)
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(window_packets=64, window_bytes=1 << 20, ack_every=16, probe=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rnic.burst import plain
+from rnic.burst import LOOPS
 from rnic.burst.small import receive_small, send_ack, send_small
 from rnic.context.qp_context import QpContext
 from rnic.context.qpc import QPC
@@ -48,7 +48,7 @@ class Host:
         self.counters = Counters()
         self.tracer = NullTracer()
         self.random = random.Random(1)
-        self.burst = plain
+        self.burst = LOOPS
         self.memory = MemoryTable(self.random)
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(

@@ -1,8 +1,9 @@
-"""The per-packet inner loops over a whole message or a whole receive burst, plain and (later) compiled.
+"""The per-packet inner loops over a whole message or a whole receive burst, plain and compiled.
 
 The loops touch only the buffers and numbers handed to them.
 """
 
 from rnic.burst import plain
+from rnic.burst.loops import COMPILED, LOOPS
 
-__all__ = ["plain"]
+__all__ = ["COMPILED", "LOOPS", "plain"]

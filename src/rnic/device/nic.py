@@ -11,7 +11,7 @@ import struct
 from collections import deque
 from typing import Any
 
-from rnic.burst import plain
+from rnic.burst import LOOPS
 from rnic.burst.small import SMALL_BYTES, receive_small, send_ack, send_small
 from rnic.context.qp_context import QpContext
 from rnic.device.commands import CommandResult, CommandUnit
@@ -82,7 +82,7 @@ class Nic:
         rng: random.Random,
         counters: Counters | None = None,
         tracer: Tracer | None = None,
-        burst: BurstLoops = plain,
+        burst: BurstLoops = LOOPS,
     ) -> None:
         self.config = config
         self.random = rng

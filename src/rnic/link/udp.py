@@ -9,6 +9,7 @@ options send and receive packet by packet.
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ from rnic.link.packets import joined, single_packets
 from rnic.link.udp_socket import (
     ANCILLARY_BYTES,
     HAS_SENDMSG,
+    LINUX,
     SocketAddress,
     enable_gro,
     enable_gso,
@@ -25,21 +27,27 @@ from rnic.link.udp_socket import (
     granted_receive_bytes,
     open_group_socket,
     open_socket,
+    raw_address,
     read_ancillary,
     segment_option,
     set_hop_limit,
     set_tclass,
     socket_address,
+    split_address,
     wait_writable,
 )
 from rnic.spec.drops import DropReason
 from rnic.spec.limits import MAX_PATH_MTU, ROCE_UDP_PORT
+from rnic.spec.twins import compiled_twin
 from rnic.trace.counters import Counters
 from rnic.wire.bursts import DONT_FRAGMENT, RxBurst, TxBurst
 from rnic.wire.flow import MAX_IDENTS, Flow
 
 BUFFER_BYTES = 4 << 20
 """Asked for in each direction; the system may grant less."""
+
+_calls = compiled_twin(__name__, "rnic.link._udp_calls") if LINUX else None
+"""The compiled system calls, or ``None``."""
 
 _MAX_DATAGRAM = 65_507
 """UDP payload bytes of one send, segmented or not."""
@@ -65,11 +73,12 @@ _SEND_DROPS = {
 class _Path:
     """What the link remembers about a peer, in ``Flow.link``."""
 
-    __slots__ = ("owner", "segments", "to")
+    __slots__ = ("owner", "raw", "segments", "to")
 
     def __init__(self, owner: UdpLink, to: SocketAddress, segments: int) -> None:
         self.owner = owner
         self.to = to
+        self.raw = raw_address(to)
         self.segments = segments
 
 
@@ -114,6 +123,8 @@ class UdpLink:
         self.gro = gro and enable_gro(sock)
         self.tclass = tclass and enable_tclass(sock, self._ipv4)
         self._socket = sock
+        self._descriptor = sock.fileno()
+        self._calls = _calls
         self._closed = False
         self._vectored = HAS_SENDMSG
         # The system's defaults are its administrator's: ours are set before the first send.
@@ -163,7 +174,12 @@ class UdpLink:
 
     def _transmit(self, burst: TxBurst, path: _Path) -> None:
         buffers = burst.buffers
-        if burst.count > 1:
+        calls = self._calls
+        if calls is not None:
+            error = calls.send(self._descriptor, path.raw, buffers, burst.segment if burst.count > 1 else 0)
+            if error:
+                raise OSError(error, os.strerror(error))
+        elif burst.count > 1:
             self._socket.sendmsg(buffers, segment_option(burst.segment), 0, path.to)
         elif len(buffers) == 1:
             self._socket.sendto(buffers[0], path.to)
@@ -303,15 +319,19 @@ class UdpLink:
 class _Inbox:
     """One socket's receiving side: packets sent to ``address``, by sender."""
 
-    __slots__ = ("address", "flows", "socket")
+    __slots__ = ("_receive", "address", "flows", "socket")
 
     def __init__(self, sock: socket.socket, address: bytes) -> None:
         self.socket = sock
         self.address = address
-        self.flows: dict[tuple[str, int], Flow] = {}
+        self.flows: dict[tuple[str, int] | bytes, Flow] = {}
+        """By the sender's address as the system call gives it."""
+        self._receive = None if _calls is None else _calls.Receiver(sock.fileno()).receive
 
     def receive(self, link: UdpLink, quota: int, out: list[RxBurst]) -> bool:
         """Append up to ``quota`` bursts; whether the socket was found empty."""
+        if self._receive is not None:
+            return self._receive_compiled(link, quota, out)
         ancillary_bytes = ANCILLARY_BYTES if link.gro or link.tclass else 0
         for _ in range(quota):
             iov = link.buffer(len(out))
@@ -334,16 +354,37 @@ class _Inbox:
                 continue
             flow = self.flows.get(sender)
             if flow is None:
-                flow = self._flow(link, sender)
+                family = socket.AF_INET if len(self.address) == 4 else socket.AF_INET6
+                flow = self._flow(link, sender, socket.inet_pton(family, sender[0]), sender[1])
             out.append(RxBurst(flow, iov[0][:size], segment, size, None, DONT_FRAGMENT, tclass))
         return False
 
-    def _flow(self, link: UdpLink, sender: tuple[str, int]) -> Flow:
+    def _receive_compiled(self, link: UdpLink, quota: int, out: list[RxBurst]) -> bool:
+        """The same by the compiled calls, which do not raise."""
+        receive = self._receive
+        assert receive is not None
+        for _ in range(quota):
+            buffer = link.buffer(len(out))[0]
+            found = receive(buffer)
+            if found is None:
+                return True
+            if found.__class__ is int:
+                link.counters.bump("rx_socket_error")
+                continue
+            size, segment, tclass, sender = found
+            if not size:
+                link.counters.bump(DropReason.TOO_SHORT.value)
+                continue
+            flow = self.flows.get(sender)
+            if flow is None:
+                flow = self._flow(link, sender, *split_address(sender))
+            out.append(RxBurst(flow, buffer[:size], segment, size, None, DONT_FRAGMENT, tclass))
+        return False
+
+    def _flow(self, link: UdpLink, sender: tuple[str, int] | bytes, address: bytes, port: int) -> Flow:
         if len(self.flows) >= _MAX_CACHED:
             self.flows.clear()
-        family = socket.AF_INET if len(self.address) == 4 else socket.AF_INET6
-        flow = Flow(socket.inet_pton(family, sender[0]), self.address, sender[1], link.port)
-        self.flows[sender] = flow
+        flow = self.flows[sender] = Flow(address, self.address, port, link.port)
         return flow
 
 

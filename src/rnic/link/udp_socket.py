@@ -109,6 +109,21 @@ def socket_address(address: bytes, port: int, scope_id: int) -> SocketAddress:
     return text, port, 0, scope_id if local_scope else 0
 
 
+def raw_address(to: SocketAddress) -> bytes:
+    """A Linux ``sockaddr_in`` or ``sockaddr_in6``: family and scope in host order, all else as on the wire."""
+    family = socket.AF_INET if len(to) == 2 else socket.AF_INET6
+    head = family.to_bytes(2, sys.byteorder) + to[1].to_bytes(2, "big")
+    if len(to) == 2:
+        return head + socket.inet_pton(family, to[0]) + bytes(8)
+    return head + bytes(4) + socket.inet_pton(socket.AF_INET6, to[0]) + struct.pack("=I", to[3])
+
+
+def split_address(raw: bytes) -> tuple[bytes, int]:
+    """IP address, 4 or 16 bytes, and port of a Linux ``sockaddr_in`` or ``sockaddr_in6``."""
+    ipv4 = int.from_bytes(raw[:2], sys.byteorder) == socket.AF_INET
+    return raw[4:8] if ipv4 else raw[8:24], int.from_bytes(raw[2:4], "big")
+
+
 def set_option(sock: socket.socket, level: int, option: int, value: int | bytes) -> bool:
     """Set an option that a system may lack; whether it did."""
     try:

@@ -40,8 +40,14 @@ def address(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def opener() -> Iterator[Opener]:
+TWINS = ["plain"] if udp_module._calls is None else ["plain", "compiled"]
+
+
+@pytest.fixture(params=TWINS)
+def opener(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
+    """Opens links that are closed in the end; each test runs with either twin of the system calls."""
+    if request.param == "plain":
+        monkeypatch.setattr(udp_module, "_calls", None)
     links: list[UdpLink] = []
 
     def make(address: str, **options: Any) -> UdpLink:
@@ -131,6 +137,7 @@ def test_without_sendmsg_and_recvmsg(address: str, opener: Opener, monkeypatch: 
     monkeypatch.setattr(udp_socket, "HAS_SENDMSG", False)
     monkeypatch.setattr(udp_socket, "HAS_RECVMSG_INTO", False)
     monkeypatch.setattr(udp_module, "HAS_SENDMSG", False)
+    monkeypatch.setattr(udp_module, "_calls", None)
     a, b = opener(address), opener(address, tclass=True)
     assert (a.gso, b.gro, b.tclass) == (False, False, False)
     flow = flow_to(a, b)
@@ -187,6 +194,31 @@ class Refusing:
         return self.real.sendmsg(*args)
 
 
+class RefusingCalls:
+    """The same for the compiled calls, which return the error's number."""
+
+    def __init__(self, real: Any, failures: list[int], vectored_only: bool) -> None:
+        self.real = real
+        self.failures = failures
+        self.vectored_only = vectored_only
+
+    def send(self, descriptor: int, to: bytes, buffers: list[Any], segment: int) -> int:
+        vectored = len(buffers) > 1 or segment
+        if self.failures and (vectored or not self.vectored_only):
+            number = self.failures.pop(0)
+            if number:
+                return number
+        result: int = self.real.send(descriptor, to, buffers, segment)
+        return result
+
+
+def refuse(link: UdpLink, failures: list[int], vectored_only: bool = False) -> None:
+    """Let the next sends of ``link`` fail so; both twins take the errors from the same list."""
+    link._socket = Refusing(link._socket, failures, vectored_only)  # type: ignore[assignment]
+    if link._calls is not None:
+        link._calls = RefusingCalls(link._calls, failures, vectored_only)
+
+
 @pytest.mark.parametrize(
     ("number", "counter"),
     [
@@ -199,7 +231,7 @@ class Refusing:
 )
 def test_refused_sends_are_counted_drops(opener: Opener, number: int, counter: str) -> None:
     a, b = opener("127.0.0.1"), opener("127.0.0.1")
-    a._socket = Refusing(a._socket, [number])  # type: ignore[assignment]
+    refuse(a, [number])
     flow = flow_to(a, b)
     a.send([burst_of(flow, [40]), burst_of(flow, [24])])
     assert a.counters == {counter: 1}
@@ -215,13 +247,14 @@ def test_too_long_a_datagram_is_a_counted_drop(opener: Opener) -> None:
 def test_a_blocked_send_is_tried_again_and_then_dropped(opener: Opener) -> None:
     a, b = opener("127.0.0.1"), opener("127.0.0.1")
     flow = flow_to(a, b)
-    a._socket = Refusing(a._socket, [errno.EAGAIN] * 3)  # type: ignore[assignment]
+    failures = [errno.EAGAIN] * 3
+    refuse(a, failures)
     a.send([burst_of(flow, [40])])
     assert a.counters == {}
-    a._socket.failures += [errno.EAGAIN] * 4  # type: ignore[attr-defined]
+    failures += [errno.EAGAIN] * 4
     a.send([burst_of(flow, [24]), burst_of(flow, [28])])
     assert a.counters == {"drop_tx_blocked": 1}
-    a._socket.failures += [errno.EAGAIN, errno.EMSGSIZE]  # type: ignore[attr-defined]
+    failures += [errno.EAGAIN, errno.EMSGSIZE]
     a.send([burst_of(flow, [24])])
     assert a.counters == {"drop_tx_blocked": 1, "drop_tx_too_long": 1}
     assert [burst.length for burst in drain(b, 2)] == [40, 28]
@@ -232,7 +265,7 @@ def test_a_blocked_send_is_tried_again_and_then_dropped(opener: Opener) -> None:
 def test_refused_gso_is_off_for_good(opener: Opener, number: int) -> None:
     a, b = opener("127.0.0.1"), opener("127.0.0.1")
     flow = flow_to(a, b)
-    a._socket = Refusing(a._socket, [number], vectored_only=True)  # type: ignore[assignment]
+    refuse(a, [number], vectored_only=True)
     a.send([burst_of(flow, [40, 40, 40])])
     got = drain(b, 3)
     assert all(flow.check(burst.buf, 0) for burst in got)
@@ -297,6 +330,8 @@ def test_errors_of_the_receiving_socket_are_counted(opener: Opener) -> None:
     b = opener("127.0.0.1")
     inbox = b._inboxes[0]
     real, inbox.socket = inbox.socket, Failing()  # type: ignore[assignment]
+    if inbox._receive is not None:
+        inbox._receive = lambda _: errno.ECONNRESET
     assert b.receive(4) == []
     inbox.socket = real
     assert b.counters == {"rx_socket_error": 1}

@@ -1,0 +1,161 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Compiled twin of the UDP link's system calls (Linux): sendmsg and recvmsg without the GIL, errors as numbers."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uint16_t
+from libc.string cimport memcmp, memcpy, memset
+
+cdef extern from "<sys/socket.h>" nogil:
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+    struct msghdr:
+        void *msg_name
+        unsigned int msg_namelen
+        iovec *msg_iov
+        size_t msg_iovlen
+        void *msg_control
+        size_t msg_controllen
+        int msg_flags
+    struct cmsghdr:
+        size_t cmsg_len
+        int cmsg_level
+        int cmsg_type
+    ssize_t sendmsg(int fd, const msghdr *message, int flags)
+    ssize_t recvmsg(int fd, msghdr *message, int flags)
+    cmsghdr *CMSG_FIRSTHDR(msghdr *message)
+    cmsghdr *CMSG_NXTHDR(msghdr *message, cmsghdr *header)
+    unsigned char *CMSG_DATA(cmsghdr *header)
+    size_t CMSG_LEN(size_t length)
+    size_t CMSG_SPACE(size_t length)
+
+DEF SOL_UDP = 17
+DEF UDP_SEGMENT = 103
+DEF UDP_GRO = 104
+DEF IPPROTO_IP = 0
+DEF IP_TOS = 1
+DEF IPPROTO_IPV6 = 41
+DEF IPV6_TCLASS = 67
+DEF MAX_BUFFERS = 64
+DEF NAME_BYTES = 28
+DEF CONTROL_WORDS = 16
+
+
+def send(int fd, bytes to not None, list buffers not None, int segment):
+    """Send buffers as one message to the raw socket address ``to``, cut at ``segment`` bytes unless that is 0.
+
+    Returns 0, or the system's error number.
+    """
+    cdef Py_buffer views[MAX_BUFFERS]
+    cdef iovec iov[MAX_BUFFERS]
+    cdef msghdr message
+    cdef cmsghdr *header
+    cdef size_t control[8]
+    cdef uint16_t size
+    cdef Py_ssize_t held = 0, count = len(buffers)
+    cdef ssize_t sent = 0
+    cdef int error = 0
+    if count > MAX_BUFFERS:
+        buffers = [b"".join(buffers)]
+        count = 1
+    memset(&message, 0, sizeof(message))
+    try:
+        while held < count:
+            PyObject_GetBuffer(buffers[held], &views[held], PyBUF_SIMPLE)
+            iov[held].iov_base = views[held].buf
+            iov[held].iov_len = views[held].len
+            held += 1
+        message.msg_name = PyBytes_AS_STRING(to)
+        message.msg_namelen = <unsigned int> PyBytes_GET_SIZE(to)
+        message.msg_iov = iov
+        message.msg_iovlen = count
+        if segment:
+            memset(control, 0, sizeof(control))
+            message.msg_control = control
+            message.msg_controllen = CMSG_SPACE(sizeof(uint16_t))
+            header = CMSG_FIRSTHDR(&message)
+            header.cmsg_level = SOL_UDP
+            header.cmsg_type = UDP_SEGMENT
+            header.cmsg_len = CMSG_LEN(sizeof(uint16_t))
+            size = <uint16_t> segment
+            memcpy(CMSG_DATA(header), &size, sizeof(size))
+        with nogil:
+            sent = sendmsg(fd, &message, 0)
+            if sent < 0:
+                error = errno
+    finally:
+        while held:
+            held -= 1
+            PyBuffer_Release(&views[held])
+    return error
+
+
+cdef class Receiver:
+    """Receives on one descriptor; remembers the last sender's address, which is mostly the next one's too."""
+
+    cdef int fd
+    cdef bytes last
+
+    def __init__(self, int fd):
+        self.fd = fd
+        self.last = b""
+
+    def receive(self, buf):
+        """One message into ``buf``.
+
+        Returns ``(size, segment, traffic class, sender's raw socket address)``; ``None`` where nothing waits;
+        the system's error number where it reports one.
+        """
+        cdef Py_buffer view
+        cdef iovec iov
+        cdef msghdr message
+        cdef cmsghdr *header
+        cdef char name[NAME_BYTES]
+        cdef size_t control[CONTROL_WORDS]
+        cdef ssize_t size
+        cdef int number, segment, tclass = 0, error = 0
+        cdef size_t room
+        memset(&message, 0, sizeof(message))
+        memset(name, 0, sizeof(name))
+        message.msg_name = name
+        message.msg_namelen = NAME_BYTES
+        message.msg_iov = &iov
+        message.msg_iovlen = 1
+        message.msg_control = control
+        message.msg_controllen = sizeof(control)
+        PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        iov.iov_base = view.buf
+        iov.iov_len = view.len
+        with nogil:
+            size = recvmsg(self.fd, &message, 0)
+            if size < 0:
+                error = errno
+        PyBuffer_Release(&view)
+        if error:
+            return None if error == EAGAIN or error == EINTR else error
+        segment = <int> size
+        header = CMSG_FIRSTHDR(&message)
+        while header != NULL:
+            room = header.cmsg_len - CMSG_LEN(0)
+            if room >= 4:
+                memcpy(&number, CMSG_DATA(header), 4)
+            else:
+                number = CMSG_DATA(header)[0] if room else 0
+            if header.cmsg_level == SOL_UDP and header.cmsg_type == UDP_GRO:
+                if 0 < number < segment:
+                    segment = number
+            elif header.cmsg_level == IPPROTO_IP and header.cmsg_type == IP_TOS:
+                tclass = number & 0xFF
+            elif header.cmsg_level == IPPROTO_IPV6 and header.cmsg_type == IPV6_TCLASS:
+                tclass = number & 0xFF
+            header = CMSG_NXTHDR(&message, header)
+        if message.msg_namelen > NAME_BYTES:
+            message.msg_namelen = NAME_BYTES
+        if (
+            PyBytes_GET_SIZE(self.last) != <Py_ssize_t> message.msg_namelen
+            or memcmp(PyBytes_AS_STRING(self.last), name, message.msg_namelen) != 0
+        ):
+            self.last = PyBytes_FromStringAndSize(name, message.msg_namelen)
+        return size, segment, tclass, self.last
