@@ -30,9 +30,9 @@ def _same_crc(address: int, zlib_signature: bool) -> bool:
     """Whether the C function answers as the Python one: a symbol of that name may be something else."""
     if zlib_signature:
         zlib_kind = ctypes.CFUNCTYPE(ctypes.c_ulong, ctypes.c_ulong, ctypes.c_char_p, ctypes.c_uint)
-        return zlib_kind(address)(12345, _SAMPLE, len(_SAMPLE)) == crc32(_SAMPLE, 12345)
+        return bool(zlib_kind(address)(12345, _SAMPLE, len(_SAMPLE)) == crc32(_SAMPLE, 12345))
     isal_kind = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint64)
-    return isal_kind(address)(12345, _SAMPLE, len(_SAMPLE)) == crc32(_SAMPLE, 12345)
+    return bool(isal_kind(address)(12345, _SAMPLE, len(_SAMPLE)) == crc32(_SAMPLE, 12345))
 
 
 def _choose() -> ModuleType:

@@ -31,7 +31,9 @@ class LazyGroup(click.Group):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        command: click.Command = getattr(importlib.import_module(entry[0]), "execute" if cmd_name == "exec" else cmd_name)
+        command: click.Command = getattr(
+            importlib.import_module(entry[0]), "execute" if cmd_name == "exec" else cmd_name
+        )
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

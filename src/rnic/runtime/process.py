@@ -203,7 +203,9 @@ class NicProcess:
     def _read(self, client: Client) -> None:
         fds: list[int] = []
         try:
-            data, control, _, _ = client.sock.recvmsg(attach.MAX_MESSAGE, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC)
+            data, control, _, _ = client.sock.recvmsg(
+                attach.MAX_MESSAGE, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return
         except OSError:

@@ -7,10 +7,15 @@ only with opcode and flags, the last four the AckReq bit and the PSN.
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
+from rnic.spec.psn import PSN_MASK
 from rnic.wire.bursts import Buffer, TxBurst
 from rnic.wire.crc import crc32
 from rnic.wire.flow import Flow, tx_delta
+
+if TYPE_CHECKING:
+    from rnic.transport.host import BurstLoops
 
 BTH_STRUCT = struct.Struct(">QI")
 BTH_RETH_STRUCT = struct.Struct(">QIQII")
@@ -75,6 +80,41 @@ class FrameBatch:
         self.count += count
         self.length += length * count
         return ident
+
+    def run(
+        self, loops: BurstLoops, head: int, psn: int, count: int, view: memoryview, mtu: int, ack_every: int
+    ) -> None:
+        """Append ``count`` frames of a BTH and ``mtu`` payload bytes each, in as many bursts as they take.
+
+        Args:
+            head: first eight bytes of their BTH.
+            psn: of the first frame.
+            view: their payload.
+            ack_every: ask for an ACK where the PSN is a multiple of this; 0 for never.
+        """
+        flow = self.flow
+        length = mtu + BTH_STRUCT.size + ICRC_STRUCT.size
+        seeds = flow.seeds(length)
+        delta = tx_delta(length)
+        segment_run = loops.segment_run
+        most = max(1, min(self.max_segments, _MAX_BURST_BYTES // length))
+        at = 0
+        while count:
+            if count >= most and (not self.count or self.room(length) == most):
+                # a whole burst, past the bookkeeping of one that grows
+                taken = most
+                buffers: list[Buffer] = []
+                segment_run(head, psn, most, view[at : at + most * mtu], mtu, seeds, 0, delta, ack_every, buffers)
+                self.out.append(TxBurst(flow, buffers, length, most, most * length))
+                self.open = False
+            else:
+                taken = min(count, self.room(length))
+                ident = self.reserve(length, taken)
+                part = view[at : at + taken * mtu]
+                segment_run(head, psn, taken, part, mtu, seeds, ident, delta, ack_every, self.buffers)
+            psn = psn + taken & PSN_MASK
+            at += taken * mtu
+            count -= taken
 
     def add(self, header: bytes, payload: Buffer = b"") -> None:
         """Pad, seal and append one frame."""

@@ -15,7 +15,6 @@ from rnic.spec.opcodes import (
 from rnic.spec.psn import PSN_MASK
 from rnic.spec.syndromes import AETH_TYPE_MASK
 from rnic.transport.encap import BTH_ATOMIC_ACK_STRUCT, BTH_STRUCT, BTH_WORD_STRUCT, FrameBatch
-from rnic.wire.flow import tx_delta
 
 if TYPE_CHECKING:
     from rnic.transport.host import BurstLoops
@@ -154,14 +153,7 @@ class ReplyQueue:
             middles = min(count - done, reply.packets - 1 - index) if index else 0
             view = payload.window(index * mtu, middles * mtu) if middles > 1 else None
             if view is not None:
-                length = mtu + 16
-                middles = min(middles, batch.room(length))
-                ident = batch.reserve(length, middles)
-                seeds = batch.flow.seeds(length)
-                middle_head = head | READ_RESPONSE_MIDDLE << 56
-                burst.segment_run(
-                    middle_head, psn, middles, view, mtu, seeds, ident, tx_delta(length), 0, batch.buffers
-                )
+                batch.run(burst, head | READ_RESPONSE_MIDDLE << 56, psn, middles, view, mtu, 0)
                 reply.sent += middles
                 done += middles
                 continue

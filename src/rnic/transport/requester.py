@@ -61,7 +61,6 @@ from rnic.transport.outstanding import Outstanding
 from rnic.transport.payload import EMPTY, Payload, inline_payload, resolve
 from rnic.transport.windows import bind_window, invalidate_local
 from rnic.transport.wqe import Wqe
-from rnic.wire.flow import tx_delta
 
 if TYPE_CHECKING:
     from rnic.wire.bursts import TxBurst
@@ -282,21 +281,9 @@ class Requester(Outstanding):
             middles = min(count - done, message.packets - 1 - index) if index else 0
             view = payload.window(index * mtu, middles * mtu) if middles > 1 else None
             if view is not None:
-                length = mtu + 16
-                middles = min(middles, batch.room(length))
-                ident = batch.reserve(length, middles)
-                self.host.burst.segment_run(
-                    self.head | (self.service | OPERATIONS[message.opcode][1]) << 56,
-                    message.first_psn + index & PSN_MASK,
-                    middles,
-                    view,
-                    mtu,
-                    self.flow.seeds(length),
-                    ident,
-                    tx_delta(length),
-                    0 if self.service else self.ack_every,
-                    batch.buffers,
-                )
+                head = self.head | (self.service | OPERATIONS[message.opcode][1]) << 56
+                psn = message.first_psn + index & PSN_MASK
+                batch.run(self.host.burst, head, psn, middles, view, mtu, 0 if self.service else self.ack_every)
                 message.sent += middles
                 done += middles
             else:
