@@ -174,9 +174,14 @@ def test_reset_forgets_both_halves(new) -> None:
     s.inject("SEND_FIRST", 100, payload=FULL)
     s.inject("SEND_MIDDLE", 102, payload=FULL)
     s.inject("READ_REQUEST", 103, va=s.va, rkey=s.key, dma_length=8)
+    s.post("READ", 10)
     s.post("WRITE", 10)
+    s.out()
+    s.ack(101)
+    assert s.qp.completer.implied_psn == 100
     s.to(RESET)
     responder, requester = s.qp.responder, s.qp.requester
+    assert s.qp.completer.implied_psn == -1
     assert (responder.open, responder.offset, responder.silent, responder.established, responder.msn) == (0,) * 5
     assert (responder.receive_wqe, len(responder.replies), responder.resources) == (None, 0, [])
     assert (requester.una, requester.sent_psn, requester.ssn, requester.lsn) == (0, 0, 0, None)

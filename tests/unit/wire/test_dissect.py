@@ -57,6 +57,17 @@ def test_roce(data: bytes, linktype: int, above: list[str]) -> None:
         assert (frame.ident, frame.frag) == (0, 0)
 
 
+@pytest.mark.parametrize("words", [0, 2])
+def test_behind_an_ipv6_extension(words: int) -> None:
+    extension = bytes((17, words)) + bytes(6 + 8 * words)
+    data = bytearray(IP[V6][:40] + extension + IP[V6][40:])
+    data[4:6] = (len(data) - 40).to_bytes(2, "big")
+    data[6] = 0  # hop-by-hop options
+    frame = dissect(memoryview(data), d.LINKTYPE_IPV6)
+    assert (frame.kind, names(frame)) == ("UDP behind IP options", ["IPv6", "Udp"])
+    assert frame.headers[1].dport == 4791  # type: ignore[attr-defined]
+
+
 def test_wrong_icrc() -> None:
     data = bytearray(IP[V4])
     data[-1] ^= 1
