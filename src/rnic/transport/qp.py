@@ -386,11 +386,12 @@ class QueuePair:
         requester = self.requester
         requester.stop_waiting()
         qpn = self.ctx.local_qpn
-        for queue in (requester.inflight, requester.backlog):
-            while queue:
-                wqe = queue[0].wqe
-                del queue[0]
-                self.send_cq.complete(wqe.index, WR_FLUSH_ERR, 0, 0, wqe.opcode, wqe.wqe_id, wqe.length, qpn, 0)
+        waiting = [*requester.inflight, *requester.backlog]
+        requester.inflight.clear()
+        requester.backlog.clear()
+        for message in waiting:
+            wqe = message.wqe
+            self.send_cq.complete(wqe.index, WR_FLUSH_ERR, 0, 0, wqe.opcode, wqe.wqe_id, wqe.length, qpn, 0)
         while requester.fetch_index != requester.tail:
             index = requester.fetch_index
             requester.fetch_index = 0 if index + 1 == self.send_ring.entries else index + 1

@@ -141,7 +141,7 @@ class QP:
         self.cap = cap
         self.closed = False
         self.lock = threading.Lock()
-        self._groups: set[GID] = set()
+        self._groups: frozenset[GID] = frozenset()
         self._attr = QPAttr(e.IBV_QPS_RESET)
         self._entries = max(2, cap.max_send_wr + 1)
         slab = max(cap.max_inline_data, SGE_BYTES * cap.max_send_sge if cap.max_send_sge > 1 else 0)
@@ -478,12 +478,12 @@ class QP:
     def attach_mcast(self, gid: GID | str, lid: int = 0) -> None:
         """Receive what is sent to a multicast group (UD)."""
         change_membership(self.ctx, GID(gid), self.qp_num, True)
-        self._groups.add(GID(gid))
+        self._groups |= {GID(gid)}
 
     def detach_mcast(self, gid: GID | str, lid: int = 0) -> None:
         """Receive it no more."""
         change_membership(self.ctx, GID(gid), self.qp_num, False)
-        self._groups.discard(GID(gid))
+        self._groups -= {GID(gid)}
 
     # ------------------------------------------------------------------------------------- closing
 
@@ -494,7 +494,7 @@ class QP:
         self.closed = True
         ctx = self.ctx
         if not ctx.uar.closed:
-            for gid in list(self._groups):
+            for gid in self._groups:
                 self.detach_mcast(gid)
         self.scq.detach(self.qp_num)
         self.rcq.detach(self.qp_num)
