@@ -128,3 +128,22 @@ def test_a_payload_that_is_too_short_is_not_read(size: int, count: int, mtu: int
 def test_memory_that_cannot_be_written_is_refused() -> None:
     with pytest.raises((BufferError, TypeError)):
         LOOPS.place_run(memoryview(bytes(272)), 0, 272, 1, HEAD, 0, FLOWS[4].seeds(272), 0, 0, memoryview(bytes(256)))
+
+
+def test_frames_that_someone_holds_are_not_written_again() -> None:
+    """Long buffers are used again, but only once nobody sees them: more runs than the pool has places."""
+    mtu, count = 4096, 5
+    seeds = FLOWS[4].seeds(mtu + 16)
+    held: list[Any] = []
+    expected: list[bytes] = []
+    for fill in range(80):
+        payload = memoryview(bytes([fill]) * (mtu * count))
+        want: list[Any] = []
+        plain.segment_run(HEAD, fill, count, payload, mtu, seeds, 0, tx_delta(mtu + 16), 0, want)
+        made: list[Any] = []
+        LOOPS.segment_run(HEAD, fill, count, payload, mtu, seeds, 0, tx_delta(mtu + 16), 0, made)
+        if fill % 3:
+            held.append(memoryview(made[0]) if fill % 2 else made[0])
+            expected.append(b"".join(want))
+        assert b"".join(made) == b"".join(want)
+    assert [bytes(each) for each in held] == expected

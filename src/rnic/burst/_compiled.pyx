@@ -2,7 +2,8 @@
 """Compiled twin of rnic.burst.plain. Every length is checked on entry; the loops then run without the GIL."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memmove
 
@@ -44,6 +45,36 @@ cdef extern from *:
 
 DEF MAX_PACKETS = 64
 DEF MAX_SEGMENT = 65535
+DEF POOL = 32
+DEF POOL_FROM = 16384
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *thing)
+    PyObject *PyList_GET_ITEM(object items, Py_ssize_t place)
+
+# Long buffers are used again once nobody else holds them: fresh memory costs a page fault for each 4 KiB, more than
+# all the rest. At most POOL of 64 KiB are kept.
+cdef list _pool = [None] * POOL
+cdef Py_ssize_t _next = 0
+
+
+cdef bytes _frames_of(Py_ssize_t size):
+    """A bytes object to fill that nobody else sees."""
+    global _next
+    cdef Py_ssize_t place, step
+    cdef PyObject *kept
+    if size < POOL_FROM:
+        return PyBytes_FromStringAndSize(NULL, size)
+    for step in range(POOL):
+        place = (_next + step) % POOL
+        kept = PyList_GET_ITEM(_pool, place)
+        if kept != <PyObject *> None and Py_REFCNT(kept) == 1 and PyBytes_GET_SIZE(<bytes> kept) == size:
+            _next = (place + 1) % POOL
+            return <bytes> kept
+    made = PyBytes_FromStringAndSize(NULL, size)
+    _pool[_next] = made
+    _next = (_next + 1) % POOL
+    return made
 
 
 def use_crc(address, zlib_signature):
@@ -84,7 +115,7 @@ def segment_run(
     try:
         if source.len < count * mtu:
             raise ValueError(f"payload of {source.len} bytes is less than {count} packets of {mtu}")
-        frames = PyBytes_FromStringAndSize(NULL, count * (mtu + 16))
+        frames = _frames_of(count * (mtu + 16))
         to = <unsigned char *> PyBytes_AS_STRING(frames)
         frm = <const unsigned char *> source.buf
         with nogil:
