@@ -107,7 +107,9 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False) -> 
     """
     compiler = compiler or find_compiler()
     if compiler is None:
-        raise BuildError("no C compiler was found: install one (gcc or clang) or name it in CC, then install rnic again")
+        raise BuildError(
+            "no C compiler was found: install one (gcc or clang) or name it in CC, then install rnic again"
+        )
     out.mkdir(parents=True, exist_ok=True)
     cm = SOURCES / "rdmacm.c"
     verbs = sorted(source for source in SOURCES.glob("*.c") if source != cm)

@@ -156,4 +156,3 @@ RETURN_MINUS_ONE: frozenset[str] = frozenset(
     name for names in RDMACM.values() for name in names if name not in RETURN_POINTERS
 )
 """Functions whose failure is -1 with errno; the rest return the errno itself."""
-

@@ -104,7 +104,9 @@ def environment(devices: list[str], directory: Path, libraries: Path, preload: b
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--addr", "addresses", multiple=True, envvar="RNIC_ADDR", help="Local IP address (127.0.0.1); repeatable.")
+@click.option(
+    "--addr", "addresses", multiple=True, envvar="RNIC_ADDR", help="Local IP address (127.0.0.1); repeatable."
+)
 @click.option("--port", type=click.IntRange(1, 65535), envvar="RNIC_PORT", help="UDP port, 4791 by default.")
 @click.option("--faults", envvar="RNIC_FAULTS", help="Fault script: a JSON file of rules, or the rules themselves.")
 @click.option("--capture", envvar="RNIC_CAPTURE", help="Record every packet to this pcapng file.")
@@ -127,7 +129,12 @@ def execute(
     rules = Path(faults).read_text(encoding="utf-8") if faults and not faults.lstrip().startswith("[") else faults
     devices = []
     for address in addresses or ("127.0.0.1",):
-        wanted = {"address": address, "port": port, "faults": rules, "capture": capture and str(Path(capture).resolve())}
+        wanted = {
+            "address": address,
+            "port": port,
+            "faults": rules,
+            "capture": capture and str(Path(capture).resolve()),
+        }
         name = ask(sock, attach.MSG_ADD, json.dumps(wanted).encode())
         devices.append(name.split(b"\0", 1)[0].decode())
     sock.set_inheritable(True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rnic.device.entry_ring import QUEUE_ERROR, EntryRing, writable_view
 from rnic.device.eq import EventQueue
-from rnic.device.uar import U32, Uar
+from rnic.device.uar import Uar
 from rnic.rings.cqe import CQE_PHASE, CQE_SHIFT, CQE_SOLICITED
 from rnic.rings.queue_block import (
     ARM_NEXT,

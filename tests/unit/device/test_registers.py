@@ -87,7 +87,7 @@ def test_golden_queue_block(kind: str) -> None:
 def test_reset_values(asleep, new_driver) -> None:
     uar = new_driver(asleep).uar
     live = {reg.HW_STATUS: 1 << 3, reg.GUID_HI: asleep.config.guid >> 32, reg.GUID_LO: asleep.config.guid & ONES}
-    live |= {reg.LIMIT_QUEUES: 6 | 6 << 8 | 12 << 16 | 5 << 24, reg.LIMIT_MEMORY: 1 << 15, reg.WINDOW_BLOCKS: 256}
+    live |= {reg.LIMIT_QUEUES: 6 | 6 << 8 | 12 << 16 | 10 << 24, reg.LIMIT_MEMORY: 1 << 15, reg.WINDOW_BLOCKS: 256}
     live |= {reg.PORT: 4791 | 5 << 16 | PORT_DOWN << 20}
     for register in reg.GLOBAL_REGISTERS:
         assert uar.read(register.offset) == live.get(register.offset, register.reset), register.name
