@@ -33,5 +33,7 @@ def test_nothing_is_missing() -> None:
     for section in ("7.2", "7.3", "7.4", "7.5", "7.6", "7.7"):
         assert any(name.startswith(section) for name in names)
     documented = {"CONTROL", "HW_STATUS", "IRQ_ENABLE", "IRQ_STATUS"}
-    documented |= {field.name for block in (QP_BLOCK, CQ_BLOCK) for field in block.fields if field.name[:3] in ("SQ_", "CQ_")}
+    documented |= {
+        field.name for block in (QP_BLOCK, CQ_BLOCK) for field in block.fields if field.name[:3] in ("SQ_", "CQ_")
+    }
     assert documented <= set(names)
