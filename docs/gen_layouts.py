@@ -29,9 +29,9 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         "registers",
         "Global registers",
-        "The first 256 bytes of a driver's window. A register of several values has a row for each. Offsets that have no "
-        "row are reserved: they read 0 and take no store, as do misaligned ones; a store to a read-only register changes "
-        "nothing. All registers are 0 after reset but DEVICE_ID (524Eh) and REVISION (1).",
+        "The first 256 bytes of a driver's window. A register of several values has a row for each. Offsets that have "
+        "no row are reserved: they read 0 and take no store, as do misaligned ones; a store to a read-only register "
+        "changes nothing. All registers are 0 after reset but DEVICE_ID (524Eh) and REVISION (1).",
         ("rnic.spec.registers",),
     ),
     (

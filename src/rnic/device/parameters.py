@@ -44,7 +44,7 @@ UNIVISTA: tuple[Parameter, ...] = (
     Parameter("RAM_RD_LATENCY", 1, 3, 1, False, "", "cycles of a memory read"),
     Parameter("QPM_AXI_DW", 64, 512, 512, True, "", "bits of the descriptor bus"),
     Parameter(
-        "MAC_DW", 512, 1024, 1024, False, "", "bits of the MAC interface: 512 at 200G, 1024 at 400G", (512, 1024)
+        "MAC_DW", 512, 1024, 1024, False, "", "bits of the MAC interface, 200G or 400G", (512, 1024)
     ),
 )
 
