@@ -27,6 +27,14 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("rnic.rings.sqe", "rnic.rings.cqe", "rnic.rings.eqe"),
     ),
     (
+        "registers",
+        "Global registers",
+        "The first 256 bytes of a driver's window. A register of several values has a row for each. Offsets that have "
+        "no row are reserved: they read 0 and take no store, as do misaligned ones; a store to a read-only register "
+        "changes nothing. All registers are 0 after reset but DEVICE_ID (524Eh) and REVISION (1).",
+        ("rnic.spec.registers",),
+    ),
+    (
         "queue-block",
         "Queue block",
         "The registers that each queue has. Offsets count from the start of the queue's own block.",

@@ -10,10 +10,16 @@ import click
 from rnic.spec.errors import RnicError
 
 COMMANDS = {
+    "counters": ("rnic.cli.look", "Show all counters of a running NIC."),
+    "cq": ("rnic.cli.look", "Show one completion queue of a running NIC."),
     "decode": ("rnic.cli.decode", "Show every packet of a pcap or pcapng file."),
     "devinfo": ("rnic.cli.devinfo", "Show devices, limits and the port."),
     "exec": ("rnic.cli.exec", "Run an RDMA program (libibverbs), unmodified, on this NIC."),
     "perf": ("rnic.cli.perf", "Measure bandwidth and latency, as perftest does."),
+    "qp": ("rnic.cli.look", "Show one queue pair of a running NIC."),
+    "regs": ("rnic.cli.look", "Show every register of a running NIC."),
+    "top": ("rnic.cli.look", "Watch objects, queue pairs and rates of a running NIC."),
+    "trace": ("rnic.cli.trace", "Write one operation's life, stage by stage, as a trace file."),
     "pingpong": ("rnic.cli.pingpong", "Exchange messages with a peer, as ibv_rc_pingpong does."),
     "serve": ("rnic.cli.serve", "Run the NIC process that serves this user's programs."),
 }

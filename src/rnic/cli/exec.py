@@ -73,7 +73,7 @@ def start(directory: Path) -> socket.socket:
     log = directory / "nic.log"
     command = [sys.executable, "-m", "rnic.cli", "serve", "--idle-exit", _IDLE_EXIT]
     with log.open("wb") as out:
-        child = subprocess.Popen(  # noqa: S603 - ourselves
+        child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
     deadline = time.monotonic() + _START_SECONDS
@@ -138,4 +138,4 @@ def execute(
         name = ask(sock, attach.MSG_ADD, json.dumps(wanted).encode())
         devices.append(name.split(b"\0", 1)[0].decode())
     sock.set_inheritable(True)
-    os.execvpe(program[0], program, environment(devices, directory, libraries, preload))  # noqa: S606
+    os.execvpe(program[0], program, environment(devices, directory, libraries, preload))

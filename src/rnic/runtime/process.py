@@ -20,7 +20,9 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from rnic.device.inspect import look
 from rnic.device.uar import Uar
 from rnic.link.base import Link
 from rnic.runtime.loop import Runtime
@@ -34,6 +36,7 @@ _ASLEEP_AT = attach.WINDOW["asleep"].byte
 _U32 = struct.Struct("<I")
 _UCRED = struct.Struct("3i")
 _COMMAND = struct.Struct("<HHIQI4x")
+_REPLY_BYTES = 12
 _SPIN_ROUNDS = 30
 _LONGEST_SLEEP = 0.05
 """Seconds; a program that forgot its fence waits no longer."""
@@ -232,7 +235,7 @@ class NicProcess:
             socket.send_fds(client.sock, [struct.pack("<III", kind, token, code) + body], out)
         except OSError:
             self._drop(client)
-        if kind == attach.MSG_OPEN:
+        if kind in (attach.MSG_OPEN, attach.MSG_INFO):
             _close_all(out[:1])
 
     def _drop(self, client: Client) -> None:
@@ -263,6 +266,7 @@ class NicProcess:
             attach.MSG_SHARE: self._share,
             attach.MSG_UNSHARE: self._unshare,
             attach.MSG_ADD: self._add,
+            attach.MSG_INFO: self._info,
         }.get(kind)
         if handler is None:
             raise OSError(errno.ENOSYS, f"message kind {kind} is unknown")
@@ -330,6 +334,18 @@ class NicProcess:
             client.rung_end = max(client.rung_end, _RUNG_AT + result.out_param + 1)
         client.runtime.kick()
         return struct.pack("<IIQ", result.status, len(result.outbox), result.out_param) + result.outbox
+
+    def _info(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """What ``body`` asks for, ``DEVICE WHAT``, as JSON in a memfd: ``null`` where there is no such thing."""
+        name, _, what = body.decode().partition(" ")
+        runtime = self.devices.get(name) if name else next(iter(self.devices.values()), None)
+        if runtime is None:
+            raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices) or 'none'}")
+        data = json.dumps(look(runtime.nic, what)).encode()
+        fd = os.memfd_create("rnic info", os.MFD_CLOEXEC)
+        os.write(fd, data)
+        out.append(fd)
+        return struct.pack("<Q", len(data))
 
     def _vector(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         vector = _U32.unpack(body)[0]
@@ -438,6 +454,9 @@ class NicProcess:
             self._drop(client)
         with contextlib.suppress(FileNotFoundError):
             (self.directory / attach.SOCKET_NAME).unlink()
+        self._selector.close()
+        self._listener.close()
+        os.close(self._wake)
         for runtime in self.devices.values():
             runtime.close()
 
@@ -457,3 +476,33 @@ def _gid(address: str) -> bytes:
     from rnic.link.base import parse_address  # noqa: PLC0415
 
     return gid_from_address(parse_address(address))
+
+
+def ask(directory: Path, device: str, what: str) -> Any:
+    """Ask the running NIC process for a view of one device (:func:`rnic.device.inspect.look`).
+
+    Raises:
+        ProcessError: no NIC process runs, or it refuses.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.settimeout(5)
+        try:
+            sock.connect(str(directory / attach.SOCKET_NAME))
+        except OSError:
+            raise ProcessError(f"no NIC process runs in {directory}: start one with rnic serve") from None
+        hello = attach.HELLO.pack({"magic": attach.MAGIC, "version": attach.VERSION, "pid": os.getpid()})
+        _exchange(sock, attach.MSG_HELLO, hello)
+        _, fds = _exchange(sock, attach.MSG_INFO, f"{device} {what}".encode())
+        with os.fdopen(fds[0], "rb") as file:
+            file.seek(0)
+            return json.loads(file.read())
+
+
+def _exchange(sock: socket.socket, kind: int, body: bytes) -> tuple[bytes, list[int]]:
+    sock.send(struct.pack("<II", kind, 0) + body)
+    data, fds, _, _ = socket.recv_fds(sock, attach.MAX_MESSAGE, 1)
+    code = struct.unpack_from("<III", data)[2] if len(data) >= _REPLY_BYTES else errno.EPIPE
+    if code:
+        _close_all(fds)
+        raise ProcessError(data[_REPLY_BYTES:].decode(errors="replace") or os.strerror(code))
+    return data[_REPLY_BYTES:], fds

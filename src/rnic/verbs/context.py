@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from rnic.context.eqc import EQC
 from rnic.device.config import NicConfig
+from rnic.device.global_block import PORT_ACTIVE
 from rnic.device.mailboxes import ADAPTER, DEV_LIM
 from rnic.device.nic import Nic
 from rnic.link.base import Link, LinkError, active_mtu_bytes, format_address, parse_address
@@ -53,6 +54,7 @@ _ASYNC_EVENTS = {
     events.CQ_ERROR: e.IBV_EVENT_CQ_ERR,
     events.WQ_CATAS_ERROR: e.IBV_EVENT_QP_FATAL,
     events.LOCAL_CATAS_ERROR: e.IBV_EVENT_DEVICE_FATAL,
+    events.PORT_CHANGE: e.IBV_EVENT_PORT_ACTIVE,
     events.WQ_INVAL_REQ_ERROR: e.IBV_EVENT_QP_REQ_ERR,
     events.WQ_ACCESS_ERROR: e.IBV_EVENT_QP_ACCESS_ERR,
     events.SRQ_CATAS_ERROR: e.IBV_EVENT_SRQ_ERR,
@@ -281,14 +283,19 @@ class Context:
                 if cq is not None:
                     cq.on_event()
                 continue
-            element: QP | CQ | SRQ | None
-            if event_type == events.CQ_ERROR:
+            kind = _ASYNC_EVENTS[event_type]
+            element: QP | CQ | SRQ | None = None
+            if event_type == events.PORT_CHANGE:
+                kind = kind if entry[0] >> 8 & 0xFF == PORT_ACTIVE else e.IBV_EVENT_PORT_ERR
+            elif event_type == events.LOCAL_CATAS_ERROR:
+                pass  # the whole device's
+            elif event_type == events.CQ_ERROR:
                 element = self._cqs.get(number)
             elif event_type in (events.SRQ_LIMIT, events.SRQ_CATAS_ERROR):
                 element = self._srqs.get(number)
             else:
                 element = self._qps.get(number)
-            self._async.put(AsyncEvent(_ASYNC_EVENTS[event_type], element))
+            self._async.put(AsyncEvent(kind, element))
         self.uar.store(self._eq_block, CQ_HEAD, self._eq.head)
 
     @property
@@ -357,7 +364,7 @@ class Context:
         self._check_port(port_num)
         lim = self.limits
         attr = PortAttr()
-        attr.state = lim["port_state"]
+        attr.state = DEV_LIM.get(self.command(cmd.QUERY_DEV_LIM)[1], "port_state")
         attr.max_mtu = lim["max_mtu"]
         attr.active_mtu = lim["active_mtu"]
         attr.gid_tbl_len = lim["gid_count"]

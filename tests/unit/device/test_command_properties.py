@@ -72,6 +72,8 @@ class Monkey:
             in_modifier = rng.choice((in_modifier, rng.choice(self.keys)))
         elif op in (cmd.HW2SW_MPT, cmd.DEALLOC_MW):
             in_modifier = rng.choice(self.keys)
+        elif op == cmd.HW2SW_EQ:
+            in_modifier = 0
         elif op == cmd.ALLOC_MW:
             op_modifier = rng.randrange(4)
         elif op == cmd.SW2HW_MPT:

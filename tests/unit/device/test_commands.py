@@ -44,7 +44,7 @@ def test_nop_and_unknown(driver, refused) -> None:
 def test_query_dev_lim(driver) -> None:
     lim = DEV_LIM.unpack(driver.ok(cmd.QUERY_DEV_LIM).outbox)
     assert lim["log_max_qps"] == lim["log_max_cqs"] == 6
-    assert lim["log_max_eqs"] == 5
+    assert lim["log_max_eqs"] == 10
     assert lim["log_max_msg"] == 31
     assert (lim["max_mtu"], lim["active_mtu"]) == (5, 5)
     assert lim["max_inline"] == 512
@@ -79,7 +79,7 @@ def test_a_closed_context_gets_nothing(driver) -> None:
         (cmd.RES_QP, 16, 64),
         (cmd.RES_CQ, 1, 64),
         (cmd.RES_SRQ, 1, 4096),
-        (cmd.RES_EQ, 0, 32),
+        (cmd.RES_EQ, 0, 1024),
     ],
 )
 def test_all_numbers_of_a_kind(driver, refused, kind: int, first: int, count: int) -> None:
@@ -260,7 +260,7 @@ def test_event_queue(driver, refused) -> None:
     refused(cmd.ST_BAD_SIZE, cmd.SW2HW_EQ, number, 0, driver.eqc(block, va, 17))
     refused(cmd.ST_BAD_PARAM, cmd.SW2HW_EQ, number, 0, driver.eqc(block, va, 5))
     refused(cmd.ST_BAD_PARAM, cmd.SW2HW_EQ, number, 0, driver.eqc(block, va + 2, 3))
-    refused(cmd.ST_BAD_PARAM, cmd.SW2HW_EQ, number, 0, driver.eqc(block, va, 4, 32))
+    refused(cmd.ST_BAD_PARAM, cmd.SW2HW_EQ, number, 0, driver.eqc(block, va, 4, 1024))
     refused(cmd.ST_BAD_RES_STATE, cmd.HW2SW_EQ, number)
     refused(cmd.ST_BAD_RES_STATE, cmd.MAP_EQ, number, 0, EVERY_EVENT)
     driver.ok(cmd.SW2HW_EQ, number, 0, good)

@@ -12,6 +12,10 @@ from rnic.rings.queue_block import CQ_BLOCK, QP_BLOCK, SRQ_BLOCK
 from rnic.spec import commands as cmd
 from rnic.spec import events
 from rnic.spec import registers as reg
+from rnic.spec.opcodes import CNP
+from rnic.wire.bursts import RxBurst
+from rnic.wire.flow import Flow
+from rnic.wire.packet import build, seal
 
 # offset, name, access, reset value, {bit field: (msb, lsb)}
 GLOBAL = [
@@ -87,7 +91,7 @@ def test_golden_queue_block(kind: str) -> None:
 def test_reset_values(asleep, new_driver) -> None:
     uar = new_driver(asleep).uar
     live = {reg.HW_STATUS: 1 << 3, reg.GUID_HI: asleep.config.guid >> 32, reg.GUID_LO: asleep.config.guid & ONES}
-    live |= {reg.LIMIT_QUEUES: 6 | 6 << 8 | 12 << 16 | 5 << 24, reg.LIMIT_MEMORY: 1 << 15, reg.WINDOW_BLOCKS: 256}
+    live |= {reg.LIMIT_QUEUES: 6 | 6 << 8 | 12 << 16 | 10 << 24, reg.LIMIT_MEMORY: 1 << 15, reg.WINDOW_BLOCKS: 256}
     live |= {reg.PORT: 4791 | 5 << 16 | PORT_DOWN << 20}
     for register in reg.GLOBAL_REGISTERS:
         assert uar.read(register.offset) == live.get(register.offset, register.reset), register.name
@@ -263,3 +267,15 @@ def test_non_rdma_channel_is_bounded_and_counted(driver) -> None:
     nic.receive_other(b"", 0)
     nic.receive_other(b"x", 0)
     assert len(nic.non_rdma) == 2
+
+
+def test_a_cnp_interrupts(pair) -> None:
+    a, b = pair.connect()
+    uar = pair.drivers[1].uar
+    uar.write(reg.IRQ_STATUS, ONES)
+    flow = Flow(pair.nics[0].config.address, pair.nics[1].config.address, 4791)
+    frame = seal(build(CNP, dqpn=b.number, psn=0, payload=b""), flow)
+    pair.nics[1].receive(RxBurst(flow, memoryview(frame), len(frame), len(frame), 0), 5_000)
+    assert pair.nics[1].counters["cnps_received"] == 1
+    assert uar.read(reg.IRQ_STATUS) == reg.IRQ_CNP
+    assert a.number

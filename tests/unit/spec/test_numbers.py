@@ -26,7 +26,8 @@ HARDWARE_COMMANDS = numbers(
 # design.md "Commands without a number in hardware.md"; from 0xF00 up they are ours
 DESIGN_COMMANDS = numbers(
     "35 SW2HW_SRQ, 36 HW2SW_SRQ, 37 QUERY_SRQ, 40 ARM_SRQ, 25 READ_MGM, 26 WRITE_MGM, 27 MGID_HASH,"
-    "F00 ALLOC_MW, F01 DEALLOC_MW, F10 ALLOC_RES, F11 FREE_RES"
+    "F00 ALLOC_MW, F01 DEALLOC_MW, F10 ALLOC_RES, F11 FREE_RES,"
+    "09 INIT_PORT, 0A CLOSE_PORT, 0E QUERY_MPT, F12 SET_WEIGHT"
 )
 # hardware.md 2a "Status"; its BAD_NVMEM is 0B in the second version of the chip
 COMMAND_STATUS = numbers("00 ST_OK, 02 ST_BAD_OP, 03 ST_BAD_PARAM, 04 ST_BAD_SYS_STATE, 0B ST_BAD_NVMEM")
@@ -120,7 +121,7 @@ def test_status_names() -> None:
 
 def test_resource_kinds_are_distinct() -> None:
     kinds = [value for name, value in vars(commands).items() if name.startswith("RES_")]
-    assert sorted(kinds) == [1, 2, 3, 4, 5, 6, 7]
+    assert sorted(kinds) == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_drop_reasons_are_unique_counters() -> None:

@@ -11,7 +11,7 @@ import rnic
 from rnic import enums as e
 from rnic.link.loopback import loopback_pair
 from rnic.spec.errors import VerbsError
-from rnic.testing import SimNet
+from rnic.testing import QpPair, SimNet
 from rnic.verbs import CQ, MR, PD, QP, Context, QPCap, QPInitAttr, get_device_list, runtime_on
 
 
@@ -178,3 +178,16 @@ def test_commands_after_closing_fail() -> None:
         ctx.close()
         with pytest.raises(VerbsError):
             PD(ctx)
+
+
+def test_the_port_goes_down_and_up() -> None:
+    with QpPair("RC") as pair:
+        ctx = pair.a.node.ctx
+        nic = pair.a.node.nic
+        for up, kind, state in ((False, e.IBV_EVENT_PORT_ERR, 1), (True, e.IBV_EVENT_PORT_ACTIVE, 4)):
+            nic.set_link(up)
+            pair.net.turn()
+            ctx.runtime._interrupts()
+            event = ctx.get_async_event(block=False)
+            assert (event.event_type, event.element) == (kind, None)
+            assert ctx.query_port().state == state

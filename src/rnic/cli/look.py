@@ -1,0 +1,140 @@
+"""``rnic regs``, ``qp``, ``cq``, ``counters`` and ``top``: look inside the NICs of the running NIC process."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from rnic.runtime.process import ask, runtime_directory
+from rnic.spec.errors import RnicError
+
+
+class LookError(RnicError):
+    """Nothing there to look at; one line."""
+
+
+device_option = click.option("--device", "-d", default="", help="Device name; by default the first.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def fetch(device: str, what: str) -> Any:
+    """One INFO answer; :class:`LookError` where there is no such thing."""
+    answer = ask(runtime_directory(), device, what)
+    if answer is None:
+        raise LookError(f"{what}: the NIC has none; rnic top lists what there is")
+    return answer
+
+
+def _show(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@click.command()
+@device_option
+@json_option
+def regs(device: str, as_json: bool) -> None:
+    """Every register of the global block and of each queue block in use."""
+    tree = fetch(device, "regs")
+    if as_json:
+        print(json.dumps(tree))
+        return
+    blocks = [("global block", tree["global"])]
+    blocks += [
+        (f"block {part['block']}: {part['kind']} {part['number']}", part["registers"]) for part in tree["blocks"]
+    ]
+    for title, rows in blocks:
+        print(title)
+        table = []
+        for row in rows:
+            fields = " ".join(f"{name}={value:#x}" for name, value in row.get("fields", {}).items() if value)
+            table.append((f"  {row['offset']:02x}h", row["name"], row["access"], f"{row['value']:08x}", fields))
+        _show(table)
+
+
+def _tree(tree: dict[str, Any], indent: str = "") -> None:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            print(f"{indent}{name}")
+            _tree(value, indent + "  ")
+        else:
+            print(
+                f"{indent}{name:24}{value:#x}" if isinstance(value, int) and value > 9 else f"{indent}{name:24}{value}"
+            )
+
+
+@click.command()
+@click.argument("number", type=click.IntRange(0, 0xFFFFFF))
+@device_option
+@json_option
+def qp(number: int, device: str, as_json: bool) -> None:
+    """One queue pair: state, rings with head and tail, context."""
+    tree = fetch(device, f"qp {number}")
+    print(json.dumps(tree)) if as_json else _tree(tree)
+
+
+@click.command()
+@click.argument("number", type=click.IntRange(0, 0xFFFFFF))
+@device_option
+@json_option
+def cq(number: int, device: str, as_json: bool) -> None:
+    """One completion queue: ring with head and tail, arming."""
+    tree = fetch(device, f"cq {number}")
+    print(json.dumps(tree)) if as_json else _tree(tree)
+
+
+@click.command()
+@device_option
+@json_option
+def counters(device: str, as_json: bool) -> None:
+    """All counters."""
+    tree = fetch(device, "counters")
+    if as_json:
+        print(json.dumps(tree))
+    elif tree:
+        _show([(name, str(value)) for name, value in tree.items()])
+
+
+def rates(before: dict[str, int], after: dict[str, int], seconds: float) -> dict[str, float]:
+    """Counts per second of every counter that moved."""
+    moved = {name: count - before.get(name, 0) for name, count in after.items()}
+    return {name: change / seconds for name, change in moved.items() if change and seconds > 0}
+
+
+@click.command()
+@device_option
+@click.option("--interval", type=click.FloatRange(0.05), default=1.0, help="Seconds between looks.")
+@click.option("--once", is_flag=True, help="Look twice, print once, end.")
+@json_option
+def top(device: str, interval: float, once: bool, as_json: bool) -> None:
+    """Objects, queue pairs and counters with rates, again and again."""
+    before, then = fetch(device, "top"), time.monotonic()
+    while True:
+        time.sleep(interval)
+        after, now = fetch(device, "top"), time.monotonic()
+        after["rates"] = rates(before["counters"], after["counters"], now - then)
+        if as_json:
+            print(json.dumps(after), flush=True)
+        else:
+            if not once:
+                click.clear()
+            objects = "  ".join(f"{name} {count}" for name, count in after["objects"].items())
+            print(f"{after['name']}  {objects}")
+            rows = [("counter", "total", "per second")]
+            rows += [(n, str(c), f"{after['rates'].get(n, 0.0):.1f}") for n, c in after["counters"].items()]
+            _show(rows)
+            if after["qps"]:
+                rows4 = [("QP", "state", "SQ head", "SQ tail", "entries")]
+                rows4 += [
+                    (str(p["qpn"]), p["state"], str(p["sq_head"]), str(p["sq_tail"]), str(p["sq_entries"]))
+                    for p in after["qps"]
+                ]
+                _show(rows4)
+        if once:
+            return
+        before, then = after, now

@@ -1,0 +1,182 @@
+"""``rnic trace``: one operation between two NICs of this process, stage by stage, as a trace for ui.perfetto.dev.
+
+The lanes are the five components of 000 5.8: software, register interface, transmit path, wire, receive path; each
+NIC is a process of the trace. Times are real, of this machine's clock.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rnic.link.base import Link
+from rnic.testing.pair import QpPair, Side
+from rnic.trace.tracer import Tracer
+from rnic.verbs import enums as e
+from rnic.wire.bursts import RxBurst, TxBurst
+from rnic.wire.opcode import OPCODES
+
+LANES = ("software", "register interface", "transmit path", "wire", "receive path")
+SOFTWARE, REGISTERS, TRANSMIT, WIRE, RECEIVE = range(len(LANES))
+OPERATIONS = {
+    "send": e.IBV_WR_SEND,
+    "write": e.IBV_WR_RDMA_WRITE,
+    "read": e.IBV_WR_RDMA_READ,
+    "fetch-add": e.IBV_WR_ATOMIC_FETCH_AND_ADD,
+}
+_MAX_TURNS = 100_000
+
+
+class Recorder:
+    """Collects trace events."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._start = time.perf_counter_ns()
+
+    def now(self) -> float:
+        """Microseconds since the start."""
+        return (time.perf_counter_ns() - self._start) / 1000
+
+    def add(self, side: int, lane: int, name: str, since: float | None = None, /, **args: int | str) -> None:
+        """One stage: from ``since`` until now, or a moment."""
+        now = self.now()
+        begin = now if since is None else since
+        row = {"name": name, "ph": "X", "ts": begin, "dur": max(now - begin, 0.1), "pid": side, "tid": lane}
+        self.rows.append({**row, "cat": "rdma", "args": args})
+
+    def document(self) -> dict[str, Any]:
+        """The trace in Chrome's JSON form."""
+        names: list[dict[str, Any]] = []
+        for side, title in enumerate(("requester NIC", "responder NIC")):
+            names.append({"name": "process_name", "ph": "M", "pid": side, "args": {"name": title}})
+            for lane, text in enumerate(LANES):
+                row = {"name": "thread_name", "ph": "M", "pid": side, "tid": lane, "args": {"name": text}}
+                names += [row, {**row, "name": "thread_sort_index", "args": {"sort_index": lane}}]
+        return {"traceEvents": names + sorted(self.rows, key=lambda row: row["ts"]), "displayTimeUnit": "ns"}
+
+
+class Doorbells(Tracer):
+    """One NIC's tracer: records the doorbells that it takes."""
+
+    def __init__(self, recorder: Recorder, number: int) -> None:
+        self.enabled = True
+        self._recorder = recorder
+        self._number = number
+
+    def event(self, now_ns: int, stage: str, qpn: int, **fields: int | str) -> None:
+        """A doorbell; other stages are recorded elsewhere."""
+        if stage == "doorbell":
+            self._recorder.add(self._number, REGISTERS, "doorbell taken", None, qpn=qpn, **fields)
+
+
+class Watch:
+    """Sees what the device did to one side's queues since it last looked."""
+
+    def __init__(self, recorder: Recorder, number: int, side: Side) -> None:
+        self._recorder = recorder
+        self._number = number
+        nic = side.node.nic
+        self._qp = nic.qps[side.qp.qp_num]
+        self._fetched = self._qp.requester.fetch_index
+        self._tail = self._qp.cqs[0].tail
+        self.completed = False
+
+    def look(self) -> None:
+        """Record fetches and CQ entries that are new."""
+        requester, cq = self._qp.requester, self._qp.cqs[0]
+        if requester.fetch_index != self._fetched:
+            self._recorder.add(self._number, TRANSMIT, "descriptor fetched", index=self._fetched)
+            self._fetched = requester.fetch_index
+        if cq.tail != self._tail:
+            self._recorder.add(self._number, RECEIVE, "CQ entry written", index=self._tail, cqn=cq.number)
+            self._tail = cq.tail
+            self.completed = True
+
+
+class Tap:
+    """A link that records the packets that pass; everything else is the link's own."""
+
+    def __init__(self, link: Link, recorder: Recorder, number: int, watch: Watch) -> None:
+        self._link = link
+        self._recorder = recorder
+        self._number = number
+        self._watch = watch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    def send(self, bursts: Sequence[TxBurst]) -> None:
+        """Send, and record every packet."""
+        self._watch.look()
+        for burst in bursts:
+            data = b"".join(burst.buffers)
+            for at in range(0, len(data), burst.segment):
+                self._packet(WIRE, "sent", data[at : at + burst.segment])
+        self._link.send(bursts)
+
+    def receive(self, limit: int) -> list[RxBurst]:
+        """Receive, and record every packet."""
+        bursts = self._link.receive(limit)
+        for burst in bursts:
+            for at in range(0, burst.length, burst.segment):
+                self._packet(RECEIVE, "received", bytes(burst.buf[at : at + burst.segment]))
+        return bursts
+
+    def _packet(self, lane: int, what: str, data: bytes) -> None:
+        row = OPCODES[data[0]]
+        name = "?" if row is None else row.name
+        psn = int.from_bytes(data[9:12], "big")
+        self._recorder.add(self._number, lane, f"{name} {what}", psn=psn, bytes=len(data))
+
+
+def record(operation: str, size: int) -> dict[str, Any]:
+    """Run one operation of ``size`` bytes between two NICs; the trace of its life."""
+    recorder = Recorder()
+    with QpPair("RC") as pair:
+        for number, side in enumerate((pair.a, pair.b)):
+            watch = Watch(recorder, number, side)
+            side.node.nic.tracer = Doorbells(recorder, number)
+            runtime = side.node.ctx.runtime
+            runtime.link = Tap(runtime.link, recorder, number, watch)
+            if number == 0:
+                own = watch
+        if operation == "send":
+            pair.b.post_recv(size)
+        recorder.rows.clear()
+        began = recorder.now()
+        pair.a.post_send(OPERATIONS[operation], size)
+        recorder.add(0, SOFTWARE, "descriptor written, doorbell stored", began, opcode=operation, bytes=size)
+        for _ in range(_MAX_TURNS):
+            own.look()
+            if own.completed:
+                break
+            pair.net.turn()
+        began = recorder.now()
+        done = pair.a.poll()
+        recorder.add(0, SOFTWARE, "completion polled", began, status=done[0].status, bytes=done[0].byte_len)
+    return recorder.document()
+
+
+@click.command()
+@click.option("--op", "operation", type=click.Choice(sorted(OPERATIONS)), default="write", help="Operation.")
+@click.option("--size", type=click.IntRange(1, 1 << 20), default=4096, help="Bytes; atomics have 8.")
+@click.option("--out", type=click.Path(dir_okay=False, writable=True), default="rnic-trace.json", help="File to write.")
+@click.option("--json", "as_json", is_flag=True, help="Print the trace instead.")
+def trace(operation: str, size: int, out: str, as_json: bool) -> None:
+    """Write one operation's life, stage by stage, for ui.perfetto.dev."""
+    document = record(operation, 8 if operation == "fetch-add" else size)
+    if as_json:
+        print(json.dumps(document))
+        return
+    Path(out).write_text(json.dumps(document), encoding="utf-8")
+    stages = sum(row["ph"] == "X" for row in document["traceEvents"])
+    print(f"{out}: {stages} stages; open it at ui.perfetto.dev")
+
+
+__all__ = ["LANES", "record", "trace"]

@@ -1,0 +1,176 @@
+"""Looking inside a NIC: plain trees of dicts, lists, numbers and strings, ready for JSON. Nothing here changes a NIC.
+
+Register values are integers; ``fields`` splits a register by its table. Rings say ``base``, ``entries``, ``head`` and
+``tail`` as the device has them. Whoever calls holds the NIC's lock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rnic.device.cq import CompletionQueue
+from rnic.device.eq import EventQueue
+from rnic.device.hcr import Hcr
+from rnic.device.queue_pair import DeviceQp
+from rnic.device.srq import SharedReceiveQueue
+from rnic.device.uar import Uar
+from rnic.rings import queue_block as q
+from rnic.spec.layout import Layout
+from rnic.spec.registers import GLOBAL_REGISTERS, Register, queue_registers
+from rnic.spec.states import STATE_NAMES
+
+if TYPE_CHECKING:
+    from rnic.device.nic import Nic
+
+Tree = dict[str, Any]
+
+_BLOCKS: dict[type, tuple[str, Layout]] = {
+    DeviceQp: ("QP", q.QP_BLOCK),
+    CompletionQueue: ("CQ", q.CQ_BLOCK),
+    EventQueue: ("EQ", q.CQ_BLOCK),
+    SharedReceiveQueue: ("SRQ", q.SRQ_BLOCK),
+}
+
+
+class _Watcher:
+    """Stands in for a window where a load of the global block asks for one."""
+
+    hcr = Hcr()
+
+
+def _row(register: Register, value: int) -> Tree:
+    row: Tree = {
+        "offset": register.offset,
+        "name": register.name,
+        "access": register.access,
+        "reset": register.reset,
+        "value": value,
+        "doc": register.doc,
+    }
+    if register.fields:
+        row["fields"] = {field.name: value >> field.lsb & field.mask for field in register.fields}
+    return row
+
+
+def registers(nic: Nic, uar: Uar | None = None) -> Tree:
+    """Every register: the global block (with ``uar``'s command register), and each queue block in use.
+
+    ``{"global": [row], "blocks": [{"block", "kind", "number", "registers": [row]}]}`` with rows of ``offset``,
+    ``name``, ``access``, ``reset``, ``value``, ``doc`` and, for registers of several values, ``fields``.
+    """
+    window: Any = _Watcher if uar is None else uar
+    rows = [_row(register, nic.globals.read(window, register.offset)) for register in GLOBAL_REGISTERS]
+    blocks = []
+    for block, queue in sorted(nic.resources.blocks.items()):
+        kind, layout = _BLOCKS[type(queue)]
+        blocks.append(
+            {
+                "block": block,
+                "kind": kind,
+                "number": queue.regs.get(q.QUEUE_NUMBER),
+                "registers": [_row(register, queue.regs.get(register.offset)) for register in queue_registers(layout)],
+            }
+        )
+    return {"global": rows, "blocks": blocks}
+
+
+def queue_pair(nic: Nic, qpn: int) -> Tree | None:
+    """One queue pair: state, rings, work outstanding, and its whole context; ``None`` if there is none."""
+    qp = nic.qps.get(qpn)
+    if qp is None:
+        return None
+    qp.query()
+    ctx = qp.ctx
+    names = [name for cls in type(ctx).__mro__ for name in getattr(cls, "__slots__", ())]
+    regs = qp.regs
+    return {
+        "qpn": qpn,
+        "state": STATE_NAMES[ctx.state],
+        "block": regs.block,
+        "scheduled": qp.scheduled,
+        "turn_packets": qp.turn,
+        "send_ring": {
+            "base": ctx.sq_base,
+            "entries": qp.sq_entries,
+            "head": qp.requester.sq_head,
+            "fetched": qp.requester.tail,
+            "tail": regs.get(q.SQ_TAIL),
+        },
+        "receive_ring": None
+        if qp.srq is not None
+        else {
+            "base": ctx.rq_base,
+            "entries": regs.get(q.RQ_SIZE),
+            "head": regs.get(q.RQ_HEAD),
+            "tail": regs.get(q.RQ_TAIL),
+        },
+        "srq": None if qp.srq is None else qp.srq.number,
+        "send_cq": qp.cqs[0].number,
+        "receive_cq": qp.cqs[1].number,
+        "context": {name: getattr(ctx, name) for name in names},
+    }
+
+
+def completion_queue(nic: Nic, cqn: int) -> Tree | None:
+    """One CQ: its ring, arming and users; ``None`` if there is none."""
+    cq = nic.resources.cqs.get(cqn)
+    if cq is None:
+        return None
+    return {
+        "cqn": cqn,
+        "block": cq.regs.block,
+        "eqn": cq.eq.number,
+        "ring": {"base": cq.base, "entries": cq.size, "head": cq.regs.get(q.CQ_HEAD), "tail": cq.tail},
+        "unread": cq.unread(),
+        "armed": cq.regs.get(q.CQ_DOORBELL),
+        "failed": cq.failed,
+        "users": cq.users,
+        "last_notified": cq.last_notified,
+    }
+
+
+def counters(nic: Nic) -> dict[str, int]:
+    """All counters by name."""
+    return nic.counters.snapshot()
+
+
+def summary(nic: Nic) -> Tree:
+    """What ``rnic top`` shows at a time: counters, objects, and each queue pair's state and ring."""
+    res = nic.resources
+    return {
+        "name": nic.config.name,
+        "now_ns": nic.now_ns,
+        "objects": {
+            "contexts": len(res.uars),
+            "qps": len(res.qps),
+            "cqs": len(res.cqs),
+            "srqs": len(res.srqs),
+            "eqs": len(res.eqs),
+            "keys": len(res.keys),
+        },
+        "qps": [
+            {
+                "qpn": qpn,
+                "state": STATE_NAMES[qp.ctx.state],
+                "sq_head": qp.requester.sq_head,
+                "sq_tail": qp.regs.get(q.SQ_TAIL),
+                "sq_entries": qp.sq_entries,
+            }
+            for qpn, qp in sorted(res.qps.items())
+        ],
+        "counters": counters(nic),
+    }
+
+
+def look(nic: Nic, what: str) -> Tree | None:
+    """What an INFO message asks for: ``regs``, ``counters``, ``top``, ``qp N`` or ``cq N``; ``None`` if unknown."""
+    name, _, number = what.partition(" ")
+    if number:
+        if not number.isascii() or not number.isdigit() or name not in ("qp", "cq"):
+            return None
+        return (queue_pair if name == "qp" else completion_queue)(nic, int(number))
+    if name == "regs":
+        return registers(nic)
+    if name == "counters":
+        return dict(counters(nic))
+    return summary(nic) if name == "top" else None

@@ -1,0 +1,69 @@
+"""Parameter sets: a NIC described by the parameters of the core it stands for (004 7.4, 7.5).
+
+The ranges are the document's. Parameters that set a width or a latency of the hardware are checked and kept, but
+nothing in a software NIC is slower or faster for them; ``effect`` says which setting the others become.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from typing import Any
+
+from rnic.spec.errors import VerbsError
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter: ``low`` to ``high``, only powers of two where ``power`` holds, or only one of ``choices``."""
+
+    name: str
+    low: int
+    high: int
+    default: int
+    power: bool
+    effect: str
+    doc: str
+    choices: tuple[int, ...] = ()
+
+    def check(self, value: int) -> None:
+        """``VerbsError`` (EINVAL) for a value that the core cannot have."""
+        if self.choices:
+            if value not in self.choices:
+                raise VerbsError(errno.EINVAL, f"{self.name}={value}: use {' or '.join(map(str, self.choices))}")
+        elif not self.low <= value <= self.high or (self.power and value & value - 1):
+            kind = "a power of two from " if self.power else ""
+            raise VerbsError(errno.EINVAL, f"{self.name}={value}: use {kind}{self.low} to {self.high}")
+
+
+UNIVISTA: tuple[Parameter, ...] = (
+    Parameter("QP_NUM", 256, 4096, 4096, True, "log_max_qps", "queue pairs"),
+    Parameter("MR_NUM", 256, 16384, 16384, True, "max_mrs", "memory regions"),
+    Parameter("OSQ_PER_QP", 1, 16, 16, False, "window_packets", "outstanding packets of a queue pair"),
+    Parameter("RX_BUF_AW", 5, 13, 13, False, "window_bytes", "receive buffer of 2^RX_BUF_AW words of 128 bytes"),
+    Parameter("RAM_RD_LATENCY", 1, 3, 1, False, "", "cycles of a memory read"),
+    Parameter("QPM_AXI_DW", 64, 512, 512, True, "", "bits of the descriptor bus"),
+    Parameter(
+        "MAC_DW", 512, 1024, 1024, False, "", "bits of the MAC interface, 200G or 400G", (512, 1024)
+    ),
+)
+
+
+def univista(**chosen: int) -> dict[str, Any]:
+    """Settings of :class:`~rnic.device.config.NicConfig` for these parameters, the rest at their defaults.
+
+    Raises:
+        VerbsError: EINVAL for a value out of range, or a parameter that does not exist.
+    """
+    table = {parameter.name: parameter for parameter in UNIVISTA}
+    for name, value in chosen.items():
+        if name not in table:
+            raise VerbsError(errno.EINVAL, f"{name} is no parameter: use {', '.join(table)}")
+        table[name].check(value)
+    values = {name: chosen.get(name, parameter.default) for name, parameter in table.items()}
+    return {
+        "log_max_qps": values["QP_NUM"].bit_length() - 1,
+        "max_mrs": values["MR_NUM"],
+        "window_packets": values["OSQ_PER_QP"],
+        "window_bytes": 128 << values["RX_BUF_AW"],
+    }

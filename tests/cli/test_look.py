@@ -1,0 +1,125 @@
+"""``rnic regs``, ``qp``, ``cq``, ``counters``, ``top`` and ``trace``."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from click.testing import CliRunner
+
+from rnic.cli import group
+from rnic.cli.look import rates
+from rnic.cli.trace import LANES, record
+from rnic.device.inspect import look
+from rnic.runtime.process import NicProcess, ProcessError, ask
+from rnic.spec.registers import GLOBAL_REGISTERS
+from rnic.testing.pair import QpPair
+from rnic.verbs import enums as e
+from rnic.verbs.context import runtime_on
+
+
+@pytest.fixture
+def pair():
+    with QpPair("RC") as pair:
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 100)
+        pair.a.wait()
+        yield pair
+
+
+def test_views_are_plain_json(pair) -> None:
+    nic = pair.a.node.nic
+    qpn, cqn = pair.a.qp.qp_num, nic.qps[pair.a.qp.qp_num].cqs[0].number
+    for what in ("regs", "counters", "top", f"qp {qpn}", f"cq {cqn}"):
+        tree = look(nic, what)
+        assert tree is not None
+        assert json.loads(json.dumps(tree)) == tree
+    for what in ("", "qp", "qp 999", "cq 999", "qp x", "qp -1", "cq ²", "nothing", "eq 1"):
+        assert look(nic, what) is None
+
+
+def test_registers_show_every_block(pair) -> None:
+    tree = look(pair.a.node.nic, "regs")
+    assert [row["name"] for row in tree["global"]] == [register.name for register in GLOBAL_REGISTERS]
+    assert tree["global"][0]["fields"]["ENABLE"] == 1
+    kinds = [part["kind"] for part in tree["blocks"]]
+    assert {"QP", "CQ", "EQ"} <= set(kinds)
+    block = next(part for part in tree["blocks"] if part["kind"] == "QP")
+    assert {row["name"]: row["value"] for row in block["registers"]}["SQ_TAIL"] == 1
+
+
+def test_queue_pair_shows_ring_and_context(pair) -> None:
+    qp = look(pair.a.node.nic, f"qp {pair.a.qp.qp_num}")
+    assert qp["state"] == "RTS"
+    assert qp["send_ring"]["head"] == qp["send_ring"]["tail"] == qp["send_ring"]["fetched"] == 1
+    assert qp["context"]["remote_qpn"] == pair.b.qp.qp_num
+    assert look(pair.a.node.nic, f"cq {qp['send_cq']}")["ring"]["tail"] == 1
+
+
+def test_looking_changes_nothing(pair) -> None:
+    nic = pair.a.node.nic
+    first = [look(nic, what) for what in ("regs", "top", f"qp {pair.a.qp.qp_num}")]
+    assert [look(nic, what) for what in ("regs", "top", f"qp {pair.a.qp.qp_num}")] == first
+
+
+def test_rates() -> None:
+    assert rates({"a": 1, "b": 5}, {"a": 11, "b": 5, "c": 4}, 2.0) == {"a": 5.0, "c": 2.0}
+    assert rates({}, {"a": 1}, 0.0) == {}
+
+
+@pytest.mark.slow
+def test_on_a_running_process(pair, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("RNIC_RUNTIME_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    with pytest.raises(ProcessError, match="no NIC process runs"):
+        ask(tmp_path, "", "regs")
+    process = NicProcess(tmp_path, lambda address, port, options: runtime_on(pair.net.outsider(b"\x0a\0\0\x09")))
+    process.add("10.0.0.9", None, {})
+    thread = threading.Thread(target=process.serve, args=(0.3,))
+    thread.start()
+    try:
+        run = CliRunner().invoke
+        for command in (["regs"], ["counters"], ["top", "--once", "--interval", "0.05"]):
+            shown = run(group, [*command, "--json"])
+            assert shown.exit_code == 0, shown.output
+            assert isinstance(json.loads(shown.output), dict)
+            assert run(group, command).exit_code == 0
+        assert "CONTROL" in run(group, ["regs"]).output
+        with pytest.raises(ProcessError, match="device 'x' is not there"):
+            ask(tmp_path, "x", "regs")
+        assert "the NIC has none" in str(run(group, ["qp", "16"]).exception)
+        assert "the NIC has none" in str(run(group, ["cq", "16"]).exception)
+    finally:
+        thread.join(10)
+        process.close()
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("operation", ["write", "send", "read", "fetch-add"])
+def test_trace_has_every_stage_in_its_lane(operation: str) -> None:
+    document = record(operation, 8 if operation == "fetch-add" else 3000)
+    rows = document["traceEvents"]
+    lanes = {(row["pid"], row["tid"]): row["args"]["name"] for row in rows if row["name"] == "thread_name"}
+    assert [lanes[0, lane] for lane in range(5)] == list(LANES)
+    steps = [(row["pid"], lanes[row["pid"], row["tid"]], row["name"]) for row in rows if row["ph"] == "X"]
+    wanted = [
+        (0, "software", "descriptor written, doorbell stored"),
+        (0, "register interface", "doorbell taken"),
+        (0, "transmit path", "descriptor fetched"),
+        (0, "receive path", "CQ entry written"),
+        (0, "software", "completion polled"),
+    ]
+    assert [step for step in steps if step in wanted] == wanted
+    arrived = [name for pid, lane, name in steps if (pid, lane) == (1, "receive path") and "received" in name]
+    answered = [name for pid, lane, name in steps if (pid, lane) == (1, "wire")]
+    assert len(arrived) == {"write": 3, "send": 3, "read": 1, "fetch-add": 1}[operation]
+    assert answered
+    times = [row["ts"] for row in rows if row["ph"] == "X"]
+    assert times == sorted(times)
+
+
+def test_trace_command_writes_a_file(tmp_path) -> None:
+    out = tmp_path / "t.json"
+    shown = CliRunner().invoke(group, ["trace", "--out", str(out), "--size", "8"])
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(out.read_text())["displayTimeUnit"] == "ns"

@@ -1,0 +1,170 @@
+"""64 queue pairs under traffic: whatever breaks one disturbs no other (004 7.7), and turns are fair (004 7.3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from rnic.rings.queue_block import RQ_TAIL, SQ_TAIL
+from rnic.rings.sqe import SQE_BYTES
+from rnic.spec import commands as cmd
+from rnic.spec import events
+from rnic.spec import registers as reg
+from rnic.spec.opcodes import WR_WRITE
+from rnic.spec.states import ERR
+
+QPS = 64
+VICTIM = 13
+
+
+def bad_opcode(bench, qp) -> None:
+    bench.drivers[0].post(qp, 0x55, *local(bench))
+
+
+def bad_lkey(bench, qp) -> None:
+    _, va, _ = bench.mrs[0]
+    bench.drivers[0].write(qp, va, 64, 0x12345, bench.mrs[1][1], bench.mrs[1][2])
+
+
+def bad_rkey(bench, qp) -> None:
+    bench.drivers[0].write(qp, *local(bench), bench.mrs[1][1], 0x54321)
+
+
+def wild_remote(bench, qp) -> None:
+    bench.drivers[0].write(qp, *local(bench), 0xDEAD_0000_0000, bench.mrs[1][2])
+
+
+def wild_local(bench, qp) -> None:
+    bench.drivers[0].write(qp, 0xDEAD_0000_0000, 64, bench.mrs[0][2], bench.mrs[1][1], bench.mrs[1][2])
+
+
+def wild_length(bench, qp) -> None:
+    _, va, key = bench.mrs[0]
+    bench.drivers[0].post(qp, WR_WRITE, va, 0xFFFF_FFFF, key, bench.mrs[1][1], bench.mrs[1][2])
+
+
+def garbage(bench, qp) -> None:
+    qp.memory[:SQE_BYTES] = bytes(range(64, 128))
+    bench.drivers[0].uar.store(qp.block, SQ_TAIL, 1)
+
+
+def tail_beyond_the_ring(bench, qp) -> None:
+    bench.drivers[0].uar.store(qp.block, SQ_TAIL, 0xFFFF_FFFF)
+
+
+def to_error(bench, qp) -> None:
+    bench.drivers[0].ok(cmd.TOERR, qp.number)
+
+
+def destroyed(bench, qp) -> None:
+    bench.drivers[0].ok(cmd.ERR2RST, qp.number)
+
+
+WAYS = [
+    bad_opcode,
+    bad_lkey,
+    bad_rkey,
+    wild_remote,
+    wild_local,
+    wild_length,
+    garbage,
+    tail_beyond_the_ring,
+    to_error,
+    destroyed,
+]
+
+
+def local(bench) -> tuple[int, int, int]:
+    _, va, key = bench.mrs[0]
+    return va, 64, key
+
+
+@pytest.fixture
+def bench(new_pair):
+    pair = new_pair(log_max_qps=7)
+    for side in (0, 1):
+        pair.cqs[side] = pair.drivers[side].cq(pair.eqs[side], logsize=10)
+    pair.drivers[0].map_events(pair.eqs[0], *(t for t in events.EVENT_NAMES if t != events.COMP))
+    pair.queues = [pair.connect()[0] for _ in range(QPS)]
+    return pair
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_breaking_one_disturbs_no_other(bench, way) -> None:
+    driver, target = bench.drivers[0], bench.mrs[1]
+    others = [qp for index, qp in enumerate(bench.queues) if index != VICTIM]
+    victim = bench.queues[VICTIM]
+    for qp in others:
+        driver.write(qp, *local(bench), target[1], target[2])
+    bench.wire.step()
+    way(bench, victim)
+    for qp in others:
+        driver.write(qp, *local(bench), target[1], target[2])
+    bench.wire.run()
+    done = [(entry[6] & 0xFFFFFF, entry[1] & 0xFF) for entry in bench.poll(0)]
+    good = [(qp.number, 0) for qp in others for _ in range(2)]
+    assert sorted(entry for entry in done if entry[0] != victim.number) == sorted(good)
+    assert all(status for number, status in done if number == victim.number)
+    if way is not destroyed:
+        assert bench.nics[0].qps[victim.number].ctx.state == ERR
+    told = {entry[1] & 0xFFFFFF for entry in bench.events(0) if entry[0] & 0xFF != events.COMP}
+    assert told <= {victim.number}
+    for qp in others:
+        driver.write(qp, *local(bench), target[1], target[2])
+    bench.wire.run()
+    assert [entry[1] & 0xFF for entry in bench.poll(0)] == [0] * len(others)
+
+
+def test_an_invalid_wqe_faults_its_queue_pair_and_interrupts(bench) -> None:
+    driver = bench.drivers[0]
+    driver.uar.write(reg.IRQ_STATUS, 0xFFFF_FFFF)
+    bad_opcode(bench, bench.queues[VICTIM])
+    bench.wire.run()
+    assert bench.nics[0].qps[bench.queues[VICTIM].number].ctx.state == ERR
+    assert [entry[1] & 0xFF for entry in bench.poll(0)] == [0x02]  # LOC_QP_OP_ERR
+
+
+@pytest.mark.parametrize("block", [0, 1, 200, 255, 1 << 20])
+def test_doorbells_for_unknown_queues(bench, block: int) -> None:
+    before = bench.nics[0].counters.snapshot()
+    bench.drivers[0].uar.store(block, SQ_TAIL, 3)
+    bench.drivers[0].uar.store(block, RQ_TAIL, 3)
+    bench.nics[0].resources.doorbells.ring(block)  # as a program that writes its window itself does
+    bench.wire.run()
+    assert bench.nics[0].counters.snapshot() == before
+
+
+def first_turns(bench, heavy: int, weight: int) -> dict[int, int]:
+    """Packets of two queue pairs with much to do, over the first turns."""
+    driver, target = bench.drivers[0], bench.mrs[1]
+    two = bench.queues[:2]
+    bench.wire.run()
+    driver.ok(cmd.SET_WEIGHT, two[heavy].number, weight)
+    _, va, key = bench.mrs[0]
+    for _ in range(4):
+        for qp in two:
+            driver.write(qp, va, 1 << 16, key, target[1], target[2])
+    sent: dict[int, int] = {}
+    bench.wire.now += 1_000
+    peers = {bench.nics[0].qps[qp.number].ctx.remote_qpn: index for index, qp in enumerate(two)}
+    for burst in bench.nics[0].produce(bench.wire.now, 256):
+        dqpn = int.from_bytes(b"".join(burst.buffers)[5:8], "big")
+        sent[peers[dqpn]] = sent.get(peers[dqpn], 0) + burst.count
+    return sent
+
+
+def test_turns_are_fair_and_bounded(bench) -> None:
+    assert first_turns(bench, 0, 1) == {0: 128, 1: 128}
+
+
+def test_a_weight_gives_longer_turns(bench) -> None:
+    assert first_turns(bench, 1, 3) == {0: 64, 1: 192}
+
+
+def test_outstanding_packets_of_a_queue_pair_are_bounded(new_pair) -> None:
+    """OSQ_PER_QP (004 7.4)."""
+    pair = new_pair(window_packets=16)
+    a, _ = pair.connect()
+    _, va, key = pair.mrs[0]
+    pair.drivers[0].write(a, va, 1 << 16, key, pair.mrs[1][1], pair.mrs[1][2])
+    assert sum(burst.count for burst in pair.nics[0].produce(5_000)) == 16
+    assert pair.nics[0].produce(6_000) == []
