@@ -21,8 +21,6 @@ class Driver(Protocol):
     Methods that reach a NIC process raise ``VerbsError`` (``ENODEV``) once that has ended.
     """
 
-    lock: contextlib.AbstractContextManager[Any]
-    """Held around several commands that belong together; may be taken again by its holder."""
     space: AddressSpace
     """This program's memory as far as it is registered."""
     name: str
@@ -30,14 +28,34 @@ class Driver(Protocol):
     """The NIC's IP address, 4 or 16 bytes."""
     port: int
     """UDP port that the NIC receives on."""
-    kick: Callable[[], None]
-    """After a doorbell: have the NIC send at once what it has to send."""
-    progress: Callable[[], bool]
-    """Nothing to poll: let the NIC work, or wait a moment for it. True if something happened."""
-    store: Callable[[int, int, int], None]
-    """``store(block, register, value)``: a register of a queue block, and the doorbell where it is one."""
-    load: Callable[[int, int], int]
-    """``load(block, register)``."""
+
+    @property
+    def lock(self) -> contextlib.AbstractContextManager[Any]:
+        """Held around several commands that belong together; may be taken again by its holder."""
+
+    @property
+    def kick(self) -> Callable[[], None]:
+        """After a doorbell: have the NIC send at once what it has to send."""
+
+    @property
+    def progress(self) -> Callable[[], bool]:
+        """Nothing to poll: let the NIC work, or wait a moment for it. True if something happened."""
+
+    @property
+    def store(self) -> Callable[[int, int, int], None]:
+        """``store(block, register, value)``: a register of a queue block, and the doorbell where it is one."""
+
+    @property
+    def load(self) -> Callable[[int, int], int]:
+        """``load(block, register)``."""
+
+    @property
+    def start(self) -> Callable[[], None]:
+        """Handle interrupts in a thread from now on; a second call does nothing."""
+
+    @property
+    def rest(self) -> Callable[[], None]:
+        """The application stops polling."""
 
     @property
     def closed(self) -> bool:
@@ -61,12 +79,6 @@ class Driver(Protocol):
 
     def on_interrupt(self, vector: int, handler: Callable[[], None]) -> None:
         """Call ``handler``, which must not wait, when the event queue of ``vector`` may have entries."""
-
-    def start(self) -> None:
-        """Handle interrupts in a thread from now on; a second call does nothing."""
-
-    def rest(self) -> None:
-        """The application stops polling."""
 
     def filenos(self) -> list[int]:
         """Descriptors that become readable when there may be something to do."""
@@ -94,8 +106,6 @@ class LocalDriver:
         self.progress = runtime.progress
         self.start = runtime.start
         self.rest = runtime.rest
-        self.map = self.space.map
-        self.unmap = self.space.unmap
         self._vectors: list[int] = []
         with runtime.lock:
             self.uar = runtime.nic.map_uar(self.space)
@@ -121,6 +131,14 @@ class LocalDriver:
     def ring(self, size: int) -> Mapping:
         """See :class:`Driver`."""
         return self.space.map(bytearray(size), writable=True)
+
+    def map(self, buffer: object, *, writable: bool = False) -> Mapping:
+        """See :class:`Driver`."""
+        return self.space.map(buffer, writable=writable)
+
+    def unmap(self, mapping: Mapping) -> None:
+        """See :class:`Driver`."""
+        self.space.unmap(mapping)
 
     def on_interrupt(self, vector: int, handler: Callable[[], None]) -> None:
         """See :class:`Driver`."""

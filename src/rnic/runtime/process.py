@@ -21,9 +21,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rnic.device.config import gid_from_address
+from rnic.device.nic import Nic
 from rnic.device.uar import Uar
-from rnic.link.base import Link
+from rnic.link.base import Link, parse_address
+from rnic.mem.order import fence
 from rnic.runtime.loop import Runtime
+from rnic.runtime.program import CopiedMemory, ProgramMemory
 from rnic.spec import attach
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import MAX_EQS, ROCE_UDP_PORT
@@ -35,6 +39,10 @@ _U32 = struct.Struct("<I")
 _UCRED = struct.Struct("3i")
 _COMMAND = struct.Struct("<HHIQI4x")
 _SPIN_ROUNDS = 30
+MAX_CLIENTS = 1024
+MAX_DEVICES = 256
+INFO: dict[str, Callable[[Nic, dict[str, object]], dict[str, object]]] = {}
+"""What INFO tells of a device, by name; each function is given the device and no arguments."""
 _LONGEST_SLEEP = 0.05
 """Seconds; a program that forgot its fence waits no longer."""
 
@@ -51,64 +59,12 @@ def runtime_directory() -> Path:
     """
     named = os.environ.get("RNIC_RUNTIME_DIR")
     base = os.environ.get("XDG_RUNTIME_DIR")
-    path = Path(named) if named else Path(base) / "rnic" if base else Path(f"/tmp/rnic-{os.getuid()}")  # noqa: S108
+    path = Path(named) if named else Path(base) / "rnic" if base else Path(f"/tmp/rnic-{os.getuid()}")
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.stat()
     if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ProcessError(f"runtime directory {path} is open to other users: set RNIC_RUNTIME_DIR to one of your own")
     return path
-
-
-class ProgramMemory:
-    """A program's memory: by ``/proc/PID/mem`` as it was opened then, and as views where the program shares it."""
-
-    def __init__(self, fd: int, pid: int) -> None:
-        self._fd = fd
-        self._pid = pid
-        self._shared: dict[int, tuple[int, mmap.mmap, bool]] = {}
-
-    def share(self, va: int, length: int, fd: int, offset: int, writable: bool) -> None:
-        """Map a file that the program has mapped at ``va``."""
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        self._shared[va] = (length, mmap.mmap(fd, length, access=access, offset=offset), writable)
-
-    def unshare(self, va: int) -> None:
-        """The program unmaps it. Views that the device holds keep the memory, which nobody else sees any more."""
-        found = self._shared.pop(va, None)
-        if found is not None:
-            with contextlib.suppress(BufferError):
-                found[1].close()
-
-    def views(self, va: int, length: int) -> memoryview | None:
-        """Memory that the program shares."""
-        for start, (size, memory, _) in self._shared.items():
-            if start <= va and va + length <= start + size:
-                return memoryview(memory)[va - start : va - start + length]
-        return None
-
-    def read(self, va: int, buf: bytearray | memoryview) -> bool:
-        """Read through ``/proc/PID/mem``."""
-        view = self.views(va, len(buf)) if self._shared else None
-        if view is not None:
-            buf[:] = view
-            return True
-        try:
-            return os.preadv(self._fd, [buf], va) == len(buf)
-        except (OSError, OverflowError):
-            return False
-
-    def write(self, va: int, data: bytes | bytearray | memoryview) -> bool:
-        """Write through ``/proc/PID/mem``."""
-        try:
-            return os.pwrite(self._fd, data, va) == len(data)
-        except (OSError, OverflowError):
-            return False
-
-    def close(self) -> None:
-        """Let go of everything."""
-        for va in list(self._shared):
-            self.unshare(va)
-        os.close(self._fd)
 
 
 class Client:
@@ -120,10 +76,12 @@ class Client:
         self.greeted = False
         self.runtime: Runtime | None = None
         self.uar: Uar | None = None
-        self.memory: ProgramMemory | None = None
+        self.memory: ProgramMemory | CopiedMemory | None = None
         self.window: mmap.mmap | None = None
         self.rung_end = _RUNG_AT
         self.vectors: dict[int, int] = {}
+        self.made: list[int] = []
+        """Descriptors made for the answer under way alone."""
 
 
 class NicProcess:
@@ -195,6 +153,9 @@ class NicProcess:
         if uid != os.geteuid():
             sock.close()
             return
+        if len(self.clients) >= MAX_CLIENTS:
+            sock.close()
+            return
         sock.setblocking(False)
         client = Client(sock, pid)
         self.clients[sock.fileno()] = client
@@ -203,7 +164,9 @@ class NicProcess:
     def _read(self, client: Client) -> None:
         fds: list[int] = []
         try:
-            data, control, _, _ = client.sock.recvmsg(attach.MAX_MESSAGE, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC)
+            data, control, _, _ = client.sock.recvmsg(
+                attach.MAX_MESSAGE, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return
         except OSError:
@@ -219,19 +182,20 @@ class NicProcess:
             return
         kind, token = struct.unpack_from("<II", data)
         out: list[int] = []
+        made: list[int] = []
+        client.made = made
         try:
             code, body = 0, self._message(client, kind, data[attach.HEADER.size :], fds, out)
         except OSError as error:
             code, body = error.errno or errno.EIO, str(error.strerror or error).encode()
-        except (RnicError, ValueError, struct.error) as error:
+        except (RnicError, ValueError, OverflowError) as error:
             code, body = errno.EINVAL, str(error).encode()
         _close_all(fds)
         try:
-            socket.send_fds(client.sock, [struct.pack("<III", kind, token, code) + body], out)
-        except OSError:
+            socket.send_fds(client.sock, [struct.pack("<III", kind, token, code) + body], [] if code else out)
+        except OSError:  # gone, or it does not read its answers
             self._drop(client)
-        if kind == attach.MSG_OPEN:
-            _close_all(out[:1])
+        _close_all(made)
 
     def _drop(self, client: Client) -> None:
         if self.clients.pop(client.sock.fileno(), None) is None:
@@ -249,6 +213,9 @@ class NicProcess:
         self._last_user = time.monotonic()
 
     def _message(self, client: Client, kind: int, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        least, most = attach.REQUEST_BYTES.get(kind, (0, attach.MAX_MESSAGE))
+        if not least <= len(body) <= most:
+            raise OSError(errno.EINVAL, f"message kind {kind} has {len(body)} bytes of body: {least} to {most} are right")
         if kind == attach.MSG_HELLO:
             return self._hello(client, body)
         if not client.greeted:
@@ -261,6 +228,7 @@ class NicProcess:
             attach.MSG_SHARE: self._share,
             attach.MSG_UNSHARE: self._unshare,
             attach.MSG_ADD: self._add,
+            attach.MSG_INFO: self._info,
         }.get(kind)
         if handler is None:
             raise OSError(errno.ENOSYS, f"message kind {kind} is unknown")
@@ -291,6 +259,15 @@ class NicProcess:
 
     def _add(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         wanted = json.loads(body)
+        if not isinstance(wanted, dict) or not isinstance(wanted.get("address"), str):
+            raise OSError(errno.EINVAL, "ADD takes a JSON object with an address")
+        for name, kind in (("port", int), ("faults", str), ("capture", str)):
+            if wanted.get(name) is not None and type(wanted[name]) is not kind:
+                raise OSError(errno.EINVAL, f"ADD: {name}={wanted[name]!r} is no {kind.__name__}")
+        if wanted.get("port") is not None and not 0 <= wanted["port"] <= 0xFFFF:
+            raise OSError(errno.EINVAL, f"port={wanted['port']} is no UDP port: 0 to 65535 are")
+        if len(self.devices) >= MAX_DEVICES:
+            raise OSError(errno.ENOSPC, f"a NIC process has at most {MAX_DEVICES} devices")
         return self.add(wanted["address"], wanted.get("port"), wanted).encode().ljust(16, b"\0")
 
     def _open(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
@@ -301,14 +278,22 @@ class NicProcess:
         if client.uar is not None or len(fds) != 1:
             raise OSError(errno.EINVAL, "OPEN comes once, with one descriptor")
         mode = attach.OPEN.get(body, "mode")
-        if mode != attach.DMA_PROC_MEM:
-            raise OSError(errno.EOPNOTSUPP, "copying by a thread of the program is not there yet")
-        memory = ProgramMemory(os.dup(fds[0]), client.pid)
+        if mode not in (attach.DMA_PROC_MEM, attach.DMA_COPIER):
+            raise OSError(errno.EINVAL, f"DMA mode {mode} is unknown")
+        held = os.dup(fds[0])
+        memory: ProgramMemory | CopiedMemory
+        if mode == attach.DMA_COPIER:
+            memory = CopiedMemory(held)
+        else:
+            memory = ProgramMemory(held, client.pid)
         blocks = runtime.nic.resources.uar_blocks
         blocks_at = _RUNG_AT + -(-blocks // _PAGE) * _PAGE
         size = blocks_at + blocks * 128
-        fd = os.memfd_create("rnic window", os.MFD_CLOEXEC)
+        fd = os.memfd_create("rnic window", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        client.made.append(fd)
         os.ftruncate(fd, size)
+        # the program may not take away what the NIC writes to
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         window = mmap.mmap(fd, size)
         window[: attach.WINDOW.size] = attach.WINDOW.pack(
             {"magic": attach.MAGIC, "version": attach.VERSION, "blocks": blocks, "alive": 1}
@@ -352,6 +337,23 @@ class NicProcess:
         client.memory.share(va, length, fds[0], offset, bool(writable))
         return b""
 
+    def _info(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """``what`` or ``device what``; of a device that is not named, the one that is open, or the first."""
+        *named, what = body.rstrip(b"\0").decode().split()[-2:] or [""]
+        runtime = self.devices.get(named[0]) if named else client.runtime or next(iter(self.devices.values()), None)
+        if runtime is None:
+            raise OSError(errno.ENODEV, f"device {named[0] if named else ''!r} is not there")
+        function = INFO.get(what)
+        if function is None:
+            raise OSError(errno.EINVAL, f"INFO {what!r} is unknown; there are: {', '.join(sorted(INFO))}")
+        text = json.dumps(function(runtime.nic, {})).encode()
+        fd = os.memfd_create("rnic info", os.MFD_CLOEXEC)
+        client.made.append(fd)
+        with open(os.dup(fd), "wb") as file:  # noqa: PTH123 - it has no path
+            file.write(text)
+        out.append(fd)
+        return attach.INFO_REPLY.pack({"bytes": len(text)})
+
     def _unshare(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         if client.memory is not None:
             client.memory.unshare(struct.unpack_from("<Q", body)[0])
@@ -386,6 +388,8 @@ class NicProcess:
         for client in self.clients.values():
             if client.window is not None:
                 _U32.pack_into(client.window, _ASLEEP_AT, value)
+        if value:
+            fence()  # programs store their doorbell, then look whether the NIC sleeps
 
     def _timeout(self) -> float:
         shortest = _LONGEST_SLEEP
@@ -431,7 +435,10 @@ class NicProcess:
                 key.data()
 
     def close(self) -> None:
-        """Close everything."""
+        """Close everything, and say so in every window."""
+        for client in self.clients.values():
+            if client.window is not None:
+                _U32.pack_into(client.window, attach.WINDOW["alive"].byte, 0)
         for client in list(self.clients.values()):
             self._drop(client)
         with contextlib.suppress(FileNotFoundError):
@@ -451,7 +458,4 @@ def _close_all(fds: list[int]) -> None:
 
 
 def _gid(address: str) -> bytes:
-    from rnic.device.config import gid_from_address  # noqa: PLC0415
-    from rnic.link.base import parse_address  # noqa: PLC0415
-
     return gid_from_address(parse_address(address))

@@ -214,7 +214,7 @@ class Context:
         if driver is None:
             assert runtime is not None
             driver = LocalDriver(runtime, space)
-        self.driver: Driver = driver
+        self.driver = driver
         self.closed = False
         self._children: set[Any] = set()
         self._qps: dict[int, QP] = {}
