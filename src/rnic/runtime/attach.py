@@ -38,6 +38,7 @@ class Connection:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.pid = 0
+        self.ended = False
         self._lock = threading.Lock()
         self._token = 0
 
@@ -55,10 +56,10 @@ class Connection:
                     self.sock, attach.MAX_MESSAGE, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
                 )
             except OSError as error:
-                raise self._ended() from error
+                raise self.end() from error
         if len(data) < _ANSWER.size or _ANSWER.unpack_from(data)[:2] != (kind, token):
             _close_all(got)
-            raise self._ended()
+            raise self.end()
         code = _ANSWER.unpack_from(data)[2]
         rest = data[_ANSWER.size :]
         if code:
@@ -74,7 +75,9 @@ class Connection:
         poller.register(self.sock, select.POLLRDHUP)
         return not poller.poll(0)
 
-    def _ended(self) -> VerbsError:
+    def end(self) -> VerbsError:
+        """Note that the NIC process has ended; the error that says so."""
+        self.ended = True
         return VerbsError(ENODEV, f"NIC process {self.pid or ''} has ended: open the device again".replace("  ", " "))
 
     def close(self) -> None:

@@ -39,6 +39,7 @@ _U32 = struct.Struct("<I")
 _UCRED = struct.Struct("3i")
 _COMMAND = struct.Struct("<HHIQI4x")
 _SPIN_ROUNDS = 30
+_YIELD_IS_LONG_NS = 20_000
 MAX_CLIENTS = 1024
 MAX_DEVICES = 256
 INFO: dict[str, Callable[[Nic, dict[str, object]], dict[str, object]]] = {}
@@ -215,7 +216,9 @@ class NicProcess:
     def _message(self, client: Client, kind: int, body: bytes, fds: list[int], out: list[int]) -> bytes:
         least, most = attach.REQUEST_BYTES.get(kind, (0, attach.MAX_MESSAGE))
         if not least <= len(body) <= most:
-            raise OSError(errno.EINVAL, f"message kind {kind} has {len(body)} bytes of body: {least} to {most} are right")
+            raise OSError(
+                errno.EINVAL, f"message kind {kind} has {len(body)} bytes of body: {least} to {most} are right"
+            )
         if kind == attach.MSG_HELLO:
             return self._hello(client, body)
         if not client.greeted:
@@ -405,6 +408,7 @@ class NicProcess:
     def serve(self, idle_exit: float | None = None) -> None:
         """Serve until interrupted, or until the last user has been gone for ``idle_exit`` seconds."""
         idle = 0
+        spin = _SPIN_ROUNDS
         rounds = 0
         while True:
             rounds += 1
@@ -415,11 +419,15 @@ class NicProcess:
                 self._dispatch(0)
                 continue
             idle += 1
-            if idle < _SPIN_ROUNDS:
+            if idle < spin:
+                began = time.monotonic_ns()
                 os.sched_yield()
-                if idle == 1:
+                if time.monotonic_ns() - began > _YIELD_IS_LONG_NS:
+                    spin = 0  # somebody wants this core, perhaps the very program that is waited for
+                elif idle == 1:
                     self._dispatch(0)
                 continue
+            spin = min(spin + 1, _SPIN_ROUNDS)
             self._set_asleep(1)
             if self._doorbells():
                 self._set_asleep(0)

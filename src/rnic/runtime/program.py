@@ -45,7 +45,9 @@ class SharedFiles:
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         except OSError:
             if not _sealed(fd):
-                raise VerbsError(EPERM, "SHARE takes memfds made with MFD_ALLOW_SEALING: this file may shrink") from None
+                raise VerbsError(
+                    EPERM, "SHARE takes memfds made with MFD_ALLOW_SEALING: this file may shrink"
+                ) from None
         if os.fstat(fd).st_size < offset + length:
             raise VerbsError(EINVAL, f"SHARE of {length} bytes from offset {offset} goes beyond the file's end")
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ

@@ -92,7 +92,7 @@ class RemoteDriver:
         self.name = name
         self.lock = threading.RLock()
         self.space = AddressSpace()
-        self.closed = False
+        self._closed = False
         listed, _ = connection.ask(attach.MSG_LIST)
         size = attach.LIST_RECORD.size
         records = [listed[at : at + size] for at in range(0, len(listed) - size + 1, size)]
@@ -111,6 +111,11 @@ class RemoteDriver:
         self._thread: threading.Thread | None = None
         self._stop_read, self._stop_write = -1, -1
         _live.add(self)
+
+    @property
+    def closed(self) -> bool:
+        """See :class:`~rnic.runtime.driver.Driver`. A NIC process that has ended has destroyed everything."""
+        return self._closed or self.connection.ended
 
     def _open(self, name: str) -> None:
         memory = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
@@ -150,7 +155,7 @@ class RemoteDriver:
 
     def progress(self) -> bool:
         """See :class:`~rnic.runtime.driver.Driver`. Raises ``ENODEV`` some time after the NIC process ended."""
-        if self.closed:
+        if self._closed:
             return False
         self._polls += 1
         if self._polls > _POLLS_BEFORE_YIELD:
@@ -164,7 +169,7 @@ class RemoteDriver:
 
     def _check(self) -> None:
         if not self.connection.alive():
-            raise VerbsError(ENODEV, f"NIC process {self.connection.pid} has ended: open the device again")
+            raise self.connection.end()
 
     # ------------------------------------------------------------------------------------ commands
 
@@ -262,9 +267,9 @@ class RemoteDriver:
     def close(self) -> None:
         """See :class:`~rnic.runtime.driver.Driver`."""
         with self.lock:
-            if self.closed:
+            if self._closed:
                 return
-            self.closed = True
+            self._closed = True
             thread, self._thread = self._thread, None
         if thread is not None:
             os.write(self._stop_write, b"\0")
@@ -285,8 +290,8 @@ def _after_fork() -> None:
     for driver in list(_live):
         driver.lock = threading.RLock()
         driver._thread = None
-        if not driver.closed:
-            driver.closed = True
+        if not driver._closed:
+            driver._closed = True
             driver._hang_up()
 
 

@@ -16,7 +16,9 @@ VERSION = 1
 SOCKET_NAME = "nic.sock"
 LOCK_NAME = "nic.lock"
 
-MSG_HELLO, MSG_LIST, MSG_OPEN, MSG_COMMAND, MSG_VECTOR, MSG_SHARE, MSG_UNSHARE, MSG_INFO, MSG_ADD, MSG_BYE = range(1, 11)
+MSG_HELLO, MSG_LIST, MSG_OPEN, MSG_COMMAND, MSG_VECTOR, MSG_SHARE, MSG_UNSHARE, MSG_INFO, MSG_ADD, MSG_BYE = range(
+    1, 11
+)
 
 DMA_PROC_MEM = 0
 """OPEN brings the program's ``/proc/self/mem``, open for reading and writing."""
