@@ -57,7 +57,7 @@ LAYOUTS: dict[str, Layout] = {
 
 NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     # prefix, module, beginnings of the names that are taken; () takes all
-    ("", attach, ("MSG_", "DMA_", "COPY_")),
+    ("", attach, ("MSG_", "DMA_", "COPY_", "MAX_COPY")),
     ("ATTACH_", attach, ("MAGIC", "VERSION")),
     ("CMD_", commands, ()),
     ("EVENT_", events, ()),

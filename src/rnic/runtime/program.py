@@ -175,7 +175,7 @@ class CopiedMemory(SharedFiles):
             return None
         try:
             self._sock.send(attach.COPY.pack({"va": va, "bytes": length, "kind": kind}) + data)
-            answer = self._sock.recv(attach.COPY_REPLY.size + attach.COPY_BYTES)
+            answer = self._sock.recv(attach.COPY_REPLY.size + attach.MAX_COPY)
         except OSError:
             self._dead = True
             return None
@@ -191,8 +191,8 @@ class CopiedMemory(SharedFiles):
         if view is not None:
             buf[:] = view
             return True
-        for at in range(0, len(buf), attach.COPY_BYTES):
-            size = min(attach.COPY_BYTES, len(buf) - at)
+        for at in range(0, len(buf), attach.MAX_COPY):
+            size = min(attach.MAX_COPY, len(buf) - at)
             piece = self._copy(attach.COPY_READ, va + at, size)
             if piece is None or len(piece) != size:
                 return False
@@ -207,8 +207,8 @@ class CopiedMemory(SharedFiles):
                 return False
             view[:] = data
             return True
-        for at in range(0, len(data), attach.COPY_BYTES):
-            piece = bytes(data[at : at + attach.COPY_BYTES])
+        for at in range(0, len(data), attach.MAX_COPY):
+            piece = bytes(data[at : at + attach.MAX_COPY])
             if self._copy(attach.COPY_WRITE, va + at, len(piece), piece) is None:
                 return False
         return True

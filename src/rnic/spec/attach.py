@@ -114,13 +114,13 @@ WINDOW = _layout(
 """Page 0 of the window; rung bytes follow from page 1 on, then the queue blocks."""
 
 COPY_READ, COPY_WRITE, COPY_CHECK, COPY_CHECK_WRITE = range(4)
-COPY_BYTES = 32_768
+MAX_COPY = 32_768
 """Most bytes of one copy."""
 COPY = _layout(
     "copy request",
     24,
     wide("va", 0, "address in the program"),
-    wide("bytes", 8, "to copy, at most COPY_BYTES; to check, any number"),
+    wide("bytes", 8, "to copy, at most MAX_COPY; to check, any number"),
     word("kind", 16, "COPY_* number; the data follows COPY_WRITE"),
 )
 """What the NIC process asks a copying thread (``DMA_COPIER``), one at a time over the socket pair of OPEN."""
