@@ -44,6 +44,7 @@ from rnic.verbs import (
     SrqInitAttr,
     enums,
     get_device_list,
+    open,
 )
 
 __version__ = "0.1.0"
@@ -89,4 +90,5 @@ __all__ = [
     "enums",
     "get_device_list",
     "listen",
+    "open",
 ]

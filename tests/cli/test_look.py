@@ -12,7 +12,8 @@ from rnic.cli import group
 from rnic.cli.look import rates
 from rnic.cli.trace import LANES, record
 from rnic.device.inspect import look
-from rnic.runtime.process import NicProcess, ProcessError, ask
+from rnic.runtime.attach import ask
+from rnic.runtime.process import NicProcess, ProcessError
 from rnic.spec.registers import GLOBAL_REGISTERS
 from rnic.testing.pair import QpPair
 from rnic.verbs import enums as e

@@ -159,7 +159,7 @@ VERBS_SERVER = """
     got = []
     while len(got) < 50:
         got += cq.poll(16)[1]
-    ctx.runtime.start()
+    ctx.driver.start()
     assert all(wc.status == e.IBV_WC_SUCCESS for wc in got), got
     assert [wc.wr_id for wc in got] == list(range(50))
     assert all(mr.read(1000, 1000 * at) == bytes([at]) * 1000 for at in range(50))

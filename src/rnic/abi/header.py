@@ -49,12 +49,15 @@ LAYOUTS: dict[str, Layout] = {
     "SHARE": attach.SHARE,
     "UNSHARE": attach.UNSHARE,
     "WINDOW": attach.WINDOW,
+    "COPY": attach.COPY,
+    "COPY_REPLY": attach.COPY_REPLY,
+    "INFO_REPLY": attach.INFO_REPLY,
 }
 """Layouts by the name that the header gives them."""
 
 NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     # prefix, module, beginnings of the names that are taken; () takes all
-    ("", attach, ("MSG_", "DMA_")),
+    ("", attach, ("MSG_", "DMA_", "COPY_", "MAX_COPY")),
     ("ATTACH_", attach, ("MAGIC", "VERSION")),
     ("CMD_", commands, ()),
     ("EVENT_", events, ()),

@@ -9,21 +9,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
-import struct
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import click
 
 from rnic.abi.build import LIBRARIES
+from rnic.runtime.attach import connect, start
 from rnic.runtime.process import ProcessError, runtime_directory
 from rnic.spec import attach
-
-_START_SECONDS = 20.0
-_IDLE_EXIT = "1"
 
 
 def library_directory() -> Path:
@@ -39,56 +32,6 @@ def library_directory() -> Path:
             " install gcc, then run `python -m rnic.abi.build`"
         )
     return path
-
-
-def connect(directory: Path) -> socket.socket | None:
-    """A connection to the NIC process of a runtime directory, greeted; ``None`` if none runs."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        sock.connect(str(directory / attach.SOCKET_NAME))
-        ask(sock, attach.MSG_HELLO, struct.pack("<III", attach.MAGIC, attach.VERSION, os.getpid()))
-    except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
-        sock.close()
-        return None
-    return sock
-
-
-def ask(sock: socket.socket, kind: int, body: bytes) -> bytes:
-    """One message and the body of its answer.
-
-    Raises:
-        ProcessError: the NIC process refused; in its words.
-    """
-    sock.send(struct.pack("<II", kind, kind) + body)
-    data = sock.recv(attach.MAX_MESSAGE)
-    if len(data) < attach.REPLY_HEADER.size:
-        raise ConnectionResetError
-    if attach.REPLY_HEADER.get(data, "error"):
-        raise ProcessError(data[attach.REPLY_HEADER.size :].decode(errors="replace"))
-    return data[attach.REPLY_HEADER.size :]
-
-
-def start(directory: Path) -> socket.socket:
-    """Start a NIC process that ends by itself, and connect to it."""
-    log = directory / "nic.log"
-    command = [sys.executable, "-m", "rnic.cli", "serve", "--idle-exit", _IDLE_EXIT]
-    with log.open("wb") as out:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
-        )
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        sock = connect(directory)
-        if sock is not None:
-            return sock
-        if child.poll() is not None and child.returncode:
-            sock = connect(directory)  # another one was faster
-            if sock is not None:
-                return sock
-            words = log.read_text(errors="replace").strip().splitlines()
-            raise ProcessError(f"the NIC process ended at once: {words[-1] if words else child.returncode}")
-        time.sleep(0.02)
-    raise ProcessError(f"the NIC process did not answer within {_START_SECONDS:.0f} s; see {log}")
 
 
 def environment(devices: list[str], directory: Path, libraries: Path, preload: bool) -> dict[str, str]:
@@ -125,7 +68,7 @@ def execute(
     if shutil.which(program[0]) is None:
         raise ProcessError(f"program {program[0]!r} was not found")
     directory = runtime_directory()
-    sock = connect(directory) or start(directory)
+    connection = connect(directory) or start(directory)
     rules = Path(faults).read_text(encoding="utf-8") if faults and not faults.lstrip().startswith("[") else faults
     devices = []
     for address in addresses or ("127.0.0.1",):
@@ -135,7 +78,7 @@ def execute(
             "faults": rules,
             "capture": capture and str(Path(capture).resolve()),
         }
-        name = ask(sock, attach.MSG_ADD, json.dumps(wanted).encode())
+        name, _ = connection.ask(attach.MSG_ADD, json.dumps(wanted).encode())
         devices.append(name.split(b"\0", 1)[0].decode())
-    sock.set_inheritable(True)
+    connection.sock.set_inheritable(True)
     os.execvpe(program[0], program, environment(devices, directory, libraries, preload))

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from rnic.runtime.process import ask, runtime_directory
+from rnic.runtime.attach import ask
+from rnic.runtime.process import runtime_directory
 from rnic.spec.errors import RnicError
 
 

@@ -117,7 +117,7 @@ class Endpoint:
             link = UdpLink(addr, ROCE_UDP_PORT if udp_port is None else udp_port)
             self._capture = open_capture(capture)
             self.ctx = Context(link=Recorder(link, self._capture))
-        self.runtime = self.ctx.runtime
+        self.driver = self.ctx.driver
         self.service = service
         self.depth = depth
         port = self.ctx.query_port()
@@ -193,7 +193,7 @@ class Endpoint:
         Raises:
             PerfError: nothing came of it in time, or the peer hung up.
         """
-        progress = self.runtime.progress
+        progress = self.driver.progress
         idle = 0
         end = time.monotonic() + timeout_s
         while not done():
@@ -205,7 +205,7 @@ class Endpoint:
                 if time.monotonic() > end:
                     raise PerfError(f"nothing completed within {timeout_s:g} s")
                 if idle > _SPINS_BEFORE_SLEEP:
-                    waited_for = self.runtime.link.filenos()
+                    waited_for = self.driver.filenos()
                     if line is not None:
                         waited_for.append(line.sock.fileno())
                     select.select(waited_for, [], [], _SLEEP_S)

@@ -59,7 +59,7 @@ class Run:
                 completed += done
                 if completed // best_of > len(marks):
                     marks.append(time.perf_counter())
-            elif not end.runtime.progress():
+            elif not end.driver.progress():
                 end.wait(self._arrived)
         seconds = time.perf_counter() - start
         for first, second in zip([start, *marks], marks, strict=False):
@@ -181,7 +181,7 @@ class Run:
         buffer = end.buffer
         at = end.slot + size - 1
         wanted = index + 1 & 0xFF
-        progress = end.runtime.progress
+        progress = end.driver.progress
         for _ in range(20_000):
             if buffer[at] == wanted:
                 return
@@ -268,7 +268,7 @@ class Run:
 
     def _requester_idle(self) -> bool:
         end = self.end
-        end.runtime.progress()
+        end.driver.progress()
         return end.qp.idle
 
     def _begin(self, size: int, iterations: int) -> None:
@@ -321,7 +321,7 @@ class Run:
                 self.line.send(done=True)
                 return
             for _ in range(64):
-                if not end.runtime.progress():
+                if not end.driver.progress():
                     break
             at = end.slot + int(message["grh"])
             into = memoryview(end.buffer)[at : at + size]

@@ -236,7 +236,7 @@ class Side:
             if count:
                 watch.seen()
                 return found
-            if channel is None and self.ctx.runtime.progress():
+            if channel is None and self.ctx.driver.progress():
                 spins = 0
                 continue
             spins += 1
@@ -245,24 +245,24 @@ class Side:
                     channel.get_cq_event(self.cq, block=False)
                     self.cq.req_notify()
             elif spins > _SPINS:
-                watch.wait(self.ctx.runtime.link.filenos(), _NAP_S)
+                watch.wait(self.ctx.driver.filenos(), _NAP_S)
 
     def _linger(self, watch: _Watch) -> None:
         """Stay until the peer has our last ACK: it says so, or nothing comes for a while."""
-        runtime = self.ctx.runtime
+        runtime = self.ctx.driver
         if watch.line is not None:
             watch.line.send(done=True)
             while not watch.peer_done:
                 while runtime.progress():
                     pass
-                watch.wait(runtime.link.filenos(), _NAP_S)
+                watch.wait(runtime.filenos(), _NAP_S)
             return
         end = time.monotonic() + _QUIET_S
         while (left := end - time.monotonic()) > 0:
             if runtime.progress():
                 end = time.monotonic() + _QUIET_S
             else:
-                select.select(runtime.link.filenos(), [], [], min(left, 10 * _NAP_S))
+                select.select(runtime.filenos(), [], [], min(left, 10 * _NAP_S))
 
     def close(self) -> None:
         """Release everything."""

@@ -114,7 +114,7 @@ class Connection:
         self._free = list(range(DEPTH))
         self._slot_lock = threading.Lock()
         # A passive side must answer while its program does something else.
-        ctx.runtime.start()
+        ctx.driver.start()
 
     # ----------------------------------------------------------------------------- setting up
 
@@ -281,7 +281,7 @@ class Connection:
         if self.closed or self._lines is None:
             return True
         sock = self._lines.sock
-        self._shares.ctx.runtime.rest()
+        self._shares.ctx.driver.rest()
         return wait_readable([sock.fileno()], timeout_s)
 
     def peer_gone(self) -> bool:
@@ -294,7 +294,7 @@ class Connection:
             return
         self.closed = True
         # what arrived last may still want its acknowledgement
-        self._shares.ctx.runtime.kick()
+        self._shares.ctx.driver.kick()
         self._jobs.forget_loop()
         self._qp.close()
         self._jobs.close()

@@ -93,7 +93,7 @@ class Jobs:
         self.channel = CompChannel(ctx)
         self.cq = CQ(ctx, cqe, channel=self.channel)
         self.lock = threading.RLock()
-        self._runtime = ctx.runtime
+        self._runtime = ctx.driver
         self._depth = depth
         self._on_receive = on_receive
         self._qp: QP | None = None
@@ -184,7 +184,7 @@ class Jobs:
             self._sleep(_SLEEP_S if end is None else min(_SLEEP_S, (end - now) / 1e9), hang_up)
 
     def _sleep(self, seconds: float, hang_up: socket.socket | None) -> None:
-        sockets = self._runtime.link.filenos()
+        sockets = self._runtime.filenos()
         watched = [self.channel.fileno(), *sockets]
         if hang_up is not None:
             watched.append(hang_up.fileno())

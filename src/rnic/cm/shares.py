@@ -81,7 +81,7 @@ class Shares:
     def close(self) -> None:
         """Deregister everything; the keys fail from now on."""
         # what arrived last may still want its answer, a NAK not least
-        self.ctx.runtime.kick()
+        self.ctx.driver.kick()
         self.pd.close()
         if self._owned:
             self.ctx.close()

@@ -115,6 +115,9 @@ def reachable(uar: Uar, base: int, length: int, writable: bool) -> bool:
     view = uar.port.views(base, length)
     if view is not None:
         return not (writable and view.readonly)
+    covers = getattr(uar.port, "covers", None)
+    if covers is not None:  # a port that reaches more than its program may
+        return bool(covers(base, length, writable))
     byte = bytearray(1)
     return uar.port.read(base, byte) and uar.port.read(base + length - 1, byte)
 

@@ -43,9 +43,7 @@ UNIVISTA: tuple[Parameter, ...] = (
     Parameter("RX_BUF_AW", 5, 13, 13, False, "window_bytes", "receive buffer of 2^RX_BUF_AW words of 128 bytes"),
     Parameter("RAM_RD_LATENCY", 1, 3, 1, False, "", "cycles of a memory read"),
     Parameter("QPM_AXI_DW", 64, 512, 512, True, "", "bits of the descriptor bus"),
-    Parameter(
-        "MAC_DW", 512, 1024, 1024, False, "", "bits of the MAC interface, 200G or 400G", (512, 1024)
-    ),
+    Parameter("MAC_DW", 512, 1024, 1024, False, "", "bits of the MAC interface, 200G or 400G", (512, 1024)),
 )
 
 

@@ -20,12 +20,14 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from rnic.device.config import gid_from_address
 from rnic.device.inspect import look
 from rnic.device.uar import Uar
-from rnic.link.base import Link
+from rnic.link.base import Link, parse_address
+from rnic.mem.order import fence
 from rnic.runtime.loop import Runtime
+from rnic.runtime.program import CopiedMemory, ProgramMemory
 from rnic.spec import attach
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import MAX_EQS, ROCE_UDP_PORT
@@ -36,8 +38,10 @@ _ASLEEP_AT = attach.WINDOW["asleep"].byte
 _U32 = struct.Struct("<I")
 _UCRED = struct.Struct("3i")
 _COMMAND = struct.Struct("<HHIQI4x")
-_REPLY_BYTES = 12
 _SPIN_ROUNDS = 30
+_YIELD_IS_LONG_NS = 20_000
+MAX_CLIENTS = 1024
+MAX_DEVICES = 256
 _LONGEST_SLEEP = 0.05
 """Seconds; a program that forgot its fence waits no longer."""
 
@@ -54,64 +58,12 @@ def runtime_directory() -> Path:
     """
     named = os.environ.get("RNIC_RUNTIME_DIR")
     base = os.environ.get("XDG_RUNTIME_DIR")
-    path = Path(named) if named else Path(base) / "rnic" if base else Path(f"/tmp/rnic-{os.getuid()}")  # noqa: S108
+    path = Path(named) if named else Path(base) / "rnic" if base else Path(f"/tmp/rnic-{os.getuid()}")
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.stat()
     if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ProcessError(f"runtime directory {path} is open to other users: set RNIC_RUNTIME_DIR to one of your own")
     return path
-
-
-class ProgramMemory:
-    """A program's memory: by ``/proc/PID/mem`` as it was opened then, and as views where the program shares it."""
-
-    def __init__(self, fd: int, pid: int) -> None:
-        self._fd = fd
-        self._pid = pid
-        self._shared: dict[int, tuple[int, mmap.mmap, bool]] = {}
-
-    def share(self, va: int, length: int, fd: int, offset: int, writable: bool) -> None:
-        """Map a file that the program has mapped at ``va``."""
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        self._shared[va] = (length, mmap.mmap(fd, length, access=access, offset=offset), writable)
-
-    def unshare(self, va: int) -> None:
-        """The program unmaps it. Views that the device holds keep the memory, which nobody else sees any more."""
-        found = self._shared.pop(va, None)
-        if found is not None:
-            with contextlib.suppress(BufferError):
-                found[1].close()
-
-    def views(self, va: int, length: int) -> memoryview | None:
-        """Memory that the program shares."""
-        for start, (size, memory, _) in self._shared.items():
-            if start <= va and va + length <= start + size:
-                return memoryview(memory)[va - start : va - start + length]
-        return None
-
-    def read(self, va: int, buf: bytearray | memoryview) -> bool:
-        """Read through ``/proc/PID/mem``."""
-        view = self.views(va, len(buf)) if self._shared else None
-        if view is not None:
-            buf[:] = view
-            return True
-        try:
-            return os.preadv(self._fd, [buf], va) == len(buf)
-        except (OSError, OverflowError):
-            return False
-
-    def write(self, va: int, data: bytes | bytearray | memoryview) -> bool:
-        """Write through ``/proc/PID/mem``."""
-        try:
-            return os.pwrite(self._fd, data, va) == len(data)
-        except (OSError, OverflowError):
-            return False
-
-    def close(self) -> None:
-        """Let go of everything."""
-        for va in list(self._shared):
-            self.unshare(va)
-        os.close(self._fd)
 
 
 class Client:
@@ -123,10 +75,12 @@ class Client:
         self.greeted = False
         self.runtime: Runtime | None = None
         self.uar: Uar | None = None
-        self.memory: ProgramMemory | None = None
+        self.memory: ProgramMemory | CopiedMemory | None = None
         self.window: mmap.mmap | None = None
         self.rung_end = _RUNG_AT
         self.vectors: dict[int, int] = {}
+        self.made: list[int] = []
+        """Descriptors made for the answer under way alone."""
 
 
 class NicProcess:
@@ -198,6 +152,9 @@ class NicProcess:
         if uid != os.geteuid():
             sock.close()
             return
+        if len(self.clients) >= MAX_CLIENTS:
+            sock.close()
+            return
         sock.setblocking(False)
         client = Client(sock, pid)
         self.clients[sock.fileno()] = client
@@ -224,19 +181,20 @@ class NicProcess:
             return
         kind, token = struct.unpack_from("<II", data)
         out: list[int] = []
+        made: list[int] = []
+        client.made = made
         try:
             code, body = 0, self._message(client, kind, data[attach.HEADER.size :], fds, out)
         except OSError as error:
             code, body = error.errno or errno.EIO, str(error.strerror or error).encode()
-        except (RnicError, ValueError, struct.error) as error:
+        except (RnicError, ValueError, OverflowError) as error:
             code, body = errno.EINVAL, str(error).encode()
         _close_all(fds)
         try:
-            socket.send_fds(client.sock, [struct.pack("<III", kind, token, code) + body], out)
-        except OSError:
+            socket.send_fds(client.sock, [struct.pack("<III", kind, token, code) + body], [] if code else out)
+        except OSError:  # gone, or it does not read its answers
             self._drop(client)
-        if kind in (attach.MSG_OPEN, attach.MSG_INFO):
-            _close_all(out[:1])
+        _close_all(made)
 
     def _drop(self, client: Client) -> None:
         if self.clients.pop(client.sock.fileno(), None) is None:
@@ -254,6 +212,11 @@ class NicProcess:
         self._last_user = time.monotonic()
 
     def _message(self, client: Client, kind: int, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        least, most = attach.REQUEST_BYTES.get(kind, (0, attach.MAX_MESSAGE))
+        if not least <= len(body) <= most:
+            raise OSError(
+                errno.EINVAL, f"message kind {kind} has {len(body)} bytes of body: {least} to {most} are right"
+            )
         if kind == attach.MSG_HELLO:
             return self._hello(client, body)
         if not client.greeted:
@@ -297,6 +260,15 @@ class NicProcess:
 
     def _add(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         wanted = json.loads(body)
+        if not isinstance(wanted, dict) or not isinstance(wanted.get("address"), str):
+            raise OSError(errno.EINVAL, "ADD takes a JSON object with an address")
+        for name, kind in (("port", int), ("faults", str), ("capture", str)):
+            if wanted.get(name) is not None and type(wanted[name]) is not kind:
+                raise OSError(errno.EINVAL, f"ADD: {name}={wanted[name]!r} is no {kind.__name__}")
+        if wanted.get("port") is not None and not 0 <= wanted["port"] <= 0xFFFF:
+            raise OSError(errno.EINVAL, f"port={wanted['port']} is no UDP port: 0 to 65535 are")
+        if len(self.devices) >= MAX_DEVICES:
+            raise OSError(errno.ENOSPC, f"a NIC process has at most {MAX_DEVICES} devices")
         return self.add(wanted["address"], wanted.get("port"), wanted).encode().ljust(16, b"\0")
 
     def _open(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
@@ -307,14 +279,22 @@ class NicProcess:
         if client.uar is not None or len(fds) != 1:
             raise OSError(errno.EINVAL, "OPEN comes once, with one descriptor")
         mode = attach.OPEN.get(body, "mode")
-        if mode != attach.DMA_PROC_MEM:
-            raise OSError(errno.EOPNOTSUPP, "copying by a thread of the program is not there yet")
-        memory = ProgramMemory(os.dup(fds[0]), client.pid)
+        if mode not in (attach.DMA_PROC_MEM, attach.DMA_COPIER):
+            raise OSError(errno.EINVAL, f"DMA mode {mode} is unknown")
+        held = os.dup(fds[0])
+        memory: ProgramMemory | CopiedMemory
+        if mode == attach.DMA_COPIER:
+            memory = CopiedMemory(held)
+        else:
+            memory = ProgramMemory(held, client.pid)
         blocks = runtime.nic.resources.uar_blocks
         blocks_at = _RUNG_AT + -(-blocks // _PAGE) * _PAGE
         size = blocks_at + blocks * 128
-        fd = os.memfd_create("rnic window", os.MFD_CLOEXEC)
+        fd = os.memfd_create("rnic window", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        client.made.append(fd)
         os.ftruncate(fd, size)
+        # the program may not take away what the NIC writes to
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         window = mmap.mmap(fd, size)
         window[: attach.WINDOW.size] = attach.WINDOW.pack(
             {"magic": attach.MAGIC, "version": attach.VERSION, "blocks": blocks, "alive": 1}
@@ -341,11 +321,13 @@ class NicProcess:
         runtime = self.devices.get(name) if name else next(iter(self.devices.values()), None)
         if runtime is None:
             raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices) or 'none'}")
-        data = json.dumps(look(runtime.nic, what)).encode()
+        text = json.dumps(look(runtime.nic, what)).encode()
         fd = os.memfd_create("rnic info", os.MFD_CLOEXEC)
-        os.write(fd, data)
+        client.made.append(fd)
+        with open(os.dup(fd), "wb") as file:
+            file.write(text)
         out.append(fd)
-        return struct.pack("<Q", len(data))
+        return attach.INFO_REPLY.pack({"bytes": len(text)})
 
     def _vector(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         vector = _U32.unpack(body)[0]
@@ -404,6 +386,8 @@ class NicProcess:
         for client in self.clients.values():
             if client.window is not None:
                 _U32.pack_into(client.window, _ASLEEP_AT, value)
+        if value:
+            fence()  # programs store their doorbell, then look whether the NIC sleeps
 
     def _timeout(self) -> float:
         shortest = _LONGEST_SLEEP
@@ -419,6 +403,7 @@ class NicProcess:
     def serve(self, idle_exit: float | None = None) -> None:
         """Serve until interrupted, or until the last user has been gone for ``idle_exit`` seconds."""
         idle = 0
+        spin = _SPIN_ROUNDS
         rounds = 0
         while True:
             rounds += 1
@@ -429,11 +414,15 @@ class NicProcess:
                 self._dispatch(0)
                 continue
             idle += 1
-            if idle < _SPIN_ROUNDS:
+            if idle < spin:
+                began = time.monotonic_ns()
                 os.sched_yield()
-                if idle == 1:
+                if time.monotonic_ns() - began > _YIELD_IS_LONG_NS:
+                    spin = 0  # somebody wants this core, perhaps the very program that is waited for
+                elif idle == 1:
                     self._dispatch(0)
                 continue
+            spin = min(spin + 1, _SPIN_ROUNDS)
             self._set_asleep(1)
             if self._doorbells():
                 self._set_asleep(0)
@@ -449,7 +438,10 @@ class NicProcess:
                 key.data()
 
     def close(self) -> None:
-        """Close everything."""
+        """Close everything, and say so in every window."""
+        for client in self.clients.values():
+            if client.window is not None:
+                _U32.pack_into(client.window, attach.WINDOW["alive"].byte, 0)
         for client in list(self.clients.values()):
             self._drop(client)
         with contextlib.suppress(FileNotFoundError):
@@ -472,37 +464,4 @@ def _close_all(fds: list[int]) -> None:
 
 
 def _gid(address: str) -> bytes:
-    from rnic.device.config import gid_from_address  # noqa: PLC0415
-    from rnic.link.base import parse_address  # noqa: PLC0415
-
     return gid_from_address(parse_address(address))
-
-
-def ask(directory: Path, device: str, what: str) -> Any:
-    """Ask the running NIC process for a view of one device (:func:`rnic.device.inspect.look`).
-
-    Raises:
-        ProcessError: no NIC process runs, or it refuses.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-        sock.settimeout(5)
-        try:
-            sock.connect(str(directory / attach.SOCKET_NAME))
-        except OSError:
-            raise ProcessError(f"no NIC process runs in {directory}: start one with rnic serve") from None
-        hello = attach.HELLO.pack({"magic": attach.MAGIC, "version": attach.VERSION, "pid": os.getpid()})
-        _exchange(sock, attach.MSG_HELLO, hello)
-        _, fds = _exchange(sock, attach.MSG_INFO, f"{device} {what}".encode())
-        with os.fdopen(fds[0], "rb") as file:
-            file.seek(0)
-            return json.loads(file.read())
-
-
-def _exchange(sock: socket.socket, kind: int, body: bytes) -> tuple[bytes, list[int]]:
-    sock.send(struct.pack("<II", kind, 0) + body)
-    data, fds, _, _ = socket.recv_fds(sock, attach.MAX_MESSAGE, 1)
-    code = struct.unpack_from("<III", data)[2] if len(data) >= _REPLY_BYTES else errno.EPIPE
-    if code:
-        _close_all(fds)
-        raise ProcessError(data[_REPLY_BYTES:].decode(errors="replace") or os.strerror(code))
-    return data[_REPLY_BYTES:], fds

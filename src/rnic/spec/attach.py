@@ -112,3 +112,30 @@ WINDOW = _layout(
     word("alive", 16, "1 while the NIC process serves this window"),
 )
 """Page 0 of the window; rung bytes follow from page 1 on, then the queue blocks."""
+
+COPY_READ, COPY_WRITE, COPY_CHECK, COPY_CHECK_WRITE = range(4)
+MAX_COPY = 32_768
+"""Most bytes of one copy."""
+COPY = _layout(
+    "copy request",
+    24,
+    wide("va", 0, "address in the program"),
+    wide("bytes", 8, "to copy, at most MAX_COPY; to check, any number"),
+    word("kind", 16, "COPY_* number; the data follows COPY_WRITE"),
+)
+"""What the NIC process asks a copying thread (``DMA_COPIER``), one at a time over the socket pair of OPEN."""
+COPY_REPLY = _layout("copy answer", 4, word("error", 0, "0 or an errno; the data follows COPY_READ's"))
+
+REQUEST_BYTES: dict[int, tuple[int, int]] = {
+    MSG_HELLO: (HELLO.size, HELLO.size),
+    MSG_LIST: (0, 0),
+    MSG_OPEN: (OPEN.size, OPEN.size),
+    MSG_COMMAND: (COMMAND.size, MAX_MESSAGE),
+    MSG_VECTOR: (VECTOR.size, VECTOR.size),
+    MSG_SHARE: (SHARE.size, SHARE.size),
+    MSG_UNSHARE: (UNSHARE.size, UNSHARE.size),
+    MSG_INFO: (1, 64),
+    MSG_ADD: (2, MAX_MESSAGE),
+}
+"""Smallest and largest body of each request."""
+INFO_REPLY = _layout("INFO answer", 8, wide("bytes", 0, "of JSON in the file that comes along"))

@@ -24,6 +24,7 @@ from rnic.verbs.context import AsyncEvent, CompChannel, Context, Device, get_dev
 from rnic.verbs.cq import CQ
 from rnic.verbs.memory import AH, MR, MW, PD, next_key
 from rnic.verbs.qp import QP
+from rnic.verbs.remote import open
 from rnic.verbs.srq import SRQ
 
 __all__ = [
@@ -55,5 +56,6 @@ __all__ = [
     "SrqInitAttr",
     "get_device_list",
     "next_key",
+    "open",
     "runtime_on",
 ]

@@ -22,6 +22,7 @@ from rnic.link.udp import UdpLink
 from rnic.mem.space import AddressSpace
 from rnic.rings.queue_block import CQ_HEAD
 from rnic.rings.ring import PhaseConsumer
+from rnic.runtime.driver import Driver, LocalDriver
 from rnic.runtime.loop import Runtime
 from rnic.runtime.wait import wait_readable
 from rnic.spec import commands as cmd
@@ -31,7 +32,6 @@ from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import GID, DeviceAttr, PortAttr
-from rnic.verbs.mailbox import CommandMailbox
 
 if TYPE_CHECKING:
     from rnic.verbs.cq import CQ
@@ -187,6 +187,7 @@ class Context:
         link: or a link of your own (loopback, faults, recording) on which a private NIC is made.
         runtime: or a NIC that runs already.
         space: addresses of this program's memory; its real ones by default.
+        driver: or a device opened elsewhere, as :func:`rnic.open` does.
 
     Raises:
         VerbsError: ENODEV for an unknown name.
@@ -202,31 +203,45 @@ class Context:
         link: Link | None = None,
         runtime: Runtime | None = None,
         space: AddressSpace | None = None,
+        driver: Driver | None = None,
     ) -> None:
         if runtime is None and link is not None:
             runtime = runtime_on(link)
-        if runtime is None:
+        if runtime is None and driver is None:
             if addr is None:
                 addr = _address_of(name)
             if port is not None and not 0 <= port <= 0xFFFF:
                 raise VerbsError(EINVAL, f"port={port} is no UDP port: give 0 to 65535")
             runtime = _make_runtime(addr, port)
-        self.runtime = runtime
-        self.nic = runtime.nic
-        self.space = AddressSpace() if space is None else space
+        if driver is None:
+            assert runtime is not None
+            driver = LocalDriver(runtime, space)
+        self.driver = driver
         self.closed = False
         self._children: set[Any] = set()
         self._qps: dict[int, QP] = {}
         self._cqs: dict[int, CQ] = {}
         self._srqs: dict[int, SRQ] = {}
         self._async = EventPipe()
-        with runtime.lock:
-            self.uar = self.nic.map_uar(self.space)
-            self._mailbox = CommandMailbox(self.uar, self.space)
-            self._open_event_queue()
-            runtime.users += 1
+        self._open_event_queue()
         self.limits = DEV_LIM.unpack(self.command(cmd.QUERY_DEV_LIM)[1])
-        self.name = name or self.nic.config.name
+        self.name = name or driver.name
+
+    @property
+    def runtime(self) -> Runtime:
+        """The loop of a device in this process, for tests and tools that look inside.
+
+        Raises:
+            VerbsError: ENODEV for a device in another process.
+        """
+        if not isinstance(self.driver, LocalDriver):
+            raise VerbsError(ENODEV, f"device {self.name} is in another process: it cannot be looked into from here")
+        return self.driver.runtime
+
+    @property
+    def nic(self) -> Nic:
+        """The device in this process; raises as :attr:`runtime`."""
+        return self.runtime.nic
 
     # ------------------------------------------------------------------------------------ commands
 
@@ -236,8 +251,7 @@ class Context:
         Raises:
             VerbsError: with the errno that the status stands for.
         """
-        with self.runtime.lock:
-            result = self._mailbox.run(op, in_modifier, op_modifier, inbox)
+        result = self.driver.command(op, in_modifier, op_modifier, inbox)
         if result.status != cmd.ST_OK:
             name = cmd.COMMAND_NAMES.get(op, hex(op))
             status = cmd.STATUS_NAMES.get(result.status, hex(result.status))
@@ -255,9 +269,8 @@ class Context:
     # -------------------------------------------------------------------------------------- events
 
     def _open_event_queue(self) -> None:
-        self._eq_ring = bytearray(_EQE_BYTES << EQ_LOG_ENTRIES)
-        self._eq_mapping = self.space.map(self._eq_ring, writable=True)
-        self._eq = PhaseConsumer(memoryview(self._eq_ring), 1 << EQ_LOG_ENTRIES)
+        self._eq_mapping = self.driver.ring(_EQE_BYTES << EQ_LOG_ENTRIES)
+        self._eq = PhaseConsumer(self._eq_mapping.view, 1 << EQ_LOG_ENTRIES)
         self.eqn = self.allocate(cmd.RES_EQ)
         self._eq_block = self.allocate(cmd.RES_UAR_BLOCK)
         vector = self.eqn
@@ -272,9 +285,11 @@ class Context:
         self.command(cmd.SW2HW_EQ, self.eqn, inbox=eqc)
         mask = sum(1 << event_type for event_type in _ASYNC_EVENTS)
         self.command(cmd.MAP_EQ, self.eqn, inbox=mask.to_bytes(8, "big"))
-        self.runtime.handlers[vector] = self._on_interrupt
+        self.driver.on_interrupt(vector, self._on_interrupt)
 
     def _on_interrupt(self) -> None:
+        if not self._eq.ready():
+            return
         while (entry := self._eq.pop()) is not None:
             event_type = entry[0] & 0xFF
             number = entry[1] & 0xFFFFFF
@@ -296,7 +311,7 @@ class Context:
             else:
                 element = self._qps.get(number)
             self._async.put(AsyncEvent(kind, element))
-        self.uar.store(self._eq_block, CQ_HEAD, self._eq.head)
+        self.driver.store(self._eq_block, CQ_HEAD, self._eq.head)
 
     @property
     def async_fd(self) -> int:
@@ -318,10 +333,10 @@ class Context:
         while (item := pipe.get()) is None:
             if not block:
                 raise VerbsError(EAGAIN, "no event waits: poll the descriptor, or wait for one")
-            if self.runtime.threaded:
+            if self.driver.threaded:
                 wait_readable([pipe.fileno()], None)
-            elif not self.runtime.progress():
-                wait_readable([pipe.fileno(), *self.runtime.link.filenos()], 0.001)
+            elif not self.driver.progress():
+                wait_readable([pipe.fileno(), *self.driver.filenos()], 0.001)
         return item
 
     # ------------------------------------------------------------------------------------- queries
@@ -395,12 +410,12 @@ class Context:
     @property
     def address(self) -> str:
         """The NIC's IP address."""
-        return format_address(self.nic.config.address)
+        return format_address(self.driver.address)
 
     @property
     def udp_port(self) -> int:
         """The NIC's UDP port."""
-        return self.nic.config.port
+        return self.driver.port
 
     # ------------------------------------------------------------------------------------- closing
 
@@ -418,15 +433,7 @@ class Context:
             return
         self.closed = True
         close_all(self._children)
-        runtime = self.runtime
-        with runtime.lock:
-            runtime.handlers.pop(self.eqn, None)
-            self.nic.unmap_uar(self.uar)
-            self._mailbox.close()
-            runtime.users -= 1
-            last = runtime.users == 0
-        if last:
-            runtime.close()
+        self.driver.close()
         self._async.close()
 
     def __enter__(self) -> Context:
@@ -446,7 +453,7 @@ class CompChannel:
         self.ctx = ctx
         self._pipe = EventPipe()
         self.cqs: set[CQ] = set()
-        ctx.runtime.start()
+        ctx.driver.start()
         ctx.add_child(self)
 
     def fileno(self) -> int:

@@ -71,7 +71,7 @@ class CQ:
         comp_vector: int = 0,
     ) -> None:
         self.ctx = ctx
-        self.runtime = ctx.runtime
+        self.driver = ctx.driver
         self.cq_context = cq_context
         self.channel = channel
         self.lock = threading.Lock()
@@ -80,7 +80,7 @@ class CQ:
         self._queues: dict[int, Any] = {}
         """Queue pairs that complete here, by number; they know the work request identifiers."""
         log = _log_entries(cqe)
-        with ctx.runtime.lock:
+        with ctx.driver.lock:
             self._mapping, self._ring = self._make_ring(log)
             self.cqn = ctx.allocate(cmd.RES_CQ)
             self._block = ctx.allocate(cmd.RES_UAR_BLOCK)
@@ -92,8 +92,8 @@ class CQ:
             channel.cqs.add(self)
 
     def _make_ring(self, log: int) -> tuple[Mapping, PhaseConsumer]:
-        memory = bytearray(CQE_BYTES << log)
-        return self.ctx.space.map(memory, writable=True), PhaseConsumer(memoryview(memory), 1 << log)
+        mapping = self.driver.ring(CQE_BYTES << log)
+        return mapping, PhaseConsumer(mapping.view, 1 << log)
 
     def _context(self, log: int, mapping: Mapping) -> bytes:
         return CQC.pack(
@@ -123,7 +123,7 @@ class CQ:
             How many there are, and they themselves.
         """
         if not self._ring.ready():
-            self.runtime.progress()
+            self.driver.progress()
             if not self._ring.ready():
                 return 0, []
         found: list[WC] = []
@@ -133,7 +133,7 @@ class CQ:
                 wc = self._translate(entry)
                 if wc is not None:
                     found.append(wc)
-            self.ctx.uar.store(self._block, CQ_HEAD, ring.head)
+            self.driver.store(self._block, CQ_HEAD, ring.head)
         return len(found), found
 
     def ready(self) -> bool:
@@ -165,7 +165,7 @@ class CQ:
 
     def req_notify(self, solicited_only: bool = False) -> None:
         """Arm: the next completion (or next solicited one) raises an event. Poll again afterwards."""
-        self.ctx.uar.store(self._block, CQ_DOORBELL, ARM_SOLICITED if solicited_only else ARM_NEXT)
+        self.driver.store(self._block, CQ_DOORBELL, ARM_SOLICITED if solicited_only else ARM_NEXT)
 
     def on_event(self) -> None:
         """The NIC reported an event of this CQ."""
@@ -183,15 +183,15 @@ class CQ:
             VerbsError: EINVAL if more than that are in it.
         """
         log = _log_entries(cqe)
-        with self.runtime.lock, self.lock:
+        with self.driver.lock, self.lock:
             mapping, ring = self._make_ring(log)
             try:
                 self.ctx.command(cmd.RESIZE_CQ, self.cqn, inbox=self._context(log, mapping))
             except VerbsError as error:
-                self.ctx.space.unmap(mapping)
+                self.driver.unmap(mapping)
                 reason = f"cqe={cqe} is too small for the entries in the queue"
                 raise VerbsError(error.errno or EINVAL, reason) from None
-            self.ctx.space.unmap(self._mapping)
+            self.driver.unmap(self._mapping)
             self._mapping, self._ring = mapping, ring
             self.cqe = (1 << log) - 1
 
@@ -204,12 +204,12 @@ class CQ:
         if self.closed:
             return
         ctx = self.ctx
-        with ctx.runtime.lock:
-            if not ctx.uar.closed:
+        with ctx.driver.lock:
+            if not ctx.driver.closed:
                 ctx.command(cmd.HW2SW_CQ, self.cqn)
                 ctx.free(cmd.RES_CQ, self.cqn)
                 ctx.free(cmd.RES_UAR_BLOCK, self._block)
-            ctx.space.unmap(self._mapping)
+            ctx.driver.unmap(self._mapping)
         ctx._cqs.pop(self.cqn, None)
         self.closed = True
         if self.channel is not None:

@@ -44,7 +44,7 @@ class PD:
             return
         self.closed = True
         close_all(self._children)
-        if not self.ctx.uar.closed:
+        if not self.ctx.driver.closed:
             self.ctx.free(cmd.RES_PD, self.handle)
         self.ctx.drop_child(self)
 
@@ -71,10 +71,9 @@ class MR:
     """
 
     def __init__(self, pd: PD, buffer: Any, access: int = e.IBV_ACCESS_LOCAL_WRITE) -> None:
-        if isinstance(buffer, int):
-            if buffer <= 0:
-                raise VerbsError(EINVAL, f"length={buffer}: a memory region has at least one byte")
-            buffer = bytearray(buffer)
+        own = isinstance(buffer, int)
+        if own and buffer <= 0:
+            raise VerbsError(EINVAL, f"length={buffer}: a memory region has at least one byte")
         if access & ~rights.SUPPORTED:
             raise VerbsError(EINVAL, f"access={access:#x} has rights beyond {rights.SUPPORTED:#x}, which are supported")
         if access & rights.NEED_LOCAL_WRITE and not access & rights.LOCAL_WRITE:
@@ -82,11 +81,13 @@ class MR:
         ctx = pd.ctx
         self.pd = pd
         self.ctx = ctx
-        self.buffer = buffer
         self.access = access
         self.closed = False
-        with ctx.runtime.lock:
-            self._mapping = ctx.space.map(buffer, writable=bool(access & rights.LOCAL_WRITE))
+        driver = ctx.driver
+        with driver.lock:
+            writable = bool(access & rights.LOCAL_WRITE)
+            self._mapping = driver.ring(buffer) if own else driver.map(buffer, writable=writable)
+            self.buffer = self._mapping.view.obj if own else buffer
             self.buf = self.addr = self._mapping.va
             self.length = self._mapping.length
             try:
@@ -100,7 +101,7 @@ class MR:
                 MPT_ENTRY.put(entry, "address", self.buf)
                 ctx.command(cmd.SW2HW_MPT, self.lkey, inbox=bytes(entry))
             except VerbsError:
-                ctx.space.unmap(self._mapping)
+                driver.unmap(self._mapping)
                 raise
         pd.add_child(self)
 
@@ -121,11 +122,11 @@ class MR:
         if self.closed:
             return
         ctx = self.ctx
-        with ctx.runtime.lock:
-            if not ctx.uar.closed:
+        with ctx.driver.lock:
+            if not ctx.driver.closed:
                 ctx.command(cmd.HW2SW_MPT, self.lkey)
                 ctx.free(cmd.RES_MPT, self.lkey)
-            ctx.space.unmap(self._mapping)
+            ctx.driver.unmap(self._mapping)
         self.closed = True
         self.pd.drop_child(self)
 
@@ -171,7 +172,7 @@ class MW:
         if self.closed:
             return
         self.closed = True
-        if not self.ctx.uar.closed:
+        if not self.ctx.driver.closed:
             self._deallocate()
         self.pd.drop_child(self)
 
@@ -208,7 +209,7 @@ class AH:
         self.attr = attr
         gid = attr.gr.dgid
         address = gid.address
-        if len(address) != len(pd.ctx.nic.config.address) or not any(address):
+        if len(address) != len(pd.ctx.driver.address) or not any(address):
             raise VerbsError(EINVAL, f"dgid={gid!r} is not of the IP version of {pd.ctx.address}")
         self.dgid = gid.raw
 

@@ -20,7 +20,7 @@ def change_membership(ctx: Context, gid: GID, qpn: int, member: bool) -> None:
     Raises:
         VerbsError: EINVAL for a GID that is no multicast group, or for a queue pair that is not attached.
     """
-    with ctx.runtime.lock:
+    with ctx.driver.lock:
         group = MGM.unpack(ctx.command(cmd.READ_MGM, inbox=gid.raw.ljust(MGM.size, b"\0"))[1])
         members = [group[f"qpn{index}"] for index in range(group["count"])]
         if member and qpn not in members:
@@ -32,4 +32,4 @@ def change_membership(ctx: Context, gid: GID, qpn: int, member: bool) -> None:
         values = {"mgid": int.from_bytes(gid.raw, "big"), "count": len(members)}
         values |= {f"qpn{index}": number for index, number in enumerate(members)}
         ctx.command(cmd.WRITE_MGM, inbox=MGM.pack(values))
-    ctx.runtime.kick()
+    ctx.driver.kick()

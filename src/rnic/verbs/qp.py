@@ -8,7 +8,7 @@ from typing import Any
 
 from rnic.context import modify as m
 from rnic.context.qpc import OPT_CREDITS, OPT_GSO, OPT_NO_PROBE, OPT_SQ_SIG_ALL, QPC, SRQ_VALID
-from rnic.rings.queue_block import RQ_TAIL, SQ_HEAD, SQ_TAIL
+from rnic.rings.queue_block import QUEUE_STATE, RQ_TAIL, SQ_HEAD, SQ_TAIL
 from rnic.rings.sqe import (
     FLAG_FENCE,
     FLAG_INLINE,
@@ -146,18 +146,18 @@ class QP:
         self._entries = max(2, cap.max_send_wr + 1)
         slab = max(cap.max_inline_data, SGE_BYTES * cap.max_send_sge if cap.max_send_sge > 1 else 0)
         self._slab = -(-slab // SGE_BYTES) * SGE_BYTES
-        self._ring = memoryview(bytearray(self._entries * (SQE_BYTES + self._slab)))
         self._slab_base = self._entries * SQE_BYTES
-        with ctx.runtime.lock:
-            self._mapping = ctx.space.map(self._ring.obj)
+        with ctx.driver.lock:
+            self._mapping = ctx.driver.ring(self._entries * (SQE_BYTES + self._slab))
+            self._ring = self._mapping.view
             self._rq = None if self.srq else ReceivePoster(ctx, cap.max_recv_wr, cap.max_recv_sge)
             self.qp_num = ctx.allocate(cmd.RES_QP)
             self._block = ctx.allocate(cmd.RES_UAR_BLOCK)
         self._receives = self.srq.poster if self.srq else self._rq
         self._reset()
         self._state = e.IBV_QPS_RESET
-        self._store = ctx.uar.store
-        self._runtime = ctx.runtime
+        self._store = ctx.driver.store
+        self._kick = ctx.driver.kick
         self.scq.attach(self.qp_num, self)
         self.rcq.attach(self.qp_num, self)
         ctx._qps[self.qp_num] = self
@@ -180,8 +180,7 @@ class QP:
     @property
     def qp_state(self) -> int:
         """The state as the device has it now."""
-        device = self.ctx.nic.qps.get(self.qp_num)
-        return e.IBV_QPS_RESET if device is None else _STATE_FROM_DEVICE[device.ctx.state]
+        return _STATE_FROM_DEVICE[self.ctx.driver.load(self._block, QUEUE_STATE)]
 
     def modify(self, attr: QPAttr, comp_mask: int) -> None:
         """Change state and attributes (ibv_modify_qp).
@@ -233,7 +232,7 @@ class QP:
                 f" refused: {error.strerror}",
             ) from None
         # replies to a peer that was faster than we, and work that was posted before RTS
-        self._runtime.kick()
+        self._kick()
 
     def _creation_values(self) -> dict[str, int]:
         rq = self._rq
@@ -320,7 +319,7 @@ class QP:
                         raise
             finally:
                 self._store(self._block, SQ_TAIL, self._tail)
-        self._runtime.kick()
+        self._kick()
 
     def post_rdma(
         self,
@@ -350,7 +349,7 @@ class QP:
                 length, lkey, rkey, imm,
             )  # fmt: skip
             self._store(self._block, SQ_TAIL, self._tail)
-        self._runtime.kick()
+        self._kick()
 
     def _claim(self, wr_id: int) -> int:
         index = self._tail
@@ -413,7 +412,7 @@ class QP:
         """Copy inline data from this process's memory; the keys do not count (ibv_post_send)."""
         at = self._slab_base + index * self._slab
         for sge in wr.sg:
-            view = self.ctx.space.views(sge.addr, sge.length)
+            view = self.ctx.driver.space.views(sge.addr, sge.length)
             if view is None:
                 self._tail = index
                 raise VerbsError(EINVAL, f"inline data at {sge.addr:#x} is not in a registered buffer: register it")
@@ -449,11 +448,11 @@ class QP:
         rq = self._rq
         if rq is None:
             raise VerbsError(EINVAL, f"queue pair {self.qp_num} receives from a shared queue: post there")
-        if self.qp_num not in self.ctx.nic.qps:
+        if self.qp_state == e.IBV_QPS_RESET:
             raise VerbsError(EINVAL, f"queue pair {self.qp_num} is in RESET: receives can be posted from INIT on")
         rq.post(wr, self._ring_receive)
         if self.qp_state == e.IBV_QPS_ERR:
-            self._runtime.kick()
+            self._kick()
 
     def _ring_receive(self, tail: int) -> None:
         self._store(self._block, RQ_TAIL, tail)
@@ -461,7 +460,7 @@ class QP:
     @property
     def idle(self) -> bool:
         """Whether the device has completed everything that was posted to the send queue."""
-        return self.ctx.uar.load(self._block, SQ_HEAD) == self._tail
+        return self.ctx.driver.load(self._block, SQ_HEAD) == self._tail
 
     def take_send(self, index: int) -> int:
         """A send entry completed: it and all before it are free. Its identifier."""
@@ -493,21 +492,21 @@ class QP:
             return
         self.closed = True
         ctx = self.ctx
-        if not ctx.uar.closed:
-            for gid in self._groups:
+        if not ctx.driver.closed:
+            for gid in list(self._groups):
                 self.detach_mcast(gid)
         self.scq.detach(self.qp_num)
         self.rcq.detach(self.qp_num)
         ctx._qps.pop(self.qp_num, None)
-        with ctx.runtime.lock:
-            if not ctx.uar.closed:
-                if self.qp_num in ctx.nic.qps:
+        with ctx.driver.lock:
+            if not ctx.driver.closed:
+                if self.qp_state != e.IBV_QPS_RESET:
                     ctx.command(cmd.ERR2RST, self.qp_num)
                 ctx.free(cmd.RES_QP, self.qp_num)
                 ctx.free(cmd.RES_UAR_BLOCK, self._block)
-            ctx.space.unmap(self._mapping)
+            ctx.driver.unmap(self._mapping)
             if self._rq is not None:
-                ctx.space.unmap(self._rq.mapping)
+                ctx.driver.unmap(self._rq.mapping)
         self.pd.drop_child(self)
 
     def __enter__(self) -> QP:

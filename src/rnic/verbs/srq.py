@@ -40,9 +40,8 @@ class ReceivePoster:
         self.entries = 1 << max_wr.bit_length() if power_of_two else max(2, max_wr + 1)
         if power_of_two:
             self.entries = max(2, self.entries)
-        self.memory = bytearray(self.entries * self.stride)
-        self._view = memoryview(self.memory)
-        self.mapping: Mapping = ctx.space.map(self.memory)
+        self.mapping: Mapping = ctx.driver.ring(self.entries * self.stride)
+        self._view = self.mapping.view
         self.lock = threading.Lock()
         self._limit = max_wr
         self.reset()
@@ -130,7 +129,7 @@ class SRQ:
         self.ctx = ctx
         self.closed = False
         self._max_wr = attr.max_wr
-        with ctx.runtime.lock:
+        with ctx.driver.lock:
             self.poster = ReceivePoster(ctx, attr.max_wr, attr.max_sge, power_of_two=True)
             self.srqn = ctx.allocate(cmd.RES_SRQ)
             self._block = ctx.allocate(cmd.RES_UAR_BLOCK)
@@ -152,7 +151,7 @@ class SRQ:
 
     def post_recv(self, wr: RecvWR | list[RecvWR], bad_wr: object = None) -> None:
         """Post receive work requests."""
-        store = self.ctx.uar.store
+        store = self.ctx.driver.store
         block = self._block
         self.poster.post(wr, lambda tail: store(block, RQ_TAIL, tail))
 
@@ -168,19 +167,19 @@ class SRQ:
         if not 0 <= attr.srq_limit <= self._max_wr:
             raise VerbsError(EINVAL, f"srq_limit={attr.srq_limit}: use 0 to {self._max_wr}")
         self.ctx.command(cmd.ARM_SRQ, self.srqn, inbox=SRQ_ARM.pack({"limit": attr.srq_limit}))
-        self.ctx.uar.store(self._block, SRQ_LIMIT, attr.srq_limit)
+        self.ctx.driver.store(self._block, SRQ_LIMIT, attr.srq_limit)
 
     def close(self) -> None:
         """Destroy it; a second call does nothing."""
         if self.closed:
             return
         ctx = self.ctx
-        with ctx.runtime.lock:
-            if not ctx.uar.closed:
+        with ctx.driver.lock:
+            if not ctx.driver.closed:
                 ctx.command(cmd.HW2SW_SRQ, self.srqn)
                 ctx.free(cmd.RES_SRQ, self.srqn)
                 ctx.free(cmd.RES_UAR_BLOCK, self._block)
-            ctx.space.unmap(self.poster.mapping)
+            ctx.driver.unmap(self.poster.mapping)
         ctx._srqs.pop(self.srqn, None)
         self.closed = True
         self.pd.drop_child(self)

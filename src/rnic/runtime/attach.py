@@ -1,0 +1,181 @@
+"""A program's connection to its user's NIC process: messages of :mod:`rnic.spec.attach`, and starting one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from errno import ENODEV
+from pathlib import Path
+from typing import Any
+
+from rnic.runtime.process import ProcessError
+from rnic.spec import attach
+from rnic.spec.errors import VerbsError
+
+START_SECONDS = 20.0
+"""How long a NIC process that was just started may take to answer."""
+_IDLE_EXIT = "1"
+_UCRED = struct.Struct("3i")
+_ASK = struct.Struct("<II")
+_ANSWER = struct.Struct("<III")
+_MAX_DESCRIPTORS = 4
+
+
+class Connection:
+    """One greeted connection. Threads may ask at the same time.
+
+    Args:
+        sock: connected to the NIC process.
+        pid: the NIC process.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.pid = 0
+        self.ended = False
+        self._lock = threading.Lock()
+        self._token = 0
+
+    def ask(self, kind: int, body: bytes = b"", fds: Sequence[int] = ()) -> tuple[bytes, list[int]]:
+        """One message; the body of its answer, and the descriptors that came with it.
+
+        Raises:
+            VerbsError: with the errno and the words of the NIC process; ENODEV when it has ended.
+        """
+        with self._lock:
+            self._token = token = self._token + 1 & 0xFFFF_FFFF
+            try:
+                socket.send_fds(self.sock, [_ASK.pack(kind, token) + body], fds)
+                data, got, _, _ = socket.recv_fds(
+                    self.sock, attach.MAX_MESSAGE, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                )
+            except OSError as error:
+                raise self.end() from error
+        if len(data) < _ANSWER.size or _ANSWER.unpack_from(data)[:2] != (kind, token):
+            _close_all(got)
+            raise self.end()
+        code = _ANSWER.unpack_from(data)[2]
+        rest = data[_ANSWER.size :]
+        if code:
+            _close_all(got)
+            raise VerbsError(code, rest.decode(errors="replace"))
+        return rest, got
+
+    def alive(self) -> bool:
+        """Whether the NIC process still holds its end."""
+        if self.sock.fileno() < 0:
+            return False
+        poller = select.poll()
+        poller.register(self.sock, select.POLLRDHUP)
+        return not poller.poll(0)
+
+    def end(self) -> VerbsError:
+        """Note that the NIC process has ended; the error that says so."""
+        self.ended = True
+        return VerbsError(ENODEV, f"NIC process {self.pid or ''} has ended: open the device again".replace("  ", " "))
+
+    def close(self) -> None:
+        """Hang up: the NIC process destroys what was made over this connection."""
+        self.sock.close()
+
+
+def connect(directory: Path) -> Connection | None:
+    """A connection to the NIC process of a runtime directory; ``None`` if none runs.
+
+    Raises:
+        ProcessError: it is another user's, or of another version.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    try:
+        sock.connect(str(directory / attach.SOCKET_NAME))
+        uid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
+        if uid != os.geteuid():
+            raise ProcessError(f"the NIC process in {directory} is user {uid}'s: set RNIC_RUNTIME_DIR to one of yours")
+        connection = Connection(sock)
+        hello = attach.HELLO.pack({"magic": attach.MAGIC, "version": attach.VERSION, "pid": os.getpid()})
+        connection.pid = attach.HELLO_REPLY.get(connection.ask(attach.MSG_HELLO, hello)[0], "pid")
+    except (FileNotFoundError, ConnectionRefusedError):
+        sock.close()
+        return None
+    except VerbsError as error:
+        sock.close()
+        if error.errno == ENODEV:
+            return None
+        raise ProcessError(str(error.strerror)) from None
+    except BaseException:
+        sock.close()
+        raise
+    return connection
+
+
+def start(directory: Path) -> Connection:
+    """Start a NIC process that ends by itself once nobody uses it, and connect to it.
+
+    Raises:
+        ProcessError: it ended at once, in its words, or does not answer.
+    """
+    log = directory / "nic.log"
+    command = [sys.executable, "-m", "rnic.cli", "serve", "--idle-exit", _IDLE_EXIT]
+    with log.open("wb") as out:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            env=os.environ | {"RNIC_RUNTIME_DIR": str(directory)},
+        )
+    _children.append(child)
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        connection = connect(directory)
+        if connection is not None:
+            return connection
+        if child.poll() is not None and child.returncode:
+            connection = connect(directory)  # another one was faster
+            if connection is not None:
+                return connection
+            words = log.read_text(errors="replace").strip().splitlines()
+            raise ProcessError(f"the NIC process ended at once: {words[-1] if words else child.returncode}")
+        time.sleep(0.02)
+    raise ProcessError(f"the NIC process did not answer within {START_SECONDS:.0f} s; see {log}")
+
+
+_children: list[subprocess.Popen[bytes]] = []
+"""NIC processes that this program started. They outlive it; kept so that nobody complains of that."""
+
+
+def ask(directory: Path, device: str, what: str) -> Any:
+    """Ask the running NIC process for a view of one device (:func:`rnic.device.inspect.look`).
+
+    Raises:
+        ProcessError: no NIC process runs, or it refuses.
+    """
+    try:
+        connection = connect(directory)
+        if connection is None:
+            raise ProcessError(f"no NIC process runs in {directory}: start one with rnic serve")
+        with contextlib.closing(connection):
+            _, fds = connection.ask(attach.MSG_INFO, f"{device} {what}".encode())
+    except VerbsError as error:
+        raise ProcessError(str(error)) from None
+    with os.fdopen(fds[0], "rb") as file:
+        file.seek(0)
+        return json.loads(file.read())
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+__all__ = ["Connection", "connect", "start"]

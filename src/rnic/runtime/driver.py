@@ -1,0 +1,162 @@
+"""What verbs needs of a device, wherever it is: commands, queue blocks, memory, interrupts, a turn of work.
+
+:class:`LocalDriver` serves a device in this process; :class:`rnic.runtime.remote.RemoteDriver` one in the user's
+NIC process. Nothing in verbs reaches further than this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from rnic.device.commands import CommandResult
+from rnic.mem.space import AddressSpace, Mapping
+from rnic.runtime.loop import Runtime
+
+
+class Driver(Protocol):
+    """One opened device. ``store``, ``load``, ``kick`` and ``progress`` are the data path.
+
+    Methods that reach a NIC process raise ``VerbsError`` (``ENODEV``) once that has ended.
+    """
+
+    space: AddressSpace
+    """This program's memory as far as it is registered."""
+    name: str
+    address: bytes
+    """The NIC's IP address, 4 or 16 bytes."""
+    port: int
+    """UDP port that the NIC receives on."""
+
+    @property
+    def lock(self) -> contextlib.AbstractContextManager[Any]:
+        """Held around several commands that belong together; may be taken again by its holder."""
+
+    @property
+    def kick(self) -> Callable[[], None]:
+        """After a doorbell: have the NIC send at once what it has to send."""
+
+    @property
+    def progress(self) -> Callable[[], bool]:
+        """Nothing to poll: let the NIC work, or wait a moment for it. True if something happened."""
+
+    @property
+    def store(self) -> Callable[[int, int, int], None]:
+        """``store(block, register, value)``: a register of a queue block, and the doorbell where it is one."""
+
+    @property
+    def load(self) -> Callable[[int, int], int]:
+        """``load(block, register)``."""
+
+    @property
+    def start(self) -> Callable[[], None]:
+        """Handle interrupts in a thread from now on; a second call does nothing."""
+
+    @property
+    def rest(self) -> Callable[[], None]:
+        """The application stops polling."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the device is closed for this context: nothing is left there to destroy."""
+
+    @property
+    def threaded(self) -> bool:
+        """Whether interrupts are handled while nobody calls in."""
+
+    def command(self, op: int, in_modifier: int, op_modifier: int, inbox: bytes) -> CommandResult:
+        """Run one device command."""
+
+    def ring(self, size: int) -> Mapping:
+        """``size`` zero bytes that the device reaches as fast as it can, for a queue."""
+
+    def map(self, buffer: object, *, writable: bool = False) -> Mapping:
+        """Make a program's buffer reachable. Raises as :meth:`rnic.mem.space.AddressSpace.map`."""
+
+    def unmap(self, mapping: Mapping) -> None:
+        """Undo :meth:`ring` or :meth:`map`."""
+
+    def on_interrupt(self, vector: int, handler: Callable[[], None]) -> None:
+        """Call ``handler``, which must not wait, when the event queue of ``vector`` may have entries."""
+
+    def filenos(self) -> list[int]:
+        """Descriptors that become readable when there may be something to do."""
+
+    def close(self) -> None:
+        """Close the device for this context: everything that it made there is destroyed."""
+
+
+class LocalDriver:
+    """A device in this process, driven by whoever polls and by its own thread.
+
+    Args:
+        runtime: the device with its loop; closed with its last user.
+        space: addresses of this program's memory.
+    """
+
+    def __init__(self, runtime: Runtime, space: AddressSpace | None = None) -> None:
+        self.runtime = runtime
+        self.nic = runtime.nic
+        self.space = AddressSpace() if space is None else space
+        config = runtime.nic.config
+        self.name, self.address, self.port = config.name, config.address, config.port
+        self.lock = runtime.lock
+        self.kick = runtime.kick
+        self.progress = runtime.progress
+        self.start = runtime.start
+        self.rest = runtime.rest
+        self._vectors: list[int] = []
+        with runtime.lock:
+            self.uar = runtime.nic.map_uar(self.space)
+            runtime.users += 1
+        self.store = self.uar.store
+        self.load = self.uar.load
+
+    @property
+    def closed(self) -> bool:
+        """See :class:`Driver`."""
+        return self.uar.closed
+
+    @property
+    def threaded(self) -> bool:
+        """See :class:`Driver`."""
+        return self.runtime.threaded
+
+    def command(self, op: int, in_modifier: int, op_modifier: int, inbox: bytes) -> CommandResult:
+        """See :class:`Driver`."""
+        with self.lock:
+            return self.nic.command(self.uar, op, in_modifier, op_modifier, inbox)
+
+    def ring(self, size: int) -> Mapping:
+        """See :class:`Driver`."""
+        return self.space.map(bytearray(size), writable=True)
+
+    def map(self, buffer: object, *, writable: bool = False) -> Mapping:
+        """See :class:`Driver`."""
+        return self.space.map(buffer, writable=writable)
+
+    def unmap(self, mapping: Mapping) -> None:
+        """See :class:`Driver`."""
+        self.space.unmap(mapping)
+
+    def on_interrupt(self, vector: int, handler: Callable[[], None]) -> None:
+        """See :class:`Driver`."""
+        self.runtime.handlers[vector] = handler
+        self._vectors.append(vector)
+
+    def filenos(self) -> list[int]:
+        """See :class:`Driver`."""
+        return self.runtime.link.filenos()
+
+    def close(self) -> None:
+        """See :class:`Driver`."""
+        runtime = self.runtime
+        with runtime.lock:
+            for vector in self._vectors:
+                runtime.handlers.pop(vector, None)
+            self.nic.unmap_uar(self.uar)
+            runtime.users -= 1
+            last = runtime.users == 0
+        if last:
+            runtime.close()

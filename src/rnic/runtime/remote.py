@@ -1,0 +1,298 @@
+"""The driver of a device in the user's NIC process: registers in a shared window, commands by message.
+
+Rings lie in memory that both sides map. Everything else is reached by the NIC through ``/proc/PID/mem``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import select
+import struct
+import threading
+from collections.abc import Callable
+from errno import ENODEV
+from weakref import WeakSet
+
+from rnic.device.commands import CommandResult
+from rnic.mem.order import fence
+from rnic.mem.space import AddressSpace, Mapping, address_of
+from rnic.rings.queue_block import BLOCK_SHIFT, RQ_TAIL, SQ_DOORBELL, SQ_TAIL, SRQ_LIMIT
+from rnic.runtime.attach import Connection
+from rnic.spec import attach
+from rnic.spec.errors import VerbsError
+
+_RINGING = frozenset({SQ_TAIL, SQ_DOORBELL, RQ_TAIL, SRQ_LIMIT})
+_COMMAND = struct.Struct("<HHIQI4x")
+_COMMAND_REPLY = struct.Struct("<IIQ")
+_ASLEEP_WORD = attach.WINDOW["asleep"].byte >> 2
+_CHUNK = 1 << 20
+_SMALLEST = 1 << 10
+_POLLS_BEFORE_YIELD = 100
+_POLLS_PER_CHECK = 4096
+
+_live: WeakSet[RemoteDriver] = WeakSet()
+
+
+class RingMemory:
+    """Memory shared with the NIC process, cut into pieces for rings.
+
+    Args:
+        share: tells the NIC process of a file: ``share(va, bytes, fd)``.
+    """
+
+    def __init__(self, share: Callable[[int, int, int], None]) -> None:
+        self._share = share
+        self._free: dict[int, list[memoryview]] = {}
+        self._rest = memoryview(b"")
+
+    def take(self, size: int) -> memoryview:
+        """At least ``size`` bytes of zeros, a power of two of them."""
+        whole = max(_SMALLEST, 1 << (size - 1).bit_length())
+        free = self._free.get(whole)
+        if free:
+            return free.pop()
+        if whole >= _CHUNK:
+            return self._chunk(whole)
+        if len(self._rest) < whole:
+            self._rest = self._chunk(_CHUNK)
+        piece, self._rest = self._rest[:whole], self._rest[whole:]
+        return piece
+
+    def give(self, piece: memoryview) -> None:
+        """Take a piece back; nobody uses it any more."""
+        piece[:] = bytes(len(piece))
+        self._free.setdefault(len(piece), []).append(piece)
+
+    def _chunk(self, size: int) -> memoryview:
+        fd = os.memfd_create("rnic rings", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, size)
+            view = memoryview(mmap.mmap(fd, size))
+            self._share(address_of(view), size, fd)
+        finally:
+            os.close(fd)
+        return view
+
+
+class RemoteDriver:
+    """One context opened in a NIC process; see :class:`rnic.runtime.driver.Driver`.
+
+    Args:
+        connection: greeted, and this context's own from now on.
+        name: the device's.
+
+    Raises:
+        VerbsError: ENODEV for a device that is not there.
+    """
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self.connection = connection
+        self.name = name
+        self.lock = threading.RLock()
+        self.space = AddressSpace()
+        self._closed = False
+        listed, _ = connection.ask(attach.MSG_LIST)
+        size = attach.LIST_RECORD.size
+        records = [listed[at : at + size] for at in range(0, len(listed) - size + 1, size)]
+        record = next((record for record in records if record[:16].rstrip(b"\0") == name.encode()), None)
+        if record is None:
+            raise VerbsError(ENODEV, f"device {name!r} is not there")
+        gid = record[16:32]
+        self.address = gid[12:] if gid[:12] == bytes(10) + b"\xff\xff" else gid
+        self.port: int = attach.LIST_RECORD.get(record, "udp_port")
+        self._open(name)
+        self._rings = RingMemory(self._share)
+        self._pieces: dict[Mapping, memoryview] = {}
+        self._handlers: list[Callable[[], None]] = []
+        self._events: list[int] = []
+        self._polls = 0
+        self._thread: threading.Thread | None = None
+        self._stop_read, self._stop_write = -1, -1
+        _live.add(self)
+
+    @property
+    def closed(self) -> bool:
+        """See :class:`~rnic.runtime.driver.Driver`. A NIC process that has ended has destroyed everything."""
+        return self._closed or self.connection.ended
+
+    def _open(self, name: str) -> None:
+        memory = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            body = name.encode().ljust(16, b"\0") + struct.pack("<II", attach.DMA_PROC_MEM, mmap.PAGESIZE)
+            reply, (window, self._wake) = self.connection.ask(attach.MSG_OPEN, body, [memory])
+        finally:
+            os.close(memory)
+        opened = attach.OPEN_REPLY.unpack(reply)
+        try:
+            self._window = mmap.mmap(window, opened["window_bytes"])
+        finally:
+            os.close(window)
+        self._words = memoryview(self._window).cast("I")
+        self._rung = opened["rung_offset"]
+        self._blocks = opened["blocks_offset"] >> 2
+
+    # ----------------------------------------------------------------------------------- data path
+
+    def store(self, block: int, register: int, value: int) -> None:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        words = self._words
+        words[self._blocks + ((block << BLOCK_SHIFT) + register >> 2)] = value & 0xFFFF_FFFF
+        if register in _RINGING:
+            self._window[self._rung + block] = 1
+            fence()  # the NIC says that it sleeps, then looks at the rung bytes; here it is the other way round
+            if words[_ASLEEP_WORD]:
+                os.eventfd_write(self._wake, 1)
+
+    def load(self, block: int, register: int) -> int:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        return self._words[self._blocks + ((block << BLOCK_SHIFT) + register >> 2)]
+
+    def kick(self) -> None:
+        """The doorbell was all that it takes."""
+        self._polls = 0
+
+    def progress(self) -> bool:
+        """See :class:`~rnic.runtime.driver.Driver`. Raises ``ENODEV`` some time after the NIC process ended."""
+        if self._closed:
+            return False
+        self._polls += 1
+        if self._polls > _POLLS_BEFORE_YIELD:
+            os.sched_yield()
+            if self._polls % _POLLS_PER_CHECK == 0:
+                self._check()
+        if self._thread is None:
+            for handler in self._handlers:
+                handler()
+        return False
+
+    def _check(self) -> None:
+        if not self.connection.alive():
+            raise self.connection.end()
+
+    # ------------------------------------------------------------------------------------ commands
+
+    def command(self, op: int, in_modifier: int, op_modifier: int, inbox: bytes) -> CommandResult:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        body = _COMMAND.pack(op, op_modifier, in_modifier, 0, len(inbox)) + inbox
+        reply, _ = self.connection.ask(attach.MSG_COMMAND, body)
+        status, length, out_param = _COMMAND_REPLY.unpack_from(reply)
+        outbox = reply[_COMMAND_REPLY.size : _COMMAND_REPLY.size + length]
+        return CommandResult(status, out_param, outbox)
+
+    # -------------------------------------------------------------------------------------- memory
+
+    def _share(self, va: int, size: int, fd: int) -> None:
+        self.connection.ask(
+            attach.MSG_SHARE, attach.SHARE.pack({"va": va, "bytes": size, "offset": 0, "writable": 1}), [fd]
+        )
+
+    def ring(self, size: int) -> Mapping:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        with self.lock:
+            piece = self._rings.take(size)
+            mapping = self.space.map(piece[:size], writable=True)
+            self._pieces[mapping] = piece
+            return mapping
+
+    def map(self, buffer: object, *, writable: bool = False) -> Mapping:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        with self.lock:
+            return self.space.map(buffer, writable=writable)
+
+    def unmap(self, mapping: Mapping) -> None:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        with self.lock:
+            self.space.unmap(mapping)
+            piece = self._pieces.pop(mapping, None)
+            if piece is not None:
+                self._rings.give(piece)
+
+    # ---------------------------------------------------------------------------------- interrupts
+
+    def on_interrupt(self, vector: int, handler: Callable[[], None]) -> None:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        _, (event,) = self.connection.ask(attach.MSG_VECTOR, struct.pack("<I", vector))
+        with self.lock:
+            self._events.append(event)
+            self._handlers.append(handler)
+
+    @property
+    def threaded(self) -> bool:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        return self._thread is not None
+
+    def start(self) -> None:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        with self.lock:
+            if self._thread is not None or self.closed:
+                return
+            self._stop_read, self._stop_write = os.pipe()
+            self._thread = threading.Thread(target=self._run, name=f"rnic {self.name}", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        poller = select.poll()
+        poller.register(self._stop_read, select.POLLIN)
+        poller.register(self.connection.sock, select.POLLRDHUP)
+        for event in self._events:
+            poller.register(event, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poller.poll()}
+            for event in ready.intersection(self._events):
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(event)
+            with self.lock:
+                for handler in self._handlers:
+                    handler()
+            if ready.difference(self._events):
+                return
+
+    def rest(self) -> None:
+        """The NIC does not depend on this program's polling."""
+
+    def filenos(self) -> list[int]:
+        """Descriptors of the interrupts, cleared: look once more before waiting for them."""
+        if self._thread is None:
+            for event in self._events:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(event)
+            for handler in self._handlers:
+                handler()
+        return list(self._events)
+
+    # ------------------------------------------------------------------------------------- closing
+
+    def close(self) -> None:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        with self.lock:
+            if self._closed:
+                return
+            self._closed = True
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            os.write(self._stop_write, b"\0")
+            if thread is not threading.current_thread():
+                thread.join(timeout=5)
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        self.connection.close()
+        for fd in (*self._events, self._wake, self._stop_read, self._stop_write):
+            if fd >= 0:
+                os.close(fd)
+        self._events, self._wake, self._stop_read, self._stop_write = [], -1, -1, -1
+
+
+def _after_fork() -> None:
+    """A child must not use its parent's context, nor keep it open when the parent dies."""
+    for driver in list(_live):
+        driver.lock = threading.RLock()
+        driver._thread = None
+        if not driver._closed:
+            driver._closed = True
+            driver._hang_up()
+
+
+os.register_at_fork(after_in_child=_after_fork)

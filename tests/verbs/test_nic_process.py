@@ -1,0 +1,375 @@
+"""The verbs API on devices of a NIC process: the same operations as in this process, and what a death leaves."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import rnic
+from rnic import enums as e
+from rnic.runtime.attach import connect
+from rnic.runtime.process import ProcessError, runtime_directory
+from rnic.spec import attach
+from rnic.spec import commands as cmd
+from rnic.spec.errors import VerbsError
+from rnic.verbs import (
+    CQ,
+    GID,
+    MR,
+    PD,
+    QP,
+    SGE,
+    AHAttr,
+    CompChannel,
+    Context,
+    GlobalRoute,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    RecvWR,
+    SendWR,
+)
+
+RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
+SECONDS = 20.0
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("nic")
+    path.chmod(0o700)
+    process = serve(path)
+    yield path
+    process.terminate()
+    assert process.wait(SECONDS) == 0
+
+
+def serve(path: Path) -> subprocess.Popen[bytes]:
+    """A NIC process that answers."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rnic.cli", "serve"], env=os.environ | {"RNIC_RUNTIME_DIR": str(path)}
+    )
+    end = time.monotonic() + SECONDS
+    while (connection := connect(path)) is None:
+        assert time.monotonic() < end
+        assert process.poll() is None
+    connection.close()
+    return process
+
+
+class End:
+    def __init__(self, ctx: Context, size: int = 1 << 18, own: bool = False) -> None:
+        self.ctx = ctx
+        self.pd = PD(ctx)
+        self.channel = CompChannel(ctx)
+        self.cq = CQ(ctx, 256, channel=self.channel)
+        self.mr = MR(self.pd, size if own else bytearray(size), RIGHTS)
+        self.buf = memoryview(self.mr.buffer)
+        self.qp = QP(self.pd, QPInitAttr(e.IBV_QPT_RC, None, QPCap(64, 64, 2, 2, 64), self.cq, self.cq, None))
+
+    def connect(self, peer: End) -> None:
+        attr = QPAttr()
+        attr.path_mtu, attr.max_rd_atomic, attr.max_dest_rd_atomic, attr.min_rnr_timer = e.IBV_MTU_4096, 16, 16, 1
+        attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.gso = 14, 7, 7, True
+        attr.qp_access_flags, attr.dest_qp_num = RIGHTS & ~e.IBV_ACCESS_LOCAL_WRITE, peer.qp.qp_num
+        attr.ah_attr = AHAttr(GlobalRoute(GID(peer.ctx.address)), udp_dport=peer.ctx.udp_port)
+        self.qp.to_rts(attr)
+
+    def post(self, opcode: int, length: int, there: End | None = None, **more: int) -> None:
+        wr = SendWR(5, opcode, sg=[SGE(self.mr.buf, length, self.mr.lkey)], send_flags=e.IBV_SEND_SIGNALED)
+        if there is not None and "add" in more:
+            wr.set_wr_atomic(there.mr.rkey, there.mr.buf, more["add"], 0)
+        elif there is not None:
+            wr.set_wr_rdma(there.mr.rkey, more.get("va", there.mr.buf))
+        self.qp.post_send(wr)
+
+    def wait(self) -> rnic.WC:
+        end = time.monotonic() + SECONDS
+        while True:
+            count, found = self.cq.poll(1)
+            if count:
+                return found[0]
+            assert time.monotonic() < end, "no completion came"
+
+
+@pytest.fixture(params=["here", "far", "far shared"])
+def ends(request: pytest.FixtureRequest, directory: Path) -> Iterator[tuple[End, End]]:
+    """Connected ends: with the devices in this process, and in the NIC process with memory by DMA or shared."""
+    if request.param == "here":
+        ctxs = [Context(addr="127.0.0.1", port=0), Context(addr="127.0.0.1", port=0)]
+    else:
+        ctxs = [rnic.open(f"127.0.0.{number}", port=4000, directory=directory) for number in (91, 92)]
+    a, b = (End(ctx, own=request.param == "far shared") for ctx in ctxs)
+    a.connect(b)
+    b.connect(a)
+    yield a, b
+    for ctx in ctxs:
+        ctx.close()
+
+
+@pytest.mark.parametrize("size", [1, 8, 4097, 200_001])
+@pytest.mark.parametrize("opcode", [e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_READ, e.IBV_WR_SEND], ids=str)
+def test_bytes_arrive(ends: tuple[End, End], size: int, opcode: int) -> None:
+    a, b = ends
+    data = Random(size).randbytes(size)
+    (b if opcode == e.IBV_WR_RDMA_READ else a).buf[:size] = data
+    if opcode == e.IBV_WR_SEND:
+        b.qp.post_recv(RecvWR(9, 1, [SGE(b.mr.buf, size, b.mr.lkey)]))
+    a.post(opcode, size, b)
+    assert a.wait().status == e.IBV_WC_SUCCESS
+    if opcode == e.IBV_WR_SEND:
+        got = b.wait()
+        assert (got.wr_id, got.status, got.byte_len) == (9, e.IBV_WC_SUCCESS, size)
+    assert (a if opcode == e.IBV_WR_RDMA_READ else b).buf[:size] == data
+
+
+def test_atomics_add(ends: tuple[End, End]) -> None:
+    a, b = ends
+    for number in range(5):
+        a.post(e.IBV_WR_ATOMIC_FETCH_AND_ADD, 8, b, add=3)
+        assert a.wait().status == e.IBV_WC_SUCCESS
+        assert struct.unpack_from("=Q", a.buf)[0] == 3 * number
+    assert struct.unpack_from("=Q", b.buf)[0] == 15
+
+
+def test_completion_events_wake_a_sleeper(ends: tuple[End, End]) -> None:
+    a, b = ends
+    for _ in range(3):
+        a.cq.req_notify()
+        a.post(e.IBV_WR_RDMA_WRITE, 8, b)
+        assert select.select([a.channel.fileno()], [], [], SECONDS)[0]
+        assert a.channel.get_cq_event() is a.cq
+        assert a.wait().status == e.IBV_WC_SUCCESS
+
+
+def test_a_wild_remote_address_costs_that_queue_pair_alone(ends: tuple[End, End]) -> None:
+    a, b = ends
+    a.post(e.IBV_WR_RDMA_WRITE, 8, b, va=0x10)
+    assert a.wait().status == e.IBV_WC_REM_ACCESS_ERR
+    assert a.qp.qp_state == e.IBV_QPS_ERR
+    other, peer = End(a.ctx), End(b.ctx)
+    other.connect(peer)
+    peer.connect(other)
+    other.post(e.IBV_WR_RDMA_WRITE, 8, peer)
+    assert other.wait().status == e.IBV_WC_SUCCESS
+
+
+# ------------------------------------------------------------------------------------ what is refused
+
+
+def test_rights_are_those_of_the_programs_pages(directory: Path) -> None:
+    with rnic.open("127.0.0.91", port=4000, directory=directory) as ctx:
+        pd = PD(ctx)
+        with Path(sys.executable).open("rb") as file, mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ) as pages:
+            with MR(pd, pages, 0) as region:
+                assert region.lkey
+            # past the checks of this side, the device looks for itself
+            mapping = ctx.driver.map(pages)
+            ctx.driver.map = lambda buffer, writable=False: mapping  # type: ignore[method-assign, assignment]
+            with pytest.raises(VerbsError, match="SW2HW_MPT"):
+                MR(pd, pages, e.IBV_ACCESS_LOCAL_WRITE)
+            del ctx.driver.map  # type: ignore[misc]
+            ctx.driver.unmap(mapping)
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ((attach.MSG_COMMAND, bytes(4)), "4 bytes of body"),
+        ((attach.MSG_COMMAND, bytes(attach.COMMAND.size)), "no device is open"),
+        ((attach.MSG_OPEN, b"nothing".ljust(24, b"\0")), "'nothing' is not there"),
+        ((attach.MSG_VECTOR, b"\xff" * 4), "out of range"),
+        ((attach.MSG_SHARE, b"\xff" * attach.SHARE.size), "open device"),
+        ((attach.MSG_ADD, b"[]"), "JSON object"),
+        ((attach.MSG_ADD, b"{}{}"), "Extra data"),
+        ((attach.MSG_ADD, json.dumps({"address": "8.8.8.8"}).encode()), "8.8.8.8"),
+        ((attach.MSG_ADD, json.dumps({"address": "127.0.0.1", "port": "x"}).encode()), "port='x'"),
+        ((attach.MSG_INFO, b"nonsense"), "nonsense"),
+        ((777, b""), "777 is unknown"),
+    ],
+)
+def test_bad_messages_are_answered(directory: Path, message: tuple[int, bytes], says: str) -> None:
+    rnic.open("127.0.0.91", port=4000, directory=directory).close()
+    connection = connect(directory)
+    assert connection is not None
+    with pytest.raises(VerbsError, match=says):
+        connection.ask(*message)
+    assert connection.ask(attach.MSG_LIST)[0][:5] == b"rnic0"
+    connection.close()
+
+
+def test_another_version_is_told(directory: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.connect(str(directory / attach.SOCKET_NAME))
+        sock.send(struct.pack("<5I", attach.MSG_HELLO, 1, attach.MAGIC, attach.VERSION + 1, 0))
+        answer = sock.recv(1000)
+    assert attach.REPLY_HEADER.get(answer, "error") == 71
+    assert f"version {attach.VERSION + 1}".encode() in answer
+
+
+def test_a_runtime_directory_open_to_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setenv("RNIC_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(ProcessError, match="open to other users"):
+        runtime_directory()
+
+
+def test_a_second_nic_process_is_refused(directory: Path) -> None:
+    environment = os.environ | {"RNIC_RUNTIME_DIR": str(directory)}
+    second = subprocess.run(
+        [sys.executable, "-m", "rnic.cli", "serve"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert second.returncode == 2
+    assert "runs already" in second.stderr
+    assert len(second.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user to try")
+def test_another_user_cannot_attach(directory: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+                # connect as root, who may enter the directory: what counts is the peer's identity
+                os.seteuid(65534)
+                try:
+                    sock.connect(str(directory / attach.SOCKET_NAME))
+                except PermissionError:
+                    code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_garbage_in_the_window_harms_nobody_else(directory: Path) -> None:
+    with rnic.open("127.0.0.91", port=4000, directory=directory) as bad:
+        victim = End(bad)
+        window = bad.driver._window  # type: ignore[attr-defined]
+        noise = Random(7)
+        for _ in range(20):
+            at = noise.randrange(attach.PAGE_BYTES, len(window) - 4096)
+            window[at : at + 4096] = noise.randbytes(4096)
+            window[attach.PAGE_BYTES : attach.PAGE_BYTES + 64] = b"\1" * 64
+            os.eventfd_write(bad.driver._wake, 1)  # type: ignore[attr-defined]
+        assert victim.mr.lkey
+    with rnic.open("127.0.0.91", port=4000, directory=directory) as good:
+        a, b = End(good), End(good)
+        a.connect(b)
+        b.connect(a)
+        a.post(e.IBV_WR_RDMA_WRITE, 8, b)
+        assert a.wait().status == e.IBV_WC_SUCCESS
+
+
+# ----------------------------------------------------------------------------------------------- death
+
+PROGRAM = """
+    import sys
+    sys.path.insert(0, sys.argv[1])
+    from pathlib import Path
+    import rnic
+    from test_nic_process import End, e
+    ctx = rnic.open("127.0.0.93", port=4000, directory=Path(sys.argv[2]))
+    a, b = End(ctx), End(ctx)
+    a.connect(b)
+    b.connect(a)
+    print("up", flush=True)
+    while True:
+        for _ in range(16):
+            a.post(e.IBV_WR_RDMA_WRITE, 100_000, b)
+        for _ in range(16):
+            assert a.wait().status == 0
+"""
+
+
+def start_program(directory: Path) -> subprocess.Popen[str]:
+    program = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(Path(__file__).parent), str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert program.stdout is not None
+    return program
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def settle(pid: int, most: int) -> int:
+    """Descriptors of a process, once there are no more than ``most`` or time is up."""
+    end = time.monotonic() + SECONDS
+    while (count := descriptors(pid)) > most and time.monotonic() < end:
+        time.sleep(0.02)
+    return count
+
+
+def kill_programs(directory: Path, times: int) -> None:
+    rnic.open("127.0.0.93", port=4000, directory=directory).close()
+    connection = connect(directory)
+    assert connection is not None
+    before = settle(connection.pid, 0) if times == 0 else descriptors(connection.pid)
+    noise = Random(times)
+    for number in range(times):
+        program = start_program(directory)
+        if number % 2:
+            assert program.stdout is not None
+            program.stdout.readline()
+        time.sleep(noise.random() * (0.1 if number % 2 else 0.5))
+        program.send_signal(signal.SIGKILL)
+        program.communicate()
+    assert settle(connection.pid, before) <= before
+    connection.close()
+    with rnic.open("127.0.0.93", port=4000, directory=directory) as ctx:
+        a, b = End(ctx), End(ctx)
+        a.connect(b)
+        b.connect(a)
+        a.post(e.IBV_WR_RDMA_WRITE, 8, b)
+        assert a.wait().status == e.IBV_WC_SUCCESS
+        assert ctx.command(cmd.NOP) == (0, b"")
+
+
+@pytest.mark.slow
+def test_killed_programs_leave_nothing(directory: Path) -> None:
+    kill_programs(directory, 6)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_two_hundred_killed_programs_leave_nothing(directory: Path) -> None:
+    kill_programs(directory, 200)
+
+
+@pytest.mark.slow
+def test_a_killed_nic_process_is_told_and_the_next_run_works(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    for _ in range(3):
+        process = serve(tmp_path)
+        ctx = rnic.open("127.0.0.94", port=4000, directory=tmp_path)
+        a, b = End(ctx), End(ctx)
+        a.connect(b)
+        b.connect(a)
+        process.kill()
+        process.wait()
+        a.post(e.IBV_WR_RDMA_WRITE, 8, b)
+        with pytest.raises(VerbsError, match="has ended") as error:
+            a.wait()
+        assert error.value.errno == 19
+        with pytest.raises(VerbsError, match="has ended"):
+            PD(ctx)
+        ctx.close()
