@@ -123,7 +123,7 @@ class Client:
         self.memory: ProgramMemory | None = None
         self.window: mmap.mmap | None = None
         self.rung_end = _RUNG_AT
-        self.vectors: dict[int, int] = {}
+        self.vectors: dict[int, _Fire] = {}
 
 
 class NicProcess:
@@ -241,9 +241,10 @@ class NicProcess:
         if client.runtime is not None and client.uar is not None:
             client.runtime.nic.unmap_uar(client.uar)
             client.runtime.kick()
-            for vector, fd in client.vectors.items():
-                client.runtime.handlers.pop(vector, None)
-                os.close(fd)
+            for vector, fire in client.vectors.items():
+                if client.runtime.handlers.get(vector) is fire:  # the number may be another's by now
+                    del client.runtime.handlers[vector]
+                os.close(fire.fd)
         if client.memory is not None:
             client.memory.close()
         self._last_user = time.monotonic()
@@ -338,10 +339,9 @@ class NicProcess:
             raise OSError(errno.EINVAL, f"vector {vector} is no event queue of this context")
         old = client.vectors.pop(vector, None)
         if old is not None:
-            os.close(old)
+            os.close(old.fd)
         fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        client.vectors[vector] = fd
-        client.runtime.handlers[vector] = lambda: _fire(fd)
+        client.vectors[vector] = client.runtime.handlers[vector] = _Fire(fd)
         out.append(fd)
         return b""
 
@@ -440,9 +440,15 @@ class NicProcess:
             runtime.close()
 
 
-def _fire(fd: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        os.eventfd_write(fd, 1)
+class _Fire:
+    """Fires a program's eventfd."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __call__(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_write(self.fd, 1)
 
 
 def _close_all(fds: list[int]) -> None:
