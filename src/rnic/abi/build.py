@@ -72,9 +72,11 @@ def version_script(prefix: str, versions: dict[str, tuple[str, ...]], private: t
     """A linker version script with each version after the one before it, and a private version at the end."""
     lines = []
     before = ""
+    last = list(versions)[-1]
     for version, names in versions.items():
         listed = "\n".join(f"\t\t{name};" for name in sorted(names))
-        local = "" if before else "\n\tlocal: *;"
+        # The hiding pattern stands last: in the first version it would hide older names of the same functions too.
+        local = "\n\tlocal: *;" if version == last else "\n\tlocal: before_2008_*;" if not before else ""
         lines.append(f"{prefix}_{version} {{\n\tglobal:\n{listed}{local}\n}}{before};")
         before = f" {prefix}_{version}"
     if private:
@@ -83,12 +85,13 @@ def version_script(prefix: str, versions: dict[str, tuple[str, ...]], private: t
     return "\n".join(lines) + "\n"
 
 
-def _refusal(name: str, symbol: str, error: str) -> str:
+def _refusal(name: str, symbol: str, error: str, attribute: str = "") -> str:
     if name in RETURN_POINTERS:
         kind, type_ = "refuse_null", "void *"
     else:
         kind, type_ = "refuse_minus_one" if name in RETURN_MINUS_ONE else "refuse", "long "
-    return f"EXPORT {type_}{symbol}(void);\nEXPORT {type_}{symbol}(void)\n{{\n\treturn {kind}({error});\n}}\n"
+    declared = f"EXPORT {type_}{symbol}(void)"
+    return f"{declared};\n{attribute}{declared}\n{{\n\treturn {kind}({error});\n}}\n"
 
 
 def verbs_stubs(done: set[str]) -> str:
@@ -98,7 +101,7 @@ def verbs_stubs(done: set[str]) -> str:
     lines += [_refusal(name, name, "EOPNOTSUPP") for name in sorted(set(names) - done - {_VARIABLE})]
     for name in sorted(VERBS_BEFORE_2008):
         symbol = f"before_2008_{name}"
-        lines.append(f'__attribute__((symver("{name}@IBVERBS_1.0")))\n' + _refusal(name, symbol, "ENOSYS"))
+        lines.append(_refusal(name, symbol, "ENOSYS", f'__attribute__((symver("{name}@IBVERBS_1.0")))\n'))
     return "\n".join(lines)
 
 

@@ -42,6 +42,8 @@ _SPIN_ROUNDS = 30
 _YIELD_IS_LONG_NS = 20_000
 MAX_CLIENTS = 1024
 MAX_DEVICES = 256
+_DRAIN_ROUNDS = 64
+_DRAIN_BURSTS = 4
 _LONGEST_SLEEP = 0.05
 """Seconds; a program that forgot its fence waits no longer."""
 
@@ -78,7 +80,7 @@ class Client:
         self.memory: ProgramMemory | CopiedMemory | None = None
         self.window: mmap.mmap | None = None
         self.rung_end = _RUNG_AT
-        self.vectors: dict[int, int] = {}
+        self.vectors: dict[int, _Fire] = {}
         self.made: list[int] = []
         """Descriptors made for the answer under way alone."""
 
@@ -204,9 +206,10 @@ class NicProcess:
         if client.runtime is not None and client.uar is not None:
             client.runtime.nic.unmap_uar(client.uar)
             client.runtime.kick()
-            for vector, fd in client.vectors.items():
-                client.runtime.handlers.pop(vector, None)
-                os.close(fd)
+            for vector, fire in client.vectors.items():
+                if client.runtime.handlers.get(vector) is fire:  # the number may be another's by now
+                    del client.runtime.handlers[vector]
+                os.close(fire.fd)
         if client.memory is not None:
             client.memory.close()
         self._last_user = time.monotonic()
@@ -338,10 +341,9 @@ class NicProcess:
             raise OSError(errno.EINVAL, f"vector {vector} is no event queue of this context")
         old = client.vectors.pop(vector, None)
         if old is not None:
-            os.close(old)
+            os.close(old.fd)
         fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        client.vectors[vector] = fd
-        client.runtime.handlers[vector] = lambda: _fire(fd)
+        client.vectors[vector] = client.runtime.handlers[vector] = _Fire(fd)
         out.append(fd)
         return b""
 
@@ -380,7 +382,20 @@ class NicProcess:
         did = self._doorbells()
         for runtime in self.devices.values():
             did |= runtime._round(runtime.clock())
+            if did:
+                self._drain()
         return did
+
+    def _drain(self) -> None:
+        """Take what one device sent to another before more is sent: unacknowledged services would lose it."""
+        for runtime in self.devices.values():
+            for _ in range(_DRAIN_ROUNDS):
+                bursts = runtime.link.receive(_DRAIN_BURSTS)
+                now = runtime.clock()
+                for burst in bursts:
+                    runtime.nic.receive(burst, now)
+                if len(bursts) < _DRAIN_BURSTS:
+                    break
 
     def _set_asleep(self, value: int) -> None:
         for client in self.clients.values():
@@ -453,9 +468,15 @@ class NicProcess:
             runtime.close()
 
 
-def _fire(fd: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        os.eventfd_write(fd, 1)
+class _Fire:
+    """Fires a program's eventfd."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __call__(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_write(self.fd, 1)
 
 
 def _close_all(fds: list[int]) -> None:

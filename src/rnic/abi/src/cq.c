@@ -5,9 +5,17 @@
 
 enum {
 	MAX_CQE = (1 << 16) - 1,
+	LEAST_LOG_ENTRIES = 7, /* a page; programs that count their events sloppily need some room to spare */
 	YIELD_AFTER = 100, /* empty rounds; the NIC process may want this core */
 	LOOK_EVERY = 4096, /* empty rounds, a power of two: whether there still is a NIC process */
 };
+
+static uint32_t log_entries(uint32_t cqe)
+{
+	uint32_t log = 32 - (uint32_t)__builtin_clz(cqe);
+
+	return log < LEAST_LOG_ENTRIES ? LEAST_LOG_ENTRIES : log;
+}
 
 static const uint8_t status_of_syndrome[256] = {
 	[RNIC_SYN_SUCCESS] = IBV_WC_SUCCESS + 1,
@@ -312,7 +320,7 @@ static struct rnic_cq *create(struct ibv_context *verbs, uint32_t cqe, void *cq_
 	cq->verbs.context = verbs;
 	cq->verbs.channel = channel;
 	cq->verbs.cq_context = cq_context;
-	error = entry_ring_map(context, &cq->ring, 32 - (uint32_t)__builtin_clz(cqe));
+	error = entry_ring_map(context, &cq->ring, log_entries(cqe));
 	if (error)
 		goto free_cq;
 	error = nic_allocate(context, RNIC_CMD_RES_CQ, &cq->number);
@@ -393,7 +401,7 @@ EXPORT int ibv_resize_cq(struct ibv_cq *verbs, int cqe)
 
 	if (cqe < 1 || cqe > MAX_CQE)
 		return fail(EINVAL);
-	error = entry_ring_map(context, &ring, 32 - (uint32_t)__builtin_clz((uint32_t)cqe));
+	error = entry_ring_map(context, &ring, log_entries((uint32_t)cqe));
 	if (error)
 		return fail(error);
 	pthread_mutex_lock(&cq->lock);

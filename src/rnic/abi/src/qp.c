@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+enum { LEAST_SEND_ENTRIES = 16 };
+
 struct group {
 	struct group *next;
 	uint8_t gid[16];
@@ -59,7 +61,10 @@ static int map_send_ring(struct rnic_context *context, struct rnic_qp *qp)
 	if (slab < qp->cap.max_inline_data)
 		slab = qp->cap.max_inline_data;
 	qp->slab_bytes = (slab + RNIC_SGE_BYTES - 1) / RNIC_SGE_BYTES * RNIC_SGE_BYTES;
-	qp->entries = qp->cap.max_send_wr < 1 ? 2 : qp->cap.max_send_wr + 1;
+	/* Some room to spare: programs post the answer to a message whose acknowledgement is still on its way. */
+	for (qp->entries = LEAST_SEND_ENTRIES; qp->entries <= qp->cap.max_send_wr;)
+		qp->entries <<= 1;
+	qp->cap.max_send_wr = qp->entries - 1;
 	qp->ids = calloc(qp->entries, sizeof *qp->ids);
 	error = qp->ids ? ring_map(context, &qp->memory, (size_t)qp->entries * (sizeof(struct sqe) + qp->slab_bytes))
 			: ENOMEM;
@@ -105,8 +110,8 @@ static struct rnic_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 	if (init->srq) {
 		qp->cap.max_recv_wr = 0;
 		qp->cap.max_recv_sge = 0;
-		init->cap = qp->cap;
 	}
+	init->cap = qp->cap;
 	pthread_mutex_init(&qp->lock, NULL);
 	qp->verbs.qp_base = (struct ibv_qp){
 		.context = pd->context, .qp_context = init->qp_context, .pd = pd, .send_cq = init->send_cq,

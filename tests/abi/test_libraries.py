@@ -1,0 +1,270 @@
+"""The C libraries: exports and versions, structure layouts, and programs on them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from rnic.abi.build import FLAGS, SANITIZERS, SOURCES, BuildError, build, find_compiler
+from rnic.abi.exports import RDMACM, VERBS, VERBS_BEFORE_2008, VERBS_PRIVATE
+from rnic.abi.header import c_header
+from rnic.abi.programs import count_pyverbs
+
+HERE = Path(__file__).parent
+SYSTEM = Path("/usr/lib/x86_64-linux-gnu")
+ADDRESS = "127.0.71.1"
+
+
+def exec_command(*program: str, address: str = ADDRESS) -> list[str]:
+    """The command line of ``rnic exec``."""
+    return [sys.executable, "-m", "rnic.cli", "exec", "--addr", address, "--", *program]
+
+
+def exported(path: Path) -> set[str]:
+    """Names with versions that a library exports."""
+    out = subprocess.run(["readelf", "-W", "--dyn-syms", str(path)], capture_output=True, text=True, check=True).stdout
+    names = set()
+    for line in out.splitlines():
+        words = line.split()
+        if len(words) >= 8 and words[6] != "UND" and "@" in words[7]:
+            names.add(words[7].replace("@@", "@"))
+    return names
+
+
+def test_exports_are_those_of_the_tables(libraries: Path) -> None:
+    wanted = {f"{name}@IBVERBS_{version}" for version, names in VERBS.items() for name in names}
+    wanted |= {f"{name}@IBVERBS_PRIVATE_34" for name in VERBS_PRIVATE}
+    wanted |= {f"{name}@IBVERBS_1.0" for name in VERBS_BEFORE_2008}
+    assert exported(libraries / "libibverbs.so.1") == wanted
+    cm = {f"{name}@RDMACM_{version}" for version, names in RDMACM.items() for name in names}
+    assert exported(libraries / "librdmacm.so.1") == cm
+
+
+@pytest.mark.parametrize("name", ["libibverbs.so.1", "librdmacm.so.1"])
+def test_everything_that_the_system_library_exports_is_there(libraries: Path, name: str) -> None:
+    if not (SYSTEM / name).exists():
+        pytest.skip(f"{SYSTEM / name} is not installed")
+    assert exported(SYSTEM / name) <= exported(libraries / name)
+
+
+def test_libraries_need_libc_alone(libraries: Path) -> None:
+    for name in ("libibverbs.so.1", "librdmacm.so.1"):
+        out = subprocess.run(
+            ["readelf", "-d", str(libraries / name)], capture_output=True, text=True, check=True
+        ).stdout
+        assert re.findall(r"NEEDED.*\[(.*)\]", out) in (["libc.so.6"], ["libpthread.so.0", "libc.so.6"])
+
+
+PLACES = {
+    "ibv_device": "node_type transport_type name dev_name dev_path ibdev_path",
+    "ibv_device_attr": "node_guid max_mr_size vendor_id max_qp atomic_cap max_srq_sge max_pkeys phys_port_cnt",
+    "ibv_device_attr_ex": "comp_mask odp_caps completion_timestamp_mask tso_caps rss_caps max_wq_type_rq"
+    " packet_pacing_caps raw_packet_caps tm_caps cq_mod_caps max_dm_size pci_atomic_caps phys_port_cnt_ex",
+    "ibv_port_attr": "state gid_tbl_len max_msg_sz pkey_tbl_len lmc phys_state link_layer flags port_cap_flags2",
+    "ibv_gid_entry": "gid gid_index port_num gid_type ndev_ifindex",
+    "ibv_pd": "context handle",
+    "ibv_mr": "context pd addr length handle lkey rkey",
+    "ibv_mw": "context pd rkey handle type",
+    "ibv_mw_bind": "wr_id send_flags bind_info",
+    "ibv_ah_attr": "grh dlid sl is_global port_num",
+    "ibv_grh": "version_tclass_flow hop_limit sgid dgid",
+    "ibv_comp_channel": "context fd refcnt",
+    "ibv_cq": "channel cq_context handle cqe mutex cond comp_events_completed async_events_completed",
+    "ibv_cq_ex": "comp_mask status wr_id start_poll next_poll end_poll read_opcode read_imm_data"
+    " read_completion_wallclock_ns",
+    "ibv_cq_init_attr_ex": "cqe cq_context channel comp_vector wc_flags comp_mask flags parent_domain",
+    "ibv_wc": "wr_id status opcode vendor_err byte_len imm_data qp_num src_qp wc_flags pkey_index slid sl",
+    "ibv_srq": "srq_context pd handle mutex events_completed",
+    "ibv_srq_init_attr_ex": "attr comp_mask srq_type pd xrcd cq tm_cap",
+    "ibv_qp": "qp_context pd send_cq recv_cq srq handle qp_num state qp_type mutex cond events_completed",
+    "ibv_qp_init_attr": "qp_context send_cq recv_cq srq cap qp_type sq_sig_all",
+    "ibv_qp_init_attr_ex": "cap comp_mask pd xrcd create_flags max_tso_header rwq_ind_tbl rx_hash_conf source_qpn"
+    " send_ops_flags",
+    "ibv_qp_attr": "qp_state path_mtu qkey rq_psn sq_psn dest_qp_num qp_access_flags cap ah_attr alt_ah_attr"
+    " pkey_index sq_draining min_rnr_timer port_num timeout rnr_retry alt_timeout rate_limit",
+    "ibv_send_wr": "wr_id next sg_list num_sge opcode send_flags imm_data wr.rdma.rkey wr.atomic.rkey wr.ud.remote_qkey"
+    " bind_mw.mw bind_mw.rkey bind_mw.bind_info tso.mss",
+    "ibv_recv_wr": "wr_id next sg_list num_sge",
+    "ibv_qp_ex": "comp_mask wr_id wr_flags wr_atomic_cmp_swp wr_bind_mw wr_rdma_write_imm wr_send wr_send_tso"
+    " wr_set_ud_addr wr_set_inline_data wr_set_sge_list wr_start wr_complete wr_abort",
+    "ibv_async_event": "element event_type",
+    "ibv_context": "device ops cmd_fd async_fd num_comp_vectors mutex abi_compat",
+    "ibv_context_ops": "alloc_mw bind_mw dealloc_mw poll_cq req_notify_cq post_srq_recv post_send post_recv",
+    "verbs_context": "query_port alloc_parent_domain dealloc_td alloc_td create_cq_ex query_device_ex create_qp_ex"
+    " get_srq_num create_srq_ex sz context",
+}
+
+
+def _layout(tmp_path: Path, header: str, name: str) -> str:
+    lines = [f'printf("{struct} %zu\\n", sizeof(struct {struct}));' for struct in PLACES]
+    lines += [
+        f'printf("{struct}.{member} %zu\\n", offsetof(struct {struct}, {member}));'
+        for struct, members in PLACES.items()
+        for member in members.split()
+    ]
+    source = tmp_path / f"{name}.c"
+    source.write_text(
+        f"#include <stddef.h>\n#include <stdio.h>\n#include {header}\nint main(void) {{\n" + "\n".join(lines) + "\n}\n"
+    )
+    compiler = find_compiler()
+    assert compiler is not None
+    subprocess.run([compiler, f"-I{SOURCES}", str(source), "-o", str(tmp_path / name)], check=True)
+    return subprocess.run([str(tmp_path / name)], capture_output=True, text=True, check=True).stdout
+
+
+def test_structures_are_laid_out_as_the_system_header_says(libraries: Path, tmp_path: Path) -> None:
+    if not Path("/usr/include/infiniband/verbs.h").exists():
+        pytest.skip("libibverbs-dev is not installed")
+    assert _layout(tmp_path, '"verbs_abi.h"', "ours") == _layout(tmp_path, "<infiniband/verbs.h>", "theirs")
+
+
+@pytest.fixture(scope="session")
+def loop(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C program of this directory, with the library inside, under AddressSanitizer and UBSan."""
+    out = tmp_path_factory.mktemp("loop")
+    (out / "rnic_hw.h").write_text(c_header())
+    compiler = find_compiler()
+    assert compiler is not None
+    sources = [str(path) for path in SOURCES.glob("*.c") if path.name != "rdmacm.c"]
+    subprocess.run(
+        [
+            compiler,
+            *FLAGS,
+            *SANITIZERS,
+            f"-I{out}",
+            f"-I{SOURCES}",
+            str(HERE / "loop.c"),
+            *sources,
+            "-o",
+            str(out / "loop"),
+        ],
+        check=True,
+    )
+    plain = [flag for flag in FLAGS if flag != "-O2"]
+    subprocess.run(
+        [compiler, *plain, f"-I{out}", f"-I{SOURCES}", str(HERE / "loop.c"), *sources, "-o", str(out / "plain")],
+        check=True,
+    )
+    return out / "loop"
+
+
+def _finish(command: list[str], env: dict[str, str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.slow
+def test_program_under_sanitizers(loop: Path, env: dict[str, str]) -> None:
+    done = _finish(exec_command(str(loop)), env)
+    assert "all as it should be" in done.stdout
+    assert "ERROR" not in done.stderr
+
+
+@pytest.mark.slow
+def test_program_under_valgrind(loop: Path, env: dict[str, str]) -> None:
+    if shutil.which("valgrind") is None:
+        pytest.skip("valgrind is not installed")
+    plain = str(loop.parent / "plain")
+    options = ["--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite", "-q"]
+    done = _finish(exec_command("valgrind", *options, plain, address="127.0.71.2"), env, 150)
+    assert "all as it should be" in done.stdout
+
+
+@pytest.mark.slow
+def test_programs_killed_at_any_moment_leave_the_nic_process_well(loop: Path, env: dict[str, str]) -> None:
+    rounds = int(os.environ.get("RNIC_KILL_ROUNDS", "8"))
+    holder = subprocess.Popen(exec_command("sleep", "600", address="127.0.71.3"), env=env)
+    try:
+        for number in range(rounds):
+            victim = subprocess.Popen(
+                exec_command(str(loop.parent / "plain"), address="127.0.71.3"),
+                env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            time.sleep(0.2 + 0.05 * (number % 16))
+            victim.send_signal(signal.SIGKILL)
+            victim.wait()
+        done = _finish(exec_command(str(loop.parent / "plain"), address="127.0.71.3"), env)
+        assert "all as it should be" in done.stdout
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+@pytest.mark.slow
+def test_load_and_unload_again_and_again(libraries: Path, env: dict[str, str]) -> None:
+    code = (
+        "import ctypes, _ctypes, sys\n"
+        "for _ in range(50):\n"
+        "    lib = ctypes.CDLL(sys.argv[1]); n = ctypes.c_int()\n"
+        "    lib.ibv_get_device_list.restype = ctypes.c_void_p\n"
+        "    assert lib.ibv_get_device_list(ctypes.byref(n)) and n.value == 1\n"
+        "    _ctypes.dlclose(lib._handle)\n"
+    )
+    _finish(exec_command(sys.executable, "-c", code, str(libraries / "libibverbs.so.1"), address="127.0.71.4"), env)
+
+
+def test_without_a_nic_process_the_library_says_what_to_do(libraries: Path, env: dict[str, str]) -> None:
+    code = (
+        "import ctypes, errno, sys; lib = ctypes.CDLL(sys.argv[1], use_errno=True); n = ctypes.c_int(7)\n"
+        "lib.ibv_get_device_list.restype = ctypes.c_void_p\n"
+        "assert lib.ibv_get_device_list(ctypes.byref(n)) is None and n.value == 0 and ctypes.get_errno() == errno.ENOSYS"
+    )
+    done = _finish([sys.executable, "-c", code, str(libraries / "libibverbs.so.1")], env)
+    assert re.fullmatch(
+        r"rnic: no NIC process answers at .*/nic\.sock \(.*\): start .* `rnic exec -- PROGRAM`\n", done.stderr
+    )
+
+
+def test_connection_manager_loads_and_refuses(libraries: Path, env: dict[str, str]) -> None:
+    code = (
+        "import ctypes, errno, sys; lib = ctypes.CDLL(sys.argv[1], use_errno=True)\n"
+        "lib.rdma_create_event_channel.restype = ctypes.c_void_p\n"
+        "assert lib.rdma_create_event_channel() is None and ctypes.get_errno() == errno.ENOSYS\n"
+        "assert lib.rdma_listen(None, 1) == -1"
+    )
+    done = _finish([sys.executable, "-c", code, str(libraries / "librdmacm.so.1")], env)
+    assert "connection manager (rdma_cm) is not supported yet" in done.stderr
+
+
+def test_without_a_compiler_the_build_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="no C compiler was found: install one"):
+        build(tmp_path / "out")
+
+
+def test_exec_without_libraries_says_what_is_missing(env: dict[str, str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        exec_command("true"), env={**env, "RNIC_LIBRARIES": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "libibverbs.so.1 is missing, since rnic was installed without a C compiler" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_runtime_directory_that_others_may_enter_is_refused(libraries: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        env = {**os.environ, "RNIC_RUNTIME_DIR": name, "RNIC_LIBRARIES": str(libraries)}
+        done = subprocess.run(exec_command("true"), env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"rnic: runtime directory {name} is open to other users: set RNIC_RUNTIME_DIR to one of your own\n"
+    )
+
+
+def test_counting_the_cases_of_pyverbs() -> None:
+    text = "a ... ok\nb ... skipped 'ODP is not supported - No ODP caps'\nc ... skipped 'because'\nd ... FAIL\n"
+    passed, skips, wrong = count_pyverbs(text)
+    assert (passed, skips) == (1, {"on-demand paging": 1})
+    assert wrong == ["d ... FAIL", "skipped for no listed reason: because"]
