@@ -16,7 +16,7 @@ class EventQueue(EntryRing):
     events came.
     """
 
-    __slots__ = ("_counters", "_interrupts", "pending", "users", "vector")
+    __slots__ = ("_counters", "_interrupts", "disabled", "pending", "users", "vector")
 
     def __init__(
         self,
@@ -33,11 +33,16 @@ class EventQueue(EntryRing):
         self.vector = vector
         self.users = 0
         self.pending = False
+        self.disabled = False
+        """The context manager lost this EQ (invalid, or its event function taken away): events are counted only."""
         self._interrupts = interrupts
         self._counters = counters
 
     def report(self, event_type: int, number: int, status: int = 0) -> bool:
         """Add an entry and raise the interrupt; false, and counted, where the EQ is full: software has to keep up."""
+        if self.disabled:
+            self._counters.bump("eq_disabled")
+            return False
         stored = self.push(event_type, number, status, 0, 0, 0, 0, 0)
         if not stored:
             self._counters.bump("eq_overflows")

@@ -13,10 +13,13 @@ from typing import Any
 
 from rnic.burst import plain
 from rnic.burst.small import SMALL_BYTES, receive_small, send_ack, send_small
+from rnic.context.ctxmgt import ContextManager
+from rnic.context.messages import SOURCE_NAMES
 from rnic.context.qp_context import QpContext
 from rnic.device.commands import CommandResult, CommandUnit
 from rnic.device.config import NicConfig
 from rnic.device.cq import CompletionQueue
+from rnic.device.icm_pages import lend_pages
 from rnic.device.icrc import IcrcCheck
 from rnic.device.paths import Offload, Paths
 from rnic.device.queue_pair import DeviceQp
@@ -49,6 +52,9 @@ _DQPN = struct.Struct(">I")
 _DQPN_AT = 4
 _QPN_MASK = 0xFFFFFF
 _FULL_MEMBER = 0x8000
+_WRITE_BACK_MASK = 0x3FF
+_WRITE_BACK_QPS = 4
+"""Every 1024 calls of ``produce``, this many queue pairs have their state and PSNs written back."""
 _RECEIVING = frozenset({RTR, RTS, SQD, SQE})
 
 
@@ -85,7 +91,12 @@ class Nic:
         self.tracer: Tracer = NullTracer() if tracer is None else tracer
         self.burst: BurstLoops = burst
         self.memory = MemoryTable(rng, config.max_mrs)
-        self.resources = Resources(config, self.memory)
+        self.contexts = ContextManager(config.log_max_qps, self.counters)
+        self.contexts.changed = self._context_changed
+        lend_pages(self.contexts)
+        if self.tracer.enabled:
+            self.contexts.observe = self._trace_channel
+        self.resources = Resources(config, self.memory, self.contexts)
         self.qps: dict[int, DeviceQp] = self.resources.qps
         self.now_ns = 0
         """The time that was handed in last."""
@@ -96,6 +107,7 @@ class Nic:
         self._timers = Timers()
         self._ready: deque[Any] = deque()
         self._failed_cqs: list[CompletionQueue] = []
+        self._turns = 0
 
     def __repr__(self) -> str:
         return f"<Nic {self.config}, {len(self.qps)} queue pairs>"
@@ -137,6 +149,27 @@ class Nic:
         eq = interrupts.popleft()
         eq.pending = False
         return eq.vector
+
+    def flush_contexts(self) -> None:
+        """Write every queue pair's state and PSNs back to host memory. A query does so for its queue pair."""
+        self.contexts.flush()
+
+    def _context_changed(self, kind: str, number: int, valid: bool) -> None:
+        """The context manager took or lost the context of a CQ or EQ; one still in use fails (002 table 2.2)."""
+        if kind == "eq":
+            eq = self.resources.eqs.get(number)
+            if eq is not None:
+                eq.disabled = not valid
+        elif not valid:
+            cq = self.resources.cqs.get(number)
+            if cq is not None:
+                cq.fail()
+
+    def _trace_channel(self, source: int, request: str, index: int, status: str) -> None:
+        """Tell the tracer of one request to the context manager."""
+        self.tracer.event(
+            self.now_ns, "channel", index, source=SOURCE_NAMES[source], request=request, index=index, status=status
+        )
 
     # ---------------------------------------------------------------------------- the link's side
 
@@ -247,6 +280,9 @@ class Nic:
         self.now_ns = now_ns
         if self._failed_cqs:
             self._fail_users()
+        self._turns += 1
+        if not self._turns & _WRITE_BACK_MASK:
+            self.contexts.write_back(_WRITE_BACK_QPS)
         if self._doorbells.rung:
             self._take_doorbells()
         out: list[TxBurst] = []
