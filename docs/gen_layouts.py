@@ -52,6 +52,13 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "The structures of document 003, each of them one number.",
         ("rnic.rings.coyote",),
     ),
+    (
+        "ctxmgt",
+        "Context manager messages",
+        "What the context manager (002) and its neighbours say to each other: request headers, inner interfaces and the"
+        " payloads of the six engine channels.",
+        ("rnic.context.messages",),
+    ),
     ("mpt", "Memory protection table", "One entry for each memory region or window.", ("rnic.mem.mpt",)),
     (
         "mailboxes",
@@ -130,10 +137,10 @@ def label(layout: Layout, field: Field, bits: list[int], word: int) -> str:
     """A cell's text: the field's name, with the part of it that the cell holds where that is not all."""
     if len(bits) == field.width:
         return field.name
-    if field.unit == 16:  # GIDs are bytes in order, not numbers
+    if field.unit == 16 and field.width == 128:  # GIDs are bytes in order, not numbers
         first = word * 4 - field.byte
         return f"{field.name}, bytes {first} to {first + len(bits) // 8 - 1}"
-    return f"{field.name}[{bits[0]}:{bits[-1]}]"
+    return f"{field.name}[{bits[0] - field.lsb}:{bits[-1] - field.lsb}]"
 
 
 def picture(layout: Layout) -> Iterator[str]:

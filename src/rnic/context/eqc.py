@@ -21,6 +21,7 @@ EQC = Layout(
         wide("start", 0x04, "virtual address of the ring", 8, "WR"),
         bits("logsize", 0x0C, 31, 24, "log2 of the number of entries", "WR"),
         bits("usrpage", 0x0C, 23, 0, "UAR page; here the number of the queue block", "WR"),
+        word("event_mask", 0x10, "event types that go to this EQ (WR_EQ_FUNC)", "RO"),
         bits("msix_vector", 0x14, 15, 0, "interrupt vector", "WR"),
         word("pd", 0x18, "protection domain", "WR"),
         word("lkey", 0x1C, "key of the ring", "WR"),

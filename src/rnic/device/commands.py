@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from rnic.context.cqc import CQC, CQC_BYTES, SRQC, SRQC_BYTES
+from rnic.context.ctxmgt import Status
 from rnic.context.eqc import EQC, EQC_BYTES
 from rnic.context.modify import TRANSITIONS
 from rnic.context.qpc import QPC_BYTES
@@ -171,6 +172,11 @@ class CommandUnit:
     def _own(self, uar: Uar, kind: int, number: int) -> None:
         self._res.own(uar, kind, number)
 
+    def _stored(self, status: Status) -> None:
+        """Refuse where the context did not reach host memory."""
+        if status != Status.OK:
+            _refuse(cmd.ST_BAD_NVMEM)
+
     def _free_block(self, uar: Uar, block: int) -> None:
         """Refuse a block that is another's, or holds a queue."""
         self._own(uar, cmd.RES_UAR_BLOCK, block)
@@ -232,6 +238,7 @@ class CommandUnit:
             _refuse(cmd.ST_BAD_PARAM)
         if in_modifier in self._res.eqs:
             _refuse(cmd.ST_BAD_RES_STATE)
+        self._stored(self._res.contexts.write_eq(in_modifier, inbox))
         eq = EventQueue(
             in_modifier, uar, block, start, size, vector, self._res.interrupts, self._nic.counters, self._nic.eq_broken
         )
@@ -250,6 +257,7 @@ class CommandUnit:
         return _DONE
 
     def _drop_eq(self, eq: EventQueue) -> None:
+        self._res.contexts.invalidate_eq(eq.number)
         del self._res.eqs[eq.number]
         self._res.vacate(eq)
         if eq.pending:
@@ -268,6 +276,7 @@ class CommandUnit:
         types = [event_type for event_type in EVENT_NAMES if mask >> event_type & 1]
         if mask != sum(1 << event_type for event_type in types):
             _refuse(cmd.ST_BAD_PARAM)
+        self._stored(self._res.contexts.event_function(number, mask, bool(in_modifier >> 31)))
         for event_type in types:
             if in_modifier >> 31:
                 if uar.event_queues.get(event_type) == number:
@@ -291,6 +300,7 @@ class CommandUnit:
         size = _entries(uar, start, cqc["logsize"], LOG_MAX_CQ, CQE_SHIFT, True)
         if in_modifier in self._res.cqs:
             _refuse(cmd.ST_BAD_RES_STATE)
+        self._stored(self._res.contexts.write_cq(in_modifier, inbox))
         cq = CompletionQueue(in_modifier, uar, block, start, size, eq, self._nic.cq_overflowed)
         eq.users += 1
         self._res.cqs[in_modifier] = cq
@@ -312,6 +322,7 @@ class CommandUnit:
         return _DONE
 
     def _drop_cq(self, cq: CompletionQueue) -> None:
+        self._res.contexts.invalidate_cq(cq.number)
         del self._res.cqs[cq.number]
         self._res.vacate(cq)
         cq.eq.users -= 1
@@ -328,9 +339,22 @@ class CommandUnit:
             _refuse(cmd.ST_BAD_PARAM)
         if len(entries) >= size:
             _refuse(cmd.ST_BAD_SIZE)
+        old = cq.base, cq.size
+        self._stored(self._modify_cq(cq, start, size))
         if not cq.resize(start, size, entries):
+            self._modify_cq(cq, *old)
             _refuse(cmd.ST_BAD_PARAM)
         return _DONE
+
+    def _modify_cq(self, cq: CompletionQueue, start: int, size: int) -> Status:
+        """The context of a CQ whose ring is now elsewhere; its event queue, keys and block stay."""
+        contexts = self._res.contexts
+        key = contexts.key.cqs.get(cq.number)
+        if key is None:
+            return Status.REFUSED
+        values = {"comp_eqn": key.comp_eqn, "pd": key.pd, "lkey": key.lkey, "cqn": cq.number}
+        values |= {"usrpage": cq.regs.block, "start": start, "logsize": size.bit_length() - 1}
+        return contexts.modify_cq(cq.number, CQC.pack(values))
 
     # ---------------------------------------------------------------------- shared receive queues
 

@@ -65,9 +65,7 @@ class CompletionQueue(EntryRing):
         if self.failed:
             return
         if not self.push(index, status | vendor_err << 8, length, word3, wqe_id, requested, qpn, imm):
-            self.failed = True
-            self.regs.set(QUEUE_STATE, QUEUE_ERROR)
-            self._overflowed(self)
+            self.fail()
             return
         regs = self.regs
         if word3 & CQE_SOLICITED:
@@ -76,6 +74,13 @@ class CompletionQueue(EntryRing):
         # An entry in error counts as solicited (IBA chapter 11, completion notification).
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):
             self._notify()
+
+    def fail(self) -> None:
+        """The ring is full, or the context is gone: take no more entries, and tell."""
+        if not self.failed:
+            self.failed = True
+            self.regs.set(QUEUE_STATE, QUEUE_ERROR)
+            self._overflowed(self)
 
     def _notify(self) -> None:
         """Disarm and raise the completion event. With a full EQ the CQ stays armed: the next entry tries again.

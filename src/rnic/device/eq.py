@@ -21,7 +21,7 @@ class EventQueue(EntryRing):
         broken: called once, when the ring's memory refuses an entry.
     """
 
-    __slots__ = ("_broken", "_counters", "_interrupts", "failed", "pending", "users", "vector")
+    __slots__ = ("_broken", "_counters", "_interrupts", "disabled", "failed", "pending", "users", "vector")
 
     def __init__(
         self,
@@ -39,6 +39,8 @@ class EventQueue(EntryRing):
         self.vector = vector
         self.users = 0
         self.pending = False
+        self.disabled = False
+        """The context manager lost this EQ (invalid, or its event function taken away): events are counted only."""
         self._interrupts = interrupts
         self._counters = counters
         self._broken = broken
@@ -51,6 +53,9 @@ class EventQueue(EntryRing):
 
         An EQ whose memory does not answer is not full: it fails, and the device with it.
         """
+        if self.disabled:
+            self._counters.bump("eq_disabled")
+            return False
         stored = self.push(event_type | subtype << 8, number, status, 0, out_hi, out_lo, 0, 0)
         if not stored:
             if self.room and not self.failed:

@@ -13,6 +13,8 @@ from typing import Any
 
 from rnic.burst import LOOPS
 from rnic.burst.small import SMALL_BYTES, receive_small, send_ack, send_small
+from rnic.context.ctxmgt import ContextManager
+from rnic.context.messages import SOURCE_NAMES
 from rnic.context.qp_context import QpContext
 from rnic.device.commands import CommandResult, CommandUnit
 from rnic.device.config import NicConfig
@@ -20,6 +22,7 @@ from rnic.device.cq import CompletionQueue
 from rnic.device.eq import EventQueue
 from rnic.device.global_block import GlobalBlock
 from rnic.device.hcr import Hcr
+from rnic.device.icm_pages import lend_pages
 from rnic.device.icrc import IcrcCheck
 from rnic.device.non_rdma import NonRdmaChannel
 from rnic.device.paths import Offload, Paths
@@ -54,6 +57,9 @@ _DQPN = struct.Struct(">I")
 _DQPN_AT = 4
 _QPN_MASK = 0xFFFFFF
 _FULL_MEMBER = 0x8000
+_WRITE_BACK_MASK = 0x3FF
+_WRITE_BACK_QPS = 4
+"""Every 1024 calls of ``produce``, this many queue pairs have their state and PSNs written back."""
 _RECEIVING = frozenset({RTR, RTS, SQD, SQE})
 
 
@@ -90,7 +96,12 @@ class Nic:
         self.tracer: Tracer = NullTracer() if tracer is None else tracer
         self.burst: BurstLoops = burst
         self.memory = MemoryTable(rng, config.max_mrs)
-        self.resources = Resources(config, self.memory)
+        self.contexts = ContextManager(config.log_max_qps, self.counters)
+        self.contexts.changed = self._context_changed
+        lend_pages(self.contexts)
+        if self.tracer.enabled:
+            self.contexts.observe = self._trace_channel
+        self.resources = Resources(config, self.memory, self.contexts)
         self.qps: dict[int, DeviceQp] = self.resources.qps
         self.now_ns = 0
         """The time that was handed in last."""
@@ -107,6 +118,7 @@ class Nic:
         self._timers = Timers()
         self._ready: deque[Any] = deque()
         self._failed_cqs: list[CompletionQueue] = []
+        self._turns = 0
         if config.autostart:
             self.globals.control = CONTROL_ENABLE
             self.start({})
@@ -152,6 +164,27 @@ class Nic:
         eq.pending = False
         self.globals.raise_cause(IRQ_EVENT)
         return eq.vector
+
+    def flush_contexts(self) -> None:
+        """Write every queue pair's state and PSNs back to host memory. A query does so for its queue pair."""
+        self.contexts.flush()
+
+    def _context_changed(self, kind: str, number: int, valid: bool) -> None:
+        """The context manager took or lost the context of a CQ or EQ; one still in use fails (002 table 2.2)."""
+        if kind == "eq":
+            eq = self.resources.eqs.get(number)
+            if eq is not None:
+                eq.disabled = not valid
+        elif not valid:
+            cq = self.resources.cqs.get(number)
+            if cq is not None:
+                cq.fail()
+
+    def _trace_channel(self, source: int, request: str, index: int, status: str) -> None:
+        """Tell the tracer of one request to the context manager."""
+        self.tracer.event(
+            self.now_ns, "channel", index, source=SOURCE_NAMES[source], request=request, index=index, status=status
+        )
 
     # ------------------------------------------------------------------------- the device as a whole
 
@@ -321,6 +354,9 @@ class Nic:
             return []
         if self._failed_cqs:
             self._fail_users()
+        self._turns += 1
+        if not self._turns & _WRITE_BACK_MASK:
+            self.contexts.write_back(_WRITE_BACK_QPS)
         if self._doorbells.rung:
             self._take_doorbells()
         out: list[TxBurst] = []

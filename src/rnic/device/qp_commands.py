@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rnic.context.ctxmgt import Status
 from rnic.context.modify import (
     ACCESS_FLAGS,
     AV,
@@ -36,7 +37,6 @@ from rnic.device.entry_ring import reachable
 from rnic.device.multicast import is_multicast
 from rnic.device.queue_pair import SERVICE_CODES, DeviceQp
 from rnic.device.refusal import Refused
-from rnic.device.srq import SharedReceiveQueue
 from rnic.device.uar import QP_DOORS, Uar
 from rnic.rings.sqe import SQE_BYTES
 from rnic.spec import access
@@ -77,17 +77,19 @@ def modify_qp(nic: Nic, uar: Uar, opcode: int, qpn: int, inbox: bytes) -> None:
         if qp is not None:
             reset_qp(nic, qp)
         return
-    if qp is None:
-        qp = _create(nic, uar, qpn, given)
-    ctx = qp.ctx
+    draft = _draft(nic, uar, qpn, given) if qp is None else QpContext(qp.ctx.store())
     for name in fields(mask):
-        setattr(ctx, name, getattr(given, name))
-    ctx.mtu_bytes = MTU_BYTES.get(ctx.mtu, 0)
+        setattr(draft, name, getattr(given, name))
     if mask & AV:
-        ctx.sgid = int.from_bytes(nic.config.gid_table[ctx.mgid_index], "big")
+        draft.sgid = int.from_bytes(nic.config.gid_table[draft.mgid_index], "big")
+    draft.state = target
+    # To host memory first: the cache, which is the context that the data path works on, takes it from there.
+    if res.contexts.write_qp(qpn, draft.store()) != Status.OK:
+        raise Refused(cmd.ST_BAD_NVMEM)
+    if qp is None:
+        qp = _create(nic, uar, res.contexts.key.qps[qpn])
     if opcode == cmd.RTS2SQD:
         qp.notify_drained = bool(mask & EN_SQD_ASYNC_NOTIFY)
-    ctx.state = target
     qp.on_modify(state, nic.now_ns)
     qp.refresh()
 
@@ -124,8 +126,8 @@ def _path_fits(given: QpContext, config: NicConfig) -> bool:
     )
 
 
-def _create(nic: Nic, uar: Uar, qpn: int, given: QpContext) -> DeviceQp:
-    """Make a queue pair from the creation fields of a RST2INIT mailbox."""
+def _draft(nic: Nic, uar: Uar, qpn: int, given: QpContext) -> QpContext:
+    """The context that a RST2INIT mailbox asks for, from its creation fields, everything they name checked."""
     res = nic.resources
     block = given.usr_page
     if res.pools[cmd.RES_UAR_BLOCK].owners.get(block) is not uar:
@@ -134,22 +136,28 @@ def _create(nic: Nic, uar: Uar, qpn: int, given: QpContext) -> DeviceQp:
         raise Refused(cmd.ST_RESOURCE_BUSY)
     if res.pools[cmd.RES_PD].owners.get(given.pd) is not uar:
         raise Refused(cmd.ST_BAD_INDEX)
-    send_cq = _cq(nic, uar, given.cqn_snd)
-    recv_cq = _cq(nic, uar, given.cqn_rcv)
-    srq: SharedReceiveQueue | None = None
+    _cq(nic, uar, given.cqn_snd)
+    _cq(nic, uar, given.cqn_rcv)
     if given.srqn & SRQ_VALID:
         srq = res.srqs.get(given.srqn & _SRQN_MASK)
         if srq is None or srq.uar is not uar:
             raise Refused(cmd.ST_BAD_INDEX)
-    _check_rings(uar, given, srq is not None)
-
-    ctx = QpContext()
+    _check_rings(uar, given, bool(given.srqn & SRQ_VALID))
+    draft = QpContext()
     for name in CREATION_FIELDS:
-        setattr(ctx, name, getattr(given, name))
-    ctx.local_qpn = qpn
-    if ctx.servtype == ST_UD:
+        setattr(draft, name, getattr(given, name))
+    draft.local_qpn = qpn
+    if draft.servtype == ST_UD:
         # a UD queue pair has no path MTU attribute: its messages fit the port's
-        ctx.mtu = MTU_CODES[nic.config.mtu]
+        draft.mtu = MTU_CODES[nic.config.mtu]
+    return draft
+
+
+def _create(nic: Nic, uar: Uar, ctx: QpContext) -> DeviceQp:
+    """Make a queue pair around its cached context; :func:`_draft` has found everything that it names."""
+    res = nic.resources
+    send_cq, recv_cq = res.cqs[ctx.cqn_snd], res.cqs[ctx.cqn_rcv]
+    srq = res.srqs[ctx.srqn & _SRQN_MASK] if ctx.srqn & SRQ_VALID else None
     qp = DeviceQp(ctx, nic, uar, send_cq, recv_cq, srq)
     qp.turn = nic.config.turn_packets
     send_cq.users += 1
@@ -157,8 +165,8 @@ def _create(nic: Nic, uar: Uar, qpn: int, given: QpContext) -> DeviceQp:
     if srq is not None:
         srq.users += 1
     res.use_pd(ctx.pd)
-    res.occupy(block, qp, QP_DOORS)
-    res.qps[qpn] = qp
+    res.occupy(ctx.usr_page, qp, QP_DOORS)
+    res.qps[ctx.local_qpn] = qp
     return qp
 
 
@@ -206,12 +214,19 @@ def reset_qp(nic: Nic, qp: DeviceQp) -> None:
         qp.srq.users -= 1
     res.leave_pd(ctx.pd)
     res.vacate(qp)
+    res.contexts.drop_qp(ctx.local_qpn)
 
 
 def query_qp(nic: Nic, qpn: int) -> bytes:
-    """The QPC as it is now; of a queue pair in RESET only its number is known."""
+    """The QPC as host memory has it once the cache is flushed; of a queue pair in RESET only its number is known."""
     qp = nic.resources.qps.get(qpn)
     if qp is None:
         return QPC.pack({"local_qpn": qpn, "state": RESET})
     qp.query()
-    return qp.ctx.store()
+    contexts = nic.resources.contexts
+    status, data = contexts.flush_qp(qpn), b""
+    if status == Status.OK:
+        status, data = contexts.read_qp(qpn)
+    if status != Status.OK:
+        raise Refused(cmd.ST_BAD_NVMEM)
+    return data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from rnic.context.ctxmgt import ContextManager
 from rnic.device.config import NicConfig
 from rnic.device.cq import CompletionQueue
 from rnic.device.eq import EventQueue
@@ -57,6 +58,7 @@ class Resources:
 
     __slots__ = (
         "blocks",
+        "contexts",
         "cqs",
         "doorbells",
         "eqs",
@@ -74,10 +76,11 @@ class Resources:
         "uars",
     )
 
-    def __init__(self, config: NicConfig, memory: MemoryTable) -> None:
+    def __init__(self, config: NicConfig, memory: MemoryTable, contexts: ContextManager) -> None:
         queues = 1 << config.log_max_qps
         self.uar_blocks = 4 * queues
         self.memory = memory
+        self.contexts = contexts
         self.doorbells = Doorbells()
         self.groups = Groups()
         self.icm = Icm()

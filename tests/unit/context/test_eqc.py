@@ -9,7 +9,7 @@ BYTES = bytes.fromhex(
     "01040100"  # 00h flags: owned by hardware, TR, armed
     "0405060708090a0b"  # 04h start[63:32], 08h start[31:0]
     "0c0d0e0f"  # 0Ch logsize 12, usrpage 0D0E0Fh
-    "00000000"  # 10h
+    "10111213"  # 10h
     "00001617"  # 14h msix_vector in the low half
     "18191a1b"  # 18h pd
     "1c1d1e1f"  # 1Ch lkey
@@ -22,6 +22,7 @@ VALUES = {
     "start": 0x0405060708090A0B,
     "logsize": 12,
     "usrpage": 0x0D0E0F,
+    "event_mask": 0x10111213,
     "msix_vector": 0x1617,
     "pd": 0x18191A1B,
     "lkey": 0x1C1D1E1F,

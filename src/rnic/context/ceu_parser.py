@@ -1,0 +1,82 @@
+"""ceu_parser: takes the command unit's requests apart (002 5.1)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from rnic.context.ctxmdata import CtxMData
+from rnic.context.machines import CEU_PARSER, Machine
+from rnic.context.messages import (
+    BY_CODE,
+    CEU,
+    EQ_DISABLE,
+    KEY_WORDS,
+    METADATA,
+    READ,
+    WR_EQ_CXT,
+    WR_EQ_FUNC,
+    WR_QP_CXT,
+)
+from rnic.context.writectx import WriteCtx
+from rnic.mem.dma import DmaPort
+
+EXTRACT_BYTES: Final = 48
+"""One extract FIFO is 384 bits wide: 12 QPC words; the second one's last three are zero."""
+FIRST_WORDS: Final = EXTRACT_BYTES // 4
+
+
+def extract(qpc: bytes) -> bytes:
+    """The key words of a QPC: 48 bytes for the first extract FIFO, 48 for the second."""
+    return b"".join(qpc[at : at + 4] for at in KEY_WORDS).ljust(2 * EXTRACT_BYTES, b"\0")
+
+
+class CeuParser:
+    """The module. ``fifo`` holds header, payload and the DMA port that MAP_ICM's pages belong to.
+
+    The request to key_qpc_data is ``held`` until host memory has taken the context, so that a refused or failed
+    write leaves the cache as it was; meanwhile no other request is parsed.
+    """
+
+    __slots__ = ("ctxmdata", "fifo", "held", "machine", "refused", "writectx")
+
+    def __init__(self, ctxmdata: CtxMData, writectx: WriteCtx) -> None:
+        self.ctxmdata = ctxmdata
+        self.writectx = writectx
+        self.machine = Machine("ceu_parser", CEU_PARSER)
+        self.fifo: deque[tuple[bytes, bytes, DmaPort | None]] = deque()
+        self.held: tuple[bytes, bytes] | None = None
+        self.refused = False
+
+    def step(self) -> bool:
+        """Parse one request; false where there is none, or the one before is not done."""
+        if self.held is not None or not self.fifo:
+            return False
+        self.machine.step("request")
+        header, payload, port = self.fifo.popleft()
+        kind, opcode = header[0] >> 4, header[0] & 15
+        row = BY_CODE.get((kind, opcode))
+        if row is None or CEU not in row.sources or len(payload) not in row.payloads:
+            self.machine.step("refused")
+            self.refused = True
+        elif row.kind == METADATA:
+            self.ctxmdata.ceu_fifo.append((header, payload, port))
+            self.machine.step("metadata")
+        elif row.kind == READ:
+            self.ctxmdata.ceu_fifo.append((header, b"", None))
+            self.machine.step("read")
+        else:
+            number = int.from_bytes(header[4:8], "big")
+            data = payload
+            if kind == WR_QP_CXT:
+                data = extract(payload)
+            elif (kind, opcode) == (WR_EQ_CXT, WR_EQ_FUNC):
+                # the 35-bit request has no room for the disable bit and the mask: they travel in the data FIFO
+                data = (number & EQ_DISABLE | int.from_bytes(header[12:], "big") & EQ_DISABLE - 1).to_bytes(4, "big")
+            request = kind << 31 | opcode << 27 | CEU << 24 | number & 0xFFFFFF
+            self.held = request.to_bytes(5, "big"), data
+            if payload:
+                self.writectx.ctxdata.append(payload)
+            self.ctxmdata.ceu_fifo.append((header, payload, None))
+            self.machine.step("write")
+        return True

@@ -1,0 +1,79 @@
+"""The four state machines of CtxMgt as tables (002 5.1.4, 5.3.4, 5.4.4, 5.6.3); what is not listed is invalid.
+
+readctx has none (5.5.3): its queue of pending request metadata does the work.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+Table = dict[tuple[str, str], str]
+"""The next state for each state and input."""
+
+
+class MachineError(AssertionError):
+    """A module gave its machine an input that the table does not list: our own bug."""
+
+
+class Machine:
+    """One machine: its state, and the transitions that it has taken."""
+
+    __slots__ = ("name", "state", "table", "taken")
+
+    def __init__(self, name: str, table: Table) -> None:
+        self.name = name
+        self.table = table
+        self.state = next(iter(table))[0]
+        self.taken: set[tuple[str, str]] = set()
+
+    def step(self, event: str) -> str:
+        """Take one input; the new state. :class:`MachineError` where the table has no such row."""
+        key = self.state, event
+        following = self.table.get(key)
+        if following is None:
+            raise MachineError(f"{self.name} in {self.state} has no transition for {event}")
+        self.taken.add(key)
+        self.state = following
+        return following
+
+
+CEU_PARSER: Final[Table] = {
+    ("PARSE_REQ", "request"): "TRANS_REQ_DATA",
+    ("TRANS_REQ_DATA", "read"): "PARSE_REQ",
+    ("TRANS_REQ_DATA", "write"): "PARSE_REQ",
+    ("TRANS_REQ_DATA", "metadata"): "PARSE_REQ",
+    ("TRANS_REQ_DATA", "refused"): "PARSE_REQ",
+}
+CTXMDATA: Final[Table] = {
+    ("RCV_REQ", "ceu"): "MDT_PROC",
+    ("RCV_REQ", "key_qpc_data"): "MDT_PROC",
+    ("MDT_PROC", "metadata"): "RCV_REQ",
+    ("MDT_PROC", "refused"): "RCV_REQ",
+    ("MDT_PROC", "translated"): "DMA_PROC",
+    ("DMA_PROC", "dma_read"): "RCV_REQ",
+    ("DMA_PROC", "dma_write"): "RCV_REQ",
+}
+KEY_QPC_DATA: Final[Table] = {
+    ("RD_REQ", "ceu_write"): "DATA_WR",
+    ("RD_REQ", "engine_write"): "DATA_WR",
+    ("RD_REQ", "engine_read"): "RESP_OUT",
+    ("RD_REQ", "refused"): "RD_REQ",
+    ("DATA_WR", "ceu_write"): "RD_REQ",
+    ("DATA_WR", "engine_write"): "RESP_OUT",
+    ("DATA_WR", "refused"): "RD_REQ",
+    ("RESP_OUT", "response"): "RD_REQ",
+    ("RESP_OUT", "write_back"): "RD_REQ",
+}
+WRITECTX: Final[Table] = {
+    ("PARSE_REQ", "context"): "REQ_OUT",
+    ("PARSE_REQ", "header_data"): "REQ_OUT",
+    ("PARSE_REQ", "zeros"): "REQ_OUT",
+    ("PARSE_REQ", "write_back"): "REQ_OUT",
+    ("REQ_OUT", "sent"): "PARSE_REQ",
+}
+MACHINES: Final[dict[str, Table]] = {
+    "ceu_parser": CEU_PARSER,
+    "ctxmdata": CTXMDATA,
+    "key_qpc_data": KEY_QPC_DATA,
+    "writectx": WRITECTX,
+}

@@ -1,0 +1,46 @@
+"""readctx: DMA reads of whole QPCs, and their answers to the CEU (002 5.5)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from rnic.context.messages import DMA_HEADER
+from rnic.mem.dma import DmaPort
+
+
+class DmaRead(NamedTuple):
+    """A read on its way: through which port, and the 128-bit header {0, addr64, 0, len12}."""
+
+    port: DmaPort
+    header: bytes
+
+
+class ReadCtx:
+    """The module. ``pending`` is the queue of request metadata (type, opcode and QPN as in the CEU's header).
+
+    ``dma`` holds reads that were not done yet, ``answers`` the CEU's responses: header and QPC bytes, ``None`` where
+    the read failed.
+    """
+
+    __slots__ = ("answers", "dma", "pending")
+
+    def __init__(self) -> None:
+        self.pending: deque[bytes] = deque()
+        self.dma: deque[DmaRead] = deque()
+        self.answers: deque[tuple[bytes, bytes | None]] = deque()
+
+    def request(self, port: DmaPort, addr: int, length: int, qpn: int, header: bytes) -> None:
+        """Take ctxmdata's read request (:data:`~rnic.context.messages.READ_REQUEST`)."""
+        self.dma.append(DmaRead(port, (addr << 32 | length).to_bytes(16, "big")))
+        self.pending.append(header[:4] + qpn.to_bytes(4, "big") + bytes(8))
+
+    def finish(self) -> bool:
+        """Do the oldest DMA read and answer the CEU; false where there is none."""
+        if not self.dma:
+            return False
+        read = self.dma.popleft()
+        data = bytearray(DMA_HEADER.get(read.header, "len"))
+        done = read.port.read(DMA_HEADER.get(read.header, "addr"), data)
+        self.answers.append((self.pending.popleft(), bytes(data) if done else None))
+        return True

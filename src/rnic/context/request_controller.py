@@ -1,0 +1,47 @@
+"""request_controller: which channel key_qpc_data serves next (002 5.2): the CEU first, then the engines in turn."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+VALID: Final = 1 << 7
+
+
+class RequestController:
+    """Chooses among the seven request FIFOs.
+
+    Args:
+        fifos: channel 0 the CEU's, 1 to 6 the engine's (doorbell, WQE parser, RTC, RRC, EE, frame encap).
+    """
+
+    __slots__ = ("_fifos", "_last", "selected_channel")
+
+    def __init__(self, fifos: Sequence[deque[tuple[bytes, bytes]]]) -> None:
+        self._fifos = fifos
+        self._last = len(fifos) - 1
+        self.selected_channel = 0
+        """One channel bit and the valid bit, 7; see :data:`rnic.context.messages.SELECTED_CHANNEL`."""
+
+    def select(self) -> int:
+        """Choose if there is no choice yet: the channel number, -1 where every FIFO is empty."""
+        if self.selected_channel & VALID:
+            return (self.selected_channel & 0x7F).bit_length() - 1
+        fifos = self._fifos
+        if fifos[0]:
+            self.selected_channel = VALID | 1
+            return 0
+        channel = self._last
+        engines = len(fifos) - 1
+        for _ in range(engines):
+            channel = channel + 1 if channel < engines else 1
+            if fifos[channel]:
+                self._last = channel
+                self.selected_channel = VALID | 1 << channel
+                return channel
+        return -1
+
+    def receive_req(self) -> None:
+        """key_qpc_data took the request: the valid bit falls."""
+        self.selected_channel &= ~VALID

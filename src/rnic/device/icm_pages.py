@@ -1,0 +1,61 @@
+"""Context memory that the machine lends the NIC at power-on, so that a driver need not bring any.
+
+A driver that issues INIT_HCA and MAP_ICM itself brings its own pages instead, and these are forgotten.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+from rnic.context.ctxmdata import PAGE_BYTES
+from rnic.context.ctxmgt import ContextManager, Status
+from rnic.context.messages import ICMMAP
+
+_BASE = 0x1000_0000
+"""Where the pages lie, as the NIC sees them: context memory and host memory at the same address."""
+
+
+class IcmPages:
+    """Zero pages from ``_BASE`` on; a :class:`~rnic.mem.dma.DmaPort`. They cost nothing until they are touched."""
+
+    __slots__ = ("_memory", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._memory = mmap.mmap(-1, size)
+
+    def read(self, va: int, buf: bytearray | memoryview) -> bool:
+        """Fill ``buf``; false outside the pages."""
+        at = va - _BASE
+        if not 0 <= at <= self.size - len(buf):
+            return False
+        buf[:] = self._memory[at : at + len(buf)]
+        return True
+
+    def write(self, va: int, data: bytes | bytearray | memoryview) -> bool:
+        """Store ``data``; false outside the pages."""
+        at = va - _BASE
+        if not 0 <= at <= self.size - len(data):
+            return False
+        self._memory[at : at + len(data)] = bytes(data)
+        return True
+
+    def views(self, va: int, length: int) -> memoryview | None:
+        """The pages themselves; ``None`` outside them."""
+        at = va - _BASE
+        return memoryview(self._memory)[at : at + length] if 0 <= at <= self.size - length else None
+
+
+def lend_pages(contexts: ContextManager) -> IcmPages:
+    """Give the context tables all the pages that they need, one table behind the other."""
+    values: dict[str, int] = {}
+    runs = []
+    at = _BASE
+    for kind, table in contexts.ctxmdata.tables.items():
+        values[f"{kind}c_base"] = at >> 8
+        runs.append((at, at, len(table.valid)))
+        at += len(table.valid) * PAGE_BYTES
+    pages = IcmPages(at - _BASE)
+    status = contexts.init_hca(ICMMAP.pack(values)) or contexts.map_icm(pages, runs)
+    assert status == Status.OK
+    return pages
