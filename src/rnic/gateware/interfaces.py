@@ -7,8 +7,10 @@ the other side takes ``In(...)``. Ready and valid follow AXI: a source raises ``
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from amaranth.hdl import Signal
-from amaranth.lib import data, enum, wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from rnic.gateware.params import ADDRESS_BITS
@@ -16,7 +18,7 @@ from rnic.spec.engine_regs import DM_COMMAND, DM_STATUS
 from rnic.spec.layout import Layout
 
 
-class Resp(enum.Enum, shape=2):
+class Resp(IntEnum):
     """AXI response codes."""
 
     OKAY = 0
@@ -25,7 +27,7 @@ class Resp(enum.Enum, shape=2):
     DECERR = 3
 
 
-class Burst(enum.Enum, shape=2):
+class Burst(IntEnum):
     """AXI burst types; the engine sends INCR only."""
 
     FIXED = 0
