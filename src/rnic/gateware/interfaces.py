@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from amaranth.hdl import Signal
+from amaranth.hdl._ir import PortDirection  # the only way to say that an undriven port is an output
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -212,8 +213,7 @@ class Lookup(wiring.Signature):
         )
 
 
-Ports = dict[str, tuple[Signal, None]]
-"""Ports for :func:`amaranth.back.verilog.convert`; a None direction says: out where driven, else in."""
+Ports = dict[str, tuple[Signal, PortDirection]]
 
 
 def flat_ports(component: wiring.Component) -> Ports:
@@ -222,9 +222,9 @@ def flat_ports(component: wiring.Component) -> Ports:
     For :func:`amaranth.back.verilog.convert`; its own names join the parts with two underscores.
     """
     out: Ports = {}
-    for path, _member, signal in component.signature.flatten(component):
+    for path, member, signal in component.signature.flatten(component):
         assert isinstance(signal, Signal), path
-        out["_".join(map(str, path))] = (signal, None)
+        out["_".join(map(str, path))] = (signal, PortDirection.Input if member.flow is In else PortDirection.Output)
     return out
 
 
