@@ -1,0 +1,15 @@
+"""Everything here needs Amaranth; without it the whole folder is left out, and says so."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+HAVE_AMARANTH = importlib.util.find_spec("amaranth") is not None
+collect_ignore_glob = [] if HAVE_AMARANTH else ["test_*.py"]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not HAVE_AMARANTH:
+        terminalreporter.write_line("tests/gateware left out: no amaranth; pip install rnic[gateware]")
