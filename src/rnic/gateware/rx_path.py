@@ -1,0 +1,190 @@
+"""The receive path: ``rx_header_parser`` takes seven words off a packet, ``rx_streamer`` writes its payload."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from rnic.gateware.bits import pack, unpack
+from rnic.gateware.interfaces import COMMAND_BITS, STATUS_BITS, AxiStream, WordStream
+from rnic.gateware.params import EngineParams
+from rnic.spec.engine_regs import (
+    DM_COMMAND,
+    DM_STATUS,
+    ERR_LENGTH,
+    ERR_NONE,
+    ERR_REMOTE_BUS,
+    ERR_REMOTE_WINDOW,
+    HEADER_PARSER_STATES,
+    RX_STATES,
+    WRITE_OPCODES,
+)
+from rnic.wire.engine_header import ENGINE_HEADER, ENGINE_HEADER_BYTES
+
+PARSE_IDLE, PARSE_HEADER, FORWARD_DATA = range(len(HEADER_PARSER_STATES))
+IDLE, CHECK_OPCODE, PREPARE_CMD, ISSUE_DM_CMD, WAIT_COMPLETE = range(len(RX_STATES))
+
+
+class RxHeaderParser(wiring.Component):
+    """Gathers the header, shows it with ``header_valid`` until ``header_ready``, then lets the payload through.
+
+    ``empty`` goes with ``header_valid``: the packet has no payload. A packet that ends inside its header is dropped:
+    ``cut`` is one cycle long.
+    """
+
+    def __init__(self, params: EngineParams) -> None:
+        super().__init__(
+            {
+                "s_axis": In(AxiStream(params.bus_width)),
+                "m_axis": Out(AxiStream(params.bus_width)),
+                "header": Out(ENGINE_HEADER_BYTES * 8),
+                "header_valid": Out(1),
+                "header_ready": In(1),
+                "empty": Out(1),
+                "cut": Out(1),
+                "abort": In(1),
+            }
+        )
+        self.params = params
+        self.state = Signal(range(len(HEADER_PARSER_STATES)))
+
+    def elaborate(self, platform: object) -> Module:
+        """The next header is taken only when the one before has been seen and its payload is through."""
+        m = Module()
+        state, source, out, lanes = self.state, self.s_axis, self.m_axis, self.params.bus_bytes
+        beats = self.params.header_beats
+        beat = Signal(range(beats + 1))
+        taken = source.tvalid & source.tready
+        with m.If(self.header_valid & self.header_ready):
+            m.d.sync += self.header_valid.eq(0)
+        with m.If(state != FORWARD_DATA):
+            m.d.comb += source.tready.eq(~self.header_valid)
+            with m.If(taken):
+                for index in range(beats):
+                    low = index * lanes * 8
+                    with m.If(beat == index):
+                        m.d.sync += self.header[low : low + lanes * 8].eq(source.tdata)
+                m.d.sync += [beat.eq(beat + 1), state.eq(PARSE_HEADER)]
+                with m.If(beat == beats - 1):
+                    m.d.sync += [
+                        self.header_valid.eq(1),
+                        self.empty.eq(source.tlast),
+                        beat.eq(0),
+                        state.eq(Mux(source.tlast, PARSE_IDLE, FORWARD_DATA)),
+                    ]
+                with m.Elif(source.tlast):
+                    m.d.comb += self.cut.eq(1)
+                    m.d.sync += [beat.eq(0), state.eq(PARSE_IDLE)]
+        with m.Else():
+            m.d.comb += [
+                out.tvalid.eq(source.tvalid),
+                out.tdata.eq(source.tdata),
+                out.tkeep.eq(source.tkeep),
+                out.tlast.eq(source.tlast),
+                out.tuser.eq(source.tuser),
+                source.tready.eq(out.tready),
+            ]
+            with m.If(taken & source.tlast):
+                m.d.sync += state.eq(PARSE_IDLE)
+        with m.If(self.abort):
+            m.d.sync += [state.eq(PARSE_IDLE), beat.eq(0), self.header_valid.eq(0)]
+        return m
+
+
+class RxStreamer(wiring.Component):
+    """Decides whether a packet is written, and where; drains the payload of one that is not.
+
+    ``finished`` is one cycle long for each packet, ``error`` (an ERR_* code) and ``dropped`` go with it.
+    """
+
+    def __init__(self, params: EngineParams) -> None:
+        super().__init__(
+            {
+                "header": In(ENGINE_HEADER_BYTES * 8),
+                "header_valid": In(1),
+                "header_ready": Out(1),
+                "empty": In(1),
+                "s_axis": In(AxiStream(params.bus_width)),
+                "m_axis": Out(AxiStream(params.bus_width)),
+                "dm_cmd": Out(WordStream(COMMAND_BITS)),
+                "dm_sts": In(WordStream(STATUS_BITS)),
+                "window_base": In(32),
+                "window_last": In(32),
+                "finished": Out(1),
+                "dropped": Out(1),
+                "error": Out(4),
+                "abort": In(1),
+            }
+        )
+        self.state = Signal(range(len(RX_STATES)))
+
+    def elaborate(self, platform: object) -> Module:
+        """States as documented; WAIT_COMPLETE also drains."""
+        m = Module()
+        state, source, out = self.state, self.s_axis, self.m_axis
+        header, empty, drain, ended = Signal(ENGINE_HEADER_BYTES * 8), Signal(), Signal(), Signal()
+        reason = Signal(4)
+        address, length = Signal(33), unpack(header, ENGINE_HEADER, "length")
+        end = Signal(34)
+        m.d.comb += [
+            address.eq(unpack(header, ENGINE_HEADER, "remote_addr") + unpack(header, ENGINE_HEADER, "fragment_offset")),
+            end.eq(address + length),
+        ]
+        opcode = unpack(header, ENGINE_HEADER, "opcode")
+        is_write = Cat(*(opcode == code for code in WRITE_OPCODES)).any()
+        outside = (address < self.window_base) | (end > Cat(self.window_last, 0) + 1)
+        feeding = (state == ISSUE_DM_CMD) | ((state == WAIT_COMPLETE) & ~drain)
+        m.d.comb += [
+            out.tvalid.eq(source.tvalid & feeding & ~ended),
+            out.tdata.eq(source.tdata),
+            out.tkeep.eq(source.tkeep),
+            out.tlast.eq(source.tlast),
+            out.tuser.eq(source.tuser),
+            source.tready.eq(Mux(feeding, out.tready & ~ended, (state == WAIT_COMPLETE) & drain & ~ended)),
+            self.dm_cmd.tdata.eq(pack(DM_COMMAND, {"btt": length[:23], "type": 1, "eof": 1, "address": address[:32]})),
+        ]
+        with m.If(source.tvalid & source.tready & source.tlast):
+            m.d.sync += ended.eq(1)
+        with m.Switch(state):
+            with m.Case(IDLE):
+                m.d.comb += self.header_ready.eq(1)
+                m.d.sync += [drain.eq(0), ended.eq(0), reason.eq(ERR_NONE)]
+                with m.If(self.header_valid):
+                    m.d.sync += [
+                        header.eq(self.header),
+                        empty.eq(self.empty),
+                        ended.eq(self.empty),
+                        state.eq(CHECK_OPCODE),
+                    ]
+            with m.Case(CHECK_OPCODE):
+                m.d.sync += state.eq(PREPARE_CMD)
+                with m.If(~is_write):
+                    m.d.sync += [drain.eq(1), state.eq(WAIT_COMPLETE)]
+            with m.Case(PREPARE_CMD):
+                m.d.sync += state.eq(ISSUE_DM_CMD)
+                with m.If(outside):
+                    m.d.sync += [drain.eq(1), reason.eq(ERR_REMOTE_WINDOW), state.eq(WAIT_COMPLETE)]
+                with m.Elif((length == 0) | empty | (length[23:] != 0)):
+                    m.d.sync += [drain.eq(1), reason.eq(ERR_LENGTH), state.eq(WAIT_COMPLETE)]
+            with m.Case(ISSUE_DM_CMD):
+                m.d.comb += self.dm_cmd.tvalid.eq(1)
+                with m.If(self.dm_cmd.tready):
+                    m.d.sync += state.eq(WAIT_COMPLETE)
+            with m.Case(WAIT_COMPLETE):
+                m.d.comb += self.dm_sts.tready.eq(~drain)
+                failed = self.dm_sts.tdata
+                bus = unpack(failed, DM_STATUS, "slverr")[0] | unpack(failed, DM_STATUS, "decerr")[0]
+                with m.If(drain & ended):
+                    m.d.comb += [self.finished.eq(1), self.dropped.eq(1), self.error.eq(reason)]
+                    m.d.sync += state.eq(IDLE)
+                with m.Elif(~drain & self.dm_sts.tvalid):
+                    m.d.comb += self.finished.eq(1)
+                    with m.If(bus):
+                        m.d.comb += self.error.eq(ERR_REMOTE_BUS)
+                    with m.Elif(unpack(failed, DM_STATUS, "interr")[0]):
+                        m.d.comb += self.error.eq(ERR_LENGTH)
+                    m.d.sync += state.eq(IDLE)
+        with m.If(self.abort):
+            m.d.sync += state.eq(IDLE)
+        return m
