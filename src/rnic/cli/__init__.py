@@ -12,6 +12,7 @@ from rnic.spec.errors import RnicError
 COMMANDS = {
     "decode": ("rnic.cli.decode", "Show every packet of a pcap or pcapng file."),
     "devinfo": ("rnic.cli.devinfo", "Show devices, limits and the port."),
+    "engine": ("rnic.cli.engine", "Simulate the descriptor engine, or write it as Verilog."),
     "perf": ("rnic.cli.perf", "Measure bandwidth and latency, as perftest does."),
     "pingpong": ("rnic.cli.pingpong", "Exchange messages with a peer, as ibv_rc_pingpong does."),
 }
