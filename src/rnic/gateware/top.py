@@ -9,6 +9,7 @@ from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out, connect, flipped
 
+from rnic.gateware.axi_arbiter import AxiArbiter
 from rnic.gateware.bits import pack, unpack
 from rnic.gateware.cmd_master import CmdMaster
 from rnic.gateware.control_streams import CqStreamer, DescriptorParser
@@ -142,6 +143,7 @@ class Top(wiring.Component):
             inserter.header.eq(tx.header),
             inserter.start_tx.eq(tx.start_tx),
             tx.tx_done.eq(inserter.tx_done),
+            tx.start_ready.eq(inserter.start_ready),
         ]
         connect(m, tx.dm_cmd, data.mm2s_cmd)
         connect(m, data.mm2s_sts, tx.dm_sts)
@@ -166,7 +168,7 @@ class Top(wiring.Component):
             & (controller.state < S_SEND_TX_CMD)
             & ~fifo.r_rdy
             & (self.header_parser.state == 0)
-            & (self.rx_streamer.state == 0)
+            & ~self.rx_streamer.busy
             & ~self.header_parser.header_valid
             & ~self.decapsulator.m_axis.tvalid
         )
@@ -226,7 +228,10 @@ class Top(wiring.Component):
             m.d.sync += [on_the_way.eq(0), first_error.eq(0)]
         m.d.comb += [controller.settled.eq(network | (on_the_way == 0)), controller.settled_error.eq(first_error)]
 
-        self._share_bus(m)
+        m.submodules.arbiter = arbiter = AxiArbiter(self.params)
+        connect(m, self.control_mover.axi, arbiter.first)
+        connect(m, self.data_mover.axi, arbiter.second)
+        connect(m, arbiter.bus, flipped(self.m_axi))
 
         # ---- abort, soft reset
         m.d.comb += [
@@ -264,50 +269,6 @@ class Top(wiring.Component):
 
         self._watch(m)
         return m
-
-    def _share_bus(self, m: Module) -> None:
-        """Two movers on one AXI4 master: one write burst at a time, reads side by side, answers by id."""
-        bus, movers = self.m_axi, (self.control_mover.axi, self.data_mover.axi)
-        address = ("id", "addr", "len", "size", "burst", "lock", "cache", "prot", "qos")
-        chosen, locked = Signal(), Signal()
-        pick = Mux(locked, chosen, ~movers[0].arvalid)
-        m.d.comb += bus.arvalid.eq(Mux(pick, movers[1].arvalid, movers[0].arvalid))
-        m.d.sync += [chosen.eq(pick), locked.eq(bus.arvalid & ~bus.arready)]
-        for name in address:
-            m.d.comb += getattr(bus, f"ar{name}").eq(
-                Mux(pick, getattr(movers[1], f"ar{name}"), getattr(movers[0], f"ar{name}"))
-            )
-        writing, owner, addressed = Signal(), Signal(), Signal()
-        # a grant lasts from the address to the last beat of its data
-        with m.If(~writing), m.If(movers[0].awvalid | movers[1].awvalid):
-            m.d.sync += [writing.eq(1), owner.eq(~movers[0].awvalid), addressed.eq(0)]
-        with m.Else():
-            with m.If(bus.awvalid & bus.awready):
-                m.d.sync += addressed.eq(1)
-            with m.If(bus.wvalid & bus.wready & bus.wlast):
-                m.d.sync += writing.eq(0)
-        for name in address:
-            m.d.comb += getattr(bus, f"aw{name}").eq(
-                Mux(owner, getattr(movers[1], f"aw{name}"), getattr(movers[0], f"aw{name}"))
-            )
-        m.d.comb += bus.awvalid.eq(writing & ~addressed & Mux(owner, movers[1].awvalid, movers[0].awvalid))
-        for name in ("wdata", "wstrb", "wlast"):
-            m.d.comb += getattr(bus, name).eq(Mux(owner, getattr(movers[1], name), getattr(movers[0], name)))
-        m.d.comb += bus.wvalid.eq(writing & addressed & Mux(owner, movers[1].wvalid, movers[0].wvalid))
-        m.d.comb += [
-            bus.rready.eq(Mux(bus.rid[0], movers[1].rready, movers[0].rready)),
-            bus.bready.eq(Mux(bus.bid[0], movers[1].bready, movers[0].bready)),
-        ]
-        for number, mover in enumerate(movers):
-            m.d.comb += [
-                mover.arready.eq(bus.arready & (pick == number)),
-                mover.awready.eq(bus.awready & writing & ~addressed & (owner == number)),
-                mover.wready.eq(bus.wready & writing & addressed & (owner == number)),
-                mover.rvalid.eq(bus.rvalid & (bus.rid == number)),
-                mover.bvalid.eq(bus.bvalid & (bus.bid == number)),
-            ]
-            for name in ("rid", "rdata", "rresp", "rlast", "bid", "bresp"):
-                m.d.comb += getattr(mover, name).eq(getattr(bus, name))
 
     def _watch(self, m: Module) -> None:
         """What software sees beside the queues: status, events, counters, the descriptor in hand."""
@@ -350,7 +311,7 @@ class Top(wiring.Component):
             pack(
                 HW_STATUS,
                 {
-                    "busy": (controller.state != S_IDLE) | (streamer.state != 0),
+                    "busy": (controller.state != S_IDLE) | streamer.busy,
                     "resetting": registers.soft_reset,
                     "cq_full": controller.cq_full,
                     "halted": controller.halted,

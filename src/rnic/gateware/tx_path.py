@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import wiring
+from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from rnic.gateware.bits import pack, unpack
@@ -26,11 +27,17 @@ from rnic.wire.engine_header import ENGINE_HEADER, ENGINE_HEADER_BYTES, MARKER
 IDLE, INIT_FRAGMENT, PROGRAM_HEADER, START_HEADER, ISSUE_DM_CMD, WAIT_DM_STS, WAIT_HDR_DONE, UPDATE_STATE, SEND_CPL = (
     range(len(TX_STATES))
 )
+AHEAD = 4
+"""Fragments in hand at once where they overlap."""
 SEND_IDLE, SEND_HEADER, SEND_DATA = range(len(INSERTER_STATES))
 
 
 class TxStreamer(wiring.Component):
-    """One fragment at a time: header, then its payload from memory, until the descriptor's length is sent."""
+    """Header, then its payload from memory, fragment by fragment until the descriptor's length is sent.
+
+    Serial: the next fragment is programmed when the one before has left, as documented. Overlapped: as soon as its
+    commands find room; WAIT_DM_STS and WAIT_HDR_DONE come once, after the last fragment.
+    """
 
     def __init__(self, params: EngineParams) -> None:
         super().__init__(
@@ -49,6 +56,7 @@ class TxStreamer(wiring.Component):
                 "meta_length": Out(16),
                 "header": Out(ENGINE_HEADER_BYTES * 8),
                 "start_tx": Out(1),
+                "start_ready": In(1),
                 "tx_done": In(1),
                 "dm_cmd": Out(WordStream(COMMAND_BITS)),
                 "dm_sts": In(WordStream(STATUS_BITS)),
@@ -67,6 +75,7 @@ class TxStreamer(wiring.Component):
         command = Signal(SQE_BYTES * 8)
         address, offset, remaining, chunk = Signal(32), Signal(32), Signal(32), Signal(17)
         read_done, header_done, failed = Signal(), Signal(), Signal()
+        sent = Signal(32)
         read_status_okay = unpack(self.dm_sts.tdata, DM_STATUS, "okay")[0]
 
         to_boundary = Signal(17)
@@ -75,7 +84,7 @@ class TxStreamer(wiring.Component):
         m.d.comb += [
             self.busy.eq(state != IDLE),
             self.cpl_error.eq(Mux(failed, ERR_LOCAL_BUS, ERR_NONE)),
-            self.cpl_bytes.eq(offset),
+            self.cpl_bytes.eq(sent),
             self.more_fragments.eq(remaining > chunk),
             self.meta_length.eq(chunk + ENGINE_HEADER_BYTES),
             self.header.eq(
@@ -95,18 +104,33 @@ class TxStreamer(wiring.Component):
                 )
             ),
             self.dm_cmd.tdata.eq(pack(DM_COMMAND, {"btt": chunk, "type": 1, "eof": 1, "address": address})),
-            self.dm_sts.tready.eq(~read_done),
+            self.dm_sts.tready.eq(1),
         ]
-        with m.If(self.dm_sts.tvalid & self.dm_sts.tready):
-            m.d.sync += [read_done.eq(1), failed.eq(failed | ~read_status_okay)]
-        with m.If(self.tx_done):
-            m.d.sync += header_done.eq(1)
+        serial = params.serial
+        # fragments whose payload is being read, and their lengths; packets that have not left
+        m.submodules.lengths = lengths = SyncFIFO(width=len(chunk), depth=AHEAD)
+        packets = Signal(range(AHEAD + 2))
+        issued, read = Signal(), Signal()
+        m.d.comb += [
+            issued.eq(self.dm_cmd.tvalid & self.dm_cmd.tready),
+            read.eq(self.dm_sts.tvalid & lengths.r_rdy),
+            lengths.w_data.eq(chunk),
+            lengths.w_en.eq(issued),
+            lengths.r_en.eq(read | self.abort),
+            read_done.eq(~lengths.r_rdy),
+            header_done.eq(packets == 0),
+        ]
+        m.d.sync += packets.eq(packets + self.start_tx - self.tx_done)
+        with m.If(read):
+            m.d.sync += failed.eq(failed | ~read_status_okay)
+            with m.If(read_status_okay & ~failed):
+                m.d.sync += sent.eq(sent + lengths.r_data)
 
         with m.Switch(state):
             with m.Case(IDLE):
                 m.d.comb += self.cmd_ready.eq(1)
                 with m.If(self.cmd_valid):
-                    m.d.sync += [command.eq(self.descriptor), failed.eq(0), state.eq(INIT_FRAGMENT)]
+                    m.d.sync += [command.eq(self.descriptor), failed.eq(0), sent.eq(0), state.eq(INIT_FRAGMENT)]
             with m.Case(INIT_FRAGMENT):
                 m.d.sync += [
                     address.eq(unpack(command, SQ_ENTRY, "local_addr")[:32]),
@@ -118,48 +142,51 @@ class TxStreamer(wiring.Component):
             with m.Case(PROGRAM_HEADER):
                 m.d.sync += [
                     chunk.eq(Mux(by_block > to_boundary, to_boundary, by_block)),
-                    read_done.eq(0),
-                    header_done.eq(0),
                     state.eq(START_HEADER),
                 ]
             with m.Case(START_HEADER):
-                m.d.comb += self.meta_valid.eq(self.network)
-                with m.If(~self.network | self.meta_ready):
+                room = self.start_ready & lengths.w_rdy & (packets < AHEAD)
+                m.d.comb += self.meta_valid.eq(self.network & room)
+                with m.If(room & (~self.network | self.meta_ready)):
                     m.d.comb += self.start_tx.eq(1)
                     m.d.sync += state.eq(ISSUE_DM_CMD)
             with m.Case(ISSUE_DM_CMD):
                 m.d.comb += self.dm_cmd.tvalid.eq(1)
                 with m.If(self.dm_cmd.tready):
-                    m.d.sync += state.eq(WAIT_DM_STS)
+                    m.d.sync += state.eq(WAIT_DM_STS if serial else UPDATE_STATE)
             with m.Case(WAIT_DM_STS), m.If(read_done):
                 m.d.sync += state.eq(WAIT_HDR_DONE)
             with m.Case(WAIT_HDR_DONE), m.If(header_done):
-                m.d.sync += state.eq(UPDATE_STATE)
+                m.d.sync += state.eq(UPDATE_STATE if serial else SEND_CPL)
             with m.Case(UPDATE_STATE):
                 m.d.sync += [
                     address.eq(address + chunk),
-                    offset.eq(Mux(failed, offset, offset + chunk)),
+                    offset.eq(offset + chunk),
                     remaining.eq(remaining - chunk),
                     self.fragment_id.eq(self.fragment_id + 1),
-                    state.eq(Mux(self.more_fragments & ~failed, PROGRAM_HEADER, SEND_CPL)),
+                    state.eq(Mux(self.more_fragments & ~failed, PROGRAM_HEADER, SEND_CPL if serial else WAIT_DM_STS)),
                 ]
             with m.Case(SEND_CPL):
                 m.d.comb += self.cpl_valid.eq(1)
                 with m.If(self.cpl_ready):
                     m.d.sync += state.eq(IDLE)
         with m.If(self.abort):
-            m.d.sync += state.eq(IDLE)
+            m.d.sync += [state.eq(IDLE), packets.eq(0)]
         return m
 
 
 class TxHeaderInserter(wiring.Component):
-    """Seven words in beats of their own, then the payload passes through until TLAST; ``tx_done`` is one cycle long."""
+    """Seven words in beats of their own, then the payload passes through until TLAST; ``tx_done`` is one cycle long.
+
+    Overlapped, one more header is taken while a packet is on its way, and follows it without a gap.
+    """
 
     def __init__(self, params: EngineParams) -> None:
         super().__init__(
             {
                 "header": In(ENGINE_HEADER_BYTES * 8),
                 "start_tx": In(1),
+                "start_ready": Out(1),
                 "s_axis": In(AxiStream(params.bus_width)),
                 "m_axis": Out(AxiStream(params.bus_width)),
                 "tx_done": Out(1),
@@ -175,10 +202,13 @@ class TxHeaderInserter(wiring.Component):
         state, out, source, lanes = self.state, self.m_axis, self.s_axis, self.params.bus_bytes
         beats = self.params.header_beats
         words, beat = Signal(ENGINE_HEADER_BYTES * 8), Signal(range(beats + 1))
+        following, waiting = Signal(ENGINE_HEADER_BYTES * 8), Signal()
         last_keep = (1 << ENGINE_HEADER_BYTES - (beats - 1) * lanes) - 1
         with m.Switch(state):
-            with m.Case(SEND_IDLE), m.If(self.start_tx):
-                m.d.sync += [words.eq(self.header), beat.eq(0), state.eq(SEND_HEADER)]
+            with m.Case(SEND_IDLE):
+                m.d.sync += [words.eq(self.header), beat.eq(0)]
+                with m.If(self.start_tx):
+                    m.d.sync += state.eq(SEND_HEADER)
             with m.Case(SEND_HEADER):
                 m.d.comb += [
                     out.tvalid.eq(1),
@@ -201,6 +231,16 @@ class TxHeaderInserter(wiring.Component):
                 with m.If(source.tvalid & source.tready & source.tlast):
                     m.d.comb += self.tx_done.eq(1)
                     m.d.sync += state.eq(SEND_IDLE)
+                    with m.If(waiting):
+                        m.d.sync += [words.eq(following), beat.eq(0), waiting.eq(0), state.eq(SEND_HEADER)]
+                    with m.Elif(self.start_tx):
+                        m.d.sync += [words.eq(self.header), beat.eq(0), state.eq(SEND_HEADER)]
+        if self.params.serial:
+            m.d.comb += self.start_ready.eq(state == SEND_IDLE)
+        else:
+            m.d.comb += self.start_ready.eq(~waiting)
+            with m.If(self.start_tx & (state != SEND_IDLE) & ~self.tx_done):
+                m.d.sync += [following.eq(self.header), waiting.eq(1)]
         with m.If(self.abort):
-            m.d.sync += state.eq(SEND_IDLE)
+            m.d.sync += [state.eq(SEND_IDLE), waiting.eq(0)]
         return m
