@@ -40,6 +40,7 @@ def test_the_documents_own_test(model: EngineModel) -> None:
         model.write(PAYLOAD, pattern)
         model.write(REMOTE, bytes(4096))
         model.flush(REMOTE, 4096)
+        model.read(REMOTE, 4096)  # stale from now on
         assert driver.submit([Request(PAYLOAD, REMOTE, 4096, index)]) == 1
         (done,) = driver.wait()
         assert (done.index, done.status, done.bytes, done.requested, done.wqe_id) == (index % 4, 0, 4096, 4096, index)
@@ -58,6 +59,21 @@ def test_batches_fill_the_rings_and_no_more(model: EngineModel) -> None:
     with pytest.raises(EngineError, match=r"no free descriptor: HW_STATUS=0x\w{8} \(S_IDLE"):
         driver.submit(requests[:4])
     assert [done.wqe_id for done in driver.wait(3)] == [0, 1, 2]
+
+
+def test_one_slot_of_each_ring_stays_empty(model: EngineModel) -> None:
+    assert Driver(model, QueueLayout(sq_size=4, cq_size=9)).free_slots() == 3
+    assert Driver(model, QueueLayout(sq_size=9, cq_size=4)).free_slots() == 3
+
+
+def test_recover_begins_at_entry_0(model: EngineModel) -> None:
+    driver = started(model)
+    driver.run([Request(PAYLOAD, REMOTE, 4)])
+    assert (driver.get("SQ_HEAD"), driver.get("CQ_TAIL")) == (1, 1)
+    driver.recover()
+    assert [driver.get(name) for name in ("SQ_HEAD", "SQ_TAIL", "CQ_HEAD", "CQ_TAIL")] == [0, 0, 0, 0]
+    (done,) = driver.run([Request(PAYLOAD, REMOTE, 4)])
+    assert (done.index, done.phase) == (0, 1)
 
 
 def test_timeout_names_register_and_state(model: EngineModel) -> None:

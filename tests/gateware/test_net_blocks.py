@@ -503,6 +503,7 @@ def test_reset_forgets_packets_and_the_rest_of_a_frame() -> None:
         bench.run(test)
         # what was on its way out when the reset came stands before it: the parser behind is reset as well
         assert bench.sink.frames[-1].data.endswith(packet)
+        assert bench.errors == 0  # the rest of the frame was not taken for another one
 
 
 def test_endpoint_table_words_and_collisions() -> None:
