@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # test_map reads the rows as mutate does
 HAVE_AMARANTH = importlib.util.find_spec("amaranth") is not None
 collect_ignore_glob = [] if HAVE_AMARANTH else ["test_*.py"]
 

@@ -548,3 +548,26 @@ def test_endpoint_table_words_and_collisions() -> None:
 
     sim.add_testbench(test)
     sim.run()
+
+
+def test_endpoint_registers_and_their_reset_values() -> None:
+    bench = EncapBench(32)
+    names = {"SRC_IP": "src_ip", "DST_IP": "dst_ip", "SRC_PORT": "src_port", "DST_PORT": "dst_port"}
+
+    async def test(ctx: Any) -> None:
+        regs, endpoint = bench.dut.regs, bench.dut.endpoint
+        assert [ctx.get(getattr(endpoint, name)) for name in names.values()] == [
+            0xAC1F09CA,
+            0xAC1F09C9,
+            0xCE06,
+            0x138D,
+        ]
+        for number, (register, name) in enumerate(names.items(), 1):
+            await write_reg(ctx, regs, net.ENCAP_OFFSETS[register], 0x01020300 + number)
+            expected = 0x01020300 + number if "IP" in register else 0x0300 + number
+            assert await read_reg(ctx, regs, net.ENCAP_OFFSETS[register]) == expected
+            assert ctx.get(getattr(endpoint, name)) == expected
+        await write_reg(ctx, regs, net.ENCAP_OFFSETS["SRC_IP"], 0xFFFFFFFF, strobe=0b0100)
+        assert await read_reg(ctx, regs, net.ENCAP_OFFSETS["SRC_IP"]) == 0x01FF0301
+
+    bench.run(test)
