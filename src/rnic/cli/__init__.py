@@ -15,6 +15,7 @@ COMMANDS = {
     "decode": ("rnic.cli.decode", "Show every packet of a pcap or pcapng file."),
     "devinfo": ("rnic.cli.devinfo", "Show devices, limits and the port."),
     "exec": ("rnic.cli.exec", "Run an RDMA program (libibverbs), unmodified, on this NIC."),
+    "engine": ("rnic.cli.engine", "Simulate the descriptor engine, or write it as Verilog."),
     "perf": ("rnic.cli.perf", "Measure bandwidth and latency, as perftest does."),
     "qp": ("rnic.cli.look", "Show one queue pair of a running NIC."),
     "regs": ("rnic.cli.look", "Show every register of a running NIC."),

@@ -1,0 +1,58 @@
+"""Writes the tables of the gateware page: the map from the documents to code and tests, and what the engine costs.
+
+    python docs/gen_gateware.py [DIRECTORY]
+
+The files go to ``docs/layouts`` unless a directory is named; the page includes them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+MAP = HERE.parent / "tests" / "gateware" / "map"
+RESOURCES = HERE / "gateware-resources.json"
+
+
+def map_table() -> str:
+    """One row for each module, state, register, field and rule."""
+    lines = ["| document | what | code | test | mutant that the test kills |", "|---|---|---|---|---|"]
+    for path in sorted(MAP.glob("*.toml")):
+        for row in tomllib.loads(path.read_text())["row"]:
+            code, test = Path(row["file"]).name, row["test"].rpartition("/")[2]
+            cells = (row["source"], row["item"], f"`{code}`", f"`{test}`", f"{_code(row['old'])} → {_code(row['new'])}")
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _code(text: str) -> str:
+    """Source text in one table cell."""
+    return "`" + " ".join(text.split()).replace("|", "\\|") + "`"
+
+
+def resource_table() -> str:
+    """Cells by family and bus width, and the frequency on an ECP5."""
+    found = json.loads(RESOURCES.read_text())
+    rows = list(next(iter(found["cells"].values())))
+    lines = [f"| engine | {' | '.join(rows)} |", "|---|" + "---:|" * len(rows)]
+    for name, cells in found["cells"].items():
+        family, width = name.split()
+        lines.append(f"| {family}, {width} bit | " + " | ".join(f"{cells[row]:,}" for row in rows) + " |")
+    mhz = found["ecp5_mhz"]
+    lines += ["", f"Maximum frequency at 32 bit on an ECP5-85 of speed grade 8, as nextpnr reports it: {mhz:.0f} MHz." if mhz else ""]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write both files."""
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "layouts"
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "gateware-map-table.md").write_text(map_table())
+    (target / "gateware-resource-table.md").write_text(resource_table())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""``rnic engine``: the descriptor engine as gateware, simulated or written as Verilog."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+MISSING = "the gateware needs Amaranth: pip install rnic[gateware]"
+MAX_WRITE_BYTES = 1 << 20
+MAX_WRITES = 4096
+
+
+def _gateware(name: str) -> Any:
+    """A module of the optional room, or one line that says what to install."""
+    if importlib.util.find_spec("amaranth") is None:
+        raise click.ClickException(MISSING)
+    return importlib.import_module(f"rnic.gateware.{name}")
+
+
+def _numbers(text: str, low: int, high: int, option: str) -> tuple[int, ...]:
+    """A comma list of numbers, each in range."""
+    try:
+        out = tuple(int(part, 0) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: a number, or several with commas", param_hint=option) from None
+    for value in out:
+        if not low <= value <= high:
+            raise click.BadParameter(f"{value}: {low} to {high}", param_hint=option)
+    return out
+
+
+def _with_parameters(command: Any) -> Any:
+    """The options that say what an engine is built as."""
+    for option in reversed(
+        (
+            click.option("--width", default=32, show_default=True, help="Bus width in bits: 32, 64, 128, 256 or 512."),
+            click.option("--block-size", default=1024, show_default=True, help="Largest fragment in bytes."),
+            click.option("--boundary", default=1024, show_default=True, help="Addresses that no fragment crosses."),
+            click.option("--fifo-depth", default=512, show_default=True, help="Beats in the loopback FIFO."),
+            click.option("--max-burst", default=64, show_default=True, help="Longest AXI burst in beats."),
+            click.option("--overlapped/--serial", default=False, help="Overlap fragments; serial as documented."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _params(width: int, block_size: int, boundary: int, fifo_depth: int, max_burst: int, overlapped: bool) -> Any:
+    module = _gateware("params")
+    try:
+        return module.EngineParams(
+            bus_width=width,
+            block_size=block_size,
+            boundary=boundary,
+            fifo_depth=fifo_depth,
+            max_burst=max_burst,
+            serial=not overlapped,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+@click.group()
+def engine() -> None:
+    """Simulate the descriptor engine, or write it as Verilog."""
+
+
+@engine.command()
+@click.option("--size", default="4096", show_default=True, help="Bytes of each WRITE; several with commas take turns.")
+@click.option("--local-offset", default="0", show_default=True, help="Offset of the source, likewise.")
+@click.option("--remote-offset", default="0", show_default=True, help="Offset of the destination, likewise.")
+@click.option("--count", default=4, show_default=True, type=click.IntRange(1, MAX_WRITES), help="WRITEs.")
+@click.option("--ring", default=4, show_default=True, type=click.IntRange(2, 4096), help="Entries of each ring.")
+@click.option("--one-at-a-time", is_flag=True, help="Wait for each completion, as the documents' test does.")
+@click.option("--two", is_flag=True, help="Two engines connected through their MAC ports; else one in loopback.")
+@click.option("--loss", default=0.0, type=click.FloatRange(0, 1), help="With --two: part of the frames that is lost.")
+@click.option("--stalls", default=0.0, type=click.FloatRange(0, 0.95), help="Part of the cycles that a channel stalls.")
+@click.option("--seed", default=0, help="Of payloads, stalls and losses.")
+@click.option("--states", is_flag=True, help="Also cycles by block and state.")
+@click.option("--vcd", type=click.Path(dir_okay=False, path_type=Path), help="Write all signals (GTKWave, Surfer).")
+@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write a timeline (Perfetto).")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@_with_parameters
+def run(
+    size: str,
+    local_offset: str,
+    remote_offset: str,
+    count: int,
+    ring: int,
+    one_at_a_time: bool,
+    two: bool,
+    loss: float,
+    stalls: float,
+    seed: int,
+    states: bool,
+    vcd: Path | None,
+    trace: Path | None,
+    as_json: bool,
+    **parameters: Any,
+) -> None:
+    """Run WRITEs through the simulated engine and verify every byte. Exit status 1 if one is wrong."""
+    if loss and not two:
+        raise click.UsageError(f"--loss {loss}: only with --two")
+    sizes = _numbers(size, 1, MAX_WRITE_BYTES, "--size")
+    offsets = [
+        _numbers(text, 0, 4095, option)
+        for text, option in ((local_offset, "--local-offset"), (remote_offset, "--remote-offset"))
+    ]
+    runs = _gateware("runs")
+    params = _params(**parameters)
+    job = runs.Job(
+        sizes=sizes,
+        local_offsets=offsets[0],
+        remote_offsets=offsets[1],
+        count=count,
+        batch=not one_at_a_time,
+        network=two,
+        ring_size=ring,
+        seed=seed,
+        stall_rate=stalls,
+        loss=loss,
+    )
+    try:
+        result = runs.run_job(job, params, vcd, trace, states)
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+    found = runs.summary(result, params)
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        print(
+            f"{found['completions']} WRITEs, {found['payload_bytes']} bytes, {found['cycles']} cycles, "
+            f"{found['bytes_per_cycle']:.3f} bytes/cycle ({found['share_of_bus']:.0%} of {params.bus_width} bit)"
+        )
+        if two:
+            print(f"{found['frames']} frames, {found['frames_lost']} lost")
+        for block, cycles in found["states"].items():
+            print(f"{block}: " + ", ".join(f"{state} {spent}" for state, spent in cycles.items()))
+        print("pass" if result.passed else "\n".join(["FAIL", *result.wrong]))
+    if not result.passed:
+        sys.exit(1)
+
+
+@engine.command()
+@click.option(
+    "-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory to write into."
+)
+@_with_parameters
+def verilog(output: Path, **parameters: Any) -> None:
+    """Write the engine as one Verilog file, and its parameters as JSON."""
+    module = _gateware("verilog")
+    try:
+        paths = module.write_engine(_params(**parameters), output)
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+    for path in paths:
+        print(path)

@@ -1,0 +1,69 @@
+"""Two DataMovers on one AXI4 master. Ids tell whose a read beat or a response is; write data follow their addresses."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import In, Out
+
+from rnic.gateware.interfaces import Axi4
+from rnic.gateware.params import EngineParams
+
+ADDRESS = ("id", "addr", "len", "size", "burst", "lock", "cache", "prot", "qos")
+WRITES = 16
+"""Bursts whose data may be owed at once."""
+
+
+class AxiArbiter(wiring.Component):
+    """``first`` (the control mover, id 0) goes before ``second`` (id 1); an address once shown stays."""
+
+    def __init__(self, params: EngineParams) -> None:
+        width = params.bus_width
+        super().__init__({"first": In(Axi4(width, 1)), "second": In(Axi4(width, 1)), "bus": Out(Axi4(width, 1))})
+
+    def elaborate(self, platform: object) -> Module:
+        """No register in any path of data."""
+        m = Module()
+        bus, sides = self.bus, (self.first, self.second)
+        m.submodules.owners = owners = SyncFIFO(width=1, depth=WRITES)
+
+        for channel, room in (("ar", None), ("aw", owners.w_rdy)):
+            chosen, locked, pick = (Signal(name=f"{channel}_{name}") for name in ("chosen", "locked", "pick"))
+            valid, ready = getattr(bus, f"{channel}valid"), getattr(bus, f"{channel}ready")
+            valids = [getattr(side, f"{channel}valid") for side in sides]
+            m.d.comb += [
+                pick.eq(Mux(locked, chosen, ~valids[0])),
+                valid.eq(Mux(pick, valids[1], valids[0]) & _or_true(room)),
+            ]
+            m.d.sync += [chosen.eq(pick), locked.eq(valid & ~ready)]
+            for name in ADDRESS:
+                ours = [getattr(side, channel + name) for side in sides]
+                m.d.comb += getattr(bus, channel + name).eq(Mux(pick, ours[1], ours[0]))
+            for number, side in enumerate(sides):
+                m.d.comb += getattr(side, f"{channel}ready").eq(ready & (pick == number) & _or_true(room))
+            if channel == "aw":
+                m.d.comb += [owners.w_data.eq(pick), owners.w_en.eq(valid & ready)]
+
+        owner = owners.r_data[0]
+        for name in ("wdata", "wstrb", "wlast"):
+            m.d.comb += getattr(bus, name).eq(Mux(owner, getattr(self.second, name), getattr(self.first, name)))
+        m.d.comb += [
+            bus.wvalid.eq(owners.r_rdy & Mux(owner, self.second.wvalid, self.first.wvalid)),
+            owners.r_en.eq(bus.wvalid & bus.wready & bus.wlast),
+            bus.rready.eq(Mux(bus.rid[0], self.second.rready, self.first.rready)),
+            bus.bready.eq(Mux(bus.bid[0], self.second.bready, self.first.bready)),
+        ]
+        for number, side in enumerate(sides):
+            m.d.comb += [
+                side.wready.eq(bus.wready & owners.r_rdy & (owner == number)),
+                side.rvalid.eq(bus.rvalid & (bus.rid == number)),
+                side.bvalid.eq(bus.bvalid & (bus.bid == number)),
+            ]
+            for name in ("rid", "rdata", "rresp", "rlast", "bid", "bresp"):
+                m.d.comb += getattr(side, name).eq(getattr(bus, name))
+        return m
+
+
+def _or_true(room: Value | None) -> Value | int:
+    return 1 if room is None else room

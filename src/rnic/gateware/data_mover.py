@@ -1,0 +1,511 @@
+"""``data_mover``: bytes between AXI4 memory and AXI4-Stream, by 72-bit commands (001 3.6; PG022 in behaviour).
+
+MM2S reads memory into a stream, S2MM writes a stream into memory; starts may be unaligned on the memory side, a stream
+begins in lane 0. Bursts are INCR, at most ``max_burst`` beats, and end where a multiple of that length begins, so that
+none crosses 4 KB. Commands queue and their bursts overlap; statuses come in the order of the commands.
+
+A command of type FIXED or with BTT 0 is answered with INTERR. Beats that came with a bus error, and all after them in
+the packet, carry ``tuser``, and S2MM does not store such beats. An S2MM packet that is too long is drained up to TLAST,
+one that is too short is completed with empty strobes, both with INTERR. ``abort`` drops every command, without a
+status, as soon as the bus has had what it was promised; ``quiet`` says that nothing is left.
+"""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import data, wiring
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import In, Out
+
+from rnic.gateware.bits import keep_mask, pack, unpack
+from rnic.gateware.interfaces import COMMAND_BITS, STATUS_BITS, Axi4, AxiStream, Burst, Resp, WordStream
+from rnic.gateware.params import ADDRESS_BITS, BTT_BITS, EngineParams
+from rnic.spec.engine_regs import DM_COMMAND, DM_STATUS
+
+QUEUE = 4
+"""Commands that wait in a channel behind the one whose data move."""
+OUTSTANDING = 16
+"""Bursts that a channel has on the bus at once."""
+
+
+def burst_beats(params: EngineParams) -> int:
+    """Longest burst in beats: the parameter, or what 4 KB holds."""
+    return min(params.max_burst, 4096 // params.bus_bytes)
+
+
+def _log2(value: int) -> int:
+    return (value - 1).bit_length()
+
+
+def _named(m: Module, value: Value, name: str) -> Signal:
+    """A wire of its own for a value used more than once: an expression is copied at each use."""
+    wire = Signal(len(value), name=name)
+    m.d.comb += wire.eq(value)
+    return wire
+
+
+def _rotate(m: Module, lanes: Value, lane: int, by: Value, up: bool, name: str) -> Value:
+    """``lanes`` of ``lane`` bits each, turned by so many lanes, towards higher lanes or lower ones."""
+    for step in range(len(by)):
+        distance = lane << step
+        turned = lanes.rotate_left(distance) if up else lanes.rotate_right(distance)
+        lanes = _named(m, Mux(by[step], turned, lanes), f"{name}_{step}")
+    return lanes
+
+
+def _by_lane(mask: Value, ones: Value, zeros: Value, lane: int) -> Value:
+    """Lane by lane from ``ones`` where the mask is set, else from ``zeros``."""
+    return Cat(*(Mux(mask[at], ones.word_select(at, lane), zeros.word_select(at, lane)) for at in range(len(mask))))
+
+
+class Plan(wiring.Component):
+    """Makes bursts of commands, and for each command a job for the data side; both channels have one."""
+
+    def __init__(self, params: EngineParams) -> None:
+        shift = _log2(params.bus_bytes)
+        self.params = params
+        self.job_layout = data.StructLayout(
+            {
+                "offset": shift,  # place of the first byte in its memory beat
+                "memory_beats": BTT_BITS + 1 - shift,
+                "stream_beats": BTT_BITS + 1 - shift,
+                "tail": shift,  # bytes in the last stream beat; 0: all
+                "slot": _log2(burst_beats(params)),  # place of the first beat in its burst window
+                "eof": 1,
+                "refused": 1,
+                "tag": 4,
+            }
+        )
+        super().__init__(
+            {
+                "cmd": In(WordStream(COMMAND_BITS)),
+                "abort": In(1),
+                "room": In(1),
+                "addr": Out(ADDRESS_BITS),
+                "len": Out(8),
+                "last": Out(1),
+                "valid": Out(1),
+                "ready": In(1),
+                "job": Out(self.job_layout),
+                "job_valid": Out(1),
+                "job_take": In(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        """A command is taken into a register; one burst leaves it in each cycle."""
+        m = Module()
+        lanes = self.params.bus_bytes
+        shift = _log2(lanes)
+        longest = burst_beats(self.params)
+        m.submodules.jobs = jobs = SyncFIFO(width=self.job_layout.size, depth=QUEUE)
+        left = Signal(BTT_BITS + 1 - shift)
+        beat = Signal(ADDRESS_BITS - shift)
+
+        btt, address = unpack(self.cmd.tdata, DM_COMMAND, "btt"), unpack(self.cmd.tdata, DM_COMMAND, "address")
+        take = Signal()
+        refused = Signal()
+        span = Signal(BTT_BITS + 1)
+        filled = Signal(BTT_BITS + 1)
+        job = Signal(self.job_layout)
+        m.d.comb += [
+            self.cmd.tready.eq(~self.abort & (left == 0) & jobs.w_rdy),
+            take.eq(self.cmd.tvalid & self.cmd.tready),
+            refused.eq((btt == 0) | ~unpack(self.cmd.tdata, DM_COMMAND, "type")[0]),
+            span.eq(btt + address[:shift] + (lanes - 1)),
+            filled.eq(btt + (lanes - 1)),
+            job.offset.eq(address[:shift]),
+            job.memory_beats.eq(span >> shift),
+            job.stream_beats.eq(filled >> shift),
+            job.tail.eq(btt[:shift]),
+            job.slot.eq(address[shift:]),
+            job.eof.eq(unpack(self.cmd.tdata, DM_COMMAND, "eof")),
+            job.refused.eq(refused),
+            job.tag.eq(unpack(self.cmd.tdata, DM_COMMAND, "tag")),
+            jobs.w_data.eq(job),
+            jobs.w_en.eq(take),
+            self.job.eq(jobs.r_data),
+            self.job_valid.eq(jobs.r_rdy),
+            jobs.r_en.eq(self.job_take),
+        ]
+        window = Signal(range(longest + 1))
+        count = Signal(range(longest + 1))
+        fits = Signal()
+        m.d.comb += [
+            window.eq(longest - beat[: _log2(longest)]),
+            fits.eq(left <= window),
+            count.eq(Mux(fits, left, window)),
+        ]
+        with m.If(self.ready):
+            m.d.sync += self.valid.eq(0)
+        with m.If(take):
+            m.d.sync += [left.eq(Mux(refused, 0, span >> shift)), beat.eq(address[shift:])]
+        with m.Elif((left != 0) & (~self.valid | self.ready) & self.room & ~self.abort):
+            m.d.sync += [
+                self.valid.eq(1),
+                self.addr.eq(Cat(Const(0, shift), beat)),
+                self.len.eq(count - 1),
+                self.last.eq(fits),
+                left.eq(left - count),
+                beat.eq(beat + count),
+            ]
+        with m.If(self.abort):
+            m.d.sync += left.eq(0)
+        return m
+
+
+class Statuses(wiring.Component):
+    """Status words in order; ``room`` leaves place for the two that may be on their way."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "word": In(STATUS_BITS),
+                "push": In(1),
+                "room": Out(1),
+                "drop": In(1),
+                "sts": Out(WordStream(STATUS_BITS)),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        """A queue."""
+        m = Module()
+        m.submodules.queue = queue = SyncFIFO(width=STATUS_BITS, depth=QUEUE)
+        m.d.comb += [
+            queue.w_data.eq(self.word),
+            queue.w_en.eq(self.push & ~self.drop),
+            self.room.eq(queue.level <= QUEUE - 3),
+            self.sts.tdata.eq(queue.r_data),
+            self.sts.tvalid.eq(queue.r_rdy & ~self.drop),
+            queue.r_en.eq(self.sts.tready | self.drop),
+        ]
+        return m
+
+
+class Mm2s(wiring.Component):
+    """Memory to stream. The read half of ``axi`` is used."""
+
+    def __init__(self, params: EngineParams) -> None:
+        super().__init__(
+            {
+                "cmd": In(WordStream(COMMAND_BITS)),
+                "sts": Out(WordStream(STATUS_BITS)),
+                "axi": Out(Axi4(params.bus_width, 1)),
+                "m_axis": Out(AxiStream(params.bus_width)),
+                "abort": In(1),
+                "quiet": Out(1),
+            }
+        )
+        self.params = params
+
+    def elaborate(self, platform: object) -> Module:
+        """Addresses run ahead of data; data go through one register that turns them into place."""
+        m = Module()
+        params, axi, out = self.params, self.axi, self.m_axis
+        width, lanes = params.bus_width, params.bus_bytes
+        m.submodules.plan = plan = Plan(params)
+        m.submodules.statuses = statuses = Statuses()
+        wiring.connect(m, wiring.flipped(self.cmd), plan.cmd)
+        wiring.connect(m, statuses.sts, wiring.flipped(self.sts))
+
+        # ---- addresses
+        flying = Signal(range(OUTSTANDING + 2))  # bursts whose last beat has not come
+        m.d.comb += [
+            plan.abort.eq(self.abort),
+            plan.room.eq(flying < OUTSTANDING),
+            plan.ready.eq(axi.arready),
+            axi.arvalid.eq(plan.valid),
+            axi.araddr.eq(plan.addr),
+            axi.arlen.eq(plan.len),
+            axi.arsize.eq(_log2(lanes)),
+            axi.arburst.eq(Burst.INCR),
+            axi.arcache.eq(0b0011),
+        ]
+        arrived = Signal()
+        m.d.comb += arrived.eq(axi.rvalid & axi.rready)
+        m.d.sync += flying.eq(flying + (axi.arvalid & axi.arready) - (arrived & axi.rlast))
+
+        # ---- data
+        job = Signal(plan.job_layout)
+        busy = Signal()
+        to_come, to_go = Signal.like(job.memory_beats), Signal.like(job.stream_beats)
+        primed, slverr, decerr = Signal(), Signal(), Signal()
+        before = Signal(width)  # the last memory beat, turned
+        shown_last = Signal()  # the beat shown is the last of its command
+        shown_status = Signal(STATUS_BITS)
+
+        free = Signal()  # the output register can be loaded
+        emit, wants, straight, final = Signal(), Signal(), Signal(), Signal()
+        turned = _rotate(m, axi.rdata, 8, job.offset, up=False, name="turned")
+        from_now = _named(m, Cat(*((job.offset + lane) >= lanes for lane in range(lanes))), "from_now")
+        bad = arrived & axi.rresp[1]
+        slv = slverr | (arrived & (axi.rresp == Resp.SLVERR))
+        dec = decerr | (arrived & (axi.rresp == Resp.DECERR))
+        m.d.comb += [
+            free.eq(~out.tvalid | out.tready),
+            straight.eq(job.offset == 0),
+            wants.eq(busy & (to_come != 0)),
+            axi.rready.eq(self.abort | (wants & (~(straight | primed) | free))),
+            emit.eq(busy & free & Mux(wants, axi.rvalid & (straight | primed), to_go != 0) & ~self.abort),
+            final.eq(emit & (to_go == 1) & (to_come <= 1)),
+        ]
+        with m.If(out.tready):
+            m.d.sync += out.tvalid.eq(0)
+        with m.If(arrived):
+            m.d.sync += [to_come.eq(to_come - 1), before.eq(turned), primed.eq(1), slverr.eq(slv), decerr.eq(dec)]
+        with m.If(emit):
+            m.d.sync += [
+                out.tvalid.eq(1),
+                out.tdata.eq(Mux(straight, axi.rdata, _by_lane(from_now, turned, before, 8))),
+                out.tkeep.eq(Mux((to_go == 1) & (job.tail != 0), keep_mask(job.tail, lanes), (1 << lanes) - 1)),
+                out.tlast.eq((to_go == 1) & job.eof),
+                out.tuser.eq(slverr | decerr | bad),
+                shown_last.eq(to_go == 1),
+                shown_status.eq(_status(job.tag, Const(0, 1), dec, slv)),
+                to_go.eq(to_go - 1),
+            ]
+        # a beat that is owed to the job although its stream is complete, is taken before the job ends
+        over = Signal()
+        m.d.comb += over.eq(busy & (final | job.refused))
+        m.d.comb += plan.job_take.eq((~busy | over) & statuses.room)
+        with m.If(plan.job_take & plan.job_valid & ~self.abort):
+            m.d.sync += [
+                job.eq(plan.job),
+                busy.eq(1),
+                to_come.eq(Mux(plan.job.refused, 0, plan.job.memory_beats)),
+                to_go.eq(Mux(plan.job.refused, 0, plan.job.stream_beats)),
+                primed.eq(0),
+                slverr.eq(0),
+                decerr.eq(0),
+            ]
+        with m.Elif(over):
+            m.d.sync += busy.eq(0)
+
+        refuse = busy & job.refused & ~self.abort
+        m.d.comb += [
+            statuses.push.eq((out.tvalid & out.tready & shown_last) | (refuse & ~out.tvalid)),
+            statuses.word.eq(Mux(out.tvalid, shown_status, _status(job.tag, Const(1, 1), Const(0, 1), Const(0, 1)))),
+            statuses.drop.eq(self.abort),
+            self.quiet.eq(~busy & ~plan.job_valid & ~axi.arvalid & (flying == 0) & ~out.tvalid),
+        ]
+        # a refused command waits until the beat before it has left, so that statuses keep their order
+        with m.If(refuse & out.tvalid):
+            m.d.comb += over.eq(0)
+        with m.If(self.abort):
+            m.d.comb += plan.job_take.eq(1)
+            m.d.sync += [busy.eq(0), to_go.eq(0), out.tvalid.eq(0)]
+        return m
+
+
+class S2mm(wiring.Component):
+    """Stream to memory. The write half of ``axi`` is used."""
+
+    def __init__(self, params: EngineParams) -> None:
+        super().__init__(
+            {
+                "cmd": In(WordStream(COMMAND_BITS)),
+                "sts": Out(WordStream(STATUS_BITS)),
+                "axi": Out(Axi4(params.bus_width, 1)),
+                "s_axis": In(AxiStream(params.bus_width)),
+                "abort": In(1),
+                "quiet": Out(1),
+            }
+        )
+        self.params = params
+
+    def elaborate(self, platform: object) -> Module:
+        """Addresses run ahead of data, and data of responses."""
+        m = Module()
+        params, axi, source = self.params, self.axi, self.s_axis
+        width, lanes = params.bus_width, params.bus_bytes
+        longest = burst_beats(params)
+        m.submodules.plan = plan = Plan(params)
+        m.submodules.statuses = statuses = Statuses()
+        m.submodules.answers = answers = SyncFIFO(width=1, depth=OUTSTANDING)  # per burst: last of its command
+        m.submodules.ended = ended_jobs = SyncFIFO(width=6, depth=QUEUE)  # per command: refused, INTERR, tag
+        wiring.connect(m, wiring.flipped(self.cmd), plan.cmd)
+        wiring.connect(m, statuses.sts, wiring.flipped(self.sts))
+
+        # ---- addresses: data follow theirs, so that an abort knows what it owes
+        credit = Signal(range(OUTSTANDING + 2))  # bursts addressed whose last beat has not been made
+        last_made = Signal()
+        addressed = Signal()
+        m.d.comb += [
+            addressed.eq(axi.awvalid & axi.awready),
+            plan.abort.eq(self.abort),
+            plan.room.eq(answers.level < OUTSTANDING - 2),
+            plan.ready.eq(axi.awready),
+            axi.awvalid.eq(plan.valid),
+            axi.awaddr.eq(plan.addr),
+            axi.awlen.eq(plan.len),
+            axi.awsize.eq(_log2(lanes)),
+            axi.awburst.eq(Burst.INCR),
+            axi.awcache.eq(0b0011),
+            answers.w_data.eq(plan.last),
+            answers.w_en.eq(addressed),
+        ]
+        m.d.sync += credit.eq(credit + addressed - last_made)
+
+        # ---- data
+        job = Signal(plan.job_layout)
+        busy, ended, tainted, interr, draining = Signal(), Signal(), Signal(), Signal(), Signal()
+        to_come, to_go = Signal.like(job.stream_beats), Signal.like(job.memory_beats)
+        slot = Signal(max(1, _log2(longest)))
+        before, before_mask = Signal(width), Signal(lanes)
+
+        feed = Signal()  # the beat to be made takes one from the stream
+        make, final, take = Signal(), Signal(), Signal()
+        m.d.comb += [
+            feed.eq((to_come != 0) & ~ended & ~self.abort),
+            make.eq(busy & (to_go != 0) & (credit != 0) & (~axi.wvalid | axi.wready) & (~feed | source.tvalid)),
+            take.eq(make & feed),
+            final.eq(make & (to_go == 1)),
+            last_made.eq(make & ((slot == longest - 1) | (to_go == 1))),
+            source.tready.eq(
+                (busy & (to_go != 0) & (credit != 0) & (~axi.wvalid | axi.wready) & feed) | (draining & ~self.abort)
+            ),
+        ]
+        last_in = to_come == 1
+        full = _named(m, Mux(last_in & (job.tail != 0), keep_mask(job.tail, lanes), (1 << lanes) - 1), "full")
+        mask = _named(m, Mux(take & ~source.tuser & ~tainted, source.tkeep & full, 0), "mask")
+        turned = _rotate(m, source.tdata, 8, job.offset, up=True, name="turned")
+        turned_mask = _rotate(m, mask, 1, job.offset, up=True, name="turned_mask")
+        from_now = _named(m, Cat(*(job.offset <= lane for lane in range(lanes))), "from_now")
+        with m.If(axi.wready):
+            m.d.sync += axi.wvalid.eq(0)
+        with m.If(make):
+            m.d.sync += [
+                axi.wvalid.eq(1),
+                axi.wdata.eq(_by_lane(from_now, turned, before, 8)),
+                axi.wstrb.eq(Mux(self.abort, 0, _by_lane(from_now, turned_mask, before_mask, 1))),
+                axi.wlast.eq(last_made),
+                before.eq(turned),
+                before_mask.eq(turned_mask),
+                to_go.eq(to_go - 1),
+                slot.eq(Mux(slot == longest - 1, 0, slot + 1)),
+            ]
+        wrong = source.tuser | (source.tlast != last_in) | (source.tkeep != full)
+        with m.If(take):
+            m.d.sync += [
+                to_come.eq(to_come - 1),
+                ended.eq(source.tlast),
+                tainted.eq(tainted | source.tuser),
+                interr.eq(interr | wrong),
+                draining.eq(last_in & ~source.tlast),
+            ]
+        with m.If(draining & source.tvalid & source.tlast):
+            m.d.sync += draining.eq(0)
+
+        # ---- the job ends when its beats are made and its packet is over
+        over, done = Signal(), Signal()
+        m.d.comb += [
+            over.eq(busy & (to_go == 0) & ~draining),
+            done.eq(over & ended_jobs.w_rdy),
+            ended_jobs.w_data.eq(Cat(job.tag, interr | job.refused, job.refused)),
+            ended_jobs.w_en.eq(done & ~self.abort),
+            plan.job_take.eq(~busy | done),
+        ]
+        with m.If(plan.job_take & plan.job_valid):
+            m.d.sync += [
+                job.eq(plan.job),
+                busy.eq(1),
+                to_come.eq(Mux(plan.job.refused, 0, plan.job.stream_beats)),
+                to_go.eq(Mux(plan.job.refused, 0, plan.job.memory_beats)),
+                slot.eq(plan.job.slot),
+                before_mask.eq(0),
+                ended.eq(0),
+                tainted.eq(0),
+                interr.eq(0),
+                draining.eq(0),
+            ]
+        with m.Elif(done):
+            m.d.sync += busy.eq(0)
+
+        # ---- responses
+        slverr, decerr = Signal(), Signal()
+        ident, refused, failed = ended_jobs.r_data[:4], ended_jobs.r_data[5], ended_jobs.r_data[4]
+        slv, dec = slverr | (axi.bresp == Resp.SLVERR), decerr | (axi.bresp == Resp.DECERR)
+        closes, answered, refuse = Signal(), Signal(), Signal()
+        m.d.comb += [
+            closes.eq(answers.r_data & ~self.abort),
+            axi.bready.eq(answers.r_rdy & (~closes | (ended_jobs.r_rdy & ~refused & statuses.room))),
+            answered.eq(axi.bvalid & axi.bready),
+            answers.r_en.eq(answered),
+            refuse.eq(ended_jobs.r_rdy & refused & statuses.room),
+            ended_jobs.r_en.eq((answered & closes) | refuse | self.abort),
+            statuses.push.eq((answered & closes) | refuse),
+            statuses.word.eq(_status(ident, failed, ~refused & dec, ~refused & slv)),
+            statuses.drop.eq(self.abort),
+        ]
+        with m.If(answered):
+            m.d.sync += [slverr.eq(slv & ~closes), decerr.eq(dec & ~closes)]
+
+        m.d.comb += self.quiet.eq(
+            ~busy & ~plan.job_valid & ~axi.awvalid & (credit == 0) & ~axi.wvalid & ~answers.r_rdy & ~ended_jobs.r_rdy
+        )
+        # an abort makes empty beats for the bursts that were addressed, and forgets the rest
+        with m.If(self.abort):
+            m.d.sync += [draining.eq(0), slverr.eq(0), decerr.eq(0)]
+            with m.If((credit == 0) & ~axi.awvalid):
+                m.d.comb += plan.job_take.eq(1)
+                m.d.sync += busy.eq(0)
+        return m
+
+
+def _status(tag: Value, interr: Value, decerr: Value, slverr: Value) -> Value:
+    okay = ~(interr | decerr | slverr)
+    return pack(DM_STATUS, {"tag": tag, "interr": interr, "decerr": decerr, "slverr": slverr, "okay": okay})
+
+
+class DataMover(wiring.Component):
+    """Both channels on one AXI4 port, with id ``ident``."""
+
+    def __init__(self, params: EngineParams, ident: int) -> None:
+        super().__init__(
+            {
+                "mm2s_cmd": In(WordStream(COMMAND_BITS)),
+                "mm2s_sts": Out(WordStream(STATUS_BITS)),
+                "mm2s": Out(AxiStream(params.bus_width)),
+                "mm2s_abort": In(1),
+                "mm2s_quiet": Out(1),
+                "s2mm_cmd": In(WordStream(COMMAND_BITS)),
+                "s2mm_sts": Out(WordStream(STATUS_BITS)),
+                "s2mm": In(AxiStream(params.bus_width)),
+                "s2mm_abort": In(1),
+                "s2mm_quiet": Out(1),
+                "axi": Out(Axi4(params.bus_width, 1)),
+            }
+        )
+        self.params = params
+        self.ident = ident
+        self.reader = Mm2s(params)
+        self.writer = S2mm(params)
+
+    def elaborate(self, platform: object) -> Module:
+        """Nothing but wires."""
+        m = Module()
+        m.submodules.mm2s, m.submodules.s2mm = reader, writer = self.reader, self.writer
+        flipped = wiring.flipped
+        wiring.connect(m, flipped(self.mm2s_cmd), reader.cmd)
+        wiring.connect(m, reader.sts, flipped(self.mm2s_sts))
+        wiring.connect(m, reader.m_axis, flipped(self.mm2s))
+        wiring.connect(m, flipped(self.s2mm_cmd), writer.cmd)
+        wiring.connect(m, writer.sts, flipped(self.s2mm_sts))
+        wiring.connect(m, flipped(self.s2mm), writer.s_axis)
+        m.d.comb += [
+            reader.abort.eq(self.mm2s_abort),
+            self.mm2s_quiet.eq(reader.quiet),
+            writer.abort.eq(self.s2mm_abort),
+            self.s2mm_quiet.eq(writer.quiet),
+        ]
+        for name, member in self.axi.signature.members.items():
+            part = reader if name[:2] in ("ar", "rv") or (name[0] == "r") else writer
+            ours, theirs = getattr(self.axi, name), getattr(part.axi, name)
+            if name in ("arid", "awid"):
+                m.d.comb += ours.eq(self.ident)
+            elif member.flow == Out:
+                m.d.comb += ours.eq(theirs)
+            else:
+                m.d.comb += theirs.eq(ours)
+        return m

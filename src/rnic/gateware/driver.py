@@ -1,0 +1,352 @@
+"""The driver of the descriptor engine: the documents' bare-metal sequence (000 5.7) in Python.
+
+Prepare a descriptor, flush, ring the doorbell, poll CQ_TAIL with a timeout, invalidate, read the entry, verify, advance
+CQ_HEAD; in batches; and recover by reset. The driver knows the engine by registers and memory alone, through a
+:class:`Backend`: the simulator (:mod:`rnic.gateware.sim`) or a board (:mod:`rnic.gateware.mapped`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES
+from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES
+from rnic.spec.engine_net_regs import (
+    DECAP_OFFSETS,
+    ENCAP_OFFSETS,
+    ENDPOINT_ENTRY,
+    endpoint_index,
+)
+from rnic.spec.engine_regs import (
+    CONTROL,
+    DECAP_BASE,
+    ENCAP_BASE,
+    ENGINE_ERROR_NAMES,
+    HW_STATUS,
+    LOOKUP_BASE,
+    MODE_NETWORK,
+    OFFSETS,
+    RDMA_STATES,
+)
+from rnic.spec.errors import RnicError
+
+OPCODE_WRITE_TEST = 0x01
+OPCODE_WRITE = 0x0A
+
+POLL_LIMIT = 1_000_000
+"""Reads of CQ_TAIL before the driver gives up, as in the documents."""
+RESET_LIMIT = 10_000
+
+STATUS_NAMES = {0: "success", 1: "local access error", 2: "remote access error", 3: "length mismatch", 4: "timeout"}
+"""Status of a CQ entry (000 5.6.8)."""
+FLAGS = ("busy", "resetting", "cq_full", "halted", "paused", "flushing")
+"""Bits of HW_STATUS that are shown by name."""
+
+
+class Backend(Protocol):
+    """How the driver reaches an engine. Addresses of memory are those that the engine uses."""
+
+    def read32(self, offset: int) -> int:
+        """The register at byte ``offset``."""
+
+    def write32(self, offset: int, value: int) -> None:
+        """Store a register."""
+
+    def read(self, address: int, count: int) -> bytes:
+        """Memory as the processor sees it."""
+
+    def write(self, address: int, data: bytes) -> None:
+        """The processor's store."""
+
+    def flush(self, address: int, count: int) -> None:
+        """Make the processor's stores visible to the engine."""
+
+    def invalidate(self, address: int, count: int) -> None:
+        """Make the engine's stores visible to the processor."""
+
+
+class EngineError(RnicError):
+    """The engine did not do what it should; the message names the register and the state that was read back."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLayout:
+    """Where the two rings lie, and their sizes in entries: the documents' test (``hardware.md`` 1b)."""
+
+    sq_base: int = 0x10000000
+    cq_base: int = 0x40000000
+    sq_size: int = 4
+    cq_size: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSetup:
+    """One end of a link: addresses of this engine and of its peer."""
+
+    src_ip: int
+    dst_ip: int
+    src_mac: int
+    dst_mac: int
+    src_port: int
+    dst_port: int
+    local_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One WRITE: ``length`` bytes from ``local`` of this memory to ``remote`` of the receiver's."""
+
+    local: int
+    remote: int
+    length: int
+    wqe_id: int = 0
+    opcode: int = OPCODE_WRITE
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One CQ entry."""
+
+    index: int
+    status: int
+    detail: int
+    bytes: int
+    opcode: int
+    phase: int
+    wqe_id: int
+    requested: int
+
+    def __str__(self) -> str:
+        return (
+            f"WQE {self.wqe_id:#x} (SQ entry {self.index}): "
+            f"status {self.status} ({STATUS_NAMES.get(self.status, '?')}), {self.bytes} of {self.requested} bytes, "
+            f"detail {self.detail} ({ENGINE_ERROR_NAMES.get(self.detail, '?')})"
+        )
+
+
+class Driver:
+    """Drives one engine. ``submit`` and ``poll`` are the documents' two halves; ``run`` is both, for a batch.
+
+    Raises:
+        EngineError: no completion in time, an entry that fits no descriptor, a reset that does not end.
+        ValueError: a ring size that is not 2 to 65535.
+    """
+
+    def __init__(self, backend: Backend, layout: QueueLayout | None = None, poll_limit: int = POLL_LIMIT) -> None:
+        self.backend = backend
+        self.layout = layout or QueueLayout()
+        self.poll_limit = poll_limit
+        self.polls = 0
+        """Reads of CQ_TAIL so far."""
+        self._posted: dict[int, Request] = {}
+        for name in ("sq_size", "cq_size"):
+            size = getattr(self.layout, name)
+            if not 2 <= size <= 0xFFFF:
+                raise ValueError(f"{name}={size}: 2 to 65535 entries")
+
+    # ---- registers
+
+    def get(self, name: str) -> int:
+        """The engine's register ``name``."""
+        return self.backend.read32(OFFSETS[name])
+
+    def put(self, name: str, value: int) -> None:
+        """Store the engine's register ``name``."""
+        self.backend.write32(OFFSETS[name], value)
+
+    def describe(self) -> str:
+        """What the engine says of itself, in one line: for error messages."""
+        status = self.get("HW_STATUS")
+        fields = HW_STATUS.unpack(status.to_bytes(4, "little"))
+        flags = " ".join(name for name in FLAGS if fields[name])
+        state = fields["rdma_state"]
+        name = RDMA_STATES[state] if state < len(RDMA_STATES) else str(state)
+        return (
+            f"HW_STATUS={status:#010x} ({name}{', ' + flags if flags else ''}, "
+            f"last error: {ENGINE_ERROR_NAMES.get(fields['error'], fields['error'])}), "
+            f"SQ_HEAD={self.get('SQ_HEAD')}, SQ_TAIL={self.get('SQ_TAIL')}, "
+            f"CQ_HEAD={self.get('CQ_HEAD')}, CQ_TAIL={self.get('CQ_TAIL')}"
+        )
+
+    # ---- set up, recover
+
+    def start(self, network: bool = False) -> None:
+        """Program both rings and enable the engine, in loopback or in network mode (``hardware.md`` 1b)."""
+        layout = self.layout
+        for ring, base, size in (("SQ", layout.sq_base, layout.sq_size), ("CQ", layout.cq_base, layout.cq_size)):
+            self.put(f"{ring}_BASE_LO", base & 0xFFFFFFFF)
+            self.put(f"{ring}_BASE_HI", base >> 32)
+            self.put(f"{ring}_SIZE", size)
+        self.put("SQ_TAIL", 0)
+        self.put("CQ_HEAD", 0)
+        self._posted.clear()
+        control = CONTROL.pack({"global_enable": 1, "mode": MODE_NETWORK if network else 0})
+        self.put("CONTROL", int.from_bytes(control, "little"))
+
+    def set_network(self, setup: NetworkSetup) -> None:
+        """Program the encapsulator, the decapsulator and the peer's endpoint entry, and enable both blocks."""
+        entry = ENDPOINT_ENTRY.pack(
+            {"valid": 1, "dst_ip": setup.dst_ip, "dst_mac": setup.dst_mac, "src_mac": setup.src_mac}
+        )
+        slot = LOOKUP_BASE + endpoint_index(setup.dst_ip) * ENDPOINT_ENTRY.size
+        write = self.backend.write32
+        for at in range(0, ENDPOINT_ENTRY.size, 4):
+            write(slot + at, int.from_bytes(entry[at : at + 4], "little"))
+        for base, offsets, values in (
+            (
+                ENCAP_BASE,
+                ENCAP_OFFSETS,
+                {
+                    "SRC_IP": setup.src_ip,
+                    "DST_IP": setup.dst_ip,
+                    "SRC_PORT": setup.src_port,
+                    "DST_PORT": setup.dst_port,
+                    "CTRL": 1,
+                },
+            ),
+            (
+                DECAP_BASE,
+                DECAP_OFFSETS,
+                {
+                    "LOCAL_PORT": setup.local_port,
+                    "LOCAL_MAC_LO": setup.src_mac & 0xFFFFFFFF,
+                    "LOCAL_MAC_HI": setup.src_mac >> 32,
+                    "CTRL": 1,
+                },
+            ),
+        ):
+            for name, value in values.items():
+                write(base + offsets[name], value)
+
+    def recover(self, network: bool = False) -> None:
+        """Soft reset, wait until it is over, start again. What was in hand is lost; rings begin at entry 0."""
+        control = self.get("CONTROL")
+        bit = 1 << CONTROL["soft_reset"].lsb
+        self.put("CONTROL", control | bit)
+        for _ in range(RESET_LIMIT):
+            if not self.get("CONTROL") & bit:
+                break
+        else:
+            raise EngineError(f"CONTROL.soft_reset still reads 1 after {RESET_LIMIT} polls: {self.describe()}")
+        self.start(network)
+
+    # ---- work
+
+    def free_slots(self) -> int:
+        """Descriptors that may be posted now; one slot stays empty in each ring (000 5.7.8)."""
+        size = self.layout.sq_size
+        in_ring = (self.get("SQ_TAIL") - self.get("SQ_HEAD")) % size
+        return min(size - 1 - in_ring, self.layout.cq_size - 1 - len(self._posted))
+
+    def submit(self, requests: Iterable[Request]) -> int:
+        """Write descriptors, flush them and their payloads, ring once. Returns how many were posted.
+
+        Raises:
+            EngineError: the ring has no room for one of them; those before it are posted.
+        """
+        tail = first = self.get("SQ_TAIL")
+        room = self.free_slots()
+        count, full = 0, False
+        for request in requests:
+            if count == room:
+                full = True
+                break
+            self._write_descriptor(tail, request)
+            self._posted[tail] = request
+            tail = self._next(tail, self.layout.sq_size)
+            count += 1
+        if tail != first:
+            self.put("SQ_TAIL", tail)
+        if full:
+            raise EngineError(f"no free descriptor: {self.describe()}; poll completions first")
+        return count
+
+    def _write_descriptor(self, index: int, request: Request) -> None:
+        address = self.layout.sq_base + index * SQE_BYTES
+        entry = SQ_ENTRY.pack(
+            {
+                "wqe_id": request.wqe_id,
+                "opcode": request.opcode,
+                "local_addr": request.local,
+                "remote_addr": request.remote,
+                "length": request.length,
+            }
+        )
+        self.backend.write(address, entry)
+        self.backend.flush(address, SQE_BYTES)
+        if request.length:
+            self.backend.flush(request.local, request.length)
+
+    def poll(self) -> list[Completion]:
+        """Completions that are there now; may be none. Each frees its CQ slot as soon as it is read."""
+        head, tail = self.get("CQ_HEAD"), self.get("CQ_TAIL")
+        self.polls += 1
+        if tail >= self.layout.cq_size:
+            raise EngineError(f"CQ_TAIL={tail} is not below CQ_SIZE={self.layout.cq_size}: {self.describe()}")
+        out = []
+        while head != tail:
+            out.append(self._read_entry(head))
+            head = self._next(head, self.layout.cq_size)
+            self.put("CQ_HEAD", head)
+        return out
+
+    def _read_entry(self, index: int) -> Completion:
+        address = self.layout.cq_base + index * CQE_BYTES
+        self.backend.invalidate(address, CQE_BYTES)
+        entry = CQ_ENTRY.unpack(self.backend.read(address, CQE_BYTES))
+        found = Completion(
+            index=entry["index"],
+            status=entry["status"],
+            detail=entry["vendor_err"],
+            bytes=entry["bytes"],
+            opcode=entry["opcode"],
+            phase=entry["phase"],
+            wqe_id=entry["wqe_id"],
+            requested=entry["requested"],
+        )
+        request = self._posted.pop(found.index, None)
+        if request is None:
+            raise EngineError(f"CQ entry {index} is for SQ entry {found.index}, which is not posted: {self.describe()}")
+        return found
+
+    def wait(self, count: int = 1) -> list[Completion]:
+        """Poll until ``count`` completions have come.
+
+        Raises:
+            EngineError: ``poll_limit`` polls in a row brought none.
+        """
+        out: list[Completion] = []
+        idle = 0
+        while len(out) < count:
+            new = self.poll()
+            out += new
+            idle = 0 if new else idle + 1
+            if idle >= self.poll_limit:
+                raise EngineError(
+                    f"CQ_TAIL did not move in {self.poll_limit} polls, {len(out)} of {count} completions came: "
+                    f"{self.describe()}; recover() resets the engine"
+                )
+        return out
+
+    def run(self, requests: Iterable[Request]) -> list[Completion]:
+        """Carry out all requests, as many at a time as the rings hold; completions in order."""
+        waiting = list(requests)
+        out: list[Completion] = []
+        while waiting or self._posted:
+            room = self.free_slots()
+            if waiting and room > 0:
+                batch, waiting = waiting[:room], waiting[room:]
+                self.submit(batch)
+            out += self.wait()
+        return out
+
+    def read_back(self, address: int, count: int) -> bytes:
+        """What the engine wrote: invalidate, then read (000 5.7.6)."""
+        self.backend.invalidate(address, count)
+        return self.backend.read(address, count)
+
+    @staticmethod
+    def _next(index: int, size: int) -> int:
+        return 0 if index + 1 == size else index + 1

@@ -1,0 +1,81 @@
+"""``endpoint_lookup``: MAC addresses for a destination IP, from a table of 256-bit entries in block RAM.
+
+The slot is the XOR of the address's two low bytes. An entry that is not valid, or is for another address (a
+collision), is a miss; the addresses are then zero. Software fills the table through the register window, one 32-bit
+word at a time, and may read it back.
+"""
+
+from __future__ import annotations
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In
+
+from rnic.gateware.bits import unpack
+from rnic.gateware.interfaces import Lookup, RegBus
+from rnic.gateware.params import EngineParams
+from rnic.spec.engine_net_regs import (
+    DEFAULT_DST_IP,
+    DEFAULT_DST_MAC,
+    DEFAULT_SRC_MAC,
+    ENDPOINT_ENTRIES,
+    ENDPOINT_ENTRY,
+    endpoint_index,
+)
+
+ENTRY_WORDS = ENDPOINT_ENTRY.size // 4
+WINDOW_BITS = (ENDPOINT_ENTRIES * ENDPOINT_ENTRY.size - 1).bit_length()
+
+
+class EndpointLookup(wiring.Component):
+    """The table and its lookup. After power-up it holds the documented pair of addresses."""
+
+    def __init__(self, params: EngineParams) -> None:
+        super().__init__({"lookup": In(Lookup()), "regs": In(RegBus(WINDOW_BITS))})
+        self.params = params
+
+    def elaborate(self, platform: object) -> Module:
+        """One write port for software and one read port, which software's reads take first."""
+        m = Module()
+        default = ENDPOINT_ENTRY.pack(
+            {"valid": 1, "dst_ip": DEFAULT_DST_IP, "dst_mac": DEFAULT_DST_MAC, "src_mac": DEFAULT_SRC_MAC}
+        )
+        init = [0] * ENDPOINT_ENTRIES
+        init[endpoint_index(DEFAULT_DST_IP)] = int.from_bytes(default, "little")
+        m.submodules.table = table = Memory(shape=ENDPOINT_ENTRY.size * 8, depth=ENDPOINT_ENTRIES, init=init)
+        write = table.write_port(granularity=8)
+        read = table.read_port()
+        regs, lookup = self.regs, self.lookup
+
+        word = regs.addr[2 : ENDPOINT_ENTRY.size.bit_length() - 1]
+        slot = regs.addr[ENDPOINT_ENTRY.size.bit_length() - 1 :]
+        m.d.comb += [
+            write.addr.eq(slot),
+            write.data.eq(regs.wdata.replicate(ENTRY_WORDS)),
+            write.en.eq(Mux(regs.write, regs.wstrb << word * 4, 0)),
+        ]
+        word_read = Signal.like(word)
+        m.d.sync += word_read.eq(word)
+        m.d.comb += regs.rdata.eq(read.data.word_select(word_read, 32))
+
+        ip = Signal(32)
+        waiting = Signal()  # a question that has not had the read port yet
+        asked = Signal()  # its entry is on the read port now
+        with m.If(lookup.request):
+            m.d.sync += ip.eq(lookup.ip)
+        wanted = Mux(lookup.request, lookup.ip, ip)
+        grant = (lookup.request | waiting) & ~regs.read
+        m.d.comb += read.addr.eq(Mux(regs.read, slot, wanted[:8] ^ wanted[8:16]))
+        m.d.sync += [asked.eq(grant), waiting.eq((lookup.request | waiting) & regs.read)]
+
+        entry = read.data
+        hit = unpack(entry, ENDPOINT_ENTRY, "valid") & (unpack(entry, ENDPOINT_ENTRY, "dst_ip") == ip)
+        m.d.sync += lookup.response.eq(asked)
+        with m.If(asked):
+            m.d.sync += [
+                lookup.hit.eq(hit),
+                lookup.dst_mac.eq(Mux(hit, unpack(entry, ENDPOINT_ENTRY, "dst_mac"), 0)),
+                lookup.src_mac.eq(Mux(hit, unpack(entry, ENDPOINT_ENTRY, "src_mac"), 0)),
+            ]
+        return m

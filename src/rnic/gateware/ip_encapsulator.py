@@ -1,0 +1,336 @@
+"""``ip_encapsulator``: RDMA packets into UDP, IPv4 and Ethernet, after a check of their META word.
+
+A packet arrives as the header inserter sends it, the seven-word header in beats of its own; on the wire header and
+payload stand without a gap behind 42 bytes of Ethernet, IP and UDP headers. These and the seven words are gathered
+first, 70 bytes whose remainder in the last beat is the same for every packet, so that the payload needs one fixed
+shift.
+
+A packet whose META is refused, or that has no endpoint, is drained: it never holds up the transmit path. One that
+turns out bad when its frame has begun leaves with ``tuser`` on the last beat, and the MAC then spoils its checksum.
+"""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from rnic.gateware.bits import keep_count, keep_mask, pack
+from rnic.gateware.interfaces import AxiStream, Endpoint, Lookup, Meta, RegBus
+from rnic.gateware.net_registers import NetRegisters
+from rnic.gateware.params import EngineParams
+from rnic.spec.engine_net_regs import (
+    ENCAP_CTRL,
+    ENCAP_REGISTERS,
+    ENCAP_STATES,
+    IP_TTL,
+    MAX_UDP_PAYLOAD,
+    META_DST_IP,
+    META_DST_PORT,
+    META_LENGTH_LONG,
+    META_LENGTH_ZERO,
+    META_OK,
+    META_SRC_IP,
+    META_SRC_PORT,
+    NET_STATUS,
+    TX_DISABLED,
+    TX_LOOKUP_MISS,
+    TX_PACKET_LENGTH,
+)
+from rnic.wire.engine_header import ENGINE_HEADER_BYTES
+from rnic.wire.ethernet import ETHERNET, ETHERNET_BYTES, TYPE_IPV4
+from rnic.wire.ip import DONT_FRAGMENT, IPV4_BYTES, IPV4_HEADER, PROTO_UDP, UDP_BYTES, UDP_HEADER
+
+FRAME_HEADER_BYTES = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES
+"""42: 11 beats of a 32-bit bus, the payload two bytes on."""
+PREFIX_BYTES = FRAME_HEADER_BYTES + ENGINE_HEADER_BYTES
+
+IDLE, CHECK, LOOKUP, GATHER, PREFIX, PAYLOAD, TAIL, DRAIN = range(len(ENCAP_STATES))
+
+
+def meta_code(length: Value, src_ip: Value, dst_ip: Value, src_port: Value, dst_port: Value) -> Value:
+    """The META check: the first of the documented codes that applies, or 0."""
+    code: Value = Const(META_OK, 4)
+    for refused, number in reversed(
+        (
+            (length == 0, META_LENGTH_ZERO),
+            (length > MAX_UDP_PAYLOAD, META_LENGTH_LONG),
+            (src_ip == 0, META_SRC_IP),
+            (dst_ip == 0, META_DST_IP),
+            (src_port == 0, META_SRC_PORT),
+            (dst_port == 0, META_DST_PORT),
+        )
+    ):
+        code = Mux(refused, Const(number, 4), code)
+    return code
+
+
+class IpEncapsulator(wiring.Component):
+    """One frame for each packet and META word. ``error`` is a pulse for each packet refused or found bad."""
+
+    def __init__(self, params: EngineParams) -> None:
+        width = params.bus_width
+        super().__init__(
+            {
+                "s_axis": In(AxiStream(width)),
+                "s_meta": In(Meta()),
+                "lookup": Out(Lookup()),
+                "endpoint": Out(Endpoint()),
+                "m_axis": Out(AxiStream(width)),
+                "regs": In(RegBus(8)),
+                "error": Out(1),
+                "reset": In(1),
+            }
+        )
+        self.params = params
+        self.state = Signal(range(len(ENCAP_STATES)))
+
+    def elaborate(self, platform: object) -> Module:
+        """States as in ``ENCAP_STATES``; an output register keeps the AXI handshake rules through a reset."""
+        m = Module()
+        params, state, out = self.params, self.state, self.m_axis
+        lanes = params.bus_bytes
+        prefix_beats, rest_bytes = divmod(PREFIX_BYTES, lanes)
+
+        m.submodules.registers = bank = NetRegisters(ENCAP_REGISTERS)
+        wiring.connect(m, wiring.flipped(self.regs), bank.regs)
+        value = bank.value
+        for register, name in (
+            ("SRC_IP", "src_ip"),
+            ("DST_IP", "dst_ip"),
+            ("SRC_PORT", "src_port"),
+            ("DST_PORT", "dst_port"),
+        ):
+            m.d.comb += getattr(self.endpoint, name).eq(value[register])
+
+        meta = {name: Signal(16 if "port" in name or name == "length" else 32, name=f"meta_{name}")
+                for name in ("length", "src_ip", "dst_ip", "src_port", "dst_port")}  # fmt: skip
+        code = Signal(4)
+        test_only = Signal()  # the META word in hand is that of CTRL.start
+        test_wanted = Signal()
+        dst_mac, src_mac = Signal(48), Signal(48)
+        ident = Signal(16)
+
+        # the frame's first 70 bytes; the checksum's sums are registered on the way from CHECK to PREFIX
+        header = Signal(ENGINE_HEADER_BYTES * 8)
+        ip_bytes = Signal(16)
+        checksum = Signal(16)
+        ip_fields: dict[str, Value | int] = {
+            "version": 4,
+            "ihl": IPV4_BYTES // 4,
+            "total_length": ip_bytes,
+            "identification": ident,
+            "flags_fragment": DONT_FRAGMENT,
+            "ttl": IP_TTL,
+            "protocol": PROTO_UDP,
+            "src": meta["src_ip"],
+            "dst": meta["dst_ip"],
+        }
+        halves = Signal(20)
+        summed = pack(IPV4_HEADER, ip_fields)
+        m.d.comb += ip_bytes.eq(meta["length"] + IPV4_BYTES + UDP_BYTES)
+        m.d.sync += halves.eq(
+            sum(Cat(summed[at + 8 : at + 16], summed[at : at + 8]) for at in range(0, len(summed), 16))
+        )
+        folded = Signal(17)
+        m.d.comb += folded.eq(halves[:16] + halves[16:])
+        m.d.sync += checksum.eq(~(folded[:16] + folded[16]))
+        prefix = Cat(
+            pack(ETHERNET, {"dst_mac": dst_mac, "src_mac": src_mac, "ethertype": TYPE_IPV4}),
+            pack(IPV4_HEADER, {**ip_fields, "checksum": checksum}),
+            pack(
+                UDP_HEADER,
+                {"sport": meta["src_port"], "dport": meta["dst_port"], "length": meta["length"] + UDP_BYTES},
+            ),
+            header,
+        )
+
+        beat = Signal(range(max(params.header_beats, prefix_beats) + 1))
+        rest = Signal(rest_bytes * 8)  # bytes that wait for the next beat
+        rest_count = Signal(range(lanes + 1))
+        got = Signal(16)  # UDP payload bytes so far
+        bad = Signal()
+        ended = Signal()  # the packet had no payload
+        begun = Signal()  # a beat of the frame in hand has left, its last has not
+
+        # ---- output register
+        push, data, count, last = Signal(), Signal(lanes * 8), Signal(range(lanes + 1)), Signal()
+        spoil = Signal()
+        room = Signal()
+        m.d.comb += room.eq(~out.tvalid | out.tready)
+        with m.If(room):
+            m.d.sync += out.tvalid.eq(push)
+            with m.If(push):
+                m.d.sync += [
+                    out.tdata.eq(data),
+                    out.tkeep.eq(keep_mask(count, lanes)),
+                    out.tlast.eq(last),
+                    out.tuser.eq(last & spoil),
+                    begun.eq(~last),
+                ]
+        sent = Signal()
+        m.d.comb += sent.eq(push & room & last)
+
+        # ---- input
+        source = self.s_axis
+        taken = Signal()
+        here = keep_count(source.tkeep)
+        m.d.comb += taken.eq(source.tvalid & source.tready)
+        refuse = Signal()
+        refuse_code = Signal(4)
+        status_code = Signal(4)
+
+        ctrl_written = bank.written["CTRL"]
+        start_bit, clear_bit = ENCAP_CTRL["start"].lsb, ENCAP_CTRL["soft_reset"].lsb
+        clear = Signal()
+        m.d.comb += clear.eq(ctrl_written & bank.write_data[clear_bit])
+        with m.If(ctrl_written & bank.write_data[start_bit]):
+            m.d.sync += test_wanted.eq(1)
+
+        with m.Switch(state):
+            with m.Case(IDLE):
+                m.d.comb += self.s_meta.ready.eq(~test_wanted)
+                m.d.sync += [beat.eq(0), got.eq(0), bad.eq(0), ended.eq(0), test_only.eq(test_wanted)]
+                with m.If(test_wanted):
+                    m.d.sync += [test_wanted.eq(0), state.eq(CHECK)]
+                    m.d.sync += [
+                        meta[name].eq(value[register])
+                        for name, register in (("length", "META_LEN"), ("src_ip", "SRC_IP"), ("dst_ip", "DST_IP"),
+                                               ("src_port", "SRC_PORT"), ("dst_port", "DST_PORT"))
+                    ]  # fmt: skip
+                with m.Elif(self.s_meta.valid):
+                    m.d.sync += [meta[name].eq(getattr(self.s_meta, name)) for name in meta]
+                    m.d.sync += state.eq(CHECK)
+            with m.Case(CHECK):
+                m.d.comb += code.eq(meta_code(**meta))
+                m.d.comb += self.lookup.ip.eq(meta["dst_ip"])
+                with m.If(test_only):
+                    m.d.comb += [refuse.eq(code != META_OK), refuse_code.eq(code)]
+                    m.d.sync += state.eq(IDLE)
+                with m.Elif(~value["CTRL"][ENCAP_CTRL["enable"].lsb]):
+                    m.d.comb += [refuse.eq(1), refuse_code.eq(TX_DISABLED)]
+                    m.d.sync += state.eq(DRAIN)
+                with m.Elif(code != META_OK):
+                    m.d.comb += [refuse.eq(1), refuse_code.eq(code)]
+                    m.d.sync += state.eq(DRAIN)
+                with m.Else():
+                    m.d.comb += self.lookup.request.eq(1)
+                    m.d.sync += state.eq(LOOKUP)
+            with m.Case(LOOKUP):
+                m.d.sync += [dst_mac.eq(self.lookup.dst_mac), src_mac.eq(self.lookup.src_mac)]
+                with m.If(self.lookup.response & self.lookup.hit):
+                    m.d.sync += state.eq(GATHER)
+                with m.Elif(self.lookup.response):
+                    m.d.comb += [refuse.eq(1), refuse_code.eq(TX_LOOKUP_MISS)]
+                    m.d.sync += state.eq(DRAIN)
+            with m.Case(GATHER):
+                m.d.comb += source.tready.eq(1)
+                with m.If(taken):
+                    m.d.sync += [
+                        beat.eq(beat + 1),
+                        got.eq(got + here),
+                        bad.eq(bad | source.tuser),
+                        ended.eq(source.tlast),
+                    ]
+                    for index in range(params.header_beats):
+                        with m.If(beat == index):
+                            low = index * lanes * 8
+                            m.d.sync += header[low : low + lanes * 8].eq(source.tdata)
+                    with m.If(beat == params.header_beats - 1):
+                        m.d.sync += [beat.eq(0), state.eq(PREFIX)]
+                    with m.Elif(source.tlast):
+                        m.d.comb += [refuse.eq(1), refuse_code.eq(TX_PACKET_LENGTH)]
+                        m.d.sync += state.eq(IDLE)
+            with m.Case(PREFIX):
+                m.d.comb += [push.eq(1), data.eq(prefix.word_select(beat, lanes * 8)), count.eq(lanes)]
+                m.d.sync += [rest.eq(prefix[-rest_bytes * 8 :]), rest_count.eq(rest_bytes)]
+                with m.If(room):
+                    m.d.sync += beat.eq(beat + 1)
+                    with m.If(beat == prefix_beats - 1):
+                        m.d.sync += state.eq(Mux(ended, TAIL, PAYLOAD))
+            with m.Case(PAYLOAD):
+                m.d.comb += [
+                    source.tready.eq(room),
+                    push.eq(source.tvalid),
+                    data.eq(Cat(rest, source.tdata)),
+                    count.eq(Mux(here + rest_bytes > lanes, lanes, here + rest_bytes)),
+                    last.eq(source.tlast & (here + rest_bytes <= lanes)),
+                    spoil.eq(bad | source.tuser | (got + here != meta["length"])),
+                ]
+                with m.If(taken):
+                    m.d.sync += [
+                        rest.eq(source.tdata[-rest_bytes * 8 :]),
+                        rest_count.eq(here + rest_bytes - lanes),
+                        got.eq(got + here),
+                        bad.eq(bad | source.tuser),
+                    ]
+                    with m.If(source.tlast):
+                        m.d.sync += state.eq(Mux(last, IDLE, TAIL))
+            with m.Case(TAIL):
+                m.d.comb += [
+                    push.eq(1),
+                    data.eq(rest),
+                    count.eq(rest_count),
+                    last.eq(1),
+                    spoil.eq(bad | (got != meta["length"])),
+                ]
+                with m.If(room):
+                    m.d.sync += state.eq(IDLE)
+            with m.Case(DRAIN):
+                m.d.comb += source.tready.eq(1)
+                with m.If(taken & source.tlast):
+                    m.d.sync += state.eq(IDLE)
+
+        # ---- soft reset of the engine: end the frame in hand as a bad one, drop everything else
+        with m.If(self.reset):
+            m.d.comb += [
+                source.tready.eq(1),
+                self.s_meta.ready.eq(1),
+                self.lookup.request.eq(0),
+                refuse.eq(0),
+                push.eq(begun),
+                count.eq(1),
+                last.eq(1),
+                spoil.eq(1),
+            ]
+            m.d.sync += [state.eq(IDLE), test_wanted.eq(0)]
+
+        # ---- what software sees
+        spoiled = Signal()
+        m.d.comb += spoiled.eq(sent & spoil & ~self.reset)
+        m.d.comb += self.error.eq(refuse | spoiled)
+        failed, missed = Signal(), Signal()
+        with m.If(sent & ~spoil):
+            frame = meta["length"] + FRAME_HEADER_BYTES
+            m.d.sync += [
+                ident.eq(ident + 1),
+                value["PKT_CNT"].eq(value["PKT_CNT"] + 1),
+                Cat(value["BYTE_CNT_LO"], value["BYTE_CNT_HI"]).eq(
+                    Cat(value["BYTE_CNT_LO"], value["BYTE_CNT_HI"]) + frame
+                ),
+            ]
+        with m.If(refuse & ~test_only | spoiled):
+            m.d.sync += value["DROP_CNT"].eq(value["DROP_CNT"] + 1)
+        with m.If(bank.written["IRQ_ACK"] | clear):
+            m.d.sync += [failed.eq(0), missed.eq(0), status_code.eq(0)]
+        with m.If(refuse | spoiled):
+            m.d.sync += [
+                failed.eq(1),
+                status_code.eq(Mux(refuse, refuse_code, TX_PACKET_LENGTH)),
+                missed.eq(missed | (refuse & (refuse_code == TX_LOOKUP_MISS))),
+            ]
+        with m.If(clear):
+            m.d.sync += [value[name].eq(0) for name in ("PKT_CNT", "DROP_CNT", "BYTE_CNT_LO", "BYTE_CNT_HI")]
+        m.d.comb += value["STATUS"].eq(
+            pack(
+                NET_STATUS,
+                {
+                    "busy": state != IDLE,
+                    "error": failed,
+                    "lookup_error": missed,
+                    "code": status_code,
+                    "fsm": state,
+                },
+            )
+        )
+        return m

@@ -1,0 +1,69 @@
+"""What an engine is built as. Values are checked here, once; the blocks rely on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rnic.wire.engine_header import ENGINE_HEADER_BYTES
+
+BUS_WIDTHS = (32, 64, 128, 256, 512)
+ADDRESS_BITS = 32
+"""The documented engine uses the low half of every address."""
+BTT_BITS = 23
+INDEX_BITS = 16
+"""Queue indices: 16 bits of the size registers are used."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParams:
+    """Parameters of one engine.
+
+    Raises:
+        ValueError: a value outside its range, named with the range.
+    """
+
+    bus_width: int = 32
+    """Data width of the AXI4 master and of the packet streams, in bits."""
+    block_size: int = 1024
+    """Largest fragment in bytes: a power of two, 16 to 32768 (001 has 1024, 000 has 4096)."""
+    boundary: int = 1024
+    """Source addresses that no fragment crosses: a power of two, block_size or not, 16 to 65536."""
+    fifo_depth: int = 512
+    """Beats that the loopback FIFO holds: a power of two, 8 to 65536."""
+    serial: bool = True
+    """One fragment at a time, as documented; False overlaps fetch, header and payload of successive fragments."""
+    watchdog_cycles: int = 1_000_000
+    """WATCHDOG after reset, in cycles; 0 switches it off."""
+    clock_mhz: float = 100.0
+    """Clock that reports and constraints name; the logic does not depend on it."""
+    max_burst: int = 64
+    """Longest AXI burst in beats: a power of two, 1 to 256."""
+    documented_debug: bool = False
+    """Debug registers 0x54 to 0x7C as the register document draws them, not as the RTL has them."""
+
+    def __post_init__(self) -> None:
+        if self.bus_width not in BUS_WIDTHS:
+            raise ValueError(f"bus_width={self.bus_width}: choose one of {', '.join(map(str, BUS_WIDTHS))}")
+        _power_of_two("block_size", self.block_size, 16, 32768)
+        _power_of_two("boundary", self.boundary, 16, 65536)
+        _power_of_two("fifo_depth", self.fifo_depth, 8, 65536)
+        _power_of_two("max_burst", self.max_burst, 1, 256)
+        if not 0 <= self.watchdog_cycles < 1 << 32:
+            raise ValueError(f"watchdog_cycles={self.watchdog_cycles}: 0 to 4294967295")
+        if self.clock_mhz <= 0:
+            raise ValueError(f"clock_mhz={self.clock_mhz}: must be positive")
+
+    @property
+    def bus_bytes(self) -> int:
+        """Bytes in one beat."""
+        return self.bus_width // 8
+
+    @property
+    def header_beats(self) -> int:
+        """Beats of the seven-word header: 7, 4, 2, 1, 1."""
+        return -(-ENGINE_HEADER_BYTES // self.bus_bytes)
+
+
+def _power_of_two(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high or value & (value - 1):
+        raise ValueError(f"{name}={value}: a power of two from {low} to {high}")

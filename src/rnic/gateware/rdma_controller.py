@@ -1,0 +1,270 @@
+"""``rdma_controller``: the one owner of both queues. Fetches a descriptor, has it sent, writes its CQ entry, moves on.
+
+States and codes are the documents'. Beyond them: every descriptor is completed with a status, a full completion queue
+is waited for, and a watchdog ends what makes no progress.
+"""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from rnic.gateware.bits import pack, unpack
+from rnic.gateware.params import ADDRESS_BITS, BTT_BITS, INDEX_BITS
+from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, CQE_SHIFT
+from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES, SQE_SHIFT
+from rnic.spec.engine_regs import (
+    ERR_CQ_WRITE,
+    ERR_LOCAL_WINDOW,
+    ERR_NONE,
+    ERR_REMOTE_WINDOW,
+    ERR_SQ_FETCH,
+    ERR_TAIL,
+    ERR_TIMEOUT,
+    ERR_ZERO_LENGTH,
+    RDMA_STATES,
+)
+
+(
+    S_IDLE,
+    S_PREPARE_READ,
+    S_READ_CMD,
+    S_WAIT_READ_DONE,
+    S_IS_STREAM_BUSY,
+    S_SEND_TX_CMD,
+    S_WAIT_TX_CPL,
+    S_PREPARE_WRITE,
+    S_WRITE_CMD,
+    S_START_STREAM,
+    S_WAIT_WRITE_DONE,
+) = range(len(RDMA_STATES))
+
+STATUS_OF_DETAIL = {1: 1, 2: 1, 3: 2, 5: 1, 6: 2, 7: 3, 8: 3, 9: 4}
+"""001's status for each ERR_* code that a CQ entry can carry."""
+
+
+class RdmaController(wiring.Component):
+    """Queue registers in, commands for the command master and the transmit path out."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                # registers
+                "enable": In(1),
+                "pause": In(1),
+                "sq_base": In(ADDRESS_BITS),
+                "sq_size": In(INDEX_BITS),
+                "sq_tail": In(32),
+                "cq_base": In(ADDRESS_BITS),
+                "cq_size": In(INDEX_BITS),
+                "cq_head": In(32),
+                "local_base": In(32),
+                "local_last": In(32),
+                "watchdog": In(32),
+                "sq_head": Out(INDEX_BITS),
+                "cq_tail": Out(INDEX_BITS),
+                "cq_full": Out(1),
+                "halted": Out(1),
+                "error": Out(4),
+                "completed": Out(1),
+                "completed_bad": Out(1),
+                "timed_out": Out(1),
+                # command master
+                "cmd_saddr": Out(ADDRESS_BITS),
+                "cmd_daddr": Out(ADDRESS_BITS),
+                "cmd_btt": Out(BTT_BITS),
+                "cmd_is_read": Out(1),
+                "cmd_start": Out(1),
+                "cmd_ready": In(1),
+                "read_complete": In(1),
+                "write_complete": In(1),
+                "cmd_failed": In(1),
+                # descriptor parser, CQ entry streamer
+                "entry": In(SQE_BYTES * 8),
+                "entry_valid": In(1),
+                "entry_shown": Out(1),
+                "cq_entry": Out(CQE_BYTES * 8),
+                "start_stream": Out(1),
+                # transmit path
+                "tx_busy": In(1),
+                "tx_valid": Out(1),
+                "tx_ready": In(1),
+                "tx_descriptor": Out(SQE_BYTES * 8),
+                "cpl_valid": In(1),
+                "cpl_ready": Out(1),
+                "cpl_error": In(4),
+                "cpl_bytes": In(32),
+                "settled": In(1),
+                "settled_error": In(4),
+                "progress": In(1),
+                "abort": Out(1),
+                "flushing": Out(1),
+                "quiet": In(1),
+                "reset": In(1),
+            }
+        )
+        self.state = Signal(range(len(RDMA_STATES)))
+
+    def elaborate(self, platform: object) -> Module:
+        """One state a step, as documented."""
+        m = Module()
+        state = self.state
+        descriptor = self.tx_descriptor
+        field = {
+            name: unpack(descriptor, SQ_ENTRY, name)
+            for name in ("wqe_id", "opcode", "local_addr", "remote_addr", "length")
+        }
+        parsed, fetched, fetch_failed = Signal(), Signal(), Signal()
+        detail, sent, phase = Signal(4), Signal(32), Signal(init=1)
+        cpl_held = Signal()
+        next_head, next_tail = Signal(INDEX_BITS), Signal(INDEX_BITS)
+        m.d.comb += [
+            next_head.eq(Mux(self.sq_head + 1 == self.sq_size, 0, self.sq_head + 1)),
+            next_tail.eq(Mux(self.cq_tail + 1 == self.cq_size, 0, self.cq_tail + 1)),
+        ]
+        full = (next_tail == self.cq_head) | (self.cq_head >= self.cq_size)
+        work = self.sq_tail != self.sq_head
+        status = Signal(8)
+        with m.Switch(detail):
+            for code, number in STATUS_OF_DETAIL.items():
+                with m.Case(code):
+                    m.d.comb += status.eq(number)
+        end_local = Signal(65)
+        m.d.comb += end_local.eq(field["local_addr"] + field["length"])
+        outside = (field["local_addr"] < self.local_base) | (end_local > Cat(self.local_last, 0) + 1)
+
+        with m.If(self.entry_valid):
+            m.d.sync += [descriptor.eq(self.entry), parsed.eq(1), self.entry_shown.eq(1)]
+        with m.If(self.read_complete):
+            m.d.sync += [fetched.eq(1), fetch_failed.eq(self.cmd_failed)]
+        m.d.sync += [self.cmd_start.eq(0), self.start_stream.eq(0), self.completed.eq(0), self.completed_bad.eq(0)]
+
+        def complete_with(code: int) -> None:
+            m.d.sync += [detail.eq(code), sent.eq(0), state.eq(S_PREPARE_WRITE)]
+
+        with m.Switch(state):
+            with m.Case(S_IDLE):
+                m.d.sync += [parsed.eq(0), fetched.eq(0), cpl_held.eq(0), detail.eq(ERR_NONE), self.entry_shown.eq(0)]
+                ready = self.enable & ~self.pause & ~self.halted & ~self.flushing & work
+                with m.If(ready & (self.sq_tail >= self.sq_size)):
+                    m.d.sync += self.error.eq(ERR_TAIL)
+                with m.Elif(ready):
+                    m.d.sync += state.eq(S_PREPARE_READ)
+            with m.Case(S_PREPARE_READ):
+                m.d.sync += [
+                    self.cmd_saddr.eq(self.sq_base + (self.sq_head << SQE_SHIFT)),
+                    self.cmd_btt.eq(SQE_BYTES),
+                    self.cmd_is_read.eq(1),
+                    state.eq(S_READ_CMD),
+                ]
+            with m.Case(S_READ_CMD), m.If(self.cmd_ready):
+                m.d.sync += [self.cmd_start.eq(1), state.eq(S_WAIT_READ_DONE)]
+            with m.Case(S_WAIT_READ_DONE):
+                with m.If(fetched & fetch_failed):
+                    m.d.sync += descriptor.eq(0)
+                    complete_with(ERR_SQ_FETCH)
+                with m.Elif(fetched & parsed):
+                    m.d.sync += state.eq(S_IS_STREAM_BUSY)
+            with m.Case(S_IS_STREAM_BUSY):
+                with m.If(field["length"] == 0):
+                    complete_with(ERR_ZERO_LENGTH)
+                with m.Elif(outside):
+                    complete_with(ERR_LOCAL_WINDOW)
+                with m.Elif(field["remote_addr"][32:] != 0):
+                    complete_with(ERR_REMOTE_WINDOW)
+                with m.Elif(~self.tx_busy):
+                    m.d.sync += state.eq(S_SEND_TX_CMD)
+            with m.Case(S_SEND_TX_CMD):
+                m.d.comb += self.tx_valid.eq(1)
+                with m.If(self.tx_ready):
+                    m.d.sync += state.eq(S_WAIT_TX_CPL)
+            with m.Case(S_WAIT_TX_CPL):
+                m.d.comb += self.cpl_ready.eq(~cpl_held)
+                with m.If(self.cpl_valid & ~cpl_held):
+                    m.d.sync += [cpl_held.eq(1), detail.eq(self.cpl_error), sent.eq(self.cpl_bytes)]
+                with m.If(cpl_held & self.settled):
+                    with m.If(detail == ERR_NONE):
+                        m.d.sync += detail.eq(self.settled_error)
+                    m.d.sync += state.eq(S_PREPARE_WRITE)
+            with m.Case(S_PREPARE_WRITE):
+                m.d.comb += self.cq_full.eq(full)
+                m.d.sync += [
+                    self.cq_entry.eq(
+                        pack(
+                            CQ_ENTRY,
+                            {
+                                "index": self.sq_head,
+                                "status": status,
+                                "vendor_err": detail,
+                                "bytes": sent,
+                                "opcode": field["opcode"][:8],
+                                "phase": phase,
+                                "wqe_id": field["wqe_id"],
+                                "requested": field["length"],
+                            },
+                        )
+                    ),
+                    self.cmd_daddr.eq(self.cq_base + (self.cq_tail << CQE_SHIFT)),
+                    self.cmd_btt.eq(CQE_BYTES),
+                    self.cmd_is_read.eq(0),
+                ]
+                with m.If(~full):
+                    m.d.sync += state.eq(S_WRITE_CMD)
+            with m.Case(S_WRITE_CMD), m.If(self.cmd_ready):
+                m.d.sync += [self.cmd_start.eq(1), state.eq(S_START_STREAM)]
+            with m.Case(S_START_STREAM):
+                m.d.sync += [self.start_stream.eq(1), state.eq(S_WAIT_WRITE_DONE)]
+            with m.Case(S_WAIT_WRITE_DONE):
+                with m.If(self.write_complete & self.cmd_failed):
+                    m.d.sync += [self.halted.eq(1), self.error.eq(ERR_CQ_WRITE), state.eq(S_IDLE)]
+                with m.Elif(self.write_complete):
+                    m.d.sync += [
+                        self.cq_tail.eq(next_tail),
+                        self.sq_head.eq(next_head),
+                        phase.eq(phase ^ (next_tail == 0)),
+                        self.completed.eq(1),
+                        self.completed_bad.eq(status != 0),
+                        state.eq(S_IDLE),
+                    ]
+                    with m.If(detail != ERR_NONE):
+                        m.d.sync += self.error.eq(detail)
+
+        # ---- watchdog: cycles in which nothing moved
+        idle_cycles = Signal(32)
+        last_state = Signal.like(state)
+        m.d.sync += last_state.eq(state)
+        waiting = (state != S_IDLE) & ~((state == S_PREPARE_WRITE) & full)
+        expired = Signal()
+        m.d.comb += expired.eq(waiting & (self.watchdog != 0) & (idle_cycles >= self.watchdog))
+        with m.If(~waiting | self.progress | (last_state != state) | expired):
+            m.d.sync += idle_cycles.eq(0)
+        with m.Else():
+            m.d.sync += idle_cycles.eq(idle_cycles + 1)
+        m.d.sync += self.timed_out.eq(expired)
+        m.d.comb += self.abort.eq(self.flushing)
+        with m.If(expired):
+            m.d.sync += self.flushing.eq(1)
+            with m.If(state > S_PREPARE_WRITE):
+                m.d.sync += [self.halted.eq(1), self.error.eq(ERR_TIMEOUT), state.eq(S_IDLE)]
+            with m.Else():
+                with m.If(state < S_IS_STREAM_BUSY):
+                    m.d.sync += descriptor.eq(0)
+                complete_with(ERR_TIMEOUT)
+        with m.Elif(self.flushing & self.quiet):
+            m.d.sync += self.flushing.eq(0)
+
+        with m.If(self.reset):
+            m.d.sync += [
+                state.eq(S_IDLE),
+                self.sq_head.eq(0),
+                self.cq_tail.eq(0),
+                self.halted.eq(0),
+                self.error.eq(0),
+                self.flushing.eq(0),
+                phase.eq(1),
+                self.cmd_start.eq(0),
+                self.start_stream.eq(0),
+                self.entry_shown.eq(0),
+            ]
+        return m

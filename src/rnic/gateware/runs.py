@@ -1,0 +1,218 @@
+"""A job for an engine in the simulator: WRITEs of given sizes and offsets, in loopback or to a second engine."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rnic.gateware.cache import SparseMemory
+from rnic.gateware.driver import Completion, Driver, NetworkSetup, QueueLayout, Request
+from rnic.gateware.params import EngineParams
+from rnic.gateware.sim import Simulation
+from rnic.gateware.sim_bus import Frame
+from rnic.gateware.trace import StateLog, write_trace
+
+SQ_BASE, REMOTE_BASE, PAYLOAD_BASE, CQ_BASE = 0x10000000, 0x20000000, 0x30000000, 0x40000000
+"""The documents' test program's places (``hardware.md`` 1b)."""
+GUARD_BYTES = 64
+GUARD = 0x5A
+"""What lies around each destination and must still lie there afterwards."""
+
+END_A = NetworkSetup(0x0A000001, 0x0A000002, 0x020000000001, 0x020000000002, 0xCE06, 0x138D, 0x138D)
+END_B = NetworkSetup(0x0A000002, 0x0A000001, 0x020000000002, 0x020000000001, 0xCE06, 0x138D, 0x138D)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """``count`` WRITEs; size and offsets of the n-th are the n-th of the lists, which repeat."""
+
+    sizes: tuple[int, ...] = (4096,)
+    local_offsets: tuple[int, ...] = (0,)
+    remote_offsets: tuple[int, ...] = (0,)
+    count: int = 16
+    batch: bool = True
+    """Keep the rings as full as they may be; else one WRITE at a time, as the documents' test."""
+    network: bool = False
+    """Two engines connected through their MAC ports; else one in loopback."""
+    ring_size: int = 4
+    seed: int = 0
+    stall_rate: float = 0.0
+    loss: float = 0.0
+    """Probability that the link loses a frame; network only."""
+    settle_cycles: int = 4000
+    """Network: cycles after the last completion in which the receiver must have written everything."""
+
+
+@dataclass
+class Result:
+    """What came of a job."""
+
+    cycles: int
+    """From the first doorbell to the last completion read."""
+    start: int
+    """The simulation's cycle at which they begin."""
+    payload_bytes: int
+    completions: list[Completion]
+    wrong: list[str]
+    """What is not as it should be, one line each."""
+    frames: list[bytes] = field(default_factory=list)
+    lost: int = 0
+    states: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Cycles by block and state, where a log was kept."""
+
+    @property
+    def passed(self) -> bool:
+        """Everything arrived where it should, and nowhere else."""
+        return not self.wrong
+
+    @property
+    def bytes_per_cycle(self) -> float:
+        """Payload bytes for each clock cycle."""
+        return self.payload_bytes / self.cycles if self.cycles else 0.0
+
+
+def run_job(
+    job: Job, params: EngineParams, vcd: Path | None = None, trace: Path | None = None, log_states: bool = False
+) -> Result:
+    """Carry out a job in the simulator and verify every byte.
+
+    Raises:
+        EngineError: the engine did not complete the work; the message has the registers.
+        OSError: ``vcd`` or ``trace`` cannot be written.
+    """
+    rng = random.Random(job.seed)
+    plan = [
+        (
+            job.sizes[index % len(job.sizes)],
+            job.local_offsets[index % len(job.local_offsets)],
+            job.remote_offsets[index % len(job.remote_offsets)],
+        )
+        for index in range(job.count)
+    ]
+    # each WRITE has a slot of its own on both sides, as far apart as the largest one needs
+    slot = _up(max(size + max(local, remote) for size, local, remote in plan) + 2 * GUARD_BYTES, 4096)
+    area = slot * job.count
+    memories = [_memory(area, job.ring_size) for _ in range(2 if job.network else 1)]
+    loss_rng = random.Random(job.seed + 1)
+
+    def lose(_frame: Frame) -> bool:
+        return loss_rng.random() < job.loss
+
+    simulation = Simulation(params, memories, job.seed, job.stall_rate, lose)
+    sender, receiver = simulation.engines[0], simulation.engines[-1]
+    logs = []
+    if trace is not None or log_states:
+        logs = [(engine, StateLog(engine, simulation)) for engine in simulation.engines]
+    if vcd is not None:
+        with simulation.simulator.write_vcd(str(vcd)):
+            result = _drive(job, plan, slot, simulation, rng)
+    else:
+        result = _drive(job, plan, slot, simulation, rng)
+    result.wrong += _verify(job, plan, slot, simulation, result)
+    for engine in {id(sender): sender, id(receiver): receiver}.values():
+        result.wrong += [str(each) for each in engine.cache.missing]
+    if logs:
+        log = logs[0][1]
+        result.states = {
+            block: log.cycles_by_state(block, result.start, result.start + result.cycles) for block in log.changes
+        }
+    if trace is not None:
+        write_trace(trace, logs, simulation.cycle)
+    return result
+
+
+def _memory(area: int, ring: int) -> SparseMemory:
+    return SparseMemory(
+        (SQ_BASE, _up(ring * 64, 4096)), (CQ_BASE, _up(ring * 32, 4096)), (PAYLOAD_BASE, area), (REMOTE_BASE, area)
+    )
+
+
+def _up(value: int, to: int) -> int:
+    return -(-value // to) * to
+
+
+def _addresses(index: int, slot: int, local: int, remote: int) -> tuple[int, int]:
+    return PAYLOAD_BASE + index * slot + local, REMOTE_BASE + index * slot + GUARD_BYTES + remote
+
+
+def _drive(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: Simulation, rng: random.Random) -> Result:
+    sender, receiver = simulation.engines[0], simulation.engines[-1]
+    layout = QueueLayout(SQ_BASE, CQ_BASE, job.ring_size, job.ring_size)
+    drivers = [Driver(engine, layout) for engine in simulation.engines]
+    for driver, end in zip(drivers, (END_A, END_B), strict=False):
+        if job.network:
+            driver.set_network(end)
+        driver.start(job.network)
+    requests = []
+    for index, (size, local, remote) in enumerate(plan):
+        source, target = _addresses(index, slot, local, remote)
+        # the driver flushes payloads when it posts them; the destination is ours to prepare
+        sender.write(source, rng.randbytes(size))
+        around = target - GUARD_BYTES, size + 2 * GUARD_BYTES
+        receiver.write(around[0], bytes([GUARD]) * around[1])
+        receiver.flush(*around)
+        requests.append(Request(source, target, size, index))
+    start = simulation.cycle
+    driver = drivers[0]
+    completions: list[Completion] = []
+    if job.batch:
+        completions = driver.run(requests)
+    else:
+        for request in requests:
+            driver.submit([request])
+            completions += driver.wait()
+    cycles = simulation.cycle - start
+    frames: list[bytes] = []
+    lost = 0
+    if job.network:
+        simulation.run_cycles(job.settle_cycles)
+        frames = [frame.data for frame in simulation.links[0].frames]
+        lost = len(simulation.links[0].lost)
+    return Result(cycles, start, sum(each.bytes for each in completions), completions, [], frames, lost)
+
+
+def _verify(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: Simulation, result: Result) -> list[str]:
+    """Everything that differs from what it should be. Lost frames may leave the guard pattern, never anything else."""
+    sender, receiver = simulation.engines[0], simulation.engines[-1]
+    wrong = []
+    for index, done in enumerate(result.completions):
+        size = plan[index][0]
+        if (done.wqe_id, done.status, done.bytes, done.requested) != (index, 0, size, size):
+            wrong.append(f"completion {index}: {done}")
+    if len(result.completions) != job.count:
+        wrong.append(f"{len(result.completions)} completions for {job.count} WRITEs")
+    for index, (size, local, remote) in enumerate(plan):
+        source, target = _addresses(index, slot, local, remote)
+        sent = sender.memory.read(source, size)
+        # the whole neighbourhood: what was written, and that nothing around it was
+        receiver.invalidate(target - GUARD_BYTES, size + 2 * GUARD_BYTES)
+        around = receiver.read(target - GUARD_BYTES, size + 2 * GUARD_BYTES)
+        guard = bytes([GUARD]) * GUARD_BYTES
+        if around[:GUARD_BYTES] != guard or around[GUARD_BYTES + size :] != guard:
+            wrong.append(f"WRITE {index}: bytes around {target:#010x} + {size} were changed")
+        bad = [
+            at
+            for at in range(size)
+            if around[GUARD_BYTES + at] != sent[at] and not (result.lost and around[GUARD_BYTES + at] == GUARD)
+        ]
+        if bad:
+            wrong.append(f"WRITE {index}: {len(bad)} of {size} bytes differ, the first at {target + bad[0]:#010x}")
+    return wrong
+
+
+def summary(result: Result, params: EngineParams) -> dict[str, Any]:
+    """The figures of a run, for printing and as JSON."""
+    return {
+        "passed": result.passed,
+        "cycles": result.cycles,
+        "payload_bytes": result.payload_bytes,
+        "bytes_per_cycle": round(result.bytes_per_cycle, 4),
+        "share_of_bus": round(result.bytes_per_cycle / params.bus_bytes, 4),
+        "completions": len(result.completions),
+        "frames": len(result.frames),
+        "frames_lost": result.lost,
+        "wrong": result.wrong,
+        "states": result.states,
+    }

@@ -1,0 +1,147 @@
+"""An engine, or two connected through their MAC ports, in Amaranth's simulator, as backends of the driver.
+
+The driver is plain sequential Python; the simulation goes on only while the driver waits for a register. So a run with
+the same seed is the same to the cycle.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from amaranth.hdl import Module
+from amaranth.sim import Simulator
+
+from rnic.gateware.cache import NonCoherentCache, SparseMemory
+from rnic.gateware.params import EngineParams
+from rnic.gateware.sim_bus import AxiLiteMaster, AxiRam, Frame, MacLink, Stalls, StreamSink, StreamSource
+from rnic.gateware.top import Top
+from rnic.spec.errors import RnicError
+
+CLOCK_PERIOD = 10e-9
+ACCESS_LIMIT = 10_000
+"""Cycles that a register access may take."""
+
+
+class SimulationError(RnicError):
+    """The simulated engine does not answer its register bus."""
+
+
+class SimEngine:
+    """One engine of a :class:`Simulation` as the driver's backend; its DMA passes by the processor's cache."""
+
+    def __init__(self, simulation: Simulation, params: EngineParams, memory: SparseMemory, stalls: Stalls) -> None:
+        self._simulation = simulation
+        self.top = Top(params)
+        self.memory = memory
+        self.cache = NonCoherentCache(memory)
+        self.axil = AxiLiteMaster(self.top.s_axil)
+        self.ram = AxiRam(self.top.m_axi, self.cache.device, stalls)
+        self.mac_out = StreamSink(self.top.mac_tx_axis, stalls)
+        self.mac_in = StreamSource(self.top.mac_rx_axis, stalls)
+        self.accesses: list[tuple[int, int, int, int | None]] = []
+        """(first cycle, last cycle, offset, value written or ``None``) of each register access."""
+        self.notes: list[tuple[int, str, int, int]] = []
+        """(cycle, call, address, bytes) of each memory and cache call of the driver."""
+
+    def read32(self, offset: int) -> int:
+        """Read a register over AXI4-Lite; the simulation goes on until the answer is there."""
+        return self._access(offset, None)
+
+    def write32(self, offset: int, value: int) -> None:
+        """Write a register over AXI4-Lite; the simulation goes on until it is answered."""
+        self._access(offset, value)
+
+    def _access(self, offset: int, value: int | None) -> int:
+        simulation = self._simulation
+        began = simulation.cycle
+        access = self.axil.post(offset, value)
+        while not access.done:
+            simulation.step()
+            if simulation.cycle - began > ACCESS_LIMIT:
+                raise SimulationError(f"register {offset:#06x} did not answer in {ACCESS_LIMIT} cycles")
+        self.accesses.append((began, simulation.cycle, offset, value))
+        if access.response:
+            raise SimulationError(f"register {offset:#06x} answered with AXI response {access.response}")
+        return access.result
+
+    def read(self, address: int, count: int) -> bytes:
+        """The processor's load."""
+        self._note("read", address, count)
+        return self.cache.read(address, count)
+
+    def write(self, address: int, data: bytes) -> None:
+        """The processor's store."""
+        self._note("write", address, len(data))
+        self.cache.write(address, data)
+
+    def flush(self, address: int, count: int) -> None:
+        """Cache flush."""
+        self._note("flush", address, count)
+        self.cache.flush(address, count)
+
+    def invalidate(self, address: int, count: int) -> None:
+        """Cache invalidation."""
+        self._note("invalidate", address, count)
+        self.cache.invalidate(address, count)
+
+    def _note(self, call: str, address: int, count: int) -> None:
+        self.notes.append((self._simulation.cycle, call, address, count))
+
+
+class Simulation:
+    """One or two engines on one clock.
+
+    Args:
+        params: what each engine is built as.
+        memories: one memory for each engine: one engine for loopback, two for a link.
+        seed: of the stalls on every channel.
+        stall_rate: probability that a channel holds back in a cycle.
+        lose: two engines: asked for each frame; true loses it.
+    """
+
+    def __init__(
+        self,
+        params: EngineParams,
+        memories: list[SparseMemory],
+        seed: int = 0,
+        stall_rate: float = 0.0,
+        lose: Callable[[Frame], bool] | None = None,
+    ) -> None:
+        rng = random.Random(seed)
+        self.cycle = 0
+        self.watchers: list[Callable[[Any, int], None]] = []
+        """Called at each clock edge with the simulator's context and the cycle, before the run starts to be slow."""
+        self.engines = [SimEngine(self, params, memory, Stalls(rng, stall_rate)) for memory in memories]
+        m = Module()
+        for index, engine in enumerate(self.engines):
+            m.submodules[f"engine{index}"] = engine.top
+        self.simulator = Simulator(m)
+        self.simulator.add_clock(CLOCK_PERIOD)
+        self.links: list[MacLink] = []
+        if len(self.engines) == 2:
+            a, b = self.engines
+            self.links = [MacLink(a.mac_out, b.mac_in, lose), MacLink(b.mac_out, a.mac_in, lose)]
+        for engine in self.engines:
+            for model in (engine.axil, engine.ram, engine.mac_out, engine.mac_in):
+                self.simulator.add_testbench(model.run, background=True)
+        self.simulator.add_testbench(self._count, background=True)
+
+    async def _count(self, ctx: Any) -> None:
+        while True:
+            await ctx.tick()
+            self.cycle += 1
+            for watcher in self.watchers:
+                watcher(ctx, self.cycle)
+
+    def step(self) -> None:
+        """One clock cycle."""
+        cycle = self.cycle
+        while self.cycle == cycle:
+            self.simulator.advance()
+
+    def run_cycles(self, count: int) -> None:
+        """So many clock cycles without the driver."""
+        for _ in range(count):
+            self.step()

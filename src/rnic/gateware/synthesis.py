@@ -1,0 +1,117 @@
+"""What a component costs in an FPGA: Yosys for Xilinx 7-series and ECP5, nextpnr for the ECP5's maximum frequency."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from amaranth.hdl import Cat, Module, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from rnic.gateware.tools import ToolError, run_tool
+from rnic.gateware.verilog import to_rtlil
+
+FAMILIES = {
+    "xilinx": (
+        "synth_xilinx -family xc7 -flatten -noiopad -noclkbuf -top dut",
+        {"LUT": r"LUT[1-6]$", "carry": r"CARRY4$", "FF": r"FD[RSCP]E?$", "block RAM": r"RAMB(18|36)E1$",
+         "LUT RAM": r"RAM\d+[MXD]"},
+    ),
+    "ecp5": (
+        "synth_ecp5 -noabc9 -top dut",
+        {"LUT": r"LUT4$", "carry": r"CCU2C$", "FF": r"TRELLIS_FF$", "block RAM": r"DP16KD$",
+         "LUT RAM": r"TRELLIS_DPR16X4$"},
+    ),
+}  # fmt: skip
+"""Yosys's command and, for each row of the table, the cells that count."""
+
+DEVICE = ("--85k", "--package", "CABGA381", "--speed", "8")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Cells of one component in one family."""
+
+    family: str
+    cells: dict[str, int]
+
+
+def synthesize(component: wiring.Component, family: str) -> Resources:
+    """Synthesize for ``family``; ``check -assert`` runs before and after.
+
+    Raises:
+        ToolError: no Yosys, or it found a fault: a loop, an undriven wire, two drivers.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        return _synthesize(component, family, Path(scratch))
+
+
+def _synthesize(component: wiring.Component, family: str, place: Path) -> Resources:
+    command, rows = FAMILIES[family]
+    (place / "in.il").write_text(to_rtlil(component, "dut"))
+    script = (
+        "read_rtlil in.il; hierarchy -top dut; proc; opt_clean; check -assert; "
+        f"{command}; check -assert; tee -q -o stat.json stat -json; write_json out.json"
+    )
+    run_tool("yosys", "-q", "-p", script, cwd=place)
+    counted = json.loads((place / "stat.json").read_text())["design"]["num_cells_by_type"]
+    cells = {
+        row: sum(_count(count) for cell, count in counted.items() if re.match(pattern, cell))
+        for row, pattern in rows.items()
+    }
+    return Resources(family, cells)
+
+
+def _count(value: object) -> int:
+    return int(value["count"]) if isinstance(value, dict) else int(str(value))
+
+
+class PinSaver(wiring.Component):
+    """Any component behind two pins, every port registered, so that place and route fits and no path ends at a pin."""
+
+    def __init__(self, inner: wiring.Component) -> None:
+        super().__init__({"shift_in": In(1), "parity": Out(1)})
+        self.inner = inner
+
+    def elaborate(self, platform: object) -> Module:
+        """A chain of registers feeds all inputs; the outputs, registered twice, end in one parity bit."""
+        m = Module()
+        m.submodules.dut = self.inner
+        before, outputs = Value.cast(self.shift_in), []
+        for _path, member, value in self.inner.signature.flatten(self.inner):
+            if member.flow == In:
+                chain = Signal.like(value)
+                m.d.sync += [chain.eq(Cat(before, chain)), value.eq(chain)]
+                before = chain[-1]
+            else:
+                held = Signal.like(value)
+                m.d.sync += held.eq(value)
+                outputs.append(held)
+        words = Cat(*outputs)
+        parities = Signal(-(-len(words) // 16))
+        m.d.sync += parities.eq(Cat(*(words[at : at + 16].xor() for at in range(0, len(words), 16))))
+        m.d.sync += self.parity.eq(parities.xor())
+        return m
+
+
+def max_frequency_mhz(component: wiring.Component, target_mhz: float = 100.0, seed: int = 1) -> float:
+    """Place and route on an ECP5; the frequency that nextpnr reports for the clock.
+
+    Raises:
+        ToolError: a tool is absent, the design does not fit, or nextpnr reports no frequency.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        _synthesize(PinSaver(component), "ecp5", place)
+        run_tool(
+            "nextpnr-ecp5", *DEVICE, "--json", "out.json", "--report", "report.json", "--freq", str(target_mhz),
+            "--seed", str(seed), "--timing-allow-fail", "--lpf-allow-unconstrained", "--quiet", cwd=place,
+        )  # fmt: skip
+        clocks = json.loads((place / "report.json").read_text())["fmax"]
+        if not clocks:
+            raise ToolError("nextpnr-ecp5 reported no clock")
+        return min(float(clock["achieved"]) for clock in clocks.values())

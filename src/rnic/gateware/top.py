@@ -1,0 +1,357 @@
+"""``top``: the whole engine, with one AXI4 master, one AXI4-Lite slave, MAC streams and one interrupt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from rnic.gateware.axi_arbiter import AxiArbiter
+from rnic.gateware.bits import pack, unpack
+from rnic.gateware.cmd_master import CmdMaster
+from rnic.gateware.control_streams import CqStreamer, DescriptorParser
+from rnic.gateware.data_mover import DataMover
+from rnic.gateware.endpoint_lookup import EndpointLookup
+from rnic.gateware.interfaces import Axi4, Axi4Lite, AxiStream
+from rnic.gateware.ip_decapsulator import IpDecapsulator
+from rnic.gateware.ip_encapsulator import IpEncapsulator
+from rnic.gateware.params import EngineParams
+from rnic.gateware.rdma_controller import S_IDLE, S_SEND_TX_CMD, RdmaController
+from rnic.gateware.registers import Registers
+from rnic.gateware.rx_path import RxHeaderParser, RxStreamer
+from rnic.gateware.tx_path import TxHeaderInserter, TxStreamer
+from rnic.rings.sqe import SQ_ENTRY
+from rnic.spec.engine_regs import (
+    AXIL_ADDRESS_BITS,
+    CONTROL,
+    HW_STATUS,
+    IRQ_STATUS,
+    MODE_NETWORK,
+)
+
+
+class Top(wiring.Component):
+    """One engine."""
+
+    def __init__(self, params: EngineParams) -> None:
+        width = params.bus_width
+        super().__init__(
+            {
+                "s_axil": In(Axi4Lite(AXIL_ADDRESS_BITS)),
+                "m_axi": Out(Axi4(width, 1)),
+                "mac_tx_axis": Out(AxiStream(width)),
+                "mac_rx_axis": In(AxiStream(width)),
+                "irq": Out(1),
+            }
+        )
+        self.params = params
+        self.registers = Registers(params)
+        self.controller = RdmaController()
+        self.cmd_master = CmdMaster()
+        self.parser = DescriptorParser(params)
+        self.cq_streamer = CqStreamer(params)
+        self.control_mover = DataMover(params, 0)
+        self.data_mover = DataMover(params, 1)
+        self.tx_streamer = TxStreamer(params)
+        self.header_inserter = TxHeaderInserter(params)
+        self.header_parser = RxHeaderParser(params)
+        self.rx_streamer = RxStreamer(params)
+        self.encapsulator = IpEncapsulator(params)
+        self.decapsulator = IpDecapsulator(params)
+        self.lookup = EndpointLookup(params)
+
+    def elaborate(self, platform: object) -> Module:
+        """Wires, the two packet switches, the bus arbiter, counters and the soft reset."""
+        m = Module()
+        for name in (
+            "registers", "controller", "cmd_master", "parser", "cq_streamer", "control_mover", "data_mover",
+            "tx_streamer", "header_inserter", "header_parser", "rx_streamer", "encapsulator", "decapsulator", "lookup",
+        ):  # fmt: skip
+            m.submodules[name] = getattr(self, name)
+        m.submodules.loopback = fifo = SyncFIFOBuffered(
+            width=self.params.bus_width + self.params.bus_bytes + 2, depth=self.params.fifo_depth
+        )
+        registers, controller = self.registers, self.controller
+        value = registers.value
+        network = Signal()
+        soft_reset = registers.soft_reset
+        tx_abort, rx_abort, quiet = Signal(), Signal(), Signal()
+
+        # ---- registers and controller
+        connect(m, flipped(self.s_axil), registers.s_axil)
+        connect(m, registers.encap, self.encapsulator.regs)
+        connect(m, registers.decap, self.decapsulator.regs)
+        connect(m, registers.lookup, self.lookup.regs)
+        control = value["CONTROL"]
+        mode = unpack(control, CONTROL, "mode")
+        m.d.comb += [
+            controller.enable.eq(unpack(control, CONTROL, "global_enable") & ~soft_reset),
+            controller.pause.eq(unpack(control, CONTROL, "pause")),
+            controller.sq_base.eq(value["SQ_BASE_LO"]),
+            controller.sq_size.eq(value["SQ_SIZE"]),
+            controller.sq_tail.eq(value["SQ_TAIL"]),
+            controller.cq_base.eq(value["CQ_BASE_LO"]),
+            controller.cq_size.eq(value["CQ_SIZE"]),
+            controller.cq_head.eq(value["CQ_HEAD"]),
+            controller.local_base.eq(value["LOCAL_WINDOW_BASE"]),
+            controller.local_last.eq(value["LOCAL_WINDOW_LAST"]),
+            controller.watchdog.eq(value["WATCHDOG"]),
+            value["SQ_HEAD"].eq(controller.sq_head),
+            value["CQ_TAIL"].eq(controller.cq_tail),
+            self.irq.eq(registers.irq),
+        ]
+
+        # ---- control mover: descriptors in, CQ entries out
+        master, mover = self.cmd_master, self.control_mover
+        m.d.comb += [
+            master.saddr.eq(controller.cmd_saddr),
+            master.daddr.eq(controller.cmd_daddr),
+            master.btt.eq(controller.cmd_btt),
+            master.is_read.eq(controller.cmd_is_read),
+            master.start.eq(controller.cmd_start),
+            controller.cmd_ready.eq(master.ready & ~controller.cmd_start),
+            controller.read_complete.eq(master.read_complete),
+            controller.write_complete.eq(master.write_complete),
+            controller.cmd_failed.eq(master.failed),
+            controller.entry.eq(self.parser.entry),
+            controller.entry_valid.eq(self.parser.entry_valid),
+            self.cq_streamer.entry.eq(controller.cq_entry),
+            self.cq_streamer.start.eq(controller.start_stream),
+        ]
+        connect(m, master.mm2s_cmd, mover.mm2s_cmd)
+        connect(m, mover.mm2s_sts, master.mm2s_sts)
+        connect(m, master.s2mm_cmd, mover.s2mm_cmd)
+        connect(m, mover.s2mm_sts, master.s2mm_sts)
+        connect(m, mover.mm2s, self.parser.s_axis)
+        connect(m, self.cq_streamer.m_axis, mover.s2mm)
+
+        # ---- transmit
+        tx, inserter, data = self.tx_streamer, self.header_inserter, self.data_mover
+        m.d.comb += [
+            controller.tx_busy.eq(tx.busy),
+            tx.cmd_valid.eq(controller.tx_valid),
+            controller.tx_ready.eq(tx.cmd_ready),
+            tx.descriptor.eq(controller.tx_descriptor),
+            controller.cpl_valid.eq(tx.cpl_valid),
+            tx.cpl_ready.eq(controller.cpl_ready),
+            controller.cpl_error.eq(tx.cpl_error),
+            controller.cpl_bytes.eq(tx.cpl_bytes),
+            tx.network.eq(network),
+            inserter.header.eq(tx.header),
+            inserter.start_tx.eq(tx.start_tx),
+            tx.tx_done.eq(inserter.tx_done),
+            tx.start_ready.eq(inserter.start_ready),
+        ]
+        connect(m, tx.dm_cmd, data.mm2s_cmd)
+        connect(m, data.mm2s_sts, tx.dm_sts)
+        connect(m, data.mm2s, inserter.s_axis)
+
+        encap, meta = self.encapsulator, self.encapsulator.s_meta
+        connect(m, encap.lookup, self.lookup.lookup)
+        connect(m, encap.m_axis, flipped(self.mac_tx_axis))
+        m.d.comb += [
+            meta.length.eq(tx.meta_length),
+            meta.src_ip.eq(encap.endpoint.src_ip),
+            meta.dst_ip.eq(encap.endpoint.dst_ip),
+            meta.src_port.eq(encap.endpoint.src_port),
+            meta.dst_port.eq(encap.endpoint.dst_port),
+            meta.valid.eq(tx.meta_valid),
+            tx.meta_ready.eq(meta.ready),
+        ]
+
+        # ---- the mode changes only while no packet is on its way
+        idle = (
+            ~tx.busy
+            & (controller.state < S_SEND_TX_CMD)
+            & ~fifo.r_rdy
+            & (self.header_parser.state == 0)
+            & ~self.rx_streamer.busy
+            & ~self.header_parser.header_valid
+            & ~self.decapsulator.m_axis.tvalid
+        )
+        with m.If(idle):
+            m.d.sync += network.eq(mode == MODE_NETWORK)
+
+        # ---- switches
+        out, rx = inserter.m_axis, self.header_parser
+        m.d.comb += [
+            fifo.w_data.eq(Cat(out.tdata, out.tkeep, out.tlast, out.tuser)),
+            fifo.w_en.eq(out.tvalid & ~network),
+            out.tready.eq(Mux(network, encap.s_axis.tready, fifo.w_rdy)),
+            encap.s_axis.tdata.eq(out.tdata),
+            encap.s_axis.tkeep.eq(out.tkeep),
+            encap.s_axis.tlast.eq(out.tlast),
+            encap.s_axis.tuser.eq(out.tuser),
+            encap.s_axis.tvalid.eq(out.tvalid & network),
+        ]
+        decap = self.decapsulator
+        connect(m, flipped(self.mac_rx_axis), decap.s_axis)
+        looped = fifo.r_data
+        width, lanes = self.params.bus_width, self.params.bus_bytes
+        received = decap.m_axis
+        m.d.comb += [
+            rx.s_axis.tdata.eq(Mux(network, received.tdata, looped[:width])),
+            rx.s_axis.tkeep.eq(Mux(network, received.tkeep, looped[width : width + lanes])),
+            rx.s_axis.tlast.eq(Mux(network, received.tlast, looped[width + lanes])),
+            rx.s_axis.tuser.eq(Mux(network, received.tuser, looped[width + lanes + 1])),
+            rx.s_axis.tvalid.eq(Mux(network, received.tvalid, fifo.r_rdy)),
+            fifo.r_en.eq((rx.s_axis.tready & ~network) | rx_abort),
+            received.tready.eq(rx.s_axis.tready & network),
+        ]
+
+        # ---- receive
+        streamer = self.rx_streamer
+        m.d.comb += [
+            streamer.header.eq(rx.header),
+            streamer.header_valid.eq(rx.header_valid),
+            rx.header_ready.eq(streamer.header_ready),
+            streamer.empty.eq(rx.empty),
+            streamer.window_base.eq(value["REMOTE_WINDOW_BASE"]),
+            streamer.window_last.eq(value["REMOTE_WINDOW_LAST"]),
+        ]
+        connect(m, rx.m_axis, streamer.s_axis)
+        connect(m, streamer.m_axis, data.s2mm)
+        connect(m, streamer.dm_cmd, data.s2mm_cmd)
+        connect(m, data.s2mm_sts, streamer.dm_sts)
+
+        # ---- loopback: a completion waits until every packet of the operation has been dealt with
+        on_the_way, first_error = Signal(32), Signal(4)
+        packet_in = inserter.tx_done & ~network
+        packet_out = (streamer.finished | rx.cut) & ~network
+        m.d.sync += on_the_way.eq(on_the_way + packet_in - packet_out)
+        with m.If(packet_out & (first_error == 0)):
+            m.d.sync += first_error.eq(streamer.error)
+        with m.If((controller.state == S_IDLE) | tx_abort):
+            m.d.sync += [on_the_way.eq(0), first_error.eq(0)]
+        m.d.comb += [controller.settled.eq(network | (on_the_way == 0)), controller.settled_error.eq(first_error)]
+
+        m.submodules.arbiter = arbiter = AxiArbiter(self.params)
+        connect(m, self.control_mover.axi, arbiter.first)
+        connect(m, self.data_mover.axi, arbiter.second)
+        connect(m, arbiter.bus, flipped(self.m_axi))
+
+        # ---- abort, soft reset
+        m.d.comb += [
+            tx_abort.eq(controller.abort | soft_reset),
+            rx_abort.eq((controller.abort & ~network) | soft_reset),
+            quiet.eq(
+                mover.mm2s_quiet
+                & data.mm2s_quiet
+                & ((data.s2mm_quiet & ~fifo.r_rdy) | ~rx_abort)
+                & (mover.s2mm_quiet | ~soft_reset)
+            ),
+            controller.quiet.eq(quiet),
+            controller.reset.eq(soft_reset),
+            mover.mm2s_abort.eq(tx_abort),
+            mover.s2mm_abort.eq(soft_reset),
+            data.mm2s_abort.eq(tx_abort),
+            data.s2mm_abort.eq(rx_abort),
+            self.parser.abort.eq(tx_abort),
+            self.cq_streamer.abort.eq(soft_reset),
+            tx.abort.eq(tx_abort),
+            inserter.abort.eq(tx_abort),
+            rx.abort.eq(rx_abort),
+            streamer.abort.eq(rx_abort),
+            encap.reset.eq(tx_abort),
+            decap.reset.eq(soft_reset),
+            # the watchdog aborts a fetch, but the CQ entry that tells of it is written by the same master
+            master.abort.eq(soft_reset | (controller.abort & (master.state == 2))),
+        ]
+        settled_for = Signal(2)
+        with m.If(soft_reset & quiet):
+            m.d.sync += settled_for.eq(settled_for + (settled_for != 3))
+        with m.Else():
+            m.d.sync += settled_for.eq(0)
+        m.d.comb += registers.clear.eq(settled_for == 3)
+
+        self._watch(m)
+        return m
+
+    def _watch(self, m: Module) -> None:
+        """What software sees beside the queues: status, events, counters, the descriptor in hand."""
+        registers, controller, streamer = self.registers, self.controller, self.rx_streamer
+        value, bus, out = registers.value, self.m_axi, self.header_inserter.m_axis
+        m.d.comb += controller.progress.eq(
+            Cat(
+                bus.arvalid & bus.arready,
+                bus.rvalid & bus.rready,
+                bus.awvalid & bus.awready,
+                bus.wvalid & bus.wready,
+                bus.bvalid & bus.bready,
+                out.tvalid & out.tready,
+            ).any()
+        )
+        rx_failed = streamer.finished & ~streamer.dropped & (streamer.error != 0)
+        dropped = (streamer.finished & streamer.dropped) | self.header_parser.cut
+        full_before, halted_before = Signal(), Signal()
+        m.d.sync += [full_before.eq(controller.cq_full), halted_before.eq(controller.halted)]
+        m.d.comb += registers.events.eq(
+            pack(
+                IRQ_STATUS,
+                {
+                    "completion": controller.completed,
+                    "error": controller.completed_bad,
+                    "watchdog": controller.timed_out,
+                    "cq_full": controller.cq_full & ~full_before,
+                    "rx_drop": dropped,
+                    "rx_error": rx_failed,
+                    "halted": controller.halted & ~halted_before,
+                    "net_error": self.encapsulator.error | self.decapsulator.error,
+                },
+            )[:8]
+        )
+        error = Signal(4)
+        with m.If(rx_failed):
+            m.d.sync += error.eq(streamer.error)
+        control = value["CONTROL"]
+        m.d.comb += value["HW_STATUS"].eq(
+            pack(
+                HW_STATUS,
+                {
+                    "busy": (controller.state != S_IDLE) | streamer.busy,
+                    "resetting": registers.soft_reset,
+                    "cq_full": controller.cq_full,
+                    "halted": controller.halted,
+                    "paused": unpack(control, CONTROL, "pause") & (controller.state == S_IDLE),
+                    "flushing": controller.flushing,
+                    "error": Mux(controller.error != 0, controller.error, error),
+                    "rdma_state": controller.state,
+                    "rx_state": streamer.state,
+                    "tx_state": self.tx_streamer.state,
+                },
+            )
+        )
+        descriptor = controller.tx_descriptor
+        shown: dict[str, Any] = {
+            "CQ_DOORBELL": controller.state,
+            "CQ_FLAGS": self.cmd_master.state,
+            "RDMA_STATE": controller.state,
+            "CMD_STATE": self.cmd_master.state,
+            "LOCAL_KEY_HI": unpack(descriptor, SQ_ENTRY, "local_addr")[32:],
+            "REMOTE_KEY_LO": unpack(descriptor, SQ_ENTRY, "remote_addr")[:32],
+            "REMOTE_KEY_HI": unpack(descriptor, SQ_ENTRY, "remote_addr")[32:],
+            "BTT0": descriptor[24 * 8 : 28 * 8],
+            "BTT1": descriptor[28 * 8 : 32 * 8],
+            "BTT2": descriptor[32 * 8 : 36 * 8],
+            "BTT3": descriptor[36 * 8 : 40 * 8],
+            "ENTRY_VALID": controller.entry_shown,
+            "PARAMETERS": self.params.bus_width % 1024 | self.params.serial << 10 | self.params.block_size << 16,
+        }
+        for name, signal in shown.items():
+            if name in value and next(r for r in registers.map if r.name == name).access != "RW":
+                m.d.comb += value[name].eq(signal)
+        for name, event in {
+            "DOORBELLS": registers.doorbell,
+            "TX_PACKETS": self.header_inserter.tx_done,
+            "RX_PACKETS": streamer.finished & ~streamer.dropped & (streamer.error == 0),
+            "RX_DROPS": dropped,
+            "RX_ERRORS": rx_failed,
+        }.items():
+            m.d.sync += value[name].eq(value[name] + event)
+            with m.If(registers.clear):
+                m.d.sync += value[name].eq(0)
+        with m.If(registers.clear):
+            m.d.sync += error.eq(0)

@@ -1,0 +1,246 @@
+"""The transmit path: ``tx_streamer`` cuts work into fragments, ``tx_header_inserter`` puts seven words before each."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import In, Out
+
+from rnic.gateware.bits import pack, unpack
+from rnic.gateware.interfaces import COMMAND_BITS, STATUS_BITS, AxiStream, WordStream
+from rnic.gateware.params import EngineParams
+from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES
+from rnic.spec.engine_regs import (
+    DM_COMMAND,
+    DM_STATUS,
+    ERR_LOCAL_BUS,
+    ERR_NONE,
+    INSERTER_STATES,
+    TX_PKEY,
+    TX_PSN,
+    TX_SERVICE_LEVEL,
+    TX_STATES,
+)
+from rnic.wire.engine_header import ENGINE_HEADER, ENGINE_HEADER_BYTES, MARKER
+
+IDLE, INIT_FRAGMENT, PROGRAM_HEADER, START_HEADER, ISSUE_DM_CMD, WAIT_DM_STS, WAIT_HDR_DONE, UPDATE_STATE, SEND_CPL = (
+    range(len(TX_STATES))
+)
+AHEAD = 4
+"""Fragments in hand at once where they overlap."""
+SEND_IDLE, SEND_HEADER, SEND_DATA = range(len(INSERTER_STATES))
+
+
+class TxStreamer(wiring.Component):
+    """Header, then its payload from memory, fragment by fragment until the descriptor's length is sent.
+
+    Serial: the next fragment is programmed when the one before has left, as documented. Overlapped: as soon as its
+    commands find room; WAIT_DM_STS and WAIT_HDR_DONE come once, after the last fragment.
+    """
+
+    def __init__(self, params: EngineParams) -> None:
+        super().__init__(
+            {
+                "cmd_valid": In(1),
+                "cmd_ready": Out(1),
+                "descriptor": In(SQE_BYTES * 8),
+                "cpl_valid": Out(1),
+                "cpl_ready": In(1),
+                "cpl_error": Out(4),
+                "cpl_bytes": Out(32),
+                "busy": Out(1),
+                "network": In(1),
+                "meta_valid": Out(1),
+                "meta_ready": In(1),
+                "meta_length": Out(16),
+                "header": Out(ENGINE_HEADER_BYTES * 8),
+                "start_tx": Out(1),
+                "start_ready": In(1),
+                "tx_done": In(1),
+                "dm_cmd": Out(WordStream(COMMAND_BITS)),
+                "dm_sts": In(WordStream(STATUS_BITS)),
+                "fragment_id": Out(16),
+                "more_fragments": Out(1),
+                "abort": In(1),
+            }
+        )
+        self.params = params
+        self.state = Signal(range(len(TX_STATES)))
+
+    def elaborate(self, platform: object) -> Module:
+        """States as documented."""
+        m = Module()
+        params, state = self.params, self.state
+        command = Signal(SQE_BYTES * 8)
+        address, offset, remaining, chunk = Signal(32), Signal(32), Signal(32), Signal(17)
+        read_done, header_done, failed = Signal(), Signal(), Signal()
+        sent = Signal(32)
+        read_status_okay = unpack(self.dm_sts.tdata, DM_STATUS, "okay")[0]
+
+        to_boundary = Signal(17)
+        m.d.comb += to_boundary.eq(params.boundary - (address & (params.boundary - 1)))
+        by_block = Mux(remaining > params.block_size, params.block_size, remaining)
+        m.d.comb += [
+            self.busy.eq(state != IDLE),
+            self.cpl_error.eq(Mux(failed, ERR_LOCAL_BUS, ERR_NONE)),
+            self.cpl_bytes.eq(sent),
+            self.more_fragments.eq(remaining > chunk),
+            self.meta_length.eq(chunk + ENGINE_HEADER_BYTES),
+            self.header.eq(
+                pack(
+                    ENGINE_HEADER,
+                    {
+                        "opcode": unpack(command, SQ_ENTRY, "opcode")[:8],
+                        "psn": Const(TX_PSN, 24),
+                        "dqpn": unpack(command, SQ_ENTRY, "wqe_id")[:24],
+                        "remote_addr": unpack(command, SQ_ENTRY, "remote_addr")[:32],
+                        "fragment_offset": offset,
+                        "length": chunk,
+                        "pkey": Const(TX_PKEY, 16),
+                        "service_level": Const(TX_SERVICE_LEVEL, 8),
+                        "marker": Const(MARKER, 24),
+                    },
+                )
+            ),
+            self.dm_cmd.tdata.eq(pack(DM_COMMAND, {"btt": chunk, "type": 1, "eof": 1, "address": address})),
+            self.dm_sts.tready.eq(1),
+        ]
+        serial = params.serial
+        # fragments whose payload is being read, and their lengths; packets that have not left
+        m.submodules.lengths = lengths = SyncFIFO(width=len(chunk), depth=AHEAD)
+        packets = Signal(range(AHEAD + 2))
+        issued, read = Signal(), Signal()
+        m.d.comb += [
+            issued.eq(self.dm_cmd.tvalid & self.dm_cmd.tready),
+            read.eq(self.dm_sts.tvalid & lengths.r_rdy),
+            lengths.w_data.eq(chunk),
+            lengths.w_en.eq(issued),
+            lengths.r_en.eq(read | self.abort),
+            read_done.eq(~lengths.r_rdy),
+            header_done.eq(packets == 0),
+        ]
+        m.d.sync += packets.eq(packets + self.start_tx - self.tx_done)
+        with m.If(read):
+            m.d.sync += failed.eq(failed | ~read_status_okay)
+            with m.If(read_status_okay & ~failed):
+                m.d.sync += sent.eq(sent + lengths.r_data)
+
+        with m.Switch(state):
+            with m.Case(IDLE):
+                m.d.comb += self.cmd_ready.eq(1)
+                with m.If(self.cmd_valid):
+                    m.d.sync += [command.eq(self.descriptor), failed.eq(0), sent.eq(0), state.eq(INIT_FRAGMENT)]
+            with m.Case(INIT_FRAGMENT):
+                m.d.sync += [
+                    address.eq(unpack(command, SQ_ENTRY, "local_addr")[:32]),
+                    remaining.eq(unpack(command, SQ_ENTRY, "length")),
+                    offset.eq(0),
+                    self.fragment_id.eq(0),
+                    state.eq(PROGRAM_HEADER),
+                ]
+            with m.Case(PROGRAM_HEADER):
+                m.d.sync += [
+                    chunk.eq(Mux(by_block > to_boundary, to_boundary, by_block)),
+                    state.eq(START_HEADER),
+                ]
+            with m.Case(START_HEADER):
+                room = self.start_ready & lengths.w_rdy & (packets < AHEAD)
+                m.d.comb += self.meta_valid.eq(self.network & room)
+                with m.If(room & (~self.network | self.meta_ready)):
+                    m.d.comb += self.start_tx.eq(1)
+                    m.d.sync += state.eq(ISSUE_DM_CMD)
+            with m.Case(ISSUE_DM_CMD):
+                m.d.comb += self.dm_cmd.tvalid.eq(1)
+                with m.If(self.dm_cmd.tready):
+                    m.d.sync += state.eq(WAIT_DM_STS if serial else UPDATE_STATE)
+            with m.Case(WAIT_DM_STS), m.If(read_done):
+                m.d.sync += state.eq(WAIT_HDR_DONE)
+            with m.Case(WAIT_HDR_DONE), m.If(header_done):
+                m.d.sync += state.eq(UPDATE_STATE if serial else SEND_CPL)
+            with m.Case(UPDATE_STATE):
+                m.d.sync += [
+                    address.eq(address + chunk),
+                    offset.eq(offset + chunk),
+                    remaining.eq(remaining - chunk),
+                    self.fragment_id.eq(self.fragment_id + 1),
+                    state.eq(Mux(self.more_fragments & ~failed, PROGRAM_HEADER, SEND_CPL if serial else WAIT_DM_STS)),
+                ]
+            with m.Case(SEND_CPL):
+                m.d.comb += self.cpl_valid.eq(1)
+                with m.If(self.cpl_ready):
+                    m.d.sync += state.eq(IDLE)
+        with m.If(self.abort):
+            m.d.sync += [state.eq(IDLE), packets.eq(0)]
+        return m
+
+
+class TxHeaderInserter(wiring.Component):
+    """Seven words in beats of their own, then the payload passes through until TLAST; ``tx_done`` is one cycle long.
+
+    Overlapped, one more header is taken while a packet is on its way, and follows it without a gap.
+    """
+
+    def __init__(self, params: EngineParams) -> None:
+        super().__init__(
+            {
+                "header": In(ENGINE_HEADER_BYTES * 8),
+                "start_tx": In(1),
+                "start_ready": Out(1),
+                "s_axis": In(AxiStream(params.bus_width)),
+                "m_axis": Out(AxiStream(params.bus_width)),
+                "tx_done": Out(1),
+                "abort": In(1),
+            }
+        )
+        self.params = params
+        self.state = Signal(range(len(INSERTER_STATES)))
+
+    def elaborate(self, platform: object) -> Module:
+        """The header is captured at ``start_tx`` and shifts out."""
+        m = Module()
+        state, out, source, lanes = self.state, self.m_axis, self.s_axis, self.params.bus_bytes
+        beats = self.params.header_beats
+        words, beat = Signal(ENGINE_HEADER_BYTES * 8), Signal(range(beats + 1))
+        following, waiting = Signal(ENGINE_HEADER_BYTES * 8), Signal()
+        last_keep = (1 << ENGINE_HEADER_BYTES - (beats - 1) * lanes) - 1
+        with m.Switch(state):
+            with m.Case(SEND_IDLE):
+                m.d.sync += [words.eq(self.header), beat.eq(0)]
+                with m.If(self.start_tx):
+                    m.d.sync += state.eq(SEND_HEADER)
+            with m.Case(SEND_HEADER):
+                m.d.comb += [
+                    out.tvalid.eq(1),
+                    out.tdata.eq(words[: lanes * 8]),
+                    out.tkeep.eq(Mux(beat == beats - 1, last_keep, (1 << lanes) - 1)),
+                ]
+                with m.If(out.tready):
+                    m.d.sync += [words.eq(Cat(words[lanes * 8 :])), beat.eq(beat + 1)]
+                    with m.If(beat == beats - 1):
+                        m.d.sync += state.eq(SEND_DATA)
+            with m.Case(SEND_DATA):
+                m.d.comb += [
+                    out.tvalid.eq(source.tvalid),
+                    out.tdata.eq(source.tdata),
+                    out.tkeep.eq(source.tkeep),
+                    out.tlast.eq(source.tlast),
+                    out.tuser.eq(source.tuser),
+                    source.tready.eq(out.tready),
+                ]
+                with m.If(source.tvalid & source.tready & source.tlast):
+                    m.d.comb += self.tx_done.eq(1)
+                    m.d.sync += state.eq(SEND_IDLE)
+                    with m.If(waiting):
+                        m.d.sync += [words.eq(following), beat.eq(0), waiting.eq(0), state.eq(SEND_HEADER)]
+                    with m.Elif(self.start_tx):
+                        m.d.sync += [words.eq(self.header), beat.eq(0), state.eq(SEND_HEADER)]
+        if self.params.serial:
+            m.d.comb += self.start_ready.eq(state == SEND_IDLE)
+        else:
+            m.d.comb += self.start_ready.eq(~waiting)
+            with m.If(self.start_tx & (state != SEND_IDLE) & ~self.tx_done):
+                m.d.sync += [following.eq(self.header), waiting.eq(1)]
+        with m.If(self.abort):
+            m.d.sync += [state.eq(SEND_IDLE), waiting.eq(0)]
+        return m

@@ -1,0 +1,58 @@
+"""Verilog of an engine, or of any of its blocks, through Yosys."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+
+from amaranth.back import rtlil
+from amaranth.lib import wiring
+
+from rnic.gateware.interfaces import flat_ports
+from rnic.gateware.params import EngineParams
+from rnic.gateware.tools import run_tool
+from rnic.gateware.top import Top
+
+TOP_NAME = "rnic_engine"
+
+
+def to_rtlil(component: wiring.Component, name: str) -> str:
+    """The component in Yosys's own language, ports as bus models expect them, with ``clk`` and ``rst``."""
+    text: str = rtlil.convert(component, name=name, ports=flat_ports(component))
+    return text
+
+
+def to_verilog(component: wiring.Component, name: str) -> str:
+    """The component as one Verilog file.
+
+    Raises:
+        ToolError: no Yosys.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        (place / "in.il").write_text(to_rtlil(component, name))
+        script = (
+            "read_rtlil in.il; proc -nomux -norom; memory_collect; "
+            "attrmap -remove generator -remove src -remove top -remove amaranth.hierarchy -remove amaranth.decoding; "
+            "attrmap -modattr -remove generator -remove src -remove amaranth.hierarchy -remove amaranth.decoding; "
+            "write_verilog -norename -noattr out.v"
+        )
+        run_tool("yosys", "-q", "-p", script, cwd=place)
+        return (place / "out.v").read_text()
+
+
+def write_engine(params: EngineParams, directory: Path) -> list[Path]:
+    """Write ``rnic_engine.v`` and ``rnic_engine.json``, the parameters it was made with; returns both paths.
+
+    Raises:
+        OSError: the directory cannot be made or written.
+        ToolError: no Yosys.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    text = to_verilog(Top(params), TOP_NAME)
+    verilog, record = directory / f"{TOP_NAME}.v", directory / f"{TOP_NAME}.json"
+    verilog.write_text(text)
+    record.write_text(json.dumps(dataclasses.asdict(params), indent=2) + "\n")
+    return [verilog, record]

@@ -1,0 +1,322 @@
+"""The descriptor engine's registers, state codes, error codes and DataMover words (000, 001, ``hardware.md`` 1).
+
+One table: the gateware's register block is made from it, and the driver, the documentation and the tests read
+it. Offsets 0x00 to 0x7F are the documented map in its RTL form. Everything from 0x80 up is rnic's own, as are the
+fields of HW_STATUS and IRQ_STATUS, which the documents name and do not define.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from rnic.spec.layout import Field, Layout, bits, octet, word
+
+Access = Literal["RW", "RO", "W1C", "PULSE", "SPLIT"]
+"""``PULSE``: a write has an effect and stores nothing. ``SPLIT``: reads show something else than was written."""
+
+# ---------------------------------------------------------------- address windows of the AXI4-Lite slave
+
+AXIL_ADDRESS_BITS: Final = 14
+ENGINE_BASE: Final = 0x0000
+ENCAP_BASE: Final = 0x0100
+DECAP_BASE: Final = 0x0200
+LOOKUP_BASE: Final = 0x2000
+ENGINE_BYTES: Final = 0x100
+ENCAP_BYTES: Final = 0x100
+DECAP_BYTES: Final = 0x100
+LOOKUP_BYTES: Final = 0x2000
+"""256 endpoint entries of 32 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """One 32-bit register at byte ``offset``; ``fields`` name its bits where it is more than one value."""
+
+    name: str
+    offset: int
+    access: Access
+    doc: str
+    fields: tuple[Field, ...] = ()
+    reset: int = 0
+    source: str = "hardware.md 1a"
+
+    def field(self, name: str) -> Field:
+        """The field called ``name``; ``KeyError`` where there is none."""
+        for candidate in self.fields:
+            if candidate.name == name:
+                return candidate
+        raise KeyError(f"register {self.name} has no field {name!r}")
+
+
+def _flag(name: str, bit: int, doc: str, access: str = "RW") -> Field:
+    return bits(name, 0, bit, bit, doc, access)
+
+
+# ---------------------------------------------------------------- codes
+
+MODE_LOOPBACK: Final = 0
+MODE_NETWORK: Final = 1
+MODE_NAMES: Final = {MODE_LOOPBACK: "loopback", MODE_NETWORK: "network"}
+
+RDMA_STATES: Final = (
+    "S_IDLE",
+    "S_PREPARE_READ",
+    "S_READ_CMD",
+    "S_WAIT_READ_DONE",
+    "S_IS_STREAM_BUSY",
+    "S_SEND_TX_CMD",
+    "S_WAIT_TX_CPL",
+    "S_PREPARE_WRITE",
+    "S_WRITE_CMD",
+    "S_START_STREAM",
+    "S_WAIT_WRITE_DONE",
+)
+"""States of ``rdma_controller``; the index is the code that registers show."""
+
+CMD_STATES: Final = ("IDLE", "SEND_CMD", "WAIT_MM2S", "WAIT_S2MM")
+"""States of ``data_mover_axi_cmd_master``."""
+
+PARSER_STATES: Final = ("IDLE", "RECEIVE")
+STREAMER_STATES: Final = ("IDLE", "SEND_STREAM")
+"""States of the descriptor parser and of the CQ entry streamer."""
+
+TX_STATES: Final = (
+    "IDLE",
+    "INIT_FRAGMENT",
+    "PROGRAM_HEADER",
+    "START_HEADER",
+    "ISSUE_DM_CMD",
+    "WAIT_DM_STS",
+    "WAIT_HDR_DONE",
+    "UPDATE_STATE",
+    "SEND_CPL",
+)
+"""States of ``tx_streamer``."""
+
+INSERTER_STATES: Final = ("IDLE", "SEND_HEADER", "SEND_DATA")
+HEADER_PARSER_STATES: Final = ("IDLE", "PARSE_HEADER", "FORWARD_DATA")
+
+RX_STATES: Final = ("IDLE", "CHECK_OPCODE", "PREPARE_CMD", "ISSUE_DM_CMD", "WAIT_COMPLETE")
+"""States of ``rx_streamer``."""
+
+WRITE_OPCODES: Final = {
+    0x01: "WRITE_TEST",
+    0x06: "WRITE_FIRST",
+    0x07: "WRITE_MIDDLE",
+    0x08: "WRITE_LAST",
+    0x0A: "WRITE_ONLY",
+}
+"""Opcodes that ``rx_streamer`` writes to memory; it drains every other packet (001 3.5)."""
+
+TX_PSN: Final = 1
+TX_PKEY: Final = 0xFFFF
+TX_SERVICE_LEVEL: Final = 0
+"""Header fields that the controller does not take from the descriptor (000 5.3.1)."""
+
+ERR_NONE: Final = 0
+ERR_SQ_FETCH: Final = 1
+ERR_LOCAL_BUS: Final = 2
+ERR_REMOTE_BUS: Final = 3
+ERR_CQ_WRITE: Final = 4
+ERR_LOCAL_WINDOW: Final = 5
+ERR_REMOTE_WINDOW: Final = 6
+ERR_ZERO_LENGTH: Final = 7
+ERR_LENGTH: Final = 8
+ERR_TIMEOUT: Final = 9
+ERR_TAIL: Final = 10
+
+ENGINE_ERROR_NAMES: Final = {
+    ERR_NONE: "none",
+    ERR_SQ_FETCH: "bus error while the descriptor was read",
+    ERR_LOCAL_BUS: "bus error while the payload was read",
+    ERR_REMOTE_BUS: "bus error while the payload was written",
+    ERR_CQ_WRITE: "the CQ entry could not be written",
+    ERR_LOCAL_WINDOW: "local address outside the local window",
+    ERR_REMOTE_WINDOW: "remote address outside the remote window",
+    ERR_ZERO_LENGTH: "length 0",
+    ERR_LENGTH: "packet longer or shorter than its header says",
+    ERR_TIMEOUT: "the watchdog ran out",
+    ERR_TAIL: "SQ_TAIL is not below SQ_SIZE",
+}
+"""Detail of a failure: HW_STATUS.error, and ``vendor_err`` of the CQ entry. The status beside it is 001's 0 to 4."""
+
+# ---------------------------------------------------------------- registers
+
+CONTROL_FIELDS: Final = (
+    _flag("global_enable", 0, "the controller takes work"),
+    _flag("soft_reset", 1, "write 1: stop, drain the bus, queue pointers to 0; reads 1 until that is done"),
+    _flag("pause", 2, "finish the descriptor in hand, take no other"),
+    bits("mode", 0, 7, 4, "0 loopback, 1 network"),
+    _flag("global_irq_en", 8, "lets the interrupt out"),
+)
+HW_STATUS_FIELDS: Final = (
+    _flag("busy", 0, "a descriptor or a packet is in hand", "RO"),
+    _flag("resetting", 1, "a soft reset is under way", "RO"),
+    _flag("cq_full", 2, "a completion waits for CQ_HEAD to move", "RO"),
+    _flag("halted", 3, "a CQ entry could not be written; only a reset helps", "RO"),
+    _flag("paused", 4, "CONTROL.pause holds the controller in S_IDLE", "RO"),
+    _flag("flushing", 5, "an aborted transfer is still draining from the bus", "RO"),
+    bits("error", 0, 11, 8, "code of the last error, ERR_*", "RO"),
+    bits("rdma_state", 0, 19, 16, "state of the controller", "RO"),
+    bits("rx_state", 0, 22, 20, "state of rx_streamer", "RO"),
+    bits("tx_state", 0, 27, 24, "state of tx_streamer", "RO"),
+)
+IRQ_FIELDS: Final = (
+    _flag("completion", 0, "a CQ entry was written", "W1C"),
+    _flag("error", 1, "a CQ entry with a status other than 0 was written", "W1C"),
+    _flag("watchdog", 2, "the watchdog ended a transfer", "W1C"),
+    _flag("cq_full", 3, "the completion queue became full", "W1C"),
+    _flag("rx_drop", 4, "a received packet was discarded", "W1C"),
+    _flag("rx_error", 5, "a received payload could not be written", "W1C"),
+    _flag("halted", 6, "the controller halted", "W1C"),
+    _flag("net_error", 7, "the encapsulator or decapsulator reported an error", "W1C"),
+)
+
+REGISTERS: Final = (
+    Register("CONTROL", 0x00, "RW", "enable, reset, pause, mode, interrupt enable", CONTROL_FIELDS),
+    Register("HW_STATUS", 0x04, "RO", "what the engine is doing, and the last error", HW_STATUS_FIELDS),
+    Register("IRQ_ENABLE", 0x08, "RW", "IRQ_STATUS bits that raise the interrupt"),
+    Register("IRQ_STATUS", 0x0C, "W1C", "events since they were last cleared", IRQ_FIELDS),
+    Register("SCRATCH0", 0x10, "RW", "stored, no effect"),
+    Register("RESERVED0", 0x14, "RO", "reads 0"),
+    Register("RESERVED1", 0x18, "RO", "reads 0"),
+    Register("SCRATCH1", 0x1C, "RW", "stored, no effect"),
+    Register("SQ_BASE_LO", 0x20, "RW", "submission queue base, low half"),
+    Register("SQ_BASE_HI", 0x24, "RW", "submission queue base, high half; stored, the engine has 32 address bits"),
+    Register("SQ_SIZE", 0x28, "RW", "entries of the submission queue; 16 bits are used"),
+    Register("SQ_HEAD", 0x2C, "RO", "next descriptor that the engine takes"),
+    Register("SQ_TAIL", 0x30, "RW", "next descriptor that software fills; a write rings the doorbell"),
+    Register("SQ_DOORBELL", 0x34, "PULSE", "any write rings the doorbell, the tail stays; reads 0"),
+    Register("SQ_FLAGS", 0x38, "RW", "stored, no effect"),
+    Register("SQ_STRIDE", 0x3C, "RW", "stored, no effect"),
+    Register("CQ_BASE_LO", 0x40, "RW", "completion queue base, low half"),
+    Register("CQ_BASE_HI", 0x44, "RW", "completion queue base, high half; stored, the engine has 32 address bits"),
+    Register("CQ_SIZE", 0x48, "RW", "entries of the completion queue; 16 bits are used"),
+    Register("CQ_HEAD", 0x4C, "RW", "next entry that software takes"),
+    Register("CQ_TAIL", 0x50, "RO", "next entry that the engine fills"),
+    Register("CQ_DOORBELL", 0x54, "SPLIT", "write: pulse, no effect; read: state of the controller"),
+    Register("CQ_FLAGS", 0x58, "SPLIT", "write: stored, no effect; read: state of the command master"),
+    Register("LOCAL_KEY_HI", 0x5C, "RO", "descriptor in hand: local address, high half"),
+    Register("REMOTE_KEY_LO", 0x60, "RO", "descriptor in hand: remote address, low half"),
+    Register("REMOTE_KEY_HI", 0x64, "RO", "descriptor in hand: remote address, high half"),
+    Register("BTT0", 0x68, "RO", "descriptor in hand: word 6, the length"),
+    Register("BTT1", 0x6C, "RO", "descriptor in hand: word 7"),
+    Register("BTT2", 0x70, "RO", "descriptor in hand: word 8"),
+    Register("BTT3", 0x74, "RO", "descriptor in hand: word 9"),
+    Register("ENTRY_VALID", 0x78, "RO", "1 while a parsed descriptor is in hand"),
+    Register("CONSTANT", 0x7C, "RO", "a constant that tells that the bus works", reset=0x4C4C4C4C),
+    Register("LOCAL_WINDOW_BASE", 0x80, "RW", "first byte that payloads are read from", source="design.md"),
+    Register("LOCAL_WINDOW_LAST", 0x84, "RW", "last byte of it", reset=0xFFFFFFFF, source="design.md"),
+    Register("REMOTE_WINDOW_BASE", 0x88, "RW", "first byte that received payloads are written to", source="design.md"),
+    Register("REMOTE_WINDOW_LAST", 0x8C, "RW", "last byte of it", reset=0xFFFFFFFF, source="design.md"),
+    Register(
+        "WATCHDOG",
+        0x90,
+        "RW",
+        "cycles without progress after which a transfer ends with status 4; 0: never",
+        source="design.md",
+    ),
+    Register(
+        "PARAMETERS",
+        0x94,
+        "RO",
+        "what this engine was built as",
+        (
+            bits("bus_width", 0, 9, 0, "data width of the memory bus in bits", "RO"),
+            _flag("serial", 10, "one fragment at a time, as documented", "RO"),
+            bits("block_size", 0, 31, 16, "largest fragment in bytes", "RO"),
+        ),
+        source="ours",
+    ),
+    Register("DOORBELLS", 0x98, "RO", "doorbells rung since reset", source="ours"),
+    Register("TX_PACKETS", 0x9C, "RO", "packets sent since reset", source="ours"),
+    Register("RX_PACKETS", 0xA0, "RO", "packets written to memory since reset", source="ours"),
+    Register("RX_DROPS", 0xA4, "RO", "received packets discarded since reset", source="ours"),
+    Register("RX_ERRORS", 0xA8, "RO", "received packets whose payload could not be written whole", source="ours"),
+)
+"""The register map. WATCHDOG's value after reset is a parameter of the engine."""
+
+DOCUMENTED_DEBUG: Final = (
+    Register("CQ_DOORBELL", 0x54, "RW", "stored, no effect"),
+    Register("CQ_FLAGS", 0x58, "RW", "stored, no effect"),
+    Register("RDMA_STATE", 0x5C, "RO", "state of the controller"),
+    Register("CMD_STATE", 0x60, "RO", "state of the command master"),
+    Register("LOCAL_KEY_HI", 0x64, "RO", "descriptor in hand: local address, high half"),
+    Register("REMOTE_KEY_LO", 0x68, "RO", "descriptor in hand: remote address, low half"),
+    Register("REMOTE_KEY_HI", 0x6C, "RO", "descriptor in hand: remote address, high half"),
+    Register("BTT0", 0x70, "RO", "descriptor in hand: word 6, the length"),
+    Register("BTT1", 0x74, "RO", "descriptor in hand: word 7"),
+    Register("BTT2", 0x78, "RO", "descriptor in hand: word 8"),
+    Register("BTT3", 0x7C, "RO", "descriptor in hand: word 9"),
+)
+"""0x54 to 0x7C as the register document draws them, where it departs from the RTL; an option of the engine."""
+
+
+def register_map(documented_debug: bool = False) -> tuple[Register, ...]:
+    """All registers in order of offset, with the debug registers of the RTL or of the register document."""
+    if not documented_debug:
+        return REGISTERS
+    replaced = range(DOCUMENTED_DEBUG[0].offset, DOCUMENTED_DEBUG[-1].offset + 4)
+    kept = [register for register in REGISTERS if register.offset not in replaced]
+    return tuple(sorted((*kept, *DOCUMENTED_DEBUG), key=lambda register: register.offset))
+
+
+OFFSETS: Final = {register.name: register.offset for register in REGISTERS}
+"""Byte offset of each register by name."""
+
+BY_NAME: Final = {register.name: register for register in REGISTERS}
+
+
+def _as_layout(name: str, registers: tuple[Register, ...], source: str) -> Layout:
+    return Layout(
+        name,
+        registers[-1].offset + 4,
+        "little",
+        source,
+        tuple(word(register.name, register.offset, register.doc, register.access) for register in registers),
+    )
+
+
+ENGINE_REGISTERS = _as_layout("descriptor engine registers", REGISTERS, "hardware.md 1a; design.md")
+CONTROL = Layout("CONTROL", 4, "little", "hardware.md 1a", CONTROL_FIELDS)
+HW_STATUS = Layout("HW_STATUS", 4, "little", "design.md", HW_STATUS_FIELDS)
+IRQ_STATUS = Layout("IRQ_STATUS", 4, "little", "hardware.md 1a; design.md", IRQ_FIELDS)
+
+# ---------------------------------------------------------------- DataMover words
+
+DM_COMMAND = Layout(
+    "DataMover command",
+    9,
+    "little",
+    "001 3.6; PG022",
+    (
+        bits("btt", 0, 22, 0, "bytes to transfer, 1 to 8388607"),
+        bits("type", 0, 23, 23, "1: incrementing addresses (labelled EOF in 001)"),
+        bits("dsa", 0, 29, 24, "DRE stream alignment, 0"),
+        bits("eof", 0, 30, 30, "end of frame: the last beat carries TLAST (labelled DSA in 001)"),
+        bits("drr", 0, 31, 31, "DRE realignment request, 0"),
+        word("address", 4, "byte address in memory"),
+        octet("tag", 8, "bits 3:0 come back in the status; the documents send 0"),
+    ),
+)
+"""72 bits. The bit values are 001's; the names of bits 31 to 23 are AMD PG022's (``design.md``)."""
+
+DM_STATUS = Layout(
+    "DataMover status",
+    1,
+    "little",
+    "PG022",
+    (
+        Field("tag", 0, 3, 0, "tag of the command", 1, "RO"),
+        Field("interr", 0, 4, 4, "command refused, or the stream's length was not BTT", 1, "RO"),
+        Field("decerr", 0, 5, 5, "the bus answered DECERR", 1, "RO"),
+        Field("slverr", 0, 6, 6, "the bus answered SLVERR", 1, "RO"),
+        Field("okay", 0, 7, 7, "no error", 1, "RO"),
+    ),
+)
+
+
+def dm_command(address: int, btt: int, tag: int = 0) -> int:
+    """The 72-bit command that the documents send: incrementing, end of frame."""
+    return int.from_bytes(DM_COMMAND.pack({"btt": btt, "type": 1, "eof": 1, "address": address, "tag": tag}), "little")

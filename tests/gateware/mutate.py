@@ -1,0 +1,105 @@
+"""Proves that each row of the map has a test that matters: its mutant, one changed constant or condition, must fail it.
+
+    python tests/gateware/mutate.py [--only TEXT] [--json]
+
+A mutant is text in a source file, what it becomes, and the test that must then fail (``map/*.toml``). The sources are
+copied, never touched. Exit status 1 if a mutant survives, or a test does not even pass without one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MAP = Path(__file__).parent / "map"
+PYTEST_FAILED = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the map: what the documents say, where it is, what shows it, and its mutant."""
+
+    source: str
+    item: str
+    file: str
+    test: str
+    old: str
+    new: str
+    rule: str = ""
+
+
+def rows() -> list[Row]:
+    """All rows, in order of file and place."""
+    out = []
+    for path in sorted(MAP.glob("*.toml")):
+        out += [Row(**row) for row in tomllib.loads(path.read_text())["row"]]
+    return out
+
+
+def run_tests(source: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run tests against the sources in ``source``."""
+    env = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "0", *tests]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+
+
+def survives(row: Row, source: Path) -> str | None:
+    """Why a mutant counts as alive; ``None`` if its test kills it."""
+    path = source.parent / row.file
+    text = path.read_text()
+    if text.count(row.old) != 1:
+        return f"{row.old!r} occurs {text.count(row.old)} times in {row.file}"
+    try:
+        path.write_text(text.replace(row.old, row.new))
+        done = run_tests(source, [row.test])
+    finally:
+        path.write_text(text)
+    if done.returncode == PYTEST_FAILED:
+        return None
+    last = (done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or ["no output"])[-1]
+    return f"pytest ended with {done.returncode}: {last}"
+
+
+def main() -> int:
+    """Run the baseline, then every mutant."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="rows whose item, file or test has this text")
+    parser.add_argument("--json", action="store_true", help="print the outcome of each row as JSON")
+    options = parser.parse_args()
+    chosen = [row for row in rows() if options.only in f"{row.item} {row.file} {row.test}"]
+    outcomes = []
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        baseline = run_tests(source, sorted({row.test for row in chosen}))
+        if baseline.returncode:
+            print(baseline.stdout[-3000:], file=sys.stderr)
+            print("the tests do not pass without a mutant", file=sys.stderr)
+            return 1
+        for row in chosen:
+            alive = survives(row, source)
+            outcomes.append({"item": row.item, "test": row.test, "killed": alive is None, "why": alive or ""})
+            if not options.json:
+                print(
+                    f"{'killed ' if alive is None else 'ALIVE  '} {row.item}{'' if alive is None else ': ' + alive}",
+                    flush=True,
+                )
+    killed = sum(bool(each["killed"]) for each in outcomes)
+    if options.json:
+        print(json.dumps(outcomes, indent=2))
+    else:
+        print(f"{killed} of {len(outcomes)} mutants killed")
+    return 0 if killed == len(outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
