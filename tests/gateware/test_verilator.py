@@ -56,7 +56,17 @@ class Simulators:
                 sources=[source],
                 hdl_toplevel=TOP_NAME,
                 build_dir=place / "build",
-                build_args=["-O3", "--x-assign", "fast", "--x-initial", "fast", "-Wno-fatal", "-Wno-lint"],
+                build_args=[
+                    "-O3",
+                    "--output-split",
+                    "0",
+                    "--x-assign",
+                    "fast",
+                    "--x-initial",
+                    "fast",
+                    "-Wno-fatal",
+                    "-Wno-lint",
+                ],
                 timescale=("1ns", "1ps"),
                 log_file=place / "build.log",
             )
