@@ -42,7 +42,12 @@ def resource_table() -> str:
         family, width = name.split()
         lines.append(f"| {family}, {width} bit | " + " | ".join(f"{cells[row]:,}" for row in rows) + " |")
     mhz = found["ecp5_mhz"]
-    lines += ["", f"Maximum frequency at 32 bit on an ECP5-85 of speed grade 8, as nextpnr reports it: {mhz:.0f} MHz." if mhz else ""]
+    lines += [
+        "",
+        f"Maximum frequency at 32 bit on an ECP5-85 of speed grade 8, as nextpnr reports it: {mhz:.0f} MHz."
+        if mhz
+        else "",
+    ]
     return "\n".join(lines) + "\n"
 
 

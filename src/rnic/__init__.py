@@ -44,7 +44,7 @@ from rnic.verbs import (
     SrqInitAttr,
     enums,
     get_device_list,
-    open,
+    open,  # noqa: A004 - as programs call it
 )
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The map from the documents to code and tests: whole, and about things that exist. ``mutate.py`` proves that it is true."""
+"""The map from the documents to code and tests: whole, and about things that exist. ``mutate.py`` proves it true."""
 
 from __future__ import annotations
 
