@@ -11,7 +11,9 @@ import sys
 
 from setuptools import Extension, setup
 
-TWINS = ["rnic.mem._order", "rnic.burst._compiled"]
+TWINS = ["rnic.mem._order", "rnic.burst._compiled", "rnic.burst._small"]
+SAME_SOURCE = {"rnic.burst._small": "src/rnic/burst/small.py"}
+"""Twins that are the plain module itself, compiled under another name."""
 if sys.platform == "linux":
     TWINS.append("rnic.link._udp_calls")
 REQUIRED = os.environ.get("RNIC_REQUIRE_COMPILED", "") not in ("", "0")
@@ -25,7 +27,7 @@ def extensions() -> list[Extension]:
         if REQUIRED:
             raise
         return []
-    sources = {name: f"src/{name.replace('.', '/')}.pyx" for name in TWINS}
+    sources = {name: SAME_SOURCE.get(name, f"src/{name.replace('.', '/')}.pyx") for name in TWINS}
     wanted = [
         Extension(name, [source], extra_compile_args=["-O2"] if os.name == "posix" else [])
         for name, source in sources.items()

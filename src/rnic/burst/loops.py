@@ -7,7 +7,7 @@ import sys
 import zlib
 from types import ModuleType
 
-from rnic.burst import plain
+from rnic.burst import plain, small
 from rnic.spec.twins import compiled_twin, in_use
 from rnic.wire.crc import CRC_BACKEND, crc32
 
@@ -48,4 +48,6 @@ def _choose() -> ModuleType:
 
 
 LOOPS = _choose()
+SMALL: ModuleType = compiled_twin("rnic.burst.small", "rnic.burst._small") or small
+"""The lean path for messages of one packet: :mod:`rnic.burst.small`, or the same compiled."""
 COMPILED = LOOPS is not plain

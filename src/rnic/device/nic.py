@@ -11,8 +11,7 @@ import struct
 from collections import deque
 from typing import Any
 
-from rnic.burst import LOOPS
-from rnic.burst.small import SMALL_BYTES, receive_small, send_ack, send_small
+from rnic.burst import LOOPS, SMALL
 from rnic.context.ctxmgt import ContextManager
 from rnic.context.messages import SOURCE_NAMES
 from rnic.context.qp_context import QpContext
@@ -52,7 +51,8 @@ __all__ = ["MULTICAST_QPN", "Nic", "Offload"]
 
 MULTICAST_QPN = 0xFFFFFF
 _MIN_PACKET = BTH_BYTES + ICRC_BYTES
-_SMALL_PACKET = SMALL_BYTES + MAX_TRANSPORT_HEADERS + ICRC_BYTES
+_SMALL_PACKET = SMALL.SMALL_BYTES + MAX_TRANSPORT_HEADERS + ICRC_BYTES
+receive_small, send_ack, send_small = SMALL.receive_small, SMALL.send_ack, SMALL.send_small
 _DQPN = struct.Struct(">I")
 _DQPN_AT = 4
 _QPN_MASK = 0xFFFFFF
