@@ -360,6 +360,7 @@ class Nic:
         if self._doorbells.rung:
             self._take_doorbells()
         out: list[TxBurst] = []
+        later: list[DeviceQp] = []
         ready = self._ready
         sent = 0
         packets = 0
@@ -370,6 +371,15 @@ class Nic:
             if limit > qp.turn and ready:
                 limit = qp.turn
             count = send_small(qp, now_ns, limit, out)
+            if count and qp.responder.replies and not qp.polite:
+                # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
+                qp.polite = True
+                later.append(qp)
+                qp.show()
+                packets += count
+                sent += count
+                continue
+            qp.polite = False
             if count < limit and not qp.requester.unsent:
                 count += send_ack(qp, out)
             if count < limit and (qp.requester.unsent or qp.responder.replies):
@@ -384,6 +394,8 @@ class Nic:
             else:
                 # a turn without a packet costs too
                 sent += 1
+        for qp in later:
+            self.schedule(qp)
         if packets:
             self.counters["tx_packets"] += packets
         return out

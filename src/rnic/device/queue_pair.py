@@ -40,6 +40,7 @@ class DeviceQp(QueuePair):
         "notify_drained",
         "peer",
         "pkey",
+        "polite",
         "regs",
         "service",
         "shown_head",
@@ -69,6 +70,8 @@ class DeviceQp(QueuePair):
         self.peer: Flow | None = None
         self.pkey = 0
         self.turn = 1
+        self.polite = False
+        """Its replies have just let new messages go first; next time they go, come what may."""
         self.shown_head = 0
         self.shown_state = ctx.state
         regs.clear()
