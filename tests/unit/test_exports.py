@@ -16,7 +16,7 @@ ATTRIBUTES = (
 )
 SHORT = "BufferInfo Connection Listener connect listen"
 ERRORS = "ExchangeError LinkError PeerClosedError RnicError VerbsError WorkCompletionError"
-REST = "__version__ enums get_device_list"
+REST = "__version__ enums get_device_list open"
 
 
 def test_exports() -> None:

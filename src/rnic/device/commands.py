@@ -257,8 +257,9 @@ class CommandUnit:
         return _DONE
 
     def _drop_eq(self, eq: EventQueue) -> None:
-        self._res.contexts.invalidate_eq(eq.number)
+        # out of the table first: losing the context of an EQ that is still in it would disable it
         del self._res.eqs[eq.number]
+        self._res.contexts.invalidate_eq(eq.number)
         self._res.vacate(eq)
         if eq.pending:
             self._res.interrupts.remove(eq)
@@ -322,8 +323,9 @@ class CommandUnit:
         return _DONE
 
     def _drop_cq(self, cq: CompletionQueue) -> None:
-        self._res.contexts.invalidate_cq(cq.number)
+        # out of the table first: losing the context of a CQ that is still in it is a CQ error
         del self._res.cqs[cq.number]
+        self._res.contexts.invalidate_cq(cq.number)
         self._res.vacate(cq)
         cq.eq.users -= 1
 

@@ -100,6 +100,12 @@ class DeviceQp(QueuePair):
         self.peer = flow
         return True
 
+    def stop(self, state: int) -> None:
+        """Take an error state, and show it."""
+        super().stop(state)
+        self.shown_state = state
+        self.regs.set(QUEUE_STATE, state)
+
     def show(self) -> None:
         """Bring SQ_HEAD and QUEUE_STATE up to date."""
         head = self.requester.sq_head

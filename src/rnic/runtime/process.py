@@ -10,6 +10,7 @@ import array
 import contextlib
 import errno
 import fcntl
+import gc
 import json
 import mmap
 import os
@@ -110,6 +111,8 @@ class NicProcess:
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._watched: set[int] = set()
+        self._litter = False
+        """A context was dropped whose memory is still mapped: its queue pairs are cycles of objects."""
         self._last_user = time.monotonic()
 
     # ------------------------------------------------------------------------------------- devices
@@ -212,6 +215,7 @@ class NicProcess:
                 os.close(fire.fd)
         if client.memory is not None:
             client.memory.close()
+            self._litter = True
         self._last_user = time.monotonic()
 
     def _message(self, client: Client, kind: int, body: bytes, fds: list[int], out: list[int]) -> bytes:
@@ -438,6 +442,9 @@ class NicProcess:
                     self._dispatch(0)
                 continue
             spin = min(spin + 1, _SPIN_ROUNDS)
+            if self._litter:
+                self._litter = False
+                gc.collect()
             self._set_asleep(1)
             if self._doorbells():
                 self._set_asleep(0)

@@ -10,6 +10,7 @@ from rnic.spec.drops import DropReason
 from rnic.spec.limits import GRH_BYTES
 from rnic.spec.opcodes import SEND_ONLY, SEND_ONLY_IMM, UD, WR_SEND, WR_SEND_IMM
 from rnic.spec.psn import PSN_MASK
+from rnic.spec.states import ERR
 from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, SUCCESS
 from rnic.transport.encap import BTH_DETH_IMM_STRUCT, BTH_DETH_STRUCT, SOLICITED, FrameBatch, bth_base
 from rnic.transport.payload import resolve
@@ -99,6 +100,8 @@ class DatagramReceiver:
             word3 |= WR_SEND
         if packet.solicited:
             word3 |= CQE_SOLICITED
+        if status != SUCCESS:
+            qp.stop(ERR)
         self.cq.complete(wqe.index, status, 0, size + GRH_BYTES, word3, packet.sqpn, 0, ctx.local_qpn, packet.imm)
         if status != SUCCESS:
             # The queue pair fails, and the completion tells of it: asynchronous errors are for what no completion

@@ -338,6 +338,7 @@ class QueuePair:
         """The oldest send work request failed: complete it so; the rest is flushed (IBA 9.9.2)."""
         if self.ctx.state == ERR:
             return
+        self.stop(ERR if self.ctx.servtype == ST_RC else SQE)
         requester = self.requester
         queue = requester.inflight or requester.backlog
         said = bool(queue)
@@ -347,17 +348,17 @@ class QueuePair:
             self.send_cq.complete(
                 wqe.index, status, vendor_err, 0, wqe.opcode, wqe.wqe_id, wqe.length, self.ctx.local_qpn, 0
             )
-        if self.ctx.servtype == ST_RC:
+        if self.ctx.state == ERR:
             # a completion tells of the error, so there is no event: those are for what no completion can tell
             self.enter_error(raise_event=not said)
         else:
-            self.ctx.state = SQE
             self._flush_send()
 
     def fail_receive(self, status: int, vendor_err: int, event: int | None) -> None:
         """The responder refused a request: complete the receive entry in use and fail the QP (IBA 9.9)."""
         if self.ctx.state == ERR:
             return
+        self.stop(ERR)
         responder = self.responder
         wqe, responder.receive_wqe = responder.receive_wqe, None
         if wqe is not None:
@@ -366,9 +367,13 @@ class QueuePair:
         if event is not None:
             self.host.event(event, self.ctx.local_qpn, vendor_err)
 
+    def stop(self, state: int) -> None:
+        """Take an error state. It comes before the completions that follow from it, since who sees those may ask."""
+        self.ctx.state = state
+
     def enter_error(self, raise_event: bool = True) -> None:
         """To the ERR state: every posted work request completes as flushed. Replies that are due still go out."""
-        self.ctx.state = ERR
+        self.stop(ERR)
         responder = self.responder
         wqe, responder.receive_wqe = responder.receive_wqe, None
         if wqe is not None:

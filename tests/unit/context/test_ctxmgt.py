@@ -17,6 +17,7 @@ from rnic.context.machines import MACHINES, Machine, MachineError
 from rnic.context.qpc import QPC
 from rnic.context.request_controller import VALID
 from rnic.spec.layout import Layout
+from rnic.spec.limits import MAX_EQS
 from rnic.trace.counters import Counters
 
 BASE = 0x8000_0000
@@ -509,7 +510,7 @@ BAD_CEU = (
     (m.ceu_request(2, 1, 0xFFFF_FFFF), bytes(256)),
     (m.ceu_request(3, 1, 0), CQ5),
     (m.ceu_request(3, 1, 5), CQ5[:56]),
-    (m.ceu_request(4, 1, 32), EQ2),
+    (m.ceu_request(4, 1, MAX_EQS), EQ2),
     (m.ceu_request(4, 3, 2), b""),
     (m.ceu_request(5, 1), bytes(31)),
     (m.ceu_request(6, 1, 65), bytes(32)),
@@ -584,7 +585,7 @@ def test_tables_reset_and_sizes() -> None:
     assert contexts.map_icm(memory, [(BASE, HOST, 1)]) == Status.REFUSED
     assert contexts.init_hca(ICMMAP) == Status.OK
     full = ContextManager(14, Counters()).ctxmdata.tables
-    assert [len(full[kind].valid) for kind in ("qp", "cq", "eq")] == [1024, 256, 1]
+    assert [len(full[kind].valid) for kind in ("qp", "cq", "eq")] == [1024, 256, MAX_EQS * 64 // 4096]
     with pytest.raises(ValueError, match="log_qps=15"):
         ContextManager(15, Counters())
     overlapping = m.ICMMAP.pack({"qpc_base": BASE >> 8, "cqc_base": BASE >> 8, "eqc_base": 0})

@@ -60,7 +60,8 @@ class Monkey:
         op = self.any_command()
         if 16 in self.nic.qps and rng.random() < 0.5:  # a life goes on
             state = self.nic.qps[16].ctx.state
-            op = rng.choice([value for (source, _), value in COMMAND_FOR.items() if source == state])
+            steps = [value for (source, _), value in COMMAND_FOR.items() if source == state]
+            op = rng.choice([*steps, *(step for step in steps if step not in (cmd.ERR2RST, cmd.TOERR))])
         in_modifier, op_modifier, inbox = self.number(), 0, b""
         block, logsize = rng.randrange(1, 9), rng.choice((1, 2, 3, 4, 4, 12))
         va = self.va + rng.choice((0, 0, 0, 1, 64, 1 << 13, 1 << 14))
@@ -117,6 +118,8 @@ class Monkey:
         elif op in TRANSITIONS:
             in_modifier = rng.choice((16, 16, 17, in_modifier))
             service = rng.choice((0, 0, 0, 1, 3, 2))
+            if in_modifier in self.nic.qps and rng.random() < 0.8:
+                service = self.nic.qps[in_modifier].ctx.servtype
             cq = type("Cq", (), {"number": rng.randrange(1, 3)})
             fields: dict[str, int] = {}
             if op == cmd.RST2INIT:

@@ -414,7 +414,7 @@ int ring_map(struct rnic_context *context, struct ring_memory *memory, size_t by
 
 	bytes = (bytes + page - 1) & ~(page - 1);
 	memory->base = NULL;
-	fd = memfd_create("rnic ring", MFD_CLOEXEC);
+	fd = memfd_create("rnic ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return errno;
 	if (ftruncate(fd, (off_t)bytes) < 0) {
