@@ -34,6 +34,8 @@ from rnic.verbs import (
     next_key,
 )
 from rnic.verbs.context import AsyncEvent
+from rnic.wire.flow import Flow
+from rnic.wire.ip import ip_packet
 
 SOLICITED = e.IBV_SEND_SIGNALED | e.IBV_SEND_SOLICITED
 
@@ -362,6 +364,24 @@ def test_closing_in_any_order() -> None:
 
 
 # --------------------------------------------------------------------------------- UD destinations
+
+
+def test_what_is_not_rdma_comes_out_of_its_own_channel() -> None:
+    with QpPair() as pair:
+        there = pair.b.node.nic.config.address
+        frame = ip_packet(Flow(pair.a.node.nic.config.address, there, 5, 53), b"q" * 9000)
+        assert pair.b.ctx.read_non_rdma() is None
+        for _ in range(300):
+            pair.net.fabric.carry(there, frame)
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 100)
+        assert pair.a.wait()[0].status == e.IBV_WC_SUCCESS
+        pair.run()
+        held = (1 << 20) // len(frame)
+        assert pair.b.counters["non_rdma_frames"] == held
+        assert pair.b.counters["drop_non_rdma_full"] == 300 - held
+        assert [pair.b.ctx.read_non_rdma() for _ in range(held)] == [frame] * held
+        assert pair.b.ctx.read_non_rdma() is None
+        assert pair.a.ctx.read_non_rdma() is None
 
 
 def test_an_address_handle_is_of_the_nics_ip_version() -> None:
