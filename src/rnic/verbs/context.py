@@ -315,7 +315,8 @@ class Context:
 
     @property
     def async_fd(self) -> int:
-        """Descriptor that polls readable while asynchronous events wait."""
+        """Descriptor that polls readable while asynchronous events wait; they come in a thread from now on."""
+        self.driver.start()
         return self._async.fileno()
 
     def get_async_event(self, block: bool = True) -> AsyncEvent:
