@@ -39,14 +39,13 @@ def resource_table() -> str:
     rows = list(next(iter(found["cells"].values())))
     lines = [f"| engine | {' | '.join(rows)} |", "|---|" + "---:|" * len(rows)]
     for name, cells in found["cells"].items():
-        family, width = name.split()
-        lines.append(f"| {family}, {width} bit | " + " | ".join(f"{cells[row]:,}" for row in rows) + " |")
+        family, width, order = name.split()
+        lines.append(f"| {family}, {width} bit, {order} | " + " | ".join(f"{cells[row]:,}" for row in rows) + " |")
     mhz = found["ecp5_mhz"]
     lines += [
         "",
-        f"Maximum frequency at 32 bit on an ECP5-85 of speed grade 8, as nextpnr reports it: {mhz:.0f} MHz."
-        if mhz
-        else "",
+        f"Maximum frequency of the serial engine at 32 bit on an ECP5-85 of speed grade 8, as nextpnr reports it: "
+        f"{mhz} MHz.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -46,29 +46,7 @@ from rnic.verbs import (
 
 RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
 SECONDS = 20.0
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("nic")
-    path.chmod(0o700)
-    process = serve(path)
-    yield path
-    process.terminate()
-    assert process.wait(SECONDS) == 0
-
-
-def serve(path: Path) -> subprocess.Popen[bytes]:
-    """A NIC process that answers."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rnic.cli", "serve"], env=os.environ | {"RNIC_RUNTIME_DIR": str(path)}
-    )
-    end = time.monotonic() + SECONDS
-    while (connection := connect(path)) is None:
-        assert time.monotonic() < end
-        assert process.poll() is None
-    connection.close()
-    return process
+Serve = Callable[[Path], "subprocess.Popen[bytes]"]
 
 
 class End:
@@ -356,7 +334,7 @@ def test_two_hundred_killed_programs_leave_nothing(directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_nic_process_is_told_and_the_next_run_works(tmp_path: Path) -> None:
+def test_a_killed_nic_process_is_told_and_the_next_run_works(serve: Serve, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     for _ in range(3):
         process = serve(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from rnic import enums as e
 from rnic.spec.errors import VerbsError
 from rnic.testing import QpPair
 from rnic.verbs import QP, QPCap, QPInitAttr, RecvWR
+
+NewPair = Callable[..., QpPair]
 
 
 @pytest.mark.parametrize(
@@ -24,8 +27,10 @@ from rnic.verbs import QP, QPCap, QPInitAttr, RecvWR
         ),
     ],
 )
-def test_a_bad_work_request_is_named_and_those_before_it_are_posted(change: dict[str, Any], says: str) -> None:
-    with QpPair() as pair:
+def test_a_bad_work_request_is_named_and_those_before_it_are_posted(
+    new_pair: NewPair, change: dict[str, Any], says: str
+) -> None:
+    with new_pair() as pair:
         a = pair.a
         lists = {"five": [a.sge(1)] * 5, "long": [a.sge(257)]}
         good = a.send_wr(e.IBV_WR_RDMA_WRITE, 10, wr_id=1)
@@ -43,8 +48,8 @@ def test_a_bad_work_request_is_named_and_those_before_it_are_posted(change: dict
         assert a.wait()[0].wr_id == 4
 
 
-def test_a_full_send_queue() -> None:
-    with QpPair(depth=4) as pair:
+def test_a_full_send_queue(new_pair: NewPair) -> None:
+    with new_pair(depth=4) as pair:
         for number in range(4):
             pair.a.post_send(e.IBV_WR_RDMA_WRITE, 10, wr_id=number)
         with pytest.raises(VerbsError, match="send queue of 4 is full") as error:
@@ -55,8 +60,8 @@ def test_a_full_send_queue() -> None:
         assert pair.a.wait()[0].wr_id == 4
 
 
-def test_a_full_receive_queue() -> None:
-    with QpPair(depth=4) as pair:
+def test_a_full_receive_queue(new_pair: NewPair) -> None:
+    with new_pair(depth=4) as pair:
         b = pair.b
         requests = [RecvWR(number, 1, [b.sge(10, 10 * number)]) for number in range(6)]
         with pytest.raises(VerbsError, match="full with 4") as error:
@@ -79,8 +84,8 @@ def test_a_full_receive_queue() -> None:
         (e.IBV_WR_RDMA_READ, "UD"),
     ],
 )
-def test_an_operation_that_the_service_lacks_completes_in_error(opcode: int, service: str) -> None:
-    with QpPair(service) as pair:
+def test_an_operation_that_the_service_lacks_completes_in_error(new_pair: NewPair, opcode: int, service: str) -> None:
+    with new_pair(service) as pair:
         pair.a.post_send(opcode, 8)
         assert pair.a.wait()[0].status == e.IBV_WC_LOC_QP_OP_ERR
         assert not any(pair.b.buf[:8])
@@ -97,24 +102,24 @@ def test_an_operation_that_the_service_lacks_completes_in_error(opcode: int, ser
         ("max_inline_data", 513),
     ],
 )
-def test_capacities_are_bounded(name: str, value: int) -> None:
-    with QpPair() as pair:
+def test_capacities_are_bounded(new_pair: NewPair, name: str, value: int) -> None:
+    with new_pair() as pair:
         cap = QPCap()
         setattr(cap, name, value)
         with pytest.raises(VerbsError, match=f"{name}={value}"):
             QP(pair.a.pd, QPInitAttr(cap=cap, scq=pair.a.cq, rcq=pair.a.cq))
 
 
-def test_a_queue_pair_needs_its_queues() -> None:
-    with QpPair() as pair:
+def test_a_queue_pair_needs_its_queues(new_pair: NewPair) -> None:
+    with new_pair() as pair:
         with pytest.raises(VerbsError, match="qp_type=8"):
             QP(pair.a.pd, QPInitAttr(8, scq=pair.a.cq, rcq=pair.a.cq))
         with pytest.raises(VerbsError, match="scq and rcq"):
             QP(pair.a.pd, QPInitAttr(scq=pair.a.cq))
 
 
-def test_all_signaled() -> None:
-    with QpPair(connect=False) as pair:
+def test_all_signaled(new_pair: NewPair) -> None:
+    with new_pair(connect=False) as pair:
         a = pair.a
         a.qp.close()
         a.qp = QP(a.pd, QPInitAttr(cap=QPCap(8, 8), scq=a.cq, rcq=a.cq, sq_sig_all=1))
@@ -123,8 +128,8 @@ def test_all_signaled() -> None:
         assert a.wait()[0].wr_id == 8
 
 
-def test_32_scatter_entries() -> None:
-    with QpPair(cap=QPCap(8, 8, 32, 32, 0)) as pair:
+def test_32_scatter_entries(new_pair: NewPair) -> None:
+    with new_pair(cap=QPCap(8, 8, 32, 32, 0)) as pair:
         a, b = pair.a, pair.b
         a.buf[:3200] = bytes(range(200)) * 16
         wr = a.send_wr(e.IBV_WR_SEND, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+from collections.abc import Callable
 
 import pytest
 
@@ -34,7 +35,12 @@ from rnic.verbs import (
     next_key,
 )
 from rnic.verbs.context import AsyncEvent
+from rnic.wire.flow import Flow
+from rnic.wire.ip import ip_packet
 
+NewPair = Callable[..., QpPair]
+SECONDS = 20.0
+"""How long an event may take from another process."""
 SOLICITED = e.IBV_SEND_SIGNALED | e.IBV_SEND_SOLICITED
 
 
@@ -49,8 +55,8 @@ def no_event(pair: QpPair) -> bool:
 
 
 @pytest.mark.parametrize("service", ["RC", "UC", "UD"])
-def test_an_srq_serves_its_queue_pairs(service: str) -> None:
-    with QpPair(service, srq=True) as pair:
+def test_an_srq_serves_its_queue_pairs(new_pair: NewPair, service: str) -> None:
+    with new_pair(service, srq=True) as pair:
         pair.a.buf[:100] = bytes(range(100))
         for number in range(10):
             pair.b.post_recv(200, 200 * number, wr_id=number)
@@ -63,8 +69,8 @@ def test_an_srq_serves_its_queue_pairs(service: str) -> None:
         assert pair.b.buf[start : start + 100] == bytes(range(100))
 
 
-def test_the_limit_event_comes_once() -> None:
-    with QpPair(srq=True) as pair:
+def test_the_limit_event_comes_once(new_pair: NewPair) -> None:
+    with new_pair(srq=True) as pair:
         srq = pair.b.srq
         assert srq is not None
         for number in range(8):
@@ -85,8 +91,8 @@ def test_the_limit_event_comes_once() -> None:
         assert no_event(pair)
 
 
-def test_an_srq_refuses() -> None:
-    with QpPair(srq=True, depth=4) as pair:
+def test_an_srq_refuses(new_pair: NewPair) -> None:
+    with new_pair(srq=True, depth=4) as pair:
         srq = pair.b.srq
         assert srq is not None
         for number in range(4):
@@ -116,8 +122,8 @@ def written(pair: QpPair, rkey: int, offset: int, size: int = 4) -> int:
     return pair.a.wait()[0].status
 
 
-def test_a_type_1_window_opens_part_of_a_region() -> None:
-    with QpPair(access=e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND) as pair:
+def test_a_type_1_window_opens_part_of_a_region(new_pair: NewPair) -> None:
+    with new_pair(access=e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND) as pair:
         b = pair.b
         window = MW(b.pd, e.IBV_MW_TYPE_1)
         before = window.rkey
@@ -133,8 +139,8 @@ def test_a_type_1_window_opens_part_of_a_region() -> None:
         assert written(pair, window.rkey, 147) == e.IBV_WC_REM_ACCESS_ERR
 
 
-def test_a_type_2_window_is_bound_and_invalidated_by_work_requests() -> None:
-    with QpPair(access=e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND) as pair:
+def test_a_type_2_window_is_bound_and_invalidated_by_work_requests(new_pair: NewPair) -> None:
+    with new_pair(access=e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND) as pair:
         b = pair.b
         window = MW(b.pd, e.IBV_MW_TYPE_2)
         bind = SendWR(1, e.IBV_WR_BIND_MW)
@@ -150,8 +156,8 @@ def test_a_type_2_window_is_bound_and_invalidated_by_work_requests() -> None:
         assert written(pair, window.rkey, 0) == e.IBV_WC_REM_ACCESS_ERR
 
 
-def test_a_peer_invalidates_a_type_2_window() -> None:
-    with QpPair(access=e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND) as pair:
+def test_a_peer_invalidates_a_type_2_window(new_pair: NewPair) -> None:
+    with new_pair(access=e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND) as pair:
         b = pair.b
         window = MW(b.pd, e.IBV_MW_TYPE_2)
         bind = SendWR(1, e.IBV_WR_BIND_MW)
@@ -169,8 +175,8 @@ def test_a_peer_invalidates_a_type_2_window() -> None:
         assert written(pair, window.rkey, 0) == e.IBV_WC_REM_ACCESS_ERR
 
 
-def test_windows_refuse() -> None:
-    with QpPair() as pair:
+def test_windows_refuse(new_pair: NewPair) -> None:
+    with new_pair() as pair:
         b = pair.b
         with pytest.raises(VerbsError, match="mw_type=3"):
             MW(b.pd, 3)
@@ -182,8 +188,8 @@ def test_windows_refuse() -> None:
         assert b.wait()[0].status == e.IBV_WC_MW_BIND_ERR
 
 
-def test_a_deregistered_region_fails_at_once() -> None:
-    with QpPair() as pair:
+def test_a_deregistered_region_fails_at_once(new_pair: NewPair) -> None:
+    with new_pair() as pair:
         rkey = pair.b.mr.rkey
         assert written(pair, rkey, 0) == e.IBV_WC_SUCCESS
         pair.b.mr.close()
@@ -191,8 +197,8 @@ def test_a_deregistered_region_fails_at_once() -> None:
         assert written(pair, rkey, 0) == e.IBV_WC_REM_ACCESS_ERR
 
 
-def test_a_zero_based_region_counts_from_0() -> None:
-    with QpPair() as pair:
+def test_a_zero_based_region_counts_from_0(new_pair: NewPair) -> None:
+    with new_pair() as pair:
         memory = bytearray(100)
         rights = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_ZERO_BASED
         mr = MR(pair.b.pd, memory, rights)
@@ -219,18 +225,18 @@ def armed(pair: QpPair, solicited_only: bool = False) -> tuple[CompChannel, CQ, 
     return channel, cq, b.qp
 
 
-def readable(channel: CompChannel) -> bool:
-    return bool(select.select([channel], [], [], 0)[0])
+def readable(channel: CompChannel, seconds: float = 0.0) -> bool:
+    return bool(select.select([channel], [], [], seconds)[0])
 
 
-def test_an_armed_cq_raises_one_event() -> None:
-    with QpPair(connect=False) as pair:
+def test_an_armed_cq_raises_one_event(new_pair: NewPair) -> None:
+    with new_pair(connect=False) as pair:
         channel, cq, _ = armed(pair)
         for number in range(3):
             pair.b.post_recv(10, wr_id=number)
             pair.a.post_send(e.IBV_WR_SEND, 10)
         pair.a.wait(3)
-        assert readable(channel)
+        assert readable(channel, SECONDS)
         assert channel.get_cq_event(cq) is cq
         assert not readable(channel)
         with pytest.raises(VerbsError, match="no event waits"):
@@ -242,8 +248,8 @@ def test_an_armed_cq_raises_one_event() -> None:
         assert channel.get_cq_event() is cq  # waits, and so drives the NICs
 
 
-def test_a_cq_armed_for_solicited_entries_waits_for_one() -> None:
-    with QpPair(connect=False) as pair:
+def test_a_cq_armed_for_solicited_entries_waits_for_one(new_pair: NewPair) -> None:
+    with new_pair(connect=False) as pair:
         channel, cq, _ = armed(pair, solicited_only=True)
         for number in range(2):
             pair.b.post_recv(10, wr_id=number)
@@ -252,22 +258,22 @@ def test_a_cq_armed_for_solicited_entries_waits_for_one() -> None:
         assert not readable(channel)
         pair.a.post_send(e.IBV_WR_SEND, 10, flags=SOLICITED)
         pair.a.wait()
-        assert readable(channel)
+        assert readable(channel, SECONDS)
         assert cq.poll(10)[0] == 2
 
 
-def test_an_error_counts_as_solicited() -> None:
-    with QpPair(connect=False) as pair:
+def test_an_error_counts_as_solicited(new_pair: NewPair) -> None:
+    with new_pair(connect=False) as pair:
         channel, cq, qp = armed(pair, solicited_only=True)
         pair.b.post_recv(10)
         attr = QPAttr(e.IBV_QPS_ERR)
         qp.modify(attr, e.IBV_QP_STATE)
-        assert readable(channel)
+        assert readable(channel, SECONDS)
         assert cq.poll()[1][0].status == e.IBV_WC_WR_FLUSH_ERR
 
 
-def test_resizing_keeps_what_is_in_the_queue() -> None:
-    with QpPair() as pair:
+def test_resizing_keeps_what_is_in_the_queue(new_pair: NewPair) -> None:
+    with new_pair() as pair:
         cq = pair.b.cq
         for number in range(40):
             pair.b.post_recv(10, wr_id=number)
@@ -286,8 +292,8 @@ def test_resizing_keeps_what_is_in_the_queue() -> None:
         assert pair.b.wait()[0].wr_id == 99
 
 
-def test_an_overrun_cq_fails_with_its_queue_pairs() -> None:
-    with QpPair(connect=False) as pair:
+def test_an_overrun_cq_fails_with_its_queue_pairs(new_pair: NewPair) -> None:
+    with new_pair(connect=False) as pair:
         b = pair.b
         small = CQ(b.ctx, 3)
         qp = QP(b.pd, QPInitAttr(e.IBV_QPT_RC, None, QPCap(8, 8), b.cq, small))
@@ -312,14 +318,14 @@ def test_sizes_of_a_cq(cqe: int) -> None:
 # ---------------------------------------------------------------------------- events and closing
 
 
-def test_the_async_descriptor_polls_readable() -> None:
-    with QpPair(attributes={"retry_cnt": 0}) as pair:
+def test_the_async_descriptor_polls_readable(new_pair: NewPair) -> None:
+    with new_pair(attributes={"retry_cnt": 0}) as pair:
         descriptor = pair.a.ctx.async_fd
         assert not select.select([descriptor], [], [], 0)[0]
         attr = QPAttr(e.IBV_QPS_SQD)
         attr.en_sqd_async_notify = 1
         pair.a.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_EN_SQD_ASYNC_NOTIFY)
-        assert select.select([descriptor], [], [], 0)[0]
+        assert select.select([descriptor], [], [], SECONDS)[0]
         event = pair.a.ctx.get_async_event()
         assert isinstance(event, AsyncEvent)
         assert (event.event_type, event.element) == (e.IBV_EVENT_SQ_DRAINED, pair.a.qp)
@@ -349,8 +355,8 @@ def test_closing_a_context_closes_all_that_was_made_in_it() -> None:
     pair.close()
 
 
-def test_closing_in_any_order() -> None:
-    with QpPair() as pair:
+def test_closing_in_any_order(new_pair: NewPair) -> None:
+    with new_pair() as pair:
         a = pair.a
         with pytest.raises(VerbsError):
             a.cq.close()  # its queue pair still completes there
@@ -364,13 +370,31 @@ def test_closing_in_any_order() -> None:
 # --------------------------------------------------------------------------------- UD destinations
 
 
-def test_an_address_handle_is_of_the_nics_ip_version() -> None:
-    with QpPair("UD") as pair, pytest.raises(VerbsError, match=r"IP version of 10\.0\.0\.1"):
+def test_what_is_not_rdma_comes_out_of_its_own_channel() -> None:
+    with QpPair() as pair:
+        there = pair.b.node.nic.config.address
+        frame = ip_packet(Flow(pair.a.node.nic.config.address, there, 5, 53), b"q" * 9000)
+        assert pair.b.ctx.read_non_rdma() is None
+        for _ in range(300):
+            pair.net.fabric.carry(there, frame)
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 100)
+        assert pair.a.wait()[0].status == e.IBV_WC_SUCCESS
+        pair.run()
+        held = (1 << 20) // len(frame)
+        assert pair.b.counters["non_rdma_frames"] == held
+        assert pair.b.counters["drop_non_rdma_full"] == 300 - held
+        assert [pair.b.ctx.read_non_rdma() for _ in range(held)] == [frame] * held
+        assert pair.b.ctx.read_non_rdma() is None
+        assert pair.a.ctx.read_non_rdma() is None
+
+
+def test_an_address_handle_is_of_the_nics_ip_version(new_pair: NewPair) -> None:
+    with new_pair("UD") as pair, pytest.raises(VerbsError, match="is not of the IP version of"):
         AH(pair.a.pd, AHAttr(GlobalRoute(GID("fe80::1"))))
 
 
-def test_a_datagram_needs_an_address_handle() -> None:
-    with QpPair("UD") as pair:
+def test_a_datagram_needs_an_address_handle(new_pair: NewPair) -> None:
+    with new_pair("UD") as pair:
         wr = SendWR(sg=[pair.a.sge(10)])
         with pytest.raises(VerbsError, match="needs an address handle"):
             pair.a.qp.post_send(wr)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from rnic import enums as e
 from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
 from rnic.testing import QpPair
-from rnic.verbs import AH, QPAttr, RecvWR, SendWR
+from rnic.verbs import AH, QP, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
 
+NewPair = Callable[..., QpPair]
 STATES = [
     e.IBV_QPS_RESET,
     e.IBV_QPS_INIT,
@@ -27,8 +30,8 @@ def bare(state: int) -> QPAttr:
 
 
 @pytest.mark.parametrize("target", STATES)
-def test_from_rts_with_the_state_alone(target: int) -> None:
-    with QpPair() as pair:
+def test_from_rts_with_the_state_alone(new_pair: NewPair, target: int) -> None:
+    with new_pair() as pair:
         always = target in (e.IBV_QPS_RESET, e.IBV_QPS_ERR)
         if always or (e.IBV_QPS_RTS, target) in LISTED:
             pair.a.qp.modify(bare(target), e.IBV_QP_STATE)
@@ -42,8 +45,8 @@ def test_from_rts_with_the_state_alone(target: int) -> None:
         assert pair.a.wait()[0].status == e.IBV_WC_SUCCESS
 
 
-def test_missing_and_extra_attributes_change_nothing() -> None:
-    with QpPair(connect=False) as pair:
+def test_missing_and_extra_attributes_change_nothing(new_pair: NewPair) -> None:
+    with new_pair(connect=False) as pair:
         qp = pair.a.qp
         attr = bare(e.IBV_QPS_INIT)
         for mask in (e.IBV_QP_STATE, e.IBV_QP_STATE | e.IBV_QP_PORT | e.IBV_QP_PKEY_INDEX):
@@ -76,8 +79,8 @@ def test_missing_and_extra_attributes_change_nothing() -> None:
         ("max_rd_atomic", 129),
     ],
 )
-def test_a_value_out_of_range_is_refused(name: str, value: int) -> None:
-    with QpPair(connect=False) as pair:
+def test_a_value_out_of_range_is_refused(new_pair: NewPair, name: str, value: int) -> None:
+    with new_pair(connect=False) as pair:
         attr = QPAttr()
         setattr(attr, name, value)
         attr.ah_attr.gr.dgid = pair.b.ctx.query_gid()
@@ -88,8 +91,8 @@ def test_a_value_out_of_range_is_refused(name: str, value: int) -> None:
         assert pair.a.qp.qp_state != e.IBV_QPS_RTS
 
 
-def test_query_tells_what_was_set() -> None:
-    with QpPair(attributes={"timeout": 10, "retry_cnt": 3, "rnr_retry": 2, "sq_psn": 100, "rq_psn": 100}) as pair:
+def test_query_tells_what_was_set(new_pair: NewPair) -> None:
+    with new_pair(attributes={"timeout": 10, "retry_cnt": 3, "rnr_retry": 2, "sq_psn": 100, "rq_psn": 100}) as pair:
         attr, init = pair.a.qp.query()
         assert (attr.qp_state, attr.timeout, attr.retry_cnt, attr.rnr_retry) == (e.IBV_QPS_RTS, 10, 3, 2)
         assert attr.dest_qp_num == pair.b.qp.qp_num
@@ -103,8 +106,8 @@ def test_query_tells_what_was_set() -> None:
         assert pair.b.qp.query()[0].rq_psn == 103
 
 
-def test_a_queue_pair_can_be_reset_and_connected_again() -> None:
-    with QpPair() as pair:
+def test_a_queue_pair_can_be_reset_and_connected_again(new_pair: NewPair) -> None:
+    with new_pair() as pair:
         for round_number in range(3):
             pair.b.post_recv(10, wr_id=round_number)
             pair.a.post_send(e.IBV_WR_SEND, 10)
@@ -116,8 +119,8 @@ def test_a_queue_pair_can_be_reset_and_connected_again() -> None:
             pair.connect()
 
 
-def test_posting_too_early() -> None:
-    with QpPair(connect=False) as pair:
+def test_posting_too_early(new_pair: NewPair) -> None:
+    with new_pair(connect=False) as pair:
         qp = pair.a.qp
         with pytest.raises(VerbsError, match="is not in RTS yet"):
             qp.post_send(SendWR(sg=[pair.a.sge(1)]))
@@ -129,8 +132,8 @@ def test_posting_too_early() -> None:
             qp.post_send(SendWR(sg=[pair.a.sge(1)]))
 
 
-def test_sqd_holds_new_work_back() -> None:
-    with QpPair() as pair:
+def test_sqd_holds_new_work_back(new_pair: NewPair) -> None:
+    with new_pair() as pair:
         pair.a.qp.modify(bare(e.IBV_QPS_SQD), e.IBV_QP_STATE)
         pair.a.post_send(e.IBV_WR_RDMA_WRITE, 10, wr_id=6)
         pair.run()
@@ -140,8 +143,8 @@ def test_sqd_holds_new_work_back() -> None:
 
 
 @pytest.mark.parametrize("service", ["UC", "UD"])
-def test_a_send_error_leads_to_sqe_and_back(service: str) -> None:
-    with QpPair(service) as pair:
+def test_a_send_error_leads_to_sqe_and_back(new_pair: NewPair, service: str) -> None:
+    with new_pair(service) as pair:
         wr = pair.a.send_wr(e.IBV_WR_SEND, 10)
         wr.sg[0].lkey ^= 0xFF00_0000
         pair.a.qp.post_send(wr)
@@ -204,11 +207,11 @@ REACHED = [(s, state) for s in ("RC", "UC", "UD") for state in STATES if (s, sta
 
 
 @pytest.mark.parametrize(("service", "state"), REACHED)
-def test_every_state_towards_every_other(service: str, state: int) -> None:
+def test_every_state_towards_every_other(new_pair: NewPair, service: str, state: int) -> None:
     """What is not listed is EINVAL, and nothing changed."""
     alone = ALONE | ({(e.IBV_QPS_INIT, e.IBV_QPS_RTR)} if service == "UD" else set())
     for target in STATES:
-        with QpPair(service, connect=False) as pair:
+        with new_pair(service, connect=False) as pair:
             reach(pair, state)
             qp = pair.a.qp
             assert qp.qp_state == state
@@ -221,3 +224,29 @@ def test_every_state_towards_every_other(service: str, state: int) -> None:
                 qp.modify(bare(target), e.IBV_QP_STATE)
             assert error.value.errno == 22
             assert pair.a.ctx.command(cmd.QUERY_QP, qp.qp_num) == before
+
+
+def test_a_reset_takes_a_queue_pairs_completions_with_it() -> None:
+    with QpPair(connect=False) as pair, QpPair(net=pair.net, connect=False) as other:
+        other.net.close = lambda: None  # type: ignore[method-assign]  # the first pair's to close
+        a = pair.a
+        second = QP(a.pd, QPInitAttr(cap=QPCap(8, 8), scq=a.cq, rcq=a.cq))
+        other.a.qp, other.a.mr, other.a.cq = second, a.mr, a.cq
+        pair.connect()
+        other.connect()
+        for number in range(6):
+            a.post_send(e.IBV_WR_RDMA_WRITE, 10, wr_id=number)
+            other.a.post_send(e.IBV_WR_RDMA_WRITE, 10, wr_id=10 + number)
+        pair.run()
+        first = a.cq.poll(3)[1]
+        a.qp.modify(bare(e.IBV_QPS_RESET), e.IBV_QP_STATE)
+        assert a.cq.ready()
+        kept = a.cq.poll(2)[1] + a.cq.poll(64)[1]
+        assert [wc.wr_id for wc in kept] == sorted({*range(10, 16)} - {wc.wr_id for wc in first})
+        assert not a.cq.ready()
+        second.close()
+        pair.b.qp.modify(bare(e.IBV_QPS_RESET), e.IBV_QP_STATE)
+        pair.connect()
+        for number in range(64):
+            a.post_send(e.IBV_WR_RDMA_WRITE, 1, wr_id=number)
+        assert [wc.wr_id for wc in a.wait(64)] == list(range(64))

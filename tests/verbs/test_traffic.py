@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -10,6 +11,7 @@ from rnic import enums as e
 from rnic.testing import QpPair, Side
 from rnic.verbs.attrs import SGE, RecvWR
 
+NewPair = Callable[..., QpPair]
 SIZES = [1, 3, 1023, 1024, 1025, 4096, 100_001]
 
 
@@ -32,18 +34,18 @@ def send(pair: QpPair, size: int, opcode: int = e.IBV_WR_SEND, **more: int) -> t
 @pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
 @pytest.mark.parametrize("service", ["RC", "UC", "UD"])
 @pytest.mark.parametrize("size", SIZES)
-def test_send(service: str, size: int, ipv6: bool) -> None:
+def test_send(new_pair: NewPair, service: str, size: int, ipv6: bool) -> None:
     if service == "UD" and size > 4096:
         size = 2048
-    with QpPair(service, ipv6=ipv6) as pair:
+    with new_pair(service, ipv6=ipv6) as pair:
         fill(pair.a)
         _, got = send(pair, size)
         assert not got.wc_flags & e.IBV_WC_WITH_IMM  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("service", ["RC", "UC", "UD"])
-def test_send_with_immediate(service: str) -> None:
-    with QpPair(service) as pair:
+def test_send_with_immediate(new_pair: NewPair, service: str) -> None:
+    with new_pair(service) as pair:
         fill(pair.a)
         _, got = send(pair, 1000, e.IBV_WR_SEND_WITH_IMM, imm=0xFEDC_BA98)
         assert got.wc_flags & e.IBV_WC_WITH_IMM  # type: ignore[attr-defined]
@@ -52,8 +54,8 @@ def test_send_with_immediate(service: str) -> None:
 
 @pytest.mark.parametrize("service", ["RC", "UC"])
 @pytest.mark.parametrize("size", SIZES)
-def test_write(service: str, size: int) -> None:
-    with QpPair(service) as pair:
+def test_write(new_pair: NewPair, service: str, size: int) -> None:
+    with new_pair(service) as pair:
         fill(pair.a)
         pair.a.post_send(e.IBV_WR_RDMA_WRITE, size, 10, remote=20, wr_id=5)
         wc = pair.a.wait()[0]
@@ -67,8 +69,8 @@ def test_write(service: str, size: int) -> None:
 
 @pytest.mark.parametrize("service", ["RC", "UC"])
 @pytest.mark.parametrize("size", [1, 5000])
-def test_write_with_immediate_takes_a_receive(service: str, size: int) -> None:
-    with QpPair(service) as pair:
+def test_write_with_immediate_takes_a_receive(new_pair: NewPair, service: str, size: int) -> None:
+    with new_pair(service) as pair:
         fill(pair.a)
         pair.b.post_recv(0, wr_id=9)
         pair.a.post_send(e.IBV_WR_RDMA_WRITE_WITH_IMM, size, remote=64, imm=7)
@@ -79,8 +81,8 @@ def test_write_with_immediate_takes_a_receive(service: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_read(size: int) -> None:
-    with QpPair() as pair:
+def test_read(new_pair: NewPair, size: int) -> None:
+    with new_pair() as pair:
         fill(pair.b)
         pair.a.post_send(e.IBV_WR_RDMA_READ, size, 30, remote=40)
         wc = pair.a.wait()[0]
@@ -88,8 +90,8 @@ def test_read(size: int) -> None:
         assert pair.a.buf[30 : 30 + size] == pair.b.buf[40 : 40 + size]
 
 
-def test_atomics() -> None:
-    with QpPair() as pair:
+def test_atomics(new_pair: NewPair) -> None:
+    with new_pair() as pair:
         a, b = pair.a, pair.b
         b.buf[16:24] = (100).to_bytes(8, "little")
         a.post_send(e.IBV_WR_ATOMIC_FETCH_AND_ADD, 8, 0, remote=16, compare_add=5)
@@ -101,14 +103,14 @@ def test_atomics() -> None:
 
 
 @pytest.mark.parametrize("service", ["RC", "UC", "UD"])
-def test_nothing_at_all_can_be_sent(service: str) -> None:
-    with QpPair(service) as pair:
+def test_nothing_at_all_can_be_sent(new_pair: NewPair, service: str) -> None:
+    with new_pair(service) as pair:
         send(pair, 0)
 
 
 @pytest.mark.parametrize("opcode", [e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_READ])
-def test_nothing_at_all_can_be_moved_and_needs_no_key(opcode: int) -> None:
-    with QpPair() as pair:
+def test_nothing_at_all_can_be_moved_and_needs_no_key(new_pair: NewPair, opcode: int) -> None:
+    with new_pair() as pair:
         wr = pair.a.send_wr(opcode, 0)
         wr.rkey = 0xBAD
         pair.a.qp.post_send(wr)
@@ -116,8 +118,8 @@ def test_nothing_at_all_can_be_moved_and_needs_no_key(opcode: int) -> None:
 
 
 @pytest.mark.parametrize("service", ["RC", "UC", "UD"])
-def test_inline_data_may_change_at_once(service: str) -> None:
-    with QpPair(service) as pair:
+def test_inline_data_may_change_at_once(new_pair: NewPair, service: str) -> None:
+    with new_pair(service) as pair:
         fill(pair.a)
         data = bytes(pair.a.buf[:200])
         pair.b.post_recv(200 + pair.recv_offset)
@@ -128,8 +130,8 @@ def test_inline_data_may_change_at_once(service: str) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_scatter_and_gather(count: int) -> None:
-    with QpPair() as pair:
+def test_scatter_and_gather(new_pair: NewPair, count: int) -> None:
+    with new_pair() as pair:
         a, b = pair.a, pair.b
         fill(a)
         wr = a.send_wr(e.IBV_WR_SEND, 0)
@@ -144,8 +146,8 @@ def test_scatter_and_gather(count: int) -> None:
         assert got[: len(sent)] == sent
 
 
-def test_unsignaled_work_completes_silently() -> None:
-    with QpPair(depth=8) as pair:
+def test_unsignaled_work_completes_silently(new_pair: NewPair) -> None:
+    with new_pair(depth=8) as pair:
         for round_number in range(5):
             for number in range(7):
                 last = number == 6
@@ -156,8 +158,8 @@ def test_unsignaled_work_completes_silently() -> None:
         assert pair.a.poll() == []
 
 
-def test_a_fenced_send_waits_for_the_read_before_it() -> None:
-    with QpPair() as pair:
+def test_a_fenced_send_waits_for_the_read_before_it(new_pair: NewPair) -> None:
+    with new_pair() as pair:
         a, b = pair.a, pair.b
         b.buf[:8] = b"original"
         b.post_recv(8, 100)
@@ -168,8 +170,8 @@ def test_a_fenced_send_waits_for_the_read_before_it() -> None:
         assert b.buf[100:108] == b"original"
 
 
-def test_a_chain_of_work_requests() -> None:
-    with QpPair() as pair:
+def test_a_chain_of_work_requests(new_pair: NewPair) -> None:
+    with new_pair() as pair:
         fill(pair.a)
         first = pair.a.send_wr(e.IBV_WR_RDMA_WRITE, 100, 0, remote=0, wr_id=1)
         first.next = pair.a.send_wr(e.IBV_WR_RDMA_WRITE, 100, 100, remote=100, wr_id=2)
@@ -178,8 +180,8 @@ def test_a_chain_of_work_requests() -> None:
         assert pair.b.buf[:200] == pair.a.buf[:200]
 
 
-def test_both_directions_at_once() -> None:
-    with QpPair(depth=32) as pair:
+def test_both_directions_at_once(new_pair: NewPair) -> None:
+    with new_pair(depth=32) as pair:
         fill(pair.a, 1)
         fill(pair.b, 2)
         for number in range(16):
@@ -191,8 +193,8 @@ def test_both_directions_at_once() -> None:
             assert other.buf[500_000:548_000] == one.buf[:48_000]
 
 
-def test_the_psn_wraps() -> None:
-    with QpPair(attributes={"sq_psn": 0xFFFFFE, "rq_psn": 0xFFFFFE}) as pair:
+def test_the_psn_wraps(new_pair: NewPair) -> None:
+    with new_pair(attributes={"sq_psn": 0xFFFFFE, "rq_psn": 0xFFFFFE}) as pair:
         fill(pair.a)
         pair.a.post_send(e.IBV_WR_RDMA_WRITE, 50_000)
         pair.a.post_send(e.IBV_WR_RDMA_READ, 50_000, 100_000)
@@ -200,23 +202,23 @@ def test_the_psn_wraps() -> None:
         assert pair.a.buf[100_000:150_000] == pair.a.buf[:50_000] == pair.b.buf[:50_000]
 
 
-def test_a_ud_receive_tells_who_sent_it() -> None:
-    with QpPair("UD") as pair:
+def test_a_ud_receive_tells_who_sent_it(new_pair: NewPair) -> None:
+    with new_pair("UD") as pair:
         _, got = send(pair, 100)
         assert got.src_qp == pair.a.qp.qp_num  # type: ignore[attr-defined]
         assert got.wc_flags & e.IBV_WC_GRH  # type: ignore[attr-defined]
 
 
-def test_a_send_longer_than_the_receive_fails_on_both_sides() -> None:
-    with QpPair() as pair:
+def test_a_send_longer_than_the_receive_fails_on_both_sides(new_pair: NewPair) -> None:
+    with new_pair() as pair:
         pair.b.post_recv(10)
         pair.a.post_send(e.IBV_WR_SEND, 11)
         assert pair.a.wait()[0].status == e.IBV_WC_REM_INV_REQ_ERR
         assert pair.b.wait()[0].status == e.IBV_WC_LOC_LEN_ERR
 
 
-def test_a_receive_that_comes_late_is_waited_for() -> None:
-    with QpPair() as pair:
+def test_a_receive_that_comes_late_is_waited_for(new_pair: NewPair) -> None:
+    with new_pair() as pair:
         fill(pair.a)
         pair.a.post_send(e.IBV_WR_SEND, 100)
         pair.net.run(lambda: pair.clock.now_ns > 5_000_000)
@@ -226,19 +228,19 @@ def test_a_receive_that_comes_late_is_waited_for() -> None:
         assert pair.b.buf[:100] == pair.a.buf[:100]
 
 
-def test_rnr_retries_end() -> None:
-    with QpPair(attributes={"rnr_retry": 2}) as pair:
+def test_rnr_retries_end(new_pair: NewPair) -> None:
+    with new_pair(attributes={"rnr_retry": 2}) as pair:
         pair.a.post_send(e.IBV_WR_SEND, 100)
         assert pair.a.wait()[0].status == e.IBV_WC_RNR_RETRY_EXC_ERR
 
 
-def test_wrong_keys_and_ranges() -> None:
+def test_wrong_keys_and_ranges(new_pair: NewPair) -> None:
     for change, status in (
         ({"rkey": 0xBAD_0BAD}, e.IBV_WC_REM_ACCESS_ERR),
         ({"remote_addr": 0x1000}, e.IBV_WC_REM_ACCESS_ERR),
         ({"sg": [SGE(0x1000, 100, 0xBAD)]}, e.IBV_WC_LOC_PROT_ERR),
     ):
-        with QpPair() as pair:
+        with new_pair() as pair:
             wr = pair.a.send_wr(e.IBV_WR_RDMA_WRITE, 100)
             for name, value in change.items():
                 setattr(wr, name, value)
@@ -256,14 +258,14 @@ def test_wrong_keys_and_ranges() -> None:
         (e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ, e.IBV_WR_ATOMIC_FETCH_AND_ADD),
     ],
 )
-def test_rights_are_kept(access: int, opcode: int) -> None:
-    with QpPair(access=access) as pair:
+def test_rights_are_kept(new_pair: NewPair, access: int, opcode: int) -> None:
+    with new_pair(access=access) as pair:
         pair.a.post_send(opcode, 8)
         assert pair.a.wait()[0].status == e.IBV_WC_REM_ACCESS_ERR
 
 
-def test_an_unaligned_atomic_is_refused() -> None:
-    with QpPair() as pair:
+def test_an_unaligned_atomic_is_refused(new_pair: NewPair) -> None:
+    with new_pair() as pair:
         pair.a.post_send(e.IBV_WR_ATOMIC_FETCH_AND_ADD, 8, remote=4, compare_add=1)
         assert pair.a.wait()[0].status == e.IBV_WC_REM_INV_REQ_ERR
 

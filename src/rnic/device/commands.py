@@ -31,6 +31,7 @@ from rnic.device.mailboxes import (
     VENDOR_ID,
 )
 from rnic.device.multicast import is_multicast
+from rnic.device.non_rdma import read_non_rdma
 from rnic.device.qp_commands import modify_qp, query_qp, reset_qp
 from rnic.device.refusal import Refused
 from rnic.device.resources import LOG_MAX_PDS, LOG_MAX_SRQS, KeyRecord
@@ -541,6 +542,7 @@ FUNCTIONS: dict[int, Callable[[Nic, Uar, int, int, bytes], Answer]] = {
     cmd.CONF_SPECIAL_QP: system.conf_special_qp,
     cmd.MGID_HASH: system.mgid_hash,
     cmd.SET_WEIGHT: system.set_weight,
+    cmd.READ_NON_RDMA: read_non_rdma,
 }
 COMMANDS = frozenset({*_HANDLERS, *FUNCTIONS, *TRANSITIONS})
 """Every opcode that the device knows."""

@@ -57,6 +57,7 @@ OUTBOX_BYTES: dict[int, int] = {
     cmd.QUERY_SRQ: SRQC_BYTES,
     cmd.READ_MGM: MGM.size,
     cmd.MAD_IFC: MAD_BYTES,
+    cmd.READ_NON_RDMA: MAILBOX_BYTES,
 }
 """Bytes of each output mailbox. Every other command leaves its answer in ``out_param`` itself."""
 

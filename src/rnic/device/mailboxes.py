@@ -155,6 +155,21 @@ MTT_ENTRY = Layout(
 MTT_PAGE_BYTES = MTT_ENTRY.size
 """WRITE_MTT inbox: the header, then ``in_modifier`` entries."""
 
+NON_RDMA_HEADER = Layout(
+    "non-RDMA frame",
+    16,
+    "big",
+    "design.md; 004 7.6 NONR_DATA, NONR_MD",
+    (
+        wide("arrival_ns", 0x00, "the device's time of arrival in nanoseconds", 8, "RO"),
+        word("length", 0x08, "bytes of the whole frame", "RO"),
+        word("waiting", 0x0C, "frames that wait, this one included; 0: there is none", "RO"),
+    ),
+)
+"""Head of the READ_NON_RDMA outbox; as much of the frame follows as fits."""
+NON_RDMA_BYTES = 4096 - NON_RDMA_HEADER.size
+"""Most bytes of a frame that one READ_NON_RDMA brings."""
+
 VENDOR_ID = 0xFF_FFFF
 DEVICE_ID = 0x524E
 """No vendor has given the device a number: all ones, as software devices say; ``RN`` names it."""

@@ -44,6 +44,7 @@ from rnic.trace.tracer import NullTracer, Tracer
 from rnic.transport.host import BurstLoops
 from rnic.transport.qp import QueuePair
 from rnic.wire.bursts import RxBurst, TxBurst
+from rnic.wire.datagram import parse_ip
 from rnic.wire.flow import Flow
 from rnic.wire.packet import Packet, parse
 
@@ -128,14 +129,15 @@ class Nic:
 
     # -------------------------------------------------------------------------- the driver's side
 
-    def map_uar(self, port: DmaPort, buf: memoryview | None = None) -> Uar:
+    def map_uar(self, port: DmaPort, buf: memoryview | None = None, program: int = 0) -> Uar:
         """Open a driver context.
 
         Args:
             port: how to reach the driver's memory.
             buf: memory for its window, zeros; by default the process's own.
+            program: tells programs apart: contexts with one number are one program's.
         """
-        uar = Uar(port, self._doorbells, self.resources.uar_blocks, buf, self.globals)
+        uar = Uar(port, self._doorbells, self.resources.uar_blocks, buf, self.globals, program)
         self.resources.uars.append(uar)
         return uar
 
@@ -217,20 +219,22 @@ class Nic:
         """The link says that it is up or down: a port change event for every context."""
         self.globals.set_port(link_up=up)
 
-    def tell_all(self, event_type: int, number: int, *, subtype: int = 0) -> None:
-        """An event about the device or its port, to every context that asked for its type."""
+    def tell_all(self, event_type: int, number: int, *, subtype: int = 0, program: int | None = None) -> None:
+        """An event about the device or its port, to every context (of one program) that asked for its type."""
         self.counters.bump(f"event_{events.EVENT_NAMES[event_type].lower()}")
         for uar in self.resources.uars:
             eqn = uar.event_queues.get(event_type)
-            if eqn is not None:
+            if eqn is not None and (program is None or uar.program == program):
                 self.resources.eqs[eqn].report(event_type, number, subtype=subtype)
 
     def eq_broken(self, eq: EventQueue) -> None:
-        """An EQ's memory does not answer: its context cannot be told anything, which is a fault of the device."""
-        if not self.globals.fatal:
-            self.globals.fatal = True
-            self.globals.raise_cause(IRQ_FATAL)
-            self.tell_all(events.LOCAL_CATAS_ERROR, eq.number)
+        """An EQ's memory does not answer: its context cannot be told anything, which is a fault of the device.
+
+        Only contexts of the same program hear of it: what it did to its memory, or its death, is no other's trouble.
+        """
+        self.globals.fatal = True
+        self.globals.raise_cause(IRQ_FATAL)
+        self.tell_all(events.LOCAL_CATAS_ERROR, eq.number, program=eq.uar.program)
 
     def receive_other(self, frame: bytes | bytearray | memoryview, now_ns: int) -> None:
         """Take a frame that is not RDMA: to the non-RDMA channel (004 7.6)."""
@@ -238,6 +242,16 @@ class Nic:
             self.counters.bump(DropReason.DISABLED.value)
         elif self.non_rdma.put(frame, now_ns):
             self.globals.raise_cause(IRQ_NON_RDMA)
+
+    def receive_frame(self, packet: memoryview, now_ns: int) -> None:
+        """Take a whole packet, from its IP header on: RDMA by its UDP port, or for the non-RDMA channel (004 7.3)."""
+        datagram = parse_ip(packet, self.config.port)
+        if isinstance(datagram, DropReason):
+            self.receive_other(packet, now_ns)
+            return
+        payload, size = datagram.payload, len(datagram.payload)
+        flow, ident, frag = datagram.flow(), datagram.ident, datagram.frag
+        self.receive(RxBurst(flow, payload, size, size, ident, frag, datagram.tclass, datagram.hop_limit), now_ns)
 
     # ---------------------------------------------------------------------------- the link's side
 

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from rnic.device.mailboxes import NON_RDMA_BYTES, NON_RDMA_HEADER
+from rnic.device.refusal import Refused
+from rnic.spec import commands as cmd
 from rnic.trace.counters import Counters
+
+if TYPE_CHECKING:
+    from rnic.device.commands import Answer
+    from rnic.device.nic import Nic
+    from rnic.device.uar import Uar
 
 MAX_FRAMES = 256
 MAX_BYTES = 1 << 20
@@ -57,7 +65,31 @@ class NonRdmaChannel:
         self._bytes -= len(frame.data)
         return frame
 
+    def oldest(self) -> Frame | None:
+        """The oldest frame, which stays; ``None`` if there is none."""
+        return self._frames[0] if self._frames else None
+
     def clear(self) -> None:
         """Forget every frame."""
         self._frames.clear()
         self._bytes = 0
+
+
+def read_non_rdma(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+    """Show the oldest frame from byte ``in_modifier`` on; ``op_modifier`` 1 then takes it away.
+
+    BAD_SIZE beyond the frame's end, BAD_PARAM for another modifier.
+    """
+    if op_modifier > 1:
+        raise Refused(cmd.ST_BAD_PARAM)
+    channel = nic.non_rdma
+    frame = channel.oldest()
+    if in_modifier > (0 if frame is None else len(frame.data)):
+        raise Refused(cmd.ST_BAD_SIZE)
+    head, part = {"waiting": len(channel)}, b""
+    if frame is not None:
+        head |= {"arrival_ns": frame.now_ns, "length": len(frame.data)}
+        part = frame.data[in_modifier : in_modifier + NON_RDMA_BYTES]
+        if op_modifier:
+            channel.get()
+    return 0, NON_RDMA_HEADER.pack(head) + part.ljust(NON_RDMA_BYTES, b"\0")

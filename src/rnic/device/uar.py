@@ -99,9 +99,10 @@ class Uar:
         blocks: blocks in the window.
         buf: the window's memory, ``blocks * 128`` bytes of zeros; by default the process's own.
         global_block: the device's global registers, at the start of the window.
+        program: whose context it is; only compared with others.
     """
 
-    __slots__ = ("_doorbells", "_globals", "blocks", "buf", "closed", "event_queues", "hcr", "port", "words")
+    __slots__ = ("_doorbells", "_globals", "blocks", "buf", "closed", "event_queues", "hcr", "port", "program", "words")
 
     def __init__(
         self,
@@ -110,8 +111,10 @@ class Uar:
         blocks: int,
         buf: memoryview | None = None,
         global_block: GlobalRegisters | None = None,
+        program: int = 0,
     ) -> None:
         self.port = port
+        self.program = program
         self.hcr = Hcr()
         self.blocks = blocks
         self.buf = memoryview(_private_memory(blocks * BLOCK_BYTES)) if buf is None else buf

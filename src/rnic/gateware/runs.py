@@ -41,8 +41,6 @@ class Job:
     stall_rate: float = 0.0
     loss: float = 0.0
     """Probability that the link loses a frame; network only."""
-    settle_cycles: int = 4000
-    """Network: cycles after the last completion in which the receiver must have written everything."""
 
 
 @dataclass
@@ -61,6 +59,8 @@ class Result:
     lost: int = 0
     states: dict[str, dict[str, int]] = field(default_factory=dict)
     """Cycles by block and state, where a log was kept."""
+    controller: dict[str, int] = field(default_factory=dict)
+    """The controller's cycles by state, from the first write of SQ_TAIL to the last move of CQ_TAIL, likewise."""
 
     @property
     def passed(self) -> bool:
@@ -82,6 +82,9 @@ def run_job(
         EngineError: the engine did not complete the work; the message has the registers.
         OSError: ``vcd`` or ``trace`` cannot be written.
     """
+    for path in (vcd, trace):
+        if path is not None:
+            path.write_bytes(b"")  # one that cannot be written is better known before the run than after it
     rng = random.Random(job.seed)
     plan = [
         (
@@ -118,6 +121,9 @@ def run_job(
         result.states = {
             block: log.cycles_by_state(block, result.start, result.start + result.cycles) for block in log.changes
         }
+        doorbells = [cycle for cycle in log.doorbells if cycle >= result.start]
+        if doorbells and log.completions:
+            result.controller = log.cycles_by_state("controller", doorbells[0], log.completions[-1])
     if trace is not None:
         write_trace(trace, logs, simulation.cycle)
     return result
@@ -167,7 +173,7 @@ def _drive(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: Si
     frames: list[bytes] = []
     lost = 0
     if job.network:
-        simulation.run_cycles(job.settle_cycles)
+        simulation.settle()
         frames = [frame.data for frame in simulation.links[0].frames]
         lost = len(simulation.links[0].lost)
     return Result(cycles, start, sum(each.bytes for each in completions), completions, [], frames, lost)

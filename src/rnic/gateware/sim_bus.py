@@ -56,6 +56,8 @@ class StreamSource:
         self.queue: deque[tuple[bytes, bool, bool]] = deque()
         self.sent = 0
         """Packets whose last beat has been taken."""
+        self.moved = 0
+        """Beats that have been taken."""
 
     def send(self, data: bytes, bad: bool = False) -> None:
         """Queue one packet of at least a byte; ``bad`` sets ``tuser`` on its last beat."""
@@ -81,6 +83,7 @@ class StreamSource:
             _clk, _rst, ready = await ctx.tick().sample(axis.tready)
             if beat is not None and ready:
                 self.sent += beat[1]
+                self.moved += 1
                 beat = None
 
 
@@ -92,6 +95,8 @@ class StreamSink:
         self.stalls = stalls or Stalls()
         self.keep_beats = keep_beats
         self.frames: list[Frame] = []
+        self.moved = 0
+        """Beats that have been taken."""
         self.hook: Callable[[Frame], None] | None = None
 
     async def run(self, ctx: Any) -> None:
@@ -111,6 +116,7 @@ class StreamSink:
             held = value if valid and not ready else None
             if not (valid and ready):
                 continue
+            self.moved += 1
             keep = value >> width & ((1 << lanes) - 1)
             count = keep.bit_length()
             if keep != (1 << count) - 1 or not keep:
@@ -153,6 +159,8 @@ class AxiRam:
         """Answers to inject: ("read" or "write", page number) -> response."""
         self.silent = False
         """The memory has stopped answering."""
+        self.moved = 0
+        """Beats read and written."""
 
     def _check(self, burst: int, size: int, address: int, beats: int) -> None:
         if burst != 1 or 1 << size != self.lanes:
@@ -230,6 +238,7 @@ class AxiRam:
             valid, ar, aw, w = sampled[2:]
             if r_shown and valid & 8:
                 r_shown = False
+                self.moved += 1
                 reads[0][2].pop(0)
                 if not reads[0][2]:
                     reads.popleft()
@@ -237,6 +246,7 @@ class AxiRam:
                 b_shown = False
                 answers.popleft()
             if w_ready and valid & 4:
+                self.moved += 1
                 burst = writes[0]
                 data, strobe, last = w & (1 << width) - 1, w >> width & (1 << lanes) - 1, w >> width + lanes
                 if bool(last) != (burst[2] == 1):

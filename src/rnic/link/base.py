@@ -7,6 +7,7 @@ transport: a bad or lost packet is a counter, never an exception.
 from __future__ import annotations
 
 import ipaddress
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -62,6 +63,13 @@ class Link(Protocol):
 
         An empty list says that nothing is left; a shorter one does not. ``buf`` of each is valid until the
         next call.
+        """
+
+    @property
+    def frames(self) -> deque[bytes]:
+        """Whole packets, from the IP header on, that arrived and that the link did not look into.
+
+        The same object for ever; what is taken from it is gone. Links on sockets never have any.
         """
 
     def fileno(self) -> int | None:

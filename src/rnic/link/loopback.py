@@ -16,6 +16,7 @@ from rnic.wire.flow import MAX_IDENTS, Flow
 
 FABRIC_MTU = 65_536
 QUEUE_BYTES = 16 << 20
+MAX_FRAMES = 1 << 10
 
 
 class Fabric:
@@ -51,6 +52,12 @@ class Fabric:
         link = LoopbackLink(self, address, port, mtu, max_segments, queue_bytes, counters)
         self._links[address, port] = link
         return link
+
+    def carry(self, address: bytes, packet: bytes) -> None:
+        """Bring a whole packet, from its IP header on, to every link at an address, whatever its port."""
+        for (there, _), link in self._links.items():
+            if there == address:
+                link.deliver_frame(packet)
 
     def targets(self, address: bytes, port: int) -> Sequence[LoopbackLink]:
         """The links that what is sent to ``(address, port)`` reaches."""
@@ -101,6 +108,8 @@ class LoopbackLink:
         self._max_segments = max_segments
         self._queue: deque[RxBurst] = deque()
         self._queued_bytes = 0
+        self.frames: deque[bytes] = deque()
+        """Whole packets that arrived, for the NIC to look at: see :meth:`Fabric.carry`."""
         self._closed = False
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
@@ -128,6 +137,13 @@ class LoopbackLink:
         self._queue.append(
             RxBurst(flow, data, burst.segment, burst.length, 0, tclass=flow.tclass, hop_limit=flow.hop_limit)
         )
+
+    def deliver_frame(self, packet: bytes) -> None:
+        """Queue a whole packet."""
+        if len(self.frames) >= MAX_FRAMES:
+            self.counters.bump("drop_rx_queue_full")
+        else:
+            self.frames.append(packet)
 
     def receive(self, limit: int) -> list[RxBurst]:
         """See :meth:`rnic.link.base.Link.receive`; here ``buf`` stays valid while referenced."""
@@ -174,6 +190,7 @@ class LoopbackLink:
         self._closed = True
         self._fabric.detach(self)
         self._queue.clear()
+        self.frames.clear()
         self._queued_bytes = 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from rnic.link.base import Link
@@ -53,6 +54,11 @@ class Middleware:
     def receive(self, limit: int) -> list[RxBurst]:
         """See :meth:`rnic.link.base.Link.receive`."""
         return self.inner.receive(limit)
+
+    @property
+    def frames(self) -> deque[bytes]:
+        """The inner link's: faults are for RDMA packets."""
+        return self.inner.frames
 
     def fileno(self) -> int | None:
         """See :meth:`rnic.link.base.Link.fileno`."""

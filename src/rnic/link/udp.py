@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections import deque
 from collections.abc import Sequence
 
 from rnic.link.base import LinkError, check_group, flow_between, format_address, parse_address
@@ -119,6 +120,8 @@ class UdpLink:
         sock = open_socket(self.address, port, self._scope_id, buffer_bytes)
         self.port = int(sock.getsockname()[1])
         self.mtu = ip_mtu(self.address)
+        self.frames: deque[bytes] = deque()
+        """Never any: what is not for this port, the system keeps."""
         self.gso = gso and enable_gso(sock)
         self.gro = gro and enable_gro(sock)
         self.tclass = tclass and enable_tclass(sock, self._ipv4)

@@ -50,6 +50,7 @@ class Runtime:
         self.closed = False
         self.users = 0
         """Contexts that are open on this NIC; the last one to close closes the runtime."""
+        self._frames = link.frames
         self._rounds_without_replies = 0
         self._last_poll = 0
         self._idle_rounds = 0
@@ -90,6 +91,9 @@ class Runtime:
         did = False
         if self._rounds_without_replies >= _REPLIES_AT_LEAST_EVERY:
             did = self._transmit(now)
+        if self._frames:
+            nic.receive_frame(memoryview(self._frames.popleft()), now)
+            did = True
         bursts: list[RxBurst] = link.receive(_RECEIVE_LIMIT)
         if bursts:
             for burst in bursts:

@@ -27,9 +27,11 @@ from rnic.device.inspect import look
 from rnic.device.uar import Uar
 from rnic.link.base import Link, parse_address
 from rnic.mem.order import fence
+from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.loop import Runtime
 from rnic.runtime.program import CopiedMemory, ProgramMemory
 from rnic.spec import attach
+from rnic.spec import commands as cmd
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import MAX_EQS, ROCE_UDP_PORT
 
@@ -261,7 +263,7 @@ class NicProcess:
                 name.encode().ljust(16, b"\0")
                 + config.gid_table[0]
                 + config.guid.to_bytes(8, "big")
-                + struct.pack("<HHI", config.port, config.mtu, 4)
+                + struct.pack("<HHI", config.port, config.mtu, runtime.nic.globals.port_state)
             )
         return b"".join(records)
 
@@ -296,7 +298,7 @@ class NicProcess:
             memory = ProgramMemory(held, client.pid)
         blocks = runtime.nic.resources.uar_blocks
         blocks_at = _RUNG_AT + -(-blocks // _PAGE) * _PAGE
-        size = blocks_at + blocks * 128
+        size = blocks_at + blocks * BLOCK_BYTES
         fd = os.memfd_create("rnic window", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         client.made.append(fd)
         os.ftruncate(fd, size)
@@ -307,9 +309,9 @@ class NicProcess:
             {"magic": attach.MAGIC, "version": attach.VERSION, "blocks": blocks, "alive": 1}
         )
         client.runtime, client.memory, client.window = runtime, memory, window
-        client.uar = runtime.nic.map_uar(memory, memoryview(window)[blocks_at:])
+        client.uar = runtime.nic.map_uar(memory, memoryview(window)[blocks_at:], client.pid)
         out += [fd, self._wake]
-        return struct.pack("<IIQQQ", blocks, 128, size, _RUNG_AT, blocks_at)
+        return struct.pack("<IIQQQ", blocks, BLOCK_BYTES, size, _RUNG_AT, blocks_at)
 
     def _command(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         op, op_modifier, in_modifier, _, inbox_bytes = _COMMAND.unpack_from(body)
@@ -317,7 +319,7 @@ class NicProcess:
             raise OSError(errno.ENODEV, "no device is open on this connection")
         inbox = body[_COMMAND.size : _COMMAND.size + inbox_bytes]
         result = client.runtime.nic.command(client.uar, op, in_modifier, op_modifier, inbox)
-        if result.out_param >= 0 and result.status == 0 and op == 0xF10 and in_modifier == 1:
+        if result.status == cmd.ST_OK and (op, in_modifier) == (cmd.ALLOC_RES, cmd.RES_UAR_BLOCK):
             client.rung_end = max(client.rung_end, _RUNG_AT + result.out_param + 1)
         client.runtime.kick()
         return struct.pack("<IIQ", result.status, len(result.outbox), result.out_param) + result.outbox

@@ -45,6 +45,8 @@ ALLOC_RES = 0xF10
 FREE_RES = 0xF11
 SET_WEIGHT = 0xF12
 """Turns of a queue pair: in_modifier is the QPN, op_modifier 1 to 16 its share against others. Ours."""
+READ_NON_RDMA = 0xF13
+"""The oldest frame of the non-RDMA channel, from byte in_modifier on; op_modifier 1 then takes it away. Ours."""
 UNMAP_ICM = 0xFF9
 MAP_ICM = 0xFFA
 

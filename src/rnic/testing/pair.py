@@ -207,7 +207,7 @@ class QpPair:
             attr.dest_qp_num = peer.qp.qp_num
             attr.gso = True
             route = GlobalRoute(GID(peer.node.nic.config.address))
-            attr.ah_attr = AHAttr(route)
+            attr.ah_attr = AHAttr(route, udp_dport=peer.ctx.udp_port)
             side.qp.to_rts(attr)
             if self.service == "UD":
                 side.ah = AH(side.pd, attr.ah_attr)

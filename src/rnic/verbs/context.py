@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from rnic.context.eqc import EQC
 from rnic.device.config import NicConfig
 from rnic.device.global_block import PORT_ACTIVE
-from rnic.device.mailboxes import ADAPTER, DEV_LIM
+from rnic.device.mailboxes import ADAPTER, DEV_LIM, NON_RDMA_HEADER
 from rnic.device.nic import Nic
 from rnic.link.base import Link, LinkError, active_mtu_bytes, format_address, parse_address
 from rnic.link.interface import local_addresses
@@ -315,7 +315,8 @@ class Context:
 
     @property
     def async_fd(self) -> int:
-        """Descriptor that polls readable while asynchronous events wait."""
+        """Descriptor that polls readable while asynchronous events wait; they come in a thread from now on."""
+        self.driver.start()
         return self._async.fileno()
 
     def get_async_event(self, block: bool = True) -> AsyncEvent:
@@ -338,6 +339,22 @@ class Context:
             elif not self.driver.progress():
                 wait_readable([pipe.fileno(), *self.driver.filenos()], 0.001)
         return item
+
+    def read_non_rdma(self) -> bytes | None:
+        """The oldest frame that arrived on the port and is not RDMA (004 7.6), taken; ``None`` if there is none.
+
+        The contexts of a device share one channel. It holds 256 frames and 1 MiB; what finds no room is counted.
+        """
+        frame = b""
+        while True:
+            box = self.command(cmd.READ_NON_RDMA, len(frame))[1]
+            head = NON_RDMA_HEADER.unpack(box)
+            if not head["waiting"]:
+                return None
+            frame += box[NON_RDMA_HEADER.size :][: head["length"] - len(frame)]
+            if len(frame) == head["length"]:
+                self.command(cmd.READ_NON_RDMA, 0, 1)
+                return frame
 
     # ------------------------------------------------------------------------------------- queries
 

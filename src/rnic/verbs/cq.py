@@ -79,6 +79,8 @@ class CQ:
         self.comp_events = 0
         self._queues: dict[int, Any] = {}
         """Queue pairs that complete here, by number; they know the work request identifiers."""
+        self._kept: list[WC] = []
+        """Completions taken out of the ring that nobody has polled yet."""
         log = _log_entries(cqe)
         with ctx.driver.lock:
             self._mapping, self._ring = self._make_ring(log)
@@ -112,7 +114,20 @@ class CQ:
 
     def detach(self, qpn: int) -> None:
         """The queue pair is gone: what it still has here is not reported."""
+        self.clean(qpn)
         self._queues.pop(qpn, None)
+
+    def clean(self, qpn: int) -> None:
+        """The queue pair was reset: what it still has here is not reported (IBA 10.3.1), the others' stays."""
+        with self.lock:
+            ring = self._ring
+            while (entry := ring.pop()) is not None:
+                wc = self._translate(entry) if entry[6] & 0xFFFFFF != qpn else None
+                if wc is not None:
+                    self._kept.append(wc)
+            if self._kept:
+                self._kept = [wc for wc in self._kept if wc.qp_num != qpn]
+            self.driver.store(self._block, CQ_HEAD, ring.head)
 
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
         """Take up to ``num_entries`` completions.
@@ -122,12 +137,14 @@ class CQ:
         Returns:
             How many there are, and they themselves.
         """
-        if not self._ring.ready():
+        if not self._ring.ready() and not self._kept:
             self.driver.progress()
             if not self._ring.ready():
                 return 0, []
         found: list[WC] = []
         with self.lock:
+            if self._kept:
+                found, self._kept = self._kept[:num_entries], self._kept[num_entries:]
             ring = self._ring
             while len(found) < num_entries and (entry := ring.pop()) is not None:
                 wc = self._translate(entry)
@@ -138,7 +155,7 @@ class CQ:
 
     def ready(self) -> bool:
         """Whether a completion waits; takes nothing and does not drive the NIC."""
-        return self._ring.ready()
+        return bool(self._kept) or self._ring.ready()
 
     def _translate(self, entry: tuple[int, ...]) -> WC | None:
         index, word1, length, word3, wqe_id, _, qpn, imm = entry

@@ -200,6 +200,8 @@ class QP:
         if target == s.RESET:
             if current != s.RESET:
                 self.ctx.command(cmd.ERR2RST, self.qp_num)
+                self.scq.clean(self.qp_num)
+                self.rcq.clean(self.qp_num)
             self._reset()
             return
         opcode = _command(current, target)
@@ -495,8 +497,6 @@ class QP:
         if not ctx.driver.closed:
             for gid in list(self._groups):
                 self.detach_mcast(gid)
-        self.scq.detach(self.qp_num)
-        self.rcq.detach(self.qp_num)
         ctx._qps.pop(self.qp_num, None)
         with ctx.driver.lock:
             if not ctx.driver.closed:
@@ -504,6 +504,8 @@ class QP:
                     ctx.command(cmd.ERR2RST, self.qp_num)
                 ctx.free(cmd.RES_QP, self.qp_num)
                 ctx.free(cmd.RES_UAR_BLOCK, self._block)
+            self.scq.detach(self.qp_num)
+            self.rcq.detach(self.qp_num)
             ctx.driver.unmap(self._mapping)
             if self._rq is not None:
                 ctx.driver.unmap(self._rq.mapping)

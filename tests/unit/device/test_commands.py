@@ -6,7 +6,7 @@ import pytest
 
 from rnic.context.cqc import CQC, SRQC
 from rnic.device.config import gid_from_address
-from rnic.device.mailboxes import ADAPTER, DEV_LIM, MGM, SRQ_ARM
+from rnic.device.mailboxes import ADAPTER, DEV_LIM, MGM, NON_RDMA_BYTES, NON_RDMA_HEADER, SRQ_ARM
 from rnic.mem.keys import key_index
 from rnic.mem.table import REGION, WINDOW1, WINDOW2
 from rnic.rings import queue_block as q
@@ -408,6 +408,24 @@ def test_multicast_groups(driver, refused) -> None:
 
 
 # ----------------------------------------------------------------------------------------- cleaning
+
+
+def test_reading_the_non_rdma_channel(driver, refused) -> None:
+    long = bytes(range(256)) * 40
+    for at, frame in ((70, long), (80, b"x")):
+        driver.nic.receive_other(frame, at)
+    assert NON_RDMA_HEADER.size + NON_RDMA_BYTES == 4096
+    first = driver.ok(cmd.READ_NON_RDMA).outbox
+    assert first[:16].hex() == "0000000000000046" + "00002800" + "00000002"
+    assert first[16:] == long[:4080]
+    rest = driver.ok(cmd.READ_NON_RDMA, 8160).outbox
+    assert rest[16:] == long[8160:].ljust(4080, b"\0")
+    refused(cmd.ST_BAD_SIZE, cmd.READ_NON_RDMA, 10241)
+    refused(cmd.ST_BAD_PARAM, cmd.READ_NON_RDMA, 0, 2)
+    assert driver.ok(cmd.READ_NON_RDMA, 0, 1).outbox == first
+    assert driver.ok(cmd.READ_NON_RDMA, 0, 1).outbox[:18].hex() == "0000000000000050" + "00000001" * 2 + "7800"
+    assert driver.ok(cmd.READ_NON_RDMA, 0, 1).outbox == bytes(4096)
+    refused(cmd.ST_BAD_SIZE, cmd.READ_NON_RDMA, 1)
 
 
 def test_closing_a_context_frees_everything(driver, new_driver, snapshot) -> None:

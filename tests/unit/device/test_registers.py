@@ -15,6 +15,7 @@ from rnic.spec import registers as reg
 from rnic.spec.opcodes import CNP
 from rnic.wire.bursts import RxBurst
 from rnic.wire.flow import Flow
+from rnic.wire.ip import ip_packet
 from rnic.wire.packet import build, seal
 
 # offset, name, access, reset value, {bit field: (msb, lsb)}
@@ -233,6 +234,10 @@ def test_an_event_queue_that_cannot_be_written_is_fatal(driver, new_driver) -> N
     other = new_driver(driver.nic)
     watch = other.eq(vector=1)
     other.map_events(watch, events.LOCAL_CATAS_ERROR)
+    stranger = new_driver(driver.nic)
+    stranger.uar.program = 2  # another program, whose memory is in order
+    ease = stranger.eq(vector=2)
+    stranger.map_events(ease, events.LOCAL_CATAS_ERROR)
     eq = driver.eq()
     driver.map_events(eq, events.PORT_CHANGE)
     broken = driver.nic.resources.eqs[eq.number]
@@ -241,6 +246,7 @@ def test_an_event_queue_that_cannot_be_written_is_fatal(driver, new_driver) -> N
     driver.nic.set_link(False)
     driver.nic.set_link(True)
     assert [entry[:2] for entry in other.poll(watch)] == [(events.LOCAL_CATAS_ERROR, eq.number)]
+    assert stranger.poll(ease) == []
     assert driver.uar.load(eq.block, 0x04) == 15
     assert driver.uar.read(reg.HW_STATUS) & reg.STATUS_FATAL
     assert driver.uar.read(reg.IRQ_STATUS) & reg.IRQ_FATAL
@@ -267,6 +273,24 @@ def test_non_rdma_channel_is_bounded_and_counted(driver) -> None:
     nic.receive_other(b"", 0)
     nic.receive_other(b"x", 0)
     assert len(nic.non_rdma) == 2
+
+
+def test_whole_packets_are_told_apart(pair) -> None:
+    """004 7.3: by their headers; RDMA goes on to its queue pair, the rest to the channel."""
+    nic = pair.nics[1]
+    _, b = pair.connect()
+    flow = Flow(pair.nics[0].config.address, nic.config.address, 4791)
+    before = nic.counters["rx_packets"]
+    nic.receive_frame(memoryview(ip_packet(flow, seal(build(CNP, dqpn=b.number, psn=0, payload=b""), flow))), 5)
+    assert nic.counters["rx_packets"] == before + 1
+    assert nic.counters["cnps_received"] == 1
+    other = Flow(flow.src, flow.dst, 4791, 53)
+    frames = [ip_packet(other, b"to a name server"), b"\x45" + bytes(30), b"\x08\x06 no IP at all", b""]
+    for frame in frames:
+        nic.receive_frame(memoryview(frame), 6)
+    assert nic.counters["rx_packets"] == before + 1
+    assert [nic.non_rdma.get().data for _ in frames] == frames
+    assert len(nic.non_rdma) == 0
 
 
 def test_a_cnp_interrupts(pair) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rnic.link.base import Link, LinkError
-from rnic.link.loopback import Fabric, loopback_pair
+from rnic.link.loopback import MAX_FRAMES, Fabric, loopback_pair
 from rnic.wire.bursts import Buffer, TxBurst
 from rnic.wire.flow import Flow
 
@@ -80,6 +80,20 @@ def test_a_full_queue_is_a_counted_drop() -> None:
     assert [got.length for got in b.receive(9)] == [60, 40]
     a.send([burst(flow, bytes(100))])
     assert [got.length for got in b.receive(9)] == [100]
+
+
+def test_whole_packets_are_carried_as_they_are() -> None:
+    fabric = Fabric()
+    links = [fabric.attach(A, 4791), fabric.attach(A, 4792), fabric.attach(B)]
+    for number in range(MAX_FRAMES + 3):
+        fabric.carry(A, bytes([number & 255]))
+    assert [len(link.frames) for link in links] == [MAX_FRAMES, MAX_FRAMES, 0]
+    assert links[0].frames[1] == b"\1"
+    assert links[0].counters["drop_rx_queue_full"] == 3
+    assert links[0].receive(4) == []
+    links[0].close()
+    fabric.carry(A, b"late")
+    assert len(links[0].frames) == 0
 
 
 def test_a_taken_place_is_refused() -> None:

@@ -1,0 +1,122 @@
+"""Pairs of queue pairs with the devices in this process, in virtual time, or in a NIC process, in real time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import rnic
+from rnic.link.base import parse_address
+from rnic.runtime.attach import ask, connect
+from rnic.testing import QpPair
+
+SECONDS = 20.0
+QUIET_LOOKS = 3
+"""Equal counters so many times in a row mean that nothing moves any more."""
+
+
+def start_nic(path: Path) -> subprocess.Popen[bytes]:
+    """A NIC process that answers in a runtime directory."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rnic.cli", "serve"], env=os.environ | {"RNIC_RUNTIME_DIR": str(path)}
+    )
+    end = time.monotonic() + SECONDS
+    while (connection := connect(path)) is None:
+        assert time.monotonic() < end
+        assert process.poll() is None
+    connection.close()
+    return process
+
+
+@pytest.fixture(scope="session")
+def serve() -> Callable[[Path], subprocess.Popen[bytes]]:
+    return start_nic
+
+
+@pytest.fixture(scope="session")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Runtime directory of a NIC process that serves these tests, and is well at their end."""
+    path = tmp_path_factory.mktemp("nic")
+    path.chmod(0o700)
+    process = start_nic(path)
+    yield path
+    process.terminate()
+    assert process.wait(SECONDS) == 0
+
+
+class FarNode:
+    """A device of the NIC process; what :class:`rnic.testing.QpPair` asks of a node."""
+
+    def __init__(self, directory: Path, address: str, port: int) -> None:
+        self.directory = directory
+        self.ctx = rnic.open(address, port=port, directory=directory)
+        config = SimpleNamespace(mtu=4096, address=parse_address(address), port=port)
+        self.nic = SimpleNamespace(config=config)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return ask(self.directory, self.ctx.name, "counters")
+
+
+class FarNet:
+    """Two devices of the NIC process; what :class:`rnic.testing.QpPair` asks of a net."""
+
+    def __init__(self, directory: Path, ipv6: bool = False) -> None:
+        places = [("::1", free_port()) for _ in range(2)] if ipv6 else [("127.0.0.95", 4791), ("127.0.0.96", 4791)]
+        self.nodes = [FarNode(directory, *place) for place in places]
+        self.driving = False
+        self._began = time.monotonic_ns()
+
+    @property
+    def clock(self) -> SimpleNamespace:
+        return SimpleNamespace(now_ns=time.monotonic_ns() - self._began)
+
+    def run(self, until: Callable[[], bool] | None = None, limit_ns: int = 0) -> bool:
+        end = time.monotonic() + SECONDS
+        if until is not None:
+            while not until():
+                assert time.monotonic() < end, "it never came about"
+            return True
+        before, same = None, 0
+        while same < QUIET_LOOKS:
+            assert time.monotonic() < end, "the NICs never rest"
+            time.sleep(0.002)
+            now = [node.counters for node in self.nodes]
+            before, same = now, same + 1 if now == before else 0
+        return True
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.ctx.close()
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+        sock.bind(("::1", 0))
+        return int(sock.getsockname()[1])
+
+
+NewPair = Callable[..., QpPair]
+
+
+@pytest.fixture(params=["here", "far"])
+def new_pair(request: pytest.FixtureRequest) -> NewPair:
+    """Makes a :class:`QpPair`: with both devices in this process, and with both in the NIC process."""
+    if request.param == "here":
+        return QpPair
+    if sys.platform != "linux":
+        pytest.skip("a NIC process needs Linux")
+    directory = request.getfixturevalue("directory")
+
+    def far(*args: str, ipv6: bool = False, **options: object) -> QpPair:
+        return QpPair(*args, net=FarNet(directory, ipv6), **options)
+
+    return far
