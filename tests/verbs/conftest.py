@@ -70,7 +70,9 @@ class FarNet:
     """Two devices of the NIC process; what :class:`rnic.testing.QpPair` asks of a net."""
 
     def __init__(self, directory: Path, ipv6: bool = False) -> None:
-        places = [("::1", free_port()) for _ in range(2)] if ipv6 else [("127.0.0.95", 4791), ("127.0.0.96", 4791)]
+        # test processes run side by side, and each has a NIC process
+        own = f"127.{64 + os.getpid() // 256 % 64}.{os.getpid() % 256}"
+        places = [("::1", free_port()) for _ in range(2)] if ipv6 else [(f"{own}.1", 4791), (f"{own}.2", 4791)]
         self.nodes = [FarNode(directory, *place) for place in places]
         self.driving = False
         self._began = time.monotonic_ns()
