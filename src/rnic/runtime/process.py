@@ -27,7 +27,7 @@ from rnic.device.uar import Uar
 from rnic.link.base import Link, parse_address
 from rnic.mem.order import fence
 from rnic.runtime.loop import Runtime
-from rnic.runtime.program import CopiedMemory, ProgramMemory
+from rnic.runtime.program import CopiedMemory, ProgramMemory, may_look_into
 from rnic.spec import attach
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import MAX_EQS, ROCE_UDP_PORT
@@ -284,6 +284,12 @@ class NicProcess:
         mode = attach.OPEN.get(body, "mode")
         if mode not in (attach.DMA_PROC_MEM, attach.DMA_COPIER):
             raise OSError(errno.EINVAL, f"DMA mode {mode} is unknown")
+        if mode == attach.DMA_PROC_MEM and not may_look_into(client.pid):
+            raise OSError(
+                errno.EACCES,
+                f"the NIC process may not look into program {client.pid} (ptrace rules):"
+                " unset RNIC_DMA, so that a thread of the program copies",
+            )
         held = os.dup(fds[0])
         memory: ProgramMemory | CopiedMemory
         if mode == attach.DMA_COPIER:
