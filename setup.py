@@ -41,7 +41,7 @@ def extensions() -> list[Extension]:
     return made
 
 
-class BuildAll(build_ext):
+class BuildAll(build_ext):  # type: ignore[misc] # setuptools is not always there for mypy
     """The extensions, then libibverbs and librdmacm beside the module that knows where they are."""
 
     def run(self) -> None:
