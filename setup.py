@@ -1,5 +1,6 @@
-"""The compiled twins of a few inner loops. They are optional: without a C compiler rnic installs and works, slower.
+"""What a C compiler makes: the twins of a few inner loops, and the C libraries that `rnic exec` gives to programs.
 
+Both are optional: without a compiler rnic installs and works, slower, and `rnic exec` says what is missing.
 ``RNIC_REQUIRE_COMPILED=1`` makes an installation fail where it could not compile them.
 """
 
@@ -7,9 +8,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 TWINS = ["rnic.mem._order", "rnic.burst._compiled", "rnic.burst._small"]
 SAME_SOURCE = {"rnic.burst._small": "src/rnic/burst/small.py"}
@@ -39,4 +43,20 @@ def extensions() -> list[Extension]:
     return made
 
 
-setup(ext_modules=extensions())
+class BuildAll(build_ext):  # type: ignore[misc] # setuptools is not always there for mypy
+    """The extensions, then libibverbs and librdmacm beside the module that knows where they are."""
+
+    def run(self) -> None:
+        """Linux alone has the interfaces that the libraries need."""
+        super().run()
+        if sys.platform != "linux":
+            return
+        source = Path(__file__).parent / "src"
+        root = source if self.inplace or self.editable_mode else Path(self.build_lib)
+        command = [sys.executable, "-m", "rnic.abi.build", "--out", str(root / "rnic" / "abi" / "lib")]
+        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(source)}, check=False)
+        if done.returncode and REQUIRED:
+            raise SystemExit("RNIC_REQUIRE_COMPILED: the C libraries could not be built")
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildAll})

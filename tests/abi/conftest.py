@@ -17,7 +17,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if sys.platform != "linux" or find_compiler() is None:
         pytest.skip("needs Linux and a C compiler")
     out = tmp_path_factory.mktemp("libraries")
-    build(out)
+    build(out, strict=True)
     return out
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rnic.abi.build import FLAGS, SANITIZERS, SOURCES, BuildError, build, find_compiler
+from rnic.abi.build import FLAGS, SANITIZERS, SOURCES, STRICT, BuildError, build, find_compiler
 from rnic.abi.exports import RDMACM, VERBS, VERBS_BEFORE_2008, VERBS_PRIVATE
 from rnic.abi.header import c_header
 from rnic.abi.programs import count_pyverbs
@@ -139,6 +139,7 @@ def loop(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         [
             compiler,
             *FLAGS,
+            *STRICT,
             *SANITIZERS,
             f"-I{out}",
             f"-I{SOURCES}",
@@ -149,7 +150,7 @@ def loop(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ],
         check=True,
     )
-    plain = [flag for flag in FLAGS if flag != "-O2"]
+    plain = [*(flag for flag in FLAGS if flag != "-O2"), *STRICT]
     subprocess.run(
         [compiler, *plain, f"-I{out}", f"-I{SOURCES}", str(HERE / "loop.c"), *sources, "-o", str(out / "plain")],
         check=True,

@@ -157,8 +157,8 @@ class AxiRam:
         self.lanes = len(axi.wstrb)
         self.faults: dict[tuple[str, int], Resp] = {}
         """Answers to inject: ("read" or "write", page number) -> response."""
-        self.silent = False
-        """The memory has stopped answering."""
+        self.silent: set[str] = set()
+        """"read" or "write", where the memory has stopped answering."""
         self.moved = 0
         """Beats read and written."""
 
@@ -216,21 +216,21 @@ class AxiRam:
         w_wires = Cat(axi.wdata, axi.wstrb, axi.wlast)
         width, ids = lanes * 8, len(axi.rid)
         while True:
-            live = not self.silent
-            if not r_shown and reads and reads[0][0] <= now and live and not stalls():
+            reading, writing = "read" not in self.silent, "write" not in self.silent
+            if not r_shown and reads and reads[0][0] <= now and reading and not stalls():
                 _when, ident, beats = reads[0]
                 data, response = beats[0]
                 ctx.set(r_wires, data | (response | ident << 2 | (len(beats) == 1) << 2 + ids) << width)
                 r_shown = True
             ctx.set(axi.rvalid, r_shown)
-            if not b_shown and answers and answers[0][0] <= now and live and not stalls():
+            if not b_shown and answers and answers[0][0] <= now and writing and not stalls():
                 ctx.set(axi.bid, answers[0][1])
                 ctx.set(axi.bresp, answers[0][2])
                 b_shown = True
             ctx.set(axi.bvalid, b_shown)
-            ar_ready = live and len(reads) < 8 and not stalls()
-            aw_ready = live and len(writes) < 8 and not stalls()
-            w_ready = live and bool(writes) and not stalls()
+            ar_ready = reading and len(reads) < 8 and not stalls()
+            aw_ready = writing and len(writes) < 8 and not stalls()
+            w_ready = writing and bool(writes) and not stalls()
             ctx.set(Cat(axi.arready, axi.awready, axi.wready), ar_ready | aw_ready << 1 | w_ready << 2)
             valids = Cat(axi.arvalid, axi.awvalid, axi.wvalid, axi.rready, axi.bready)
             sampled = await ctx.tick().sample(valids, ar_wires, aw_wires, w_wires)

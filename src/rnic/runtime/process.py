@@ -29,7 +29,7 @@ from rnic.link.base import Link, parse_address
 from rnic.mem.order import fence
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.loop import Runtime
-from rnic.runtime.program import CopiedMemory, ProgramMemory
+from rnic.runtime.program import CopiedMemory, ProgramMemory, may_look_into
 from rnic.spec import attach
 from rnic.spec import commands as cmd
 from rnic.spec.errors import RnicError
@@ -290,6 +290,12 @@ class NicProcess:
         mode = attach.OPEN.get(body, "mode")
         if mode not in (attach.DMA_PROC_MEM, attach.DMA_COPIER):
             raise OSError(errno.EINVAL, f"DMA mode {mode} is unknown")
+        if mode == attach.DMA_PROC_MEM and not may_look_into(client.pid):
+            raise OSError(
+                errno.EACCES,
+                f"the NIC process may not look into program {client.pid} (ptrace rules):"
+                " unset RNIC_DMA, so that a thread of the program copies",
+            )
         held = os.dup(fds[0])
         memory: ProgramMemory | CopiedMemory
         if mode == attach.DMA_COPIER:

@@ -10,11 +10,10 @@ enum {
 	LOOK_EVERY = 4096, /* empty rounds, a power of two: whether there still is a NIC process */
 };
 
+/* One entry more than what was asked for: a full ring would look like an empty one. */
 static uint32_t log_entries(uint32_t cqe)
 {
-	uint32_t log = 32 - (uint32_t)__builtin_clz(cqe);
-
-	return log < LEAST_LOG_ENTRIES ? LEAST_LOG_ENTRIES : log;
+	return 32 - (uint32_t)__builtin_clz(cqe);
 }
 
 static const uint8_t status_of_syndrome[256] = {
@@ -320,7 +319,8 @@ static struct rnic_cq *create(struct ibv_context *verbs, uint32_t cqe, void *cq_
 	cq->verbs.context = verbs;
 	cq->verbs.channel = channel;
 	cq->verbs.cq_context = cq_context;
-	error = entry_ring_map(context, &cq->ring, log_entries(cqe));
+	error = entry_ring_map(context, &cq->ring,
+			       log_entries(cqe) < LEAST_LOG_ENTRIES ? LEAST_LOG_ENTRIES : log_entries(cqe));
 	if (error)
 		goto free_cq;
 	error = nic_allocate(context, RNIC_CMD_RES_CQ, &cq->number);

@@ -38,7 +38,7 @@ static void child_after_fork(void)
 		if (context->socket >= 0)
 			close(context->socket);
 		context->socket = -1;
-		context->copier = NULL; /* its thread is the parent's */
+		copier_forget(context);
 	}
 	contexts = NULL;
 	pthread_mutex_init(&contexts_lock, NULL);

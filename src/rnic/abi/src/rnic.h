@@ -280,6 +280,7 @@ static inline void reg_store(const struct rnic_context *context, uint32_t block,
 
 int copier_start(struct rnic_context *context, int *peer);
 void copier_stop(struct rnic_context *context);
+void copier_forget(struct rnic_context *context);
 
 /* ---- events.c */
 
