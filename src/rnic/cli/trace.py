@@ -166,7 +166,9 @@ def record(operation: str, size: int) -> dict[str, Any]:
 @click.command()
 @click.option("--op", "operation", type=click.Choice(sorted(OPERATIONS)), default="write", help="Operation.")
 @click.option("--size", type=click.IntRange(1, 1 << 20), default=4096, help="Bytes; atomics have 8.")
-@click.option("--out", type=click.Path(dir_okay=False, writable=True), default="rnic-trace.json", help="File to write.")
+@click.option(
+    "--out", "-o", type=click.Path(dir_okay=False, writable=True), default="rnic-trace.json", help="File to write."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the trace instead.")
 def trace(operation: str, size: int, out: str, as_json: bool) -> None:
     """Write one operation's life, stage by stage, for ui.perfetto.dev."""
