@@ -286,6 +286,7 @@ class Context:
         mask = sum(1 << event_type for event_type in _ASYNC_EVENTS)
         self.command(cmd.MAP_EQ, self.eqn, inbox=mask.to_bytes(8, "big"))
         self.driver.on_interrupt(vector, self._on_interrupt)
+        self.driver.on_end(lambda: self._async.put(AsyncEvent(e.IBV_EVENT_DEVICE_FATAL, None)))
 
     def _on_interrupt(self) -> None:
         if not self._eq.ready():
@@ -323,7 +324,8 @@ class Context:
         """The next asynchronous event.
 
         Raises:
-            VerbsError: EAGAIN without ``block`` where none waits.
+            VerbsError: EAGAIN without ``block`` where none waits; ENODEV when the NIC process has ended, which
+                an IBV_EVENT_DEVICE_FATAL has told before.
         """
         event = self.wait_pipe(self._async, block)
         assert isinstance(event, AsyncEvent)
@@ -334,8 +336,9 @@ class Context:
         while (item := pipe.get()) is None:
             if not block:
                 raise VerbsError(EAGAIN, "no event waits: poll the descriptor, or wait for one")
+            self.driver.check()
             if self.driver.threaded:
-                wait_readable([pipe.fileno()], None)
+                wait_readable([pipe.fileno(), *self.driver.lifelines()], None)
             elif not self.driver.progress():
                 wait_readable([pipe.fileno(), *self.driver.filenos()], 0.001)
         return item
