@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import secrets
 import threading
 from collections import deque
+from collections.abc import Iterator
 from errno import EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -223,8 +225,13 @@ class Context:
         self._cqs: dict[int, CQ] = {}
         self._srqs: dict[int, SRQ] = {}
         self._async = EventPipe()
-        self._open_event_queue()
-        self.limits = DEV_LIM.unpack(self.command(cmd.QUERY_DEV_LIM)[1])
+        try:
+            self._open_event_queue()
+            self.limits = DEV_LIM.unpack(self.command(cmd.QUERY_DEV_LIM)[1])
+        except BaseException:
+            driver.close()
+            self._async.close()
+            raise
         self.name = name or driver.name
 
     @property
@@ -251,12 +258,24 @@ class Context:
         Raises:
             VerbsError: with the errno that the status stands for.
         """
+        if self.driver.closed:
+            self.driver.check()
+            raise VerbsError(ENODEV, f"device {self.driver.name} is closed: open it again")
         result = self.driver.command(op, in_modifier, op_modifier, inbox)
         if result.status != cmd.ST_OK:
             name = cmd.COMMAND_NAMES.get(op, hex(op))
             status = cmd.STATUS_NAMES.get(result.status, hex(result.status))
             raise VerbsError(_ERRNO_OF_STATUS.get(result.status, EINVAL), f"device command {name} answered {status}")
         return result.out_param, result.outbox
+
+    @contextlib.contextmanager
+    def destroying(self) -> Iterator[None]:
+        """Around commands that destroy something: a device that is closed or gone has done so already."""
+        try:
+            yield
+        except VerbsError:
+            if not self.driver.closed:
+                raise
 
     def allocate(self, kind: int) -> int:
         """A number of a ``RES_*`` kind."""
