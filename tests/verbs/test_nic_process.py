@@ -527,6 +527,44 @@ def test_waiters_are_told_that_the_nic_process_ended(serve: Serve, tmp_path: Pat
         process.wait()
 
 
+# --------------------------------------------------------------------------------------------- looking
+
+
+def rnic_says(directory: Path, *args: str) -> str:
+    """Output of an ``rnic`` command in this runtime directory."""
+    command = [sys.executable, "-m", "rnic.cli", *args]
+    environment = os.environ | {"RNIC_RUNTIME_DIR": str(directory)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=SECONDS).stdout
+
+
+@pytest.mark.slow
+def test_looking_into_a_nic_process_at_work(directory: Path) -> None:
+    with rnic.open(f"{NET}.91", port=4000, directory=directory) as ctx:
+        a, b = End(ctx), End(ctx)
+        a.connect(b)
+        b.connect(a)
+        for _ in range(3):
+            a.post(e.IBV_WR_RDMA_WRITE, 5000, b)
+            a.wait()
+        qpn, device = a.qp.qp_num, ctx.name
+        of = ("--device", device, "--json")
+        regs = json.loads(rnic_says(directory, "regs", *of))
+        block = next(part for part in regs["blocks"] if (part["kind"], part["number"]) == ("QP", qpn))
+        values = {row["name"]: row["value"] for row in block["registers"]}
+        assert (values["SQ_HEAD"], values["SQ_TAIL"], values["QUEUE_STATE"]) == (3, 3, 3)
+        qp = json.loads(rnic_says(directory, "qp", str(qpn), *of))
+        assert (qp["state"], qp["send_ring"]["head"], qp["context"]["remote_qpn"]) == ("RTS", 3, b.qp.qp_num)
+        cq = json.loads(rnic_says(directory, "cq", str(qp["send_cq"]), *of))
+        assert (cq["ring"]["tail"], cq["unread"], cq["failed"]) == (3, 0, False)
+        counters = json.loads(rnic_says(directory, "counters", *of))
+        assert counters["tx_packets"] >= 6
+        top = json.loads(rnic_says(directory, "top", "--once", "--interval", "0.05", *of))
+        assert {"qpn": qpn, "state": "RTS", "sq_head": 3, "sq_tail": 3, "sq_entries": 65} in top["qps"]
+        assert set(top["rates"]) <= set(top["counters"])
+        for command in (["regs"], ["qp", str(qpn)], ["counters"], ["top", "--once", "--interval", "0.05"]):
+            assert len(rnic_says(directory, *command, "--device", device).splitlines()) > 3
+
+
 # --------------------------------------------------------------------------------------------- waiting
 
 
