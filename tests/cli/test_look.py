@@ -54,6 +54,9 @@ def test_queue_pair_shows_ring_and_context(pair) -> None:
     assert qp["state"] == "RTS"
     assert qp["send_ring"]["head"] == qp["send_ring"]["tail"] == qp["send_ring"]["fetched"] == 1
     assert qp["context"]["remote_qpn"] == pair.b.qp.qp_num
+    assert qp["host_is_behind"]["next_send_psn"] == {"host": 0, "cache": 1}
+    pair.a.node.nic.flush_contexts()
+    assert look(pair.a.node.nic, f"qp {pair.a.qp.qp_num}")["host_is_behind"] == {}
     assert look(pair.a.node.nic, f"cq {qp['send_cq']}")["ring"]["tail"] == 1
 
 
@@ -101,8 +104,10 @@ def test_trace_has_every_stage_in_its_lane(operation: str) -> None:
     document = record(operation, 8 if operation == "fetch-add" else 3000)
     rows = document["traceEvents"]
     lanes = {(row["pid"], row["tid"]): row["args"]["name"] for row in rows if row["name"] == "thread_name"}
-    assert [lanes[0, lane] for lane in range(5)] == list(LANES)
-    steps = [(row["pid"], lanes[row["pid"], row["tid"]], row["name"]) for row in rows if row["ph"] == "X"]
+    assert list(lanes.values()) == list(LANES) * 2
+    assert len({tid for _, tid in lanes}) == 10
+    assert not any(row["pid"] == 0 or row.get("tid") == 0 for row in rows), "0 is the idle process"
+    steps = [(row["pid"] - 1, lanes[row["pid"], row["tid"]], row["name"]) for row in rows if row["ph"] == "X"]
     wanted = [
         (0, "software", "descriptor written, doorbell stored"),
         (0, "register interface", "doorbell taken"),

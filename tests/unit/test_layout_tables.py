@@ -12,7 +12,9 @@ import pytest
 from rnic.spec.layout import Field, Layout
 
 VECTORS = Path(__file__).parents[1] / "vectors"
-ROOMS = ("mem", "rings", "context")
+ROOMS = ("mem", "rings", "context", "device")
+ALONE = ("rnic.spec.attach",)
+"""Modules outside those rooms; registers and engine tables are typed in their own tests."""
 
 Row = tuple[int, int, int, int, str]
 """Byte, most and least significant bit, unit, access."""
@@ -27,9 +29,14 @@ class Golden:
         self.rows: dict[str, Row] = {}
 
     def add(self, line: str) -> None:
-        name, byte, span, unit, *access = line.split()
+        name, place, span, unit, *access = line.split()
         msb, lsb = span.split(":")
-        self.rows[name] = (int(byte, 16), int(msb), int(lsb), int(unit), access[0] if access else self.access)
+        rest = int(msb), int(lsb), int(unit), access[0] if access else self.access
+        byte, _, step = place.partition("+")
+        name, _, numbers = name.partition("<")
+        first, last = numbers.rstrip(">").split("..") if numbers else ("", "")
+        for index in range(int(first), int(last) + 1) if numbers else [0]:
+            self.rows[name + (str(index) if numbers else "")] = (int(byte, 16) + index * int(step or "0", 16), *rest)
 
 
 def read_golden() -> dict[str, Golden]:
@@ -45,12 +52,14 @@ def read_golden() -> dict[str, Golden]:
 
 def find_layouts() -> dict[str, Layout]:
     out: dict[str, Layout] = {}
+    modules = list(ALONE)
     for room in ROOMS:
         package = importlib.import_module(f"rnic.{room}")
-        for module in pkgutil.iter_modules(package.__path__, f"rnic.{room}."):
-            for value in vars(importlib.import_module(module.name)).values():
-                if isinstance(value, Layout):
-                    assert out.setdefault(value.name, value) is value, f"two layouts are called {value.name!r}"
+        modules += [module.name for module in pkgutil.iter_modules(package.__path__, f"rnic.{room}.")]
+    for name in modules:
+        for value in vars(importlib.import_module(name)).values():
+            if isinstance(value, Layout):
+                assert out.setdefault(value.name, value) is value, f"two layouts are called {value.name!r}"
     return out
 
 

@@ -19,6 +19,8 @@ from rnic.runtime.attach import ask, connect
 from rnic.testing import QpPair
 
 SECONDS = 20.0
+NET = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250}"
+"""Addresses that no other run of these tests uses at the same time."""
 QUIET_LOOKS = 3
 """Equal counters so many times in a row mean that nothing moves any more."""
 
@@ -70,9 +72,9 @@ class FarNet:
     """Two devices of the NIC process; what :class:`rnic.testing.QpPair` asks of a net."""
 
     def __init__(self, directory: Path, ipv6: bool = False) -> None:
-        # test processes run side by side, and each has a NIC process
-        own = f"127.{64 + os.getpid() // 256 % 64}.{os.getpid() % 256}"
-        places = [("::1", free_port()) for _ in range(2)] if ipv6 else [(f"{own}.1", 4791), (f"{own}.2", 4791)]
+        places = (
+            [("::1", free_port()) for _ in range(2)] if ipv6 else [(f"{NET}.{number}", 4791) for number in (95, 96)]
+        )
         self.nodes = [FarNode(directory, *place) for place in places]
         self.driving = False
         self._began = time.monotonic_ns()

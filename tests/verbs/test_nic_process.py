@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import json
 import mmap
 import os
@@ -12,6 +14,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,8 +24,9 @@ import pytest
 
 import rnic
 from rnic import enums as e
-from rnic.runtime.attach import connect
+from rnic.runtime.attach import ask, connect
 from rnic.runtime.process import ProcessError, runtime_directory
+from rnic.runtime.remote import RemoteDriver
 from rnic.spec import attach
 from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
@@ -46,6 +50,8 @@ from rnic.verbs import (
 
 RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
 SECONDS = 20.0
+NET = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250}"
+"""Addresses that no other run of these tests uses at the same time."""
 Serve = Callable[[Path], "subprocess.Popen[bytes]"]
 
 
@@ -90,7 +96,7 @@ def ends(request: pytest.FixtureRequest, directory: Path) -> Iterator[tuple[End,
     if request.param == "here":
         ctxs = [Context(addr="127.0.0.1", port=0), Context(addr="127.0.0.1", port=0)]
     else:
-        ctxs = [rnic.open(f"127.0.0.{number}", port=4000, directory=directory) for number in (91, 92)]
+        ctxs = [rnic.open(f"{NET}.{number}", port=4000, directory=directory) for number in (91, 92)]
     a, b = (End(ctx, own=request.param == "far shared") for ctx in ctxs)
     a.connect(b)
     b.connect(a)
@@ -150,7 +156,7 @@ def test_a_wild_remote_address_costs_that_queue_pair_alone(ends: tuple[End, End]
 
 
 def test_rights_are_those_of_the_programs_pages(directory: Path) -> None:
-    with rnic.open("127.0.0.91", port=4000, directory=directory) as ctx:
+    with rnic.open(f"{NET}.91", port=4000, directory=directory) as ctx:
         pd = PD(ctx)
         with Path(sys.executable).open("rb") as file, mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ) as pages:
             with MR(pd, pages, 0) as region:
@@ -181,7 +187,7 @@ def test_rights_are_those_of_the_programs_pages(directory: Path) -> None:
     ],
 )
 def test_bad_messages_are_answered(directory: Path, message: tuple[int, bytes], says: str) -> None:
-    rnic.open("127.0.0.91", port=4000, directory=directory).close()
+    rnic.open(f"{NET}.91", port=4000, directory=directory).close()
     connection = connect(directory)
     assert connection is not None
     with pytest.raises(VerbsError, match=says):
@@ -216,26 +222,83 @@ def test_a_second_nic_process_is_refused(directory: Path) -> None:
     assert len(second.stderr.splitlines()) == 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user to try")
-def test_another_user_cannot_attach(directory: Path) -> None:
+NOBODY = 65534
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user to try")
+
+
+def as_nobody(act: Callable[[], bool]) -> bool:
+    """What ``act`` says in a child that is another user for good."""
     child = os.fork()
     if child == 0:
-        code = 1
+        code = 2
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-                # connect as root, who may enter the directory: what counts is the peer's identity
-                os.seteuid(65534)
-                try:
-                    sock.connect(str(directory / attach.SOCKET_NAME))
-                except PermissionError:
-                    code = 0
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+            code = 0 if act() else 1
         finally:
             os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, 1), "the child failed"
+    return status == 0
+
+
+@only_root
+def test_another_user_cannot_attach(directory: Path) -> None:
+    path = str(directory / attach.SOCKET_NAME)
+
+    def enters() -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            try:
+                sock.connect(path)
+            except PermissionError:
+                return False
+            return True
+
+    def is_served() -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.connect(path)
+            hello = attach.HELLO.pack({"magic": attach.MAGIC, "version": attach.VERSION})
+            try:
+                sock.send(struct.pack("<II", attach.MSG_HELLO, 1) + hello)
+                return sock.recv(100) != b""
+            except (BrokenPipeError, ConnectionResetError):
+                return False
+
+    assert not as_nobody(enters)
+    doors = [*directory.parents][:-1]
+    modes = {door: door.stat().st_mode for door in (*doors, directory, directory / attach.SOCKET_NAME)}
+    try:  # with every door open, what counts is who it is
+        for door, mode in modes.items():
+            door.chmod(mode & 0o7777 | 0o011 if door.is_dir() else 0o777)
+        assert as_nobody(enters)
+        assert not as_nobody(is_served)
+    finally:
+        for door, mode in modes.items():
+            door.chmod(mode & 0o7777)
+    assert is_served()
+
+
+@only_root
+def test_another_users_nic_process_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    os.chown(tmp_path, NOBODY, NOBODY)
+    monkeypatch.setenv("RNIC_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(ProcessError, match="set RNIC_RUNTIME_DIR"):
+        runtime_directory()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / attach.SOCKET_NAME))
+        os.seteuid(NOBODY)  # whose credentials a client sees is settled by listen
+        try:
+            listener.listen()
+        finally:
+            os.seteuid(0)
+        with pytest.raises(ProcessError, match=f"is user {NOBODY}'s"):
+            connect(tmp_path)
 
 
 def test_garbage_in_the_window_harms_nobody_else(directory: Path) -> None:
-    with rnic.open("127.0.0.91", port=4000, directory=directory) as bad:
+    with rnic.open(f"{NET}.91", port=4000, directory=directory) as bad:
         victim = End(bad)
         window = bad.driver._window  # type: ignore[attr-defined]
         noise = Random(7)
@@ -245,7 +308,7 @@ def test_garbage_in_the_window_harms_nobody_else(directory: Path) -> None:
             window[attach.PAGE_BYTES : attach.PAGE_BYTES + 64] = b"\1" * 64
             os.eventfd_write(bad.driver._wake, 1)  # type: ignore[attr-defined]
         assert victim.mr.lkey
-    with rnic.open("127.0.0.91", port=4000, directory=directory) as good:
+    with rnic.open(f"{NET}.91", port=4000, directory=directory) as good:
         a, b = End(good), End(good)
         a.connect(b)
         b.connect(a)
@@ -261,7 +324,7 @@ PROGRAM = """
     from pathlib import Path
     import rnic
     from test_nic_process import End, e
-    ctx = rnic.open("127.0.0.93", port=4000, directory=Path(sys.argv[2]))
+    ctx = rnic.open(sys.argv[3], port=4000, directory=Path(sys.argv[2]))
     a, b = End(ctx), End(ctx)
     a.connect(b)
     b.connect(a)
@@ -276,7 +339,7 @@ PROGRAM = """
 
 def start_program(directory: Path) -> subprocess.Popen[str]:
     program = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(Path(__file__).parent), str(directory)],
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(Path(__file__).parent), str(directory), f"{NET}.93"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -297,11 +360,26 @@ def settle(pid: int, most: int) -> int:
     return count
 
 
+def objects(directory: Path, device: str) -> dict[str, int]:
+    """How many of each kind the device holds."""
+    return ask(directory, device, "top")["objects"]
+
+
+def shared_files(pid: int) -> int:
+    """Mappings of files that programs share with the NIC process."""
+    return Path(f"/proc/{pid}/maps").read_text().count("memfd:rnic")
+
+
 def kill_programs(directory: Path, times: int) -> None:
-    rnic.open("127.0.0.93", port=4000, directory=directory).close()
+    """Programs die at random moments; a bystander on the same device notices nothing, and nothing stays behind."""
+    bystander = rnic.open(f"{NET}.93", port=4000, directory=directory)
+    a, b = End(bystander), End(bystander)
+    a.connect(b)
+    b.connect(a)
+    assert bystander.async_fd >= 0
     connection = connect(directory)
     assert connection is not None
-    before = settle(connection.pid, 0) if times == 0 else descriptors(connection.pid)
+    before = descriptors(connection.pid), shared_files(connection.pid), objects(directory, bystander.name)
     noise = Random(times)
     for number in range(times):
         program = start_program(directory)
@@ -311,9 +389,16 @@ def kill_programs(directory: Path, times: int) -> None:
         time.sleep(noise.random() * (0.1 if number % 2 else 0.5))
         program.send_signal(signal.SIGKILL)
         program.communicate()
-    assert settle(connection.pid, before) <= before
+        a.post(e.IBV_WR_RDMA_WRITE, 8, b)
+        assert a.wait().status == e.IBV_WC_SUCCESS
+    assert settle(connection.pid, before[0]) <= before[0]
+    assert shared_files(connection.pid) <= before[1]
+    assert objects(directory, bystander.name) == before[2]
+    with pytest.raises(VerbsError, match="no event waits"):
+        bystander.get_async_event(block=False)
     connection.close()
-    with rnic.open("127.0.0.93", port=4000, directory=directory) as ctx:
+    bystander.close()
+    with rnic.open(f"{NET}.93", port=4000, directory=directory) as ctx:
         a, b = End(ctx), End(ctx)
         a.connect(b)
         b.connect(a)
@@ -333,21 +418,197 @@ def test_two_hundred_killed_programs_leave_nothing(directory: Path) -> None:
     kill_programs(directory, 200)
 
 
-@pytest.mark.slow
-def test_a_killed_nic_process_is_told_and_the_next_run_works(serve: Serve, tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
-    for _ in range(3):
-        process = serve(tmp_path)
-        ctx = rnic.open("127.0.0.94", port=4000, directory=tmp_path)
+def open_running(directory: Path) -> Context:
+    """A device of the NIC process that runs; unlike :func:`rnic.open` it starts none.
+
+    Raises:
+        VerbsError: ENODEV where none runs.
+    """
+    connection = connect(directory)
+    if connection is None:
+        raise VerbsError(errno.ENODEV, "no NIC process runs")
+    try:
+        name = (
+            connection.ask(attach.MSG_ADD, json.dumps({"address": f"{NET}.94", "port": 4000}).encode())[0]
+            .rstrip(b"\0")
+            .decode()
+        )
+        return Context(driver=RemoteDriver(connection, name))
+    except BaseException:
+        connection.close()
+        raise
+
+
+def live(directory: Path) -> None:
+    """A whole life on a device; VerbsError with ENODEV wherever the NIC process ends."""
+    ctx = open_running(directory)
+    try:
         a, b = End(ctx), End(ctx)
         a.connect(b)
         b.connect(a)
-        process.kill()
-        process.wait()
-        a.post(e.IBV_WR_RDMA_WRITE, 8, b)
-        with pytest.raises(VerbsError, match="has ended") as error:
+        a.cq.req_notify()
+        for _ in range(8):
+            a.post(e.IBV_WR_RDMA_WRITE, 50_000, b)
+        for _ in range(8):
             a.wait()
-        assert error.value.errno == 19
+        assert a.channel.get_cq_event() is a.cq
+    finally:
+        ctx.close()
+
+
+def live_on(directory: Path) -> VerbsError:
+    """Life after life, until the device ends it; how."""
+    while True:
+        try:
+            live(directory)
+        except VerbsError as error:
+            return error.with_traceback(None)
+
+
+def kill_nics(serve: Serve, directory: Path, times: int) -> None:
+    """NIC processes die at random moments: their programs are told, keep nothing, and the next one serves."""
+    directory.chmod(0o700)
+    noise = Random(times)
+    before = 0
+    for number in range(times):
+        process = serve(directory)
+        killer = threading.Timer(noise.random() * 0.2, process.kill)
+        killer.start()
+        assert live_on(directory).errno == errno.ENODEV
+        killer.join()
+        process.wait()
+        gc.collect()
+        now = len(os.listdir("/proc/self/fd")), shared_files(os.getpid())
+        assert number == 0 or now == before
+        before = now
+    process = serve(directory)
+    live(directory)
+    process.terminate()
+    assert process.wait(SECONDS) == 0
+
+
+@pytest.mark.slow
+def test_killed_nic_processes_leave_nothing(serve: Serve, tmp_path: Path) -> None:
+    kill_nics(serve, tmp_path, 4)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_two_hundred_killed_nic_processes_leave_nothing(serve: Serve, tmp_path: Path) -> None:
+    kill_nics(serve, tmp_path, 200)
+
+
+@pytest.mark.slow
+def test_waiters_are_told_that_the_nic_process_ended(serve: Serve, tmp_path: Path) -> None:
+    """Those that sleep until an event comes, and those that poll."""
+    tmp_path.chmod(0o700)
+    process = serve(tmp_path)
+    with open_running(tmp_path) as ctx:
+        a, b = End(ctx), End(ctx)
+        a.connect(b)
+        b.connect(a)
+        a.cq.req_notify()
+        killer = threading.Timer(0.1, process.kill)
+        killer.start()
+        with pytest.raises(VerbsError, match="has ended") as error:
+            a.channel.get_cq_event()
+        assert error.value.errno == errno.ENODEV
+        assert select.select([ctx.async_fd], [], [], SECONDS)[0]
+        event = ctx.get_async_event()
+        assert (event.event_type, event.element) == (e.IBV_EVENT_DEVICE_FATAL, None)
+        with pytest.raises(VerbsError, match="has ended"):
+            ctx.get_async_event()
+        a.post(e.IBV_WR_RDMA_WRITE, 8, b)
+        with pytest.raises(VerbsError, match="has ended"):
+            a.wait()
         with pytest.raises(VerbsError, match="has ended"):
             PD(ctx)
-        ctx.close()
+        killer.join()
+        process.wait()
+
+
+# --------------------------------------------------------------------------------------------- looking
+
+
+def rnic_says(directory: Path, *args: str) -> str:
+    """Output of an ``rnic`` command in this runtime directory."""
+    command = [sys.executable, "-m", "rnic.cli", *args]
+    environment = os.environ | {"RNIC_RUNTIME_DIR": str(directory)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=SECONDS).stdout
+
+
+@pytest.mark.slow
+def test_looking_into_a_nic_process_at_work(directory: Path) -> None:
+    with rnic.open(f"{NET}.91", port=4000, directory=directory) as ctx:
+        a, b = End(ctx), End(ctx)
+        a.connect(b)
+        b.connect(a)
+        for _ in range(3):
+            a.post(e.IBV_WR_RDMA_WRITE, 5000, b)
+            a.wait()
+        qpn, device = a.qp.qp_num, ctx.name
+        of = ("--device", device, "--json")
+        regs = json.loads(rnic_says(directory, "regs", *of))
+        block = next(part for part in regs["blocks"] if (part["kind"], part["number"]) == ("QP", qpn))
+        values = {row["name"]: row["value"] for row in block["registers"]}
+        assert (values["SQ_HEAD"], values["SQ_TAIL"], values["QUEUE_STATE"]) == (3, 3, 3)
+        qp = json.loads(rnic_says(directory, "qp", str(qpn), *of))
+        assert (qp["state"], qp["send_ring"]["head"], qp["context"]["remote_qpn"]) == ("RTS", 3, b.qp.qp_num)
+        cq = json.loads(rnic_says(directory, "cq", str(qp["send_cq"]), *of))
+        assert (cq["ring"]["tail"], cq["unread"], cq["failed"]) == (3, 0, False)
+        counters = json.loads(rnic_says(directory, "counters", *of))
+        assert counters["tx_packets"] >= 6
+        top = json.loads(rnic_says(directory, "top", "--once", "--interval", "0.05", *of))
+        assert {"qpn": qpn, "state": "RTS", "sq_head": 3, "sq_tail": 3, "sq_entries": 65} in top["qps"]
+        assert set(top["rates"]) <= set(top["counters"])
+        for command in (["regs"], ["qp", str(qpn)], ["counters"], ["top", "--once", "--interval", "0.05"]):
+            assert len(rnic_says(directory, *command, "--device", device).splitlines()) > 3
+
+
+# --------------------------------------------------------------------------------------------- waiting
+
+
+def busy_seconds(pid: int) -> float:
+    """Processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.slow
+def test_who_waits_for_nothing_costs_nothing(directory: Path) -> None:
+    with rnic.open(f"{NET}.91", port=4000, directory=directory) as ctx:
+        a, b = End(ctx), End(ctx)
+        a.connect(b)
+        b.connect(a)
+        a.post(e.IBV_WR_RDMA_WRITE, 8, b)
+        a.wait()
+        pid = ctx.driver.connection.pid  # type: ignore[attr-defined]
+        before, own = busy_seconds(pid), time.process_time()
+        time.sleep(1.0)
+        assert busy_seconds(pid) - before <= 0.1
+        assert time.process_time() - own <= 0.1
+
+
+@pytest.mark.slow
+def test_nobody_spins_on_one_core(directory: Path) -> None:
+    """A program that polls and the NIC process on one core hand it to each other; two that spin take 4 ms a turn."""
+    rounds = 300
+    core = {min(os.sched_getaffinity(0))}
+    with rnic.open(f"{NET}.91", port=4000, directory=directory) as ctx:
+        a, b = End(ctx), End(ctx)
+        a.connect(b)
+        b.connect(a)
+        pids = [0, ctx.driver.connection.pid]  # type: ignore[attr-defined]
+        before = [os.sched_getaffinity(pid) for pid in pids]
+        try:
+            for pid in pids:
+                os.sched_setaffinity(pid, core)
+            began = time.monotonic()
+            for _ in range(rounds):
+                a.post(e.IBV_WR_RDMA_WRITE, 8, b)
+                assert a.wait().status == e.IBV_WC_SUCCESS
+            seconds = time.monotonic() - began
+        finally:
+            for pid, cores in zip(pids, before, strict=True):
+                os.sched_setaffinity(pid, cores)
+        assert seconds / rounds < 0.002

@@ -32,6 +32,11 @@ OPERATIONS = {
 _MAX_TURNS = 100_000
 
 
+def _place(side: int, lane: int) -> dict[str, int]:
+    """Process and thread numbers of a lane: the viewer keeps 0 for itself and takes thread numbers as global."""
+    return {"pid": side + 1, "tid": (side + 1) * 10 + lane}
+
+
 class Recorder:
     """Collects trace events."""
 
@@ -47,16 +52,16 @@ class Recorder:
         """One stage: from ``since`` until now, or a moment."""
         now = self.now()
         begin = now if since is None else since
-        row = {"name": name, "ph": "X", "ts": begin, "dur": max(now - begin, 0.1), "pid": side, "tid": lane}
+        row = {"name": name, "ph": "X", "ts": begin, "dur": max(now - begin, 0.1), **_place(side, lane)}
         self.rows.append({**row, "cat": "rdma", "args": args})
 
     def document(self) -> dict[str, Any]:
         """The trace in Chrome's JSON form."""
         names: list[dict[str, Any]] = []
         for side, title in enumerate(("requester NIC", "responder NIC")):
-            names.append({"name": "process_name", "ph": "M", "pid": side, "args": {"name": title}})
+            names.append({"name": "process_name", "ph": "M", "pid": side + 1, "args": {"name": title}})
             for lane, text in enumerate(LANES):
-                row = {"name": "thread_name", "ph": "M", "pid": side, "tid": lane, "args": {"name": text}}
+                row = {"name": "thread_name", "ph": "M", **_place(side, lane), "args": {"name": text}}
                 names += [row, {**row, "name": "thread_sort_index", "args": {"sort_index": lane}}]
         return {"traceEvents": names + sorted(self.rows, key=lambda row: row["ts"]), "displayTimeUnit": "ns"}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rnic.context import inspect as contexts
 from rnic.device.cq import CompletionQueue
 from rnic.device.eq import EventQueue
 from rnic.device.hcr import Hcr
@@ -75,7 +76,10 @@ def registers(nic: Nic, uar: Uar | None = None) -> Tree:
 
 
 def queue_pair(nic: Nic, qpn: int) -> Tree | None:
-    """One queue pair: state, rings, work outstanding, and its whole context; ``None`` if there is none."""
+    """One queue pair: state, rings, work outstanding, and its whole context; ``None`` if there is none.
+
+    ``host_is_behind`` names the fields that context memory in the host shows otherwise until the next write-back.
+    """
     qp = nic.qps.get(qpn)
     if qp is None:
         return None
@@ -108,6 +112,11 @@ def queue_pair(nic: Nic, qpn: int) -> Tree | None:
         "send_cq": qp.cqs[0].number,
         "receive_cq": qp.cqs[1].number,
         "context": {name: getattr(ctx, name) for name in names},
+        "host_is_behind": {
+            row["field"]: {"host": row["host"], "cache": row["cache"]}
+            for row in contexts.qp(nic.contexts, qpn)
+            if row["differs"]
+        },
     }
 
 

@@ -145,6 +145,7 @@ class Nic:
         """Close a driver context: everything that it owns is destroyed. A second call does nothing."""
         if not uar.closed:
             self._commands.release(uar)
+            self._timers.sweep()
             uar.closed = True
             self.resources.uars.remove(uar)
 

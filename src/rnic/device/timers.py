@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from rnic.transport.host import NEVER
@@ -42,6 +42,11 @@ class Timers:
     def forget(qp: QueuePair) -> None:
         """Wake ``qp`` no more."""
         qp.armed_ns = NEVER
+
+    def sweep(self) -> None:
+        """Let go of what was forgotten; a stale entry else stays until its time comes."""
+        self._heap = [entry for entry in self._heap if entry[0] == entry[2].armed_ns]
+        heapify(self._heap)
 
     def next_ns(self) -> int | None:
         """The earliest time at which :meth:`handle` may have something to do."""

@@ -83,6 +83,15 @@ class Driver(Protocol):
     def filenos(self) -> list[int]:
         """Descriptors that become readable when there may be something to do."""
 
+    def check(self) -> None:
+        """Raise ``VerbsError`` (``ENODEV``) if the device is gone."""
+
+    def lifelines(self) -> list[int]:
+        """Descriptors that become readable when the device goes; :meth:`check` then raises. They may say so wrongly."""
+
+    def on_end(self, handler: Callable[[], None]) -> None:
+        """Call ``handler`` once when the device goes although nobody closed it."""
+
     def close(self) -> None:
         """Close the device for this context: everything that it made there is destroyed."""
 
@@ -148,6 +157,16 @@ class LocalDriver:
     def filenos(self) -> list[int]:
         """See :class:`Driver`."""
         return self.runtime.link.filenos()
+
+    def check(self) -> None:
+        """See :class:`Driver`: this process's own device goes with this process."""
+
+    def lifelines(self) -> list[int]:
+        """See :class:`Driver`."""
+        return []
+
+    def on_end(self, handler: Callable[[], None]) -> None:
+        """See :class:`Driver`."""
 
     def close(self) -> None:
         """See :class:`Driver`."""

@@ -106,6 +106,7 @@ class RemoteDriver:
         self._rings = RingMemory(self._share)
         self._pieces: dict[Mapping, memoryview] = {}
         self._handlers: list[Callable[[], None]] = []
+        self._at_end: list[Callable[[], None]] = []
         self._events: list[int] = []
         self._polls = 0
         self._thread: threading.Thread | None = None
@@ -161,15 +162,32 @@ class RemoteDriver:
         if self._polls > _POLLS_BEFORE_YIELD:
             os.sched_yield()
             if self._polls % _POLLS_PER_CHECK == 0:
-                self._check()
+                self.check()
         if self._thread is None:
             for handler in self._handlers:
                 handler()
         return False
 
-    def _check(self) -> None:
-        if not self.connection.alive():
-            raise self.connection.end()
+    def check(self) -> None:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        if not self._closed and not self.connection.alive():
+            error = self.connection.end()
+            self._tell_end()
+            raise error
+
+    def lifelines(self) -> list[int]:
+        """See :class:`~rnic.runtime.driver.Driver`; an answer to another thread's command wakes them too."""
+        return [self.connection.sock.fileno()]
+
+    def on_end(self, handler: Callable[[], None]) -> None:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        self._at_end.append(handler)
+
+    def _tell_end(self) -> None:
+        with self.lock:
+            handlers, self._at_end = self._at_end, []
+        for handler in handlers:
+            handler()
 
     # ------------------------------------------------------------------------------------ commands
 
@@ -247,6 +265,9 @@ class RemoteDriver:
                 for handler in self._handlers:
                     handler()
             if ready.difference(self._events):
+                if not self._closed:
+                    self.connection.ended = True
+                    self._tell_end()
                 return
 
     def rest(self) -> None:

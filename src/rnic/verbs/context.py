@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import secrets
 import threading
 from collections import deque
+from collections.abc import Iterator
 from errno import EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -223,8 +225,13 @@ class Context:
         self._cqs: dict[int, CQ] = {}
         self._srqs: dict[int, SRQ] = {}
         self._async = EventPipe()
-        self._open_event_queue()
-        self.limits = DEV_LIM.unpack(self.command(cmd.QUERY_DEV_LIM)[1])
+        try:
+            self._open_event_queue()
+            self.limits = DEV_LIM.unpack(self.command(cmd.QUERY_DEV_LIM)[1])
+        except BaseException:
+            driver.close()
+            self._async.close()
+            raise
         self.name = name or driver.name
 
     @property
@@ -251,12 +258,24 @@ class Context:
         Raises:
             VerbsError: with the errno that the status stands for.
         """
+        if self.driver.closed:
+            self.driver.check()
+            raise VerbsError(ENODEV, f"device {self.driver.name} is closed: open it again")
         result = self.driver.command(op, in_modifier, op_modifier, inbox)
         if result.status != cmd.ST_OK:
             name = cmd.COMMAND_NAMES.get(op, hex(op))
             status = cmd.STATUS_NAMES.get(result.status, hex(result.status))
             raise VerbsError(_ERRNO_OF_STATUS.get(result.status, EINVAL), f"device command {name} answered {status}")
         return result.out_param, result.outbox
+
+    @contextlib.contextmanager
+    def destroying(self) -> Iterator[None]:
+        """Around commands that destroy something: a device that is closed or gone has done so already."""
+        try:
+            yield
+        except VerbsError:
+            if not self.driver.closed:
+                raise
 
     def allocate(self, kind: int) -> int:
         """A number of a ``RES_*`` kind."""
@@ -286,6 +305,7 @@ class Context:
         mask = sum(1 << event_type for event_type in _ASYNC_EVENTS)
         self.command(cmd.MAP_EQ, self.eqn, inbox=mask.to_bytes(8, "big"))
         self.driver.on_interrupt(vector, self._on_interrupt)
+        self.driver.on_end(lambda: self._async.put(AsyncEvent(e.IBV_EVENT_DEVICE_FATAL, None)))
 
     def _on_interrupt(self) -> None:
         if not self._eq.ready():
@@ -323,7 +343,8 @@ class Context:
         """The next asynchronous event.
 
         Raises:
-            VerbsError: EAGAIN without ``block`` where none waits.
+            VerbsError: EAGAIN without ``block`` where none waits; ENODEV when the NIC process has ended, which
+                an IBV_EVENT_DEVICE_FATAL has told before.
         """
         event = self.wait_pipe(self._async, block)
         assert isinstance(event, AsyncEvent)
@@ -334,8 +355,9 @@ class Context:
         while (item := pipe.get()) is None:
             if not block:
                 raise VerbsError(EAGAIN, "no event waits: poll the descriptor, or wait for one")
+            self.driver.check()
             if self.driver.threaded:
-                wait_readable([pipe.fileno()], None)
+                wait_readable([pipe.fileno(), *self.driver.lifelines()], None)
             elif not self.driver.progress():
                 wait_readable([pipe.fileno(), *self.driver.filenos()], 0.001)
         return item

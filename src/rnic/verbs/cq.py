@@ -222,7 +222,7 @@ class CQ:
             return
         ctx = self.ctx
         with ctx.driver.lock:
-            if not ctx.driver.closed:
+            with ctx.destroying():
                 ctx.command(cmd.HW2SW_CQ, self.cqn)
                 ctx.free(cmd.RES_CQ, self.cqn)
                 ctx.free(cmd.RES_UAR_BLOCK, self._block)

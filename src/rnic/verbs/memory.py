@@ -45,7 +45,7 @@ class PD:
             return
         self.closed = True
         close_all(self._children)
-        if not self.ctx.driver.closed:
+        with self.ctx.destroying():
             self.ctx.free(cmd.RES_PD, self.handle)
         self.ctx.drop_child(self)
 
@@ -125,7 +125,7 @@ class MR:
             return
         ctx = self.ctx
         with ctx.driver.lock:
-            if not ctx.driver.closed:
+            with ctx.destroying():
                 ctx.command(cmd.HW2SW_MPT, self.lkey)
                 ctx.free(cmd.RES_MPT, self.lkey)
             ctx.driver.unmap(self._mapping)
@@ -174,7 +174,7 @@ class MW:
         if self.closed:
             return
         self.closed = True
-        if not self.ctx.driver.closed:
+        with self.ctx.destroying():
             self._deallocate()
         self.pd.drop_child(self)
 

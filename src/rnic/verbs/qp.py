@@ -495,12 +495,12 @@ class QP:
             return
         self.closed = True
         ctx = self.ctx
-        if not ctx.driver.closed:
+        with ctx.destroying():
             for gid in list(self._groups):
                 self.detach_mcast(gid)
         ctx._qps.pop(self.qp_num, None)
         with ctx.driver.lock:
-            if not ctx.driver.closed:
+            with ctx.destroying():
                 if self.qp_state != e.IBV_QPS_RESET:
                     ctx.command(cmd.ERR2RST, self.qp_num)
                 ctx.free(cmd.RES_QP, self.qp_num)

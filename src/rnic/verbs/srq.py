@@ -175,7 +175,7 @@ class SRQ:
             return
         ctx = self.ctx
         with ctx.driver.lock:
-            if not ctx.driver.closed:
+            with ctx.destroying():
                 ctx.command(cmd.HW2SW_SRQ, self.srqn)
                 ctx.free(cmd.RES_SRQ, self.srqn)
                 ctx.free(cmd.RES_UAR_BLOCK, self._block)

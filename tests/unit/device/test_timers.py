@@ -82,6 +82,19 @@ def test_forgotten() -> None:
     assert qp.fired == []
 
 
+def test_a_sweep_lets_go_of_what_was_forgotten() -> None:
+    timers, kept, gone = Timers(), FakeQp(), FakeQp()
+    kept.deadline_ns, gone.deadline_ns = 50, 100
+    for qp in (gone, kept):
+        timers.arm(qp)  # type: ignore[arg-type]
+    timers.forget(gone)  # type: ignore[arg-type]
+    assert len(timers) == 2
+    timers.sweep()
+    assert len(timers) == 1
+    timers.handle(100)
+    assert (kept.fired, gone.fired) == ([100], [])
+
+
 def test_work_per_call_is_bounded() -> None:
     timers, qps = Timers(), [FakeQp() for _ in range(TIMERS_PER_CALL + 5)]
     for qp in qps:

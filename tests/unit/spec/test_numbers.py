@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from rnic.spec import access, commands, drops, events, limits, opcodes, states, status
+from rnic.spec import access, attach, commands, drops, events, limits, opcodes, registers, states, status
 from rnic.spec.errors import RnicError, VerbsError, WorkCompletionError
 
 
@@ -30,7 +30,27 @@ DESIGN_COMMANDS = numbers(
     "09 INIT_PORT, 0A CLOSE_PORT, 0E QUERY_MPT, F12 SET_WEIGHT, F13 READ_NON_RDMA"
 )
 # hardware.md 2a "Status"; its BAD_NVMEM is 0B in the second version of the chip
-COMMAND_STATUS = numbers("00 ST_OK, 02 ST_BAD_OP, 03 ST_BAD_PARAM, 04 ST_BAD_SYS_STATE, 0B ST_BAD_NVMEM")
+COMMAND_STATUS = numbers(
+    "00 ST_OK, 02 ST_BAD_OP, 03 ST_BAD_PARAM, 04 ST_BAD_SYS_STATE, 0B ST_BAD_NVMEM,"
+    # the rest are mthca's
+    "01 ST_INTERNAL_ERR, 05 ST_BAD_RESOURCE, 06 ST_RESOURCE_BUSY, 08 ST_EXCEED_LIM, 09 ST_BAD_RES_STATE,"
+    "0A ST_BAD_INDEX, 10 ST_BAD_QP_STATE, 40 ST_BAD_SIZE"
+)
+# ours: what ALLOC_RES and FREE_RES take
+RESOURCES = numbers("1 RES_UAR_BLOCK, 2 RES_PD, 3 RES_QP, 4 RES_CQ, 5 RES_SRQ, 6 RES_EQ, 7 RES_MPT, 8 RES_MTT")
+# ours: the process boundary
+ATTACH = numbers(
+    "1 MSG_HELLO, 2 MSG_LIST, 3 MSG_OPEN, 4 MSG_COMMAND, 5 MSG_VECTOR, 6 MSG_SHARE, 7 MSG_UNSHARE, 8 MSG_INFO,"
+    "9 MSG_ADD, A MSG_BYE, 0 DMA_PROC_MEM, 1 DMA_COPIER, 0 COPY_READ, 1 COPY_WRITE, 2 COPY_CHECK,"
+    "3 COPY_CHECK_WRITE, 43494E52 MAGIC, 1 VERSION, 1000 PAGE_BYTES, 10000 MAX_MESSAGE, 8000 MAX_COPY"
+)
+# hardware.md 1a for CONTROL, 2a for the HCR; the rest ours
+REGISTER_BITS = numbers(
+    "1 CONTROL_ENABLE, 2 CONTROL_RESET, 4 CONTROL_PAUSE, F0 CONTROL_MODE, 100 CONTROL_IRQ,"
+    "1 STATUS_ENABLED, 2 STATUS_READY, 4 STATUS_PAUSED, 8 STATUS_LINK, 10 STATUS_FATAL, 20 STATUS_BUSY,"
+    "1 IRQ_EVENT, 2 IRQ_COMMAND, 4 IRQ_QP_FAULT, 8 IRQ_PORT, 10 IRQ_FATAL, 20 IRQ_NON_RDMA, 40 IRQ_CNP, 7F IRQ_BITS,"
+    "800000 HCR_GO, 400000 HCR_EVENT"
+)
 # hardware.md 2a "Syndromes"
 SYNDROMES = numbers(
     "01 LOC_LEN_ERR, 02 LOC_QP_OP_ERR, 04 LOC_PROT_ERR, 05 WR_FLUSH_ERR, 06 MW_BIND_ERR, 10 BAD_RESP_ERR,"
@@ -46,7 +66,9 @@ STATES = numbers("0 RESET, 1 INIT, 2 RTR, 3 RTS, 4 SQE, 5 SQD, 6 ERR, 0 ST_RC, 1
 # hardware.md 2a "Event bits"; the rest are mthca's
 EVENTS = numbers(
     "2 COMM_EST, 3 SQ_DRAINED, 4 CQ_ERROR, 5 WQ_CATAS_ERROR, 8 LOCAL_CATAS_ERROR, 9 PORT_CHANGE,"
-    "10 WQ_INVAL_REQ_ERROR, 11 WQ_ACCESS_ERROR"
+    "10 WQ_INVAL_REQ_ERROR, 11 WQ_ACCESS_ERROR,"
+    "00 COMP, 01 PATH_MIG, 06 EEC_CATAS_ERROR, 07 PATH_MIG_FAILED, 0A CMD, 12 SRQ_CATAS_ERROR, 13 SRQ_LAST_WQE,"
+    "14 SRQ_LIMIT"
 )
 # software.md section 4: RC 0x00-0x14, 0x16, 0x17; UC = 0x20+; UD 0x64, 0x65; IBA 9.2.1 table 38
 OPERATIONS = numbers(
@@ -74,7 +96,9 @@ ACCESS = numbers(
 ROWS = [
     pytest.param(module, name, value, id=f"{module.__name__.rpartition('.')[2]}.{name}")
     for module, table in [
-        (commands, HARDWARE_COMMANDS + DESIGN_COMMANDS + COMMAND_STATUS),
+        (commands, HARDWARE_COMMANDS + DESIGN_COMMANDS + COMMAND_STATUS + RESOURCES),
+        (attach, ATTACH),
+        (registers, REGISTER_BITS),
         (status, SYNDROMES + ENGINE_STATUS),
         (states, STATES),
         (events, EVENTS),
@@ -119,9 +143,15 @@ def test_status_names() -> None:
     assert list(states.STATE_NAMES.values()) == ["RESET", "INIT", "RTR", "RTS", "SQE", "SQD", "ERR"]
 
 
-def test_resource_kinds_are_distinct() -> None:
-    kinds = [value for name, value in vars(commands).items() if name.startswith("RES_")]
-    assert sorted(kinds) == [1, 2, 3, 4, 5, 6, 7, 8]
+def test_every_other_number_is_typed_here() -> None:
+    def of(module: ModuleType, *prefixes: str) -> list[tuple[str, int]]:
+        return [(name, value) for name, value in vars(module).items() if name.startswith(prefixes)]
+
+    assert set(of(commands, "ST_", "RES_")) == set(COMMAND_STATUS + RESOURCES)
+    assert set(of(attach, "MSG_", "DMA_", "COPY_")) <= {*ATTACH, ("COPY_REPLY", attach.COPY_REPLY)}
+    bits = of(registers, "CONTROL_", "STATUS_", "IRQ_", "HCR_GO", "HCR_EVENT")
+    assert {name for name, _ in bits} - {"IRQ_ENABLE", "IRQ_STATUS"} == {name for name, _ in REGISTER_BITS}
+    assert {(name, value) for value, name in events.EVENT_NAMES.items()} == set(EVENTS)
 
 
 def test_drop_reasons_are_unique_counters() -> None:
