@@ -57,6 +57,27 @@ def test_queue_pair_shows_ring_and_context(pair) -> None:
     assert look(pair.a.node.nic, f"cq {qp['send_cq']}")["ring"]["tail"] == 1
 
 
+def test_fields_of_host_memory_and_cache(pair, monkeypatch) -> None:
+    nic, qpn = pair.a.node.nic, pair.a.qp.qp_num
+    nic.flush_contexts()
+    place = nic.contexts.ctxmdata.tables["qp"].locate(qpn)
+    assert place.port.write(place.addr + 0x98, (0xABC).to_bytes(4, "big"))
+    rows = {row["field"]: row for row in look(nic, f"qp {qpn}")["fields"]}
+    assert rows["qkey"] == {"field": "qkey", "host": 0xABC, "cache": 0, "differs": True}
+    assert [name for name, row in rows.items() if row["differs"]] == ["qkey"]
+    cqn = nic.qps[qpn].cqs[0].number
+    rows = {row["field"]: row for row in look(nic, f"cq {cqn}")["fields"]}
+    assert rows["logsize"]["host"] == rows["logsize"]["cache"] > 0
+    assert (rows["cqn"]["cache"], rows["cqn"]["differs"]) == (None, False)
+    # as people see it
+    monkeypatch.setattr("rnic.cli.look.fetch", lambda device, what: look(nic, what))
+    shown = CliRunner().invoke(group, ["qp", str(qpn)]).output.splitlines()
+    assert [line.split() for line in shown if "*" in line[1:]][-1] == ["qkey", "0xabc", "0", "*"]
+    assert any(
+        line.split()[:2] == ["ci_db", "0"] for line in CliRunner().invoke(group, ["cq", str(cqn)]).output.splitlines()
+    )
+
+
 def test_looking_changes_nothing(pair) -> None:
     nic = pair.a.node.nic
     first = [look(nic, what) for what in ("regs", "top", f"qp {pair.a.qp.qp_num}")]
@@ -101,7 +122,7 @@ def test_trace_has_every_stage_in_its_lane(operation: str) -> None:
     document = record(operation, 8 if operation == "fetch-add" else 3000)
     rows = document["traceEvents"]
     lanes = {(row["pid"], row["tid"]): row["args"]["name"] for row in rows if row["name"] == "thread_name"}
-    assert [lanes[0, lane] for lane in range(5)] == list(LANES)
+    assert [lanes[0, lane] for lane in range(6)] == list(LANES)
     steps = [(row["pid"], lanes[row["pid"], row["tid"]], row["name"]) for row in rows if row["ph"] == "X"]
     wanted = [
         (0, "software", "descriptor written, doorbell stored"),
@@ -115,6 +136,12 @@ def test_trace_has_every_stage_in_its_lane(operation: str) -> None:
     answered = [name for pid, lane, name in steps if (pid, lane) == (1, "wire")]
     assert len(arrived) == {"write": 3, "send": 3, "read": 1, "fetch-add": 1}[operation]
     assert answered
+    asked = [{name for pid, lane, name in steps if (pid, lane) == (side, "context manager")} for side in range(2)]
+    requester = {"RD_QP_SST", "RD_QP_STATE", "RD_QP_NPST", "WR_QP_NPST", "RD_ENCAP", "RD_CQ_CST", "WR_QP_UAPST"}
+    assert asked[0] == requester
+    assert asked[1] - {"RD_QP_SST"} == {"RD_QP_RST", "WR_QP_EPST", "RD_ENCAP"}
+    (doorbell,) = (row["args"] for row in rows if row["name"] == "RD_QP_SST" and row["pid"] == 0)
+    assert (doorbell["source"], doorbell["pmtu_msgmax"] >> 5) == ("doorbell_processing", 3)
     times = [row["ts"] for row in rows if row["ph"] == "X"]
     assert times == sorted(times)
 

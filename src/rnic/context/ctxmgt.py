@@ -192,20 +192,22 @@ class ContextManager:
                 self._finish_write(*done)
             if self.readctx.finish():
                 moved = True
+        if self.observe is None:
+            return self.key.step() >= 0 or moved
+        bad = self._bad_requests()
         channel = self.key.step()
-        if channel > 0 and self.observe is not None:
-            self._observe_channel(channel)
-        return moved or channel >= 0
-
-    def _observe_channel(self, channel: int) -> None:
-        responses = self.key.responses[channel]
-        if responses and self.observe is not None:
-            command, payload = responses[-1]
+        if channel > 0:
+            command = self.key.served
             row = m.BY_CODE.get((command[0] >> 4, command[0] & 15))
             name = row.name if row else f"{command[0]:#04x}"
-            self.observe(
-                channel + 1, name, int.from_bytes(command[1:4], "big"), Status.OK.name if payload else "RESERVED"
-            )
+            status = Status.OK if self._bad_requests() == bad else Status.REFUSED
+            self.observe(channel + 1, name, int.from_bytes(command[1:4], "big"), status.name)
+        return moved or channel >= 0
+
+    def _bad_requests(self) -> int:
+        """Engine requests so far that were reserved, wrong, or about no queue pair."""
+        counters = self.counters
+        return counters["ctx_bad_requests"] + counters["ctx_bad_payloads"] + counters["ctx_unknown_qps"]
 
     def _refuse(self) -> None:
         """A CEU request was turned down: its key data and payload are dropped."""

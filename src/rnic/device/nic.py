@@ -174,6 +174,8 @@ class Nic:
 
     def flush_contexts(self) -> None:
         """Write every queue pair's state and PSNs back to host memory. A query does so for its queue pair."""
+        for qp in self.qps.values():
+            qp.query()
         self.contexts.flush()
 
     def _context_changed(self, kind: str, number: int, valid: bool) -> None:
