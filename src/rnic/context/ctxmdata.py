@@ -171,7 +171,8 @@ class CtxMData:
             return True
         self.machine.step("translated")
         if kind == RD_QP_CXT:
-            self.readctx.request(place.port, place.addr, 1 << self.tables[QP].shift, number, header)
+            size = 1 << self.tables[QP].shift
+            self.readctx.request(place.port, (place.addr << 44 | size << 32 | number).to_bytes(14, "big"), header)
             self.machine.step("dma_read")
         else:
             self.writectx.request(place.port, place.addr, header, source)
