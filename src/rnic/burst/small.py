@@ -159,7 +159,7 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
                 break
             at = local_addr - entry.start
             data = entry.view[at : at + length]
-        head |= requester.head | (-length & 3) << _PAD_SHIFT
+        head |= requester.head | ctx.remote_qpn | (-length & 3) << _PAD_SHIFT
         if flags & FLAG_SOLICITED:
             head |= SOLICITED
         if opcode == WR_WRITE:

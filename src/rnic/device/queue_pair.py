@@ -92,6 +92,13 @@ class DeviceQp(QueuePair):
         self.pkey = self.host.pkey(self.ctx.pkey_index)
         self.show()
 
+    def reload(self) -> None:
+        """The context was loaded anew from host memory, outside any transition."""
+        if self.flow is not None:
+            self.flow = self.host.make_flow(self.ctx)
+            self.requester.refresh(self.flow)
+        self.refresh()
+
     def comes_from_peer(self, flow: Flow) -> bool:
         """Whether packets on ``flow`` are for this queue pair: from its peer's address to its own, or UD."""
         path = self.flow
