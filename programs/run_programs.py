@@ -150,7 +150,7 @@ def _perftests() -> Iterator[Row]:
     yield _perftest("send_bw", "-n", "200", "-c", "UD", "-q", "4")
     yield _perftest("send_bw", "-n", "200", "-r", "64", "--use-srq")
     yield _perftest("write_lat", "-n", "200", "-s", "64", "-I", "128")
-    yield _perftest("write_bw", "-n", "100", "-m", "1024", "-l", "8")
+    yield _perftest("write_bw", "-n", "96", "-m", "1024", "-l", "8")
     yield _perftest("send_bw", "-n", "50", "-s", "1048576", "-b", short=False)
     yield _perftest("read_bw", "-n", "100", faults=LOSS, note="every 23rd packet lost")
 
