@@ -17,7 +17,6 @@ import pytest
 from rnic.abi.build import FLAGS, SANITIZERS, SOURCES, STRICT, BuildError, build, find_compiler
 from rnic.abi.exports import RDMACM, VERBS, VERBS_BEFORE_2008, VERBS_PRIVATE
 from rnic.abi.header import c_header
-from rnic.abi.programs import count_pyverbs
 
 HERE = Path(__file__).parent
 SYSTEM = Path("/usr/lib/x86_64-linux-gnu")
@@ -263,10 +262,3 @@ def test_runtime_directory_that_others_may_enter_is_refused(libraries: Path) -> 
     assert done.stderr == (
         f"rnic: runtime directory {name} is open to other users: set RNIC_RUNTIME_DIR to one of your own\n"
     )
-
-
-def test_counting_the_cases_of_pyverbs() -> None:
-    text = "a ... ok\nb ... skipped 'ODP is not supported - No ODP caps'\nc ... skipped 'because'\nd ... FAIL\n"
-    passed, skips, wrong = count_pyverbs(text)
-    assert (passed, skips) == (1, {"on-demand paging": 1})
-    assert wrong == ["d ... FAIL", "skipped for no listed reason: because"]

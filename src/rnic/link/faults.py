@@ -266,7 +266,11 @@ class _Lane(Generic[_Burst]):
         raise NotImplementedError
 
     def cut(self, burst: _Burst, firsts: Sequence[int]) -> list[_Burst]:
-        """The parts of a burst that begin with the packets ``firsts``."""
+        """The parts of a burst that begin with the packets ``firsts``; there may be more parts."""
+        raise NotImplementedError
+
+    def count(self, part: _Burst) -> int:
+        """Packets of a part."""
         raise NotImplementedError
 
     def own(self, packet: _Burst) -> _Burst:
@@ -289,8 +293,10 @@ class _Lane(Generic[_Burst]):
         # packets that overtake a reordered one are counted, so they go one by one
         alone = bool(self._held) or any("reorder" in verdict for verdict in verdicts)
         firsts = [at for at, verdict in enumerate(verdicts) if alone or not at or verdict or verdicts[at - 1]]
-        for at, part in zip(firsts, self.cut(burst, firsts), strict=True):
+        at = 0
+        for part in self.cut(burst, firsts):
             self._apply(part, verdicts[at], now_ns, out)
+            at += self.count(part)
 
     def _apply(self, packet: _Burst, faults: _Faults, now_ns: int, out: list[_Burst]) -> None:
         if "drop" in faults:
@@ -367,6 +373,9 @@ class _TxLane(_Lane[TxBurst]):
     def cut(self, burst: TxBurst, firsts: Sequence[int]) -> list[TxBurst]:
         return cut_to_send(burst, firsts)
 
+    def count(self, part: TxBurst) -> int:
+        return part.count
+
     def own(self, packet: TxBurst) -> TxBurst:
         return packet
 
@@ -380,6 +389,9 @@ class _RxLane(_Lane[RxBurst]):
 
     def cut(self, burst: RxBurst, firsts: Sequence[int]) -> list[RxBurst]:
         return cut_received(burst, firsts)
+
+    def count(self, part: RxBurst) -> int:
+        return max(1, -(-part.length // max(1, part.segment)))
 
     def own(self, packet: RxBurst) -> RxBurst:
         return kept(packet)
