@@ -19,6 +19,7 @@ from rnic.gateware.driver import Completion, Driver, NetworkSetup, QueueLayout, 
 from rnic.gateware.interfaces import Resp
 from rnic.gateware.params import EngineParams
 from rnic.gateware.sim import Simulation
+from rnic.rings.cqe import CQ_ENTRY
 from rnic.rings.sqe import SQ_ENTRY
 from rnic.spec import engine_regs as regs
 from rnic.spec.status import (
@@ -134,6 +135,12 @@ def small_writes_and_ring_wrap(engine: Engine) -> None:
         done = engine.write(length, local=SOURCE + local, remote=TARGET + remote, wqe_id=0xABC00000 + index)
         assert (done.index, done.status, done.bytes, done.requested) == (index % RING, 0, length, length)
         assert (done.wqe_id, done.opcode, done.phase) == (0xABC00000 + index, 0x0A, 1 - index // RING % 2)
+        raw = engine.memory.read(CQ + 32 * (index % RING), 32)
+        assert raw[:24] == CQ_ENTRY.pack({
+            "index": done.index, "bytes": length, "opcode": 0x0A, "phase": done.phase, "wqe_id": done.wqe_id,
+            "requested": length,
+        })[:24]  # fmt: skip
+        assert raw[24:] == bytes(8)
         want = bytearray(length + 8)
         want[remote : remote + length] = payload[local : local + length]
         assert engine.driver.read_back(TARGET, length + 8) == want
@@ -226,6 +233,8 @@ def bus_errors(engine: Engine) -> None:
         assert (done.wqe_id, done.requested) == (0, 0), "fields of a descriptor that was not read"
         faults.clear()
     assert engine.events() == {"completion", "error", "rx_error"}
+    # three fragments that could not be written, twice; a failed read spoils one more, or all that were under way
+    assert engine.get("RX_ERRORS") == 2 * (3 + (1 if engine.top.params.serial else 3))
     engine.good()
     faults["write", CQ >> 12] = Resp.SLVERR
     engine.driver.submit([Request(SOURCE, TARGET, 24)])
@@ -416,7 +425,17 @@ def what_software_sees(engine: Engine) -> None:
         assert regs.RX_STATES[engine.status()["rx_state"]] == "WAIT_COMPLETE"
         engine.sim.ram.silent = set()
         engine.driver.wait()
-    put("CONTROL", get("CONTROL") | 2)
+    # a soft reset lasts until the bus is drained
+    engine.driver.submit([Request(SOURCE, TARGET, 24)])
+    engine.until("S_WAIT_TX_CPL")
+    engine.sim.ram.silent = {"read"}
+    control = get("CONTROL")
+    put("CONTROL", control | 2)
+    engine.simulation.run_cycles(60)
+    assert (get("CONTROL"), engine.status()["resetting"]) == (control | 2, 1)
+    engine.sim.ram.silent = set()
+    engine.simulation.run_cycles(60)
+    assert (get("CONTROL"), engine.status()["resetting"]) == (control, 0)
     engine.driver.recover()
     engine.good()
 
