@@ -146,7 +146,7 @@ def test_trace_has_every_stage_in_its_lane(operation: str) -> None:
     requester = {"RD_QP_SST", "RD_QP_STATE", "RD_QP_NPST", "WR_QP_NPST", "RD_ENCAP", "RD_CQ_CST", "WR_QP_UAPST"}
     assert asked[0] == requester
     assert asked[1] - {"RD_QP_SST"} == {"RD_QP_RST", "WR_QP_EPST", "RD_ENCAP"}
-    (doorbell,) = (row["args"] for row in rows if row["name"] == "RD_QP_SST" and row["pid"] == 0)
+    (doorbell,) = (row["args"] for row in rows if row["name"] == "RD_QP_SST" and row["pid"] == 1)
     assert (doorbell["source"], doorbell["pmtu_msgmax"] >> 5) == ("doorbell_processing", 3)
     times = [row["ts"] for row in rows if row["ph"] == "X"]
     assert times == sorted(times)
