@@ -1,4 +1,4 @@
-"""What the device's control structure costs: creating and connecting queue pairs, looking up regions.
+"""What the device's control structure costs: creating and connecting queue pairs, in time and memory; lookups.
 
 python bench/bench_device.py [--qps 8192] [--json]
 """
@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import random
 import time
+from pathlib import Path
 
 from rnic.mem.table import MemoryEntry, MemoryTable
+from rnic.rings.sqe import SGE_BYTES, SQE_BYTES
 from rnic.testing.net import SimNet
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import GID, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr
@@ -21,8 +24,19 @@ from rnic.verbs.qp import QP
 LOOKUPS = 200_000
 
 
-def connect(count: int) -> float:
-    """Seconds to create ``count`` RC queue pairs through the command register and bring them to RTS."""
+def resident_bytes() -> int:
+    """Memory of this process that is in use."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * mmap.PAGESIZE
+
+
+def connect(count: int) -> tuple[float, int]:
+    """Create ``count`` RC queue pairs by commands and bring them to RTS.
+
+    Returns:
+        Seconds, and resident bytes for each beyond its rings: verbs object, device object, context, cached and in
+        host memory, queue block.
+    """
     with SimNet(2, settings={"log_max_qps": 14}) as net:
         node = net.nodes[0]
         pd, cq = PD(node.ctx), CQ(node.ctx, 1024)
@@ -30,11 +44,15 @@ def connect(count: int) -> float:
         attr.path_mtu, attr.dest_qp_num, attr.port_num = e.IBV_MTU_1024, 17, 1
         attr.ah_attr = AHAttr(GlobalRoute(GID(net.nodes[1].nic.config.address)))
         init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(8, 8, 1, 1, 0))
+        QP(pd, init).to_rts(attr)  # whatever is made once
+        before = resident_bytes()
         began = time.perf_counter()
         pairs = [QP(pd, init) for _ in range(count)]
         for pair in pairs:
             pair.to_rts(attr)
-        return time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        rings = (init.cap.max_send_wr + 1) * SQE_BYTES + (init.cap.max_recv_wr + 1) * SGE_BYTES
+        return seconds, (resident_bytes() - before) // count - rings
 
 
 def lookups(entries: int) -> float:
@@ -61,9 +79,11 @@ def main() -> None:
     parser.add_argument("--qps", type=int, default=8192)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    seconds, size = connect(args.qps)
     figures = {
         "connect_qps": args.qps,
-        "connect_s": round(connect(args.qps), 2),
+        "connect_s": round(seconds, 2),
+        "connected_qp_bytes": size,
         "lookup_1_ns": round(lookups(1)),
         "lookup_32768_ns": round(lookups(1 << 15)),
     }
@@ -71,6 +91,7 @@ def main() -> None:
         print(json.dumps(figures))
         return
     print(f"create and connect {args.qps} RC queue pairs: {figures['connect_s']} s")
+    print(f"a connected queue pair beyond its rings: {size} bytes")
     print(f"memory check: {figures['lookup_1_ns']} ns with 1 region, {figures['lookup_32768_ns']} ns with 32768")
 
 
