@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from rnic.context import modify
+from rnic.device.hcr import OUTBOX_BYTES, inbox_bytes
+from rnic.spec import commands, events, states
 from rnic.spec.layout import Field, Layout
 from rnic.wire.opcode import OPCODES
 
@@ -23,8 +26,19 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         "entries",
         "Descriptors and queue entries",
-        "What software writes into send and receive rings, and what the NIC writes into completion and event rings.",
+        "What software writes into send and receive rings, and what the NIC writes into completion and event rings. A "
+        "receive entry, of an RQ or SRQ, has no header: it is a fixed stride of scatter entries, and an entry whose "
+        "length and key are both 0 ends it early.",
         ("rnic.rings.sqe", "rnic.rings.cqe", "rnic.rings.eqe"),
+    ),
+    (
+        "process-boundary",
+        "Process boundary",
+        "What a program and its user's NIC process say to each other over a local socket, and the window of registers "
+        "that they share. The layouts and this page come from one table, as does the header for C. A program of "
+        "another user is hung up on. Of the registers the window holds the queue blocks; the global block is shown by "
+        "`rnic regs`, and the command register's work is done by COMMAND messages.",
+        ("rnic.spec.attach",),
     ),
     (
         "registers",
@@ -199,6 +213,57 @@ def opcode_page() -> Iterator[str]:
             yield f"| {row.opcode:02X}h | `{row.name}` | {headers} | {row.header_bytes} | {payload} | {receive} |"
 
 
+def command_page() -> Iterator[str]:
+    """The device's commands, what they say when they fail, and the transitions of queue pairs."""
+    yield "# Commands"
+    yield ""
+    yield "By the command register (HCR) or, from another process, by COMMAND messages: the same numbers and mailboxes."
+    yield "Mailboxes are big-endian. A command that fails changes nothing. Bytes marked *n* depend on the modifier."
+    yield ""
+    yield "| opcode | name | in_modifier | op_modifier | inbox | outbox | what it does |"
+    yield "|---:|---|---|---|---:|---:|---|"
+    for op, name in sorted(commands.COMMAND_NAMES.items()):
+        given, modifier, text = commands.COMMAND_DOCS[op]
+        one, two = inbox_bytes(op, 1), inbox_bytes(op, 2)
+        inbox = "*n*" if one != two else str(one or "")
+        outbox = OUTBOX_BYTES.get(op, "")
+        yield f"| {op:03X}h | `{name}` | {escape(given)} | {modifier} | {inbox} | {outbox} | {escape(text)} |"
+    yield ""
+    yield "## Status"
+    yield ""
+    yield "| status | name | meaning |"
+    yield "|---:|---|---|"
+    for status, name in commands.STATUS_NAMES.items():
+        yield f"| {status:02X}h | `{name}` | {commands.STATUS_DOCS[status]} |"
+    yield ""
+    yield "## States of a queue pair"
+    yield ""
+    yield "What each transition needs, by service, of the attributes in `opt_param_mask`; in brackets what it may bring"
+    yield "besides. A service without a row does not have the transition, and whatever is not here is refused."
+    yield ""
+    yield "| command | from | to | service | attributes |"
+    yield "|---|---|---|---|---|"
+    for op, transition in modify.TRANSITIONS.items():
+        sources = " ".join(states.STATE_NAMES[state] for state in sorted(transition.sources))
+        target = states.STATE_NAMES[transition.target]
+        for service, (required, optional) in transition.attributes.items():
+            needs, more = attribute_names(required), attribute_names(optional)
+            text = " ".join([*needs, f"[{' '.join(more)}]"] if more else needs)
+            row = (commands.COMMAND_NAMES[op], sources, target, states.SERVICE_NAMES[service], escape(text))
+            yield "| " + " | ".join(row) + " |"
+    yield ""
+    yield "## Events"
+    yield ""
+    yield "Types of EQ entries, the bits of MAP_EQ's mask: " + ", ".join(
+        f"{number:02X}h `{name}`" for number, name in events.EVENT_NAMES.items()
+    ) + "."  # fmt: skip
+
+
+def attribute_names(mask: int) -> list[str]:
+    """Names of the attributes in a mask."""
+    return [modify.ATTRIBUTE_NAMES[1 << bit] for bit in range(mask.bit_length()) if mask >> bit & 1]
+
+
 def pages() -> dict[str, str]:
     """Text of each page by file name."""
     out: dict[str, list[str]] = {}
@@ -212,6 +277,8 @@ def pages() -> dict[str, str]:
         out[name] = [f"# {title}", "", text, ""]
         for layout in layouts:
             out[name] += section(layout)
+    titles["commands"] = "Commands"
+    out["commands"] = list(command_page())
     titles["opcodes"] = "Opcodes"
     out["opcodes"] = list(opcode_page())
     index = ["# Layouts", "", HOW_TO_READ]

@@ -21,6 +21,7 @@ from rnic.testing import QpPair
 SECONDS = 20.0
 NET = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250}"
 """Addresses that no other run of these tests uses at the same time."""
+START_SECONDS = 60.0
 QUIET_LOOKS = 3
 """Equal counters so many times in a row mean that nothing moves any more."""
 
@@ -30,10 +31,11 @@ def start_nic(path: Path) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-m", "rnic.cli", "serve"], env=os.environ | {"RNIC_RUNTIME_DIR": str(path)}
     )
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + START_SECONDS
     while (connection := connect(path)) is None:
         assert time.monotonic() < end
         assert process.poll() is None
+        time.sleep(0.01)
     connection.close()
     return process
 

@@ -35,6 +35,11 @@ PATH_MIG_STATE: Final = 1 << 18
 CAP: Final = 1 << 19
 DEST_QPN: Final = 1 << 20
 
+ATTRIBUTE_NAMES: dict[int, str] = {
+    value: name for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)
+}
+"""Names of the attributes, in the order of their bits (states have small numbers too, and came before)."""
+
 FIELDS: dict[int, tuple[str, ...]] = {
     STATE: (),
     CUR_STATE: (),

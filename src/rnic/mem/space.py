@@ -17,6 +17,8 @@ from rnic.spec.errors import VerbsError
 PAGE_BYTES = 4096
 _SIM_BASE = 0x10_0000_0000
 _NOTHING = memoryview(b"")
+_PLAIN_FORMATS = frozenset("cbB?hHiIlLqQnNfd")
+"""Element types that ``memoryview.cast`` takes."""
 
 
 class _PyBuffer(ctypes.Structure):
@@ -84,6 +86,12 @@ def byte_view(buffer: object) -> memoryview:
     exporter = _exporter(buffer)
     if getattr(getattr(exporter, "dtype", None), "hasobject", False):
         raise VerbsError(EINVAL, f"buffer of type {kind} holds Python objects; register an array of numbers")
+    if isinstance(exporter, memoryview) and exporter.c_contiguous and exporter.format in _PLAIN_FORMATS:
+        # A view of the same export. One of the view itself would be an export of a memoryview, and CPython's
+        # collector crashes on those when they are garbage (it clears the exporter first).
+        view = exporter.cast("B")
+        if view.nbytes:
+            return view
     try:
         # raw() flattens element types that memoryview.cast() refuses: big-endian, complex, structured.
         view = PickleBuffer(exporter).raw()  # type: ignore[arg-type]

@@ -12,7 +12,6 @@ pair gives up.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from rnic.context.qpc import OPT_NO_PROBE
@@ -86,8 +85,8 @@ class Outstanding:
         self.host = qp.host
         self.ring = ring
         self.cq = cq
-        self.inflight: deque[Message] = deque()
-        # Lists, since an empty deque takes 700 bytes of every idle QP, and these are short but after a loss.
+        # Lists, since an empty deque takes 700 bytes of every idle QP; the window bounds them.
+        self.inflight: list[Message] = []
         self.backlog: list[Message] = []
         self.pieces: list[ReadPiece] = []
         self.reads: list[Message] = []

@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from rnic.device.commands import COMMANDS
+from rnic.spec import attach, commands
 from rnic.spec.layout import Layout, bits, half, octet, wide, word
 from rnic.wire.opcode import OPCODES
 
@@ -59,6 +61,29 @@ def test_every_opcode_is_on_the_opcode_page(pages: dict[str, str]) -> None:
         if row is not None:
             assert f"| {row.opcode:02X}h | `{row.name}` |" in pages["opcodes.md"]
     assert "| 0Bh | `RC_WRITE_ONLY_IMM` | `reth` `immdt` | 32 | yes | yes |" in pages["opcodes.md"]
+
+
+def test_every_command_is_on_the_command_page(pages: dict[str, str]) -> None:
+    page = pages["commands.md"]
+    for op in COMMANDS:
+        assert f"| {op:03X}h | `{commands.COMMAND_NAMES[op]}` |" in page
+        assert commands.COMMAND_DOCS[op][2]
+    assert set(commands.COMMAND_DOCS) == COMMANDS
+    assert set(commands.STATUS_DOCS) == set(commands.STATUS_NAMES)
+    for status, name in commands.STATUS_NAMES.items():
+        assert f"| {status:02X}h | `{name}` | " in page
+    assert "| 00Dh | `SW2HW_MPT` | key |  | 64 |  | make a region of an allocated key |" in page
+    assert "| 011h | `WRITE_MTT` | entries |  | *n* |  | fill a page list |" in page
+    assert "| RTR2RTS | RTR | RTS | UC | SQ_PSN \\[CUR_STATE ACCESS_FLAGS ALT_PATH PATH_MIG_STATE] |" in page
+    assert "10h `WQ_INVAL_REQ_ERROR`" in page
+
+
+def test_the_process_boundary_and_registers_have_pages(pages: dict[str, str]) -> None:
+    for value in vars(attach).values():
+        if isinstance(value, Layout):
+            assert f"\n## {value.name[0].upper()}{value.name[1:]}\n" in pages["process-boundary.md"]
+    assert "## Global block" in pages["registers.md"]
+    assert "## Scatter" in pages["entries.md"]
 
 
 def test_index_names_every_page(pages: dict[str, str]) -> None:

@@ -27,6 +27,18 @@ def address_by_ctypes(buffer: bytearray | mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
+def test_views_of_views_are_collected_in_any_order() -> None:
+    """As garbage: CPython cannot clear a memoryview that another object has an export of."""
+    for _ in range(200):
+        first: list[object] = [memoryview(bytearray(64))]
+        first += [byte_view(first[0]), first]
+        second: list[object] = [None, memoryview(bytearray(64)).cast("I"), None]
+        second[0], second[2] = byte_view(second[1]), second
+        del first, second
+    gc.collect()
+    assert bytes(byte_view(memoryview(b"abcd").cast("H"))) == b"abcd"
+
+
 class TestMap:
     def test_bytearray_at_its_real_address(self) -> None:
         buffer = bytearray(b"hello")
