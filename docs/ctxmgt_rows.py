@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MSG, CTX = "tests/unit/context/test_messages.py", "tests/unit/context/test_ctxmgt.py"
+LENT = "tests/verbs/test_lent_pages.py"
 STREAM, DEVICE = "tests/unit/context/test_streams.py", "tests/unit/device/test_context_memory.py"
 LAYOUT, LOOK = "tests/unit/test_layout_tables.py", "tests/cli/test_look.py"
 RINGS, FRONT, BEATS = "tests/unit/rings/test_coyote.py", "tests/unit/cm/test_coyote.py", "tests/unit/link/test_beats.py"
@@ -49,11 +50,17 @@ INTERFACES: tuple[Row, ...] = (
     # ------------------------------------------------------------------------------------------- 4
     _row("4.1", "whole contexts in host memory, what the data path needs in the cache", _MGR,
          f"{DEVICE}::test_contexts_lie_in_the_pages_of_the_driver",
+         f"{LENT}::test_contexts_are_in_the_programs_own_memory",
          f"{DEVICE}::test_an_edited_cache_changes_the_next_packet"),
     _row("4.2.1", "82 bytes of key data for each queue pair", "context/messages.py",
          f"{CTX}::test_82_bytes_of_key_data"),
     _row("4.2.2", "13 bytes of key data for each CQ", _KEY, _DRAWN),
     _row("4.2.3", "11 bytes of key data for each EQ", _KEY, _DRAWN),
+    _row("4.3", "no queue pair reaches RTS but through ceu_parser", _MGR,
+         f"{DEVICE}::test_every_transition_is_a_request_of_the_ceu",
+         f"{DEVICE}::test_no_way_to_rts_past_the_context_manager"),
+    _row("4.4", "channels of the six modules, as a trace shows them", "cli/trace.py",
+         f"{LOOK}::test_trace_has_every_stage_in_its_lane"),
     # ------------------------------------------------------------------------------------------- 5.1
     _row("5.1.1", "reads go to ctxmdata; writes and invalidations there and, with the data, to key_qpc_data", _PARSER,
          f"{MSG}::test_ceu_request", f"{STREAM}::test_cache_and_memory_agree_after_a_flush"),
