@@ -87,6 +87,7 @@ class PageTable:
         """Forget every page and the base (WR_ICMMAP_DIS)."""
         self.enabled = False
         self.base = 0
+        self.log = self.most
         for index in range(len(self.valid)):
             self.drop(index)
 

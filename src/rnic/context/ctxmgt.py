@@ -124,7 +124,10 @@ class ContextManager:
     # ------------------------------------------------------------------------------- the message form
 
     def ceu(self, header: bytes, payload: bytes = b"", port: DmaPort | None = None) -> tuple[Status, bytes, bytes]:
-        """Run one CEU request to its end: status, response header and response payload (only of RD_QP_ALL)."""
+        """Run one CEU request to its end: status, response header and response payload (only of RD_QP_ALL).
+
+        Not while :attr:`stalled`.
+        """
         self.parser.fifo.append((header, payload, port))
         self._ceu_status = Status.OK
         self.run()
@@ -268,10 +271,18 @@ class ContextManager:
             if port is not None
         ]
 
-    def lender(self, virt: int) -> tuple[bool, DmaPort | None]:
-        """Whether an address lies in a context table, and who lent the page behind it."""
+    def inside(self, virt: int) -> bool:
+        """Whether an address in context memory lies in one of the tables."""
+        return self.ctxmdata.find(virt) is not None
+
+    def page(self, virt: int) -> tuple[DmaPort, int] | None:
+        """Whose page lies behind an address in context memory, and its host address; ``None`` if none is mapped."""
         found = self.ctxmdata.find(virt)
-        return (False, None) if found is None else (True, found[0].ports[found[1]])
+        if found is None:
+            return None
+        table, index = found
+        port = table.ports[index]
+        return None if port is None else (port, table.page_base[index] << PAGE_SHIFT)
 
     def write_qp(self, qpn: int, qpc: bytes) -> Status:
         """Write a whole QPC to host memory and take it into the cache, the extension by reading it back.

@@ -171,14 +171,12 @@ class Icm:
 
     def translate(self, kind: int, virt: int) -> tuple[Uar, int] | None:
         """The context that lent the page at ``virt`` and the host address of that very byte; ``None`` if unmapped."""
-        found = self._pages[kind].get(virt >> PAGE_SHIFT)
-        if found is None and kind == CONTEXTS:
-            at = virt & -PAGE_BYTES
-            found = next(
-                ((port, host) for page, port, host in self._contexts.lent() if page == at and isinstance(port, Lender)),
-                None,
-            )
-        return None if found is None else (found[0].uar, found[1] + virt % PAGE_BYTES)
+        found: tuple[object, int] | None = self._pages[kind].get(virt >> PAGE_SHIFT)
+        if kind == CONTEXTS and self.started:
+            found = self._contexts.page(virt)
+        if found is None or not isinstance(found[0], Lender):
+            return None
+        return found[0].uar, found[1] + virt % PAGE_BYTES
 
     def forget(self, uar: Uar) -> None:
         """A context closed: its pages are gone."""
@@ -200,7 +198,9 @@ class Icm:
     def _behind(self, kind: int, page: int) -> tuple[bool, object | None]:
         """Whether there is such a page, and who lent it."""
         if kind == CONTEXTS and self.started:
-            return self._contexts.lender(page << PAGE_SHIFT)
+            virt = page << PAGE_SHIFT
+            mapped = self._contexts.page(virt)
+            return self._contexts.inside(virt), None if mapped is None else mapped[0]
         entry = self._pages[kind].get(page)
         return True, None if entry is None else entry[0]
 

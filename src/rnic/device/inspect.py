@@ -131,7 +131,7 @@ def completion_queue(nic: Nic, cqn: int) -> Tree | None:
         "failed": cq.failed,
         "users": cq.users,
         "last_notified": cq.last_notified,
-        "fields": contexts.cq(nic.contexts, cqn),
+        "fields": contexts.cq(nic.contexts, cqn, cq.live()),
     }
 
 

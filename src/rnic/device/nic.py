@@ -13,7 +13,7 @@ from typing import Any
 
 from rnic.burst import LOOPS, SMALL
 from rnic.context.ctxmdata import CQ, EQ, QP
-from rnic.context.ctxmgt import ContextManager
+from rnic.context.ctxmgt import ContextManager, Status
 from rnic.context.messages import SOURCE_NAMES
 from rnic.context.qp_context import QpContext
 from rnic.device.commands import CommandResult, CommandUnit
@@ -174,10 +174,17 @@ class Nic:
         return eq.vector
 
     def flush_contexts(self) -> None:
-        """Write every queue pair's state and PSNs back to host memory. A query does so for its queue pair."""
+        """Make host memory exact: state, PSNs and counters of queue pairs, indices and arm state of CQs.
+
+        A query does so for its queue pair.
+        """
         for qp in self.qps.values():
             qp.query()
         self.contexts.flush()
+        for cq in self.resources.cqs.values():
+            image = cq.image()
+            if image != cq.context and self.contexts.modify_cq(cq.number, image) == Status.OK:
+                cq.context = image
 
     def _context_changed(self, kind: str, number: int, valid: bool) -> None:
         """The context manager took or lost the context of a CQ or EQ; one still in use fails (002 table 2.2).

@@ -386,3 +386,59 @@ def test_a_query_shows_what_the_engine_changed(busy) -> None:
     assert place.port.read(place.addr, stale)
     assert bytes(stale) == fresh
     assert CQC.size == 64
+
+
+def test_a_flush_writes_indices_and_arm_state_of_a_cq(busy) -> None:
+    pair, a, _ = busy
+    nic, driver, cq = pair.nics[0], pair.drivers[0], pair.cqs[0]
+    pair.wire.run()
+    driver.arm(cq, 1)
+    assert len(pair.poll(0)) == 3
+    pair.drivers[0].write(a, pair.mrs[0][1], 8, pair.mrs[0][2], pair.mrs[1][1], pair.mrs[1][2])
+    pair.wire.run()
+    driver.arm(cq, 2)
+    place = nic.contexts.ctxmdata.tables["cq"].locate(cq.number)
+    assert place is not None
+
+    def stored() -> dict[str, int]:
+        raw = bytearray(64)
+        assert place.port.read(place.addr, raw)
+        return CQC.unpack(bytes(raw))
+
+    before = stored()
+    nic.flush_contexts()
+    changed = {name: value for name, value in stored().items() if value != before[name]}
+    assert changed == {"flags": 0x100, "last_notified_index": 4, "consumer_index": 3, "producer_index": 4}
+    driver.arm(cq, 0)
+    nic.flush_contexts()
+    assert stored()["flags"] == 0
+
+
+def test_resizing_keeps_what_software_wrote(new_driver) -> None:
+    driver = new_driver(Nic(NicConfig(bytes((10, 0, 0, 1)), log_max_qps=6), rng=random.Random(1)))
+    eq, number, block = driver.eq(), driver.alloc(cmd.RES_CQ), driver.alloc(cmd.RES_UAR_BLOCK)
+    _, va = driver.memory(32 << 5)
+    records = {"ci_db": 0x1234, "state_db": 0x5678, "flags": 1 << 18, "lkey": 9}
+    mailbox = CQC.unpack(driver.cqc(eq, block, va, 4)) | records
+    driver.ok(cmd.SW2HW_CQ, number, 0, CQC.pack(mailbox))
+    driver.ok(cmd.RESIZE_CQ, number, 0, driver.cqc(eq, block, va, 5))
+    place = driver.nic.contexts.ctxmdata.tables["cq"].locate(number)
+    assert place is not None
+    raw = bytearray(64)
+    assert place.port.read(place.addr, raw)
+    assert CQC.unpack(bytes(raw)) == mailbox | {"logsize": 5, "cqn": number}
+
+
+def test_fields_that_nothing_uses_are_stored_and_queried(pair) -> None:
+    """mig_state, static_rate, usr_page (002: not used at present)."""
+    driver = pair.drivers[0]
+    number, block = driver.alloc(cmd.RES_QP), driver.alloc(cmd.RES_UAR_BLOCK)
+    _, va = driver.memory(4096)
+    given = driver.creation(pair.pds[0], pair.cqs[0], block, va) | {"mig_state": 3, "rlkey_arbel_sched_queue": 9}
+    driver.ok(cmd.RST2INIT, number, 0, QPC.pack(given))
+    path = {"static_rate": 7, "tclass": 3, "sl": 2, "my_lmc": 5}
+    driver.ok(cmd.INIT2RTR, number, 0, QPC.pack(driver.rtr_fields(0, pair.gid(1), 99) | path))
+    fields = QPC.unpack(driver.ok(cmd.QUERY_QP, number).outbox)
+    path |= {"usr_page": block, "mig_state": 3, "rlkey_arbel_sched_queue": 9}
+    assert {name: fields[name] for name in path} == path
+    assert fields["opt_param_mask"] == 0
