@@ -42,7 +42,8 @@ _ASLEEP_AT = attach.WINDOW["asleep"].byte
 _U32 = struct.Struct("<I")
 _UCRED = struct.Struct("3i")
 _COMMAND = struct.Struct("<HHIQI4x")
-_SPIN_ROUNDS = 30
+SPIN_ROUNDS = 30
+"""Empty rounds before the NIC process sleeps; fewer where it sees that somebody wants its core."""
 _YIELD_IS_LONG_NS = 20_000
 MAX_CLIENTS = 1024
 MAX_DEVICES = 256
@@ -442,10 +443,15 @@ class NicProcess:
                 return 0.0
         return shortest
 
-    def serve(self, idle_exit: float | None = None) -> None:
-        """Serve until interrupted, or until the last user has been gone for ``idle_exit`` seconds."""
+    def serve(self, idle_exit: float | None = None, spins: int = SPIN_ROUNDS) -> None:
+        """Serve until interrupted, or until the last user has been gone for ``idle_exit`` seconds.
+
+        Args:
+            idle_exit: seconds; ``None`` for ever.
+            spins: empty rounds before it sleeps.
+        """
         idle = 0
-        spin = _SPIN_ROUNDS
+        spin = spins
         rounds = 0
         while True:
             rounds += 1
@@ -464,7 +470,7 @@ class NicProcess:
                 elif idle == 1:
                     self._dispatch(0)
                 continue
-            spin = min(spin + 1, _SPIN_ROUNDS)
+            spin = min(spin + 1, spins)
             if self._litter:
                 self._litter = False
                 gc.collect()
