@@ -44,6 +44,22 @@ def test_exports_are_those_of_the_tables(libraries: Path) -> None:
     assert exported(libraries / "librdmacm.so.1") == cm
 
 
+def test_tables_hold_what_each_release_exports() -> None:
+    """Counted in the libraries of the releases: 44 has 180 versioned names, 59 has 188; later ones only add."""
+    old = [names for version, names in VERBS.items() if int(version.split(".")[1]) <= 14]
+    public = {name for names in old for name in names}
+    assert len(public) == 76
+    assert len(VERBS_BEFORE_2008) == 33
+    later = [name for names in VERBS.values() if names not in old for name in names]
+    assert len(later) == 19
+    newer_private = 21
+    assert len(VERBS_PRIVATE) == 71 + newer_private
+    assert len(public) + len(VERBS_BEFORE_2008) + 71 == 180
+    assert [len(RDMACM[version]) for version in ("1.0", "1.1", "1.2", "1.3")] == [62, 1, 2, 3]
+    for names in (*VERBS.values(), *RDMACM.values(), VERBS_PRIVATE, VERBS_BEFORE_2008):
+        assert len(set(names)) == len(names)
+
+
 @pytest.mark.parametrize("name", ["libibverbs.so.1", "librdmacm.so.1"])
 def test_everything_that_the_system_library_exports_is_there(libraries: Path, name: str) -> None:
     if not (SYSTEM / name).exists():
