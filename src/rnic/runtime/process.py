@@ -61,14 +61,22 @@ def runtime_directory() -> Path:
     """The directory of this user's NIC process, made 0700.
 
     Raises:
-        ProcessError: it is another user's, or others may enter it.
+        ProcessError: it cannot be made, is another user's, or others may enter it.
     """
     named = os.environ.get("RNIC_RUNTIME_DIR")
     base = os.environ.get("XDG_RUNTIME_DIR")
     path = Path(named) if named else Path(base) / "rnic" if base else Path(f"/tmp/rnic-{os.getuid()}")
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.stat()
-    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    remedy = "set RNIC_RUNTIME_DIR to one of your own"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+    except OSError as error:
+        raise ProcessError(f"runtime directory {path} cannot be used ({error.strerror}): {remedy}") from None
+    if found.st_uid != os.geteuid():
+        raise ProcessError(
+            f"runtime directory {path} is user {found.st_uid}'s: set RNIC_RUNTIME_DIR to one of your own"
+        )
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ProcessError(f"runtime directory {path} is open to other users: set RNIC_RUNTIME_DIR to one of your own")
     return path
 
