@@ -69,13 +69,24 @@ def held(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def test_a_device_that_runs_without_the_recording_that_is_asked_for(env: dict[str, str], held: Path) -> None:
-    assert run(env, "--addr", "127.0.72.3") == (0, "")
+    user = connect(held)
+    assert user is not None
+    user.ask(attach.MSG_ADD, b'{"address": "127.0.72.3"}')
     status, said = run(env, "--addr", "127.0.72.3", "--capture", str(held / "x.pcapng"))
     assert (status, said) == (
         2,
         "rnic: device rnic0 at 127.0.72.3 runs already without this capture setting:"
         " use another address, or wait until its users are gone",
     )
+
+    user.close()
+
+
+def test_what_one_program_asked_for_ends_with_it(env: dict[str, str], held: Path) -> None:
+    recording = held / "x.pcapng"
+    for options in (("--capture", str(recording)), ("--faults", '[{"action": "drop"}]'), ()):
+        assert run(env, "--addr", "127.0.72.6", *options) == (0, "")
+    assert recording.exists()
 
 
 def test_library_and_nic_process_of_different_versions(env: dict[str, str], held: Path) -> None:
