@@ -41,7 +41,7 @@ LEFT_OUT = "left out"
 PACKAGES = "ibverbs-utils perftest python3-pyverbs"
 """Debian's packages with the programs of the list."""
 
-LOSS = '[{"every": 23, "action": "drop"}]'
+LOSS = '[{"every": 61, "action": "drop"}]'
 
 
 @dataclass
@@ -113,7 +113,7 @@ def _pingpongs() -> Iterator[Row]:
     yield _pingpong("rc", "-s", "1048576", "-n", "10", "-m", "256", short=False)
     yield _pingpong("rc", hosts=("same", "same"), note="both on one device")
     yield _pingpong("rc", hosts=("::1", "::1"), note="IPv6")
-    yield _pingpong("rc", faults=LOSS, note="every 23rd packet lost")
+    yield _pingpong("rc", faults=LOSS, note="every 61st packet lost")
     yield _pingpong("uc")
     yield _pingpong("uc", "-e", "-s", "16384")
     yield _pingpong("ud", "-s", "1024")
@@ -152,7 +152,8 @@ def _perftests() -> Iterator[Row]:
     yield _perftest("write_lat", "-n", "200", "-s", "64", "-I", "128")
     yield _perftest("write_bw", "-n", "96", "-m", "1024", "-l", "8")
     yield _perftest("send_bw", "-n", "50", "-s", "1048576", "-b", short=False)
-    yield _perftest("read_bw", "-n", "100", faults=LOSS, note="every 23rd packet lost")
+    yield _perftest("write_bw", "-n", "100", faults=LOSS, note="every 61st packet lost")
+    yield _perftest("read_bw", "-n", "100", faults=LOSS, note="every 61st packet lost")
 
 
 class Bench:

@@ -4,6 +4,7 @@
  *     loop            data, errors, events, fork
  *     loop signals    the same, interrupted every millisecond
  *     loop forever    data and events, until the NIC process is gone; then exits with 3
+ *     loop asleep     waits for an event that never comes, until the NIC process is gone; then exits with 3
  *     loop exec N     opens everything, then executes itself, N times
  */
 #include <signal.h>
@@ -267,6 +268,17 @@ static void go_on(void)
 	}
 }
 
+static void sleep_on(void)
+{
+	struct ibv_cq *of;
+	void *user;
+
+	until_gone = true;
+	puts("going on");
+	fflush(stdout);
+	CHECK(!ibv_get_cq_event(channel, &of, &user));
+}
+
 static void execute_again(char *program, int times)
 {
 	char left[16];
@@ -287,6 +299,8 @@ int main(int argc, char **argv)
 	open_all();
 	if (strcmp(mode, "forever") == 0)
 		go_on();
+	if (strcmp(mode, "asleep") == 0)
+		sleep_on();
 	if (strcmp(mode, "exec") == 0 && argc > 2)
 		execute_again(argv[0], atoi(argv[2]));
 	CHECK(!ibv_reg_mr(pd, (void *)4096, 4096, 1) && errno == EFAULT); /* nothing is mapped there */

@@ -279,7 +279,7 @@ class Requester(Outstanding):
         while done < count:
             index = message.sent
             middles = min(count - done, message.packets - 1 - index) if index else 0
-            view = payload.window(index * mtu, middles * mtu) if middles > 1 else None
+            view = payload.gather(index * mtu, middles * mtu) if middles > 1 else None
             if view is not None:
                 head = self.head | self.ctx.remote_qpn | (self.service | OPERATIONS[message.opcode][1]) << 56
                 psn = message.first_psn + index & PSN_MASK
