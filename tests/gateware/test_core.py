@@ -281,10 +281,11 @@ def control_bits(engine: Engine) -> None:
     put("CONTROL", enable | pause)
     engine.driver.submit([Request(SOURCE, TARGET, 8, 1)])
     engine.simulation.run_cycles(60)
+    assert engine.get("SQ_HEAD") != engine.get("SQ_TAIL")
     assert engine.status()["paused"]
     assert engine.last["rdma_controller"] == STATE["S_IDLE"]
     put("CONTROL", 0)
-    engine.simulation.run_cycles(60)
+    engine.simulation.run_cycles(200)  # longer than the descriptor takes
     assert engine.get("CQ_TAIL") == engine.get("CQ_HEAD"), "work without enable"
     put("IRQ_ENABLE", 1)
     put("CONTROL", enable | irq)

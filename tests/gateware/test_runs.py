@@ -102,6 +102,21 @@ def test_the_controllers_cycles_from_doorbell_to_tail() -> None:
     assert 2 * 7 + 16 + 8 < sum(spent.values()) < result.cycles
 
 
+FIGURES = json.loads((Path(__file__).parents[2] / "docs" / "gateware-figures.json").read_text())["cycles"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.full if name == "32 bit, overlapped" else ()) for name in runs.MEASURED],
+)
+def test_the_cycles_that_the_documentation_has(name: str) -> None:
+    """Exact: the same engine with the same memory takes the same cycles."""
+    long, short = runs.measure(runs.MEASURED[name])
+    assert {"16 KiB": sum(long.values()), "64 bytes": short} == FIGURES[name]
+    share = runs.LONG_BYTES / sum(long.values()) / runs.MEASURED[name].bus_bytes
+    assert share >= {"32 bit, serial": 0.85, "32 bit, overlapped": 0.85, "512 bit, overlapped": 0.6}.get(name, 0)
+
+
 # ---------------------------------------------------------------- command line
 
 

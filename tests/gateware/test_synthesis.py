@@ -13,7 +13,7 @@ from rnic.gateware.synthesis import COSTED, FAMILIES, max_frequency_mhz, synthes
 from rnic.gateware.tools import ToolError, find_tool
 from rnic.gateware.top import Top
 
-RESOURCES = Path(__file__).parents[2] / "docs" / "gateware-resources.json"
+FIGURES = Path(__file__).parents[2] / "docs" / "gateware-figures.json"
 SLACK = 0.15
 """How far a count may be from the documented one: other versions of Yosys map otherwise."""
 FLOOR_MHZ = 60.0
@@ -27,7 +27,7 @@ def _needs_yosys() -> None:
 
 
 def documented() -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = json.loads(RESOURCES.read_text())["cells"]
+    found: dict[str, dict[str, int]] = json.loads(FIGURES.read_text())["cells"]
     return found
 
 

@@ -24,6 +24,15 @@ END_A = NetworkSetup(0x0A000001, 0x0A000002, 0x020000000001, 0x020000000002, 0xC
 END_B = NetworkSetup(0x0A000002, 0x0A000001, 0x020000000002, 0x020000000001, 0xCE06, 0x138D, 0x138D)
 
 
+MEASURED = {
+    f"{width} bit, {'serial' if serial else 'overlapped'}": EngineParams(bus_width=width, fifo_depth=64, serial=serial)
+    for width in (32, 512)
+    for serial in (True, False)
+}
+"""Engines whose speed the documentation has, by the name that it gives them."""
+LONG_BYTES, SHORT_BYTES = 16384, 64
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """``count`` WRITEs; size and offsets of the n-th are the n-th of the lists, which repeat."""
@@ -222,3 +231,17 @@ def summary(result: Result, params: EngineParams) -> dict[str, Any]:
         "wrong": result.wrong,
         "states": result.states,
     }
+
+
+def measure(params: EngineParams) -> tuple[dict[str, int], dict[str, int]]:
+    """Cycles of the controller by state, from doorbell to CQ_TAIL, for a WRITE of 16 KiB and for one of 64 bytes.
+
+    Raises:
+        AssertionError: a byte is wrong.
+    """
+    out = []
+    for size in (LONG_BYTES, SHORT_BYTES):
+        result = run_job(Job(sizes=(size,), count=1), params, log_states=True)
+        assert result.passed, result.wrong
+        out.append(result.controller)
+    return out[0], out[1]
