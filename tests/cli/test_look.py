@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 
 import pytest
@@ -14,6 +15,7 @@ from rnic.cli.trace import LANES, record
 from rnic.device.inspect import look
 from rnic.runtime.attach import ask
 from rnic.runtime.process import NicProcess, ProcessError
+from rnic.spec import attach
 from rnic.spec.registers import GLOBAL_REGISTERS
 from rnic.testing.pair import QpPair
 from rnic.verbs import enums as e
@@ -101,7 +103,9 @@ def test_on_a_running_process(pair, tmp_path, monkeypatch) -> None:
         ask(tmp_path, "", "regs")
     process = NicProcess(tmp_path, lambda address, port, options: runtime_on(pair.net.outsider(b"\x0a\0\0\x09")))
     process.add("10.0.0.9", None, {})
-    thread = threading.Thread(target=process.serve, args=(0.3,))
+    thread = threading.Thread(target=process.serve, args=(0.1,))
+    keeper = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # it ends when this one, too, is gone
+    keeper.connect(str(tmp_path / attach.SOCKET_NAME))
     thread.start()
     try:
         run = CliRunner().invoke
@@ -116,6 +120,7 @@ def test_on_a_running_process(pair, tmp_path, monkeypatch) -> None:
         assert "the NIC has none" in str(run(group, ["qp", "16"]).exception)
         assert "the NIC has none" in str(run(group, ["cq", "16"]).exception)
     finally:
+        keeper.close()
         thread.join(10)
         process.close()
     assert not thread.is_alive()

@@ -370,6 +370,22 @@ def test_closing_in_any_order(new_pair: NewPair) -> None:
 # --------------------------------------------------------------------------------- UD destinations
 
 
+def test_a_cable_that_is_pulled_is_told_to_everybody() -> None:
+    with QpPair() as pair:
+        a = pair.a
+        cable = a.node.link.inner
+        for up, kind, state in ((False, e.IBV_EVENT_PORT_ERR, 1), (True, e.IBV_EVENT_PORT_ACTIVE, 4)):
+            cable.up = up
+            a.post_send(e.IBV_WR_RDMA_WRITE, 10)
+            a.wait()
+            event = a.ctx.get_async_event(block=False)
+            assert (event.event_type, event.element) == (kind, None)
+            assert a.ctx.query_port().state == state
+        a.post_send(e.IBV_WR_RDMA_WRITE, 10)
+        a.wait()
+        assert no_event(pair)
+
+
 def test_what_is_not_rdma_comes_out_of_its_own_channel() -> None:
     with QpPair() as pair:
         there = pair.b.node.nic.config.address

@@ -66,6 +66,10 @@ class Link(Protocol):
         """
 
     @property
+    def up(self) -> bool:
+        """Whether the network interface is up, as far as the last send showed."""
+
+    @property
     def frames(self) -> deque[bytes]:
         """Whole packets, from the IP header on, that arrived and that the link did not look into.
 

@@ -110,6 +110,7 @@ class BeatLink:
         self.counters = Counters() if counters is None else counters
         self.m_axis_tx: deque[Beat] = deque()
         """Beats to send, oldest first."""
+        self.up = True
         self.frames: deque[bytes] = deque()
         """Never any: the fabric behind the beats sorts what is not RDMA out, so here it is counted."""
         self._frames: deque[bytes] = deque()

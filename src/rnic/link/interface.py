@@ -18,6 +18,9 @@ _SIOCGIFCONF = 0x8912
 _SIOCGIFMTU = 0x8921
 _IFREQ = struct.Struct("16sHH4s16x")
 """Name, family, port and IPv4 address of a Linux ifreq on 64-bit systems."""
+_SIOCGIFFLAGS = 0x8913
+_FLAGS_REQUEST = struct.Struct("16sH22x")
+_IFF_UP = 1
 _MTU_REQUEST = struct.Struct("16si20x")
 _IFCONF_BYTES = 1_024 * _IFREQ.size
 
@@ -28,6 +31,16 @@ def interface_of(address: bytes) -> str | None:
         return _ipv4_interface(address) if len(address) == 4 else _ipv6_interface(address)
     except OSError:
         return None
+
+
+def is_up(name: str) -> bool:
+    """Whether a Linux interface is up; true where the system does not say."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            answer = _ioctl(sock, _SIOCGIFFLAGS, _FLAGS_REQUEST.pack(name.encode(), 0))
+    except OSError:
+        return True
+    return bool(_FLAGS_REQUEST.unpack(answer)[1] & _IFF_UP)
 
 
 def ip_mtu(address: bytes) -> int:

@@ -108,6 +108,8 @@ class LoopbackLink:
         self._max_segments = max_segments
         self._queue: deque[RxBurst] = deque()
         self._queued_bytes = 0
+        self.up = True
+        """To be set by whoever plays with the cable; packets pass all the same."""
         self.frames: deque[bytes] = deque()
         """Whole packets that arrived, for the NIC to look at: see :meth:`Fabric.carry`."""
         self._closed = False

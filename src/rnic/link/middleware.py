@@ -56,6 +56,11 @@ class Middleware:
         return self.inner.receive(limit)
 
     @property
+    def up(self) -> bool:
+        """The inner link's."""
+        return self.inner.up
+
+    @property
     def frames(self) -> deque[bytes]:
         """The inner link's: faults are for RDMA packets."""
         return self.inner.frames

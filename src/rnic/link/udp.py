@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from rnic.link.base import LinkError, check_group, flow_between, format_address, parse_address
-from rnic.link.interface import ip_mtu, is_local
+from rnic.link.interface import interface_of, ip_mtu, is_local, is_up
 from rnic.link.packets import joined, single_packets
 from rnic.link.udp_socket import (
     ANCILLARY_BYTES,
@@ -61,6 +61,8 @@ _BLOCKED_RETRIES = 3
 _BLOCKED_WAIT_MS = 1
 
 _GSO_ERRNOS = frozenset((errno.EINVAL, errno.EIO, errno.EOPNOTSUPP, errno.ENOPROTOOPT))
+_NO_WAY_ERRNOS = frozenset((errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ENODEV, errno.EINVAL))
+"""What a send says when the interface is down, among other troubles."""
 _SEND_DROPS = {
     errno.EMSGSIZE: "drop_tx_too_long",
     errno.ECONNREFUSED: "drop_tx_unreachable",
@@ -120,6 +122,8 @@ class UdpLink:
         sock = open_socket(self.address, port, self._scope_id, buffer_bytes)
         self.port = int(sock.getsockname()[1])
         self.mtu = ip_mtu(self.address)
+        self.up = True
+        self._interface = interface_of(self.address)
         self.frames: deque[bytes] = deque()
         """Never any: what is not for this port, the system keeps."""
         self.gso = gso and enable_gso(sock)
@@ -156,6 +160,8 @@ class UdpLink:
         if self._closed:
             where = f"{format_address(self.address)} port {self.port}"
             raise LinkError(f"UDP link {where} is closed: open a new one")
+        if not self.up:
+            self.up = self._interface_up()
         for burst in bursts:
             flow = burst.flow
             path = flow.link
@@ -208,6 +214,11 @@ class UdpLink:
             self._send_apart(burst, path)
         else:
             self.counters.bump(_SEND_DROPS.get(error.errno or 0, "drop_tx_error"), burst.count)
+            if error.errno in _NO_WAY_ERRNOS:
+                self.up = self._interface_up()
+
+    def _interface_up(self) -> bool:
+        return self._interface is None or is_up(self._interface)
 
     def _retry(self, burst: TxBurst, path: _Path) -> None:
         for _ in range(_BLOCKED_RETRIES):

@@ -51,6 +51,7 @@ class Runtime:
         self.users = 0
         """Contexts that are open on this NIC; the last one to close closes the runtime."""
         self._frames = link.frames
+        self._link_up = True
         self._rounds_without_replies = 0
         self._last_poll = 0
         self._idle_rounds = 0
@@ -116,7 +117,11 @@ class Runtime:
         self._rounds_without_replies = 0
         out = self.nic.produce(now)
         if out:
-            self.link.send(out)
+            link = self.link
+            link.send(out)
+            if link.up is not self._link_up:
+                self._link_up = link.up
+                self.nic.set_link(self._link_up)
         changes = self.nic.take_group_changes()
         for group, join in changes:
             if join:

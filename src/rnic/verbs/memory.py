@@ -88,7 +88,7 @@ class MR:
         with driver.lock:
             writable = bool(access & rights.LOCAL_WRITE)
             self._mapping = driver.ring(buffer) if own else driver.map(buffer, writable=writable)
-            self.buffer: Any = self._mapping.view.obj if own else buffer
+            self.buffer: Any = self._mapping.view if own else buffer
             self.buf = self.addr = Va(self._mapping.va)
             self.length = self._mapping.length
             try:
