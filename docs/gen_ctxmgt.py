@@ -118,8 +118,9 @@ def key_fields() -> Iterator[Row]:
 def machines() -> Iterator[Row]:
     """Sections 5.1.4, 5.3.4, 5.4.4 and 5.6.3."""
     for name, table in MACHINES.items():
-        tests = f"{CTX}::test_every_state_and_input[{name}]", f"{CTX}::test_traffic_takes_every_transition"
         for (state, event), following in table.items():
+            row = f"tests/unit/context/test_machines.py::test_transition[{name}.{state}.{event}]"
+            tests = row, f"{CTX}::test_every_state_and_input[{name}]", f"{CTX}::test_traffic_takes_every_transition"
             text = f"`{name}` {state}, {event}: to {following}"
             yield Row(SECTIONS[name.upper()], text, "context/machines.py", tests)
 

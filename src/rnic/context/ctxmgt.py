@@ -174,26 +174,30 @@ class ContextManager:
 
     def step(self) -> bool:
         """One round: each module handles at most one request; false where nothing moved."""
-        moved = self.parser.step()
-        if self.parser.refused:
-            self.parser.refused = False
-            self._refuse()
-        if self.ctxmdata.step():
+        parser, ctxmdata, writectx = self.parser, self.ctxmdata, self.writectx
+        moved = False
+        if parser.fifo and parser.step():
             moved = True
-            if self.ctxmdata.refused is not None:
-                self.ctxmdata.refused = None
+            if parser.refused:
+                parser.refused = False
                 self._refuse()
-            if self.ctxmdata.refused_key is not None:
-                self._lose(self.ctxmdata.refused_key, "ctx_unmapped")
-                self.ctxmdata.refused_key = None
-        if self.writectx.step():
+        if (ctxmdata.key_fifo or ctxmdata.ceu_fifo) and ctxmdata.step():
+            moved = True
+            if ctxmdata.refused is not None:
+                ctxmdata.refused = None
+                self._refuse()
+            if ctxmdata.refused_key is not None:
+                self._lose(ctxmdata.refused_key, "ctx_unmapped")
+                ctxmdata.refused_key = None
+        if writectx.fifo and writectx.step():
             moved = True
         if not self.stalled:
-            done = self.writectx.finish()
-            if done is not None:
-                moved = True
-                self._finish_write(*done)
-            if self.readctx.finish():
+            if writectx.dma:
+                done = writectx.finish()
+                if done is not None:
+                    moved = True
+                    self._finish_write(*done)
+            if self.readctx.dma and self.readctx.finish():
                 moved = True
         if self.observe is None:
             return self.key.step() >= 0 or moved
@@ -220,8 +224,7 @@ class ContextManager:
         self.writectx.ctxdata.clear()
 
     def _finish_write(self, request: bytes, done: bool) -> None:
-        _, _, source = origin(request)
-        if source == m.CEU:
+        if origin(request) == m.CEU:
             held, self.parser.held = self.parser.held, None
             if not done:
                 self._ceu_status = Status.DMA_ERROR

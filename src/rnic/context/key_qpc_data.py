@@ -99,6 +99,9 @@ _NO_CQ: Final = CqKey()
 _NO_EQ: Final = EqKey()
 _W4 = struct.Struct("<4I")
 _W8 = struct.Struct("<8I")
+_WORD = struct.Struct(">I")
+_WRITE_BACK = struct.Struct(">BxxxIQ")
+""":data:`~rnic.context.messages.CEU_HEADER` with a :data:`~rnic.context.messages.WRITE_BACK`."""
 _PD = 0xFFF
 _QPN = 0xFFFFFF
 
@@ -287,12 +290,11 @@ class KeyQpcData:
                 self.counters.bump("ctx_unknown_qps" if ctx is None else "ctx_bad_payloads")
                 machine.step("refused")
                 return channel
-            psn = int.from_bytes(data[12:15], "big")
+            psn = _WORD.unpack_from(data, 12)[0] >> 8
             setattr(ctx, write[1], psn)
             ctx.state = state = data[15] & 7
             machine.step("engine_write")
-            word = state << 60 | ctx.flags_27_24 << 56 | psn
-            self.key_fifo.append(bytes((code, 0, 0, 0)) + number.to_bytes(4, "big") + word.to_bytes(8, "big"))
+            self.key_fifo.append(_WRITE_BACK.pack(code, number, state << 60 | ctx.flags_27_24 << 56 | psn))
             machine.step("write_back")
             return channel
         machine.step("refused")

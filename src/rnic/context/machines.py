@@ -18,22 +18,30 @@ class MachineError(AssertionError):
 class Machine:
     """One machine: its state, and the transitions that it has taken."""
 
-    __slots__ = ("name", "state", "table", "taken")
+    __slots__ = ("_rows", "name", "state", "table")
 
     def __init__(self, name: str, table: Table) -> None:
         self.name = name
         self.table = table
         self.state = next(iter(table))[0]
-        self.taken: set[tuple[str, str]] = set()
+        self._rows: dict[str, dict[str, list[str]]] = {state: {} for state, _ in table}
+        for (state, event), following in table.items():
+            self._rows[state][event] = [following]
+
+    @property
+    def taken(self) -> set[tuple[str, str]]:
+        """State and input of each row that was taken."""
+        return {(state, event) for state, row in self._rows.items() for event, way in row.items() if len(way) > 1}
 
     def step(self, event: str) -> str:
         """Take one input; the new state. :class:`MachineError` where the table has no such row."""
-        key = self.state, event
         try:
-            self.state = following = self.table[key]
+            way = self._rows[self.state][event]
         except KeyError:
             raise MachineError(f"{self.name} in {self.state} has no transition for {event}") from None
-        self.taken.add(key)
+        if len(way) == 1:
+            way.append("taken")
+        self.state = following = way[0]
         return following
 
 

@@ -113,6 +113,6 @@ def _write(port: DmaPort, addr: int, data: bytes) -> DmaWrite:
     return DmaWrite(port, _HEADER.pack(addr, len(data)), data)
 
 
-def origin(request: bytes) -> tuple[int, int, int]:
-    """Type, opcode and source of a write request."""
-    return request[0] >> 4, request[0] & 15, request[1] >> 5
+def origin(request: bytes) -> int:
+    """Source of a write request."""
+    return request[1] >> 5
