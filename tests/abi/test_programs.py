@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -81,8 +82,6 @@ def test_verdict_on_pyverbs(suite: ModuleType, passed: int, status: int, result:
 
 
 def test_no_word_of_a_reason_stands_for_another(suite: ModuleType) -> None:
-    import re
-
     said = {
         "Create XRCD is not supported": "XRC",
         "Create QP type 8 is not supported": "raw packets, RSS, flow steering",
@@ -111,3 +110,14 @@ def test_list_is_printed_without_running() -> None:
     command = [sys.executable, str(PROGRAMS / "run_programs.py"), "--list", "--only", "ibv_rc_pingpong"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "ibv_rc_pingpong -g 0 -n 200 -c -e" in done.stdout.splitlines()
+
+
+def test_docs_show_a_good_result_of_every_row(runner: ModuleType) -> None:
+    page = (PROGRAMS.parent / "docs" / "programs.md").read_text()
+    shown = [line for line in page.splitlines() if line.startswith("| `") and "`RNIC_" not in line]
+    wanted = []
+    for row in runner.rows():
+        options = " ".join((f"`{' '.join(row.options)}`" if row.options else "", row.note)).strip()
+        wanted.append(f"| `{row.program}` | {options} | ")
+    assert [line[: len(want)] for line, want in zip(shown, wanted, strict=True)] == wanted
+    assert all(re.search(r"\| (ok|refused)\b[^|]*\|$", line) for line in shown)
