@@ -62,7 +62,10 @@ def suite(runner: ModuleType) -> ModuleType:
 
 
 def test_counting_the_cases_of_pyverbs(suite: ModuleType) -> None:
-    text = "a ... ok\nb ... skipped 'ODP is not supported - No ODP caps'\nc ... skipped 'because'\nd ... FAIL\n"
+    text = (
+        "a ... ok\nb ... skipped 'ODP is not supported - No ODP caps'\nc ... skipped 'because'\nd ... FAIL\n"
+        "Ran 4 tests in 2.0s\n\nFAILED (failures=1, skipped=2)\n"
+    )
     passed, skips, wrong = suite.count(text)
     assert (passed, skips) == (1, {"on-demand paging": 1})
     assert wrong == ["d ... FAIL", "skipped for no listed reason: because"]
@@ -77,8 +80,14 @@ def test_counting_the_cases_of_pyverbs(suite: ModuleType) -> None:
     ],
 )
 def test_verdict_on_pyverbs(suite: ModuleType, passed: int, status: int, result: str) -> None:
-    text = "case ... ok\n" * passed + "x ... skipped 'Create XRCD is not supported'\n"
+    text = "case ... a word of the library\nok\n" * passed + "x ... skipped 'Create XRCD is not supported'\n"
+    text += f"Ran {passed + 1} tests in 2.0s\n\nOK (skipped=1)\n"
     assert suite.verdict(text, status) == (result, [f"{passed} passed, 1 skipped", "1 skipped: XRC"])
+
+
+def test_skips_whose_reason_cannot_be_read_are_wrong(suite: ModuleType) -> None:
+    text = "x ... skip\nRan 100 tests in 2.0s\n\nOK (skipped=1)\n"
+    assert suite.verdict(text, 0)[0] == "1 cases were skipped, 0 of them with a reason"
 
 
 def test_no_word_of_a_reason_stands_for_another(suite: ModuleType) -> None:
