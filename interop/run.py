@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Live runs: ibverbs-utils' ping-pong in a guest with Linux Soft-RoCE against `rnic pingpong --compat ibv`.
+"""Live runs: ibverbs-utils' ping-pong in a guest with Linux Soft-RoCE against `rnic pingpong --compat ibv`, and
+against the very same programs on this side, unmodified, under `rnic exec`.
 
 Boots the guest, lets both sides check the data, prints one row per run, and tears everything down.
 Exit status: 0 all runs good, 1 one was not, 2 wrong arguments, 77 this machine cannot run the guest.
@@ -10,9 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -63,6 +66,8 @@ class Case:
     mtu: int | None
     size: int
     events: bool
+    unmodified: bool = False
+    """On rnic's side runs the same program, under ``rnic exec``."""
 
     @property
     def iters(self) -> int:
@@ -72,6 +77,8 @@ class Case:
     @property
     def quick(self) -> bool:
         """Whether it is made without ``--all``."""
+        if self.unmodified:
+            return self.family == 4
         return self.tool.quick_events if self.events else (self.mtu, self.size) in self.tool.quick
 
     @property
@@ -80,7 +87,7 @@ class Case:
         parts = [self.tool.name, self.role, f"ipv{self.family}"]
         parts += [f"mtu{self.mtu}"] if self.mtu else []
         parts += [f"size{self.size}"] + (["events"] if self.events else [])
-        return "-".join(parts)
+        return "-".join(parts + (["exec"] if self.unmodified else []))
 
     def options(self) -> list[str]:
         """Options that both programs spell alike."""
@@ -108,6 +115,11 @@ def cases() -> Iterator[Case]:
                     for size in tool.sizes:
                         yield Case(tool, role, family, mtu, size, events=False)
                 yield Case(tool, role, family, tool.mtus[0], tool.sizes[2], events=True)
+    # last, since their NIC process keeps its addresses for a second more
+    for tool in TOOLS:
+        for role in ("client", "server"):
+            for family in (4, 6):
+                yield Case(tool, role, family, tool.mtus[0], tool.sizes[2], events=False, unmodified=True)
 
 
 def verdict(case: Case, ends: list[tuple[str, int | None, str]]) -> str:
@@ -139,13 +151,30 @@ def end(process: subprocess.Popen[str]) -> tuple[int | None, str]:
     return process.returncode, output
 
 
-def run_case(rig: Rig, case: Case) -> Result:
+def rnic_command(rig: Rig, case: Case, runtime: str) -> list[str | Path]:
+    """What runs on rnic's side. ``runtime`` is the directory of the NIC process, where there is one."""
+    address = rig.host[case.family]
+    if case.unmodified:
+        found: list[str | Path] = [
+            "env",
+            f"RNIC_RUNTIME_DIR={runtime}",
+            RNIC,
+            "exec",
+            "--addr",
+            address,
+            "--",
+            case.tool.program,
+        ]
+        return [*found, "-g", "0", *case.options()]
+    return [RNIC, "pingpong", "--compat", "ibv", *case.tool.rnic_options, "--addr", address, *case.options()]
+
+
+def run_case(rig: Rig, case: Case, runtime: str) -> Result:
     """One run, whatever its end."""
     start = time.monotonic()
     options = case.options()
     guest_words = [case.tool.program, "-d", "rxe0", "-g", str(GID_INDEX[case.family]), *options]
-    rnic_words: list[str | Path] = [RNIC, "pingpong", "--compat", "ibv", *case.tool.rnic_options]
-    rnic_words += ["--addr", rig.host[case.family], *options]
+    rnic_words = rnic_command(rig, case, runtime)
     rnic_serves = case.role == "server"
     server = rig.beside(*rnic_words) if rnic_serves else rig.in_guest(shlex.join(guest_words), GUEST_SECONDS)
     client_side, server_side = ("guest", "rnic") if rnic_serves else ("rnic", "guest")
@@ -185,11 +214,14 @@ def counters(rig: Rig) -> dict[str, int]:
 def run_all(selected: list[Case], keep: bool, say: bool) -> list[Result]:
     """Boot the guest, run the cases, tear down. With ``say``, print each row as it comes."""
     results = []
-    with booted(keep) as rig:
+    with booted(keep) as rig, tempfile.TemporaryDirectory(prefix="rnic-live-") as runtime:
         smoke(rig)
         before = counters(rig)
         for case in selected:
-            result = run_case(rig, case)
+            if case.unmodified and shutil.which(case.tool.program) is None:
+                print(f"interop: left out: {case.name}: {case.tool.program} is not installed here", file=sys.stderr)
+                continue
+            result = run_case(rig, case, runtime)
             results.append(result)
             if say:
                 print(f"{case.name:44} {result.seconds:6.1f} s  {result.problem or 'ok'}", flush=True)

@@ -51,16 +51,23 @@ def missing() -> str | None:
 
 
 def count(text: str) -> tuple[int, dict[str, int], list[str]]:
-    """Cases that passed, skips by reason, and what is wrong: failures, and skips for no listed reason."""
-    passed = len(re.findall(r"\.\.\. ok$", text, re.MULTILINE))
-    wrong = [line for line in text.splitlines() if re.search(r"\.\.\. (FAIL|ERROR|unexpected success)", line)]
+    """Cases that passed, skips by reason, and what is wrong: failures, and skips for no listed reason.
+
+    Totals are the suite's own, since what a program says may stand between a case and its verdict.
+    """
+    totals = {name: int(number) for name, number in re.findall(r"\b(\w+)=(\d+)", text.rpartition("Ran ")[2])}
+    ran = re.search(r"^Ran (\d+) tests?", text, re.MULTILINE)
+    passed = int(ran[1]) - sum(totals.values()) if ran else 0
+    wrong = [line for line in text.splitlines() if re.search(r"\b(FAIL|ERROR|unexpected success)$", line)]
     skips: dict[str, int] = {}
-    for said in re.findall(r"\.\.\. skipped ['\"](.*)['\"]$", text, re.MULTILINE):
+    for said in re.findall(r"skipped ['\"](.*)['\"]$", text, re.MULTILINE):
         reason = next((reason for reason, words in SKIPS.items() if re.search(words, said)), None)
         if reason is None:
             wrong.append(f"skipped for no listed reason: {said}")
         else:
             skips[reason] = skips.get(reason, 0) + 1
+    if not wrong and sum(skips.values()) != totals.get("skipped", 0):
+        wrong.append(f"{totals.get('skipped', 0)} cases were skipped, {sum(skips.values())} of them with a reason")
     return passed, skips, wrong
 
 

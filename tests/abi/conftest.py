@@ -48,7 +48,7 @@ def _compile(out: Path, name: str, flags: list[str]) -> Path:
 @pytest.fixture(scope="session")
 def sanitized(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program under AddressSanitizer and UBSan."""
-    return _compile(tmp_path_factory.mktemp("sanitized"), "loop", SANITIZERS)
+    return _compile(tmp_path_factory.mktemp("sanitized"), "loop", [*SANITIZERS, "-O1"])
 
 
 @pytest.fixture(scope="session")

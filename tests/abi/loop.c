@@ -3,6 +3,7 @@
  *
  *     loop            data, errors, events, fork
  *     loop signals    the same, interrupted every millisecond
+ *     loop threads    first in four threads at once
  *     loop forever    data and events, until the NIC process is gone; then exits with 3
  *     loop asleep     waits for an event that never comes, until the NIC process is gone; then exits with 3
  *     loop exec N     opens everything, then executes itself, N times
@@ -57,12 +58,12 @@ static void gone(void)
 }
 
 static struct ibv_pd *pd;
-static struct ibv_cq *cq;
-static struct ibv_qp *qps[2];
+static __thread struct ibv_cq *cq;
+static __thread struct ibv_qp *qps[2];
 static union ibv_gid gid;
-static struct ibv_comp_channel *channel;
-static char *memory;
-static struct ibv_mr *mr;
+static __thread struct ibv_comp_channel *channel;
+static __thread char *memory;
+static __thread struct ibv_mr *mr;
 
 static void connect_pair(void)
 {
@@ -215,19 +216,24 @@ static void in_child(void)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static void open_all(void)
+static void open_device(void)
 {
 	int count;
 	struct ibv_device **list = ibv_get_device_list(&count);
 
-	memory = calloc(2, BYTES);
-	CHECK(list && count > 0 && memory);
+	CHECK(list && count > 0);
 	context = ibv_open_device(list[0]);
 	CHECK(context);
 	ibv_free_device_list(list);
 	CHECK(!ibv_query_gid(context, 1, 0, &gid));
 	pd = ibv_alloc_pd(context);
 	CHECK(pd);
+}
+
+static void open_queues(void)
+{
+	memory = calloc(2, BYTES);
+	CHECK(memory);
 	mr = ibv_reg_mr(pd, memory, 2 * BYTES, 15);
 	CHECK(mr && ibv_dealloc_pd(pd) == EBUSY);
 	channel = ibv_create_comp_channel(context);
@@ -237,12 +243,35 @@ static void open_all(void)
 	connect_pair();
 }
 
-static void close_all(void)
+static void close_queues(void)
 {
 	destroy_pair();
-	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel) && !ibv_dereg_mr(mr) && !ibv_dealloc_pd(pd));
-	CHECK(!ibv_close_device(context));
+	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel) && !ibv_dereg_mr(mr));
 	free(memory);
+}
+
+static void *one_thread(void *unused)
+{
+	for (int i = 0; i < 3; i++) {
+		open_queues();
+		for (int turn = 0; turn < 10; turn++) {
+			data();
+			two_sided();
+		}
+		close_queues();
+	}
+	return unused;
+}
+
+/* Threads with queues of their own share a context and a protection domain. */
+static void in_threads(void)
+{
+	pthread_t threads[4];
+
+	for (size_t i = 0; i < COUNT(threads); i++)
+		CHECK(!pthread_create(&threads[i], NULL, one_thread, NULL));
+	for (size_t i = 0; i < COUNT(threads); i++)
+		CHECK(!pthread_join(threads[i], NULL));
 }
 
 static void interrupted(int number UNUSED)
@@ -296,7 +325,10 @@ int main(int argc, char **argv)
 
 	if (strcmp(mode, "signals") == 0)
 		interrupt_often();
-	open_all();
+	open_device();
+	if (strcmp(mode, "threads") == 0)
+		in_threads();
+	open_queues();
 	if (strcmp(mode, "forever") == 0)
 		go_on();
 	if (strcmp(mode, "asleep") == 0)
@@ -319,7 +351,8 @@ int main(int argc, char **argv)
 	wild((uintptr_t)memory, mr->lkey, (uintptr_t)memory, mr->rkey ^ 0x5500, IBV_WC_REM_ACCESS_ERR);
 	connect_pair();
 	data();
-	close_all();
+	close_queues();
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	puts("all as it should be");
 	return 0;
 }

@@ -147,6 +147,15 @@ def test_a_program_that_is_interrupted_every_millisecond(plain: Path, env: dict[
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)  # compilers are slow with sanitizers
+def test_threads_that_share_a_context(sanitized: Path, env: dict[str, str]) -> None:
+    with served(env, "127.0.71.17") as nic:
+        before = nic.settled()
+        assert WELL in _run(sanitized, env, "threads")
+        assert nic.settled() == before
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["mem", "copy"])
 def test_both_ways_to_reach_a_programs_memory(plain: Path, env: dict[str, str], way: str) -> None:
     with served(env, "127.0.71.16"):

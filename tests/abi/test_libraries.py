@@ -145,6 +145,7 @@ def _finish(command: list[str], env: dict[str, str], timeout: float = 60) -> sub
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)  # compilers are slow with sanitizers
 def test_program_under_sanitizers(sanitized: Path, env: dict[str, str]) -> None:
     done = _finish(exec_command(str(sanitized)), env)
     assert "all as it should be" in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,7 +62,10 @@ def suite(runner: ModuleType) -> ModuleType:
 
 
 def test_counting_the_cases_of_pyverbs(suite: ModuleType) -> None:
-    text = "a ... ok\nb ... skipped 'ODP is not supported - No ODP caps'\nc ... skipped 'because'\nd ... FAIL\n"
+    text = (
+        "a ... ok\nb ... skipped 'ODP is not supported - No ODP caps'\nc ... skipped 'because'\nd ... FAIL\n"
+        "Ran 4 tests in 2.0s\n\nFAILED (failures=1, skipped=2)\n"
+    )
     passed, skips, wrong = suite.count(text)
     assert (passed, skips) == (1, {"on-demand paging": 1})
     assert wrong == ["d ... FAIL", "skipped for no listed reason: because"]
@@ -76,13 +80,17 @@ def test_counting_the_cases_of_pyverbs(suite: ModuleType) -> None:
     ],
 )
 def test_verdict_on_pyverbs(suite: ModuleType, passed: int, status: int, result: str) -> None:
-    text = "case ... ok\n" * passed + "x ... skipped 'Create XRCD is not supported'\n"
+    text = "case ... a word of the library\nok\n" * passed + "x ... skipped 'Create XRCD is not supported'\n"
+    text += f"Ran {passed + 1} tests in 2.0s\n\nOK (skipped=1)\n"
     assert suite.verdict(text, status) == (result, [f"{passed} passed, 1 skipped", "1 skipped: XRC"])
 
 
-def test_no_word_of_a_reason_stands_for_another(suite: ModuleType) -> None:
-    import re
+def test_skips_whose_reason_cannot_be_read_are_wrong(suite: ModuleType) -> None:
+    text = "x ... skip\nRan 100 tests in 2.0s\n\nOK (skipped=1)\n"
+    assert suite.verdict(text, 0)[0] == "1 cases were skipped, 0 of them with a reason"
 
+
+def test_no_word_of_a_reason_stands_for_another(suite: ModuleType) -> None:
     said = {
         "Create XRCD is not supported": "XRC",
         "Create QP type 8 is not supported": "raw packets, RSS, flow steering",
@@ -111,3 +119,14 @@ def test_list_is_printed_without_running() -> None:
     command = [sys.executable, str(PROGRAMS / "run_programs.py"), "--list", "--only", "ibv_rc_pingpong"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "ibv_rc_pingpong -g 0 -n 200 -c -e" in done.stdout.splitlines()
+
+
+def test_docs_show_a_good_result_of_every_row(runner: ModuleType) -> None:
+    page = (PROGRAMS.parent / "docs" / "programs.md").read_text()
+    shown = [line for line in page.splitlines() if line.startswith("| `") and "`RNIC_" not in line]
+    wanted = []
+    for row in runner.rows():
+        options = " ".join((f"`{' '.join(row.options)}`" if row.options else "", row.note)).strip()
+        wanted.append(f"| `{row.program}` | {options} | ")
+    assert [line[: len(want)] for line, want in zip(shown, wanted, strict=True)] == wanted
+    assert all(re.search(r"\| (ok|refused)\b[^|]*\|$", line) for line in shown)

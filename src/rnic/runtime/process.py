@@ -26,7 +26,6 @@ from rnic.device.config import gid_from_address
 from rnic.device.inspect import look
 from rnic.device.uar import Uar
 from rnic.link.base import Link, parse_address
-from rnic.mem.mpt import MPT_ENTRY
 from rnic.mem.order import fence
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.loop import Runtime
@@ -375,24 +374,11 @@ class NicProcess:
         if client.runtime is None or client.uar is None:
             raise OSError(errno.ENODEV, "no device is open on this connection")
         inbox = body[_COMMAND.size : _COMMAND.size + inbox_bytes]
-        if op == cmd.SW2HW_MPT and len(inbox) == MPT_ENTRY.size:
-            self._check_region(client, inbox)
         result = client.runtime.nic.command(client.uar, op, in_modifier, op_modifier, inbox)
         if result.status == cmd.ST_OK and (op, in_modifier) == (cmd.ALLOC_RES, cmd.RES_UAR_BLOCK):
             client.rung_end = max(client.rung_end, _RUNG_AT + result.out_param + 1)
         client.runtime.kick()
         return struct.pack("<IIQ", result.status, len(result.outbox), result.out_param) + result.outbox
-
-    def _check_region(self, client: Client, inbox: bytes) -> None:
-        """Registration is where a program's rights count: later the DMA port would write to read-only pages."""
-        entry = MPT_ENTRY.unpack(inbox)
-        va, length = entry["address"], entry["length"]
-        writable = bool(entry["local_write"])
-        if length and client.memory is not None and not client.memory.covers(va, length, writable):
-            raise OSError(
-                errno.EFAULT,
-                f"{length} bytes at {va:#x} of program {client.pid} are not all mapped{' writable' * writable}",
-            )
 
     def _info(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         """What ``body`` asks for, ``DEVICE WHAT``, as JSON in a memfd: ``null`` where there is no such thing."""

@@ -140,6 +140,8 @@ static struct ibv_mr *register_memory(struct ibv_pd *pd, void *addr, size_t leng
 	error = enable(mr);
 	if (error)
 		nic_free(context, RNIC_CMD_RES_MPT, mr->verbs.lkey);
+	if (error == EINVAL && length)
+		error = EFAULT; /* what the device finds wrong with a range: not all mapped, or not writable */
 out:
 	if (error) {
 		free(mr);
