@@ -14,7 +14,7 @@ author = "the rnic developers"
 release = version = installed_version("rnic")
 
 extensions = ["myst_parser"]
-exclude_patterns = ["_build", "layouts/conformance-table.md"]
+exclude_patterns = ["_build", "layouts/conformance-table.md", "layouts/ctxmgt-rows.md", "layouts/gateware-*-table.md"]
 myst_heading_anchors = 3
 
 html_theme = "furo"
@@ -22,3 +22,5 @@ html_title = f"rnic {release}"
 
 subprocess.run([sys.executable, HERE / "gen_layouts.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_conformance.py"], check=True)
+subprocess.run([sys.executable, HERE / "gen_ctxmgt.py"], check=True)
+subprocess.run([sys.executable, HERE / "gen_gateware.py"], check=True)

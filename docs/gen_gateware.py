@@ -14,7 +14,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 MAP = HERE.parent / "tests" / "gateware" / "map"
-RESOURCES = HERE / "gateware-resources.json"
+FIGURES = HERE / "gateware-figures.json"
+LONG_BYTES = 16384
+MHZ = 250
 
 
 def map_table() -> str:
@@ -35,28 +37,48 @@ def _code(text: str) -> str:
 
 def resource_table() -> str:
     """Cells by family and bus width, and the frequency on an ECP5."""
-    found = json.loads(RESOURCES.read_text())
+    found = json.loads(FIGURES.read_text())
     rows = list(next(iter(found["cells"].values())))
     lines = [f"| engine | {' | '.join(rows)} |", "|---|" + "---:|" * len(rows)]
     for name, cells in found["cells"].items():
-        family, width = name.split()
-        lines.append(f"| {family}, {width} bit | " + " | ".join(f"{cells[row]:,}" for row in rows) + " |")
+        family, width, order = name.split()
+        lines.append(f"| {family}, {width} bit, {order} | " + " | ".join(f"{cells[row]:,}" for row in rows) + " |")
     mhz = found["ecp5_mhz"]
     lines += [
         "",
-        f"Maximum frequency at 32 bit on an ECP5-85 of speed grade 8, as nextpnr reports it: {mhz:.0f} MHz."
-        if mhz
-        else "",
+        f"Maximum frequency of the serial engine at 32 bit on an ECP5-85 of speed grade 8, as nextpnr reports it: "
+        f"{mhz} MHz.",
     ]
     return "\n".join(lines) + "\n"
 
 
+def speed_table() -> str:
+    """Cycles of a long and of a short WRITE, then the short one by state of the controller."""
+    cycles = json.loads(FIGURES.read_text())["cycles"]
+    lines = [
+        f"| engine | 16 KiB WRITE, bytes per cycle | of the bus | at {MHZ} MHz | 64-byte WRITE, cycles |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, found in cycles.items():
+        rate = LONG_BYTES / found["16 KiB"]
+        bus_bytes = int(name.split()[0]) // 8
+        lines.append(
+            f"| {name} | {rate:.2f} | {rate / bus_bytes:.0%} | {rate * 8 * MHZ / 1000:.1f} Gb/s "
+            f"| {sum(found['64 bytes'].values())} |"
+        )
+    lines += ["", f"| state of the controller | {' | '.join(cycles)} |", "|---|" + "---:|" * len(cycles)]
+    for state in next(iter(cycles.values()))["64 bytes"]:
+        lines.append(f"| {state} | " + " | ".join(str(found["64 bytes"][state]) for found in cycles.values()) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
-    """Write both files."""
+    """Write all tables."""
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "layouts"
     target.mkdir(parents=True, exist_ok=True)
     (target / "gateware-map-table.md").write_text(map_table())
     (target / "gateware-resource-table.md").write_text(resource_table())
+    (target / "gateware-speed-table.md").write_text(speed_table())
 
 
 if __name__ == "__main__":

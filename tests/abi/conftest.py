@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from rnic.abi.build import build, find_compiler
+from rnic.abi.build import FLAGS, SANITIZERS, SOURCES, STRICT, build, find_compiler
+from rnic.abi.header import c_header
+
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +21,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if sys.platform != "linux" or find_compiler() is None:
         pytest.skip("needs Linux and a C compiler")
     out = tmp_path_factory.mktemp("libraries")
-    build(out)
+    build(out, strict=True)
     return out
 
 
@@ -27,3 +31,27 @@ def env(libraries: Path, tmp_path: Path) -> dict[str, str]:
     runtime = tmp_path / "nic"
     runtime.mkdir(mode=0o700)
     return {**os.environ, "RNIC_RUNTIME_DIR": str(runtime), "RNIC_LIBRARIES": str(libraries)}
+
+
+def _compile(out: Path, name: str, flags: list[str]) -> Path:
+    """The C program of this directory with the library's sources inside."""
+    compiler = find_compiler()
+    assert compiler is not None
+    (out / "rnic_hw.h").write_text(c_header())
+    sources = [str(path) for path in SOURCES.glob("*.c") if path.name != "rdmacm.c"]
+    includes = [f"-I{out}", f"-I{SOURCES}"]
+    command = [compiler, *FLAGS, *STRICT, *flags, *includes, str(HERE / "loop.c"), *sources, "-o", str(out / name)]
+    subprocess.run(command, check=True)
+    return out / name
+
+
+@pytest.fixture(scope="session")
+def sanitized(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C program under AddressSanitizer and UBSan."""
+    return _compile(tmp_path_factory.mktemp("sanitized"), "loop", SANITIZERS)
+
+
+@pytest.fixture(scope="session")
+def plain(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C program without optimizations, as valgrind likes it."""
+    return _compile(tmp_path_factory.mktemp("plain"), "loop", ["-O0"])

@@ -1,5 +1,15 @@
-/* Two RC queue pairs of one program against each other: data, errors, events, fork. Exits with 0 if all is as it should be. */
+/*
+ * Two RC queue pairs of one program against each other. Exits with 0 if all is as it should be.
+ *
+ *     loop            data, errors, events, fork
+ *     loop signals    the same, interrupted every millisecond
+ *     loop forever    data and events, until the NIC process is gone; then exits with 3
+ *     loop asleep     waits for an event that never comes, until the NIC process is gone; then exits with 3
+ *     loop exec N     opens everything, then executes itself, N times
+ */
+#include <signal.h>
 #include <stdio.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,18 +38,31 @@ extern int ibv_query_gid(struct ibv_context *, uint8_t, int, union ibv_gid *);
 #define CHECK(what) \
 	do { \
 		if (!(what)) { \
+			gone(); \
 			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno); \
 			exit(1); \
 		} \
 	} while (0)
 
-enum { BYTES = 1 << 16 };
+enum { BYTES = 1 << 16, GONE = 3 };
 
+static bool until_gone;
 static struct ibv_context *context;
+
+/* What fails because there is no NIC process any more is as it should be. */
+static void gone(void)
+{
+	if (until_gone && context && nic_gone(context_of(context)))
+		exit(GONE);
+}
+
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_qp *qps[2];
 static union ibv_gid gid;
+static struct ibv_comp_channel *channel;
+static char *memory;
+static struct ibv_mr *mr;
 
 static void connect_pair(void)
 {
@@ -92,7 +115,7 @@ static struct ibv_wc do_send(struct ibv_send_wr *wr)
 	return next_completion();
 }
 
-static void data(char *memory, struct ibv_mr *mr)
+static void data(void)
 {
 	char *there = memory + BYTES;
 	struct ibv_sge sge = { (uintptr_t)memory, BYTES, mr->lkey };
@@ -118,7 +141,7 @@ static void data(char *memory, struct ibv_mr *mr)
 	CHECK(*(uint64_t *)(void *)there == 42 && *(uint64_t *)(void *)memory == 40);
 }
 
-static void two_sided(char *memory, struct ibv_mr *mr, struct ibv_comp_channel *channel)
+static void two_sided(void)
 {
 	struct ibv_sge to = { (uintptr_t)memory + BYTES, 64, mr->lkey };
 	struct ibv_recv_wr receive = { .wr_id = 77, .sg_list = &to, .num_sge = 1 }, *bad_receive;
@@ -134,7 +157,9 @@ static void two_sided(char *memory, struct ibv_mr *mr, struct ibv_comp_channel *
 	CHECK(!context->ops.req_notify_cq(cq, 0));
 	CHECK(!context->ops.post_recv(qps[1], &receive, &bad_receive));
 	CHECK(!context->ops.post_send(qps[0], &wr, &bad));
-	CHECK(!ibv_get_cq_event(channel, &of, &user) && of == cq && user == &gid);
+	while (ibv_get_cq_event(channel, &of, &user))
+		CHECK(errno == EINTR);
+	CHECK(of == cq && user == &gid);
 	ibv_ack_cq_events(of, 1);
 	while (seen < 1) {
 		wc = next_completion();
@@ -148,13 +173,12 @@ static void two_sided(char *memory, struct ibv_mr *mr, struct ibv_comp_channel *
 }
 
 /* Pointers to nowhere cost the queue pair, not the NIC process. */
-static void wild(struct ibv_mr *mr, uint64_t local, uint32_t lkey, uint64_t remote, uint32_t rkey, int status)
+static void wild(uint64_t local, uint32_t lkey, uint64_t remote, uint32_t rkey, int status)
 {
 	struct ibv_sge sge = { local, 4096, lkey };
 	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE };
 	struct ibv_wc wc;
 
-	(void)mr;
 	connect_pair();
 	wr.wr.rdma.remote_addr = remote;
 	wr.wr.rdma.rkey = rkey;
@@ -165,7 +189,7 @@ static void wild(struct ibv_mr *mr, uint64_t local, uint32_t lkey, uint64_t remo
 	destroy_pair();
 }
 
-static void in_child(char *memory, struct ibv_mr *mr)
+static void in_child(void)
 {
 	pid_t child = fork();
 	int status;
@@ -191,14 +215,12 @@ static void in_child(char *memory, struct ibv_mr *mr)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-int main(void)
+static void open_all(void)
 {
 	int count;
 	struct ibv_device **list = ibv_get_device_list(&count);
-	struct ibv_comp_channel *channel;
-	char *memory = calloc(2, BYTES);
-	struct ibv_mr *mr;
 
+	memory = calloc(2, BYTES);
 	CHECK(list && count > 0 && memory);
 	context = ibv_open_device(list[0]);
 	CHECK(context);
@@ -208,29 +230,96 @@ int main(void)
 	CHECK(pd);
 	mr = ibv_reg_mr(pd, memory, 2 * BYTES, 15);
 	CHECK(mr && ibv_dealloc_pd(pd) == EBUSY);
-	CHECK(!ibv_reg_mr(pd, (void *)4096, 4096, 1)); /* nothing is mapped there */
 	channel = ibv_create_comp_channel(context);
 	CHECK(channel);
 	cq = ibv_create_cq(context, 64, &gid, channel, 0);
 	CHECK(cq && ibv_destroy_comp_channel(channel) == EBUSY);
 	connect_pair();
-	data(memory, mr);
-	two_sided(memory, mr, channel);
-	CHECK(!ibv_resize_cq(cq, 1000) && cq->cqe >= 1000);
-	data(memory, mr);
-	in_child(memory, mr);
-	data(memory, mr);
-	destroy_pair();
-	wild(mr, 0xDEAD0000, mr->lkey, (uintptr_t)memory, mr->rkey, IBV_WC_LOC_PROT_ERR);
-	wild(mr, (uintptr_t)memory, mr->lkey ^ 0x5500, (uintptr_t)memory, mr->rkey, IBV_WC_LOC_PROT_ERR);
-	wild(mr, (uintptr_t)memory, mr->lkey, 0xDEAD0000, mr->rkey, IBV_WC_REM_ACCESS_ERR);
-	wild(mr, (uintptr_t)memory, mr->lkey, (uintptr_t)memory, mr->rkey ^ 0x5500, IBV_WC_REM_ACCESS_ERR);
-	connect_pair();
-	data(memory, mr);
+}
+
+static void close_all(void)
+{
 	destroy_pair();
 	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel) && !ibv_dereg_mr(mr) && !ibv_dealloc_pd(pd));
 	CHECK(!ibv_close_device(context));
 	free(memory);
+}
+
+static void interrupted(int number UNUSED)
+{
+}
+
+static void interrupt_often(void)
+{
+	struct sigaction action = { .sa_handler = interrupted };
+	struct itimerval often = { { 0, 1000 }, { 0, 1000 } };
+
+	CHECK(!sigaction(SIGALRM, &action, NULL) && !setitimer(ITIMER_REAL, &often, NULL));
+}
+
+static void go_on(void)
+{
+	until_gone = true;
+	puts("going on");
+	fflush(stdout);
+	for (;;) {
+		data();
+		two_sided();
+	}
+}
+
+static void sleep_on(void)
+{
+	struct ibv_cq *of;
+	void *user;
+
+	until_gone = true;
+	puts("going on");
+	fflush(stdout);
+	CHECK(!ibv_get_cq_event(channel, &of, &user));
+}
+
+static void execute_again(char *program, int times)
+{
+	char left[16];
+
+	if (!times)
+		return;
+	snprintf(left, sizeof left, "%d", times - 1);
+	execl(program, program, "exec", left, (char *)NULL);
+	CHECK(!"execl came back");
+}
+
+int main(int argc, char **argv)
+{
+	const char *mode = argc > 1 ? argv[1] : "";
+
+	if (strcmp(mode, "signals") == 0)
+		interrupt_often();
+	open_all();
+	if (strcmp(mode, "forever") == 0)
+		go_on();
+	if (strcmp(mode, "asleep") == 0)
+		sleep_on();
+	if (strcmp(mode, "exec") == 0 && argc > 2)
+		execute_again(argv[0], atoi(argv[2]));
+	CHECK(!ibv_reg_mr(pd, (void *)4096, 4096, 1) && errno == EFAULT); /* nothing is mapped there */
+	CHECK(!ibv_reg_mr(pd, (void *)(uintptr_t)argv[0], 4096, 1 << 30)); /* no such right */
+	data();
+	two_sided();
+	CHECK(!ibv_resize_cq(cq, 1000) && cq->cqe >= 1000);
+	data();
+	if (strcmp(mode, "signals") != 0)
+		in_child();
+	data();
+	destroy_pair();
+	wild(0xDEAD0000, mr->lkey, (uintptr_t)memory, mr->rkey, IBV_WC_LOC_PROT_ERR);
+	wild((uintptr_t)memory, mr->lkey ^ 0x5500, (uintptr_t)memory, mr->rkey, IBV_WC_LOC_PROT_ERR);
+	wild((uintptr_t)memory, mr->lkey, 0xDEAD0000, mr->rkey, IBV_WC_REM_ACCESS_ERR);
+	wild((uintptr_t)memory, mr->lkey, (uintptr_t)memory, mr->rkey ^ 0x5500, IBV_WC_REM_ACCESS_ERR);
+	connect_pair();
+	data();
+	close_all();
 	puts("all as it should be");
 	return 0;
 }

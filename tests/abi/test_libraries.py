@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 
-from rnic.abi.build import FLAGS, SANITIZERS, SOURCES, BuildError, build, find_compiler
+from rnic.abi.build import SOURCES, BuildError, build, find_compiler
 from rnic.abi.exports import RDMACM, VERBS, VERBS_BEFORE_2008, VERBS_PRIVATE
-from rnic.abi.header import c_header
-from rnic.abi.programs import count_pyverbs
 
-HERE = Path(__file__).parent
 SYSTEM = Path("/usr/lib/x86_64-linux-gnu")
 ADDRESS = "127.0.71.1"
 
@@ -47,6 +42,22 @@ def test_exports_are_those_of_the_tables(libraries: Path) -> None:
     assert exported(libraries / "libibverbs.so.1") == wanted
     cm = {f"{name}@RDMACM_{version}" for version, names in RDMACM.items() for name in names}
     assert exported(libraries / "librdmacm.so.1") == cm
+
+
+def test_tables_hold_what_each_release_exports() -> None:
+    """Counted in the libraries of the releases: 44 has 180 versioned names, 59 has 188; later ones only add."""
+    old = [names for version, names in VERBS.items() if int(version.split(".")[1]) <= 14]
+    public = {name for names in old for name in names}
+    assert len(public) == 76
+    assert len(VERBS_BEFORE_2008) == 33
+    later = [name for names in VERBS.values() if names not in old for name in names]
+    assert len(later) == 19
+    newer_private = 21
+    assert len(VERBS_PRIVATE) == 71 + newer_private
+    assert len(public) + len(VERBS_BEFORE_2008) + 71 == 180
+    assert [len(RDMACM[version]) for version in ("1.0", "1.1", "1.2", "1.3")] == [62, 1, 2, 3]
+    for names in (*VERBS.values(), *RDMACM.values(), VERBS_PRIVATE, VERBS_BEFORE_2008):
+        assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("name", ["libibverbs.so.1", "librdmacm.so.1"])
@@ -127,36 +138,6 @@ def test_structures_are_laid_out_as_the_system_header_says(libraries: Path, tmp_
     assert _layout(tmp_path, '"verbs_abi.h"', "ours") == _layout(tmp_path, "<infiniband/verbs.h>", "theirs")
 
 
-@pytest.fixture(scope="session")
-def loop(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C program of this directory, with the library inside, under AddressSanitizer and UBSan."""
-    out = tmp_path_factory.mktemp("loop")
-    (out / "rnic_hw.h").write_text(c_header())
-    compiler = find_compiler()
-    assert compiler is not None
-    sources = [str(path) for path in SOURCES.glob("*.c") if path.name != "rdmacm.c"]
-    subprocess.run(
-        [
-            compiler,
-            *FLAGS,
-            *SANITIZERS,
-            f"-I{out}",
-            f"-I{SOURCES}",
-            str(HERE / "loop.c"),
-            *sources,
-            "-o",
-            str(out / "loop"),
-        ],
-        check=True,
-    )
-    plain = [flag for flag in FLAGS if flag != "-O2"]
-    subprocess.run(
-        [compiler, *plain, f"-I{out}", f"-I{SOURCES}", str(HERE / "loop.c"), *sources, "-o", str(out / "plain")],
-        check=True,
-    )
-    return out / "loop"
-
-
 def _finish(command: list[str], env: dict[str, str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -164,40 +145,19 @@ def _finish(command: list[str], env: dict[str, str], timeout: float = 60) -> sub
 
 
 @pytest.mark.slow
-def test_program_under_sanitizers(loop: Path, env: dict[str, str]) -> None:
-    done = _finish(exec_command(str(loop)), env)
+def test_program_under_sanitizers(sanitized: Path, env: dict[str, str]) -> None:
+    done = _finish(exec_command(str(sanitized)), env)
     assert "all as it should be" in done.stdout
     assert "ERROR" not in done.stderr
 
 
 @pytest.mark.slow
-def test_program_under_valgrind(loop: Path, env: dict[str, str]) -> None:
+def test_program_under_valgrind(plain: Path, env: dict[str, str]) -> None:
     if shutil.which("valgrind") is None:
         pytest.skip("valgrind is not installed")
-    plain = str(loop.parent / "plain")
     options = ["--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite", "-q"]
-    done = _finish(exec_command("valgrind", *options, plain, address="127.0.71.2"), env, 150)
+    done = _finish(exec_command("valgrind", *options, str(plain), address="127.0.71.2"), env, 150)
     assert "all as it should be" in done.stdout
-
-
-@pytest.mark.slow
-def test_programs_killed_at_any_moment_leave_the_nic_process_well(loop: Path, env: dict[str, str]) -> None:
-    rounds = int(os.environ.get("RNIC_KILL_ROUNDS", "8"))
-    holder = subprocess.Popen(exec_command("sleep", "600", address="127.0.71.3"), env=env)
-    try:
-        for number in range(rounds):
-            victim = subprocess.Popen(
-                exec_command(str(loop.parent / "plain"), address="127.0.71.3"),
-                env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-            time.sleep(0.2 + 0.05 * (number % 16))
-            victim.send_signal(signal.SIGKILL)
-            victim.wait()
-        done = _finish(exec_command(str(loop.parent / "plain"), address="127.0.71.3"), env)
-        assert "all as it should be" in done.stdout
-    finally:
-        holder.kill()
-        holder.wait()
 
 
 @pytest.mark.slow
@@ -262,10 +222,3 @@ def test_runtime_directory_that_others_may_enter_is_refused(libraries: Path) -> 
     assert done.stderr == (
         f"rnic: runtime directory {name} is open to other users: set RNIC_RUNTIME_DIR to one of your own\n"
     )
-
-
-def test_counting_the_cases_of_pyverbs() -> None:
-    text = "a ... ok\nb ... skipped 'ODP is not supported - No ODP caps'\nc ... skipped 'because'\nd ... FAIL\n"
-    passed, skips, wrong = count_pyverbs(text)
-    assert (passed, skips) == (1, {"on-demand paging": 1})
-    assert wrong == ["d ... FAIL", "skipped for no listed reason: because"]

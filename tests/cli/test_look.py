@@ -56,10 +56,32 @@ def test_queue_pair_shows_ring_and_context(pair) -> None:
     assert qp["state"] == "RTS"
     assert qp["send_ring"]["head"] == qp["send_ring"]["tail"] == qp["send_ring"]["fetched"] == 1
     assert qp["context"]["remote_qpn"] == pair.b.qp.qp_num
-    assert qp["host_is_behind"]["next_send_psn"] == {"host": 0, "cache": 1}
+    behind = {row["field"]: (row["host"], row["cache"]) for row in qp["fields"] if row["differs"]}
+    assert behind["next_send_psn"] == (0, 1)
     pair.a.node.nic.flush_contexts()
-    assert look(pair.a.node.nic, f"qp {pair.a.qp.qp_num}")["host_is_behind"] == {}
+    assert not any(row["differs"] for row in look(pair.a.node.nic, f"qp {pair.a.qp.qp_num}")["fields"])
     assert look(pair.a.node.nic, f"cq {qp['send_cq']}")["ring"]["tail"] == 1
+
+
+def test_fields_of_host_memory_and_cache(pair, monkeypatch) -> None:
+    nic, qpn = pair.a.node.nic, pair.a.qp.qp_num
+    nic.flush_contexts()
+    place = nic.contexts.ctxmdata.tables["qp"].locate(qpn)
+    assert place.port.write(place.addr + 0x98, (0xABC).to_bytes(4, "big"))
+    rows = {row["field"]: row for row in look(nic, f"qp {qpn}")["fields"]}
+    assert rows["qkey"] == {"field": "qkey", "host": 0xABC, "cache": 0, "differs": True}
+    assert [name for name, row in rows.items() if row["differs"]] == ["qkey"]
+    cqn = nic.qps[qpn].cqs[0].number
+    rows = {row["field"]: row for row in look(nic, f"cq {cqn}")["fields"]}
+    assert rows["logsize"]["host"] == rows["logsize"]["cache"] > 0
+    assert (rows["cqn"]["cache"], rows["cqn"]["differs"]) == (None, False)
+    # as people see it
+    monkeypatch.setattr("rnic.cli.look.fetch", lambda device, what: look(nic, what))
+    shown = CliRunner().invoke(group, ["qp", str(qpn)]).output.splitlines()
+    assert [line.split() for line in shown if "*" in line[1:]][-1] == ["qkey", "0xabc", "0", "*"]
+    assert any(
+        line.split()[:2] == ["ci_db", "0"] for line in CliRunner().invoke(group, ["cq", str(cqn)]).output.splitlines()
+    )
 
 
 def test_looking_changes_nothing(pair) -> None:
@@ -110,7 +132,7 @@ def test_trace_has_every_stage_in_its_lane(operation: str) -> None:
     rows = document["traceEvents"]
     lanes = {(row["pid"], row["tid"]): row["args"]["name"] for row in rows if row["name"] == "thread_name"}
     assert list(lanes.values()) == list(LANES) * 2
-    assert len({tid for _, tid in lanes}) == 10
+    assert len({tid for _, tid in lanes}) == 12
     assert not any(row["pid"] == 0 or row.get("tid") == 0 for row in rows), "0 is the idle process"
     steps = [(row["pid"] - 1, lanes[row["pid"], row["tid"]], row["name"]) for row in rows if row["ph"] == "X"]
     wanted = [
@@ -125,6 +147,12 @@ def test_trace_has_every_stage_in_its_lane(operation: str) -> None:
     answered = [name for pid, lane, name in steps if (pid, lane) == (1, "wire")]
     assert len(arrived) == {"write": 3, "send": 3, "read": 1, "fetch-add": 1}[operation]
     assert answered
+    asked = [{name for pid, lane, name in steps if (pid, lane) == (side, "context manager")} for side in range(2)]
+    requester = {"RD_QP_SST", "RD_QP_STATE", "RD_QP_NPST", "WR_QP_NPST", "RD_ENCAP", "RD_CQ_CST", "WR_QP_UAPST"}
+    assert asked[0] == requester
+    assert asked[1] - {"RD_QP_SST"} == {"RD_QP_RST", "WR_QP_EPST", "RD_ENCAP"}
+    (doorbell,) = (row["args"] for row in rows if row["name"] == "RD_QP_SST" and row["pid"] == 1)
+    assert (doorbell["source"], doorbell["pmtu_msgmax"] >> 5) == ("doorbell_processing", 3)
     times = [row["ts"] for row in rows if row["ph"] == "X"]
     assert times == sorted(times)
 

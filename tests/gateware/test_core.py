@@ -15,10 +15,12 @@ import pytest
 from amaranth.hdl import Cat
 
 from rnic.gateware.cache import SparseMemory
-from rnic.gateware.driver import Completion, Driver, QueueLayout, Request
+from rnic.gateware.driver import Completion, Driver, NetworkSetup, QueueLayout, Request
 from rnic.gateware.interfaces import Resp
 from rnic.gateware.params import EngineParams
 from rnic.gateware.sim import Simulation
+from rnic.rings.cqe import CQ_ENTRY
+from rnic.rings.sqe import SQ_ENTRY
 from rnic.spec import engine_regs as regs
 from rnic.spec.status import (
     ENGINE_LENGTH_MISMATCH,
@@ -27,6 +29,7 @@ from rnic.spec.status import (
     ENGINE_SUCCESS,
     ENGINE_TIMEOUT,
 )
+from rnic.wire.engine_header import ENGINE_HEADER_BYTES, EngineHeader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -40,11 +43,12 @@ Transition = tuple[str, str]
 class Engine:
     """One engine in loopback with a driver; notes every transition of every block."""
 
-    def __init__(self, serial: bool, seed: int = 7, stall_rate: float = 0.0, width: int = 32) -> None:
+    def __init__(
+        self, serial: bool, seed: int = 7, stall_rate: float = 0.0, width: int = 32, **parameters: int
+    ) -> None:
         self.rng = random.Random(seed)
-        params = EngineParams(
-            bus_width=width, serial=serial, block_size=64, boundary=64, fifo_depth=64, watchdog_cycles=0
-        )
+        small = {"block_size": 64, "boundary": 64, "fifo_depth": 64, "watchdog_cycles": 0} | parameters
+        params = EngineParams(bus_width=width, serial=serial, **small)
         self.memory = SparseMemory((SQ, 0x1000), (CQ, 0x1000), (SOURCE, SPACE), (TARGET, SPACE))
         self.simulation = Simulation(params, [self.memory], seed, stall_rate)
         self.sim = self.simulation.engines[0]
@@ -99,13 +103,14 @@ class Engine:
         assert (done.status, done.detail, done.bytes) == (ENGINE_SUCCESS, regs.ERR_NONE, 150)
         assert self.driver.read_back(TARGET, 150) == payload
 
-    def until(self, state: str, limit: int = 400) -> None:
-        """Run until the controller is in a state."""
+    def until(self, state: str, block: str = "rdma_controller", limit: int = 400) -> None:
+        """Run until a block, the controller unless another is named, is in a state."""
+        code = self.blocks[block][1].index(state)
         for _ in range(limit):
-            if self.last["rdma_controller"] == STATE[state]:
+            if self.last[block] == code:
                 return
             self.simulation.step()
-        raise AssertionError(f"the controller never reached {state}")
+        raise AssertionError(f"{block} never reached {state}")
 
     def get(self, name: str) -> int:
         return self.driver.get(name)
@@ -130,6 +135,12 @@ def small_writes_and_ring_wrap(engine: Engine) -> None:
         done = engine.write(length, local=SOURCE + local, remote=TARGET + remote, wqe_id=0xABC00000 + index)
         assert (done.index, done.status, done.bytes, done.requested) == (index % RING, 0, length, length)
         assert (done.wqe_id, done.opcode, done.phase) == (0xABC00000 + index, 0x0A, 1 - index // RING % 2)
+        raw = engine.memory.read(CQ + 32 * (index % RING), 32)
+        assert raw[:24] == CQ_ENTRY.pack({
+            "index": done.index, "bytes": length, "opcode": 0x0A, "phase": done.phase, "wqe_id": done.wqe_id,
+            "requested": length,
+        })[:24]  # fmt: skip
+        assert raw[24:] == bytes(8)
         want = bytearray(length + 8)
         want[remote : remote + length] = payload[local : local + length]
         assert engine.driver.read_back(TARGET, length + 8) == want
@@ -222,6 +233,8 @@ def bus_errors(engine: Engine) -> None:
         assert (done.wqe_id, done.requested) == (0, 0), "fields of a descriptor that was not read"
         faults.clear()
     assert engine.events() == {"completion", "error", "rx_error"}
+    # three fragments that could not be written, twice; a failed read spoils one more, or all that were under way
+    assert engine.get("RX_ERRORS") == 2 * (3 + (1 if engine.top.params.serial else 3))
     engine.good()
     faults["write", CQ >> 12] = Resp.SLVERR
     engine.driver.submit([Request(SOURCE, TARGET, 24)])
@@ -268,10 +281,11 @@ def control_bits(engine: Engine) -> None:
     put("CONTROL", enable | pause)
     engine.driver.submit([Request(SOURCE, TARGET, 8, 1)])
     engine.simulation.run_cycles(60)
+    assert engine.get("SQ_HEAD") != engine.get("SQ_TAIL")
     assert engine.status()["paused"]
     assert engine.last["rdma_controller"] == STATE["S_IDLE"]
     put("CONTROL", 0)
-    engine.simulation.run_cycles(60)
+    engine.simulation.run_cycles(200)  # longer than the descriptor takes
     assert engine.get("CQ_TAIL") == engine.get("CQ_HEAD"), "work without enable"
     put("IRQ_ENABLE", 1)
     put("CONTROL", enable | irq)
@@ -314,10 +328,10 @@ def watchdog(engine: Engine) -> None:
         engine.driver.put("WATCHDOG", 60)
         engine.driver.submit([Request(SOURCE, TARGET, 150, 3)])
         engine.until(state)
-        ram.silent = True
+        ram.silent = {"read", "write"}
         engine.simulation.run_cycles(75)
         assert engine.status()["flushing"] or engine.status()["halted"], state
-        ram.silent = False
+        ram.silent = set()
         if halts:
             engine.simulation.run_cycles(100)
             assert engine.status()["halted"]
@@ -336,16 +350,130 @@ def watchdog(engine: Engine) -> None:
 
 def reset_in_every_state(engine: Engine) -> None:
     bit = 1 << regs.CONTROL["soft_reset"].lsb
-    for state in regs.RDMA_STATES:
-        engine.fill(150)
-        engine.driver.submit([Request(SOURCE, TARGET, 150, 3)])
+    expected = EXPECTED_SERIAL if engine.top.params.serial else EXPECTED_OVERLAPPED
+    for block, transitions in expected.items():
+        for state in sorted({state for pair in transitions for state in pair}):
+            engine.fill(150)
+            engine.driver.submit([Request(SOURCE, TARGET, 150, 3)])
+            engine.until(state, block)
+            engine.driver.recover()
+            for name in ("SQ_HEAD", "SQ_TAIL", "CQ_HEAD", "CQ_TAIL", "IRQ_STATUS", "RX_PACKETS"):
+                assert engine.get(name) == 0, (block, state, name)
+            assert not engine.get("CONTROL") & bit
+            assert not engine.status()["busy"]
+            payload = engine.fill(70)
+            assert engine.write(70).bytes == 70, (block, state)
+            assert engine.driver.read_back(TARGET, 70) == payload, (block, state)
+
+
+def what_software_sees(engine: Engine) -> None:
+    put, get = engine.driver.put, engine.get
+    engine.driver.recover()
+    # a descriptor stays in hand while its completion finds no room
+    put("CQ_SIZE", 0)
+    entry = bytearray(
+        SQ_ENTRY.pack({"opcode": 0x0A, "local_addr": 0xA1A2A3A4 << 32, "remote_addr": 0xB1B2B3B4B5B6B7B8, "length": 8})
+    )
+    entry[28:40] = b"".join(word.to_bytes(4, "little") for word in (0xC1C2C3C4, 0xD1D2D3D4, 0xE1E2E3E4))
+    engine.sim.write(SQ, bytes(entry))
+    engine.sim.flush(SQ, 64)
+    engine.driver._posted[0] = Request(0, 0, 8)
+    assert get("ENTRY_VALID") == 0
+    put("SQ_TAIL", 1)
+    engine.simulation.run_cycles(60)
+    status = engine.status()
+    assert (status["busy"], status["cq_full"], status["rdma_state"]) == (1, 1, STATE["S_PREPARE_WRITE"])
+    in_hand = ("LOCAL_KEY_HI", "REMOTE_KEY_LO", "REMOTE_KEY_HI", "BTT0", "BTT1", "BTT2", "BTT3", "ENTRY_VALID")
+    for name, value in zip(
+        in_hand, (0xA1A2A3A4, 0xB5B6B7B8, 0xB1B2B3B4, 8, 0xC1C2C3C4, 0xD1D2D3D4, 0xE1E2E3E4, 1), strict=True
+    ):
+        put(name, 0)  # read only
+        assert get(name) == value, name
+    put("CQ_SIZE", RING)
+    assert engine.driver.wait()[0].status == ENGINE_LOCAL_ACCESS
+    assert get("ENTRY_VALID") == 0
+    parameters = get("PARAMETERS")
+    fields = regs.BY_NAME["PARAMETERS"].fields
+    assert {field.name: parameters >> field.lsb & field.mask for field in fields} == {
+        "bus_width": 32,
+        "serial": engine.top.params.serial,
+        "block_size": 64,
+    }
+    # the states, while the memory holds each of them
+    for state, command, silent, tx in (
+        ("S_WAIT_READ_DONE", "WAIT_MM2S", "read", "IDLE"),
+        ("S_WAIT_TX_CPL", "IDLE", "read", "WAIT_DM_STS"),
+        ("S_WAIT_WRITE_DONE", "WAIT_S2MM", "write", "IDLE"),
+    ):
+        engine.fill(24)
+        engine.driver.submit([Request(SOURCE, TARGET, 24)])
         engine.until(state)
-        engine.driver.recover()
-        for name in ("SQ_HEAD", "SQ_TAIL", "CQ_HEAD", "CQ_TAIL", "IRQ_STATUS", "RX_PACKETS"):
-            assert engine.get(name) == 0, (state, name)
-        assert not engine.get("CONTROL") & bit
-        assert not engine.status()["busy"]
-        engine.good()
+        engine.sim.ram.silent = {silent}
+        engine.simulation.run_cycles(30)
+        status = engine.status()
+        assert (status["busy"], status["rdma_state"]) == (1, STATE[state])
+        assert regs.TX_STATES[status["tx_state"]] == tx
+        assert get("CQ_DOORBELL") == STATE[state]
+        assert regs.CMD_STATES[get("CQ_FLAGS")] == command
+        engine.sim.ram.silent = set()
+        engine.driver.wait()
+    assert engine.status()["busy"] == 0
+    if engine.top.params.serial:
+        engine.driver.submit([Request(SOURCE, TARGET, 24)])
+        engine.until("WAIT_COMPLETE", "rx_streamer")
+        engine.sim.ram.silent = {"write"}
+        engine.simulation.run_cycles(30)
+        assert regs.RX_STATES[engine.status()["rx_state"]] == "WAIT_COMPLETE"
+        engine.sim.ram.silent = set()
+        engine.driver.wait()
+    # a soft reset lasts until the bus is drained
+    engine.driver.submit([Request(SOURCE, TARGET, 24)])
+    engine.until("S_WAIT_TX_CPL")
+    engine.sim.ram.silent = {"read"}
+    control = get("CONTROL")
+    put("CONTROL", control | 2)
+    engine.simulation.run_cycles(60)
+    assert (get("CONTROL"), engine.status()["resetting"]) == (control | 2, 1)
+    engine.sim.ram.silent = set()
+    engine.simulation.run_cycles(60)
+    assert (get("CONTROL"), engine.status()["resetting"]) == (control, 0)
+    engine.driver.recover()
+    engine.good()
+
+
+PEER = NetworkSetup(0x0A000001, 0x0A000002, 0x020000000001, 0x020000000002, 0xCE06, 0x138D, 0x138D)
+
+
+def network_mode(engine: Engine) -> None:
+    driver, sim = engine.driver, engine.sim
+    driver.recover(network=True)
+    payload = engine.fill(100)
+    # the encapsulator is not enabled: the packets are dropped, and that is told
+    assert engine.write(100).status == ENGINE_SUCCESS
+    engine.simulation.settle()
+    assert engine.events() == {"completion", "net_error"}
+    assert sim.mac_out.frames == []
+    driver.set_network(PEER)
+    assert engine.write(100, wqe_id=0xFF000005).status == ENGINE_SUCCESS
+    engine.simulation.settle()
+    frames = [frame.data for frame in sim.mac_out.frames]
+    assert [EngineHeader.parse(frame, 42).length for frame in frames] == [64, 36]
+    assert driver.read_back(TARGET, 100) == bytes(100), "nothing loops back in network mode"
+    assert (engine.get("TX_PACKETS"), engine.get("RX_PACKETS")) == (4, 0)
+    # the same frames as a peer would send them; then one for somebody else
+    for frame in frames:
+        sim.mac_in.send(PEER.src_mac.to_bytes(6, "big") + PEER.dst_mac.to_bytes(6, "big") + frame[12:])
+    engine.simulation.settle()
+    assert driver.read_back(TARGET, 100) == payload
+    assert engine.get("RX_PACKETS") == 2
+    assert engine.events() == {"completion"}
+    sim.mac_in.send(frames[0])
+    engine.simulation.settle()
+    assert engine.events() == {"net_error"}
+    sim.mac_out.frames.clear()
+    driver.recover()
+    engine.good()
+    assert sim.mac_out.frames == []
 
 
 SCENARIOS: tuple[Callable[[Engine], None], ...] = (
@@ -358,6 +486,8 @@ SCENARIOS: tuple[Callable[[Engine], None], ...] = (
     control_bits,
     watchdog,
     reset_in_every_state,
+    what_software_sees,
+    network_mode,
 )
 
 
@@ -382,6 +512,46 @@ def test_stalls_on_every_channel(serial: bool, width: int) -> None:
     engine = Engine(serial, seed=width, stall_rate=0.4, width=width)
     small_writes_and_ring_wrap(engine)
     back_to_back(engine)
+
+
+def test_the_debug_registers_where_the_register_document_has_them() -> None:
+    engine = Engine(serial=True, documented_debug=True)
+    engine.fill(24)
+    engine.driver.submit([Request(SOURCE, TARGET, 24)])
+    engine.until("S_WAIT_READ_DONE")
+    engine.sim.ram.silent = {"read"}
+    engine.simulation.run_cycles(30)
+    at = {register.name: register.offset for register in regs.DOCUMENTED_DEBUG}
+    read = engine.sim.read32
+    assert (read(at["RDMA_STATE"]), read(at["CMD_STATE"])) == (STATE["S_WAIT_READ_DONE"], 2)
+    engine.sim.ram.silent = set()
+    engine.driver.wait()
+    # the last descriptor is still there to be looked at
+    assert [read(at[name]) for name in ("LOCAL_KEY_HI", "REMOTE_KEY_LO", "REMOTE_KEY_HI", "BTT0")] == [0, TARGET, 0, 24]
+    for name in ("CQ_DOORBELL", "CQ_FLAGS"):
+        engine.sim.write32(at[name], 0x1234)
+        assert read(at[name]) == 0x1234
+
+
+@pytest.mark.parametrize("depth", [8, 32])
+def test_the_loopback_fifo_holds_what_it_was_built_for(depth: int) -> None:
+    engine = Engine(serial=True, fifo_depth=depth, block_size=256, boundary=256)
+    out, beats = engine.top.header_inserter.m_axis, 0
+
+    def count(ctx: Any, _cycle: int) -> None:
+        nonlocal beats
+        beats += ctx.get(out.tvalid & out.tready)
+
+    payload = engine.fill(256)
+    engine.simulation.watchers.append(count)
+    engine.sim.ram.silent = {"write"}
+    engine.driver.submit([Request(SOURCE, TARGET, 256)])
+    engine.simulation.run_cycles(200)
+    # the parser has taken the header; everything behind it waits
+    assert beats == ENGINE_HEADER_BYTES // 4 + depth
+    engine.sim.ram.silent = set()
+    assert engine.driver.wait()[0].status == 0
+    assert engine.driver.read_back(TARGET, 256) == payload
 
 
 def chain(text: str) -> set[Transition]:

@@ -23,6 +23,7 @@ from rnic.spec import engine_regs as regs
 from rnic.wire.engine_header import ENGINE_HEADER_BYTES, EngineHeader
 
 pytestmark = pytest.mark.slow
+CYCLE_LIMIT = 5000
 Script = Callable[[Any], Awaitable[None]]
 HEADER = EngineHeader(
     opcode=0x0A, psn=0xABCDEF, dqpn=0x123456, remote_addr=0x20304050, fragment_offset=0x10400, length=10, pkey=0xFFFF,
@@ -38,6 +39,13 @@ def run(block: Any, script: Script, *models: Script) -> None:
     simulator.add_clock(1e-8)
     for model in models:
         simulator.add_testbench(model, background=True)
+
+    async def bound(ctx: Any) -> None:
+        for _ in range(CYCLE_LIMIT):
+            await ctx.tick()
+        raise AssertionError(f"no end after {CYCLE_LIMIT} cycles")
+
+    simulator.add_testbench(bound, background=True)
     simulator.add_testbench(script)
     simulator.run()
 
@@ -323,28 +331,33 @@ def test_the_streamer_cuts_an_operation_into_fragments(
     want = fragments(address, length, block, boundary)
     got: list[tuple[int, int, int]] = []
 
+    rng = random.Random(length)
+
     async def mover(ctx: Any) -> None:
-        """Takes commands and headers, answers each a little later."""
+        """Takes commands and headers; says of each some cycles later that it was read, and that it was sent."""
         ctx.set(streamer.start_ready, 1)
         ctx.set(streamer.dm_cmd.tready, 1)
         ctx.set(streamer.dm_sts.tdata, 0x80)
-        answers: list[int] = []
+        reads: list[int] = []
+        sends: list[int] = []
         headers: list[EngineHeader] = []
         now = 0
         while True:
-            due = bool(answers) and answers[0] <= now
-            ctx.set(streamer.dm_sts.tvalid, due)
-            ctx.set(streamer.tx_done, due)
-            if due:
-                answers.pop(0)
+            for due, wire in ((reads, streamer.dm_sts.tvalid), (sends, streamer.tx_done)):
+                ctx.set(wire, bool(due) and due[0] <= now)
+                if due and due[0] <= now:
+                    due.pop(0)
             sampled = await ctx.tick().sample(
                 streamer.start_tx, streamer.header, streamer.dm_cmd.tvalid, streamer.dm_cmd.tdata,
-                streamer.fragment_id, streamer.more_fragments,
+                streamer.fragment_id, streamer.more_fragments, streamer.cpl_valid,
             )  # fmt: skip
             now += 1
-            start, header, command, word, number, more = sampled[2:]
+            start, header, command, word, number, more, complete = sampled[2:]
+            if complete or (start and serial):
+                assert (reads, sends) == ([], []), "went on before the fragment was read and sent"
             if start:
                 headers.append(EngineHeader.parse(header.to_bytes(ENGINE_HEADER_BYTES, "little")))
+                sends.append(max([now, *sends]) + rng.randrange(2, 9))
             if command:
                 fields = regs.DM_COMMAND.unpack(word.to_bytes(9, "little"))
                 assert (fields["type"], fields["eof"], fields["dsa"], fields["drr"], fields["tag"]) == (1, 1, 0, 0, 0)
@@ -354,7 +367,7 @@ def test_the_streamer_cuts_an_operation_into_fragments(
                 assert (head.pkey, head.service_level, head.marker) == (0xFFFF, 0, 0xABABAB)
                 assert (number, more) == (len(got), len(got) + 1 < len(want))
                 got.append((fields["address"], head.fragment_offset, fields["btt"]))
-                answers.append(now + 3)
+                reads.append(max([now, *reads]) + rng.randrange(1, 8))
 
     async def script(ctx: Any) -> None:
         ctx.set(streamer.descriptor, int.from_bytes(descriptor, "little"))

@@ -187,7 +187,9 @@ def test_writes_of_successive_commands_overlap_with_their_responses() -> None:
     assert bench.cycles < 64 + 4 + 20 + 24
 
 
-@pytest.mark.parametrize("word", [dm_command(BASE, 0, 5), dm_command(BASE, 8, 5) & ~(1 << 23)])
+@pytest.mark.parametrize(
+    "word", [dm_command(BASE, 0, 5), dm_command(BASE, 8, 5) & ~(1 << 23)], ids=["without bytes", "type fixed"]
+)
 def test_a_command_without_bytes_or_of_type_fixed_is_refused(word: int) -> None:
     bench = Bench(params_of(32))
     bench.source.send(b"12345678")

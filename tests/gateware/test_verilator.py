@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import faulthandler
 import importlib.util
 import json
 import os
@@ -17,6 +18,16 @@ from rnic.gateware.params import EngineParams
 from rnic.gateware.tools import find_tool, verilator_environment
 
 BENCHES = Path(__file__).parent / "cocotb_benches"
+PUBLIC = """`verilator_config
+public_flat_rw -module "{top}" -var "*"
+"""
+"""Only what the benches touch can be reached from outside; the rest is Verilator's to optimize away."""
+BUILD_ARGS = (
+    "--no-public-flat-rw",  # takes back what cocotb asks for
+    *("-O3", "--output-split", "0", "--x-assign", "fast", "--x-initial", "fast", "-Wno-fatal", "-Wno-lint"),
+)
+MAKEFLAGS = "OPT_FAST=-O1"
+"""The benches' time goes into Python; a quick compilation is worth more than a quick simulator."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -52,21 +63,14 @@ class Simulators:
             place = self.place / f"w{params.bus_width}-{len(self.built)}"
             source, _record = write_engine(params, place)
             runner = get_runner("verilator")
+            faulthandler.cancel_dump_traceback_later()  # a compilation may take longer than a test
+            public = place / "public.vlt"
+            public.write_text(PUBLIC.format(top=TOP_NAME))
             runner.build(
-                sources=[source],
+                sources=[public, source],
                 hdl_toplevel=TOP_NAME,
                 build_dir=place / "build",
-                build_args=[
-                    "-O3",
-                    "--output-split",
-                    "0",
-                    "--x-assign",
-                    "fast",
-                    "--x-initial",
-                    "fast",
-                    "-Wno-fatal",
-                    "-Wno-lint",
-                ],
+                build_args=BUILD_ARGS,
                 timescale=("1ns", "1ps"),
                 log_file=place / "build.log",
             )
@@ -81,7 +85,7 @@ def simulators(tmp_path_factory: pytest.TempPathFactory) -> Simulators:
         pytest.skip(reason)
     environment = verilator_environment()
     assert not isinstance(environment, str)
-    os.environ.update(environment)
+    os.environ.update(environment | {"MAKEFLAGS": MAKEFLAGS})
     kept = os.environ.get("RNIC_VERILATOR_DIR")
     return Simulators(Path(kept) if kept else tmp_path_factory.mktemp("verilator"))
 

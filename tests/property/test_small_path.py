@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rnic.burst import small
+from rnic.burst import SMALL
 from rnic.device import nic as device_nic
 from rnic.link.faults import FaultRates
 from rnic.testing import QpPair
@@ -79,7 +79,7 @@ def test_the_small_path_equals_the_full_path(steps: list[Step], loss: float, see
     taken = []
 
     def counted(*args: Any) -> int:
-        count = small.send_small(*args)
+        count = SMALL.send_small(*args)
         taken.append(count)
         return count
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from rnic.burst import LOOPS
-from rnic.burst.small import receive_small, send_ack, send_small
+from rnic.burst import LOOPS, SMALL
 from rnic.context.qp_context import QpContext
 from rnic.context.qpc import QPC
 from rnic.mem.space import SimAddressSpace
@@ -325,16 +324,16 @@ class LeanScript(Script):
         out: list[TxBurst] = []
         qp = self.qp
         qp.scheduled = False
-        sent = send_small(qp, self.now, budget, out)
+        sent = SMALL.send_small(qp, self.now, budget, out)
         if sent < budget and not qp.requester.unsent:
-            sent += send_ack(qp, out)
+            sent += SMALL.send_ack(qp, out)
         if sent < budget and (qp.requester.unsent or qp.responder.replies):
             qp.produce(self.now, budget - sent, out)
         return out
 
     def inject(self, name: str, psn: int, **fields: Any) -> None:
         frame = self.frame(name, psn, **fields)
-        if not receive_small(self.qp, self.burst([frame]), 0, len(frame), self.host.pkey(0), self.now):
+        if not SMALL.receive_small(self.qp, self.burst([frame]), 0, len(frame), self.host.pkey(0), self.now):
             super().inject(name, psn, **fields)
 
 

@@ -4,6 +4,6 @@ The loops touch only the buffers and numbers handed to them.
 """
 
 from rnic.burst import plain
-from rnic.burst.loops import COMPILED, LOOPS
+from rnic.burst.loops import COMPILED, LOOPS, SMALL
 
-__all__ = ["COMPILED", "LOOPS", "plain"]
+__all__ = ["COMPILED", "LOOPS", "SMALL", "plain"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import zlib
+from pathlib import Path
 from types import ModuleType
 
-from rnic.burst import plain
+from rnic.burst import plain, small
 from rnic.spec.twins import compiled_twin, in_use
 from rnic.wire.crc import CRC_BACKEND, crc32
 
@@ -47,5 +49,19 @@ def _choose() -> ModuleType:
     return twin
 
 
+def _choose_small() -> ModuleType:
+    """The lean path compiled, unless its source was edited since."""
+    twin: ModuleType | None = compiled_twin("rnic.burst.small", "rnic.burst._small")
+    if twin is None:
+        return small
+    with contextlib.suppress(OSError):  # installed without sources
+        if zlib.crc32(Path(small.__file__).read_bytes()) != getattr(twin, "SOURCE_CRC", None):
+            in_use["rnic.burst.small"] = False
+            return small
+    return twin
+
+
 LOOPS = _choose()
+SMALL = _choose_small()
+"""The lean path for messages of one packet: :mod:`rnic.burst.small`, or the same compiled."""
 COMPILED = LOOPS is not plain

@@ -152,14 +152,19 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
         if head is None or flags & _NOT_PLAIN or length > SMALL_BYTES or length > mtu:
             break
         entry = None
-        data: memoryview | bytes = b""
+        data: memoryview | bytearray | bytes = b""
         if length:
             entry = check(lkey, ctx.pd, local_addr, length, 0, local=True)
-            if entry is None or entry.view is None:
+            if entry is None:
                 break
-            at = local_addr - entry.start
-            data = entry.view[at : at + length]
-        head |= requester.head | (-length & 3) << _PAD_SHIFT
+            if entry.view is not None:
+                at = local_addr - entry.start
+                data = entry.view[at : at + length]
+            else:
+                data = bytearray(length)
+                if not entry.read_into(local_addr, data):
+                    break
+        head |= requester.head | ctx.remote_qpn | (-length & 3) << _PAD_SHIFT
         if flags & FLAG_SOLICITED:
             head |= SOLICITED
         if opcode == WR_WRITE:
@@ -201,7 +206,7 @@ def send_ack(qp: QueuePair, out: list[TxBurst]) -> int:
     return 1
 
 
-def _lone_frame(flow: Flow, header: bytes, payload: memoryview | bytes) -> TxBurst:
+def _lone_frame(flow: Flow, header: bytes, payload: memoryview | bytearray | bytes) -> TxBurst:
     """A burst of one sealed frame."""
     size = len(payload)
     frame = b"".join((header, payload, _PADS[-size & 3])) if size else header
@@ -260,11 +265,11 @@ def receive_small(qp: QueuePair, burst: RxBurst, start: int, end: int, pkey: int
     ):
         return False
     entry = qp.host.memory.check(rkey, ctx.pd, va, size, REMOTE_WRITE, ctx.local_qpn)
-    if entry is None or entry.view is None or not _icrc_right(burst, buf[start:end], start, head):
+    if entry is None or not _icrc_right(burst, buf[start:end], start, head):
         return False
-    at = va - entry.start
     data = start + _WRITE_HEADER_BYTES
-    entry.view[at : at + size] = buf[data : data + size]
+    if not entry.write_from(va, buf[data : data + size]):
+        return False
     ctx.expected_psn = psn + 1 & PSN_MASK
     responder.silent = False
     responder.msn = ctx.rmsn = responder.msn + 1 & PSN_MASK

@@ -17,6 +17,7 @@ from rnic.abi.build import LIBRARIES
 from rnic.runtime.attach import connect, start
 from rnic.runtime.process import ProcessError, runtime_directory
 from rnic.spec import attach
+from rnic.spec.errors import VerbsError
 
 
 def library_directory() -> Path:
@@ -46,6 +47,20 @@ def environment(devices: list[str], directory: Path, libraries: Path, preload: b
     return env
 
 
+def fault_rules(said: str | None) -> str | None:
+    """A fault script: as it was given, or from the file that was named.
+
+    Raises:
+        ProcessError: there is no such file.
+    """
+    if said is None or said.lstrip().startswith("["):
+        return said
+    try:
+        return Path(said).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ProcessError(f"fault script {said}: {error.strerror}") from None
+
+
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
     "--addr", "addresses", multiple=True, envvar="RNIC_ADDR", help="Local IP address (127.0.0.1); repeatable."
@@ -67,9 +82,9 @@ def execute(
     libraries = library_directory()
     if shutil.which(program[0]) is None:
         raise ProcessError(f"program {program[0]!r} was not found")
+    rules = fault_rules(faults)
     directory = runtime_directory()
     connection = connect(directory) or start(directory)
-    rules = Path(faults).read_text(encoding="utf-8") if faults and not faults.lstrip().startswith("[") else faults
     devices = []
     for address in addresses or ("127.0.0.1",):
         wanted = {
@@ -78,7 +93,10 @@ def execute(
             "faults": rules,
             "capture": capture and str(Path(capture).resolve()),
         }
-        name, _ = connection.ask(attach.MSG_ADD, json.dumps(wanted).encode())
+        try:
+            name, _ = connection.ask(attach.MSG_ADD, json.dumps(wanted).encode())
+        except VerbsError as error:
+            raise ProcessError(str(error.strerror)) from None
         devices.append(name.split(b"\0", 1)[0].decode())
     connection.sock.set_inheritable(True)
     os.execvpe(program[0], program, environment(devices, directory, libraries, preload))

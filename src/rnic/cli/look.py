@@ -58,6 +58,26 @@ def regs(device: str, as_json: bool) -> None:
         _show(table)
 
 
+def _fields(rows: list[dict[str, Any]]) -> None:
+    """A context's fields in host memory and in the cache; a star where they differ, a dash where one has none."""
+
+    def value(number: int | None) -> str:
+        return "-" if number is None else f"{number:#x}" if number > 9 else str(number)
+
+    print("context fields (* host memory and cache differ)")
+    table = [("  field", "host memory", "cache", "")]
+    table += [(f"  {r['field']}", value(r["host"]), value(r["cache"]), "*" if r["differs"] else "") for r in rows]
+    _show(table)
+
+
+def _queue(tree: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(tree))
+        return
+    _tree({name: value for name, value in tree.items() if name not in ("context", "fields")})
+    _fields(tree["fields"])
+
+
 def _tree(tree: dict[str, Any], indent: str = "") -> None:
     for name, value in tree.items():
         if isinstance(value, dict):
@@ -74,9 +94,8 @@ def _tree(tree: dict[str, Any], indent: str = "") -> None:
 @device_option
 @json_option
 def qp(number: int, device: str, as_json: bool) -> None:
-    """One queue pair: state, rings with head and tail, context."""
-    tree = fetch(device, f"qp {number}")
-    print(json.dumps(tree)) if as_json else _tree(tree)
+    """One queue pair: state, rings with head and tail, context in host memory and in the cache."""
+    _queue(fetch(device, f"qp {number}"), as_json)
 
 
 @click.command()
@@ -84,9 +103,8 @@ def qp(number: int, device: str, as_json: bool) -> None:
 @device_option
 @json_option
 def cq(number: int, device: str, as_json: bool) -> None:
-    """One completion queue: ring with head and tail, arming."""
-    tree = fetch(device, f"cq {number}")
-    print(json.dumps(tree)) if as_json else _tree(tree)
+    """One completion queue: ring with head and tail, arming, context in host memory and in the cache."""
+    _queue(fetch(device, f"cq {number}"), as_json)
 
 
 @click.command()

@@ -79,7 +79,7 @@ def iterations_for(test: str, size: int) -> int:
     return max(20, min(5_000, _BYTES_PER_ROW // size))
 
 
-def serve(line: Line, addr: str, udp_port: int | None) -> None:
+def serve(line: Line, addr: str, udp_port: int | None, attach: bool = False) -> None:
     """The passive side: do what the client's first message says, until it hangs up."""
     spec = line.receive()
     end: Endpoint | None = None
@@ -88,7 +88,8 @@ def serve(line: Line, addr: str, udp_port: int | None) -> None:
         if operation not in OPERATIONS or spec["service"] not in SERVICES:
             raise PerfError(f"test {spec['test']!r} with {spec['service']!r} is not known here")
         size = min(int(spec["max_size"]), LARGEST)
-        end = Endpoint(addr, udp_port, spec["service"], size, min(int(spec["depth"]), 8_192), int(spec["mtu_bytes"]))
+        depth = min(int(spec["depth"]), 8_192)
+        end = Endpoint(addr, udp_port, spec["service"], size, depth, int(spec["mtu_bytes"]), attach=attach)
         end.connect(spec["end"])
         line.send(end=end.describe())
         run = Run(end, line, operation)
@@ -112,11 +113,13 @@ def serve(line: Line, addr: str, udp_port: int | None) -> None:
 
 
 @contextmanager
-def own_peer(addr: str) -> Iterator[tuple[str, int]]:
+def own_peer(addr: str, attach: bool = False) -> Iterator[tuple[str, int]]:
     """A passive side in a process of its own; its host and TCP port."""
-    command = [sys.executable, "-m", "rnic.cli", "perf", "write_bw", "--listen", "--addr", addr, "--udp-port", "0"]
-    process = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True)
-    restore = _keep_apart(process.pid)
+    command = [sys.executable, "-m", "rnic.cli", "perf", "write_bw", "--listen", "--addr", addr, "--port", "0"]
+    command += ["--attach"] if attach else ["--udp-port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    # Behind one NIC process there are three parties, and the scheduler knows best.
+    restore = _nothing if attach else _keep_apart(process.pid)
     try:
         assert process.stdout is not None
         words = process.stdout.readline().split()
@@ -138,6 +141,10 @@ def own_peer(addr: str) -> Iterator[tuple[str, int]]:
         restore()
 
 
+def _nothing() -> None:
+    """Give nothing back."""
+
+
 def _keep_apart(peer: int) -> Callable[[], None]:
     """Give the peer process a core of its own: two parties that spin on one core measure the scheduler.
 
@@ -145,10 +152,10 @@ def _keep_apart(peer: int) -> Callable[[], None]:
         What gives this process its cores back.
     """
     if not hasattr(os, "sched_setaffinity"):
-        return lambda: None
+        return _nothing
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
-        return lambda: None
+        return _nothing
     theirs = max(cores)
     os.sched_setaffinity(peer, {theirs})
     os.sched_setaffinity(0, cores - {theirs})
@@ -168,6 +175,7 @@ def measure(
     depth: int = 32,
     mtu: int = 0,
     capture: Path | None = None,
+    attach: bool = False,
 ) -> Iterator[Row]:
     """The active side: a row for each size, as it is measured.
 
@@ -176,9 +184,8 @@ def measure(
     """
     operation, kind = test.split("_")
     check_combination(operation, service)
-    end = Endpoint(
-        addr, udp_port, service, max(sizes), max(depth, _LAT_DEPTH) if kind == "lat" else depth, mtu, capture
-    )
+    depth = max(depth, _LAT_DEPTH) if kind == "lat" else depth
+    end = Endpoint(addr, udp_port, service, max(sizes), depth, mtu, capture, attach)
     try:
         if service == "UD" and max(sizes) > MTU_BYTES[end.mtu]:
             raise PerfError(f"size={max(sizes)}: a UD message fits the path MTU of {MTU_BYTES[end.mtu]} bytes")
@@ -245,13 +252,13 @@ def plot(series: Mapping[str, list[Row]], kind: str, title: str, path: Path) -> 
     plt.close(figure)
 
 
-def _listen_forever(addr: str, port: int, udp_port: int | None) -> None:
+def _listen_forever(addr: str, port: int, udp_port: int | None, attach: bool) -> None:
     with listen(addr, port) as listener:
         print(f"rnic perf: waiting for a client on {addr} TCP port {listener.getsockname()[1]}", flush=True)
         sock, _ = listener.accept()
     line = Line(sock, timeout_s=600)
     try:
-        serve(line, addr, udp_port)
+        serve(line, addr, udp_port, attach)
     finally:
         line.close()
 
@@ -271,6 +278,7 @@ def _listen_forever(addr: str, port: int, udp_port: int | None) -> None:
 @click.option("-c", "--service", default="RC", show_default=True, type=click.Choice(tuple(SERVICES)), help="Service.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as one JSON array.")
 @click.option("--capture", type=click.Path(dir_okay=False, path_type=Path), help="Record the packets as pcapng.")
+@click.option("--attach", is_flag=True, help="Through this user's NIC process, as programs under rnic exec.")
 @click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw a PNG.")
 def perf(
     test: str,
@@ -287,13 +295,14 @@ def perf(
     service: str,
     as_json: bool,
     capture: Path | None,
+    attach: bool,
     plot_file: Path | None,
 ) -> None:
     """Measure TEST (such as write_bw or send_lat) towards HOST, verifying the data."""
     if mtu and mtu not in MTU_BYTES.values():
         raise click.BadParameter(f"{mtu} is no path MTU: use 256, 512, 1024, 2048 or 4096", param_hint="--mtu")
     if serving:
-        _listen_forever(addr, port, udp_port)
+        _listen_forever(addr, port, udp_port, attach)
         return
     operation = test.partition("_")[0]
     check_combination(operation, service)
@@ -304,10 +313,12 @@ def perf(
         sizes = [each for each in sizes if each <= (mtu or 4096)]
     options: dict[str, Any] = {
         "addr": addr, "service": service, "iterations": iters, "depth": tx_depth, "mtu": mtu, "capture": capture,
+        "attach": attach,
     }  # fmt: skip
     if host is None:
-        with own_peer(addr) as (peer_host, peer_port):
-            rows = _collect(measure(test, sizes, peer_host, peer_port, udp_port=0, **options), test, sizes, as_json)
+        free = udp_port if attach else 0
+        with own_peer(addr, attach) as (peer_host, peer_port):
+            rows = _collect(measure(test, sizes, peer_host, peer_port, udp_port=free, **options), test, sizes, as_json)
     else:
         rows = _collect(measure(test, sizes, host, port, udp_port=udp_port, **options), test, sizes, as_json)
     if as_json:

@@ -31,6 +31,7 @@ from rnic.verbs import (
     RecvWR,
 )
 from rnic.verbs import enums as e
+from rnic.verbs import open as open_device
 
 QKEY = 0x11111111
 SERVICES = {"RC": e.IBV_QPT_RC, "UC": e.IBV_QPT_UC, "UD": e.IBV_QPT_UD}
@@ -98,6 +99,7 @@ class Endpoint:
         depth: work requests outstanding.
         mtu: path MTU in bytes, 0 for the port's.
         capture: pcapng file to record this end's packets in.
+        attach: a device of this user's NIC process instead of one in this process.
     """
 
     def __init__(
@@ -109,9 +111,12 @@ class Endpoint:
         depth: int,
         mtu: int,
         capture: Path | None = None,
+        attach: bool = False,
     ) -> None:
         self._capture: BinaryIO | None = None
-        if capture is None:
+        if attach:
+            self.ctx = open_device(addr, port=udp_port, capture=capture)
+        elif capture is None:
             self.ctx = Context(addr=addr, port=udp_port)
         else:
             link = UdpLink(addr, ROCE_UDP_PORT if udp_port is None else udp_port)

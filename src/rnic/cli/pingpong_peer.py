@@ -128,7 +128,7 @@ class Side:
         self.qps = [QP(self.pd, init) for _ in range(settings.queues)]
         for qp in self.qps:
             qp.to_init(attr)
-        self._number = {qp.qp_num: index for index, qp in enumerate(self.qps)}
+        self._number: dict[int, int] = {qp.qp_num: index for index, qp in enumerate(self.qps)}
         self.local = [Destination(qp.qp_num, secrets.randbits(24), self.gid.raw) for qp in self.qps]
         self.remote: list[Destination] = []
         self._ah: AH | None = None

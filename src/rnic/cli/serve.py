@@ -17,7 +17,7 @@ from rnic.link.faults import FaultyLink
 from rnic.link.recorder import Recorder
 from rnic.link.udp import UdpLink
 from rnic.runtime.loop import Runtime
-from rnic.runtime.process import NicProcess, ProcessError, runtime_directory
+from rnic.runtime.process import SPIN_ROUNDS, NicProcess, ProcessError, runtime_directory
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 from rnic.verbs.context import runtime_on
@@ -61,8 +61,16 @@ def make_runtime(address: str, port: int | None, options: dict[str, object]) -> 
 @click.option("--faults", type=click.Path(exists=True, dir_okay=False), help="Fault script (JSON) for these devices.")
 @click.option("--capture", type=click.Path(dir_okay=False), help="Record every packet to this pcapng file.")
 @click.option("--idle-exit", type=click.FloatRange(0.0), help="End when nobody has used it for so many seconds.")
+@click.option(
+    "--spins", type=click.IntRange(0), envvar="RNIC_SPINS", default=SPIN_ROUNDS, help="Empty rounds before it sleeps."
+)
 def serve(
-    addresses: tuple[str, ...], port: int | None, faults: str | None, capture: str | None, idle_exit: float | None
+    addresses: tuple[str, ...],
+    port: int | None,
+    faults: str | None,
+    capture: str | None,
+    idle_exit: float | None,
+    spins: int,
 ) -> None:
     """Run the NIC process that serves all programs of this user, until it is interrupted."""
     process = NicProcess(runtime_directory(), make_runtime)
@@ -75,6 +83,6 @@ def serve(
         for address in addresses:
             process.add(address, port, options)
         with contextlib.suppress(KeyboardInterrupt):
-            process.serve(idle_exit)
+            process.serve(idle_exit, spins)
     finally:
         process.close()

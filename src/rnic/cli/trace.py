@@ -1,7 +1,9 @@
 """``rnic trace``: one operation between two NICs of this process, stage by stage, as a trace for ui.perfetto.dev.
 
-The lanes are the five components of 000 5.8: software, register interface, transmit path, wire, receive path; each
-NIC is a process of the trace. Times are real, of this machine's clock.
+The lanes are the five components of 000 5.8: software, register interface, transmit path, wire, receive path; and the
+context manager of 002, with what the modules of the engine ask it for at that stage. The data path itself works on
+typed views of the same cache: for the trace the requests are made in message form. Each NIC is a process of the trace.
+Times are real, of this machine's clock.
 """
 
 from __future__ import annotations
@@ -14,15 +16,16 @@ from typing import Any
 
 import click
 
+from rnic.context import messages
 from rnic.link.base import Link
 from rnic.testing.pair import QpPair, Side
 from rnic.trace.tracer import Tracer
 from rnic.verbs import enums as e
 from rnic.wire.bursts import RxBurst, TxBurst
-from rnic.wire.opcode import OPCODES
+from rnic.wire.opcode import OPCODES, OpcodeRow
 
-LANES = ("software", "register interface", "transmit path", "wire", "receive path")
-SOFTWARE, REGISTERS, TRANSMIT, WIRE, RECEIVE = range(len(LANES))
+LANES = ("software", "register interface", "transmit path", "wire", "receive path", "context manager")
+SOFTWARE, REGISTERS, TRANSMIT, WIRE, RECEIVE, CONTEXTS = range(len(LANES))
 OPERATIONS = {
     "send": e.IBV_WR_SEND,
     "write": e.IBV_WR_RDMA_WRITE,
@@ -30,6 +33,8 @@ OPERATIONS = {
     "fetch-add": e.IBV_WR_ATOMIC_FETCH_AND_ADD,
 }
 _MAX_TURNS = 100_000
+_REQUESTS = {row.name: row for row in messages.REQUESTS}
+_WRITTEN = {"WR_QP_NPST": "next_send_psn", "WR_QP_UAPST": "last_acked_psn", "WR_QP_EPST": "expected_psn"}
 
 
 def _place(side: int, lane: int) -> dict[str, int]:
@@ -66,26 +71,66 @@ class Recorder:
         return {"traceEvents": names + sorted(self.rows, key=lambda row: row["ts"]), "displayTimeUnit": "ns"}
 
 
+class Channels:
+    """Asks one NIC's context manager on the engine's six channels about one queue pair, and records it."""
+
+    def __init__(self, recorder: Recorder, number: int, side: Side) -> None:
+        self._recorder = recorder
+        self._number = number
+        self._qpn = side.qp.qp_num
+        self._contexts = side.node.nic.contexts
+        self._known = self._numbers()
+
+    def ask(self, name: str, payload: bytes = b"") -> None:
+        """Make one request; its response's fields are recorded with it."""
+        began = self._recorder.now()
+        row = _REQUESTS[name]
+        source = row.sources[0]
+        self._contexts.request(source, messages.engine_request(row.type, row.opcode, self._qpn), payload)
+        self._contexts.run()
+        answer = self._contexts.response(source)
+        fields = (
+            messages.ENGINE_WRITE.unpack(payload) if answer is None else messages.RESPONSES[source].unpack(answer[1])
+        )
+        who = messages.SOURCE_NAMES[source]
+        self._recorder.add(self._number, CONTEXTS, name, began, source=who, qpn=self._qpn, **fields)
+
+    def _numbers(self) -> dict[str, int]:
+        ctx = self._contexts.key.qps[self._qpn]
+        return {name: getattr(ctx, field) for name, field in _WRITTEN.items()}
+
+    def write_back(self) -> None:
+        """Send state and PSNs that have changed to host memory, as RTC, RRC and EE do."""
+        numbers = self._numbers()
+        for name, psn in numbers.items():
+            if psn != self._known[name]:
+                self.ask(name, messages.engine_payload(psn, self._contexts.key.qps[self._qpn].state))
+        self._known = numbers
+
+
 class Doorbells(Tracer):
     """One NIC's tracer: records the doorbells that it takes."""
 
-    def __init__(self, recorder: Recorder, number: int) -> None:
+    def __init__(self, recorder: Recorder, number: int, channels: Channels) -> None:
         self.enabled = True
         self._recorder = recorder
         self._number = number
+        self._channels = channels
 
     def event(self, now_ns: int, stage: str, qpn: int, **fields: int | str) -> None:
         """A doorbell; other stages are recorded elsewhere."""
         if stage == "doorbell":
             self._recorder.add(self._number, REGISTERS, "doorbell taken", None, qpn=qpn, **fields)
+            self._channels.ask("RD_QP_SST")
 
 
 class Watch:
     """Sees what the device did to one side's queues since it last looked."""
 
-    def __init__(self, recorder: Recorder, number: int, side: Side) -> None:
+    def __init__(self, recorder: Recorder, number: int, side: Side, channels: Channels) -> None:
         self._recorder = recorder
         self._number = number
+        self._channels = channels
         nic = side.node.nic
         self._qp = nic.qps[side.qp.qp_num]
         self._fetched = self._qp.requester.fetch_index
@@ -98,6 +143,9 @@ class Watch:
         if requester.fetch_index != self._fetched:
             self._recorder.add(self._number, TRANSMIT, "descriptor fetched", index=self._fetched)
             self._fetched = requester.fetch_index
+            self._channels.ask("RD_QP_STATE")
+            self._channels.ask("RD_QP_NPST")
+        self._channels.write_back()
         if cq.tail != self._tail:
             self._recorder.add(self._number, RECEIVE, "CQ entry written", index=self._tail, cqn=cq.number)
             self._tail = cq.tail
@@ -107,11 +155,12 @@ class Watch:
 class Tap:
     """A link that records the packets that pass; everything else is the link's own."""
 
-    def __init__(self, link: Link, recorder: Recorder, number: int, watch: Watch) -> None:
+    def __init__(self, link: Link, recorder: Recorder, number: int, watch: Watch, channels: Channels) -> None:
         self._link = link
         self._recorder = recorder
         self._number = number
         self._watch = watch
+        self._channels = channels
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)
@@ -120,6 +169,7 @@ class Tap:
         """Send, and record every packet."""
         self._watch.look()
         for burst in bursts:
+            self._channels.ask("RD_ENCAP")
             data = b"".join(burst.buffers)
             for at in range(0, len(data), burst.segment):
                 self._packet(WIRE, "sent", data[at : at + burst.segment])
@@ -130,29 +180,33 @@ class Tap:
         bursts = self._link.receive(limit)
         for burst in bursts:
             for at in range(0, burst.length, burst.segment):
-                self._packet(RECEIVE, "received", bytes(burst.buf[at : at + burst.segment]))
+                row = self._packet(RECEIVE, "received", bytes(burst.buf[at : at + burst.segment]))
+                self._channels.ask("RD_CQ_CST" if row is not None and row.response else "RD_QP_RST")
         return bursts
 
-    def _packet(self, lane: int, what: str, data: bytes) -> None:
+    def _packet(self, lane: int, what: str, data: bytes) -> OpcodeRow | None:
         row = OPCODES[data[0]]
         name = "?" if row is None else row.name
         psn = int.from_bytes(data[9:12], "big")
         self._recorder.add(self._number, lane, f"{name} {what}", psn=psn, bytes=len(data))
+        return row
 
 
 def record(operation: str, size: int) -> dict[str, Any]:
     """Run one operation of ``size`` bytes between two NICs; the trace of its life."""
     recorder = Recorder()
+    watches: list[Watch] = []
     with QpPair("RC") as pair:
         for number, side in enumerate((pair.a, pair.b)):
-            watch = Watch(recorder, number, side)
-            side.node.nic.tracer = Doorbells(recorder, number)
+            channels = Channels(recorder, number, side)
+            watch = Watch(recorder, number, side, channels)
+            side.node.nic.tracer = Doorbells(recorder, number, channels)
             runtime = side.node.ctx.runtime
-            runtime.link = Tap(runtime.link, recorder, number, watch)
-            if number == 0:
-                own = watch
+            runtime.link = Tap(runtime.link, recorder, number, watch, channels)
+            watches.append(watch)
         if operation == "send":
             pair.b.post_recv(size)
+        own, other = watches
         recorder.rows.clear()
         began = recorder.now()
         pair.a.post_send(OPERATIONS[operation], size)
@@ -162,6 +216,7 @@ def record(operation: str, size: int) -> dict[str, Any]:
             if own.completed:
                 break
             pair.net.turn()
+            other.look()
         began = recorder.now()
         done = pair.a.poll()
         recorder.add(0, SOFTWARE, "completion polled", began, status=done[0].status, bytes=done[0].byte_len)
@@ -171,7 +226,9 @@ def record(operation: str, size: int) -> dict[str, Any]:
 @click.command()
 @click.option("--op", "operation", type=click.Choice(sorted(OPERATIONS)), default="write", help="Operation.")
 @click.option("--size", type=click.IntRange(1, 1 << 20), default=4096, help="Bytes; atomics have 8.")
-@click.option("--out", type=click.Path(dir_okay=False, writable=True), default="rnic-trace.json", help="File to write.")
+@click.option(
+    "--out", "-o", type=click.Path(dir_okay=False, writable=True), default="rnic-trace.json", help="File to write."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the trace instead.")
 def trace(operation: str, size: int, out: str, as_json: bool) -> None:
     """Write one operation's life, stage by stage, for ui.perfetto.dev."""

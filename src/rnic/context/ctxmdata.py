@@ -44,6 +44,11 @@ _SOURCE = {WR_QP_NPST: RTC, WR_QP_UAPST: RRC, WR_QP_EPST: EE}
 _ADDR_MASK = 0x7FFF_FFFF
 
 
+def table_pages(log: int, shift: int) -> int:
+    """Pages that ``2**log`` contexts of ``2**shift`` bytes take."""
+    return max(1, 1 << log + shift >> PAGE_SHIFT)
+
+
 class Place(NamedTuple):
     """Where a context lies: the DMA port of whoever lent the page, and the host address."""
 
@@ -56,27 +61,33 @@ class PageTable:
 
     Args:
         first: the lowest number of that kind; numbers are ``first`` to ``first + 2**log - 1``.
-        log: log2 of how many the device holds.
+        log: log2 of how many the device holds at most; WR_ICMMAP_EN may ask for fewer.
         shift: log2 of a context's bytes.
     """
 
-    __slots__ = ("base", "enabled", "first", "log", "page_base", "ports", "shift", "valid")
+    __slots__ = ("base", "enabled", "first", "log", "most", "page_base", "ports", "shift", "valid")
 
     def __init__(self, first: int, log: int, shift: int) -> None:
         self.first = first
         self.shift = shift
-        self.log = log
+        self.log = self.most = log
         self.base = 0
         self.enabled = False
-        depth = max(1, 1 << log + shift >> PAGE_SHIFT)
+        depth = self.pages
         self.page_base = [0] * depth
         self.valid = bytearray(depth)
         self.ports: list[DmaPort | None] = [None] * depth
+
+    @property
+    def pages(self) -> int:
+        """Entries in use: those of the contexts that WR_ICMMAP_EN asked for."""
+        return table_pages(self.log, self.shift)
 
     def reset(self) -> None:
         """Forget every page and the base (WR_ICMMAP_DIS)."""
         self.enabled = False
         self.base = 0
+        self.log = self.most
         for index in range(len(self.valid)):
             self.drop(index)
 
@@ -89,7 +100,7 @@ class PageTable:
     def index(self, virt: int) -> int | None:
         """Entry of an address in context memory; ``None`` outside this table."""
         index = virt - self.base >> PAGE_SHIFT
-        return index if self.enabled and 0 <= index < len(self.valid) else None
+        return index if self.enabled and 0 <= index < self.pages else None
 
     def locate(self, number: int) -> Place | None:
         """Host address of a context; ``None`` for a number out of range or a page that is not mapped."""
@@ -111,7 +122,6 @@ class CtxMData:
     """
 
     __slots__ = (
-        "_limits",
         "ceu_fifo",
         "key_fifo",
         "machine",
@@ -124,7 +134,6 @@ class CtxMData:
 
     def __init__(self, tables: dict[str, PageTable], readctx: ReadCtx, writectx: WriteCtx) -> None:
         self.tables = tables
-        self._limits = {kind: table.log for kind, table in tables.items()}
         self.readctx = readctx
         self.writectx = writectx
         self.machine = Machine("ctxmdata", CTXMDATA)
@@ -163,7 +172,8 @@ class CtxMData:
             return True
         self.machine.step("translated")
         if kind == RD_QP_CXT:
-            self.readctx.request(place.port, place.addr, 1 << self.tables[QP].shift, number, header)
+            size = 1 << self.tables[QP].shift
+            self.readctx.request(place.port, (place.addr << 44 | size << 32 | number).to_bytes(14, "big"), header)
             self.machine.step("dma_read")
         else:
             self.writectx.request(place.port, place.addr, header, source)
@@ -189,13 +199,13 @@ class CtxMData:
 
     def _enable(self, payload: bytes) -> bool:
         values = ICMMAP.unpack(payload)
-        logs = {kind: values[f"log_{kind}s"] or limit for kind, limit in self._limits.items()}
+        logs = {kind: values[f"log_{kind}s"] or table.most for kind, table in self.tables.items()}
         spans = []
         for kind, table in self.tables.items():
             base = values[f"{kind}c_base"] << 8
-            if logs[kind] > self._limits[kind] or base % PAGE_BYTES:
+            if logs[kind] > table.most or base % PAGE_BYTES:
                 return False
-            spans.append((base, base + (max(1, len(table.valid)) << PAGE_SHIFT)))
+            spans.append((base, base + (table_pages(logs[kind], table.shift) << PAGE_SHIFT)))
         spans.sort()
         if any(one[1] > two[0] for one, two in pairwise(spans)) or spans[-1][1] > 1 << 64:
             return False
@@ -206,7 +216,8 @@ class CtxMData:
             table.enabled = True
         return True
 
-    def _find(self, virt: int) -> tuple[PageTable, int] | None:
+    def find(self, virt: int) -> tuple[PageTable, int] | None:
+        """Table and entry of an address in context memory; ``None`` where it is in no table."""
         for table in self.tables.values():
             index = table.index(virt)
             if index is not None:
@@ -217,7 +228,7 @@ class CtxMData:
         """The entries of consecutive pages; ``None`` where one lies in no table."""
         if not 0 < pages <= 1 << 12 or virt % PAGE_BYTES:
             return None
-        found = [self._find(virt + (page << PAGE_SHIFT)) for page in range(pages)]
+        found = [self.find(virt + (page << PAGE_SHIFT)) for page in range(pages)]
         return None if None in found else [entry for entry in found if entry is not None]
 
     def _map(self, payload: bytes, count: int, port: DmaPort) -> bool:

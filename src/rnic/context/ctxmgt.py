@@ -28,7 +28,7 @@ from rnic.spec.states import RESET
 from rnic.trace.counters import Counters
 
 LOG_MAX: Final = 14
-_EQ_LOG: Final = MAX_EQS.bit_length() - 1
+LOG_MAX_EQS: Final = MAX_EQS.bit_length() - 1
 _LIVE: Final = ("ssn", "ra_buff_indx", "rmsn", "rq_wqe_counter", "sq_wqe_counter", "sq_draining")
 """What the engine changes besides state and PSNs: it has no channel of its own and goes with the whole context."""
 _FIRST_CQN: Final = 1
@@ -57,6 +57,7 @@ class ContextManager:
     Args:
         log_qps: log2 of the number of QPs and of CQs, at most 14.
         counters: gets ``ctx_*``.
+        log_eqs: log2 of the number of EQs; 002 has 32, whose contexts lie in one page.
         observe: called with source, request name, number and status of every request, for the trace; may be set
             later through :attr:`observe`.
 
@@ -80,7 +81,11 @@ class ContextManager:
     )
 
     def __init__(
-        self, log_qps: int, counters: Counters, observe: Callable[[int, str, int, str], None] | None = None
+        self,
+        log_qps: int,
+        counters: Counters,
+        observe: Callable[[int, str, int, str], None] | None = None,
+        log_eqs: int = LOG_MAX_EQS,
     ) -> None:
         if not 0 < log_qps <= LOG_MAX:
             raise ValueError(f"log_qps={log_qps}: the context tables hold 2 to the power of 1 to {LOG_MAX}")
@@ -91,7 +96,7 @@ class ContextManager:
         tables = {
             QP: PageTable(FIRST_QPN, log_qps, QPC_BYTES.bit_length() - 1),
             CQ: PageTable(_FIRST_CQN, log_qps, CQC_BYTES.bit_length() - 1),
-            EQ: PageTable(0, _EQ_LOG, EQC_BYTES.bit_length() - 1),
+            EQ: PageTable(0, log_eqs, EQC_BYTES.bit_length() - 1),
         }
         self.ctxmdata = CtxMData(tables, self.readctx, self.writectx)
         self.parser = CeuParser(self.ctxmdata, self.writectx)
@@ -100,7 +105,8 @@ class ContextManager:
         self._ceu_status = Status.OK
         self._turn = 0
         self.changed: Callable[[str, int, bool], None] | None = None
-        """Called with ``"cq"`` or ``"eq"``, a number and whether it is valid, after each context request about it."""
+        """Called with ``"cq"`` or ``"eq"``, a number and whether it is valid, after each request about that context;
+        with ``"qp"`` after it was loaded anew from host memory."""
         self._written: dict[int, Written] = {}
         self._live: dict[int, tuple[int, ...]] = {}
 
@@ -109,10 +115,19 @@ class ContextManager:
         """The four state machines."""
         return self.parser.machine, self.ctxmdata.machine, self.key.machine, self.writectx.machine
 
+    @property
+    def complete(self) -> bool:
+        """Whether the tables are in use and every page of them is mapped."""
+        tables = self.ctxmdata.tables.values()
+        return all(table.enabled and all(table.valid[: table.pages]) for table in tables)
+
     # ------------------------------------------------------------------------------- the message form
 
     def ceu(self, header: bytes, payload: bytes = b"", port: DmaPort | None = None) -> tuple[Status, bytes, bytes]:
-        """Run one CEU request to its end: status, response header and response payload (only of RD_QP_ALL)."""
+        """Run one CEU request to its end: status, response header and response payload (only of RD_QP_ALL).
+
+        Not while :attr:`stalled`.
+        """
         self.parser.fifo.append((header, payload, port))
         self._ceu_status = Status.OK
         self.run()
@@ -180,20 +195,22 @@ class ContextManager:
                 self._finish_write(*done)
             if self.readctx.finish():
                 moved = True
+        if self.observe is None:
+            return self.key.step() >= 0 or moved
+        bad = self._bad_requests()
         channel = self.key.step()
-        if channel > 0 and self.observe is not None:
-            self._observe_channel(channel)
-        return moved or channel >= 0
-
-    def _observe_channel(self, channel: int) -> None:
-        responses = self.key.responses[channel]
-        if responses and self.observe is not None:
-            command, payload = responses[-1]
+        if channel > 0:
+            command = self.key.served
             row = m.BY_CODE.get((command[0] >> 4, command[0] & 15))
             name = row.name if row else f"{command[0]:#04x}"
-            self.observe(
-                channel + 1, name, int.from_bytes(command[1:4], "big"), Status.OK.name if payload else "RESERVED"
-            )
+            status = Status.OK if self._bad_requests() == bad else Status.REFUSED
+            self.observe(channel + 1, name, int.from_bytes(command[1:4], "big"), status.name)
+        return moved or channel >= 0
+
+    def _bad_requests(self) -> int:
+        """Engine requests so far that were reserved, wrong, or about no queue pair."""
+        counters = self.counters
+        return counters["ctx_bad_requests"] + counters["ctx_bad_payloads"] + counters["ctx_unknown_qps"]
 
     def _refuse(self) -> None:
         """A CEU request was turned down: its key data and payload are dropped."""
@@ -245,10 +262,48 @@ class ContextManager:
         """Take pages back."""
         return self._do(m.MAP_ICM_CXT, m.MAP_ICM_DIS, pages, virt)
 
+    def lent(self) -> list[tuple[int, DmaPort, int]]:
+        """Every page that is mapped: its address in context memory, whose it is, its host address."""
+        return [
+            (table.base + (index << PAGE_SHIFT), port, table.page_base[index] << PAGE_SHIFT)
+            for table in self.ctxmdata.tables.values()
+            for index, port in enumerate(table.ports)
+            if port is not None
+        ]
+
+    def inside(self, virt: int) -> bool:
+        """Whether an address in context memory lies in one of the tables."""
+        return self.ctxmdata.find(virt) is not None
+
+    def page(self, virt: int) -> tuple[DmaPort, int] | None:
+        """Whose page lies behind an address in context memory, and its host address; ``None`` if none is mapped."""
+        found = self.ctxmdata.find(virt)
+        if found is None:
+            return None
+        table, index = found
+        port = table.ports[index]
+        return None if port is None else (port, table.page_base[index] << PAGE_SHIFT)
+
     def write_qp(self, qpn: int, qpc: bytes) -> Status:
-        """Write a whole QPC to host memory and take it into the cache, the extension by reading it back."""
+        """Write a whole QPC to host memory and take it into the cache, the extension by reading it back.
+
+        What comes back must be what was written: who lends pages cannot slip in values that no command has checked.
+        """
+        ctx = self.key.qps.get(qpn)
+        before = None if ctx is None else ctx.store()
         status = self._do(m.WR_QP_CXT, m.WR_QP_ALL, qpn, payload=qpc)
-        return self.load_qp(qpn) if status == Status.OK else status
+        if status != Status.OK:
+            return status
+        status, data = self.read_qp(qpn)
+        if status == Status.OK and data[: len(qpc)] == qpc:
+            self._fill(qpn, data)
+            return Status.OK
+        self.counters.bump("ctx_dma_errors")
+        if before is None or ctx is None:
+            self.key.qps.pop(qpn, None)
+        else:
+            ctx.load(before)
+        return Status.DMA_ERROR
 
     def read_qp(self, qpn: int) -> tuple[Status, bytes]:
         """The QPC as host memory has it (RD_QP_ALL)."""
@@ -259,14 +314,19 @@ class ContextManager:
         """Fill the cache from host memory: from here on what was edited there counts."""
         status, data = self.read_qp(qpn)
         if status == Status.OK:
-            ctx = self.key.qps.get(qpn)
-            if ctx is None:
-                ctx = self.key.qps[qpn] = QpContext(data)
-            else:
-                ctx.load(data)
-            self._written[qpn] = _image(ctx)
-            self._live[qpn] = tuple(getattr(ctx, name) for name in _LIVE)
+            self._fill(qpn, data)
+            if self.changed is not None:
+                self.changed(QP, qpn, True)
         return status
+
+    def _fill(self, qpn: int, data: bytes) -> None:
+        ctx = self.key.qps.get(qpn)
+        if ctx is None:
+            ctx = self.key.qps[qpn] = QpContext(data)
+        else:
+            ctx.load(data)
+        self._written[qpn] = _image(ctx)
+        self._live[qpn] = tuple(getattr(ctx, name) for name in _LIVE)
 
     def drop_qp(self, qpn: int) -> None:
         """Back to software: host memory says RESET, the cache nothing."""
@@ -337,8 +397,10 @@ class ContextManager:
         return self._do(m.WR_CQ_CXT, m.WR_CQ_MODIFY, cqn, payload=cqc)
 
     def invalidate_cq(self, cqn: int) -> Status:
-        """Zero a CQC and forget it."""
-        return self._do(m.WR_CQ_CXT, m.WR_CQ_INVALID, cqn)
+        """Zero a CQC and forget it, even where its page is gone."""
+        status = self._do(m.WR_CQ_CXT, m.WR_CQ_INVALID, cqn)
+        self.key.cqs.pop(cqn, None)
+        return status
 
     def write_eq(self, eqn: int, eqc: bytes) -> Status:
         """Write an EQC and cache its key data."""
@@ -349,8 +411,10 @@ class ContextManager:
         return self._do(m.WR_EQ_CXT, m.WR_EQ_FUNC, eqn | (m.EQ_DISABLE if disable else 0), mask & 0xFFFF_FFFF)
 
     def invalidate_eq(self, eqn: int) -> Status:
-        """Zero an EQC and forget it."""
-        return self._do(m.WR_EQ_CXT, m.WR_EQ_INVALID, eqn)
+        """Zero an EQC and forget it, even where its page is gone."""
+        status = self._do(m.WR_EQ_CXT, m.WR_EQ_INVALID, eqn)
+        self.key.eqs.pop(eqn, None)
+        return status
 
     def _do(self, kind: int, opcode: int, addr: int = 0, data: int = 0, payload: bytes = b"") -> Status:
         return self.ceu(m.ceu_request(kind, opcode, addr, data), payload)[0]

@@ -38,10 +38,11 @@ def _peek(contexts: ContextManager, kind: str, number: int, layout: Layout) -> b
     return bytes(data) if place is not None and place.port.read(place.addr, data) else None
 
 
-def cq(contexts: ContextManager, cqn: int) -> list[Row]:
-    """One row for each field of the CQC."""
+def cq(contexts: ContextManager, cqn: int, live: dict[str, int] | None = None) -> list[Row]:
+    """One row for each field of the CQC; ``live`` is what the NIC itself keeps of it, beside the key data."""
     key = contexts.key.cqs.get(cqn)
-    cache = {} if key is None else {name: getattr(key, name) for name in ("logsize", "comp_eqn", "pd", "lkey")}
+    cache = {} if live is None else dict(live)
+    cache |= {} if key is None else {name: getattr(key, name) for name in ("logsize", "comp_eqn", "pd", "lkey")}
     return _rows(CQC, _peek(contexts, CQ, cqn, CQC), cache)
 
 

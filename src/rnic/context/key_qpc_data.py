@@ -223,10 +223,22 @@ class KeyQpcData:
 
     ``channels[0]`` is the CEU's FIFO of 35-bit requests with their extract data, ``channels[1]`` to ``[6]`` the
     engine's command FIFOs with write payloads. ``responses`` holds what goes back on channels 1 to 6: the command as
-    it came, and the payload, empty for a command that is reserved or wrong. Writes have no response.
+    it came, and the payload, empty for a command that is reserved or wrong. Writes have no response. ``served`` is the
+    request that was served last.
     """
 
-    __slots__ = ("channels", "controller", "counters", "cqs", "eqs", "key_fifo", "machine", "qps", "responses")
+    __slots__ = (
+        "channels",
+        "controller",
+        "counters",
+        "cqs",
+        "eqs",
+        "key_fifo",
+        "machine",
+        "qps",
+        "responses",
+        "served",
+    )
 
     def __init__(self, key_fifo: deque[bytes], counters: Counters) -> None:
         self.machine = Machine("key_qpc_data", KEY_QPC_DATA)
@@ -235,6 +247,7 @@ class KeyQpcData:
         self.controller = RequestController(self.channels)
         self.key_fifo = key_fifo
         self.counters = counters
+        self.served = b""
         self.qps: dict[int, QpContext] = {}
         self.cqs: dict[int, CqKey] = {}
         self.eqs: dict[int, EqKey] = {}
@@ -245,6 +258,7 @@ class KeyQpcData:
         if channel < 0:
             return -1
         request, data = self.channels[channel].popleft()
+        self.served = request
         self.controller.receive_req()
         machine = self.machine
         if channel == 0:

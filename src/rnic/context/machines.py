@@ -29,11 +29,11 @@ class Machine:
     def step(self, event: str) -> str:
         """Take one input; the new state. :class:`MachineError` where the table has no such row."""
         key = self.state, event
-        following = self.table.get(key)
-        if following is None:
-            raise MachineError(f"{self.name} in {self.state} has no transition for {event}")
+        try:
+            self.state = following = self.table[key]
+        except KeyError:
+            raise MachineError(f"{self.name} in {self.state} has no transition for {event}") from None
         self.taken.add(key)
-        self.state = following
         return following
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from rnic.context.messages import DMA_HEADER
+from rnic.context.messages import DMA_HEADER, READ_REQUEST
 from rnic.mem.dma import DmaPort
 
 
@@ -30,8 +30,13 @@ class ReadCtx:
         self.dma: deque[DmaRead] = deque()
         self.answers: deque[tuple[bytes, bytes | None]] = deque()
 
-    def request(self, port: DmaPort, addr: int, length: int, qpn: int, header: bytes) -> None:
-        """Take ctxmdata's read request (:data:`~rnic.context.messages.READ_REQUEST`)."""
+    def request(self, port: DmaPort, request: bytes, header: bytes) -> None:
+        """Take ctxmdata's read request, 108 bits of :data:`~rnic.context.messages.READ_REQUEST`.
+
+        Its DMA header is {0, addr64, 0, len12}; the metadata that waits for the answer has type and opcode of the CEU
+        request's header.
+        """
+        addr, length, qpn = (READ_REQUEST.get(request, name) for name in ("addr", "len", "qpn"))
         self.dma.append(DmaRead(port, (addr << 32 | length).to_bytes(16, "big")))
         self.pending.append(header[:4] + qpn.to_bytes(4, "big") + bytes(8))
 

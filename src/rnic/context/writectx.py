@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from typing import Final, NamedTuple
 
@@ -10,7 +11,6 @@ from rnic.context.eqc import EQC, EQC_BYTES
 from rnic.context.machines import WRITECTX, Machine
 from rnic.context.messages import (
     CEU,
-    DMA_HEADER,
     WR_CQ_CXT,
     WR_CQ_INVALID,
     WR_EQ_CXT,
@@ -19,12 +19,15 @@ from rnic.context.messages import (
     WR_QP_EPST,
     WR_QP_NPST,
     WR_QP_UAPST,
-    WRITE_REQUEST,
 )
 from rnic.context.qpc import QPC
 from rnic.mem.dma import DmaPort
 
 BEAT_BYTES: Final = 32
+_REQUEST: Final = struct.Struct(">BHxIQ")
+""":data:`~rnic.context.messages.WRITE_REQUEST` as type and opcode, source with state and flags, data, address."""
+_HEADER: Final = struct.Struct(">4xQI")
+""":data:`~rnic.context.messages.DMA_HEADER`."""
 _PSN_AT: Final = {
     WR_QP_NPST: QPC["next_send_psn"].byte + 1,
     WR_QP_UAPST: QPC["last_acked_psn"].byte + 1,
@@ -65,27 +68,22 @@ class WriteCtx:
 
     def request(self, port: DmaPort, addr: int, header: bytes, source: int) -> None:
         """Take ctxmdata's write request, packed as :data:`~rnic.context.messages.WRITE_REQUEST`."""
-        data = int.from_bytes(header[8:], "big")
-        state = flags = 0
-        if source != CEU:
-            state, flags = data >> 60, data >> 56 & 15
-        packed = header[0] << 120 | source << 117 | state << 113 | flags << 109 | (data & 0xFFFF_FFFF) << 64 | addr
-        self.fifo.append((port, packed.to_bytes(16, "big")))
+        # a write-back's state and flags are the first byte of its data
+        who = source << 13 | (header[8] << 5 if source != CEU else 0)
+        self.fifo.append((port, _REQUEST.pack(header[0], who, int.from_bytes(header[12:], "big"), addr)))
 
     def step(self) -> bool:
         """Turn one request into DMA writes; false where there is none."""
         if not self.fifo:
             return False
         port, request = self.fifo.popleft()
-        word = int.from_bytes(request, "big")
-        kind, opcode, source, addr = word >> 124, word >> 120 & 15, word >> 117 & 7, word & (1 << 64) - 1
-        data = word >> 64 & 0xFFFF_FFFF
+        code, who, data, addr = _REQUEST.unpack(request)
+        kind, opcode, source = code >> 4, code & 15, who >> 13
         if source != CEU:
             self.machine.step("write_back")
-            state = (word >> 113 & 15) << 4 | word >> 109 & 15
             writes: tuple[DmaWrite, ...] = (
                 _write(port, addr + _PSN_AT[opcode], (data & 0xFFFFFF).to_bytes(3, "big")),
-                _write(port, addr + _STATE_AT, bytes((state,))),
+                _write(port, addr + _STATE_AT, bytes((who >> 5 & 0xFF,))),
             )
         elif (kind, opcode) in _ZEROS:
             self.machine.step("zeros")
@@ -105,13 +103,16 @@ class WriteCtx:
         if not self.dma:
             return None
         request, writes = self.dma.popleft()
-        return request, all(write.port.write(DMA_HEADER.get(write.header, "addr"), write.data) for write in writes)
+        for port, header, data in writes:
+            if not port.write(_HEADER.unpack(header)[0], data):
+                return request, False
+        return request, True
 
 
 def _write(port: DmaPort, addr: int, data: bytes) -> DmaWrite:
-    return DmaWrite(port, (addr << 32 | len(data)).to_bytes(16, "big"), data)
+    return DmaWrite(port, _HEADER.pack(addr, len(data)), data)
 
 
 def origin(request: bytes) -> tuple[int, int, int]:
     """Type, opcode and source of a write request."""
-    return request[0] >> 4, request[0] & 15, WRITE_REQUEST.get(request, "source")
+    return request[0] >> 4, request[0] & 15, request[1] >> 5

@@ -303,7 +303,7 @@ class CommandUnit:
         if in_modifier in self._res.cqs:
             _refuse(cmd.ST_BAD_RES_STATE)
         self._stored(self._res.contexts.write_cq(in_modifier, inbox))
-        cq = CompletionQueue(in_modifier, uar, block, start, size, eq, self._nic.cq_overflowed)
+        cq = CompletionQueue(in_modifier, uar, block, start, size, eq, self._nic.cq_overflowed, inbox)
         eq.users += 1
         self._res.cqs[in_modifier] = cq
         self._res.occupy(block, cq, CQ_DOORS)
@@ -350,14 +350,9 @@ class CommandUnit:
         return _DONE
 
     def _modify_cq(self, cq: CompletionQueue, start: int, size: int) -> Status:
-        """The context of a CQ whose ring is now elsewhere; its event queue, keys and block stay."""
-        contexts = self._res.contexts
-        key = contexts.key.cqs.get(cq.number)
-        if key is None:
-            return Status.REFUSED
-        values = {"comp_eqn": key.comp_eqn, "pd": key.pd, "lkey": key.lkey, "cqn": cq.number}
-        values |= {"usrpage": cq.regs.block, "start": start, "logsize": size.bit_length() - 1}
-        return contexts.modify_cq(cq.number, CQC.pack(values))
+        """The context of a CQ whose ring is now elsewhere; all else of it stays."""
+        ring = {"start": start, "logsize": size.bit_length() - 1, "cqn": cq.number}
+        return self._res.contexts.modify_cq(cq.number, CQC.pack(CQC.unpack(cq.image()) | ring))
 
     # ---------------------------------------------------------------------- shared receive queues
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rnic.context.cqc import CQ_ARMED, CQC, CQC_BYTES
 from rnic.device.entry_ring import QUEUE_ERROR, EntryRing, writable_view
 from rnic.device.eq import EventQueue
 from rnic.device.uar import Uar
@@ -27,9 +28,10 @@ class CompletionQueue(EntryRing):
 
     Args:
         overflowed: called once, when an entry finds the ring full (IBA chapter 11); the CQ takes no more then.
+        context: the CQC that software wrote.
     """
 
-    __slots__ = ("_overflowed", "eq", "failed", "last_notified", "pd", "solicited_index", "users")
+    __slots__ = ("_overflowed", "context", "eq", "failed", "last_notified", "pd", "solicited_index", "users")
 
     def __init__(
         self,
@@ -40,6 +42,7 @@ class CompletionQueue(EntryRing):
         size: int,
         eq: EventQueue,
         overflowed: Callable[[CompletionQueue], None],
+        context: bytes = bytes(CQC_BYTES),
     ) -> None:
         super().__init__(number, uar, block, base, size)
         self.eq = eq
@@ -48,6 +51,7 @@ class CompletionQueue(EntryRing):
         self.last_notified = 0
         self.solicited_index = 0
         self._overflowed = overflowed
+        self.context = context
 
     def complete(
         self,
@@ -93,6 +97,23 @@ class CompletionQueue(EntryRing):
             self.last_notified = self.tail
         else:
             self.regs.set(CQ_DOORBELL, armed)
+
+    def live(self) -> dict[str, int]:
+        """What the NIC and software change in the CQC: ring, indices, and in ``flags`` whether it is armed."""
+        armed = CQ_ARMED if self.regs.get(CQ_DOORBELL) else 0
+        return {
+            "flags": CQC.get(self.context, "flags") & ~CQ_ARMED | armed,
+            "start": self.base,
+            "logsize": self.size.bit_length() - 1,
+            "last_notified_index": self.last_notified,
+            "solicit_producer_index": self.solicited_index,
+            "consumer_index": self.regs.get(CQ_HEAD),
+            "producer_index": self.tail,
+        }
+
+    def image(self) -> bytes:
+        """The CQC as it is now."""
+        return CQC.pack(CQC.unpack(self.context) | self.live())
 
     def unread(self) -> int | None:
         """Entries that software has not taken; ``None`` while CQ_HEAD is no index of the ring."""

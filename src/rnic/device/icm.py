@@ -1,91 +1,219 @@
-"""Context memory (ICM): which page of host memory stands behind each page of the device's context space.
+"""Context memory (ICM) as the driver lends it: MAP_ICM, UNMAP_ICM and INIT_HCA (``hardware.md`` 2a).
 
-``hardware.md`` 2a: the driver lends the device pages with MAP_ICM, one list for contexts and one for the translation
-and protection table, and takes them back with UNMAP_ICM. The device reaches a page through the DMA port of the
-context that lent it.
+The driver lends pages with MAP_ICM, one list for contexts and one for the translation and protection table. Which
+host page holds which context is known in one place, the context manager's metadata (002 5.3): a context page goes
+there as ceu_parser's request. Until INIT_HCA has said where the tables lie, and again after CLOSE_HCA, context pages
+wait here.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rnic.context.ctxmdata import CQ, EQ, PAGE_BYTES, PAGE_SHIFT, QP
+from rnic.context.ctxmgt import ContextManager, Status
+from rnic.context.messages import ICMMAP, MAX_CHUNKS
 from rnic.device.entry_ring import reachable
+from rnic.device.icm_pages import lend_pages
 from rnic.device.refusal import Refused
 from rnic.spec import commands as cmd
 
 if TYPE_CHECKING:
     from rnic.device.uar import Uar
 
-PAGE_BYTES = 4096
-PAGE_SHIFT = 12
 CONTEXTS = 1
 TPT = 2
 KINDS = (CONTEXTS, TPT)
 MAX_PAGES = 1 << 18
+_MOST_IN_A_CHUNK = (1 << 12) - 1
 
 Run = tuple[int, int, int]
 """Virtual address, host address, pages."""
 
 
+class Lender:
+    """The DMA port of a driver context that lends pages: its own, even where contexts share their memory."""
+
+    __slots__ = ("uar",)
+
+    def __init__(self, uar: Uar) -> None:
+        self.uar = uar
+
+    def read(self, va: int, buf: bytearray | memoryview) -> bool:
+        """Fill ``buf``; false out of reach."""
+        return self.uar.port.read(va, buf)
+
+    def write(self, va: int, data: bytes | bytearray | memoryview) -> bool:
+        """Store ``data``; false out of reach."""
+        return self.uar.port.write(va, data)
+
+    def views(self, va: int, length: int) -> memoryview | None:
+        """The memory itself, where it is in reach."""
+        return self.uar.port.views(va, length)
+
+
+def _runs(pages: dict[int, int]) -> list[Run]:
+    """Pages, host address by virtual page number, as runs that a chunk can say."""
+    runs: list[Run] = []
+    for page, host in sorted(pages.items()):
+        if runs:
+            virt, first, count = runs[-1]
+            behind = count << PAGE_SHIFT
+            if virt + behind == page << PAGE_SHIFT and first + behind == host and count < _MOST_IN_A_CHUNK:
+                runs[-1] = virt, first, count + 1
+                continue
+        runs.append((page << PAGE_SHIFT, host, 1))
+    return runs
+
+
 class Icm:
-    """Mapped pages by kind and virtual page number."""
+    """What drivers have lent. ``started`` is whether the context tables are in use."""
 
-    __slots__ = ("_pages",)
+    __slots__ = ("_contexts", "_lenders", "_pages", "started")
 
-    def __init__(self) -> None:
-        self._pages: dict[int, dict[int, tuple[Uar, int]]] = {kind: {} for kind in KINDS}
+    def __init__(self, contexts: ContextManager) -> None:
+        self._contexts = contexts
+        self._lenders: dict[Uar, Lender] = {}
+        self._pages: dict[int, dict[int, tuple[Lender, int]]] = {kind: {} for kind in KINDS}
+        self.started = False
 
     def __len__(self) -> int:
-        """Pages that are mapped."""
-        return sum(map(len, self._pages.values()))
+        """Pages that drivers have lent, those of the machine not counted."""
+        return sum(map(len, self._pages.values())) + sum(isinstance(page[1], Lender) for page in self._contexts.lent())
+
+    # ------------------------------------------------------------------------------------ the device
+
+    def start(self, mailbox: bytes) -> None:
+        """INIT_HCA: say where the tables lie, and map what waits; :class:`Refused`, nothing changed, if it is wrong.
+
+        A driver that names no context table and has lent nothing takes the machine's own pages.
+        """
+        values = ICMMAP.unpack(mailbox)
+        waiting = self._pages[CONTEXTS]
+        logs = {kind: values[f"log_{kind}s"] for kind in (QP, CQ, EQ)}
+        if not waiting and not any(values[f"{kind}c_base"] for kind in logs):
+            lend_pages(self._contexts, logs)
+        elif self._contexts.init_hca(mailbox) != Status.OK or not self._hand_over(waiting):
+            self._contexts.close_hca()
+            raise Refused(cmd.ST_BAD_PARAM)
+        waiting.clear()
+        self.started = True
+
+    def stop(self) -> None:
+        """CLOSE_HCA: the tables are forgotten; what drivers have lent waits for the next INIT_HCA."""
+        waiting = self._pages[CONTEXTS]
+        for virt, port, host in self._contexts.lent():
+            if isinstance(port, Lender):
+                waiting[virt >> PAGE_SHIFT] = port, host
+        self._contexts.close_hca()
+        self.started = False
+
+    def _hand_over(self, waiting: dict[int, tuple[Lender, int]]) -> bool:
+        for lender in self._lenders.values():
+            runs = _runs({page: host for page, (whose, host) in waiting.items() if whose is lender})
+            for at in range(0, len(runs), MAX_CHUNKS):
+                if self._contexts.map_icm(lender, runs[at : at + MAX_CHUNKS]) != Status.OK:
+                    return False
+        return True
+
+    # ------------------------------------------------------------------------------------- the driver
 
     def map(self, uar: Uar, kind: int, runs: list[Run]) -> None:
-        """Map runs of pages, all or none; :class:`Refused` where one cannot be."""
+        """Map runs of pages, all or none; :class:`Refused` where one cannot be.
+
+        EXCEED_LIM for more than 64 runs; RESOURCE_BUSY for a page that is mapped; BAD_NVMEM for memory out of reach;
+        BAD_PARAM for a context page beyond the tables of INIT_HCA.
+        """
         pages = self._table(kind)
-        new: dict[int, tuple[Uar, int]] = {}
+        if len(runs) > MAX_CHUNKS:
+            raise Refused(cmd.ST_EXCEED_LIM)
+        lender = self._lenders.get(uar) or Lender(uar)
+        new: dict[int, tuple[Lender, int]] = {}
+        before = len(self)
         for virt, host, count in runs:
             if not count or (virt | host) % PAGE_BYTES or virt + count * PAGE_BYTES > 1 << 64:
                 raise Refused(cmd.ST_BAD_PARAM)
-            if len(self) + len(new) + count > MAX_PAGES:
+            if before + len(new) + count > MAX_PAGES:
                 raise Refused(cmd.ST_EXCEED_LIM)
             if not reachable(uar, host, count * PAGE_BYTES, True):
                 raise Refused(cmd.ST_BAD_NVMEM)
             for index in range(count):
                 page = (virt >> PAGE_SHIFT) + index
-                if page in pages or page in new:
+                inside, whose = self._behind(kind, page)
+                if not inside:
+                    raise Refused(cmd.ST_BAD_PARAM)
+                if whose is not None or page in new:
                     raise Refused(cmd.ST_RESOURCE_BUSY)
-                new[page] = uar, host + index * PAGE_BYTES
-        pages.update(new)
+                new[page] = lender, host + index * PAGE_BYTES
+        if kind == TPT or not self.started:
+            pages.update(new)
+        elif self._contexts.map_icm(lender, runs) != Status.OK:
+            raise Refused(cmd.ST_BAD_PARAM)
+        self._lenders[uar] = lender
 
     def unmap(self, uar: Uar, kind: int, runs: list[Run]) -> None:
-        """Take pages back, all or none; :class:`Refused` where one is not this context's."""
-        pages = self._table(kind)
+        """Take pages back, all or none; :class:`Refused` where one is not this context's.
+
+        Contexts that lie there are lost to memory, as 002's MAP_ICM_DIS has it: what is cached serves on, write-backs
+        are counted in ``ctx_unmapped``, and commands on those queues answer BAD_NVMEM.
+        """
+        self._table(kind)
         gone: set[int] = set()
         for virt, _, count in runs:
             if not count or virt % PAGE_BYTES or count > MAX_PAGES:
                 raise Refused(cmd.ST_BAD_PARAM)
-            run = range(virt >> PAGE_SHIFT, (virt >> PAGE_SHIFT) + count)
-            if any(page not in pages or pages[page][0] is not uar for page in run):
-                raise Refused(cmd.ST_BAD_NVMEM)
-            gone.update(run)
-        for page in gone:
-            del pages[page]
+            for page in range(virt >> PAGE_SHIFT, (virt >> PAGE_SHIFT) + count):
+                _, whose = self._behind(kind, page)
+                if whose is None or whose is not self._lenders.get(uar):
+                    raise Refused(cmd.ST_BAD_NVMEM)
+                gone.add(page)
+        self._drop(kind, gone)
 
     def translate(self, kind: int, virt: int) -> tuple[Uar, int] | None:
         """The context that lent the page at ``virt`` and the host address of that very byte; ``None`` if unmapped."""
-        found = self._pages[kind].get(virt >> PAGE_SHIFT)
-        return None if found is None else (found[0], found[1] + virt % PAGE_BYTES)
+        found: tuple[object, int] | None = self._pages[kind].get(virt >> PAGE_SHIFT)
+        if kind == CONTEXTS and self.started:
+            found = self._contexts.page(virt)
+        if found is None or not isinstance(found[0], Lender):
+            return None
+        return found[0].uar, found[1] + virt % PAGE_BYTES
 
     def forget(self, uar: Uar) -> None:
         """A context closed: its pages are gone."""
+        lender = self._lenders.pop(uar, None)
+        if lender is None:
+            return
         for kind, pages in self._pages.items():
-            self._pages[kind] = {page: entry for page, entry in pages.items() if entry[0] is not uar}
+            self._pages[kind] = {page: entry for page, entry in pages.items() if entry[0] is not lender}
+        self._drop(CONTEXTS, {virt >> PAGE_SHIFT for virt, port, _ in self._contexts.lent() if port is lender})
 
     def clear(self) -> None:
         """Unmap everything."""
+        self.stop()
+        self._lenders.clear()
         self._pages = {kind: {} for kind in KINDS}
 
-    def _table(self, kind: int) -> dict[int, tuple[Uar, int]]:
+    # ----------------------------------------------------------------------------------------- pages
+
+    def _behind(self, kind: int, page: int) -> tuple[bool, object | None]:
+        """Whether there is such a page, and who lent it."""
+        if kind == CONTEXTS and self.started:
+            virt = page << PAGE_SHIFT
+            mapped = self._contexts.page(virt)
+            return self._contexts.inside(virt), None if mapped is None else mapped[0]
+        entry = self._pages[kind].get(page)
+        return True, None if entry is None else entry[0]
+
+    def _drop(self, kind: int, gone: set[int]) -> None:
+        pages = self._pages[kind]
+        if kind == TPT or not self.started:
+            for page in gone:
+                pages.pop(page, None)
+            return
+        for virt, _, count in _runs({page: page << PAGE_SHIFT for page in gone}):
+            self._contexts.unmap_icm(virt, count)
+
+    def _table(self, kind: int) -> dict[int, tuple[Lender, int]]:
         pages = self._pages.get(kind)
         if pages is None:
             raise Refused(cmd.ST_BAD_PARAM)

@@ -6,8 +6,9 @@ A driver that issues INIT_HCA and MAP_ICM itself brings its own pages instead, a
 from __future__ import annotations
 
 import mmap
+from collections.abc import Mapping
 
-from rnic.context.ctxmdata import PAGE_BYTES
+from rnic.context.ctxmdata import PAGE_BYTES, table_pages
 from rnic.context.ctxmgt import ContextManager, Status
 from rnic.context.messages import ICMMAP
 
@@ -46,16 +47,22 @@ class IcmPages:
         return memoryview(self._memory)[at : at + length] if 0 <= at <= self.size - length else None
 
 
-def lend_pages(contexts: ContextManager) -> IcmPages:
-    """Give the context tables all the pages that they need, one table behind the other."""
+def lend_pages(contexts: ContextManager, logs: Mapping[str, int]) -> IcmPages:
+    """Give the context tables all the pages that they need, one table behind the other.
+
+    Args:
+        logs: log2 of the number of contexts by kind, 0 for as many as the device has.
+    """
     values: dict[str, int] = {}
     runs = []
     at = _BASE
     for kind, table in contexts.ctxmdata.tables.items():
         values[f"{kind}c_base"] = at >> 8
-        runs.append((at, at, len(table.valid)))
-        at += len(table.valid) * PAGE_BYTES
-    pages = IcmPages(at - _BASE)
-    status = contexts.init_hca(ICMMAP.pack(values)) or contexts.map_icm(pages, runs)
+        values[f"log_{kind}s"] = logs[kind]
+        pages = table_pages(logs[kind] or table.most, table.shift)
+        runs.append((at, at, pages))
+        at += pages * PAGE_BYTES
+    lent = IcmPages(at - _BASE)
+    status = contexts.init_hca(ICMMAP.pack(values)) or contexts.map_icm(lent, runs)
     assert status == Status.OK
-    return pages
+    return lent

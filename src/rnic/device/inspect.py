@@ -78,7 +78,7 @@ def registers(nic: Nic, uar: Uar | None = None) -> Tree:
 def queue_pair(nic: Nic, qpn: int) -> Tree | None:
     """One queue pair: state, rings, work outstanding, and its whole context; ``None`` if there is none.
 
-    ``host_is_behind`` names the fields that context memory in the host shows otherwise until the next write-back.
+    ``context`` is what the data path works on; ``fields`` puts host memory and cache side by side.
     """
     qp = nic.qps.get(qpn)
     if qp is None:
@@ -112,16 +112,12 @@ def queue_pair(nic: Nic, qpn: int) -> Tree | None:
         "send_cq": qp.cqs[0].number,
         "receive_cq": qp.cqs[1].number,
         "context": {name: getattr(ctx, name) for name in names},
-        "host_is_behind": {
-            row["field"]: {"host": row["host"], "cache": row["cache"]}
-            for row in contexts.qp(nic.contexts, qpn)
-            if row["differs"]
-        },
+        "fields": contexts.qp(nic.contexts, qpn),
     }
 
 
 def completion_queue(nic: Nic, cqn: int) -> Tree | None:
-    """One CQ: its ring, arming and users; ``None`` if there is none."""
+    """One CQ: its ring, arming, users, and its context in host memory and in the cache; ``None`` if there is none."""
     cq = nic.resources.cqs.get(cqn)
     if cq is None:
         return None
@@ -135,6 +131,7 @@ def completion_queue(nic: Nic, cqn: int) -> Tree | None:
         "failed": cq.failed,
         "users": cq.users,
         "last_notified": cq.last_notified,
+        "fields": contexts.cq(nic.contexts, cqn, cq.live()),
     }
 
 

@@ -11,9 +11,9 @@ import struct
 from collections import deque
 from typing import Any
 
-from rnic.burst import LOOPS
-from rnic.burst.small import SMALL_BYTES, receive_small, send_ack, send_small
-from rnic.context.ctxmgt import ContextManager
+from rnic.burst import LOOPS, SMALL
+from rnic.context.ctxmdata import CQ, EQ, QP
+from rnic.context.ctxmgt import ContextManager, Status
 from rnic.context.messages import SOURCE_NAMES
 from rnic.context.qp_context import QpContext
 from rnic.device.commands import CommandResult, CommandUnit
@@ -22,8 +22,8 @@ from rnic.device.cq import CompletionQueue
 from rnic.device.eq import EventQueue
 from rnic.device.global_block import GlobalBlock
 from rnic.device.hcr import Hcr
-from rnic.device.icm_pages import lend_pages
 from rnic.device.icrc import IcrcCheck
+from rnic.device.mailboxes import INIT_HCA
 from rnic.device.non_rdma import NonRdmaChannel
 from rnic.device.paths import Offload, Paths
 from rnic.device.queue_pair import DeviceQp
@@ -34,6 +34,7 @@ from rnic.device.uar import Uar
 from rnic.mem.dma import DmaPort
 from rnic.mem.table import MemoryTable
 from rnic.rings.queue_block import SQ_TAIL, SRQ_LIMIT
+from rnic.spec import commands as cmd
 from rnic.spec import events
 from rnic.spec.drops import DropReason
 from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_TRANSPORT_HEADERS, MAX_UDP_PAYLOAD
@@ -53,7 +54,8 @@ __all__ = ["MULTICAST_QPN", "Nic", "Offload"]
 
 MULTICAST_QPN = 0xFFFFFF
 _MIN_PACKET = BTH_BYTES + ICRC_BYTES
-_SMALL_PACKET = SMALL_BYTES + MAX_TRANSPORT_HEADERS + ICRC_BYTES
+_SMALL_PACKET = SMALL.SMALL_BYTES + MAX_TRANSPORT_HEADERS + ICRC_BYTES
+receive_small, send_ack, send_small = SMALL.receive_small, SMALL.send_ack, SMALL.send_small
 _DQPN = struct.Struct(">I")
 _DQPN_AT = 4
 _QPN_MASK = 0xFFFFFF
@@ -99,7 +101,6 @@ class Nic:
         self.memory = MemoryTable(rng, config.max_mrs)
         self.contexts = ContextManager(config.log_max_qps, self.counters)
         self.contexts.changed = self._context_changed
-        lend_pages(self.contexts)
         if self.tracer.enabled:
             self.contexts.observe = self._trace_channel
         self.resources = Resources(config, self.memory, self.contexts)
@@ -109,7 +110,7 @@ class Nic:
         self.globals = GlobalBlock(self)
         self.non_rdma = NonRdmaChannel(self.counters)
         self.hca: dict[str, int] = {}
-        """What INIT_HCA said, by the fields of its mailbox; empty before, and where firmware did it."""
+        """What INIT_HCA said, by the fields of its mailbox; empty before."""
         self._enabled = False
         self._held = True
         self._commands = CommandUnit(self)
@@ -122,7 +123,7 @@ class Nic:
         self._turns = 0
         if config.autostart:
             self.globals.control = CONTROL_ENABLE
-            self.start({})
+            self.start(bytes(INIT_HCA.size))
 
     def __repr__(self) -> str:
         return f"<Nic {self.config}, {len(self.qps)} queue pairs>"
@@ -148,6 +149,10 @@ class Nic:
             self._timers.sweep()
             uar.closed = True
             self.resources.uars.remove(uar)
+            if not self.resources.uars and self.config.autostart and not self.contexts.complete:
+                # the last driver took its pages along: as at power-up, for whoever comes next
+                self.stop()
+                self.start(bytes(INIT_HCA.size))
 
     def command(
         self, uar: Uar, op: int, in_modifier: int = 0, op_modifier: int = 0, inbox: bytes = b""
@@ -169,12 +174,28 @@ class Nic:
         return eq.vector
 
     def flush_contexts(self) -> None:
-        """Write every queue pair's state and PSNs back to host memory. A query does so for its queue pair."""
+        """Make host memory exact: state, PSNs and counters of queue pairs, indices and arm state of CQs.
+
+        A query does so for its queue pair.
+        """
+        for qp in self.qps.values():
+            qp.query()
         self.contexts.flush()
+        for cq in self.resources.cqs.values():
+            image = cq.image()
+            if image != cq.context and self.contexts.modify_cq(cq.number, image) == Status.OK:
+                cq.context = image
 
     def _context_changed(self, kind: str, number: int, valid: bool) -> None:
-        """The context manager took or lost the context of a CQ or EQ; one still in use fails (002 table 2.2)."""
-        if kind == "eq":
+        """The context manager took or lost the context of a CQ or EQ; one still in use fails (002 table 2.2).
+
+        Of a queue pair, it loaded the context anew: path and P_Key follow it.
+        """
+        if kind == QP:
+            qp = self.qps.get(number)
+            if qp is not None:
+                qp.reload()
+        elif kind == EQ:
             eq = self.resources.eqs.get(number)
             if eq is not None:
                 eq.disabled = not valid
@@ -191,11 +212,22 @@ class Nic:
 
     # ------------------------------------------------------------------------- the device as a whole
 
-    def start(self, hca: dict[str, int]) -> None:
-        """INIT_HCA was asked for, and is right."""
-        self.hca = hca
+    def start(self, mailbox: bytes) -> None:
+        """INIT_HCA with sizes that are right: its tables, and as many numbers; :class:`Refused` if they do not fit."""
+        res = self.resources
+        res.icm.start(mailbox)
+        self.hca = INIT_HCA.unpack(mailbox)
+        for kind, table in ((cmd.RES_QP, QP), (cmd.RES_CQ, CQ), (cmd.RES_EQ, EQ)):
+            res.pools[kind].resize(1 << self.contexts.ctxmdata.tables[table].log)
         self.globals.ready = True
         self.globals.set_port(port_open=True)
+
+    def stop(self) -> None:
+        """CLOSE_HCA, with nothing left that uses the tables."""
+        self.resources.icm.stop()
+        self.hca = {}
+        self.globals.ready = False
+        self.globals.set_port(port_open=False)
 
     def gate(self) -> None:
         """CONTROL or the port changed: what may run from now on."""
@@ -375,6 +407,7 @@ class Nic:
         if self._doorbells.rung:
             self._take_doorbells()
         out: list[TxBurst] = []
+        later: list[DeviceQp] = []
         ready = self._ready
         sent = 0
         packets = 0
@@ -385,6 +418,15 @@ class Nic:
             if limit > qp.turn and ready:
                 limit = qp.turn
             count = send_small(qp, now_ns, limit, out)
+            if count and qp.responder.replies and not qp.polite:
+                # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
+                qp.polite = True
+                later.append(qp)
+                qp.show()
+                packets += count
+                sent += count
+                continue
+            qp.polite = False
             if count < limit and not qp.requester.unsent:
                 count += send_ack(qp, out)
             if count < limit and (qp.requester.unsent or qp.responder.replies):
@@ -399,6 +441,8 @@ class Nic:
             else:
                 # a turn without a packet costs too
                 sent += 1
+        for qp in later:
+            self.schedule(qp)
         if packets:
             self.counters["tx_packets"] += packets
         return out

@@ -23,6 +23,13 @@ class NumberPool:
         self._returned: deque[int] = deque()
         self.owners: dict[int, Uar] = {}
 
+    def resize(self, count: int) -> None:
+        """Start anew with ``count`` numbers, where none is out."""
+        assert not self.owners
+        self._fresh = self.first
+        self._end = self.first + count
+        self._returned.clear()
+
     def take(self, owner: Uar) -> int | None:
         """A free number, or ``None``."""
         if self._fresh < self._end:

@@ -82,6 +82,9 @@ def modify_qp(nic: Nic, uar: Uar, opcode: int, qpn: int, inbox: bytes) -> None:
         setattr(draft, name, getattr(given, name))
     if mask & AV:
         draft.sgid = int.from_bytes(nic.config.gid_table[draft.mgid_index], "big")
+        if len(nic.config.address) == 4:
+            # frame encap reads both addresses as IPv4 (002 3.2)
+            draft.sip, draft.dip = draft.sgid & 0xFFFF_FFFF, draft.rgid & 0xFFFF_FFFF
     draft.state = target
     # To host memory first: the cache, which is the context that the data path works on, takes it from there.
     if res.contexts.write_qp(qpn, draft.store()) != Status.OK:

@@ -40,6 +40,7 @@ class DeviceQp(QueuePair):
         "notify_drained",
         "peer",
         "pkey",
+        "polite",
         "regs",
         "service",
         "shown_head",
@@ -69,6 +70,8 @@ class DeviceQp(QueuePair):
         self.peer: Flow | None = None
         self.pkey = 0
         self.turn = 1
+        self.polite = False
+        """Its replies have just let new messages go first; next time they go, come what may."""
         self.shown_head = 0
         self.shown_state = ctx.state
         regs.clear()
@@ -88,6 +91,13 @@ class DeviceQp(QueuePair):
         self.peer = None
         self.pkey = self.host.pkey(self.ctx.pkey_index)
         self.show()
+
+    def reload(self) -> None:
+        """The context was loaded anew from host memory, outside any transition."""
+        if self.flow is not None:
+            self.flow = self.host.make_flow(self.ctx)
+            self.requester.refresh(self.flow)
+        self.refresh()
 
     def comes_from_peer(self, flow: Flow) -> bool:
         """Whether packets on ``flow`` are for this queue pair: from its peer's address to its own, or UD."""

@@ -83,7 +83,7 @@ class Resources:
         self.contexts = contexts
         self.doorbells = Doorbells()
         self.groups = Groups()
-        self.icm = Icm()
+        self.icm = Icm(contexts)
         self.interrupts: deque[EventQueue] = deque()
         self.uars: list[Uar] = []
         self.qps: dict[int, DeviceQp] = {}

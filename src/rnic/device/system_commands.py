@@ -26,7 +26,10 @@ _DONE: Answer = (0, b"")
 
 
 def init_hca(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Start the device with its context tables; a second time is BAD_SYS_STATE."""
+    """Start the device with its context tables; a second time is BAD_SYS_STATE.
+
+    BAD_PARAM where tables overlap or are not aligned, or a page that waits lies in none of them.
+    """
     if len(inbox) != INIT_HCA.size:
         raise Refused(cmd.ST_BAD_SIZE)
     if nic.globals.ready:
@@ -42,7 +45,7 @@ def init_hca(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: byte
     }
     if any(given[f"log_{name}s"] > log for name, log in most.items()):
         raise Refused(cmd.ST_EXCEED_LIM)
-    nic.start(given)
+    nic.start(inbox)
     return _DONE
 
 
@@ -51,9 +54,7 @@ def close_hca(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: byt
     res = nic.resources
     if res.uars != [uar] or res.blocks or res.keys or any(pool.owners for pool in res.pools.values()):
         raise Refused(cmd.ST_RESOURCE_BUSY)
-    nic.globals.ready = False
-    nic.hca = {}
-    nic.globals.set_port(port_open=False)
+    nic.stop()
     return _DONE
 
 
@@ -94,11 +95,8 @@ def map_icm(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes
 
 
 def unmap_icm(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Take context memory back; RESOURCE_BUSY while the device runs on it."""
-    runs = _runs(in_modifier, inbox)
-    if nic.globals.ready and nic.hca:
-        raise Refused(cmd.ST_RESOURCE_BUSY)
-    nic.resources.icm.unmap(uar, op_modifier, runs)
+    """Take context memory back; what lies there is lost to memory (:meth:`rnic.device.icm.Icm.unmap`)."""
+    nic.resources.icm.unmap(uar, op_modifier, _runs(in_modifier, inbox))
     return _DONE
 
 

@@ -24,6 +24,15 @@ END_A = NetworkSetup(0x0A000001, 0x0A000002, 0x020000000001, 0x020000000002, 0xC
 END_B = NetworkSetup(0x0A000002, 0x0A000001, 0x020000000002, 0x020000000001, 0xCE06, 0x138D, 0x138D)
 
 
+MEASURED = {
+    f"{width} bit, {'serial' if serial else 'overlapped'}": EngineParams(bus_width=width, fifo_depth=64, serial=serial)
+    for width in (32, 512)
+    for serial in (True, False)
+}
+"""Engines whose speed the documentation has, by the name that it gives them."""
+LONG_BYTES, SHORT_BYTES = 16384, 64
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """``count`` WRITEs; size and offsets of the n-th are the n-th of the lists, which repeat."""
@@ -41,8 +50,6 @@ class Job:
     stall_rate: float = 0.0
     loss: float = 0.0
     """Probability that the link loses a frame; network only."""
-    settle_cycles: int = 4000
-    """Network: cycles after the last completion in which the receiver must have written everything."""
 
 
 @dataclass
@@ -61,6 +68,8 @@ class Result:
     lost: int = 0
     states: dict[str, dict[str, int]] = field(default_factory=dict)
     """Cycles by block and state, where a log was kept."""
+    controller: dict[str, int] = field(default_factory=dict)
+    """The controller's cycles by state, from the first write of SQ_TAIL to the last move of CQ_TAIL, likewise."""
 
     @property
     def passed(self) -> bool:
@@ -82,6 +91,9 @@ def run_job(
         EngineError: the engine did not complete the work; the message has the registers.
         OSError: ``vcd`` or ``trace`` cannot be written.
     """
+    for path in (vcd, trace):
+        if path is not None:
+            path.write_bytes(b"")  # one that cannot be written is better known before the run than after it
     rng = random.Random(job.seed)
     plan = [
         (
@@ -118,6 +130,9 @@ def run_job(
         result.states = {
             block: log.cycles_by_state(block, result.start, result.start + result.cycles) for block in log.changes
         }
+        doorbells = [cycle for cycle in log.doorbells if cycle >= result.start]
+        if doorbells and log.completions:
+            result.controller = log.cycles_by_state("controller", doorbells[0], log.completions[-1])
     if trace is not None:
         write_trace(trace, logs, simulation.cycle)
     return result
@@ -167,7 +182,7 @@ def _drive(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: Si
     frames: list[bytes] = []
     lost = 0
     if job.network:
-        simulation.run_cycles(job.settle_cycles)
+        simulation.settle()
         frames = [frame.data for frame in simulation.links[0].frames]
         lost = len(simulation.links[0].lost)
     return Result(cycles, start, sum(each.bytes for each in completions), completions, [], frames, lost)
@@ -216,3 +231,17 @@ def summary(result: Result, params: EngineParams) -> dict[str, Any]:
         "wrong": result.wrong,
         "states": result.states,
     }
+
+
+def measure(params: EngineParams) -> tuple[dict[str, int], dict[str, int]]:
+    """Cycles of the controller by state, from doorbell to CQ_TAIL, for a WRITE of 16 KiB and for one of 64 bytes.
+
+    Raises:
+        AssertionError: a byte is wrong.
+    """
+    out = []
+    for size in (LONG_BYTES, SHORT_BYTES):
+        result = run_job(Job(sizes=(size,), count=1), params, log_states=True)
+        assert result.passed, result.wrong
+        out.append(result.controller)
+    return out[0], out[1]

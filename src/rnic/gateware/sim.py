@@ -86,6 +86,10 @@ class SimEngine:
         self._note("invalidate", address, count)
         self.cache.invalidate(address, count)
 
+    def traffic(self) -> tuple[int, ...]:
+        """Counts that stand still once the engine has nothing more to send, to take or to store."""
+        return self.ram.moved, self.mac_out.moved, self.mac_in.moved, len(self.mac_in.queue)
+
     def _note(self, call: str, address: int, count: int) -> None:
         self.notes.append((self._simulation.cycle, call, address, count))
 
@@ -145,3 +149,17 @@ class Simulation:
         """So many clock cycles without the driver."""
         for _ in range(count):
             self.step()
+
+    def settle(self, quiet: int = 128, limit: int = 100_000) -> None:
+        """Go on until no frame and no memory beat has moved for ``quiet`` cycles.
+
+        Raises:
+            SimulationError: that did not come about in ``limit`` cycles.
+        """
+        end = self.cycle + limit
+        before: list[tuple[int, ...]] = []
+        while before != (now := [engine.traffic() for engine in self.engines]):
+            if self.cycle >= end:
+                raise SimulationError(f"the engines were still at work after {limit} cycles")
+            before = now
+            self.run_cycles(quiet)

@@ -56,6 +56,8 @@ class StreamSource:
         self.queue: deque[tuple[bytes, bool, bool]] = deque()
         self.sent = 0
         """Packets whose last beat has been taken."""
+        self.moved = 0
+        """Beats that have been taken."""
 
     def send(self, data: bytes, bad: bool = False) -> None:
         """Queue one packet of at least a byte; ``bad`` sets ``tuser`` on its last beat."""
@@ -81,6 +83,7 @@ class StreamSource:
             _clk, _rst, ready = await ctx.tick().sample(axis.tready)
             if beat is not None and ready:
                 self.sent += beat[1]
+                self.moved += 1
                 beat = None
 
 
@@ -92,6 +95,8 @@ class StreamSink:
         self.stalls = stalls or Stalls()
         self.keep_beats = keep_beats
         self.frames: list[Frame] = []
+        self.moved = 0
+        """Beats that have been taken."""
         self.hook: Callable[[Frame], None] | None = None
 
     async def run(self, ctx: Any) -> None:
@@ -111,6 +116,7 @@ class StreamSink:
             held = value if valid and not ready else None
             if not (valid and ready):
                 continue
+            self.moved += 1
             keep = value >> width & ((1 << lanes) - 1)
             count = keep.bit_length()
             if keep != (1 << count) - 1 or not keep:
@@ -151,8 +157,10 @@ class AxiRam:
         self.lanes = len(axi.wstrb)
         self.faults: dict[tuple[str, int], Resp] = {}
         """Answers to inject: ("read" or "write", page number) -> response."""
-        self.silent = False
-        """The memory has stopped answering."""
+        self.silent: set[str] = set()
+        """"read" or "write", where the memory has stopped answering."""
+        self.moved = 0
+        """Beats read and written."""
 
     def _check(self, burst: int, size: int, address: int, beats: int) -> None:
         if burst != 1 or 1 << size != self.lanes:
@@ -208,21 +216,21 @@ class AxiRam:
         w_wires = Cat(axi.wdata, axi.wstrb, axi.wlast)
         width, ids = lanes * 8, len(axi.rid)
         while True:
-            live = not self.silent
-            if not r_shown and reads and reads[0][0] <= now and live and not stalls():
+            reading, writing = "read" not in self.silent, "write" not in self.silent
+            if not r_shown and reads and reads[0][0] <= now and reading and not stalls():
                 _when, ident, beats = reads[0]
                 data, response = beats[0]
                 ctx.set(r_wires, data | (response | ident << 2 | (len(beats) == 1) << 2 + ids) << width)
                 r_shown = True
             ctx.set(axi.rvalid, r_shown)
-            if not b_shown and answers and answers[0][0] <= now and live and not stalls():
+            if not b_shown and answers and answers[0][0] <= now and writing and not stalls():
                 ctx.set(axi.bid, answers[0][1])
                 ctx.set(axi.bresp, answers[0][2])
                 b_shown = True
             ctx.set(axi.bvalid, b_shown)
-            ar_ready = live and len(reads) < 8 and not stalls()
-            aw_ready = live and len(writes) < 8 and not stalls()
-            w_ready = live and bool(writes) and not stalls()
+            ar_ready = reading and len(reads) < 8 and not stalls()
+            aw_ready = writing and len(writes) < 8 and not stalls()
+            w_ready = writing and bool(writes) and not stalls()
             ctx.set(Cat(axi.arready, axi.awready, axi.wready), ar_ready | aw_ready << 1 | w_ready << 2)
             valids = Cat(axi.arvalid, axi.awvalid, axi.wvalid, axi.rready, axi.bready)
             sampled = await ctx.tick().sample(valids, ar_wires, aw_wires, w_wires)
@@ -230,6 +238,7 @@ class AxiRam:
             valid, ar, aw, w = sampled[2:]
             if r_shown and valid & 8:
                 r_shown = False
+                self.moved += 1
                 reads[0][2].pop(0)
                 if not reads[0][2]:
                     reads.popleft()
@@ -237,6 +246,7 @@ class AxiRam:
                 b_shown = False
                 answers.popleft()
             if w_ready and valid & 4:
+                self.moved += 1
                 burst = writes[0]
                 data, strobe, last = w & (1 << width) - 1, w >> width & (1 << lanes) - 1, w >> width + lanes
                 if bool(last) != (burst[2] == 1):

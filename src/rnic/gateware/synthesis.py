@@ -29,6 +29,9 @@ FAMILIES = {
 }  # fmt: skip
 """Yosys's command and, for each row of the table, the cells that count."""
 
+COSTED = ("xilinx 32 serial", "xilinx 32 overlapped", "xilinx 512 overlapped", "ecp5 32 serial", "ecp5 32 overlapped")
+"""Family, bus width in bits and order of the engines whose cost the documentation has."""
+
 DEVICE = ("--85k", "--package", "CABGA381", "--speed", "8")
 
 
@@ -40,19 +43,19 @@ class Resources:
     cells: dict[str, int]
 
 
-def synthesize(component: wiring.Component, family: str) -> Resources:
-    """Synthesize for ``family``; ``check -assert`` runs before and after.
+def synthesize(design: wiring.Component | str, family: str) -> Resources:
+    """Synthesize a component, or RTLIL text with a module ``dut``; ``check -assert`` runs before and after.
 
     Raises:
         ToolError: no Yosys, or it found a fault: a loop, an undriven wire, two drivers.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        return _synthesize(component, family, Path(scratch))
+        return _synthesize(design, family, Path(scratch))
 
 
-def _synthesize(component: wiring.Component, family: str, place: Path) -> Resources:
+def _synthesize(design: wiring.Component | str, family: str, place: Path) -> Resources:
     command, rows = FAMILIES[family]
-    (place / "in.il").write_text(to_rtlil(component, "dut"))
+    (place / "in.il").write_text(design if isinstance(design, str) else to_rtlil(design, "dut"))
     script = (
         "read_rtlil in.il; hierarchy -top dut; proc; opt_clean; check -assert; "
         f"{command}; check -assert; tee -q -o stat.json stat -json; write_json out.json"

@@ -61,14 +61,21 @@ class StateLog:
             self._slices.append((name, at, (1 << len(block.state)) - 1))
             at += len(block.state)
             wires.append(block.state)
-        self._wires = Cat(*wires)
+        self._wires = Cat(*wires, top.registers.doorbell, top.controller.completed)
+        self._pulses = at
         self._last = -1
         self.changes: dict[str, list[tuple[int, str]]] = {name: [(0, self._names[name][0])] for name in blocks}
         """By block: (cycle, state entered)."""
+        self.doorbells: list[int] = []
+        self.completions: list[int] = []
+        """Cycles in which a doorbell register was written, and first cycles of a new CQ_TAIL."""
         simulation.watchers.append(self._look)
 
     def _look(self, ctx: Any, cycle: int) -> None:
         value = ctx.get(self._wires)
+        if value >> self._pulses:
+            self.doorbells += [cycle] * (value >> self._pulses & 1)
+            self.completions += [cycle] * (value >> self._pulses + 1)
         if value == self._last:
             return
         self._last = value

@@ -9,6 +9,7 @@ stays together, as segments do that leave one network card.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -69,6 +70,7 @@ class FaultRates:
 
 
 NO_FAULTS = FaultRates()
+_NEVER = 1e18
 
 
 class FaultyLink(Middleware):
@@ -171,23 +173,24 @@ class _Judge:
         self._direction = direction
         self._rules = rules
         self._rates = rates
-        self._chances = [(action, rate) for action in _ACTIONS if (rate := getattr(rates, action))]
+        self._gaps = {action: self._gap(rate) for action in _ACTIONS if (rate := getattr(rates, action))}
+        """For each action that strikes at all, how many packets it spares before it strikes the next."""
         self._counters = counters
         self._tracer = tracer
 
     def verdicts(self, burst: _Burst, lane: _Lane[_Burst], now_ns: int) -> list[_Faults]:
         """The faults of each packet of a burst, none for most; of two of a kind the script's holds."""
         segment = burst.segment
-        drawn: list[_Faults] = [self._drawn() for _ in range(-(-burst.length // segment))]
-        if not self._rules and not any(drawn):
-            return drawn
+        count = -(-burst.length // segment)
+        drawn = self._drawn(count)
+        verdicts: list[_Faults] = [{}] * count
+        if not self._rules and not drawn:
+            return verdicts
         data = lane.data(burst)
-        return [
-            self._verdict(
-                PacketFacts(data[at * segment : (at + 1) * segment], self._direction, burst.flow), own, now_ns
-            )
-            for at, own in enumerate(drawn)
-        ]
+        for at in range(count) if self._rules else sorted(drawn):
+            facts = PacketFacts(data[at * segment : (at + 1) * segment], self._direction, burst.flow)
+            verdicts[at] = self._verdict(facts, drawn.get(at, {}), now_ns)
+        return verdicts
 
     def _verdict(self, facts: PacketFacts, drawn: _Faults, now_ns: int) -> _Faults:
         struck = {rule.action: rule.told for rule in self._rules if rule.strikes(facts)}
@@ -206,11 +209,19 @@ class _Judge:
             )
         return faults
 
-    def _drawn(self) -> _Faults:
-        """What the rates do to one packet."""
-        random = self.rng.random
-        struck = [action for action, rate in self._chances if random() < rate]
-        return {action: self._told(action) for action in struck} if struck else {}
+    def _gap(self, rate: float) -> int:
+        """How many packets a strike of this probability spares: drawn once for many, as often as one by one."""
+        return int(min(math.log(1 - self.rng.random()) / math.log1p(-rate), _NEVER)) if rate < 1 else 0
+
+    def _drawn(self, count: int) -> dict[int, dict[str, Mapping[str, int | None]]]:
+        """What the rates do to the next ``count`` packets: faults by the place of each packet that any strikes."""
+        struck: dict[int, dict[str, Mapping[str, int | None]]] = {}
+        for action, gap in self._gaps.items():
+            while gap < count:
+                struck.setdefault(gap, {})[action] = self._told(action)
+                gap += 1 + self._gap(getattr(self._rates, action))
+            self._gaps[action] = gap - count
+        return struck
 
     def _told(self, action: str) -> Mapping[str, int | None]:
         rates = self._rates
@@ -255,7 +266,11 @@ class _Lane(Generic[_Burst]):
         raise NotImplementedError
 
     def cut(self, burst: _Burst, firsts: Sequence[int]) -> list[_Burst]:
-        """The parts of a burst that begin with the packets ``firsts``."""
+        """The parts of a burst that begin with the packets ``firsts``; there may be more parts."""
+        raise NotImplementedError
+
+    def count(self, part: _Burst) -> int:
+        """Packets of a part."""
         raise NotImplementedError
 
     def own(self, packet: _Burst) -> _Burst:
@@ -278,8 +293,10 @@ class _Lane(Generic[_Burst]):
         # packets that overtake a reordered one are counted, so they go one by one
         alone = bool(self._held) or any("reorder" in verdict for verdict in verdicts)
         firsts = [at for at, verdict in enumerate(verdicts) if alone or not at or verdict or verdicts[at - 1]]
-        for at, part in zip(firsts, self.cut(burst, firsts), strict=True):
+        at = 0
+        for part in self.cut(burst, firsts):
             self._apply(part, verdicts[at], now_ns, out)
+            at += self.count(part)
 
     def _apply(self, packet: _Burst, faults: _Faults, now_ns: int, out: list[_Burst]) -> None:
         if "drop" in faults:
@@ -356,6 +373,9 @@ class _TxLane(_Lane[TxBurst]):
     def cut(self, burst: TxBurst, firsts: Sequence[int]) -> list[TxBurst]:
         return cut_to_send(burst, firsts)
 
+    def count(self, part: TxBurst) -> int:
+        return part.count
+
     def own(self, packet: TxBurst) -> TxBurst:
         return packet
 
@@ -369,6 +389,9 @@ class _RxLane(_Lane[RxBurst]):
 
     def cut(self, burst: RxBurst, firsts: Sequence[int]) -> list[RxBurst]:
         return cut_received(burst, firsts)
+
+    def count(self, part: RxBurst) -> int:
+        return max(1, -(-part.length // max(1, part.segment)))
 
     def own(self, packet: RxBurst) -> RxBurst:
         return kept(packet)

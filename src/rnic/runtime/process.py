@@ -26,10 +26,11 @@ from rnic.device.config import gid_from_address
 from rnic.device.inspect import look
 from rnic.device.uar import Uar
 from rnic.link.base import Link, parse_address
+from rnic.mem.mpt import MPT_ENTRY
 from rnic.mem.order import fence
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.loop import Runtime
-from rnic.runtime.program import CopiedMemory, ProgramMemory
+from rnic.runtime.program import CopiedMemory, ProgramMemory, may_look_into
 from rnic.spec import attach
 from rnic.spec import commands as cmd
 from rnic.spec.errors import RnicError
@@ -41,7 +42,8 @@ _ASLEEP_AT = attach.WINDOW["asleep"].byte
 _U32 = struct.Struct("<I")
 _UCRED = struct.Struct("3i")
 _COMMAND = struct.Struct("<HHIQI4x")
-_SPIN_ROUNDS = 30
+SPIN_ROUNDS = 30
+"""Empty rounds before the NIC process sleeps; fewer where it sees that somebody wants its core."""
 _YIELD_IS_LONG_NS = 20_000
 MAX_CLIENTS = 1024
 MAX_DEVICES = 256
@@ -59,14 +61,22 @@ def runtime_directory() -> Path:
     """The directory of this user's NIC process, made 0700.
 
     Raises:
-        ProcessError: it is another user's, or others may enter it.
+        ProcessError: it cannot be made, is another user's, or others may enter it.
     """
     named = os.environ.get("RNIC_RUNTIME_DIR")
     base = os.environ.get("XDG_RUNTIME_DIR")
     path = Path(named) if named else Path(base) / "rnic" if base else Path(f"/tmp/rnic-{os.getuid()}")
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.stat()
-    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    remedy = "set RNIC_RUNTIME_DIR to one of your own"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+    except OSError as error:
+        raise ProcessError(f"runtime directory {path} cannot be used ({error.strerror}): {remedy}") from None
+    if found.st_uid != os.geteuid():
+        raise ProcessError(
+            f"runtime directory {path} is user {found.st_uid}'s: set RNIC_RUNTIME_DIR to one of your own"
+        )
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ProcessError(f"runtime directory {path} is open to other users: set RNIC_RUNTIME_DIR to one of your own")
     return path
 
@@ -84,6 +94,8 @@ class Client:
         self.window: mmap.mmap | None = None
         self.rung_end = _RUNG_AT
         self.vectors: dict[int, _Fire] = {}
+        self.added: set[str] = set()
+        """Devices that it asked for."""
         self.made: list[int] = []
         """Descriptors made for the answer under way alone."""
 
@@ -96,6 +108,7 @@ class NicProcess:
         self.make = make
         self.devices: dict[str, Runtime] = {}
         self._options: dict[str, dict[str, object]] = {}
+        self._kept: set[str] = set()
         self.clients: dict[int, Client] = {}
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -119,24 +132,61 @@ class NicProcess:
 
     # ------------------------------------------------------------------------------------- devices
 
-    def add(self, address: str, port: int | None, options: dict[str, object]) -> str:
-        """A device for a local address; the one there is, if there is one."""
+    def add(self, address: str, port: int | None, options: dict[str, object], client: Client | None = None) -> str:
+        """A device for a local address: the one there is, if there is one.
+
+        One that nobody uses is made anew for other options, so that what one program asked for ends with it.
+
+        Args:
+            address: local IP address.
+            port: UDP port; ``None`` for 4791.
+            options: ``faults`` and ``capture`` as :func:`rnic.cli.serve.make_runtime` takes them.
+            client: who asks; it counts as a user from now on. The process itself is one for ever.
+
+        Raises:
+            ProcessError: others use the device, without what is asked for.
+        """
+        name = self._find(address, port)
+        if name is not None:
+            other = [key for key in ("faults", "capture") if options.get(key) != self._options[name].get(key)]
+            if other and not self._in_use(name):
+                self._remove(name)
+            elif asked := [key for key in other if options.get(key)]:
+                raise ProcessError(
+                    f"device {name} at {address} runs already without this {asked[0]} setting:"
+                    " use another address, or wait until its users are gone"
+                )
+        name = name or next(free for number in range(MAX_DEVICES + 1) if (free := f"rnic{number}") not in self.devices)
+        if name not in self.devices:
+            runtime = self.make(address, port, {**options, "name": name})
+            self.devices[name] = runtime
+            self._options[name] = options
+            self._watch(runtime.link)
+        if client is None:
+            self._kept.add(name)
+        else:
+            client.added.add(name)
+        return name
+
+    def _find(self, address: str, port: int | None) -> str | None:
         for name, runtime in self.devices.items():
             config = runtime.nic.config
             if config.gid_table[0] == _gid(address) and config.port == (port or ROCE_UDP_PORT):
-                for key in ("faults", "capture"):
-                    if options.get(key) and options.get(key) != self._options[name].get(key):
-                        raise ProcessError(
-                            f"device {name} at {address} runs already without this {key} setting:"
-                            " use another address, or wait until its users are gone"
-                        )
                 return name
-        name = f"rnic{len(self.devices)}"
-        runtime = self.make(address, port, {**options, "name": name})
-        self.devices[name] = runtime
-        self._options[name] = options
-        self._watch(runtime.link)
-        return name
+        return None
+
+    def _in_use(self, name: str) -> bool:
+        runtime = self.devices[name]
+        users = self.clients.values()
+        return name in self._kept or any(user.runtime is runtime or name in user.added for user in users)
+
+    def _remove(self, name: str) -> None:
+        runtime = self.devices.pop(name)
+        for fd in runtime.link.filenos():
+            if fd in self._watched:
+                self._watched.discard(fd)
+                self._selector.unregister(fd)
+        runtime.close()
 
     def _watch(self, link: Link) -> None:
         for fd in link.filenos():
@@ -214,6 +264,7 @@ class NicProcess:
             for vector, fire in client.vectors.items():
                 if client.runtime.handlers.get(vector) is fire:  # the number may be another's by now
                     del client.runtime.handlers[vector]
+                fire()  # who sleeps on it learns that nobody will fire it any more
                 os.close(fire.fd)
         if client.memory is not None:
             client.memory.close()
@@ -278,7 +329,7 @@ class NicProcess:
             raise OSError(errno.EINVAL, f"port={wanted['port']} is no UDP port: 0 to 65535 are")
         if len(self.devices) >= MAX_DEVICES:
             raise OSError(errno.ENOSPC, f"a NIC process has at most {MAX_DEVICES} devices")
-        return self.add(wanted["address"], wanted.get("port"), wanted).encode().ljust(16, b"\0")
+        return self.add(wanted["address"], wanted.get("port"), wanted, client).encode().ljust(16, b"\0")
 
     def _open(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         name = body[:16].split(b"\0", 1)[0].decode()
@@ -290,6 +341,12 @@ class NicProcess:
         mode = attach.OPEN.get(body, "mode")
         if mode not in (attach.DMA_PROC_MEM, attach.DMA_COPIER):
             raise OSError(errno.EINVAL, f"DMA mode {mode} is unknown")
+        if mode == attach.DMA_PROC_MEM and not may_look_into(client.pid):
+            raise OSError(
+                errno.EACCES,
+                f"the NIC process may not look into program {client.pid} (ptrace rules):"
+                " unset RNIC_DMA, so that a thread of the program copies",
+            )
         held = os.dup(fds[0])
         memory: ProgramMemory | CopiedMemory
         if mode == attach.DMA_COPIER:
@@ -318,11 +375,24 @@ class NicProcess:
         if client.runtime is None or client.uar is None:
             raise OSError(errno.ENODEV, "no device is open on this connection")
         inbox = body[_COMMAND.size : _COMMAND.size + inbox_bytes]
+        if op == cmd.SW2HW_MPT and len(inbox) == MPT_ENTRY.size:
+            self._check_region(client, inbox)
         result = client.runtime.nic.command(client.uar, op, in_modifier, op_modifier, inbox)
         if result.status == cmd.ST_OK and (op, in_modifier) == (cmd.ALLOC_RES, cmd.RES_UAR_BLOCK):
             client.rung_end = max(client.rung_end, _RUNG_AT + result.out_param + 1)
         client.runtime.kick()
         return struct.pack("<IIQ", result.status, len(result.outbox), result.out_param) + result.outbox
+
+    def _check_region(self, client: Client, inbox: bytes) -> None:
+        """Registration is where a program's rights count: later the DMA port would write to read-only pages."""
+        entry = MPT_ENTRY.unpack(inbox)
+        va, length = entry["address"], entry["length"]
+        writable = bool(entry["local_write"])
+        if length and client.memory is not None and not client.memory.covers(va, length, writable):
+            raise OSError(
+                errno.EFAULT,
+                f"{length} bytes at {va:#x} of program {client.pid} are not all mapped{' writable' * writable}",
+            )
 
     def _info(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         """What ``body`` asks for, ``DEVICE WHAT``, as JSON in a memfd: ``null`` where there is no such thing."""
@@ -421,10 +491,15 @@ class NicProcess:
                 return 0.0
         return shortest
 
-    def serve(self, idle_exit: float | None = None) -> None:
-        """Serve until interrupted, or until the last user has been gone for ``idle_exit`` seconds."""
+    def serve(self, idle_exit: float | None = None, spins: int = SPIN_ROUNDS) -> None:
+        """Serve until interrupted, or until the last user has been gone for ``idle_exit`` seconds.
+
+        Args:
+            idle_exit: seconds; ``None`` for ever.
+            spins: empty rounds before it sleeps.
+        """
         idle = 0
-        spin = _SPIN_ROUNDS
+        spin = spins
         rounds = 0
         while True:
             rounds += 1
@@ -443,7 +518,7 @@ class NicProcess:
                 elif idle == 1:
                     self._dispatch(0)
                 continue
-            spin = min(spin + 1, _SPIN_ROUNDS)
+            spin = min(spin + 1, spins)
             if self._litter:
                 self._litter = False
                 gc.collect()

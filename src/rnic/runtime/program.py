@@ -86,6 +86,15 @@ def _sealed(fd: int) -> bool:
         return False
 
 
+def may_look_into(pid: int) -> bool:
+    """Whether the kernel lets this process read another's ``maps``: not where ptrace rules forbid it."""
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as maps:
+            return bool(maps.read(1))
+    except OSError:
+        return False
+
+
 class ProgramMemory(SharedFiles):
     """By ``/proc/PID/mem`` as the program opened it: after an execve it reads and writes nothing any more.
 

@@ -1,4 +1,5 @@
-"""Types of the numbers that must not be mixed up. They annotate; the data path never constructs them."""
+"""Types of the numbers that must not be mixed up. The data path carries them as the plain integers that they
+are; they are made where a number enters: off the wire, and from the device's commands."""
 
 from typing import NewType
 

@@ -92,6 +92,14 @@ class Payload:
                 return extent.view[offset - extent.start : offset - extent.start + length]
         return None
 
+    def gather(self, offset: int, length: int) -> memoryview | None:
+        """The bytes where they lie in one extent in reach, else a copy; ``None`` where memory cannot be read."""
+        view = self.window(offset, length)
+        if view is None:
+            data = self.read(offset, length)
+            view = None if data is None else memoryview(data)
+        return view
+
 
 EMPTY = Payload([])
 

@@ -260,16 +260,16 @@ class QueuePair:
             count = min(available, (payload.total - offset - 1) // mtu)
         if count < 2:
             return 0
-        dest = payload.window(offset, count * mtu)
-        if dest is None:
-            return 0
         first = start // segment if burst.ident is None else burst.ident + start // segment
         seeds = burst.flow.seeds(segment)
         if first + count > len(seeds):
             return 0
         expected = residue(segment, head >> 24 & 0xFF)
+        window = payload.window(offset, count * mtu)
+        dest = memoryview(bytearray(count * mtu)) if window is None else window
         taken, ask = self.host.burst.place_run(buf, start, segment, count, head, psn, seeds, first, expected, dest)
-        if taken == 0:
+        # Memory out of reach gets what was good in one piece; the full path says why it does not take it.
+        if taken == 0 or (window is None and not payload.write(offset, dest[: taken * mtu])):
             return 0
         if response:
             self.completer.took(taken, now_ns)

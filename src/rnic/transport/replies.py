@@ -151,7 +151,7 @@ class ReplyQueue:
             psn = reply.psn + index & PSN_MASK
             last = index == reply.packets - 1
             middles = min(count - done, reply.packets - 1 - index) if index else 0
-            view = payload.window(index * mtu, middles * mtu) if middles > 1 else None
+            view = payload.gather(index * mtu, middles * mtu) if middles > 1 else None
             if view is not None:
                 batch.run(burst, head | READ_RESPONSE_MIDDLE << 56, psn, middles, view, mtu, 0)
                 reply.sent += middles

@@ -85,7 +85,7 @@ _ALLOWED = {
 
 
 class Requester(Outstanding):
-    """The sending half of one queue pair."""
+    """The sending half of one queue pair. ``head`` lacks the destination, which is the context's own."""
 
     __slots__ = ("batch_limit", "flow", "head", "lsn", "more", "mtu", "read_chunk", "service", "ssn")
 
@@ -113,7 +113,7 @@ class Requester(Outstanding):
         """Take over attributes that may change while the QP runs."""
         ctx = self.ctx
         self.mtu = ctx.mtu_bytes
-        self.head = bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn)
+        self.head = bth_base(self.host.pkey(ctx.pkey_index), 0)
         self.service = UC if ctx.servtype == ST_UC else 0
         self.refresh_retries()
         if flow is not None:
@@ -279,9 +279,9 @@ class Requester(Outstanding):
         while done < count:
             index = message.sent
             middles = min(count - done, message.packets - 1 - index) if index else 0
-            view = payload.window(index * mtu, middles * mtu) if middles > 1 else None
+            view = payload.gather(index * mtu, middles * mtu) if middles > 1 else None
             if view is not None:
-                head = self.head | (self.service | OPERATIONS[message.opcode][1]) << 56
+                head = self.head | self.ctx.remote_qpn | (self.service | OPERATIONS[message.opcode][1]) << 56
                 psn = message.first_psn + index & PSN_MASK
                 batch.run(self.host.burst, head, psn, middles, view, mtu, 0 if self.service else self.ack_every)
                 message.sent += middles
@@ -312,7 +312,7 @@ class Requester(Outstanding):
             return False
         at_end = index == message.packets - 1
         psn = message.first_psn + index & PSN_MASK
-        head = self.head | (-size & 3) << 52
+        head = self.head | self.ctx.remote_qpn | (-size & 3) << 52
         if at_end:
             operation = last if index else only
             if wqe.solicited:
@@ -353,13 +353,13 @@ class Requester(Outstanding):
                 self.rtt_psn, self.rtt_at = psn, now_ns
             if message.opcode == WR_READ:
                 length = min(packets * self.mtu, wqe.length - offset)
-                head = self.head | READ_REQUEST << 56
+                head = self.head | self.ctx.remote_qpn | READ_REQUEST << 56
                 va = wqe.remote_addr + offset & 0xFFFF_FFFF_FFFF_FFFF
                 header = BTH_RETH_STRUCT.pack(head, psn | ACK_REQ, va, wqe.rkey, length)
             else:
                 operation = COMPARE_SWAP if message.opcode == WR_CMP_SWAP else FETCH_ADD
                 header = BTH_ATOMIC_STRUCT.pack(
-                    self.head | operation << 56,
+                    self.head | self.ctx.remote_qpn | operation << 56,
                     psn | ACK_REQ,
                     wqe.remote_addr,
                     wqe.rkey,

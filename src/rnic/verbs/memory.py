@@ -10,6 +10,7 @@ from rnic.mem.space import address_of, byte_view
 from rnic.spec import access as rights
 from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
+from rnic.spec.ids import Lkey, Rkey, Va
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import AHAttr, BindInfo, SendWR
 from rnic.verbs.context import Context, close_all
@@ -88,10 +89,11 @@ class MR:
             writable = bool(access & rights.LOCAL_WRITE)
             self._mapping = driver.ring(buffer) if own else driver.map(buffer, writable=writable)
             self.buffer: Any = self._mapping.view if own else buffer
-            self.buf = self.addr = self._mapping.va
+            self.buf = self.addr = Va(self._mapping.va)
             self.length = self._mapping.length
             try:
-                self.lkey = self.rkey = ctx.allocate(cmd.RES_MPT)
+                self.lkey = Lkey(ctx.allocate(cmd.RES_MPT))
+                self.rkey = Rkey(self.lkey)
                 entry = bytearray(MPT_ENTRY.size)
                 entry[:4] = (flags_from_access(access) | MPT_REGION).to_bytes(4, "big")
                 MPT_ENTRY.put(entry, "key", self.lkey)
@@ -154,7 +156,7 @@ class MW:
         self.pd = pd
         self.ctx = pd.ctx
         self.mw_type = mw_type
-        self.rkey = self.ctx.command(cmd.ALLOC_MW, pd.handle, mw_type)[0]
+        self.rkey = Rkey(self.ctx.command(cmd.ALLOC_MW, pd.handle, mw_type)[0])
         self._keys = {self.rkey}
         self.closed = False
         pd.add_child(self)
@@ -176,7 +178,7 @@ class MW:
             self._deallocate()
         self.pd.drop_child(self)
 
-    def rekeyed(self, rkey: int) -> None:
+    def rekeyed(self, rkey: Rkey) -> None:
         """A bind that gives the window another key was posted; should it fail, the old one stays in force."""
         self.rkey = rkey
         self._keys.add(rkey)
@@ -196,9 +198,9 @@ class MW:
         self.close()
 
 
-def next_key(key: int) -> int:
+def next_key(key: Rkey) -> Rkey:
     """The key with the same index and the next tag (ibv_inc_rkey)."""
-    return key & ~0xFF | (key + 1) & 0xFF
+    return Rkey(key & ~0xFF | (key + 1) & 0xFF)
 
 
 class AH:

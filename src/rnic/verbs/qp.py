@@ -28,6 +28,7 @@ from rnic.spec import commands as cmd
 from rnic.spec import opcodes as op
 from rnic.spec import states as s
 from rnic.spec.errors import VerbsError
+from rnic.spec.ids import Qpn, Rkey
 from rnic.spec.limits import MAX_INLINE
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import GID, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
@@ -151,7 +152,7 @@ class QP:
             self._mapping = ctx.driver.ring(self._entries * (SQE_BYTES + self._slab))
             self._ring = self._mapping.view
             self._rq = None if self.srq else ReceivePoster(ctx, cap.max_recv_wr, cap.max_recv_sge)
-            self.qp_num = ctx.allocate(cmd.RES_QP)
+            self.qp_num = Qpn(ctx.allocate(cmd.RES_QP))
             self._block = ctx.allocate(cmd.RES_UAR_BLOCK)
         self._receives = self.srq.poster if self.srq else self._rq
         self._reset()
@@ -439,7 +440,7 @@ class QP:
             self._ring, index * SQE_BYTES, wr.wr_id & 0xFFFF_FFFF, op.WR_BIND_MW, flags, info.mw_access_flags,
             info.addr, info.mr.lkey, wr.rkey, info.mw.rkey, info.length,
         )  # fmt: skip
-        info.mw.rekeyed(wr.rkey)
+        info.mw.rekeyed(Rkey(wr.rkey))
 
     def post_recv(self, wr: RecvWR | list[RecvWR], bad_wr: object = None) -> None:
         """Post receive work requests, a chain by ``next`` or a list.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Self
 
+from rnic.spec.ids import Psn, Qpn
 from rnic.spec.layout import Layout, bits
 from rnic.wire.header import Buffer, Header
 
@@ -56,10 +57,10 @@ class Bth(Header):
     fecn: bool
     becn: bool
     reserved6: int
-    dqpn: int
+    dqpn: Qpn
     ackreq: bool
     reserved7: int
-    psn: int
+    psn: Psn
 
     @classmethod
     def parse(cls, buf: Buffer, offset: int = 0) -> Self:

@@ -6,6 +6,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from rnic.spec.drops import DropReason
+from rnic.spec.ids import Psn, Qpn, Rkey, Va
 from rnic.spec.limits import BTH_BYTES, DEFAULT_PKEY, ICRC_BYTES
 from rnic.wire.aeth import Aeth
 from rnic.wire.atomiceth import AtomicAckEth, AtomicEth
@@ -67,11 +68,11 @@ class Packet:
     pkey: int
     fecn: bool
     becn: bool
-    dqpn: int
+    dqpn: Qpn
     ackreq: bool
-    psn: int
-    va: int
-    rkey: int
+    psn: Psn
+    va: Va
+    rkey: Rkey
     dma_length: int
     swap_add: int
     compare: int
@@ -79,9 +80,9 @@ class Packet:
     msn: int
     orig: int
     imm: int
-    inv_rkey: int
+    inv_rkey: Rkey
     qkey: int
-    sqpn: int
+    sqpn: Qpn
     ecn: int
     payload: memoryview
 

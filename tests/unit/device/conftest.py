@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from rnic.context import modify
 from rnic.context.cqc import CQC, SRQC
+from rnic.context.ctxmdata import PageTable
 from rnic.context.eqc import EQC
 from rnic.context.qpc import QPC, SRQ_VALID
 from rnic.device import CommandResult, Nic, NicConfig, Uar
@@ -338,6 +339,10 @@ def _slots(thing: object, *leave_out: str) -> dict[str, object]:
     return {name: _plain(getattr(thing, name)) for name in names if name not in leave_out and hasattr(thing, name)}
 
 
+def _tables(driver: Driver) -> Iterable[tuple[str, PageTable]]:
+    return driver.nic.contexts.ctxmdata.tables.items()
+
+
 def take_snapshot(driver: Driver) -> object:
     """Everything that a command could change: numbers, objects, contexts, registers, memory."""
     res = driver.nic.resources
@@ -363,6 +368,8 @@ def take_snapshot(driver: Driver) -> object:
         "work": driver.nic.has_work(),
         "segments": {number: (dict(part.pages), part.users) for number, part in res.segments.items()},
         "icm": {kind: dict(pages) for kind, pages in res.icm._pages.items()},
+        "tables": {kind: _slots(table) | {"ports": list(table.ports)} for kind, table in _tables(driver)},
+        "cached": [sorted(cached) for cached in (res.contexts.key.qps, res.contexts.key.cqs, res.contexts.key.eqs)],
         "turns": {qpn: qp.turn for qpn, qp in res.qps.items()},
         "globals": _slots(driver.nic.globals, "_nic"),
         "hca": dict(driver.nic.hca),

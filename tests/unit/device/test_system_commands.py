@@ -59,7 +59,9 @@ def test_init_and_close(asleep, snapshot, new_driver) -> None:
     refuse(asleep, snapshot, cmd.ST_BAD_SIZE, cmd.INIT_HCA, 0, 0, bytes(63))
     for name, log in (("qpc", 7), ("cqc", 7), ("eqc", 11), ("mpt", 16), ("mtt", 19)):
         refuse(asleep, snapshot, cmd.ST_EXCEED_LIM, cmd.INIT_HCA, 0, 0, INIT_HCA.pack({f"log_{name}s": log}))
-    tables = {"qpc_base_hi": 1, "qpc_base": 0x20, "log_qpcs": 6, "log_mtts": 18}
+    tables = {"qpc_base_hi": 1, "qpc_base": 0x20, "log_qpcs": 6, "log_mtts": 18, "cqc_base": 0x1000, "eqc_base": 0x2000}
+    for wrong in ({"qpc_base": 0x21}, {"cqc_base": 0x2000}, {"qpc_base_hi": 0, "qpc_base": 0xFF0}):
+        refuse(asleep, snapshot, cmd.ST_BAD_PARAM, cmd.INIT_HCA, 0, 0, INIT_HCA.pack(tables | wrong))
     asleep.ok(cmd.INIT_HCA, 0, 0, INIT_HCA.pack(tables))
     assert {name: asleep.nic.hca[name] for name in tables} == tables
     assert uar.read(reg.HW_STATUS) & reg.STATUS_READY
@@ -122,9 +124,8 @@ def test_map_icm(asleep, snapshot, new_driver) -> None:
     assert other.run(cmd.UNMAP_ICM, 1, CONTEXTS, icm(0, 0)).status == cmd.ST_BAD_NVMEM
     refuse(asleep, snapshot, cmd.ST_BAD_NVMEM, cmd.UNMAP_ICM, 1, CONTEXTS, icm(0x1000, 0, 2))
     refuse(asleep, snapshot, cmd.ST_BAD_PARAM, cmd.UNMAP_ICM, 1, CONTEXTS, icm(0x1000, 0, 0))
+    refuse(asleep, snapshot, cmd.ST_EXCEED_LIM, cmd.MAP_ICM, 65, TPT, icm(0x40000, host) * 65)
     asleep.ok(cmd.UNMAP_ICM, 1, CONTEXTS, icm(0, 0, 2))
-    asleep.ok(cmd.INIT_HCA, 0, 0, INIT_HCA.pack({"log_qpcs": 6}))
-    refuse(asleep, snapshot, cmd.ST_RESOURCE_BUSY, cmd.UNMAP_ICM, 1, CONTEXTS, icm(0x10000, 0))
     asleep.nic.unmap_uar(asleep.uar)
     assert len(table) == 0
 

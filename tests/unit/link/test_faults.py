@@ -380,6 +380,34 @@ def test_what_arrives_is_what_was_sent_less_the_drops_and_more_the_copies(seed: 
         assert sum(psn < 0 for psn in got) <= 2 * counters.get(f"fault_{direction}_corrupt", 0)
 
 
+class UnseenIdents(Middleware):
+    """As a UDP socket receives IPv4: whole bursts, and nothing known of their idents."""
+
+    def receive(self, limit: int) -> list[RxBurst]:
+        return [
+            RxBurst(burst.flow, burst.buf, burst.segment, burst.length, None, burst.frag, burst.tclass, burst.hop_limit)
+            for burst in self.inner.receive(limit)
+        ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16])
+@pytest.mark.parametrize("every", [2, 3, 7])
+def test_bursts_whose_idents_are_unseen_lose_what_the_script_says(every: int, count: int) -> None:
+    inner, other = loopback_pair(A, B)
+    rule = {"match": {"direction": "rx"}, "every": every, "action": "drop"}
+    link = FaultyLink(UnseenIdents(inner), clock=Clock(), rng=random.Random(1), script=[rule])
+    other.send([burst_of(other.local_flow(A, inner.port), list(range(count)), SEND_ONLY)])
+    left = [psn for psn in range(count) if (psn + 1) % every]
+    got: list[int] = []
+    while bursts := link.receive(1_000):
+        got += [
+            int.from_bytes(burst.buf[start + 9 : start + 12])
+            for burst in bursts
+            for start in range(0, burst.length, burst.segment)
+        ]
+    assert got == left
+
+
 def test_other_seeds_other_faults() -> None:
     runs = [list(range(1, 9))] * 12
     assert run(1, runs)[0] != run(2, runs)[0]

@@ -122,3 +122,22 @@ def test_inline_and_remote() -> None:
     memory = Memory()
     remote = remote_payload(memory.entries[0], memory.va + 4, 8)
     assert bytes(remote.read(0, 8) or b"") == memory.data[4:12]
+
+
+@given(PIECES, st.data())
+def test_gather_gives_the_bytes_wherever_they_lie(pieces: list[tuple[int, int, bool]], data: st.DataObject) -> None:
+    memory = Memory()
+    payload = memory.payload(pieces)
+    whole = b"".join(memory.data[at : at + length] for at, length, _ in pieces)
+    low = data.draw(st.integers(0, payload.total))
+    high = data.draw(st.integers(low, payload.total))
+    got = payload.gather(low, high - low)
+    assert got is not None
+    assert bytes(got) == whole[low:high]
+
+
+def test_gather_of_memory_that_cannot_be_read_gives_none() -> None:
+    memory = Memory()
+    entry = memory.entries[1]
+    entry.port = SimAddressSpace()
+    assert remote_payload(entry, memory.va, 64).gather(0, 64) is None

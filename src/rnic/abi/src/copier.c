@@ -1,11 +1,168 @@
-/* Copies for a NIC process that may not reach this program's memory: yama, seccomp, programs that are not dumpable. */
+/*
+ * Copies for a NIC process that may not reach this program's memory: programs that are not dumpable, yama, seccomp.
+ *
+ * A thread answers copy requests of the NIC process over a socket pair, one at a time. The kernel copies between the
+ * program's memory and the socket, so an address that is not mapped, or is read-only, is an EFAULT and not a signal.
+ */
+#define _GNU_SOURCE
 #include "rnic.h"
 
-int copier_start(struct rnic_context *context UNUSED, int *peer UNUSED)
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct copier {
+	pthread_t thread;
+	int socket;
+};
+
+/* Whether the program itself may read, or write, the whole range now, as its own map says. */
+static int check(uint64_t va, uint64_t bytes, bool writable)
 {
-	return EACCES;
+	FILE *maps = fopen("/proc/self/maps", "re");
+	uint64_t start, end, need = va;
+	char rights[5], line[512];
+	int error = EFAULT;
+
+	if (!maps) {
+		error = errno;
+		complain("/proc/self/maps cannot be read (%s): without it no memory can be registered", strerror(error));
+		return error;
+	}
+	while (error && fgets(line, sizeof line, maps)) {
+		if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s", &start, &end, rights) != 3 || end <= need)
+			continue; /* the rest of a long line is none */
+		if (start > need || rights[0] != 'r' || (writable && rights[1] != 'w'))
+			break;
+		need = end;
+		if (need - va >= bytes)
+			error = 0;
+	}
+	fclose(maps);
+	return error;
 }
 
-void copier_stop(struct rnic_context *context UNUSED)
+/* The bytes at va, behind a reply header, in one message. */
+static int send_from(int socket, uint64_t va, size_t bytes)
 {
+	uint32_t good = 0;
+	struct iovec parts[2] = { { &good, sizeof good }, { (void *)(uintptr_t)va, bytes } };
+	struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
+
+	return sendmsg(socket, &message, MSG_NOSIGNAL) < 0 ? errno : 0;
+}
+
+/* The message that waits: its data to va. It is gone afterwards, whatever came of it. */
+static int receive_to(int socket, uint64_t va, size_t bytes)
+{
+	uint8_t head[RNIC_COPY_SIZE];
+	struct iovec parts[2] = { { head, sizeof head }, { (void *)(uintptr_t)va, bytes } };
+	struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
+	ssize_t got = recvmsg(socket, &message, 0);
+
+	if (got < 0)
+		return errno;
+	return (size_t)got == sizeof head + bytes ? 0 : EINVAL;
+}
+
+static void drop(int socket)
+{
+	uint8_t byte;
+
+	while (recv(socket, &byte, sizeof byte, 0) < 0 && errno == EINTR)
+		;
+}
+
+static void *serve(void *argument)
+{
+	struct copier *copier = argument;
+	int socket = copier->socket;
+	uint8_t head[RNIC_COPY_SIZE];
+
+	for (;;) {
+		ssize_t got = recv(socket, head, sizeof head, MSG_PEEK);
+		uint64_t va, bytes;
+		uint32_t kind;
+		int error;
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < (ssize_t)sizeof head)
+			return NULL; /* the NIC process, or this context, has closed */
+		memcpy(&va, head + RNIC_COPY_VA_AT, sizeof va);
+		memcpy(&bytes, head + RNIC_COPY_BYTES_AT, sizeof bytes);
+		memcpy(&kind, head + RNIC_COPY_KIND_AT, sizeof kind);
+		if (kind == RNIC_COPY_WRITE && bytes <= RNIC_MAX_COPY) {
+			error = receive_to(socket, va, bytes);
+		} else {
+			drop(socket);
+			if (kind == RNIC_COPY_READ && bytes <= RNIC_MAX_COPY)
+				error = send_from(socket, va, bytes);
+			else if (kind == RNIC_COPY_CHECK || kind == RNIC_COPY_CHECK_WRITE)
+				error = check(va, bytes, kind == RNIC_COPY_CHECK_WRITE);
+			else
+				error = EINVAL;
+			if (kind == RNIC_COPY_READ && !error)
+				continue;
+		}
+		if (send(socket, &(uint32_t){ (uint32_t)error }, sizeof(uint32_t), MSG_NOSIGNAL) < 0)
+			return NULL;
+	}
+}
+
+/* Starts the thread; the NIC process gets the other end of its socket, which is the caller's to close. */
+int copier_start(struct rnic_context *context, int *peer)
+{
+	struct copier *copier = calloc(1, sizeof *copier);
+	sigset_t all, before;
+	int ends[2], error;
+
+	if (!copier)
+		return ENOMEM;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0) {
+		error = errno;
+		free(copier);
+		return error;
+	}
+	copier->socket = ends[0];
+	sigfillset(&all); /* signals are the program's own threads' */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	error = pthread_create(&copier->thread, NULL, serve, copier);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (error) {
+		close(ends[0]);
+		close(ends[1]);
+		free(copier);
+		return error;
+	}
+	context->copier = copier;
+	*peer = ends[1];
+	return 0;
+}
+
+void copier_stop(struct rnic_context *context)
+{
+	struct copier *copier = context->copier;
+
+	if (!copier)
+		return;
+	context->copier = NULL;
+	shutdown(copier->socket, SHUT_RDWR);
+	pthread_join(copier->thread, NULL);
+	close(copier->socket);
+	free(copier);
+}
+
+/* In a forked child the thread is the parent's; its socket must not stay open here. */
+void copier_forget(struct rnic_context *context)
+{
+	struct copier *copier = context->copier;
+
+	if (!copier)
+		return;
+	context->copier = NULL;
+	close(copier->socket);
+	free(copier);
 }

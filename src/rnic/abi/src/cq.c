@@ -6,15 +6,13 @@
 enum {
 	MAX_CQE = (1 << 16) - 1,
 	LEAST_LOG_ENTRIES = 7, /* a page; programs that count their events sloppily need some room to spare */
-	YIELD_AFTER = 100, /* empty rounds; the NIC process may want this core */
 	LOOK_EVERY = 4096, /* empty rounds, a power of two: whether there still is a NIC process */
 };
 
+/* One entry more than what was asked for: a full ring would look like an empty one. */
 static uint32_t log_entries(uint32_t cqe)
 {
-	uint32_t log = 32 - (uint32_t)__builtin_clz(cqe);
-
-	return log < LEAST_LOG_ENTRIES ? LEAST_LOG_ENTRIES : log;
+	return 32 - (uint32_t)__builtin_clz(cqe);
 }
 
 static const uint8_t status_of_syndrome[256] = {
@@ -121,14 +119,12 @@ static void publish_head(struct rnic_cq *cq)
 /* Nothing there. Whoever polls on and on lets others have the core, and notices when the NIC process is gone. */
 static bool idle_round(struct rnic_cq *cq)
 {
-	uint32_t rounds = ++cq->empty_rounds;
+	uint32_t rounds = atomic_load_explicit(&cq->empty_rounds, memory_order_relaxed) + 1;
 
-	if (rounds > YIELD_AFTER) {
+	atomic_store_explicit(&cq->empty_rounds, rounds, memory_order_relaxed); /* threads may lose some: it is a guess */
+	if (rounds > context_of(cq->verbs.context)->yield_after)
 		sched_yield();
-		if (!(rounds & (LOOK_EVERY - 1)))
-			return !nic_gone(context_of(cq->verbs.context));
-	}
-	return true;
+	return rounds & (LOOK_EVERY - 1) || !nic_gone(context_of(cq->verbs.context));
 }
 
 int rnic_poll_cq(struct ibv_cq *verbs, int count, struct ibv_wc *wc)
@@ -320,7 +316,8 @@ static struct rnic_cq *create(struct ibv_context *verbs, uint32_t cqe, void *cq_
 	cq->verbs.context = verbs;
 	cq->verbs.channel = channel;
 	cq->verbs.cq_context = cq_context;
-	error = entry_ring_map(context, &cq->ring, log_entries(cqe));
+	error = entry_ring_map(context, &cq->ring,
+			       log_entries(cqe) < LEAST_LOG_ENTRIES ? LEAST_LOG_ENTRIES : log_entries(cqe));
 	if (error)
 		goto free_cq;
 	error = nic_allocate(context, RNIC_CMD_RES_CQ, &cq->number);

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { ATTRIBUTE_BYTES = 64, MAX_MCAST_GROUPS = 1 << 12, MAX_AH = 1 << 16, ACK_DELAY = 15 };
+enum { ATTRIBUTE_BYTES = 64, MAX_MCAST_GROUPS = 1 << 12, MAX_AH = 1 << 16, ACK_DELAY = 15, YIELD_AFTER = 100 };
 
 static struct rnic_context *contexts;
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -38,7 +38,7 @@ static void child_after_fork(void)
 		if (context->socket >= 0)
 			close(context->socket);
 		context->socket = -1;
-		context->copier = NULL; /* its thread is the parent's */
+		copier_forget(context);
 	}
 	contexts = NULL;
 	pthread_mutex_init(&contexts_lock, NULL);
@@ -219,6 +219,15 @@ static void free_context(struct rnic_context *context)
 	free(context);
 }
 
+/* RNIC_YIELD_AFTER says after how many empty polls in a row to yield; a number that no program reaches: never. */
+static uint32_t yield_after(void)
+{
+	const char *said = getenv("RNIC_YIELD_AFTER");
+	unsigned long number = said && *said ? strtoul(said, NULL, 10) : YIELD_AFTER;
+
+	return number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
+}
+
 EXPORT struct ibv_context *ibv_open_device(struct ibv_device *verbs)
 {
 	struct rnic_device *device = (struct rnic_device *)verbs;
@@ -230,6 +239,7 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *verbs)
 	context->verbs = operations;
 	context->verbs.context.device = verbs;
 	context->socket = context->wake_fd = -1;
+	context->yield_after = yield_after();
 	context->async.fd = -1;
 	pthread_mutex_init(&context->lock, NULL);
 	pthread_mutex_init(&context->command_lock, NULL);

@@ -7,8 +7,8 @@
  */
 #include "rnic.h"
 
+#include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <unistd.h>
 
 enum { EQ_LOG_ENTRIES = 12 };
@@ -103,12 +103,28 @@ static bool pop_event(struct rnic_context *context, struct event_queue *eq, stru
 	return found;
 }
 
-/* Waits for the descriptor as far as its flags allow, and takes one event. Interrupted waits are the caller's. */
+/* Reads the descriptor, and waits for it as far as its flags allow and there is a NIC process. */
+static int await_event(struct rnic_context *context, struct event_queue *eq)
+{
+	struct pollfd pollers[2] = { { .fd = eq->fd, .events = POLLIN }, { .fd = context->socket } };
+	uint64_t count;
+
+	if (!(fcntl(eq->fd, F_GETFL) & O_NONBLOCK)) {
+		if (poll(pollers, COUNT(pollers), -1) < 0)
+			return errno;
+		if (!(pollers[0].revents & POLLIN))
+			return nic_gone(context) ? EIO : 0;
+	}
+	return read(eq->fd, &count, sizeof count) < 0 ? errno : 0;
+}
+
+/* Takes one event. Interrupted waits are the caller's. */
 static int next_event(struct rnic_context *context, struct event_queue *eq, struct entry *event)
 {
 	for (;;) {
 		uint64_t count;
 		bool found;
+		int error;
 
 		if (context->dead)
 			return EIO;
@@ -128,8 +144,9 @@ static int next_event(struct rnic_context *context, struct event_queue *eq, stru
 		pthread_mutex_unlock(&eq->lock);
 		if (found)
 			return 0;
-		if (read(eq->fd, &count, sizeof count) < 0)
-			return errno;
+		error = await_event(context, eq);
+		if (error)
+			return error;
 	}
 }
 

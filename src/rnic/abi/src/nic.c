@@ -514,7 +514,7 @@ int nic_open(struct rnic_context *context, const char *name)
 	uint8_t message[RNIC_OPEN_SIZE] = { 0 };
 	struct reply *reply = malloc(sizeof *reply);
 	uint32_t mode = RNIC_DMA_PROC_MEM, page = (uint32_t)sysconf(_SC_PAGESIZE);
-	const char *forced = getenv("RNIC_DMA");
+	const char *forced = getenv("RNIC_DMA"); /* "mem" or "copy": the one way, or the other */
 	int fd = -1, error;
 
 	if (!reply)
@@ -528,19 +528,20 @@ int nic_open(struct rnic_context *context, const char *name)
 	}
 	memcpy(message + RNIC_OPEN_NAME_AT, name, strnlen(name, RNIC_OPEN_NAME_BYTES - 1));
 	memcpy(message + RNIC_OPEN_PAGE_AT, &page, 4);
-	/* "copy" asks for the helper thread where /proc/self/mem would do, so that it can be tested everywhere. */
 	if (!forced || strcmp(forced, "copy") != 0) {
 		fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
-		if (fd >= 0)
-			error = ask(context, RNIC_MSG_OPEN, message, sizeof message, &fd, 1, reply);
-		else
-			error = errno;
+		error = fd < 0 ? errno : ask(context, RNIC_MSG_OPEN, message, sizeof message, &fd, 1, reply);
 		if (fd >= 0)
 			close(fd);
+		else if (forced)
+			complain("/proc/self/mem cannot be opened (%s): unset RNIC_DMA, so that a thread copies instead",
+				 strerror(error));
 	} else {
 		error = EACCES;
 	}
-	if (error == EACCES || error == EPERM || error == ENOENT) {
+	/* Not dumpable, yama, seccomp, no /proc: then a thread of this program copies. */
+	if ((error == EACCES || error == EPERM || error == ENOENT) && (!forced || strcmp(forced, "mem") != 0)) {
+		reply->error = 0;
 		mode = RNIC_DMA_COPIER;
 		memcpy(message + RNIC_OPEN_MODE_AT, &mode, 4);
 		error = copier_start(context, &fd);

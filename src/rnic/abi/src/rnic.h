@@ -158,7 +158,7 @@ struct rnic_context {
 	struct rnic_srq **srqs;
 	uint32_t qp_mask, cq_mask, srq_mask;
 	struct copier *copier;
-	int mem_fd;
+	uint32_t yield_after; /* empty polls; the NIC process may want this core */
 };
 
 struct rnic_pd {
@@ -196,8 +196,7 @@ struct rnic_cq {
 	pthread_mutex_t lock;
 	struct entry_ring ring;
 	uint32_t number, block;
-	uint32_t empty_rounds;
-	_Atomic uint32_t events_reported;
+	_Atomic uint32_t empty_rounds, events_reported;
 	_Atomic uint32_t async_reported;
 	struct entry current; /* between start_poll and end_poll */
 	struct rnic_qp *current_qp;
@@ -280,6 +279,7 @@ static inline void reg_store(const struct rnic_context *context, uint32_t block,
 
 int copier_start(struct rnic_context *context, int *peer);
 void copier_stop(struct rnic_context *context);
+void copier_forget(struct rnic_context *context);
 
 /* ---- events.c */
 

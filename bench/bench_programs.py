@@ -1,0 +1,141 @@
+"""Unmodified programs through a NIC process, against `rnic perf` through one of the same kind, and ways to wait.
+
+    ./dev bench programs [ROUNDS]
+
+Each round runs every row once, in turn; best and median of the rounds are printed. What waits how: the program polls
+and yields after some empty polls (100 unless said otherwise), never yields, or sleeps on events; the NIC process makes
+some empty rounds before it sleeps (30), none, or many. Rows without their program are left out. The targets are
+the issue's; a missed one is printed as such and does not fail the run, since machines differ.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from rnic.abi.build import build
+
+RNIC = [sys.executable, "-m", "rnic.cli"]
+ROUNDS = 3
+SECONDS = 60.0
+MESSAGE = 1 << 20
+BW = ("-s", str(MESSAGE), "-n", "300")
+LAT = ("-s", "8", "-n", "2000")
+SHORT_LAT = ("-s", "8", "-n", "300")
+LEAST_BW, MOST_LAT = 0.8, 1.3
+NEVER = "4294967295"
+
+
+@dataclass
+class Row:
+    """One way to measure. ``figure`` is where its output has the number, ``env`` what it is told."""
+
+    name: str
+    unit: str
+    command: tuple[str, ...]
+    figure: int
+    env: dict[str, str] = field(default_factory=dict)
+    got: list[float] = field(default_factory=list)
+
+
+def rows() -> list[Row]:
+    """Everything that is measured."""
+    policies: list[tuple[str, dict[str, str]]] = [
+        ("never yields, NIC sleeps at once", {"RNIC_YIELD_AFTER": NEVER, "RNIC_SPINS": "0"}),
+        ("never yields, NIC spins 30", {"RNIC_YIELD_AFTER": NEVER}),
+        ("yields after 100, NIC sleeps at once", {"RNIC_SPINS": "0"}),
+        ("yields after 100, NIC spins 1000", {"RNIC_SPINS": "1000"}),
+        ("yields at once, NIC spins 30", {"RNIC_YIELD_AFTER": "0"}),
+    ]
+    found = [
+        Row("ib_write_bw 1 MiB", "MB/s", ("ib_write_bw", "-x", "0", "-F", *BW), 3),
+        Row("rnic perf write_bw 1 MiB", "MB/s", ("rnic", "write_bw", *BW, "-t", "128"), 0),
+        Row("ucx_perftest tcp, put 1 MiB", "MB/s", ("ucx_perftest", "-t", "ucp_put_bw", *BW), 5),
+        Row("ib_write_lat 8 B", "us", ("ib_write_lat", "-x", "0", "-F", *LAT), 4),
+        Row("rnic perf write_lat 8 B", "us", ("rnic", "write_lat", *LAT), 0),
+        Row("ucx_perftest tcp, tag 8 B", "us", ("ucx_perftest", "-t", "tag_lat", *LAT), 2),
+        Row("ib_send_lat 8 B", "us", ("ib_send_lat", "-x", "0", "-F", *LAT), 4),
+        Row("ib_send_lat 8 B, on events", "us", ("ib_send_lat", "-x", "0", "-F", "-e", *LAT), 4),
+    ]
+    found += [
+        Row(f"ib_write_lat 8 B, {name}", "us", ("ib_write_lat", "-x", "0", "-F", *SHORT_LAT), 4, env)
+        for name, env in policies
+    ]
+    return [row for row in found if row.command[0] == "rnic" or shutil.which(row.command[0])]
+
+
+def measure(row: Row, libraries: Path, number: int) -> float:
+    """One figure."""
+    with tempfile.TemporaryDirectory(prefix="rnic-bench-") as name:
+        env = {**os.environ, **row.env, "RNIC_RUNTIME_DIR": name, "RNIC_LIBRARIES": str(libraries)}
+        address = f"127.69.{number % 256}.1"
+        if row.command[0] == "rnic":
+            command = [*RNIC, "perf", *row.command[1:], "--addr", address, "--attach", "--json"]
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS, check=True)
+            found = json.loads(done.stdout)[0]
+            return float(found["bw_average_MBps" if row.unit == "MB/s" else "t_typical_us"])
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        prefix = [*RNIC, "exec", "--addr", address, "--"]
+        if row.command[0] == "ucx_perftest":
+            prefix, env = [], {**env, "UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+        command = [*prefix, *row.command, "-p", port]
+        server = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            return _figure(_client([*command, "127.0.0.1"], env), row)
+        finally:
+            server.kill()
+            server.communicate()
+
+
+def _client(command: list[str], env: dict[str, str]) -> str:
+    """What the client printed, once its server listens."""
+    for _ in range(100):
+        time.sleep(0.1)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
+        if done.returncode == 0:
+            return done.stdout
+    raise RuntimeError(f"{' '.join(command)}: {done.stdout[-300:]}{done.stderr[-300:]}")
+
+
+def _figure(text: str, row: Row) -> float:
+    lines = [line.split() for line in text.splitlines() if re.match(r"^\s*(\d+|Final:)\s", line)]
+    return float(lines[-1][row.figure])
+
+
+def main(argv: list[str]) -> int:
+    """Print the table and the two ratios."""
+    rounds = int(argv[0]) if argv else ROUNDS
+    wanted = rows()
+    with tempfile.TemporaryDirectory(prefix="rnic-libraries-") as name:
+        build(Path(name))
+        for turn in range(rounds):
+            for index, row in enumerate(wanted):
+                row.got.append(measure(row, Path(name), turn * len(wanted) + index))
+    print(f"{'':60} {'best':>9} {'median':>9}")
+    best = {}
+    for row in wanted:
+        best[row.name] = max(row.got) if row.unit == "MB/s" else min(row.got)
+        print(f"{row.name:60} {best[row.name]:9.1f} {median(row.got):9.1f} {row.unit}")
+    middle = {row.name: median(row.got) for row in wanted}
+    if "ib_write_bw 1 MiB" in middle:
+        ratio = middle["ib_write_bw 1 MiB"] / middle["rnic perf write_bw 1 MiB"]
+        print(f"ib_write_bw / rnic perf: {ratio:.2f} (at least {LEAST_BW}: {'met' if ratio >= LEAST_BW else 'MISSED'})")
+        ratio = middle["ib_write_lat 8 B"] / middle["rnic perf write_lat 8 B"]
+        print(f"ib_write_lat / rnic perf: {ratio:.2f} (at most {MOST_LAT}: {'met' if ratio <= MOST_LAT else 'MISSED'})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,435 @@
+#!/usr/bin/env python3
+"""``./dev programs``: run Debian's RDMA programs, unmodified, and print what became of each.
+
+Every row has a NIC process and local addresses of its own, two devices unless it says otherwise, and leaves a pcapng
+of what went over the wire. A row is good when all ends exit with 0 and the recording holds RoCEv2 packets, all with
+a right ICRC. Exit status: 0 all rows good, 1 one was not, 2 wrong arguments, 77 none could be run here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import suite
+from rich.console import Console
+from rich.table import Table
+
+from rnic.abi.build import BuildError, build
+
+HERE = Path(__file__).resolve().parent
+RNIC = (sys.executable, "-m", "rnic.cli")
+CONSUMER = str(HERE / "pypi_ibverbs.py")
+PINGPONG = ("-g", "0", "-n", "200", "-c")
+PERFTEST = ("-x", "0", "-F")
+UNAVAILABLE = 77
+LEFT_OUT = "left out"
+PACKAGES = "ibverbs-utils perftest python3-pyverbs"
+"""Debian's packages with the programs of the list."""
+
+LOSS = '[{"every": 61, "action": "drop"}]'
+
+
+@dataclass
+class Row:
+    """One program with its options.
+
+    ``kind`` is how it is run, ``peer`` the other end's command where that is another program, ``refused`` what a
+    refusal has to say. Rows that are not ``short`` move much data, and CI leaves them out.
+    """
+
+    program: str
+    options: tuple[str, ...] = ()
+    kind: str = "pair"
+    short: bool = True
+    refused: str = ""
+    peer: tuple[str, ...] = ()
+    hosts: tuple[str, str] = ("", "")
+    faults: str = ""
+    note: str = ""
+    result: str = ""
+    seconds: float = 0.0
+    packets: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """As it is typed, and what is special about it."""
+        return " ".join((self.program, *self.options)) + (f" ({self.note})" if self.note else "")
+
+    @property
+    def good(self) -> bool:
+        """Not failed: it may have been left out."""
+        return self.result == "ok" or self.result.startswith(LEFT_OUT)
+
+
+def _pingpong(name: str, *options: str, **more: object) -> Row:
+    return Row(f"ibv_{name}_pingpong", (*PINGPONG, *options), **more)  # type: ignore[arg-type]
+
+
+def _perftest(name: str, *options: str, **more: object) -> Row:
+    return Row(f"ib_{name}", (*PERFTEST, *options), **more)  # type: ignore[arg-type]
+
+
+def _python(service: str, *options: str) -> tuple[str, ...]:
+    shared = ("--srq", "-q", "16") if service == "srq" else ("--service", service.upper())
+    return ("pingpong", "--compat", "ibv", *shared, "-n", "200", "-c", *options)
+
+
+def rows() -> Iterator[Row]:
+    """The list, in the order in which it is run."""
+    yield Row("ibv_devices", kind="alone")
+    yield Row("ibv_devinfo", ("-v",), kind="alone")
+    yield Row("ibv_asyncwatch", kind="watch")
+    yield from _pingpongs()
+    yield Row("ibv_xsrq_pingpong", ("-g", "0"), kind="refused", refused="XRC")
+    yield from _perftests()
+    yield Row("ib_write_bw", ("-R",), kind="refused", refused="rdma_cm")
+    yield Row("ib_write_bw", ("--use_cuda=0",), kind="refused", refused="use_cuda")
+    yield Row("pyverbs", ("tests/run_tests.py", "-v"), kind="pyverbs", note="Debian's own test suite")
+    yield Row("pypi_ibverbs.py", kind="consumer", note="PyPI's ibverbs")
+    yield Row("pypi_ibverbs.py", ("HOST", "PORT"), kind="consumer-pair", note="against ibv_rc_pingpong")
+
+
+def _pingpongs() -> Iterator[Row]:
+    yield _pingpong("rc")
+    yield _pingpong("rc", "-e")
+    yield _pingpong("rc", "-s", "1")
+    yield _pingpong("rc", "-s", "65536", "-m", "4096")
+    yield _pingpong("rc", "-s", "1048576", "-n", "10", "-m", "256", short=False)
+    yield _pingpong("rc", hosts=("same", "same"), note="both on one device")
+    yield _pingpong("rc", hosts=("::1", "::1"), note="IPv6")
+    yield _pingpong("rc", faults=LOSS, note="every 61st packet lost")
+    yield _pingpong("uc")
+    yield _pingpong("uc", "-e", "-s", "16384")
+    yield _pingpong("ud", "-s", "1024")
+    yield _pingpong("ud", "-s", "2048", "-e")
+    yield _pingpong("ud", "-s", "1024", hosts=("::1", "::1"), note="IPv6")
+    yield _pingpong("srq")
+    yield _pingpong("srq", "-e", "-q", "4", "-s", "65536")
+    for name in ("rc", "uc", "ud", "srq"):
+        small = ("-s", "1024") if name == "ud" else ()
+        yield _pingpong(name, *small, peer=_python(name, *small), note="against rnic in Python")
+    yield _pingpong("rc", "-e", peer=_python("rc", "-e"), kind="python-first", note="Python serves")
+
+
+def _perftests() -> Iterator[Row]:
+    for verb in ("write", "read", "send", "atomic"):
+        yield _perftest(f"{verb}_bw", "-n", "200")
+        yield _perftest(f"{verb}_lat", "-n", "200")
+        yield _perftest(f"{verb}_bw", "-n", "100", "-q", "4")
+        yield _perftest(f"{verb}_bw", "-n", "100", "-b")
+        yield _perftest(f"{verb}_bw", "-n", "100", "--use_old_post_send")
+        yield _perftest(f"{verb}_lat", "-n", "100", "--use_old_post_send")
+        if verb != "atomic":
+            yield _perftest(f"{verb}_bw", "-n", "5", "-a", short=False)
+            yield _perftest(f"{verb}_lat", "-n", "5", "-a", short=False)
+        if verb != "write":
+            yield _perftest(f"{verb}_bw", "-n", "200", "-e")
+            yield _perftest(f"{verb}_lat", "-n", "200", "-e")
+    yield _perftest("atomic_bw", "-n", "200", "-A", "CMP_AND_SWAP")
+    for verb in ("write", "send"):
+        yield _perftest(f"{verb}_bw", "-n", "100", "-c", "UC")
+        yield _perftest(f"{verb}_lat", "-n", "100", "-c", "UC")
+    yield _perftest("send_bw", "-n", "200", "-c", "UD")
+    yield _perftest("send_lat", "-n", "200", "-c", "UD", "-e")
+    yield _perftest("send_bw", "-n", "200", "-c", "UD", "-q", "4")
+    yield _perftest("send_bw", "-n", "200", "-r", "64", "--use-srq")
+    yield _perftest("write_lat", "-n", "200", "-s", "64", "-I", "128")
+    yield _perftest("write_bw", "-n", "96", "-m", "1024", "-l", "8")
+    yield _perftest("send_bw", "-n", "50", "-s", "1048576", "-b", short=False)
+    yield _perftest("write_bw", "-n", "100", faults=LOSS, note="every 61st packet lost")
+    yield _perftest("read_bw", "-n", "100", faults=LOSS, note="every 61st packet lost")
+
+
+class Bench:
+    """Runs rows, one after the other, with libraries that were built for it."""
+
+    def __init__(self, libraries: Path, captures: Path, timeout: float) -> None:
+        self.libraries = libraries
+        self.captures = captures
+        self.timeout = timeout
+
+    def run(self, row: Row, number: int) -> None:
+        """Run one row; its result is ``ok``, ``left out: why``, or one line that says what went wrong."""
+        row.result = self._missing(row)
+        if row.result:
+            return
+        began = time.monotonic()
+        capture = self.captures / f"{number:02d}-{row.program.removesuffix('.py')}.pcapng"
+        with tempfile.TemporaryDirectory(prefix="rnic-run-") as name:
+            env = {**os.environ, "RNIC_RUNTIME_DIR": name, "RNIC_LIBRARIES": str(self.libraries)}
+            try:
+                row.result = Run(row, number, env, capture, self.timeout).result()
+            except subprocess.TimeoutExpired as error:
+                row.result = f"no end within {error.timeout:.0f} s"
+        row.seconds = round(time.monotonic() - began, 1)
+        if row.result == "ok" and row.kind not in ("alone", "watch", "refused"):
+            row.packets, wrong = _packets(capture)
+            if wrong or not row.packets:
+                row.result = f"recording {capture.name}: {row.packets} RoCEv2 packets, {wrong} with a wrong ICRC"
+
+    def _missing(self, row: Row) -> str:
+        if row.kind == "pyverbs":
+            why = suite.missing()
+        elif row.kind.startswith("consumer") and importlib.util.find_spec("ibverbs") is None:
+            why = "the PyPI package ibverbs is not installed"
+        else:
+            wanted = "ibv_rc_pingpong" if row.kind == "consumer-pair" else row.program
+            found = row.kind == "consumer" or shutil.which(wanted)
+            why = None if found else f"{wanted} is not installed: apt-get install {PACKAGES}"
+        return f"{LEFT_OUT}: {why}" if why else ""
+
+
+@dataclass
+class Run:
+    """One row while it runs. Addresses are the row's own, so that a NIC process that is ending disturbs nobody."""
+
+    row: Row
+    number: int
+    env: dict[str, str]
+    capture: Path
+    timeout: float
+
+    def result(self) -> str:
+        """What became of it."""
+        return {
+            "alone": self._alone,
+            "watch": self._watch,
+            "refused": self._refused,
+            "pair": self._pair,
+            "python-first": self._pair,
+            "pyverbs": self._pyverbs,
+            "consumer": self._consumer,
+            "consumer-pair": self._pair,
+        }[self.row.kind]()
+
+    def _address(self, end: int) -> str:
+        host = self.row.hosts[end]
+        return host if ":" in host else f"127.70.{self.number}.{1 if host == 'same' else end + 1}"
+
+    def _exec(self, *program: str, end: int = 0, recorded: bool = True) -> list[str]:
+        options = ["--addr", self._address(end)]
+        if recorded and (end == 0 or self.row.kind == "python-first"):
+            options += ["--capture", str(self.capture)]
+            options += ["--faults", self.row.faults] if self.row.faults else []
+        return [*RNIC, "exec", *options, "--", *program]
+
+    def _done(self, command: list[str], timeout: float | None = None, cwd: str | None = None) -> tuple[int, str]:
+        done = subprocess.run(
+            command,
+            env=self.env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout or self.timeout,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    def _alone(self) -> str:
+        status, text = self._done(self._exec(self.row.program, *self.row.options, recorded=False))
+        return "ok" if status == 0 and "rnic0" in text else _last(text)
+
+    def _refused(self) -> str:
+        status, text = self._done(self._exec(self.row.program, *self.row.options, recorded=False))
+        line = next((line for line in text.splitlines() if self.row.refused in line), None)
+        if not status or line is None:
+            return f"not refused as it should be: {_last(text)}"
+        self.row.notes.append(line.strip())
+        return "ok"
+
+    def _watch(self) -> str:
+        command = self._exec("stdbuf", "-o0", self.row.program, recorded=False)
+        with subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
+            assert child.stdout is not None
+            said = child.stdout.readline().decode()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(0.5)
+            watching = child.poll() is None
+            child.send_signal(signal.SIGKILL)
+        return "ok" if watching and "rnic0" in said else f"ended with {child.returncode}: {said.strip()}"
+
+    def _pair(self) -> str:
+        row, port = self.row, _free_port()
+        host = "127.0.0.1"
+        options = ("-p", str(port), *row.options)
+        server = self._exec(row.program, *options)
+        client = self._exec(row.program, *options, host, end=1)
+        python = [*RNIC, *row.peer, "-p", str(port), "--addr"]
+        if row.kind == "python-first":
+            server = [*python, self._address(0)]
+        elif row.peer:
+            client = [*python, self._address(1), host]
+        elif row.kind == "consumer-pair":
+            server = self._exec("ibv_rc_pingpong", "-p", str(port), *PINGPONG)
+            client = self._exec(sys.executable, CONSUMER, host, str(port), end=1)
+        first = subprocess.Popen(
+            server,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            _wait_listening(port, first)
+            status, words = self._done(client)
+            said, _ = first.communicate(timeout=self.timeout)
+        finally:
+            first.kill()
+            first.communicate()
+        if status or first.returncode:
+            return f"client {status}, server {first.returncode}: {_last(words if status else said)}"
+        return "ok"
+
+    def _pyverbs(self) -> str:
+        with tempfile.TemporaryDirectory(prefix="rnic-pyverbs-") as name:
+            suite.unpack(Path(name))
+            clean = ("env", "-u", "PYTHONPATH", "/usr/bin/python3", *self.row.options, "--dev", "rnic0")
+            status, text = self._done(self._exec(*clean), 10 * self.timeout, name)
+        result, self.row.notes = suite.verdict(text, status)
+        return result
+
+    def _consumer(self) -> str:
+        both = ["--addr", self._address(0), "--addr", self._address(1), "--capture", str(self.capture)]
+        status, text = self._done([*RNIC, "exec", *both, "--", sys.executable, CONSUMER])
+        return _last(text) if status else "ok"
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _wait_listening(port: int, server: subprocess.Popen[str]) -> None:
+    """Until a server listens on a TCP port, as the kernel's table says: a connection would disturb it."""
+    wanted = f":{port:04X}"
+    for _ in range(800):
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            if not os.path.exists(table):
+                continue
+            for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+                words = line.split()
+                if words[1].endswith(wanted) and words[3] == "0A":
+                    return
+        if server.poll() is not None:
+            return
+        time.sleep(0.025)
+
+
+def _packets(capture: Path) -> tuple[int, int]:
+    """RoCEv2 packets of a recording, and how many of them have a wrong ICRC."""
+    done = subprocess.run([*RNIC, "decode", str(capture)], capture_output=True, text=True, check=False)
+    found = re.search(r"ICRC ok (\d+), wrong (\d+)", done.stdout)
+    right, wrong = (int(found[1]), int(found[2])) if found else (0, 0)
+    return right + wrong, wrong
+
+
+def _last(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "said nothing"
+
+
+def verdict(row: Row) -> str:
+    """The result as tables say it."""
+    if row.kind == "refused" and row.result == "ok":
+        return f"refused: {row.notes[0]}"
+    return f"{row.result}: {row.notes[0]}" if row.notes and row.result == "ok" else row.result
+
+
+def totals(done: list[Row]) -> str:
+    """One line."""
+    good = sum(row.result == "ok" for row in done)
+    out = sum(row.result.startswith(LEFT_OUT) for row in done)
+    bad = len(done) - good - out
+    return f"{len(done)} rows: {good} good, {bad} failed, {out} left out; {sum(row.packets for row in done)} packets"
+
+
+def markdown(done: list[Row]) -> str:
+    """The table of docs/programs.md."""
+    lines = ["| program | options | result |", "|---|---|---|"]
+    for row in done:
+        options = " ".join((f"`{' '.join(row.options)}`" if row.options else "", row.note)).strip()
+        lines.append(f"| `{row.program}` | {options} | {verdict(row).replace('|', '/')} |")
+    return "\n".join([*lines, "", f"{totals(done)}."])
+
+
+def table(done: list[Row]) -> Table:
+    """The table of the terminal."""
+    shown = Table(box=None, pad_edge=False)
+    for column in ("program", "options", "result"):
+        shown.add_column(column, overflow="fold")
+    for column in ("packets", "s"):
+        shown.add_column(column, justify="right")
+    for row in done:
+        options = " ".join((*row.options, f"({row.note})" if row.note else "")).strip()
+        style = None if row.good else "red"
+        shown.add_row(row.program, options, verdict(row), str(row.packets or ""), f"{row.seconds:.1f}", style=style)
+    return shown
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the list."""
+    parser = argparse.ArgumentParser(prog="./dev programs", description=__doc__)
+    parser.add_argument("--short", action="store_true", help="without the rows that move much data, as CI runs it")
+    parser.add_argument("--only", metavar="TEXT", help="rows whose title contains this")
+    parser.add_argument("--list", action="store_true", help="print the rows, run nothing")
+    parser.add_argument("--captures", type=Path, default=Path("captures"), help="directory for the recordings")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for a program (60)")
+    parser.add_argument("--json", action="store_true", help="rows as JSON")
+    parser.add_argument("--markdown", action="store_true", help="the table of docs/programs.md")
+    options = parser.parse_args(argv)
+    chosen = [
+        (number, row)
+        for number, row in enumerate(rows())
+        if (row.short or not options.short) and (not options.only or options.only in row.title)
+    ]
+    if options.list:
+        print(json.dumps([asdict(row) for _, row in chosen]) if options.json else "\n".join(r.title for _, r in chosen))
+        return 0
+    captures = options.captures.resolve()
+    captures.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="rnic-libraries-") as name:
+        try:
+            build(Path(name))
+        except BuildError as error:
+            print(f"programs: {error}", file=sys.stderr)
+            return UNAVAILABLE
+        bench = Bench(Path(name), captures, options.timeout)
+        for number, row in chosen:
+            bench.run(row, number)
+            print(f"{row.seconds:6.1f} s  {row.title}: {row.result}", file=sys.stderr, flush=True)
+    done = [row for _, row in chosen]
+    if options.json:
+        print(json.dumps([asdict(row) for row in done]))
+    elif options.markdown:
+        print(markdown(done))
+    else:
+        Console().print(table(done))
+        print(f"\n{totals(done)}; recordings in {captures}")
+    if not all(row.good for row in done):
+        return 1
+    return 0 if any(row.result == "ok" for row in done) else UNAVAILABLE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Debian's pyverbs suite: where its cases are, and what its words say."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+SHIPPED = Path("/usr/share/doc/rdma-core/tests")
+LEAST = 90
+"""Cases that have to pass."""
+
+SKIPS = {
+    "needs an mlx5 device": r"(?i)\bmlx5\b|PCI device must be passed",
+    "needs an EFA device": r"\bEFA\b",
+    "needs CUDA": r"\bcuda",
+    "on-demand paging": r"\bODP\b",
+    "device memory": r"Device memory is not supported",
+    "XRC": r"\bXRCD?\b",
+    "raw packets, RSS, flow steering": r"QP type 8 |Raw Packet QP",
+    "rdma_cm": r"doesn't have net interface",
+    "dma-buf": r"Allocating dmabuf is not supported|dmabuf.*not supported",
+    "completion timestamps, tag matching": r"Extended CQ is not supported|device real time",
+    "ATOMIC WRITE": r"Extended QP is not supported on this device",
+    "importing another process's device": r"Importing a device is not supported",
+    "no huge pages on this machine": r"huge pages",
+    "the device has no empty GID": r"All gid indices populated",
+}
+"""The closed list of reasons for which a case may be skipped, and the suite's words for each."""
+
+
+def unpack(target: Path) -> None:
+    """The suite as it is shipped, gzipped file by file, as a package ``tests`` in ``target``."""
+    tests = target / "tests"
+    tests.mkdir()
+    for path in SHIPPED.iterdir():
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        (tests / path.name.removesuffix(".gz")).write_bytes(data)
+
+
+def missing() -> str | None:
+    """Why the suite cannot run here, if it cannot."""
+    if not SHIPPED.is_dir():
+        return f"python3-pyverbs is not installed, or without {SHIPPED}"
+    python = shutil.which("python3", path="/usr/bin")
+    if python is None or subprocess.run([python, "-c", "import pyverbs"], env={}, check=False).returncode:
+        return "/usr/bin/python3 has no pyverbs"
+    return None
+
+
+def count(text: str) -> tuple[int, dict[str, int], list[str]]:
+    """Cases that passed, skips by reason, and what is wrong: failures, and skips for no listed reason."""
+    passed = len(re.findall(r"\.\.\. ok$", text, re.MULTILINE))
+    wrong = [line for line in text.splitlines() if re.search(r"\.\.\. (FAIL|ERROR|unexpected success)", line)]
+    skips: dict[str, int] = {}
+    for said in re.findall(r"\.\.\. skipped ['\"](.*)['\"]$", text, re.MULTILINE):
+        reason = next((reason for reason, words in SKIPS.items() if re.search(words, said)), None)
+        if reason is None:
+            wrong.append(f"skipped for no listed reason: {said}")
+        else:
+            skips[reason] = skips.get(reason, 0) + 1
+    return passed, skips, wrong
+
+
+def verdict(text: str, status: int) -> tuple[str, list[str]]:
+    """``ok`` or what is wrong, and notes: the totals, and the skips by reason."""
+    passed, skips, wrong = count(text)
+    notes = [f"{passed} passed, {sum(skips.values())} skipped"]
+    notes += [f"{number} skipped: {reason}" for reason, number in sorted(skips.items(), key=lambda item: -item[1])]
+    if not wrong and (status or passed < LEAST):
+        wrong = [f"{passed} cases passed (at least {LEAST} have to), exit status {status}"]
+    return (wrong[0] if wrong else "ok"), notes

@@ -1,0 +1,155 @@
+"""What a user can get wrong, or not have: each its own line, exit status 2, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rnic.runtime.attach import connect, start
+from rnic.spec import attach
+
+pytestmark = pytest.mark.slow
+ADDRESS = "127.0.72.1"
+
+
+def run(env: dict[str, str], *options: str, program: tuple[str, ...] = ("true",)) -> tuple[int, str]:
+    """Exit status and words of ``rnic exec``, which says one line or nothing."""
+    command = [sys.executable, "-m", "rnic.cli", "exec", *options, "--", *program]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stderr.count("\n") <= 1, done.stderr
+    return done.returncode, done.stderr.strip()
+
+
+def test_program_that_is_not_there(env: dict[str, str]) -> None:
+    assert run(env, program=("no-such-program",)) == (2, "rnic: program 'no-such-program' was not found")
+
+
+def test_address_in_use(env: dict[str, str]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind((ADDRESS, 0))
+        port = other.getsockname()[1]
+        assert run(env, "--addr", ADDRESS, "--port", str(port)) == (
+            2,
+            f"rnic: UDP port {port} on {ADDRESS} is taken: give another port (0 lets the system choose one)"
+            " or another local address",
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--addr", "bogus"), "address 'bogus' is no IPv4 or IPv6 address: give one such as 127.0.0.1"),
+        (("--addr", "203.0.113.9"), "cannot be used: the address is not one of this machine"),
+        (("--faults", "/nowhere/script"), "fault script /nowhere/script: No such file or directory"),
+        (("--faults", '[{"action": "explode"}]'), "fault rule 1: action is 'explode'; allowed: one of drop"),
+        (("--capture", "/nowhere/x.pcapng"), "capture file /nowhere/x.pcapng: No such file or directory"),
+    ],
+)
+def test_options_that_cannot_be_met(env: dict[str, str], options: tuple[str, ...], words: str) -> None:
+    address = () if "--addr" in options else ("--addr", "127.0.72.2")
+    status, said = run(env, *address, *options)
+    assert status == 2
+    assert words in said
+
+
+@pytest.fixture
+def held(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The directory of a NIC process that has a user."""
+    directory = Path(env["RNIC_RUNTIME_DIR"])
+    connection = start(directory)
+    yield directory
+    connection.close()
+
+
+def test_a_device_that_runs_without_the_recording_that_is_asked_for(env: dict[str, str], held: Path) -> None:
+    user = connect(held)
+    assert user is not None
+    user.ask(attach.MSG_ADD, b'{"address": "127.0.72.3"}')
+    status, said = run(env, "--addr", "127.0.72.3", "--capture", str(held / "x.pcapng"))
+    assert (status, said) == (
+        2,
+        "rnic: device rnic0 at 127.0.72.3 runs already without this capture setting:"
+        " use another address, or wait until its users are gone",
+    )
+
+    user.close()
+
+
+def test_what_one_program_asked_for_ends_with_it(env: dict[str, str], held: Path) -> None:
+    recording = held / "x.pcapng"
+    for options in (("--capture", str(recording)), ("--faults", '[{"action": "drop"}]'), ()):
+        assert run(env, "--addr", "127.0.72.6", *options) == (0, "")
+    assert recording.exists()
+
+
+def test_library_and_nic_process_of_different_versions(env: dict[str, str], held: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.connect(str(held / attach.SOCKET_NAME))
+        hello = attach.HELLO.pack({"magic": attach.MAGIC, "version": attach.VERSION + 1, "pid": os.getpid()})
+        sock.send(struct.pack("<II", attach.MSG_HELLO, 1) + hello)
+        answer = sock.recv(attach.MAX_MESSAGE)
+    connection = connect(held)
+    assert connection is not None
+    connection.close()
+    assert answer[attach.REPLY_HEADER.size :].decode() == (
+        f"the library speaks version {attach.VERSION + 1} of the process boundary and NIC process {connection.pid}"
+        f" version {attach.VERSION}: install one rnic and end the old NIC process"
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory another user's")
+def test_another_users_nic(env: dict[str, str], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir(mode=0o700)
+    os.chown(other, 65534, 65534)
+    assert run({**env, "RNIC_RUNTIME_DIR": str(other)}) == (
+        2,
+        f"rnic: runtime directory {other} is user 65534's: set RNIC_RUNTIME_DIR to one of your own",
+    )
+
+
+def test_runtime_directory_that_cannot_be_made(env: dict[str, str]) -> None:
+    status, said = run({**env, "RNIC_RUNTIME_DIR": "/proc/nowhere"})
+    assert status == 2
+    assert said.startswith("rnic: runtime directory /proc/nowhere cannot be used (")
+
+
+NOT_DUMPABLE = """
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(4, 0, 0, 0, 0) == 0  # PR_SET_DUMPABLE
+lib = ctypes.CDLL("libibverbs.so.1", use_errno=True)
+for name in ("ibv_get_device_list", "ibv_open_device", "ibv_alloc_pd", "ibv_reg_mr"):
+    getattr(lib, name).restype = ctypes.c_void_p
+count = ctypes.c_int()
+devices = lib.ibv_get_device_list(ctypes.byref(count))
+device = ctypes.cast(devices, ctypes.POINTER(ctypes.c_void_p))[0]
+context = lib.ibv_open_device(ctypes.c_void_p(device))
+if not context:
+    sys.exit(7)
+pd = lib.ibv_alloc_pd(ctypes.c_void_p(context))
+memory = ctypes.create_string_buffer(4096)
+assert lib.ibv_reg_mr(ctypes.c_void_p(pd), memory, ctypes.c_size_t(4096), 1), ctypes.get_errno()
+assert not lib.ibv_reg_mr(ctypes.c_void_p(pd), ctypes.c_void_p(4096), ctypes.c_size_t(4096), 1)
+assert ctypes.get_errno() == 14
+"""
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look into programs that are not dumpable")
+def test_without_ptrace_permission_the_one_way_is_refused_in_one_line(env: dict[str, str]) -> None:
+    program = (sys.executable, "-c", NOT_DUMPABLE)
+    status, said = run({**env, "RNIC_DMA": "mem"}, "--addr", "127.0.72.4", program=program)
+    assert status == 7
+    assert "unset RNIC_DMA, so that a thread copies instead" in said
+
+
+def test_without_ptrace_permission_a_thread_copies(env: dict[str, str]) -> None:
+    program = (sys.executable, "-c", NOT_DUMPABLE)
+    assert run(env, "--addr", "127.0.72.5", program=program) == (0, "")

@@ -1,0 +1,153 @@
+"""Programs and NIC processes that die at any moment, and programs that fork, execute and are interrupted."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rnic.runtime.attach import Connection, ask, connect
+from rnic.spec.errors import RnicError
+
+ROUNDS = [10, pytest.param(200, marks=[pytest.mark.full, pytest.mark.timeout(1200)])]
+WELL = "all as it should be"
+GONE = 3
+"""Exit status of ``loop forever`` once its NIC process is gone."""
+LONGEST = 20.0
+"""Seconds within which a program has to notice."""
+
+
+class Nic:
+    """A NIC process with one device, held by a connection so that it outlives its programs."""
+
+    def __init__(self, directory: Path, env: dict[str, str], address: str) -> None:
+        self.directory = directory
+        command = [sys.executable, "-m", "rnic.cli", "serve", "--addr", address]
+        self.process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + LONGEST
+        while not self._answers():
+            assert self.process.poll() is None, f"the NIC process ended with {self.process.returncode}"
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    def _answers(self) -> Connection | None:
+        try:
+            connection = connect(self.directory)
+        except (OSError, RnicError):
+            return None
+        if connection:
+            connection.close()
+        return connection
+
+    def descriptors(self) -> int:
+        """Open files, when our own connections have been dropped too."""
+        counts = []
+        for _ in range(20):
+            counts.append(len(os.listdir(f"/proc/{self.process.pid}/fd")))
+            time.sleep(0.01)
+        return min(counts)
+
+    def queues(self) -> int:
+        """Queue blocks in use."""
+        return len(ask(self.directory, "", "regs")["blocks"])
+
+    def settled(self) -> tuple[int, int]:
+        """Queue blocks and files once the connections of dead programs have been dropped."""
+        end = time.monotonic() + LONGEST
+        while self.queues() and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.queues(), self.descriptors()
+
+
+@contextmanager
+def served(env: dict[str, str], address: str) -> Iterator[Nic]:
+    nic = Nic(Path(env["RNIC_RUNTIME_DIR"]), env, address)
+    try:
+        yield nic
+    finally:
+        nic.process.kill()
+        nic.process.wait()
+
+
+def _run(program: Path, env: dict[str, str], *arguments: str) -> str:
+    done = subprocess.run(
+        [str(program), *arguments], env=env, capture_output=True, text=True, timeout=LONGEST, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_programs_killed_at_any_moment_leave_nothing_behind(plain: Path, env: dict[str, str], rounds: int) -> None:
+    rng = random.Random(rounds)
+    with served(env, "127.0.71.11") as nic:
+        before = nic.settled()
+        for number in range(rounds):
+            command = [str(plain), "forever"] if number % 2 else [str(plain)]
+            with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as victim:
+                time.sleep(rng.random() * 0.15)
+                victim.kill()
+        assert WELL in _run(plain, env)
+        assert nic.settled() == before
+        assert nic.process.poll() is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_programs_notice_that_their_nic_process_was_killed(plain: Path, env: dict[str, str], rounds: int) -> None:
+    rng = random.Random(rounds)
+    for _ in range(rounds):
+        with served(env, "127.0.71.12") as nic:
+            program = subprocess.Popen(
+                [str(plain), "forever"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            assert program.stdout is not None
+            assert program.stdout.readline() == "going on\n"
+            time.sleep(rng.random() * 0.05)
+            nic.process.kill()
+            _, said = program.communicate(timeout=LONGEST)
+            assert program.returncode == GONE, said
+            assert said == f"rnic: NIC process {nic.process.pid} has gone: device rnic0 is dead\n"
+    with served(env, "127.0.71.12"):
+        assert WELL in _run(plain, env)
+
+
+@pytest.mark.slow
+def test_a_nic_process_that_is_told_to_end_wakes_who_sleeps(plain: Path, env: dict[str, str]) -> None:
+    with served(env, "127.0.71.13") as nic:
+        program = subprocess.Popen([str(plain), "asleep"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"going on\n"
+        nic.process.send_signal(signal.SIGTERM)
+        program.communicate(timeout=LONGEST)
+        assert program.returncode == GONE
+
+
+@pytest.mark.slow
+def test_a_program_that_executes_itself_again_and_again(plain: Path, env: dict[str, str]) -> None:
+    with served(env, "127.0.71.14") as nic:
+        before = nic.settled()
+        assert WELL in _run(plain, env, "exec", "30")
+        assert nic.settled() == before
+
+
+@pytest.mark.slow
+def test_a_program_that_is_interrupted_every_millisecond(plain: Path, env: dict[str, str]) -> None:
+    with served(env, "127.0.71.15"):
+        assert WELL in _run(plain, env, "signals")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["mem", "copy"])
+def test_both_ways_to_reach_a_programs_memory(plain: Path, env: dict[str, str], way: str) -> None:
+    with served(env, "127.0.71.16"):
+        assert WELL in _run(plain, {**env, "RNIC_DMA": way})

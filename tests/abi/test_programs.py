@@ -1,0 +1,113 @@
+"""The list of programs and its runner: what the list promises, and how verdicts are read."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PROGRAMS = Path(__file__).resolve().parents[2] / "programs"
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[ModuleType]:
+    """The program as a module; it finds its neighbour through ``sys.path``, as when it is run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(PROGRAMS))
+        spec = importlib.util.spec_from_file_location("run_programs", PROGRAMS / "run_programs.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        patch.setitem(sys.modules, "run_programs", module)  # dataclasses look their module up
+        spec.loader.exec_module(module)
+        yield module
+
+
+def test_list_holds_every_program_and_way(runner: ModuleType) -> None:
+    rows = list(runner.rows())
+    titles = [row.title for row in rows]
+    assert len(set(titles)) == len(titles)
+    verbs = {f"ib_{verb}_{figure}" for verb in ("write", "read", "send", "atomic") for figure in ("bw", "lat")}
+    pingpongs = {f"ibv_{name}_pingpong" for name in ("rc", "uc", "ud", "srq", "xsrq")}
+    others = {"ibv_devices", "ibv_devinfo", "ibv_asyncwatch", "pyverbs", "pypi_ibverbs.py"}
+    assert {row.program for row in rows} == verbs | pingpongs | others
+    for name in ("rc", "uc", "ud", "srq"):
+        mine = [row for row in rows if row.program == f"ibv_{name}_pingpong"]
+        assert {"-e" in row.options for row in mine} == {True, False}, name
+        assert all("-c" in row.options for row in mine), "data is checked in every run"
+        assert any(row.peer for row in mine), "against rnic in Python"
+    for name in verbs:
+        ways = {option for row in rows if row.program == name for option in row.options}
+        assert "--use_old_post_send" in ways
+        if name.endswith("bw"):
+            assert {"-q", "-b"} <= ways
+    connections = {
+        row.options[row.options.index("-c") + 1] for row in rows if row.program in verbs and "-c" in row.options
+    }
+    assert connections == {"UC", "UD"}
+    assert {row.refused for row in rows if row.kind == "refused"} == {"XRC", "rdma_cm", "use_cuda"}
+    assert sum(row.short for row in rows) > 60
+
+
+@pytest.fixture(scope="module")
+def suite(runner: ModuleType) -> ModuleType:
+    module: ModuleType = runner.suite
+    return module
+
+
+def test_counting_the_cases_of_pyverbs(suite: ModuleType) -> None:
+    text = "a ... ok\nb ... skipped 'ODP is not supported - No ODP caps'\nc ... skipped 'because'\nd ... FAIL\n"
+    passed, skips, wrong = suite.count(text)
+    assert (passed, skips) == (1, {"on-demand paging": 1})
+    assert wrong == ["d ... FAIL", "skipped for no listed reason: because"]
+
+
+@pytest.mark.parametrize(
+    ("passed", "status", "result"),
+    [
+        (90, 0, "ok"),
+        (89, 0, "89 cases passed (at least 90 have to), exit status 0"),
+        (95, 1, "95 cases passed (at least 90 have to), exit status 1"),
+    ],
+)
+def test_verdict_on_pyverbs(suite: ModuleType, passed: int, status: int, result: str) -> None:
+    text = "case ... ok\n" * passed + "x ... skipped 'Create XRCD is not supported'\n"
+    assert suite.verdict(text, status) == (result, [f"{passed} passed, 1 skipped", "1 skipped: XRC"])
+
+
+def test_no_word_of_a_reason_stands_for_another(suite: ModuleType) -> None:
+    import re
+
+    said = {
+        "Create XRCD is not supported": "XRC",
+        "Create QP type 8 is not supported": "raw packets, RSS, flow steering",
+        "Device rnic0 doesn't have net interface": "rdma_cm",
+        "Can not run the test over non EFA device": "needs an EFA device",
+        "Could not open mlx5 context (This is not an MLX5 device)": "needs an mlx5 device",
+        "cuda-python 12.0+ must be installed to run CUDA tests": "needs CUDA",
+    }
+    for words, reason in said.items():
+        assert [name for name, pattern in suite.SKIPS.items() if re.search(pattern, words)] == [reason]
+
+
+def test_rows_without_their_program_are_left_out(
+    runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    row = next(runner.rows())
+    runner.Bench(tmp_path, tmp_path, 1.0).run(row, 0)
+    assert row.result == f"left out: ibv_devices is not installed: apt-get install {runner.PACKAGES}"
+    assert row.good
+    assert runner.totals([row]) == "1 rows: 0 good, 0 failed, 1 left out; 0 packets"
+
+
+@pytest.mark.slow
+def test_list_is_printed_without_running() -> None:
+    command = [sys.executable, str(PROGRAMS / "run_programs.py"), "--list", "--only", "ibv_rc_pingpong"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "ibv_rc_pingpong -g 0 -n 200 -c -e" in done.stdout.splitlines()
