@@ -159,6 +159,7 @@ static const struct verbs_context operations = {
 	.create_qp_ex = rnic_create_qp_ex,
 	.get_srq_num = rnic_get_srq_num,
 	.create_srq_ex = rnic_create_srq_ex,
+	.open_xrcd = rnic_open_xrcd,
 	.sz = sizeof(struct verbs_context),
 	.context = {
 		.ops = {

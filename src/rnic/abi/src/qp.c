@@ -26,13 +26,18 @@ static int verbs_state(uint32_t state)
 	return IBV_QPS_UNKNOWN;
 }
 
+/* It is there to say why it refuses. */
+void *rnic_open_xrcd(struct ibv_context *verbs UNUSED, void *attr UNUSED)
+{
+	complain("XRC is not supported: use RC, UC or UD queue pairs, or RC with a shared receive queue");
+	return fail_null(EOPNOTSUPP);
+}
+
 static int refuse_type(int type)
 {
 	switch (type) {
 	case IBV_QPT_XRC_SEND:
 	case IBV_QPT_XRC_RECV:
-		complain("XRC queue pairs are not supported: use RC, UC or UD");
-		return EOPNOTSUPP;
 	case IBV_QPT_RAW_PACKET:
 	case IBV_QPT_DRIVER:
 		return EOPNOTSUPP;

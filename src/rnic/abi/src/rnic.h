@@ -305,6 +305,7 @@ int receive_ring_post(struct rnic_context *context, struct receive_ring *rq, str
 struct ibv_srq *rnic_create_srq_ex(struct ibv_context *verbs, struct ibv_srq_init_attr_ex *attr);
 int rnic_get_srq_num(struct ibv_srq *verbs, uint32_t *number);
 int rnic_post_srq_recv(struct ibv_srq *verbs, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+void *rnic_open_xrcd(struct ibv_context *verbs, void *attr);
 struct ibv_qp *rnic_create_qp_ex(struct ibv_context *verbs, struct ibv_qp_init_attr_ex *attr);
 int rnic_post_send(struct ibv_qp *verbs, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int rnic_post_recv(struct ibv_qp *verbs, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);

@@ -550,7 +550,8 @@ struct verbs_context {
 	struct ibv_qp *(*create_qp_ex)(struct ibv_context *, struct ibv_qp_init_attr_ex *);
 	int (*get_srq_num)(struct ibv_srq *, uint32_t *number);
 	struct ibv_srq *(*create_srq_ex)(struct ibv_context *, struct ibv_srq_init_attr_ex *);
-	void *open_xrcd, *close_xrcd;
+	void *(*open_xrcd)(struct ibv_context *, void *init_attr);
+	void *close_xrcd;
 	uint64_t placeholder3;
 	size_t sz;
 	struct ibv_context context;
