@@ -128,6 +128,26 @@ class Engine:
 # ---------------------------------------------------------------- scenarios
 
 
+def in_memory_when_completed(engine: Engine) -> None:
+    payload = engine.fill(150)
+    before = engine.memory.read(CQ, 32)
+    engine.sim.ram.silent = {"write"}
+    engine.driver.submit([Request(SOURCE, TARGET, 150, wqe_id=0x5A5A5A5A)])
+    engine.until("S_WAIT_TX_CPL")
+    for _ in range(400):
+        engine.simulation.step()
+        # the loopback FIFO has all of it, and memory nothing
+        assert engine.last["rdma_controller"] == STATE["S_WAIT_TX_CPL"]
+    engine.sim.ram.silent = set()
+    for _ in range(2000):
+        if engine.memory.read(CQ, 32) != before:
+            break
+        engine.simulation.step()
+    # at the first word of the CQ entry, not only once software has seen it
+    assert engine.memory.read(TARGET, 150) == payload
+    engine.driver.wait()
+
+
 def small_writes_and_ring_wrap(engine: Engine) -> None:
     for index, length in enumerate((1, 2, 3, 4, 5, 63, 64, 65, 130)):
         local, remote = index % 4, (index * 3) % 4
@@ -477,6 +497,7 @@ def network_mode(engine: Engine) -> None:
 
 
 SCENARIOS: tuple[Callable[[Engine], None], ...] = (
+    in_memory_when_completed,
     small_writes_and_ring_wrap,
     back_to_back,
     opcodes,
