@@ -490,6 +490,18 @@ def network_mode(engine: Engine) -> None:
     sim.mac_in.send(frames[0])
     engine.simulation.settle()
     assert engine.events() == {"net_error"}
+    # what arrives while a WRITE is under way, and is refused, has no part in its completion
+    driver.put("REMOTE_WINDOW_LAST", TARGET - 1)
+    sim.ram.silent = {"read"}
+    driver.submit([Request(SOURCE, TARGET, 100)])
+    engine.until("S_WAIT_READ_DONE")
+    sim.mac_in.send(PEER.src_mac.to_bytes(6, "big") + PEER.dst_mac.to_bytes(6, "big") + frames[0][12:])
+    engine.simulation.run_cycles(400)
+    assert engine.events() == {"rx_drop"}
+    sim.ram.silent = set()
+    (done,) = driver.wait()
+    assert (done.status, done.detail) == (ENGINE_SUCCESS, regs.ERR_NONE)
+    driver.put("REMOTE_WINDOW_LAST", 0xFFFFFFFF)
     sim.mac_out.frames.clear()
     driver.recover()
     engine.good()
