@@ -180,6 +180,7 @@ def test_rights_are_those_of_the_programs_pages(directory: Path) -> None:
         ((attach.MSG_SHARE, b"\xff" * attach.SHARE.size), "open device"),
         ((attach.MSG_ADD, b"[]"), "JSON object"),
         ((attach.MSG_ADD, b"{}{}"), "Extra data"),
+        ((attach.MSG_ADD, b"[" * 60_000), "recursion"),
         ((attach.MSG_ADD, json.dumps({"address": "8.8.8.8"}).encode()), "8.8.8.8"),
         ((attach.MSG_ADD, json.dumps({"address": "127.0.0.1", "port": "x"}).encode()), "port='x'"),
         ((attach.MSG_INFO, b"nonsense"), "nonsense"),

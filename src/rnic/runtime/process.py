@@ -243,7 +243,7 @@ class NicProcess:
             code, body = 0, self._message(client, kind, data[attach.HEADER.size :], fds, out)
         except OSError as error:
             code, body = error.errno or errno.EIO, str(error.strerror or error).encode()
-        except (RnicError, ValueError, OverflowError) as error:
+        except (RnicError, ValueError, OverflowError, RecursionError) as error:  # the last of nested JSON
             code, body = errno.EINVAL, str(error).encode()
         _close_all(fds)
         try:
