@@ -86,7 +86,8 @@ def test_packets_placed_are_the_same(
             bytes(dest),
         ))  # fmt: skip
     assert answers[0] == answers[1]
-    if not damage and not psn_off:
+    # the byte of FECN and BECN is 0 in what is sent: only then is what was made also right
+    if not damage and not psn_off and not run["head"] >> 24 & 0xFF:
         assert answers[0][0][0] == run["count"]
 
 

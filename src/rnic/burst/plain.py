@@ -32,7 +32,7 @@ def segment_run(
     """Append ``count`` packets of ``mtu`` payload bytes to ``buffers``.
 
     Args:
-        head: first eight bytes of the BTH as an integer.
+        head: first eight bytes of the BTH as an integer; the byte of FECN and BECN is 0.
         psn: PSN of the first packet.
         payload: at least ``count * mtu`` bytes.
         seeds: CRC states by IPv4 ident; ``first`` is the first packet's ident.
