@@ -21,6 +21,7 @@ from rnic.verbs.memory import PD
 
 _END = bytes(SGE_BYTES)
 _FREE = object()
+_LOG_SPARE = 3
 
 
 class ReceivePoster:
@@ -30,16 +31,18 @@ class ReceivePoster:
         ctx: opened device.
         max_wr: entries that may be posted at a time.
         max_sge: scatter entries of each.
-        power_of_two: shared receive queues need such a size.
+        shared: for a shared receive queue, whose ring has a size that is a power of two, and room to spare.
     """
 
-    def __init__(self, ctx: Context, max_wr: int, max_sge: int, power_of_two: bool = False) -> None:
+    def __init__(self, ctx: Context, max_wr: int, max_sge: int, shared: bool = False) -> None:
         self.ctx = ctx
         self.max_sge = max_sge
         self.stride = rqe_stride(max_sge)
-        self.entries = 1 << max_wr.bit_length() if power_of_two else max(2, max_wr + 1)
-        if power_of_two:
-            self.entries = max(2, self.entries)
+        self.entries = max(2, max_wr + 1)
+        if shared:
+            # Queue pairs complete out of turn: one that stalls holds its entry while the others go round the ring.
+            log_most = ctx.limits["log_max_srq_sz"]
+            self.entries = 1 << min(max_wr.bit_length() + _LOG_SPARE, log_most)
         self.mapping: Mapping = ctx.driver.ring(self.entries * self.stride)
         self._view = self.mapping.view
         self.lock = threading.Lock()
@@ -130,7 +133,7 @@ class SRQ:
         self.closed = False
         self._max_wr = attr.max_wr
         with ctx.driver.lock:
-            self.poster = ReceivePoster(ctx, attr.max_wr, attr.max_sge, power_of_two=True)
+            self.poster = ReceivePoster(ctx, attr.max_wr, attr.max_sge, shared=True)
             self.srqn = ctx.allocate(cmd.RES_SRQ)
             self._block = ctx.allocate(cmd.RES_UAR_BLOCK)
             srqc = SRQC.pack(

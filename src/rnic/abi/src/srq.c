@@ -12,6 +12,11 @@ static uint32_t power_of_two_above(uint32_t value)
 	return power;
 }
 
+static uint32_t dev_lim(const struct rnic_context *context, unsigned at, unsigned unit, unsigned lsb, unsigned width)
+{
+	return (uint32_t)rnic_get_be(context->limits, at, unit, lsb, width);
+}
+
 int receive_ring_map(struct rnic_context *context, struct receive_ring *rq, uint32_t max_wr, uint32_t max_sge,
 		     bool power_of_two)
 {
@@ -22,7 +27,14 @@ int receive_ring_map(struct rnic_context *context, struct receive_ring *rq, uint
 	rq->stride = RNIC_SGE_BYTES;
 	while (rq->stride < RNIC_SGE_BYTES * max_sge)
 		rq->stride <<= 1;
-	rq->entries = power_of_two ? power_of_two_above(max_wr) : max_wr < 1 ? 2 : max_wr + 1;
+	rq->entries = max_wr < 1 ? 2 : max_wr + 1;
+	if (power_of_two) { /* shared: a queue pair that stalls holds its entry while others go round the ring */
+		uint32_t most = 1u << dev_lim(context, RNIC_DEV_LIM_LOG_MAX_SRQ_SZ);
+
+		rq->entries = power_of_two_above(max_wr);
+		for (int spare = 3; spare && rq->entries < most; spare--)
+			rq->entries <<= 1;
+	}
 	rq->ids = calloc(rq->entries, sizeof *rq->ids);
 	rq->taken = calloc(rq->entries, sizeof *rq->taken);
 	error = rq->ids && rq->taken ? ring_map(context, &rq->memory, (size_t)rq->entries * rq->stride) : ENOMEM;
@@ -117,11 +129,6 @@ int receive_ring_post(struct rnic_context *context, struct receive_ring *rq, str
 }
 
 /* ---- shared receive queues */
-
-static uint32_t dev_lim(const struct rnic_context *context, unsigned at, unsigned unit, unsigned lsb, unsigned width)
-{
-	return (uint32_t)rnic_get_be(context->limits, at, unit, lsb, width);
-}
 
 static struct ibv_srq *create(struct ibv_pd *pd, void *srq_context, struct ibv_srq_attr *attr)
 {
