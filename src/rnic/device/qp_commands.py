@@ -208,7 +208,8 @@ def reset_qp(nic: Nic, qp: DeviceQp) -> None:
     res = nic.resources
     ctx = qp.ctx
     old, ctx.state = ctx.state, RESET
-    qp.on_modify(old, nic.now_ns)
+    with nic.guard.around("release", f"QP {ctx.local_qpn:#x}"):
+        qp.on_modify(old, nic.now_ns)
     nic.forget(qp)
     del res.qps[ctx.local_qpn]
     for cq in qp.cqs:
