@@ -35,6 +35,3 @@ EVENT_NAMES = {
     SRQ_LAST_WQE: "SRQ_LAST_WQE",
     SRQ_LIMIT: "SRQ_LIMIT",
 }
-
-QP_FAULTS = frozenset({WQ_CATAS_ERROR, WQ_INVAL_REQ_ERROR, WQ_ACCESS_ERROR})
-"""Events that say that a queue pair failed."""
