@@ -495,3 +495,18 @@ def test_multicast_reaches_all_members(ipv6: bool) -> None:
             members[1][2].detach_mcast(group)
         with pytest.raises(VerbsError):
             qp.attach_mcast("10.0.0.1")
+
+
+def test_no_message_is_acknowledged_whose_completion_is_lost(new_pair: NewPair) -> None:
+    """A CQ of 3 and eight SENDs: as many succeed as there are completions on the other side."""
+    with new_pair(depth=8) as pair:
+        pair.b.cq.resize(3)
+        for _ in range(8):
+            pair.b.post_recv(100)
+        for number in range(8):
+            pair.a.post_send(e.IBV_WR_SEND, 10, wr_id=number)
+        pair.run()
+        sent = [wc.status for wc in pair.a.poll()]
+        received = [wc.status for wc in pair.b.poll()]
+        assert received == [e.IBV_WC_SUCCESS] * 3
+        assert sent == [e.IBV_WC_SUCCESS] * 3 + [e.IBV_WC_REM_OP_ERR] + [e.IBV_WC_WR_FLUSH_ERR] * 4

@@ -253,6 +253,8 @@ def receive_small(qp: QueuePair, burst: RxBurst, start: int, end: int, pkey: int
     responder = qp.responder
     if operation != WRITE_ONLY or psn != ctx.expected_psn or responder.open or not responder.established:
         return False
+    if length < _WRITE_HEADER_BYTES + ICRC_BYTES:
+        return False  # less than a RETH follows
     _, _, va, rkey, size = BTH_RETH_STRUCT.unpack_from(buf, start)
     pad = head >> _PAD_SHIFT & 3
     if (

@@ -79,7 +79,7 @@ class DatagramReceiver:
         if size > ctx.mtu_bytes:
             host.counters.bump(DropReason.BAD_LENGTH.value)
             return
-        wqe = self.rq.take()
+        wqe = qp.take_receive()
         if wqe is None:
             host.counters.bump(DropReason.NO_RECEIVE.value)
             return

@@ -33,8 +33,8 @@ class CompletionSink(Protocol):
         requested: int,
         qpn: int,
         imm: int,
-    ) -> None:
-        """Write one CQ entry. ``word3`` holds opcode and ``CQE_*`` flags, without the phase."""
+    ) -> bool:
+        """Write one CQ entry; false where it is lost. ``word3`` holds opcode and ``CQE_*`` flags, without the phase."""
 
 
 class ReceiveSource(Protocol):

@@ -212,6 +212,14 @@ class Outstanding:
         if self.ctx.state == SQD:
             self.qp.check_drained()
 
+    def about_to_send(self, psn: int) -> bool:
+        """Whether ``psn`` is what is sent next, again: a NAK that asks for it tells nothing new and costs no retry.
+
+        So it is while an RNR wait runs: some responders answer what was in flight behind the refused request with a
+        sequence NAK each. They are the consequence of the RNR NAK.
+        """
+        return bool(self.backlog) and self.backlog[0].first_psn + self.backlog[0].sent & PSN_MASK == psn
+
     def rewind(self, psn: int) -> None:
         """Go back: the next packet sent is ``psn`` (Go-Back-N)."""
         self.rtt_psn = -1

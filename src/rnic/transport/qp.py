@@ -37,7 +37,7 @@ from rnic.wire.flow import residue
 if TYPE_CHECKING:
     from rnic.context.qp_context import QpContext
     from rnic.transport.message import Message
-    from rnic.transport.wqe import SendRing
+    from rnic.transport.wqe import ReceiveWqe, SendRing
     from rnic.wire.bursts import RxBurst, TxBurst
     from rnic.wire.flow import Flow
     from rnic.wire.packet import Packet
@@ -219,6 +219,13 @@ class QueuePair:
                 self.host.counters.bump(DropReason.GHOST_RESPONSE.value)
         else:
             self.responder.receive(packet, now_ns)
+
+    def take_receive(self) -> ReceiveWqe | None:
+        """The next receive entry, counted (002 ``rq_wqe_counter``), or ``None``."""
+        wqe = self.rq.take()
+        if wqe is not None:
+            self.ctx.rq_wqe_counter = self.ctx.rq_wqe_counter + 1 & 0xFFFF
+        return wqe
 
     def receive_burst(self, burst: RxBurst, start: int, now_ns: int) -> int:
         """Take a run of middle packets that is in order; bytes taken, 0 where the full path must look.
@@ -423,7 +430,7 @@ class QueuePair:
     def _flush_receive(self) -> None:
         if self.uses_srq:
             return
-        while (wqe := self.rq.take()) is not None:
+        while (wqe := self.take_receive()) is not None:
             self.recv_cq.complete(wqe.index, WR_FLUSH_ERR, 0, 0, CQE_RECEIVE | WR_SEND, 0, 0, self.ctx.local_qpn, 0)
 
 
