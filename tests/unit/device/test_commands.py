@@ -10,8 +10,8 @@ from rnic.device.mailboxes import ADAPTER, DEV_LIM, MGM, NON_RDMA_BYTES, NON_RDM
 from rnic.mem.keys import key_index
 from rnic.mem.table import REGION, WINDOW1, WINDOW2
 from rnic.rings import queue_block as q
-from rnic.spec import access, events
 from rnic.rings.rqe import srq_bytes
+from rnic.spec import access, events
 from rnic.spec import commands as cmd
 from rnic.spec.states import ST_RC, ST_UD
 

@@ -169,7 +169,9 @@ CAUSES = [
 ]
 
 
-@pytest.mark.parametrize(("cause", "side", "state", "status"), [row[1:] for row in CAUSES], ids=[row[0] for row in CAUSES])
+@pytest.mark.parametrize(
+    ("cause", "side", "state", "status"), [row[1:] for row in CAUSES], ids=[row[0] for row in CAUSES]
+)
 def test_every_fault_interrupts(new_pair, cause, side: int, state: int, status: int | None) -> None:
     """004 7.3, 7.7: an invalid WQE, a bad key, a fatal NAK, retries exceeded stop the queue pair and interrupt."""
     pair = new_pair()

@@ -147,7 +147,7 @@ def test_entries_are_of_the_queues_protection_domain(new_pair, service: int, own
 def test_an_entry_that_a_reset_queue_pair_had_taken_is_not_lost(new_pair) -> None:
     pair = new_pair()
     far, (_, va, key) = pair.drivers[1], pair.mrs[1]
-    a, b, srq = receiver(pair, ST_RC, pair.pds[1], pair.pds[1])
+    _, b, srq = receiver(pair, ST_RC, pair.pds[1], pair.pds[1])
     device = pair.nics[1].resources.srqs[srq.number]
     far.recv(srq, va, 4096, key)
     flow = pair.nics[1].qps[b.number].flow.reverse()
