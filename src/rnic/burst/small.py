@@ -11,7 +11,7 @@ from rnic.context.qpc import OPT_CREDITS
 from rnic.mem.table import MemoryEntry
 from rnic.rings.sqe import FLAG_FENCE, FLAG_INLINE, FLAG_LIST, FLAG_SIGNALED, FLAG_SOLICITED, SQE_STRUCT
 from rnic.spec.access import REMOTE_WRITE
-from rnic.spec.limits import ICRC_BYTES
+from rnic.spec.limits import ICRC_BYTES, NEVER
 from rnic.spec.opcodes import ACKNOWLEDGE, SEND_ONLY, WR_SEND, WR_WRITE, WRITE_ONLY
 from rnic.spec.psn import PSN_MASK
 from rnic.spec.states import RTS, ST_RC
@@ -25,7 +25,6 @@ from rnic.transport.encap import (
     FrameBatch,
     bth_base,
 )
-from rnic.transport.host import NEVER
 from rnic.transport.message import Message
 from rnic.transport.payload import Extent, Payload
 from rnic.transport.qp import QueuePair

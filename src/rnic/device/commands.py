@@ -18,6 +18,7 @@ from rnic.context.qpc import QPC_BYTES
 from rnic.device import memory_commands as memory
 from rnic.device import system_commands as system
 from rnic.device.config import gid_from_address
+from rnic.device.congestion import read_cfg, write_cfg
 from rnic.device.cq import CompletionQueue
 from rnic.device.entry_ring import QUEUE_VALID, reachable
 from rnic.device.eq import EventQueue
@@ -539,6 +540,8 @@ FUNCTIONS: dict[int, Callable[[Nic, Uar, int, int, bytes], Answer]] = {
     cmd.MGID_HASH: system.mgid_hash,
     cmd.SET_WEIGHT: system.set_weight,
     cmd.READ_NON_RDMA: read_non_rdma,
+    cmd.READ_CFG: read_cfg,
+    cmd.WRITE_CFG: write_cfg,
 }
 COMMANDS = frozenset({*_HANDLERS, *FUNCTIONS, *TRANSITIONS})
 """Every opcode that the device knows."""

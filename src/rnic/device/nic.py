@@ -18,6 +18,7 @@ from rnic.context.messages import SOURCE_NAMES
 from rnic.context.qp_context import QpContext
 from rnic.device.commands import CommandResult, CommandUnit
 from rnic.device.config import NicConfig
+from rnic.device.congestion import Congestion
 from rnic.device.cq import CompletionQueue
 from rnic.device.eq import EventQueue
 from rnic.device.global_block import GlobalBlock
@@ -38,8 +39,8 @@ from rnic.spec import commands as cmd
 from rnic.spec import events
 from rnic.spec.drops import DropReason
 from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_TRANSPORT_HEADERS, MAX_UDP_PAYLOAD
-from rnic.spec.opcodes import CNP, UD
-from rnic.spec.registers import CONTROL_ENABLE, IRQ_CNP, IRQ_EVENT, IRQ_FATAL, IRQ_NON_RDMA, IRQ_QP_FAULT
+from rnic.spec.opcodes import CNP, RC, UD
+from rnic.spec.registers import CONTROL_ENABLE, IRQ_EVENT, IRQ_FATAL, IRQ_NON_RDMA, IRQ_QP_FAULT
 from rnic.spec.states import ERR, RTR, RTS, SQD, SQE
 from rnic.trace.counters import Counters
 from rnic.trace.tracer import NullTracer, Tracer
@@ -47,7 +48,7 @@ from rnic.transport.host import BurstLoops
 from rnic.transport.qp import QueuePair
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.datagram import parse_ip
-from rnic.wire.flow import Flow
+from rnic.wire.flow import CE, Flow
 from rnic.wire.packet import Packet, parse
 
 __all__ = ["MULTICAST_QPN", "Nic", "Offload"]
@@ -109,6 +110,7 @@ class Nic:
         """The time that was handed in last."""
         self.globals = GlobalBlock(self)
         self.non_rdma = NonRdmaChannel(self.counters)
+        self.congestion = Congestion(self, config.congestion)
         self.hca: dict[str, int] = {}
         """What INIT_HCA said, by the fields of its mailbox; empty before."""
         self._enabled = False
@@ -309,6 +311,7 @@ class Nic:
         buf = burst.buf
         flow = burst.flow
         qps = self.qps
+        marked = burst.ecn == CE
         start = 0
         packets = 0
         while start < length:
@@ -322,7 +325,7 @@ class Nic:
                 continue
             dqpn = _DQPN.unpack_from(buf, start + _DQPN_AT)[0] & _QPN_MASK
             qp = qps.get(dqpn)
-            if qp is not None and (flow is qp.peer or qp.comes_from_peer(flow)):
+            if qp is not None and not marked and (flow is qp.peer or qp.comes_from_peer(flow)):
                 if length - start >= 2 * segment and (taken := qp.receive_burst(burst, start, now_ns)):
                     start += taken
                     packets += taken // segment - 1
@@ -365,9 +368,10 @@ class Nic:
         elif packet.pkey != qp.pkey and not _same_partition(packet.pkey, qp.pkey):
             self.counters.bump(DropReason.BAD_PKEY.value)
         elif packet.opcode == CNP:
-            self.counters.bump("cnps_received")
-            self.globals.raise_cause(IRQ_CNP)
+            self.congestion.notified(qp, self.now_ns)
         else:
+            if packet.ecn == CE and qp.service == RC:
+                self.congestion.marked(qp, self.now_ns)
             qp.receive(packet, self.now_ns)
             if row.response:
                 qp.show()
@@ -417,7 +421,8 @@ class Nic:
             limit = budget - sent
             if limit > qp.turn and ready:
                 limit = qp.turn
-            count = send_small(qp, now_ns, limit, out)
+            plain = not (qp.cnp_tag or qp.masked) and qp.pace is None
+            count = send_small(qp, now_ns, limit, out) if plain else 0
             if count and qp.responder.replies and not qp.polite:
                 # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
                 qp.polite = True
@@ -427,9 +432,9 @@ class Nic:
                 sent += count
                 continue
             qp.polite = False
-            if count < limit and not qp.requester.unsent:
+            if count < limit and not qp.requester.unsent and not qp.cnp_tag:
                 count += send_ack(qp, out)
-            if count < limit and (qp.requester.unsent or qp.responder.replies):
+            if count < limit and (qp.requester.unsent or qp.responder.replies or qp.cnp_tag):
                 count += qp.produce(now_ns, limit - count, out)
             qp.show()
             if count:

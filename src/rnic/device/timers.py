@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from rnic.transport.host import NEVER
+from rnic.spec.limits import NEVER
 
 if TYPE_CHECKING:
     from rnic.transport.qp import QueuePair

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from rnic.wire.bursts import Buffer
     from rnic.wire.flow import Flow
 
-NEVER = 1 << 63
-"""A deadline that does not come, in nanoseconds."""
-
 
 class CompletionSink(Protocol):
     """The device's side of a completion queue."""

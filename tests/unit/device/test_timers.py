@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rnic.device.timers import TIMERS_PER_CALL, Timers
-from rnic.transport.host import NEVER
+from rnic.spec.limits import NEVER
 
 
 class FakeQp:
