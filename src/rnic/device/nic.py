@@ -559,8 +559,6 @@ class Nic:
     def event(self, event_type: int, number: int, status: int = 0) -> None:
         """Report an asynchronous event to the driver context that owns the queue it is about."""
         self.counters.bump(f"event_{events.EVENT_NAMES[event_type].lower()}")
-        if event_type in events.QP_FAULTS:
-            self.globals.raise_cause(IRQ_QP_FAULT)
         res = self.resources
         queue: DeviceQp | CompletionQueue | SharedReceiveQueue | None
         if event_type == events.CQ_ERROR:
@@ -576,6 +574,11 @@ class Nic:
         eqn = queue.uar.event_queues.get(event_type)
         if eqn is not None:
             res.eqs[eqn].report(event_type, number, status)
+
+    def fault(self, number: int) -> None:
+        """A queue pair stopped for an error: its interrupt (004 7.3, 7.7)."""
+        self.counters.bump("qp_faults")
+        self.globals.raise_cause(IRQ_QP_FAULT)
 
     def make_flow(self, ctx: QpContext) -> Flow:
         """The path to the peer that a connected QP's context names."""
