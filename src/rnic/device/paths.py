@@ -6,7 +6,6 @@ from typing import Protocol
 
 from rnic.context.qp_context import QpContext
 from rnic.device.config import NicConfig, address_from_gid
-from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 from rnic.wire.flow import MAX_IDENTS, Flow
 
@@ -67,7 +66,7 @@ class Paths:
         elif not sport:
             # as common NICs do: the dynamic range, so that switches spread queue pairs over equal paths
             sport = 0xC000 | (ctx.local_qpn * 0x9E37 ^ ctx.remote_qpn) & 0x3FFF
-        key = (dgid, sport, dport or ROCE_UDP_PORT, tclass, hop_limit or DEFAULT_HOP_LIMIT, label)
+        key = (dgid, sport, dport or config.port, tclass, hop_limit or DEFAULT_HOP_LIMIT, label)
         flow = self._flows.get(key)
         if flow is None:
             if len(self._flows) >= _MAX_FLOWS:

@@ -403,62 +403,21 @@ bool nic_gone(struct rnic_context *context)
 
 /* ---- memory shared with the NIC process */
 
-int ring_map(struct rnic_context *context, struct ring_memory *memory, size_t bytes)
+/* The NIC process maps a file as this program has it mapped at base. */
+int nic_share(struct rnic_context *context, void *base, size_t bytes, int fd)
 {
-	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	uint8_t message[RNIC_SHARE_SIZE] = { 0 };
-	struct reply *reply;
-	uint64_t va, length;
+	uint64_t va = (uintptr_t)base, length = bytes;
 	uint32_t writable = 1;
-	int fd, error;
+	struct reply *reply = malloc(sizeof *reply);
+	int error;
 
-	bytes = (bytes + page - 1) & ~(page - 1);
-	memory->base = NULL;
-	fd = memfd_create("rnic ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (fd < 0)
-		return errno;
-	if (ftruncate(fd, (off_t)bytes) < 0) {
-		error = errno;
-		close(fd);
-		return error;
-	}
-	memory->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-	if (memory->base == MAP_FAILED) {
-		error = errno;
-		memory->base = NULL;
-		close(fd);
-		return error;
-	}
-	memory->bytes = bytes;
-	va = (uintptr_t)memory->base;
-	length = bytes;
 	memcpy(message + RNIC_SHARE_VA_AT, &va, 8);
 	memcpy(message + RNIC_SHARE_BYTES_AT, &length, 8);
 	memcpy(message + RNIC_SHARE_WRITABLE_AT, &writable, 4);
-	reply = malloc(sizeof *reply);
 	error = reply ? ask(context, RNIC_MSG_SHARE, message, sizeof message, &fd, 1, reply) : ENOMEM;
 	free(reply);
-	close(fd);
-	if (error) {
-		munmap(memory->base, bytes);
-		memory->base = NULL;
-	}
 	return error;
-}
-
-void ring_unmap(struct rnic_context *context, struct ring_memory *memory)
-{
-	uint64_t range[2] = { (uintptr_t)memory->base, memory->bytes };
-	struct reply *reply;
-
-	if (!memory->base)
-		return;
-	reply = malloc(sizeof *reply);
-	if (reply)
-		ask(context, RNIC_MSG_UNSHARE, range, sizeof range, NULL, 0, reply);
-	free(reply);
-	munmap(memory->base, memory->bytes);
-	memory->base = NULL;
 }
 
 /* ---- the window */
