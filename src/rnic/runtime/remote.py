@@ -126,7 +126,7 @@ class RemoteDriver:
     def _open(self, name: str) -> None:
         memory = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
         try:
-            body = name.encode().ljust(16, b"\0") + struct.pack("<II", attach.DMA_PROC_MEM, mmap.PAGESIZE)
+            body = name.encode().ljust(16, b"\0") + struct.pack("<III", attach.DMA_PROC_MEM, mmap.PAGESIZE, 0)
             reply, (window, self._wake) = self.connection.ask(attach.MSG_OPEN, body, [memory])
         finally:
             os.close(memory)

@@ -89,6 +89,13 @@ static int send_message(int socket, const void *head, size_t head_bytes, const v
 	return 0;
 }
 
+static void close_fds(struct reply *reply)
+{
+	for (int i = 0; i < reply->fd_count; i++)
+		close(reply->fds[i]);
+	reply->fd_count = 0;
+}
+
 static int receive_message(int socket, struct reply *reply)
 {
 	uint8_t head[RNIC_REPLY_HEADER_SIZE];
@@ -112,20 +119,15 @@ static int receive_message(int socket, struct reply *reply)
 		for (size_t i = 0; i < count && reply->fd_count < FDS_MAX; i++)
 			memcpy(&reply->fds[reply->fd_count++], CMSG_DATA(each) + i * sizeof(int), sizeof(int));
 	}
-	if (got < (ssize_t)sizeof head)
-		return EIO; /* the NIC process has closed */
+	if (got < (ssize_t)sizeof head || message.msg_flags & MSG_CTRUNC) {
+		close_fds(reply);
+		return got < (ssize_t)sizeof head ? EIO /* the NIC process has closed */ : EMFILE;
+	}
 	memcpy(&reply->kind, head, 4);
 	memcpy(&reply->token, head + 4, 4);
 	memcpy(&reply->error, head + 8, 4);
 	reply->bytes = (size_t)got - sizeof head;
 	return 0;
-}
-
-static void close_fds(struct reply *reply)
-{
-	for (int i = 0; i < reply->fd_count; i++)
-		close(reply->fds[i]);
-	reply->fd_count = 0;
 }
 
 /* One message and its answer. The answer's descriptors are the caller's unless an error is returned. */
@@ -472,7 +474,7 @@ int nic_open(struct rnic_context *context, const char *name)
 {
 	uint8_t message[RNIC_OPEN_SIZE] = { 0 };
 	struct reply *reply = malloc(sizeof *reply);
-	uint32_t mode = RNIC_DMA_PROC_MEM, page = (uint32_t)sysconf(_SC_PAGESIZE);
+	uint32_t copier = 0, mode = RNIC_DMA_PROC_MEM, page = (uint32_t)sysconf(_SC_PAGESIZE);
 	const char *forced = getenv("RNIC_DMA"); /* "mem" or "copy": the one way, or the other */
 	int fd = -1, error;
 
@@ -503,8 +505,9 @@ int nic_open(struct rnic_context *context, const char *name)
 		reply->error = 0;
 		mode = RNIC_DMA_COPIER;
 		memcpy(message + RNIC_OPEN_MODE_AT, &mode, 4);
-		error = copier_start(context, &fd);
+		error = copier_start(context, &fd, &copier);
 		if (!error) {
+			memcpy(message + RNIC_OPEN_COPIER_AT, &copier, 4);
 			error = ask(context, RNIC_MSG_OPEN, message, sizeof message, &fd, 1, reply);
 			close(fd);
 		}

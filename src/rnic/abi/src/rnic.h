@@ -300,7 +300,7 @@ void ring_unmap(struct rnic_context *context, struct ring_memory *memory);
 
 /* ---- copier.c: copies for a NIC process that may not reach this program's memory */
 
-int copier_start(struct rnic_context *context, int *peer);
+int copier_start(struct rnic_context *context, int *peer, uint32_t *number);
 void copier_stop(struct rnic_context *context);
 void copier_forget(struct rnic_context *context);
 
