@@ -66,7 +66,8 @@ REGISTERS: Final = (
     Register("CTRL", 0x00C, "RW", "control; reset value is a choice", _CTRL_FIELDS, reset=0x3040, source=_KNOWN),
     Register("FRAME_LENGTH", 0x010, "RO", "payload bytes of the longest packet: the path MTU (choice)", source=_KNOWN),
     Register(
-        "SOFT_RESET", 0x014, "PULSE", "write 1: answer all in hand with SLVERR, clear events, connect anew", source=_KNOWN,
+        "SOFT_RESET", 0x014, "PULSE", "write 1: answer all in hand with SLVERR, clear events, connect anew",
+        source=_KNOWN,
     ),
     Register("FIFO_OVERFLOW", 0x018, "RO", "reads 0: everything is bounded by slots", source=_KNOWN),
     Register("STATUS", 0x01C, "RO", "what the bridge is doing", _STATUS_FIELDS, reset=0x7, source=_KNOWN),
