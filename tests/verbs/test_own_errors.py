@@ -18,12 +18,12 @@ OwnErrors = list[tuple[str, Exception]]
 SIZE = 4096
 
 
-class Planted(Exception):
+class PlantedError(Exception):
     """A mistake of our own, made on purpose."""
 
 
 def broken(*args: object, **kwargs: object) -> None:
-    raise Planted
+    raise PlantedError
 
 
 def state(side: Any) -> int:
@@ -68,7 +68,7 @@ def only(victim: object, method: Callable[..., Any]) -> Callable[..., Any]:
 
     def either(self: object, *args: object, **kwargs: object) -> Any:
         if self is victim:
-            raise Planted
+            raise PlantedError
         return method(self, *args, **kwargs)
 
     return either
@@ -131,7 +131,7 @@ def test_the_queue_pair_concerned_fails_and_nobody_else(
         n.first.net.run(lambda: n.qp.ctx.state == e.IBV_QPS_ERR)
         assert state(n.first.a) == e.IBV_QPS_ERR
         assert {where for where, _ in own_errors} == ({place} if rows == 1 else {place, "error"})
-        assert all(isinstance(error, Planted) for _, error in own_errors)
+        assert all(isinstance(error, PlantedError) for _, error in own_errors)
         assert n.nic.counters[f"{OWN_ERRORS}_{place}"] == [where for where, _ in own_errors].count(place)
         assert n.nic.counters[OWN_ERRORS] == len(own_errors)
         assert f"QP {n.qp.ctx.local_qpn:#x}" in n.reports[0]
@@ -149,7 +149,7 @@ def test_it_is_told_once_and_counted_each_time(own_errors: OwnErrors, monkeypatc
             n.first.net.run(lambda pair=pair: state(pair.a) == e.IBV_QPS_ERR)  # type: ignore[misc]
         assert n.nic.counters[OWN_ERRORS] == 2
         assert len(n.reports) == 1
-        assert "Planted" in n.reports[0]
+        assert "PlantedError" in n.reports[0]
 
 
 @pytest.mark.parametrize("where", ["accepts", "parse"])

@@ -94,7 +94,6 @@ class Runtime:
 
     def _round(self, now: int) -> bool:
         nic = self.nic
-        link = self.link
         did = False
         if self._rounds_without_replies >= _REPLIES_AT_LEAST_EVERY:
             did = self._transmit(now)
