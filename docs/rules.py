@@ -120,6 +120,9 @@ RULES: tuple[Rule, ...] = (
     # ------------------------------------------------------------------------- receive checks
     _rule("004 7.3 RX 1", "ICRC and length before all else; what fails is dropped and counted",
           f"{ICRC}::test_any_flipped_bit_is_seen", f"{NIC}::test_short_and_odd_bursts", f"{NIC}::test_drops"),
+    _rule("design", "An IPv4 ident that nobody saw is held against what the peer sends; all that is taken teaches that",
+          f"{ICRC}::test_a_peer_of_ident_0_is_believed_no_other",
+          f"{NIC}::test_whatever_is_taken_teaches_what_idents_a_peer_sends"),
     _rule("004 7.3 RX 2", "What is not RDMA is nobody's", f"{NIC}::test_what_no_parser_takes"),
     _rule("004 7.3 DestQP", "The queue pair exists and may receive", f"{NIC}::test_drops",
           f"{NIC}::test_queue_pair_that_cannot_receive", f"{HST}::test_every_packet_in_every_state"),
