@@ -454,24 +454,32 @@ class CommandUnit:
     # ---------------------------------------------------------------------------------- cleaning
 
     def release(self, uar: Uar) -> None:
-        """Destroy everything that a driver context owns."""
+        """Destroy everything that a driver context owns. What cannot be destroyed keeps nothing else alive."""
         res = self._res
-        res.groups.forget(uar)
+        around = self._nic.guard.around
+        with around("release"):
+            res.groups.forget(uar)
         for qp in [qp for qp in res.qps.values() if qp.uar is uar]:
-            reset_qp(self._nic, qp)
+            with around("release", f"QP {qp.ctx.local_qpn:#x}"):
+                reset_qp(self._nic, qp)
         for srq in [srq for srq in res.srqs.values() if srq.uar is uar]:
-            self._drop_srq(srq)
+            with around("release", f"SRQ {srq.number:#x}"):
+                self._drop_srq(srq)
         for cq in [cq for cq in res.cqs.values() if cq.uar is uar]:
-            self._drop_cq(cq)
+            with around("release", f"CQ {cq.number:#x}"):
+                self._drop_cq(cq)
         for eq in [eq for eq in res.eqs.values() if eq.uar is uar]:
-            self._drop_eq(eq)
+            with around("release", f"EQ {eq.number}"):
+                self._drop_eq(eq)
         records = [record for record in res.keys.values() if record.owner is uar]
         # windows first: a region with bound windows is busy
         for record in sorted(records, key=lambda record: record.entry is not None and record.entry.kind is REGION):
-            memory.drop_key(self._nic, record.key if record.entry is None else record.entry.key)
+            with around("release", f"key {record.key:#x}"):
+                memory.drop_key(self._nic, record.key if record.entry is None else record.entry.key)
         for number in [n for n, owner in res.pools[cmd.RES_MTT].owners.items() if owner is uar]:
             res.segments.pop(number, None)
-        res.icm.forget(uar)
+        with around("release"):
+            res.icm.forget(uar)
         uar.event_queues.clear()
         for pool in res.pools.values():
             for number in [number for number, owner in pool.owners.items() if owner is uar]:

@@ -210,7 +210,8 @@ def reset_qp(nic: Nic, qp: DeviceQp) -> None:
     if qp.srq is not None and qp.responder.receive_wqe is not None:
         qp.srq.give_back(qp.responder.receive_wqe)
     old, ctx.state = ctx.state, RESET
-    qp.on_modify(old, nic.now_ns)
+    with nic.guard.around("release", f"QP {ctx.local_qpn:#x}"):
+        qp.on_modify(old, nic.now_ns)
     nic.forget(qp)
     del res.qps[ctx.local_qpn]
     for cq in qp.cqs:
