@@ -115,9 +115,10 @@ class Side:
         ctx.state = RTS
         self.qp.on_modify(RTR, 0)
 
-    def take(self, index: int, status: int, vendor: int, length: int, *rest: int) -> None:
+    def take(self, index: int, status: int, vendor: int, length: int, *rest: int) -> bool:
         self.received.append((index, status, length))
         self.immediates.append(rest[-1])
+        return True
 
     def post_receive(self, slot: int) -> None:
         SGE_STRUCT.pack_into(self.rq, self.rq_tail * 16, self.va + slot * SLOT, SLOT, self.key)

@@ -16,16 +16,16 @@ from rnic.mem.space import SimAddressSpace
 from rnic.mem.table import MemoryEntry, MemoryTable
 from rnic.rings.sqe import FLAG_LIST, FLAG_SIGNALED, SGE_STRUCT, SQE_ATOMIC_STRUCT, SQE_STRUCT, SQE_UD_STRUCT
 from rnic.spec.drops import DropReason
+from rnic.spec.limits import NEVER
 from rnic.spec.opcodes import WR_NAMES
 from rnic.spec.states import INIT, RTR, RTS, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import SYNDROME_NAMES
 from rnic.trace import Counters, NullTracer
-from rnic.transport.host import NEVER
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import ReceiveRing, SendRing
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.flow import Flow
-from rnic.wire.opcode import OPCODES
+from rnic.wire.opcode import OPCODES, UNSUPPORTED
 from rnic.wire.packet import Packet, build, parse, seal
 
 QPN = 16
@@ -35,7 +35,7 @@ ENTRIES = 64
 SLAB = 512
 STRIDE = 64
 CONFIG = ("window_packets", "window_bytes", "ack_every", "probe")
-CODES = {row.name: row.opcode for row in OPCODES if row is not None}
+CODES = {row.name: row.opcode for row in (*OPCODES, *UNSUPPORTED.values()) if row is not None}
 SERVICES = {ST_RC: "RC", ST_UC: "UC", ST_UD: "UD"}
 WORK = {name: code for code, name in WR_NAMES.items()}
 
@@ -66,6 +66,9 @@ class Host:
     def event(self, event_type: int, number: int, status: int = 0) -> None:
         self.events.append((event_type, number, status))
 
+    def fault(self, number: int) -> None:
+        self.counters.bump("qp_faults")
+
     def make_flow(self, ctx: QpContext) -> Flow:
         return self.flow
 
@@ -92,6 +95,7 @@ class Queue:
 
     def __init__(self) -> None:
         self.entries: list[Any] = []
+        self.room = 1 << 20
 
     def complete(
         self,
@@ -104,7 +108,9 @@ class Queue:
         requested: int,
         qpn: int,
         imm: int,
-    ) -> None:
+    ) -> bool:
+        if len(self.entries) >= self.room:
+            return False
         self.entries.append(
             SimpleNamespace(
                 index=index,
@@ -118,6 +124,7 @@ class Queue:
                 imm=imm,
             )
         )
+        return True
 
     def take(self) -> list[str]:
         """Statuses since the last call."""
@@ -278,7 +285,8 @@ class Script:
     def frame(self, name: str, psn: int, **fields: Any) -> bytes:
         code = CODES[f"{SERVICES[self.service]}_{name}"]
         fields.setdefault("dqpn", QPN)
-        return seal(build(code, psn=psn & 0xFFFFFF, **fields), self.in_flow)
+        row = UNSUPPORTED.get(code, code)
+        return seal(build(row, psn=psn & 0xFFFFFF, **fields), self.in_flow)
 
     def packet(self, name: str, psn: int, **fields: Any) -> Packet:
         packet = parse(memoryview(self.frame(name, psn, **fields)))

@@ -314,3 +314,49 @@ def test_no_probe_while_a_read_is_outstanding(new) -> None:
     s.post("READ", 10)
     s.out()
     assert s.deadline is None
+
+
+# ------------------------------------------------------------------------------ NAKs in an RNR wait
+
+
+def test_sequence_naks_in_an_rnr_wait_cost_no_retry(new) -> None:
+    """Linux answers each packet in flight behind the RNR NAK with a sequence NAK for the PSN that it refused."""
+    s = new(retry_cnt=1, rnr_retry=7)
+    for _ in range(8):
+        s.post("SEND", 10)
+    for _ in range(5):
+        assert len(s.out()) == 8
+        s.ack(100, syndrome=0x21)
+        for _ in range(7):
+            s.ack(100, syndrome=0x60)
+        assert s.out() == []
+        s.wait(10_000)
+    assert len(s.out()) == 8
+    s.ack(107)
+    assert s.send_cq.take() == ["SUCCESS"] * 8
+    assert s.counters["rewinds"] == 0
+
+
+def test_a_sequence_nak_behind_the_rnr_wait_is_a_loss(new) -> None:
+    """The responder took the refused request after all, and lost the one behind: that does cost a retry."""
+    s = new(retry_cnt=1)
+    for _ in range(3):
+        s.post("SEND", 10)
+    s.out()
+    s.ack(100, syndrome=0x21)
+    s.wait(10_000)
+    s.out()
+    s.ack(101, syndrome=0x60)
+    assert s.send_cq.take() == ["SUCCESS"]
+    assert s.counters["rewinds"] == 1
+    assert s.out() == ["SEND_ONLY 101!", "SEND_ONLY 102!"]
+
+
+def test_a_nak_said_twice_goes_back_once(new) -> None:
+    s = new(retry_cnt=1)
+    s.post("WRITE", 1024)
+    s.out()
+    for _ in range(3):
+        s.ack(101, syndrome=0x60)
+    assert s.counters["rewinds"] == 1
+    assert [p.psn for p in s.packets()] == [101, 102, 103]

@@ -7,7 +7,7 @@ import pytest
 from rnic.context.qpc import OPT_CREDITS, SRQ_VALID
 from rnic.rings.cqe import CQE_IMM, CQE_INV, CQE_SOLICITED
 from rnic.spec.access import REMOTE_WRITE
-from rnic.spec.events import COMM_EST, SRQ_LAST_WQE, WQ_ACCESS_ERROR, WQ_INVAL_REQ_ERROR
+from rnic.spec.events import COMM_EST, SRQ_LAST_WQE, WQ_ACCESS_ERROR, WQ_CATAS_ERROR, WQ_INVAL_REQ_ERROR
 from rnic.spec.states import ERR, RTR, RTS, ST_UC, ST_UD
 
 FULL = bytes(range(256))
@@ -516,3 +516,90 @@ def test_software_stops_it_and_nothing_more_leaves(new) -> None:
     assert s.out() == []
     write(s, "WRITE_ONLY", 101, b"1234", ackreq=True)
     assert s.counters["drop_qp_state"] == 1
+
+
+# -------------------------------------------------------------------------- unsupported operations
+
+
+@pytest.mark.parametrize("opcode", [0x15, 0x18, 0x19, 0x1A, 0x1B, 0x1C, 0x1D, 0x1E, 0x1F])
+@pytest.mark.parametrize("payload", [b"", b"x" * 24])
+def test_an_unsupported_operation_is_an_invalid_request(new, opcode, payload) -> None:
+    s = new()
+    s.inject(f"UNSUPPORTED_{opcode:02X}", 100, payload=payload)
+    assert s.out() == ["ACKNOWLEDGE 100 61"]
+    assert s.ctx.state == ERR
+    assert s.event_types() == [WQ_INVAL_REQ_ERROR]
+
+
+def test_an_unsupported_operation_is_looked_at_in_its_turn_only(new) -> None:
+    s = new()
+    s.inject("UNSUPPORTED_1C", 101)
+    assert s.out() == ["ACKNOWLEDGE 100 60"]
+    s.inject("UNSUPPORTED_1C", 99)
+    assert s.ctx.state == RTS
+    s.inject("UNSUPPORTED_1C", 100)
+    assert s.out()[-1] == "ACKNOWLEDGE 100 61"
+    assert s.ctx.state == ERR
+
+
+# ------------------------------------------------------------------------------- lost completions
+
+
+@pytest.mark.parametrize("name", ["SEND_ONLY", "SEND_ONLY_IMM", "WRITE_ONLY_IMM"])
+def test_a_message_whose_completion_is_lost_is_not_acknowledged(new, name) -> None:
+    s = new()
+    for _ in range(4):
+        s.recv(100)
+    s.recv_cq.room = 2
+    for psn in range(100, 104):
+        s.inject(name, psn, ackreq=True)
+    assert s.out() == ["ACKNOWLEDGE 102 63"]  # it acknowledges 101
+    assert (s.ctx.state, s.ctx.expected_psn, s.ctx.rmsn) == (ERR, 102, 2)
+    assert s.recv_cq.take() == ["SUCCESS"] * 2
+    assert s.event_types() == [WQ_CATAS_ERROR]
+
+
+def test_an_unreliable_message_whose_completion_is_lost_fails_the_queue_pair(new) -> None:
+    s = new(ST_UC)
+    s.recv(100)
+    s.recv_cq.room = 0
+    s.inject("SEND_ONLY", 100, payload=b"abcd")
+    assert s.out() == []
+    assert s.ctx.state == ERR
+
+
+# ------------------------------------------------------------------------- counters of the context
+
+
+def test_rq_wqe_counter_counts_receive_entries_taken(new) -> None:
+    s = new(rq_wqe_counter=0xFFFE)
+    for _ in range(4):
+        s.recv(512)
+    s.inject("SEND_ONLY", 100)
+    assert s.ctx.rq_wqe_counter == 0xFFFF
+    s.inject("WRITE_ONLY_IMM", 101)
+    assert s.ctx.rq_wqe_counter == 0
+    s.inject("SEND_FIRST", 102, payload=FULL)
+    assert s.ctx.rq_wqe_counter == 1
+    s.to(ERR)
+    assert s.ctx.rq_wqe_counter == 2  # flushed entries are taken too
+
+
+def test_rq_wqe_counter_of_datagrams(new) -> None:
+    s = new(ST_UD)
+    s.recv(100)
+    s.inject("SEND_ONLY", 0, qkey=0x1111, payload=b"abcd")
+    assert s.ctx.rq_wqe_counter == 1
+
+
+def test_ra_buff_indx_is_the_slot_that_the_next_read_or_atomic_takes(new) -> None:
+    s = new(max_dest_rd_atomic=3)
+    for number in range(5):
+        assert s.ctx.ra_buff_indx == number % 3
+        if number % 2:
+            s.inject("FETCH_ADD", 100 + number, va=s.va, rkey=s.key, swap_add=1)
+        else:
+            s.inject("READ_REQUEST", 100 + number, va=s.va, rkey=s.key, dma_length=8)
+        s.out()
+    s.inject("READ_REQUEST", 104, va=s.va, rkey=s.key, dma_length=8)  # a duplicate takes none
+    assert s.ctx.ra_buff_indx == 2

@@ -11,7 +11,7 @@ from rnic.context.qpc import OPT_CREDITS
 from rnic.mem.table import MemoryEntry
 from rnic.rings.sqe import FLAG_FENCE, FLAG_INLINE, FLAG_LIST, FLAG_SIGNALED, FLAG_SOLICITED, SQE_STRUCT
 from rnic.spec.access import REMOTE_WRITE
-from rnic.spec.limits import ICRC_BYTES
+from rnic.spec.limits import ICRC_BYTES, NEVER
 from rnic.spec.opcodes import ACKNOWLEDGE, SEND_ONLY, WR_SEND, WR_WRITE, WRITE_ONLY
 from rnic.spec.psn import PSN_MASK
 from rnic.spec.states import RTS, ST_RC
@@ -25,7 +25,6 @@ from rnic.transport.encap import (
     FrameBatch,
     bth_base,
 )
-from rnic.transport.host import NEVER
 from rnic.transport.message import Message
 from rnic.transport.payload import Extent, Payload
 from rnic.transport.qp import QueuePair
@@ -253,6 +252,8 @@ def receive_small(qp: QueuePair, burst: RxBurst, start: int, end: int, pkey: int
     responder = qp.responder
     if operation != WRITE_ONLY or psn != ctx.expected_psn or responder.open or not responder.established:
         return False
+    if length < _WRITE_HEADER_BYTES + ICRC_BYTES:
+        return False  # less than a RETH follows
     _, _, va, rkey, size = BTH_RETH_STRUCT.unpack_from(buf, start)
     pad = head >> _PAD_SHIFT & 3
     if (

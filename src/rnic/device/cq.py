@@ -64,13 +64,13 @@ class CompletionQueue(EntryRing):
         requested: int,
         qpn: int,
         imm: int,
-    ) -> None:
-        """Write one entry; raise a completion event if the CQ is armed for such an entry."""
+    ) -> bool:
+        """Write one entry, false where it is lost; raise a completion event if the CQ is armed for such an entry."""
         if self.failed:
-            return
+            return False
         if not self.push(index, status | vendor_err << 8, length, word3, wqe_id, requested, qpn, imm):
             self.fail()
-            return
+            return False
         regs = self.regs
         if word3 & CQE_SOLICITED:
             self.solicited_index = self.tail
@@ -78,6 +78,7 @@ class CompletionQueue(EntryRing):
         # An entry in error counts as solicited (IBA chapter 11, completion notification).
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):
             self._notify()
+        return True
 
     def fail(self) -> None:
         """The ring is full, or the context is gone: take no more entries, and tell."""

@@ -148,7 +148,8 @@ class Completer:
             return
         if packet.syndrome == NAK_PSN_SEQUENCE:
             self.host.counters.bump("sequence_naks_received")
-            self.qp.retry(packet.psn, now_ns)
+            if not self.requester.about_to_send(packet.psn):
+                self.qp.retry(packet.psn, now_ns)
             return
         status = _FATAL.get(packet.syndrome)
         if status is None:

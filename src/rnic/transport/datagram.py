@@ -79,12 +79,12 @@ class DatagramReceiver:
         if size > ctx.mtu_bytes:
             host.counters.bump(DropReason.BAD_LENGTH.value)
             return
-        wqe = self.rq.take()
+        wqe = qp.take_receive()
         if wqe is None:
             host.counters.bump(DropReason.NO_RECEIVE.value)
             return
         status = SUCCESS
-        dest = resolve(host.memory, ctx.pd, wqe.sges, LOCAL_WRITE)
+        dest = resolve(host.memory, qp.receive_pd, wqe.sges, LOCAL_WRITE)
         if dest is None:
             status = LOC_PROT_ERR
         elif dest.total < size + GRH_BYTES:

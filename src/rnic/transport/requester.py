@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rnic.context.qpc import OPT_GSO
 from rnic.spec.access import LOCAL_WRITE
-from rnic.spec.limits import MAX_MSG_BYTES
+from rnic.spec.limits import MAX_MSG_BYTES, NEVER
 from rnic.spec.opcodes import (
     COMPARE_SWAP,
     FETCH_ADD,
@@ -55,7 +55,6 @@ from rnic.transport.encap import (
     FrameBatch,
     bth_base,
 )
-from rnic.transport.host import NEVER
 from rnic.transport.message import ATOMICS, SENDS, WRITES, Message, ReadPiece
 from rnic.transport.outstanding import Outstanding
 from rnic.transport.payload import EMPTY, Payload, inline_payload, resolve

@@ -15,7 +15,7 @@ from rnic.context.qpc import OPT_CREDITS
 from rnic.rings.cqe import CQE_IMM, CQE_INV, CQE_RECEIVE, CQE_SOLICITED
 from rnic.spec.access import LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from rnic.spec.drops import DropReason
-from rnic.spec.events import COMM_EST, WQ_ACCESS_ERROR, WQ_INVAL_REQ_ERROR
+from rnic.spec.events import COMM_EST, WQ_ACCESS_ERROR, WQ_CATAS_ERROR, WQ_INVAL_REQ_ERROR
 from rnic.spec.limits import MAX_MSG_BYTES
 from rnic.spec.opcodes import (
     COMPARE_SWAP,
@@ -185,7 +185,7 @@ class Responder:
         return self._refuse(packet, NAK_INVALID_REQUEST)
 
     def check_operation(self, packet: Packet) -> bool:
-        """OpCode validation (IBA 9.7; 004 "OPCODE"): the QP's own access flags allow WRITE, READ and atomics."""
+        """OpCode validation (IBA 9.7; 004 "OPCODE"): known, and the QP's access flags allow WRITE, READ, atomics."""
         row = packet.row
         flags = self.ctx.access_flags
         if row.write:
@@ -195,7 +195,7 @@ class Responder:
         elif row.atomic:
             allowed = flags & REMOTE_ATOMIC and packet.va & 7 == 0
         else:
-            return True
+            allowed = row.send
         return bool(allowed) or self._refuse(packet, NAK_INVALID_REQUEST)
 
     def check_resources(self, packet: Packet) -> bool:
@@ -206,7 +206,7 @@ class Responder:
                 return False
         elif row.takes_receive:
             if self.receive_wqe is None:
-                wqe = self.rq.take()
+                wqe = self.qp.take_receive()
                 if wqe is None:
                     return self._not_ready(packet)
                 self.receive_wqe = wqe
@@ -299,7 +299,10 @@ class Responder:
         return False
 
     def complete(self, packet: Packet) -> bool:
-        """Advance the PSN; at a message's end count it and complete the receive entry it used."""
+        """Advance the PSN; at a message's end complete the receive entry it used, and count it.
+
+        A completion that the CQ cannot take comes before the ACK (004 RC_CHK "CQ").
+        """
         row = packet.row
         ctx = self.ctx
         if not row.end:
@@ -307,10 +310,6 @@ class Responder:
             return True
         if row.ieth and not self.host.memory.invalidate(packet.inv_rkey, ctx.pd, ctx.local_qpn):
             return self._refuse(packet, NAK_REMOTE_ACCESS, REM_INV_REQ_ERR)
-        ctx.expected_psn = packet.psn + 1 & PSN_MASK
-        self.open = NONE
-        self.msn = self.msn + 1 & PSN_MASK
-        ctx.rmsn = self.msn
         if row.takes_receive:
             wqe, self.receive_wqe = self.receive_wqe, None
             assert wqe is not None
@@ -329,7 +328,12 @@ class Responder:
             if packet.solicited:
                 word3 |= CQE_SOLICITED
             length = self.offset if row.send else self.write_length
-            self.cq.complete(wqe.index, SUCCESS, 0, length, word3 | opcode, 0, 0, ctx.local_qpn, imm)
+            if not self.cq.complete(wqe.index, SUCCESS, 0, length, word3 | opcode, 0, 0, ctx.local_qpn, imm):
+                return self._overflow(packet)
+        ctx.expected_psn = packet.psn + 1 & PSN_MASK
+        self.msn = self.msn + 1 & PSN_MASK
+        ctx.rmsn = self.msn
+        self.open = NONE
         self.dest = EMPTY
         self.offset = 0
         return True
@@ -347,11 +351,11 @@ class Responder:
         return None if entry is None else remote_payload(entry, va, length)
 
     def _take_receive(self, packet: Packet) -> bool:
-        wqe = self.receive_wqe or self.rq.take()
+        wqe = self.receive_wqe or self.qp.take_receive()
         if wqe is None:
             return self._not_ready(packet)
         self.receive_wqe = wqe
-        dest = resolve(self.host.memory, self.ctx.pd, wqe.sges, LOCAL_WRITE)
+        dest = resolve(self.host.memory, self.qp.receive_pd, wqe.sges, LOCAL_WRITE)
         if dest is None:
             return self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
         self.dest = dest
@@ -388,6 +392,14 @@ class Responder:
         self.host.counters.bump("fatal_naks_sent")
         self.reply(packet.psn, nak)
         self.qp.fail_receive(local_status or _NAK_STATUS[nak], nak, _NAK_EVENT.get(nak))
+        return False
+
+    def _overflow(self, packet: Packet) -> bool:
+        """The completion is lost, so the message must not be acknowledged (004 "Fatal.cq_overflow")."""
+        if self.ctx.servtype == ST_RC:
+            self.host.counters.bump("fatal_naks_sent")
+            self.reply(packet.psn, NAK_REMOTE_OPERATION)
+        self.qp.fail_receive(REM_OP_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
         return False
 
     def _abandon(self) -> None:
@@ -445,9 +457,13 @@ class Responder:
         return None
 
     def _keep(self, resource: Resource) -> None:
+        """Keep an executed request in the slot of the oldest; ``ra_buff_indx`` is the slot that the next one takes."""
+        ctx = self.ctx
+        slots = max(1, ctx.max_dest_rd_atomic)
         self.resources.append(resource)
-        if len(self.resources) > max(1, self.ctx.max_dest_rd_atomic):
+        if len(self.resources) > slots:
             self.resources.pop(0)
+        ctx.ra_buff_indx = (ctx.ra_buff_indx + 1) % slots
 
     def _atomic(self, packet: Packet, payload: Payload) -> int | None:
         """Carry out an atomic: 64 bits in the host's byte order. The original value."""

@@ -140,3 +140,14 @@ def _build() -> tuple[OpcodeRow | None, ...]:
 
 OPCODES: tuple[OpcodeRow | None, ...] = _build()
 """Row of each opcode, ``None`` where the opcode is reserved or of a service that rnic does not speak."""
+
+
+def _unsupported(opcode: int) -> OpcodeRow:
+    return OpcodeRow(opcode, f"RC_UNSUPPORTED_{opcode:02X}", op.RC, opcode & op.OPERATION_MASK, "", "payload start end")
+
+
+UNSUPPORTED: dict[int, OpcodeRow] = {
+    opcode: _unsupported(opcode) for opcode in range(op.RC, op.RC | op.OPERATION_MASK + 1) if OPCODES[opcode] is None
+}
+"""Rows of the RC opcodes that are reserved or of operations that rnic lacks, which a responder must refuse with a NAK
+(IBA 9.7.4.1.4): everything behind their BTH is payload."""

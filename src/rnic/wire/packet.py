@@ -14,7 +14,7 @@ from rnic.wire.bth import Bth
 from rnic.wire.deth import Deth
 from rnic.wire.ieth import Ieth
 from rnic.wire.immdt import ImmDt
-from rnic.wire.opcode import OPCODES, OpcodeRow
+from rnic.wire.opcode import OPCODES, UNSUPPORTED, OpcodeRow
 from rnic.wire.reth import Reth
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def parse(buf: memoryview) -> Packet | DropReason:
     flags = buf[1]
     if flags & 0x0F:
         return DropReason.BAD_TVER
-    row = OPCODES[buf[0]]
+    row = OPCODES[buf[0]] or UNSUPPORTED.get(buf[0])
     if row is None:
         return DropReason.BAD_OPCODE
     pad = flags >> 4 & 3

@@ -18,6 +18,7 @@ from rnic.device.mailboxes import ICM_ENTRY, INIT_HCA
 from rnic.spec import commands as cmd
 from rnic.spec import events
 from rnic.spec import registers as reg
+from rnic.spec.opcodes import WR_READ
 from rnic.spec.states import ERR, RTR, RTS
 from rnic.trace.tracer import NullTracer
 
@@ -386,6 +387,32 @@ def test_a_query_shows_what_the_engine_changed(busy) -> None:
     assert place.port.read(place.addr, stale)
     assert bytes(stale) == fresh
     assert CQC.size == 64
+
+
+@pytest.mark.parametrize("how", ["query", "flush"])
+def test_receive_entries_and_read_slots_are_counted_in_host_memory(new_pair, how) -> None:
+    pair = new_pair()
+    a, b = pair.connect()
+    nic, driver = pair.nics[1], pair.drivers[1]
+    va, key = pair.mrs[1][1:]
+    for _ in range(3):
+        driver.recv(b, va, 64, key)
+    for _ in range(2):
+        pair.drivers[0].send(a, pair.mrs[0][1], 8, pair.mrs[0][2])
+    for _ in range(6):
+        pair.drivers[0].post(a, WR_READ, pair.mrs[0][1], 8, pair.mrs[0][2], va, key)
+    pair.wire.run()
+    assert [item[1] for item in pair.poll(0)] == [0] * 8
+    if how == "query":
+        driver.ok(cmd.QUERY_QP, b.number)
+    else:
+        nic.flush_contexts()
+    place = nic.contexts.ctxmdata.tables["qp"].locate(b.number)
+    assert place is not None
+    raw = bytearray(256)
+    assert place.port.read(place.addr, raw)
+    assert QPC.get(raw, "rq_wqe_counter") == 2
+    assert QPC.get(raw, "ra_buff_indx") == 6 % QPC.get(raw, "max_dest_rd_atomic")
 
 
 def test_a_flush_writes_indices_and_arm_state_of_a_cq(busy) -> None:

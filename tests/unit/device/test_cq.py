@@ -81,6 +81,11 @@ def test_overflow(driver, eq, cq, device_cq) -> None:
     assert driver.run(cmd.RESIZE_CQ, cq.number, 0, driver.cqc(eq, cq.block, cq.va, 3)).status == (cmd.ST_BAD_RES_STATE)
 
 
+def test_complete_says_whether_the_entry_was_stored(device_cq) -> None:
+    stored = [device_cq.complete(index, 0, 0, 100, 4, 7, 100, 20, 0) for index in range(9)]
+    assert stored == [True] * 7 + [False] * 2
+
+
 def test_a_head_beyond_the_ring_counts_as_full(driver, cq, device_cq) -> None:
     driver.uar.store(cq.block, CQ_HEAD, 8)
     for index in range(8):

@@ -132,7 +132,7 @@ def test_drops() -> None:
     assert drop(good[:15]) is DropReason.TOO_SHORT
     assert drop(b"") is DropReason.TOO_SHORT
     assert drop(good[:1] + b"\x41" + good[2:]) is DropReason.BAD_TVER
-    assert drop(b"\x15" + good[1:]) is DropReason.BAD_OPCODE
+    assert drop(b"\x35" + good[1:]) is DropReason.BAD_OPCODE
     assert drop(good[:31]) is DropReason.TOO_SHORT, "RETH and ICRC overlap"
     assert drop(seal(build(0x0A, dqpn=1, psn=2), FLOW)[:1] + b"\x70" + good[2:32]) is DropReason.TOO_SHORT, "pad"
     ack = seal(build(0x11, dqpn=1, psn=2), FLOW)
