@@ -17,6 +17,7 @@ from rnic.context.ctxmdata import CQ, EQ, QP
 from rnic.context.ctxmgt import ContextManager, Status
 from rnic.context.messages import SOURCE_NAMES
 from rnic.context.qp_context import QpContext
+from rnic.device import admission
 from rnic.device.commands import CommandResult, CommandUnit
 from rnic.device.config import NicConfig
 from rnic.device.congestion import Congestion
@@ -111,6 +112,7 @@ class Nic:
         if self.tracer.enabled:
             self.contexts.observe = self._trace_channel
         self.resources = Resources(config, self.memory, self.contexts)
+        self.contexts.parser.admit = partial(admission.fits, self)
         self.qps: dict[int, DeviceQp] = self.resources.qps
         self.now_ns = 0
         """The time that was handed in last."""

@@ -14,9 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
-PAGE_BYTES = 4096
-INCR = 1
-OKAY, SLVERR, DECERR = 0, 2, 3
+from rnic.spec.axi import BOUNDARY_BYTES, Burst, Resp
 
 ORDERS = ("address_first", "data_first", "together", "any")
 """When the slave takes the beats of AW and W: data only behind their address; an address only behind all its data; an
@@ -109,7 +107,7 @@ class _WriteBurst:
     ident: int
     address: int
     beats: int
-    worst: int = OKAY
+    worst: int = Resp.OKAY.value
 
 
 class AxiSlave:
@@ -229,18 +227,18 @@ class AxiSlave:
         """(data, response) of each beat."""
         lanes, out = self.lanes, deque[tuple[int, int]]()
         base = burst.address & -lanes
-        fault = self.faults.get(("read", burst.address // PAGE_BYTES))
+        fault = self.faults.get(("read", burst.address // BOUNDARY_BYTES))
         for at in range(base, base + burst.beats * lanes, lanes):
             try:
                 data = int.from_bytes(self.memory.read(at, lanes), "little")
-                out.append((data, OKAY) if fault is None else (0, int(fault)))
+                out.append((data, Resp.OKAY.value) if fault is None else (0, int(fault)))
             except LookupError:
-                out.append((0, DECERR))
+                out.append((0, Resp.DECERR.value))
         return out
 
     def _write(self, at: int, data: int, strobe: int) -> int:
         """Response to one beat."""
-        fault = self.faults.get(("write", at // PAGE_BYTES))
+        fault = self.faults.get(("write", at // BOUNDARY_BYTES))
         if fault is not None:
             return int(fault)
         raw, lane, lanes = data.to_bytes(self.lanes, "little"), 0, self.lanes
@@ -255,8 +253,8 @@ class AxiSlave:
                 self.memory.write(at + lane, raw[lane:end])
                 lane = end
         except LookupError:
-            return DECERR
-        return OKAY
+            return Resp.DECERR.value
+        return Resp.OKAY.value
 
 
 Entry = TypeVar("Entry")
@@ -363,12 +361,12 @@ class AxiChecker:
             raise BusError(f"owed at the end: {owed} read bursts, write bursts, data beats, answers")
 
     def _burst(self, name: str, each: Address) -> None:
-        if each.burst != INCR or 1 << each.size != self.lanes:
+        if each.burst != Burst.INCR or 1 << each.size != self.lanes:
             raise BusError(f"{name}: burst type {each.burst}, size {each.size}; the engine sends full-width INCR")
         if not 1 <= each.beats <= 256:
             raise BusError(f"{name}: {each.beats} beats")
         end = (each.address & -self.lanes) + each.beats * self.lanes - 1
-        if each.address // PAGE_BYTES != end // PAGE_BYTES:
+        if each.address // BOUNDARY_BYTES != end // BOUNDARY_BYTES:
             raise BusError(f"{name}: burst of {each.beats} beats at {each.address:#x} crosses a 4 KB boundary")
 
     def _read_beat(self, wires: Wires) -> None:
