@@ -66,6 +66,9 @@ class Host:
     def event(self, event_type: int, number: int, status: int = 0) -> None:
         self.events.append((event_type, number, status))
 
+    def fault(self, number: int) -> None:
+        self.counters.bump("qp_faults")
+
     def make_flow(self, ctx: QpContext) -> Flow:
         return self.flow
 

@@ -111,6 +111,11 @@ class DeviceQp(QueuePair):
         self.peer = flow
         return True
 
+    @property
+    def receive_pd(self) -> int:
+        """Protection domain of the entries that it receives into: a shared receive queue has its own."""
+        return self.ctx.pd if self.srq is None else self.srq.pd
+
     def stop(self, state: int) -> None:
         """Take an error state, and show it."""
         super().stop(state)

@@ -38,6 +38,3 @@ EVENT_NAMES = {
     SRQ_LIMIT: "SRQ_LIMIT",
     CONGESTION: "CONGESTION",
 }
-
-QP_FAULTS = frozenset({WQ_CATAS_ERROR, WQ_INVAL_REQ_ERROR, WQ_ACCESS_ERROR})
-"""Events that say that a queue pair failed."""

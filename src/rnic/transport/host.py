@@ -109,6 +109,9 @@ class Host(Protocol):
     def event(self, event_type: int, number: int, status: int = 0) -> None:
         """Raise an asynchronous event."""
 
+    def fault(self, number: int) -> None:
+        """A queue pair stopped for an error, whether or not an event or a completion tells of it."""
+
     def make_flow(self, ctx: QpContext) -> Flow:
         """The path to the peer that a connected QP's context names."""
 

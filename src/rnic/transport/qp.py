@@ -167,6 +167,11 @@ class QueuePair:
         self.ctx.ssn = self.requester.ssn
 
     @property
+    def receive_pd(self) -> int:
+        """Protection domain of the entries that it receives into."""
+        return self.ctx.pd
+
+    @property
     def sq_head(self) -> int:
         """Index of the oldest send entry that has not completed."""
         return self.requester.sq_head
@@ -434,8 +439,13 @@ class QueuePair:
             self.host.event(event, self.ctx.local_qpn, vendor_err)
 
     def stop(self, state: int) -> None:
-        """Take an error state. It comes before the completions that follow from it, since who sees those may ask."""
-        self.ctx.state = state
+        """Take an error state. It comes before the completions that follow from it, since who sees those may ask.
+
+        What software did not ask for is a fault of this queue pair, and interrupts (004 7.3, 7.7).
+        """
+        if self.ctx.state != state:
+            self.ctx.state = state
+            self.host.fault(self.ctx.local_qpn)
 
     def enter_error(self, raise_event: bool = True) -> None:
         """To the ERR state: every posted work request completes as flushed. Replies that are due still go out."""
