@@ -100,6 +100,13 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "paxi",
+        "PAXI registers",
+        "The register block of a PAXI window, 4 KB of 32-bit registers; a register of several values has a layout of "
+        "its own. What has no row reads 0. What PAXI's documents do not say is a choice of ours, and marked so.",
+        ("rnic.paxi.registers",),
+    ),
+    (
         "engine-header",
         "Seven-beat header",
         "The header of the descriptor engine, one 32-bit word a beat.",
