@@ -88,7 +88,8 @@ def serve(
     """Run the NIC process that serves all programs of this user, until it is interrupted."""
     raise_descriptor_limit()
     process = NicProcess(runtime_directory(), make_runtime)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: process.stop())
     try:
         options: dict[str, object] = {
             "faults": Path(faults).read_text(encoding="utf-8") if faults else None,
@@ -96,7 +97,6 @@ def serve(
         }
         for address in addresses:
             process.add(address, port, options)
-        with contextlib.suppress(KeyboardInterrupt):
-            process.serve(idle_exit, spins)
+        process.serve(idle_exit, spins)
     finally:
         process.close()

@@ -101,6 +101,7 @@ class NicProcess:
         self._litter = False
         """A context was dropped whose memory is still mapped: its queue pairs are cycles of objects."""
         self._last_user = time.monotonic()
+        self._stopped = False
 
     # ------------------------------------------------------------------------------------- devices
 
@@ -554,7 +555,7 @@ class NicProcess:
         return shortest
 
     def serve(self, idle_exit: float | None = None, spins: int = SPIN_ROUNDS) -> None:
-        """Serve until interrupted, or until the last user has been gone for ``idle_exit`` seconds.
+        """Serve until stopped, or until the last user has been gone for ``idle_exit`` seconds.
 
         Args:
             idle_exit: seconds; ``None`` for ever.
@@ -569,8 +570,16 @@ class NicProcess:
                 self.guard.caught("turn", error)
                 time.sleep(_AFTER_OWN_ERROR_S)
 
+    def stop(self) -> None:
+        """Have :meth:`serve` return soon. For signal handlers: raising there would end whatever runs just then."""
+        self._stopped = True
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._wake, 1)
+
     def _turn(self, pace: _Pace, idle_exit: float | None) -> bool:
         """One round, and messages or sleep as they are due; false once it is time to end."""
+        if self._stopped:
+            return False
         if self._accept_again:
             self._descriptors_are_back()
         pace.rounds += 1
