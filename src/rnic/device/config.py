@@ -49,7 +49,7 @@ class NicConfig:
     pkeys: tuple[int, ...] = (DEFAULT_PKEY,)
     """P_Key table; bit 15 says full member."""
     fixed_sport: bool = True
-    """Packets leave from one of ``source_ports``, those that the link has bound; else from a port made from the QPNs."""
+    """Packets leave from one of ``source_ports``, which the link has bound; else from a port made from the QPNs."""
     source_ports: tuple[int, ...] = ()
     """UDP ports of the link; empty stands for ``port`` alone. A queue pair keeps to one of several, by its QPNs."""
     window_packets: int = 256

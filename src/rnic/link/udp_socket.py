@@ -175,7 +175,8 @@ def enable_headers(sock: socket.socket, ipv4: bool) -> bool:
     else:
         level, options = socket.IPPROTO_IPV6, (socket.IPV6_RECVTCLASS, _IPV6_RECVHOPLIMIT)
         set_option(sock, level, _IPV6_FLOWINFO, 1)
-    return all([set_option(sock, level, option, 1) for option in options])
+    told = [set_option(sock, level, option, 1) for option in options]
+    return all(told)
 
 
 def segment_option(segment: int) -> Ancillary:
