@@ -99,6 +99,13 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "rclink",
+        "RC Link",
+        "The header of RC Link, the descriptor of its TYPE3, and its registers, which are 64 bits wide. What the "
+        "documents do not say is marked on the [RC Link page](../rclink.md).",
+        ("rnic.rclink.header", "rnic.rclink.registers"),
+    ),
+    (
         "engine-header",
         "Seven-beat header",
         "The header of the descriptor engine, one 32-bit word a beat.",

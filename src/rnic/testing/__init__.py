@@ -8,8 +8,9 @@ from rnic.runtime.virtual import VirtualClock
 from rnic.testing.net import Node, SimNet
 from rnic.testing.packets import PacketFactory
 from rnic.testing.pair import QpPair, Side
+from rnic.testing.rclink import RcLinkNet
 
 FakeClock = VirtualClock
 """The same clock by the name that other projects use."""
 
-__all__ = ["FakeClock", "FaultRates", "Node", "PacketFactory", "QpPair", "Side", "SimNet", "VirtualClock"]
+__all__ = ["FakeClock", "FaultRates", "Node", "PacketFactory", "QpPair", "RcLinkNet", "Side", "SimNet", "VirtualClock"]
