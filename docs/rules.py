@@ -186,6 +186,11 @@ RULES: tuple[Rule, ...] = (
     _rule("IBA ch. 11", "Events: communication established, last WQE of an SRQ, SRQ limit",
           f"{RSP}::test_comm_est_and_replies_in_rtr", f"{RSP}::test_last_wqe_event_of_an_srq_comes_once",
           f"{QUEUES}::test_the_limit_event_comes_once"),
+    _rule("IBA ch. 10", "SRQ entries are of the SRQ's own domain; a queue pair that stalls keeps its entry alone",
+          "tests/unit/device/test_srq.py::test_entries_are_of_the_queues_protection_domain",
+          f"{QUEUES}::test_a_queue_pair_that_stalls_keeps_its_entry_alone"),
+    _rule("004 7.3, 7.7", "Every fault interrupts: invalid descriptor, bad key, fatal NAK, retries exceeded",
+          "tests/unit/device/test_isolation.py::test_every_fault_interrupts"),
     _rule("004 7.7", "One queue pair's error disturbs no other", f"{NIC}::test_access_error_reaches_the_owner_only",
           f"{STATES}::test_one_queue_pairs_error_disturbs_no_other", f"{WALK}::test_walk"),
     # --------------------------------------------------------------------------------- hostile

@@ -14,9 +14,7 @@ from typing import Any, Protocol
 
 from amaranth.hdl import Cat
 
-from rnic.gateware.interfaces import Resp
-
-PAGE_BYTES = 4096
+from rnic.spec.axi import BOUNDARY_BYTES, Resp
 
 
 class BusError(Exception):
@@ -165,14 +163,14 @@ class AxiRam:
     def _check(self, burst: int, size: int, address: int, beats: int) -> None:
         if burst != 1 or 1 << size != self.lanes:
             raise BusError(f"burst type {burst}, size {size} at {address:#x}: the engine sends full-width INCR")
-        if address // PAGE_BYTES != ((address & -self.lanes) + beats * self.lanes - 1) // PAGE_BYTES:
+        if address // BOUNDARY_BYTES != ((address & -self.lanes) + beats * self.lanes - 1) // BOUNDARY_BYTES:
             raise BusError(f"burst of {beats} beats at {address:#x} crosses a 4 KB boundary")
 
     def _read(self, address: int, beats: int) -> list[tuple[int, int]]:
         """(data, response) of each beat."""
         lanes, out = self.lanes, []
         base = address & -lanes
-        fault = self.faults.get(("read", address // PAGE_BYTES))
+        fault = self.faults.get(("read", address // BOUNDARY_BYTES))
         for beat in range(beats):
             at = base + beat * lanes
             try:
@@ -184,7 +182,7 @@ class AxiRam:
 
     def _write(self, at: int, data: int, strobe: int) -> int:
         """Response to one beat."""
-        fault = self.faults.get(("write", at // PAGE_BYTES))
+        fault = self.faults.get(("write", at // BOUNDARY_BYTES))
         if fault is not None:
             return fault.value
         raw, lane, lanes = data.to_bytes(self.lanes, "little"), 0, self.lanes

@@ -20,6 +20,10 @@ MAX_IDENTS = 64
 """Segments of one UDP_SEGMENT send, and so the idents that :meth:`Flow.seeds` covers."""
 
 DONT_FRAGMENT = 0x4000
+ECT = 0b10
+"""ECN bits of a sender that understands marks, ECT(0) (RFC 3168)."""
+CE = 0b11
+"""ECN bits of a packet that met congestion."""
 
 _ONES = b"\xff" * 8
 _IPV4 = struct.Struct(">BBHHHBBH4s4s")
@@ -99,6 +103,7 @@ class Flow:
     """
 
     __slots__ = (
+        "_marked",
         "_seed_lists",
         "_seeds",
         "_v4",
@@ -132,6 +137,7 @@ class Flow:
         self.link: object = None
         """Whatever the link wants to remember about this path, such as a socket address."""
         self._v4 = len(src) == 4
+        self._marked: Flow | None = None
         self._seeds: dict[int, int] = {}
         self._seed_lists: dict[int, tuple[int, ...]] = {}
 
@@ -141,6 +147,15 @@ class Flow:
     def reverse(self) -> Flow:
         """The path back."""
         return Flow(self.dst, self.src, self.dport, self.sport, self.tclass, self.hop_limit, self.flow_label)
+
+    def marked(self) -> Flow:
+        """The same path as a switch that marks leaves it: ECN 11, whatever the sender said."""
+        if self.tclass & CE == CE:
+            return self
+        if self._marked is None:
+            tclass = self.tclass | CE
+            self._marked = Flow(self.src, self.dst, self.sport, self.dport, tclass, self.hop_limit, self.flow_label)
+        return self._marked
 
     def masked_headers(self, length: int, ident: int = 0, frag: int = DONT_FRAGMENT) -> bytes:
         """The ones, the IP header and the UDP header as the ICRC sees them, for a UDP payload of ``length``."""
