@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rnic.link.faults import FaultRates
-from rnic.rclink import Path, RcLinkConfig, RcLinkEndpoint, Recovery, disable, set_up
+from rnic.rclink import Path, RcLinkConfig, RcLinkEndpoint, Recovery, expect, set_up
 from rnic.rclink import registers as r
 from rnic.rclink.drops import RcLinkDrop
 from rnic.rclink.header import Rh
@@ -126,16 +126,17 @@ def test_recovery_after_an_outage(seed: int, count: int, psn: int) -> None:
     assert net.run(lambda: one.interrupt_line)
     assert one.next_interrupt() == (2, 1)
     dead._links[link.address, link.port] = link
-    recovery = Recovery(one, 1, net.path(1, 2, remote_psn=7))
+    recovery = Recovery(one, 1, net.path(1, 2))
     while (when := recovery.advance(net.clock.now_ns)) is not None:
         net.run_for(when - net.clock.now_ns)
     assert recovery.psn == psn + count + 1 & 0xFFF
     assert [done.ok for done in iter(one.next_sent, None)] == [False] * count
-    disable(two, 2)
-    set_up(two, 2, net.path(0, 1, psn=7, remote_psn=recovery.psn))
+    two.send(2, b"meanwhile")
+    expect(two, 2, recovery.psn)
     one.send(1, b"again")
     net.run()
     assert [received.payload for received in iter(two.recv, None)] == [b"again"]
+    assert [received.payload for received in iter(one.recv, None)] == [b"meanwhile"]
     check(one)
     check(two)
 

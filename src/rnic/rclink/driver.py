@@ -6,7 +6,7 @@ They touch an endpoint by its registers alone, so they would run on hardware wit
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
@@ -84,6 +84,21 @@ def disable(registers: Registers, qpid: int) -> None:
     registers.write(r.QP_CONTROL, 0)
 
 
+def expect(registers: Registers, qpid: int, psn: int) -> None:
+    """The peer has recovered and begins anew at ``psn``: expect that one. What this side sends is not touched.
+
+    A QP that has stopped itself, or is disabled, is left so; its own recovery or set-up enables it.
+    """
+    registers.write(r.QP_ID_SET, qpid)
+    control = r.AT[r.QP_CONTROL]
+    before = registers.read(r.QP_CONTROL)
+    registers.write(r.QP_CONTROL, 0)
+    registers.write(r.REQ_CHK, psn)
+    registers.write(r.TX_ACK_SN, psn)
+    if control.get(before, "qp_en") and not control.get(before, "stopped"):
+        registers.write(r.QP_CONTROL, control.pack(qp_en=1))
+
+
 class Step(Enum):
     """Where a recovery is."""
 
@@ -101,13 +116,14 @@ class Recovery:
     """The recovery procedure of one QP, a few stores at a time; nothing in it waits.
 
     Call :meth:`advance` until ``step`` is :attr:`Step.READ` or ``DONE``. With ``path`` the QP is set up again, its PSN
-    one behind the last that was ever given to a packet; the peer must expect that one (``psn``), which it learns by
-    whatever way the QP was set up first. Without ``path`` it ends at ``SET_UP``, and the QP stays disabled.
+    one behind the next that a packet would have had; the peer must :func:`expect` that one (``psn``), which it learns
+    by whatever way the QP was set up first. Receiving goes on where it was. Without ``path`` the procedure ends at
+    ``SET_UP``, and the QP stays disabled.
 
     Args:
         registers: the endpoint.
         qpid: the QP.
-        path: as for :func:`set_up`; its ``psn`` is not looked at.
+        path: as for :func:`set_up`; its PSNs are not looked at.
     """
 
     def __init__(self, registers: Registers, qpid: int, path: Path | None = None) -> None:
@@ -181,6 +197,6 @@ class Recovery:
     def _set_up(self, now_ns: int) -> Step:
         path = self._path
         assert path is not None
-        renewed = Path(path.address, path.qpid, path.port, self.psn, path.remote_psn, path.pkey, path.sport, path.speed)
-        set_up(self._registers, self._qpid, renewed)
+        remote_psn = r.AT[r.REQ_CHK].get(self._registers.read(r.REQ_CHK), "rx_req_epsn")
+        set_up(self._registers, self._qpid, replace(path, psn=self.psn, remote_psn=remote_psn))
         return Step.DONE

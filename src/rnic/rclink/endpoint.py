@@ -159,6 +159,11 @@ class RcLinkEndpoint:
         inbox = self._receiver.inbox
         return inbox.popleft() if inbox else None
 
+    @property
+    def waiting(self) -> int:
+        """Packets that :meth:`recv` would give."""
+        return len(self._receiver.inbox)
+
     def rtt_ns(self, qpid: int) -> int:
         """Round trip of a QP as the last ACK with a timestamp measured it, in steps of 1.024 us; 0 before."""
         return self._qp(qpid).rtt_ns

@@ -191,7 +191,9 @@ class RegisterBlock:
 
     def _write_qp(self, register: r.WideRegister, value: int, qp: QueuePair) -> None:
         offset = register.offset
-        if offset in r.FIXED_WHILE_ENABLED and (qp.enabled or qp.slots):
+        if offset in r.FIXED_WHILE_ENABLED and qp.enabled:
+            raise RcLinkError(f"{register.name} of QP {qp.qpid}: disable the QP first")
+        if offset in r.FIXED_WHILE_HELD and (qp.enabled or qp.slots):
             raise RcLinkError(f"{register.name} of QP {qp.qpid}: disable the QP and free its slots first")
         if offset in _PSN_SLOTS:
             setattr(qp, _PSN_SLOTS[offset], value & 0xFFF)

@@ -240,10 +240,12 @@ REGISTERS: tuple[WideRegister, ...] = GLOBAL_REGISTERS + QP_REGISTERS
 AT: dict[int, WideRegister] = {register.offset: register for register in REGISTERS}
 BY_NAME: dict[str, WideRegister] = {register.name: register for register in REGISTERS}
 
-FIXED_WHILE_ENABLED: frozenset[int] = frozenset(
-    (DEST_IP, DEST_IP6_HI, DEST_IP6_LO, UDP_SRC_PORT, EXPECT_RESP, TX_LAST_PSN, TX_ACK_SN, TX_EPSN, REQ_CHK, TX_MAX_FW)
+FIXED_WHILE_HELD: frozenset[int] = frozenset(
+    (DEST_IP, DEST_IP6_HI, DEST_IP6_LO, UDP_SRC_PORT, EXPECT_RESP, TX_LAST_PSN, TX_EPSN, TX_MAX_FW)
 )
 """Registers that take a store only while the QP is disabled and holds no slots (choice)."""
+FIXED_WHILE_ENABLED: frozenset[int] = frozenset((TX_ACK_SN, REQ_CHK))
+"""Registers that take a store only while the QP is disabled (choice)."""
 
 REFUSED_AT: tuple[tuple[int, int, str], ...] = (
     (0x0110, 0x0120, "TYPE2"),

@@ -189,9 +189,17 @@ def test_a_peer_number_that_rh_cannot_carry() -> None:
 def test_an_enabled_qp_keeps_its_path_and_psns() -> None:
     one = endpoint()
     set_up(one, 3, Path(b"\x0a\0\0\x05", 1))
+    for offset in r.FIXED_WHILE_ENABLED | r.FIXED_WHILE_HELD:
+        with pytest.raises(RcLinkError, match=r"of QP 3: disable the QP (and free its slots )?first"):
+            one.write(offset, 0)
+    one.send(3, b"x")
+    disable(one, 3)
     for offset in r.FIXED_WHILE_ENABLED:
+        one.write(offset, 9)
+    for offset in r.FIXED_WHILE_HELD:
         with pytest.raises(RcLinkError, match="of QP 3: disable the QP and free its slots first"):
             one.write(offset, 0)
+    one.write(r.QP_CONTROL, 1)
     with pytest.raises(RcLinkError, match="free_buf_set of QP 3: disable the QP first"):
         one.write(r.QP_CONTROL, 1 << 15)
 
