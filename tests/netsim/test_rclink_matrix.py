@@ -116,7 +116,7 @@ class Run:
             self.host(1)
             return not any(one.wanted or one.under_way or one.todo for one in self.traffic.values())
 
-        # hosts that wait for a recovery's next step are no part of the simulated world: where that is quiet, time passes
+        # hosts that wait for a recovery's next step are no part of the simulated world: where it is quiet, time passes
         for _ in range(2_000):
             if self.net.run(over):
                 break
