@@ -219,6 +219,6 @@ RULES: tuple[Rule, ...] = (
           f"{CONGESTION}::test_one_cnp_a_merge_period", f"{CONGESTION}::test_what_a_cnp_is",
           f"{CONGESTION}::test_the_tag_goes_ahead_of_data"),
     _rule("004 7.4", "A CNP halves the outstanding limit until the timer ends, where congestion control is on",
-          f"{CONGESTION}::test_the_limit_follows_exactly", f"{CONGESTION}::test_none_counts_and_interrupts_and_sends_on",
-          f"{NIC}::test_congestion_notification"),
+          f"{CONGESTION}::test_the_limit_follows_exactly", f"{NIC}::test_congestion_notification",
+          f"{CONGESTION}::test_none_counts_and_interrupts_and_sends_on"),
 )  # fmt: skip
