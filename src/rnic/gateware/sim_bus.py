@@ -256,16 +256,16 @@ class AxiRam:
                     answers.append((now + self.latency, burst[0], burst[3]))
                     writes.popleft()
             if ar_ready and valid & 1:
-                address, beats_wanted, size, kind, ident = _address_channel(ar)
+                address, beats_wanted, size, kind, ident = address_channel(ar)
                 self._check(kind, size, address, beats_wanted)
                 reads.append((now + self.latency, ident, self._read(address, beats_wanted)))
             if aw_ready and valid & 2:
-                address, beats_wanted, size, kind, ident = _address_channel(aw)
+                address, beats_wanted, size, kind, ident = address_channel(aw)
                 self._check(kind, size, address, beats_wanted)
                 writes.append([ident, address & -lanes, beats_wanted, 0])
 
 
-def _address_channel(value: int) -> tuple[int, int, int, int, int]:
+def address_channel(value: int) -> tuple[int, int, int, int, int]:
     """(address, beats, size, burst, id) of an AR or AW beat."""
     return value & 0xFFFFFFFF, (value >> 32 & 0xFF) + 1, value >> 40 & 7, value >> 43 & 3, value >> 45
 
