@@ -27,7 +27,7 @@ class RemoteMemory:
         self.bus = bus
 
     def read(self, address: int, count: int) -> bytes:
-        """``count`` bytes from ``address``. ``LookupError`` outside the window, ``AxiError`` where the target is lost."""
+        """``count`` bytes from ``address``. ``LookupError`` outside the window, ``AxiError`` if the target is lost."""
         try:
             return bytes(self.processor[self._at(address, count) : self._at(address, count) + count])
         except AxiError as error:

@@ -153,6 +153,11 @@ def _memory(area: int, ring: int) -> SparseMemory:
     )
 
 
+def ddr_bytes(job: Job) -> int:
+    """How much of a DDR that begins at ``SQ_BASE`` a job uses: up to the end of the completion ring, which is last."""
+    return CQ_BASE + _up(job.ring_size * 32, 4096) - SQ_BASE
+
+
 def _up(value: int, to: int) -> int:
     return -(-value // to) * to
 
