@@ -138,6 +138,8 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
     check = host.memory.check
     mtu = requester.mtu
     psn = ctx.next_send_psn & PSN_MASK
+    if psn != requester.sent_psn:
+        return 0  # somebody wrote the next PSN: the full path knows how to cross the gap
     room = requester.window - ((psn - requester.una + _HALF_PSN & PSN_MASK) - _HALF_PSN)
     budget = min(budget, room)
     flow = requester.flow

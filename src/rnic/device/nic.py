@@ -17,6 +17,7 @@ from rnic.context.ctxmdata import CQ, EQ, QP
 from rnic.context.ctxmgt import ContextManager, Status
 from rnic.context.messages import SOURCE_NAMES
 from rnic.context.qp_context import QpContext
+from rnic.device import admission
 from rnic.device.commands import CommandResult, CommandUnit
 from rnic.device.config import NicConfig
 from rnic.device.congestion import Congestion
@@ -111,6 +112,7 @@ class Nic:
         if self.tracer.enabled:
             self.contexts.observe = self._trace_channel
         self.resources = Resources(config, self.memory, self.contexts)
+        self.contexts.parser.admit = partial(admission.fits, self)
         self.qps: dict[int, DeviceQp] = self.resources.qps
         self.now_ns = 0
         """The time that was handed in last."""
@@ -340,6 +342,7 @@ class Nic:
         flow = burst.flow
         qps = self.qps
         marked = burst.ecn == CE
+        learning = burst.ident is None and not flow.settled
         start = 0
         packets = 0
         while start < length:
@@ -358,10 +361,14 @@ class Nic:
                     if length - start >= 2 * segment and (taken := qp.receive_burst(burst, start, now_ns)):
                         start += taken
                         packets += taken // segment - 1
+                        if learning:
+                            self._icrc.learn(flow, taken // segment)
                         continue
                     if end - start <= _SMALL_PACKET and receive_small(qp, burst, start, end, qp.pkey, now_ns):
                         qp.show()
                         start = end
+                        if learning:
+                            self._icrc.learn(flow, 1)
                         continue
                 self._receive_packet(qp, dqpn, burst, buf[start:end], start // segment)
             except Exception as error:  # noqa: BLE001 - the last guard

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
-from amaranth.hdl import Cat
-
+from rnic.gateware.axi_model import Address, Answer, AxiChecker, Data, Read, Stalls
 from rnic.gateware.cache import NonCoherentCache
-from rnic.gateware.sim_bus import Stalls, address_channel
-from rnic.paxi.axi import Address, AxiError, WriteBeat, runs
+from rnic.gateware.sim_bus import SlaveOnAmaranth
+from rnic.paxi import axi
+from rnic.paxi.axi import AxiError
 from rnic.paxi.pins import PinSlave, Sampled
 from rnic.paxi.window import Window
 from rnic.spec.axi import Resp
@@ -52,79 +53,66 @@ class RemoteMemory:
         return LookupError(str(error)) if error.resp == Resp.DECERR else error
 
 
-class PaxiBus:
+class PaxiBus(SlaveOnAmaranth):
     """The slave of the engine's AXI4 bus: a PAXI bridge. In place of :class:`~rnic.gateware.sim_bus.AxiRam`.
 
     Args:
-        axi: the master's interface.
-        memory: where the engine's DDR is; its bus window must be as wide as ``axi``.
+        bus: the master's interface.
+        memory: where the engine's DDR is; its bus window must be as wide as ``bus``.
         cache: the processor's, told of what passes by it.
         stalls: hold channels back.
     """
 
-    def __init__(self, axi: Any, memory: RemoteMemory, cache: NonCoherentCache, stalls: Stalls | None = None) -> None:
+    def __init__(self, bus: Any, memory: RemoteMemory, cache: NonCoherentCache, stalls: Stalls | None = None) -> None:
         port = memory.bus.port
-        if port.bridge.lanes != len(axi.wstrb):
-            raise ValueError(f"a window of {port.bridge.lanes * 8} bits on a bus of {len(axi.wstrb) * 8}")
-        self.axi = axi
+        self.axi = bus
+        self.lanes = len(bus.wstrb)
+        if port.bridge.lanes != self.lanes:
+            raise ValueError(f"a window of {port.bridge.lanes * 8} bits on a bus of {self.lanes * 8}")
+        self.checker = AxiChecker(self.lanes)
         self.slave = PinSlave(port, stalls)
+        self.arready = self.awready = self.wready = False
+        self.r: Read | None = None
+        self.b: Answer | None = None
         self._cache = cache
-        self._writing: list[Address] = []
+        self._writing: deque[int] = deque()
+        """Addresses at which the next beats of write bursts go."""
 
     @property
     def moved(self) -> int:
         """Beats read and written."""
         return self.slave.moved
 
-    def _tell(self, sampled: Sampled) -> None:
+    def edge(self, aw: Address | None, w: Data | None, bready: bool, ar: Address | None, rready: bool) -> None:
+        """See :meth:`~rnic.gateware.axi_model.AxiSlave.edge`."""
+        self._tell(aw, w, ar)
+        beat = None if w is None else axi.WriteBeat(w.data.to_bytes(self.lanes, "little"), w.strobe, bool(w.last))
+        was = self.slave.driven
+        driven = self.slave.cycle(Sampled(_of(ar), _of(aw), beat, rready, bready))
+        self.arready, self.awready, self.wready = driven.arready, driven.awready, driven.wready
+        if driven.r is not was.r:
+            r = driven.r
+            self.r = None if r is None else Read(int.from_bytes(r.data, "little"), r.resp, r.id, int(r.last))
+        if driven.b is not was.b:
+            self.b = None if driven.b is None else Answer(driven.b.id, driven.b.resp)
+
+    def _tell(self, aw: Address | None, w: Data | None, ar: Address | None) -> None:
         """Let the cache know what the engine touches."""
-        driven, lanes, cache = self.slave.driven, self.slave.port.bridge.lanes, self._cache
-        if sampled.ar is not None and driven.arready:
-            cache.seen_by_device(sampled.ar.addr & -lanes, (sampled.ar.len + 1) * lanes, write=False)
-        if sampled.w is not None and driven.wready:
-            at = self._writing[0].addr & -lanes
-            for first, end in runs(sampled.w.strobe):
+        lanes, cache = self.lanes, self._cache
+        if ar is not None and self.arready:
+            cache.seen_by_device(ar.address & -lanes, ar.beats * lanes, write=False)
+        if w is not None and self.wready:
+            at = self._writing[0]
+            for first, end in axi.runs(w.strobe):
                 cache.seen_by_device(at + first, end - first, write=True)
-            self._writing[0] = self._writing[0]._replace(addr=at + lanes)
-            if sampled.w.last:
-                self._writing.pop(0)
-        if sampled.aw is not None and driven.awready:
-            self._writing.append(sampled.aw)
-
-    async def run(self, ctx: Any) -> None:
-        """The testbench: one loop for all five channels."""
-        axi, slave = self.axi, self.slave
-        lanes = len(axi.wstrb)
-        width, ids = lanes * 8, len(axi.rid)
-        ar_wires = Cat(axi.araddr, axi.arlen, axi.arsize, axi.arburst, axi.arid)
-        aw_wires = Cat(axi.awaddr, axi.awlen, axi.awsize, axi.awburst, axi.awid)
-        w_wires = Cat(axi.wdata, axi.wstrb, axi.wlast)
-        r_wires = Cat(axi.rdata, axi.rresp, axi.rid, axi.rlast)
-        valids = Cat(axi.arvalid, axi.awvalid, axi.wvalid, axi.rready, axi.bready)
-        controls = Cat(axi.arready, axi.awready, axi.wready, axi.rvalid, axi.bvalid)
-        while True:
-            _clk, _rst, valid, ar, aw, w = await ctx.tick().sample(valids, ar_wires, aw_wires, w_wires)
-            beat = None
-            if valid & 4:
-                data = (w & (1 << width) - 1).to_bytes(lanes, "little")
-                beat = WriteBeat(data, w >> width & (1 << lanes) - 1, bool(w >> width + lanes))
-            sampled = Sampled(
-                _address(ar) if valid & 1 else None,
-                _address(aw) if valid & 2 else None,
-                beat,
-                bool(valid & 8),
-                bool(valid & 16),
-            )
-            self._tell(sampled)
-            arready, awready, wready, r, b = slave.cycle(sampled)
-            ctx.set(controls, arready | awready << 1 | wready << 2 | (r is not None) << 3 | (b is not None) << 4)
-            if r is not None:
-                ctx.set(r_wires, int.from_bytes(r.data, "little") | (r.resp | r.id << 2 | r.last << 2 + ids) << width)
-            if b is not None:
-                ctx.set(axi.bid, b.id)
-                ctx.set(axi.bresp, b.resp)
+            self._writing[0] += lanes
+            if w.last:
+                self._writing.popleft()
+        if aw is not None and self.awready:
+            self._writing.append(aw.address & -lanes)
 
 
-def _address(value: int) -> Address:
-    addr, beats, size, burst, ident = address_channel(value)
-    return Address(ident, addr, beats - 1, size, burst)
+def _of(address: Address | None) -> axi.Address | None:
+    if address is None:
+        return None
+    return axi.Address(address.ident, address.address, address.beats - 1, address.size, address.burst)

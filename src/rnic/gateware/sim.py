@@ -13,10 +13,11 @@ from typing import Any
 from amaranth.hdl import Module
 from amaranth.sim import Simulator
 
+from rnic.gateware.axi_model import Stalls
 from rnic.gateware.cache import NonCoherentCache, SparseMemory
 from rnic.gateware.params import EngineParams
 from rnic.gateware.paxi_bus import PaxiBus, RemoteMemory
-from rnic.gateware.sim_bus import AxiLiteMaster, AxiRam, Frame, MacLink, Stalls, StreamSink, StreamSource
+from rnic.gateware.sim_bus import AxiLiteMaster, AxiRam, Frame, MacLink, StreamSink, StreamSource
 from rnic.gateware.top import Top
 from rnic.spec.errors import RnicError
 

@@ -173,8 +173,6 @@ class Requester(Outstanding):
         if message.packets and self.ctx.servtype == ST_RC:
             self.ssn = self.ssn + (-(-message.packets // self.read_chunk) if wqe.opcode == WR_READ else 1) & PSN_MASK
             message.ssn = self.ssn
-            if message.reads:
-                self.reads.append(message)
         self.backlog.append(message)
         return True
 
@@ -234,6 +232,10 @@ class Requester(Outstanding):
             return 0
         if self.ctx.servtype == ST_UD:
             return self.qp.send_datagram(message, batch)
+        if not message.sent and not self._follows(message):
+            return 0
+        if message.reads and message not in self.reads:
+            self.reads.append(message)
         if self.ctx.servtype == ST_UC:
             count = self._send_data(message, min(budget, message.packets - message.sent), batch)
             self.una = self.sent_psn
@@ -264,6 +266,21 @@ class Requester(Outstanding):
             self.rtt_psn = psn + count - 1 & PSN_MASK
             self.rtt_at = now_ns
         return self._send_data(message, count, batch, ask)
+
+    def _follows(self, message: Message) -> bool:
+        """Whether a message that was not begun may be: it continues the PSNs, or nothing is outstanding.
+
+        Who writes the next PSN of a live queue pair (WR_QP_NPST) leaves a gap, or goes back. Across it no PSN is
+        compared: what was sent before is acknowledged first, and the peer's answers then are those to a loss.
+        """
+        first = message.first_psn
+        if self.inflight:
+            before = self.inflight[-1]
+            return first == before.first_psn + before.packets & PSN_MASK
+        if self.una == self.sent_psn:
+            self.una = self.sent_psn = self.ctx.last_acked_psn = first
+            return True
+        return psn_diff(first, self.una) <= 0  # it was sent and taken back: nothing else is outstanding
 
     def _truncate(self, message: Message) -> None:
         """A region vanished under a message: nothing more of it is sent; it fails when it is the oldest."""
