@@ -12,9 +12,13 @@ So neither direction ever copies a header to mask it.
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.wire.crc import crc32
+
+if TYPE_CHECKING:
+    from rnic.wire.ident import IdentTracker
 
 MAX_IDENTS = 64
 """Segments of one UDP_SEGMENT send, and so the idents that :meth:`Flow.seeds` covers."""
@@ -100,6 +104,7 @@ class Flow:
         tclass: type of service or traffic class (not covered by the ICRC).
         hop_limit: time to live or hop limit (not covered).
         flow_label: IPv6 flow label (not covered).
+        sl: service level, the priority in the sender's own queues (not on the wire).
     """
 
     __slots__ = (
@@ -111,7 +116,10 @@ class Flow:
         "dst",
         "flow_label",
         "hop_limit",
+        "idents",
         "link",
+        "settled",
+        "sl",
         "sport",
         "src",
         "tclass",
@@ -126,6 +134,7 @@ class Flow:
         tclass: int = 0,
         hop_limit: int = 64,
         flow_label: int = 0,
+        sl: int = 0,
     ) -> None:
         self.src = src
         self.dst = dst
@@ -134,9 +143,14 @@ class Flow:
         self.tclass = tclass
         self.hop_limit = hop_limit
         self.flow_label = flow_label
+        self.sl = sl
         self.link: object = None
         """Whatever the link wants to remember about this path, such as a socket address."""
         self._v4 = len(src) == 4
+        self.idents: IdentTracker | None = None
+        """The sender's habit, once a packet on this path was right whose IPv4 ident nobody saw."""
+        self.settled = not self._v4
+        """Nothing is to be learned about idents: the habit is known, or IPv6 has none."""
         self._marked: Flow | None = None
         self._seeds: dict[int, int] = {}
         self._seed_lists: dict[int, tuple[int, ...]] = {}
@@ -146,7 +160,7 @@ class Flow:
 
     def reverse(self) -> Flow:
         """The path back."""
-        return Flow(self.dst, self.src, self.dport, self.sport, self.tclass, self.hop_limit, self.flow_label)
+        return Flow(self.dst, self.src, self.dport, self.sport, self.tclass, self.hop_limit, self.flow_label, self.sl)
 
     def marked(self) -> Flow:
         """The same path as a switch that marks leaves it: ECN 11, whatever the sender said."""
@@ -154,7 +168,9 @@ class Flow:
             return self
         if self._marked is None:
             tclass = self.tclass | CE
-            self._marked = Flow(self.src, self.dst, self.sport, self.dport, tclass, self.hop_limit, self.flow_label)
+            self._marked = Flow(
+                self.src, self.dst, self.sport, self.dport, tclass, self.hop_limit, self.flow_label, self.sl
+            )
         return self._marked
 
     def masked_headers(self, length: int, ident: int = 0, frag: int = DONT_FRAGMENT) -> bytes:
