@@ -27,7 +27,7 @@ REQ, REC, READ, RSP = "test_requester.py", "test_recovery.py", "test_reads.py", 
 CPL, BST, FAR, HST = "test_completions.py", "test_burst.py", "test_far_memory.py", "test_hostile.py"
 NIC, MOD, WALK = "tests/unit/device/test_nic.py", "tests/unit/context/test_modify.py", "tests/verbs/test_walk.py"
 ICRC, QUEUES, STATES = "tests/unit/device/test_icrc.py", "tests/verbs/test_queues.py", "tests/verbs/test_states.py"
-MATRIX = "tests/netsim/test_matrix.py"
+MATRIX, CONGESTION = "tests/netsim/test_matrix.py", "tests/netsim/test_congestion.py"
 
 RULES: tuple[Rule, ...] = (
     # ------------------------------------------------------------------------------- requests
@@ -215,5 +215,10 @@ RULES: tuple[Rule, ...] = (
           f"{BST}::test_segment_run_equals_packets", f"{BST}::test_receive_burst_equals_packet_by_packet",
           f"{BST}::test_receive_burst_leaves_strangers_to_the_full_path"),
     _rule("design", "An idle queue pair is small", f"{BST}::test_an_idle_queue_pair_is_small"),
-    _rule("004 7.4", "A CNP is counted; it slows nothing down yet", f"{NIC}::test_congestion_notification"),
+    _rule("004 7.4", "A mark brings a CNP to the sender, one a flow and merge period, ahead of data",
+          f"{CONGESTION}::test_one_cnp_a_merge_period", f"{CONGESTION}::test_what_a_cnp_is",
+          f"{CONGESTION}::test_the_tag_goes_ahead_of_data"),
+    _rule("004 7.4", "A CNP halves the outstanding limit until the timer ends, where congestion control is on",
+          f"{CONGESTION}::test_the_limit_follows_exactly", f"{NIC}::test_congestion_notification",
+          f"{CONGESTION}::test_none_counts_and_interrupts_and_sends_on"),
 )  # fmt: skip
