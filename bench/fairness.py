@@ -81,10 +81,10 @@ class Programs:
         """Half a round trip of 8 bytes, as the tool says it, typically."""
         options = ("-s", "8", "-n", str(PINGS)) + (() if self.native else ("--json",))
         server, client = self._pair("send_lat", *options)
-        text, _ = client.communicate(timeout=LIMIT_S)
+        text = str(client.communicate(timeout=LIMIT_S)[0])
         server.communicate(timeout=LIMIT_S)
         if client.returncode:
-            raise RuntimeError(f"{client.args}: {text[-400:]}")
+            raise RuntimeError(f"{client.args!r}: {text[-400:]}")
         if not self.native:
             return float(json.loads(text[text.index("[") :])[0]["t_typical_us"])
         lines = [line.split() for line in text.splitlines() if re.match(r"^\s*8\s", line)]
