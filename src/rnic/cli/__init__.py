@@ -19,6 +19,7 @@ COMMANDS = {
     "engine": ("rnic.cli.engine", "Simulate the descriptor engine, or write it as Verilog."),
     "perf": ("rnic.cli.perf", "Measure bandwidth and latency, as perftest does."),
     "qp": ("rnic.cli.look", "Show one queue pair of a running NIC."),
+    "rclink": ("rnic.cli.rclink", "Exchange messages with a peer over RC Link."),
     "regs": ("rnic.cli.look", "Show every register of a running NIC."),
     "top": ("rnic.cli.look", "Watch objects, queue pairs and rates of a running NIC."),
     "trace": ("rnic.cli.trace", "Write one operation's life, stage by stage, as a trace file."),

@@ -48,6 +48,7 @@ from rnic.trace.guard import Guard, Report
 from rnic.trace.tracer import NullTracer, Tracer
 from rnic.transport.host import BurstLoops
 from rnic.transport.qp import QueuePair
+from rnic.transport.wqe import Wqe
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.datagram import parse_ip
 from rnic.wire.flow import CE, Flow
@@ -315,7 +316,8 @@ class Nic:
             return
         payload, size = datagram.payload, len(datagram.payload)
         flow, ident, frag = datagram.flow(), datagram.ident, datagram.frag
-        self.receive(RxBurst(flow, payload, size, size, ident, frag, datagram.tclass, datagram.hop_limit), now_ns)
+        how = datagram.tclass, datagram.hop_limit, datagram.flow_label
+        self.receive(RxBurst(flow, payload, size, size, ident, frag, *how), now_ns)
 
     # ---------------------------------------------------------------------------- the link's side
 
@@ -394,8 +396,8 @@ class Nic:
         if isinstance(packet, DropReason):
             self.counters.bump(packet.value)
             return
-        packet.flow = flow = burst.flow
-        packet.ecn = burst.ecn
+        packet.arrive(burst)
+        flow = burst.flow
         if qp is None:
             self._receive_elsewhere(packet, dqpn)
             return
@@ -595,9 +597,9 @@ class Nic:
         """The path to the peer that a connected QP's context names."""
         return self._paths.connected(ctx)
 
-    def flow_to(self, ctx: QpContext, dgid: bytes, sport: int, dport: int, tclass: int, hop_limit: int) -> Flow:
+    def flow_to(self, ctx: QpContext, wqe: Wqe) -> Flow:
         """The path to the destination of a UD send."""
-        return self._paths.datagram(ctx, dgid, sport, dport, tclass, hop_limit)
+        return self._paths.datagram(ctx, wqe)
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
         """Packets that one burst on this path may hold: 1 without segmentation offload."""
