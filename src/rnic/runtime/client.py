@@ -13,6 +13,7 @@ from rnic.runtime.loop import Runtime
 from rnic.runtime.program import CopiedMemory, ProgramMemory
 from rnic.runtime.wait import wait_readable
 
+NEVER_RANG_NS = -(1 << 62)
 _EVENTFD_BYTES = 8
 
 
@@ -36,6 +37,8 @@ class Client:
         self.memory: ProgramMemory | CopiedMemory | None = None
         self.window: mmap.mmap | None = None
         self.rung_end = rung_at
+        self.rang_ns = NEVER_RANG_NS
+        """When it was last seen to ring a doorbell."""
         self.vectors: dict[int, Fire] = {}
         self.added: set[str] = set()
         """Devices that it asked for."""
