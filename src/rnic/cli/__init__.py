@@ -17,6 +17,7 @@ COMMANDS = {
     "devinfo": ("rnic.cli.devinfo", "Show devices, limits and the port."),
     "exec": ("rnic.cli.exec", "Run an RDMA program (libibverbs), unmodified, on this NIC."),
     "engine": ("rnic.cli.engine", "Simulate the descriptor engine, or write it as Verilog."),
+    "paxi": ("rnic.cli.paxi", "Read and write another chip's memory as on an AXI bus."),
     "perf": ("rnic.cli.perf", "Measure bandwidth and latency, as perftest does."),
     "qp": ("rnic.cli.look", "Show one queue pair of a running NIC."),
     "rclink": ("rnic.cli.rclink", "Exchange messages with a peer over RC Link."),

@@ -63,7 +63,7 @@ class RcLinkSide:
         self.settings = settings
         self.address = parse_address(settings.addr)
         self._files = contextlib.ExitStack()
-        udp = UdpLink(settings.addr, settings.udp_port, gso=False, gro=False, tclass=True)
+        udp = UdpLink(settings.addr, settings.udp_port, gso=False, gro=False)
         self._files.callback(udp.close)
         try:
             link: Link = udp
