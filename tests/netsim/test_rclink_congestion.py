@@ -92,7 +92,7 @@ def test_when_a_port_wants_to_be_called() -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_marks_on_a_real_socket(address: str) -> None:
     """Every packet marked on its way out: the other socket sees it, a CNP comes back."""
-    links = [UdpLink(address, 0, gso=False, gro=False, tclass=True) for _ in range(2)]
+    links = [UdpLink(address, 0, gso=False, gro=False) for _ in range(2)]
     clock = time.monotonic_ns
     marking = FaultyLink(links[0], clock=clock, rng=random.Random(1), tx=FaultRates(mark=1.0))
     try:
