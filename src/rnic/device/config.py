@@ -66,8 +66,8 @@ class NicConfig:
     """The core that the NIC stands for (:mod:`rnic.device.parameters`)."""
     parameters: dict[str, int] = field(default_factory=dict)
     """That core's parameters, those included that only hardware is different for."""
-    turn_packets: int = 64
-    """Packets that one queue pair sends before the next has its turn."""
+    turn_bytes: int = 65_536
+    """Bytes that one queue pair, and one program, sends before the next has its turn."""
     autostart: bool = True
     """The NIC comes up enabled and initialized, as after its firmware; else CONTROL and INIT_HCA are the driver's."""
     congestion: CongestionSettings = field(default_factory=CongestionSettings)
@@ -92,7 +92,7 @@ class NicConfig:
             raise VerbsError(
                 errno.EINVAL, f"pkeys={self.pkeys} is no P_Key table; use 1 to {MAX_PKEYS} values of 1 to 0xffff"
             )
-        for name in ("window_packets", "window_bytes", "ack_every", "turn_packets"):
+        for name in ("window_packets", "window_bytes", "ack_every", "turn_bytes"):
             if getattr(self, name) < 1:
                 raise VerbsError(errno.EINVAL, f"{name}={getattr(self, name)} must be at least 1")
         self.source_ports = self.source_ports or (self.port,)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections import deque
 from functools import partial
-from typing import Any
 
 from rnic.burst import LOOPS, SMALL
 from rnic.context.ctxmdata import CQ, EQ, QP
@@ -33,6 +31,7 @@ from rnic.device.queue_pair import DeviceQp
 from rnic.device.resources import Resources
 from rnic.device.srq import SharedReceiveQueue
 from rnic.device.timers import Timers
+from rnic.device.turns import Turns
 from rnic.device.uar import Uar
 from rnic.mem.dma import DmaPort
 from rnic.mem.table import MemoryTable
@@ -129,7 +128,7 @@ class Nic:
         self._paths = Paths(config, self.counters)
         self._icrc = IcrcCheck()
         self._timers = Timers(partial(self._own_error, "timer"))
-        self._ready: deque[Any] = deque()
+        self._ready = Turns(config.turn_bytes)
         self._failed_cqs: list[CompletionQueue] = []
         self._turns = 0
         if config.autostart:
@@ -442,7 +441,7 @@ class Nic:
                     self._own_error("packet", qp, error)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
-        """Take the doorbells that were rung, then give queue pairs with work their turns, round robin.
+        """Take the doorbells that were rung, then give queue pairs with work their turns, as :class:`Turns` says.
 
         Args:
             budget: about how many packets to send at most.
@@ -464,11 +463,14 @@ class Nic:
         sent = 0
         packets = 0
         while ready and sent < budget:
-            qp = ready.popleft()
+            qp = ready.take()
             qp.scheduled = False
             limit = budget - sent
-            if limit > qp.turn and ready:
-                limit = qp.turn
+            allowance = ready.allowance(qp)
+            if allowance is not None and allowance < limit * qp.ctx.mtu_bytes:
+                limit = -(-allowance // qp.ctx.mtu_bytes)
+            made = len(out)
+            again = False
             try:
                 plain = not (qp.cnp_tag or qp.masked) and qp.pace is None
                 count = send_small(qp, now_ns, limit, out) if plain else 0
@@ -479,6 +481,7 @@ class Nic:
                     qp.show()
                     packets += count
                     sent += count
+                    ready.spent(qp, sum([burst.length for burst in out[made:]]) if ready else 0, again)
                     continue
                 qp.polite = False
                 if count < limit and not qp.requester.unsent and not qp.cnp_tag:
@@ -492,12 +495,13 @@ class Nic:
             if count:
                 packets += count
                 sent += count
-                if not qp.scheduled and qp.ready(now_ns):
-                    qp.scheduled = True
-                    ready.append(qp)
+                cut = count >= limit and qp.requester.unsent  # the lean path alone, which says nothing of more
+                if not qp.scheduled and (cut or qp.ready(now_ns)):
+                    qp.scheduled = again = True
             else:
                 # a turn without a packet costs too
                 sent += 1
+            ready.spent(qp, sum([burst.length for burst in out[made:]]) if ready else 0, again)
         for qp in later:
             self.schedule(qp)
         if packets:
@@ -552,7 +556,7 @@ class Nic:
         """``qp`` may have something to send: give it a turn."""
         if not qp.scheduled:
             qp.scheduled = True
-            self._ready.append(qp)
+            self._ready.add(qp)  # type: ignore[arg-type]  # the transport knows no more of a DeviceQp
 
     def arm(self, qp: QueuePair) -> None:
         """``qp.deadline_ns`` lies before ``qp.armed_ns``: wake it then."""
