@@ -1,4 +1,4 @@
-"""Memory that a program shares with the NIC process cannot shrink under either of them: that would kill who touches it."""
+"""A program and the NIC process share memory that cannot shrink: that would kill whoever touches it."""
 
 from __future__ import annotations
 
