@@ -13,6 +13,7 @@ COMMANDS = {
     "check": ("rnic.cli.check", "Judge captures: which packets break which rule."),
     "counters": ("rnic.cli.look", "Show all counters of a running NIC."),
     "cq": ("rnic.cli.look", "Show one completion queue of a running NIC."),
+    "coyote": ("rnic.cli.coyote", "Run Coyote's perf_rdma between two processes."),
     "decode": ("rnic.cli.decode", "Show every packet of a pcap or pcapng file."),
     "devinfo": ("rnic.cli.devinfo", "Show devices, limits and the port."),
     "exec": ("rnic.cli.exec", "Run an RDMA program (libibverbs), unmodified, on this NIC."),
