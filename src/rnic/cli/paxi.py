@@ -66,6 +66,7 @@ def _place(command: Any) -> Any:
 
 
 def _open(host: str, port: int, addr: str | None, udp_port: int | None, width: str, base: int) -> Window:
+    """The window of :func:`_place`'s options."""
     try:
         config = BridgeConfig(data_bits=int(width), base=base)
     except ValueError as error:
@@ -128,15 +129,10 @@ def serve_command(
 @click.option("-n", "--bursts", default=1000, show_default=True, type=click.IntRange(1, 1 << 24), help="Bursts.")
 @click.option("--seed", type=int, help="Of everything random; by default another each time.")
 def check_command(
-    host: str,
-    port: int,
-    addr: str | None,
-    udp_port: int | None,
-    width: str,
-    base: int,
     as_json: bool,
     bursts: int,
     seed: int | None,
+    **place: Any,
 ) -> None:
     """Overwrite the memory that HOST serves with random bursts, and compare every byte with a model.
 
@@ -144,7 +140,7 @@ def check_command(
     """
     seed = secrets.randbits(32) if seed is None else seed
     try:
-        with _open(host, port, addr, udp_port, width, base) as window:
+        with _open(**place) as window:
             start = time.perf_counter()
             outcome = check(window, random.Random(seed), bursts)
             seconds = time.perf_counter() - start
@@ -180,23 +176,18 @@ def check_command(
 @click.argument("address", type=number)
 @click.argument("count", type=number)
 def read_command(
-    host: str,
-    port: int,
-    addr: str | None,
-    udp_port: int | None,
-    width: str,
-    base: int,
     as_json: bool,
     address: int,
     count: int,
+    **place: Any,
 ) -> None:
     """Show COUNT bytes of HOST's memory at bus ADDRESS."""
     if not 1 <= count <= MAX_SHOWN:
         raise click.BadParameter(f"{count}: 1 to {MAX_SHOWN}", param_hint="COUNT")
     try:
-        with _open(host, port, addr, udp_port, width, base) as window:
-            _inside(window, address, count)
-            data = window[address - base : address - base + count]
+        with _open(**place) as window:
+            at = _inside(window, address, count)
+            data = window[at : at + count]
     except (AxiError, ExchangeError, LinkError) as error:
         _fail(error)
         return
@@ -214,15 +205,10 @@ def read_command(
 @click.argument("address", type=number)
 @click.argument("data")
 def write_command(
-    host: str,
-    port: int,
-    addr: str | None,
-    udp_port: int | None,
-    width: str,
-    base: int,
     as_json: bool,
     address: int,
     data: str,
+    **place: Any,
 ) -> None:
     """Store DATA, hexadecimal bytes, in HOST's memory at bus ADDRESS."""
     try:
@@ -230,9 +216,9 @@ def write_command(
     except ValueError:
         raise click.BadParameter(f"{data[:40]!r}: pairs of hexadecimal digits", param_hint="DATA") from None
     try:
-        with _open(host, port, addr, udp_port, width, base) as window:
-            _inside(window, address, len(raw))
-            window[address - base : address - base + len(raw)] = raw
+        with _open(**place) as window:
+            at = _inside(window, address, len(raw))
+            window[at : at + len(raw)] = raw
     except (AxiError, ExchangeError, LinkError) as error:
         _fail(error)
         return
@@ -242,9 +228,11 @@ def write_command(
         print(f"{len(raw)} bytes written at {address:#x}")
 
 
-def _inside(window: Window, address: int, count: int) -> None:
+def _inside(window: Window, address: int, count: int) -> int:
+    """Where in the window a range begins, once it is found to lie within."""
     at = address - window.base
     if at < 0 or at + count > len(window):
         raise click.UsageError(
             f"{count} bytes at {address:#x} leave the window of {len(window)} bytes at {window.base:#x}"
         )
+    return at
