@@ -38,6 +38,7 @@ NEAR = {
     "link": ("tests/unit/link",),
     "runtime": ("tests/unit/runtime", "tests/verbs/test_nic_process.py", "tests/verbs/test_seals.py"),
     "abi": ("tests/abi",),
+    "rclink": ("tests/rclink", "tests/unit/rclink", "tests/property/test_rclink.py", "tests/netsim"),
 }
 WIDE = ("tests/unit", "tests/property", "tests/fuzz", "tests/scripts", "tests/netsim", "tests/verbs", "tests/cli")
 TIMEOUT_S = {"near": 300, "wide": 600}
