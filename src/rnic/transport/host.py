@@ -85,6 +85,7 @@ class TransportConfig(Protocol):
     window_bytes: int
     ack_every: int
     probe: bool
+    rq_almost_full: int
 
 
 class Host(Protocol):
