@@ -37,7 +37,6 @@ SMALL_BYTES = 1_024
 """Longer payloads gain nothing here: moving them costs more than deciding about them."""
 
 _NOT_PLAIN = FLAG_FENCE | FLAG_INLINE | FLAG_LIST
-_HALF_PSN = 1 << 23
 _PAD_SHIFT = 52
 _WRITE_HEADER_BYTES = 28
 _ACK_BYTES = 20
@@ -138,8 +137,7 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
     check = host.memory.check
     mtu = requester.mtu
     psn = ctx.next_send_psn & PSN_MASK
-    room = requester.window - ((psn - requester.una + _HALF_PSN & PSN_MASK) - _HALF_PSN)
-    budget = min(budget, room)
+    budget = min(budget, requester.allowance(1))
     flow = requester.flow
     alone = (index + 1 if index + 1 < ring.entries else 0) == tail
     batch = None if alone else FrameBatch(flow, out, requester.batch_limit)
@@ -188,7 +186,9 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
             batch.flush()
         ctx.next_send_psn = requester.sent_psn = psn
         requester.fetch_index = index
+        requester.fly(sent)
         requester.watch(now_ns)
+    requester.flights.turn_over(requester)
     return sent
 
 

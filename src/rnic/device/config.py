@@ -53,6 +53,8 @@ class NicConfig:
     """Packets in flight per queue pair."""
     window_bytes: int = 1 << 20
     """Bytes in flight per queue pair."""
+    flight_packets: int = 512
+    """Packets in flight from all queue pairs together, READ responses to this NIC included."""
     ack_every: int = 64
     """A request asks for an acknowledgement at least each so many packets."""
     probe: bool = True
@@ -81,7 +83,7 @@ class NicConfig:
             raise VerbsError(
                 errno.EINVAL, f"pkeys={self.pkeys} is no P_Key table; use 1 to {MAX_PKEYS} values of 1 to 0xffff"
             )
-        for name in ("window_packets", "window_bytes", "ack_every", "turn_packets"):
+        for name in ("window_packets", "window_bytes", "flight_packets", "ack_every", "turn_packets"):
             if getattr(self, name) < 1:
                 raise VerbsError(errno.EINVAL, f"{name}={getattr(self, name)} must be at least 1")
         if not self.guid:

@@ -43,6 +43,7 @@ from rnic.spec.registers import CONTROL_ENABLE, IRQ_CNP, IRQ_EVENT, IRQ_FATAL, I
 from rnic.spec.states import ERR, RTR, RTS, SQD, SQE
 from rnic.trace.counters import Counters
 from rnic.trace.tracer import NullTracer, Tracer
+from rnic.transport.flights import Flights
 from rnic.transport.host import BurstLoops
 from rnic.transport.qp import QueuePair
 from rnic.wire.bursts import RxBurst, TxBurst
@@ -103,6 +104,7 @@ class Nic:
         self.contexts.changed = self._context_changed
         if self.tracer.enabled:
             self.contexts.observe = self._trace_channel
+        self.flights = Flights(config.flight_packets)
         self.resources = Resources(config, self.memory, self.contexts)
         self.qps: dict[int, DeviceQp] = self.resources.qps
         self.now_ns = 0
@@ -501,6 +503,7 @@ class Nic:
     def forget(self, qp: DeviceQp) -> None:
         """``qp`` is destroyed: no more turns and deadlines."""
         self._timers.forget(qp)
+        qp.requester.stop_waiting()
         if qp.scheduled:
             self._ready.remove(qp)
             qp.scheduled = False

@@ -339,6 +339,7 @@ class QueuePair:
         requester.retry_left -= 1
         self.host.counters.bump("rewinds")
         requester.narrow()
+        requester.peer.lost(now_ns)
         requester.rewind(psn)
 
     def fail_send(self, status: int, vendor_err: int) -> None:
