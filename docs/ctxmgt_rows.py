@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 MSG, CTX = "tests/unit/context/test_messages.py", "tests/unit/context/test_ctxmgt.py"
 LENT = "tests/verbs/test_lent_pages.py"
+ADMIT = "tests/unit/device/test_admission.py"
 STREAM, DEVICE = "tests/unit/context/test_streams.py", "tests/unit/device/test_context_memory.py"
 LAYOUT, LOOK = "tests/unit/test_layout_tables.py", "tests/cli/test_look.py"
 RINGS, FRONT, BEATS = "tests/unit/rings/test_coyote.py", "tests/unit/cm/test_coyote.py", "tests/unit/link/test_beats.py"
@@ -40,9 +41,13 @@ INTERFACES: tuple[Row, ...] = (
     _row("3.1", "MAP_ICM payload: chunks of 64 bits virtual and 64 bits page address with the page count, at most 64",
          _DATA, f"{MSG}::test_64_chunks_and_no_more", f"{MSG}::test_vector"),
     _row("3.1", "WR_EQ_FUNC: bit 31 of the address takes the event function away; mask in the low 32 bits of the data",
-         _KEY, f"{CTX}::test_invalidating_writes_zeros", f"{DEVICE}::test_a_disabled_eq_counts_and_says_nothing"),
+         _KEY, f"{CTX}::test_the_event_mask_is_merged_in_memory_as_in_the_cache",
+         f"{CTX}::test_the_event_function_of_an_eq_never_written_is_refused",
+         f"{CTX}::test_bit_31_of_an_address_counts", f"{DEVICE}::test_a_disabled_eq_counts_and_says_nothing"),
     _row("3.2", "a request is answered by its own 128 bits on the response FIFO, with the payload beside it", _KEY,
          f"{MSG}::test_engine_request"),
+    _row("3.2", "InfiniBand mode: flag 1, SLID and DLID for the MAC addresses, RLID; codecs alone, the wire is RoCE",
+         _KEY, f"{CTX}::test_infiniband_mode_of_frame_encap"),
     _row("3.3", "dma_cm_rd_req: request in tuser", _READ, f"{MSG}::test_read_request"),
     _row("3.3", "dma_cm_rd_rsp: context in tdata", _READ, f"{CTX}::test_dma_interface"),
     _row("3.3", "dma_cm_wr_req: request in tuser", _WRITE, f"{MSG}::test_write_request"),
@@ -52,6 +57,9 @@ INTERFACES: tuple[Row, ...] = (
          f"{DEVICE}::test_contexts_lie_in_the_pages_of_the_driver",
          f"{LENT}::test_contexts_are_in_the_programs_own_memory",
          f"{DEVICE}::test_an_edited_cache_changes_the_next_packet"),
+    _row("4.1", "contexts that the data path cannot run on are refused, however they come", "device/admission.py",
+         f"{ADMIT}::test_a_bad_queue_pair_context_is_refused", f"{ADMIT}::test_random_contexts_raise_nothing",
+         f"{ADMIT}::test_event_queue_of_a_cq_and_protection_domains"),
     _row("4.2.1", "82 bytes of key data for each queue pair", "context/messages.py",
          f"{CTX}::test_82_bytes_of_key_data"),
     _row("4.2.2", "13 bytes of key data for each CQ", _KEY, _DRAWN),
@@ -107,6 +115,9 @@ INTERFACES: tuple[Row, ...] = (
     _row("5.4.1", "no response to the writes of RTC, RRC and EE", _KEY, f"{MSG}::test_engine_request"),
     _row("5.4.1", "an engine's write makes a request to ctxmdata, and goes to host memory", _KEY,
          f"{CTX}::test_write_back_touches_only_its_bytes"),
+    _row("5.4.1", "WR_QP_NPST on a live queue pair: retries end it, as any loss does", "transport/requester.py",
+         f"{ADMIT}::test_retries_end_a_queue_pair_whose_next_psn_was_written",
+         f"{ADMIT}::test_a_psn_that_the_peer_has_seen_is_a_duplicate_to_it"),
     _row("5.4.3", "from request controller: selected_channel, 8 bits", _KEY,
          _HELD),
     _row("5.4.3", "to request controller: receive_req", _KEY, _HELD),

@@ -48,6 +48,7 @@ MESSAGES = (
     (m.WRITE_BACK, "5.3.2"),
     (m.DMA_HEADER, "5.5.2, 5.6.2"),
     (m.SELECTED_CHANNEL, "5.2.1"),
+    (m.FE_RESPONSE_IB, "3.2"),
 )
 COYOTE_LAYOUTS = tuple(value for value in vars(coyote).values() if isinstance(value, Layout))
 SECTIONS = {

@@ -28,7 +28,8 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "Descriptors and queue entries",
         "What software writes into send and receive rings, and what the NIC writes into completion and event rings. A "
         "receive entry, of an RQ or SRQ, has no header: it is a fixed stride of scatter entries, and an entry whose "
-        "length and key are both 0 ends it early.",
+        "length and key are both 0 ends it early. The entries of an SRQ complete out of turn, so they are slots of a "
+        "free list, and behind them lies a ring of as many 32-bit slot numbers in the order of posting.",
         ("rnic.rings.sqe", "rnic.rings.cqe", "rnic.rings.eqe"),
     ),
     (
@@ -97,6 +98,13 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
             "rnic.wire.cnp",
             "rnic.wire.mad",
         ),
+    ),
+    (
+        "paxi",
+        "PAXI registers",
+        "The register block of a PAXI window, 4 KB of 32-bit registers; a register of several values has a layout of "
+        "its own. What has no row reads 0. What PAXI's documents do not say is a choice of ours, and marked so.",
+        ("rnic.paxi.registers",),
     ),
     (
         "engine-header",

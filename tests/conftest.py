@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 from hypothesis import HealthCheck, settings
+
+from rnic.trace.guard import Guard
 
 # The same examples in every run, so that a red run can be repeated; --full looks further, at random.
 settings.register_profile(
@@ -37,3 +41,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if marker in item.keywords:
                 item.add_marker(skip)
+
+
+_own_errors: list[tuple[str, Exception]] = []
+"""Mistakes of our own that a last guard caught in this process while a test ran, with their places."""
+_caught = Guard.caught
+
+
+def _note(guard: Guard, place: str, error: Exception, concerned: str = "") -> None:
+    _own_errors.append((place, error))
+    _caught(guard, place, error, concerned)
+
+
+Guard.caught = _note  # type: ignore[method-assign]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """The product goes on after a mistake of its own; a test in which one was made fails."""
+    _own_errors.clear()
+    result = yield
+    if _own_errors and "own_errors" not in item.fixturenames:  # type: ignore[attr-defined]
+        place, error = _own_errors[0]
+        raise AssertionError(f"a last guard caught a mistake of our own at a {place}") from error
+    return result
+
+
+@pytest.fixture
+def own_errors() -> list[tuple[str, Exception]]:
+    """For tests that plant mistakes: what the last guards caught, with their places."""
+    return _own_errors

@@ -35,6 +35,8 @@ extern struct ibv_qp *ibv_create_qp(struct ibv_pd *, struct ibv_qp_init_attr *);
 extern int ibv_modify_qp(struct ibv_qp *, struct ibv_qp_attr *, int);
 extern int ibv_destroy_qp(struct ibv_qp *);
 extern int ibv_query_gid(struct ibv_context *, uint8_t, int, union ibv_gid *);
+extern struct ibv_srq *ibv_create_srq(struct ibv_pd *, struct ibv_srq_init_attr *);
+extern int ibv_destroy_srq(struct ibv_srq *);
 
 #define CHECK(what) \
 	do { \
@@ -65,6 +67,22 @@ static __thread struct ibv_comp_channel *channel;
 static __thread char *memory;
 static __thread struct ibv_mr *mr;
 
+static void to_rts(struct ibv_qp *qp, uint32_t peer)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = 15 };
+
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = 3, .dest_qp_num = peer,
+				     .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
+				     .ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .hop_limit = 64 } } };
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+				    IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
+				     .max_rd_atomic = 1 };
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+				    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
 static void connect_pair(void)
 {
 	for (int i = 0; i < 2; i++) {
@@ -74,20 +92,8 @@ static void connect_pair(void)
 		qps[i] = ibv_create_qp(pd, &init);
 		CHECK(qps[i]);
 	}
-	for (int i = 0; i < 2; i++) {
-		struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = 15 };
-
-		CHECK(!ibv_modify_qp(qps[i], &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-		attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = 3, .dest_qp_num = qps[!i]->qp_num,
-					     .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
-					     .ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .hop_limit = 64 } } };
-		CHECK(!ibv_modify_qp(qps[i], &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-					    IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-		attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
-					     .max_rd_atomic = 1 };
-		CHECK(!ibv_modify_qp(qps[i], &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-					    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
-	}
+	for (int i = 0; i < 2; i++)
+		to_rts(qps[i], qps[!i]->qp_num);
 }
 
 static void destroy_pair(void)
@@ -188,6 +194,186 @@ static void wild(uint64_t local, uint32_t lkey, uint64_t remote, uint32_t rkey, 
 		fprintf(stderr, "status %d instead of %d\n", wc.status, status);
 	CHECK(wc.status == status);
 	destroy_pair();
+}
+
+/* ---- the ibv_wr_* interface */
+
+enum { OPENERS = 11, SETTERS = 5, CANARY = 0xA5 };
+
+static struct ibv_qp_ex *extended_pair(void)
+{
+	struct ibv_qp_init_attr_ex init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 16, 16, 2, 2, 64 },
+					    .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+					    .pd = pd, .send_ops_flags = 0x3FF };
+
+	for (int i = 0; i < 2; i++) {
+		qps[i] = context_of(context)->verbs.create_qp_ex(context, &init);
+		CHECK(qps[i]);
+	}
+	for (int i = 0; i < 2; i++)
+		to_rts(qps[i], qps[!i]->qp_num);
+	return (struct ibv_qp_ex *)qps[0];
+}
+
+static void open_request(struct ibv_qp_ex *qp, int which, struct ibv_mw *mw)
+{
+	struct ibv_mw_bind_info bind = { mr, (uintptr_t)memory, 64, IBV_ACCESS_REMOTE_WRITE };
+	uint64_t there = (uintptr_t)memory + BYTES;
+
+	switch (which) {
+	case 0: qp->wr_send(qp); break;
+	case 1: qp->wr_send_imm(qp, 7); break;
+	case 2: qp->wr_send_inv(qp, mr->rkey); break;
+	case 3: qp->wr_rdma_write(qp, mr->rkey, there); break;
+	case 4: qp->wr_rdma_write_imm(qp, mr->rkey, there, 7); break;
+	case 5: qp->wr_rdma_read(qp, mr->rkey, there); break;
+	case 6: qp->wr_atomic_cmp_swp(qp, mr->rkey, there, 1, 2); break;
+	case 7: qp->wr_atomic_fetch_add(qp, mr->rkey, there, 1); break;
+	case 8: qp->wr_local_inv(qp, mw->rkey); break;
+	case 9: qp->wr_bind_mw(qp, mw, mw->rkey + 1, &bind); break;
+	default: break; /* none: data for nothing */
+	}
+}
+
+static void set_data(struct ibv_qp_ex *qp, int which)
+{
+	struct ibv_sge list[2] = { { (uintptr_t)memory, 4000, mr->lkey }, { (uintptr_t)memory + 4000, 500, mr->lkey } };
+	struct ibv_data_buf bufs[2] = { { memory, 40 }, { memory + 40, 24 } };
+
+	switch (which) {
+	case 0: qp->wr_set_sge(qp, mr->lkey, (uintptr_t)memory, 4096); break;
+	case 1: qp->wr_set_sge_list(qp, 2, list); break;
+	case 2: qp->wr_set_inline_data(qp, memory, 64); break;
+	case 3: qp->wr_set_inline_data_list(qp, 2, bufs); break;
+	default: break; /* none */
+	}
+}
+
+/* Whatever is called in whatever order: nothing outside the entry's own slot is written, and data is set once. */
+static void every_order(struct ibv_qp_ex *qp, struct ibv_mw *mw)
+{
+	struct rnic_qp *own = (struct rnic_qp *)qp;
+	uint8_t *end = own->slab + (size_t)own->entries * own->slab_bytes;
+
+	for (int number = 0; number < OPENERS * SETTERS * SETTERS; number++) {
+		int opener = number % OPENERS, first = number / OPENERS % SETTERS, second = number / OPENERS / SETTERS;
+		bool no_data = opener == 8 || opener == 9, one = first < SETTERS - 1, two = second < SETTERS - 1;
+		bool wrong = opener < OPENERS - 1 && ((one && two) || (no_data && (one || two)));
+		uint8_t *slot = own->slab + (size_t)own->tail * own->slab_bytes;
+		uint32_t tail = own->tail;
+
+		memset(own->slab, CANARY, (size_t)(end - own->slab));
+		qp->wr_flags = IBV_SEND_SIGNALED;
+		qp->wr_start(qp);
+		open_request(qp, opener, mw);
+		set_data(qp, first);
+		set_data(qp, second);
+		if (wrong)
+			CHECK(qp->wr_complete(qp) == EINVAL);
+		else
+			qp->wr_abort(qp);
+		CHECK(own->tail == tail);
+		for (uint8_t *at = own->slab; at < end; at++)
+			CHECK(*at == CANARY || (at >= slot && at < slot + own->slab_bytes));
+	}
+}
+
+/* A window has the key of the last bind that was posted, and of none that was given up. */
+static void binds(struct ibv_qp_ex *qp, struct ibv_mw *verbs)
+{
+	struct ibv_mw_bind_info bind = { mr, (uintptr_t)memory, 64, IBV_ACCESS_REMOTE_WRITE };
+	const struct rnic_mw *mw = (const struct rnic_mw *)verbs;
+	uint32_t key = mw->key;
+
+	for (int turn = 0; turn < 3; turn++) {
+		qp->wr_start(qp);
+		qp->wr_bind_mw(qp, verbs, key + 1, &bind);
+		qp->wr_local_inv(qp, key + 1);
+		qp->wr_bind_mw(qp, verbs, key + 2, &bind);
+		if (turn == 0) {
+			qp->wr_abort(qp);
+		} else if (turn == 1) {
+			set_data(qp, 0);
+			CHECK(qp->wr_complete(qp) == EINVAL);
+		} else {
+			CHECK(!qp->wr_complete(qp));
+			for (int i = 0; i < 3; i++)
+				CHECK(next_completion().status == IBV_WC_SUCCESS);
+		}
+		CHECK(mw->key == (turn < 2 ? key : key + 2));
+	}
+}
+
+static void built_in_steps(void)
+{
+	struct ibv_qp_ex *qp = extended_pair();
+	struct ibv_mr *whole = mr;
+	struct ibv_mw *mw;
+
+	mr = ibv_reg_mr(pd, memory, 2 * BYTES, 31);
+	mw = context->ops.alloc_mw(pd, IBV_MW_TYPE_2);
+	CHECK(mr && mw);
+	every_order(qp, mw);
+	binds(qp, mw);
+	CHECK(!context->ops.dealloc_mw(mw) && !ibv_dereg_mr(mr));
+	mr = whole;
+	destroy_pair();
+}
+
+/* ---- a shared receive queue: one message lies in a CQ that nobody polls, hundreds go by beside it */
+
+static void receive_next(struct ibv_srq *srq, uint64_t id)
+{
+	struct ibv_sge sge = { (uintptr_t)memory + BYTES + 8 * id, 8, mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	CHECK(!context->ops.post_srq_recv(srq, &wr, &bad));
+}
+
+static void shared(void)
+{
+	struct ibv_srq_init_attr srq_init = { .attr = { .max_wr = 16, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &srq_init);
+	struct ibv_cq *unread = ibv_create_cq(context, 16, NULL, NULL, 0);
+	struct ibv_sge sge = { (uintptr_t)memory, 8, mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad_wr;
+	struct ibv_recv_wr one_more = { .wr_id = 99 }, *bad;
+	struct ibv_qp *ends[4];
+	struct ibv_wc wc;
+
+	CHECK(srq && unread);
+	for (int i = 0; i < 4; i++) { /* 0 to 1, whose CQ is polled, and 2 to 3, whose is not */
+		struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = i == 3 ? unread : cq, .srq = i & 1 ? srq : NULL,
+						 .qp_type = IBV_QPT_RC, .cap = { 16, 16, 2, 2, 64 } };
+
+		ends[i] = ibv_create_qp(pd, &init);
+		CHECK(ends[i]);
+	}
+	for (int i = 0; i < 4; i++)
+		to_rts(ends[i], ends[i ^ 1]->qp_num);
+	for (uint64_t id = 0; id < 16; id++)
+		receive_next(srq, id);
+	wr.send_flags = IBV_SEND_SIGNALED;
+	CHECK(!context->ops.post_send(ends[2], &wr, &bad_wr));
+	CHECK(next_completion().status == IBV_WC_SUCCESS);
+	for (uint64_t turn = 0; turn < 500; turn++) {
+		memcpy(memory, &turn, 8);
+		CHECK(!context->ops.post_send(ends[0], &wr, &bad_wr));
+		for (int seen = 0; seen < 2; seen++) {
+			wc = next_completion();
+			CHECK(wc.status == IBV_WC_SUCCESS);
+			if (wc.opcode != IBV_WC_RECV)
+				continue;
+			CHECK(wc.wr_id == turn % 15 + 1 && !memcmp(memory + BYTES + 8 * wc.wr_id, &turn, 8));
+			receive_next(srq, wc.wr_id);
+		}
+	}
+	CHECK(context->ops.post_srq_recv(srq, &one_more, &bad) == ENOMEM);
+	CHECK(context->ops.poll_cq(unread, 1, &wc) == 1 && wc.wr_id == 0 && wc.qp_num == ends[3]->qp_num);
+	receive_next(srq, 0);
+	for (int i = 0; i < 4; i++)
+		CHECK(!ibv_destroy_qp(ends[i]));
+	CHECK(!ibv_destroy_srq(srq) && !ibv_destroy_cq(unread));
 }
 
 static void in_child(void)
@@ -349,6 +535,8 @@ int main(int argc, char **argv)
 	wild((uintptr_t)memory, mr->lkey ^ 0x5500, (uintptr_t)memory, mr->rkey, IBV_WC_LOC_PROT_ERR);
 	wild((uintptr_t)memory, mr->lkey, 0xDEAD0000, mr->rkey, IBV_WC_REM_ACCESS_ERR);
 	wild((uintptr_t)memory, mr->lkey, (uintptr_t)memory, mr->rkey ^ 0x5500, IBV_WC_REM_ACCESS_ERR);
+	built_in_steps();
+	shared();
 	connect_pair();
 	data();
 	close_queues();

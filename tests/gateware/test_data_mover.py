@@ -9,10 +9,11 @@ import pytest
 from amaranth.hdl import Module
 from amaranth.sim import Simulator
 
+from rnic.gateware.axi_model import ORDERS
 from rnic.gateware.data_mover import DataMover
 from rnic.gateware.interfaces import Resp
 from rnic.gateware.params import EngineParams
-from rnic.gateware.sim_bus import AxiRam, Stalls, StreamSink, StreamSource
+from rnic.gateware.sim_bus import AxiRam, Stalls, StreamSink, StreamSource, Timing
 from rnic.spec.engine_regs import DM_COMMAND, DM_STATUS, dm_command
 
 BASE = 0x1000
@@ -42,13 +43,19 @@ class Bench:
     """A DataMover between a memory and two stream ends; statuses are gathered."""
 
     def __init__(
-        self, params: EngineParams, seed: int = 1, rate: float = 0.0, latency: int = 2, ends: bool = True
+        self,
+        params: EngineParams,
+        seed: int = 1,
+        rate: float = 0.0,
+        latency: int = 2,
+        ends: bool = True,
+        order: str = "any",
     ) -> None:
         rng = random.Random(seed)
         self.mover = DataMover(params, 1)
         self.ram = Ram(rng)
         stalls = Stalls(rng, rate)
-        self.axi = AxiRam(self.mover.axi, self.ram, stalls, latency)
+        self.axi = AxiRam(self.mover.axi, self.ram, stalls, Timing(latency, order))
         self.sink = StreamSink(self.mover.mm2s, stalls)
         self.source = StreamSource(self.mover.s2mm, stalls)
         self.read_commands: list[int] = []
@@ -104,6 +111,7 @@ class Bench:
 
         self.simulator.add_testbench(wait)
         self.simulator.run()
+        self.axi.checker.quiet()
 
 
 def okay(status: dict[str, int], tag: int = 0) -> bool:
@@ -147,6 +155,26 @@ def test_s2mm_stores_packets_at_any_address_and_touches_nothing_else(width: int,
     bench.run(writes=len(commands))
     assert bench.ram.bytes == want
     assert all(okay(status, index % 16) for index, status in enumerate(bench.write_status))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("width", [32, 512])
+def test_a_slave_may_want_data_before_it_takes_their_address(width: int, order: str, rate: float) -> None:
+    rng = random.Random(width)
+    bench = Bench(params_of(width), seed=width, rate=rate, order=order)
+    if not rate:
+        bench.axi.checker.patience = 4  # the data are there: cycles from an address shown to data shown
+    want = bytearray(bench.ram.bytes)
+    for index, (address, size) in enumerate(cases(width, rng, 12)):
+        payload = rng.randbytes(size)
+        want[address - BASE : address - BASE + size] = payload
+        bench.source.send(payload)
+        bench.write_commands.append(dm_command(address, size, index))
+    bench.run(writes=12)
+    assert bench.ram.bytes == want
+    if order != "any":
+        assert (bench.axi.checker.data_ahead > 0) == (order == "data_first")
 
 
 @pytest.mark.parametrize("offset", range(4))

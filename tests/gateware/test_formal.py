@@ -96,7 +96,10 @@ class Harness(Elaboratable):
 
 
 class BurstRules(Harness):
-    """Address channel of one direction: stable, inside 4 KB, and no data but what was asked for."""
+    """Address channel of one direction: stable, inside 4 KB, and no data but what was asked for.
+
+    Data to be written may go as soon as their address is shown: a slave may want them before it takes the address.
+    """
 
     def addresses(self, m: Module, axi: Any, channel: str) -> Value:
         """The rules of AR or AW; the number of beats addressed and not yet moved."""
@@ -109,11 +112,12 @@ class BurstRules(Harness):
         with m.If(valid):
             m.d.comb += [Assert(end <= 4096), Assert(length < PARAMS.max_burst), Assert(address % lanes == 0)]
         data, move = ("r", axi.rvalid & axi.rready) if channel == "ar" else ("w", axi.wvalid & axi.wready)
-        owed = Signal(10)
-        taken = Mux(valid & ready, length + 1, 0)
-        m.d.sync += owed.eq(owed + taken - move)
+        owed, waiting = Signal(10), Signal()
+        m.d.sync += waiting.eq(valid & ~ready)
+        asked = Mux(valid & ready if channel == "ar" else valid & ~waiting, length + 1, 0)
+        m.d.sync += owed.eq(owed + asked - move)
         with m.If(getattr(axi, f"{data}valid")):
-            m.d.comb += Assume(owed != 0) if channel == "ar" else Assert(owed != 0)
+            m.d.comb += Assume(owed != 0) if channel == "ar" else Assert(owed + asked != 0)
         return owed
 
     def abort(self, m: Module, block: Any) -> None:
@@ -152,6 +156,33 @@ class WriterRules(BurstRules):
             m.d.comb += Assume(owed != 0)
 
 
+class PatientRules(Harness):
+    """A slave that takes nothing, and a stream that has data: they are shown soon after their address."""
+
+    WITHIN = 3
+
+    def rules(self, m: Module, block: S2mm) -> None:
+        axi, source = block.axi, block.s_axis
+        waited = Signal(4)
+        m.d.comb += [Assume(~axi.awready), Assume(~axi.wready), Assume(~axi.bvalid)]
+        m.d.comb += [Assume(source.tvalid), Assume(~block.abort)]
+        m.d.sync += waited.eq(Mux(axi.awvalid & ~axi.wvalid, waited + 1, 0))
+        m.d.comb += Assert(waited <= self.WITHIN)
+
+
+class PatientArbiterRules(Harness):
+    """The same of the arbiter: data beside an address are shown on the bus although no address is taken."""
+
+    def rules(self, m: Module, block: AxiArbiter) -> None:
+        waited = Signal(4)
+        for side in (block.first, block.second):
+            m.d.comb += [Assume(side.wvalid), Assume(~side.wlast)]
+            held(m, side.awvalid, side.awready, axi_payload(side, "aw"), ours=False)
+        m.d.comb += Assume(~block.bus.awready)
+        m.d.sync += waited.eq(Mux(block.bus.awvalid & ~block.bus.wvalid, waited + 1, 0))
+        m.d.comb += Assert(waited <= 2)
+
+
 class ArbiterRules(Harness):
     def rules(self, m: Module, block: AxiArbiter) -> None:
         sides = (block.first, block.second)
@@ -159,6 +190,8 @@ class ArbiterRules(Harness):
             for axi, ours in ((block.bus, True), *((side, False) for side in sides)):
                 wires = (getattr(axi, f"{channel}{name}") for name in ("valid", "ready"))
                 held(m, *wires, axi_payload(axi, channel), ours=ours)
+        # a ready says nothing of an id that is not there
+        m.d.comb += [Assert(block.bus.rvalid | ~block.bus.rready), Assert(block.bus.bvalid | ~block.bus.bready)]
         # what one side's address gets through, the other's does not
         m.d.comb += [
             Assert(~(block.first.awready & block.second.awready)),
@@ -244,6 +277,16 @@ def test_the_readers_bus_and_stream(tmp_path: Path) -> None:
 def test_the_writers_bus(tmp_path: Path) -> None:
     block = S2mm(PARAMS)
     prove(WriterRules(block), ports_of(block), 10, tmp_path)
+
+
+def test_data_are_shown_before_their_address_is_taken(tmp_path: Path) -> None:
+    block = S2mm(PARAMS)
+    prove(PatientRules(block), ports_of(block), 10, tmp_path)
+
+
+def test_the_arbiter_shows_data_before_their_address_is_taken(tmp_path: Path) -> None:
+    block = AxiArbiter(PARAMS)
+    prove(PatientArbiterRules(block), ports_of(block), 8, tmp_path)
 
 
 def test_the_arbiter_keeps_both_sides_apart(tmp_path: Path) -> None:

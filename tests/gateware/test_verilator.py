@@ -1,4 +1,7 @@
-"""The exported Verilog under Verilator, between cocotb's bus models. The tests themselves are in ``cocotb_benches``."""
+"""The exported Verilog under Verilator and Icarus, between bus models. The tests themselves are in ``cocotb_benches``.
+
+Verilator knows two states of a wire, Icarus four: what depends on a wire that nobody has driven yet shows there only.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import faulthandler
 import importlib.util
 import json
 import os
+import shutil
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -47,35 +51,35 @@ def reason_to_skip() -> str | None:
 
 
 class Simulators:
-    """Builds one simulator for each set of parameters, once a session."""
+    """Builds one simulator for each tool and set of parameters, once a session."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        self.built: dict[EngineParams, tuple[Any, Path]] = {}
+        self.built: dict[tuple[str, EngineParams], tuple[Any, Path]] = {}
 
-    def get(self, params: EngineParams) -> tuple[Any, Path]:
+    def get(self, params: EngineParams, tool: str) -> tuple[Any, Path]:
         """(runner, build directory)"""
-        if params not in self.built:
+        if (tool, params) not in self.built:
             from cocotb_tools.runner import get_runner
 
             from rnic.gateware.verilog import TOP_NAME, write_engine
 
-            place = self.place / f"w{params.bus_width}-{len(self.built)}"
+            place = self.place / f"{tool}-w{params.bus_width}-{len(self.built)}"
             source, _record = write_engine(params, place)
-            runner = get_runner("verilator")
+            runner = get_runner(tool)
             faulthandler.cancel_dump_traceback_later()  # a compilation may take longer than a test
             public = place / "public.vlt"
             public.write_text(PUBLIC.format(top=TOP_NAME))
             runner.build(
-                sources=[public, source],
+                sources=[public, source] if tool == "verilator" else [source],
                 hdl_toplevel=TOP_NAME,
                 build_dir=place / "build",
-                build_args=BUILD_ARGS,
+                build_args=BUILD_ARGS if tool == "verilator" else (),
                 timescale=("1ns", "1ps"),
                 log_file=place / "build.log",
             )
-            self.built[params] = runner, place
-        return self.built[params]
+            self.built[tool, params] = runner, place
+        return self.built[tool, params]
 
 
 @pytest.fixture(scope="session")
@@ -90,17 +94,24 @@ def simulators(tmp_path_factory: pytest.TempPathFactory) -> Simulators:
     return Simulators(Path(kept) if kept else tmp_path_factory.mktemp("verilator"))
 
 
-def simulate(simulators: Simulators, params: EngineParams, testcase: str, **options: Any) -> None:
-    """Run one of the benches' tests; its failure is ours, with the end of cocotb's log."""
+def simulate(
+    simulators: Simulators,
+    params: EngineParams,
+    testcase: str,
+    tool: str = "verilator",
+    bench: str = "engine_bench",
+    **options: Any,
+) -> None:
+    """Run one of a bench's tests; its failure is ours, with the end of cocotb's log."""
     from rnic.gateware.verilog import TOP_NAME
 
-    runner, place = simulators.get(params)
+    runner, place = simulators.get(params, tool)
     log, results = place / f"{testcase}.log", place / f"{testcase}.xml"
     sys.path.insert(0, str(BENCHES))  # cocotb's runner hands this Python's path on
     try:
         runner.test(
             hdl_toplevel=TOP_NAME,
-            test_module="engine_bench",
+            test_module=bench,
             testcase=testcase,
             build_dir=place / "build",
             test_dir=place,
@@ -110,7 +121,7 @@ def simulate(simulators: Simulators, params: EngineParams, testcase: str, **opti
         )
     except SystemExit:
         end = "\n".join(log.read_text().splitlines()[-60:])
-        pytest.fail(f"{testcase} failed under Verilator; the end of {log}:\n{end}", pytrace=False)
+        pytest.fail(f"{testcase} failed under {tool}; the end of {log}:\n{end}", pytrace=False)
     finally:
         sys.path.remove(str(BENCHES))
     cases = list(ET.parse(results).iter("testcase"))
@@ -147,3 +158,46 @@ def test_overlapped_engine(simulators: Simulators, width: int, testcase: str) ->
 @pytest.mark.parametrize("testcase", ["documents_own_test", "every_size_and_alignment", "soft_reset_at_any_time"])
 def test_overlapped_engine_of_512_bits(simulators: Simulators, testcase: str) -> None:
     simulate(simulators, EngineParams(bus_width=512, serial=False), testcase, small=80)
+
+
+# ---------------------------------------------------------------- rnic's own slave, in every order
+
+
+@pytest.fixture(scope="session")
+def icarus(simulators: Simulators) -> Simulators:
+    if shutil.which("iverilog") is None:
+        pytest.skip("no iverilog on PATH: apt install iverilog")
+    return simulators
+
+
+OVERLAPPED_512 = EngineParams(bus_width=512, serial=False)
+TIMINGS: tuple[dict[str, Any], ...] = (
+    {"order": "data_first"},
+    {"order": "together", "latency": 7},
+    {"order": "address_first", "latency": 40, "mix_ids": True},
+    {"order": "any", "mix_ids": True},
+)
+
+
+@pytest.mark.parametrize("timing", TIMINGS, ids=lambda timing: "-".join(map(str, timing.values())))
+@pytest.mark.parametrize("params", [SERIAL_32, OVERLAPPED_512], ids=["32-serial", "512-overlapped"])
+def test_every_order_of_address_and_data(simulators: Simulators, params: EngineParams, timing: dict[str, Any]) -> None:
+    simulate(simulators, params, "every_order_of_address_and_data", bench="axi_bench", timing=timing, stalls=0.2)
+
+
+@pytest.mark.parametrize("params", [SERIAL_32, OVERLAPPED_512], ids=["32-serial", "512-overlapped"])
+def test_a_soft_reset_keeps_the_bus_in_order(simulators: Simulators, params: EngineParams) -> None:
+    timing = {"order": "data_first", "latency": 5}
+    simulate(simulators, params, "a_soft_reset_keeps_the_bus_in_order", bench="axi_bench", timing=timing, stalls=0.1)
+
+
+@pytest.mark.parametrize("params", [SERIAL_32, pytest.param(OVERLAPPED_512, marks=pytest.mark.full)], ids=["32", "512"])
+def test_every_order_under_icarus(icarus: Simulators, params: EngineParams) -> None:
+    timing = {"order": "data_first", "latency": 3, "mix_ids": True}
+    simulate(icarus, params, "every_order_of_address_and_data", "icarus", "axi_bench", timing=timing, stalls=0.1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("params", [SERIAL_32, OVERLAPPED_512], ids=["32", "512"])
+def test_models_of_others_under_icarus(icarus: Simulators, params: EngineParams) -> None:
+    simulate(icarus, params, "documents_own_test", "icarus")

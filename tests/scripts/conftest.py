@@ -16,12 +16,12 @@ from rnic.mem.space import SimAddressSpace
 from rnic.mem.table import MemoryEntry, MemoryTable
 from rnic.rings.sqe import FLAG_LIST, FLAG_SIGNALED, SGE_STRUCT, SQE_ATOMIC_STRUCT, SQE_STRUCT, SQE_UD_STRUCT
 from rnic.spec.drops import DropReason
+from rnic.spec.limits import NEVER
 from rnic.spec.opcodes import WR_NAMES
 from rnic.spec.states import INIT, RTR, RTS, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import SYNDROME_NAMES
 from rnic.trace import Counters, NullTracer
 from rnic.transport.flights import Flights
-from rnic.transport.host import NEVER
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import ReceiveRing, SendRing
 from rnic.wire.bursts import RxBurst, TxBurst
@@ -67,6 +67,9 @@ class Host:
 
     def event(self, event_type: int, number: int, status: int = 0) -> None:
         self.events.append((event_type, number, status))
+
+    def fault(self, number: int) -> None:
+        self.counters.bump("qp_faults")
 
     def make_flow(self, ctx: QpContext) -> Flow:
         return self.flow

@@ -91,6 +91,51 @@ def test_the_limit_event_comes_once(new_pair: NewPair) -> None:
         assert no_event(pair)
 
 
+def test_a_queue_pair_that_stalls_keeps_its_entry_alone(new_pair: NewPair) -> None:
+    """One message lies in a CQ that nobody polls; hundreds go by beside it through the other 15 entries."""
+    with new_pair(srq=True, depth=16) as pair:
+        unread = CQ(pair.b.ctx, 16)
+        init = QPInitAttr(e.IBV_QPT_RC, None, QPCap(16, 16, 4, 4, 256), pair.b.cq, unread, pair.b.srq)
+        slow = QP(pair.b.pd, init)
+        init = QPInitAttr(e.IBV_QPT_RC, None, QPCap(16, 16, 4, 4, 256), pair.a.cq, pair.a.cq)
+        towards = QP(pair.a.pd, init)
+        for qp, side, peer in ((slow, pair.b, towards), (towards, pair.a, slow)):
+            attr, _ = side.qp.query()
+            attr.dest_qp_num, attr.rq_psn, attr.sq_psn = peer.qp_num, 0, 0
+            qp.to_rts(attr)
+        for number in range(16):
+            pair.b.post_recv(8, 8 * number, wr_id=number)
+        wr = pair.a.send_wr(e.IBV_WR_SEND, 8)
+        towards.post_send(wr)
+        assert [wc.status for wc in pair.a.wait()] == [e.IBV_WC_SUCCESS]
+        for number in range(1, 400):
+            pair.a.buf[:8] = number.to_bytes(8, "little")
+            pair.a.post_send(e.IBV_WR_SEND, 8)
+            (wc,) = pair.b.wait()
+            assert (wc.status, wc.wr_id, wc.qp_num) == (e.IBV_WC_SUCCESS, (number - 1) % 15 + 1, pair.b.qp.qp_num)
+            at = 8 * wc.wr_id
+            assert pair.b.buf[at : at + 8] == number.to_bytes(8, "little")
+            pair.b.post_recv(8, at, wr_id=wc.wr_id)
+            pair.a.wait()
+        with pytest.raises(VerbsError, match="full with 16"):
+            pair.b.post_recv(8)
+        assert [wc.wr_id for wc in unread.poll(4)[1]] == [0]
+        pair.b.post_recv(8, 0, wr_id=0)
+
+
+def test_what_a_reset_queue_pair_had_received_frees_its_entries(new_pair: NewPair) -> None:
+    with new_pair(srq=True, depth=4) as pair:
+        for number in range(4):
+            pair.b.post_recv(8, wr_id=number)
+        for _ in range(4):
+            pair.a.post_send(e.IBV_WR_SEND, 8)
+        pair.a.wait(4)
+        pair.b.qp.modify(QPAttr(e.IBV_QPS_RESET), e.IBV_QP_STATE)
+        assert pair.b.cq.poll(4) == (0, [])
+        for number in range(4):
+            pair.b.post_recv(8, wr_id=number)
+
+
 def test_an_srq_refuses(new_pair: NewPair) -> None:
     with new_pair(srq=True, depth=4) as pair:
         srq = pair.b.srq

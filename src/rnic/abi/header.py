@@ -14,7 +14,7 @@ from rnic.context.modify import COMMAND_FOR
 from rnic.context.qpc import OPT_SQ_SIG_ALL, QPC, SRQ_VALID
 from rnic.device.mailboxes import ADAPTER, DEV_LIM, MGM
 from rnic.mem.mpt import MPT_ENTRY
-from rnic.rings import cqe, queue_block, sqe
+from rnic.rings import cqe, queue_block, rqe, sqe
 from rnic.rings.cqe import CQ_ENTRY
 from rnic.rings.eqe import EQ_ENTRY
 from rnic.rings.sqe import SGE, SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_BIND, SQ_ENTRY_UD
@@ -66,6 +66,7 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("", opcodes, ("WR_",)),
     ("", limits, ("MAX_SGE", "MAX_INLINE", "MAX_QP_WR", "GRH_BYTES")),
     ("", sqe, ("FLAG_", "SGE_BYTES")),
+    ("", rqe, ("SRQ_ORDER_",)),
     ("BIT_", cqe, ("CQE_",)),
     ("REG_", queue_block, ("SQ_", "CQ_", "RQ_", "SRQ_", "QUEUE_", "ARM_", "BLOCK_")),
 )

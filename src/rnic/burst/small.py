@@ -11,7 +11,7 @@ from rnic.context.qpc import OPT_CREDITS
 from rnic.mem.table import MemoryEntry
 from rnic.rings.sqe import FLAG_FENCE, FLAG_INLINE, FLAG_LIST, FLAG_SIGNALED, FLAG_SOLICITED, SQE_STRUCT
 from rnic.spec.access import REMOTE_WRITE
-from rnic.spec.limits import ICRC_BYTES
+from rnic.spec.limits import ICRC_BYTES, NEVER
 from rnic.spec.opcodes import ACKNOWLEDGE, SEND_ONLY, WR_SEND, WR_WRITE, WRITE_ONLY
 from rnic.spec.psn import PSN_MASK
 from rnic.spec.states import RTS, ST_RC
@@ -25,7 +25,6 @@ from rnic.transport.encap import (
     FrameBatch,
     bth_base,
 )
-from rnic.transport.host import NEVER
 from rnic.transport.message import Message
 from rnic.transport.payload import Extent, Payload
 from rnic.transport.qp import QueuePair
@@ -38,6 +37,7 @@ SMALL_BYTES = 1_024
 
 _NOT_PLAIN = FLAG_FENCE | FLAG_INLINE | FLAG_LIST
 _PAD_SHIFT = 52
+_PAD = 3 << _PAD_SHIFT
 _WRITE_HEADER_BYTES = 28
 _ACK_BYTES = 20
 _PADS = (b"", b"\0", b"\0\0", b"\0\0\0")
@@ -137,6 +137,8 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
     check = host.memory.check
     mtu = requester.mtu
     psn = ctx.next_send_psn & PSN_MASK
+    if psn != requester.sent_psn:
+        return 0  # somebody wrote the next PSN: the full path knows how to cross the gap
     budget = min(budget, requester.allowance(1))
     flow = requester.flow
     alone = (index + 1 if index + 1 < ring.entries else 0) == tail
@@ -240,7 +242,7 @@ def receive_small(qp: QueuePair, burst: RxBurst, start: int, end: int, pkey: int
     if operation == ACKNOWLEDGE:
         requester = qp.requester
         # while a READ waits, also one that was rewound, an ACK behind it says that its response was lost
-        if length != _ACK_BYTES or requester.reads or requester.lsn is not None:
+        if length != _ACK_BYTES or head & _PAD or requester.reads or requester.lsn is not None:
             return False
         syndrome = buf[start + 12]
         if (psn - requester.una & PSN_MASK) >= (requester.sent_psn - requester.una & PSN_MASK):

@@ -45,7 +45,7 @@ def regs(device: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(tree))
         return
-    blocks = [("global block", tree["global"])]
+    blocks = [("global block", tree["global"]), ("congestion (configuration interface)", tree["congestion"])]
     blocks += [
         (f"block {part['block']}: {part['kind']} {part['number']}", part["registers"]) for part in tree["blocks"]
     ]

@@ -28,7 +28,7 @@ def make_runtime(address: str, port: int | None, options: dict[str, object]) -> 
 
     Args:
         address: local IP address.
-        port: UDP port, 4791 by default.
+        port: UDP port; ``None`` for 4791, 0 for any free one.
         options: ``faults`` is a script (JSON text of a list of rules), ``capture`` a path, ``name`` the device's.
 
     Raises:
@@ -36,7 +36,7 @@ def make_runtime(address: str, port: int | None, options: dict[str, object]) -> 
         LinkError: the address is not local, or its port is taken.
     """
     counters = Counters()
-    link: Link = UdpLink(address, port or ROCE_UDP_PORT, counters=counters)
+    link: Link = UdpLink(address, ROCE_UDP_PORT if port is None else port, counters=counters)
     try:
         capture, faults = options.get("capture"), options.get("faults")
         if capture:

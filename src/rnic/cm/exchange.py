@@ -89,7 +89,7 @@ class Endpoint:
 
     def to_line(self) -> bytes:
         """The line that tells the peer."""
-        return _line(
+        return to_line(
             {
                 "rnic": VERSION,
                 "qpn": self.qpn,
@@ -108,7 +108,7 @@ class Endpoint:
 
 def refusal_line(reason: str) -> bytes:
     """The line that says why there will be no connection."""
-    return _line({"rnic": VERSION, "error": reason[:_SHOWN]})
+    return to_line({"rnic": VERSION, "error": reason[:_SHOWN]})
 
 
 def parse_endpoint(line: bytes, where: str) -> Endpoint:
@@ -121,7 +121,7 @@ def parse_endpoint(line: bytes, where: str) -> Endpoint:
     Raises:
         ExchangeError: it is not such a line, another version's, holds a value that cannot be, or is a refusal.
     """
-    said = _Said(_json_object(line, where), where)
+    said = Said(json_object(line, where), where)
     version = said.values.get("rnic")
     if version != VERSION:
         raise ExchangeError(
@@ -158,7 +158,7 @@ def parse_endpoint(line: bytes, where: str) -> Endpoint:
 def _buffer(item: object, where: str) -> BufferInfo:
     if not isinstance(item, dict):
         raise ExchangeError(f"{where} sent {_show(item)} as a buffer; allowed: an object")
-    said = _Said(item, where)
+    said = Said(item, where)
     name = said.text("name", MAX_NAME)
     addr = said.number("addr", 0, (1 << 64) - 1)
     length = said.number("length", 1, 1 << 48)
@@ -186,36 +186,41 @@ def item_bytes(dtype: str) -> int:
     return int(digits) * (4 if dtype[1] == "U" else 1)
 
 
-class _Said:
-    """Fields of one object that a peer sent; each getter checks one."""
+class Said:
+    """Fields of one object that a peer sent; each getter checks one, and raises :class:`ExchangeError`."""
 
     def __init__(self, values: Mapping[str, object], where: str) -> None:
         self.values = values
         self._where = where
 
     def number(self, name: str, low: int, high: int) -> int:
+        """A whole number from ``low`` to ``high``."""
         value = self.values.get(name)
         if type(value) is not int or not low <= value <= high:
             self.refuse(name, value, f"a whole number from {low} to {high}")
         return value
 
     def text(self, name: str, limit: int) -> str:
+        """1 to ``limit`` characters."""
         value = self.values.get(name)
         if not isinstance(value, str) or not 0 < len(value) <= limit:
             self.refuse(name, value, f"1 to {limit} characters")
         return value
 
     def flag(self, name: str) -> bool:
+        """True or false."""
         value = self.values.get(name)
         if not isinstance(value, bool):
             self.refuse(name, value, "true or false")
         return value
 
     def refuse(self, name: str, value: object, allowed: str) -> NoReturn:
+        """Raise: the peer said what is not allowed."""
         raise ExchangeError(f"{self._where} sent {name}={_show(value)}; allowed: {allowed}")
 
 
-def _json_object(line: bytes, where: str) -> dict[str, object]:
+def json_object(line: bytes, where: str) -> dict[str, object]:
+    """What a line holds. :class:`ExchangeError` where it is no JSON object."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):
@@ -225,7 +230,8 @@ def _json_object(line: bytes, where: str) -> dict[str, object]:
     return values
 
 
-def _line(values: Mapping[str, object]) -> bytes:
+def to_line(values: Mapping[str, object]) -> bytes:
+    """One line that a peer can read with :func:`json_object`."""
     return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 

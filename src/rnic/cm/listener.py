@@ -241,7 +241,7 @@ def connect(
     """
     lines = dial(host, port, timeout_s)
     try:
-        shares = Shares(context or open_context(addr or _local_address(lines.sock), udp_port), owned=context is None)
+        shares = Shares(context or open_context(addr or local_address(lines.sock), udp_port), owned=context is None)
         try:
             shares.add(share or {}, writable=True)
             connection = Connection(shares, message_bytes, receives, owned=True)
@@ -260,7 +260,7 @@ def connect(
     return connection
 
 
-def _local_address(sock: socket.socket) -> str:
+def local_address(sock: socket.socket) -> str:
     """This end's address of a TCP connection, with its scope where it has one."""
     name = sock.getsockname()
     address: str = name[0]

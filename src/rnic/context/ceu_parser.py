@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
-from rnic.context.ctxmdata import CtxMData
+from rnic.context.ctxmdata import CQ, EQ, QP, CtxMData
+from rnic.context.eqc import merged_mask
+from rnic.context.key_qpc_data import KeyQpcData
 from rnic.context.machines import CEU_PARSER, Machine
 from rnic.context.messages import (
     BY_CODE,
@@ -14,9 +17,11 @@ from rnic.context.messages import (
     KEY_WORDS,
     METADATA,
     READ,
+    WR_CQ_CXT,
     WR_EQ_CXT,
     WR_EQ_FUNC,
     WR_QP_CXT,
+    WRITE,
 )
 from rnic.context.writectx import WriteCtx
 from rnic.mem.dma import DmaPort
@@ -24,6 +29,9 @@ from rnic.mem.dma import DmaPort
 EXTRACT_BYTES: Final = 48
 """One extract FIFO is 384 bits wide: 12 QPC words; the second one's last three are zero."""
 FIRST_WORDS: Final = EXTRACT_BYTES // 4
+_KIND: Final = {WR_QP_CXT: QP, WR_CQ_CXT: CQ, WR_EQ_CXT: EQ}
+Admit = Callable[[str, int, bytes], bool]
+"""Kind, number and bytes of a context: whether the device can run on it."""
 
 
 def extract(qpc: bytes) -> bytes:
@@ -35,28 +43,39 @@ class CeuParser:
     """The module. ``fifo`` holds header, payload and the DMA port that MAP_ICM's pages belong to.
 
     The request to key_qpc_data is ``held`` until host memory has taken the context, so that a refused or failed
-    write leaves the cache as it was; meanwhile no other request is parsed.
+    write leaves the cache as it was; meanwhile no other request is parsed. :attr:`admit` is asked about every context
+    before it is written.
     """
 
-    __slots__ = ("ctxmdata", "fifo", "held", "machine", "refused", "writectx")
+    __slots__ = ("admit", "ctxmdata", "fifo", "held", "key", "machine", "refused", "writectx")
 
-    def __init__(self, ctxmdata: CtxMData, writectx: WriteCtx) -> None:
+    def __init__(self, ctxmdata: CtxMData, writectx: WriteCtx, key: KeyQpcData) -> None:
         self.ctxmdata = ctxmdata
         self.writectx = writectx
+        self.key = key
+        self.admit: Admit | None = None
         self.machine = Machine("ceu_parser", CEU_PARSER)
         self.fifo: deque[tuple[bytes, bytes, DmaPort | None]] = deque()
         self.held: tuple[bytes, bytes] | None = None
         self.refused = False
 
     def step(self) -> bool:
-        """Parse one request; false where there is none, or the one before is not done."""
-        if self.held is not None or not self.fifo:
+        """Parse one request; false where there is none, or the one before is not done and in the cache."""
+        if self.held is not None or not self.fifo or self.key.channels[0]:
             return False
         self.machine.step("request")
         header, payload, port = self.fifo.popleft()
         kind, opcode = header[0] >> 4, header[0] & 15
         row = BY_CODE.get((kind, opcode))
-        if row is None or CEU not in row.sources or len(payload) not in row.payloads:
+        function = (kind, opcode) == (WR_EQ_CXT, WR_EQ_FUNC)
+        number = int.from_bytes(header[4:8], "big")
+        if (
+            row is None
+            or CEU not in row.sources
+            or len(payload) not in row.payloads
+            or (function and number & EQ_DISABLE - 1 not in self.key.eqs)
+            or (payload and row.kind == WRITE and not self._admitted(kind, number, payload))
+        ):
             self.machine.step("refused")
             self.refused = True
         elif row.kind == METADATA:
@@ -66,13 +85,15 @@ class CeuParser:
             self.ctxmdata.ceu_fifo.append((header, b"", None))
             self.machine.step("read")
         else:
-            number = int.from_bytes(header[4:8], "big")
             data = payload
             if kind == WR_QP_CXT:
                 data = extract(payload)
-            elif (kind, opcode) == (WR_EQ_CXT, WR_EQ_FUNC):
+            elif function:
                 # the 35-bit request has no room for the disable bit and the mask: they travel in the data FIFO
-                data = (number & EQ_DISABLE | int.from_bytes(header[12:], "big") & EQ_DISABLE - 1).to_bytes(4, "big")
+                data = header[4:8] + header[12:]
+                types, before = int.from_bytes(header[12:], "big"), self.key.eqs[number & EQ_DISABLE - 1].event_mask
+                # memory gets what the cache will hold, not what this request names
+                header = header[:12] + merged_mask(before, types, bool(number & EQ_DISABLE)).to_bytes(4, "big")
             request = kind << 31 | opcode << 27 | CEU << 24 | number & 0xFFFFFF
             self.held = request.to_bytes(5, "big"), data
             if payload:
@@ -80,3 +101,6 @@ class CeuParser:
             self.ctxmdata.ceu_fifo.append((header, payload, None))
             self.machine.step("write")
         return True
+
+    def _admitted(self, kind: int, number: int, payload: bytes) -> bool:
+        return self.admit is None or self.admit(_KIND[kind], number, payload)

@@ -16,6 +16,7 @@ from rnic.context.messages import (
     CEU,
     CHUNK,
     EE,
+    EQ_DISABLE,
     ICMMAP,
     MAP_ICM_CXT,
     MAP_ICM_EN,
@@ -25,6 +26,7 @@ from rnic.context.messages import (
     RTC,
     WR_CQ_CXT,
     WR_EQ_CXT,
+    WR_EQ_FUNC,
     WR_ICMMAP_CXT,
     WR_ICMMAP_EN,
     WR_QP_CXT,
@@ -41,7 +43,6 @@ PAGE_BYTES = 1 << PAGE_SHIFT
 QP, CQ, EQ = "qp", "cq", "eq"
 _KIND = {RD_QP_CXT: QP, WR_QP_CXT: QP, WR_CQ_CXT: CQ, WR_EQ_CXT: EQ}
 _SOURCE = {WR_QP_NPST: RTC, WR_QP_UAPST: RRC, WR_QP_EPST: EE}
-_ADDR_MASK = 0x7FFF_FFFF
 
 
 def table_pages(log: int, shift: int) -> int:
@@ -161,7 +162,9 @@ class CtxMData:
             if not taken:
                 self.refused = header
             return True
-        number = int.from_bytes(header[4:8], "big") & _ADDR_MASK
+        number = int.from_bytes(header[4:8], "big")
+        if kind == WR_EQ_CXT and header[0] & 15 == WR_EQ_FUNC:
+            number &= EQ_DISABLE - 1
         place = self.tables[_KIND[kind]].locate(number)
         if place is None:
             self.machine.step("refused")

@@ -60,6 +60,8 @@ class ContextManager:
         log_eqs: log2 of the number of EQs; 002 has 32, whose contexts lie in one page.
         observe: called with source, request name, number and status of every request, for the trace; may be set
             later through :attr:`observe`.
+        infiniband: frame encap is answered in 002's InfiniBand mode, with LIDs. No device of ours sets it, since
+            the wire is RoCE only.
 
     :attr:`stalled` true keeps DMA transfers waiting, as a slow host would; :meth:`run` then stops early.
     """
@@ -86,6 +88,7 @@ class ContextManager:
         counters: Counters,
         observe: Callable[[int, str, int, str], None] | None = None,
         log_eqs: int = LOG_MAX_EQS,
+        infiniband: bool = False,
     ) -> None:
         if not 0 < log_qps <= LOG_MAX:
             raise ValueError(f"log_qps={log_qps}: the context tables hold 2 to the power of 1 to {LOG_MAX}")
@@ -99,8 +102,8 @@ class ContextManager:
             EQ: PageTable(0, log_eqs, EQC_BYTES.bit_length() - 1),
         }
         self.ctxmdata = CtxMData(tables, self.readctx, self.writectx)
-        self.parser = CeuParser(self.ctxmdata, self.writectx)
-        self.key = KeyQpcData(self.ctxmdata.key_fifo, counters)
+        self.key = KeyQpcData(self.ctxmdata.key_fifo, counters, infiniband)
+        self.parser = CeuParser(self.ctxmdata, self.writectx, self.key)
         self.stalled = False
         self._ceu_status = Status.OK
         self._turn = 0
@@ -314,8 +317,15 @@ class ContextManager:
         return status, data
 
     def load_qp(self, qpn: int) -> Status:
-        """Fill the cache from host memory: from here on what was edited there counts."""
+        """Fill the cache from host memory: from here on what was edited there counts.
+
+        ``REFUSED``, with the cache as it was, for a context that the device cannot run on.
+        """
         status, data = self.read_qp(qpn)
+        admit = self.parser.admit
+        if status == Status.OK and admit is not None and not admit(QP, qpn, data):
+            self.counters.bump("ctx_refused")
+            return Status.REFUSED
         if status == Status.OK:
             self._fill(qpn, data)
             if self.changed is not None:

@@ -11,6 +11,12 @@ EQ_TR = 1 << 18
 EQ_OWNER_HW = 1 << 24
 """Bits of ``flags`` (``hardware.md`` 2a)."""
 
+
+def merged_mask(mask: int, types: int, disable: bool) -> int:
+    """The event mask after WR_EQ_FUNC has given ``types`` to an EQ, or taken them away (002 table 3.1)."""
+    return mask & ~types if disable else mask | types
+
+
 EQC = Layout(
     "EQC",
     EQC_BYTES,

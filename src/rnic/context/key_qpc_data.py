@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from rnic.context import messages as m
 from rnic.context.cqc import CQC
-from rnic.context.eqc import EQC
+from rnic.context.eqc import EQC, merged_mask
 from rnic.context.machines import KEY_QPC_DATA, Machine
 from rnic.context.qp_context import QpContext
 from rnic.context.qpc import QPC_BYTES
@@ -104,6 +104,7 @@ _WRITE_BACK = struct.Struct(">BxxxIQ")
 """:data:`~rnic.context.messages.CEU_HEADER` with a :data:`~rnic.context.messages.WRITE_BACK`."""
 _PD = 0xFFF
 _QPN = 0xFFFFFF
+_INFINIBAND: Final = 1 << 3
 
 Reply = Callable[["KeyQpcData", QpContext], bytes]
 
@@ -191,6 +192,9 @@ def _execution(key: KeyQpcData, c: QpContext) -> bytes:
 
 
 def _encap(key: KeyQpcData, c: QpContext) -> bytes:
+    if key.infiniband:
+        word = c.port | _INFINIBAND | c.sl << 4 | c.pkey_index << 16
+        return _W8.pack(word, 0, 0, c.slid, c.dlid << 16, 0, 0, 0)
     dmac = c.dmac_hi << 16 | c.dlid
     return _W8.pack(
         c.port | c.sl << 4 | c.pkey_index << 16,
@@ -227,7 +231,7 @@ class KeyQpcData:
     ``channels[0]`` is the CEU's FIFO of 35-bit requests with their extract data, ``channels[1]`` to ``[6]`` the
     engine's command FIFOs with write payloads. ``responses`` holds what goes back on channels 1 to 6: the command as
     it came, and the payload, empty for a command that is reserved or wrong. Writes have no response. ``served`` is the
-    request that was served last.
+    request that was served last. With ``infiniband`` frame encap gets LIDs instead of addresses (002 3.2).
     """
 
     __slots__ = (
@@ -236,6 +240,7 @@ class KeyQpcData:
         "counters",
         "cqs",
         "eqs",
+        "infiniband",
         "key_fifo",
         "machine",
         "qps",
@@ -243,13 +248,14 @@ class KeyQpcData:
         "served",
     )
 
-    def __init__(self, key_fifo: deque[bytes], counters: Counters) -> None:
+    def __init__(self, key_fifo: deque[bytes], counters: Counters, infiniband: bool = False) -> None:
         self.machine = Machine("key_qpc_data", KEY_QPC_DATA)
         self.channels: list[deque[tuple[bytes, bytes]]] = [deque() for _ in range(7)]
         self.responses: list[deque[tuple[bytes, bytes]]] = [deque() for _ in range(7)]
         self.controller = RequestController(self.channels)
         self.key_fifo = key_fifo
         self.counters = counters
+        self.infiniband = infiniband
         self.served = b""
         self.qps: dict[int, QpContext] = {}
         self.cqs: dict[int, CqKey] = {}
@@ -317,7 +323,7 @@ class KeyQpcData:
         elif opcode == m.WR_EQ_INVALID:
             self.eqs.pop(number, None)
         else:
-            self._event_function(number, int.from_bytes(data, "big"))
+            self._event_function(number, int.from_bytes(data[:4], "big"), int.from_bytes(data[4:], "big"))
 
     def _load(self, number: int, extract: bytes) -> None:
         """Key words from the two extract FIFOs; what else the typed view holds comes with RD_QP_ALL."""
@@ -330,15 +336,11 @@ class KeyQpcData:
         else:
             ctx.load(image)
 
-    def _event_function(self, number: int, word: int) -> None:
+    def _event_function(self, number: int, addr: int, types: int) -> None:
         eq = self.eqs.get(number)
         if eq is None:
             return
-        mask = word & m.EQ_DISABLE - 1
-        if word & m.EQ_DISABLE:
-            eq.event_mask &= ~mask
-            # without types, the whole event function goes; the document leaves the mask alone
-            eq.enabled = eq.enabled and bool(mask)
-        else:
-            eq.event_mask |= mask
-            eq.enabled = True
+        disable = bool(addr & m.EQ_DISABLE)
+        eq.event_mask = merged_mask(eq.event_mask, types, disable)
+        # without types, the whole event function goes; the document leaves the mask alone
+        eq.enabled = (eq.enabled and bool(types)) if disable else True

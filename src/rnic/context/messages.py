@@ -408,7 +408,7 @@ FE_RESPONSE = vector(
     "002 table 3.2",
     ascending(
         ("port", 3, "port number"),
-        ("ib_roce", 1, "0: RoCE"),
+        ("ib_roce", 1, "0: RoCE; 1 is InfiniBand mode"),
         ("sl", 4, "service level"),
         ("", 8, ""),
         ("pkey", 16, "P_Key index"),
@@ -419,6 +419,25 @@ FE_RESPONSE = vector(
     ),
     "RO",
 )
+FE_RESPONSE_IB = vector(
+    "Frame encap response, InfiniBand mode",
+    32,
+    "little",
+    "002 table 3.2",
+    ascending(
+        ("port", 3, "port number"),
+        ("ib_roce", 1, "1: InfiniBand"),
+        ("sl", 4, "service level"),
+        ("", 8, ""),
+        ("pkey", 16, "P_Key index"),
+        ("", 64, ""),
+        ("slid", 16, "source LID, where RoCE has 15:0 of the source MAC"),
+        ("", 32, ""),
+        ("dlid", 16, "destination LID, where RoCE has 15:0 of the destination MAC"),
+    ),
+    "RO",
+)
+"""The other mode of the same vector. A device of ours never is in it: the wire is RoCE only."""
 RESPONSES: Final = {
     DB: DB_RESPONSE,
     WP: WP_RESPONSE,

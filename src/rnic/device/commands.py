@@ -18,6 +18,7 @@ from rnic.context.qpc import QPC_BYTES
 from rnic.device import memory_commands as memory
 from rnic.device import system_commands as system
 from rnic.device.config import gid_from_address
+from rnic.device.congestion import read_cfg, write_cfg
 from rnic.device.cq import CompletionQueue
 from rnic.device.entry_ring import QUEUE_VALID, reachable
 from rnic.device.eq import EventQueue
@@ -40,7 +41,8 @@ from rnic.device.uar import CQ_DOORS, SRQ_DOORS, Uar
 from rnic.mem.keys import key_index
 from rnic.mem.mpt import MPT_BYTES
 from rnic.mem.table import REGION
-from rnic.rings.cqe import CQE_SHIFT
+from rnic.rings.cqe import CQE_BYTES
+from rnic.rings.rqe import srq_bytes
 from rnic.spec import access, limits
 from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
@@ -234,7 +236,7 @@ class CommandUnit:
         eqc = EQC.unpack(inbox)
         block, start, vector = eqc["usrpage"], eqc["start"], eqc["msix_vector"]
         self._free_block(uar, block)
-        size = _entries(uar, start, eqc["logsize"], LOG_MAX_CQ, CQE_SHIFT, True)
+        size = _entries(uar, start, eqc["logsize"], LOG_MAX_CQ, CQE_BYTES, True)
         if vector >= limits.MAX_EQS:
             _refuse(cmd.ST_BAD_PARAM)
         if in_modifier in self._res.eqs:
@@ -299,7 +301,7 @@ class CommandUnit:
         eq = self._res.eqs.get(cqc["comp_eqn"])
         if eq is None:
             _refuse(cmd.ST_BAD_RES_STATE)
-        size = _entries(uar, start, cqc["logsize"], LOG_MAX_CQ, CQE_SHIFT, True)
+        size = _entries(uar, start, cqc["logsize"], LOG_MAX_CQ, CQE_BYTES, True)
         if in_modifier in self._res.cqs:
             _refuse(cmd.ST_BAD_RES_STATE)
         self._stored(self._res.contexts.write_cq(in_modifier, inbox))
@@ -336,7 +338,7 @@ class CommandUnit:
         if cq.failed:
             _refuse(cmd.ST_BAD_RES_STATE)
         start = CQC.get(inbox, "start")
-        size = _entries(uar, start, CQC.get(inbox, "logsize"), LOG_MAX_CQ, CQE_SHIFT, True)
+        size = _entries(uar, start, CQC.get(inbox, "logsize"), LOG_MAX_CQ, CQE_BYTES, True)
         entries = cq.unread_entries()
         if entries is None:
             _refuse(cmd.ST_BAD_PARAM)
@@ -365,7 +367,7 @@ class CommandUnit:
         self._own(uar, cmd.RES_PD, pd)
         if not MIN_STRIDE_LOG <= stride <= MAX_STRIDE_LOG:
             _refuse(cmd.ST_BAD_SIZE)
-        size = _entries(uar, start, srqc["logsize"], LOG_MAX_SRQ, stride, False)
+        size = _entries(uar, start, srqc["logsize"], LOG_MAX_SRQ, srq_bytes(1, 1 << stride), False)
         if srqc["limit"] >= size:
             _refuse(cmd.ST_BAD_PARAM)
         if in_modifier in self._res.srqs:
@@ -452,24 +454,32 @@ class CommandUnit:
     # ---------------------------------------------------------------------------------- cleaning
 
     def release(self, uar: Uar) -> None:
-        """Destroy everything that a driver context owns."""
+        """Destroy everything that a driver context owns. What cannot be destroyed keeps nothing else alive."""
         res = self._res
-        res.groups.forget(uar)
+        around = self._nic.guard.around
+        with around("release"):
+            res.groups.forget(uar)
         for qp in [qp for qp in res.qps.values() if qp.uar is uar]:
-            reset_qp(self._nic, qp)
+            with around("release", f"QP {qp.ctx.local_qpn:#x}"):
+                reset_qp(self._nic, qp)
         for srq in [srq for srq in res.srqs.values() if srq.uar is uar]:
-            self._drop_srq(srq)
+            with around("release", f"SRQ {srq.number:#x}"):
+                self._drop_srq(srq)
         for cq in [cq for cq in res.cqs.values() if cq.uar is uar]:
-            self._drop_cq(cq)
+            with around("release", f"CQ {cq.number:#x}"):
+                self._drop_cq(cq)
         for eq in [eq for eq in res.eqs.values() if eq.uar is uar]:
-            self._drop_eq(eq)
+            with around("release", f"EQ {eq.number}"):
+                self._drop_eq(eq)
         records = [record for record in res.keys.values() if record.owner is uar]
         # windows first: a region with bound windows is busy
         for record in sorted(records, key=lambda record: record.entry is not None and record.entry.kind is REGION):
-            memory.drop_key(self._nic, record.key if record.entry is None else record.entry.key)
+            with around("release", f"key {record.key:#x}"):
+                memory.drop_key(self._nic, record.key if record.entry is None else record.entry.key)
         for number in [n for n, owner in res.pools[cmd.RES_MTT].owners.items() if owner is uar]:
             res.segments.pop(number, None)
-        res.icm.forget(uar)
+        with around("release"):
+            res.icm.forget(uar)
         uar.event_queues.clear()
         for pool in res.pools.values():
             for number in [number for number, owner in pool.owners.items() if owner is uar]:
@@ -481,11 +491,11 @@ def _sized(inbox: bytes, size: int) -> None:
         _refuse(cmd.ST_BAD_SIZE)
 
 
-def _entries(uar: Uar, start: int, logsize: int, log_max: int, shift: int, writable: bool) -> int:
+def _entries(uar: Uar, start: int, logsize: int, log_max: int, entry_bytes: int, writable: bool) -> int:
     """Entries of a ring, once its size and its memory are found to be right."""
     if not 1 <= logsize <= log_max:
         _refuse(cmd.ST_BAD_SIZE)
-    if start & 3 or not reachable(uar, start, 1 << logsize + shift, writable):
+    if start & 3 or not reachable(uar, start, entry_bytes << logsize, writable):
         _refuse(cmd.ST_BAD_PARAM)
     return 1 << logsize
 
@@ -538,6 +548,8 @@ FUNCTIONS: dict[int, Callable[[Nic, Uar, int, int, bytes], Answer]] = {
     cmd.MGID_HASH: system.mgid_hash,
     cmd.SET_WEIGHT: system.set_weight,
     cmd.READ_NON_RDMA: read_non_rdma,
+    cmd.READ_CFG: read_cfg,
+    cmd.WRITE_CFG: write_cfg,
 }
 COMMANDS = frozenset({*_HANDLERS, *FUNCTIONS, *TRANSITIONS})
 """Every opcode that the device knows."""

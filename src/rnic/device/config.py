@@ -6,6 +6,7 @@ import errno
 import ipaddress
 from dataclasses import dataclass, field
 
+from rnic.cc.settings import CongestionSettings
 from rnic.device.mailboxes import MAX_PKEYS
 from rnic.spec.errors import VerbsError
 from rnic.spec.limits import DEFAULT_PKEY, LOG_DEFAULT_QPS, LOG_MAX_QPS, MAX_MRS, MTU_CODES, ROCE_UDP_PORT
@@ -63,6 +64,8 @@ class NicConfig:
     """Packets that one queue pair sends before the next has its turn."""
     autostart: bool = True
     """The NIC comes up enabled and initialized, as after its firmware; else CONTROL and INIT_HCA are the driver's."""
+    congestion: CongestionSettings = field(default_factory=CongestionSettings)
+    """What the congestion registers hold at power-up (004 7.4)."""
     gid_table: tuple[bytes, ...] = field(init=False)
     """GIDs, 16 bytes each."""
 

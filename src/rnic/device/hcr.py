@@ -45,6 +45,7 @@ INBOX_BYTES: dict[int, int] = {
     cmd.WRITE_MGM: MGM.size,
     cmd.MGID_HASH: 16,
     cmd.MAD_IFC: MAD_BYTES,
+    cmd.WRITE_CFG: 8,
     **dict.fromkeys(TRANSITIONS, QPC_BYTES),
 }
 """Bytes of each input mailbox; WRITE_MTT and the ICM commands say their number of entries in ``in_modifier``."""

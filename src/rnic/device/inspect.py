@@ -16,7 +16,9 @@ from rnic.device.queue_pair import DeviceQp
 from rnic.device.srq import SharedReceiveQueue
 from rnic.device.uar import Uar
 from rnic.rings import queue_block as q
+from rnic.spec.congestion_regs import CONGESTION_REGISTERS
 from rnic.spec.layout import Layout
+from rnic.spec.limits import NEVER
 from rnic.spec.registers import GLOBAL_REGISTERS, Register, queue_registers
 from rnic.spec.states import STATE_NAMES
 
@@ -56,8 +58,8 @@ def _row(register: Register, value: int) -> Tree:
 def registers(nic: Nic, uar: Uar | None = None) -> Tree:
     """Every register: the global block (with ``uar``'s command register), and each queue block in use.
 
-    ``{"global": [row], "blocks": [{"block", "kind", "number", "registers": [row]}]}`` with rows of ``offset``,
-    ``name``, ``access``, ``reset``, ``value``, ``doc`` and, for registers of several values, ``fields``.
+    ``{"global": [row], "congestion": [row], "blocks": [{"block", "kind", "number", "registers": [row]}]}`` with rows
+    of ``offset``, ``name``, ``access``, ``reset``, ``value``, ``doc`` and, for registers of several values, ``fields``.
     """
     window: Any = _Watcher if uar is None else uar
     rows = [_row(register, nic.globals.read(window, register.offset)) for register in GLOBAL_REGISTERS]
@@ -72,7 +74,19 @@ def registers(nic: Nic, uar: Uar | None = None) -> Tree:
                 "registers": [_row(register, queue.regs.get(register.offset)) for register in queue_registers(layout)],
             }
         )
-    return {"global": rows, "blocks": blocks}
+    return {"global": rows, "congestion": _congestion(nic), "blocks": blocks}
+
+
+def _congestion(nic: Nic) -> list[Tree]:
+    """The device's own congestion registers; those of queue pairs are shown with them."""
+    rows = []
+    for register in CONGESTION_REGISTERS:
+        if not register.per_qp:
+            value = nic.congestion.read(register.offset)
+            fields = {field.name: value >> field.lsb & field.mask for field in register.fields}
+            row = {"offset": register.offset, "name": register.name, "access": "RW", "value": value}
+            rows.append(row | {"doc": register.doc, "fields": fields})
+    return rows
 
 
 def queue_pair(nic: Nic, qpn: int) -> Tree | None:
@@ -93,6 +107,12 @@ def queue_pair(nic: Nic, qpn: int) -> Tree | None:
         "block": regs.block,
         "scheduled": qp.scheduled,
         "turn_packets": qp.turn,
+        "congestion": {
+            "outstanding_limit": qp.requester.widest,
+            "lowered": qp.requester.relief_ns != NEVER,
+            "rate": qp.rate,
+            "masked": qp.masked,
+        },
         "send_ring": {
             "base": ctx.sq_base,
             "entries": qp.sq_entries,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import struct
 from collections import deque
+from functools import partial
 from typing import Any
 
 from rnic.burst import LOOPS, SMALL
@@ -16,8 +17,10 @@ from rnic.context.ctxmdata import CQ, EQ, QP
 from rnic.context.ctxmgt import ContextManager, Status
 from rnic.context.messages import SOURCE_NAMES
 from rnic.context.qp_context import QpContext
+from rnic.device import admission
 from rnic.device.commands import CommandResult, CommandUnit
 from rnic.device.config import NicConfig
+from rnic.device.congestion import Congestion
 from rnic.device.cq import CompletionQueue
 from rnic.device.eq import EventQueue
 from rnic.device.global_block import GlobalBlock
@@ -38,17 +41,18 @@ from rnic.spec import commands as cmd
 from rnic.spec import events
 from rnic.spec.drops import DropReason
 from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_TRANSPORT_HEADERS, MAX_UDP_PAYLOAD
-from rnic.spec.opcodes import CNP, UD
-from rnic.spec.registers import CONTROL_ENABLE, IRQ_CNP, IRQ_EVENT, IRQ_FATAL, IRQ_NON_RDMA, IRQ_QP_FAULT
-from rnic.spec.states import ERR, RTR, RTS, SQD, SQE
+from rnic.spec.opcodes import CNP, RC, UD
+from rnic.spec.registers import CONTROL_ENABLE, IRQ_EVENT, IRQ_FATAL, IRQ_NON_RDMA, IRQ_QP_FAULT
+from rnic.spec.states import ERR, RESET, RTR, RTS, SQD, SQE
 from rnic.trace.counters import Counters
+from rnic.trace.guard import Guard, Report
 from rnic.trace.tracer import NullTracer, Tracer
 from rnic.transport.flights import Flights
 from rnic.transport.host import BurstLoops
 from rnic.transport.qp import QueuePair
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.datagram import parse_ip
-from rnic.wire.flow import Flow
+from rnic.wire.flow import CE, Flow
 from rnic.wire.packet import Packet, parse
 
 __all__ = ["MULTICAST_QPN", "Nic", "Offload"]
@@ -64,6 +68,7 @@ _FULL_MEMBER = 0x8000
 _WRITE_BACK_MASK = 0x3FF
 _WRITE_BACK_QPS = 4
 """Every 1024 calls of ``produce``, this many queue pairs have their state and PSNs written back."""
+_NOT_AT_WORK = frozenset({RESET, ERR})
 _RECEIVING = frozenset({RTR, RTS, SQD, SQE})
 
 
@@ -81,6 +86,7 @@ class Nic:
         counters: where everything is counted; also the link's, if the same are handed in there.
         tracer: gets doorbells and commands.
         burst: the inner loops.
+        report: gets each mistake of our own, once (:class:`~rnic.trace.guard.Guard`).
 
     ``qps``, ``cqs`` and so on of :attr:`resources` are for looking at, not for changing.
     """
@@ -93,11 +99,13 @@ class Nic:
         counters: Counters | None = None,
         tracer: Tracer | None = None,
         burst: BurstLoops = LOOPS,
+        report: Report | None = None,
     ) -> None:
         self.config = config
         self.random = rng
         self.counters: Counters = Counters() if counters is None else counters
         self.tracer: Tracer = NullTracer() if tracer is None else tracer
+        self.guard = Guard(self.counters, report)
         self.burst: BurstLoops = burst
         self.memory = MemoryTable(rng, config.max_mrs)
         self.contexts = ContextManager(config.log_max_qps, self.counters)
@@ -106,11 +114,13 @@ class Nic:
             self.contexts.observe = self._trace_channel
         self.flights = Flights(config.flight_packets)
         self.resources = Resources(config, self.memory, self.contexts)
+        self.contexts.parser.admit = partial(admission.fits, self)
         self.qps: dict[int, DeviceQp] = self.resources.qps
         self.now_ns = 0
         """The time that was handed in last."""
         self.globals = GlobalBlock(self)
         self.non_rdma = NonRdmaChannel(self.counters)
+        self.congestion = Congestion(self, config.congestion)
         self.hca: dict[str, int] = {}
         """What INIT_HCA said, by the fields of its mailbox; empty before."""
         self._enabled = False
@@ -119,7 +129,7 @@ class Nic:
         self._doorbells = self.resources.doorbells
         self._paths = Paths(config, self.counters)
         self._icrc = IcrcCheck()
-        self._timers = Timers()
+        self._timers = Timers(partial(self._own_error, "timer"))
         self._ready: deque[Any] = deque()
         self._failed_cqs: list[CompletionQueue] = []
         self._turns = 0
@@ -160,7 +170,11 @@ class Nic:
         self, uar: Uar, op: int, in_modifier: int = 0, op_modifier: int = 0, inbox: bytes = b""
     ) -> CommandResult:
         """Run one mailbox command (numbers and status codes in :mod:`rnic.spec.commands`); it never raises."""
-        result = self._commands.run(uar, op, in_modifier, op_modifier, inbox)
+        try:
+            result = self._commands.run(uar, op, in_modifier, op_modifier, inbox)
+        except Exception as error:  # noqa: BLE001 - the last guard
+            self.guard.caught("command", error, f"{op:#x}")
+            result = CommandResult(cmd.ST_INTERNAL_ERR)
         if self.tracer.enabled:
             self.tracer.event(self.now_ns, "command", 0, op=op, modifier=in_modifier, status=result.status)
         return result
@@ -211,6 +225,20 @@ class Nic:
         self.tracer.event(
             self.now_ns, "channel", index, source=SOURCE_NAMES[source], request=request, index=index, status=status
         )
+
+    def _own_error(self, place: str, qp: QueuePair | None, error: Exception) -> None:
+        """A mistake of our own: the queue pair concerned goes to the ERR state, everybody else goes on."""
+        self.guard.caught(place, error, "" if qp is None else f"QP {qp.ctx.local_qpn:#x}")
+        if qp is None or qp.ctx.state in _NOT_AT_WORK:
+            return
+        # what fails once more has left its place in the queue: the second time goes on behind it
+        for _ in range(2):
+            try:
+                qp.enter_error()
+            except Exception as again:  # noqa: BLE001 - the last guard
+                self.guard.caught("error", again, f"QP {qp.ctx.local_qpn:#x}")
+            else:
+                return
 
     # ------------------------------------------------------------------------- the device as a whole
 
@@ -280,7 +308,11 @@ class Nic:
 
     def receive_frame(self, packet: memoryview, now_ns: int) -> None:
         """Take a whole packet, from its IP header on: RDMA by its UDP port, or for the non-RDMA channel (004 7.3)."""
-        datagram = parse_ip(packet, self.config.port)
+        try:
+            datagram = parse_ip(packet, self.config.port)
+        except Exception as error:  # noqa: BLE001 - the last guard
+            self.guard.caught("packet", error)
+            return
         if isinstance(datagram, DropReason):
             self.receive_other(packet, now_ns)
             return
@@ -311,6 +343,8 @@ class Nic:
         buf = burst.buf
         flow = burst.flow
         qps = self.qps
+        marked = burst.ecn == CE
+        learning = burst.ident is None and not flow.settled
         start = 0
         packets = 0
         while start < length:
@@ -324,16 +358,23 @@ class Nic:
                 continue
             dqpn = _DQPN.unpack_from(buf, start + _DQPN_AT)[0] & _QPN_MASK
             qp = qps.get(dqpn)
-            if qp is not None and (flow is qp.peer or qp.comes_from_peer(flow)):
-                if length - start >= 2 * segment and (taken := qp.receive_burst(burst, start, now_ns)):
-                    start += taken
-                    packets += taken // segment - 1
-                    continue
-                if end - start <= _SMALL_PACKET and receive_small(qp, burst, start, end, qp.pkey, now_ns):
-                    qp.show()
-                    start = end
-                    continue
-            self._receive_packet(qp, dqpn, burst, buf[start:end], start // segment)
+            try:
+                if qp is not None and not marked and (flow is qp.peer or qp.comes_from_peer(flow)):
+                    if length - start >= 2 * segment and (taken := qp.receive_burst(burst, start, now_ns)):
+                        start += taken
+                        packets += taken // segment - 1
+                        if learning:
+                            self._icrc.learn(flow, taken // segment)
+                        continue
+                    if end - start <= _SMALL_PACKET and receive_small(qp, burst, start, end, qp.pkey, now_ns):
+                        qp.show()
+                        start = end
+                        if learning:
+                            self._icrc.learn(flow, 1)
+                        continue
+                self._receive_packet(qp, dqpn, burst, buf[start:end], start // segment)
+            except Exception as error:  # noqa: BLE001 - the last guard
+                self._own_error("packet", qp, error)
             start = end
         self.counters["rx_packets"] += packets
 
@@ -345,10 +386,14 @@ class Nic:
             # may fill those caches with lengths that no packet has.
             self.counters.bump((DropReason.TOO_LONG if size > MAX_UDP_PAYLOAD else DropReason.BAD_LENGTH).value)
             return
-        if not self._icrc.accepts(view, burst, index):
-            self.counters.bump(DropReason.BAD_ICRC.value)
+        try:
+            if not self._icrc.accepts(view, burst, index):
+                self.counters.bump(DropReason.BAD_ICRC.value)
+                return
+            packet = parse(view)
+        except Exception as error:  # noqa: BLE001 - the last guard; who sent it is not shown yet, so no QP fails
+            self.guard.caught("packet", error)
             return
-        packet = parse(view)
         if isinstance(packet, DropReason):
             self.counters.bump(packet.value)
             return
@@ -367,9 +412,10 @@ class Nic:
         elif packet.pkey != qp.pkey and not _same_partition(packet.pkey, qp.pkey):
             self.counters.bump(DropReason.BAD_PKEY.value)
         elif packet.opcode == CNP:
-            self.counters.bump("cnps_received")
-            self.globals.raise_cause(IRQ_CNP)
+            self.congestion.notified(qp, self.now_ns)
         else:
+            if packet.ecn == CE and qp.service == RC:
+                self.congestion.marked(qp, self.now_ns)
             qp.receive(packet, self.now_ns)
             if row.response:
                 qp.show()
@@ -390,7 +436,10 @@ class Nic:
             elif packet.pkey != qp.pkey and not _same_partition(packet.pkey, qp.pkey):
                 self.counters.bump(DropReason.BAD_PKEY.value)
             else:
-                qp.receive(packet, self.now_ns)
+                try:
+                    qp.receive(packet, self.now_ns)
+                except Exception as error:  # noqa: BLE001 - the last guard; the other members get it all the same
+                    self._own_error("packet", qp, error)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
         """Take the doorbells that were rung, then give queue pairs with work their turns, round robin.
@@ -405,7 +454,8 @@ class Nic:
             self._fail_users()
         self._turns += 1
         if not self._turns & _WRITE_BACK_MASK:
-            self.contexts.write_back(_WRITE_BACK_QPS)
+            with self.guard.around("write-back"):
+                self.contexts.write_back(_WRITE_BACK_QPS)
         if self._doorbells.rung:
             self._take_doorbells()
         out: list[TxBurst] = []
@@ -419,21 +469,26 @@ class Nic:
             limit = budget - sent
             if limit > qp.turn and ready:
                 limit = qp.turn
-            count = send_small(qp, now_ns, limit, out)
-            if count and qp.responder.replies and not qp.polite:
-                # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
-                qp.polite = True
-                later.append(qp)
+            try:
+                plain = not (qp.cnp_tag or qp.masked) and qp.pace is None
+                count = send_small(qp, now_ns, limit, out) if plain else 0
+                if count and qp.responder.replies and not qp.polite:
+                    # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
+                    qp.polite = True
+                    later.append(qp)
+                    qp.show()
+                    packets += count
+                    sent += count
+                    continue
+                qp.polite = False
+                if count < limit and not qp.requester.unsent and not qp.cnp_tag:
+                    count += send_ack(qp, out)
+                if count < limit and (qp.requester.unsent or qp.responder.replies or qp.cnp_tag):
+                    count += qp.produce(now_ns, limit - count, out)
                 qp.show()
-                packets += count
-                sent += count
-                continue
-            qp.polite = False
-            if count < limit and not qp.requester.unsent:
-                count += send_ack(qp, out)
-            if count < limit and (qp.requester.unsent or qp.responder.replies):
-                count += qp.produce(now_ns, limit - count, out)
-            qp.show()
+            except Exception as error:  # noqa: BLE001 - the last guard
+                self._own_error("turn", qp, error)
+                count = 0
             if count:
                 packets += count
                 sent += count
@@ -455,7 +510,10 @@ class Nic:
         for _ in range(len(doorbells.rung)):
             queue = blocks.get(doorbells.take())
             if queue.__class__ is DeviceQp:
-                self._ring_qp(queue)
+                try:
+                    self._ring_qp(queue)
+                except Exception as error:  # noqa: BLE001 - the last guard
+                    self._own_error("doorbell", queue, error)
             elif queue.__class__ is SharedReceiveQueue:
                 queue.limit = queue.regs.get(SRQ_LIMIT)
 
@@ -511,8 +569,6 @@ class Nic:
     def event(self, event_type: int, number: int, status: int = 0) -> None:
         """Report an asynchronous event to the driver context that owns the queue it is about."""
         self.counters.bump(f"event_{events.EVENT_NAMES[event_type].lower()}")
-        if event_type in events.QP_FAULTS:
-            self.globals.raise_cause(IRQ_QP_FAULT)
         res = self.resources
         queue: DeviceQp | CompletionQueue | SharedReceiveQueue | None
         if event_type == events.CQ_ERROR:
@@ -528,6 +584,11 @@ class Nic:
         eqn = queue.uar.event_queues.get(event_type)
         if eqn is not None:
             res.eqs[eqn].report(event_type, number, status)
+
+    def fault(self, number: int) -> None:
+        """A queue pair stopped for an error: its interrupt (004 7.3, 7.7)."""
+        self.counters.bump("qp_faults")
+        self.globals.raise_cause(IRQ_QP_FAULT)
 
     def make_flow(self, ctx: QpContext) -> Flow:
         """The path to the peer that a connected QP's context names."""
@@ -554,4 +615,7 @@ class Nic:
         failed, self._failed_cqs = self._failed_cqs, []
         for qp in [qp for qp in self.qps.values() if qp.cqs[0] in failed or qp.cqs[1] in failed]:
             if qp.ctx.state != ERR:
-                qp.enter_error()
+                try:
+                    qp.enter_error()
+                except Exception as error:  # noqa: BLE001 - the last guard
+                    self._own_error("turn", qp, error)

@@ -10,6 +10,7 @@ import errno
 from dataclasses import dataclass
 from typing import Any
 
+from rnic.cc.settings import CongestionSettings
 from rnic.spec.errors import VerbsError
 
 
@@ -64,4 +65,5 @@ def univista(**chosen: int) -> dict[str, Any]:
         "max_mrs": values["MR_NUM"],
         "window_packets": values["OSQ_PER_QP"],
         "window_bytes": 128 << values["RX_BUF_AW"],
+        "congestion": CongestionSettings("limit"),
     }

@@ -207,8 +207,11 @@ def reset_qp(nic: Nic, qp: DeviceQp) -> None:
     """Destroy a queue pair: whatever was posted is forgotten without completions (IBA 10.3.1, Reset state)."""
     res = nic.resources
     ctx = qp.ctx
+    if qp.srq is not None and qp.responder.receive_wqe is not None:
+        qp.srq.give_back(qp.responder.receive_wqe)
     old, ctx.state = ctx.state, RESET
-    qp.on_modify(old, nic.now_ns)
+    with nic.guard.around("release", f"QP {ctx.local_qpn:#x}"):
+        qp.on_modify(old, nic.now_ns)
     nic.forget(qp)
     del res.qps[ctx.local_qpn]
     for cq in qp.cqs:

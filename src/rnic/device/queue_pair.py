@@ -32,15 +32,17 @@ class DeviceQp(QueuePair):
 
     ``peer`` is the incoming path that was found right last, ``pkey`` the P_Key in use: what every packet is held
     against; :meth:`refresh` renews both after a modify command. ``turn`` is how many packets it may send before the
-    others have their turns.
+    others have their turns. ``cnp_merge_ns`` is until when marks bring no further CNP, ``rate`` its rate register.
     """
 
     __slots__ = (
+        "cnp_merge_ns",
         "cqs",
         "notify_drained",
         "peer",
         "pkey",
         "polite",
+        "rate",
         "regs",
         "service",
         "shown_head",
@@ -70,6 +72,8 @@ class DeviceQp(QueuePair):
         self.peer: Flow | None = None
         self.pkey = 0
         self.turn = 1
+        self.cnp_merge_ns = 0
+        self.rate = 0
         self.polite = False
         """Its replies have just let new messages go first; next time they go, come what may."""
         self.shown_head = 0
@@ -106,6 +110,11 @@ class DeviceQp(QueuePair):
             return False
         self.peer = flow
         return True
+
+    @property
+    def receive_pd(self) -> int:
+        """Protection domain of the entries that it receives into: a shared receive queue has its own."""
+        return self.ctx.pd if self.srq is None else self.srq.pd
 
     def stop(self, state: int) -> None:
         """Take an error state, and show it."""

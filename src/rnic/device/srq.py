@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 
 from rnic.device.entry_ring import QUEUE_VALID
@@ -19,22 +20,27 @@ from rnic.rings.queue_block import (
 )
 from rnic.spec.events import SRQ_LIMIT as SRQ_LIMIT_EVENT
 from rnic.transport.host import Host
-from rnic.transport.wqe import ReceiveRing, ReceiveWqe
+from rnic.transport.wqe import ReceiveRing, ReceiveWqe, SharedReceiveRing
 
 
-def receive_ring(regs: Registers, base: int, entries: int, stride: int) -> ReceiveRing:
+def receive_ring(
+    regs: Registers, base: int, entries: int, stride: int, kind: type[ReceiveRing] = ReceiveRing
+) -> ReceiveRing:
     """A receive ring whose tail and head are registers of a queue block; shows base, size and stride there."""
     regs.set(RQ_BASE_LO, base & 0xFFFF_FFFF)
     regs.set(RQ_BASE_HI, base >> 32)
     regs.set(RQ_SIZE, entries)
     regs.set(RQ_STRIDE, stride)
-    return ReceiveRing(regs.uar.port, base, entries, stride, partial(regs.get, RQ_TAIL), partial(regs.set, RQ_HEAD))
+    return kind(regs.uar.port, base, entries, stride, partial(regs.get, RQ_TAIL), partial(regs.set, RQ_HEAD))
 
 
 class SharedReceiveQueue:
-    """One SRQ, the transport's :class:`~rnic.transport.host.ReceiveSource`. ``users`` counts its queue pairs."""
+    """One SRQ, the transport's :class:`~rnic.transport.host.ReceiveSource`. ``users`` counts its queue pairs.
 
-    __slots__ = ("_host", "base", "limit", "number", "pd", "regs", "ring", "taken", "uar", "users")
+    Its entries are of its own protection domain, whichever queue pair takes them (IBA ch. 10).
+    """
+
+    __slots__ = ("_host", "_returned", "base", "limit", "number", "pd", "regs", "ring", "taken", "uar", "users")
 
     def __init__(
         self, number: int, uar: Uar, block: int, base: int, entries: int, stride: int, pd: int, host: Host
@@ -51,21 +57,27 @@ class SharedReceiveQueue:
         self.regs.clear()
         self.regs.set(QUEUE_NUMBER, number)
         self.regs.set(QUEUE_STATE, QUEUE_VALID)
-        self.ring = receive_ring(self.regs, base, entries, stride)
+        self.ring = receive_ring(self.regs, base, entries, stride, SharedReceiveRing)
+        self._returned: deque[ReceiveWqe] = deque()
 
     def take(self) -> ReceiveWqe | None:
         """The next posted entry; raises the limit event, once, when fewer than the limit are left."""
-        wqe = self.ring.take()
+        wqe = self._returned.popleft() if self._returned else self.ring.take()
         if wqe is not None:
             self.taken += 1
-        if self.limit and self.ring.available() < self.limit:
+        if self.limit and self.available() < self.limit:
             self.arm(0)
             self._host.event(SRQ_LIMIT_EVENT, self.number)
         return wqe
 
     def available(self) -> int:
         """Entries posted and not taken."""
-        return self.ring.available()
+        return self.ring.available() + len(self._returned)
+
+    def give_back(self, wqe: ReceiveWqe) -> None:
+        """A queue pair was reset in the middle of a message: nobody will complete its entry, so others may have it."""
+        self._returned.append(wqe)
+        self.taken -= 1
 
     def arm(self, limit: int) -> None:
         """Set the limit; 0 is off."""

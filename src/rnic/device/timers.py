@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from rnic.transport.host import NEVER
+from rnic.spec.limits import NEVER
 
 if TYPE_CHECKING:
     from rnic.transport.qp import QueuePair
@@ -19,11 +20,15 @@ class Timers:
 
     ``qp.armed_ns`` is when the heap wakes it. An entry with another time is stale and skipped; a queue pair whose
     deadline has moved back is put in again when its old time comes.
+
+    Args:
+        failed: gets an exception that a queue pair's handler raised, and which queue pair it was.
     """
 
-    __slots__ = ("_count", "_heap")
+    __slots__ = ("_count", "_failed", "_heap")
 
-    def __init__(self) -> None:
+    def __init__(self, failed: Callable[[QueuePair, Exception], None]) -> None:
+        self._failed = failed
         self._heap: list[tuple[int, int, QueuePair]] = []
         self._count = 0
 
@@ -68,7 +73,10 @@ class Timers:
             if deadline != qp.armed_ns:
                 continue
             qp.armed_ns = NEVER
-            if qp.deadline_ns <= now_ns:
-                qp.handle_timer(now_ns)
-            if qp.deadline_ns < qp.armed_ns:
-                self.arm(qp)
+            try:
+                if qp.deadline_ns <= now_ns:
+                    qp.handle_timer(now_ns)
+                if qp.deadline_ns < qp.armed_ns:
+                    self.arm(qp)
+            except Exception as error:  # noqa: BLE001 - the last guard
+                self._failed(qp, error)

@@ -1,8 +1,12 @@
-"""Two DataMovers on one AXI4 master. Ids tell whose a read beat or a response is; write data follow their addresses."""
+"""Two DataMovers on one AXI4 master. Ids tell whose a read beat or a response is.
+
+Write data come in the order of their addresses, and go out as soon as theirs is shown: they do not wait for it to be
+taken, since a slave may want them first. A ready says nothing before its valid: an id is unknown until then.
+"""
 
 from __future__ import annotations
 
-from amaranth.hdl import Module, Mux, Signal, Value
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
@@ -12,7 +16,7 @@ from rnic.gateware.params import EngineParams
 
 ADDRESS = ("id", "addr", "len", "size", "burst", "lock", "cache", "prot", "qos")
 WRITES = 16
-"""Bursts whose data may be owed at once."""
+"""Bursts, addresses shown, whose data may be owed at once."""
 
 
 class AxiArbiter(wiring.Component):
@@ -28,22 +32,26 @@ class AxiArbiter(wiring.Component):
         bus, sides = self.bus, (self.first, self.second)
         m.submodules.owners = owners = SyncFIFO(width=1, depth=WRITES)
 
-        for channel, room in (("ar", None), ("aw", owners.w_rdy)):
-            chosen, locked, pick = (Signal(name=f"{channel}_{name}") for name in ("chosen", "locked", "pick"))
+        for channel in ("ar", "aw"):
+            chosen, locked, pick, room = (
+                Signal(name=f"{channel}_{name}") for name in ("chosen", "locked", "pick", "room")
+            )
+            m.d.comb += room.eq(locked | owners.w_rdy if channel == "aw" else 1)
             valid, ready = getattr(bus, f"{channel}valid"), getattr(bus, f"{channel}ready")
             valids = [getattr(side, f"{channel}valid") for side in sides]
             m.d.comb += [
                 pick.eq(Mux(locked, chosen, ~valids[0])),
-                valid.eq(Mux(pick, valids[1], valids[0]) & _or_true(room)),
+                valid.eq(Mux(pick, valids[1], valids[0]) & room),
             ]
             m.d.sync += [chosen.eq(pick), locked.eq(valid & ~ready)]
             for name in ADDRESS:
                 ours = [getattr(side, channel + name) for side in sides]
                 m.d.comb += getattr(bus, channel + name).eq(Mux(pick, ours[1], ours[0]))
             for number, side in enumerate(sides):
-                m.d.comb += getattr(side, f"{channel}ready").eq(ready & (pick == number) & _or_true(room))
+                m.d.comb += getattr(side, f"{channel}ready").eq(ready & (pick == number) & room)
             if channel == "aw":
-                m.d.comb += [owners.w_data.eq(pick), owners.w_en.eq(valid & ready)]
+                # an address that was shown already has its place in the queue, and may always stay
+                m.d.comb += [owners.w_data.eq(pick), owners.w_en.eq(valid & ~locked)]
 
         owner = owners.r_data[0]
         for name in ("wdata", "wstrb", "wlast"):
@@ -51,8 +59,8 @@ class AxiArbiter(wiring.Component):
         m.d.comb += [
             bus.wvalid.eq(owners.r_rdy & Mux(owner, self.second.wvalid, self.first.wvalid)),
             owners.r_en.eq(bus.wvalid & bus.wready & bus.wlast),
-            bus.rready.eq(Mux(bus.rid[0], self.second.rready, self.first.rready)),
-            bus.bready.eq(Mux(bus.bid[0], self.second.bready, self.first.bready)),
+            bus.rready.eq(bus.rvalid & Mux(bus.rid[0], self.second.rready, self.first.rready)),
+            bus.bready.eq(bus.bvalid & Mux(bus.bid[0], self.second.bready, self.first.bready)),
         ]
         for number, side in enumerate(sides):
             m.d.comb += [
@@ -63,7 +71,3 @@ class AxiArbiter(wiring.Component):
             for name in ("rid", "rdata", "rresp", "rlast", "bid", "bresp"):
                 m.d.comb += getattr(side, name).eq(getattr(bus, name))
         return m
-
-
-def _or_true(room: Value | None) -> Value | int:
-    return 1 if room is None else room

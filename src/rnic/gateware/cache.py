@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rnic.gateware.sim_bus import Memory
+from rnic.gateware.axi_model import Memory
 
 LINE_BYTES = 64
 

@@ -327,12 +327,12 @@ class S2mm(wiring.Component):
         wiring.connect(m, wiring.flipped(self.cmd), plan.cmd)
         wiring.connect(m, statuses.sts, wiring.flipped(self.sts))
 
-        # ---- addresses: data follow theirs, so that an abort knows what it owes
-        credit = Signal(range(OUTSTANDING + 2))  # bursts addressed whose last beat has not been made
+        # ---- addresses: data follow theirs, so that an abort knows what it owes; they do not wait for it to be taken
+        credit = Signal(range(OUTSTANDING + 2))  # bursts shown whose last beat has not been made
         last_made = Signal()
-        addressed = Signal()
+        addressed, waiting = Signal(), Signal()
         m.d.comb += [
-            addressed.eq(axi.awvalid & axi.awready),
+            addressed.eq(axi.awvalid & ~waiting),
             plan.abort.eq(self.abort),
             plan.room.eq(answers.level < OUTSTANDING - 2),
             plan.ready.eq(axi.awready),
@@ -345,7 +345,7 @@ class S2mm(wiring.Component):
             answers.w_data.eq(plan.last),
             answers.w_en.eq(addressed),
         ]
-        m.d.sync += credit.eq(credit + addressed - last_made)
+        m.d.sync += [credit.eq(credit + addressed - last_made), waiting.eq(axi.awvalid & ~axi.awready)]
 
         # ---- data
         job = Signal(plan.job_layout)

@@ -7,33 +7,15 @@ the other side takes ``In(...)``. Ready and valid follow AXI: a source raises ``
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from amaranth.hdl import Signal
 from amaranth.hdl._ir import PortDirection  # the only way to say that an undriven port is an output
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from rnic.gateware.params import ADDRESS_BITS
+from rnic.spec.axi import Burst, Resp
 from rnic.spec.engine_regs import DM_COMMAND, DM_STATUS
 from rnic.spec.layout import Layout
-
-
-class Resp(IntEnum):
-    """AXI response codes."""
-
-    OKAY = 0
-    EXOKAY = 1
-    SLVERR = 2
-    DECERR = 3
-
-
-class Burst(IntEnum):
-    """AXI burst types; the engine sends INCR only."""
-
-    FIXED = 0
-    INCR = 1
-    WRAP = 2
 
 
 def struct_of(layout: Layout) -> data.FlexibleLayout:

@@ -6,21 +6,26 @@ drives it right after; stalls come from the ``random.Random`` handed in, never f
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from amaranth.hdl import Cat
 
-from rnic.gateware.interfaces import Resp
-
-PAGE_BYTES = 4096
-
-
-class BusError(Exception):
-    """The engine broke a rule of the bus. A bug of the gateware, never of its user."""
+from rnic.gateware.axi_model import (
+    Address,
+    Answer,
+    AxiChecker,
+    AxiSlave,
+    BusError,
+    Data,
+    Memory,
+    Read,
+    Stalls,
+    Timing,
+    Wires,
+)
 
 
 @dataclass
@@ -31,18 +36,6 @@ class Frame:
     bad: bool = False
     beats: list[tuple[int, int]] = field(default_factory=list)
     """(cycle, bytes) of each beat, where the sink was asked to keep them."""
-
-
-class Stalls:
-    """Decides each cycle whether a channel holds back, with probability ``rate``."""
-
-    def __init__(self, rng: random.Random | None = None, rate: float = 0.0) -> None:
-        self.rng = rng
-        self.rate = rate
-
-    def __call__(self) -> bool:
-        """True in a cycle in which the channel holds back."""
-        return self.rng is not None and self.rng.random() < self.rate
 
 
 class StreamSource:
@@ -132,144 +125,69 @@ class StreamSink:
                     self.hook(frame)
 
 
-class Memory(Protocol):
-    """What an AXI4 memory model reads and writes; an address outside raises ``LookupError``."""
-
-    def read(self, address: int, count: int) -> bytes:
-        """``count`` bytes from ``address``."""
-
-    def write(self, address: int, data: bytes) -> None:
-        """Store ``data`` at ``address``."""
-
-
-class AxiRam:
-    """An AXI4 slave of INCR bursts in front of a memory; an address outside it is answered with DECERR.
+class AxiRam(AxiSlave):
+    """:class:`AxiSlave` on Amaranth's simulator, with an :class:`AxiChecker` beside it.
 
     Raises:
-        BusError: a burst is not INCR, not of full width or crosses a 4 KB boundary, or WLAST is wrong.
+        BusError: from :meth:`run`, where a rule of the bus is broken.
     """
 
-    def __init__(self, axi: Any, memory: Memory, stalls: Stalls | None = None, latency: int = 0) -> None:
+    def __init__(
+        self, axi: Any, memory: Memory, stalls: Stalls | None = None, timing: Timing | None = None, seed: int = 0
+    ) -> None:
+        super().__init__(len(axi.wstrb), memory, stalls, timing, seed)
         self.axi = axi
-        self.memory = memory
-        self.stalls = stalls or Stalls()
-        self.latency = latency
-        self.lanes = len(axi.wstrb)
-        self.faults: dict[tuple[str, int], Resp] = {}
-        """Answers to inject: ("read" or "write", page number) -> response."""
-        self.silent: set[str] = set()
-        """"read" or "write", where the memory has stopped answering."""
-        self.moved = 0
-        """Beats read and written."""
-
-    def _check(self, burst: int, size: int, address: int, beats: int) -> None:
-        if burst != 1 or 1 << size != self.lanes:
-            raise BusError(f"burst type {burst}, size {size} at {address:#x}: the engine sends full-width INCR")
-        if address // PAGE_BYTES != ((address & -self.lanes) + beats * self.lanes - 1) // PAGE_BYTES:
-            raise BusError(f"burst of {beats} beats at {address:#x} crosses a 4 KB boundary")
-
-    def _read(self, address: int, beats: int) -> list[tuple[int, int]]:
-        """(data, response) of each beat."""
-        lanes, out = self.lanes, []
-        base = address & -lanes
-        fault = self.faults.get(("read", address // PAGE_BYTES))
-        for beat in range(beats):
-            at = base + beat * lanes
-            try:
-                data = int.from_bytes(self.memory.read(at, lanes), "little")
-                out.append((data, 0) if fault is None else (0, fault.value))
-            except LookupError:
-                out.append((0, Resp.DECERR.value))
-        return out
-
-    def _write(self, at: int, data: int, strobe: int) -> int:
-        """Response to one beat."""
-        fault = self.faults.get(("write", at // PAGE_BYTES))
-        if fault is not None:
-            return fault.value
-        raw, lane, lanes = data.to_bytes(self.lanes, "little"), 0, self.lanes
-        try:
-            while lane < lanes:
-                if not strobe >> lane & 1:
-                    lane += 1
-                    continue
-                end = lane
-                while end < lanes and strobe >> end & 1:
-                    end += 1
-                self.memory.write(at + lane, raw[lane:end])
-                lane = end
-        except LookupError:
-            return int(Resp.DECERR.value)
-        return 0
+        self.checker = AxiChecker(self.lanes)
 
     async def run(self, ctx: Any) -> None:
         """The testbench: one loop for all five channels."""
-        axi, stalls, lanes = self.axi, self.stalls, self.lanes
-        reads: deque[tuple[int, int, list[tuple[int, int]]]] = deque()  # (earliest cycle, id, beats)
-        writes: deque[list[int]] = deque()  # [id, next address, beats left, worst response]
-        answers: deque[tuple[int, int, int]] = deque()  # (earliest cycle, id, response)
-        now = 0
-        r_shown = b_shown = False
+        axi, lanes = self.axi, self.lanes
         r_wires = Cat(axi.rdata, axi.rresp, axi.rid, axi.rlast)
-        ar_wires = Cat(axi.araddr, axi.arlen, axi.arsize, axi.arburst, axi.arid)
-        aw_wires = Cat(axi.awaddr, axi.awlen, axi.awsize, axi.awburst, axi.awid)
-        w_wires = Cat(axi.wdata, axi.wstrb, axi.wlast)
+        b_wires = Cat(axi.bid, axi.bresp)
+        outputs = Cat(axi.arready, axi.awready, axi.wready, axi.rvalid, axi.bvalid)
+        inputs = Cat(axi.awvalid, axi.wvalid, axi.bready, axi.arvalid, axi.rready)
+        ar_wires = Cat(axi.arlen, axi.arsize, axi.arburst, axi.arid, axi.araddr)
+        aw_wires = Cat(axi.awlen, axi.awsize, axi.awburst, axi.awid, axi.awaddr)
+        w_wires = Cat(axi.wstrb, axi.wlast, axi.wdata)
         width, ids = lanes * 8, len(axi.rid)
+        shown_r: Read | None = None
+        shown_b: Answer | None = None
+        driven = -1
         while True:
-            reading, writing = "read" not in self.silent, "write" not in self.silent
-            if not r_shown and reads and reads[0][0] <= now and reading and not stalls():
-                _when, ident, beats = reads[0]
-                data, response = beats[0]
-                ctx.set(r_wires, data | (response | ident << 2 | (len(beats) == 1) << 2 + ids) << width)
-                r_shown = True
-            ctx.set(axi.rvalid, r_shown)
-            if not b_shown and answers and answers[0][0] <= now and writing and not stalls():
-                ctx.set(axi.bid, answers[0][1])
-                ctx.set(axi.bresp, answers[0][2])
-                b_shown = True
-            ctx.set(axi.bvalid, b_shown)
-            ar_ready = reading and len(reads) < 8 and not stalls()
-            aw_ready = writing and len(writes) < 8 and not stalls()
-            w_ready = writing and bool(writes) and not stalls()
-            ctx.set(Cat(axi.arready, axi.awready, axi.wready), ar_ready | aw_ready << 1 | w_ready << 2)
-            valids = Cat(axi.arvalid, axi.awvalid, axi.wvalid, axi.rready, axi.bready)
-            sampled = await ctx.tick().sample(valids, ar_wires, aw_wires, w_wires)
-            now += 1
-            valid, ar, aw, w = sampled[2:]
-            if r_shown and valid & 8:
-                r_shown = False
-                self.moved += 1
-                reads[0][2].pop(0)
-                if not reads[0][2]:
-                    reads.popleft()
-            if b_shown and valid & 16:
-                b_shown = False
-                answers.popleft()
-            if w_ready and valid & 4:
-                self.moved += 1
-                burst = writes[0]
-                data, strobe, last = w & (1 << width) - 1, w >> width & (1 << lanes) - 1, w >> width + lanes
-                if bool(last) != (burst[2] == 1):
-                    raise BusError(f"WLAST={last} with {burst[2]} beats to go")
-                burst[3] = max(burst[3], self._write(burst[1], data, strobe))
-                burst[1] += lanes
-                burst[2] -= 1
-                if not burst[2]:
-                    answers.append((now + self.latency, burst[0], burst[3]))
-                    writes.popleft()
-            if ar_ready and valid & 1:
-                address, beats_wanted, size, kind, ident = _address_channel(ar)
-                self._check(kind, size, address, beats_wanted)
-                reads.append((now + self.latency, ident, self._read(address, beats_wanted)))
-            if aw_ready and valid & 2:
-                address, beats_wanted, size, kind, ident = _address_channel(aw)
-                self._check(kind, size, address, beats_wanted)
-                writes.append([ident, address & -lanes, beats_wanted, 0])
+            ready = self.arready | self.awready << 1 | self.wready << 2
+            wanted = ready | (self.r is not None) << 3 | (self.b is not None) << 4
+            if wanted != driven:
+                ctx.set(outputs, wanted)
+                driven = wanted
+            if self.r is not None and self.r is not shown_r:
+                shown_r = self.r
+                ctx.set(
+                    r_wires, shown_r.data | (shown_r.response | (shown_r.ident | shown_r.last << ids) << 2) << width
+                )
+            if self.b is not None and self.b is not shown_b:
+                shown_b = self.b
+                ctx.set(b_wires, shown_b.ident | shown_b.response << ids)
+            sampled = await ctx.tick().sample(inputs, ar_wires, aw_wires, w_wires)
+            flags, ar, aw, w = sampled[2:]
+            wires = Wires(
+                _address(aw, ids) if flags & 1 else None,
+                self.awready,
+                Data(w >> lanes + 1, w & (1 << lanes) - 1, w >> lanes & 1) if flags & 2 else None,
+                self.wready,
+                self.b,
+                bool(flags & 4),
+                _address(ar, ids) if flags & 8 else None,
+                self.arready,
+                self.r,
+                bool(flags & 16),
+            )
+            self.checker.edge(wires)
+            self.edge(wires.aw, wires.w, wires.bready, wires.ar, wires.rready)
 
 
-def _address_channel(value: int) -> tuple[int, int, int, int, int]:
-    """(address, beats, size, burst, id) of an AR or AW beat."""
-    return value & 0xFFFFFFFF, (value >> 32 & 0xFF) + 1, value >> 40 & 7, value >> 43 & 3, value >> 45
+def _address(value: int, ids: int) -> Address:
+    """An AR or AW beat."""
+    return Address(value >> 13 + ids, (value & 0xFF) + 1, value >> 8 & 7, value >> 11 & 3, value >> 13 & (1 << ids) - 1)
 
 
 @dataclass
@@ -362,3 +280,17 @@ class MacLink:
             self.lost.append(frame)
         else:
             self.target.send(frame.data, frame.bad)
+
+
+__all__ = [
+    "Access",
+    "AxiLiteMaster",
+    "AxiRam",
+    "BusError",
+    "Frame",
+    "MacLink",
+    "Stalls",
+    "StreamSink",
+    "StreamSource",
+    "Timing",
+]

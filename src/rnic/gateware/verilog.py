@@ -34,7 +34,7 @@ def to_verilog(component: wiring.Component, name: str) -> str:
         place = Path(scratch)
         (place / "in.il").write_text(to_rtlil(component, name))
         script = (
-            "read_rtlil in.il; proc -nomux -norom; memory_collect; "
+            "read_rtlil in.il; proc -norom; pmuxtree; opt_clean; memory_collect; "
             "attrmap -remove generator -remove src -remove top -remove amaranth.hierarchy -remove amaranth.decoding; "
             "attrmap -modattr -remove generator -remove src -remove amaranth.hierarchy -remove amaranth.decoding; "
             "write_verilog -norename -noattr out.v"

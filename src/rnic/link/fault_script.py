@@ -5,6 +5,7 @@ A script is a list of rules, plain dictionaries such as a JSON file holds::
     {"match": {"opcode": "RC_READ_RESPONSE*", "direction": "tx"}, "nth": 3, "action": "drop"}
     {"match": {"opcode": "RC_ACKNOWLEDGE", "syndrome": "ACK"}, "every": 7, "action": "corrupt"}
     {"match": {"psn": 0x1000}, "nth": 1, "action": "delay", "delay_ns": 3_000_000}
+    {"match": {"opcode": "RC_WRITE*", "direction": "rx"}, "every": 10, "action": "mark"}
 
 ``match`` (all given keys must hold; none given matches every packet):
 
@@ -23,7 +24,8 @@ acts.
 ``action``: ``"drop"``; ``"corrupt"`` (one random bit that the ICRC covers, or the byte number ``byte``, negative
 from the end, XORed with ``xor``, 255 unless given); ``"duplicate"`` (the copy ``delay_ns`` later, else at once);
 ``"delay"`` by ``delay_ns``; ``"reorder"`` behind the next ``behind`` packets (1 unless given) of its direction,
-or after ``hold_ns`` (1 ms unless given) where none follow.
+or after ``hold_ns`` (1 ms unless given) where none follow; ``"mark"`` sets ECN 11 (congestion experienced) in the
+packet's IP header, as a switch does whose queue is long, whether or not the sender declared ECT.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ _ACTION_KEYS: dict[str, dict[str, int | None]] = {
     "duplicate": {"delay_ns": 0},
     "delay": {"delay_ns": None},
     "reorder": {"behind": 1, "hold_ns": HOLD_NS},
+    "mark": {},
 }
 """What each action may be told, and what holds where it is not."""
 ACTIONS = tuple(_ACTION_KEYS)

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 from rnic.link.base import Link
 from rnic.link.fault_script import HOLD_NS, PacketFacts, Rule, parse_script
 from rnic.link.middleware import Middleware
-from rnic.link.packets import cut_received, cut_to_send, joined, kept
+from rnic.link.packets import cut_received, cut_to_send, joined, kept, marked_received, marked_to_send
 from rnic.trace.counters import Counters
 from rnic.trace.tracer import NullTracer, Tracer
 from rnic.wire.bursts import RxBurst, TxBurst
@@ -29,7 +29,7 @@ _UNCOVERED_BYTE = 4
 _MAX_ROUNDS = 1_024
 """Bound on what one ``receive`` loses before it returns."""
 
-_ACTIONS = ("drop", "corrupt", "duplicate", "delay", "reorder")
+_ACTIONS = ("drop", "corrupt", "duplicate", "delay", "reorder", "mark")
 _Faults = Mapping[str, Mapping[str, int | None]]
 """What happens to one packet: actions, each with what it is told."""
 _Burst = TypeVar("_Burst", TxBurst, RxBurst)
@@ -51,6 +51,7 @@ class FaultRates:
     duplicate: float = 0.0
     delay: float = 0.0
     reorder: float = 0.0
+    mark: float = 0.0
     delay_ns: tuple[int, int] = (10_000, 1_000_000)
     behind: int = 4
     hold_ns: int = HOLD_NS
@@ -281,6 +282,10 @@ class _Lane(Generic[_Burst]):
         """The packet with other content of the same length."""
         raise NotImplementedError
 
+    def marked(self, packet: _Burst) -> _Burst:
+        """The packet with ECN 11."""
+        raise NotImplementedError
+
     def take(self, burst: _Burst, now_ns: int, out: list[_Burst]) -> None:
         """Judge a burst and append what passes to ``out``."""
         if self._judge.idle:
@@ -303,6 +308,8 @@ class _Lane(Generic[_Burst]):
             return
         if "corrupt" in faults:
             packet = self._corrupted(packet, faults["corrupt"])
+        if "mark" in faults:
+            packet = self.marked(packet)
         if "duplicate" in faults:
             later = faults["duplicate"]["delay_ns"]
             if later:
@@ -382,6 +389,9 @@ class _TxLane(_Lane[TxBurst]):
     def with_data(self, packet: TxBurst, data: bytearray) -> TxBurst:
         return TxBurst(packet.flow, [data], packet.segment, packet.count, packet.length)
 
+    def marked(self, packet: TxBurst) -> TxBurst:
+        return marked_to_send(packet)
+
 
 class _RxLane(_Lane[RxBurst]):
     def data(self, burst: RxBurst) -> memoryview:
@@ -398,3 +408,6 @@ class _RxLane(_Lane[RxBurst]):
 
     def with_data(self, packet: RxBurst, data: bytearray) -> RxBurst:
         return kept(packet, data)
+
+    def marked(self, packet: RxBurst) -> RxBurst:
+        return marked_received(packet)

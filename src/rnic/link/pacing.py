@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 from rnic.link.base import Link
 from rnic.link.middleware import Middleware
-from rnic.link.packets import single_packets
+from rnic.link.packets import marked_to_send, single_packets
 from rnic.wire.bursts import RxBurst, TxBurst
+from rnic.wire.flow import CE
 
 QUEUE_PACKETS = 65_536
 
@@ -22,6 +23,8 @@ class PacedLink(Middleware):
         packet_ns: how long the wire is busy with one packet, 0 or more.
         latency_ns: how long a packet is under way after that, 0 or more.
         queue_packets: what waits for the wire; more is dropped and counted as ``drop_tx_queue_full``.
+        mark_packets: a packet that finds so many waiting leaves with ECN 11, as from a switch that marks, counted
+            as ``marked_tx``; ``None`` marks nothing. Only packets whose sender declared ECT are marked (RFC 3168).
 
     Raises:
         ValueError: a time or a queue that cannot be.
@@ -35,12 +38,14 @@ class PacedLink(Middleware):
         packet_ns: int,
         latency_ns: int = 0,
         queue_packets: int = QUEUE_PACKETS,
+        mark_packets: int | None = None,
     ) -> None:
         super().__init__(inner)
         for name, value, least in (
             ("packet_ns", packet_ns, 0),
             ("latency_ns", latency_ns, 0),
             ("queue_packets", queue_packets, 1),
+            ("mark_packets", 0 if mark_packets is None else mark_packets, 0),
         ):
             if value < least:
                 raise ValueError(f"wire {name}={value!r} cannot be: give {least} or more")
@@ -48,6 +53,7 @@ class PacedLink(Middleware):
         self._packet_ns = packet_ns
         self._latency_ns = latency_ns
         self._queue_packets = queue_packets
+        self._mark_packets = queue_packets if mark_packets is None else mark_packets
         self._free_ns = 0
         self._waiting: deque[tuple[int, TxBurst]] = deque()
 
@@ -61,6 +67,9 @@ class PacedLink(Middleware):
                 if len(self._waiting) >= self._queue_packets:
                     self.counters.bump("drop_tx_queue_full")
                     continue
+                if len(self._waiting) >= self._mark_packets and packet.flow.tclass & CE:
+                    self.counters.bump("marked_tx")
+                    packet = marked_to_send(packet)
                 free_ns += self._packet_ns
                 self._waiting.append((free_ns + self._latency_ns, packet))
         self._free_ns = free_ns

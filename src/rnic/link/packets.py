@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.crc import crc32
-from rnic.wire.flow import Flow
+from rnic.wire.flow import CE, Flow
 
 _ICRC = struct.Struct("<I")
 MIN_PACKET = 16
@@ -100,3 +100,14 @@ def kept(burst: RxBurst, data: bytearray | None = None) -> RxBurst:
     """The same burst over memory of its own, which may be other ``data`` of the same length."""
     buf = memoryview(bytes(burst.buf) if data is None else data)
     return RxBurst(burst.flow, buf, burst.segment, burst.length, burst.ident, burst.frag, burst.tclass, burst.hop_limit)
+
+
+def marked_to_send(burst: TxBurst) -> TxBurst:
+    """The same packets with ECN 11, over the same memory."""
+    return TxBurst(burst.flow.marked(), burst.buffers, burst.segment, burst.count, burst.length)
+
+
+def marked_received(burst: RxBurst) -> RxBurst:
+    """The same packets as if a switch on their way had marked them, over the same memory."""
+    tclass = burst.tclass | CE
+    return RxBurst(burst.flow, burst.buf, burst.segment, burst.length, burst.ident, burst.frag, tclass, burst.hop_limit)

@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 from rnic.device.nic import Nic
 from rnic.link.base import Link
+from rnic.runtime.report import log_report
 from rnic.runtime.wait import wait_readable
 from rnic.wire.bursts import RxBurst
 
@@ -25,6 +26,8 @@ _RECEIVE_LIMIT = 4
 _REPLIES_AT_LEAST_EVERY = 2
 _THREAD_ROUNDS = 256
 _IDLE_BEFORE_YIELD = 32
+_AFTER_OWN_ERROR_S = 0.01
+"""How long the thread keeps off a round that raised: it may raise again at once."""
 _yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 _live: WeakSet[Runtime] = WeakSet()
@@ -47,6 +50,9 @@ class Runtime:
         """Held around every use of the NIC: commands, progress, timers."""
         self.handlers: dict[int, Callable[[], None]] = {}
         """What to call when an interrupt vector fires; runs under the lock and must not wait."""
+        self.guard = nic.guard
+        if self.guard.report is None:
+            self.guard.report = log_report
         self.closed = False
         self.users = 0
         """Contexts that are open on this NIC; the last one to close closes the runtime."""
@@ -88,14 +94,13 @@ class Runtime:
 
     def _round(self, now: int) -> bool:
         nic = self.nic
-        link = self.link
         did = False
         if self._rounds_without_replies >= _REPLIES_AT_LEAST_EVERY:
             did = self._transmit(now)
         if self._frames:
             nic.receive_frame(memoryview(self._frames.popleft()), now)
             did = True
-        bursts: list[RxBurst] = link.receive(_RECEIVE_LIMIT)
+        bursts = self.receive(_RECEIVE_LIMIT)
         if bursts:
             for burst in bursts:
                 nic.receive(burst, now)
@@ -112,22 +117,34 @@ class Runtime:
             self._interrupts()
         return did
 
+    def receive(self, limit: int) -> list[RxBurst]:
+        """What the link has, at most ``limit`` bursts."""
+        try:
+            return self.link.receive(limit)
+        except Exception as error:  # noqa: BLE001 - the last guard
+            self.guard.caught("link", error)
+            return []
+
     def _transmit(self, now: int) -> bool:
         """Send everything that may be sent now, up to the NIC's budget."""
         self._rounds_without_replies = 0
         out = self.nic.produce(now)
         if out:
             link = self.link
-            link.send(out)
+            try:
+                link.send(out)
+            except Exception as error:  # noqa: BLE001 - the last guard; what is lost is repeated
+                self.guard.caught("link", error)
             if link.up is not self._link_up:
                 self._link_up = link.up
                 self.nic.set_link(self._link_up)
         changes = self.nic.take_group_changes()
         for group, join in changes:
-            if join:
-                self.link.join(group)
-            else:
-                self.link.leave(group)
+            with self.guard.around("link"):
+                if join:
+                    self.link.join(group)
+                else:
+                    self.link.leave(group)
         if changes and self._thread is not None:
             self._wake()  # it may be asleep on the sockets of before
         return bool(out)
@@ -149,7 +166,8 @@ class Runtime:
         while (vector := self.nic.next_event()) is not None:
             handler = self.handlers.get(vector)
             if handler is not None:
-                handler()
+                with self.guard.around("interrupt"):
+                    handler()
 
     # ---------------------------------------------------------------------------------- the thread
 
@@ -192,14 +210,22 @@ class Runtime:
                     timeout: float | None = PARK_NS / 1e9
                     sockets: list[int] = []
                 else:
-                    for _ in range(_THREAD_ROUNDS):
-                        if not self._round(self.clock()):
-                            break
-                    timeout, sockets = self._sleep()
+                    timeout, sockets = self._own_rounds()
             wait_readable([self._wake_read, *sockets], timeout)
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_read, 4096)
             self._sleep_until = None
+
+    def _own_rounds(self) -> tuple[float | None, list[int]]:
+        """The thread's rounds while there is work; then how long to sleep, and on what."""
+        try:
+            for _ in range(_THREAD_ROUNDS):
+                if not self._round(self.clock()):
+                    break
+            return self._sleep()
+        except Exception as error:  # noqa: BLE001 - the last guard: without the thread nobody would serve the peers
+            self.guard.caught("round", error)
+            return _AFTER_OWN_ERROR_S, []
 
     def _sleep(self) -> tuple[float | None, list[int]]:
         """How long to sleep, and on what, once nothing is left to do."""

@@ -24,16 +24,20 @@ from pathlib import Path
 
 from rnic.device.config import gid_from_address
 from rnic.device.inspect import look
+from rnic.device.resources import Resources
 from rnic.device.uar import Uar
 from rnic.link.base import Link, parse_address
 from rnic.mem.order import fence
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.loop import Runtime
 from rnic.runtime.program import CopiedMemory, ProgramMemory, may_look_into
+from rnic.runtime.report import log_report
 from rnic.spec import attach
 from rnic.spec import commands as cmd
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import MAX_EQS, ROCE_UDP_PORT
+from rnic.trace.counters import Counters
+from rnic.trace.guard import Guard
 
 _PAGE = attach.PAGE_BYTES
 _RUNG_AT = _PAGE
@@ -48,6 +52,8 @@ MAX_CLIENTS = 1024
 MAX_DEVICES = 256
 _DRAIN_ROUNDS = 64
 _DRAIN_BURSTS = 4
+_AFTER_OWN_ERROR_S = 0.01
+"""Seconds that the loop keeps off a turn that raised: it may raise again at once."""
 _LONGEST_SLEEP = 0.05
 """Seconds; a program that forgot its fence waits no longer."""
 
@@ -109,6 +115,9 @@ class NicProcess:
         self._options: dict[str, dict[str, object]] = {}
         self._kept: set[str] = set()
         self.clients: dict[int, Client] = {}
+        self.counters = Counters()
+        """What the process itself counts; shown with every device's."""
+        self.guard = Guard(self.counters, log_report)
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector.register(self._wake, selectors.EVENT_READ, self._woken)
@@ -123,7 +132,7 @@ class NicProcess:
         self._listener.bind(str(path))
         self._listener.listen(64)
         self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._guarded_accept)
         self._watched: set[int] = set()
         self._litter = False
         """A context was dropped whose memory is still mapped: its queue pairs are cycles of objects."""
@@ -138,7 +147,7 @@ class NicProcess:
 
         Args:
             address: local IP address.
-            port: UDP port; ``None`` for 4791.
+            port: UDP port; ``None`` for 4791, 0 for any free one, on a device of its own.
             options: ``faults`` and ``capture`` as :func:`rnic.cli.serve.make_runtime` takes them.
             client: who asks; it counts as a user from now on. The process itself is one for ever.
 
@@ -170,7 +179,7 @@ class NicProcess:
     def _find(self, address: str, port: int | None) -> str | None:
         for name, runtime in self.devices.items():
             config = runtime.nic.config
-            if config.gid_table[0] == _gid(address) and config.port == (port or ROCE_UDP_PORT):
+            if config.gid_table[0] == _gid(address) and config.port == (ROCE_UDP_PORT if port is None else port):
                 return name
         return None
 
@@ -199,22 +208,38 @@ class NicProcess:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
 
+    def _guarded_accept(self) -> None:
+        with self.guard.around("accept"):
+            self._accept()
+
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
         except BlockingIOError:
             return
-        pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-        if uid != os.geteuid():
+        try:
+            self._greet(sock)
+        except BaseException:
             sock.close()
-            return
-        if len(self.clients) >= MAX_CLIENTS:
+            raise
+
+    def _greet(self, sock: socket.socket) -> None:
+        """Take a new connection up as a client, or close it."""
+        pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        if uid != os.geteuid() or len(self.clients) >= MAX_CLIENTS:
             sock.close()
             return
         sock.setblocking(False)
         client = Client(sock, pid)
+        self._selector.register(sock, selectors.EVENT_READ, lambda: self._guarded_read(client))
         self.clients[sock.fileno()] = client
-        self._selector.register(sock, selectors.EVENT_READ, lambda: self._read(client))
+
+    def _guarded_read(self, client: Client) -> None:
+        try:
+            self._read(client)
+        except Exception as error:  # noqa: BLE001 - the last guard
+            self.guard.caught("message", error, f"program {client.pid}")
+            self._drop(client)
 
     def _read(self, client: Client) -> None:
         fds: list[int] = []
@@ -255,20 +280,26 @@ class NicProcess:
     def _drop(self, client: Client) -> None:
         if self.clients.pop(client.sock.fileno(), None) is None:
             return
-        self._selector.unregister(client.sock)
+        self._last_user = time.monotonic()
+        around = self.guard.around
+        whose = f"program {client.pid}"
+        with around("release", whose):
+            self._selector.unregister(client.sock)
         client.sock.close()
         if client.runtime is not None and client.uar is not None:
-            client.runtime.nic.unmap_uar(client.uar)
-            client.runtime.kick()
+            with around("release", whose):
+                client.runtime.nic.unmap_uar(client.uar)
+                client.runtime.kick()
             for vector, fire in client.vectors.items():
                 if client.runtime.handlers.get(vector) is fire:  # the number may be another's by now
                     del client.runtime.handlers[vector]
-                fire()  # who sleeps on it learns that nobody will fire it any more
+                with around("release", whose):
+                    fire()  # who sleeps on it learns that nobody will fire it any more
                 os.close(fire.fd)
         if client.memory is not None:
-            client.memory.close()
+            with around("release", whose):
+                client.memory.close()
             self._litter = True
-        self._last_user = time.monotonic()
 
     def _message(self, client: Client, kind: int, body: bytes, fds: list[int], out: list[int]) -> bytes:
         least, most = attach.REQUEST_BYTES.get(kind, (0, attach.MAX_MESSAGE))
@@ -386,7 +417,10 @@ class NicProcess:
         runtime = self.devices.get(name) if name else next(iter(self.devices.values()), None)
         if runtime is None:
             raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices) or 'none'}")
-        text = json.dumps(look(runtime.nic, what)).encode()
+        seen = look(runtime.nic, what)
+        if seen is not None and what == "counters":
+            seen |= {name: seen.get(name, 0) + count for name, count in self.counters.items()}
+        text = json.dumps(seen).encode()
         fd = os.memfd_create("rnic info", os.MFD_CLOEXEC)
         client.made.append(fd)
         with open(os.dup(fd), "wb") as file:
@@ -425,34 +459,45 @@ class NicProcess:
 
     def _doorbells(self) -> bool:
         rung = False
-        for client in self.clients.values():
-            window = client.window
-            if window is None or client.runtime is None:
-                continue
-            at = window.find(b"\x01", _RUNG_AT, client.rung_end)
-            while at >= 0:
-                window[at] = 0
-                block = at - _RUNG_AT
-                queue = client.runtime.nic.resources.blocks.get(block)
-                if queue is not None and queue.regs.uar is client.uar:
-                    client.runtime.nic.resources.doorbells.ring(block)
-                rung = True
-                at = window.find(b"\x01", at + 1, client.rung_end)
+        for client in tuple(self.clients.values()):
+            if client.window is not None and client.runtime is not None:
+                try:
+                    rung |= self._doorbells_of(client, client.window, client.runtime.nic.resources)
+                except Exception as error:  # noqa: BLE001 - the last guard
+                    self.guard.caught("doorbell", error, f"program {client.pid}")
+                    self._drop(client)
+        return rung
+
+    @staticmethod
+    def _doorbells_of(client: Client, window: mmap.mmap, resources: Resources) -> bool:
+        rung = False
+        at = window.find(b"\x01", _RUNG_AT, client.rung_end)
+        while at >= 0:
+            window[at] = 0
+            block = at - _RUNG_AT
+            queue = resources.blocks.get(block)
+            if queue is not None and queue.regs.uar is client.uar:
+                resources.doorbells.ring(block)
+            rung = True
+            at = window.find(b"\x01", at + 1, client.rung_end)
         return rung
 
     def _round(self) -> bool:
         did = self._doorbells()
         for runtime in self.devices.values():
-            did |= runtime._round(runtime.clock())
-            if did:
-                self._drain()
+            try:
+                did |= runtime._round(runtime.clock())
+                if did:
+                    self._drain()
+            except Exception as error:  # noqa: BLE001 - the last guard
+                self.guard.caught("round", error, runtime.nic.config.name)
         return did
 
     def _drain(self) -> None:
         """Take what one device sent to another before more is sent: unacknowledged services would lose it."""
         for runtime in self.devices.values():
             for _ in range(_DRAIN_ROUNDS):
-                bursts = runtime.link.receive(_DRAIN_BURSTS)
+                bursts = runtime.receive(_DRAIN_BURSTS)
                 now = runtime.clock()
                 for burst in bursts:
                     runtime.nic.receive(burst, now)
@@ -484,38 +529,43 @@ class NicProcess:
             idle_exit: seconds; ``None`` for ever.
             spins: empty rounds before it sleeps.
         """
-        idle = 0
-        spin = spins
-        rounds = 0
+        pace = _Pace(spins)
         while True:
-            rounds += 1
-            if self._round():
-                idle = 0
-                if rounds & 63:
-                    continue
+            try:
+                if not self._turn(pace, idle_exit):
+                    return
+            except Exception as error:  # noqa: BLE001 - the last guard
+                self.guard.caught("turn", error)
+                time.sleep(_AFTER_OWN_ERROR_S)
+
+    def _turn(self, pace: _Pace, idle_exit: float | None) -> bool:
+        """One round, and messages or sleep as they are due; false once it is time to end."""
+        pace.rounds += 1
+        if self._round():
+            pace.idle = 0
+            if not pace.rounds & 63:
                 self._dispatch(0)
-                continue
-            idle += 1
-            if idle < spin:
-                began = time.monotonic_ns()
-                os.sched_yield()
-                if time.monotonic_ns() - began > _YIELD_IS_LONG_NS:
-                    spin = 0  # somebody wants this core, perhaps the very program that is waited for
-                elif idle == 1:
-                    self._dispatch(0)
-                continue
-            spin = min(spin + 1, spins)
-            if self._litter:
-                self._litter = False
-                gc.collect()
-            self._set_asleep(1)
-            if self._doorbells():
-                self._set_asleep(0)
-                continue
-            self._dispatch(self._timeout())
+            return True
+        pace.idle += 1
+        if pace.idle < pace.spin:
+            began = time.monotonic_ns()
+            os.sched_yield()
+            if time.monotonic_ns() - began > _YIELD_IS_LONG_NS:
+                pace.spin = 0  # somebody wants this core, perhaps the very program that is waited for
+            elif pace.idle == 1:
+                self._dispatch(0)
+            return True
+        pace.spin = min(pace.spin + 1, pace.spins)
+        if self._litter:
+            self._litter = False
+            gc.collect()
+        self._set_asleep(1)
+        try:
+            if not self._doorbells():
+                self._dispatch(self._timeout())
+        finally:
             self._set_asleep(0)
-            if idle_exit is not None and not self.clients and time.monotonic() - self._last_user > idle_exit:
-                return
+        return idle_exit is None or bool(self.clients) or time.monotonic() - self._last_user <= idle_exit
 
     def _dispatch(self, timeout: float) -> None:
         for key, _ in self._selector.select(timeout):
@@ -536,6 +586,16 @@ class NicProcess:
         os.close(self._wake)
         for runtime in self.devices.values():
             runtime.close()
+
+
+class _Pace:
+    """How busy the loop has been lately."""
+
+    def __init__(self, spins: int) -> None:
+        self.spins = spins
+        self.spin = spins
+        self.idle = 0
+        self.rounds = 0
 
 
 class _Fire:

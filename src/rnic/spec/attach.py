@@ -12,7 +12,7 @@ from rnic.spec.layout import Layout, half, wide, word
 
 MAGIC = 0x4349_4E52
 """``RNIC``."""
-VERSION = 1
+VERSION = 2
 SOCKET_NAME = "nic.sock"
 LOCK_NAME = "nic.lock"
 

@@ -47,6 +47,9 @@ SET_WEIGHT = 0xF12
 """Turns of a queue pair: in_modifier is the QPN, op_modifier 1 to 16 its share against others. Ours."""
 READ_NON_RDMA = 0xF13
 """The oldest frame of the non-RDMA channel, from byte in_modifier on; op_modifier 1 then takes it away. Ours."""
+READ_CFG = 0xF14
+"""Read a 64-bit register of the configuration interface: in_modifier is its offset. Ours, as is WRITE_CFG."""
+WRITE_CFG = 0xF15
 UNMAP_ICM = 0xFF9
 MAP_ICM = 0xFFA
 
@@ -140,6 +143,8 @@ COMMAND_DOCS: dict[int, tuple[str, str, str]] = {
     FREE_RES: ("number", "RES_* kind", "give a number back; BUSY while something has it"),
     SET_WEIGHT: ("QPN", "weight, 1 to 16", "a queue pair's share of the turns"),
     READ_NON_RDMA: ("first byte", "1 takes it away", "the oldest frame of the non-RDMA channel"),
+    READ_CFG: ("offset", "", "a congestion register: the output parameter"),
+    WRITE_CFG: ("offset", "", "set it to the mailbox's 8 bytes; a device's own while no other program is there"),
     UNMAP_ICM: ("entries", "", "take context memory back"),
     MAP_ICM: ("entries", "1 contexts, 2 memory tables", "lend pages for context memory"),
 }

@@ -27,3 +27,5 @@ FIRST_QPN = 16
 """QP0 does not exist on RoCE, QP1 is the CM's; the rest below 16 stays reserved."""
 GRH_BYTES = 40
 """Header space in front of every UD receive."""
+NEVER = 1 << 63
+"""A deadline that does not come, in nanoseconds."""

@@ -5,6 +5,7 @@
 
 from rnic.link.faults import FaultRates
 from rnic.runtime.virtual import VirtualClock
+from rnic.testing.live import FindingError, LivePeer
 from rnic.testing.net import Node, SimNet
 from rnic.testing.packets import PacketFactory
 from rnic.testing.pair import QpPair, Side
@@ -12,4 +13,15 @@ from rnic.testing.pair import QpPair, Side
 FakeClock = VirtualClock
 """The same clock by the name that other projects use."""
 
-__all__ = ["FakeClock", "FaultRates", "Node", "PacketFactory", "QpPair", "Side", "SimNet", "VirtualClock"]
+__all__ = [
+    "FakeClock",
+    "FaultRates",
+    "FindingError",
+    "LivePeer",
+    "Node",
+    "PacketFactory",
+    "QpPair",
+    "Side",
+    "SimNet",
+    "VirtualClock",
+]

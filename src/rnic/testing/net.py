@@ -77,6 +77,7 @@ class SimNet:
         max_segments: packets of one burst, 1 to 64.
         packet_ns: how long a packet keeps its sender's wire busy; with 0 there is none.
         latency_ns: how long a packet is under way on that wire.
+        mark_packets: a packet of a sender that declared ECT leaves with ECN 11 where so many wait for that wire.
         settings: further fields of :class:`~rnic.device.config.NicConfig`, the same for all.
 
     Raises:
@@ -96,6 +97,7 @@ class SimNet:
         max_segments: int = 64,
         packet_ns: int = 0,
         latency_ns: int = 0,
+        mark_packets: int | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.clock = clock or VirtualClock()
@@ -123,7 +125,9 @@ class SimNet:
             # a packet that is lost on the way has used the wire too
             wire: Link = link
             if packet_ns or latency_ns:
-                wire = PacedLink(link, clock=self.clock, packet_ns=packet_ns, latency_ns=latency_ns)
+                wire = PacedLink(
+                    link, clock=self.clock, packet_ns=packet_ns, latency_ns=latency_ns, mark_packets=mark_packets
+                )
             runtime = VirtualRuntime(nic, wire, self)
             self._loop.add(runtime)
             self.nodes.append(Node(index, Context(runtime=runtime, space=SimAddressSpace()), link))

@@ -1,6 +1,7 @@
 """Counters and the tracer protocol. Both are handed in by whoever builds a device; nothing here is global."""
 
 from rnic.trace.counters import Counters
+from rnic.trace.guard import Guard, Report
 from rnic.trace.tracer import ListTracer, NullTracer, TraceEvent, Tracer
 
-__all__ = ["Counters", "ListTracer", "NullTracer", "TraceEvent", "Tracer"]
+__all__ = ["Counters", "Guard", "ListTracer", "NullTracer", "Report", "TraceEvent", "Tracer"]

@@ -84,7 +84,7 @@ class DatagramReceiver:
             host.counters.bump(DropReason.NO_RECEIVE.value)
             return
         status = SUCCESS
-        dest = resolve(host.memory, ctx.pd, wqe.sges, LOCAL_WRITE)
+        dest = resolve(host.memory, qp.receive_pd, wqe.sges, LOCAL_WRITE)
         if dest is None:
             status = LOC_PROT_ERR
         elif dest.total < size + GRH_BYTES:

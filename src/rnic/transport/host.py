@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from rnic.wire.bursts import Buffer
     from rnic.wire.flow import Flow
 
-NEVER = 1 << 63
-"""A deadline that does not come, in nanoseconds."""
-
 
 class CompletionSink(Protocol):
     """The device's side of a completion queue."""
@@ -113,6 +110,9 @@ class Host(Protocol):
 
     def event(self, event_type: int, number: int, status: int = 0) -> None:
         """Raise an asynchronous event."""
+
+    def fault(self, number: int) -> None:
+        """A queue pair stopped for an error, whether or not an event or a completion tells of it."""
 
     def make_flow(self, ctx: QpContext) -> Flow:
         """The path to the peer that a connected QP's context names."""

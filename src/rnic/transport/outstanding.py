@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rnic.cc.limit import relieve
 from rnic.context.qpc import OPT_NO_PROBE
+from rnic.spec.limits import NEVER
 from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_diff
 from rnic.spec.states import SQD
 from rnic.spec.status import SUCCESS
 from rnic.spec.syndromes import ack_timeout_ns
 from rnic.transport.flights import NOBODY
-from rnic.transport.host import NEVER
 from rnic.transport.message import Message, ReadPiece
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Outstanding:
         "flying",
         "host",
         "inflight",
+        "most",
         "parked",
         "peer",
         "pieces",
@@ -71,6 +73,7 @@ class Outstanding:
         "probe_shift",
         "qp",
         "reads",
+        "relief_ns",
         "retry_left",
         "ring",
         "rnr_left",
@@ -116,7 +119,7 @@ class Outstanding:
         self.rtt_at = 0
         self.backoff = 0
         self.ack_timeout = 0
-        self.widest = self.window = 0
+        self.most = self.widest = self.window = 0
         self.ack_every = 1
         self.uncounted = 0
 
@@ -126,7 +129,7 @@ class Outstanding:
         self.reads.clear()
         self._land(self.flying)
         self.flights.leave(self)
-        self.ack_deadline = self.probe_deadline = self.rnr_until = NEVER
+        self.ack_deadline = self.probe_deadline = self.rnr_until = self.relief_ns = NEVER
         self.probe_due = False
 
     def begin(self, mtu: int) -> None:
@@ -138,7 +141,7 @@ class Outstanding:
         widest = ctx.window_packets or config.window_packets
         if mtu:
             widest = min(widest, config.window_bytes // (mtu + 64) or 1)
-        self.widest = max(1, min(widest, PSN_WINDOW))
+        self.most = self.widest = max(1, min(widest, PSN_WINDOW))
         self._resize(self.widest)
 
     def refresh_retries(self) -> None:
@@ -149,6 +152,17 @@ class Outstanding:
         self.ack_timeout = ack_timeout_ns(ctx.ackto)
 
     # ------------------------------------------------------------------------------------- window
+
+    def limit(self, packets: int) -> None:
+        """Congestion control changes the outstanding limit (:class:`rnic.cc.limit.Flight`).
+
+        A window that losses narrowed below it opens by acknowledgements, as before.
+        """
+        wide = self.window >= min(self.widest, packets)
+        self.widest = packets
+        if wide:
+            self._resize(packets)
+        self.host.schedule(self.qp)
 
     def narrow(self) -> None:
         """A packet was lost: half as many in flight."""
@@ -340,10 +354,12 @@ class Outstanding:
     @property
     def deadline_ns(self) -> int:
         """The next time at which :meth:`handle_timer` has something to do."""
-        return min(self.ack_deadline, self.probe_deadline, self.rnr_until)
+        return min(self.ack_deadline, self.probe_deadline, self.rnr_until, self.relief_ns)
 
     def handle_timer(self, now_ns: int) -> None:
-        """RNR wait over, local ACK timeout, or tail-loss probe."""
+        """RNR wait or congestion over, local ACK timeout, or tail-loss probe."""
+        if self.relief_ns <= now_ns:
+            relieve(self)
         if self.rnr_until <= now_ns:
             self.rnr_until = NEVER
             self.host.schedule(self.qp)

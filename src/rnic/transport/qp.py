@@ -9,7 +9,9 @@ from rnic.context.qpc import OPT_SQ_SIG_ALL, SRQ_VALID
 from rnic.rings.cqe import CQE_RECEIVE
 from rnic.spec.drops import DropReason
 from rnic.spec.events import SQ_DRAINED, SRQ_LAST_WQE, WQ_CATAS_ERROR
+from rnic.spec.limits import ICRC_BYTES, MAX_TRANSPORT_HEADERS, NEVER
 from rnic.spec.opcodes import (
+    CNP,
     OPERATION_MASK,
     RC,
     READ_RESPONSE_MIDDLE,
@@ -27,18 +29,21 @@ from rnic.spec.syndromes import NAK_REMOTE_OPERATION
 from rnic.transport.completer import Completer
 from rnic.transport.datagram import DatagramReceiver, send_datagram
 from rnic.transport.encap import FrameBatch, bth_base
-from rnic.transport.host import NEVER, CompletionSink, Host, ReceiveSource
+from rnic.transport.host import CompletionSink, Host, ReceiveSource
 from rnic.transport.requester import Requester
 from rnic.transport.responder import SEND, WRITE, Responder
-from rnic.wire.bursts import DONT_FRAGMENT
+from rnic.wire.bursts import DONT_FRAGMENT, TxBurst
+from rnic.wire.cnp import CNP_PAYLOAD
 from rnic.wire.crc import crc32
 from rnic.wire.flow import residue
+from rnic.wire.packet import build, seal
 
 if TYPE_CHECKING:
+    from rnic.cc.pacing import Pace
     from rnic.context.qp_context import QpContext
     from rnic.transport.message import Message
     from rnic.transport.wqe import ReceiveWqe, SendRing
-    from rnic.wire.bursts import RxBurst, TxBurst
+    from rnic.wire.bursts import RxBurst
     from rnic.wire.flow import Flow
     from rnic.wire.packet import Packet
 
@@ -64,11 +69,15 @@ class QueuePair:
 
     __slots__ = (
         "armed_ns",
+        "cnp_tag",
         "completer",
         "ctx",
         "datagrams",
         "flow",
         "host",
+        "masked",
+        "pace",
+        "pace_ns",
         "recv_cq",
         "requester",
         "responder",
@@ -99,6 +108,14 @@ class QueuePair:
         self.signal_all = bool(ctx.options & OPT_SQ_SIG_ALL)
         self.scheduled = False
         self.armed_ns = NEVER
+        self.cnp_tag = False
+        """The next turn begins with a congestion notification (004 7.3, WQE process unit)."""
+        self.masked = False
+        """The send queue takes no part in the arbitration."""
+        self.pace: Pace | None = None
+        """What keeps requests to the rate that software set."""
+        self.pace_ns = NEVER
+        """When the rate lets the next request leave."""
         self.flow: Flow | None = None
         self.requester = Requester(self, send_ring, send_cq)
         self.completer = Completer(self)
@@ -150,6 +167,11 @@ class QueuePair:
         self.ctx.ssn = self.requester.ssn
 
     @property
+    def receive_pd(self) -> int:
+        """Protection domain of the entries that it receives into."""
+        return self.ctx.pd
+
+    @property
     def sq_head(self) -> int:
         """Index of the oldest send entry that has not completed."""
         return self.requester.sq_head
@@ -175,8 +197,14 @@ class QueuePair:
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
         """Send up to ``budget`` packets: requests first, since replies seldom hurry; the number sent."""
         sent = 0
-        if self.ctx.state in _CAN_SEND and self.flow is not None:
-            sent = self.requester.produce(now_ns, budget, out)
+        if self.cnp_tag:
+            sent = self._notify(out)
+        if self.ctx.state in _CAN_SEND and self.flow is not None and not self.masked:
+            sent += (
+                self.requester.produce(now_ns, budget, out) if self.pace is None else self._paced(now_ns, budget, out)
+            )
+        if self.requester.admitted:
+            self.requester.flights.turn_over(self.requester)  # it had its turn and may not send
         replies = self.responder.replies
         if len(replies) and self.flow is not None:
             ctx = self.ctx
@@ -192,6 +220,41 @@ class QueuePair:
                 psn = failed.psn + failed.sent & PSN_MASK
                 replies.acknowledge(psn, NAK_REMOTE_OPERATION, self.responder.msn)
                 self.fail_receive(REM_OP_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
+        return sent
+
+    def _notify(self, out: list[TxBurst]) -> int:
+        """Send the CNP that the tag asks for, ahead of data; 1, or 0 where there is no peer any more."""
+        self.cnp_tag = False
+        flow = self.flow
+        if flow is None:
+            return 0
+        host, ctx = self.host, self.ctx
+        packet = build(
+            CNP, dqpn=ctx.remote_qpn, psn=0, becn=True, pkey=host.pkey(ctx.pkey_index), payload=bytes(CNP_PAYLOAD.size)
+        )
+        frame = seal(packet, flow)
+        out.append(TxBurst(flow, [frame], len(frame), 1, len(frame)))
+        host.counters.bump("cnps_sent")
+        return 1
+
+    @property
+    def largest_packet(self) -> int:
+        """Bytes of UDP payload of the largest packet on this path."""
+        return MAX_TRANSPORT_HEADERS + self.ctx.mtu_bytes + ICRC_BYTES
+
+    def _paced(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
+        """Send requests as far as their rate allows, and be woken for the rest; the number sent."""
+        pace, requester, size = self.pace, self.requester, self.largest_packet
+        assert pace is not None
+        allowed = pace.allowance(now_ns, size)
+        if not allowed:
+            requester.more = False
+            self.pace_ns = pace.ready_ns(size)
+            self.rearm()
+            return 0
+        first = len(out)
+        sent = requester.produce(now_ns, min(allowed, budget), out)
+        pace.spend(sum(burst.length for burst in out[first:]))
         return sent
 
     def send_datagram(self, message: Message, batch: FrameBatch) -> int:
@@ -315,15 +378,18 @@ class QueuePair:
     @property
     def deadline_ns(self) -> int:
         """When :meth:`handle_timer` wants to be called, or ``NEVER``."""
-        return self.requester.deadline_ns
+        return min(self.requester.deadline_ns, self.pace_ns)
 
     def rearm(self) -> None:
         """Tell the device if the deadline moved forward. It may wake too early, never too late."""
-        if self.requester.deadline_ns < self.armed_ns:
+        if self.deadline_ns < self.armed_ns:
             self.host.arm(self)
 
     def handle_timer(self, now_ns: int) -> None:
         """The deadline may have come."""
+        if self.pace_ns <= now_ns:
+            self.pace_ns = NEVER
+            self.host.schedule(self)
         if self.ctx.state in _CAN_SEND:
             self.requester.handle_timer(now_ns)
 
@@ -376,8 +442,13 @@ class QueuePair:
             self.host.event(event, self.ctx.local_qpn, vendor_err)
 
     def stop(self, state: int) -> None:
-        """Take an error state. It comes before the completions that follow from it, since who sees those may ask."""
-        self.ctx.state = state
+        """Take an error state. It comes before the completions that follow from it, since who sees those may ask.
+
+        What software did not ask for is a fault of this queue pair, and interrupts (004 7.3, 7.7).
+        """
+        if self.ctx.state != state:
+            self.ctx.state = state
+            self.host.fault(self.ctx.local_qpn)
 
     def enter_error(self, raise_event: bool = True) -> None:
         """To the ERR state: every posted work request completes as flushed. Replies that are due still go out."""

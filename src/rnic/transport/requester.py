@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rnic.context.qpc import OPT_GSO
 from rnic.spec.access import LOCAL_WRITE
-from rnic.spec.limits import MAX_MSG_BYTES
+from rnic.spec.limits import MAX_MSG_BYTES, NEVER
 from rnic.spec.opcodes import (
     COMPARE_SWAP,
     FETCH_ADD,
@@ -55,7 +55,6 @@ from rnic.transport.encap import (
     FrameBatch,
     bth_base,
 )
-from rnic.transport.host import NEVER
 from rnic.transport.message import ATOMICS, SENDS, WRITES, Message, ReadPiece
 from rnic.transport.outstanding import Outstanding
 from rnic.transport.payload import EMPTY, Payload, inline_payload, resolve
@@ -182,8 +181,6 @@ class Requester(Outstanding):
         if message.packets and self.ctx.servtype == ST_RC:
             self.ssn = self.ssn + (-(-message.packets // self.read_chunk) if wqe.opcode == WR_READ else 1) & PSN_MASK
             message.ssn = self.ssn
-            if message.reads:
-                self.reads.append(message)
         self.backlog.append(message)
         return True
 
@@ -243,6 +240,10 @@ class Requester(Outstanding):
             return 0
         if self.ctx.servtype == ST_UD:
             return self.qp.send_datagram(message, batch)
+        if not message.sent and not self._follows(message):
+            return 0
+        if message.reads and message not in self.reads:
+            self.reads.append(message)
         if self.ctx.servtype == ST_UC:
             count = self._send_data(message, min(budget, message.packets - message.sent), batch)
             self.una = self.sent_psn
@@ -291,6 +292,21 @@ class Requester(Outstanding):
             self.flights.wait(self)
             return 0
         return min(room, granted)
+
+    def _follows(self, message: Message) -> bool:
+        """Whether a message that was not begun may be: it continues the PSNs, or nothing is outstanding.
+
+        Who writes the next PSN of a live queue pair (WR_QP_NPST) leaves a gap, or goes back. Across it no PSN is
+        compared: what was sent before is acknowledged first, and the peer's answers then are those to a loss.
+        """
+        first = message.first_psn
+        if self.inflight:
+            before = self.inflight[-1]
+            return first == before.first_psn + before.packets & PSN_MASK
+        if self.una == self.sent_psn:
+            self.una = self.sent_psn = self.ctx.last_acked_psn = first
+            return True
+        return psn_diff(first, self.una) <= 0  # it was sent and taken back: nothing else is outstanding
 
     def _truncate(self, message: Message) -> None:
         """A region vanished under a message: nothing more of it is sent; it fails when it is the oldest."""

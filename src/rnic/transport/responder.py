@@ -355,7 +355,7 @@ class Responder:
         if wqe is None:
             return self._not_ready(packet)
         self.receive_wqe = wqe
-        dest = resolve(self.host.memory, self.ctx.pd, wqe.sges, LOCAL_WRITE)
+        dest = resolve(self.host.memory, self.qp.receive_pd, wqe.sges, LOCAL_WRITE)
         if dest is None:
             return self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
         self.dest = dest

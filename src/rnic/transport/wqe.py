@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 
 from rnic.mem.dma import DmaPort
-from rnic.rings.rqe import SGE_BYTES, SGE_STRUCT
+from rnic.rings.rqe import SGE_BYTES, SGE_STRUCT, SRQ_ORDER_BYTES, SRQ_ORDER_STRUCT, srq_bytes
 from rnic.rings.sqe import (
     FLAG_FENCE,
     FLAG_INLINE,
@@ -223,7 +223,7 @@ class ReceiveWqe:
 
 
 class ReceiveRing:
-    """A receive ring in the driver's memory; also the core of a shared receive queue.
+    """A receive ring in the driver's memory.
 
     ``read_tail`` returns the tail that software stored, ``write_head`` publishes the head.
     A tail beyond the ring counts as an empty ring: software broke its contract.
@@ -243,11 +243,16 @@ class ReceiveRing:
         self._port = port
         self._read_tail = read_tail
         self._write_head = write_head
-        self._view = port.views(base, entries * stride) if entries else None
+        self._view = port.views(base, self.size(entries, stride)) if entries else None
         self.base = base
         self.entries = entries
         self.stride = stride
         self.head = 0
+
+    @staticmethod
+    def size(entries: int, stride: int) -> int:
+        """Bytes of memory behind a ring."""
+        return entries * stride
 
     def available(self) -> int:
         """Entries posted and not taken."""
@@ -260,13 +265,12 @@ class ReceiveRing:
         tail = self._read_tail()
         if tail == head or tail >= self.entries:
             return None
-        at = head * self.stride
-        if self._view is not None:
-            data: bytearray | memoryview = self._view[at : at + self.stride]
-        else:
-            data = bytearray(self.stride)
-            if not self._port.read(self.base + at, data):
-                return None
+        slot = self._slot(head)
+        if slot is None:
+            return None
+        data = self._read(slot * self.stride, self.stride)
+        if data is None:
+            return None
         sges: list[Sge] = []
         for sge in SGE_STRUCT.iter_unpack(data):
             if sge[1] == 0 and sge[2] == 0:
@@ -274,4 +278,35 @@ class ReceiveRing:
             sges.append(sge)
         self.head = 0 if head + 1 == self.entries else head + 1
         self._write_head(self.head)
-        return ReceiveWqe(head, sges)
+        return ReceiveWqe(slot, sges)
+
+    def _read(self, offset: int, length: int) -> bytearray | memoryview | None:
+        if self._view is not None:
+            return self._view[offset : offset + length]
+        data = bytearray(length)
+        return data if self._port.read(self.base + offset, data) else None
+
+    def _slot(self, place: int) -> int | None:
+        """The slot that is next at a place of the ring; ``None`` where that cannot be known."""
+        return place
+
+
+class SharedReceiveRing(ReceiveRing):
+    """The ring of a shared receive queue: slots in the order that lies behind them (:mod:`rnic.rings.rqe`).
+
+    A slot number beyond the slots counts as an empty ring, as a tail does.
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def size(entries: int, stride: int) -> int:
+        """Slots and their order."""
+        return srq_bytes(entries, stride)
+
+    def _slot(self, place: int) -> int | None:
+        data = self._read(self.entries * self.stride + place * SRQ_ORDER_BYTES, SRQ_ORDER_BYTES)
+        if data is None:
+            return None
+        slot: int = SRQ_ORDER_STRUCT.unpack(data)[0]
+        return slot if slot < self.entries else None

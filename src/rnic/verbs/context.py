@@ -62,6 +62,7 @@ _ASYNC_EVENTS = {
     events.SRQ_CATAS_ERROR: e.IBV_EVENT_SRQ_ERR,
     events.SRQ_LAST_WQE: e.IBV_EVENT_QP_LAST_WQE_REACHED,
     events.SRQ_LIMIT: e.IBV_EVENT_SRQ_LIMIT_REACHED,
+    events.CONGESTION: e.RNIC_EVENT_CONGESTION,
 }
 
 _shared: WeakValueDictionary[tuple[bytes, int], Runtime] = WeakValueDictionary()

@@ -122,8 +122,8 @@ class CQ:
         with self.lock:
             ring = self._ring
             while (entry := ring.pop()) is not None:
-                wc = self._translate(entry) if entry[6] & 0xFFFFFF != qpn else None
-                if wc is not None:
+                wc = self._translate(entry)  # also of what is not reported: receive slots get free with it
+                if wc is not None and wc.qp_num != qpn:
                     self._kept.append(wc)
             if self._kept:
                 self._kept = [wc for wc in self._kept if wc.qp_num != qpn]

@@ -133,6 +133,8 @@ IBV_EVENT_PORT_ERR: Final = 10
 IBV_EVENT_SRQ_ERR: Final = 14
 IBV_EVENT_SRQ_LIMIT_REACHED: Final = 15
 IBV_EVENT_QP_LAST_WQE_REACHED: Final = 16
+RNIC_EVENT_CONGESTION: Final = 0x1000
+"""A congestion notification halved the outstanding limit of a queue pair (004 7.4); libibverbs has no such event."""
 
 # --- device capabilities
 IBV_ATOMIC_NONE: Final = 0
@@ -166,7 +168,7 @@ _OPCODES_AND_FLAGS = (
 )
 QP_TYPE_NAMES = _names("IBV_QPT_")
 QP_STATE_NAMES = _names("IBV_QPS_")
-EVENT_NAMES = _names("IBV_EVENT_")
+EVENT_NAMES = _names("IBV_EVENT_") | {RNIC_EVENT_CONGESTION: "RNIC_EVENT_CONGESTION"}
 WC_STATUS_NAMES = _names("IBV_WC_", _OPCODES_AND_FLAGS)
 WR_OPCODE_NAMES = _names("IBV_WR_")
 WC_OPCODE_NAMES = {

@@ -11,7 +11,14 @@ from rnic.context.cqc import SRQC
 from rnic.device.mailboxes import SRQ_ARM
 from rnic.mem.space import Mapping
 from rnic.rings.queue_block import RQ_TAIL, SRQ_LIMIT
-from rnic.rings.rqe import SGE_BYTES, SGE_STRUCT, rqe_stride
+from rnic.rings.rqe import (
+    SGE_BYTES,
+    SGE_STRUCT,
+    SRQ_ORDER_BYTES,
+    SRQ_ORDER_STRUCT,
+    rqe_stride,
+    srq_bytes,
+)
 from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e
@@ -21,7 +28,6 @@ from rnic.verbs.memory import PD
 
 _END = bytes(SGE_BYTES)
 _FREE = object()
-_LOG_SPARE = 3
 
 
 class ReceivePoster:
@@ -31,7 +37,8 @@ class ReceivePoster:
         ctx: opened device.
         max_wr: entries that may be posted at a time.
         max_sge: scatter entries of each.
-        shared: for a shared receive queue, whose ring has a size that is a power of two, and room to spare.
+        shared: for a shared receive queue, whose ring has a size that is a power of two, and whose entries are
+            slots of a free list: queue pairs complete out of turn, and one that stalls keeps its slot alone.
     """
 
     def __init__(self, ctx: Context, max_wr: int, max_sge: int, shared: bool = False) -> None:
@@ -40,10 +47,10 @@ class ReceivePoster:
         self.stride = rqe_stride(max_sge)
         self.entries = max(2, max_wr + 1)
         if shared:
-            # Queue pairs complete out of turn: one that stalls holds its entry while the others go round the ring.
-            log_most = ctx.limits["log_max_srq_sz"]
-            self.entries = 1 << min(max_wr.bit_length() + _LOG_SPARE, log_most)
-        self.mapping: Mapping = ctx.driver.ring(self.entries * self.stride)
+            self.entries = 1 << max_wr.bit_length()
+        self._shared = shared
+        size = srq_bytes(self.entries, self.stride) if shared else self.entries * self.stride
+        self.mapping: Mapping = ctx.driver.ring(size)
         self._view = self.mapping.view
         self.lock = threading.Lock()
         self._limit = max_wr
@@ -54,22 +61,27 @@ class ReceivePoster:
         self.tail = 0
         self._posted = 0
         self._ids: list[Any] = [_FREE] * self.entries
+        self._free = list(range(self.entries - 1, -1, -1)) if self._shared else []
 
     def put(self, wr: RecvWR) -> None:
         """Write one entry; the caller rings. Entries of zero bytes are dropped, as the layout asks."""
         tail = self.tail
-        if self._posted >= self._limit or self._ids[tail] is not _FREE:
+        slot = self._free[-1] if self._free else tail
+        if self._posted >= self._limit or self._ids[slot] is not _FREE:
             raise VerbsError(ENOMEM, f"receive queue is full with {self._limit} entries: poll completions first")
         sges = [sge for sge in wr.sg if sge.length]
         if len(sges) > self.max_sge:
             raise VerbsError(EINVAL, f"num_sge={len(sges)} is more than max_recv_sge={self.max_sge}")
-        at = tail * self.stride
+        at = slot * self.stride
         for sge in sges:
             SGE_STRUCT.pack_into(self._view, at, sge.addr, sge.length, sge.lkey)
             at += SGE_BYTES
         if len(sges) * SGE_BYTES < self.stride:
             self._view[at : at + SGE_BYTES] = _END
-        self._ids[tail] = wr.wr_id
+        if self._free:
+            self._free.pop()
+            SRQ_ORDER_STRUCT.pack_into(self._view, self.entries * self.stride + tail * SRQ_ORDER_BYTES, slot)
+        self._ids[slot] = wr.wr_id
         self._posted += 1
         self.tail = 0 if tail + 1 == self.entries else tail + 1
 
@@ -79,6 +91,8 @@ class ReceivePoster:
         if wr_id is _FREE:
             return 0
         self._ids[index] = _FREE
+        if self._shared:
+            self._free.append(index)
         self._posted -= 1
         return int(wr_id)
 

@@ -12,14 +12,22 @@ So neither direction ever copies a header to mask it.
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.wire.crc import crc32
+
+if TYPE_CHECKING:
+    from rnic.wire.ident import IdentTracker
 
 MAX_IDENTS = 64
 """Segments of one UDP_SEGMENT send, and so the idents that :meth:`Flow.seeds` covers."""
 
 DONT_FRAGMENT = 0x4000
+ECT = 0b10
+"""ECN bits of a sender that understands marks, ECT(0) (RFC 3168)."""
+CE = 0b11
+"""ECN bits of a packet that met congestion."""
 
 _ONES = b"\xff" * 8
 _IPV4 = struct.Struct(">BBHHHBBH4s4s")
@@ -99,6 +107,7 @@ class Flow:
     """
 
     __slots__ = (
+        "_marked",
         "_seed_lists",
         "_seeds",
         "_v4",
@@ -106,7 +115,9 @@ class Flow:
         "dst",
         "flow_label",
         "hop_limit",
+        "idents",
         "link",
+        "settled",
         "sport",
         "src",
         "tclass",
@@ -132,6 +143,11 @@ class Flow:
         self.link: object = None
         """Whatever the link wants to remember about this path, such as a socket address."""
         self._v4 = len(src) == 4
+        self.idents: IdentTracker | None = None
+        """The sender's habit, once a packet on this path was right whose IPv4 ident nobody saw."""
+        self.settled = not self._v4
+        """Nothing is to be learned about idents: the habit is known, or IPv6 has none."""
+        self._marked: Flow | None = None
         self._seeds: dict[int, int] = {}
         self._seed_lists: dict[int, tuple[int, ...]] = {}
 
@@ -141,6 +157,15 @@ class Flow:
     def reverse(self) -> Flow:
         """The path back."""
         return Flow(self.dst, self.src, self.dport, self.sport, self.tclass, self.hop_limit, self.flow_label)
+
+    def marked(self) -> Flow:
+        """The same path as a switch that marks leaves it: ECN 11, whatever the sender said."""
+        if self.tclass & CE == CE:
+            return self
+        if self._marked is None:
+            tclass = self.tclass | CE
+            self._marked = Flow(self.src, self.dst, self.sport, self.dport, tclass, self.hop_limit, self.flow_label)
+        return self._marked
 
     def masked_headers(self, length: int, ident: int = 0, frag: int = DONT_FRAGMENT) -> bytes:
         """The ones, the IP header and the UDP header as the ICRC sees them, for a UDP payload of ``length``."""

@@ -74,7 +74,7 @@ class Bench:
         cocotb.start_soon(Clock(dut.clk, 10, unit="ns").start())
         dut.rst.value = 1
         self.axil = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "s_axil"), dut.clk, dut.rst)
-        self.slave = AxiSlave(AxiBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst, target=Dma(self.cache))
+        self.attach_memory(dut)
         tx, rx = AxiStreamBus.from_prefix(dut, "mac_tx_axis"), AxiStreamBus.from_prefix(dut, "mac_rx_axis")
         if eth_mac:
             self.mac = EthMac(tx, dut.clk, dut.rst, rx_bus=rx, rx_clk=dut.clk, rx_rst=dut.rst, speed=1e9)
@@ -99,6 +99,10 @@ class Bench:
         self.cycles: Callable[[int], None] = resume(self._cycles)
         self.read, self.write = self.cache.read, self.cache.write
         self.flush, self.invalidate = self.cache.flush, self.cache.invalidate
+
+    def attach_memory(self, dut: Any) -> None:
+        """Memory at the engine's AXI4 master."""
+        self.slave = AxiSlave(AxiBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst, target=Dma(self.cache))
 
     async def _read32(self, offset: int) -> int:
         return int(await self.axil.read_dword(offset))

@@ -56,9 +56,9 @@ class Memory:
 ICMMAP = m.ICMMAP.pack({"qpc_base": BASE >> 8, "cqc_base": BASE + (4 << 20) >> 8, "eqc_base": BASE + (5 << 20) >> 8})
 
 
-def manager(log: int = 8) -> tuple[ContextManager, Memory]:
+def manager(log: int = 8, infiniband: bool = False) -> tuple[ContextManager, Memory]:
     """2**log QPs and CQs: page 0 of host memory holds EQCs, then the QPCs from the last page down, then the CQCs."""
-    contexts, memory = ContextManager(log, Counters()), Memory()
+    contexts, memory = ContextManager(log, Counters(), infiniband=infiniband), Memory()
     assert contexts.init_hca(ICMMAP) == Status.OK
     pages = (1 << log) * 256 // 4096
     runs = [(BASE + 4096 * page, HOST + 4096 * (pages - page), 1) for page in range(pages)]
@@ -482,6 +482,82 @@ def test_invalidating_writes_zeros(loaded: tuple[ContextManager, Memory]) -> Non
     assert contexts.invalidate_cq(5) == Status.OK
     assert 5 not in contexts.key.cqs
     assert not contexts.key.eqs
+
+
+def test_the_event_mask_is_merged_in_memory_as_in_the_cache(loaded: tuple[ContextManager, Memory]) -> None:
+    contexts, memory = loaded
+
+    def masks() -> tuple[int, int]:
+        return int.from_bytes(memory.bytes[128 + 0x10 : 128 + 0x14], "big"), contexts.key.eqs[2].event_mask
+
+    for types, disable, wanted in (
+        (0x30, False, 0x30),
+        (0x8000_0001, False, 0x8000_0031),
+        (0x11, True, 0x8000_0020),
+        (0, True, 0x8000_0020),
+        (0x8000_0000, True, 0x20),
+    ):
+        assert contexts.event_function(2, types, disable) == Status.OK
+        assert masks() == (wanted, wanted)
+
+
+@pytest.mark.parametrize("eqn", [0, 1, 31, 32, 1 << 30 | 2])
+def test_the_event_function_of_an_eq_never_written_is_refused(loaded: tuple[ContextManager, Memory], eqn: int) -> None:
+    contexts, memory = loaded
+    before = bytes(memory.bytes)
+    for disable in (False, True):
+        assert contexts.event_function(eqn, 0x30, disable) == Status.REFUSED
+    assert memory.bytes == before
+    assert contexts.invalidate_eq(2) == Status.OK
+    assert contexts.event_function(2, 0x30, False) == Status.REFUSED
+    assert memory.bytes[128:192] == bytes(64)
+    assert contexts.counters["ctx_refused"] == 3
+    assert not contexts.key.eqs
+
+
+@pytest.mark.parametrize(
+    ("kind", "opcode", "number", "payload"),
+    [
+        (m.WR_QP_CXT, m.WR_QP_ALL, QPN, QPC.pack(VALUES)),
+        (m.RD_QP_CXT, m.RD_QP_ALL, QPN, b""),
+        (m.WR_CQ_CXT, m.WR_CQ_ALL, 5, CQ5),
+        (m.WR_CQ_CXT, m.WR_CQ_INVALID, 5, b""),
+        (m.WR_EQ_CXT, m.WR_EQ_ALL, 2, EQ2),
+        (m.WR_EQ_CXT, m.WR_EQ_INVALID, 2, b""),
+    ],
+)
+def test_bit_31_of_an_address_counts(
+    loaded: tuple[ContextManager, Memory], kind: int, opcode: int, number: int, payload: bytes
+) -> None:
+    contexts, memory = loaded
+    before = bytes(memory.bytes)
+    assert contexts.ceu(m.ceu_request(kind, opcode, 1 << 31 | number), payload)[0] == Status.REFUSED
+    assert memory.bytes == before
+    assert contexts.ceu(m.ceu_request(kind, opcode, number), payload)[0] == Status.OK
+
+
+def test_infiniband_mode_of_frame_encap() -> None:
+    """Typed from the drawing of table 3.2: flag 1 in bit 3, LIDs in the low 16 bits of the MACs' places."""
+    contexts, _ = manager(infiniband=True)
+    assert contexts.write_qp(QPN, QPC.pack(VALUES)) == Status.OK
+    payload = ask(contexts, m.FE, m.RD_QP_CXT, m.RD_ENCAP)
+    assert payload is not None
+    assert payload.hex() == "99005500" + "00" * 8 + "44330000" + "00002211" + "00" * 12
+    said = m.FE_RESPONSE_IB.unpack(payload)
+    assert said == {"port": 1, "ib_roce": 1, "sl": 9, "pkey": 0x55, "slid": 0x3344, "dlid": 0x1122}
+    assert m.FE_RESPONSE_IB.pack(said) == payload
+    # and in the place where RoCE has its MACs, as the same table names them
+    roce = m.FE_RESPONSE.unpack(payload)
+    assert (roce["ib_roce"], roce["smac"] & 0xFFFF, roce["dmac"] & 0xFFFF) == (1, 0x3344, 0x1122)
+    # RLID of the three channels that have it is the same field in both modes
+    for source, kind, opcode in (
+        (m.RTC, m.RD_QP_CXT, m.RD_QP_NPST),
+        (m.RRC, m.RD_CQ_CXT, m.RD_CQ_CST),
+        (m.EE, m.RD_QP_CXT, m.RD_QP_RST),
+    ):
+        answer = ask(contexts, source, kind, opcode)
+        assert answer is not None
+        assert m.RESPONSES[source].get(answer, "rlid") == 0x1122
 
 
 def test_host_edits_count_when_loaded_again(loaded: tuple[ContextManager, Memory]) -> None:

@@ -18,6 +18,7 @@ from rnic.mem.space import AddressSpace, SimAddressSpace
 from rnic.rings.cqe import CQE_BYTES
 from rnic.rings.queue_block import CQ_DOORBELL, CQ_HEAD, RQ_TAIL, SQ_TAIL
 from rnic.rings.ring import PhaseConsumer
+from rnic.rings.rqe import SRQ_ORDER_BYTES, SRQ_ORDER_STRUCT, srq_bytes
 from rnic.rings.sqe import FLAG_SIGNALED, SGE_STRUCT, SQE_BYTES, SQE_STRUCT, SQE_UD_STRUCT
 from rnic.spec import access
 from rnic.spec import commands as cmd
@@ -43,6 +44,7 @@ class Queue:
         self.tail = 0
         self.rq_tail = 0
         self.rq_offset = 0
+        self.order_offset = 0
         self.service = ST_RC
 
 
@@ -114,9 +116,11 @@ class Driver:
 
     def srq(self, pd: int, logsize: int = 4, limit: int = 0) -> Queue:
         number, block = self.alloc(cmd.RES_SRQ), self.alloc(cmd.RES_UAR_BLOCK)
-        memory, va = self.memory(STRIDE << logsize)
+        memory, va = self.memory(srq_bytes(1 << logsize, STRIDE))
         self.ok(cmd.SW2HW_SRQ, number, 0, self.srqc(pd, block, va, logsize, limit))
-        return Queue(number, block, memory, va)
+        queue = Queue(number, block, memory, va)
+        queue.order_offset = STRIDE << logsize
+        return queue
 
     def creation(
         self, pd: int, cq: Queue, block: int, va: int, service: int = ST_RC, srq: Queue | None = None
@@ -209,9 +213,13 @@ class Driver:
     def send_ud(self, qp: Queue, va: int, length: int, lkey: int, dgid: bytes, dqpn: int, qkey: int) -> None:
         self.post(qp, WR_SEND, va, length, lkey, tail=SQE_UD_STRUCT.pack(dgid, dqpn, qkey))
 
-    def recv(self, queue: Queue, va: int, length: int, lkey: int) -> None:
-        """Post to a QP's receive queue or to an SRQ."""
-        SGE_STRUCT.pack_into(queue.memory, queue.rq_offset + queue.rq_tail * STRIDE, va, length, lkey)
+    def recv(self, queue: Queue, va: int, length: int, lkey: int, slot: int | None = None) -> None:
+        """Post to a QP's receive queue, or to an SRQ: into a slot, by default the one at the tail."""
+        if slot is None:
+            slot = queue.rq_tail
+        SGE_STRUCT.pack_into(queue.memory, queue.rq_offset + slot * STRIDE, va, length, lkey)
+        if queue.order_offset:
+            SRQ_ORDER_STRUCT.pack_into(queue.memory, queue.order_offset + queue.rq_tail * SRQ_ORDER_BYTES, slot)
         queue.rq_tail = (queue.rq_tail + 1) % ENTRIES
         self.uar.store(queue.block, RQ_TAIL, queue.rq_tail)
 

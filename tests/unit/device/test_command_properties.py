@@ -113,6 +113,10 @@ class Monkey:
             inbox = gid_from_address(bytes((rng.choice((239, 10)), 0, 0, 1)))
         elif op == cmd.MAD_IFC:
             in_modifier, inbox = rng.randrange(3), bytes((rng.randrange(2), 1, 1, 1)).ljust(256, b"\0")
+        elif op in (cmd.READ_CFG, cmd.WRITE_CFG):
+            offsets = (0x2000A0, 0x200220, 0x400F00, 0x600F00, 0x600F08, 0x600008)
+            in_modifier = rng.choice((*offsets, in_modifier))
+            inbox = rng.randbytes(8) if op == cmd.WRITE_CFG else b""
         elif op == cmd.SET_WEIGHT:
             in_modifier, op_modifier = rng.choice((16, in_modifier)), rng.randrange(18)
         elif op in TRANSITIONS:

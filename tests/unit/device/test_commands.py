@@ -10,6 +10,7 @@ from rnic.device.mailboxes import ADAPTER, DEV_LIM, MGM, NON_RDMA_BYTES, NON_RDM
 from rnic.mem.keys import key_index
 from rnic.mem.table import REGION, WINDOW1, WINDOW2
 from rnic.rings import queue_block as q
+from rnic.rings.rqe import srq_bytes
 from rnic.spec import access, events
 from rnic.spec import commands as cmd
 from rnic.spec.states import ST_RC, ST_UD
@@ -333,7 +334,7 @@ def test_ring_in_read_only_memory(driver, refused) -> None:
 def test_shared_receive_queue(driver, refused) -> None:
     pd = driver.alloc(cmd.RES_PD)
     number, block = driver.alloc(cmd.RES_SRQ), driver.alloc(cmd.RES_UAR_BLOCK)
-    _, va = driver.memory(16 << 4)
+    _, va = driver.memory(srq_bytes(16, 16))
     good = driver.srqc(pd, block, va, limit=3)
     refused(cmd.ST_BAD_SIZE, cmd.SW2HW_SRQ, number, 0, good * 2)
     refused(cmd.ST_BAD_INDEX, cmd.SW2HW_SRQ, number + 1, 0, good)

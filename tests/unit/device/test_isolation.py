@@ -10,7 +10,8 @@ from rnic.spec import commands as cmd
 from rnic.spec import events
 from rnic.spec import registers as reg
 from rnic.spec.opcodes import WR_WRITE
-from rnic.spec.states import ERR
+from rnic.spec.states import ERR, SQE, ST_UC, ST_UD
+from rnic.spec.status import LOC_PROT_ERR, LOC_QP_OP_ERR, REM_ACCESS_ERR, RETRY_EXC_ERR, RNR_RETRY_EXC_ERR
 
 QPS = 64
 VICTIM = 13
@@ -73,6 +74,17 @@ WAYS = [
 ]
 
 
+def listen(driver) -> None:
+    """Enable the interrupt of faults alone, and take back what was raised so far."""
+    driver.uar.write(reg.CONTROL, driver.uar.read(reg.CONTROL) | reg.CONTROL_IRQ)
+    driver.uar.write(reg.IRQ_ENABLE, reg.IRQ_QP_FAULT)
+    driver.uar.write(reg.IRQ_STATUS, 0xFFFF_FFFF)
+
+
+def interrupted(driver) -> bool:
+    return bool(driver.uar.read(reg.IRQ_STATUS) & reg.IRQ_QP_FAULT)
+
+
 def local(bench) -> tuple[int, int, int]:
     _, va, key = bench.mrs[0]
     return va, 64, key
@@ -91,6 +103,7 @@ def bench(new_pair):
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_breaking_one_disturbs_no_other(bench, way) -> None:
     driver, target = bench.drivers[0], bench.mrs[1]
+    listen(driver)
     others = [qp for index, qp in enumerate(bench.queues) if index != VICTIM]
     victim = bench.queues[VICTIM]
     for qp in others:
@@ -108,19 +121,90 @@ def test_breaking_one_disturbs_no_other(bench, way) -> None:
         assert bench.nics[0].qps[victim.number].ctx.state == ERR
     told = {entry[1] & 0xFFFFFF for entry in bench.events(0) if entry[0] & 0xFF != events.COMP}
     assert told <= {victim.number}
+    # whatever stops a queue pair but its own software interrupts (004 7.7), whether or not an event tells of it
+    assert interrupted(driver) == (way not in (to_error, destroyed))
     for qp in others:
         driver.write(qp, *local(bench), target[1], target[2])
     bench.wire.run()
     assert [entry[1] & 0xFF for entry in bench.poll(0)] == [0] * len(others)
 
 
-def test_an_invalid_wqe_faults_its_queue_pair_and_interrupts(bench) -> None:
-    driver = bench.drivers[0]
-    driver.uar.write(reg.IRQ_STATUS, 0xFFFF_FFFF)
-    bad_opcode(bench, bench.queues[VICTIM])
-    bench.wire.run()
-    assert bench.nics[0].qps[bench.queues[VICTIM].number].ctx.state == ERR
-    assert [entry[1] & 0xFF for entry in bench.poll(0)] == [0x02]  # LOC_QP_OP_ERR
+def no_answer(pair, a, b) -> None:
+    pair.wire.drop = lambda data: True
+    pair.drivers[0].write(a, *local(pair), pair.mrs[1][1], pair.mrs[1][2])
+    for _ in range(4):
+        pair.wire.skip(1 << 30)
+
+
+def never_ready(pair, a, b) -> None:
+    pair.drivers[0].send(a, *local(pair))
+    for _ in range(4):
+        pair.wire.skip(1 << 20)
+
+
+def unusable_entry(pair, a, b) -> None:
+    pair.drivers[1].recv(b, 0xDEAD_0000_0000, 64, pair.mrs[1][2])
+    pair.drivers[0].send(a, *local(pair))
+    pair.wire.run()
+
+
+def full_cq(pair, a, b) -> None:
+    for _ in range(12):
+        pair.drivers[1].recv(b, pair.mrs[1][1], 64, pair.mrs[1][2])
+        pair.drivers[0].send(a, *local(pair))
+        pair.wire.run()
+
+
+CAUSES = [
+    # what is done, the side that faults, its state then, the status of its last completion
+    ("invalid WQE", lambda pair, a, b: bad_opcode(pair, a), 0, ERR, LOC_QP_OP_ERR),
+    ("bad lkey", lambda pair, a, b: bad_lkey(pair, a), 0, ERR, LOC_PROT_ERR),
+    ("fatal NAK received", lambda pair, a, b: bad_rkey(pair, a), 0, ERR, REM_ACCESS_ERR),
+    ("fatal NAK sent", lambda pair, a, b: bad_rkey(pair, a), 1, ERR, None),
+    ("retries exceeded", no_answer, 0, ERR, RETRY_EXC_ERR),
+    ("RNR retries exceeded", never_ready, 0, ERR, RNR_RETRY_EXC_ERR),
+    ("receive entry of no use", unusable_entry, 1, ERR, LOC_PROT_ERR),
+    ("CQ overflow", full_cq, 1, ERR, None),
+    ("tail beyond the ring", lambda pair, a, b: tail_beyond_the_ring(pair, a), 0, ERR, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("cause", "side", "state", "status"), [row[1:] for row in CAUSES], ids=[row[0] for row in CAUSES]
+)
+def test_every_fault_interrupts(new_pair, cause, side: int, state: int, status: int | None) -> None:
+    """004 7.3, 7.7: an invalid WQE, a bad key, a fatal NAK, retries exceeded stop the queue pair and interrupt."""
+    pair = new_pair()
+    pair.cqs[1] = pair.drivers[1].cq(pair.eqs[1], logsize=3)
+    a, b = pair.connect()
+    for driver in pair.drivers:
+        listen(driver)
+    good = pair.mrs[1][1], pair.mrs[1][2]
+    pair.drivers[0].write(a, *local(pair), *good)
+    pair.wire.run()
+    pair.poll(0)
+    assert [interrupted(driver) for driver in pair.drivers] == [False, False]
+    cause(pair, a, b)
+    pair.wire.run()
+    assert pair.nics[side].qps[(a, b)[side].number].ctx.state == state
+    assert status in (None, *[entry[1] & 0xFF for entry in pair.poll(side)][:1])
+    assert interrupted(pair.drivers[side])
+    assert pair.nics[side].globals.interrupt_line
+    pair.drivers[side].uar.write(reg.IRQ_STATUS, reg.IRQ_QP_FAULT)
+    pair.wire.run()
+    assert not interrupted(pair.drivers[side])
+    assert not pair.nics[side].globals.interrupt_line
+
+
+@pytest.mark.parametrize("service", [ST_UC, ST_UD])
+def test_a_send_queue_that_stops_alone_interrupts(new_pair, service: int) -> None:
+    pair = new_pair()
+    a, _ = pair.connect(service)
+    listen(pair.drivers[0])
+    bad_opcode(pair, a)
+    pair.wire.run()
+    assert pair.nics[0].qps[a.number].ctx.state == SQE
+    assert interrupted(pair.drivers[0])
 
 
 @pytest.mark.parametrize("block", [0, 1, 200, 255, 1 << 20])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from rnic.cc.settings import CongestionSettings
 from rnic.device.config import NicConfig
 from rnic.device.parameters import UNIVISTA, univista
 from rnic.spec.errors import VerbsError
@@ -32,7 +33,13 @@ def test_ranges(name: str, low: int, high: int, power: bool) -> None:
 
 
 def test_settings() -> None:
-    assert univista() == {"log_max_qps": 12, "max_mrs": 16384, "window_packets": 16, "window_bytes": 1 << 20}
+    assert univista() == {
+        "log_max_qps": 12,
+        "max_mrs": 16384,
+        "window_packets": 16,
+        "window_bytes": 1 << 20,
+        "congestion": CongestionSettings("limit"),
+    }
     config = NicConfig(bytes((10, 0, 0, 1)), **univista(QP_NUM=256, MR_NUM=512, OSQ_PER_QP=8, RX_BUF_AW=5))
     assert (config.log_max_qps, config.max_mrs, config.window_packets, config.window_bytes) == (8, 512, 8, 4096)
     with pytest.raises(VerbsError, match="SPEED is no parameter"):

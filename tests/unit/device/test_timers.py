@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rnic.device.timers import TIMERS_PER_CALL, Timers
-from rnic.transport.host import NEVER
+from rnic.spec.limits import NEVER
+
+
+def fail(qp: object, error: Exception) -> None:
+    raise error
 
 
 class FakeQp:
@@ -25,7 +29,7 @@ class FakeQp:
 
 
 def test_fires_at_the_deadline_and_not_before() -> None:
-    timers, qp = Timers(), FakeQp()
+    timers, qp = Timers(fail), FakeQp()
     qp.deadline_ns = 100
     timers.arm(qp)  # type: ignore[arg-type]
     assert timers.next_ns() == 100
@@ -38,7 +42,7 @@ def test_fires_at_the_deadline_and_not_before() -> None:
 
 
 def test_a_deadline_that_moved_back_is_put_in_again() -> None:
-    timers, qp = Timers(), FakeQp()
+    timers, qp = Timers(fail), FakeQp()
     qp.deadline_ns = 100
     timers.arm(qp)  # type: ignore[arg-type]
     qp.deadline_ns = 500
@@ -50,7 +54,7 @@ def test_a_deadline_that_moved_back_is_put_in_again() -> None:
 
 
 def test_a_deadline_that_moved_forward_makes_the_old_entry_stale() -> None:
-    timers, qp = Timers(), FakeQp()
+    timers, qp = Timers(fail), FakeQp()
     qp.deadline_ns = 500
     timers.arm(qp)  # type: ignore[arg-type]
     qp.deadline_ns = 100
@@ -63,7 +67,7 @@ def test_a_deadline_that_moved_forward_makes_the_old_entry_stale() -> None:
 
 
 def test_a_deadline_that_vanished_costs_one_pop() -> None:
-    timers, qp = Timers(), FakeQp()
+    timers, qp = Timers(fail), FakeQp()
     qp.deadline_ns = 100
     timers.arm(qp)  # type: ignore[arg-type]
     qp.deadline_ns = NEVER
@@ -73,7 +77,7 @@ def test_a_deadline_that_vanished_costs_one_pop() -> None:
 
 
 def test_forgotten() -> None:
-    timers, qp = Timers(), FakeQp()
+    timers, qp = Timers(fail), FakeQp()
     qp.deadline_ns = 100
     timers.arm(qp)  # type: ignore[arg-type]
     timers.forget(qp)  # type: ignore[arg-type]
@@ -83,7 +87,7 @@ def test_forgotten() -> None:
 
 
 def test_a_sweep_lets_go_of_what_was_forgotten() -> None:
-    timers, kept, gone = Timers(), FakeQp(), FakeQp()
+    timers, kept, gone = Timers(fail), FakeQp(), FakeQp()
     kept.deadline_ns, gone.deadline_ns = 50, 100
     for qp in (gone, kept):
         timers.arm(qp)  # type: ignore[arg-type]
@@ -96,7 +100,7 @@ def test_a_sweep_lets_go_of_what_was_forgotten() -> None:
 
 
 def test_work_per_call_is_bounded() -> None:
-    timers, qps = Timers(), [FakeQp() for _ in range(TIMERS_PER_CALL + 5)]
+    timers, qps = Timers(fail), [FakeQp() for _ in range(TIMERS_PER_CALL + 5)]
     for qp in qps:
         qp.deadline_ns = 1
         timers.arm(qp)  # type: ignore[arg-type]
@@ -109,7 +113,7 @@ def test_work_per_call_is_bounded() -> None:
 @given(st.integers(0, 1 << 32), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50)), max_size=60))
 def test_nobody_is_woken_late(seed: int, moves: list[tuple[int, int]]) -> None:
     rng = random.Random(seed)
-    timers, qps, now = Timers(), [FakeQp() for _ in range(4)], 0
+    timers, qps, now = Timers(fail), [FakeQp() for _ in range(4)], 0
     for index, delay in moves:
         qp = qps[index]
         qp.deadline_ns = now + delay if delay else NEVER
@@ -124,3 +128,21 @@ def test_nobody_is_woken_late(seed: int, moves: list[tuple[int, int]]) -> None:
             if qp.deadline_ns != NEVER:
                 assert wake is not None
                 assert wake <= qp.deadline_ns
+
+
+def test_a_handler_that_raises_is_told_and_the_others_have_their_turns() -> None:
+    told: list[tuple[object, Exception]] = []
+    timers, qps = Timers(lambda qp, error: told.append((qp, error))), [FakeQp() for _ in range(3)]
+    for qp in qps:
+        qp.deadline_ns = 10
+        timers.arm(qp)  # type: ignore[arg-type]
+    error = ZeroDivisionError()
+
+    def broken(now_ns: int) -> None:
+        raise error
+
+    qps[1].handle_timer = broken  # type: ignore[method-assign]
+    timers.handle(10)
+    assert told == [(qps[1], error)]
+    assert [qp.fired for qp in qps] == [[10], [], [10]]
+    assert timers.next_ns() is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rnic.rings.rqe import RQ_ENTRY, RQE_MIN_STRIDE, SGE_BYTES, SGE_STRUCT, rqe_stride
+from rnic.rings.rqe import RQ_ENTRY, RQE_MIN_STRIDE, SGE_BYTES, SGE_STRUCT, SRQ_ORDER_STRUCT, rqe_stride, srq_bytes
 
 TWO_ENTRIES = bytes.fromhex(
     "00100000 00000000 00020000 0100ab00"  # 512 bytes at 0x1000, key 0x00AB0001
@@ -32,3 +32,9 @@ def test_stride(max_sge: int, stride: int) -> None:
 
 def test_sizes() -> None:
     assert RQE_MIN_STRIDE == SGE_BYTES == 16
+
+
+def test_order_of_a_shared_queue() -> None:
+    """16 slots of 32 bytes, then 16 numbers of 4 bytes."""
+    assert srq_bytes(16, 32) == 576
+    assert SRQ_ORDER_STRUCT.pack(0x0102) == bytes((2, 1, 0, 0))

@@ -94,20 +94,47 @@ static void put_destination(struct sqe *sqe, const struct ibv_ah *verbs, uint32_
 	sqe->ud.qkey = qkey;
 }
 
-static int put_bind(struct sqe *sqe, struct rnic_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info)
+/* The key that a window has once everything before the entry at `tail` is done: what is being built counts. */
+static uint32_t key_before(const struct rnic_qp *qp, const struct rnic_mw *mw, uint32_t tail)
 {
+	while (tail != qp->tail) {
+		tail = tail ? tail - 1 : qp->entries - 1;
+		if (qp->sq[tail].opcode == RNIC_WR_BIND_MW && qp->bound[tail] == mw)
+			return qp->sq[tail].rkey;
+	}
+	return mw->key;
+}
+
+static int put_bind(struct rnic_qp *qp, struct sqe *sqe, struct rnic_mw *mw, uint32_t rkey,
+		    const struct ibv_mw_bind_info *info)
+{
+	uint32_t index = (uint32_t)(sqe - qp->sq);
+
+	sqe->opcode = RNIC_WR_BIND_MW;
+	qp->bound[index] = NULL;
 	if (info->length && !info->mr)
 		return EINVAL;
-	sqe->opcode = RNIC_WR_BIND_MW;
+	sqe->imm = key_before(qp, mw, index);
+	qp->bound[index] = mw;
 	sqe->local_addr = info->mw_access_flags;
 	sqe->remote_addr = info->addr;
 	sqe->lkey = info->mr ? info->mr->lkey : 0;
 	sqe->rkey = rkey;
-	sqe->imm = mw->key;
 	sqe->bind_length = info->length;
-	mw->before = mw->key;
-	mw->key = rkey;
 	return 0;
+}
+
+/* Binds take a window's key when they are the NIC's: a descriptor that is never posted changes no key. */
+static void commit_binds(struct rnic_qp *qp, uint32_t from, uint32_t to)
+{
+	for (; from != to; from = from + 1 == qp->entries ? 0 : from + 1) {
+		struct rnic_mw *mw = qp->bound[from];
+
+		if (qp->sq[from].opcode != RNIC_WR_BIND_MW || !mw)
+			continue;
+		mw->before = mw->key;
+		mw->key = qp->sq[from].rkey;
+	}
 }
 
 static int put(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send_wr *wr)
@@ -124,7 +151,9 @@ static int put(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send_wr *wr)
 	sqe->opcode = wr_opcode[wr->opcode];
 	sqe->flags = flags_of(qp, wr->send_flags);
 	if (wr->opcode == IBV_WR_BIND_MW) {
-		error = put_bind(sqe, (struct rnic_mw *)wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
+		error = put_bind(qp, sqe, (struct rnic_mw *)wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
+		if (!error)
+			commit_binds(qp, start, *tail);
 		goto out;
 	}
 	if (wr->send_flags & IBV_SEND_INLINE) {
@@ -221,6 +250,7 @@ static void wr_start(struct ibv_qp_ex *verbs)
 	pthread_mutex_lock(&qp->lock);
 	qp->wr_tail = qp->tail;
 	qp->wr = NULL;
+	qp->wr_binds = false;
 	qp->wr_error = context_of(verbs->qp_base.context)->dead ? EIO : may_send(qp) ? 0 : EINVAL;
 }
 
@@ -236,6 +266,8 @@ static int wr_complete(struct ibv_qp_ex *verbs)
 	int error = qp->wr_error;
 
 	if (!error && qp->wr_tail != qp->tail) {
+		if (qp->wr_binds)
+			commit_binds(qp, qp->tail, qp->wr_tail);
 		qp->tail = qp->wr_tail;
 		ring(qp);
 	}
@@ -266,6 +298,7 @@ static struct sqe *begin(struct ibv_qp_ex *verbs, uint16_t opcode)
 	}
 	qp->wr->opcode = opcode;
 	qp->wr->flags = flags_of(qp, verbs->wr_flags);
+	qp->wr_data = opcode == RNIC_WR_BIND_MW || opcode == RNIC_WR_LOCAL_INV;
 	return qp->wr;
 }
 
@@ -351,7 +384,10 @@ static void wr_bind_mw(struct ibv_qp_ex *verbs, struct ibv_mw *mw, uint32_t rkey
 {
 	struct sqe *sqe = begin(verbs, RNIC_WR_BIND_MW);
 
-	if (sqe && put_bind(sqe, (struct rnic_mw *)mw, rkey, info))
+	if (!sqe)
+		return;
+	extended(verbs)->wr_binds = true;
+	if (put_bind(extended(verbs), sqe, (struct rnic_mw *)mw, rkey, info))
 		wr_fail(extended(verbs), EINVAL);
 }
 
@@ -361,25 +397,42 @@ static void wr_set_ud_addr(struct ibv_qp_ex *verbs, struct ibv_ah *ah, uint32_t 
 		put_destination(extended(verbs)->wr, ah, qpn, qkey);
 }
 
-static void wr_set_inline_data(struct ibv_qp_ex *verbs, void *data, size_t length)
+/* Whether data may be set: once, and not for requests that have none. Length and slab are what one call says. */
+static bool takes_data(struct rnic_qp *qp)
 {
-	struct rnic_qp *qp = extended(verbs);
-
-	if (qp->wr && put_inline(qp, qp->wr, data, length))
+	if (!qp->wr)
+		return false;
+	if (qp->wr_data)
 		wr_fail(qp, EINVAL);
+	else
+		qp->wr_data = true;
+	return !qp->wr_error;
 }
 
 static void wr_set_inline_data_list(struct ibv_qp_ex *verbs, size_t count, const struct ibv_data_buf *list)
 {
+	struct rnic_qp *qp = extended(verbs);
+
+	if (!takes_data(qp))
+		return;
+	qp->wr->flags |= RNIC_FLAG_INLINE;
 	for (size_t i = 0; i < count; i++)
-		wr_set_inline_data(verbs, list[i].addr, list[i].length);
+		if (put_inline(qp, qp->wr, list[i].addr, list[i].length))
+			wr_fail(qp, EINVAL);
+}
+
+static void wr_set_inline_data(struct ibv_qp_ex *verbs, void *data, size_t length)
+{
+	struct ibv_data_buf one = { data, length };
+
+	wr_set_inline_data_list(verbs, 1, &one);
 }
 
 static void wr_set_sge_list(struct ibv_qp_ex *verbs, size_t count, const struct ibv_sge *list)
 {
 	struct rnic_qp *qp = extended(verbs);
 
-	if (qp->wr && put_sges(qp, qp->wr, list, count))
+	if (takes_data(qp) && put_sges(qp, qp->wr, list, count))
 		wr_fail(qp, EINVAL);
 }
 

@@ -71,7 +71,9 @@ static int map_send_ring(struct rnic_context *context, struct rnic_qp *qp)
 		qp->entries <<= 1;
 	qp->cap.max_send_wr = qp->entries - 1;
 	qp->ids = calloc(qp->entries, sizeof *qp->ids);
-	error = qp->ids ? ring_map(context, &qp->memory, (size_t)qp->entries * (sizeof(struct sqe) + qp->slab_bytes))
+	qp->bound = calloc(qp->entries, sizeof *qp->bound);
+	error = qp->ids && qp->bound
+			? ring_map(context, &qp->memory, (size_t)qp->entries * (sizeof(struct sqe) + qp->slab_bytes))
 			: ENOMEM;
 	qp->sq = qp->memory.base;
 	qp->slab = (uint8_t *)qp->memory.base + (size_t)qp->entries * sizeof(struct sqe);
@@ -135,6 +137,7 @@ unmap:
 	receive_ring_unmap(context, &qp->rq);
 	ring_unmap(context, &qp->memory);
 	free(qp->ids);
+	free(qp->bound);
 	free(qp);
 	return fail_null(error);
 }
@@ -304,6 +307,8 @@ EXPORT int ibv_modify_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mas
 		return fail(error);
 	rnic_put_be(qpc, RNIC_QPC_SERVTYPE, qp->service);
 	rnic_put_be(qpc, RNIC_QPC_LOCAL_QPN, qp->number);
+	if (!attr->en_sqd_async_notify)
+		mask &= ~IBV_QP_EN_SQD_ASYNC_NOTIFY; /* the device takes the attribute's presence for a yes */
 	rnic_put_be(qpc, RNIC_QPC_OPT_PARAM_MASK, (uint32_t)mask);
 	rnic_put_be(qpc, RNIC_QPC_OPTIONS, qp->sq_sig_all ? RNIC_OPT_SQ_SIG_ALL : 0);
 	if (current == RNIC_QP_RESET)
@@ -488,6 +493,7 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *verbs)
 	receive_ring_unmap(context, &qp->rq);
 	ring_unmap(context, &qp->memory);
 	free(qp->ids);
+	free(qp->bound);
 	free(qp);
 	return 0;
 }

@@ -208,6 +208,8 @@ struct receive_ring {
 	uint32_t entries, stride, max_sge, limit, tail, posted, block;
 	uint64_t *ids;
 	bool *taken; /* a slot holds a request that has not completed */
+	uint32_t *order; /* shared: behind the slots, their numbers in the order of posting; else NULL */
+	uint32_t *free_slots; /* shared: a stack of those that hold nothing, entries - posted of them */
 	pthread_mutex_t lock;
 };
 
@@ -236,6 +238,8 @@ struct rnic_qp {
 	bool sq_sig_all, extended;
 	uint32_t wr_tail; /* wr_*: the entry after the one being built */
 	struct sqe *wr;
+	struct rnic_mw **bound; /* the window that the bind at an index is about */
+	bool wr_data, wr_binds; /* wr_*: its data is set; there are binds among what is being built */
 	int wr_error;
 	_Atomic uint32_t async_reported;
 	struct group *groups;
@@ -296,7 +300,7 @@ int rnic_req_notify_cq(struct ibv_cq *verbs, int solicited_only);
 struct ibv_cq_ex *rnic_create_cq_ex(struct ibv_context *verbs, struct ibv_cq_init_attr_ex *attr);
 void cq_forget(struct rnic_cq *cq, struct rnic_qp *qp);
 int receive_ring_map(struct rnic_context *context, struct receive_ring *rq, uint32_t max_wr, uint32_t max_sge,
-		     bool power_of_two);
+		     bool shared);
 void receive_ring_reset(struct receive_ring *rq);
 void receive_ring_unmap(struct rnic_context *context, struct receive_ring *rq);
 uint64_t receive_ring_take(struct receive_ring *rq, uint32_t index);

@@ -17,9 +17,20 @@ static uint32_t dev_lim(const struct rnic_context *context, unsigned at, unsigne
 	return (uint32_t)rnic_get_be(context->limits, at, unit, lsb, width);
 }
 
-int receive_ring_map(struct rnic_context *context, struct receive_ring *rq, uint32_t max_wr, uint32_t max_sge,
-		     bool power_of_two)
+static void forget_slots(struct receive_ring *rq)
 {
+	free(rq->ids);
+	free(rq->taken);
+	free(rq->free_slots);
+	rq->ids = NULL;
+	rq->taken = NULL;
+	rq->free_slots = rq->order = NULL;
+}
+
+int receive_ring_map(struct rnic_context *context, struct receive_ring *rq, uint32_t max_wr, uint32_t max_sge,
+		     bool shared)
+{
+	size_t bytes, order_bytes = 0;
 	int error;
 
 	rq->max_sge = max_sge;
@@ -28,22 +39,25 @@ int receive_ring_map(struct rnic_context *context, struct receive_ring *rq, uint
 	while (rq->stride < RNIC_SGE_BYTES * max_sge)
 		rq->stride <<= 1;
 	rq->entries = max_wr < 1 ? 2 : max_wr + 1;
-	if (power_of_two) { /* shared: a queue pair that stalls holds its entry while others go round the ring */
-		uint32_t most = 1u << dev_lim(context, RNIC_DEV_LIM_LOG_MAX_SRQ_SZ);
-
+	bytes = (size_t)rq->entries * rq->stride;
+	if (shared) {
 		rq->entries = power_of_two_above(max_wr);
-		for (int spare = 3; spare && rq->entries < most; spare--)
-			rq->entries <<= 1;
+		bytes = (size_t)rq->entries * rq->stride;
+		order_bytes = (size_t)rq->entries * RNIC_SRQ_ORDER_BYTES;
+		rq->free_slots = calloc(rq->entries, sizeof *rq->free_slots);
 	}
 	rq->ids = calloc(rq->entries, sizeof *rq->ids);
 	rq->taken = calloc(rq->entries, sizeof *rq->taken);
-	error = rq->ids && rq->taken ? ring_map(context, &rq->memory, (size_t)rq->entries * rq->stride) : ENOMEM;
+	error = rq->ids && rq->taken && (rq->free_slots || !shared) ? ring_map(context, &rq->memory, bytes + order_bytes) :
+								      ENOMEM;
 	if (error) {
-		free(rq->ids);
-		free(rq->taken);
-		rq->ids = NULL;
-		rq->taken = NULL;
+		forget_slots(rq);
 		return error;
+	}
+	if (shared) {
+		rq->order = (uint32_t *)(void *)((uint8_t *)rq->memory.base + bytes);
+		for (uint32_t slot = 0; slot < rq->entries; slot++)
+			rq->free_slots[slot] = rq->entries - 1 - slot;
 	}
 	pthread_mutex_init(&rq->lock, NULL);
 	return 0;
@@ -63,8 +77,7 @@ void receive_ring_unmap(struct rnic_context *context, struct receive_ring *rq)
 	if (!rq->memory.base)
 		return;
 	ring_unmap(context, &rq->memory);
-	free(rq->ids);
-	free(rq->taken);
+	forget_slots(rq);
 	pthread_mutex_destroy(&rq->lock);
 }
 
@@ -78,6 +91,8 @@ uint64_t receive_ring_take(struct receive_ring *rq, uint32_t index)
 	if (rq->taken[index]) {
 		rq->taken[index] = false;
 		rq->posted--;
+		if (rq->order)
+			rq->free_slots[rq->entries - rq->posted - 1] = index;
 		id = rq->ids[index];
 	}
 	pthread_mutex_unlock(&rq->lock);
@@ -86,12 +101,16 @@ uint64_t receive_ring_take(struct receive_ring *rq, uint32_t index)
 
 static int put(struct receive_ring *rq, const struct ibv_recv_wr *wr)
 {
-	uint8_t *at = (uint8_t *)rq->memory.base + (size_t)rq->tail * rq->stride;
-	struct sge *sge = (struct sge *)(void *)at;
-	uint32_t count = 0;
+	uint32_t count = 0, slot = rq->tail;
+	struct sge *sge;
 
-	if (rq->posted >= rq->limit || rq->taken[rq->tail])
+	if (rq->posted >= rq->limit)
 		return ENOMEM;
+	if (rq->order) /* queue pairs complete out of turn: one that stalls keeps its slot, and no other */
+		slot = rq->free_slots[rq->entries - rq->posted - 1];
+	if (rq->taken[slot])
+		return ENOMEM;
+	sge = (struct sge *)(void *)((uint8_t *)rq->memory.base + (size_t)slot * rq->stride);
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
 		return EINVAL;
 	for (int i = 0; i < wr->num_sge; i++) {
@@ -103,8 +122,10 @@ static int put(struct receive_ring *rq, const struct ibv_recv_wr *wr)
 	}
 	if (count * RNIC_SGE_BYTES < rq->stride)
 		memset(&sge[count], 0, sizeof *sge);
-	rq->ids[rq->tail] = wr->wr_id;
-	rq->taken[rq->tail] = true;
+	if (rq->order)
+		rq->order[rq->tail] = htole32(slot);
+	rq->ids[slot] = wr->wr_id;
+	rq->taken[slot] = true;
 	rq->posted++;
 	rq->tail = rq->tail + 1 == rq->entries ? 0 : rq->tail + 1;
 	return 0;

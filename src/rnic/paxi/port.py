@@ -1,0 +1,271 @@
+"""The bridge's work requests on a queue pair, and the queue pair made anew when one of them failed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from errno import EINVAL
+from typing import Protocol
+
+from rnic.cm.exchange import BufferInfo, Endpoint, ExchangeError
+from rnic.cm.jobs import Job, Jobs
+from rnic.link.base import format_address
+from rnic.paxi import bridge as b
+from rnic.paxi.bridge import Bridge, BridgeConfig
+from rnic.spec.errors import RnicError, VerbsError
+from rnic.spec.limits import MAX_RD_ATOMIC, MTU_BYTES, MTU_CODES
+from rnic.spec.psn import psn_add
+from rnic.verbs import enums as e
+from rnic.verbs.attrs import GID, SGE, WC, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, SendWR
+from rnic.verbs.cq import CQ
+from rnic.verbs.memory import MR, PD
+from rnic.verbs.qp import QP
+
+RD_ATOMIC = 16
+TIMEOUT = 14
+RETRIES = 7
+"""67 ms and seven retries: a remote that is gone is noticed within about half a second."""
+PSN_STEP = 1 << 22
+"""A new connection begins so far from the old one's PSNs that packets still on their way are none of its own."""
+
+_OUTCOMES = {
+    e.IBV_WC_SUCCESS: b.SUCCESS,
+    e.IBV_WC_REM_ACCESS_ERR: b.REFUSED,
+    e.IBV_WC_RETRY_EXC_ERR: b.UNKNOWN,
+    e.IBV_WC_RNR_RETRY_EXC_ERR: b.UNKNOWN,
+    e.IBV_WC_WR_FLUSH_ERR: b.UNKNOWN,
+    e.IBV_WC_GENERAL_ERR: b.UNKNOWN,
+}
+"""What a completion says of its work request; every other status: not carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """How far the remote came before its queue pair was stopped."""
+
+    expected_psn: int
+    fault: bool
+    """It had refused the request with that PSN, and told so."""
+
+
+class Far(Protocol):
+    """The remote's side of a window, for setting up. Its methods raise ``RnicError`` where the remote is gone."""
+
+    def meet(self, mine: Endpoint) -> Endpoint:
+        """Have its queue pair ready for this end; what it says of itself, its memory the only buffer."""
+
+    def stop(self) -> Stopped:
+        """Stop its queue pair."""
+
+    def close(self) -> None:
+        """The window is closed."""
+
+
+def make_qp(pd: PD, cq: CQ, depth: int) -> QP:
+    """A queue pair in RESET whose work requests are WRITEs and READs."""
+    return QP(pd, QPInitAttr(e.IBV_QPT_RC, None, QPCap(depth, 1, 1, 1, 0), cq, cq))
+
+
+def endpoint_of(qp: QP, psn: int, buffers: tuple[BufferInfo, ...] = ()) -> Endpoint:
+    """What a peer must know of a queue pair."""
+    ctx = qp.ctx
+    return Endpoint(
+        qpn=qp.qp_num,
+        psn=psn,
+        gid=ctx.query_gid().raw,
+        udp_port=ctx.udp_port,
+        mtu=MTU_BYTES[ctx.query_port().active_mtu],
+        gso=True,
+        max_rd_atomic=RD_ATOMIC,
+        buffers=buffers,
+    )
+
+
+def bring_up(qp: QP, psn: int, peer: Endpoint, access: int) -> int:
+    """Take a queue pair, whatever its state, to RTS towards ``peer``; the path MTU in bytes.
+
+    Raises:
+        ExchangeError: the two ends do not fit together.
+    """
+    ctx = qp.ctx
+    gid = GID(peer.gid)
+    if len(gid.address) != len(GID(ctx.query_gid()).address):
+        raise ExchangeError(
+            f"the peer's NIC is on {format_address(gid.address)}, this end's on {ctx.address}: "
+            "use addresses of one IP version"
+        )
+    if qp.qp_state not in (e.IBV_QPS_RESET, e.IBV_QPS_INIT):
+        qp.modify(QPAttr(e.IBV_QPS_RESET), e.IBV_QP_STATE)
+    attr = QPAttr()
+    mtu = min(peer.mtu, MTU_BYTES[ctx.query_port().active_mtu])
+    attr.qp_access_flags = access
+    attr.path_mtu = MTU_CODES[mtu]
+    attr.dest_qp_num = peer.qpn
+    attr.rq_psn = peer.psn
+    attr.sq_psn = psn
+    attr.max_rd_atomic = min(RD_ATOMIC, peer.max_rd_atomic, MAX_RD_ATOMIC)
+    attr.max_dest_rd_atomic = RD_ATOMIC
+    attr.timeout = TIMEOUT
+    attr.retry_cnt = RETRIES
+    attr.rnr_retry = 7
+    attr.gso = peer.gso
+    attr.ah_attr = AHAttr(GlobalRoute(gid), udp_dport=peer.udp_port)
+    try:
+        qp.to_rts(attr)
+    except VerbsError as error:
+        raise ExchangeError(f"the queue pair cannot be connected: {error}") from None
+    return mtu
+
+
+class _Carried(Job):
+    """One work request of the bridge."""
+
+    __slots__ = ("port", "serial")
+
+    def __init__(self, port: Port, serial: int) -> None:
+        super().__init__("")
+        self.port = port
+        self.serial = serial
+
+    def took(self, wc: WC) -> None:
+        """Its completion."""
+        self.remaining -= 1
+        port = self.port
+        port.bridge.complete(self.serial, _OUTCOMES.get(wc.status, b.FAILED), port.clock())
+
+
+class Port:
+    """A bridge whose remote is behind a queue pair.
+
+    Masters use :attr:`bridge`; :meth:`progress` or :meth:`wait` brings it on. One thread at a time.
+
+    Args:
+        pd: protection domain of an opened device.
+        far: the remote's side; closed with the port.
+        config: what the bridge is built as; ``size`` 0 takes the rest of the remote's memory, ``remote`` is found out.
+        offset: of the window's first byte in the remote's memory.
+        rng: draws the first PSN.
+        clock: the time in nanoseconds.
+
+    Raises:
+        ExchangeError: the remote does not answer, or the two ends do not fit together.
+        VerbsError: EINVAL for a window that leaves the remote's memory.
+    """
+
+    def __init__(
+        self, pd: PD, far: Far, config: BridgeConfig, offset: int, rng: random.Random, clock: Callable[[], int]
+    ) -> None:
+        self.ctx = pd.ctx
+        self.clock = clock
+        self.closed = False
+        self._far = far
+        self._jobs = Jobs(self.ctx, config.requests, config.requests + 1, lambda wc: None)
+        self._qp = make_qp(pd, self._jobs.cq, config.requests)
+        self._jobs.use(self._qp)
+        memory = bytearray(config.staging_bytes)
+        self._memory = MR(pd, memory)
+        self._psn = rng.getrandbits(24)
+        try:
+            peer, mtu = self._meet()
+            (buffer,) = peer.buffers
+            size = config.size or buffer.length - offset
+            if offset < 0 or not 1 <= size <= buffer.length - offset:
+                raise VerbsError(
+                    EINVAL, f"offset={offset}, size={size} leave the remote's memory of {buffer.length} bytes"
+                )
+            try:
+                config = replace(config, size=size, remote=buffer.addr + offset)
+            except ValueError as error:
+                raise VerbsError(EINVAL, str(error)) from None
+        except RnicError:
+            self.close()
+            raise
+        self._rkey = buffer.rkey
+        self.peer = f"{format_address(GID(peer.gid).address)} port {peer.udp_port}"
+        self.bridge = Bridge(config, memoryview(memory))
+        self.bridge.connected(self._psn, mtu)
+
+    @property
+    def mtu(self) -> int:
+        """Path MTU in bytes."""
+        return MTU_BYTES[self._qp.query()[0].path_mtu]
+
+    def progress(self) -> bool:
+        """Post what can be posted, take what completed, mend what broke. True if anything moved."""
+        before = self.bridge.counters["paxi_requests"], self.bridge.pending
+        self._post()
+        if self.bridge.pending:
+            self._jobs.dispatch()
+        if self.bridge.link == b.BROKEN:
+            self._mend()
+        self._post()
+        return before != (self.bridge.counters["paxi_requests"], self.bridge.pending)
+
+    def wait(self, ready: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Bring the bridge on until ``ready()``; false where that did not come about in time."""
+
+        def turn() -> bool:
+            self.progress()
+            return ready()
+
+        return turn() or self._jobs.wait(turn, timeout_s)
+
+    def recover(self) -> None:
+        """Try to reach a remote again that was lost. Does nothing while the link is up."""
+        if self.bridge.link == b.DOWN:
+            try:
+                self._far.stop()
+                self._renew()
+            except RnicError:
+                return
+
+    def close(self) -> None:
+        """Give everything back; a second call does nothing. Transactions in hand stay unanswered."""
+        if self.closed:
+            return
+        self.closed = True
+        self._qp.close()
+        self._jobs.close()
+        self._memory.close()
+        self._far.close()
+
+    def _post(self) -> None:
+        memory, key = self._memory, self._rkey
+        while (request := self.bridge.next_request()) is not None:
+            opcode = e.IBV_WR_RDMA_WRITE if request.write else e.IBV_WR_RDMA_READ
+            wr = SendWR(0, opcode, sg=[SGE(memory.buf + request.offset, request.length, memory.lkey)])
+            wr.set_wr_rdma(key, request.remote)
+            self._jobs.post(_Carried(self, request.serial), [wr])
+
+    def _mend(self) -> None:
+        """The connection broke: wait for the last completion, ask the remote, and begin anew or give up."""
+        bridge = self.bridge
+        if not bridge.drained:
+            if self._qp.qp_state != e.IBV_QPS_ERR:
+                self._qp.modify(QPAttr(e.IBV_QPS_ERR), e.IBV_QP_STATE)
+            return
+        given_up = bridge.told_to_stop
+        if bridge.hopeless:
+            bridge.abandon(self.clock())
+            if given_up:
+                self.recover()
+            return
+        try:
+            stopped = self._far.stop()
+            bridge.resume(stopped.expected_psn, stopped.fault, self.clock())
+            self._renew()
+        except RnicError:
+            bridge.abandon(self.clock())
+
+    def _renew(self) -> None:
+        self._psn = psn_add(self._psn, PSN_STEP)
+        self.bridge.connected(self._psn, self._meet()[1])
+
+    def _meet(self) -> tuple[Endpoint, int]:
+        """Connect, or connect anew: what the remote says of itself, and the path MTU."""
+        qp = self._qp
+        peer = self._far.meet(endpoint_of(qp, self._psn))
+        if len(peer.buffers) != 1:
+            raise ExchangeError(f"the peer shares {len(peer.buffers)} buffers: a PAXI target shares one")
+        return peer, bring_up(qp, self._psn, peer, 0)

@@ -1,0 +1,34 @@
+"""Numbers of AXI4 (ARM IHI 0022): responses, burst types, limits."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+
+class Resp(IntEnum):
+    """AXI response codes."""
+
+    OKAY = 0
+    EXOKAY = 1
+    SLVERR = 2
+    DECERR = 3
+
+
+class Burst(IntEnum):
+    """AXI burst types; the engine sends INCR only."""
+
+    FIXED = 0
+    INCR = 1
+    WRAP = 2
+
+
+BOUNDARY_BYTES: Final = 4096
+"""No burst crosses a multiple of this address (A3.4.1)."""
+MAX_BEATS: Final = 256
+"""Beats of the longest INCR burst."""
+MAX_LEN: Final = MAX_BEATS - 1
+"""Largest AxLEN: beats less one."""
+MAX_DATA_BITS: Final = 512
+MIN_DATA_BITS: Final = 8
+"""Bus widths that PAXI serves; AXI also has 1024."""

@@ -1,0 +1,132 @@
+"""Packets from the state of a live connection, each right or wrong in one thing: the NIC does what each allows.
+
+The long form, for as many packets and processes as there is time: ``python tests/fuzz/run_live.py --help``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from rnic.burst import plain, small
+from rnic.device import nic as device_nic
+from rnic.device.icrc import IcrcCheck
+from rnic.mem.table import MemoryTable
+from rnic.testing.flaws import FLAWS
+from rnic.testing.live import FindingError, LivePeer
+from rnic.transport import responder
+from rnic.transport.completer import Completer
+
+SHORT = 700
+LONG = 100_000
+KINDS = {"idents seen": {}, "idents unseen": {"seen": False}, "IPv6": {"ipv6": True}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("service", ["RC", "UC", "UD"])
+def test_the_nic_does_what_each_packet_allows(service: str, kind: str) -> None:
+    with LivePeer(service, 1, **KINDS[kind]) as peer:
+        peer.run(SHORT)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("service", ["RC", "UC", "UD"])
+def test_the_nic_does_what_a_great_many_packets_allow(service: str, kind: str) -> None:
+    with LivePeer(service, 1000, **KINDS[kind]) as peer:
+        peer.run(LONG)
+
+
+@pytest.mark.slow
+def test_every_flaw_is_met() -> None:
+    met: Counter[str] = Counter()
+    for service in ("RC", "UC", "UD"):
+        with LivePeer(service, 5) as peer:
+            peer.run(4 * SHORT)
+            met.update(peer.counts)
+    assert {flaw.name for flaw in FLAWS} | {""} == set(met)
+
+
+def test_an_ack_with_a_pad_is_none() -> None:
+    with LivePeer("RC", 1, only=frozenset({"pad of what has no payload"})) as peer:
+        peer.run(SHORT)
+        assert peer.counts["pad of what has no payload"] > 10
+        assert peer.nic.counters["drop_too_short"] >= 10
+
+
+def test_equal_seeds_give_equal_runs() -> None:
+    digests = []
+    for _ in range(2):
+        with LivePeer("RC", 7) as peer:
+            peer.run(300)
+            digests.append((peer.digest, peer.counts, bytes(peer.arena)))
+    assert digests[0] == digests[1]
+
+
+# What the peer must notice. The lean path is taken in plain Python, where it can be changed.
+
+
+def _no_check(*args: Any) -> bool:
+    return True
+
+
+def _next_step(name: str) -> Any:
+    """Without one of the responder's steps."""
+    return tuple(step for step in responder.STEPS if step.__name__ != name)
+
+
+def _no_rights(
+    self: MemoryTable, key: int, pd: int, va: int, length: int, rights: int, *more: Any, **named: Any
+) -> Any:
+    return _CHECK(self, key, pd, va, length, 0, *more, **named)
+
+
+def _any_pd(self: MemoryTable, key: int, pd: int, va: int, length: int, rights: int, *more: Any, **named: Any) -> Any:
+    entry = self.lookup(key)
+    return _CHECK(self, key, pd if entry is None else entry.pd, va, length, rights, *more, **named)
+
+
+def _place_unchecked(*args: Any) -> Any:
+    """As :func:`rnic.burst.plain.place_run`, but no ICRC is looked at."""
+    buf, start, segment, count, head, psn, _, _, _, dest = args
+    taken = 0
+    while taken < count:
+        at = start + taken * segment
+        got, word = small.BTH_STRUCT.unpack_from(buf, at)
+        if got != head or word & 0xFFFFFF != psn + taken & 0xFFFFFF:
+            break
+        dest[taken * (segment - 16) : (taken + 1) * (segment - 16)] = buf[at + 12 : at + segment - 4]
+        taken += 1
+    return taken, True
+
+
+_CHECK = MemoryTable.check
+HOLES: dict[str, tuple[object, str, Any]] = {
+    "lean path: no ICRC": (small, "_icrc_right", _no_check),
+    "burst loop: no ICRC": (plain, "place_run", _place_unchecked),
+    "full path: no ICRC": (IcrcCheck, "accepts", _no_check),
+    "any partition": (device_nic, "_same_partition", _no_check),
+    "no rights": (MemoryTable, "check", _no_rights),
+    "no length": (responder, "STEPS", _next_step("check_length")),
+    "no key": (responder, "STEPS", _next_step("check_key")),
+    "no sequence": (responder, "STEPS", _next_step("check_sequence")),
+    "no PSN": (responder, "STEPS", _next_step("check_psn")),
+    "any protection domain": (MemoryTable, "check", _any_pd),
+    "an answer to anything": (Completer, "receive", lambda self, packet, now_ns: self._response(packet, now_ns)),
+    "an ACK of anything": (Completer, "receive", lambda self, packet, now_ns: self._acknowledge(packet, now_ns)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hole", HOLES)
+def test_a_missing_check_is_found(hole: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_nic, "receive_small", small.receive_small)
+    owner, name, instead = HOLES[hole]
+    monkeypatch.setattr(owner, name, instead)
+    with LivePeer("RC", 3) as peer:
+        peer.nic.burst = plain  # type: ignore[assignment]
+        with pytest.raises(FindingError):
+            peer.run(4 * SHORT)

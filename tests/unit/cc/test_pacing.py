@@ -1,0 +1,42 @@
+"""The bucket of a rate: what it lets through in any span of time, and when it says that the next packet may leave."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rnic.cc.pacing import BURST_WINDOWS, Pace
+from rnic.spec.congestion_regs import WINDOW_NS
+
+
+@given(
+    rate=st.integers(1, 1 << 20),
+    size=st.integers(16, 4_160),
+    steps=st.lists(st.integers(0, 2_000_000), min_size=1, max_size=40),
+)
+def test_never_more_than_rate_and_bucket(rate: int, size: int, steps: list[int]) -> None:
+    pace = Pace(rate, 0, size)
+    now = sent = 0
+    for step in steps:
+        now += step
+        packets = pace.allowance(now, size)
+        pace.spend(packets * size)
+        sent += packets * size
+        assert sent <= max(size, rate * BURST_WINDOWS) + now * rate // WINDOW_NS
+        # and it holds nothing back that is due
+        assert pace.allowance(now, size) == 0
+
+
+@given(rate=st.integers(1, 1 << 20), size=st.integers(16, 4_160))
+def test_ready_is_the_first_moment(rate: int, size: int) -> None:
+    pace = Pace(rate, 0, size)
+    pace.spend(pace.allowance(0, size) * size)
+    ready = pace.ready_ns(size)
+    assert ready > 0
+    assert pace.allowance(ready - 1, size) == 0
+    assert pace.allowance(ready, size) >= 1
+
+
+def test_a_packet_larger_than_what_the_windows_bring_still_leaves() -> None:
+    pace = Pace(1, 0, 4_096)
+    assert pace.allowance(0, 4_096) == 1
