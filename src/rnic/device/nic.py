@@ -561,7 +561,7 @@ class Nic:
     def forget(self, qp: DeviceQp) -> None:
         """``qp`` is destroyed: no more turns and deadlines."""
         self._timers.forget(qp)
-        qp.requester.stop_waiting()
+        qp.requester.ground()
         if qp.scheduled:
             self._ready.remove(qp)
             qp.scheduled = False

@@ -8,9 +8,9 @@ was acknowledged. The unit is the packet, whatever its size, and a READ counts t
 come back to it; the other half is for what peers send unasked.
 
 **A peer's limit** is learned, since its buffer, its pace and the number of others that send to it are unknown. It
-starts at :data:`FIRST` and grows by half of what is acknowledged until packets queue for a quarter of
-:data:`QUEUE_NS`, then by :data:`STEP` packets a round trip until they queue for all of it. Packets queue for as long as
-a round trip is longer than the shortest of late. Since
+starts at :data:`FIRST` and grows by half of what is acknowledged, by a quarter once something was lost, until packets
+queue for a quarter of :data:`QUEUE_NS`; then by :data:`STEP` packets a round trip until they queue for all of it.
+Packets queue for as long as a round trip is longer than the shortest of late. Since
 everybody who sends to a peer sees the same delay, all of them together keep no more there than it serves in that time.
 Three things make the limit smaller, at most once a round trip each:
 
@@ -59,13 +59,13 @@ class Peer:
 
     __slots__ = (
         "_cut_ns",
-        "_growing",
         "_least",
         "_low",
         "_low_before",
+        "_lossy",
         "_low_since",
+        "_queue_ns",
         "_samples",
-        "_step",
         "inflight",
         "limit",
         "most",
@@ -83,12 +83,12 @@ class Peer:
         self.srtt = 0
         self.rttvar = 0
         self.waiting: deque[Outstanding] = deque()
-        self._growing = True
+        self._lossy = False
         self._cut_ns = 0
         self._low = self._low_before = 0
         self._low_since = 0
         self._least = self._samples = 0
-        self._step = STEP
+        self._queue_ns = 0
 
     def measured(self, sample_ns: int, now_ns: int) -> None:
         """A round trip was measured. Mean and deviation as RFC 6298 has them."""
@@ -102,9 +102,7 @@ class Peer:
         elif sample_ns < self._low:
             self._low = sample_ns
         queue_ns = sample_ns - min(self._low, self._low_before)
-        if queue_ns > QUEUE_NS >> 2:
-            self._growing = False
-        self._step = STEP if queue_ns <= QUEUE_NS else 0
+        self._queue_ns = queue_ns
         self._least = min(self._least, sample_ns) if self._samples else sample_ns
         self._samples += 1
         if self._samples == _SAMPLES:
@@ -117,20 +115,22 @@ class Peer:
         """Packets arrived: more may be in flight, if the limit is what held them back."""
         limit = self.limit
         if limit < self.most and 2 * self.inflight > limit:
-            limit += packets / 2 if self._growing else packets * self._step / limit
+            if self._queue_ns <= QUEUE_NS >> 2:
+                limit += packets / (4 if self._lossy else 2)
+            elif self._queue_ns <= QUEUE_NS:
+                limit += packets * STEP / limit
             self.limit = min(limit, float(self.most))
 
     def lost(self, now_ns: int) -> None:
         """A packet was lost."""
+        self._lossy = True
         self._cut(0.5, LOSSY, now_ns)
 
     def silent(self, now_ns: int) -> None:
         """Nothing came for an ACK timeout."""
         self._cut(0.0, LEAST, now_ns)
-        self._growing = True
 
     def _cut(self, factor: float, least: int, now_ns: int) -> None:
-        self._growing = False
         if now_ns - self._cut_ns > self.srtt:
             self._cut_ns = now_ns
             self.limit = max(self.limit * factor, min(float(least), self.limit))

@@ -127,8 +127,7 @@ class Outstanding:
         """Expect no responses and no deadline any more."""
         self.pieces.clear()
         self.reads.clear()
-        self._land(self.flying)
-        self.flights.leave(self)
+        self.ground()
         self.ack_deadline = self.probe_deadline = self.rnr_until = self.relief_ns = NEVER
         self.probe_due = False
 
@@ -199,6 +198,11 @@ class Outstanding:
         if packets:
             self.flying -= packets
             self.flights.give(self.peer, packets)
+
+    def ground(self) -> None:
+        """Nothing is in flight any more, and nothing wants to be."""
+        self._land(self.flying)
+        self.flights.leave(self)
 
     def meet(self, peer: Peer) -> None:
         """The path leads to ``peer`` from now on."""
