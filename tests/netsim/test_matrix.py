@@ -41,6 +41,7 @@ from rnic.trace import Counters, NullTracer
 from rnic.transport.flights import Flights
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import ReceiveRing, SendRing
+from rnic.wire.bursts import RxBurst
 from rnic.wire.flow import Flow
 from rnic.wire.packet import parse
 
@@ -162,7 +163,7 @@ class Side:
             return
         packet = parse(view)
         assert not isinstance(packet, DropReason)
-        packet.flow = self.in_flow
+        packet.arrive(RxBurst(self.in_flow, view, 1, 1, 0))
         self.qp.receive(packet, now)
 
 

@@ -23,7 +23,7 @@ from rnic.spec.status import SYNDROME_NAMES
 from rnic.trace import Counters, NullTracer
 from rnic.transport.flights import Flights
 from rnic.transport.qp import QueuePair
-from rnic.transport.wqe import ReceiveRing, SendRing
+from rnic.transport.wqe import ReceiveRing, SendRing, Wqe
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.flow import Flow
 from rnic.wire.opcode import OPCODES, UNSUPPORTED
@@ -74,7 +74,7 @@ class Host:
     def make_flow(self, ctx: QpContext) -> Flow:
         return self.flow
 
-    def flow_to(self, ctx: QpContext, dgid: bytes, sport: int, dport: int, tclass: int, hop_limit: int) -> Flow:
+    def flow_to(self, ctx: QpContext, wqe: Wqe) -> Flow:
         return self.flow
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
@@ -293,7 +293,7 @@ class Script:
     def packet(self, name: str, psn: int, **fields: Any) -> Packet:
         packet = parse(memoryview(self.frame(name, psn, **fields)))
         assert not isinstance(packet, DropReason)
-        packet.flow = self.in_flow
+        packet.arrive(RxBurst(self.in_flow, packet.payload, 1, 1, 0))
         return packet
 
     def inject(self, name: str, psn: int, **fields: Any) -> None:

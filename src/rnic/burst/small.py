@@ -89,6 +89,7 @@ class SmallMessage(Message):
         self.ssn = ssn
         self.status = 0
         self.executed = False
+        self.begun = True
 
     @property
     def wqe(self) -> SmallMessage:  # type: ignore[override]  # it has every field of a Wqe that a plain message needs

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections import deque
 from functools import partial
-from typing import Any
 
 from rnic.burst import LOOPS, SMALL
 from rnic.context.ctxmdata import CQ, EQ, QP
@@ -33,6 +31,7 @@ from rnic.device.queue_pair import DeviceQp
 from rnic.device.resources import Resources
 from rnic.device.srq import SharedReceiveQueue
 from rnic.device.timers import Timers
+from rnic.device.turns import Turns
 from rnic.device.uar import Uar
 from rnic.mem.dma import DmaPort
 from rnic.mem.table import MemoryTable
@@ -50,6 +49,7 @@ from rnic.trace.tracer import NullTracer, Tracer
 from rnic.transport.flights import Flights
 from rnic.transport.host import BurstLoops
 from rnic.transport.qp import QueuePair
+from rnic.transport.wqe import Wqe
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.datagram import parse_ip
 from rnic.wire.flow import CE, Flow
@@ -130,7 +130,7 @@ class Nic:
         self._paths = Paths(config, self.counters)
         self._icrc = IcrcCheck()
         self._timers = Timers(partial(self._own_error, "timer"))
-        self._ready: deque[Any] = deque()
+        self._ready = Turns(config.turn_bytes)
         self._failed_cqs: list[CompletionQueue] = []
         self._turns = 0
         if config.autostart:
@@ -318,7 +318,8 @@ class Nic:
             return
         payload, size = datagram.payload, len(datagram.payload)
         flow, ident, frag = datagram.flow(), datagram.ident, datagram.frag
-        self.receive(RxBurst(flow, payload, size, size, ident, frag, datagram.tclass, datagram.hop_limit), now_ns)
+        how = datagram.tclass, datagram.hop_limit, datagram.flow_label
+        self.receive(RxBurst(flow, payload, size, size, ident, frag, *how), now_ns)
 
     # ---------------------------------------------------------------------------- the link's side
 
@@ -397,8 +398,8 @@ class Nic:
         if isinstance(packet, DropReason):
             self.counters.bump(packet.value)
             return
-        packet.flow = flow = burst.flow
-        packet.ecn = burst.ecn
+        packet.arrive(burst)
+        flow = burst.flow
         if qp is None:
             self._receive_elsewhere(packet, dqpn)
             return
@@ -442,7 +443,7 @@ class Nic:
                     self._own_error("packet", qp, error)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
-        """Take the doorbells that were rung, then give queue pairs with work their turns, round robin.
+        """Take the doorbells that were rung, then give queue pairs with work their turns, as :class:`Turns` says.
 
         Args:
             budget: about how many packets to send at most.
@@ -464,11 +465,14 @@ class Nic:
         sent = 0
         packets = 0
         while ready and sent < budget:
-            qp = ready.popleft()
+            qp = ready.take()
             qp.scheduled = False
             limit = budget - sent
-            if limit > qp.turn and ready:
-                limit = qp.turn
+            allowance = ready.allowance(qp)
+            if allowance is not None and allowance < limit * qp.ctx.mtu_bytes:
+                limit = -(-allowance // qp.ctx.mtu_bytes)
+            made = len(out)
+            again = False
             try:
                 plain = not (qp.cnp_tag or qp.masked) and qp.pace is None
                 count = send_small(qp, now_ns, limit, out) if plain else 0
@@ -479,6 +483,7 @@ class Nic:
                     qp.show()
                     packets += count
                     sent += count
+                    ready.spent(qp, sum([burst.length for burst in out[made:]]) if ready else 0, again)
                     continue
                 qp.polite = False
                 if count < limit and not qp.requester.unsent and not qp.cnp_tag:
@@ -492,12 +497,13 @@ class Nic:
             if count:
                 packets += count
                 sent += count
-                if not qp.scheduled and qp.ready(now_ns):
-                    qp.scheduled = True
-                    ready.append(qp)
+                cut = count >= limit and qp.requester.unsent  # the lean path alone, which says nothing of more
+                if not qp.scheduled and (cut or qp.ready(now_ns)):
+                    qp.scheduled = again = True
             else:
                 # a turn without a packet costs too
                 sent += 1
+            ready.spent(qp, sum([burst.length for burst in out[made:]]) if ready else 0, again)
         for qp in later:
             self.schedule(qp)
         if packets:
@@ -552,7 +558,7 @@ class Nic:
         """``qp`` may have something to send: give it a turn."""
         if not qp.scheduled:
             qp.scheduled = True
-            self._ready.append(qp)
+            self._ready.add(qp)  # type: ignore[arg-type]  # the transport knows no more of a DeviceQp
 
     def arm(self, qp: QueuePair) -> None:
         """``qp.deadline_ns`` lies before ``qp.armed_ns``: wake it then."""
@@ -594,9 +600,9 @@ class Nic:
         """The path to the peer that a connected QP's context names."""
         return self._paths.connected(ctx)
 
-    def flow_to(self, ctx: QpContext, dgid: bytes, sport: int, dport: int, tclass: int, hop_limit: int) -> Flow:
+    def flow_to(self, ctx: QpContext, wqe: Wqe) -> Flow:
         """The path to the destination of a UD send."""
-        return self._paths.datagram(ctx, dgid, sport, dport, tclass, hop_limit)
+        return self._paths.datagram(ctx, wqe)
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
         """Packets that one burst on this path may hold: 1 without segmentation offload."""

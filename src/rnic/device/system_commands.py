@@ -133,5 +133,5 @@ def set_weight(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: by
         raise Refused(cmd.ST_BAD_QP_STATE)
     if not 1 <= op_modifier <= MAX_WEIGHT:
         raise Refused(cmd.ST_BAD_PARAM)
-    qp.turn = nic.config.turn_packets * op_modifier
+    qp.turn = nic.config.turn_bytes * op_modifier
     return _DONE

@@ -29,7 +29,7 @@ from rnic.device.uar import Uar
 from rnic.link.base import Link, parse_address
 from rnic.mem.order import fence
 from rnic.rings.queue_block import BLOCK_BYTES
-from rnic.runtime.loop import Runtime
+from rnic.runtime.loop import BUDGET, Runtime
 from rnic.runtime.program import CopiedMemory, ProgramMemory, may_look_into
 from rnic.runtime.report import log_report
 from rnic.spec import attach
@@ -50,6 +50,12 @@ SPIN_ROUNDS = 30
 _YIELD_IS_LONG_NS = 20_000
 MAX_CLIENTS = 1024
 MAX_DEVICES = 256
+_MESSAGES_EVERY_NS = 300_000
+"""However busy the devices are, a program's message waits about so long."""
+_AT_WORK_NS = 5_000_000
+"""A program that rang a doorbell within this time is at work."""
+_SHARED_BUDGET = 15
+"""Packets that a device sends in one round while several programs are at work."""
 _DRAIN_ROUNDS = 64
 _DRAIN_BURSTS = 4
 _AFTER_OWN_ERROR_S = 0.01
@@ -98,6 +104,8 @@ class Client:
         self.memory: ProgramMemory | CopiedMemory | None = None
         self.window: mmap.mmap | None = None
         self.rung_end = _RUNG_AT
+        self.rang_ns = -_AT_WORK_NS
+        """When it was last seen to ring a doorbell."""
         self.vectors: dict[int, _Fire] = {}
         self.added: set[str] = set()
         """Devices that it asked for."""
@@ -137,6 +145,10 @@ class NicProcess:
         self._litter = False
         """A context was dropped whose memory is still mapped: its queue pairs are cycles of objects."""
         self._last_user = time.monotonic()
+        self._shared = False
+        """Several programs are at work."""
+        self._looked_ns = 0
+        """When messages were looked for last."""
 
     # ------------------------------------------------------------------------------------- devices
 
@@ -462,7 +474,9 @@ class NicProcess:
         for client in tuple(self.clients.values()):
             if client.window is not None and client.runtime is not None:
                 try:
-                    rung |= self._doorbells_of(client, client.window, client.runtime.nic.resources)
+                    if self._doorbells_of(client, client.window, client.runtime.nic.resources):
+                        client.rang_ns = time.monotonic_ns()
+                        rung = True
                 except Exception as error:  # noqa: BLE001 - the last guard
                     self.guard.caught("doorbell", error, f"program {client.pid}")
                     self._drop(client)
@@ -484,7 +498,9 @@ class NicProcess:
 
     def _round(self) -> bool:
         did = self._doorbells()
+        budget = self._budget()
         for runtime in self.devices.values():
+            runtime.budget = budget
             try:
                 did |= runtime._round(runtime.clock())
                 if did:
@@ -492,6 +508,12 @@ class NicProcess:
             except Exception as error:  # noqa: BLE001 - the last guard
                 self.guard.caught("round", error, runtime.nic.config.name)
         return did
+
+    def _budget(self) -> int:
+        """Packets of a round: few while several programs post, since each waits for the end of the others' round."""
+        since = time.monotonic_ns() - _AT_WORK_NS
+        self._shared = sum([client.rang_ns > since for client in self.clients.values()]) > 1
+        return _SHARED_BUDGET if self._shared else BUDGET
 
     def _drain(self) -> None:
         """Take what one device sent to another before more is sent: unacknowledged services would lose it."""
@@ -540,11 +562,12 @@ class NicProcess:
 
     def _turn(self, pace: _Pace, idle_exit: float | None) -> bool:
         """One round, and messages or sleep as they are due; false once it is time to end."""
-        pace.rounds += 1
         if self._round():
             pace.idle = 0
-            if not pace.rounds & 63:
+            if time.monotonic_ns() - self._looked_ns > _MESSAGES_EVERY_NS:
                 self._dispatch(0)
+            if self._shared:
+                os.sched_yield()  # who was just served may be on this core, and its next request is waited for
             return True
         pace.idle += 1
         if pace.idle < pace.spin:
@@ -568,9 +591,11 @@ class NicProcess:
         return idle_exit is None or bool(self.clients) or time.monotonic() - self._last_user <= idle_exit
 
     def _dispatch(self, timeout: float) -> None:
+        """Handle what has come, after at most ``timeout`` seconds: messages and programs that attach."""
         for key, _ in self._selector.select(timeout):
             if key.data is not None:
                 key.data()
+        self._looked_ns = time.monotonic_ns()
 
     def close(self) -> None:
         """Close everything, and say so in every window."""
@@ -595,7 +620,6 @@ class _Pace:
         self.spins = spins
         self.spin = spins
         self.idle = 0
-        self.rounds = 0
 
 
 class _Fire:

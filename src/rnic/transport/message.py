@@ -28,11 +28,13 @@ class Message:
 
     ``first_psn`` and ``packets`` are the PSNs it uses; ``sent`` counts the packets sent since the last rewind.
     For a READ they count response packets, since that is what its PSNs stand for, and ``received`` is how many
-    of them have been placed. A message without packets is local: ``executed`` says that it has had its effect.
+    of them have been placed. ``begun`` says that a packet of it was ever sent: before, no PSN says anything about it.
+    A message without packets is local: ``executed`` says that it has had its effect.
     ``status`` other than success is what it completes with once everything before it has completed.
     """
 
     __slots__ = (
+        "begun",
         "executed",
         "first_psn",
         "opcode",
@@ -60,6 +62,7 @@ class Message:
         self.ssn = 0
         self.status = SUCCESS
         self.executed = False
+        self.begun = False
 
     @property
     def due_psn(self) -> int:

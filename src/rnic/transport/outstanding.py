@@ -248,7 +248,7 @@ class Outstanding:
         while self.inflight or self.backlog:
             queue = self.inflight or self.backlog
             message = queue[0]
-            if message.packets == 0 and not message.executed:
+            if not (message.begun if message.packets else message.executed):
                 break
             if psn_diff(message.first_psn + message.packets & PSN_MASK, una) > 0:
                 if queue is self.backlog:

@@ -239,9 +239,11 @@ class Requester(Outstanding):
             self._truncate(message)
             return 0
         if self.ctx.servtype == ST_UD:
+            message.begun = True
             return self.qp.send_datagram(message, batch)
         if not message.sent and not self._follows(message):
             return 0
+        message.begun = True
         if message.reads and message not in self.reads:
             self.reads.append(message)
         if self.ctx.servtype == ST_UC:

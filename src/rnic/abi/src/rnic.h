@@ -181,7 +181,7 @@ struct rnic_mw {
 struct rnic_ah {
 	struct ibv_ah verbs;
 	uint8_t dgid[16];
-	uint32_t path; /* traffic class, flow label */
+	uint32_t path; /* service level, traffic class, flow label */
 	uint32_t hop_limit;
 	uint8_t sgid_index;
 };
