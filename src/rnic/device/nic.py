@@ -35,7 +35,7 @@ from rnic.device.turns import Turns
 from rnic.device.uar import Uar
 from rnic.mem.dma import DmaPort
 from rnic.mem.table import MemoryTable
-from rnic.rings.queue_block import SQ_TAIL, SRQ_LIMIT
+from rnic.rings.queue_block import SQ_TAIL
 from rnic.spec import commands as cmd
 from rnic.spec import events
 from rnic.spec.drops import DropReason
@@ -152,6 +152,7 @@ class Nic:
         """
         uar = Uar(port, self._doorbells, self.resources.uar_blocks, buf, self.globals, program)
         self.resources.uars.append(uar)
+        self.globals.came(uar)
         return uar
 
     def unmap_uar(self, uar: Uar) -> None:
@@ -161,6 +162,7 @@ class Nic:
             self._timers.sweep()
             uar.closed = True
             self.resources.uars.remove(uar)
+            self.globals.went(uar)
             if not self.resources.uars and self.config.autostart and not self.contexts.complete:
                 # the last driver took its pages along: as at power-up, for whoever comes next
                 self.stop()
@@ -250,13 +252,14 @@ class Nic:
         for kind, table in ((cmd.RES_QP, QP), (cmd.RES_CQ, CQ), (cmd.RES_EQ, EQ)):
             res.pools[kind].resize(1 << self.contexts.ctxmdata.tables[table].log)
         self.globals.ready = True
-        self.globals.set_port(port_open=True)
+        self.globals.open_port()
 
     def stop(self) -> None:
         """CLOSE_HCA, with nothing left that uses the tables."""
         self.resources.icm.stop()
         self.hca = {}
         self.globals.ready = False
+        self.globals.closer = None
         self.globals.set_port(port_open=False)
 
     def gate(self) -> None:
@@ -520,8 +523,8 @@ class Nic:
                     self._ring_qp(queue)
                 except Exception as error:  # noqa: BLE001 - the last guard
                     self._own_error("doorbell", queue, error)
-            elif queue.__class__ is SharedReceiveQueue:
-                queue.limit = queue.regs.get(SRQ_LIMIT)
+            elif queue.__class__ is SharedReceiveQueue and not queue.ring_limit():
+                self.counters.bump("bad_doorbells")
 
     def _ring_qp(self, qp: DeviceQp) -> None:
         tail = qp.regs.get(SQ_TAIL)

@@ -6,7 +6,6 @@ from typing import Protocol
 
 from rnic.context.qp_context import QpContext
 from rnic.device.config import NicConfig, address_from_gid
-from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 from rnic.transport.wqe import Wqe
 from rnic.wire.flow import MAX_IDENTS, Flow
@@ -71,7 +70,7 @@ class Paths:
         key = (
             dgid,
             sport,
-            path.udp_dport or ROCE_UDP_PORT,
+            path.udp_dport or config.port,
             path.tclass,
             path.hop_limit or DEFAULT_HOP_LIMIT,
             path.flow_label,
