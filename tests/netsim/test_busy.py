@@ -149,7 +149,7 @@ PATTERNS = {
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("qps", [16, 256])
 def test_busy_queue_pairs_repeat_nothing(pattern, qps) -> None:
-    busy = Busy(qps, 4096 // qps, **PATTERNS[pattern])
+    busy = Busy(qps, 4096 // qps * 2, **PATTERNS[pattern])
     took_ns = busy.run()
     assert busy.count("ack_timeouts") == 0
     assert busy.repeated < MOST_REPEATED

@@ -43,7 +43,7 @@ LEAST = 4
 """Packets in flight to a peer that does not answer."""
 STEP = 4
 """Packets by which a limit grows in a round trip, once it has been cut."""
-QUANTUM = 32
+QUANTUM = 16
 """Packets that there must be room for before a queue pair that waits is given a turn."""
 QUEUE_NS = 1_500_000
 """Nanoseconds that packets may queue at a peer: at 2 to 4 us for each, 400 to 750 of them."""
