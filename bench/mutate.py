@@ -29,7 +29,9 @@ PRODUCT = Path("src", "rnic")
 NEAR = {
     "wire": ("tests/unit/wire", "tests/property/test_wire.py", "tests/fuzz", "tests/scripts"),
     "transport": ("tests/scripts", "tests/unit/transport", "tests/unit/device", "tests/netsim"),
+    "rclink": ("tests/rclink", "tests/unit/rclink", "tests/property/test_rclink.py", "tests/netsim"),
 }
+DEFAULT_ROOMS = ("wire", "transport")
 WIDE = ("tests/unit", "tests/property", "tests/fuzz", "tests/scripts", "tests/netsim", "tests/verbs", "tests/cli")
 TIMEOUT_S = {"near": 60, "wide": 300}
 
@@ -163,12 +165,14 @@ def survives(tree: Path, mutant: Mutant) -> bool:
 def main(argv: list[str]) -> int:
     """Run and print; exit status 1 where fewer than 85 % are killed."""
     parser = argparse.ArgumentParser(prog="./dev mutate", description=__doc__.splitlines()[0])
-    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"of {', '.join(NEAR)}; all by default")
+    parser.add_argument(
+        "rooms", nargs="*", metavar="ROOM", help=f"of {', '.join(NEAR)}; {' and '.join(DEFAULT_ROOMS)} by default"
+    )
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the survivors there too")
     args = parser.parse_args(argv)
-    rooms = args.rooms or list(NEAR)
+    rooms = args.rooms or list(DEFAULT_ROOMS)
     if unknown := set(rooms) - set(NEAR):
         parser.error(f"no tests are named for {', '.join(sorted(unknown))}; give one of {', '.join(NEAR)}")
     files = [p.relative_to(ROOT) for room in rooms for p in sorted((ROOT / PRODUCT / room).glob("*.py"))]
