@@ -131,6 +131,7 @@ class Busy:
         return (again + self.count("drop_stale_response")) / self.packets
 
     def close(self) -> None:
+        self.net.run()  # turns that were given and are not over
         assert all(node.nic.flights.inflight == node.nic.flights.promised == 0 for node in self.net.nodes)
         self.net.close()
 

@@ -129,8 +129,8 @@ class Requester(Outstanding):
 
     @property
     def unsent(self) -> bool:
-        """Whether there may be something to send, or to repeat."""
-        return bool(self.backlog) or self.probe_due or self.fetch_index != self.tail
+        """Whether there may be something to send, or to repeat, or a turn that was given must be taken."""
+        return bool(self.backlog) or self.probe_due or self.fetch_index != self.tail or self.admitted
 
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
         """Send up to ``budget`` packets; the number sent. Sets ``more`` if only the budget stopped it."""
