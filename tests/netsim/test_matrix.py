@@ -81,7 +81,9 @@ class Side:
         self.memory = MemoryTable(self.random)
         self.flights = Flights(64)
         self.space = SimAddressSpace()
-        self.config = SimpleNamespace(window_packets=64, window_bytes=1 << 20, ack_every=16, probe=True)
+        self.config = SimpleNamespace(
+            window_packets=64, window_bytes=1 << 20, ack_every=16, probe=True, rq_almost_full=0
+        )
         self.flow, self.in_flow = Flow(me, peer, 50_000), Flow(peer, me, 50_000)
         self.data = bytearray(SLOT * DEPTH)
         mapping = self.space.map(self.data)

@@ -35,7 +35,7 @@ ME, PEER = bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))
 ENTRIES = 64
 SLAB = 512
 STRIDE = 64
-CONFIG = ("window_packets", "window_bytes", "ack_every", "probe")
+CONFIG = ("window_packets", "window_bytes", "ack_every", "probe", "rq_almost_full")
 CODES = {row.name: row.opcode for row in (*OPCODES, *UNSUPPORTED.values()) if row is not None}
 SERVICES = {ST_RC: "RC", ST_UC: "UC", ST_UD: "UD"}
 WORK = {name: code for code, name in WR_NAMES.items()}
@@ -53,7 +53,8 @@ class Host:
         self.flights = Flights(1 << 16, first=1 << 16)
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(
-            **{"window_packets": 256, "window_bytes": 4 << 20, "ack_every": 64, "probe": True} | config
+            **{"window_packets": 256, "window_bytes": 4 << 20, "ack_every": 64, "probe": True, "rq_almost_full": 0}
+            | config
         )
         self.events: list[tuple[int, int, int]] = []
         self.flow = Flow(ME, PEER, 50_000)

@@ -166,7 +166,7 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
                 if not entry.read_into(local_addr, data):
                     break
         head |= requester.head | ctx.remote_qpn | (-length & 3) << _PAD_SHIFT
-        if flags & FLAG_SOLICITED:
+        if flags & FLAG_SOLICITED and opcode == WR_SEND:
             head |= SOLICITED
         if opcode == WR_WRITE:
             header = BTH_RETH_STRUCT.pack(head, psn | ACK_REQ, remote_addr, rkey, length)

@@ -62,6 +62,12 @@ class NicConfig:
     """A request asks for an acknowledgement at least each so many packets."""
     probe: bool = True
     """Tail-loss probe (``design.md``, "Loss recovery")."""
+    rq_almost_full: int = 0
+    """Receive entries that a reliable connection keeps back: with no more left it answers RNR (004 7.3)."""
+    profile: str = ""
+    """The core that the NIC stands for (:mod:`rnic.device.parameters`)."""
+    parameters: dict[str, int] = field(default_factory=dict)
+    """That core's parameters, those included that only hardware is different for."""
     turn_bytes: int = 65_536
     """Bytes that one queue pair, and one program, sends before the next has its turn."""
     autostart: bool = True
@@ -94,6 +100,8 @@ class NicConfig:
         self.source_ports = self.source_ports or (self.port,)
         if any(not 0 < port <= 0xFFFF for port in self.source_ports):
             raise VerbsError(errno.EINVAL, f"source_ports={self.source_ports}: use ports of 1 to 65535")
+        if self.rq_almost_full < 0:
+            raise VerbsError(errno.EINVAL, f"rq_almost_full={self.rq_almost_full} must not be negative")
         if not self.guid:
             # Locally administered, and the same each time: the address tells NICs of one machine apart.
             self.guid = 0x02_00_00_00_00_00_00_00 | int.from_bytes(self.address[-6:], "big") << 8 | self.port & 0xFF

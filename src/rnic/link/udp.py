@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections import deque
 from collections.abc import Sequence
 
 from rnic.link.base import LinkError, check_group, flow_between, format_address, parse_address
@@ -175,8 +174,8 @@ class UdpLink:
         self.mtu = ip_mtu(self.address)
         self.up = True
         self._interface = interface_of(self.address)
-        self.frames: deque[bytes] = deque()
-        """Never any: what is not for this port, the system keeps."""
+        self.frames = None
+        """What is not UDP and for this port, the system keeps."""
         self.gso = gso and enable_gso(sock)
         self.gro = gro and enable_gro(sock)
         self.headers = enable_headers(sock, self._ipv4)

@@ -86,6 +86,7 @@ class TransportConfig(Protocol):
     window_bytes: int
     ack_every: int
     probe: bool
+    rq_almost_full: int
 
 
 class Host(Protocol):

@@ -148,8 +148,9 @@ class QueuePair:
         if ctx.state == RTR and old_state == INIT:
             ctx.expected_psn &= PSN_MASK
         if ctx.state == SQD:
-            ctx.sq_draining = 1
-            self.check_drained()
+            if old_state != SQD:
+                ctx.sq_draining = 1
+                self.check_drained()
         elif ctx.state == RTS:
             ctx.sq_draining = 0
             self.host.schedule(self)

@@ -359,7 +359,7 @@ class Requester(Outstanding):
         head = self.head | self.ctx.remote_qpn | (-size & 3) << 52
         if at_end:
             operation = last if index else only
-            if wqe.solicited:
+            if wqe.solicited and message.takes_receive:
                 head |= SOLICITED
         else:
             operation = middle if index else first
