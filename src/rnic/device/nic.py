@@ -46,6 +46,7 @@ from rnic.spec.states import ERR, RESET, RTR, RTS, SQD, SQE
 from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard, Report
 from rnic.trace.tracer import NullTracer, Tracer
+from rnic.transport.flights import Flights
 from rnic.transport.host import BurstLoops
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import Wqe
@@ -115,6 +116,7 @@ class Nic:
         self.contexts.changed = self._context_changed
         if self.tracer.enabled:
             self.contexts.observe = self._trace_channel
+        self.flights = Flights(config.flight_packets)
         self.resources = Resources(config, self.memory, self.contexts)
         self.contexts.parser.admit = partial(admission.fits, self)
         self.qps: dict[int, DeviceQp] = self.resources.qps
@@ -595,6 +597,7 @@ class Nic:
     def forget(self, qp: DeviceQp) -> None:
         """``qp`` is destroyed: no more turns and deadlines."""
         self._timers.forget(qp)
+        qp.requester.ground()
         if qp.scheduled:
             self._ready.remove(qp)
             qp.scheduled = False
