@@ -21,6 +21,7 @@ from rnic.spec.opcodes import WR_NAMES
 from rnic.spec.states import INIT, RTR, RTS, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import SYNDROME_NAMES
 from rnic.trace import Counters, NullTracer
+from rnic.transport.flights import Flights
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import ReceiveRing, SendRing, Wqe
 from rnic.wire.bursts import RxBurst, TxBurst
@@ -49,6 +50,7 @@ class Host:
         self.random = random.Random(1)
         self.burst = LOOPS
         self.memory = MemoryTable(self.random)
+        self.flights = Flights(1 << 16, first=1 << 16)
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(
             **{"window_packets": 256, "window_bytes": 4 << 20, "ack_every": 64, "probe": True, "rq_almost_full": 0}

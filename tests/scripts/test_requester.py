@@ -204,6 +204,18 @@ def test_an_unsolicited_ack_grants_credits(new) -> None:
     assert len(s.out()) == 3
 
 
+def test_an_ack_of_long_ago_grants_no_credits(new) -> None:
+    """Only what repeats the last PSN may be an unsolicited ACK; an older one was overtaken, and so were its credits."""
+    s = new()
+    s.post("SEND", 10)
+    s.post("SEND", 10)
+    s.out()
+    s.ack(101, msn=2, syndrome=0)
+    s.ack(100, msn=2, syndrome=10)
+    s.post("SEND", 700)
+    assert s.out() == ["SEND_FIRST 102!"]  # it has to ask all the same
+
+
 def test_read_responses_carry_no_credits(new) -> None:
     """software.md section 4: common NICs put syndrome 0 there, which would stop every SEND."""
     s = new()

@@ -416,6 +416,17 @@ def test_window_bound_elsewhere_under_an_open_write(new) -> None:
     assert s.data == before
 
 
+@pytest.mark.parametrize("kind", ["SEND", "WRITE"])
+def test_a_last_packet_holds_at_least_one_byte(new, kind: str) -> None:
+    """IBA 9.7 (C9-92): the length of a LAST packet is 1 to PMTU."""
+    s = new()
+    s.recv(1024)
+    s.inject(f"{kind}_FIRST", 100, payload=FULL, va=s.va, rkey=s.key, dma_length=2 * len(FULL))
+    s.inject(f"{kind}_LAST", 101, payload=b"")
+    assert s.out() == ["ACKNOWLEDGE 101 61"]
+    assert s.ctx.state == ERR
+
+
 def test_credits_count_the_entry_of_an_open_message(new) -> None:
     s = new(options=OPT_CREDITS)
     s.recv(600)

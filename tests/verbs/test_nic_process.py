@@ -30,6 +30,7 @@ from rnic.runtime.remote import RemoteDriver
 from rnic.spec import attach
 from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
+from rnic.testing import own_network
 from rnic.verbs import (
     CQ,
     GID,
@@ -50,7 +51,7 @@ from rnic.verbs import (
 
 RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
 SECONDS = 20.0
-NET = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250}"
+NET = own_network()
 """Addresses that no other run of these tests uses at the same time."""
 Serve = Callable[[Path], "subprocess.Popen[bytes]"]
 

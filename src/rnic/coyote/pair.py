@@ -37,7 +37,8 @@ CARD_BYTES = 1 << 26
 """Card memory of one queue pair: what the data of its commands in flight may take. One command always may."""
 KEPT_BYTES = 1 << 23
 RD_ATOMIC = 16
-_TIMEOUT = 14
+_TIMEOUT = 18
+"""About a second: a probe asks long before, and a shell may take its time over what arrives."""
 _RETRIES = 7
 _RAW_READ = 0x0C
 _SMALLEST = 12

@@ -56,6 +56,8 @@ class NicConfig:
     """Packets in flight per queue pair."""
     window_bytes: int = 1 << 20
     """Bytes in flight per queue pair."""
+    flight_packets: int = 512
+    """Packets in flight from all queue pairs together, READ responses to this NIC included."""
     ack_every: int = 64
     """A request asks for an acknowledgement at least each so many packets."""
     probe: bool = True
@@ -92,7 +94,7 @@ class NicConfig:
             raise VerbsError(
                 errno.EINVAL, f"pkeys={self.pkeys} is no P_Key table; use 1 to {MAX_PKEYS} values of 1 to 0xffff"
             )
-        for name in ("window_packets", "window_bytes", "ack_every", "turn_bytes"):
+        for name in ("window_packets", "window_bytes", "flight_packets", "ack_every", "turn_bytes"):
             if getattr(self, name) < 1:
                 raise VerbsError(errno.EINVAL, f"{name}={getattr(self, name)} must be at least 1")
         self.source_ports = self.source_ports or (self.port,)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rnic.mem.table import MemoryTable
     from rnic.trace.counters import Counters
     from rnic.trace.tracer import Tracer
+    from rnic.transport.flights import Flights
     from rnic.transport.qp import QueuePair
     from rnic.transport.wqe import ReceiveWqe, Wqe
     from rnic.wire.bursts import Buffer
@@ -94,6 +95,7 @@ class Host(Protocol):
     counters: Counters
     tracer: Tracer
     memory: MemoryTable
+    flights: Flights
     random: random.Random
     burst: BurstLoops
 

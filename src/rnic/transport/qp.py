@@ -204,6 +204,8 @@ class QueuePair:
             sent += (
                 self.requester.produce(now_ns, budget, out) if self.pace is None else self._paced(now_ns, budget, out)
             )
+        if self.requester.admitted:
+            self.requester.flights.turn_over(self.requester)  # it had its turn and may not send
         replies = self.responder.replies
         if len(replies) and self.flow is not None:
             ctx = self.ctx
@@ -404,6 +406,7 @@ class QueuePair:
         requester.retry_left -= 1
         self.host.counters.bump("rewinds")
         requester.narrow()
+        requester.peer.lost(now_ns)
         requester.rewind(psn)
 
     def fail_send(self, status: int, vendor_err: int) -> None:

@@ -183,6 +183,7 @@ def runtime_on(link: Link, counters: Counters | None = None, seed: int | None = 
         "source_ports": link.source_ports,
         "window_packets": max(8, min(512, link.window_packets // 2)),
         "window_bytes": max(65536, link.window_bytes // 2),
+        "flight_packets": max(8, min(1024, link.window_packets // 2)),
     }
     config = NicConfig(link.address, link.port, **(chosen | settings))
     rng = random.Random(secrets.randbits(256) if seed is None else seed)

@@ -154,7 +154,7 @@ def test_a_dead_remote_is_slverr_in_bounded_time() -> None:
         pair.far.dead = True
         with answered(Resp.SLVERR):
             pair.window[0:40_000] = bytes(40_000)
-        assert pair.net.clock.now_ns < 1_000_000_000
+        assert pair.net.clock.now_ns < 2_000_000_000
         now_ns = pair.net.clock.now_ns
         with answered(Resp.SLVERR):
             pair.window.read(0, 4)
@@ -166,7 +166,7 @@ def test_a_network_that_is_cut_while_the_target_answers_over_tcp() -> None:
         with answered(Resp.SLVERR):
             pair.window.read(0, 4)
         assert pair.far.stops == b.MAX_RECOVERIES
-        assert pair.net.clock.now_ns < 4_000_000_000
+        assert pair.net.clock.now_ns < 8_000_000_000
 
 
 def test_an_outage_shorter_than_all_retries_is_not_seen() -> None:
