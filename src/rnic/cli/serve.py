@@ -9,8 +9,9 @@ import random
 import resource
 import secrets
 import signal
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import click
 
@@ -22,12 +23,28 @@ from rnic.link.udp import MAX_SOURCE_PORTS, UdpLink
 from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.runtime.loop import Runtime
 from rnic.runtime.process import SPIN_ROUNDS, NicProcess
+from rnic.runtime.report import LOGGER
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 from rnic.verbs.context import runtime_on
 
 MOST_DESCRIPTORS = 1 << 16
 """More than all programs of a NIC process that is full need together."""
+
+
+def open_capture(path: str) -> BinaryIO:
+    """A file to record to, which makes nobody wait.
+
+    Raises:
+        OSError: it cannot be opened for writing; a FIFO (ENXIO) needs its reader first.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
+    return cast("BinaryIO", os.fdopen(os.open(path, flags, 0o666), "wb", buffering=0))
+
+
+def report_capture(path: str, error: OSError) -> None:
+    """One line for the log: a recording has ended before its link."""
+    LOGGER.warning("capture file %s: %s: recording has ended, all else goes on", path, error.strerror or error)
 
 
 def make_runtime(address: str, port: int | None, options: dict[str, object]) -> Runtime:
@@ -53,7 +70,7 @@ def make_runtime(address: str, port: int | None, options: dict[str, object]) -> 
     try:
         capture, faults = options.get("capture"), options.get("faults")
         if capture:
-            link = Recorder(link, Path(str(capture)).open("wb", buffering=0))  # noqa: SIM115 - the recorder's
+            link = Recorder(link, open_capture(str(capture)), ended=partial(report_capture, str(capture)))
         if faults:
             import time  # noqa: PLC0415
 
@@ -85,6 +102,20 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
+def detach() -> int:
+    """Go on as nobody's child, whom no program waits for; the descriptor to say on that all is well.
+
+    The process that was started ends once that is said, or with status 2 once this one has ended without.
+    """
+    read, write = os.pipe()
+    if os.fork():
+        os.close(write)
+        os._exit(0 if os.read(read, 1) else 2)
+    os.close(read)
+    os.setsid()
+    return write
+
+
 @click.command()
 @click.option("--addr", "addresses", multiple=True, help="Local IP address of a device; may be given again.")
 @click.option("--port", type=click.IntRange(1, 65535), help="UDP port of these devices, 4791 by default.")
@@ -99,6 +130,7 @@ def raise_descriptor_limit() -> None:
     help="Send from so many UDP ports, by queue pair, so that switches spread them.",
 )
 @click.option("--idle-exit", type=click.FloatRange(0.0), help="End when nobody has used it for so many seconds.")
+@click.option("--detach", "detached", is_flag=True, help="Go to the background once it answers.")
 @click.option(
     "--spins", type=click.IntRange(0), envvar="RNIC_SPINS", default=SPIN_ROUNDS, help="Empty rounds before it sleeps."
 )
@@ -112,9 +144,11 @@ def serve(
     source_ports: int,
     idle_exit: float | None,
     spins: int,
+    detached: bool,
 ) -> None:
     """Run the NIC process that serves all programs of this user, until it is interrupted."""
     raise_descriptor_limit()
+    said = detach() if detached else -1
     process = NicProcess(runtime_directory(), make_runtime)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: process.stop())
@@ -128,6 +162,9 @@ def serve(
         }
         for address in addresses:
             process.add(address, port, options)
+        if said >= 0:
+            os.write(said, b"\1")
+            os.close(said)
         process.serve(idle_exit, spins)
     finally:
         process.close()

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Sequence
 
 from rnic.link.base import LinkError, check_group, flow_between, format_address, parse_address
-from rnic.link.interface import interface_of, ip_mtu, is_local, is_up
+from rnic.link.interface import interface_of, ip_mtu, is_local, is_of_many, is_up
 from rnic.link.packets import joined, single_packets
 from rnic.link.udp_socket import (
     ANCILLARY_BYTES,
@@ -165,6 +165,8 @@ class UdpLink:
         if not 0 <= port <= 0xFFFF:
             raise LinkError(f"UDP port {port} is not a port: give 0 to 65535")
         self.address = parse_address(address)
+        if is_of_many(self.address):
+            raise LinkError(f"address {address} is a multicast or broadcast address: give one of this machine alone")
         self.counters = Counters() if counters is None else counters
         self._ipv4 = len(self.address) == 4
         self._scope_id = _scope_id(address)
@@ -472,7 +474,7 @@ class _Inbox:
     def _flow(self, link: UdpLink, sender: tuple[str, int] | bytes, address: bytes, port: int) -> Flow:
         if len(self.flows) >= _MAX_CACHED:
             self.flows.clear()
-        flow = self.flows[sender] = Flow(address, self.address, port, link.port)
+        flow = self.flows[sender] = Flow(address, self.address, port, link.port).doubt()
         return flow
 
 
