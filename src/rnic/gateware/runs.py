@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rnic.gateware.axi_model import Timing
 from rnic.gateware.cache import SparseMemory
-from rnic.gateware.driver import Completion, Driver, NetworkSetup, QueueLayout, Request
+from rnic.gateware.driver import Completion, Driver, NetworkSetup, QueueLayout, Request, Window
 from rnic.gateware.params import EngineParams
 from rnic.gateware.sim import Simulation
 from rnic.gateware.sim_bus import Frame
@@ -50,6 +51,11 @@ class Job:
     stall_rate: float = 0.0
     loss: float = 0.0
     """Probability that the link loses a frame; network only."""
+    local_window: Window | None = None
+    remote_window: Window | None = None
+    """What the driver opens to the engines; unless told, the places of the sources and of the destinations."""
+    timing: Timing = field(default_factory=Timing)
+    """Of the memories."""
 
 
 @dataclass
@@ -112,7 +118,7 @@ def run_job(
     def lose(_frame: Frame) -> bool:
         return loss_rng.random() < job.loss
 
-    simulation = Simulation(params, memories, job.seed, job.stall_rate, lose)
+    simulation = Simulation(params, memories, job.seed, job.stall_rate, lose, job.timing)
     sender, receiver = simulation.engines[0], simulation.engines[-1]
     logs = []
     if trace is not None or log_states:
@@ -155,7 +161,9 @@ def _addresses(index: int, slot: int, local: int, remote: int) -> tuple[int, int
 def _drive(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: Simulation, rng: random.Random) -> Result:
     sender, receiver = simulation.engines[0], simulation.engines[-1]
     layout = QueueLayout(SQ_BASE, CQ_BASE, job.ring_size, job.ring_size)
-    drivers = [Driver(engine, layout) for engine in simulation.engines]
+    area = slot * job.count
+    local, remote = job.local_window or Window(PAYLOAD_BASE, area), job.remote_window or Window(REMOTE_BASE, area)
+    drivers = [Driver(engine, layout, local=local, remote=remote) for engine in simulation.engines]
     for driver, end in zip(drivers, (END_A, END_B), strict=False):
         if job.network:
             driver.set_network(end)

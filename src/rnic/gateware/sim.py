@@ -15,7 +15,7 @@ from amaranth.sim import Simulator
 
 from rnic.gateware.cache import NonCoherentCache, SparseMemory
 from rnic.gateware.params import EngineParams
-from rnic.gateware.sim_bus import AxiLiteMaster, AxiRam, Frame, MacLink, Stalls, StreamSink, StreamSource
+from rnic.gateware.sim_bus import AxiLiteMaster, AxiRam, Frame, MacLink, Stalls, StreamSink, StreamSource, Timing
 from rnic.gateware.top import Top
 from rnic.spec.errors import RnicError
 
@@ -31,13 +31,15 @@ class SimulationError(RnicError):
 class SimEngine:
     """One engine of a :class:`Simulation` as the driver's backend; its DMA passes by the processor's cache."""
 
-    def __init__(self, simulation: Simulation, params: EngineParams, memory: SparseMemory, stalls: Stalls) -> None:
+    def __init__(
+        self, simulation: Simulation, params: EngineParams, memory: SparseMemory, stalls: Stalls, timing: Timing | None
+    ) -> None:
         self._simulation = simulation
         self.top = Top(params)
         self.memory = memory
         self.cache = NonCoherentCache(memory)
         self.axil = AxiLiteMaster(self.top.s_axil)
-        self.ram = AxiRam(self.top.m_axi, self.cache.device, stalls)
+        self.ram = AxiRam(self.top.m_axi, self.cache.device, stalls, timing)
         self.mac_out = StreamSink(self.top.mac_tx_axis, stalls)
         self.mac_in = StreamSource(self.top.mac_rx_axis, stalls)
         self.accesses: list[tuple[int, int, int, int | None]] = []
@@ -103,6 +105,7 @@ class Simulation:
         seed: of the stalls on every channel.
         stall_rate: probability that a channel holds back in a cycle.
         lose: two engines: asked for each frame; true loses it.
+        timing: how the memories behave.
     """
 
     def __init__(
@@ -112,12 +115,13 @@ class Simulation:
         seed: int = 0,
         stall_rate: float = 0.0,
         lose: Callable[[Frame], bool] | None = None,
+        timing: Timing | None = None,
     ) -> None:
         rng = random.Random(seed)
         self.cycle = 0
         self.watchers: list[Callable[[Any, int], None]] = []
         """Called at each clock edge with the simulator's context and the cycle, before the run starts to be slow."""
-        self.engines = [SimEngine(self, params, memory, Stalls(rng, stall_rate)) for memory in memories]
+        self.engines = [SimEngine(self, params, memory, Stalls(rng, stall_rate), timing) for memory in memories]
         m = Module()
         for index, engine in enumerate(self.engines):
             m.submodules[f"engine{index}"] = engine.top

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out, connect, flipped
@@ -24,6 +24,7 @@ from rnic.gateware.registers import Registers
 from rnic.gateware.rx_path import RxHeaderParser, RxStreamer
 from rnic.gateware.tx_path import TxHeaderInserter, TxStreamer
 from rnic.rings.sqe import SQ_ENTRY
+from rnic.spec.engine_net_regs import NET_ERROR_OF
 from rnic.spec.engine_regs import (
     AXIL_ADDRESS_BITS,
     CONTROL,
@@ -59,16 +60,17 @@ class Top(wiring.Component):
         self.header_inserter = TxHeaderInserter(params)
         self.header_parser = RxHeaderParser(params)
         self.rx_streamer = RxStreamer(params)
-        self.encapsulator = IpEncapsulator(params)
-        self.decapsulator = IpDecapsulator(params)
-        self.lookup = EndpointLookup(params)
+        if params.network:
+            self.encapsulator = IpEncapsulator(params)
+            self.decapsulator = IpDecapsulator(params)
+            self.lookup = EndpointLookup(params)
 
     def elaborate(self, platform: object) -> Module:
         """Wires, the two packet switches, the bus arbiter, counters and the soft reset."""
         m = Module()
         for name in (
             "registers", "controller", "cmd_master", "parser", "cq_streamer", "control_mover", "data_mover",
-            "tx_streamer", "header_inserter", "header_parser", "rx_streamer", "encapsulator", "decapsulator", "lookup",
+            "tx_streamer", "header_inserter", "header_parser", "rx_streamer",
         ):  # fmt: skip
             m.submodules[name] = getattr(self, name)
         m.submodules.loopback = fifo = SyncFIFOBuffered(
@@ -82,9 +84,6 @@ class Top(wiring.Component):
 
         # ---- registers and controller
         connect(m, flipped(self.s_axil), registers.s_axil)
-        connect(m, registers.encap, self.encapsulator.regs)
-        connect(m, registers.decap, self.decapsulator.regs)
-        connect(m, registers.lookup, self.lookup.regs)
         control = value["CONTROL"]
         mode = unpack(control, CONTROL, "mode")
         m.d.comb += [
@@ -131,7 +130,6 @@ class Top(wiring.Component):
         # ---- transmit
         tx, inserter, data = self.tx_streamer, self.header_inserter, self.data_mover
         m.d.comb += [
-            controller.tx_busy.eq(tx.busy),
             tx.cmd_valid.eq(controller.tx_valid),
             controller.tx_ready.eq(tx.cmd_ready),
             tx.descriptor.eq(controller.tx_descriptor),
@@ -149,58 +147,45 @@ class Top(wiring.Component):
         connect(m, data.mm2s_sts, tx.dm_sts)
         connect(m, data.mm2s, inserter.s_axis)
 
-        encap, meta = self.encapsulator, self.encapsulator.s_meta
-        connect(m, encap.lookup, self.lookup.lookup)
-        connect(m, encap.m_axis, flipped(self.mac_tx_axis))
+        # ---- the mode changes only while no packet is on its way, and no WRITE begins before it has changed
+        wanted, idle, switching = Signal(), Signal(), Signal()
         m.d.comb += [
-            meta.length.eq(tx.meta_length),
-            meta.src_ip.eq(encap.endpoint.src_ip),
-            meta.dst_ip.eq(encap.endpoint.dst_ip),
-            meta.src_port.eq(encap.endpoint.src_port),
-            meta.dst_port.eq(encap.endpoint.dst_port),
-            meta.valid.eq(tx.meta_valid),
-            tx.meta_ready.eq(meta.ready),
+            wanted.eq((mode == MODE_NETWORK) if self.params.network else 0),
+            switching.eq(wanted != network),
+            controller.tx_busy.eq(tx.busy | switching),
+            controller.no_network.eq(0 if self.params.network else mode == MODE_NETWORK),
+            idle.eq(
+                ~tx.busy
+                & (controller.state < S_SEND_TX_CMD)
+                & ~fifo.r_rdy
+                & (self.header_parser.state == 0)
+                & ~self.rx_streamer.busy
+                & ~self.header_parser.header_valid
+                & ~(self.decapsulator.pending if self.params.network else Const(0, 1))
+            ),
         ]
-
-        # ---- the mode changes only while no packet is on its way
-        idle = (
-            ~tx.busy
-            & (controller.state < S_SEND_TX_CMD)
-            & ~fifo.r_rdy
-            & (self.header_parser.state == 0)
-            & ~self.rx_streamer.busy
-            & ~self.header_parser.header_valid
-            & ~self.decapsulator.m_axis.tvalid
-        )
         with m.If(idle):
-            m.d.sync += network.eq(mode == MODE_NETWORK)
+            m.d.sync += network.eq(wanted)
 
         # ---- switches
-        out, rx = inserter.m_axis, self.header_parser
+        out, rx, looped = inserter.m_axis, self.header_parser, fifo.r_data
+        width, lanes = self.params.bus_width, self.params.bus_bytes
         m.d.comb += [
             fifo.w_data.eq(Cat(out.tdata, out.tkeep, out.tlast, out.tuser)),
             fifo.w_en.eq(out.tvalid & ~network),
-            out.tready.eq(Mux(network, encap.s_axis.tready, fifo.w_rdy)),
-            encap.s_axis.tdata.eq(out.tdata),
-            encap.s_axis.tkeep.eq(out.tkeep),
-            encap.s_axis.tlast.eq(out.tlast),
-            encap.s_axis.tuser.eq(out.tuser),
-            encap.s_axis.tvalid.eq(out.tvalid & network),
-        ]
-        decap = self.decapsulator
-        connect(m, flipped(self.mac_rx_axis), decap.s_axis)
-        looped = fifo.r_data
-        width, lanes = self.params.bus_width, self.params.bus_bytes
-        received = decap.m_axis
-        m.d.comb += [
-            rx.s_axis.tdata.eq(Mux(network, received.tdata, looped[:width])),
-            rx.s_axis.tkeep.eq(Mux(network, received.tkeep, looped[width : width + lanes])),
-            rx.s_axis.tlast.eq(Mux(network, received.tlast, looped[width + lanes])),
-            rx.s_axis.tuser.eq(Mux(network, received.tuser, looped[width + lanes + 1])),
-            rx.s_axis.tvalid.eq(Mux(network, received.tvalid, fifo.r_rdy)),
+            out.tready.eq(fifo.w_rdy),
+            rx.s_axis.tdata.eq(looped[:width]),
+            rx.s_axis.tkeep.eq(looped[width : width + lanes]),
+            rx.s_axis.tlast.eq(looped[width + lanes]),
+            rx.s_axis.tuser.eq(looped[width + lanes + 1]),
+            rx.s_axis.tvalid.eq(fifo.r_rdy),
             fifo.r_en.eq((rx.s_axis.tready & ~network) | rx_abort),
-            received.tready.eq(rx.s_axis.tready & network),
         ]
+        net_done, net_error = Signal(), Signal(4)
+        if self.params.network:
+            self._connect_network(m, network, wanted, net_done, net_error, tx_abort)
+        else:
+            m.d.comb += [self.mac_rx_axis.tready.eq(1), tx.meta_ready.eq(0)]
 
         # ---- receive
         streamer = self.rx_streamer
@@ -217,16 +202,16 @@ class Top(wiring.Component):
         connect(m, streamer.dm_cmd, data.s2mm_cmd)
         connect(m, data.s2mm_sts, streamer.dm_sts)
 
-        # ---- loopback: a completion waits until every packet of the operation has been dealt with
+        # ---- a completion waits until every packet of the operation has been dealt with: here, or by the encapsulator
         on_the_way, first_error = Signal(32), Signal(4)
-        packet_in = inserter.tx_done & ~network
-        packet_out = (streamer.finished | rx.cut) & ~network
-        m.d.sync += on_the_way.eq(on_the_way + packet_in - packet_out)
+        packet_out = Mux(network, net_done, streamer.finished | rx.cut)
+        packet_error = Mux(network, net_error, streamer.error)
+        m.d.sync += on_the_way.eq(on_the_way + inserter.tx_done - packet_out)
         with m.If(packet_out & (first_error == 0)):
-            m.d.sync += first_error.eq(streamer.error)
+            m.d.sync += first_error.eq(packet_error)
         with m.If((controller.state == S_IDLE) | tx_abort):
             m.d.sync += [on_the_way.eq(0), first_error.eq(0)]
-        m.d.comb += [controller.settled.eq(network | (on_the_way == 0)), controller.settled_error.eq(first_error)]
+        m.d.comb += [controller.settled.eq(on_the_way == 0), controller.settled_error.eq(first_error)]
 
         m.submodules.arbiter = arbiter = AxiArbiter(self.params)
         connect(m, self.control_mover.axi, arbiter.first)
@@ -255,8 +240,6 @@ class Top(wiring.Component):
             inserter.abort.eq(tx_abort),
             rx.abort.eq(rx_abort),
             streamer.abort.eq(rx_abort),
-            encap.reset.eq(tx_abort),
-            decap.reset.eq(soft_reset),
             # the watchdog aborts a fetch, but the CQ entry that tells of it is written by the same master
             master.abort.eq(soft_reset | (controller.abort & (master.state == 2))),
         ]
@@ -269,6 +252,54 @@ class Top(wiring.Component):
 
         self._watch(m)
         return m
+
+    def _connect_network(
+        self, m: Module, network: Signal, wanted: Signal, net_done: Signal, net_error: Signal, tx_abort: Signal
+    ) -> None:
+        """The blocks between packets and the MAC, and what they do in network mode."""
+        registers, tx, out, rx = self.registers, self.tx_streamer, self.header_inserter.m_axis, self.header_parser
+        encap, decap, meta = self.encapsulator, self.decapsulator, self.encapsulator.s_meta
+        m.submodules.encapsulator, m.submodules.decapsulator, m.submodules.lookup = encap, decap, self.lookup
+        connect(m, registers.encap, encap.regs)
+        connect(m, registers.decap, decap.regs)
+        connect(m, registers.lookup, self.lookup.regs)
+        connect(m, encap.lookup, self.lookup.lookup)
+        connect(m, encap.m_axis, flipped(self.mac_tx_axis))
+        connect(m, flipped(self.mac_rx_axis), decap.s_axis)
+        m.d.comb += [
+            meta.length.eq(tx.meta_length),
+            meta.src_ip.eq(encap.endpoint.src_ip),
+            meta.dst_ip.eq(encap.endpoint.dst_ip),
+            meta.src_port.eq(encap.endpoint.src_port),
+            meta.dst_port.eq(encap.endpoint.dst_port),
+            meta.valid.eq(tx.meta_valid),
+            tx.meta_ready.eq(meta.ready),
+            encap.s_axis.tdata.eq(out.tdata),
+            encap.s_axis.tkeep.eq(out.tkeep),
+            encap.s_axis.tlast.eq(out.tlast),
+            encap.s_axis.tuser.eq(out.tuser),
+            encap.s_axis.tvalid.eq(out.tvalid & network),
+            encap.reset.eq(tx_abort),
+            decap.reset.eq(registers.soft_reset),
+            # frames are for an engine that is in network mode, and stays there
+            decap.accept.eq(network & wanted),
+            net_done.eq(encap.done),
+        ]
+        with m.Switch(encap.done_code):
+            for code, error in NET_ERROR_OF.items():
+                with m.Case(code):
+                    m.d.comb += net_error.eq(error)
+        received = decap.m_axis
+        with m.If(network):
+            m.d.comb += [
+                out.tready.eq(encap.s_axis.tready),
+                rx.s_axis.tdata.eq(received.tdata),
+                rx.s_axis.tkeep.eq(received.tkeep),
+                rx.s_axis.tlast.eq(received.tlast),
+                rx.s_axis.tuser.eq(received.tuser),
+                rx.s_axis.tvalid.eq(received.tvalid),
+                received.tready.eq(rx.s_axis.tready),
+            ]
 
     def _watch(self, m: Module) -> None:
         """What software sees beside the queues: status, events, counters, the descriptor in hand."""
@@ -286,20 +317,24 @@ class Top(wiring.Component):
         )
         rx_failed = streamer.finished & ~streamer.dropped & (streamer.error != 0)
         dropped = (streamer.finished & streamer.dropped) | self.header_parser.cut
-        full_before, halted_before = Signal(), Signal()
-        m.d.sync += [full_before.eq(controller.cq_full), halted_before.eq(controller.halted)]
+        full_before, halted_before, tail_before = Signal(), Signal(), Signal()
+        m.d.sync += [
+            full_before.eq(controller.cq_full),
+            halted_before.eq(controller.halted),
+            tail_before.eq(controller.bad_tail),
+        ]
         m.d.comb += registers.events.eq(
             pack(
                 IRQ_STATUS,
                 {
                     "completion": controller.completed,
-                    "error": controller.completed_bad,
+                    "error": controller.completed_bad | (controller.bad_tail & ~tail_before),
                     "watchdog": controller.timed_out,
                     "cq_full": controller.cq_full & ~full_before,
                     "rx_drop": dropped,
                     "rx_error": rx_failed,
                     "halted": controller.halted & ~halted_before,
-                    "net_error": self.encapsulator.error | self.decapsulator.error,
+                    "net_error": (self.encapsulator.error | self.decapsulator.error) if self.params.network else 0,
                 },
             )[:8]
         )
@@ -338,7 +373,10 @@ class Top(wiring.Component):
             "BTT2": descriptor[32 * 8 : 36 * 8],
             "BTT3": descriptor[36 * 8 : 40 * 8],
             "ENTRY_VALID": controller.entry_shown,
-            "PARAMETERS": self.params.bus_width % 1024 | self.params.serial << 10 | self.params.block_size << 16,
+            "PARAMETERS": self.params.bus_width % 1024
+            | self.params.serial << 10
+            | self.params.network << 11
+            | self.params.block_size << 16,
         }
         for name, signal in shown.items():
             if name in value and next(r for r in registers.map if r.name == name).access != "RW":
