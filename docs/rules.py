@@ -27,7 +27,7 @@ REQ, REC, READ, RSP = "test_requester.py", "test_recovery.py", "test_reads.py", 
 CPL, BST, FAR, HST = "test_completions.py", "test_burst.py", "test_far_memory.py", "test_hostile.py"
 NIC, MOD, WALK = "tests/unit/device/test_nic.py", "tests/unit/context/test_modify.py", "tests/verbs/test_walk.py"
 ICRC, QUEUES, STATES = "tests/unit/device/test_icrc.py", "tests/verbs/test_queues.py", "tests/verbs/test_states.py"
-MATRIX = "tests/netsim/test_matrix.py"
+MATRIX, CONGESTION = "tests/netsim/test_matrix.py", "tests/netsim/test_congestion.py"
 
 RULES: tuple[Rule, ...] = (
     # ------------------------------------------------------------------------------- requests
@@ -83,6 +83,10 @@ RULES: tuple[Rule, ...] = (
     _rule("IBA 9.7.5.2.8", "RNR NAK: wait for its time, as often as the RNR retry count says, 7 for ever",
           f"{REC}::test_rnr_limit", f"{REC}::test_rnr_timer_and_forever", f"{REC}::test_rnr_inside_a_sequence_retry",
           f"{RSP}::test_rnr"),
+    _rule("IBA 9.7.5.2", "During an RNR wait a sequence NAK for what waits is its consequence; behind it, a loss",
+          f"{REC}::test_sequence_naks_in_an_rnr_wait_cost_no_retry",
+          f"{REC}::test_a_sequence_nak_behind_the_rnr_wait_is_a_loss",
+          f"{REC}::test_a_nak_said_twice_goes_back_once"),
     _rule("IBA 9.9.2", "Every other NAK fails the request with the status it names", f"{REC}::test_fatal_naks",
           f"{CPL}::test_a_fatal_nak_is_the_vendor_error"),
     _rule("IBA 9.7.5.2", "One sequence NAK for a gap, then silence until the gap is closed",
@@ -120,6 +124,9 @@ RULES: tuple[Rule, ...] = (
     # ------------------------------------------------------------------------- receive checks
     _rule("004 7.3 RX 1", "ICRC and length before all else; what fails is dropped and counted",
           f"{ICRC}::test_any_flipped_bit_is_seen", f"{NIC}::test_short_and_odd_bursts", f"{NIC}::test_drops"),
+    _rule("design", "An IPv4 ident that nobody saw is held against what the peer sends; all that is taken teaches that",
+          f"{ICRC}::test_a_peer_of_ident_0_is_believed_no_other",
+          f"{NIC}::test_whatever_is_taken_teaches_what_idents_a_peer_sends"),
     _rule("004 7.3 RX 2", "What is not RDMA is nobody's", f"{NIC}::test_what_no_parser_takes"),
     _rule("004 7.3 DestQP", "The queue pair exists and may receive", f"{NIC}::test_drops",
           f"{NIC}::test_queue_pair_that_cannot_receive", f"{HST}::test_every_packet_in_every_state"),
@@ -129,7 +136,12 @@ RULES: tuple[Rule, ...] = (
           f"{RSP}::test_one_sequence_nak_a_gap", f"{RSP}::test_duplicate_send_and_write"),
     _rule("IBA ch. 9", "FIRST, MIDDLE, LAST and ONLY in a legal order, else invalid request", f"{RSP}::test_sequence"),
     _rule("004 7.3 OPCODE", "Operations that the queue pair allows; aligned atomics; else invalid request",
-          f"{RSP}::test_access_flags_of_the_qp", f"{RSP}::test_refusals"),
+          f"{RSP}::test_access_flags_of_the_qp", f"{RSP}::test_refusals",
+          f"{RSP}::test_an_unsupported_operation_is_an_invalid_request",
+          f"{RSP}::test_an_unsupported_operation_is_looked_at_in_its_turn_only"),
+    _rule("002 4.2.1", "Receive entries taken and the slot of the next READ are counted in the context",
+          f"{RSP}::test_rq_wqe_counter_counts_receive_entries_taken", f"{RSP}::test_rq_wqe_counter_of_datagrams",
+          f"{RSP}::test_ra_buff_indx_is_the_slot_that_the_next_read_or_atomic_takes"),
     _rule("004 7.3 RQ almost full", "No receive entry: RNR NAK", f"{RSP}::test_rnr"),
     _rule("004 7.3 Length, IBA C9-92", "Full packets but at the end, within the entry, at most 2 GiB (C9-94)",
           f"{RSP}::test_refusals", f"{RSP}::test_send_too_long", f"{RSP}::test_no_message_is_longer_than_2_gib"),
@@ -143,7 +155,9 @@ RULES: tuple[Rule, ...] = (
           f"{CPL}::test_a_send_with_invalidate_names_the_key", f"{RSP}::test_send_with_invalidate_of_nothing_fails",
           f"{REQ}::test_bind_refused", f"{QUEUES}::test_a_type_2_window_is_bound_and_invalidated_by_work_requests",
           f"{QUEUES}::test_a_peer_invalidates_a_type_2_window"),
-    _rule("004 7.3 CQ", "A CQ that overflows fails with its queue pairs",
+    _rule("004 7.3 CQ", "A CQ that overflows fails with its queue pairs; what it lost is not acknowledged",
+          f"{RSP}::test_a_message_whose_completion_is_lost_is_not_acknowledged",
+          f"{RSP}::test_an_unreliable_message_whose_completion_is_lost_fails_the_queue_pair",
           f"{QUEUES}::test_an_overrun_cq_fails_with_its_queue_pairs"),
     _rule("004 7.3 RX Push Bresp", "Memory that cannot be written is a local fault, told to the peer",
           f"{FAR}::test_the_peer_is_told"),
@@ -201,5 +215,10 @@ RULES: tuple[Rule, ...] = (
           f"{BST}::test_segment_run_equals_packets", f"{BST}::test_receive_burst_equals_packet_by_packet",
           f"{BST}::test_receive_burst_leaves_strangers_to_the_full_path"),
     _rule("design", "An idle queue pair is small", f"{BST}::test_an_idle_queue_pair_is_small"),
-    _rule("004 7.4", "A CNP is counted; it slows nothing down yet", f"{NIC}::test_congestion_notification"),
+    _rule("004 7.4", "A mark brings a CNP to the sender, one a flow and merge period, ahead of data",
+          f"{CONGESTION}::test_one_cnp_a_merge_period", f"{CONGESTION}::test_what_a_cnp_is",
+          f"{CONGESTION}::test_the_tag_goes_ahead_of_data"),
+    _rule("004 7.4", "A CNP halves the outstanding limit until the timer ends, where congestion control is on",
+          f"{CONGESTION}::test_the_limit_follows_exactly", f"{NIC}::test_congestion_notification",
+          f"{CONGESTION}::test_none_counts_and_interrupts_and_sends_on"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Runs the Python examples of the README and the tutorial, each as a script of its own in an empty directory.
+"""Runs the Python examples of the README and the documentation, each as a script of its own in an empty directory.
 
 A fenced ``python`` block must end well, with nothing on stderr. A fenced ``text`` block after it (one empty line
 between) is what it prints: there ``...`` stands for any characters, and alone on a line for any lines. A comment on
@@ -20,7 +20,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "coyote.md"]
+PAGES = [
+    ROOT / "README.md",
+    *(page for page in sorted((ROOT / "docs").glob("*.md")) if "```python\n" in page.read_text(encoding="utf-8")),
+]
 SECONDS = 30
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

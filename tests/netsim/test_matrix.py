@@ -139,6 +139,8 @@ class Side:
 
     def event(self, *event: int) -> None: ...
 
+    def fault(self, number: int) -> None: ...
+
     def make_flow(self, ctx: QpContext) -> Flow:
         return self.flow
 

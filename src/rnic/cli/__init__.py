@@ -10,6 +10,7 @@ import click
 from rnic.spec.errors import RnicError
 
 COMMANDS = {
+    "check": ("rnic.cli.check", "Judge captures: which packets break which rule."),
     "counters": ("rnic.cli.look", "Show all counters of a running NIC."),
     "cq": ("rnic.cli.look", "Show one completion queue of a running NIC."),
     "decode": ("rnic.cli.decode", "Show every packet of a pcap or pcapng file."),

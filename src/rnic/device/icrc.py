@@ -2,26 +2,24 @@
 
 Links that see IP headers give the ident. On a UDP socket the ident is guessed first: 0, or the segment's index
 in a burst, as Linux numbers them. Where that fails, it is solved for and held against the peer's habit
-(``software.md`` section 5). IPv6 has no ident, so there the check is always in full.
+(``software.md`` section 5), which every packet that is taken teaches: :class:`~rnic.wire.flow.Flow` keeps it. IPv6
+has no ident, so there the check is always in full.
 """
 
 from __future__ import annotations
 
 from rnic.wire.bursts import RxBurst
 from rnic.wire.crc import crc32
-from rnic.wire.flow import MAX_IDENTS, residue
+from rnic.wire.flow import MAX_IDENTS, Flow, residue
 from rnic.wire.ident import IdentTracker, solve
-
-_MAX_PEERS = 4_096
 
 
 class IcrcCheck:
-    """Checks packets and remembers how each sender, by address and UDP port, numbers them."""
+    """Checks packets, and learns how each sender numbers them."""
 
-    __slots__ = ("_trackers", "solved")
+    __slots__ = ("solved",)
 
     def __init__(self) -> None:
-        self._trackers: dict[tuple[bytes, int], IdentTracker] = {}
         self.solved = 0
         """Packets whose ident had to be solved for."""
 
@@ -34,6 +32,8 @@ class IcrcCheck:
         if ident is None:
             guess = index if index < MAX_IDENTS else 0
             if crc32(packet, flow.seed(length, guess)) == expected:
+                if not flow.settled:
+                    self.learn(flow, 1)
                 return True
             return len(flow.src) == 4 and self._solves(packet, burst)
         ident = ident + index & 0xFFFF
@@ -43,13 +43,21 @@ class IcrcCheck:
         ident = solve(packet, burst.flow)
         if ident is None:
             return False
-        peer = burst.flow.src, burst.flow.sport
-        tracker = self._trackers.get(peer)
+        flow = burst.flow
+        tracker = flow.idents
         if tracker is None:
-            if len(self._trackers) >= _MAX_PEERS:
-                self._trackers.clear()
-            tracker = self._trackers[peer] = IdentTracker()
-        if not tracker.accept(ident):
-            return False
-        self.solved += 1
-        return True
+            tracker = flow.idents = IdentTracker()
+        believed = tracker.accept(ident)
+        # what was refused is forgotten with the next packet that is right, which has to say so
+        flow.settled = believed and tracker.settled
+        self.solved += believed
+        return believed
+
+    @staticmethod
+    def learn(flow: Flow, count: int) -> None:
+        """``count`` packets of an IPv4 path were right with the ident that was guessed for them."""
+        tracker = flow.idents
+        if tracker is None:
+            tracker = flow.idents = IdentTracker()
+        tracker.expect(count)
+        flow.settled = tracker.settled

@@ -342,6 +342,7 @@ class Nic:
         flow = burst.flow
         qps = self.qps
         marked = burst.ecn == CE
+        learning = burst.ident is None and not flow.settled
         start = 0
         packets = 0
         while start < length:
@@ -360,10 +361,14 @@ class Nic:
                     if length - start >= 2 * segment and (taken := qp.receive_burst(burst, start, now_ns)):
                         start += taken
                         packets += taken // segment - 1
+                        if learning:
+                            self._icrc.learn(flow, taken // segment)
                         continue
                     if end - start <= _SMALL_PACKET and receive_small(qp, burst, start, end, qp.pkey, now_ns):
                         qp.show()
                         start = end
+                        if learning:
+                            self._icrc.learn(flow, 1)
                         continue
                 self._receive_packet(qp, dqpn, burst, buf[start:end], start // segment)
             except Exception as error:  # noqa: BLE001 - the last guard

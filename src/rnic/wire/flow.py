@@ -12,9 +12,13 @@ So neither direction ever copies a header to mask it.
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.wire.crc import crc32
+
+if TYPE_CHECKING:
+    from rnic.wire.ident import IdentTracker
 
 MAX_IDENTS = 64
 """Segments of one UDP_SEGMENT send, and so the idents that :meth:`Flow.seeds` covers."""
@@ -111,7 +115,9 @@ class Flow:
         "dst",
         "flow_label",
         "hop_limit",
+        "idents",
         "link",
+        "settled",
         "sport",
         "src",
         "tclass",
@@ -137,6 +143,10 @@ class Flow:
         self.link: object = None
         """Whatever the link wants to remember about this path, such as a socket address."""
         self._v4 = len(src) == 4
+        self.idents: IdentTracker | None = None
+        """The sender's habit, once a packet on this path was right whose IPv4 ident nobody saw."""
+        self.settled = not self._v4
+        """Nothing is to be learned about idents: the habit is known, or IPv6 has none."""
         self._marked: Flow | None = None
         self._seeds: dict[int, int] = {}
         self._seed_lists: dict[int, tuple[int, ...]] = {}

@@ -90,16 +90,18 @@ class IdentTracker:
     """One path's habit: which idents its packets have, to tell corruption from an unusual ident.
 
     A sender leaves ident 0, counts the segments of a burst, or counts up (ConnectX per QP or per NIC, Linux per
-    address pair, leaping after a pause). Once a few packets agree, an ident that neither is small nor follows
-    a recent one within the window is refused, which takes false accepts from 2^-15 to about 2^-17. A second
-    ident in a row that follows a refused one is a new habit, so a change costs one packet.
+    address pair, leaping after a pause). Every packet that is taken counts. Once a few agree, an ident that neither
+    is small nor follows a recent one within the window is refused, which takes false accepts from 2^-15 to about
+    2^-17. Once more small ones came in a row than a counter that goes round has, only small ones are believed:
+    2^-25. A second ident in a row that follows a refused one is a new habit, so a change costs one packet.
     """
 
-    __slots__ = ("_last", "_refused", "_small", "_trust", "accepted", "refused")
+    __slots__ = ("_last", "_refused", "_small", "_small_run", "_trust", "accepted", "refused")
 
     SMALL = 64
     WINDOW = 8_192
     TRUST_AFTER = 8
+    ALONE_AFTER = 2 * SMALL
 
     def __init__(self) -> None:
         self.accepted = 0
@@ -109,16 +111,32 @@ class IdentTracker:
         self._last = 0
         self._small = 0
         """The last small ident since; a counter may be on its way round past 65,535."""
+        self._small_run = 0
+        """Small idents since the last other one."""
         self._refused = -1
         self._trust = 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether only small idents are believed."""
+        return self._small_run >= self.ALONE_AFTER
+
+    def expect(self, count: int) -> None:
+        """``count`` packets were right with the ident that was guessed: 0, or their place in a burst."""
+        self._small = 0
+        self._small_run += count
+        self._refused = -1
+        self._trust += count
+        self.accepted += count
 
     def accept(self, ident: int) -> bool:
         """Whether a solved ident (0 to 65,535) is believable."""
         if ident < self.SMALL:
             self._small = ident
+            self._small_run += 1
         else:
             step = min(ident - self._last & 0xFFFF, ident - self._small & 0xFFFF)
-            if step > self.WINDOW:
+            if step > self.WINDOW or self.settled:
                 follows = self._refused >= 0 and ident - self._refused & 0xFFFF <= self.WINDOW
                 if self._trust >= self.TRUST_AFTER and not follows:
                     self._refused = ident
@@ -126,8 +144,8 @@ class IdentTracker:
                     return False
                 self._trust = 0
             self._last = self._small = ident
+            self._small_run = 0
         self._refused = -1
-        if self._trust < self.TRUST_AFTER:
-            self._trust += 1
+        self._trust += 1
         self.accepted += 1
         return True

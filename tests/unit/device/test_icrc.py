@@ -8,6 +8,7 @@ from rnic.device.icrc import IcrcCheck
 from rnic.spec.opcodes import RC, SEND_ONLY
 from rnic.wire.bursts import RxBurst
 from rnic.wire.flow import Flow
+from rnic.wire.ident import IdentTracker
 from rnic.wire.packet import build, seal
 
 FLOW4 = Flow(bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2)), 4791)
@@ -50,26 +51,26 @@ def test_segment_index_is_guessed(index: int) -> None:
 
 
 def test_counting_peer_is_solved_for() -> None:
-    check = IcrcCheck()
+    check, flow = IcrcCheck(), fresh(FLOW4)
     for ident in range(1_000, 1_020):
-        data = packet(FLOW4, ident)
-        assert check.accepts(data, burst(FLOW4, data), 0)
+        data = packet(flow, ident)
+        assert check.accepts(data, burst(flow, data), 0)
     assert check.solved == 20
     # its habit is known now: an ident far away is no longer believed
-    data = packet(FLOW4, 30_000)
-    assert not check.accepts(data, burst(FLOW4, data), 0)
+    data = packet(flow, 30_000)
+    assert not check.accepts(data, burst(flow, data), 0)
 
 
 def test_index_beyond_the_seeds() -> None:
-    check = IcrcCheck()
-    data = packet(FLOW4, 200)
-    assert check.accepts(data, burst(FLOW4, data), 200)
+    check, flow = IcrcCheck(), fresh(FLOW4)
+    data = packet(flow, 200)
+    assert check.accepts(data, burst(flow, data), 200)
 
 
 @pytest.mark.parametrize("flow", [FLOW4, FLOW6])
 @pytest.mark.parametrize("ident", [0, None])
 def test_any_flipped_bit_is_seen(flow: Flow, ident: int | None) -> None:
-    check = IcrcCheck()
+    check, flow = IcrcCheck(), fresh(flow)
     good = packet(flow)
     assert check.accepts(good, burst(flow, good, ident), 0)
     for bit in range(len(good) * 8):
@@ -82,11 +83,50 @@ def test_any_flipped_bit_is_seen(flow: Flow, ident: int | None) -> None:
             assert not check.accepts(view, burst(flow, view, ident), 0), bit
 
 
-def test_peers_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rnic.device.icrc._MAX_PEERS", 2)
-    check = IcrcCheck()
-    for last in range(1, 6):
-        flow = Flow(bytes((10, 0, 1, last)), FLOW4.dst, 4791)
-        data = packet(flow, 777)
-        assert check.accepts(data, burst(flow, data), 0)
-        assert len(check._trackers) <= 2
+def fresh(flow: Flow) -> Flow:
+    return flow.reverse().reverse()
+
+
+def test_a_peer_of_ident_0_is_believed_no_other() -> None:
+    """Any of 2^17 header words makes a corrupt packet look right; of those only 64 idents are its habit."""
+    check, flow = IcrcCheck(), fresh(FLOW4)
+    good = packet(flow)
+    for _ in range(IdentTracker.ALONE_AFTER):
+        assert check.accepts(good, burst(flow, good), 0)
+    taken = []
+    for ident in range(0, 65_536, 61):
+        forged = packet(flow, ident)  # as a corruption looks that 2^-15 let through
+        if check.accepts(forged, burst(flow, forged), 0):
+            taken.append(ident)
+        assert check.accepts(good, burst(flow, good), 0)
+    assert taken == [0, 61]
+
+
+def test_a_refused_ident_is_forgotten_with_the_next_good_packet() -> None:
+    check, flow = IcrcCheck(), fresh(FLOW4)
+    good = packet(flow)
+    for _ in range(IdentTracker.ALONE_AFTER):
+        check.accepts(good, burst(flow, good), 0)
+    for ident in (40_000, 40_001, 40_002):
+        forged = packet(flow, ident)
+        assert not check.accepts(forged, burst(flow, forged), 0)
+        assert check.accepts(good, burst(flow, good), 0)
+
+
+def test_a_peer_may_change_its_habit_at_the_price_of_one() -> None:
+    check, flow = IcrcCheck(), fresh(FLOW4)
+    good = packet(flow)
+    for _ in range(IdentTracker.ALONE_AFTER):
+        check.accepts(good, burst(flow, good), 0)
+    found = []
+    for ident in range(40_000, 40_004):
+        data = packet(flow, ident)
+        found.append(check.accepts(data, burst(flow, data), 0))
+    assert found == [False, True, True, True]
+
+
+def test_nothing_is_kept_of_who_sends_what_is_wrong() -> None:
+    check, flow = IcrcCheck(), fresh(FLOW4)
+    bad = memoryview(bytes(packet(flow))[:-1] + b"\x5a")
+    assert not check.accepts(bad, burst(flow, bad), 0)
+    assert flow.idents is None

@@ -14,12 +14,13 @@ from rnic.device.nic import MULTICAST_QPN
 from rnic.rings.queue_block import ARM_NEXT, QUEUE_STATE, RQ_TAIL, SQ_DOORBELL, SQ_HEAD, SQ_TAIL
 from rnic.spec import commands as cmd
 from rnic.spec import events
-from rnic.spec.opcodes import CNP, RC, SEND_ONLY, UC, UD, WR_READ
+from rnic.spec.opcodes import CNP, RC, SEND_ONLY, UC, UD, WR_READ, WRITE_FIRST, WRITE_LAST, WRITE_MIDDLE, WRITE_ONLY
 from rnic.spec.states import ERR, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import RETRY_EXC_ERR, WR_FLUSH_ERR
 from rnic.trace import ListTracer
 from rnic.wire.bursts import RxBurst
 from rnic.wire.flow import Flow
+from rnic.wire.ident import IdentTracker
 from rnic.wire.packet import build, seal
 
 
@@ -470,3 +471,47 @@ def test_same_seed_same_keys(new_pair) -> None:
 
 def test_repr(nic) -> None:
     assert repr(nic) == "<Nic rnic0 at 10.0.0.1 port 4791, 0 queue pairs>"
+
+
+@pytest.mark.parametrize("way", ["lean", "burst", "steps"])
+def test_whatever_is_taken_teaches_what_idents_a_peer_sends(new_pair, way: str) -> None:
+    """A peer that sends ident 0 alone, over a link that shows none, is believed no other: on every path inwards."""
+    pair = new_pair()
+    _, b = pair.connect()
+    nic, (_, va, key) = pair.nics[1], pair.mrs[1]
+    flow = nic.qps[b.number].flow.reverse()
+    psn = 7
+    reth = {"va": va, "rkey": key}
+
+    def give(*frames: bytes) -> None:
+        data = memoryview(b"".join(frames))
+        nic.receive(RxBurst(flow, data, len(frames[0]), len(data), None), 5_000)
+
+    def frame(opcode: int, psn: int, ident: int = 0, **fields: object) -> bytes:
+        return seal(build(RC | opcode, dqpn=b.number, psn=psn, **fields), flow, ident)
+
+    for _ in range(10 * IdentTracker.ALONE_AFTER // 60):
+        if way == "burst":
+            length = 62 * 1024
+            frames = [frame(WRITE_FIRST, psn, dma_length=length, payload=bytes(1024), **reth)]
+            frames += [frame(WRITE_MIDDLE, psn + 1 + at, at, payload=bytes(1024)) for at in range(60)]
+            frames.append(frame(WRITE_LAST, psn + 61, payload=bytes(1024)))
+            give(frames[0])
+            give(*frames[1:61])
+            give(frames[61])
+            psn += 62
+        else:
+            for _ in range(10):
+                if way == "lean":
+                    give(frame(WRITE_ONLY, psn, dma_length=8, payload=bytes(8), **reth))
+                    psn += 1
+                else:
+                    give(frame(SEND_ONLY, 6, payload=bytes(8)))
+    assert nic.counters["drop_bad_icrc"] == 0
+    assert nic.qps[b.number].ctx.expected_psn == psn
+    for number, ident in enumerate(range(64, 65_536, 6_007)):
+        give(frame(WRITE_ONLY, psn, ident, dma_length=8, payload=b"forgery!", **reth))
+        assert nic.counters["drop_bad_icrc"] == number + 1
+        give(frame(WRITE_ONLY, psn - 1, dma_length=8, payload=bytes(8), **reth))
+    assert b"forgery!" not in pair.mrs[1][0]
+    assert nic.qps[b.number].ctx.expected_psn == psn

@@ -59,6 +59,20 @@ def test_tracker_refuses_what_a_sender_of_small_idents_never_sends() -> None:
     assert not tracker.accept(40_000)
 
 
+def test_only_small_idents_of_who_sends_no_other() -> None:
+    """Few small ones may be a counter that goes round; more than it has of them are a habit."""
+    for run, taken in ((IdentTracker.ALONE_AFTER - 1, True), (IdentTracker.ALONE_AFTER, False)):
+        tracker = IdentTracker()
+        for _ in range(run):
+            assert tracker.accept(0)
+        assert tracker.accept(64) == taken
+
+
+def test_a_counter_that_goes_round_one_by_one_loses_nothing() -> None:
+    tracker = IdentTracker()
+    assert all(tracker.accept(65_000 + step & 0xFFFF) for step in range(3_000))
+
+
 def test_tracker_follows_a_new_habit_at_the_price_of_one() -> None:
     tracker = IdentTracker()
     for step in range(20):

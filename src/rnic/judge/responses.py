@@ -1,0 +1,252 @@
+"""Rules of responses: what they may say about the requests that they answer (RC)."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from rnic.judge.requests import Report, advance, learn_mtu, learn_span, unknown_span
+from rnic.judge.stream import KEEP, Read, Stream
+from rnic.spec.limits import MTU_CODES
+from rnic.spec.opcodes import READ_REQUEST
+from rnic.spec.psn import PSN_MASK, psn_add, psn_diff
+from rnic.spec.syndromes import (
+    AETH_ACK,
+    AETH_NAK,
+    AETH_RESERVED,
+    AETH_RNR_NAK,
+    AETH_TYPE_MASK,
+    AETH_VALUE_MASK,
+    CREDIT_COUNTS,
+    CREDITS_INVALID,
+    NAK_INVALID_RD_REQUEST,
+    NAK_NAMES,
+    NAK_PSN_SEQUENCE,
+    rnr_timer_ns,
+)
+
+if TYPE_CHECKING:
+    from rnic.judge.packet import Seen
+
+_AETH = struct.Struct(">I")
+_ATOMIC = struct.Struct(">IQ")
+_LONGEST_READ = 1 << 23
+
+
+def take_response(report: Report, stream: Stream, packet: Seen) -> None:
+    """Judge one response to the requests of ``stream``."""
+    row = packet.row
+    if packet.ackreq or packet.solicited:
+        report(packet, stream, "response-bits", f"{row.name} has {'AckReq' if packet.ackreq else 'SE'} set")
+    if stream.front < 0:
+        return
+    if unsent(stream, packet.psn):
+        report(packet, stream, "ack-unsent", f"{row.name} for PSN {packet.psn}; {stream.highest} is next to be sent")
+        return
+    if row.read_response:
+        _read_response(report, stream, packet)
+    elif row.atomicacketh:
+        _atomic_acknowledge(report, stream, packet)
+    else:
+        _acknowledge(report, stream, packet)
+
+
+def unsent(stream: Stream, psn: int) -> bool:
+    """Whether no request with this PSN has been seen, nor one behind it."""
+    return stream.front >= 0 and psn_diff(psn, stream.highest) >= 0 and not _in_unknown_read(stream, psn)
+
+
+def _in_unknown_read(stream: Stream, psn: int) -> bool:
+    """Whether ``psn`` may belong to a READ whose span is not known yet."""
+    return unknown_span(stream) and 0 <= psn_diff(psn, stream.reads[-1].first) < _LONGEST_READ
+
+
+# --------------------------------------------------------------------------------------------- ACK, NAK, RNR NAK
+
+
+def _acknowledge(report: Report, stream: Stream, packet: Seen) -> None:
+    (aeth,) = _AETH.unpack_from(packet.header)
+    syndrome, msn = aeth >> 24, aeth & PSN_MASK
+    kind = syndrome & AETH_TYPE_MASK
+    psn = packet.psn
+    sent = stream.history.get(psn)
+    if syndrome & 0x80 or kind == AETH_RESERVED or (kind == AETH_NAK and syndrome > NAK_INVALID_RD_REQUEST):
+        report(packet, stream, "syndrome", f"syndrome {syndrome:#04x}")
+        return
+    if kind == AETH_ACK:
+        _check_ack(report, stream, packet, sent)
+        _check_msn(report, stream, packet, msn, sent)
+        take_credits(stream, syndrome, msn)
+        acknowledged(report, stream, packet, psn_add(psn, 1))
+        return
+    if psn_diff(psn, stream.acked) < 0:
+        if _sent_later(packet, stream.response_ident):
+            report(packet, stream, "nak-acked", f"NAK {syndrome:#04x} for PSN {psn}; {stream.acked} is the oldest open")
+        else:
+            stream.facts.add("late responses", packet.frame)
+        return
+    _check_msn(report, stream, packet, msn, stream.history.get(psn - 1 & PSN_MASK))
+    acknowledged(report, stream, packet, psn)
+    if kind == AETH_RNR_NAK:
+        _not_ready(report, stream, packet, syndrome, sent)
+    elif syndrome == NAK_PSN_SEQUENCE:
+        _out_of_sequence(report, stream, packet, sent)
+    else:
+        stream.facts.add(f"NAK: {NAK_NAMES[syndrome]}", packet.frame)
+        stream.fatal = psn
+
+
+def _check_ack(report: Report, stream: Stream, packet: Seen, sent: Seen | None) -> None:
+    psn = packet.psn
+    if stream.fatal >= 0 and psn_diff(psn, stream.fatal) >= 0:
+        report(packet, stream, "ack-after-error", f"ACK of PSN {psn} behind a fatal NAK of PSN {stream.fatal}")
+    read = stream.read_at(psn) if sent is None or sent.row.operation == READ_REQUEST else None
+    waits = read is not None and not read.answered
+    waits = waits or (sent is not None and sent.row.atomic and psn not in stream.atomics)
+    # a request that was repeated is answered with the newest PSN, whatever that was
+    if waits and stream.steady:
+        report(packet, stream, "read-as-ack", f"ACK of PSN {psn}, which asks for data")
+
+
+def _not_ready(report: Report, stream: Stream, packet: Seen, syndrome: int, sent: Seen | None) -> None:
+    stream.facts.add("RNR NAKs", packet.frame)
+    if sent is not None and not sent.row.send and not (sent.row.write and sent.row.immdt):
+        report(packet, stream, "rnr-kind", f"RNR NAK of PSN {packet.psn}, a {sent.row.name}")
+    stream.rnr_psn = packet.psn
+    stream.rnr_until = packet.time_ns + rnr_timer_ns(syndrome & AETH_VALUE_MASK)
+
+
+def _out_of_sequence(report: Report, stream: Stream, packet: Seen, sent: Seen | None) -> None:
+    """A sequence NAK. Where its PSN did not pass here, everything behind it that did was refused."""
+    psn = packet.psn
+    stream.facts.add("sequence NAKs", packet.frame)
+    if sent is None:
+        if stream.nak_psn == psn and _sent_later(packet, stream.nak_ident):
+            report(packet, stream, "nak-once", f"a second NAK of PSN {psn}, which was not repeated between")
+        for index in range(1, psn_diff(stream.highest, psn)):
+            refused = stream.history.get(psn + index & PSN_MASK)
+            if refused is not None:
+                refused.refused = True
+    stream.nak_psn, stream.nak_ident = psn, packet.ident
+
+
+def _sent_later(packet: Seen, ident: int) -> bool:
+    """Whether a response surely left after the one with ``ident``: where idents count up, and say so."""
+    return bool(ident and packet.ident) and 0 < packet.ident - ident & 0xFFFF < 0x8000
+
+
+def acknowledged(report: Report, stream: Stream, packet: Seen, upto: int) -> None:
+    """Everything before ``upto`` is acknowledged."""
+    count = psn_diff(upto, stream.acked)
+    if count <= 0:
+        return
+    for index in range(max(0, count - KEEP), count):
+        psn = stream.acked + index & PSN_MASK
+        sent = stream.history.get(psn)
+        if (sent is None and psn == stream.nak_psn) or (sent is not None and sent.refused):
+            report(packet, stream, "ack-gap", f"PSN {psn} was refused, and not sent since")
+            stream.nak_psn = -1
+            break
+    stream.acked = upto
+    stream.response_ident = packet.ident
+    if stream.rnr_psn >= 0 and psn_diff(upto, stream.rnr_psn) > 0:
+        stream.rnr_psn = -1
+    if psn_diff(upto, stream.front) > 0 and not _in_unknown_read(stream, stream.front):
+        # what the capture does not hold arrived all the same
+        stream.facts.add("acknowledged, not in the capture", packet.frame)
+        stream.front = upto
+        stream.base = stream.left = -1
+        advance(report, stream)
+
+
+def _check_msn(report: Report, stream: Stream, packet: Seen, msn: int, sent: Seen | None) -> None:
+    """The MSN of an ACK or NAK against the messages that had ended before or with a packet."""
+    if sent is None or sent.done < 0:
+        return
+    if stream.base >= 0:
+        expected = stream.base + sent.done & PSN_MASK
+        if msn == expected:
+            return
+        report(packet, stream, "msn", f"MSN {msn} for PSN {packet.psn}; {expected} messages were completed")
+    stream.base = msn - sent.done & PSN_MASK
+
+
+def take_credits(stream: Stream, syndrome: int, msn: int) -> None:
+    """What an ACK says about how many more messages may come (IBA 9.7.7.2)."""
+    code = syndrome & AETH_VALUE_MASK
+    if code == CREDITS_INVALID:
+        stream.lsn = -1
+        return
+    limit = msn + CREDIT_COUNTS[code] & PSN_MASK
+    if stream.lsn < 0 or psn_diff(limit, stream.lsn) > 0:
+        stream.lsn = limit
+
+
+# ------------------------------------------------------------------------------------------- READs and atomics
+
+
+def _read_response(report: Report, stream: Stream, packet: Seen) -> None:
+    row = packet.row
+    psn = packet.psn
+    if row.aeth:
+        (aeth,) = _AETH.unpack_from(packet.header)
+        if aeth >> 24 & (0x80 | AETH_TYPE_MASK):
+            report(packet, stream, "syndrome", f"{row.name} with syndrome {aeth >> 24:#04x}")
+        take_credits(stream, aeth >> 24, aeth & PSN_MASK)
+    if not row.end and not stream.mtu and packet.size in MTU_CODES:
+        learn_mtu(report, stream, packet.size)
+    if row.start and row.end:
+        for waiting in stream.reads:
+            if not waiting.packets and (waiting.first, waiting.length) == (psn, packet.size):
+                learn_span(report, stream, waiting, 1)
+    read = stream.read_at(psn)
+    if read is None:
+        if not _in_unknown_read(stream, psn):
+            report(packet, stream, "read-unasked", f"{row.name} for PSN {psn}, which is no READ's")
+        return
+    _check_place(report, stream, packet, read)
+    if psn_add(psn, 1) == psn_add(read.first, read.packets):
+        read.answered = True
+        # responses come in order: the last one says that everything before it was done
+        acknowledged(report, stream, packet, psn_add(psn, 1))
+    elif psn_diff(psn, stream.front) < 0:
+        acknowledged(report, stream, packet, psn_add(psn, 1))
+
+
+def _check_place(report: Report, stream: Stream, packet: Seen, read: Read) -> None:
+    """The opcode and size of a READ response, by its place in the READ."""
+    row = packet.row
+    index = psn_diff(packet.psn, read.first)
+    last = index == read.packets - 1
+    starts = packet.psn in read.starts
+    if row.start and not starts:
+        report(packet, stream, "read-order", f"{row.name} for PSN {packet.psn}, in the middle of a READ")
+    elif not row.start and starts and len(read.starts) == 1:
+        report(packet, stream, "read-order", f"{row.name} for PSN {packet.psn}, the first of a READ")
+    elif row.end != last:
+        where = "the last" if last else f"{read.packets - 1 - index} before the last"
+        report(packet, stream, "read-order", f"{row.name} for PSN {packet.psn}, {where} of a READ")
+    else:
+        expected = read.length - index * stream.mtu if last else stream.mtu
+        if (stream.mtu or read.packets == 1) and packet.size != expected:
+            report(packet, stream, "read-size", f"{row.name} carries {packet.size} bytes; {expected} are left to bring")
+    if not row.end and packet.pad:
+        report(packet, stream, "pad", f"{packet.pad} bytes of padding in {row.name}")
+
+
+def _atomic_acknowledge(report: Report, stream: Stream, packet: Seen) -> None:
+    psn = packet.psn
+    aeth, value = _ATOMIC.unpack(packet.header)
+    if aeth >> 24 & (0x80 | AETH_TYPE_MASK):
+        report(packet, stream, "syndrome", f"atomic acknowledge with syndrome {aeth >> 24:#04x}")
+    sent = stream.history.get(psn)
+    if sent is None:
+        return
+    if not sent.row.atomic:
+        report(packet, stream, "atomic-unasked", f"PSN {psn} is a {sent.row.name}")
+        return
+    before = stream.atomics.setdefault(psn, value)
+    if before != value:
+        report(packet, stream, "atomic-replay", f"PSN {psn}: {value:#x}, and {before:#x} before")
+    take_credits(stream, aeth >> 24, aeth & PSN_MASK)
+    acknowledged(report, stream, packet, psn_add(psn, 1))

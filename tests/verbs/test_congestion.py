@@ -1,0 +1,88 @@
+"""Marks in real IP headers, over real sockets: a flow that a link marks is throttled, and its data are right."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+
+import pytest
+
+from rnic.cc.settings import CongestionSettings
+from rnic.link.faults import FaultyLink
+from rnic.link.udp import UdpLink
+from rnic.trace.counters import Counters
+from rnic.verbs import enums as e
+from rnic.verbs.attrs import GID, SGE, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, SendWR
+from rnic.verbs.context import Context, runtime_on
+from rnic.verbs.cq import CQ
+from rnic.verbs.memory import MR, PD
+from rnic.verbs.qp import QP
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(socket, "IP_RECVTOS"), reason="this system does not say the traffic class of what arrives"
+)
+SECONDS = 20.0
+SIZE = 1 << 20
+ECT = 2
+RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
+MARKS = [{"match": {"direction": "tx", "opcode": "RC_WRITE*"}, "every": 50, "action": "mark"}]
+
+
+class End:
+    """A NIC of its own on a UDP socket of its own, and one queue pair."""
+
+    def __init__(self, address: str, script: list[dict[str, object]], mode: str) -> None:
+        counters = Counters()
+        udp = UdpLink(address, 0, counters=counters, tclass=True)
+        link = FaultyLink(udp, clock=time.monotonic_ns, rng=random.Random(1), script=script)
+        settings = CongestionSettings(mode, timer_windows=200)
+        self.ctx = Context(runtime=runtime_on(link, counters, congestion=settings, window_packets=16))
+        self.counters = counters
+        self.pd = PD(self.ctx)
+        self.cq = CQ(self.ctx, 64)
+        self.buf = bytearray(SIZE)
+        self.mr = MR(self.pd, self.buf, RIGHTS)
+        self.qp = QP(self.pd, QPInitAttr(e.IBV_QPT_RC, None, QPCap(16, 16, 1, 1, 0), self.cq, self.cq))
+
+    def connect(self, peer: End) -> None:
+        attr = QPAttr()
+        attr.path_mtu, attr.max_rd_atomic, attr.max_dest_rd_atomic, attr.min_rnr_timer = e.IBV_MTU_4096, 1, 1, 1
+        attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.gso = 14, 7, 7, True
+        attr.qp_access_flags, attr.dest_qp_num = RIGHTS & ~e.IBV_ACCESS_LOCAL_WRITE, peer.qp.qp_num
+        route = GlobalRoute(GID(peer.ctx.address), traffic_class=ECT)
+        attr.ah_attr = AHAttr(route, udp_dport=peer.ctx.udp_port)
+        self.qp.to_rts(attr)
+
+
+def write(sender: End, receiver: End) -> None:
+    """One WRITE of everything, to its completion."""
+    wr = SendWR(1, e.IBV_WR_RDMA_WRITE, sg=[SGE(sender.mr.buf, SIZE, sender.mr.lkey)], send_flags=e.IBV_SEND_SIGNALED)
+    wr.set_wr_rdma(receiver.mr.rkey, receiver.mr.buf)
+    sender.qp.post_send(wr)
+    end = time.monotonic() + SECONDS
+    while not (found := sender.cq.poll()[1]):
+        receiver.cq.poll()
+        assert time.monotonic() < end
+    assert found[0].status == e.IBV_WC_SUCCESS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["none", "limit"])
+def test_a_real_flow(mode: str) -> None:
+    host = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250}"
+    sender, receiver = End(f"{host}.201", MARKS, mode), End(f"{host}.202", [], mode)
+    try:
+        sender.connect(receiver)
+        receiver.connect(sender)
+        sender.buf[:] = random.Random(2).randbytes(SIZE)
+        for _ in range(4):
+            write(sender, receiver)
+        assert receiver.buf == sender.buf
+        assert receiver.counters["ecn_marked_packets"] >= 4 * SIZE // 4096 // 50
+        assert receiver.counters["cnps_sent"] == sender.counters["cnps_received"] > 0
+        assert bool(sender.counters["cnp_limits"]) == (mode == "limit")
+    finally:
+        sender.ctx.close()
+        receiver.ctx.close()
