@@ -66,7 +66,6 @@ class Engine:
         top = self.top = self.sim.top
         self.blocks: dict[str, tuple[Any, tuple[str, ...]]] = {
             "rdma_controller": (top.controller.state, regs.RDMA_STATES),
-            "data_mover_axi_cmd_master": (top.cmd_master.state, regs.CMD_STATES),
             "descriptor_parser": (top.parser.state, regs.PARSER_STATES),
             "cq_streamer": (top.cq_streamer.state, regs.STREAMER_STATES),
             "tx_streamer": (top.tx_streamer.state, regs.TX_STATES),
@@ -74,6 +73,8 @@ class Engine:
             "rx_header_parser": (top.header_parser.state, regs.HEADER_PARSER_STATES),
             "rx_streamer": (top.rx_streamer.state, regs.RX_STATES),
         }
+        if params.in_flight == 1:
+            self.blocks["data_mover_axi_cmd_master"] = (top.cmd_master.state, regs.CMD_STATES)
         self.wires = Cat(*(state for state, _names in self.blocks.values()))
         self.seen: dict[str, set[Transition]] = {name: set() for name in self.blocks}
         self.last: dict[str, int] = dict.fromkeys(self.blocks, 0)
@@ -161,13 +162,14 @@ def in_memory_when_completed(engine: Engine) -> None:
 
 
 def small_writes_and_ring_wrap(engine: Engine) -> None:
+    ring = engine.driver.layout.sq_size
     for index, length in enumerate((1, 2, 3, 4, 5, 63, 64, 65, 130)):
         local, remote = index % 4, (index * 3) % 4
         payload = engine.fill(length + 8)
         done = engine.write(length, local=SOURCE + local, remote=TARGET + remote, wqe_id=0xABC00000 + index)
-        assert (done.index, done.status, done.bytes, done.requested) == (index % RING, 0, length, length)
-        assert (done.wqe_id, done.opcode, done.phase) == (0xABC00000 + index, 0x0A, 1 - index // RING % 2)
-        raw = engine.memory.read(CQ + 32 * (index % RING), 32)
+        assert (done.index, done.status, done.bytes, done.requested) == (index % ring, 0, length, length)
+        assert (done.wqe_id, done.opcode, done.phase) == (0xABC00000 + index, 0x0A, 1 - index // ring % 2)
+        raw = engine.memory.read(CQ + 32 * (index % ring), 32)
         assert raw[:24] == CQ_ENTRY.pack({
             "index": done.index, "bytes": length, "opcode": 0x0A, "phase": done.phase, "wqe_id": done.wqe_id,
             "requested": length,
@@ -176,7 +178,7 @@ def small_writes_and_ring_wrap(engine: Engine) -> None:
         want = bytearray(length + 8)
         want[remote : remote + length] = payload[local : local + length]
         assert engine.driver.read_back(TARGET, length + 8) == want
-    assert engine.get("SQ_HEAD") == engine.get("CQ_TAIL") == 9 % RING
+    assert engine.get("SQ_HEAD") == engine.get("CQ_TAIL") == 9 % ring
     assert engine.events() == {"completion"}
     assert engine.get("TX_PACKETS") == engine.get("RX_PACKETS") > 9
     engine.driver.recover()
@@ -264,7 +266,7 @@ def windows_after_reset(engine: Engine) -> None:
                 "opcode": 0x0A, "local_addr": request.local, "remote_addr": request.remote, "length": 1,
             }))  # fmt: skip
             engine.sim.flush(SQ + 64 * tail, 64)
-            engine.driver.put("SQ_TAIL", (tail + 1) % RING)
+            engine.driver.put("SQ_TAIL", (tail + 1) % engine.driver.layout.sq_size)
             (done,) = engine.driver.wait()
             assert (done.status, done.detail) == (status, detail), hex(address)
     engine.driver = Driver(engine.sim, engine.driver.layout, 300, EVERYTHING, EVERYTHING)
@@ -695,6 +697,174 @@ def test_every_order_of_address_and_data_at_any_latency(serial: bool, order: str
     engine.good()
     back_to_back(engine)
     engine.sim.ram.checker.quiet()
+
+
+# ---------------------------------------------------------------- several WRITEs in flight
+
+
+def several(timing: Timing | None = None, stall_rate: float = 0.0, **parameters: int) -> Engine:
+    return Engine(
+        False, stall_rate=stall_rate, timing=timing, ring=8, **{"in_flight": 4, "outstanding": 16} | parameters
+    )
+
+
+def test_several_writes_are_in_flight_and_complete_in_order() -> None:
+    """With a slow memory; one that fails in the middle delays nobody and takes nobody's place."""
+    engine = several(Timing(40))
+    payload = engine.fill(70 * 7)
+    requests = [Request(SOURCE + 70 * n, TARGET + 70 * n, 70, n) for n in range(7)]
+    requests[2] = dataclasses.replace(requests[2], length=0)
+    requests[4] = dataclasses.replace(requests[4], local=SOURCE + (1 << 40), length=0)
+    engine.driver.submit(requests)
+    done = engine.driver.wait(7)
+    assert [each.wqe_id for each in done] == list(range(7))
+    assert [each.index for each in done] == list(range(7))
+    bad = {2: regs.ERR_ZERO_LENGTH, 4: regs.ERR_ZERO_LENGTH}
+    assert [each.detail for each in done] == [bad.get(n, regs.ERR_NONE) for n in range(7)]
+    assert [each.bytes for each in done] == [0 if n in bad else 70 for n in range(7)]
+    want = bytearray(payload)
+    for n in bad:
+        want[70 * n : 70 * n + 70] = bytes(70)
+    assert engine.driver.read_back(TARGET, 70 * 7) == want
+    # one after the other, each fetch, read, write and completion would take its 40 cycles
+    assert engine.sim.ram.most_reads > 3
+    engine.sim.ram.checker.quiet()
+
+
+def network_mode_of_several(engine: Engine) -> None:
+    driver, sim = engine.driver, engine.sim
+    driver.recover(network=True)
+    assert engine.write(100).detail == regs.ERR_NET_DISABLED
+    driver.set_network(PEER)
+    payload = engine.fill(100 * 5)
+    requests = [Request(SOURCE + 100 * n, TARGET + 100 * n, 100, n) for n in range(5)]
+    assert [each.status for each in driver.run(requests)] == [ENGINE_SUCCESS] * 5
+    engine.simulation.settle()
+    assert driver.read_back(TARGET, 500) == bytes(500)
+    for frame in list(sim.mac_out.frames):
+        sim.mac_in.send(for_us(frame.data))
+    engine.simulation.settle()
+    assert driver.read_back(TARGET, 500) == payload
+    driver.recover()
+    engine.good()
+
+
+@pytest.mark.parametrize("latency", [0, pytest.param(25, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "scenario",
+    [small_writes_and_ring_wrap, back_to_back, opcodes, windows_after_reset, network_mode_of_several],
+    ids=lambda scenario: scenario.__name__,
+)
+def test_what_holds_for_one_write_holds_for_several(scenario: Callable[[Engine], None], latency: int) -> None:
+    engine = several(Timing(latency))
+    scenario(engine)
+    assert engine.sim.cache.missing == []
+    engine.sim.ram.checker.quiet()
+
+
+def test_data_are_in_memory_before_each_completion() -> None:
+    engine = several(Timing(9), stall_rate=0.2)
+    payload = engine.fill(50 * 6)
+    before = [engine.memory.read(CQ + 32 * n, 32) for n in range(6)]
+    engine.driver.submit([Request(SOURCE + 50 * n, TARGET + 50 * n, 50, n + 1) for n in range(6)])
+    seen = 0
+    for _ in range(3000):
+        while seen < 6 and engine.memory.read(CQ + 32 * seen, 32) != before[seen]:
+            at = 50 * seen
+            assert engine.memory.read(TARGET + at, 50) == payload[at : at + 50], f"CQ entry {seen} came first"
+            seen += 1
+        if seen == 6:
+            break
+        engine.simulation.step()
+    assert [done.wqe_id for done in engine.driver.wait(6)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_bus_errors_fail_their_own_write_of_several() -> None:
+    engine = several(Timing(12))
+    faults = engine.sim.ram.faults
+    engine.fill(0x1100)
+    places = [SOURCE + 0x100, SOURCE + 0x1000, SOURCE + 0x200]
+    requests = [Request(place, TARGET + 64 * n, 60, n) for n, place in enumerate(places)]
+    faults["read", (SOURCE + 0x1000) >> 12] = Resp.SLVERR
+    engine.driver.submit(requests)
+    done = engine.driver.wait(3)
+    assert [each.detail for each in done] == [regs.ERR_NONE, regs.ERR_LOCAL_BUS, regs.ERR_NONE]
+    assert [each.bytes for each in done] == [60, 0, 60]
+    faults.clear()
+    faults["write", TARGET >> 12] = Resp.DECERR
+    requests[1] = Request(SOURCE, TARGET + 0x1000, 60, 1)
+    engine.driver.submit(requests)
+    done = engine.driver.wait(3)
+    assert [each.detail for each in done] == [regs.ERR_REMOTE_BUS, regs.ERR_NONE, regs.ERR_REMOTE_BUS]
+    faults.clear()
+    faults["read", SQ >> 12] = Resp.SLVERR
+    done = [engine.write(24, wqe_id=5)]
+    assert (done[0].detail, done[0].wqe_id, done[0].requested) == (regs.ERR_SQ_FETCH, 0, 0)
+    faults.clear()
+    engine.good()
+    faults["write", CQ >> 12] = Resp.SLVERR
+    engine.driver.submit([Request(SOURCE, TARGET, 24)])
+    engine.simulation.run_cycles(200)
+    faults.clear()
+    assert (engine.status()["halted"], engine.status()["error"]) == (1, regs.ERR_CQ_WRITE)
+    engine.driver.recover()
+    engine.good()
+
+
+def test_a_full_completion_queue_holds_several_back() -> None:
+    engine = Engine(False, ring=8, cq_ring=4, in_flight=4, outstanding=16)
+    engine.fill(8 * 8)
+    tail = 0
+    for n in range(6):
+        engine.driver._write_descriptor(tail, Request(SOURCE + 8 * n, TARGET + 8 * n, 8, n))
+        engine.driver._posted[tail] = Request(SOURCE + 8 * n, TARGET + 8 * n, 8, n)
+        tail += 1
+    engine.driver.put("SQ_TAIL", tail)
+    engine.simulation.run_cycles(600)
+    assert engine.status()["cq_full"]
+    assert (engine.get("CQ_TAIL"), engine.get("SQ_HEAD")) == (3, 3)
+    assert [done.wqe_id for done in engine.driver.wait(6)] == list(range(6))
+
+
+@pytest.mark.parametrize("silent_from", [5, 40, 70, 100])
+def test_the_watchdog_ends_what_is_in_flight_and_the_rest_goes_on(silent_from: int) -> None:
+    engine = several(Timing(6))
+    engine.fill(70 * 6)
+    engine.driver.put("WATCHDOG", 60)
+    engine.driver.submit([Request(SOURCE + 70 * n, TARGET + 70 * n, 70, n) for n in range(6)])
+    engine.simulation.run_cycles(silent_from)
+    engine.sim.ram.silent = {"read"}
+    engine.simulation.run_cycles(200)
+    assert engine.status()["flushing"]
+    engine.sim.ram.silent = set()
+    done = engine.driver.wait(6)
+    assert [each.index for each in done] == list(range(6))
+    late = [each.detail == regs.ERR_TIMEOUT for each in done]
+    assert any(late)
+    first = late.index(True)
+    assert late == [first <= n < first + sum(late) for n in range(6)], "timeouts stand together"
+    for n, each in enumerate(done):
+        if not late[n]:
+            assert (each.status, each.wqe_id, each.bytes) == (ENGINE_SUCCESS, n, 70)
+        else:
+            assert (each.status, each.bytes) == (ENGINE_TIMEOUT, 0)
+    engine.driver.put("WATCHDOG", 0)
+    engine.good()
+
+
+def test_a_reset_at_any_time_of_several() -> None:
+    engine = several(Timing(7), stall_rate=0.1)
+    for moment in range(1, 200, 13):
+        engine.fill(70 * 5)
+        engine.driver.submit([Request(SOURCE + 70 * n, TARGET + 70 * n, 70, n) for n in range(5)])
+        engine.simulation.run_cycles(moment)
+        engine.driver.recover()
+        for name in ("SQ_HEAD", "SQ_TAIL", "CQ_HEAD", "CQ_TAIL", "IRQ_STATUS"):
+            assert engine.get(name) == 0, (moment, name)
+        payload = engine.fill(70)
+        done = engine.write(70)
+        assert (done.bytes, done.index, done.phase) == (70, 0, 1), moment
+        assert engine.driver.read_back(TARGET, 70) == payload, moment
 
 
 def test_an_engine_without_network_says_so() -> None:

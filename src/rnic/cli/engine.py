@@ -45,6 +45,8 @@ def _with_parameters(command: Any) -> Any:
             click.option("--fifo-depth", default=512, show_default=True, help="Beats in the loopback FIFO."),
             click.option("--max-burst", default=64, show_default=True, help="Longest AXI burst in beats."),
             click.option("--overlapped/--serial", default=False, help="Overlap fragments; serial as documented."),
+            click.option("--in-flight", default=1, show_default=True, help="WRITEs in flight; over 1: overlapped."),
+            click.option("--outstanding", default=16, show_default=True, help="Bursts on the bus in each direction."),
             click.option("--watchdog", default=1_000_000, show_default=True, help="WATCHDOG after reset, in cycles."),
             click.option("--clock-mhz", default=100.0, show_default=True, help="Clock that constraints ask for."),
             click.option("--documented-debug", is_flag=True, help="Debug registers as the register document has them."),

@@ -150,7 +150,8 @@ class Driver:
 
     Raises:
         EngineError: no completion in time, an entry that fits no descriptor, a reset that does not end.
-        ValueError: a ring size that is not 2 to 65535, a window that is not inside 32 bits.
+        ValueError: a ring size that is not 2 to 65535, a ring that is not aligned to its entries, a window that is not
+            inside 32 bits.
     """
 
     def __init__(
@@ -171,6 +172,10 @@ class Driver:
             size = getattr(self.layout, name)
             if not 2 <= size <= 0xFFFF:
                 raise ValueError(f"{name}={size}: 2 to 65535 entries")
+        for name, step in (("sq_base", SQE_BYTES), ("cq_base", CQE_BYTES)):
+            base = getattr(self.layout, name)
+            if base % step:
+                raise ValueError(f"{name}={base:#x}: a multiple of {step}")
         self.windows = {"LOCAL": local, "REMOTE": remote}
         for name, window in self.windows.items():
             if window != NOTHING and not 0 <= window.base < window.base + window.size <= 1 << 32:

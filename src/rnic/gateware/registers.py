@@ -101,9 +101,10 @@ class Registers(wiring.Component):
             ]
             with m.If(here):
                 m.d.comb += known.eq(1)
-        for register in self.map:
-            with m.If(engine & (at[2:8] == register.offset >> 2)):
-                m.d.comb += [known.eq(1), shown.eq(value[register.name])]
+        with m.If(engine), m.Switch(at[2:8]):  # one choice among all, not one after the other
+            for register in self.map:
+                with m.Case(register.offset >> 2):
+                    m.d.comb += [known.eq(1), shown.eq(value[register.name])]
 
         # ---- reads: the windows answer in the next cycle
         from_window = {name: Signal(name=f"{name}_answers") for name in windows_here}

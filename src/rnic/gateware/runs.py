@@ -33,6 +33,11 @@ MEASURED = {
 """Engines whose speed the documentation has, by the name that it gives them."""
 LONG_BYTES, SHORT_BYTES = 16384, 64
 
+TOLERANT = EngineParams(bus_width=512, fifo_depth=64, serial=False, in_flight=32, outstanding=64)
+"""The engine of the figures with memory latency as an axis."""
+LATENCIES = (0, 30, 60, 120)
+"""Cycles from an address, or from a burst's last data, to the memory's answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -162,8 +167,8 @@ def _drive(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: Si
     sender, receiver = simulation.engines[0], simulation.engines[-1]
     layout = QueueLayout(SQ_BASE, CQ_BASE, job.ring_size, job.ring_size)
     area = slot * job.count
-    local, remote = job.local_window or Window(PAYLOAD_BASE, area), job.remote_window or Window(REMOTE_BASE, area)
-    drivers = [Driver(engine, layout, local=local, remote=remote) for engine in simulation.engines]
+    windows = job.local_window or Window(PAYLOAD_BASE, area), job.remote_window or Window(REMOTE_BASE, area)
+    drivers = [Driver(engine, layout, local=windows[0], remote=windows[1]) for engine in simulation.engines]
     for driver, end in zip(drivers, (END_A, END_B), strict=False):
         if job.network:
             driver.set_network(end)
@@ -239,6 +244,21 @@ def summary(result: Result, params: EngineParams) -> dict[str, Any]:
         "wrong": result.wrong,
         "states": result.states,
     }
+
+
+def measure_latency(size: int, latency: int, network: bool = False, count: int = 8) -> float:
+    """Cycles of each of ``count`` WRITEs posted at once to :data:`TOLERANT`, in front of an in-order memory.
+
+    From the first doorbell to the last completion read, so that filling the pipeline counts too.
+
+    Raises:
+        AssertionError: a byte is wrong.
+    """
+    timing = Timing(latency, depth=128)
+    job = Job(sizes=(size,), count=count, ring_size=64, network=network, timing=timing)
+    result = run_job(job, TOLERANT)
+    assert result.passed, result.wrong
+    return result.cycles / count
 
 
 def measure(params: EngineParams) -> tuple[dict[str, int], dict[str, int]]:
