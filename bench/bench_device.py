@@ -1,6 +1,7 @@
 """What the device's control structure costs: creating and connecting queue pairs, in time and memory; lookups.
+Then who waits how long beside a busy program (bench/fairness.py), with verdicts.
 
-python bench/bench_device.py [--qps 8192] [--json] [--against TREE]
+python bench/bench_device.py [--qps 8192] [--json] [--no-fairness] [--against TREE]
 
 ``--against`` measures the rates of one queue pair in this tree and in another checkout, in turn, in processes of
 their own: 1 MiB WRITEs and 8-byte WRITEs between two NICs of one process, over the in-memory link.
@@ -18,6 +19,8 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
+
+import fairness
 
 from rnic.link.loopback import loopback_pair
 from rnic.mem.table import MemoryEntry, MemoryTable
@@ -157,6 +160,7 @@ def main() -> None:
     parser.add_argument("--qps", type=int, default=8192)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--against", type=Path, metavar="TREE")
+    parser.add_argument("--no-fairness", action="store_true", help="leave out what takes a NIC process and two minutes")
     parser.add_argument("--rates", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rates or args.against:
@@ -170,12 +174,16 @@ def main() -> None:
         "lookup_1_ns": round(lookups(1)),
         "lookup_32768_ns": round(lookups(1 << 15)),
     }
+    shared = {} if args.no_fairness else fairness.measure_all()
     if args.json:
-        print(json.dumps(figures))
+        print(json.dumps(figures | {"fairness": shared}))
         return
     print(f"create and connect {args.qps} RC queue pairs: {figures['connect_s']} s")
     print(f"a connected queue pair beyond its rings: {size} bytes")
     print(f"memory check: {figures['lookup_1_ns']} ns with 1 region, {figures['lookup_32768_ns']} ns with 32768")
+    for tools, measured in shared.items():
+        for line in fairness.verdicts(measured):
+            print(f"{tools}: {line}")
 
 
 if __name__ == "__main__":

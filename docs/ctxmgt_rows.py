@@ -12,7 +12,13 @@ LENT = "tests/verbs/test_lent_pages.py"
 ADMIT = "tests/unit/device/test_admission.py"
 STREAM, DEVICE = "tests/unit/context/test_streams.py", "tests/unit/device/test_context_memory.py"
 LAYOUT, LOOK = "tests/unit/test_layout_tables.py", "tests/cli/test_look.py"
-RINGS, FRONT, BEATS = "tests/unit/rings/test_coyote.py", "tests/unit/cm/test_coyote.py", "tests/unit/link/test_beats.py"
+MMU, THREAD = "tests/unit/coyote/test_mmu.py", "tests/unit/coyote/test_thread.py"
+TCP, IBVQ = "tests/unit/coyote/test_tcp.py", "tests/unit/coyote/test_ibvq.py"
+RINGS, FRONT, BEATS = (
+    "tests/unit/rings/test_coyote.py",
+    "tests/unit/coyote/test_stack.py",
+    "tests/unit/link/test_beats.py",
+)
 
 
 class Row(NamedTuple):
@@ -155,19 +161,36 @@ COYOTE: tuple[Row, ...] = (
     _row("003", "`qpState`: RESET to ERROR", "rings/coyote.py",
          f"{RINGS}::test_states_are_numbered_in_the_documents_order", f"{FRONT}::test_error_state_flushes",
          f"{FRONT}::test_reset_gives_the_queue_pair_back"),
-    _row("003", "`s_axis_qp_interface`: `qpContext`", "cm/coyote.py", _READY,
+    _row("003", "`s_axis_qp_interface`: `qpContext`", "coyote/stack.py", _READY,
          f"{FRONT}::test_bad_contexts_change_nothing"),
-    _row("003", "`s_axis_qp_conn_interface`: `ifConnReq`", "cm/coyote.py",
+    _row("003", "`s_axis_qp_conn_interface`: `ifConnReq`", "coyote/stack.py",
          f"{FRONT}::test_the_order_of_the_two_structures_does_not_count",
          f"{FRONT}::test_bad_connections_change_nothing"),
-    _row("003", "`s_rdma_sq`: WRITE, READ, SEND", "cm/coyote.py", f"{FRONT}::test_write", f"{FRONT}::test_read",
+    _row("003", "`s_rdma_sq`: WRITE, READ, SEND", "coyote/stack.py", f"{FRONT}::test_write", f"{FRONT}::test_read",
          f"{FRONT}::test_send_arrives_as_a_stream", f"{FRONT}::test_bad_commands_fail_alone"),
-    _row("003", "`m_rdma_ack`", "cm/coyote.py", f"{FRONT}::test_write",
+    _row("003", "`s_rdma_sq` exerts back-pressure, and commands are answered in their order", "coyote/pair.py",
+         f"{FRONT}::test_s_rdma_sq_exerts_back_pressure", f"{FRONT}::test_a_bad_command_is_answered_in_its_turn",
+         f"{FRONT}::test_card_memory_is_bounded"),
+    _row("003", "`m_rdma_ack`", "coyote/stack.py", f"{FRONT}::test_write",
          f"{FRONT}::test_without_cmplt_nothing_is_acknowledged"),
-    _row("003", "`m_rdma_rd_req`, `s_axis_rdma_rd`", "cm/coyote.py", f"{FRONT}::test_write",
+    _row("003", "`m_rdma_rd_req`, `s_axis_rdma_rd`", "coyote/stack.py", f"{FRONT}::test_write",
          f"{FRONT}::test_host_0_takes_and_gives_streams"),
-    _row("003", "`m_rdma_wr_req`, `m_axis_rdma_wr`", "cm/coyote.py", f"{FRONT}::test_write",
+    _row("003", "`m_rdma_wr_req`, `m_axis_rdma_wr`", "coyote/stack.py", f"{FRONT}::test_write",
          f"{FRONT}::test_data_of_the_wrong_length_are_an_error"),
+    _row("003", "`ctl` marks the last request of a message; incoming WRITEs are signalled so", "coyote/pair.py",
+         f"{FRONT}::test_incoming_messages_are_signalled_and_can_be_counted",
+         f"{FRONT}::test_signals_are_exact_under_loss"),
+    _row("003", "Shared Virtual Memory: TLB, faults, prefetch, invalidation, addresses of others", "coyote/mmu.py",
+         f"{MMU}::test_a_miss_is_a_fault_that_the_host_handles_and_the_access_is_made_again",
+         f"{MMU}::test_an_address_that_is_not_the_processs_is_refused", f"{MMU}::test_prefetched_pages_do_not_fault",
+         f"{MMU}::test_memory_that_goes_away_is_forgotten", f"{THREAD}::test_faults_show_in_the_trace",
+         f"{THREAD}::test_the_peer_does_not_reach_other_memory_of_the_process"),
+    _row("003", "Network Services, TCP/IP: listen, open, close, notify, read, send", "coyote/tcp.py",
+         f"{TCP}::test_echo_to_an_ordinary_client", f"{TCP}::test_opening_to_an_ordinary_server",
+         f"{TCP}::test_notifications_of_a_session", f"{TCP}::test_a_shell_that_reads_nothing_stops_the_peer"),
+    _row("003", "queue pairs are exchanged by the hosts over TCP: `ibvQ`, R_Key 0", "coyote/ibvq.py",
+         f"{IBVQ}::test_golden_bytes", f"{IBVQ}::test_a_verbs_program_of_another_make",
+         f"{FRONT}::test_r_key_0_opens_what_the_process_admits"),
     _row("003", "short keys and QPNs by the alias table", "mem/aliases.py",
          f"{RINGS}::test_short_numbers_split_as_requests_name_them", _READY),
 )  # fmt: skip

@@ -100,6 +100,13 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "rclink",
+        "RC Link",
+        "The header of RC Link, the descriptor of its TYPE3, and its registers, which are 64 bits wide. What the "
+        "documents do not say is marked on the [RC Link page](../rclink.md).",
+        ("rnic.rclink.header", "rnic.rclink.registers"),
+    ),
+    (
         "paxi",
         "PAXI registers",
         "The register block of a PAXI window, 4 KB of 32-bit registers; a register of several values has a layout of "

@@ -34,13 +34,13 @@ def env(libraries: Path, tmp_path: Path) -> dict[str, str]:
 
 
 def _compile(out: Path, name: str, flags: list[str]) -> Path:
-    """The C program of this directory with the library's sources inside."""
+    """A C program of this directory with the library's sources inside."""
     compiler = find_compiler()
     assert compiler is not None
     (out / "rnic_hw.h").write_text(c_header())
     sources = [str(path) for path in SOURCES.glob("*.c") if path.name != "rdmacm.c"]
     includes = [f"-I{out}", f"-I{SOURCES}"]
-    command = [compiler, *FLAGS, *STRICT, *flags, *includes, str(HERE / "loop.c"), *sources, "-o", str(out / name)]
+    command = [compiler, *FLAGS, *STRICT, *flags, *includes, str(HERE / f"{name}.c"), *sources, "-o", str(out / name)]
     subprocess.run(command, check=True)
     return out / name
 
@@ -55,3 +55,9 @@ def sanitized(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def plain(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program without optimizations, as valgrind likes it."""
     return _compile(tmp_path_factory.mktemp("plain"), "loop", ["-O0"])
+
+
+@pytest.fixture(scope="session")
+def many(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C program with thousands of queue pairs."""
+    return _compile(tmp_path_factory.mktemp("many"), "many", ["-O1"])

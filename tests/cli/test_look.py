@@ -14,7 +14,8 @@ from rnic.cli.look import rates
 from rnic.cli.trace import LANES, record
 from rnic.device.inspect import look
 from rnic.runtime.attach import ask
-from rnic.runtime.process import NicProcess, ProcessError
+from rnic.runtime.directory import ProcessError
+from rnic.runtime.process import NicProcess
 from rnic.spec import attach
 from rnic.spec.registers import GLOBAL_REGISTERS
 from rnic.testing.pair import QpPair

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import faulthandler
-import importlib.util
-import json
 import os
 import shutil
-import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cocotb_run import reason_to_skip as modules_missing
+from cocotb_run import run_testcase
 
 from rnic.gateware.params import EngineParams
 from rnic.gateware.tools import find_tool, verilator_environment
 
-BENCHES = Path(__file__).parent / "cocotb_benches"
 PUBLIC = """`verilator_config
 public_flat_rw -module "{top}" -var "*"
 """
@@ -37,13 +34,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 def reason_to_skip() -> str | None:
     """Why this cannot run here; ``None`` if it can."""
-    for module in ("cocotb", "cocotbext.axi", "cocotbext.eth"):
-        try:
-            absent = importlib.util.find_spec(module) is None
-        except ModuleNotFoundError:
-            absent = True
-        if absent:
-            return f"{module} is not installed: pip install rnic[gateware-test]"
+    reason = modules_missing("cocotb", "cocotbext.axi", "cocotbext.eth")
+    if reason:
+        return reason
     if find_tool("yosys") is None:
         return "no yosys: pip install rnic[gateware]"
     found = verilator_environment()
@@ -106,27 +99,8 @@ def simulate(
     from rnic.gateware.verilog import TOP_NAME
 
     runner, place = simulators.get(params, tool)
-    log, results = place / f"{testcase}.log", place / f"{testcase}.xml"
-    sys.path.insert(0, str(BENCHES))  # cocotb's runner hands this Python's path on
-    try:
-        runner.test(
-            hdl_toplevel=TOP_NAME,
-            test_module=bench,
-            testcase=testcase,
-            build_dir=place / "build",
-            test_dir=place,
-            results_xml=str(results),
-            extra_env={"RNIC_BENCH": json.dumps({"params": dataclasses.asdict(params), **options})},
-            log_file=log,
-        )
-    except SystemExit:
-        end = "\n".join(log.read_text().splitlines()[-60:])
-        pytest.fail(f"{testcase} failed under {tool}; the end of {log}:\n{end}", pytrace=False)
-    finally:
-        sys.path.remove(str(BENCHES))
-    cases = list(ET.parse(results).iter("testcase"))
-    assert [case.get("name") for case in cases] == [testcase]
-    assert not list(cases[0].iter("failure")), f"{testcase} failed, see {log}"
+    options["params"] = dataclasses.asdict(params)
+    run_testcase(runner, place, TOP_NAME, bench, testcase, options)
 
 
 SERIAL_32 = EngineParams()

@@ -40,6 +40,7 @@ from rnic.spec.status import RETRY_EXC_ERR, SUCCESS, WR_FLUSH_ERR
 from rnic.trace import Counters, NullTracer
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import ReceiveRing, SendRing
+from rnic.wire.bursts import RxBurst
 from rnic.wire.flow import Flow
 from rnic.wire.packet import parse
 
@@ -160,7 +161,7 @@ class Side:
             return
         packet = parse(view)
         assert not isinstance(packet, DropReason)
-        packet.flow = self.in_flow
+        packet.arrive(RxBurst(self.in_flow, view, 1, 1, 0))
         self.qp.receive(packet, now)
 
 

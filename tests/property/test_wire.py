@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rnic.rclink.header import Md, Rh
 from rnic.wire.aeth import Aeth
 from rnic.wire.atomiceth import AtomicAckEth, AtomicEth
 from rnic.wire.bth import Bth
@@ -32,8 +33,8 @@ from rnic.wire.packet import Packet, build, parse, seal
 from rnic.wire.reth import Reth
 
 HEADERS: list[type[Header]] = [
-    Aeth, AtomicAckEth, AtomicEth, Bth, Cnp, Deth, EngineHeader, Ethernet, Ieth, ImmDt, IPv4, IPv6, Mad, Reth, Udp,
-    VlanTag,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Cnp, Deth, EngineHeader, Ethernet, Ieth, ImmDt, IPv4, IPv6, Mad, Md, Reth, Rh,
+    Udp, VlanTag,
 ]  # fmt: skip
 ROWS = [row for row in OPCODES if row is not None]
 

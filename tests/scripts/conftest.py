@@ -22,7 +22,7 @@ from rnic.spec.states import INIT, RTR, RTS, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import SYNDROME_NAMES
 from rnic.trace import Counters, NullTracer
 from rnic.transport.qp import QueuePair
-from rnic.transport.wqe import ReceiveRing, SendRing
+from rnic.transport.wqe import ReceiveRing, SendRing, Wqe
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.flow import Flow
 from rnic.wire.opcode import OPCODES, UNSUPPORTED
@@ -72,7 +72,7 @@ class Host:
     def make_flow(self, ctx: QpContext) -> Flow:
         return self.flow
 
-    def flow_to(self, ctx: QpContext, dgid: bytes, sport: int, dport: int, tclass: int, hop_limit: int) -> Flow:
+    def flow_to(self, ctx: QpContext, wqe: Wqe) -> Flow:
         return self.flow
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
@@ -291,7 +291,7 @@ class Script:
     def packet(self, name: str, psn: int, **fields: Any) -> Packet:
         packet = parse(memoryview(self.frame(name, psn, **fields)))
         assert not isinstance(packet, DropReason)
-        packet.flow = self.in_flow
+        packet.arrive(RxBurst(self.in_flow, packet.payload, 1, 1, 0))
         return packet
 
     def inject(self, name: str, psn: int, **fields: Any) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rnic.spec.drops import DropReason
 from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
+from rnic.wire.bursts import RxBurst
 from rnic.wire.opcode import OPCODES
 from rnic.wire.packet import parse
 
@@ -109,6 +110,6 @@ def test_random_bytes_behind_an_opcode(new, data, opcode) -> None:
     packet = parse(memoryview(bytes([opcode, data[1] & 0xF0]) + data[2:]))
     if isinstance(packet, DropReason):
         return
-    packet.flow = s.in_flow
+    packet.arrive(RxBurst(s.in_flow, packet.payload, 1, 1, 0))
     s.qp.receive(packet, s.now)
     s.out()

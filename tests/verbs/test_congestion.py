@@ -35,7 +35,7 @@ class End:
 
     def __init__(self, address: str, script: list[dict[str, object]], mode: str) -> None:
         counters = Counters()
-        udp = UdpLink(address, 0, counters=counters, tclass=True)
+        udp = UdpLink(address, 0, counters=counters)
         link = FaultyLink(udp, clock=time.monotonic_ns, rng=random.Random(1), script=script)
         settings = CongestionSettings(mode, timer_windows=200)
         self.ctx = Context(runtime=runtime_on(link, counters, congestion=settings, window_packets=16))

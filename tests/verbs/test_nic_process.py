@@ -25,7 +25,7 @@ import pytest
 import rnic
 from rnic import enums as e
 from rnic.runtime.attach import ask, connect
-from rnic.runtime.process import ProcessError, runtime_directory
+from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.runtime.remote import RemoteDriver
 from rnic.spec import attach
 from rnic.spec import commands as cmd
@@ -175,7 +175,7 @@ def test_rights_are_those_of_the_programs_pages(directory: Path) -> None:
     [
         ((attach.MSG_COMMAND, bytes(4)), "4 bytes of body"),
         ((attach.MSG_COMMAND, bytes(attach.COMMAND.size)), "no device is open"),
-        ((attach.MSG_OPEN, b"nothing".ljust(24, b"\0")), "'nothing' is not there"),
+        ((attach.MSG_OPEN, b"nothing".ljust(attach.OPEN.size, b"\0")), "'nothing' is not there"),
         ((attach.MSG_VECTOR, b"\xff" * 4), "out of range"),
         ((attach.MSG_SHARE, b"\xff" * attach.SHARE.size), "open device"),
         ((attach.MSG_ADD, b"[]"), "JSON object"),

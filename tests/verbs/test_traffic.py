@@ -8,8 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from rnic import enums as e
+from rnic.spec.errors import VerbsError
 from rnic.testing import QpPair, Side
-from rnic.verbs.attrs import SGE, RecvWR
+from rnic.verbs import AH
+from rnic.verbs.attrs import GID, SGE, AHAttr, GlobalRoute, RecvWR
+from rnic.wire.ip import IPv4
 
 NewPair = Callable[..., QpPair]
 SIZES = [1, 3, 1023, 1024, 1025, 4096, 100_001]
@@ -207,6 +210,37 @@ def test_a_ud_receive_tells_who_sent_it(new_pair: NewPair) -> None:
         _, got = send(pair, 100)
         assert got.src_qp == pair.a.qp.qp_num  # type: ignore[attr-defined]
         assert got.wc_flags & e.IBV_WC_GRH  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
+@pytest.mark.parametrize("size", [100, 101, 103])
+@pytest.mark.parametrize("imm", [False, True], ids=["plain", "imm"])
+def test_the_header_of_a_datagram_is_the_one_that_came(new_pair: NewPair, ipv6: bool, size: int, imm: bool) -> None:
+    """A17.4.5.1: type of service and hop limit as they arrived, and the length with every header and the pad."""
+    with new_pair("UD", ipv6=ipv6) as pair:
+        here = pair.b.node.nic.config.address
+        route = GlobalRoute(GID(here), flow_label=0x54321, hop_limit=9, traffic_class=0x6A)
+        pair.a.ah = AH(pair.a.pd, AHAttr(route, sl=3, udp_dport=pair.b.ctx.udp_port))
+        pair.b.post_recv(200)
+        pair.a.post_send(e.IBV_WR_SEND_WITH_IMM if imm else e.IBV_WR_SEND, size, imm=7)
+        assert pair.b.wait()[0].byte_len == size + 40
+        udp_payload = 12 + 8 + (4 if imm else 0) + size + -size % 4 + 4
+        if ipv6:
+            assert pair.b.buf[:8] == bytes.fromhex("66a54321") + (8 + udp_payload).to_bytes(2, "big") + bytes((17, 9))
+        else:
+            ip = IPv4.parse(pair.b.buf, 20)
+            assert (ip.total_length, ip.tos, ip.ttl, ip.protocol) == (28 + udp_payload, 0x6A, 9, 17)
+        assert pair.b.buf[24:40] == here if ipv6 else pair.b.buf[36:40] == here
+
+
+@pytest.mark.parametrize(("name", "value"), [("traffic_class", 256), ("hop_limit", 256), ("flow_label", 1 << 20)])
+def test_an_address_handle_refuses(new_pair: NewPair, name: str, value: int) -> None:
+    with new_pair("UD") as pair:
+        route = GlobalRoute(GID(pair.b.node.nic.config.address), **{name: value})
+        with pytest.raises(VerbsError, match=f"{name}={value}: use 0 to"):
+            AH(pair.a.pd, AHAttr(route))
+        with pytest.raises(VerbsError, match="sl=16: use 0 to 15"):
+            AH(pair.a.pd, AHAttr(GlobalRoute(GID(pair.b.node.nic.config.address)), sl=16))
 
 
 def test_a_send_longer_than_the_receive_fails_on_both_sides(new_pair: NewPair) -> None:

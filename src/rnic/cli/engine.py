@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+from rnic.paxi import DEFAULT_PORT, AxiError, open_window
+from rnic.paxi.bridge import BridgeConfig
 
 MISSING = "the gateware needs Amaranth: pip install rnic[gateware]"
 MAX_WRITE_BYTES = 1 << 20
@@ -90,6 +94,18 @@ def _window(text: str | None, option: str) -> Any:
         raise click.BadParameter(f"{text!r}: BASE:SIZE", param_hint=option) from None
 
 
+def _far_memory(stack: contextlib.ExitStack, host: str, port: int, runs: Any, job: Any, width: int) -> Any:
+    """The engine's DDR at a PAXI target: a window for the processor and one for the bus."""
+    config = BridgeConfig(data_bits=width, base=runs.SQ_BASE)
+    processor, bus = (stack.enter_context(open_window(host, port, config=config)) for _ in range(2))
+    needed = runs.ddr_bytes(job)
+    if len(bus) < needed:
+        raise click.ClickException(
+            f"the target at {host} has {len(bus)} bytes, the engine's DDR {needed}: rnic paxi serve --size {needed}"
+        )
+    return _gateware("paxi_bus").RemoteMemory(processor, bus)
+
+
 @click.group()
 def engine() -> None:
     """Simulate the descriptor engine, or write it as Verilog."""
@@ -108,6 +124,8 @@ def engine() -> None:
 @click.option("--latency", default=0, type=click.IntRange(0, 10_000), help="Cycles until memory answers.")
 @click.option("--local-window", help="BASE:SIZE that payloads may be read from; unless told, where they lie.")
 @click.option("--window", help="BASE:SIZE that they may be written to; unless told, where they go.")
+@click.option("--ddr", metavar="HOST", help="The DDR is memory of another machine, which rnic paxi serves there.")
+@click.option("--ddr-port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(1, 65535), help="Its port.")
 @click.option("--seed", default=0, help="Of payloads, stalls and losses.")
 @click.option("--states", is_flag=True, help="Also cycles by block and state.")
 @click.option("--vcd", type=click.Path(dir_okay=False, path_type=Path), help="Write all signals (GTKWave, Surfer).")
@@ -127,6 +145,8 @@ def run(
     latency: int,
     local_window: str | None,
     window: str | None,
+    ddr: str | None,
+    ddr_port: int,
     seed: int,
     states: bool,
     vcd: Path | None,
@@ -137,6 +157,8 @@ def run(
     """Run WRITEs through the simulated engine and verify every byte. Exit status 1 if one is wrong."""
     if loss and not two:
         raise click.UsageError(f"--loss {loss}: only with --two")
+    if ddr is not None and two:
+        raise click.UsageError("--ddr: one engine alone, without --two")
     sizes = _numbers(size, 1, MAX_WRITE_BYTES, "--size")
     offsets = [
         _numbers(text, 0, 4095, option)
@@ -160,9 +182,13 @@ def run(
         timing=_gateware("axi_model").Timing(latency),
     )
     try:
-        result = runs.run_job(job, params, vcd, trace, states)
+        with contextlib.ExitStack() as stack:
+            memories = None if ddr is None else [_far_memory(stack, ddr, ddr_port, runs, job, params.bus_width)]
+            result = runs.run_job(job, params, vcd, trace, states, memories)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    except AxiError as error:
+        raise click.ClickException(f"the DDR was lost: {error}") from None
     except OSError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from None
     found = runs.summary(result, params)

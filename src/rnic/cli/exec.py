@@ -15,7 +15,7 @@ import click
 
 from rnic.abi.build import LIBRARIES
 from rnic.runtime.attach import connect, start
-from rnic.runtime.process import ProcessError, runtime_directory
+from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 
@@ -65,7 +65,9 @@ def fault_rules(said: str | None) -> str | None:
 @click.option(
     "--addr", "addresses", multiple=True, envvar="RNIC_ADDR", help="Local IP address (127.0.0.1); repeatable."
 )
-@click.option("--port", type=click.IntRange(1, 65535), envvar="RNIC_PORT", help="UDP port, 4791 by default.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), envvar="RNIC_PORT", help="UDP port, 4791 by default; 0 for any free one."
+)
 @click.option("--faults", envvar="RNIC_FAULTS", help="Fault script: a JSON file of rules, or the rules themselves.")
 @click.option("--capture", envvar="RNIC_CAPTURE", help="Record every packet to this pcapng file.")
 @click.option("--preload", is_flag=True, envvar="RNIC_PRELOAD", help="Also LD_PRELOAD, for programs with an RPATH.")

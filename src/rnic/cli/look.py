@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from rnic.runtime.attach import ask
-from rnic.runtime.process import runtime_directory
+from rnic.runtime.directory import runtime_directory
 from rnic.spec.errors import RnicError
 
 

@@ -181,7 +181,7 @@ class Side:
         """
         settings = self.settings
         iters = settings.iters
-        watch = _Watch(line, settings.timeout_s)
+        watch = Watch(line, settings.timeout_s)
         pending = [_RECV] * settings.queues
         start = time.monotonic()
         if self.channel is not None:
@@ -226,7 +226,7 @@ class Side:
             raise PingpongError(f"wrong data in message {number} (QPN {wc.qp_num:#08x}): {error}") from None
         self._post_receive(wc.wr_id)
 
-    def _completions(self, watch: _Watch) -> list[WC]:
+    def _completions(self, watch: Watch) -> list[WC]:
         """At least one completion."""
         poll = self.cq.poll
         channel = self.channel
@@ -247,7 +247,7 @@ class Side:
             elif spins > _SPINS:
                 watch.wait(self.ctx.driver.filenos(), _NAP_S)
 
-    def _linger(self, watch: _Watch) -> None:
+    def _linger(self, watch: Watch) -> None:
         """Stay until the peer has our last ACK: it says so, or nothing comes for a while."""
         runtime = self.ctx.driver
         if watch.line is not None:
@@ -269,7 +269,7 @@ class Side:
         self.ctx.close()
 
 
-class _Watch:
+class Watch:
     """Looks after the peer while this side waits: whether it hung up, and how long it is silent."""
 
     def __init__(self, line: Line | None, timeout_s: float) -> None:
@@ -279,7 +279,7 @@ class _Watch:
         self.seen()
 
     def seen(self) -> None:
-        """Something completed."""
+        """Something happened: the silence begins anew."""
         self._end = time.monotonic() + self._timeout_s
 
     def wait(self, descriptors: list[int], timeout_s: float, wanted: int = -1) -> bool:

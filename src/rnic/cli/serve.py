@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import secrets
 import signal
 from pathlib import Path
@@ -16,11 +17,15 @@ from rnic.link.base import Link
 from rnic.link.faults import FaultyLink
 from rnic.link.recorder import Recorder
 from rnic.link.udp import UdpLink
+from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.runtime.loop import Runtime
-from rnic.runtime.process import SPIN_ROUNDS, NicProcess, ProcessError, runtime_directory
+from rnic.runtime.process import SPIN_ROUNDS, NicProcess
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 from rnic.verbs.context import runtime_on
+
+MOST_DESCRIPTORS = 1 << 16
+"""More than all programs of a NIC process that is full need together."""
 
 
 def make_runtime(address: str, port: int | None, options: dict[str, object]) -> Runtime:
@@ -55,6 +60,14 @@ def make_runtime(address: str, port: int | None, options: dict[str, object]) -> 
     return runtime_on(link, counters, name=options["name"])
 
 
+def raise_descriptor_limit() -> None:
+    """Every program costs descriptors: take as many as this user may have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 @click.command()
 @click.option("--addr", "addresses", multiple=True, help="Local IP address of a device; may be given again.")
 @click.option("--port", type=click.IntRange(1, 65535), help="UDP port of these devices, 4791 by default.")
@@ -73,8 +86,10 @@ def serve(
     spins: int,
 ) -> None:
     """Run the NIC process that serves all programs of this user, until it is interrupted."""
+    raise_descriptor_limit()
     process = NicProcess(runtime_directory(), make_runtime)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: process.stop())
     try:
         options: dict[str, object] = {
             "faults": Path(faults).read_text(encoding="utf-8") if faults else None,
@@ -82,7 +97,6 @@ def serve(
         }
         for address in addresses:
             process.add(address, port, options)
-        with contextlib.suppress(KeyboardInterrupt):
-            process.serve(idle_exit, spins)
+        process.serve(idle_exit, spins)
     finally:
         process.close()

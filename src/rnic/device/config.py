@@ -49,7 +49,9 @@ class NicConfig:
     pkeys: tuple[int, ...] = (DEFAULT_PKEY,)
     """P_Key table; bit 15 says full member."""
     fixed_sport: bool = True
-    """Packets leave from ``port``, as on a link that owns one bound socket; else from a port made from the QPNs."""
+    """Packets leave from one of ``source_ports``, which the link has bound; else from a port made from the QPNs."""
+    source_ports: tuple[int, ...] = ()
+    """UDP ports of the link; empty stands for ``port`` alone. A queue pair keeps to one of several, by its QPNs."""
     window_packets: int = 256
     """Packets in flight per queue pair."""
     window_bytes: int = 1 << 20
@@ -58,8 +60,8 @@ class NicConfig:
     """A request asks for an acknowledgement at least each so many packets."""
     probe: bool = True
     """Tail-loss probe (``design.md``, "Loss recovery")."""
-    turn_packets: int = 64
-    """Packets that one queue pair sends before the next has its turn."""
+    turn_bytes: int = 65_536
+    """Bytes that one queue pair, and one program, sends before the next has its turn."""
     autostart: bool = True
     """The NIC comes up enabled and initialized, as after its firmware; else CONTROL and INIT_HCA are the driver's."""
     congestion: CongestionSettings = field(default_factory=CongestionSettings)
@@ -84,9 +86,12 @@ class NicConfig:
             raise VerbsError(
                 errno.EINVAL, f"pkeys={self.pkeys} is no P_Key table; use 1 to {MAX_PKEYS} values of 1 to 0xffff"
             )
-        for name in ("window_packets", "window_bytes", "ack_every", "turn_packets"):
+        for name in ("window_packets", "window_bytes", "ack_every", "turn_bytes"):
             if getattr(self, name) < 1:
                 raise VerbsError(errno.EINVAL, f"{name}={getattr(self, name)} must be at least 1")
+        self.source_ports = self.source_ports or (self.port,)
+        if any(not 0 < port <= 0xFFFF for port in self.source_ports):
+            raise VerbsError(errno.EINVAL, f"source_ports={self.source_ports}: use ports of 1 to 65535")
         if not self.guid:
             # Locally administered, and the same each time: the address tells NICs of one machine apart.
             self.guid = 0x02_00_00_00_00_00_00_00 | int.from_bytes(self.address[-6:], "big") << 8 | self.port & 0xFF

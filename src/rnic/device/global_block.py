@@ -27,10 +27,21 @@ class GlobalBlock:
     """State behind the registers; ``ready`` is INIT_HCA's doing, ``fatal`` the device's own.
 
     ``port_open`` is what INIT_PORT and CLOSE_PORT say, ``link_up`` what the link says; the port is active where
-    both hold.
+    both hold. ``closer`` is the program whose CLOSE_PORT holds: it holds for as long as no other has the device open.
     """
 
-    __slots__ = ("_nic", "control", "fatal", "irq_enable", "irq_status", "link_up", "port_open", "ready", "scratch")
+    __slots__ = (
+        "_nic",
+        "closer",
+        "control",
+        "fatal",
+        "irq_enable",
+        "irq_status",
+        "link_up",
+        "port_open",
+        "ready",
+        "scratch",
+    )
 
     def __init__(self, nic: Nic) -> None:
         self._nic = nic
@@ -42,6 +53,7 @@ class GlobalBlock:
         self.fatal = False
         self.link_up = True
         self.port_open = False
+        self.closer: int | None = None
 
     # ------------------------------------------------------------------------------------ registers
 
@@ -81,6 +93,7 @@ class GlobalBlock:
         self.scratch = {reg.SCRATCH: 0, reg.SCRATCH2: 0}
         self.control = self.irq_enable = self.irq_status = 0
         self.ready = self.fatal = self.port_open = False
+        self.closer = None
 
     # --------------------------------------------------------------------------------------- state
 
@@ -124,6 +137,29 @@ class GlobalBlock:
         if self.port_state != before:
             self.raise_cause(reg.IRQ_PORT)
             self._nic.tell_all(PORT_CHANGE, 1, subtype=self.port_state)
+
+    def close_port(self, program: int) -> bool:
+        """CLOSE_PORT of one program; false, with the port as it is, while others have the device open."""
+        if any(uar.program != program for uar in self._nic.resources.uars):
+            return False
+        self.closer = program
+        self.set_port(port_open=False)
+        return True
+
+    def open_port(self) -> None:
+        """INIT_PORT, or what CLOSE_PORT was for has ended."""
+        self.closer = None
+        self.set_port(port_open=True)
+
+    def came(self, uar: Uar) -> None:
+        """A context was opened: what another program closed was closed for that program alone."""
+        if self.closer is not None and self.closer != uar.program:
+            self.open_port()
+
+    def went(self, uar: Uar) -> None:
+        """A context was closed: the port does not stay down because of a program that is gone."""
+        if self.closer == uar.program and all(other.program != uar.program for other in self._nic.resources.uars):
+            self.open_port()
 
     # --------------------------------------------------------------------------------------- shown
 

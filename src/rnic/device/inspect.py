@@ -106,7 +106,7 @@ def queue_pair(nic: Nic, qpn: int) -> Tree | None:
         "state": STATE_NAMES[ctx.state],
         "block": regs.block,
         "scheduled": qp.scheduled,
-        "turn_packets": qp.turn,
+        "turn_bytes": qp.turn,
         "congestion": {
             "outstanding_limit": qp.requester.widest,
             "lowered": qp.requester.relief_ns != NEVER,

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections import deque
 from functools import partial
-from typing import Any
 
 from rnic.burst import LOOPS, SMALL
 from rnic.context.ctxmdata import CQ, EQ, QP
@@ -33,10 +31,11 @@ from rnic.device.queue_pair import DeviceQp
 from rnic.device.resources import Resources
 from rnic.device.srq import SharedReceiveQueue
 from rnic.device.timers import Timers
+from rnic.device.turns import Turns
 from rnic.device.uar import Uar
 from rnic.mem.dma import DmaPort
 from rnic.mem.table import MemoryTable
-from rnic.rings.queue_block import SQ_TAIL, SRQ_LIMIT
+from rnic.rings.queue_block import SQ_TAIL
 from rnic.spec import commands as cmd
 from rnic.spec import events
 from rnic.spec.drops import DropReason
@@ -49,6 +48,7 @@ from rnic.trace.guard import Guard, Report
 from rnic.trace.tracer import NullTracer, Tracer
 from rnic.transport.host import BurstLoops
 from rnic.transport.qp import QueuePair
+from rnic.transport.wqe import Wqe
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.datagram import parse_ip
 from rnic.wire.flow import CE, Flow
@@ -128,7 +128,7 @@ class Nic:
         self._paths = Paths(config, self.counters)
         self._icrc = IcrcCheck()
         self._timers = Timers(partial(self._own_error, "timer"))
-        self._ready: deque[Any] = deque()
+        self._ready = Turns(config.turn_bytes)
         self._failed_cqs: list[CompletionQueue] = []
         self._turns = 0
         if config.autostart:
@@ -150,6 +150,7 @@ class Nic:
         """
         uar = Uar(port, self._doorbells, self.resources.uar_blocks, buf, self.globals, program)
         self.resources.uars.append(uar)
+        self.globals.came(uar)
         return uar
 
     def unmap_uar(self, uar: Uar) -> None:
@@ -159,6 +160,7 @@ class Nic:
             self._timers.sweep()
             uar.closed = True
             self.resources.uars.remove(uar)
+            self.globals.went(uar)
             if not self.resources.uars and self.config.autostart and not self.contexts.complete:
                 # the last driver took its pages along: as at power-up, for whoever comes next
                 self.stop()
@@ -248,13 +250,14 @@ class Nic:
         for kind, table in ((cmd.RES_QP, QP), (cmd.RES_CQ, CQ), (cmd.RES_EQ, EQ)):
             res.pools[kind].resize(1 << self.contexts.ctxmdata.tables[table].log)
         self.globals.ready = True
-        self.globals.set_port(port_open=True)
+        self.globals.open_port()
 
     def stop(self) -> None:
         """CLOSE_HCA, with nothing left that uses the tables."""
         self.resources.icm.stop()
         self.hca = {}
         self.globals.ready = False
+        self.globals.closer = None
         self.globals.set_port(port_open=False)
 
     def gate(self) -> None:
@@ -316,7 +319,8 @@ class Nic:
             return
         payload, size = datagram.payload, len(datagram.payload)
         flow, ident, frag = datagram.flow(), datagram.ident, datagram.frag
-        self.receive(RxBurst(flow, payload, size, size, ident, frag, datagram.tclass, datagram.hop_limit), now_ns)
+        how = datagram.tclass, datagram.hop_limit, datagram.flow_label
+        self.receive(RxBurst(flow, payload, size, size, ident, frag, *how), now_ns)
 
     # ---------------------------------------------------------------------------- the link's side
 
@@ -395,8 +399,8 @@ class Nic:
         if isinstance(packet, DropReason):
             self.counters.bump(packet.value)
             return
-        packet.flow = flow = burst.flow
-        packet.ecn = burst.ecn
+        packet.arrive(burst)
+        flow = burst.flow
         if qp is None:
             self._receive_elsewhere(packet, dqpn)
             return
@@ -440,7 +444,7 @@ class Nic:
                     self._own_error("packet", qp, error)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
-        """Take the doorbells that were rung, then give queue pairs with work their turns, round robin.
+        """Take the doorbells that were rung, then give queue pairs with work their turns, as :class:`Turns` says.
 
         Args:
             budget: about how many packets to send at most.
@@ -462,11 +466,14 @@ class Nic:
         sent = 0
         packets = 0
         while ready and sent < budget:
-            qp = ready.popleft()
+            qp = ready.take()
             qp.scheduled = False
             limit = budget - sent
-            if limit > qp.turn and ready:
-                limit = qp.turn
+            allowance = ready.allowance(qp)
+            if allowance is not None and allowance < limit * qp.ctx.mtu_bytes:
+                limit = -(-allowance // qp.ctx.mtu_bytes)
+            made = len(out)
+            again = False
             try:
                 plain = not (qp.cnp_tag or qp.masked) and qp.pace is None
                 count = send_small(qp, now_ns, limit, out) if plain else 0
@@ -477,6 +484,7 @@ class Nic:
                     qp.show()
                     packets += count
                     sent += count
+                    ready.spent(qp, sum([burst.length for burst in out[made:]]) if ready else 0, again)
                     continue
                 qp.polite = False
                 if count < limit and not qp.requester.unsent and not qp.cnp_tag:
@@ -490,12 +498,13 @@ class Nic:
             if count:
                 packets += count
                 sent += count
-                if not qp.scheduled and qp.ready(now_ns):
-                    qp.scheduled = True
-                    ready.append(qp)
+                cut = count >= limit and qp.requester.unsent  # the lean path alone, which says nothing of more
+                if not qp.scheduled and (cut or qp.ready(now_ns)):
+                    qp.scheduled = again = True
             else:
                 # a turn without a packet costs too
                 sent += 1
+            ready.spent(qp, sum([burst.length for burst in out[made:]]) if ready else 0, again)
         for qp in later:
             self.schedule(qp)
         if packets:
@@ -512,8 +521,8 @@ class Nic:
                     self._ring_qp(queue)
                 except Exception as error:  # noqa: BLE001 - the last guard
                     self._own_error("doorbell", queue, error)
-            elif queue.__class__ is SharedReceiveQueue:
-                queue.limit = queue.regs.get(SRQ_LIMIT)
+            elif queue.__class__ is SharedReceiveQueue and not queue.ring_limit():
+                self.counters.bump("bad_doorbells")
 
     def _ring_qp(self, qp: DeviceQp) -> None:
         tail = qp.regs.get(SQ_TAIL)
@@ -550,7 +559,7 @@ class Nic:
         """``qp`` may have something to send: give it a turn."""
         if not qp.scheduled:
             qp.scheduled = True
-            self._ready.append(qp)
+            self._ready.add(qp)  # type: ignore[arg-type]  # the transport knows no more of a DeviceQp
 
     def arm(self, qp: QueuePair) -> None:
         """``qp.deadline_ns`` lies before ``qp.armed_ns``: wake it then."""
@@ -591,9 +600,9 @@ class Nic:
         """The path to the peer that a connected QP's context names."""
         return self._paths.connected(ctx)
 
-    def flow_to(self, ctx: QpContext, dgid: bytes, sport: int, dport: int, tclass: int, hop_limit: int) -> Flow:
+    def flow_to(self, ctx: QpContext, wqe: Wqe) -> Flow:
         """The path to the destination of a UD send."""
-        return self._paths.datagram(ctx, dgid, sport, dport, tclass, hop_limit)
+        return self._paths.datagram(ctx, wqe)
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
         """Packets that one burst on this path may hold: 1 without segmentation offload."""

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from rnic.context.qp_context import QpContext
 from rnic.device.config import NicConfig, address_from_gid
-from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
+from rnic.transport.wqe import Wqe
 from rnic.wire.flow import MAX_IDENTS, Flow
 
 DEFAULT_HOP_LIMIT = 64
@@ -38,7 +38,7 @@ class Paths:
     def __init__(self, config: NicConfig, counters: Counters) -> None:
         self._config = config
         self._counters = counters
-        self._flows: dict[tuple[bytes, int, int, int, int, int], Flow] = {}
+        self._flows: dict[tuple[bytes, int, int, int, int, int, int], Flow] = {}
         nowhere = _NOWHERE_4 if len(config.address) == 4 else _NOWHERE_6
         self._nowhere = Flow(config.address, nowhere, config.port)
         self.offload: Offload | None = None
@@ -48,26 +48,34 @@ class Paths:
         if not ctx.rgid:
             return self._nowhere
         dgid = ctx.rgid.to_bytes(16, "big")
-        return self._flow(ctx, dgid, ctx.udp_sport, ctx.udp_dport, ctx.tclass, ctx.hop_limit, ctx.flow_label)
+        return self._flow(ctx, dgid, ctx)
 
-    def datagram(self, ctx: QpContext, dgid: bytes, sport: int, dport: int, tclass: int, hop_limit: int) -> Flow:
+    def datagram(self, ctx: QpContext, wqe: Wqe) -> Flow:
         """The path to the destination that a UD work request names. An address of no use leads nowhere, counted."""
+        dgid = wqe.dgid
         address = address_from_gid(dgid)
         if len(address) != len(self._config.address) or not any(address):
             self._counters.bump("drop_tx_bad_address")
             return self._nowhere
-        return self._flow(ctx, dgid, sport, dport, tclass, hop_limit, 0)
+        return self._flow(ctx, dgid, wqe)
 
-    def _flow(
-        self, ctx: QpContext, dgid: bytes, sport: int, dport: int, tclass: int, hop_limit: int, label: int
-    ) -> Flow:
+    def _flow(self, ctx: QpContext, dgid: bytes, path: QpContext | Wqe) -> Flow:
         config = self._config
-        if config.fixed_sport:
-            sport = config.port
-        elif not sport:
+        sport = path.udp_sport
+        if not sport:
             # as common NICs do: the dynamic range, so that switches spread queue pairs over equal paths
             sport = 0xC000 | (ctx.local_qpn * 0x9E37 ^ ctx.remote_qpn) & 0x3FFF
-        key = (dgid, sport, dport or ROCE_UDP_PORT, tclass, hop_limit or DEFAULT_HOP_LIMIT, label)
+        if config.fixed_sport and sport not in config.source_ports:
+            sport = config.source_ports[sport % len(config.source_ports)]
+        key = (
+            dgid,
+            sport,
+            path.udp_dport or config.port,
+            path.tclass,
+            path.hop_limit or DEFAULT_HOP_LIMIT,
+            path.flow_label,
+            path.sl,
+        )
         flow = self._flows.get(key)
         if flow is None:
             if len(self._flows) >= _MAX_FLOWS:

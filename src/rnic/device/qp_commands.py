@@ -162,7 +162,7 @@ def _create(nic: Nic, uar: Uar, ctx: QpContext) -> DeviceQp:
     send_cq, recv_cq = res.cqs[ctx.cqn_snd], res.cqs[ctx.cqn_rcv]
     srq = res.srqs[ctx.srqn & _SRQN_MASK] if ctx.srqn & SRQ_VALID else None
     qp = DeviceQp(ctx, nic, uar, send_cq, recv_cq, srq)
-    qp.turn = nic.config.turn_packets
+    qp.turn = nic.config.turn_bytes
     send_cq.users += 1
     recv_cq.users += 1
     if srq is not None:

@@ -31,13 +31,15 @@ class DeviceQp(QueuePair):
     """One QP. ``service`` is what its packets' opcodes must say; ``notify_drained`` asks for SQ_DRAINED.
 
     ``peer`` is the incoming path that was found right last, ``pkey`` the P_Key in use: what every packet is held
-    against; :meth:`refresh` renews both after a modify command. ``turn`` is how many packets it may send before the
-    others have their turns. ``cnp_merge_ns`` is until when marks bring no further CNP, ``rate`` its rate register.
+    against; :meth:`refresh` renews both after a modify command. ``turn`` is how many bytes it may send before the
+    others have their turns, ``deficit`` what it may send still. ``cnp_merge_ns`` is until when marks bring no further
+    CNP, ``rate`` its rate register.
     """
 
     __slots__ = (
         "cnp_merge_ns",
         "cqs",
+        "deficit",
         "notify_drained",
         "peer",
         "pkey",
@@ -72,6 +74,7 @@ class DeviceQp(QueuePair):
         self.peer: Flow | None = None
         self.pkey = 0
         self.turn = 1
+        self.deficit = 0
         self.cnp_merge_ns = 0
         self.rate = 0
         self.polite = False

@@ -79,6 +79,15 @@ class SharedReceiveQueue:
         self._returned.append(wqe)
         self.taken -= 1
 
+    def ring_limit(self) -> bool:
+        """Software stored to SRQ_LIMIT: take it over; false, with all as it was, where the ring holds no so many."""
+        limit = self.regs.get(SRQ_LIMIT)
+        if limit >= self.ring.entries:
+            self.regs.set(SRQ_LIMIT, self.limit)
+            return False
+        self.limit = limit
+        return True
+
     def arm(self, limit: int) -> None:
         """Set the limit; 0 is off."""
         self.limit = limit

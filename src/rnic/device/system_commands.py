@@ -66,14 +66,19 @@ def _port_command(port: int) -> None:
 def init_port(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """Open port ``in_modifier``."""
     _port_command(in_modifier)
-    nic.globals.set_port(port_open=True)
+    nic.globals.open_port()
     return _DONE
 
 
 def close_port(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Close port ``in_modifier``: nothing is sent, what arrives is dropped."""
+    """Close port ``in_modifier``: nothing is sent, what arrives is dropped.
+
+    RESOURCE_BUSY while another program has the device open; the port opens again with the next one that comes, and
+    when this one is gone.
+    """
     _port_command(in_modifier)
-    nic.globals.set_port(port_open=False)
+    if not nic.globals.close_port(uar.program):
+        raise Refused(cmd.ST_RESOURCE_BUSY)
     return _DONE
 
 
@@ -133,5 +138,5 @@ def set_weight(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: by
         raise Refused(cmd.ST_BAD_QP_STATE)
     if not 1 <= op_modifier <= MAX_WEIGHT:
         raise Refused(cmd.ST_BAD_PARAM)
-    qp.turn = nic.config.turn_packets * op_modifier
+    qp.turn = nic.config.turn_bytes * op_modifier
     return _DONE

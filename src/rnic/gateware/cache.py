@@ -107,7 +107,8 @@ class NonCoherentCache:
 
     # ---- device
 
-    def _seen_by_device(self, address: int, count: int, write: bool) -> None:
+    def seen_by_device(self, address: int, count: int, write: bool) -> None:
+        """The device read or wrote memory."""
         for base in _bases(address, count):
             line = self._lines.get(base)
             if line is None:
@@ -137,12 +138,12 @@ class DeviceView:
 
     def read(self, address: int, count: int) -> bytes:
         """``count`` bytes from memory."""
-        self._cache._seen_by_device(address, count, write=False)
+        self._cache.seen_by_device(address, count, write=False)
         return self._cache.memory.read(address, count)
 
     def write(self, address: int, data: bytes) -> None:
         """Into memory; a line that the cache holds is stale from now on."""
-        self._cache._seen_by_device(address, len(data), write=True)
+        self._cache.seen_by_device(address, len(data), write=True)
         self._cache.memory.write(address, data)
 
 

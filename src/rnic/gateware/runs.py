@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from rnic.gateware.axi_model import Timing
 from rnic.gateware.cache import SparseMemory
 from rnic.gateware.driver import Completion, Driver, NetworkSetup, QueueLayout, Request, Window
 from rnic.gateware.params import EngineParams
-from rnic.gateware.sim import Simulation
+from rnic.gateware.sim import EngineMemory, Simulation
 from rnic.gateware.sim_bus import Frame
 from rnic.gateware.trace import StateLog, write_trace
 
@@ -94,9 +95,17 @@ class Result:
 
 
 def run_job(
-    job: Job, params: EngineParams, vcd: Path | None = None, trace: Path | None = None, log_states: bool = False
+    job: Job,
+    params: EngineParams,
+    vcd: Path | None = None,
+    trace: Path | None = None,
+    log_states: bool = False,
+    memories: Sequence[EngineMemory] | None = None,
 ) -> Result:
     """Carry out a job in the simulator and verify every byte.
+
+    Args:
+        memories: each engine's DDR, with the documents' places in it; by default memory in this process.
 
     Raises:
         EngineError: the engine did not complete the work; the message has the registers.
@@ -117,7 +126,7 @@ def run_job(
     # each WRITE has a slot of its own on both sides, as far apart as the largest one needs
     slot = _up(max(size + max(local, remote) for size, local, remote in plan) + 2 * GUARD_BYTES, 4096)
     area = slot * job.count
-    memories = [_memory(area, job.ring_size) for _ in range(2 if job.network else 1)]
+    memories = memories or [_memory(area, job.ring_size) for _ in range(2 if job.network else 1)]
     loss_rng = random.Random(job.seed + 1)
 
     def lose(_frame: Frame) -> bool:
@@ -153,6 +162,11 @@ def _memory(area: int, ring: int) -> SparseMemory:
     return SparseMemory(
         (SQ_BASE, _up(ring * 64, 4096)), (CQ_BASE, _up(ring * 32, 4096)), (PAYLOAD_BASE, area), (REMOTE_BASE, area)
     )
+
+
+def ddr_bytes(job: Job) -> int:
+    """How much of a DDR that begins at ``SQ_BASE`` a job uses: up to the end of the completion ring, which is last."""
+    return CQ_BASE + _up(job.ring_size * 32, 4096) - SQ_BASE
 
 
 def _up(value: int, to: int) -> int:

@@ -7,21 +7,26 @@ the same seed is the same to the cycle.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from amaranth.hdl import Module
 from amaranth.sim import Simulator
 
+from rnic.gateware.axi_model import Stalls
 from rnic.gateware.cache import NonCoherentCache, SparseMemory
 from rnic.gateware.params import EngineParams
-from rnic.gateware.sim_bus import AxiLiteMaster, AxiRam, Frame, MacLink, Stalls, StreamSink, StreamSource, Timing
+from rnic.gateware.paxi_bus import PaxiBus, RemoteMemory
+from rnic.gateware.sim_bus import AxiLiteMaster, AxiRam, Frame, MacLink, StreamSink, StreamSource, Timing
 from rnic.gateware.top import Top
 from rnic.spec.errors import RnicError
 
 CLOCK_PERIOD = 10e-9
 ACCESS_LIMIT = 10_000
 """Cycles that a register access may take."""
+
+
+EngineMemory = SparseMemory | RemoteMemory
 
 
 class SimulationError(RnicError):
@@ -32,14 +37,18 @@ class SimEngine:
     """One engine of a :class:`Simulation` as the driver's backend; its DMA passes by the processor's cache."""
 
     def __init__(
-        self, simulation: Simulation, params: EngineParams, memory: SparseMemory, stalls: Stalls, timing: Timing | None
+        self, simulation: Simulation, params: EngineParams, memory: EngineMemory, stalls: Stalls, timing: Timing | None
     ) -> None:
         self._simulation = simulation
         self.top = Top(params)
         self.memory = memory
         self.cache = NonCoherentCache(memory)
         self.axil = AxiLiteMaster(self.top.s_axil)
-        self.ram = AxiRam(self.top.m_axi, self.cache.device, stalls, timing)
+        self.ram: AxiRam | PaxiBus
+        if isinstance(memory, RemoteMemory):
+            self.ram = PaxiBus(self.top.m_axi, memory, self.cache, stalls)
+        else:
+            self.ram = AxiRam(self.top.m_axi, self.cache.device, stalls, timing)
         self.mac_out = StreamSink(self.top.mac_tx_axis, stalls)
         self.mac_in = StreamSource(self.top.mac_rx_axis, stalls)
         self.accesses: list[tuple[int, int, int, int | None]] = []
@@ -101,7 +110,7 @@ class Simulation:
 
     Args:
         params: what each engine is built as.
-        memories: one memory for each engine: one engine for loopback, two for a link.
+        memories: one memory for each engine, here or on another machine: one engine for loopback, two for a link.
         seed: of the stalls on every channel.
         stall_rate: probability that a channel holds back in a cycle.
         lose: two engines: asked for each frame; true loses it.
@@ -111,7 +120,7 @@ class Simulation:
     def __init__(
         self,
         params: EngineParams,
-        memories: list[SparseMemory],
+        memories: Sequence[EngineMemory],
         seed: int = 0,
         stall_rate: float = 0.0,
         lose: Callable[[Frame], bool] | None = None,

@@ -4,8 +4,11 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport uint16_t
+from libc.stdint cimport uint16_t, uint32_t
 from libc.string cimport memcmp, memcpy, memset
+
+cdef extern from "<arpa/inet.h>" nogil:
+    uint32_t ntohl(uint32_t value)
 
 cdef extern from "<sys/socket.h>" nogil:
     struct iovec:
@@ -37,7 +40,12 @@ DEF UDP_GRO = 104
 DEF IPPROTO_IP = 0
 DEF IP_TOS = 1
 DEF IPPROTO_IPV6 = 41
+DEF IP_TTL = 2
 DEF IPV6_TCLASS = 67
+DEF IPV6_HOPLIMIT = 52
+DEF IPV6_FLOWINFO = 11
+DEF LABEL_MASK = 0xFFFFF
+DEF UNTOLD_HOP_LIMIT = 64
 DEF MAX_BUFFERS = 64
 DEF NAME_BYTES = 28
 DEF CONTROL_WORDS = 16
@@ -105,8 +113,8 @@ cdef class Receiver:
     def receive(self, buf):
         """One message into ``buf``.
 
-        Returns ``(size, segment, traffic class, sender's raw socket address)``; ``None`` where nothing waits;
-        the system's error number where it reports one.
+        Returns ``(size, segment, sender's raw socket address, traffic class, hop limit, flow label)``; ``None``
+        where nothing waits; the system's error number where it reports one.
         """
         cdef Py_buffer view
         cdef iovec iov
@@ -115,7 +123,7 @@ cdef class Receiver:
         cdef char name[NAME_BYTES]
         cdef size_t control[CONTROL_WORDS]
         cdef ssize_t size
-        cdef int number, segment, tclass = 0, error = 0
+        cdef int number, segment, tclass = 0, hop_limit = UNTOLD_HOP_LIMIT, label = 0, error = 0
         cdef size_t room
         memset(&message, 0, sizeof(message))
         memset(name, 0, sizeof(name))
@@ -148,8 +156,14 @@ cdef class Receiver:
                     segment = number
             elif header.cmsg_level == IPPROTO_IP and header.cmsg_type == IP_TOS:
                 tclass = number & 0xFF
+            elif header.cmsg_level == IPPROTO_IP and header.cmsg_type == IP_TTL:
+                hop_limit = number & 0xFF
             elif header.cmsg_level == IPPROTO_IPV6 and header.cmsg_type == IPV6_TCLASS:
                 tclass = number & 0xFF
+            elif header.cmsg_level == IPPROTO_IPV6 and header.cmsg_type == IPV6_HOPLIMIT:
+                hop_limit = number & 0xFF
+            elif header.cmsg_level == IPPROTO_IPV6 and header.cmsg_type == IPV6_FLOWINFO:
+                label = ntohl(<uint32_t> number) & LABEL_MASK
             header = CMSG_NXTHDR(&message, header)
         if message.msg_namelen > NAME_BYTES:
             message.msg_namelen = NAME_BYTES
@@ -158,4 +172,4 @@ cdef class Receiver:
             or memcmp(PyBytes_AS_STRING(self.last), name, message.msg_namelen) != 0
         ):
             self.last = PyBytes_FromStringAndSize(name, message.msg_namelen)
-        return size, segment, tclass, self.last
+        return size, segment, self.last, tclass, hop_limit, label

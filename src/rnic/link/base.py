@@ -37,6 +37,10 @@ class Link(Protocol):
         """The UDP port on which peers reach this end."""
 
     @property
+    def source_ports(self) -> tuple[int, ...]:
+        """The UDP ports that packets leave from: ``port``, unless the link has others for that."""
+
+    @property
     def mtu(self) -> int:
         """IP MTU in bytes; :func:`active_mtu_bytes` makes the InfiniBand MTU of it."""
 

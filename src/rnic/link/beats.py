@@ -104,6 +104,7 @@ class BeatLink:
     def __init__(self, address: bytes, port: int = ROCE_UDP_PORT, *, counters: Counters | None = None) -> None:
         self.address = address
         self.port = port
+        self.source_ports = (port,)
         self.mtu = IP_MTU + IPV6_BYTES + UDP_BYTES
         self.window_bytes = 4 << 20
         self.window_packets = QUEUE_FRAMES
@@ -163,7 +164,15 @@ class BeatLink:
             return None
         size = len(found.payload)
         return RxBurst(
-            found.flow(), found.payload, max(1, size), size, found.ident, found.frag, found.tclass, found.hop_limit
+            found.flow(),
+            found.payload,
+            max(1, size),
+            size,
+            found.ident,
+            found.frag,
+            found.tclass,
+            found.hop_limit,
+            found.flow_label,
         )
 
     def fileno(self) -> int | None:

@@ -100,6 +100,7 @@ class LoopbackLink:
     ) -> None:
         self.address = address
         self.port = port
+        self.source_ports = (port,)
         self.mtu = mtu
         self.window_bytes = queue_bytes
         self.window_packets = 1 << 20
@@ -137,7 +138,16 @@ class LoopbackLink:
         self._queued_bytes += burst.length
         flow = burst.flow
         self._queue.append(
-            RxBurst(flow, data, burst.segment, burst.length, 0, tclass=flow.tclass, hop_limit=flow.hop_limit)
+            RxBurst(
+                flow,
+                data,
+                burst.segment,
+                burst.length,
+                0,
+                tclass=flow.tclass,
+                hop_limit=flow.hop_limit,
+                flow_label=flow.flow_label,
+            )
         )
 
     def deliver_frame(self, packet: bytes) -> None:

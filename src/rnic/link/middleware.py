@@ -28,6 +28,11 @@ class Middleware:
         return self.inner.port
 
     @property
+    def source_ports(self) -> tuple[int, ...]:
+        """The inner link's."""
+        return self.inner.source_ports
+
+    @property
     def mtu(self) -> int:
         """The inner link's."""
         return self.inner.mtu

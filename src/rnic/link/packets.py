@@ -92,14 +92,19 @@ def cut_received(burst: RxBurst, firsts: Sequence[int]) -> list[RxBurst]:
             ident = first
         size = len(buf)
         segment = min(burst.segment, size)
-        parts.append(RxBurst(flow, buf, segment, size, ident, burst.frag, burst.tclass, burst.hop_limit))
+        parts.append(RxBurst(flow, buf, segment, size, ident, *_how(burst)))
     return parts
 
 
 def kept(burst: RxBurst, data: bytearray | None = None) -> RxBurst:
     """The same burst over memory of its own, which may be other ``data`` of the same length."""
     buf = memoryview(bytes(burst.buf) if data is None else data)
-    return RxBurst(burst.flow, buf, burst.segment, burst.length, burst.ident, burst.frag, burst.tclass, burst.hop_limit)
+    return RxBurst(burst.flow, buf, burst.segment, burst.length, burst.ident, *_how(burst))
+
+
+def _how(burst: RxBurst) -> tuple[int, int, int, int]:
+    """What the IP header said besides addresses and ident."""
+    return burst.frag, burst.tclass, burst.hop_limit, burst.flow_label
 
 
 def marked_to_send(burst: TxBurst) -> TxBurst:
@@ -109,5 +114,5 @@ def marked_to_send(burst: TxBurst) -> TxBurst:
 
 def marked_received(burst: RxBurst) -> RxBurst:
     """The same packets as if a switch on their way had marked them, over the same memory."""
-    tclass = burst.tclass | CE
-    return RxBurst(burst.flow, burst.buf, burst.segment, burst.length, burst.ident, burst.frag, tclass, burst.hop_limit)
+    frag, tclass, hop_limit, label = _how(burst)
+    return RxBurst(burst.flow, burst.buf, burst.segment, burst.length, burst.ident, frag, tclass | CE, hop_limit, label)

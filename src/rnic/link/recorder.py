@@ -32,6 +32,7 @@ class Recorder(Middleware):
         file: opened for writing bytes; stays the caller's.
         linktype: 1 for Ethernet frames, 101 for IP packets alone.
         clock: gives the time of a packet in nanoseconds; :func:`time.time_ns` unless a test or simulation has its own.
+        solve_idents: false for packets whose ICRC is not RoCEv2's: they are recorded with their place in the burst.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class Recorder(Middleware):
         file: BinaryIO,
         linktype: int = LINKTYPE_ETHERNET,
         clock: Callable[[], int] = time.time_ns,
+        solve_idents: bool = True,
     ) -> None:
         super().__init__(inner)
+        self._solve_idents = solve_idents
         self._writer = PcapngWriter(file, linktype)
         self._file = file
         self._clock = clock
@@ -64,7 +67,7 @@ class Recorder(Middleware):
             for index, start in enumerate(range(0, burst.length, burst.segment)):
                 packet = buf[start : start + burst.segment]
                 if burst.ident is None:
-                    ident = _ident(packet, burst.flow, index)
+                    ident = _ident(packet, burst.flow, index) if self._solve_idents else index
                 else:
                     ident = burst.ident + index & 0xFFFF
                 self._record(now_ns, burst.flow, packet, ident, burst.frag)

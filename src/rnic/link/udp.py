@@ -21,10 +21,11 @@ from rnic.link.udp_socket import (
     ANCILLARY_BYTES,
     HAS_SENDMSG,
     LINUX,
+    Ancillary,
     SocketAddress,
     enable_gro,
     enable_gso,
-    enable_tclass,
+    enable_headers,
     granted_receive_bytes,
     open_group_socket,
     open_socket,
@@ -32,6 +33,8 @@ from rnic.link.udp_socket import (
     read_ancillary,
     segment_option,
     set_hop_limit,
+    set_option,
+    set_priority,
     set_tclass,
     socket_address,
     split_address,
@@ -59,6 +62,8 @@ _MAX_RECEIVE = 64
 _MAX_CACHED = 4_096
 _BLOCKED_RETRIES = 3
 _BLOCKED_WAIT_MS = 1
+MAX_SOURCE_PORTS = 256
+"""Ports to send from; more would spread no better and cost descriptors."""
 
 _GSO_ERRNOS = frozenset((errno.EINVAL, errno.EIO, errno.EOPNOTSUPP, errno.ENOPROTOOPT))
 _NO_WAY_ERRNOS = frozenset((errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ENODEV, errno.EINVAL))
@@ -73,16 +78,60 @@ _SEND_DROPS = {
 """Counters of failed sends, by errno; ``drop_tx_error`` counts the rest."""
 
 
+class _Outlet:
+    """A socket that packets leave from, and what its options say of them.
+
+    The system's defaults are its administrator's: ours are set before the first send. Service level 0 leaves the
+    priority to the system, as long as no other was asked for.
+    """
+
+    __slots__ = ("_counters", "_hop_limit", "_ipv4", "_sl", "_tclass", "descriptor", "port", "socket")
+
+    def __init__(self, sock: socket.socket, ipv4: bool, counters: Counters) -> None:
+        self.socket = sock
+        self.descriptor = sock.fileno()
+        self.port = int(sock.getsockname()[1])
+        self._counters = counters
+        self._ipv4 = ipv4
+        self._tclass = self._hop_limit = -1
+        self._sl = 0
+
+    def shape(self, flow: Flow) -> None:
+        """What leaves from now on has the traffic class, hop limit and priority of ``flow``."""
+        if flow.tclass != self._tclass:
+            self._tclass = flow.tclass
+            set_tclass(self.socket, self._ipv4, flow.tclass)
+            if self._ipv4 and self._sl:
+                self._sl = -1  # the system has just made a priority of the type of service
+        if flow.sl != self._sl:
+            self._sl = flow.sl
+            if not set_priority(self.socket, flow.sl):
+                self._counters.bump("priority_refused")
+        if flow.hop_limit != self._hop_limit:
+            self._hop_limit = flow.hop_limit
+            set_hop_limit(self.socket, self._ipv4, flow.hop_limit)
+
+
+class _Peer:
+    """An address and port that packets go to: how many one burst may hold."""
+
+    __slots__ = ("segments",)
+
+    def __init__(self, segments: int) -> None:
+        self.segments = segments
+
+
 class _Path:
-    """What the link remembers about a peer, in ``Flow.link``."""
+    """What the link remembers about a path, in ``Flow.link``."""
 
-    __slots__ = ("owner", "raw", "segments", "to")
+    __slots__ = ("outlet", "owner", "peer", "raw", "to")
 
-    def __init__(self, owner: UdpLink, to: SocketAddress, segments: int) -> None:
+    def __init__(self, owner: UdpLink, outlet: _Outlet, to: SocketAddress, peer: _Peer) -> None:
         self.owner = owner
+        self.outlet = outlet
         self.to = to
         self.raw = raw_address(to)
-        self.segments = segments
+        self.peer = peer
 
 
 class UdpLink:
@@ -93,7 +142,9 @@ class UdpLink:
         port: UDP port to bind; 0 lets the system choose.
         gso: let the system segment bursts, where it can.
         gro: let the system deliver bursts, where it can.
-        tclass: read the traffic class of what arrives, for its ECN bits; costs 0.13 us a call.
+        source_ports: send from so many ports more instead of the bound one, so that switches spread queue pairs
+            over equal paths (ECMP). Each costs a descriptor, and a burst that goes from another port than the last
+            one a system call where their traffic classes, hop limits or service levels differ.
         buffer_bytes: socket buffers to ask for.
         counters: where drops are counted.
 
@@ -108,7 +159,7 @@ class UdpLink:
         *,
         gso: bool = True,
         gro: bool = True,
-        tclass: bool = False,
+        source_ports: int = 0,
         buffer_bytes: int = BUFFER_BYTES,
         counters: Counters | None = None,
     ) -> None:
@@ -128,16 +179,16 @@ class UdpLink:
         """Never any: what is not for this port, the system keeps."""
         self.gso = gso and enable_gso(sock)
         self.gro = gro and enable_gro(sock)
-        self.tclass = tclass and enable_tclass(sock, self._ipv4)
-        self._socket = sock
-        self._descriptor = sock.fileno()
+        self.headers = enable_headers(sock, self._ipv4)
+        """Whether the system tells traffic class and hop limit of what arrives."""
+        self._main = _Outlet(sock, self._ipv4, self.counters)
+        self._outlets = {self.port: self._main}
+        self.source_ports = self._open_source_ports(source_ports)
         self._calls = _calls
         self._closed = False
         self._vectored = HAS_SENDMSG
-        # The system's defaults are its administrator's: ours are set before the first send.
-        self._sent_tclass = -1
-        self._sent_hop_limit = -1
-        self._paths: dict[tuple[bytes, int], _Path] = {}
+        self._paths: dict[tuple[bytes, int, int, int], _Path] = {}
+        self._peers: dict[tuple[bytes, int], _Peer] = {}
         self._agreed: set[tuple[bytes, int]] = set()
         self._gso_refused: set[tuple[bytes, int]] = set()
         self._groups: dict[bytes, _Inbox] = {}
@@ -145,10 +196,32 @@ class UdpLink:
         self._buffers: list[tuple[memoryview]] = []
         self._greed = 1
 
+    def _open_source_ports(self, count: int) -> tuple[int, ...]:
+        """Sockets to send from, on ports that the system chooses; the bound port where none are wanted."""
+        if not 0 <= count <= MAX_SOURCE_PORTS:
+            self._main.socket.close()
+            raise LinkError(f"source_ports={count}: give 0 to {MAX_SOURCE_PORTS}")
+        ports = []
+        for _ in range(count):
+            try:
+                sock = open_socket(self.address, 0, self._scope_id, self._buffer_bytes)
+            except LinkError:
+                for outlet in self._outlets.values():
+                    outlet.socket.close()
+                raise
+            # nobody sends to these ports: what comes there is not kept
+            set_option(sock, socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
+            if self.gso:
+                enable_gso(sock)
+            outlet = _Outlet(sock, self._ipv4, self.counters)
+            self._outlets[outlet.port] = outlet
+            ports.append(outlet.port)
+        return tuple(ports) or (self.port,)
+
     @property
     def window_packets(self) -> int:
         """Packets of any size that the receive buffer surely holds, a quarter kept in reserve."""
-        return max(1, granted_receive_bytes(self._socket) * 3 // 4 // _PACKET_TRUESIZE)
+        return max(1, granted_receive_bytes(self._main.socket) * 3 // 4 // _PACKET_TRUESIZE)
 
     @property
     def window_bytes(self) -> int:
@@ -167,13 +240,8 @@ class UdpLink:
             path = flow.link
             if not isinstance(path, _Path) or path.owner is not self:
                 path = self._path(flow)
-            if flow.tclass != self._sent_tclass:
-                self._sent_tclass = flow.tclass
-                set_tclass(self._socket, self._ipv4, flow.tclass)
-            if flow.hop_limit != self._sent_hop_limit:
-                self._sent_hop_limit = flow.hop_limit
-                set_hop_limit(self._socket, self._ipv4, flow.hop_limit)
-            if burst.count > path.segments or (burst.count > 1 and burst.length > _MAX_DATAGRAM):
+            path.outlet.shape(flow)
+            if burst.count > path.peer.segments or (burst.count > 1 and burst.length > _MAX_DATAGRAM):
                 self._send_apart(burst, path)
                 continue
             try:
@@ -185,17 +253,19 @@ class UdpLink:
         buffers = burst.buffers
         calls = self._calls
         if calls is not None:
-            error = calls.send(self._descriptor, path.raw, buffers, burst.segment if burst.count > 1 else 0)
+            error = calls.send(path.outlet.descriptor, path.raw, buffers, burst.segment if burst.count > 1 else 0)
             if error:
                 raise OSError(error, os.strerror(error))
-        elif burst.count > 1:
-            self._socket.sendmsg(buffers, segment_option(burst.segment), 0, path.to)
+            return
+        sock = path.outlet.socket
+        if burst.count > 1:
+            sock.sendmsg(buffers, segment_option(burst.segment), 0, path.to)
         elif len(buffers) == 1:
-            self._socket.sendto(buffers[0], path.to)
+            sock.sendto(buffers[0], path.to)
         elif self._vectored:
-            self._socket.sendmsg(buffers, (), 0, path.to)
+            sock.sendmsg(buffers, (), 0, path.to)
         else:
-            self._socket.sendto(joined(burst), path.to)
+            sock.sendto(joined(burst), path.to)
 
     def _send_apart(self, burst: TxBurst, path: _Path) -> None:
         for packet in single_packets(burst):
@@ -210,7 +280,7 @@ class UdpLink:
         elif burst.count > 1 and error.errno in _GSO_ERRNOS:
             self.counters.bump("gso_refused")
             self._gso_refused.add((burst.flow.dst, burst.flow.dport))
-            path.segments = 1
+            path.peer.segments = 1
             self._send_apart(burst, path)
         else:
             self.counters.bump(_SEND_DROPS.get(error.errno or 0, "drop_tx_error"), burst.count)
@@ -222,7 +292,7 @@ class UdpLink:
 
     def _retry(self, burst: TxBurst, path: _Path) -> None:
         for _ in range(_BLOCKED_RETRIES):
-            wait_writable(self._socket, _BLOCKED_WAIT_MS)
+            wait_writable(path.outlet.socket, _BLOCKED_WAIT_MS)
             try:
                 self._transmit(burst, path)
             except BlockingIOError:
@@ -233,13 +303,17 @@ class UdpLink:
         self.counters.bump("drop_tx_blocked", burst.count)
 
     def _path(self, flow: Flow) -> _Path:
-        key = flow.dst, flow.dport
+        key = flow.dst, flow.dport, flow.flow_label, flow.sport
         path = self._paths.get(key)
         if path is None:
             if len(self._paths) >= _MAX_CACHED:
                 self._paths.clear()
-            to = socket_address(flow.dst, flow.dport, self._scope_id)
-            path = _Path(self, to, self._segments_towards(key))
+                self._peers.clear()
+            peer = self._peers.get(key[:2])
+            if peer is None:
+                peer = self._peers[key[:2]] = _Peer(self._segments_towards(key[:2]))
+            to = socket_address(flow.dst, flow.dport, self._scope_id, flow.flow_label)
+            path = _Path(self, self._outlets.get(flow.sport, self._main), to, peer)
             self._paths[key] = path
         flow.link = path
         return path
@@ -274,7 +348,7 @@ class UdpLink:
 
     def fileno(self) -> int | None:
         """Descriptor of the unicast socket; ``None`` once closed."""
-        return None if self._closed else self._socket.fileno()
+        return None if self._closed else self._main.descriptor
 
     def filenos(self) -> list[int]:
         """Descriptors of the unicast socket and of each joined group's."""
@@ -295,13 +369,13 @@ class UdpLink:
         path = flow.link
         if not isinstance(path, _Path) or path.owner is not self:
             path = self._path(flow)
-        return path.segments
+        return path.peer.segments
 
     def allow_gso(self, flow: Flow) -> None:
         """See :meth:`rnic.link.base.Link.allow_gso`; holds for the flow's destination address and port."""
         key = flow.dst, flow.dport
         self._agreed.add(key)
-        self._path(flow).segments = self._segments_towards(key)
+        self._path(flow).peer.segments = self._segments_towards(key)
 
     def join(self, group: bytes) -> None:
         """See :meth:`rnic.link.base.Link.join`; each group has a socket of its own."""
@@ -309,8 +383,8 @@ class UdpLink:
         if group in self._groups:
             return
         sock = open_group_socket(self.address, group, self.port, self._buffer_bytes)
-        if self.tclass:
-            enable_tclass(sock, self._ipv4)
+        if self.headers:
+            enable_headers(sock, self._ipv4)
         self._groups[group] = _Inbox(sock, group)
         self._inboxes.append(self._groups[group])
 
@@ -326,6 +400,8 @@ class UdpLink:
         self._closed = True
         for inbox in self._inboxes:
             inbox.socket.close()
+        for outlet in self._outlets.values():
+            outlet.socket.close()
         self._inboxes.clear()
         self._groups.clear()
 
@@ -346,17 +422,15 @@ class _Inbox:
         """Append up to ``quota`` bursts; whether the socket was found empty."""
         if self._receive is not None:
             return self._receive_compiled(link, quota, out)
-        ancillary_bytes = ANCILLARY_BYTES if link.gro or link.tclass else 0
+        ancillary_bytes = ANCILLARY_BYTES if link.gro or link.headers else 0
         for _ in range(quota):
             iov = link.buffer(len(out))
-            tclass = 0
+            ancillary: Ancillary = []
             try:
                 if ancillary_bytes:
                     size, ancillary, _, sender = self.socket.recvmsg_into(iov, ancillary_bytes)
-                    segment, tclass = read_ancillary(ancillary, size) if ancillary else (size, 0)
                 else:
                     size, sender = self.socket.recvfrom_into(iov[0])
-                    segment = size
             except BlockingIOError:
                 return True
             except OSError:
@@ -370,7 +444,8 @@ class _Inbox:
             if flow is None:
                 family = socket.AF_INET if len(self.address) == 4 else socket.AF_INET6
                 flow = self._flow(link, sender, socket.inet_pton(family, sender[0]), sender[1])
-            out.append(RxBurst(flow, iov[0][:size], segment, size, None, DONT_FRAGMENT, tclass))
+            segment, *how = read_ancillary(ancillary, size)
+            out.append(RxBurst(flow, iov[0][:size], segment, size, None, DONT_FRAGMENT, *how))
         return False
 
     def _receive_compiled(self, link: UdpLink, quota: int, out: list[RxBurst]) -> bool:
@@ -385,14 +460,14 @@ class _Inbox:
             if found.__class__ is int:
                 link.counters.bump("rx_socket_error")
                 continue
-            size, segment, tclass, sender = found
+            size, segment, sender, tclass, hop_limit, label = found
             if not size:
                 link.counters.bump(DropReason.TOO_SHORT.value)
                 continue
             flow = self.flows.get(sender)
             if flow is None:
                 flow = self._flow(link, sender, *split_address(sender))
-            out.append(RxBurst(flow, buffer[:size], segment, size, None, DONT_FRAGMENT, tclass))
+            out.append(RxBurst(flow, buffer[:size], segment, size, None, DONT_FRAGMENT, tclass, hop_limit, label))
         return False
 
     def _flow(self, link: UdpLink, sender: tuple[str, int] | bytes, address: bytes, port: int) -> Flow:

@@ -21,6 +21,14 @@ _IP_MTU_DISCOVER = 10
 _IPV6_MTU_DISCOVER = 23
 _PMTUDISC_DO = 2
 _IP_MULTICAST_ALL = 49
+_IP_RECVTTL = 12
+_IPV6_RECVHOPLIMIT = 51
+_IPV6_FLOWINFO = 11
+_IPV6_FLOWINFO_SEND = 33
+_IP_TTL = 2
+_IP_TOS = 1
+_IPV6_TCLASS = 67
+_IPV6_HOPLIMIT = 52
 
 _LOCAL_SCOPES = (1, 2)
 """Scope nibbles of IPv6 groups that stay on their interface or link, and so name no interface (RFC 4291, 2.7)."""
@@ -31,17 +39,32 @@ _DONT_FRAGMENT = {"darwin": (28, 62), "win32": (14, 14)}
 LINUX = sys.platform == "linux"
 HAS_SENDMSG = hasattr(socket.socket, "sendmsg")
 HAS_RECVMSG_INTO = hasattr(socket.socket, "recvmsg_into")
-ANCILLARY_BYTES = 64 if HAS_RECVMSG_INTO else 0
-"""Room for the segment size and the traffic class of a received burst."""
+ANCILLARY_BYTES = 128 if HAS_RECVMSG_INTO else 0
+"""Room for the segment size of a received burst and for what its IP header said."""
+UNTOLD_HOP_LIMIT = 64
+"""What counts as the hop limit of a packet where the system does not tell."""
+MAX_PRIORITY = 6
+"""The highest SO_PRIORITY that Linux gives without CAP_NET_ADMIN."""
 
 _SEGMENT = struct.Struct("=H")
 _INT = struct.Struct("=i")
+_LABEL_MASK = 0xFFFFF
 
 _OPEN_ERRORS = {
     errno.EADDRINUSE: "is taken: give another port (0 lets the system choose one) or another local address",
     errno.EADDRNOTAVAIL: "cannot be used: the address is not one of this machine",
     errno.EACCES: "is not permitted: give a port from 1024 on",
 }
+
+_PLACES = {
+    (SOL_UDP, UDP_GRO): 0,
+    (socket.IPPROTO_IP, _IP_TOS): 1,
+    (socket.IPPROTO_IPV6, _IPV6_TCLASS): 1,
+    (socket.IPPROTO_IP, _IP_TTL): 2,
+    (socket.IPPROTO_IPV6, _IPV6_HOPLIMIT): 2,
+    (socket.IPPROTO_IPV6, _IPV6_FLOWINFO): 3,
+}
+"""Where :func:`read_ancillary` puts what Linux tells, by level and type."""
 
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 Ancillary = list[tuple[int, int, bytes]]
@@ -99,14 +122,14 @@ def open_group_socket(address: bytes, group: bytes, port: int, buffer_bytes: int
     return sock
 
 
-def socket_address(address: bytes, port: int, scope_id: int) -> SocketAddress:
+def socket_address(address: bytes, port: int, scope_id: int, flow_label: int = 0) -> SocketAddress:
     """The address as the socket module takes it; ``scope_id`` counts for IPv6 addresses of link scope."""
     text = format_address(address)
     if len(address) == 4:
         return text, port
     parsed = ipaddress.IPv6Address(address)
     local_scope = parsed.is_link_local or (parsed.is_multicast and address[1] & 0xF in _LOCAL_SCOPES)
-    return text, port, 0, scope_id if local_scope else 0
+    return text, port, flow_label, scope_id if local_scope else 0
 
 
 def raw_address(to: SocketAddress) -> bytes:
@@ -115,7 +138,7 @@ def raw_address(to: SocketAddress) -> bytes:
     head = family.to_bytes(2, sys.byteorder) + to[1].to_bytes(2, "big")
     if len(to) == 2:
         return head + socket.inet_pton(family, to[0]) + bytes(8)
-    return head + bytes(4) + socket.inet_pton(socket.AF_INET6, to[0]) + struct.pack("=I", to[3])
+    return head + struct.pack(">I", to[2]) + socket.inet_pton(socket.AF_INET6, to[0]) + struct.pack("=I", to[3])
 
 
 def split_address(raw: bytes) -> tuple[bytes, int]:
@@ -143,11 +166,17 @@ def enable_gro(sock: socket.socket) -> bool:
     return LINUX and HAS_RECVMSG_INTO and set_option(sock, SOL_UDP, UDP_GRO, 1)
 
 
-def enable_tclass(sock: socket.socket, ipv4: bool) -> bool:
-    """Ask for the traffic class of what arrives; whether the system tells."""
-    level = socket.IPPROTO_IP if ipv4 else socket.IPPROTO_IPV6
-    option = getattr(socket, "IP_RECVTOS" if ipv4 else "IPV6_RECVTCLASS", None)
-    return HAS_RECVMSG_INTO and option is not None and set_option(sock, level, option, 1)
+def enable_headers(sock: socket.socket, ipv4: bool) -> bool:
+    """Ask for traffic class, hop limit and flow label of what arrives; whether the system tells the first two."""
+    if not HAS_RECVMSG_INTO or not LINUX:
+        return False
+    if ipv4:
+        level, options = socket.IPPROTO_IP, (socket.IP_RECVTOS, _IP_RECVTTL)
+    else:
+        level, options = socket.IPPROTO_IPV6, (socket.IPV6_RECVTCLASS, _IPV6_RECVHOPLIMIT)
+        set_option(sock, level, _IPV6_FLOWINFO, 1)
+    told = [set_option(sock, level, option, 1) for option in options]
+    return all(told)
 
 
 def segment_option(segment: int) -> Ancillary:
@@ -155,16 +184,18 @@ def segment_option(segment: int) -> Ancillary:
     return [(SOL_UDP, UDP_SEGMENT, _SEGMENT.pack(segment))]
 
 
-def read_ancillary(ancillary: Ancillary, size: int) -> tuple[int, int]:
-    """Segment size and traffic class of a received burst of ``size`` bytes; ``(size, 0)`` where not told."""
-    segment = size
-    tclass = 0
+def read_ancillary(ancillary: Ancillary, size: int) -> tuple[int, int, int, int]:
+    """Segment size, traffic class, hop limit and flow label of a received burst of ``size`` bytes.
+
+    Linux makes one burst only of packets that agree in all of these.
+    """
+    told = [size, 0, UNTOLD_HOP_LIMIT, 0]
     for level, kind, data in ancillary:
-        if level == SOL_UDP and kind == UDP_GRO:
-            segment = _INT.unpack(data)[0]
-        elif level in (socket.IPPROTO_IP, socket.IPPROTO_IPV6):
-            tclass = data[0] if len(data) == 1 else _INT.unpack(data)[0]
-    return segment, tclass
+        place = _PLACES.get((level, kind))
+        if place is not None:
+            told[place] = int.from_bytes(data, sys.byteorder)
+    segment, tclass, hop_limit, label = told
+    return segment, tclass, hop_limit, socket.ntohl(label) & _LABEL_MASK if label else 0
 
 
 def set_tclass(sock: socket.socket, ipv4: bool, tclass: int) -> None:
@@ -183,6 +214,16 @@ def set_hop_limit(sock: socket.socket, ipv4: bool, hop_limit: int) -> None:
     else:
         set_option(sock, socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, hop_limit)
         set_option(sock, socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, hop_limit)
+
+
+def set_priority(sock: socket.socket, level: int) -> bool:
+    """Queueing priority of what is sent from now on; false where the system gave a lower one, or has none."""
+    if not LINUX:
+        return False
+    if set_option(sock, socket.SOL_SOCKET, socket.SO_PRIORITY, level):
+        return True
+    set_option(sock, socket.SOL_SOCKET, socket.SO_PRIORITY, MAX_PRIORITY)
+    return False
 
 
 def granted_receive_bytes(sock: socket.socket) -> int:
@@ -212,6 +253,7 @@ def _make(ipv4: bool) -> socket.socket:
         if LINUX:
             # Hardware and rxe send RoCEv2 over IPv6 with UDP checksum 0.
             set_option(sock, SOL_UDP, UDP_NO_CHECK6_RX, 1)
+            set_option(sock, socket.IPPROTO_IPV6, _IPV6_FLOWINFO_SEND, 1)
     return sock
 
 

@@ -164,6 +164,16 @@ class _Ranges:
             at -= 1
         return None
 
+    def overlapping(self, start: int, length: int) -> list[Mapping]:
+        """The mappings that hold any byte of the range."""
+        at = bisect_right(self._starts, start + length - 1) - 1
+        found = []
+        while at >= 0 and self._starts[at] + self._longest > start:
+            if self._starts[at] + self._items[at].length > start:
+                found.append(self._items[at])
+            at -= 1
+        return found
+
 
 class AddressSpace:
     """A process's own memory by its real addresses: a :class:`~rnic.mem.dma.DmaPort` over what is mapped.
@@ -234,6 +244,10 @@ class AddressSpace:
             return False
         target[:] = data
         return True
+
+    def mappings(self, va: int, length: int) -> list[Mapping]:
+        """What is mapped of a range: every mapping that holds any byte of it."""
+        return self._by_va.overlapping(va, length)
 
     def views(self, va: int, length: int) -> memoryview | None:
         """The memory itself, writable if any mapping of the range is; ``None`` where none holds it whole."""

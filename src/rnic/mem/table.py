@@ -7,6 +7,7 @@ The check runs in 004's order, key, protection domain, rights, range, and answer
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from errno import EACCES, EBUSY, EINVAL, ENOMEM
 from typing import Final
 
@@ -140,6 +141,10 @@ NOTHING: Final[MemoryEntry] = _Nothing(0, 0, 0, 0, 0, view=memoryview(bytearray(
 NOTHING.valid = True
 
 
+Guard = Callable[[int, int, int, int, int], MemoryEntry | None]
+"""Key, protection domain, address, length and rights of a remote access: the entry for it, ``None`` to refuse."""
+
+
 class MemoryTable:
     """All keys of one device.
 
@@ -150,15 +155,17 @@ class MemoryTable:
     Raises:
         VerbsError: ``EINVAL`` for ``max_entries`` out of range.
 
-    ``reason`` is the ``VTP_*`` code of the last :meth:`check`.
+    ``reason`` is the ``VTP_*`` code of the last :meth:`check`. ``guards`` by queue pair number stand in front of remote
+    accesses: a shell that translates addresses by itself puts them there (003).
     """
 
-    __slots__ = ("_free", "_kinds", "_live", "_moved", "_rng", "_tags", "_windows", "max_entries", "reason")
+    __slots__ = ("_free", "_kinds", "_live", "_moved", "_rng", "_tags", "_windows", "guards", "max_entries", "reason")
 
     def __init__(self, rng: random.Random, max_entries: int = MAX_MRS) -> None:
         if not 1 <= max_entries <= INDEX_LIMIT:
             raise VerbsError(EINVAL, f"max_entries={max_entries} is out of range; it is 1 to {INDEX_LIMIT}")
         self.max_entries = max_entries
+        self.guards: dict[int, Guard] = {}
         self.reason = VTP_SUCCESS
         self._rng = rng
         self._live: dict[int, MemoryEntry] = {}
@@ -289,7 +296,16 @@ class MemoryTable:
     # ----------------------------------------------------------------------------------------- check
 
     def check(
-        self, key: int, pd: int, va: int, length: int, rights: int, qpn: int = 0, *, local: bool = False
+        self,
+        key: int,
+        pd: int,
+        va: int,
+        length: int,
+        rights: int,
+        qpn: int = 0,
+        *,
+        local: bool = False,
+        alone: bool = False,
     ) -> MemoryEntry | None:
         """The entry that lets a queue pair of ``pd`` access ``length`` bytes at ``va`` (IBA vol. 1, 10.6.3).
 
@@ -299,6 +315,7 @@ class MemoryTable:
             rights: ``IBV_ACCESS_*`` bits that are all needed; 0 for a local read.
             qpn: the queue pair itself, which type 2 windows ask for.
             local: the key is an L_Key, so windows do not count.
+            alone: the table's own answer, whatever guard there is.
 
         Returns:
             The entry, or ``None``; :attr:`reason` then says what is wrong.
@@ -306,6 +323,10 @@ class MemoryTable:
         if not length:
             self.reason = VTP_SUCCESS
             return NOTHING
+        if self.guards and not (local or alone):
+            guard = self.guards.get(qpn)
+            if guard is not None:
+                return guard(key, pd, va, length, rights)
         entry = self._live.get(key)
         if entry is None or (local and entry.parent is not None):
             self.reason = VTP_KEY

@@ -219,7 +219,6 @@ class Bridge:
         self._mtu = BOUNDARY_BYTES
         self._strandings = 0
         self._give_up = False
-        self._told = False
         self._lost = False
 
     # ------------------------------------------------------------------------------- the master's side
@@ -392,11 +391,6 @@ class Bridge:
         return self._flying
 
     @property
-    def told_to_stop(self) -> bool:
-        """Whether :meth:`stop` broke the connection."""
-        return self._told
-
-    @property
     def hopeless(self) -> bool:
         """Broken, and not to be made anew: :meth:`abandon` is what is left."""
         return self._give_up or self._strandings >= MAX_RECOVERIES
@@ -450,10 +444,13 @@ class Bridge:
                 self._give_up = not self.self_recover
 
     def stop(self) -> None:
-        """Break the connection on purpose; once drained, everything in hand is answered SLVERR (soft reset)."""
-        if self.link == UP:
+        """Break the connection on purpose; once drained, everything in hand is answered SLVERR (soft reset).
+
+        Does nothing while the link is down, where nothing is in hand.
+        """
+        if self.link != DOWN:
             self.link = BROKEN
-        self._give_up = self._told = True
+            self._give_up = True
 
     def resume(self, expected_psn: int, fault: bool, now_ns: int = 0) -> None:
         """Settle what was under way, by what the remote says; afterwards :meth:`connected` posts on.
@@ -511,7 +508,7 @@ class Bridge:
             self._fail(slot, SLVERR)
         self.link = DOWN
         self._strandings = 0
-        self._give_up = self._told = False
+        self._give_up = False
         self.counters.bump("paxi_abandoned")
 
     def _reorder(self, again: list[_Slot]) -> None:

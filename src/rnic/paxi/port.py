@@ -245,11 +245,8 @@ class Port:
             if self._qp.qp_state != e.IBV_QPS_ERR:
                 self._qp.modify(QPAttr(e.IBV_QPS_ERR), e.IBV_QP_STATE)
             return
-        given_up = bridge.told_to_stop
         if bridge.hopeless:
             bridge.abandon(self.clock())
-            if given_up:
-                self.recover()
             return
         try:
             stopped = self._far.stop()

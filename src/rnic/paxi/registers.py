@@ -208,6 +208,7 @@ class RegisterBlock:
         elif name == "SOFT_RESET" and value & 1:
             bridge.stop()
             port.wait(lambda: bridge.link != b.BROKEN)
+            port.recover()
             bridge.interrupts = 0
             bridge.counters.clear()
         elif name == "LATENCY_CTRL":

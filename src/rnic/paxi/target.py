@@ -127,11 +127,6 @@ class Target:
         self._thread = threading.Thread(target=self._run, name=f"rnic paxi target {self.port}", daemon=True)
         self._thread.start()
 
-    @property
-    def counters(self) -> dict[str, int]:
-        """Counters of the target's NIC."""
-        return self._shares.ctx.nic.counters
-
     def wait(self, windows: int | None = None, timeout_s: float | None = None) -> bool:
         """Serve until ``windows`` windows were opened and all are closed again; by default, until :meth:`close`.
 
@@ -180,6 +175,8 @@ class Target:
                 sock, address = self._socket.accept()
             except (TimeoutError, OSError):
                 continue
+            # a machine that vanished without a word must not keep its place for ever
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             lines = LineSocket(sock, f"window {address[0]} port {address[1]}")
             with self._lock:
                 full = len(self._lines) >= MAX_WINDOWS

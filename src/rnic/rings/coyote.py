@@ -15,7 +15,7 @@ Members = tuple[tuple[str, int, str], ...]
 """Name, width in bits, meaning."""
 
 
-def _from_low(name: str, members: Members) -> Layout:
+def _from_low(name: str, members: Members, source: str = "003") -> Layout:
     width = sum(bits for _, bits, _ in members)
     size = -(-width // 8)
     fields = []
@@ -23,7 +23,7 @@ def _from_low(name: str, members: Members) -> Layout:
     for member, bits, doc in members:
         fields.append(Field(member, 0, lsb + bits - 1, lsb, doc, size))
         lsb += bits
-    return Layout(name, size, "little", f"003, {width} bits", tuple(fields))
+    return Layout(name, size, "little", f"{source}, {width} bits", tuple(fields))
 
 
 def _from_high(name: str, members: Members) -> Layout:
@@ -38,7 +38,7 @@ QP_CONTEXT = _from_low(
         ("qp_num", 24, "queue pair, by its short number"),
         ("remote_psn", 24, "PSN of the first packet that is expected"),
         ("local_psn", 24, "PSN of the first packet that is sent"),
-        ("r_key", 16, "key of the peer's memory, by its short number"),
+        ("r_key", 16, "key of the peer's memory, by its short number; 0 is R_Key 0"),
         ("virtual_address", 48, "first byte of the peer's memory"),
     ),
 )
@@ -72,8 +72,8 @@ RDMA_ACK = _from_high(
     "m_rdma_ack",
     (
         ("ssn", 24, "of the command"),
-        ("vfid", 4, "low 4 bits of the short QP number"),
-        ("pid", 8, "high 8 bits of the short QP number"),
+        ("vfid", 4, "high 4 bits of the short QP number"),
+        ("pid", 8, "low 8 bits of the short QP number: the thread, ctid"),
         ("cmplt", 4, "1: completed, 0: failed"),
         ("rd", 4, "1: the command was a READ"),
     ),
@@ -84,11 +84,11 @@ def _memory_request(name: str) -> Layout:
     return _from_high(
         name,
         (
-            ("vfid", 4, "low 4 bits of the short QP number"),
+            ("vfid", 4, "high 4 bits of the short QP number"),
             ("vaddr", 48, "first byte"),
             ("sync", 4, "1: tell the shell when it is done"),
             ("stream", 4, "1: the data belong to a stream, vaddr does not count"),
-            ("pid", 8, "high 8 bits of the short QP number"),
+            ("pid", 8, "low 8 bits of the short QP number: the thread, ctid"),
             ("len", 28, "bytes"),
             ("host", 4, "1: host memory"),
             ("dest", 12, "stream that the data belong to"),
@@ -100,7 +100,47 @@ def _memory_request(name: str) -> Layout:
 RDMA_RD_REQ = _memory_request("m_rdma_rd_req")
 RDMA_WR_REQ = _memory_request("m_rdma_wr_req")
 
+_SHELL = "Coyote's shell (003 has the heading)"
+_SID = ("sid", 16, "session")
+TCP_LISTEN_REQ = _from_low("tcp_listen_req", (("port", 16, "TCP port to listen on"),), _SHELL)
+TCP_LISTEN_RSP = _from_low("tcp_listen_rsp", (("success", 8, "1: the port is open"),), _SHELL)
+TCP_OPEN_REQ = _from_low(
+    "tcp_open_req", (("ip_address", 32, "IPv4 address of the peer"), ("ip_port", 16, "its TCP port")), _SHELL
+)
+TCP_OPEN_RSP = _from_low(
+    "tcp_open_rsp",
+    (_SID, ("success", 8, "1: connected"), ("ip_address", 32, "as asked for"), ("ip_port", 16, "as asked for")),
+    _SHELL,
+)
+TCP_CLOSE_REQ = _from_low("tcp_close_req", (_SID,), _SHELL)
+TCP_NOTIFY = _from_low(
+    "tcp_notify",
+    (
+        _SID,
+        ("len", 16, "bytes that can be read; 0 with a session that is new or closed"),
+        ("ip_address", 32, "IPv4 address of the peer"),
+        ("dst_port", 16, "TCP port of this side"),
+        ("closed", 8, "1: the peer sends no more"),
+    ),
+    _SHELL,
+)
+TCP_RD_PKG = _from_low("tcp_rd_pkg", (_SID, ("len", 16, "bytes to read")), _SHELL)
+TCP_RX_META = _from_low("tcp_rx_meta", (_SID,), _SHELL)
+TCP_TX_META = _from_low("tcp_tx_meta", (_SID, ("len", 16, "bytes to send")), _SHELL)
+TCP_TX_STAT = _from_low(
+    "tcp_tx_stat",
+    (
+        _SID,
+        ("len", 16, "as asked for"),
+        ("remaining_space", 30, "bytes that the session's buffer still takes"),
+        ("error", 2, "0: send the data now; 1: no such session; 2: no room, ask again"),
+    ),
+    _SHELL,
+)
+
 QPN_BITS = 12
+CTID_BITS = 8
+"""A queue pair is {vfid, ctid}: a region of the FPGA in the high 4 bits, its thread, the ``pid`` of requests, below."""
 KEY_BITS = 16
 ADDRESS_BITS = 48
 MAX_REQUEST_BYTES = (1 << 28) - 1
@@ -116,10 +156,10 @@ APP_READ, APP_WRITE, APP_SEND = range(3)
 
 
 def split_qpn(qpn: int) -> tuple[int, int]:
-    """``(pid, vfid)`` of a short QP number: how acknowledgements and memory requests name it."""
-    return qpn >> 4, qpn & 0xF
+    """``(pid, vfid)`` of a short QP number {vfid, ctid}: how acknowledgements and memory requests name it."""
+    return qpn & (1 << CTID_BITS) - 1, qpn >> CTID_BITS
 
 
 def join_qpn(pid: int, vfid: int) -> int:
     """The short QP number behind ``(pid, vfid)``."""
-    return pid << 4 | vfid
+    return vfid << CTID_BITS | pid

@@ -63,6 +63,7 @@ SQ_ENTRY_UD = Layout(
         wide("local_addr", 8, "virtual address of the payload"),
         bits("flow_label", 16, 19, 0, "IPv6 flow label"),
         bits("tclass", 16, 27, 20, "traffic class or type of service"),
+        bits("sl", 16, 31, 28, "service level"),
         half("udp_dport", 20, "destination UDP port, 0 for 4791"),
         half("udp_sport", 22, "source UDP port, 0 for one made from the QP numbers"),
         word("length", 24, "payload bytes"),
@@ -110,7 +111,7 @@ SQE_ATOMIC_STRUCT = struct.Struct("<QQ")
 SQE_UD_STRUCT = struct.Struct("<16sII")
 """dgid, dqpn | hop_limit << 24, qkey, at byte 40."""
 SQE_UD_PATH_STRUCT = struct.Struct("<IHH")
-"""tclass << 20 | flow_label, udp_dport, udp_sport, at byte 16."""
+"""sl << 28 | tclass << 20 | flow_label, udp_dport, udp_sport, at byte 16."""
 SQE_ENTRY_BIND_STRUCT = struct.Struct("<IHHI4xQ4xIIIQ")
 """wqe_id, opcode, flags, access, start, lkey, new_rkey, old_rkey, bind_length: a whole bind entry."""
 SGE_STRUCT = struct.Struct("<QII")

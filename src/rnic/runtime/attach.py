@@ -13,11 +13,11 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from errno import ENODEV
+from errno import EMFILE, ENODEV
 from pathlib import Path
 from typing import Any
 
-from rnic.runtime.process import ProcessError
+from rnic.runtime.directory import ProcessError
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 
@@ -55,7 +55,7 @@ class Connection:
             self._token = token = self._token + 1 & 0xFFFF_FFFF
             try:
                 socket.send_fds(self.sock, [_ASK.pack(kind, token) + body], fds)
-                data, got, _, _ = socket.recv_fds(
+                data, got, flags, _ = socket.recv_fds(
                     self.sock, attach.MAX_MESSAGE, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
                 )
             except OSError as error:
@@ -63,6 +63,9 @@ class Connection:
         if len(data) < _ANSWER.size or _ANSWER.unpack_from(data)[:2] != (kind, token):
             _close_all(got)
             raise self.end()
+        if flags & socket.MSG_CTRUNC:
+            _close_all(got)
+            raise VerbsError(EMFILE, "this program has no descriptors left for what it asked for: raise `ulimit -n`")
         code = _ANSWER.unpack_from(data)[2]
         rest = data[_ANSWER.size :]
         if code:

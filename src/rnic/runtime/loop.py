@@ -20,6 +20,8 @@ from rnic.runtime.report import log_report
 from rnic.runtime.wait import wait_readable
 from rnic.wire.bursts import RxBurst
 
+BUDGET = 256
+"""Packets that one round sends where nothing else waits for the next: the longer, the less each costs."""
 PARK_NS = 2_000_000
 """How long after its last poll an application still counts as polling."""
 _RECEIVE_LIMIT = 4
@@ -54,6 +56,8 @@ class Runtime:
         if self.guard.report is None:
             self.guard.report = log_report
         self.closed = False
+        self.budget = BUDGET
+        """Packets that one round sends at most."""
         self.users = 0
         """Contexts that are open on this NIC; the last one to close closes the runtime."""
         self._frames = link.frames
@@ -128,7 +132,7 @@ class Runtime:
     def _transmit(self, now: int) -> bool:
         """Send everything that may be sent now, up to the NIC's budget."""
         self._rounds_without_replies = 0
-        out = self.nic.produce(now)
+        out = self.nic.produce(now, self.budget)
         if out:
             link = self.link
             try:

@@ -16,7 +16,6 @@ import mmap
 import os
 import selectors
 import socket
-import stat
 import struct
 import time
 from collections.abc import Callable
@@ -25,12 +24,13 @@ from pathlib import Path
 from rnic.device.config import gid_from_address
 from rnic.device.inspect import look
 from rnic.device.resources import Resources
-from rnic.device.uar import Uar
 from rnic.link.base import Link, parse_address
 from rnic.mem.order import fence
 from rnic.rings.queue_block import BLOCK_BYTES
-from rnic.runtime.loop import Runtime
-from rnic.runtime.program import CopiedMemory, ProgramMemory, may_look_into
+from rnic.runtime.client import Client, Fire, close_all, drain
+from rnic.runtime.directory import ProcessError
+from rnic.runtime.loop import BUDGET, Runtime
+from rnic.runtime.program import CopiedMemory, ProgramMemory
 from rnic.runtime.report import log_report
 from rnic.spec import attach
 from rnic.spec import commands as cmd
@@ -49,60 +49,25 @@ SPIN_ROUNDS = 30
 """Empty rounds before the NIC process sleeps; fewer where it sees that somebody wants its core."""
 _YIELD_IS_LONG_NS = 20_000
 MAX_CLIENTS = 1024
+_MOST_REFUSED = 32
+"""Programs that came to a process that is full, and are yet to be told so."""
+_SPARE_DESCRIPTORS = 8
+"""Kept back, so that who comes when there are no more can be told."""
+_OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_ACCEPT_PAUSE_S = 0.05
 MAX_DEVICES = 256
+_MESSAGES_EVERY_NS = 300_000
+"""However busy the devices are, a program's message waits about so long."""
+_AT_WORK_NS = 5_000_000
+"""A program that rang a doorbell within this time is at work."""
+_SHARED_BUDGET = 15
+"""Packets that a device sends in one round while several programs are at work."""
 _DRAIN_ROUNDS = 64
 _DRAIN_BURSTS = 4
 _AFTER_OWN_ERROR_S = 0.01
 """Seconds that the loop keeps off a turn that raised: it may raise again at once."""
 _LONGEST_SLEEP = 0.05
 """Seconds; a program that forgot its fence waits no longer."""
-
-
-class ProcessError(RnicError):
-    """The NIC process cannot do what it was asked."""
-
-
-def runtime_directory() -> Path:
-    """The directory of this user's NIC process, made 0700.
-
-    Raises:
-        ProcessError: it cannot be made, is another user's, or others may enter it.
-    """
-    named = os.environ.get("RNIC_RUNTIME_DIR")
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    path = Path(named) if named else Path(base) / "rnic" if base else Path(f"/tmp/rnic-{os.getuid()}")
-    remedy = "set RNIC_RUNTIME_DIR to one of your own"
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.stat()
-    except OSError as error:
-        raise ProcessError(f"runtime directory {path} cannot be used ({error.strerror}): {remedy}") from None
-    if found.st_uid != os.geteuid():
-        raise ProcessError(
-            f"runtime directory {path} is user {found.st_uid}'s: set RNIC_RUNTIME_DIR to one of your own"
-        )
-    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ProcessError(f"runtime directory {path} is open to other users: set RNIC_RUNTIME_DIR to one of your own")
-    return path
-
-
-class Client:
-    """One connection, and the context opened on it."""
-
-    def __init__(self, sock: socket.socket, pid: int) -> None:
-        self.sock = sock
-        self.pid = pid
-        self.greeted = False
-        self.runtime: Runtime | None = None
-        self.uar: Uar | None = None
-        self.memory: ProgramMemory | CopiedMemory | None = None
-        self.window: mmap.mmap | None = None
-        self.rung_end = _RUNG_AT
-        self.vectors: dict[int, _Fire] = {}
-        self.added: set[str] = set()
-        """Devices that it asked for."""
-        self.made: list[int] = []
-        """Descriptors made for the answer under way alone."""
 
 
 class NicProcess:
@@ -113,12 +78,17 @@ class NicProcess:
         self.make = make
         self.devices: dict[str, Runtime] = {}
         self._options: dict[str, dict[str, object]] = {}
+        self._ports: dict[str, int | None] = {}
+        """The UDP port that was asked for with each device."""
         self._kept: set[str] = set()
         self.clients: dict[int, Client] = {}
         self.counters = Counters()
         """What the process itself counts; shown with every device's."""
         self.guard = Guard(self.counters, log_report)
         self._selector = selectors.DefaultSelector()
+        self._spare = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE_DESCRIPTORS)]
+        self._accept_again = 0.0
+        """When to look again for programs that came while there were no descriptors; 0 while they are looked for."""
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector.register(self._wake, selectors.EVENT_READ, self._woken)
         self._lock = os.open(directory / attach.LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -137,6 +107,11 @@ class NicProcess:
         self._litter = False
         """A context was dropped whose memory is still mapped: its queue pairs are cycles of objects."""
         self._last_user = time.monotonic()
+        self._stopped = False
+        self._shared = False
+        """Several programs are at work."""
+        self._looked_ns = 0
+        """When messages were looked for last."""
 
     # ------------------------------------------------------------------------------------- devices
 
@@ -169,6 +144,7 @@ class NicProcess:
             runtime = self.make(address, port, {**options, "name": name})
             self.devices[name] = runtime
             self._options[name] = options
+            self._ports[name] = port
             self._watch(runtime.link)
         if client is None:
             self._kept.add(name)
@@ -190,6 +166,7 @@ class NicProcess:
 
     def _remove(self, name: str) -> None:
         runtime = self.devices.pop(name)
+        del self._ports[name], self._options[name]
         for fd in runtime.link.filenos():
             if fd in self._watched:
                 self._watched.discard(fd)
@@ -205,34 +182,65 @@ class NicProcess:
     # ---------------------------------------------------------------------------------- connections
 
     def _woken(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
+        drain(self._wake)
 
     def _guarded_accept(self) -> None:
         with self.guard.around("accept"):
             self._accept()
 
     def _accept(self) -> None:
+        refusal: tuple[int, str] | None = None
         try:
             sock, _ = self._listener.accept()
-        except BlockingIOError:
+        except (BlockingIOError, ConnectionAbortedError):
             return
+        except OSError as error:
+            if error.errno not in _OUT_OF:
+                raise
+            self.counters.bump("accepts_without_descriptors")
+            if self._spare:
+                os.close(self._spare.pop())
+                with contextlib.suppress(OSError):
+                    sock, _ = self._listener.accept()
+                    refusal = error.errno, f"it has no more descriptors ({error.strerror}): raise its `ulimit -n`"
+            if refusal is None:
+                # who waits stays in the listener's queue, which would else wake this loop again and again
+                self._selector.unregister(self._listener)
+                self._accept_again = time.monotonic() + _ACCEPT_PAUSE_S
+                return
         try:
-            self._greet(sock)
+            self._greet(sock, refusal)
         except BaseException:
             sock.close()
             raise
 
-    def _greet(self, sock: socket.socket) -> None:
-        """Take a new connection up as a client, or close it."""
+    def _greet(self, sock: socket.socket, refusal: tuple[int, str] | None) -> None:
+        """Take a new connection up as a client; one of another user is closed."""
         pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-        if uid != os.geteuid() or len(self.clients) >= MAX_CLIENTS:
+        if uid != os.geteuid():
             sock.close()
             return
+        refused = [client for client in self.clients.values() if client.refusal is not None]
+        if refusal is None and len(self.clients) - len(refused) >= MAX_CLIENTS:
+            refusal = (
+                errno.EUSERS,
+                f"it serves {MAX_CLIENTS} connections: end programs that need it no more",
+            )
+        if refusal is not None and len(refused) >= _MOST_REFUSED:
+            self._drop(refused[0])
         sock.setblocking(False)
-        client = Client(sock, pid)
+        client = Client(sock, pid, _RUNG_AT, refusal)
         self._selector.register(sock, selectors.EVENT_READ, lambda: self._guarded_read(client))
         self.clients[sock.fileno()] = client
+
+    def _descriptors_are_back(self) -> None:
+        """Something was closed: fill up what is kept back, and take up who came meanwhile."""
+        with contextlib.suppress(OSError):
+            while len(self._spare) < _SPARE_DESCRIPTORS:
+                self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        if self._accept_again and (self._spare or time.monotonic() > self._accept_again):
+            self._accept_again = 0.0
+            self._selector.register(self._listener, selectors.EVENT_READ, self._guarded_accept)
 
     def _guarded_read(self, client: Client) -> None:
         try:
@@ -243,8 +251,9 @@ class NicProcess:
 
     def _read(self, client: Client) -> None:
         fds: list[int] = []
+        flags = 0
         try:
-            data, control, _, _ = client.sock.recvmsg(
+            data, control, flags, _ = client.sock.recvmsg(
                 attach.MAX_MESSAGE, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC
             )
         except BlockingIOError:
@@ -257,7 +266,7 @@ class NicProcess:
                 numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
                 fds += numbers
         if len(data) < attach.HEADER.size:
-            _close_all(fds)
+            close_all(fds)
             self._drop(client)
             return
         kind, token = struct.unpack_from("<II", data)
@@ -265,17 +274,25 @@ class NicProcess:
         made: list[int] = []
         client.made = made
         try:
+            if flags & socket.MSG_CTRUNC:
+                raise OSError(
+                    errno.EMFILE, f"NIC process {os.getpid()} has no descriptors left for yours: raise its `ulimit -n`"
+                )
             code, body = 0, self._message(client, kind, data[attach.HEADER.size :], fds, out)
+        except MemoryError:
+            code, body = errno.ENOMEM, b"the NIC process has no memory for it"
         except OSError as error:
             code, body = error.errno or errno.EIO, str(error.strerror or error).encode()
         except (RnicError, ValueError, OverflowError, RecursionError) as error:  # the last of nested JSON
             code, body = errno.EINVAL, str(error).encode()
-        _close_all(fds)
+        close_all(fds)
         try:
             socket.send_fds(client.sock, [struct.pack("<III", kind, token, code) + body], [] if code else out)
         except OSError:  # gone, or it does not read its answers
             self._drop(client)
-        _close_all(made)
+        close_all(made)
+        if client.refusal is not None:
+            self._drop(client)
 
     def _drop(self, client: Client) -> None:
         if self.clients.pop(client.sock.fileno(), None) is None:
@@ -295,11 +312,17 @@ class NicProcess:
                     del client.runtime.handlers[vector]
                 with around("release", whose):
                     fire()  # who sleeps on it learns that nobody will fire it any more
-                os.close(fire.fd)
+                fire.close()
         if client.memory is not None:
             with around("release", whose):
                 client.memory.close()
             self._litter = True
+        for name in client.added:
+            # nobody finds a device again whose port was any free one
+            if self._ports.get(name) == 0 and not self._in_use(name):
+                with around("release", whose):
+                    self._remove(name)
+        self._descriptors_are_back()
 
     def _message(self, client: Client, kind: int, body: bytes, fds: list[int], out: list[int]) -> bytes:
         least, most = attach.REQUEST_BYTES.get(kind, (0, attach.MAX_MESSAGE))
@@ -333,6 +356,9 @@ class NicProcess:
                 f"the library speaks version {hello['version']} of the process boundary and NIC process {os.getpid()}"
                 f" version {attach.VERSION}: install one rnic and end the old NIC process",
             )
+        if client.refusal is not None:
+            code, why = client.refusal
+            raise OSError(code, f"NIC process {os.getpid()} is full: {why}")
         client.greeted = True
         return struct.pack("<III", attach.VERSION, os.getpid(), len(self.devices))
 
@@ -368,21 +394,37 @@ class NicProcess:
             raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices)}")
         if client.uar is not None or len(fds) != 1:
             raise OSError(errno.EINVAL, "OPEN comes once, with one descriptor")
-        mode = attach.OPEN.get(body, "mode")
+        memory = self._memory_of(client, fds[0], attach.OPEN.get(body, "mode"), attach.OPEN.get(body, "copier"))
+        try:
+            return self._map_window(client, runtime, memory, out)
+        except BaseException:
+            memory.close()
+            raise
+
+    @staticmethod
+    def _memory_of(client: Client, fd: int, mode: int, copier: int) -> ProgramMemory | CopiedMemory:
+        """The program's memory by the descriptor that it brought, which stays open for whoever holds it."""
         if mode not in (attach.DMA_PROC_MEM, attach.DMA_COPIER):
             raise OSError(errno.EINVAL, f"DMA mode {mode} is unknown")
-        if mode == attach.DMA_PROC_MEM and not may_look_into(client.pid):
+        held = os.dup(fd)
+        try:
+            if mode == attach.DMA_COPIER:
+                return CopiedMemory(held, client.pid, copier)
+            return ProgramMemory(held, client.pid)
+        except PermissionError:
+            os.close(held)
             raise OSError(
                 errno.EACCES,
                 f"the NIC process may not look into program {client.pid} (ptrace rules):"
                 " unset RNIC_DMA, so that a thread of the program copies",
-            )
-        held = os.dup(fds[0])
-        memory: ProgramMemory | CopiedMemory
-        if mode == attach.DMA_COPIER:
-            memory = CopiedMemory(held)
-        else:
-            memory = ProgramMemory(held, client.pid)
+            ) from None
+        except BaseException:
+            os.close(held)
+            raise
+
+    def _map_window(
+        self, client: Client, runtime: Runtime, memory: ProgramMemory | CopiedMemory, out: list[int]
+    ) -> bytes:
         blocks = runtime.nic.resources.uar_blocks
         blocks_at = _RUNG_AT + -(-blocks // _PAGE) * _PAGE
         size = blocks_at + blocks * BLOCK_BYTES
@@ -395,8 +437,8 @@ class NicProcess:
         window[: attach.WINDOW.size] = attach.WINDOW.pack(
             {"magic": attach.MAGIC, "version": attach.VERSION, "blocks": blocks, "alive": 1}
         )
-        client.runtime, client.memory, client.window = runtime, memory, window
         client.uar = runtime.nic.map_uar(memory, memoryview(window)[blocks_at:], client.pid)
+        client.runtime, client.memory, client.window = runtime, memory, window
         out += [fd, self._wake]
         return struct.pack("<IIQQQ", blocks, BLOCK_BYTES, size, _RUNG_AT, blocks_at)
 
@@ -437,9 +479,9 @@ class NicProcess:
             raise OSError(errno.EINVAL, f"vector {vector} is no event queue of this context")
         old = client.vectors.pop(vector, None)
         if old is not None:
-            os.close(old.fd)
+            old.close()
         fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        client.vectors[vector] = client.runtime.handlers[vector] = _Fire(fd)
+        client.vectors[vector] = client.runtime.handlers[vector] = Fire(fd)
         out.append(fd)
         return b""
 
@@ -462,7 +504,9 @@ class NicProcess:
         for client in tuple(self.clients.values()):
             if client.window is not None and client.runtime is not None:
                 try:
-                    rung |= self._doorbells_of(client, client.window, client.runtime.nic.resources)
+                    if self._doorbells_of(client, client.window, client.runtime.nic.resources):
+                        client.rang_ns = time.monotonic_ns()
+                        rung = True
                 except Exception as error:  # noqa: BLE001 - the last guard
                     self.guard.caught("doorbell", error, f"program {client.pid}")
                     self._drop(client)
@@ -484,7 +528,9 @@ class NicProcess:
 
     def _round(self) -> bool:
         did = self._doorbells()
+        budget = self._budget()
         for runtime in self.devices.values():
+            runtime.budget = budget
             try:
                 did |= runtime._round(runtime.clock())
                 if did:
@@ -492,6 +538,12 @@ class NicProcess:
             except Exception as error:  # noqa: BLE001 - the last guard
                 self.guard.caught("round", error, runtime.nic.config.name)
         return did
+
+    def _budget(self) -> int:
+        """Packets of a round: few while several programs post, since each waits for the end of the others' round."""
+        since = time.monotonic_ns() - _AT_WORK_NS
+        self._shared = sum([client.rang_ns > since for client in self.clients.values()]) > 1
+        return _SHARED_BUDGET if self._shared else BUDGET
 
     def _drain(self) -> None:
         """Take what one device sent to another before more is sent: unacknowledged services would lose it."""
@@ -523,7 +575,7 @@ class NicProcess:
         return shortest
 
     def serve(self, idle_exit: float | None = None, spins: int = SPIN_ROUNDS) -> None:
-        """Serve until interrupted, or until the last user has been gone for ``idle_exit`` seconds.
+        """Serve until stopped, or until the last user has been gone for ``idle_exit`` seconds.
 
         Args:
             idle_exit: seconds; ``None`` for ever.
@@ -538,13 +590,24 @@ class NicProcess:
                 self.guard.caught("turn", error)
                 time.sleep(_AFTER_OWN_ERROR_S)
 
+    def stop(self) -> None:
+        """Have :meth:`serve` return soon. For signal handlers: raising there would end whatever runs just then."""
+        self._stopped = True
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._wake, 1)
+
     def _turn(self, pace: _Pace, idle_exit: float | None) -> bool:
         """One round, and messages or sleep as they are due; false once it is time to end."""
-        pace.rounds += 1
+        if self._stopped:
+            return False
+        if self._accept_again:
+            self._descriptors_are_back()
         if self._round():
             pace.idle = 0
-            if not pace.rounds & 63:
+            if time.monotonic_ns() - self._looked_ns > _MESSAGES_EVERY_NS:
                 self._dispatch(0)
+            if self._shared:
+                os.sched_yield()  # who was just served may be on this core, and its next request is waited for
             return True
         pace.idle += 1
         if pace.idle < pace.spin:
@@ -568,9 +631,11 @@ class NicProcess:
         return idle_exit is None or bool(self.clients) or time.monotonic() - self._last_user <= idle_exit
 
     def _dispatch(self, timeout: float) -> None:
+        """Handle what has come, after at most ``timeout`` seconds: messages and programs that attach."""
         for key, _ in self._selector.select(timeout):
             if key.data is not None:
                 key.data()
+        self._looked_ns = time.monotonic_ns()
 
     def close(self) -> None:
         """Close everything, and say so in every window."""
@@ -584,6 +649,8 @@ class NicProcess:
         self._selector.close()
         self._listener.close()
         os.close(self._wake)
+        os.close(self._lock)
+        close_all(self._spare)
         for runtime in self.devices.values():
             runtime.close()
 
@@ -595,23 +662,6 @@ class _Pace:
         self.spins = spins
         self.spin = spins
         self.idle = 0
-        self.rounds = 0
-
-
-class _Fire:
-    """Fires a program's eventfd."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __call__(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_write(self.fd, 1)
-
-
-def _close_all(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 def _gid(address: str) -> bytes:

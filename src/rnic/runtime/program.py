@@ -6,17 +6,28 @@ import contextlib
 import fcntl
 import mmap
 import os
+import select
 import socket
+import struct
+import time
+import weakref
 from bisect import bisect_right
 from errno import EINVAL, ENOSPC, EPERM
 
+from rnic.runtime.maps import Maps
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 
 MAX_SHARES = 4096
 """Files that one context may share."""
+MAX_SHARED_BYTES = 1 << 36
+"""Bytes that one context may share: files may be sparse, and addresses are not without end."""
 _LAST = 1 << 64
 _COPY_SECONDS = 1.0
+_COPY_LOOK_SECONDS = 0.005
+"""How long a copier may take before a look at what it does."""
+_AT_WORK = b"RDW"
+"""States of a thread that is running, waits for a processor, or for memory."""
 
 
 class SharedFiles:
@@ -25,13 +36,15 @@ class SharedFiles:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._views: list[memoryview] = []
+        self._shared_bytes = 0
+        """Of all files that are still mapped, also those that the program unshared and the device yet uses."""
 
     def share(self, va: int, length: int, fd: int, offset: int, writable: bool) -> None:
         """Map a file that the program has mapped at ``va``.
 
         Raises:
             VerbsError: EINVAL for a range that is none, EPERM for a file that may shrink: whoever touched it
-                then would be killed; ENOSPC for too many.
+                then would be killed; ENOSPC for too many, or too much.
         """
         if not 0 < length <= _LAST - va or offset % mmap.ALLOCATIONGRANULARITY:
             raise VerbsError(EINVAL, f"SHARE of {length} bytes at {va:#x} from offset {offset}: no such range")
@@ -41,6 +54,8 @@ class SharedFiles:
             raise VerbsError(EINVAL, f"SHARE at {va:#x} overlaps what is shared already: UNSHARE that first")
         if len(self._starts) >= MAX_SHARES:
             raise VerbsError(ENOSPC, f"SHARE at {va:#x}: a context shares at most {MAX_SHARES} files")
+        if self._shared_bytes + length > MAX_SHARED_BYTES:
+            raise VerbsError(ENOSPC, f"SHARE of {length} bytes: a context shares at most {MAX_SHARED_BYTES} bytes")
         try:
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         except OSError:
@@ -52,11 +67,16 @@ class SharedFiles:
             raise VerbsError(EINVAL, f"SHARE of {length} bytes from offset {offset} goes beyond the file's end")
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         try:
-            view = memoryview(mmap.mmap(fd, length, access=access, offset=offset))
+            mapped = mmap.mmap(fd, length, access=access, offset=offset)
         except (ValueError, OverflowError):
             raise VerbsError(EINVAL, f"SHARE of {length} bytes from offset {offset} cannot be mapped") from None
+        self._shared_bytes += length
+        weakref.finalize(mapped, self._unmapped, length)
         self._starts.insert(at, va)
-        self._views.insert(at, view)
+        self._views.insert(at, memoryview(mapped))
+
+    def _unmapped(self, length: int) -> None:
+        self._shared_bytes -= length
 
     def unshare(self, va: int) -> None:
         """The program unmaps it. Views that the device holds keep the memory, which nobody else sees any more."""
@@ -86,28 +106,24 @@ def _sealed(fd: int) -> bool:
         return False
 
 
-def may_look_into(pid: int) -> bool:
-    """Whether the kernel lets this process read another's ``maps``: not where ptrace rules forbid it."""
-    try:
-        with open(f"/proc/{pid}/maps", "rb") as maps:
-            return bool(maps.read(1))
-    except OSError:
-        return False
-
-
 class ProgramMemory(SharedFiles):
     """By ``/proc/PID/mem`` as the program opened it: after an execve it reads and writes nothing any more.
 
+    The kernel lets this port write through read-only pages, so the program's own rights are looked up, at
+    registration and at each access.
+
     Args:
         fd: open for reading and writing; closed with this.
-        pid: the program, in whose ``maps`` rights are looked up, since the kernel lets this port write through
-            read-only pages.
+        pid: the program.
+
+    Raises:
+        OSError: the program's ``maps`` cannot be opened; ``fd`` stays the caller's then.
     """
 
     def __init__(self, fd: int, pid: int) -> None:
         super().__init__()
+        self._maps = Maps(pid)
         self._fd = fd
-        self._pid = pid
 
     def read(self, va: int, buf: bytearray | memoryview) -> bool:
         """See :class:`rnic.mem.dma.DmaPort`."""
@@ -116,8 +132,8 @@ class ProgramMemory(SharedFiles):
             buf[:] = view
             return True
         try:
-            return os.preadv(self._fd, [buf], va) == len(buf)
-        except (OSError, OverflowError):
+            return self._maps.covers(va, len(buf), False) and os.preadv(self._fd, [buf], va) == len(buf)
+        except (OSError, OverflowError, struct.error):
             return False
 
     def write(self, va: int, data: bytes | bytearray | memoryview) -> bool:
@@ -129,61 +145,77 @@ class ProgramMemory(SharedFiles):
             view[:] = data
             return True
         try:
-            return os.pwrite(self._fd, data, va) == len(data)
-        except (OSError, OverflowError):
+            return self._maps.covers(va, len(data), True) and os.pwrite(self._fd, data, va) == len(data)
+        except (OSError, OverflowError, struct.error):
             return False
 
     def covers(self, va: int, length: int, writable: bool) -> bool:
         """Whether the program itself may read, or write, the whole range now."""
-        try:
-            with open(f"/proc/{self._pid}/maps", encoding="ascii", errors="replace") as maps:
-                return _covers(maps, va, length, writable)
-        except OSError:
+        if not 0 <= va < _LAST or length > _LAST - va:
             return False
+        self._maps.forget()
+        return self._maps.covers(va, length, writable)
 
     def close(self) -> None:
         """Let go of everything."""
         self.clear()
+        self._maps.close()
         os.close(self._fd)
-
-
-def _covers(maps: object, va: int, length: int, writable: bool) -> bool:
-    """Whether lines of ``/proc/PID/maps``, which are in order, allow access to the whole range."""
-    need = va
-    for line in maps:  # type: ignore[attr-defined]
-        span, rights, _ = line.split(" ", 2)
-        start, end = (int(number, 16) for number in span.split("-"))
-        if end <= need:
-            continue
-        if start > need or rights[0] != "r" or (writable and rights[1] != "w"):
-            return False
-        need = end
-        if need >= va + length:
-            return True
-    return False
 
 
 class CopiedMemory(SharedFiles):
     """By a thread of the program that copies, where the kernel forbids ``/proc/PID/mem``.
 
-    Requests go over a socket pair one at a time, and a program that does not answer within a second has lost its
-    port for good.
+    Requests go over a socket pair one at a time, while everybody else waits. So a thread that is not at work although
+    a request lies before it has lost its port for good, at once; and so has one that does not answer within a second,
+    however busy it looks.
 
     Args:
         fd: this end of the pair; closed with this.
+        pid: the program.
+        thread: which of its threads copies, 0 where nobody knows.
+
+    Raises:
+        OSError: ``fd`` is no socket; it stays the caller's.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, pid: int = 0, thread: int = 0) -> None:
         super().__init__()
         self._sock = socket.socket(fileno=fd)
-        self._sock.settimeout(_COPY_SECONDS)
+        self._sock.setblocking(False)
+        self._poller = select.poll()
+        self._poller.register(self._sock, select.POLLIN)
+        self._state = f"/proc/{pid}/task/{thread}/stat" if pid and thread else ""
         self._dead = False
+
+    def _answered(self) -> bool:
+        """Wait for the answer, as long as the thread seems to work at it."""
+        end = time.monotonic() + _COPY_SECONDS
+        while not self._poller.poll(_COPY_LOOK_SECONDS * 1_000):
+            if time.monotonic() > end or (self._idle() and not self._poller.poll(0)):
+                return False
+        return True
+
+    def _idle(self) -> bool:
+        """Whether the thread does nothing: it sleeps, was stopped, or is gone; false where that cannot be seen."""
+        if not self._state:
+            return False
+        try:
+            with open(self._state, "rb") as file:
+                return file.read().rpartition(b")")[2].split()[0] not in _AT_WORK
+        except FileNotFoundError:
+            return True
+        except (OSError, IndexError):
+            return False
 
     def _copy(self, kind: int, va: int, length: int, data: bytes = b"") -> bytes | None:
         if self._dead or not 0 <= va < _LAST:
             return None
         try:
             self._sock.send(attach.COPY.pack({"va": va, "bytes": length, "kind": kind}) + data)
+            if not self._answered():
+                self._dead = True
+                return None
             answer = self._sock.recv(attach.COPY_REPLY.size + attach.MAX_COPY)
         except OSError:
             self._dead = True

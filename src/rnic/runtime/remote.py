@@ -28,6 +28,7 @@ _COMMAND = struct.Struct("<HHIQI4x")
 _COMMAND_REPLY = struct.Struct("<IIQ")
 _ASLEEP_WORD = attach.WINDOW["asleep"].byte >> 2
 _CHUNK = 1 << 20
+_LARGEST_CHUNK = 1 << 26
 _SMALLEST = 1 << 10
 _POLLS_BEFORE_YIELD = 100
 _POLLS_PER_CHECK = 4096
@@ -38,6 +39,8 @@ _live: WeakSet[RemoteDriver] = WeakSet()
 class RingMemory:
     """Memory shared with the NIC process, cut into pieces for rings.
 
+    Each chunk costs both sides a mapping, so each is twice as long as the one before.
+
     Args:
         share: tells the NIC process of a file: ``share(va, bytes, fd)``.
     """
@@ -46,6 +49,7 @@ class RingMemory:
         self._share = share
         self._free: dict[int, list[memoryview]] = {}
         self._rest = memoryview(b"")
+        self._next_chunk = _CHUNK
 
     def take(self, size: int) -> memoryview:
         """At least ``size`` bytes of zeros, a power of two of them."""
@@ -53,10 +57,11 @@ class RingMemory:
         free = self._free.get(whole)
         if free:
             return free.pop()
-        if whole >= _CHUNK:
+        if whole >= self._next_chunk:
             return self._chunk(whole)
         if len(self._rest) < whole:
-            self._rest = self._chunk(_CHUNK)
+            self._rest = self._chunk(self._next_chunk)
+            self._next_chunk = min(2 * self._next_chunk, _LARGEST_CHUNK)
         piece, self._rest = self._rest[:whole], self._rest[whole:]
         return piece
 
@@ -121,7 +126,7 @@ class RemoteDriver:
     def _open(self, name: str) -> None:
         memory = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
         try:
-            body = name.encode().ljust(16, b"\0") + struct.pack("<II", attach.DMA_PROC_MEM, mmap.PAGESIZE)
+            body = name.encode().ljust(16, b"\0") + struct.pack("<III", attach.DMA_PROC_MEM, mmap.PAGESIZE, 0)
             reply, (window, self._wake) = self.connection.ask(attach.MSG_OPEN, body, [memory])
         finally:
             os.close(memory)

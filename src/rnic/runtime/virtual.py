@@ -3,8 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
-from rnic.runtime.loop import Runtime
+
+class Timed(Protocol):
+    """Something that happens by itself at a known time."""
+
+    def next_deadline_ns(self) -> int | None:
+        """When, or ``None``."""
+
+
+class Driven(Protocol):
+    """What a loop drives: a NIC on a link, such as a :class:`~rnic.runtime.loop.Runtime`."""
+
+    @property
+    def nic(self) -> Timed:
+        """The device."""
+
+    @property
+    def link(self) -> Timed:
+        """What carries its packets."""
+
+    def progress(self) -> bool:
+        """One round; true if something happened."""
 
 
 class VirtualClock:
@@ -35,9 +56,9 @@ class SimLoop:
     def __init__(self, clock: VirtualClock | None = None, round_ns: int = 1_000) -> None:
         self.clock = clock or VirtualClock()
         self.round_ns = round_ns
-        self.runtimes: list[Runtime] = []
+        self.runtimes: list[Driven] = []
 
-    def add(self, runtime: Runtime) -> None:
+    def add(self, runtime: Driven) -> None:
         """Add a NIC with its link, made with this loop's clock."""
         self.runtimes.append(runtime)
 

@@ -12,7 +12,7 @@ from rnic.spec.layout import Layout, half, wide, word
 
 MAGIC = 0x4349_4E52
 """``RNIC``."""
-VERSION = 2
+VERSION = 3
 SOCKET_NAME = "nic.sock"
 LOCK_NAME = "nic.lock"
 
@@ -62,10 +62,11 @@ LIST_RECORD = _layout(
 )
 OPEN = _layout(
     "OPEN",
-    24,
+    28,
     wide("name", 0, "device name", 16),
     word("mode", 16, "DMA_* number"),
     word("page", 20, "bytes of a page of the program"),
+    word("copier", 24, "DMA_COPIER: which thread of the program copies, 0 where it cannot say"),
 )
 OPEN_REPLY = _layout(
     "OPEN answer",

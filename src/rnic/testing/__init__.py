@@ -9,6 +9,7 @@ from rnic.testing.live import FindingError, LivePeer
 from rnic.testing.net import Node, SimNet
 from rnic.testing.packets import PacketFactory
 from rnic.testing.pair import QpPair, Side
+from rnic.testing.rclink import RcLinkNet
 
 FakeClock = VirtualClock
 """The same clock by the name that other projects use."""
@@ -21,6 +22,7 @@ __all__ = [
     "Node",
     "PacketFactory",
     "QpPair",
+    "RcLinkNet",
     "Side",
     "SimNet",
     "VirtualClock",

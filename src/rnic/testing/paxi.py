@@ -58,7 +58,7 @@ class PaxiPair:
     """A window of node 0 onto ``memory`` of node 1.
 
     Args:
-        size: bytes of memory.
+        memory: the buffer that is served, or how many bytes one of its own has.
         config: what the bridge is built as.
         claimed: bytes that the target says it has.
         readonly: serve for reading alone.
@@ -68,7 +68,7 @@ class PaxiPair:
 
     def __init__(
         self,
-        size: int = 1 << 16,
+        memory: Any = 1 << 16,
         config: BridgeConfig | None = None,
         *,
         claimed: int | None = None,
@@ -78,18 +78,28 @@ class PaxiPair:
     ) -> None:
         self.net = SimNet(2, seed=seed, **net_options)
         here, there = self.net.nodes
-        self.memory = bytearray(size)
+        self.memory: Any = bytearray(memory) if isinstance(memory, int) else memory
         self.shares = Shares(there.ctx, owned=False)
         self.shares.add({"memory": self.memory}, writable=not readonly)
-        rng = random.Random(seed)
-        self.far = NearbyFar(Served(self.shares, rng), claimed)
-        self.port = Port(PD(here.ctx), self.far, config or BridgeConfig(), 0, rng, self.net.clock)
+        self._rng = random.Random(seed)
+        self._pd = PD(here.ctx)
+        self._claimed = claimed
+        self._windows: list[Window] = []
+        self.window, self.far = self.open(config or BridgeConfig())
+        self.port = self.window.port
         self.bridge = self.port.bridge
-        self.window = Window(self.port)
+
+    def open(self, config: BridgeConfig) -> tuple[Window, NearbyFar]:
+        """Another window, and its queue pair at the target."""
+        far = NearbyFar(Served(self.shares, self._rng), self._claimed)
+        window = Window(Port(self._pd, far, config, 0, self._rng, self.net.clock))
+        self._windows.append(window)
+        return window, far
 
     def close(self) -> None:
-        """Close the window and the net."""
-        self.window.close()
+        """Close the windows and the net."""
+        for window in self._windows:
+            window.close()
         self.net.close()
 
     def __enter__(self) -> PaxiPair:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rnic.rings.cqe import CQE_GRH, CQE_IMM, CQE_RECEIVE, CQE_SOLICITED
 from rnic.spec.access import LOCAL_WRITE
 from rnic.spec.drops import DropReason
-from rnic.spec.limits import GRH_BYTES
+from rnic.spec.limits import GRH_BYTES, ICRC_BYTES
 from rnic.spec.opcodes import SEND_ONLY, SEND_ONLY_IMM, UD, WR_SEND, WR_SEND_IMM
 from rnic.spec.psn import PSN_MASK
 from rnic.spec.states import ERR
@@ -37,7 +37,7 @@ def send_datagram(qp: QueuePair, message: Message, batch: FrameBatch) -> int:
         message.status = LOC_PROT_ERR
         message.packets, message.executed = 0, True
         return 0
-    flow = qp.host.flow_to(ctx, wqe.dgid, wqe.udp_sport, wqe.udp_dport, wqe.tclass, wqe.hop_limit)
+    flow = qp.host.flow_to(ctx, wqe)
     head = bth_base(qp.host.pkey(ctx.pkey_index), wqe.dqpn) | (-total & 3) << 52
     if wqe.solicited:
         head |= SOLICITED
@@ -90,7 +90,9 @@ class DatagramReceiver:
         elif dest.total < size + GRH_BYTES:
             status = LOC_LEN_ERR
         else:
-            stored = dest.write(0, synthesize_grh(packet.flow, size))
+            length = packet.row.header_bytes + size + packet.pad + ICRC_BYTES
+            header = synthesize_grh(packet.flow, length, packet.tclass, packet.hop_limit, packet.flow_label)
+            stored = dest.write(0, header)
             if not stored or (size and not dest.write(GRH_BYTES, packet.payload)):
                 status = LOC_PROT_ERR
         word3 = CQE_RECEIVE | CQE_GRH

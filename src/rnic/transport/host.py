@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rnic.trace.counters import Counters
     from rnic.trace.tracer import Tracer
     from rnic.transport.qp import QueuePair
-    from rnic.transport.wqe import ReceiveWqe
+    from rnic.transport.wqe import ReceiveWqe, Wqe
     from rnic.wire.bursts import Buffer
     from rnic.wire.flow import Flow
 
@@ -115,7 +115,7 @@ class Host(Protocol):
     def make_flow(self, ctx: QpContext) -> Flow:
         """The path to the peer that a connected QP's context names."""
 
-    def flow_to(self, ctx: QpContext, dgid: bytes, sport: int, dport: int, tclass: int, hop_limit: int) -> Flow:
+    def flow_to(self, ctx: QpContext, wqe: Wqe) -> Flow:
         """The path to the destination of a UD send."""
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:

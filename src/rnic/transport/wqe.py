@@ -40,6 +40,7 @@ class Wqe:
         "dgid",
         "dqpn",
         "fence",
+        "flow_label",
         "hop_limit",
         "imm",
         "index",
@@ -51,6 +52,7 @@ class Wqe:
         "rkey",
         "sges",
         "signaled",
+        "sl",
         "solicited",
         "swap_add",
         "tclass",
@@ -78,7 +80,9 @@ class Wqe:
     dqpn: int
     hop_limit: int
     qkey: int
+    sl: int
     tclass: int
+    flow_label: int
     udp_sport: int
     udp_dport: int
     bind_access: int
@@ -192,7 +196,9 @@ class SendRing:
         wqe.dqpn = dqpn & 0xFFFFFF
         wqe.hop_limit = dqpn >> 24
         path, wqe.udp_dport, wqe.udp_sport = SQE_UD_PATH_STRUCT.unpack_from(raw, 16)
+        wqe.sl = path >> 28
         wqe.tclass = path >> 20 & 0xFF
+        wqe.flow_label = path & 0xFFFFF
         return True
 
     def fetch_bind(self, wqe: Wqe) -> bool:

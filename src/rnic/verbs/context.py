@@ -171,6 +171,7 @@ def runtime_on(link: Link, counters: Counters | None = None, seed: int | None = 
     clock = settings.pop("clock", None)
     chosen: dict[str, Any] = {
         "mtu": active_mtu_bytes(link.mtu),
+        "source_ports": link.source_ports,
         "window_packets": max(8, min(512, link.window_packets // 2)),
         "window_bytes": max(65536, link.window_bytes // 2),
     }

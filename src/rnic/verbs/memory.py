@@ -213,6 +213,14 @@ class AH:
         address = gid.address
         if len(address) != len(pd.ctx.driver.address) or not any(address):
             raise VerbsError(EINVAL, f"dgid={gid!r} is not of the IP version of {pd.ctx.address}")
+        for name, value, bits in (
+            ("sl", attr.sl, 4),
+            ("traffic_class", attr.gr.traffic_class, 8),
+            ("hop_limit", attr.gr.hop_limit, 8),
+            ("flow_label", attr.gr.flow_label, 20),
+        ):
+            if not 0 <= value < 1 << bits:
+                raise VerbsError(EINVAL, f"{name}={value}: use 0 to {(1 << bits) - 1}")
         self.dgid = gid.raw
 
     def close(self) -> None:

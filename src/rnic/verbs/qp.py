@@ -427,7 +427,7 @@ class QP:
             self._tail = at // SQE_BYTES
             raise VerbsError(EINVAL, "a datagram needs an address handle: use set_wr_ud(ah, qpn, qkey)")
         route = wr.ah.attr.gr
-        path = route.traffic_class << 20 | route.flow_label
+        path = wr.ah.attr.sl << 28 | route.traffic_class << 20 | route.flow_label
         SQE_UD_PATH_STRUCT.pack_into(self._ring, at + 16, path, wr.ah.attr.udp_dport, 0)
         SQE_UD_STRUCT.pack_into(self._ring, at + 40, wr.ah.dgid, wr.rqpn | route.hop_limit << 24, wr.rqkey)
 

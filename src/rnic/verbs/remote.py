@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from rnic.runtime.attach import connect, start
-from rnic.runtime.process import runtime_directory
+from rnic.runtime.directory import runtime_directory
 from rnic.runtime.remote import RemoteDriver
 from rnic.spec import attach
 from rnic.verbs.context import Context

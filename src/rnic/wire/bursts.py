@@ -39,10 +39,11 @@ class RxBurst:
 
     ``flow`` points from the peer to us. ``ident`` is the IPv4 identification of the first segment (each
     following one is one higher), or ``None`` where the link does not see IP headers; ``frag`` is the IPv4
-    flags and offset word that goes with a known ident. ``buf`` is valid until the link receives again.
+    flags and offset word that goes with a known ident. ``tclass``, ``hop_limit`` and ``flow_label`` are those of the
+    packets' IP header, as they arrived. ``buf`` is valid until the link receives again.
     """
 
-    __slots__ = ("buf", "ecn", "flow", "frag", "hop_limit", "ident", "length", "segment", "tclass")
+    __slots__ = ("buf", "ecn", "flow", "flow_label", "frag", "hop_limit", "ident", "length", "segment", "tclass")
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class RxBurst:
         frag: int = DONT_FRAGMENT,
         tclass: int = 0,
         hop_limit: int = 64,
+        flow_label: int = 0,
     ) -> None:
         self.flow = flow
         self.buf = buf
@@ -64,3 +66,4 @@ class RxBurst:
         self.tclass = tclass
         self.ecn = tclass & 3
         self.hop_limit = hop_limit
+        self.flow_label = flow_label

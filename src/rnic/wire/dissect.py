@@ -27,6 +27,8 @@ _COOKED = {LINKTYPE_LINUX_SLL: (16, 14), LINKTYPE_LINUX_SLL2: (20, 0)}
 _VLAN_TYPES = (ethernet.TYPE_VLAN, ethernet.TYPE_VLAN_SERVICE)
 
 ROCE = "RoCEv2"
+ROCE_LEAST = BTH_BYTES + ICRC_BYTES
+"""Bytes of the shortest UDP payload that is RoCEv2."""
 MALFORMED = "malformed"
 """Headers that contradict each other."""
 INCOMPLETE = "incomplete"
@@ -39,9 +41,10 @@ _V6_EXTENSIONS = (0, 43, 60)
 class Frame:
     """A frame taken apart.
 
-    ``kind`` is ``"RoCEv2"``, the name of another protocol, ``"malformed"`` or ``"incomplete"``; ``headers`` the
-    records found in front of the BTH. For RoCEv2, ``payload`` is the UDP payload (BTH to ICRC) as far as it was
-    captured, and ``complete`` says whether that is all; then ``flow``, ``ident`` and ``frag`` are what the ICRC needs.
+    ``kind`` is ``"RoCEv2"`` (or whatever the port that was asked for belongs to), the name of another protocol,
+    ``"malformed"`` or ``"incomplete"``; ``headers`` the records found in front of the BTH. For RoCEv2, ``payload`` is
+    the UDP payload (BTH to ICRC) as far as it was captured, and ``complete`` says whether that is all; then ``flow``,
+    ``ident`` and ``frag`` are what the ICRC needs.
     """
 
     __slots__ = ("complete", "flow", "frag", "headers", "ident", "kind", "payload")
@@ -63,17 +66,25 @@ class Frame:
         return self.flow.check(self.payload, self.ident, self.frag)
 
 
-def dissect(data: memoryview, linktype: int = LINKTYPE_ETHERNET, port: int = ROCE_UDP_PORT) -> Frame:
+def dissect(
+    data: memoryview,
+    linktype: int = LINKTYPE_ETHERNET,
+    port: int = ROCE_UDP_PORT,
+    kind: str = ROCE,
+    least: int = ROCE_LEAST,
+) -> Frame:
     """Take a frame apart. Never raises, whatever the bytes.
 
     Args:
         data: the frame as captured, perhaps cut short.
         linktype: what it starts with, a ``LINKTYPE_*`` number.
-        port: the UDP destination port of RoCEv2.
+        port: the UDP destination port to look for: RoCEv2's, or another protocol's.
+        kind: the name of what goes to that port.
+        least: bytes of the shortest UDP payload that it has.
     """
     headers: list[Header] = []
     if linktype in _RAW_TYPES:
-        return _dissect_ip(data, headers, port)
+        return _dissect_ip(data, headers, port, kind, least)
     if linktype in _COOKED:
         at, type_at = _COOKED[linktype]
         ethertype = int.from_bytes(data[type_at : type_at + 2], "big")
@@ -92,13 +103,13 @@ def dissect(data: memoryview, linktype: int = LINKTYPE_ETHERNET, port: int = ROC
         ethertype = tag.inner_type
         at += ethernet.VLAN_BYTES
     if ethertype in (ethernet.TYPE_IPV4, ethernet.TYPE_IPV6):
-        return _dissect_ip(data[at:], headers, port)
+        return _dissect_ip(data[at:], headers, port, kind, least)
     if ethertype < 0x0600:
         return Frame("IEEE 802.3", headers)
     return Frame(ethernet.ETHERTYPE_NAMES.get(ethertype, f"EtherType {ethertype:#06x}"), headers)
 
 
-def _dissect_ip(data: memoryview, headers: list[Header], port: int) -> Frame:
+def _dissect_ip(data: memoryview, headers: list[Header], port: int, kind: str, least: int) -> Frame:
     """The part from the IP header on."""
     version = data[0] >> 4 if len(data) else 0
     if version == 4 and len(data) >= ip.IPV4_BYTES:
@@ -132,9 +143,9 @@ def _dissect_ip(data: memoryview, headers: list[Header], port: int) -> Frame:
         return Frame("UDP", headers)
     if at != (ip.IPV6_BYTES if version == 6 else ip.IPV4_BYTES):
         return Frame("UDP behind IP options", headers)
-    if end < at + ip.UDP_BYTES + BTH_BYTES + ICRC_BYTES or at + udp.length != end:
+    if end < at + ip.UDP_BYTES + least or at + udp.length != end:
         return Frame(MALFORMED, headers)
-    frame = Frame(ROCE, headers)
+    frame = Frame(kind, headers)
     frame.payload = data[at + ip.UDP_BYTES : end]
     found = parse_ip(data, port)
     if isinstance(found, Datagram):

@@ -104,6 +104,7 @@ class Flow:
         tclass: type of service or traffic class (not covered by the ICRC).
         hop_limit: time to live or hop limit (not covered).
         flow_label: IPv6 flow label (not covered).
+        sl: service level, the priority in the sender's own queues (not on the wire).
     """
 
     __slots__ = (
@@ -118,6 +119,7 @@ class Flow:
         "idents",
         "link",
         "settled",
+        "sl",
         "sport",
         "src",
         "tclass",
@@ -132,6 +134,7 @@ class Flow:
         tclass: int = 0,
         hop_limit: int = 64,
         flow_label: int = 0,
+        sl: int = 0,
     ) -> None:
         self.src = src
         self.dst = dst
@@ -140,6 +143,7 @@ class Flow:
         self.tclass = tclass
         self.hop_limit = hop_limit
         self.flow_label = flow_label
+        self.sl = sl
         self.link: object = None
         """Whatever the link wants to remember about this path, such as a socket address."""
         self._v4 = len(src) == 4
@@ -156,7 +160,7 @@ class Flow:
 
     def reverse(self) -> Flow:
         """The path back."""
-        return Flow(self.dst, self.src, self.dport, self.sport, self.tclass, self.hop_limit, self.flow_label)
+        return Flow(self.dst, self.src, self.dport, self.sport, self.tclass, self.hop_limit, self.flow_label, self.sl)
 
     def marked(self) -> Flow:
         """The same path as a switch that marks leaves it: ECN 11, whatever the sender said."""
@@ -164,7 +168,9 @@ class Flow:
             return self
         if self._marked is None:
             tclass = self.tclass | CE
-            self._marked = Flow(self.src, self.dst, self.sport, self.dport, tclass, self.hop_limit, self.flow_label)
+            self._marked = Flow(
+                self.src, self.dst, self.sport, self.dport, tclass, self.hop_limit, self.flow_label, self.sl
+            )
         return self._marked
 
     def masked_headers(self, length: int, ident: int = 0, frag: int = DONT_FRAGMENT) -> bytes:

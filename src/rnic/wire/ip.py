@@ -199,12 +199,16 @@ def checksum(data: bytes | bytearray | memoryview) -> int:
 
 def ip_header(flow: Flow, udp_payload: int, ident: int = 0, frag: int = DONT_FRAGMENT) -> bytes:
     """IP header of a packet on ``flow`` with ``udp_payload`` bytes after its UDP header."""
+    return _header(flow, udp_payload, ident, frag, flow.tclass, flow.hop_limit, flow.flow_label)
+
+
+def _header(flow: Flow, udp_payload: int, ident: int, frag: int, tclass: int, hop_limit: int, label: int) -> bytes:
     if len(flow.src) == 4:
-        fields = (0x45, flow.tclass, udp_payload + 28, ident, frag, flow.hop_limit, PROTO_UDP)
+        fields = (0x45, tclass, udp_payload + 28, ident, frag, hop_limit, PROTO_UDP)
         plain = _IPV4.pack(*fields, 0, flow.src, flow.dst)
         return _IPV4.pack(*fields, checksum(plain), flow.src, flow.dst)
-    first = 6 << 28 | flow.tclass << 20 | flow.flow_label
-    return _IPV6.pack(first, udp_payload + UDP_BYTES, PROTO_UDP, flow.hop_limit, flow.src, flow.dst)
+    first = 6 << 28 | tclass << 20 | label
+    return _IPV6.pack(first, udp_payload + UDP_BYTES, PROTO_UDP, hop_limit, flow.src, flow.dst)
 
 
 def ip_packet(flow: Flow, payload: Buffer, ident: int = 0, frag: int = DONT_FRAGMENT) -> bytes:
@@ -219,10 +223,17 @@ def ip_packet(flow: Flow, payload: Buffer, ident: int = 0, frag: int = DONT_FRAG
     return header + udp + bytes(payload)
 
 
-def synthesize_grh(flow: Flow, payload: int) -> bytes:
+def synthesize_grh(flow: Flow, udp_payload: int, tclass: int, hop_limit: int, flow_label: int = 0) -> bytes:
     """The 40 bytes in front of a UD receive: an IPv6 header, or 20 unused bytes and an IPv4 header (A17.4.5.1).
 
-    ``payload`` is the message's length in bytes; the header's own length field counts BTH, DETH and ICRC too.
+    Args:
+        flow: addresses.
+        udp_payload: bytes from the BTH to the ICRC, both included.
+        tclass: type of service or traffic class as it arrived.
+        hop_limit: time to live or hop limit as it arrived.
+        flow_label: IPv6 flow label as it arrived.
+
+    The IPv4 ident, which a UDP socket does not show, is 0.
     """
-    header = ip_header(flow, payload + 12 + 8 + 4)
+    header = _header(flow, udp_payload, 0, DONT_FRAGMENT, tclass, hop_limit, flow_label)
     return bytes(IPV6_BYTES - len(header)) + header

@@ -18,6 +18,7 @@ from rnic.wire.opcode import OPCODES, UNSUPPORTED, OpcodeRow
 from rnic.wire.reth import Reth
 
 if TYPE_CHECKING:
+    from rnic.wire.bursts import RxBurst
     from rnic.wire.flow import Flow
 
 _ICRC = struct.Struct("<I")
@@ -26,8 +27,8 @@ _ICRC = struct.Struct("<I")
 class Packet:
     """Header fields by the standard's names. Fields of headers that the packet lacks are unset.
 
-    ``payload`` is a view without pad and ICRC. ``va`` and ``rkey`` come from RETH or AtomicETH. ``flow`` is the
-    path on which the packet came.
+    ``payload`` is a view without pad and ICRC. ``va`` and ``rkey`` come from RETH or AtomicETH. ``flow``, ``ecn``,
+    ``tclass``, ``hop_limit`` and ``flow_label`` say how the packet came; :meth:`arrive` sets them.
     """
 
     __slots__ = (
@@ -39,6 +40,8 @@ class Packet:
         "ecn",
         "fecn",
         "flow",
+        "flow_label",
+        "hop_limit",
         "imm",
         "inv_rkey",
         "migreq",
@@ -56,6 +59,7 @@ class Packet:
         "sqpn",
         "swap_add",
         "syndrome",
+        "tclass",
         "va",
     )
 
@@ -84,7 +88,18 @@ class Packet:
     qkey: int
     sqpn: Qpn
     ecn: int
+    tclass: int
+    hop_limit: int
+    flow_label: int
     payload: memoryview
+
+    def arrive(self, burst: RxBurst) -> None:
+        """It came with this burst."""
+        self.flow = burst.flow
+        self.ecn = burst.ecn
+        self.tclass = burst.tclass
+        self.hop_limit = burst.hop_limit
+        self.flow_label = burst.flow_label
 
 
 def parse(buf: memoryview) -> Packet | DropReason:

@@ -40,7 +40,7 @@ def test_defaults() -> None:
         ("window_packets", 0),
         ("window_bytes", 0),
         ("ack_every", 0),
-        ("turn_packets", 0),
+        ("turn_bytes", 0),
     ],
 )
 def test_bad_values_are_named(name: str, value: object) -> None:

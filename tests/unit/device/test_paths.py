@@ -4,6 +4,7 @@ from rnic.context.qp_context import QpContext
 from rnic.device.config import NicConfig, gid_from_address
 from rnic.device.paths import Paths
 from rnic.trace.counters import Counters
+from rnic.transport.wqe import Wqe
 from rnic.wire.flow import Flow
 
 ME = bytes((10, 0, 0, 1))
@@ -36,7 +37,7 @@ def test_connected_path() -> None:
     assert (flow.src, flow.dst, flow.sport, flow.dport) == (ME, PEER, 5000, 6000)
     assert (flow.tclass, flow.hop_limit, flow.flow_label) == (0x88, 3, 5)
     plain = paths.connected(context())
-    assert (plain.dport, plain.hop_limit) == (4791, 64)
+    assert (plain.dport, plain.hop_limit) == (5000, 64), "a peer whose port nobody names has the same as this NIC"
 
 
 def test_queue_pairs_to_one_peer_share_a_flow() -> None:
@@ -53,25 +54,50 @@ def test_source_ports_spread_where_the_link_can() -> None:
     assert paths.connected(context(udp_sport=50_000)).sport == 50_000
 
 
+def test_a_queue_pair_keeps_to_one_of_the_links_ports() -> None:
+    ports = (40_001, 40_002, 40_003)
+    paths = Paths(NicConfig(ME, source_ports=ports), Counters())
+    chosen = [paths.connected(context(local_qpn=n, remote_qpn=77)).sport for n in range(16, 80)]
+    assert set(chosen) == set(ports)
+    assert chosen == [paths.connected(context(local_qpn=n, remote_qpn=77)).sport for n in range(16, 80)]
+    assert paths.connected(context(udp_sport=40_002)).sport == 40_002
+
+
+def test_the_service_level_goes_with_the_path() -> None:
+    paths = Paths(NicConfig(ME), Counters())
+    assert paths.connected(context(sl=5)).sl == 5
+    assert paths.connected(context(sl=5)) is not paths.connected(context())
+
+
+def towards(gid: bytes, **values: int) -> Wqe:
+    """A UD work request's destination."""
+    wqe = Wqe()
+    wqe.dgid = gid
+    for name in ("udp_sport", "udp_dport", "tclass", "hop_limit", "flow_label", "sl"):
+        setattr(wqe, name, values.get(name, 0))
+    return wqe
+
+
 def test_datagram_paths() -> None:
     counters = Counters()
     paths = Paths(NicConfig(ME), counters)
     gid = gid_from_address(PEER)
-    flow = paths.datagram(context(rgid=0), gid, 0, 0, 8, 2)
+    flow = paths.datagram(context(rgid=0), towards(gid, tclass=8, hop_limit=2, flow_label=0x54321, sl=4))
     assert (flow.dst, flow.dport, flow.tclass, flow.hop_limit) == (PEER, 4791, 8, 2)
+    assert (flow.flow_label, flow.sl) == (0x54321, 4)
     for useless in (bytes.fromhex("20010db8") + bytes(12), gid_from_address(bytes(4)), bytes(16)):
-        assert paths.datagram(context(rgid=0), useless, 0, 0, 0, 0).dst == bytes((240, 0, 0, 0))
+        assert paths.datagram(context(rgid=0), towards(useless)).dst == bytes((240, 0, 0, 0))
     assert counters["drop_tx_bad_address"] == 3
     assert paths.connected(context(rgid=0)).dst == bytes((240, 0, 0, 0))
     v6 = Paths(NicConfig(bytes(15) + b"\1"), counters)
-    assert v6.datagram(context(rgid=0), gid, 0, 0, 0, 0).dst == b"\1" + bytes(15)
+    assert v6.datagram(context(rgid=0), towards(gid)).dst == b"\1" + bytes(15)
 
 
 def test_flows_are_bounded(monkeypatch) -> None:
     monkeypatch.setattr("rnic.device.paths._MAX_FLOWS", 4)
     paths = Paths(NicConfig(ME), Counters())
     for last in range(10):
-        paths.datagram(context(), gid_from_address(bytes((10, 0, 1, last))), 0, 0, 0, 0)
+        paths.datagram(context(), towards(gid_from_address(bytes((10, 0, 1, last)))))
         assert len(paths._flows) <= 4
 
 

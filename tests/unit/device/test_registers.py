@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -303,3 +304,36 @@ def test_a_cnp_interrupts(pair) -> None:
     assert pair.nics[1].counters["cnps_received"] == 1
     assert uar.read(reg.IRQ_STATUS) == reg.IRQ_CNP
     assert a.number
+
+
+def test_a_port_that_a_program_closes_is_closed_for_it_alone(driver, new_driver) -> None:
+    def program(number: int) -> Any:
+        made = new_driver(driver.nic)
+        made.uar.program = number
+        return made
+
+    def state() -> int:
+        return int(driver.uar.read(reg.PORT) >> 20)
+
+    driver.uar.program = 1
+    other = program(2)
+    assert driver.run(cmd.CLOSE_PORT, 1).status == cmd.ST_RESOURCE_BUSY
+    assert state() == PORT_ACTIVE
+    driver.nic.unmap_uar(other.uar)
+    second = program(1)
+    driver.ok(cmd.CLOSE_PORT, 1)
+    driver.nic.unmap_uar(second.uar)
+    assert state() == PORT_DOWN, "a context of the program that closed it is still there"
+    driver.nic.map_uar(driver.space, program=3)
+    assert state() == PORT_ACTIVE, "another program came"
+
+
+def test_a_port_does_not_stay_closed_behind_a_program(driver, new_driver) -> None:
+    passing = new_driver(driver.nic)
+    driver.nic.unmap_uar(driver.uar)
+    passing.ok(cmd.CLOSE_PORT, 1)
+    driver.nic.unmap_uar(passing.uar)
+    again = new_driver(driver.nic)
+    assert again.uar.read(reg.PORT) >> 20 == PORT_ACTIVE
+    again.ok(cmd.CLOSE_HCA)
+    driver.nic.unmap_uar(again.uar)

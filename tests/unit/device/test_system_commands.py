@@ -352,4 +352,4 @@ def test_weights_share_the_turns(driver, snapshot) -> None:
     refuse(driver, snapshot, cmd.ST_BAD_INDEX, cmd.SET_WEIGHT, qp.number + 1, 2)
     refuse(driver, snapshot, cmd.ST_BAD_QP_STATE, cmd.SET_WEIGHT, driver.alloc(cmd.RES_QP), 2)
     driver.ok(cmd.SET_WEIGHT, qp.number, 3)
-    assert driver.nic.qps[qp.number].turn == 3 * driver.nic.config.turn_packets
+    assert driver.nic.qps[qp.number].turn == 3 * driver.nic.config.turn_bytes

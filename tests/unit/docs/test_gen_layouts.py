@@ -36,7 +36,7 @@ def pages(gen: ModuleType) -> dict[str, str]:
 
 def all_layouts() -> list[Layout]:
     found = []
-    for room in ("mem", "rings", "context", "wire", "device"):
+    for room in ("mem", "rings", "context", "wire", "device", "rclink"):
         package = importlib.import_module(f"rnic.{room}")
         for module in pkgutil.iter_modules(package.__path__, f"rnic.{room}."):
             found += [

@@ -138,22 +138,80 @@ def test_without_sendmsg_and_recvmsg(address: str, opener: Opener, monkeypatch: 
     monkeypatch.setattr(udp_socket, "HAS_RECVMSG_INTO", False)
     monkeypatch.setattr(udp_module, "HAS_SENDMSG", False)
     monkeypatch.setattr(udp_module, "_calls", None)
-    a, b = opener(address), opener(address, tclass=True)
-    assert (a.gso, b.gro, b.tclass) == (False, False, False)
+    a, b = opener(address), opener(address)
+    assert (a.gso, b.gro, b.headers) == (False, False, False)
     flow = flow_to(a, b)
     a.send([burst_of(flow, [60, 60]), TxBurst(flow, [bytes(12), bytes(28)], 40, 1, 40)])
     assert [burst.length for burst in drain(b, 3)] == [60, 60, 40]
 
 
-@pytest.mark.skipif(not LINUX, reason="elsewhere the traffic class is not read")
-def test_traffic_class_and_hop_limit(address: str, opener: Opener) -> None:
-    a, b = opener(address), opener(address, tclass=True)
+@pytest.mark.skipif(not LINUX, reason="elsewhere the IP header is not read")
+@pytest.mark.parametrize("gro", [True, False])
+def test_what_the_ip_header_said(address: str, opener: Opener, gro: bool) -> None:
+    """Traffic class, hop limit and flow label as they were sent, of a burst that comes in one piece as well."""
+    a, b = opener(address), opener(address, gro=gro)
     flow = flow_to(a, b)
-    for tclass in (0, 2, 0x6B, 1):
-        flow.tclass = tclass
-        a.send([burst_of(flow, [40, 40])])
+    said = [(0, 64, 0x12345), (2, 1, 0xFFFFF), (0x6B, 255, 1), (1, 7, 0x54321)]
+    for tclass, hop_limit, label in said:
+        flow = Flow(flow.src, flow.dst, flow.sport, flow.dport, tclass, hop_limit, label)
+        for sizes in ([40], [40, 40, 40]):
+            a.send([burst_of(flow, sizes)])
+            got = drain(b, len(sizes))
+            for burst in got:
+                assert (burst.tclass, burst.ecn, burst.hop_limit) == (tclass, tclass & 3, hop_limit)
+                assert burst.flow_label == (label if address == "::1" else 0)
+    assert len(got) == (1 if gro else 3)
+    assert a.counters == {}
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere sockets have no priority")
+def test_the_service_level_is_the_priority(address: str, opener: Opener) -> None:
+    a, b = opener(address), opener(address)
+    flow = flow_to(a, b)
+    for tclass, sl in ((0, 3), (0, 5), (0x10, 5), (0x10, 0), (0, 6)):
+        flow.tclass, flow.sl = tclass, sl
+        a.send([burst_of(flow, [40])])
+        assert a._main.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY) == sl
+    drain(b, 5)
+    assert a.counters == {}
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere sockets have no priority")
+def test_a_priority_that_is_not_to_be_had(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 7 on Linux asks for CAP_NET_ADMIN: 6 serves instead, and is counted."""
+    a, b = opener("127.0.0.1"), opener("127.0.0.1")
+    allowed = udp_socket.set_option
+
+    def unprivileged(sock: socket.socket, level: int, option: int, value: int) -> bool:
+        return not (option == socket.SO_PRIORITY and value > 6) and allowed(sock, level, option, value)
+
+    monkeypatch.setattr(udp_socket, "set_option", unprivileged)
+    flow = flow_to(a, b)
+    flow.sl = 9
+    a.send([burst_of(flow, [40]), burst_of(flow, [40])])
+    assert a._main.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY) == 6
+    assert a.counters == {"priority_refused": 1}
+
+
+def test_source_ports(address: str, opener: Opener) -> None:
+    """Packets leave from the port that their path says, and what comes back comes to the bound one."""
+    a, b = opener(address, source_ports=4), opener(address)
+    assert len(set(a.source_ports)) == 4
+    assert a.port not in a.source_ports
+    assert b.source_ports == (b.port,)
+    to = flow_to(a, b)
+    for sport in a.source_ports:
+        flow = Flow(to.src, to.dst, sport, to.dport, 2)
+        a.send([burst_of(flow, [60, 60])])
         for burst in drain(b, 2):
-            assert (burst.tclass, burst.ecn) == (tclass, tclass & 3)
+            assert (burst.flow.src, burst.flow.sport) == (a.address, sport)
+    stray = Flow(to.src, to.dst, 9, to.dport)
+    a.send([burst_of(stray, [40])])
+    assert drain(b, 1)[0].flow.sport == a.port
+    b.send([burst_of(flow_to(b, a), [40])])
+    assert drain(a, 1)[0].flow.dport == a.port
+    with pytest.raises(LinkError, match="source_ports=257: give 0 to 256"):
+        opener(address, source_ports=257)
 
 
 def test_bursts_beyond_a_datagram_or_64_segments_are_taken_apart(opener: Opener) -> None:
@@ -214,7 +272,7 @@ class RefusingCalls:
 
 def refuse(link: UdpLink, failures: list[int], vectored_only: bool = False) -> None:
     """Let the next sends of ``link`` fail so; both twins take the errors from the same list."""
-    link._socket = Refusing(link._socket, failures, vectored_only)  # type: ignore[assignment]
+    link._main.socket = Refusing(link._main.socket, failures, vectored_only)  # type: ignore[assignment]
     if link._calls is not None:
         link._calls = RefusingCalls(link._calls, failures, vectored_only)
 
@@ -426,7 +484,7 @@ def test_close(opener: Opener) -> None:
 def test_window_follows_the_granted_buffer(opener: Opener) -> None:
     small, large = opener("127.0.0.1", buffer_bytes=65_536), opener("127.0.0.1")
     for link in (small, large):
-        granted = link._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        granted = link._main.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         assert link.window_bytes == link.window_packets * 4096
         assert 0 < link.window_packets * 8456 <= granted
     assert small.window_bytes < large.window_bytes

@@ -245,6 +245,23 @@ def test_soft_reset_answers_what_is_in_hand() -> None:
         assert pair.window.read(0, 4) == bytes(4)
 
 
+def test_soft_reset_of_a_lost_connection() -> None:
+    with PaxiPair(faults=[{**SILENCE, "times": 25}]) as pair:
+        registers = pair.window.registers
+        pair.far.dead = True
+        with answered(Resp.SLVERR):
+            pair.window.read(0, 4)
+        registers.put("SOFT_RESET", 1)
+        assert registers.get("RETRY_ERROR") == 1, "the target is still silent"
+        pair.far.dead = False
+        registers.put("SOFT_RESET", 1)
+        assert (registers.get("RETRY_ERROR"), registers.get("INT_INDICATOR"), registers.get("SLVERRS")) == (0, 0, 0)
+        assert pair.window.read(0, 4) == bytes(4)
+        with answered(Resp.DECERR):
+            pair.window.read(1 << 16, 4)
+        pair.window[0:5000] = bytes(5000)
+
+
 @pytest.mark.parametrize(
     ("options", "offset", "said"),
     [

@@ -16,9 +16,24 @@ DOCUMENT = {
     "m_rdma_ack": "ssn 24, vfid 4, pid 8, cmplt 4, rd 4",
     "m_rdma_rd_req": "vfid 4, vaddr 48, sync 4, stream 4, pid 8, len 28, host 4, dest 12, ctl 4",
     "m_rdma_wr_req": "vfid 4, vaddr 48, sync 4, stream 4, pid 8, len 28, host 4, dest 12, ctl 4",
+    # 003 has the heading of TCP/IP alone: widths of the published shell
+    "tcp_listen_req": "port 16",
+    "tcp_listen_rsp": "success 8",
+    "tcp_open_req": "ip_address 32, ip_port 16",
+    "tcp_open_rsp": "sid 16, success 8, ip_address 32, ip_port 16",
+    "tcp_close_req": "sid 16",
+    "tcp_notify": "sid 16, len 16, ip_address 32, dst_port 16, closed 8",
+    "tcp_rd_pkg": "sid 16, len 16",
+    "tcp_rx_meta": "sid 16",
+    "tcp_tx_meta": "sid 16, len 16",
+    "tcp_tx_stat": "sid 16, len 16, remaining_space 30, error 2",
 }
-LAYOUTS = (c.QP_CONTEXT, c.IF_CONN_REQ, c.RDMA_SQ, c.RDMA_ACK, c.RDMA_RD_REQ, c.RDMA_WR_REQ)
-FIRST_LOWEST = ("qpContext", "ifConnReq")
+TCP = (
+    *(c.TCP_LISTEN_REQ, c.TCP_LISTEN_RSP, c.TCP_OPEN_REQ, c.TCP_OPEN_RSP, c.TCP_CLOSE_REQ, c.TCP_NOTIFY),
+    *(c.TCP_RD_PKG, c.TCP_RX_META, c.TCP_TX_META, c.TCP_TX_STAT),
+)
+LAYOUTS = (c.QP_CONTEXT, c.IF_CONN_REQ, c.RDMA_SQ, c.RDMA_ACK, c.RDMA_RD_REQ, c.RDMA_WR_REQ, *TCP)
+FIRST_LOWEST = ("qpContext", "ifConnReq", *(layout.name for layout in TCP))
 
 # As one number, most significant digit first, members as the document lists them: HLS structs from the right,
 # SystemVerilog ones from the left.
@@ -44,6 +59,16 @@ GOLDEN = {
         "3" "7f1122334455" "1" "1" "12" "fffffff" "0" "789" "0",
         (3, 0x7F1122334455, 1, 1, 0x12, 0xFFFFFFF, 0, 0x789, 0),
     ),
+    "tcp_listen_req": ("1388", (5000,)),
+    "tcp_listen_rsp": ("01", (1,)),
+    "tcp_open_req": ("1388" "0a000002", (0x0A000002, 5000)),
+    "tcp_open_rsp": ("1388" "0a000002" "01" "abcd", (0xABCD, 1, 0x0A000002, 5000)),
+    "tcp_close_req": ("abcd", (0xABCD,)),
+    "tcp_notify": ("01" "1388" "0a000002" "0123" "abcd", (0xABCD, 0x123, 0x0A000002, 5000, 1)),
+    "tcp_rd_pkg": ("0123" "abcd", (0xABCD, 0x123)),
+    "tcp_rx_meta": ("abcd", (0xABCD,)),
+    "tcp_tx_meta": ("0123" "abcd", (0xABCD, 0x123)),
+    "tcp_tx_stat": ("80001000" "0123" "abcd", (0xABCD, 0x123, 0x1000, 2)),
 }  # fmt: skip
 
 
@@ -78,7 +103,7 @@ def test_a_value_that_does_not_fit_is_refused(layout: Layout) -> None:
 
 
 def test_short_numbers_split_as_requests_name_them() -> None:
-    assert c.split_qpn(0xABC) == (0xAB, 0xC)
+    assert c.split_qpn(0xABC) == (0xBC, 0xA)  # {vfid, ctid}
     assert all(c.join_qpn(*c.split_qpn(number)) == number for number in range(1 << c.QPN_BITS))
 
 

@@ -106,8 +106,8 @@ def test_a_message_drops_its_client(
     assert caught.value.errno == errno.ENODEV
     victim.close()
     assert [place for place, _ in own_errors] == ["message"]
-    served.well()
-    assert ask(served.directory, "", "counters")[OWN_ERRORS] == 1
+    with rnic.open("127.0.0.1", port=FREE_PORT, directory=served.directory) as ctx:
+        assert ask(served.directory, ctx.name, "counters")[OWN_ERRORS] == 1
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.exc_info is not None
     assert f"program {os.getpid()}" in record.message

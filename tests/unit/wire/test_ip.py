@@ -51,8 +51,10 @@ def test_ipv6_packet() -> None:
 
 
 def test_grh() -> None:
-    grh = synthesize_grh(V4, 100)
+    grh = synthesize_grh(V4, 124, 0x6B, 7)
     assert len(grh) == 40
     assert grh[:20] == bytes(20)
-    assert IPv4.parse(grh, 20).total_length == 20 + 8 + 12 + 8 + 100 + 4
-    assert IPv6.parse(synthesize_grh(V6, 100)).payload_length == 8 + 12 + 8 + 100 + 4
+    ip = IPv4.parse(grh, 20)
+    assert (ip.total_length, ip.tos, ip.ttl) == (20 + 8 + 124, 0x6B, 7)
+    assert checksum(grh[20:]) == 0
+    assert synthesize_grh(V6, 124, 0x6B, 7, 0x12345)[:8] == bytes.fromhex("66b12345 0084 11 07")

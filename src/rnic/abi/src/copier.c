@@ -8,6 +8,7 @@
 #include "rnic.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -16,6 +17,7 @@
 struct copier {
 	pthread_t thread;
 	int socket;
+	_Atomic uint32_t number; /* of the thread, 0 until it runs */
 };
 
 /* Whether the program itself may read, or write, the whole range now, as its own map says. */
@@ -81,6 +83,8 @@ static void *serve(void *argument)
 	int socket = copier->socket;
 	uint8_t head[RNIC_COPY_SIZE];
 
+	copier->number = (uint32_t)gettid();
+
 	for (;;) {
 		ssize_t got = recv(socket, head, sizeof head, MSG_PEEK);
 		uint64_t va, bytes;
@@ -113,7 +117,7 @@ static void *serve(void *argument)
 }
 
 /* Starts the thread; the NIC process gets the other end of its socket, which is the caller's to close. */
-int copier_start(struct rnic_context *context, int *peer)
+int copier_start(struct rnic_context *context, int *peer, uint32_t *number)
 {
 	struct copier *copier = calloc(1, sizeof *copier);
 	sigset_t all, before;
@@ -137,6 +141,9 @@ int copier_start(struct rnic_context *context, int *peer)
 		free(copier);
 		return error;
 	}
+	while (!copier->number)
+		sched_yield();
+	*number = copier->number;
 	context->copier = copier;
 	*peer = ends[1];
 	return 0;

@@ -212,6 +212,7 @@ static int map_async_events(struct rnic_context *context)
 static void free_context(struct rnic_context *context)
 {
 	nic_close(context);
+	rings_close(context);
 	free(context->qps);
 	free(context->cqs);
 	free(context->srqs);
@@ -245,6 +246,7 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *verbs)
 	pthread_mutex_init(&context->lock, NULL);
 	pthread_mutex_init(&context->command_lock, NULL);
 	pthread_mutex_init(&context->verbs.context.mutex, NULL);
+	rings_open(context);
 	error = nic_open(context, verbs->name);
 	if (!error)
 		error = nic_command(context, RNIC_CMD_QUERY_DEV_LIM, 0, 0, NULL, 0, context->limits,

@@ -300,7 +300,7 @@ EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	ah->verbs.context = pd->context;
 	ah->verbs.pd = pd;
 	memcpy(ah->dgid, attr->grh.dgid.raw, 16);
-	ah->path = (uint32_t)attr->grh.traffic_class << 20 | (attr->grh.flow_label & 0xFFFFF);
+	ah->path = (attr->sl & 0xFu) << 28 | (uint32_t)attr->grh.traffic_class << 20 | (attr->grh.flow_label & 0xFFFFF);
 	ah->hop_limit = attr->grh.hop_limit;
 	ah->sgid_index = attr->grh.sgid_index;
 	((struct rnic_pd *)pd)->users++;

@@ -89,6 +89,13 @@ static int send_message(int socket, const void *head, size_t head_bytes, const v
 	return 0;
 }
 
+static void close_fds(struct reply *reply)
+{
+	for (int i = 0; i < reply->fd_count; i++)
+		close(reply->fds[i]);
+	reply->fd_count = 0;
+}
+
 static int receive_message(int socket, struct reply *reply)
 {
 	uint8_t head[RNIC_REPLY_HEADER_SIZE];
@@ -112,20 +119,15 @@ static int receive_message(int socket, struct reply *reply)
 		for (size_t i = 0; i < count && reply->fd_count < FDS_MAX; i++)
 			memcpy(&reply->fds[reply->fd_count++], CMSG_DATA(each) + i * sizeof(int), sizeof(int));
 	}
-	if (got < (ssize_t)sizeof head)
-		return EIO; /* the NIC process has closed */
+	if (got < (ssize_t)sizeof head || message.msg_flags & MSG_CTRUNC) {
+		close_fds(reply);
+		return got < (ssize_t)sizeof head ? EIO /* the NIC process has closed */ : EMFILE;
+	}
 	memcpy(&reply->kind, head, 4);
 	memcpy(&reply->token, head + 4, 4);
 	memcpy(&reply->error, head + 8, 4);
 	reply->bytes = (size_t)got - sizeof head;
 	return 0;
-}
-
-static void close_fds(struct reply *reply)
-{
-	for (int i = 0; i < reply->fd_count; i++)
-		close(reply->fds[i]);
-	reply->fd_count = 0;
 }
 
 /* One message and its answer. The answer's descriptors are the caller's unless an error is returned. */
@@ -403,62 +405,21 @@ bool nic_gone(struct rnic_context *context)
 
 /* ---- memory shared with the NIC process */
 
-int ring_map(struct rnic_context *context, struct ring_memory *memory, size_t bytes)
+/* The NIC process maps a file as this program has it mapped at base. */
+int nic_share(struct rnic_context *context, void *base, size_t bytes, int fd)
 {
-	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	uint8_t message[RNIC_SHARE_SIZE] = { 0 };
-	struct reply *reply;
-	uint64_t va, length;
+	uint64_t va = (uintptr_t)base, length = bytes;
 	uint32_t writable = 1;
-	int fd, error;
+	struct reply *reply = malloc(sizeof *reply);
+	int error;
 
-	bytes = (bytes + page - 1) & ~(page - 1);
-	memory->base = NULL;
-	fd = memfd_create("rnic ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (fd < 0)
-		return errno;
-	if (ftruncate(fd, (off_t)bytes) < 0) {
-		error = errno;
-		close(fd);
-		return error;
-	}
-	memory->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-	if (memory->base == MAP_FAILED) {
-		error = errno;
-		memory->base = NULL;
-		close(fd);
-		return error;
-	}
-	memory->bytes = bytes;
-	va = (uintptr_t)memory->base;
-	length = bytes;
 	memcpy(message + RNIC_SHARE_VA_AT, &va, 8);
 	memcpy(message + RNIC_SHARE_BYTES_AT, &length, 8);
 	memcpy(message + RNIC_SHARE_WRITABLE_AT, &writable, 4);
-	reply = malloc(sizeof *reply);
 	error = reply ? ask(context, RNIC_MSG_SHARE, message, sizeof message, &fd, 1, reply) : ENOMEM;
 	free(reply);
-	close(fd);
-	if (error) {
-		munmap(memory->base, bytes);
-		memory->base = NULL;
-	}
 	return error;
-}
-
-void ring_unmap(struct rnic_context *context, struct ring_memory *memory)
-{
-	uint64_t range[2] = { (uintptr_t)memory->base, memory->bytes };
-	struct reply *reply;
-
-	if (!memory->base)
-		return;
-	reply = malloc(sizeof *reply);
-	if (reply)
-		ask(context, RNIC_MSG_UNSHARE, range, sizeof range, NULL, 0, reply);
-	free(reply);
-	munmap(memory->base, memory->bytes);
-	memory->base = NULL;
 }
 
 /* ---- the window */
@@ -513,7 +474,7 @@ int nic_open(struct rnic_context *context, const char *name)
 {
 	uint8_t message[RNIC_OPEN_SIZE] = { 0 };
 	struct reply *reply = malloc(sizeof *reply);
-	uint32_t mode = RNIC_DMA_PROC_MEM, page = (uint32_t)sysconf(_SC_PAGESIZE);
+	uint32_t copier = 0, mode = RNIC_DMA_PROC_MEM, page = (uint32_t)sysconf(_SC_PAGESIZE);
 	const char *forced = getenv("RNIC_DMA"); /* "mem" or "copy": the one way, or the other */
 	int fd = -1, error;
 
@@ -544,8 +505,9 @@ int nic_open(struct rnic_context *context, const char *name)
 		reply->error = 0;
 		mode = RNIC_DMA_COPIER;
 		memcpy(message + RNIC_OPEN_MODE_AT, &mode, 4);
-		error = copier_start(context, &fd);
+		error = copier_start(context, &fd, &copier);
 		if (!error) {
+			memcpy(message + RNIC_OPEN_COPIER_AT, &copier, 4);
 			error = ask(context, RNIC_MSG_OPEN, message, sizeof message, &fd, 1, reply);
 			close(fd);
 		}

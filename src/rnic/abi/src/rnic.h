@@ -110,6 +110,18 @@ struct ring_memory { /* shared with the NIC process */
 	size_t bytes;
 };
 
+struct ring_region;
+struct ring_piece;
+
+struct ring_store { /* of a context */
+	pthread_mutex_t lock;
+	struct ring_region *regions;
+	uint8_t *rest; /* of the newest region */
+	size_t rest_bytes;
+	unsigned next_log;
+	struct ring_piece *free[64]; /* by the logarithm of their size */
+};
+
 struct entry_ring { /* a CQ or EQ on the consumer's side */
 	struct ring_memory memory;
 	struct entry *entries;
@@ -158,6 +170,7 @@ struct rnic_context {
 	struct rnic_srq **srqs;
 	uint32_t qp_mask, cq_mask, srq_mask;
 	struct copier *copier;
+	struct ring_store rings;
 	uint32_t yield_after; /* empty polls; the NIC process may want this core */
 };
 
@@ -181,7 +194,7 @@ struct rnic_mw {
 struct rnic_ah {
 	struct ibv_ah verbs;
 	uint8_t dgid[16];
-	uint32_t path; /* traffic class, flow label */
+	uint32_t path; /* service level, traffic class, flow label */
 	uint32_t hop_limit;
 	uint8_t sgid_index;
 };
@@ -262,8 +275,7 @@ int nic_vector(struct rnic_context *context, uint32_t vector);
 bool nic_gone(struct rnic_context *context);
 int nic_allocate(struct rnic_context *context, uint32_t kind, uint32_t *number);
 void nic_free(struct rnic_context *context, uint32_t kind, uint32_t number);
-int ring_map(struct rnic_context *context, struct ring_memory *memory, size_t bytes);
-void ring_unmap(struct rnic_context *context, struct ring_memory *memory);
+int nic_share(struct rnic_context *context, void *base, size_t bytes, int fd);
 void nic_ring(struct rnic_context *context, uint32_t block);
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int fail(int error) __attribute__((cold)); /* sets errno; returns it */
@@ -279,9 +291,16 @@ static inline void reg_store(const struct rnic_context *context, uint32_t block,
 	atomic_store_explicit(reg(context, block, offset), value, memory_order_release);
 }
 
+/* ---- rings.c */
+
+void rings_open(struct rnic_context *context);
+void rings_close(struct rnic_context *context);
+int ring_map(struct rnic_context *context, struct ring_memory *memory, size_t bytes);
+void ring_unmap(struct rnic_context *context, struct ring_memory *memory);
+
 /* ---- copier.c: copies for a NIC process that may not reach this program's memory */
 
-int copier_start(struct rnic_context *context, int *peer);
+int copier_start(struct rnic_context *context, int *peer, uint32_t *number);
 void copier_stop(struct rnic_context *context);
 void copier_forget(struct rnic_context *context);
 

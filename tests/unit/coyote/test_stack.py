@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
-from rnic.cm.coyote import DEPTH, SEND_BYTES, HostShell, RoceStack, connect
 from rnic.cm.exchange import BufferInfo, LineSocket
+from rnic.coyote.ibvq import connect
+from rnic.coyote.pair import DEPTH, SEND_BYTES
+from rnic.coyote.shell import HostShell
+from rnic.coyote.stack import RoceStack
 from rnic.link.beats import Beat, BeatLink, to_beats, wire
 from rnic.mem.space import SimAddressSpace
 from rnic.rings import coyote as c
@@ -87,6 +90,13 @@ class Two:
             idle = 0 if did else idle + 1
         return self.a.acks()
 
+    def run_briefly(self) -> None:
+        """A few rounds."""
+        for _ in range(30):
+            self.a.stack.progress()
+            self.b.stack.progress()
+            wire(self.a.link, self.b.link)
+
     def close(self) -> None:
         self.a.stack.close()
         self.b.stack.close()
@@ -99,7 +109,7 @@ def two() -> Iterator[Two]:
     made.close()
 
 
-DONE = {"ssn": 0xABCDEF, "vfid": 3, "pid": 0x12, "cmplt": 1, "rd": 0}
+DONE = {"ssn": 0xABCDEF, "vfid": 1, "pid": 0x23, "cmplt": 1, "rd": 0}
 FAILED = DONE | {"cmplt": 0}
 
 
@@ -121,8 +131,10 @@ def test_write(two: Two, size: int) -> None:
         data = [request for request in requests if first <= request["vaddr"] < first + size]
         assert sum(request["len"] for request in data) == size
         assert all((request["host"], request["stream"]) == (1, 0) for request in data)
-    assert {(request["pid"], request["vfid"]) for request in two.a.shell.reads} == {(0x12, 3)}
-    assert {(request["pid"], request["vfid"]) for request in two.b.shell.writes} <= {(0, 7)}
+        # the last request of the message, and no other
+        assert [request["ctl"] for request in data] == [0] * (len(data) - 1) + [1] * bool(data)
+    assert {(request["pid"], request["vfid"]) for request in two.a.shell.reads} == {(0x23, 1)}
+    assert {(request["pid"], request["vfid"]) for request in two.b.shell.writes} <= {(7, 0)}
 
 
 @pytest.mark.parametrize("size", [1, 4096, 30_001])
@@ -136,10 +148,9 @@ def test_read(two: Two, size: int) -> None:
 def test_send_arrives_as_a_stream(two: Two, size: int) -> None:
     two.a.command(opcode=c.APP_SEND, message_size=size, local_vaddr=two.a.va)
     assert two.run() == [DONE]
-    if size:
-        assert list(two.b.shell.streams) == [(7, bytes(two.a.memory[:size]))]
-        request = two.b.shell.writes[-1]
-        assert (request["stream"], request["host"], request["ctl"], request["len"]) == (1, 0, 1, size)
+    assert list(two.b.shell.streams) == [(7, bytes(two.a.memory[:size]))]
+    request = two.b.shell.writes[-1]
+    assert (request["stream"], request["host"], request["ctl"], request["len"]) == (1, 0, 1, size)
 
 
 def test_many_sends_in_order(two: Two) -> None:
@@ -159,6 +170,126 @@ def test_host_0_takes_and_gives_streams(two: Two) -> None:
     assert two.a.shell.streams.pop() == (0x123, bytes(two.b.memory[1000:1077]))
     two.a.command(opcode=c.APP_WRITE, message_size=201, remote_vaddr=two.remote, host=0)
     assert two.run() == [FAILED]
+
+
+def test_incoming_messages_are_signalled_and_can_be_counted(two: Two) -> None:
+    """Of each message the last request alone has ``ctl``: WRITEs of the peer, its READs, and this side's own READs."""
+    two.b.shell.writes.clear()
+    two.b.shell.reads.clear()
+    sizes = [1, 5000, 60_000, 4096, 12_289]
+    for size in sizes:
+        two.a.command(opcode=c.APP_WRITE, message_size=size, local_vaddr=two.a.va, remote_vaddr=two.remote)
+    assert two.run() == [DONE] * 5
+    ends = [request["vaddr"] + request["len"] for request in two.b.shell.writes if request["ctl"]]
+    assert ends == [two.remote + size for size in sizes]
+    assert sum(request["len"] for request in two.b.shell.writes) == sum(sizes)
+    assert [request["len"] for request in two.a.shell.reads if request["ctl"]] == sizes
+    two.a.shell.writes.clear()
+    for size in sizes:
+        two.a.command(opcode=c.APP_READ, message_size=size, local_vaddr=two.a.va, remote_vaddr=two.remote)
+    assert two.run() == [DONE | {"rd": 1}] * 5
+    assert [request["len"] for request in two.a.shell.writes if request["ctl"]] == sizes
+    assert sum(request["ctl"] for request in two.b.shell.reads) == 5
+
+
+def test_signals_are_exact_under_loss(two: Two) -> None:
+    """A packet that is sent again is neither read from the host again nor signalled again."""
+    rng = random.Random(3)
+    two.b.shell.writes.clear()
+    two.a.shell.reads.clear()
+    lost = 0
+    for number in range(20):
+        two.a.command(opcode=c.APP_WRITE, message_size=9000, local_vaddr=two.a.va, remote_vaddr=two.remote, ssn=number)
+    acks: list[dict[str, int]] = []
+    for _ in range(20_000):
+        two.a.stack.progress()
+        two.b.stack.progress()
+        for one, other in ((two.a.link, two.b.link), (two.b.link, two.a.link)):
+            packet = []
+            while one.m_axis_tx:
+                packet.append(one.m_axis_tx.popleft())
+                if packet[-1].last:
+                    if rng.random() < 0.1:
+                        lost += 1
+                    else:
+                        other.s_axis_rx(packet)
+                    packet = []
+        two.clock.advance(10_000)
+        acks += two.a.acks()
+        if len(acks) == 20:
+            break
+    assert [ack["ssn"] for ack in acks] == list(range(20))
+    assert lost > 5
+    assert two.a.stack.runtime.nic.counters["rewinds"] > 0
+    assert [request["len"] for request in two.a.shell.reads] == [9000] * 20
+    assert sum(request["ctl"] for request in two.b.shell.writes) == 20
+    assert sum(request["len"] for request in two.b.shell.writes) == 20 * 9000
+
+
+def test_s_rdma_sq_exerts_back_pressure(two: Two) -> None:
+    """100 commands at once: 64 are taken, the rest when there is room; all complete, in order."""
+    taken = 0
+    acks: list[dict[str, int]] = []
+    refused = 0
+    while taken < 100:
+        values = {"qpn": 0x123, "cmplt": 1, "last": 1, "host": 1, "ssn": taken, "opcode": c.APP_WRITE}
+        values |= {"message_size": 5000, "local_vaddr": two.a.va, "remote_vaddr": two.remote}
+        if two.a.stack.s_rdma_sq(c.RDMA_SQ.pack(values)):
+            taken += 1
+        else:
+            if not refused:
+                assert taken == DEPTH
+            refused += 1
+            acks += two.run()
+    acks += two.run()
+    assert refused
+    assert [(ack["ssn"], ack["cmplt"]) for ack in acks] == [(number, 1) for number in range(100)]
+
+
+def test_a_bad_command_is_answered_in_its_turn(two: Two) -> None:
+    good = {"opcode": c.APP_WRITE, "message_size": 9000, "local_vaddr": two.a.va, "remote_vaddr": two.remote}
+    for number in range(6):
+        two.a.command(**good | ({"opcode": 9} if number in (0, 3) else {}), ssn=number)
+    assert [(ack["ssn"], ack["cmplt"]) for ack in two.run()] == [(0, 0), (1, 1), (2, 1), (3, 0), (4, 1), (5, 1)]
+
+
+def test_card_memory_is_bounded(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rnic.coyote.pair.CARD_BYTES", 1 << 17)
+    values = {"qpn": 0x123, "cmplt": 1, "last": 1, "host": 1, "opcode": c.APP_WRITE, "message_size": 60_000}
+    values["ssn"] = 0xABCDEF
+    data = c.RDMA_SQ.pack(values | {"local_vaddr": two.a.va, "remote_vaddr": two.remote})
+    assert [two.a.stack.s_rdma_sq(data) for _ in range(3)] == [True, True, False]
+    # one that is larger than all of it goes alone
+    large = c.RDMA_SQ.pack(values | {"local_vaddr": two.a.va, "remote_vaddr": two.remote, "message_size": MEMORY})
+    monkeypatch.setattr("rnic.coyote.pair.CARD_BYTES", 1 << 16)
+    assert not two.a.stack.s_rdma_sq(large)
+    assert two.run() == [DONE] * 2
+    assert two.a.stack.s_rdma_sq(large)
+    assert two.run() == [DONE]
+    assert two.a.stack.pair(0x123).card.used == 0
+
+
+def test_streams_that_nobody_reads_stop_the_peer(two: Two) -> None:
+    """The shell holds 64 messages, the stack 16; more wait at the sender, and nothing is lost."""
+    accepted = 0
+    for _ in range(200):
+        values = {"qpn": 0x123, "cmplt": 1, "last": 1, "host": 1, "opcode": c.APP_SEND, "message_size": 8}
+        if not two.a.stack.s_rdma_sq(c.RDMA_SQ.pack(values | {"local_vaddr": two.a.va + 8 * accepted})):
+            two.run_briefly()
+            continue
+        accepted += 1
+    got: list[bytes] = []
+    assert len(two.b.shell.streams) == 64
+    assert two.b.stack.runtime.nic.counters["shell_stalls"] > 0
+    for _ in range(400):
+        while two.b.shell.streams:
+            got.append(two.b.shell.streams.popleft()[1])
+        two.run_briefly()
+        two.clock.advance(1_000_000)
+        if len(got) == accepted:
+            break
+    assert accepted > 80
+    assert got == [bytes(two.a.memory[8 * number : 8 * number + 8]) for number in range(accepted)]
 
 
 def test_commands_without_last_wait_for_it(two: Two) -> None:
@@ -231,6 +362,35 @@ def test_a_message_longer_than_the_staging_memory_is_refused(two: Two) -> None:
     two.a.command(opcode=c.APP_SEND, message_size=SEND_BYTES + 1, local_vaddr=two.a.va)
     assert two.run() == [FAILED]
     assert not two.b.shell.streams
+
+
+def test_r_key_0_opens_what_the_process_admits(two: Two) -> None:
+    """As Coyote's hosts have it: no key, addresses as they are, and the peer's shell says which are its process's."""
+    asked: list[tuple[int, int, bool]] = []
+
+    def admit(va: int, length: int, write: bool) -> bool:
+        asked.append((va - two.b.va, length, write))
+        return two.b.va <= va and va + length <= two.b.va + MEMORY
+
+    two.a.stack.pair(0x123).said["r_key"] = 0
+    two.b.stack.open_space(7, admit)
+    two.a.command(opcode=c.APP_WRITE, message_size=9000, local_vaddr=two.a.va, remote_vaddr=two.b.va + 5)
+    two.a.command(opcode=c.APP_READ, message_size=10, local_vaddr=two.a.va + 20_000, remote_vaddr=two.b.va + 40_000)
+    assert two.run() == [DONE, DONE | {"rd": 1}]
+    assert asked == [(5, 9000, True), (40_000, 10, False)]
+    assert two.b.memory[5:9005] == two.a.memory[:9000]
+    assert two.a.memory[20_000:20_010] == two.b.memory[40_000:40_010]
+    before = bytes(two.b.memory)
+    two.a.command(opcode=c.APP_WRITE, message_size=10, local_vaddr=two.a.va, remote_vaddr=two.b.va + MEMORY - 5)
+    assert two.run() == [FAILED]
+    assert two.b.memory == before
+    assert two.a.stack.runtime.nic.counters["fatal_naks_received"] == 1
+
+
+def test_r_key_0_is_refused_where_no_space_was_opened(two: Two) -> None:
+    two.a.stack.pair(0x123).said["r_key"] = 0
+    two.a.command(opcode=c.APP_WRITE, message_size=10, local_vaddr=two.a.va, remote_vaddr=two.b.va)
+    assert two.run() == [FAILED]
 
 
 def test_memory_that_went_away_is_an_error_and_no_crash(two: Two) -> None:

@@ -1,0 +1,101 @@
+"""``rnic coyote``: Coyote's perf_rdma between two processes, with threads, shared virtual memory and checked data."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+
+import click
+
+from rnic.cm.exchange import ExchangeError
+from rnic.coyote import perf_rdma
+from rnic.coyote.ibvq import DEF_PORT
+from rnic.coyote.perf_rdma import Plan, Row
+from rnic.coyote.thread import CoyoteError, CThread
+
+EXIT_FAILED = 1
+_SHOWN = ("tlb_hits", "tlb_misses", "tlb_prefetched", "page_faults", "page_faults_refused")
+
+
+def _towards(server: str) -> str:
+    """The local address of this machine that leads to ``server``; beside a server on 127.0.0.1, 127.0.0.2."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((server, 9))
+        except OSError as error:
+            raise click.BadParameter(f"{server}: {error.strerror or error}", param_hint="SERVER") from None
+        own, peer = probe.getsockname()[0], probe.getpeername()[0]
+    # two NICs of one machine need an address each
+    return "127.0.0.2" if own == peer == "127.0.0.1" else str(own)
+
+
+def _print_row(row: Row) -> None:
+    print(f"{row.size:>10} {row.bytes_per_s / (1 << 20):>14.2f} {row.latency_us:>14.2f}", flush=True)
+
+
+@click.command(epilog="Without SERVER it is the server and waits for one client.")
+@click.argument("server", required=False)
+@click.option("--addr", help="Local IPv4 address of the NIC: 127.0.0.1, of a client the one that leads to SERVER.")
+@click.option("-p", "--port", default=DEF_PORT, show_default=True, type=click.IntRange(1, 65535), help="TCP port.")
+@click.option("-o", "--operation", default="write", show_default=True, type=click.Choice(("read", "write")))
+@click.option("-x", "--min-size", default=64, show_default=True, type=click.IntRange(1, 1 << 27), help="First size.")
+@click.option(
+    "-X", "--max-size", default=1 << 20, show_default=True, type=click.IntRange(1, 1 << 27), help="Last size."
+)
+@click.option("-r", "--runs", default=10, show_default=True, type=click.IntRange(1, 10_000), help="Runs of each size.")
+@click.option("--reps", default=8, show_default=True, type=click.IntRange(1, 10_000), help="Transfers in a run.")
+@click.option("--vfid", default=0, show_default=True, type=click.IntRange(0, 15), help="Region of the thread.")
+@click.option(
+    "--timeout", default=30.0, show_default=True, type=click.FloatRange(0.1), help="Seconds of silence to bear."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def coyote(
+    server: str | None,
+    addr: str | None,
+    port: int,
+    operation: str,
+    min_size: int,
+    max_size: int,
+    runs: int,
+    reps: int,
+    vfid: int,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Measure RDMA WRITE or READ with SERVER as Coyote's perf_rdma does, or be the server; all data are checked.
+
+    The server takes sizes and operation from its client, --max-size bounds them. Exit status: 0 if all went well, 1 if
+    data were wrong or the peer failed, 2 for wrong arguments.
+    """
+    address = addr or ("127.0.0.1" if server is None else _towards(server))
+    plan = Plan(operation == "write", min_size, max_size, reps, runs)
+    rows: list[Row] = []
+    try:
+        with CThread(vfid, device=address, timeout=timeout) as thread:
+            if server is None and not as_json:
+                print(f"waiting on {address} TCP port {port}", flush=True)
+            memory = thread.initRDMA(perf_rdma.buffer_bytes(max_size), port, server)
+            if server is None:
+                plan = perf_rdma.server(thread, memory)
+            else:
+                if not as_json:
+                    print(f"{'bytes':>10} {'MiB/s':>14} {'latency us':>14}", flush=True)
+                rows = perf_rdma.client(thread, memory, plan, (lambda row: None) if as_json else _print_row)
+            thread.connSync()
+            counters = {name: thread.device.counters[name] for name in _SHOWN}
+            thread.connClose()
+    except (CoyoteError, ExchangeError) as error:
+        print(f"rnic coyote: {error}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
+    if as_json:
+        result = {
+            "plan": plan._asdict(),
+            "rows": [row._asdict() for row in rows],
+            "checked": True,
+            "counters": counters,
+        }
+        print(json.dumps(result, indent=2))
+    else:
+        counted = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counters.items())
+        print(f"{'WRITE' if plan.write else 'READ'}, all data right; {counted}")

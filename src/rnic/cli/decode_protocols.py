@@ -1,0 +1,85 @@
+"""The protocols that ``rnic decode`` takes apart to the last byte: RoCEv2, and RC Link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from rnic.rclink import packet as rclink_packet
+from rnic.rclink import pretty as rclink_pretty
+from rnic.rclink.drops import RcLinkDrop
+from rnic.rclink.header import Rh
+from rnic.rclink.numbers import ICRC_BYTES, RH_BYTES, TYPE1_UDP_PORT, TYPE2_UDP_PORT
+from rnic.spec.drops import DropReason
+from rnic.wire import packet as roce_packet
+from rnic.wire import pretty as roce_pretty
+from rnic.wire.dissect import ROCE, ROCE_LEAST, Frame
+from rnic.wire.header import Header
+
+RCLINK = "RC Link"
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """How packets of one kind are shown."""
+
+    kind: str
+    least: int
+    """Bytes of the shortest UDP payload."""
+    headers: Callable[[memoryview], list[Header]]
+    name: Callable[[memoryview], str]
+    """Of a UDP payload of at least one byte."""
+    payload_bytes: Callable[[memoryview], int]
+    icrc_ok: Callable[[Frame], bool | None]
+    drop: Callable[[Frame], Enum | None]
+    """Why a NIC would drop a whole packet before it looks at the QP, or ``None``."""
+
+
+def _roce_drop(frame: Frame) -> DropReason | None:
+    parsed = roce_packet.parse(frame.payload)
+    return parsed if isinstance(parsed, DropReason) else None
+
+
+def _rclink_drop(frame: Frame) -> RcLinkDrop | None:
+    if frame.flow is not None:
+        # whoever named a port holds it for TYPE1's, unless it is TYPE2's
+        port = TYPE1_UDP_PORT if frame.flow.dport == TYPE2_UDP_PORT else frame.flow.dport
+        kind = rclink_packet.classify(frame.flow, port)
+        if kind != "TYPE1":
+            return RcLinkDrop[kind]
+    parsed = rclink_packet.parse(frame.payload)
+    return parsed if isinstance(parsed, RcLinkDrop) else None
+
+
+def _rclink_icrc_ok(frame: Frame) -> bool | None:
+    if frame.flow is None or not frame.complete:
+        return None
+    return rclink_packet.icrc_ok(frame.payload, frame.flow, frame.ident, frame.frag)
+
+
+PROTOCOLS = {
+    ROCE: Protocol(
+        ROCE,
+        ROCE_LEAST,
+        roce_pretty.headers,
+        lambda payload: roce_pretty.opcode_name(payload[0]),
+        roce_pretty.payload_bytes,
+        lambda frame: frame.icrc_ok,
+        _roce_drop,
+    ),
+    RCLINK: Protocol(
+        RCLINK,
+        RH_BYTES + ICRC_BYTES,
+        rclink_pretty.headers,
+        rclink_pretty.name,
+        rclink_pretty.payload_bytes,
+        _rclink_icrc_ok,
+        _rclink_drop,
+    ),
+}
+
+
+def text(header: Header, name: str) -> str:
+    """One field's value as people write it."""
+    return rclink_pretty.text(header, name) if isinstance(header, Rh) else roce_pretty.text(header, name)

@@ -1,0 +1,218 @@
+"""``rnic rclink``: messages to and fro over RC Link, between two processes, every byte checked."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+
+import click
+
+from rnic.cli.perf_peer import Line, PerfError
+from rnic.cli.pingpong import EXIT_FAILED, listen
+from rnic.cli.pingpong_data import Streams
+from rnic.cli.pingpong_peer import PingpongError
+from rnic.cli.rclink_peer import RcLinkSide, Settings
+from rnic.cm.exchange import ExchangeError, dial
+from rnic.link.base import LinkError, format_address
+from rnic.rclink.numbers import (
+    CC_WINDOW_NS,
+    MAX_LENGTH_THR,
+    MAX_PKT_LEN,
+    RETRY_UNIT_NS,
+    TYPE1_PKT_LEN,
+    TYPE1_UDP_PORT,
+    RcLinkError,
+)
+
+DEFAULT_PORT = 18_516
+_AGREED = ("size", "iters", "packet")
+_WINDOWS_US = tuple(f"{window / 1_000:g}" for window in CC_WINDOW_NS)
+
+
+def _hello(side: RcLinkSide, seed: str) -> dict[str, object]:
+    settings = side.settings
+    return {
+        "rclink": 1,
+        "address": side.address.hex(),
+        "udp_port": side.udp_port,
+        "qpid": side.qpid,
+        "psn": side.psn,
+        "seed": seed,
+        **{name: getattr(settings, name) for name in _AGREED},
+    }
+
+
+def _bring_up(side: RcLinkSide, hello: dict[str, object]) -> str:
+    """Connect to the peer that said ``hello``; its seed."""
+    for name in _AGREED:
+        mine, theirs = getattr(side.settings, name), hello.get(name)
+        if mine != theirs:
+            raise PingpongError(f"{name} is {mine} here and {theirs} at the peer: give both sides the same")
+    try:
+        address = bytes.fromhex(str(hello["address"]))
+        numbers = [int(str(hello[name])) for name in ("qpid", "psn", "udp_port")]
+        seed = str(hello["seed"])
+        if len(address) not in (4, 16) or min(numbers) < 0 or numbers[2] > 0xFFFF:
+            raise ValueError(hello)
+        side.connect(address, *numbers)
+    except (KeyError, ValueError, TypeError, RcLinkError, LinkError) as error:
+        raise PingpongError(f"the peer's line is not one of rnic rclink: {error!r}"[:200]) from None
+    return seed
+
+
+def _play(side: RcLinkSide, server: str | None, port: int, quiet: bool) -> float:
+    settings = side.settings
+    seed = secrets.token_hex(8)
+    if not quiet:
+        _print_end("local", format_address(side.address), side.udp_port, side.qpid, side.psn)
+    if server is None:
+        with listen(settings.addr, port) as listener:
+            if not quiet:
+                print(f"  waiting on {settings.addr} TCP port {listener.getsockname()[1]}", flush=True)
+            line = Line(listener.accept()[0], settings.timeout_s)
+    else:
+        line = Line(dial(server, port).sock, settings.timeout_s)
+    try:
+        if server is None:
+            hello = line.receive()
+            try:
+                theirs = _bring_up(side, hello)
+            except PingpongError as error:
+                line.send(error=str(error))
+                raise
+            line.send(**_hello(side, seed))
+        else:
+            line.send(**_hello(side, seed))
+            hello = line.receive()
+            theirs = _bring_up(side, hello)
+        if not quiet:
+            shown = format_address(bytes.fromhex(str(hello["address"])))
+            _print_end("remote", shown, *(side.remote[name] for name in ("udp_port", "qpid", "psn")))
+        return side.play(Streams(seed, theirs, 1), first=server is not None, line=line)
+    finally:
+        line.close()
+
+
+def _print_end(kind: str, address: str, udp_port: int, qpid: int, psn: int) -> None:
+    print(f"  {kind + ' QP:':<11} {qpid}, PSN {psn:#05x}, {address} UDP port {udp_port}", flush=True)
+
+
+def _report(side: RcLinkSide, seconds: float, as_json: bool) -> None:
+    settings = side.settings
+    count = settings.size * settings.iters * 2
+    microseconds = max(seconds * 1e6, 1e-3)
+    endpoint = side.port.endpoint
+    counters = endpoint.counters.snapshot()
+    rtt_us = endpoint.rtt_ns(side.qpid) / 1_000
+    if as_json:
+        figures = {
+            "local": {"qpid": side.qpid, "psn": side.psn, "udp_port": side.udp_port},
+            "remote": side.remote,
+            "bytes": count,
+            "iters": settings.iters,
+            "seconds": seconds,
+            "mbit_per_sec": count * 8 / microseconds,
+            "usec_per_iter": microseconds / settings.iters,
+            "checked": True,
+            "counters": counters,
+        }
+        print(json.dumps(figures, indent=2))
+        return
+    print(f"{count} bytes in {seconds:.2f} seconds = {count * 8 / microseconds:.2f} Mbit/sec, all of them checked")
+    print(f"{settings.iters} iters in {seconds:.2f} seconds = {microseconds / settings.iters:.2f} usec/iter")
+    if rtt_us:
+        print(f"round trip of the last packet with a timestamp: {rtt_us:.0f} usec")
+    print("counters: " + ", ".join(f"{name} {value}" for name, value in counters.items()))
+
+
+@click.command(epilog="Without SERVER it is the server and waits for a client.")
+@click.argument("server", required=False)
+@click.option("-p", "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535), help="TCP port.")
+@click.option("--addr", default="127.0.0.1", show_default=True, help="Local IP address.")
+@click.option(
+    "--udp-port",
+    type=click.IntRange(0, 65535),
+    help=f"Local UDP port: {TYPE1_UDP_PORT}, but any free one for a client.",
+)
+@click.option("-s", "--size", default=4096, show_default=True, type=click.IntRange(1, 1 << 24), help="Message bytes.")
+@click.option("-n", "--iters", default=1000, show_default=True, type=click.IntRange(1, 1 << 31), help="Exchanges.")
+@click.option(
+    "--packet",
+    default=TYPE1_PKT_LEN,
+    show_default=True,
+    type=click.IntRange(1, MAX_PKT_LEN),
+    help="Most payload bytes of a packet.",
+)
+@click.option("--rate", default=0, type=click.IntRange(0, MAX_LENGTH_THR), help="Bytes a rate window; none: no limit.")
+@click.option(
+    "--window", default=_WINDOWS_US[0], show_default=True, type=click.Choice(_WINDOWS_US), help="Rate window in us."
+)
+@click.option(
+    "--retry-timer",
+    default=20.0,
+    show_default=True,
+    type=click.FloatRange(RETRY_UNIT_NS / 1e6, RETRY_UNIT_NS * 0x1FFF / 1e6),
+    help="Milliseconds without an answer before packets go again.",
+)
+@click.option("--retries", default=15, show_default=True, type=click.IntRange(0, 15), help="Retries without progress.")
+@click.option("--loss", default=0.0, type=click.FloatRange(0, 0.5), help="Lose this part of what this side sends.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the loss.")
+@click.option("--capture", default="", metavar="FILE", help="Record all packets (pcapng, for rnic decode).")
+@click.option(
+    "--timeout", default=30.0, show_default=True, type=click.FloatRange(0.1), help="Seconds of silence to bear."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def rclink(
+    server: str | None,
+    port: int,
+    addr: str,
+    udp_port: int | None,
+    size: int,
+    iters: int,
+    packet: int,
+    rate: int,
+    window: str,
+    retry_timer: float,
+    retries: int,
+    loss: float,
+    seed: int,
+    capture: str,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Exchange messages with SERVER over RC Link, or as the server, and check every byte.
+
+    Exit status: 0 if all went well, 1 if data was wrong or the peer failed, 2 for wrong arguments.
+    """
+    if udp_port is None:
+        udp_port = 0 if server is not None else TYPE1_UDP_PORT
+    settings = Settings(
+        addr,
+        udp_port,
+        size,
+        iters,
+        packet,
+        rate,
+        _WINDOWS_US.index(window),
+        int(retry_timer * 1e6),
+        retries,
+        loss,
+        seed,
+        capture,
+        timeout,
+    )
+    try:
+        side = RcLinkSide(settings)
+    except LinkError as error:
+        raise LinkError(f"{error} (options --udp-port and --addr)") from None
+    except OSError as error:
+        raise click.BadParameter(f"{capture}: {error.strerror}", param_hint="--capture") from None
+    try:
+        seconds = _play(side, server, port, as_json)
+    except (PingpongError, PerfError, ExchangeError) as error:
+        print(f"rnic rclink: {error}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
+    finally:
+        side.close()
+    _report(side, seconds, as_json)

@@ -1,0 +1,90 @@
+"""What an RC Link endpoint is built with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rnic.rclink.numbers import (
+    CC_WINDOW_NS,
+    MAX_PKT_LEN,
+    PSN_WINDOW,
+    QP_NUM,
+    RETRY_UNIT_NS,
+    TYPE1_OST_N,
+    TYPE1_PKT_LEN,
+    TYPE1_UDP_PORT,
+    TYPE2_UDP_PORT,
+    RcLinkError,
+)
+
+_RANGES = {
+    "port": (1, 0xFFFF),
+    "type2_port": (1, 0xFFFF),
+    "qp_num": (1, 1 << 13),
+    "ost": (1, PSN_WINDOW),
+    "pkt_len": (1, MAX_PKT_LEN),
+    "rx_packets": (1, 1 << 20),
+    "retry_limit": (0, 15),
+    "retry_timer_ns": (RETRY_UNIT_NS, RETRY_UNIT_NS * 0x1FFF),
+    "rnr_limit": (0, 7),
+    "rnr_timer": (0, 31),
+    "cc_window": (0, len(CC_WINDOW_NS) - 1),
+    "ack_merge_ns": (0, 0xFFFF_FFFF),
+    "cnp_timer_ns": (0, 0xFFFF_FFFF),
+    "ident": (0, 0xFFFF),
+}
+
+
+@dataclass(slots=True)
+class RcLinkConfig:
+    """Parameters (upper part, fixed) and reset values of registers (lower part).
+
+    Raises:
+        RcLinkError: a value out of its range, in one line.
+    """
+
+    port: int = TYPE1_UDP_PORT
+    """UDP port that TYPE1 packets arrive at."""
+    type2_port: int = TYPE2_UDP_PORT
+    """UDP port by which TYPE2 packets are told, and refused."""
+    qp_num: int = QP_NUM
+    """Queue pairs, 1 to 8192."""
+    ost: int = TYPE1_OST_N
+    """Send slots: packets of all QPs that may wait or be outstanding, 1 to 2047."""
+    pkt_len: int = TYPE1_PKT_LEN
+    """Longest payload in bytes, 1 to 4096."""
+    rx_packets: int = 1_024
+    """Received packets that may wait for the host; beyond that an RNR NAK goes back. Choice."""
+    icrc: bool = True
+    """Packets end with an ICRC. Both sides must say the same."""
+    ident: int = 0
+    """IPv4 identification that packets carry, where the link does not show it: Linux sends 0 with DF."""
+
+    retry_limit: int = 15
+    """Retries without progress after which a QP stops, 0 to 15."""
+    retry_timer_ns: int = RETRY_UNIT_NS * 244
+    """Silence after which a QP goes back, rounded to units of 4.096 us; 1 ms. Choice."""
+    rnr_limit: int = 7
+    """The same for RNR NAKs in a row; 7 is without end. Choice."""
+    rnr_timer: int = 1
+    """Timer code of the RNR NAKs that this side sends, 0 to 31; 1 is 10 us. Choice."""
+    cc_window: int = 0
+    """Rate window, 4.096 us shifted left by 0 to 4."""
+    ack_merge_ns: int = 4_096
+    """How long an ACK that nothing forces may wait for others. Choice."""
+    cnp_merge: bool = True
+    """Whether CNPs of one QP are filtered."""
+    cnp_timer_ns: int = 50_000
+    """TIMER_THR, the time of that filter. Choice."""
+    cnp_halves: bool = False
+    """A received CNP halves the QP's rate until TIMER_THR after the last one. Choice, after 004 7.4."""
+    bank_rr: bool = False
+    """The four banks, by the QP's two low bits, send in turn."""
+    ack_time: bool = False
+    """Every ACK carries a timestamp, not only one that FACK forced."""
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise RcLinkError(f"{name}={value!r} is out of range: use {least} to {most}")

@@ -1,0 +1,87 @@
+"""One program's connection to the NIC process, and descriptors that programs share with it."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import select
+import socket
+
+from rnic.device.uar import Uar
+from rnic.runtime.loop import Runtime
+from rnic.runtime.program import CopiedMemory, ProgramMemory
+from rnic.runtime.wait import wait_readable
+
+NEVER_RANG_NS = -(1 << 62)
+_EVENTFD_BYTES = 8
+
+
+class Client:
+    """One connection, and the context opened on it.
+
+    Args:
+        sock: the connection.
+        pid: the program.
+        rung_at: where the rung bytes begin in its window.
+        refusal: errno and words for a program that comes while the process is full: the answer to its HELLO.
+    """
+
+    def __init__(self, sock: socket.socket, pid: int, rung_at: int = 0, refusal: tuple[int, str] | None = None) -> None:
+        self.sock = sock
+        self.pid = pid
+        self.refusal = refusal
+        self.greeted = False
+        self.runtime: Runtime | None = None
+        self.uar: Uar | None = None
+        self.memory: ProgramMemory | CopiedMemory | None = None
+        self.window: mmap.mmap | None = None
+        self.rung_end = rung_at
+        self.rang_ns = NEVER_RANG_NS
+        """When it was last seen to ring a doorbell."""
+        self.vectors: dict[int, Fire] = {}
+        self.added: set[str] = set()
+        """Devices that it asked for."""
+        self.made: list[int] = []
+        """Descriptors made for the answer under way alone."""
+
+
+def drain(fd: int) -> None:
+    """Read an eventfd empty without waiting, whatever its flags say: programs hold it too, and may clear them."""
+    try:
+        os.preadv(fd, [bytearray(_EVENTFD_BYTES)], -1, os.RWF_NOWAIT)
+    except BlockingIOError:  # empty, or another was faster
+        return
+    except OSError:  # a kernel that knows no such reads
+        if wait_readable([fd], 0):
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(fd)
+
+
+class Fire:
+    """Fires a program's eventfd, and never waits, whatever the program made of its flags and its count."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._poller = select.poll()
+        self._poller.register(fd, select.POLLOUT)
+
+    def __call__(self) -> None:
+        """Wake whoever waits for it."""
+        # a count that is full has fired already
+        if self._poller.poll(0):
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_write(self.fd, 1)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.fd)
+
+
+def close_all(fds: list[int]) -> None:
+    """Close descriptors."""
+    for fd in fds:
+        os.close(fd)
+
+
+__all__ = ["Client", "Fire", "close_all", "drain"]

@@ -1,0 +1,41 @@
+"""Where a user's NIC process is found: its runtime directory."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from rnic.spec.errors import RnicError
+
+
+class ProcessError(RnicError):
+    """The NIC process cannot do what it was asked."""
+
+
+def runtime_directory() -> Path:
+    """The directory of this user's NIC process, made 0700.
+
+    Raises:
+        ProcessError: it cannot be made, is no directory or a link to one, is another user's, or others may enter it.
+    """
+    named = os.environ.get("RNIC_RUNTIME_DIR")
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    path = Path(named) if named else Path(base) / "rnic" if base else Path(f"/tmp/rnic-{os.getuid()}")
+    remedy = "set RNIC_RUNTIME_DIR to one of your own"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # of the name itself: whoever may put a link there decides where it leads, also after this look
+        found = path.lstat()
+    except OSError as error:
+        raise ProcessError(f"runtime directory {path} cannot be used ({error.strerror}): {remedy}") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise ProcessError(f"runtime directory {path} is a symbolic link: {remedy}")
+    if found.st_uid != os.geteuid():
+        raise ProcessError(f"runtime directory {path} is user {found.st_uid}'s: {remedy}")
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ProcessError(f"runtime directory {path} is open to other users: {remedy}")
+    return path
+
+
+__all__ = ["ProcessError", "runtime_directory"]

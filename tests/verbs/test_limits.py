@@ -1,0 +1,271 @@
+"""A NIC process that runs out of what the system gives: it says so to whom it concerns, and serves all others."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import rnic
+from rnic.runtime import process as process_module
+from rnic.runtime.attach import Connection, ask, connect
+from rnic.runtime.client import Fire, drain
+from rnic.runtime.directory import ProcessError
+from rnic.runtime.program import MAX_SHARED_BYTES, CopiedMemory, SharedFiles
+from rnic.spec import attach
+from rnic.spec.errors import VerbsError
+from rnic.verbs import CQ, MR, PD, CompChannel
+from rnic.verbs import enums as e
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a NIC process needs Linux")
+ADDRESS = "127.0.0.1"
+SECONDS = 20.0
+Serve = Callable[[Path], "subprocess.Popen[bytes]"]
+
+
+class Nic:
+    """A NIC process of its own, whose limits a test may change."""
+
+    def __init__(self, directory: Path, serve: Serve) -> None:
+        self.directory = directory
+        self.process = serve(directory)
+        self.pid = self.process.pid
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def allow(self, more: int | None) -> None:
+        """Let it have so many descriptors more than it has, or as many as it likes."""
+        _, hard = resource.prlimit(self.pid, resource.RLIMIT_NOFILE)
+        soft = hard if more is None else self.descriptors() + more
+        resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+    def settled(self, count: int) -> bool:
+        end = time.monotonic() + SECONDS
+        while self.descriptors() != count:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def connect(self) -> Connection:
+        connection = connect(self.directory)
+        assert connection is not None
+        return connection
+
+    def counters(self) -> dict[str, int]:
+        return dict(ask(self.directory, "", "counters"))
+
+
+@pytest.fixture
+def nic(tmp_path: Path, serve: Serve) -> Iterator[Nic]:
+    tmp_path.chmod(0o700)
+    made = Nic(tmp_path, serve)
+    yield made
+    made.allow(None)
+    made.process.terminate()
+    assert made.process.wait(SECONDS) == 0
+
+
+def work(directory: Path) -> None:
+    """Whatever makes descriptors: a device, a window, memory, event queues, shared files."""
+    with rnic.open(ADDRESS, port=0, directory=directory) as ctx:
+        pd = PD(ctx)
+        cq = CQ(ctx, 16, channel=CompChannel(ctx))
+        shared = MR(pd, 1 << 16, e.IBV_ACCESS_LOCAL_WRITE)
+        own = MR(pd, bytearray(4096), e.IBV_ACCESS_LOCAL_WRITE)
+        assert cq is not None
+        assert shared.lkey != own.lkey
+
+
+@pytest.mark.slow
+def test_no_descriptors_at_any_moment(nic: Nic) -> None:
+    """However many are left: all of it works, or the refusal says what is missing; and nothing is lost for good."""
+    bystander = nic.connect()
+    bystander.ask(attach.MSG_LIST)
+    before = nic.descriptors()
+    work(nic.directory)
+    assert nic.settled(before)
+    words: list[str] = []
+    for more in range(40):
+        nic.allow(more)
+        try:
+            work(nic.directory)
+        except rnic.RnicError as error:
+            words.append(str(error))
+        else:
+            break
+        assert bystander.ask(attach.MSG_LIST) is not None
+        nic.allow(None)
+        assert nic.settled(before), f"{nic.descriptors() - before} descriptors are lost"
+    assert 5 < len(words) < 39
+    assert [line for line in words if "descriptors" not in line and "Too many open files" not in line] == []
+    nic.allow(None)
+    work(nic.directory)
+    bystander.close()
+
+
+@pytest.mark.slow
+def test_more_programs_than_descriptors(nic: Nic) -> None:
+    nic.allow(10)
+    served: list[Connection] = []
+    words = ""
+    for _ in range(60):
+        try:
+            served.append(nic.connect())
+        except ProcessError as error:
+            words = str(error)
+    assert len(served) >= 10
+    assert f"NIC process {nic.pid} is full" in words
+    assert "ulimit -n" in words
+    for connection in served:
+        connection.ask(attach.MSG_LIST)
+        connection.close()
+    nic.connect().close()
+    assert nic.process.poll() is None
+
+
+@pytest.mark.slow
+def test_more_programs_than_are_served(nic: Nic) -> None:
+    served = [nic.connect() for _ in range(process_module.MAX_CLIENTS)]
+    for _ in range(40):
+        with pytest.raises(ProcessError, match=f"is full: it serves {process_module.MAX_CLIENTS} connections"):
+            connect(nic.directory)
+    served.pop().close()
+    time.sleep(0.1)
+    nic.connect().close()
+    for connection in served:
+        connection.close()
+
+
+@pytest.mark.slow
+def test_the_soft_limit_is_raised(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    command = ["sh", "-c", 'ulimit -S -n 100 && exec "$@"', "sh", sys.executable, "-m", "rnic.cli", "serve"]
+    process = subprocess.Popen(command, env=os.environ | {"RNIC_RUNTIME_DIR": str(tmp_path)})
+    end = time.monotonic() + SECONDS
+    while (connection := connect(tmp_path)) is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    connection.close()
+    process.terminate()
+    process.wait(SECONDS)
+    assert soft == hard or soft > 10_000
+
+
+# ------------------------------------------------------------------------- what programs share with it
+
+
+def test_a_shared_eventfd_whose_flags_are_cleared() -> None:
+    """Programs hold the same open file: one that clears O_NONBLOCK, empties or fills it makes nobody wait."""
+    fd = os.eventfd(0, os.EFD_CLOEXEC)
+    assert not fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK
+    fire = Fire(fd)
+    drain(fd)
+    fire()
+    assert os.eventfd_read(fd) == 1
+    os.eventfd_write(fd, 2**64 - 2)
+    fire()
+    drain(fd)
+    drain(fd)
+    fire()
+    assert os.eventfd_read(fd) == 1
+    fire.close()
+
+
+@pytest.mark.slow
+def test_the_nic_goes_on_beside_a_cleared_flag(nic: Nic) -> None:
+    with rnic.open(ADDRESS, port=0, directory=nic.directory) as ctx:
+        wake = ctx.driver._wake  # type: ignore[attr-defined]
+        fcntl.fcntl(wake, fcntl.F_SETFL, fcntl.fcntl(wake, fcntl.F_GETFL) & ~os.O_NONBLOCK)
+        for _ in range(200):
+            os.eventfd_write(wake, 1)
+            drain(wake)
+        os.eventfd_write(wake, 2**64 - 2)
+        assert nic.counters() is not None
+        work(nic.directory)
+
+
+@pytest.mark.slow
+def test_open_that_fails_keeps_nothing(nic: Nic) -> None:
+    connection = nic.connect()
+    name = connection.ask(attach.MSG_ADD, b'{"address": "127.0.0.1", "port": 0}')[0]
+    before = nic.descriptors()
+    with open(os.devnull, "rb") as file:
+        for mode in (attach.DMA_COPIER, attach.DMA_PROC_MEM, 7):
+            for fds in ([file.fileno()], [], [file.fileno()] * 2):
+                if mode == attach.DMA_PROC_MEM and len(fds) == 1:
+                    continue  # any file will do: what it brings is its own trouble
+                with pytest.raises(VerbsError):
+                    connection.ask(attach.MSG_OPEN, name + struct.pack("<III", mode, 4096, 0), fds)
+    assert nic.settled(before)
+    connection.close()
+
+
+def test_sparse_files_use_up_no_addresses() -> None:
+    """Also what was unshared counts for as long as somebody holds a view of it."""
+    memory = SharedFiles()
+    half = MAX_SHARED_BYTES // 2
+    fd = os.memfd_create("sparse", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, half)
+    memory.share(0, half, fd, 0, True)
+    memory.share(half, half, fd, 0, True)
+    with pytest.raises(VerbsError) as caught:
+        memory.share(2 * half, 4096, fd, 0, True)
+    assert caught.value.errno == errno.ENOSPC
+    held = memory.views(0, 8)
+    memory.unshare(0)
+    with pytest.raises(VerbsError):
+        memory.share(2 * half, 4096, fd, 0, True)
+    del held
+    memory.share(2 * half, 4096, fd, 0, True)
+    memory.clear()
+    os.close(fd)
+
+
+@pytest.mark.parametrize("state", ["asleep", "gone"])
+def test_a_mute_copier_costs_next_to_nothing(state: str) -> None:
+    """Its thread does nothing although a request lies there; a busy one has a second."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sleeper = subprocess.Popen(["sleep", "60"])
+    if state == "gone":
+        sleeper.kill()
+        sleeper.wait()
+    memory = CopiedMemory(ours.detach(), sleeper.pid, sleeper.pid)
+    began = time.monotonic()
+    assert not memory.read(4096, bytearray(8))
+    assert not memory.write(4096, bytes(8))
+    assert time.monotonic() - began < 0.1
+    memory.close()
+    theirs.close()
+    sleeper.kill()
+    sleeper.wait()
+
+
+def test_a_slow_copier_is_waited_for() -> None:
+    """It is at work: on a machine with much to do that takes its time."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    script = (
+        "import socket, sys, time; sock = socket.socket(fileno=int(sys.argv[1])); sock.recv(100);\n"
+        "end = time.monotonic() + 0.2\nwhile time.monotonic() < end: pass\nsock.send(bytes(4) + b'12345678')"
+    )
+    busy = subprocess.Popen([sys.executable, "-S", "-c", script, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    memory = CopiedMemory(ours.detach(), busy.pid, busy.pid)
+    time.sleep(0.2)
+    got = bytearray(8)
+    assert memory.read(4096, got)
+    assert got == b"12345678"
+    memory.close()
+    theirs.close()
+    busy.wait()
