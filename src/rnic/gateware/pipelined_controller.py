@@ -309,16 +309,25 @@ class PipelinedController(wiring.Component):
             self.timed_out.eq(expired),
             idle_cycles.eq(Mux(~waiting | moves | expired, 0, idle_cycles + 1)),
         ]
-        with m.If(expired & writing):
-            m.d.sync += [self.halted.eq(1), self.error.eq(ERR_TIMEOUT), self.flushing.eq(1)]
+        warned = Signal()  # an abort has made way for the CQ entry that waits, if data stood before it
+        with m.If(committed | self.reset):
+            m.d.sync += warned.eq(0)
+        with m.Elif(expired):
+            m.d.sync += warned.eq(writing)
+        with m.If(expired & writing & warned):
+            m.d.sync += [self.halted.eq(1), self.error.eq(ERR_TIMEOUT)]
         with m.Elif(expired):
             # WRITEs in hand end with the watchdog's status, or the one whose fetch did; the rest is fetched again
-            m.d.sync += [self.flushing.eq(1), poisoned.eq(Mux(hand.r_rdy, hand.level, 1))]
+            m.d.sync += [self.flushing.eq(1), poisoned.eq(Mux(hand.r_rdy, hand.level, taken > behind.level))]
         with m.If(self.flushing):
             left = Mux(hand.r_rdy, hand.level, poisoned != 0)
             m.d.sync += [loaded.eq(0), judged.eq(0), seen.eq(0), worst.eq(0)]
             with m.If(self.quiet):
-                m.d.sync += [self.flushing.eq(0), taken.eq(left), fetch.eq(_ahead(index, left, self.sq_size))]
+                m.d.sync += [
+                    self.flushing.eq(0),
+                    taken.eq(left + behind.level - committed),
+                    fetch.eq(_ahead(index, left, self.sq_size)),
+                ]
 
         with m.If(self.reset):
             m.d.sync += [signal.eq(0) for signal in (
