@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import median
 
 from rnic.abi.build import build
+from rnic.testing import own_network
 
 RNIC = [sys.executable, "-m", "rnic.cli"]
 ROUNDS = 3
@@ -79,7 +80,7 @@ def measure(row: Row, libraries: Path, number: int) -> float:
     """One figure."""
     with tempfile.TemporaryDirectory(prefix="rnic-bench-") as name:
         env = {**os.environ, **row.env, "RNIC_RUNTIME_DIR": name, "RNIC_LIBRARIES": str(libraries)}
-        address = f"127.69.{number % 256}.1"
+        address = f"{own_network()}.{number % 250 + 1}"
         if row.command[0] == "rnic":
             command = [*RNIC, "perf", *row.command[1:], "--addr", address, "--attach", "--json"]
             done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS, check=True)

@@ -22,6 +22,7 @@ from statistics import median, quantiles
 import rnic
 from rnic.abi.build import build
 from rnic.runtime.attach import connect
+from rnic.testing import own_network
 
 RNIC = [sys.executable, "-m", "rnic.cli"]
 COMMANDS = 200
@@ -45,7 +46,7 @@ class Programs:
 
     def __init__(self, directory: Path, native: bool) -> None:
         self.native = native
-        self.address = f"127.{os.getpid() // 250 % 200 + 2}.{os.getpid() % 250}.1"
+        self.address = f"{own_network()}.1"
         self.env = {**os.environ, "RNIC_RUNTIME_DIR": str(directory), "PYTHONUNBUFFERED": "1"}
         if native:
             libraries = directory / "libraries"

@@ -57,6 +57,10 @@ class Rig:
         """Start a shell command in the guest, killed there after ``seconds``."""
         return self._start([str(SCRIPT), "run", "-t", str(seconds), command])
 
+    def put(self, local: Path, remote: str) -> None:
+        """Copy a program into the guest."""
+        self._step("put", str(local), remote, "755")
+
     def beside(self, *command: str | Path) -> subprocess.Popen[str]:
         """Start a program of the host on the wire."""
         return self._start([str(SCRIPT), "ns", *map(str, command)])

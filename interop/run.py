@@ -24,6 +24,7 @@ from pathlib import Path
 from rig import SMOKE, UNAVAILABLE, Rig, UnavailableError, booted
 
 RNIC = Path(sys.executable).parent / "rnic"
+HERE = Path(__file__).resolve().parent
 PORT = 18515
 GUEST_SECONDS = 60
 GID_INDEX = {4: 1, 6: 2}  # in the guest's GID table
@@ -44,7 +45,7 @@ class Tool:
     @property
     def program(self) -> str:
         """The guest's program."""
-        return f"ibv_{self.name}_pingpong"
+        return f"ibv_{self.name}_pingpong" if self.name != "late" else "late_receiver"
 
 
 TOOLS = (
@@ -54,6 +55,11 @@ TOOLS = (
     Tool("ud", ("--service", "UD"), mtus=(None,), sizes=(1, 1024, 2048, 3001, 4096), quick=((None, 3001),)),
     Tool("srq", ("--srq",), sizes=(1, 1024, 3001, 65536)),
 )
+
+
+LATE = Tool("late")
+"""A receiver in the guest that posts its receives 30 ms late (``late_receiver.c``), and a sender with three retries."""
+LATE_MESSAGES, LATE_MS = 8, 30
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,8 @@ class Case:
     @property
     def quick(self) -> bool:
         """Whether it is made without ``--all``."""
+        if self.tool is LATE:
+            return True
         if self.unmodified:
             return self.family == 4
         return self.tool.quick_events if self.events else (self.mtu, self.size) in self.tool.quick
@@ -120,6 +128,7 @@ def cases() -> Iterator[Case]:
         for role in ("client", "server"):
             for family in (4, 6):
                 yield Case(tool, role, family, tool.mtus[0], tool.sizes[2], events=False, unmodified=True)
+    yield Case(LATE, "client", 4, 1024, 1024, events=False)
 
 
 def verdict(case: Case, ends: list[tuple[str, int | None, str]]) -> str:
@@ -128,7 +137,7 @@ def verdict(case: Case, ends: list[tuple[str, int | None, str]]) -> str:
     ``ends`` holds name, exit status (``None``: no end in time) and output of each side, the client first: a
     server is stopped when its client fails. The guest's tool reports wrong data only in words.
     """
-    done = f"{case.iters} iters in"
+    done = f"{case.iters} iters in" if case.tool is not LATE else f"{LATE_MESSAGES} messages"
     for side, status, output in ends:
         if status is None:
             return f"{side} did not end within {GUEST_SECONDS} s"
@@ -169,12 +178,31 @@ def rnic_command(rig: Rig, case: Case, runtime: str) -> list[str | Path]:
     return [RNIC, "pingpong", "--compat", "ibv", *case.tool.rnic_options, "--addr", address, *case.options()]
 
 
+def late_commands(rig: Rig, case: Case, runtime: str) -> tuple[list[str], list[str | Path]]:
+    """Guest's and rnic's words for the late receiver, which is built here and put into the guest."""
+    program = Path(runtime) / LATE.program
+    subprocess.run(["cc", "-O1", HERE / "late_receiver.c", "-o", program, "-libverbs"], check=True)
+    rig.put(program, f"/bin/{LATE.program}")
+    count, size = str(LATE_MESSAGES), str(case.size)
+    guest = [LATE.program, "rxe0", str(GID_INDEX[case.family]), str(PORT), count, size, str(LATE_MS)]
+    return guest, [sys.executable, HERE / "early_sender.py", rig.host[case.family], str(PORT), count, size]
+
+
+def late_left_out() -> str:
+    """Why the late receiver cannot be built here; empty if it can."""
+    if shutil.which("cc") is None:
+        return "no C compiler (cc)"
+    return "" if Path("/usr/include/infiniband/verbs.h").exists() else "no infiniband/verbs.h (libibverbs-dev)"
+
+
 def run_case(rig: Rig, case: Case, runtime: str) -> Result:
     """One run, whatever its end."""
     start = time.monotonic()
     options = case.options()
     guest_words = [case.tool.program, "-d", "rxe0", "-g", str(GID_INDEX[case.family]), *options]
     rnic_words = rnic_command(rig, case, runtime)
+    if case.tool is LATE:
+        guest_words, rnic_words = late_commands(rig, case, runtime)
     rnic_serves = case.role == "server"
     server = rig.beside(*rnic_words) if rnic_serves else rig.in_guest(shlex.join(guest_words), GUEST_SECONDS)
     client_side, server_side = ("guest", "rnic") if rnic_serves else ("rnic", "guest")
@@ -220,6 +248,9 @@ def run_all(selected: list[Case], keep: bool, say: bool) -> list[Result]:
         for case in selected:
             if case.unmodified and shutil.which(case.tool.program) is None:
                 print(f"interop: left out: {case.name}: {case.tool.program} is not installed here", file=sys.stderr)
+                continue
+            if case.tool is LATE and late_left_out():
+                print(f"interop: left out: {case.name}: {late_left_out()}", file=sys.stderr)
                 continue
             result = run_case(rig, case, runtime)
             results.append(result)

@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rnic.abi.build import BuildError, build
+from rnic.testing import own_network
 
 HERE = Path(__file__).resolve().parent
 RNIC = (sys.executable, "-m", "rnic.cli")
@@ -220,7 +221,7 @@ class Run:
 
     def _address(self, end: int) -> str:
         host = self.row.hosts[end]
-        return host if ":" in host else f"127.70.{self.number}.{1 if host == 'same' else end + 1}"
+        return host if ":" in host else f"{own_network()}.{2 * self.number % 250 + (0 if host == 'same' else end) + 1}"
 
     def _exec(self, *program: str, end: int = 0, recorded: bool = True) -> list[str]:
         options = ["--addr", self._address(end)]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import os
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from rnic.testing.processes import RUN_VARIABLE, left_behind
 from rnic.trace.guard import Guard
 
 # The same examples in every run, so that a red run can be repeated; --full looks further, at random.
@@ -71,3 +75,22 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def own_errors() -> list[tuple[str, Exception]]:
     """For tests that plant mistakes: what the last guards caught, with their places."""
     return _own_errors
+
+
+LEFT_S = 60.0
+"""A NIC process that was begun for a program ends a second after it; on a loaded machine that takes its time."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """No test leaves a process or a zombie."""
+    if not Path("/proc/self/environ").exists():
+        yield
+        return
+    run = f"{os.getpid()}-{time.monotonic_ns()}"
+    os.environ[RUN_VARIABLE] = run
+    yield
+    end = time.monotonic() + LEFT_S
+    while (found := left_behind(run)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not found, "tests left processes behind: " + "; ".join(found)

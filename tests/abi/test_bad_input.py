@@ -153,3 +153,40 @@ def test_without_ptrace_permission_the_one_way_is_refused_in_one_line(env: dict[
 def test_without_ptrace_permission_a_thread_copies(env: dict[str, str]) -> None:
     program = (sys.executable, "-c", NOT_DUMPABLE)
     assert run(env, "--addr", "127.0.72.5", program=program) == (0, "")
+
+
+WAITS_FOR_ALL = """
+import os
+try:
+    os.wait()
+except ChildProcessError:
+    print("none")
+"""
+
+
+def test_the_nic_process_is_nobodys_child(env: dict[str, str]) -> None:
+    """Programs such as ``strace -f`` wait until all their children have ended."""
+    command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", "127.0.72.9", "--port", "0", "--"]
+    program = [sys.executable, "-c", WAITS_FOR_ALL]
+    done = subprocess.run([*command, *program], env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "none\n", "")
+
+
+def test_refusals_leave_no_answer_unset(libraries: Path) -> None:
+    """Callers look at what an argument points to, also after an error: libfabric reads a number of devices."""
+    script = f"""
+import ctypes
+from rnic.abi.exports import OUT_PARAMETERS
+library = ctypes.CDLL({str(libraries / "librdmacm.so.1")!r})
+for name, (place, kind) in OUT_PARAMETERS.items():
+    out = (ctypes.c_ubyte * 8)(*[0xA5] * 8)
+    function = getattr(library, name)
+    function.restype = ctypes.c_void_p
+    function(*[None] * place, out)
+    size = 4 if kind == "int " else 8
+    assert bytes(out) == bytes(size) + bytes([0xA5] * (8 - size)), (name, bytes(out))
+    function(*[None] * place, None)
+print(len(OUT_PARAMETERS))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr

@@ -17,6 +17,7 @@ from rnic.abi.header import c_header
 from rnic.mem.mpt import MPT_REGION, flags_from_access
 from rnic.runtime.attach import connect
 from rnic.spec import attach
+from rnic.testing import own_network
 from rnic.verbs import qp
 
 CC = shutil.which("cc") or shutil.which("gcc")
@@ -48,9 +49,7 @@ def test_a_c_program_writes_by_store_and_doorbell(tmp_path: Path) -> None:
         while (connection := connect(tmp_path)) is None:
             assert time.monotonic() < end
         connection.close()
-        with rnic.open(
-            f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250}.97", port=4000, directory=tmp_path
-        ) as ctx:
+        with rnic.open(f"{own_network()}.97", port=4000, directory=tmp_path) as ctx:
             done = subprocess.run(
                 [str(program), str(tmp_path / attach.SOCKET_NAME), ctx.name],
                 capture_output=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import signal
 import subprocess
@@ -14,7 +13,9 @@ from contextlib import contextmanager
 
 import pytest
 
-ADDR = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250}.75"
+from rnic.testing import own_network
+
+ADDR = f"{own_network()}.75"
 RNIC = [sys.executable, "-m", "rnic.cli"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
@@ -52,6 +53,20 @@ def outputs(server: subprocess.Popen[str], *client: str) -> tuple[str, str]:
     return done.stdout, said
 
 
+def free_udp_port() -> str:
+    """One that is free on both addresses of a pair."""
+    while True:
+        with (
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as first,
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as second,
+        ):
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            with contextlib.suppress(OSError):
+                second.bind(("127.0.0.2", port))
+                return str(port)
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port: int = sock.getsockname()[1]
@@ -86,7 +101,7 @@ def test_two_processes(addr: str, options: list[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [["-m", "4096"], ["--srq"]])
 def test_compat_with_itself(options: list[str]) -> None:
-    both = ["--compat", "ibv", "-p", str(free_port()), "-n", "60", "-c", "--udp-port", "54791", *options]
+    both = ["--compat", "ibv", "-p", str(free_port()), "-n", "60", "-c", "--udp-port", free_udp_port(), *options]
     with started("--addr", "127.0.0.1", *both) as server:
         assert server.stdout is not None
         server.stdout.readline()
@@ -153,7 +168,7 @@ def test_udp_port_taken_is_one_line(capsys: pytest.CaptureFixture[str], monkeypa
 @pytest.mark.slow
 def test_ibv_peer_that_dies_is_an_error_and_no_hang() -> None:
     """There is no TCP line then: the retries run out."""
-    both = ["--compat", "ibv", "-p", str(free_port()), "-n", "1000000", "--udp-port", "54792", "--timeout", "3"]
+    both = ["--compat", "ibv", "-p", str(free_port()), "-n", "1000000", "--udp-port", free_udp_port(), "--timeout", "3"]
     with started("--addr", "127.0.0.1", *both) as server:
         assert server.stdout is not None
         server.stdout.readline()

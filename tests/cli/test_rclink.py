@@ -62,7 +62,7 @@ def client(port: str, *args: str, addr: str = "127.0.0.1") -> subprocess.Complet
     [
         ("127.0.0.1", []),
         ("::1", ["-s", "1", "--packet", "4096"]),
-        ("127.0.0.1", ["-s", "9001", "--loss", "0.05", "--retry-timer", "5"]),
+        ("127.0.0.1", ["-s", "9001", "--loss", "0.05", "--mark", "0.5", "--retry-timer", "5"]),
         ("127.0.0.1", ["-s", "3000", "--rate", "500", "--window", "16.384"]),
     ],
 )
@@ -79,6 +79,7 @@ def test_two_processes(addr: str, options: list[str]) -> None:
     assert figures["seconds"] > 0
     packet = 4_096 if "--packet" in options else 1_344
     assert figures["counters"]["rx_send"] == 30 * -(-size // packet)
+    assert ("cnps_received" in figures["counters"]) == ("--mark" in options)
     assert ("fault_tx_drop" in figures["counters"]) == ("--loss" in options)
     assert re.search(
         rf"^{2 * 30 * size} bytes in \d+\.\d\d seconds = \d+\.\d\d Mbit/sec, all of them checked$", said, re.M

@@ -61,3 +61,35 @@ def test_what_is_changed(mutate: ModuleType) -> None:
         ("self.a += 1", "self.a -= 1"),
         ("self.a += 1", "pass"),
     }
+
+
+C_SOURCE = """/* a comment: if (x == 1) */
+#define LIMIT 3
+static int work(int count)
+{
+    /* with a comment
+     * of lines: count < 2 */
+    if (count < 2 && !done)
+        return 0;
+    forget(count);
+    return count + 1;
+}
+""".replace("    ", "\t")
+
+
+def test_c_is_changed_in_its_text(mutate: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "thing.c").write_text(C_SOURCE)
+    found = list(mutate.mutants(Path("thing.c")))
+    changes = {(mutant.line, mutant.after) for mutant in found}
+    assert changes == {
+        (7, "if (count <= 2 && !done)"),
+        (7, "if (count < 2 || !done)"),
+        (7, "if (!count < 2 && !done)"),
+        (8, "return 1;"),
+        (9, ";"),
+        (10, "return count - 1;"),
+        (10, "return count + 2;"),
+    }
+    texts = [mutate.mutated(mutant) for mutant in found]
+    assert C_SOURCE not in texts
+    assert all(len(text.splitlines()) == len(C_SOURCE.splitlines()) for text in texts)

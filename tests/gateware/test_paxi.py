@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,10 +21,11 @@ from rnic.gateware.runs import CQ_BASE, PAYLOAD_BASE, REMOTE_BASE, SQ_BASE, Job,
 from rnic.gateware.sim import Simulation
 from rnic.link.faults import FaultRates
 from rnic.paxi.bridge import BridgeConfig
+from rnic.testing import own_network
 from rnic.testing.paxi import PaxiPair
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-ADDR = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250}.73"
+ADDR = f"{own_network()}.73"
 DDR_BYTES = CQ_BASE + 0x1_0000 - SQ_BASE
 """From the submission ring to behind the completion ring, as the documents' test places them; pages come when used."""
 SERVE = f"""

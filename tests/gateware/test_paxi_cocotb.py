@@ -12,8 +12,9 @@ import pytest
 from cocotb_run import BENCHES, reason_to_skip, run_testcase
 
 from rnic.gateware.tools import verilator_environment
+from rnic.testing import own_network
 
-ADDR = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250}.74"
+ADDR = f"{own_network()}.74"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TESTS = ("traffic", "traffic_with_stalls_on_every_channel", "error_answers", "a_dead_target_is_slverr")
 

@@ -31,7 +31,7 @@ def test_table_holds_what_the_live_proof_promises(live: ModuleType) -> None:
     runs = list(live.cases())
     assert {run.role for run in runs} == {"client", "server"}
     assert {run.family for run in runs} == {4, 6}
-    assert {run.tool.name for run in runs} == {"rc", "uc", "ud", "srq"}
+    assert {run.tool.name for run in runs} == {"rc", "uc", "ud", "srq", "late"}
     assert {run.mtu for run in runs if run.tool.name != "ud"} == {1024, 4096}
     assert len({run.size for run in runs}) >= 4
     assert {run.events for run in runs} == {True, False}

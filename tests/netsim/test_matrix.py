@@ -38,6 +38,7 @@ from rnic.spec.opcodes import (
 from rnic.spec.states import RTR, RTS, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import RETRY_EXC_ERR, SUCCESS, WR_FLUSH_ERR
 from rnic.trace import Counters, NullTracer
+from rnic.transport.flights import Flights
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import ReceiveRing, SendRing
 from rnic.wire.bursts import RxBurst
@@ -78,8 +79,11 @@ class Side:
         self.random = random.Random(1)
         self.burst = LOOPS
         self.memory = MemoryTable(self.random)
+        self.flights = Flights(64)
         self.space = SimAddressSpace()
-        self.config = SimpleNamespace(window_packets=64, window_bytes=1 << 20, ack_every=16, probe=True)
+        self.config = SimpleNamespace(
+            window_packets=64, window_bytes=1 << 20, ack_every=16, probe=True, rq_almost_full=0
+        )
         self.flow, self.in_flow = Flow(me, peer, 50_000), Flow(peer, me, 50_000)
         self.data = bytearray(SLOT * DEPTH)
         mapping = self.space.map(self.data)
@@ -450,7 +454,7 @@ def test_every_recovery_path_fired(capsys) -> None:
             for fault in FAULTS:
                 run(service, operation, fault, 0.2, 1, 2)
     for seed in range(2, 12):
-        run(ST_RC, "FETCH_ADD", "mixed", 0.2, seed, 2)
+        run(ST_RC, "FETCH_ADD", "mixed", 0.5, seed, 2)  # so bad that retries are used up
     with capsys.disabled():
         print("\n\nrecovery in the fault matrix at 20 %")
         for what, counter in RECOVERY.items():

@@ -240,6 +240,35 @@ def test_syndromes_that_rc_link_lacks(lone: Any, syndrome: int) -> None:
     assert (one.states(), one.dropped()) == ("A", {"drop_bad_syndrome": 1})
 
 
+def test_the_arbiters_queue_does_not_grow(lone: Any) -> None:
+    """Going back again and again, before the packet behind is sent, leaves no trace of each time."""
+    one = lone(qp_num=6)
+    one.send(2)
+    for number in range(14):
+        one.nak(100)
+        one.qp.retry_count = 0
+        assert one.out(number, budget=1) == [("SEND", 100)]
+        assert max(len(bank) for bank in one.endpoint.sender._banks) <= 4 * 6 + 1
+    for number in range(200):
+        one.nak(100)
+        one.qp.retry_count = 0
+        one.out(number, budget=1)
+    assert max(len(bank) for bank in one.endpoint.sender._banks) <= 4 * 6 + 1
+    assert one.out() == [("SEND", 101)]
+
+
+def test_psn_registers_that_make_no_sense(lone: Any) -> None:
+    """A host says that more was sent than was: an ACK of that frees what there is, and no more."""
+    one = lone()
+    one.endpoint.write(r.QP_CONTROL, 0)
+    one.endpoint.write(r.TX_MAX_FW, 110)
+    one.endpoint.write(r.QP_CONTROL, 1)
+    one.send(2)
+    one.out()
+    one.ack(108)
+    assert (one.states(), one.endpoint.free_slots) == ("", 512)
+
+
 # ------------------------------------------------------------------------------ limits and the recovery procedure
 
 

@@ -21,6 +21,7 @@ from rnic.spec.opcodes import WR_NAMES
 from rnic.spec.states import INIT, RTR, RTS, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import SYNDROME_NAMES
 from rnic.trace import Counters, NullTracer
+from rnic.transport.flights import Flights
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import ReceiveRing, SendRing, Wqe
 from rnic.wire.bursts import RxBurst, TxBurst
@@ -34,7 +35,7 @@ ME, PEER = bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))
 ENTRIES = 64
 SLAB = 512
 STRIDE = 64
-CONFIG = ("window_packets", "window_bytes", "ack_every", "probe")
+CONFIG = ("window_packets", "window_bytes", "ack_every", "probe", "rq_almost_full")
 CODES = {row.name: row.opcode for row in (*OPCODES, *UNSUPPORTED.values()) if row is not None}
 SERVICES = {ST_RC: "RC", ST_UC: "UC", ST_UD: "UD"}
 WORK = {name: code for code, name in WR_NAMES.items()}
@@ -49,9 +50,11 @@ class Host:
         self.random = random.Random(1)
         self.burst = LOOPS
         self.memory = MemoryTable(self.random)
+        self.flights = Flights(1 << 16, first=1 << 16)
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(
-            **{"window_packets": 256, "window_bytes": 4 << 20, "ack_every": 64, "probe": True} | config
+            **{"window_packets": 256, "window_bytes": 4 << 20, "ack_every": 64, "probe": True, "rq_almost_full": 0}
+            | config
         )
         self.events: list[tuple[int, int, int]] = []
         self.flow = Flow(ME, PEER, 50_000)

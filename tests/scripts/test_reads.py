@@ -38,13 +38,11 @@ def test_long_read_goes_in_pieces_and_is_repeated_from_the_middle(new) -> None:
     s.packets()
     s.wait(4096 << 1)
     again = s.packets()
-    assert [(p.psn, p.va, p.dma_length) for p in again] == [
-        (102, 0x5200, 512),
-        (104, 0x5400, 1024),
-        (108, 0x5800, 512),
-    ]
+    assert [(p.psn, p.va, p.dma_length) for p in again] == [(102, 0x5200, 512), (104, 0x5400, 1024)]
     read_response(s, 102, 2)
     read_response(s, 104, 4)
+    # a peer that was silent for a timeout is asked for little at first
+    assert [(p.psn, p.va, p.dma_length) for p in s.packets()] == [(108, 0x5800, 512)]
     read_response(s, 108, 2)
     assert s.send_cq.take() == ["SUCCESS"]
 
@@ -66,37 +64,114 @@ def test_implied_nak_of_a_lost_response(new) -> None:
 
 
 def test_a_response_lost_twice_is_asked_for_again(new) -> None:
-    """The second loss looks like an answer to the first request: after a while without the response it counts."""
+    """The second loss looks like an answer to the first request: after a while without the response a probe asks."""
     s = new(ackto=0)
     s.post("READ", 768)
     s.out()
     s.inject("READ_RESPONSE_MIDDLE", 101, payload=bytes(256))
     assert s.out() == ["READ_REQUEST 100!"]
-    assert s.deadline is None
     s.wait(400_000)
     s.inject("READ_RESPONSE_LAST", 102, payload=bytes(256))
     assert s.out() == []
     assert s.deadline == 600_000
     s.wait(600_000)
-    assert s.out() == ["READ_REQUEST 100!"]
-    assert s.counters["implied_naks"] == 2
-    assert s.deadline is None
-    s.inject("READ_RESPONSE_MIDDLE", 101, payload=bytes(256))
-    read_response(s, 100, 3)
+    (probe,) = s.packets()
+    assert (s.say(probe), probe.dma_length) == ("READ_REQUEST 100!", 256)
+    read_response(s, 100, 1)
+    again = s.packets()  # that the probe alone was answered says that the others are lost
+    assert [(p.psn, p.va, p.dma_length) for p in again] == [(101, 0x5100, 512)]
+    read_response(s, 101, 2)
     assert s.send_cq.take() == ["SUCCESS"]
+    assert s.data[:768] == bytes([100]) * 256 + bytes([101]) * 256 + bytes([102]) * 256
     assert s.deadline is None
 
 
-def test_the_wait_for_a_lost_response_ends_with_any_progress(new) -> None:
+@pytest.mark.parametrize("got", [0, 1, 5, 7])
+def test_a_lost_tail_of_a_read_is_probed_for(new, got) -> None:
+    """The last responses are lost and nothing comes that says so: about two round trips later, one is asked for."""
     s = new(ackto=0)
-    s.post("READ", 768)
+    s.post("READ", 2048)
     s.out()
-    for _ in range(2):
-        s.inject("READ_RESPONSE_LAST", 102, payload=bytes(256))
-        s.out()
+    for psn in range(100, 100 + got):
+        s.inject("READ_RESPONSE_MIDDLE" if psn > 100 else "READ_RESPONSE_FIRST", psn, payload=bytes([psn]) * 256)
     assert s.deadline == 1_000_000
-    s.inject("READ_RESPONSE_FIRST", 100, payload=bytes(256))
-    assert s.deadline is None
+    s.wait(1_000_000)
+    (probe,) = s.packets()
+    assert (probe.psn, probe.va, probe.dma_length) == (100 + got, 0x5000 + got * 256, 256)
+    read_response(s, 100 + got, 1)
+    if got < 7:
+        (again,) = s.packets()
+        assert (again.psn, again.dma_length) == (101 + got, 2048 - (got + 1) * 256)
+        read_response(s, 101 + got, 7 - got)
+    assert s.data[:2048] == b"".join(bytes([psn]) * 256 for psn in range(100, 108))
+    assert s.send_cq.take() == ["SUCCESS"]
+    assert s.counters["probes"] == 1
+
+
+@pytest.mark.parametrize("got", [0, 3])
+def test_late_responses_serve_although_a_probe_asked(new, got) -> None:
+    s = new(ackto=0)
+    s.post("READ", 2048)
+    s.out()
+    names = ["READ_RESPONSE_FIRST", *["READ_RESPONSE_MIDDLE"] * 6, "READ_RESPONSE_LAST"]
+    for place in range(8):
+        if place == got:
+            s.wait(1_000_000)
+            assert len(s.out()) == 1
+        s.inject(names[place], 100 + place, payload=bytes([100 + place]) * 256)
+    assert s.send_cq.take() == ["SUCCESS"]
+    s.inject("READ_RESPONSE_ONLY", 100 + got, payload=bytes(256))
+    assert s.counters["drop_stale_response"] == 1
+    assert s.data[:2048] == b"".join(bytes([psn]) * 256 for psn in range(100, 108))
+
+
+def test_a_late_response_and_then_the_answer_to_the_probe(new) -> None:
+    s = new(ackto=0)
+    s.post("READ", 1024)
+    s.out()
+    s.wait(1_000_000)
+    s.out()
+    s.inject("READ_RESPONSE_FIRST", 100, payload=bytes([100]) * 256)
+    s.inject("READ_RESPONSE_MIDDLE", 101, payload=bytes([101]) * 256)
+    s.inject("READ_RESPONSE_ONLY", 100, payload=bytes(256))
+    assert s.out() == []
+    s.wait(10_000_000)
+    s.out()
+    s.inject("READ_RESPONSE_ONLY", 102, payload=bytes([102]) * 256)
+    assert s.out() == ["READ_REQUEST 103!"]
+    s.inject("READ_RESPONSE_ONLY", 103, payload=bytes([103]) * 256)
+    assert s.send_cq.take() == ["SUCCESS"]
+    assert s.data[:1024] == b"".join(bytes([psn]) * 256 for psn in range(100, 104))
+
+
+@pytest.mark.parametrize("operation", ["CMP_SWAP", "FETCH_ADD"])
+def test_an_atomic_is_probed_for(new, operation) -> None:
+    s = new(ackto=0)
+    s.post(operation, 8)
+    first = s.packets()
+    s.wait(1_000_000)
+    again = s.packets()
+    assert [s.say(p) for p in again] == [s.say(p) for p in first]
+    s.inject("ATOMIC_ACKNOWLEDGE", 100, orig=7)
+    assert s.send_cq.take() == ["SUCCESS"]
+
+
+def test_the_oldest_is_probed_for_whatever_it_is(new) -> None:
+    s = new(ackto=0)
+    s.post("WRITE", 10)
+    s.post("READ", 10)
+    s.post("WRITE", 10)
+    s.out()
+    s.wait(1_000_000)
+    assert s.out() == ["WRITE_ONLY 100!", "WRITE_ONLY 102!"]
+    s.ack(100)
+    s.out()
+    s.wait(10_000_000)
+    assert s.out() == ["READ_REQUEST 101!"]
+    s.inject("READ_RESPONSE_ONLY", 101, payload=bytes(10))
+    s.out()
+    s.wait(10_000_000)
+    assert s.out() == ["WRITE_ONLY 102!"]
 
 
 def test_a_response_lost_for_ever_uses_up_the_retries(new) -> None:

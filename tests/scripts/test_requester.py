@@ -138,6 +138,20 @@ def test_solicited_goes_on_the_last_packet(new) -> None:
     assert [p.solicited for p in s.packets()] == [False, False, True]
 
 
+@pytest.mark.parametrize(
+    ("name", "solicited"),
+    [("SEND", True), ("SEND_IMM", True), ("SEND_INV", True), ("WRITE", False), ("WRITE_IMM", True), ("READ", False)],
+)
+@pytest.mark.parametrize("length", [10, 600])
+def test_solicited_only_where_a_completion_follows(new, name: str, solicited: bool, length: int) -> None:
+    """IBA ch. 9: the bit is defined for what takes a receive entry; in anything else it is 0."""
+    s = new()
+    s.post(name, length, flags=ALL | FLAG_SOLICITED)
+    *before, last = s.packets()
+    assert not any(packet.solicited for packet in before)
+    assert last.solicited == solicited
+
+
 def test_inline_and_scatter_lists(new) -> None:
     s = new()
     s.post("SEND", 40, flags=ALL | FLAG_INLINE, inline=bytes(range(40)))
@@ -188,6 +202,18 @@ def test_an_unsolicited_ack_grants_credits(new) -> None:
     s.ack(100, msn=1, syndrome=2)
     s.post("SEND", 700)
     assert len(s.out()) == 3
+
+
+def test_an_ack_of_long_ago_grants_no_credits(new) -> None:
+    """Only what repeats the last PSN may be an unsolicited ACK; an older one was overtaken, and so were its credits."""
+    s = new()
+    s.post("SEND", 10)
+    s.post("SEND", 10)
+    s.out()
+    s.ack(101, msn=2, syndrome=0)
+    s.ack(100, msn=2, syndrome=10)
+    s.post("SEND", 700)
+    assert s.out() == ["SEND_FIRST 102!"]  # it has to ask all the same
 
 
 def test_read_responses_carry_no_credits(new) -> None:
@@ -292,6 +318,21 @@ def test_sqd_of_an_idle_queue_drains_at_once(new) -> None:
     s = new()
     s.to(SQD)
     assert s.event_types() == [SQ_DRAINED]
+
+
+def test_sqd_to_sqd_raises_no_second_event(new) -> None:
+    s = new()
+    s.post("WRITE", 10)
+    s.out()
+    s.to(SQD)
+    s.to(SQD)
+    assert s.events == []
+    assert s.ctx.sq_draining
+    s.ack(100)
+    assert s.event_types() == [SQ_DRAINED]
+    s.to(SQD)
+    assert s.event_types() == [SQ_DRAINED]
+    assert not s.ctx.sq_draining
 
 
 def test_err_flushes_in_order(new) -> None:

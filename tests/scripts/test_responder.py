@@ -342,6 +342,40 @@ def test_rnr(new) -> None:
     assert s.out() == ["ACKNOWLEDGE 101 2e"]
 
 
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_rq_almost_full(new, kept: int) -> None:
+    """004 RC_CHK: with no more entries posted than the threshold, RNR; what was taken before goes on."""
+    s = new(rnr_nak_timer=14, rq_almost_full=kept)
+    for _ in range(kept + 1):
+        s.recv(1024)
+    s.inject("SEND_FIRST", 100, payload=FULL)
+    s.inject("SEND_LAST", 101, payload=b"1234", ackreq=True)
+    assert s.out() == ["ACKNOWLEDGE 101 1f"]
+    s.inject("SEND_ONLY", 102, payload=b"1234")
+    assert s.out() == ["ACKNOWLEDGE 102 2e"]
+    write(s, "WRITE_ONLY_IMM", 102, b"1234")
+    assert s.out() == ["ACKNOWLEDGE 102 2e"]
+    s.recv(1024)
+    write(s, "WRITE_ONLY_IMM", 102, b"1234", ackreq=True)
+    assert s.out() == ["ACKNOWLEDGE 102 1f"]
+
+
+@pytest.mark.parametrize("service", [ST_UC, ST_UD])
+def test_unreliable_services_use_every_entry(new, service: int) -> None:
+    s = new(service, rq_almost_full=3)
+    s.recv(1024)
+    s.inject("SEND_ONLY", 100, payload=b"1234", **({"qkey": 0x1111, "sqpn": 7} if service == ST_UD else {}))
+    assert s.recv_cq.take() == ["SUCCESS"]
+
+
+def test_credits_leave_out_what_is_kept_back(new) -> None:
+    s = new(options=OPT_CREDITS, rq_almost_full=2)
+    for _ in range(3):
+        s.recv(600)
+    s.inject("SEND_ONLY", 100, payload=b"1234", ackreq=True)
+    assert [(p.syndrome, p.msn) for p in s.packets()] == [(0, 1)]
+
+
 def test_region_vanishes_under_an_open_write_or_read(new) -> None:
     s = new()
     write(s, "WRITE_FIRST", 100, FULL, length=600)
@@ -380,6 +414,17 @@ def test_window_bound_elsewhere_under_an_open_write(new) -> None:
     s.inject("WRITE_LAST", 101, payload=FULL)
     assert s.out() == ["ACKNOWLEDGE 101 62"]
     assert s.data == before
+
+
+@pytest.mark.parametrize("kind", ["SEND", "WRITE"])
+def test_a_last_packet_holds_at_least_one_byte(new, kind: str) -> None:
+    """IBA 9.7 (C9-92): the length of a LAST packet is 1 to PMTU."""
+    s = new()
+    s.recv(1024)
+    s.inject(f"{kind}_FIRST", 100, payload=FULL, va=s.va, rkey=s.key, dma_length=2 * len(FULL))
+    s.inject(f"{kind}_LAST", 101, payload=b"")
+    assert s.out() == ["ACKNOWLEDGE 101 61"]
+    assert s.ctx.state == ERR
 
 
 def test_credits_count_the_entry_of_an_open_message(new) -> None:

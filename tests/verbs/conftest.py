@@ -16,11 +16,10 @@ import pytest
 import rnic
 from rnic.link.base import parse_address
 from rnic.runtime.attach import ask, connect
-from rnic.testing import QpPair
+from rnic.testing import QpPair, own_network
 
 SECONDS = 20.0
-NET = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250}"
-"""Addresses that no other run of these tests uses at the same time."""
+NET = own_network()
 START_SECONDS = 60.0
 QUIET_LOOKS = 3
 """Equal counters so many times in a row mean that nothing moves any more."""

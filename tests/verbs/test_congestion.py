@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import socket
 import time
@@ -12,6 +11,7 @@ import pytest
 from rnic.cc.settings import CongestionSettings
 from rnic.link.faults import FaultyLink
 from rnic.link.udp import UdpLink
+from rnic.testing import own_network
 from rnic.trace.counters import Counters
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import GID, SGE, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, SendWR
@@ -71,7 +71,7 @@ def write(sender: End, receiver: End) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["none", "limit"])
 def test_a_real_flow(mode: str) -> None:
-    host = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250}"
+    host = own_network()
     sender, receiver = End(f"{host}.201", MARKS, mode), End(f"{host}.202", [], mode)
     try:
         sender.connect(receiver)

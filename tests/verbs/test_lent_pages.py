@@ -16,17 +16,18 @@ import pytest
 import rnic
 from rnic.device.icm import CONTEXTS
 from rnic.device.mailboxes import ICM_ENTRY, INIT_HCA
+from rnic.link.base import parse_address
 from rnic.runtime.attach import connect
 from rnic.runtime.remote import RemoteDriver
 from rnic.spec import attach
 from rnic.spec import commands as cmd
-from rnic.testing import QpPair
+from rnic.testing import QpPair, own_network
 from rnic.verbs import Context
 from rnic.verbs import enums as e
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="a NIC process needs Linux")]
 
-ADDRESSES = ("127.0.0.97", "127.0.0.98")
+ADDRESSES = tuple(f"{own_network()}.{host}" for host in (97, 98))
 QPCS, CQCS, EQCS = 0x100000, 0x200000, 0x300000
 TABLES = {"qpc_base": QPCS >> 8, "log_qpcs": 6, "cqc_base": CQCS >> 8, "log_cqcs": 6, "eqc_base": EQCS >> 8}
 TABLES |= {"log_eqcs": 5}
@@ -63,9 +64,9 @@ def lent(directory: Path) -> Iterator[tuple[QpPair, mmap.mmap]]:
     contexts = [Context(driver=driver), rnic.open(ADDRESSES[1], directory=directory)]
     nodes = [
         SimpleNamespace(
-            ctx=ctx, nic=SimpleNamespace(config=SimpleNamespace(mtu=4096, address=bytes(packed), port=4791))
+            ctx=ctx, nic=SimpleNamespace(config=SimpleNamespace(mtu=4096, address=parse_address(address), port=4791))
         )
-        for ctx, packed in zip(contexts, ((127, 0, 0, 97), (127, 0, 0, 98)), strict=True)
+        for ctx, address in zip(contexts, ADDRESSES, strict=True)
     ]
 
     def run(until: Callable[[], bool], limit_ns: int = 0) -> bool:

@@ -30,6 +30,7 @@ from rnic.runtime.remote import RemoteDriver
 from rnic.spec import attach
 from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
+from rnic.testing import own_network
 from rnic.verbs import (
     CQ,
     GID,
@@ -50,7 +51,7 @@ from rnic.verbs import (
 
 RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
 SECONDS = 20.0
-NET = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250}"
+NET = own_network()
 """Addresses that no other run of these tests uses at the same time."""
 Serve = Callable[[Path], "subprocess.Popen[bytes]"]
 
@@ -210,6 +211,14 @@ def test_a_runtime_directory_open_to_others_is_refused(tmp_path: Path, monkeypat
     tmp_path.chmod(0o755)
     monkeypatch.setenv("RNIC_RUNTIME_DIR", str(tmp_path))
     with pytest.raises(ProcessError, match="open to other users"):
+        runtime_directory()
+
+
+def test_a_link_in_place_of_the_runtime_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    monkeypatch.setenv("RNIC_RUNTIME_DIR", str(tmp_path / "link"))
+    with pytest.raises(ProcessError, match="is a symbolic link"):
         runtime_directory()
 
 

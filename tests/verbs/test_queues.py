@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import select
 from collections.abc import Callable
 
 import pytest
 
+import rnic
 from rnic import enums as e
 from rnic.spec.errors import VerbsError
+from rnic.spec.limits import MTU_CODES
+from rnic.spec.psn import PSN_WINDOW
 from rnic.testing import QpPair, SimNet
 from rnic.testing.pair import QKEY, SERVICES
 from rnic.verbs import (
@@ -376,6 +380,53 @@ def test_the_async_descriptor_polls_readable(new_pair: NewPair) -> None:
         assert (event.event_type, event.element) == (e.IBV_EVENT_SQ_DRAINED, pair.a.qp)
         event.ack()
         assert "SQ_DRAINED" in repr(event)
+
+
+@pytest.mark.parametrize("notify", [0, 1])
+def test_the_drained_event_comes_where_it_is_asked_for(new_pair: NewPair, notify: int) -> None:
+    """The attribute's value counts, not that it is given; and going from SQD to SQD drains nothing again."""
+    with new_pair() as pair:
+        attr = QPAttr(e.IBV_QPS_SQD)
+        attr.en_sqd_async_notify = notify
+        pair.a.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_EN_SQD_ASYNC_NOTIFY)
+        if notify:
+            assert pair.a.ctx.get_async_event().event_type == e.IBV_EVENT_SQ_DRAINED
+        attr.min_rnr_timer = 5
+        pair.a.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_MIN_RNR_TIMER)
+        assert pair.a.qp.query()[0].min_rnr_timer == 5
+        assert no_event(pair)
+
+
+def test_every_path_mtu_carries_the_longest_message(new_pair: NewPair) -> None:
+    with new_pair() as pair:
+        longest = pair.a.ctx.query_port().max_msg_sz
+        assert longest == 1 << 30
+        assert all(-(-longest // mtu) <= PSN_WINDOW for mtu in MTU_CODES)
+
+
+def test_a_udp_link_says_that_it_brings_nothing_but_rdma() -> None:
+    with rnic.Context(addr="127.0.0.1", port=0) as ctx:
+        with pytest.raises(VerbsError, match="is on a UDP socket, where the system keeps what is not RDMA") as error:
+            ctx.read_non_rdma()
+        assert error.value.errno == errno.EOPNOTSUPP
+
+
+def test_a_profile_of_a_device_in_this_process() -> None:
+    with rnic.Context(addr="127.0.0.1", port=0, profile="univista", parameters={"QP_NUM": 256, "MAC_DW": 512}) as ctx:
+        config = ctx.nic.config
+        assert (config.profile, config.log_max_qps, config.rq_almost_full) == ("univista", 8, 1)
+        assert config.parameters["MAC_DW"] == 512
+        assert ctx.query_device().max_qp == 256
+        with rnic.Context(addr="127.0.0.1", port=ctx.udp_port) as other:
+            assert other.nic is ctx.nic
+        with pytest.raises(VerbsError, match="runs already without this profile"):
+            rnic.Context(addr="127.0.0.1", port=ctx.udp_port, profile="univista")
+        with pytest.raises(VerbsError, match="the device exists already"):
+            rnic.Context(runtime=ctx.runtime, profile="univista")
+    with pytest.raises(VerbsError, match="profile='x' does not exist: use univista"):
+        rnic.Context(addr="127.0.0.1", port=0, profile="x")
+    with pytest.raises(VerbsError, match="parameters are a profile's"):
+        rnic.Context(addr="127.0.0.1", port=0, parameters={"QP_NUM": 256})
 
 
 def test_a_completion_that_tells_of_an_error_raises_no_event() -> None:

@@ -309,6 +309,17 @@ RDMACM: dict[str, tuple[str, ...]] = {
     "1.5": ("repoll_create", "repoll_ctl", "repoll_wait"),
 }
 
+OUT_PARAMETERS: dict[str, tuple[int, str]] = {
+    "rdma_get_devices": (0, "int "),
+    "rdma_create_ep": (0, "void *"),
+    "rdma_create_id": (1, "void *"),
+    "rdma_get_request": (1, "void *"),
+    "rdma_get_cm_event": (1, "void *"),
+    "rdma_init_qp_attr": (2, "int "),
+    "rdma_getaddrinfo": (3, "void *"),
+}
+"""Functions that answer through an argument: its place, behind pointers alone, and the type that it points to."""
+
 RETURN_POINTERS: frozenset[str] = frozenset(
     [
         "_verbs_init_and_alloc_context",

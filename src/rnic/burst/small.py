@@ -36,7 +36,6 @@ SMALL_BYTES = 1_024
 """Longer payloads gain nothing here: moving them costs more than deciding about them."""
 
 _NOT_PLAIN = FLAG_FENCE | FLAG_INLINE | FLAG_LIST
-_HALF_PSN = 1 << 23
 _PAD_SHIFT = 52
 _PAD = 3 << _PAD_SHIFT
 _WRITE_HEADER_BYTES = 28
@@ -90,6 +89,7 @@ class SmallMessage(Message):
         self.ssn = ssn
         self.status = 0
         self.executed = False
+        self.begun = True
 
     @property
     def wqe(self) -> SmallMessage:  # type: ignore[override]  # it has every field of a Wqe that a plain message needs
@@ -140,8 +140,7 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
     psn = ctx.next_send_psn & PSN_MASK
     if psn != requester.sent_psn:
         return 0  # somebody wrote the next PSN: the full path knows how to cross the gap
-    room = requester.window - ((psn - requester.una + _HALF_PSN & PSN_MASK) - _HALF_PSN)
-    budget = min(budget, room)
+    budget = min(budget, requester.allowance(1))
     flow = requester.flow
     alone = (index + 1 if index + 1 < ring.entries else 0) == tail
     batch = None if alone else FrameBatch(flow, out, requester.batch_limit)
@@ -167,7 +166,7 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
                 if not entry.read_into(local_addr, data):
                     break
         head |= requester.head | ctx.remote_qpn | (-length & 3) << _PAD_SHIFT
-        if flags & FLAG_SOLICITED:
+        if flags & FLAG_SOLICITED and opcode == WR_SEND:
             head |= SOLICITED
         if opcode == WR_WRITE:
             header = BTH_RETH_STRUCT.pack(head, psn | ACK_REQ, remote_addr, rkey, length)
@@ -190,7 +189,9 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
             batch.flush()
         ctx.next_send_psn = requester.sent_psn = psn
         requester.fetch_index = index
+        requester.fly(sent)
         requester.watch(now_ns)
+    requester.flights.turn_over(requester)
     return sent
 
 

@@ -45,6 +45,9 @@ def regs(device: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(tree))
         return
+    if tree["profile"]:
+        chosen = " ".join(f"{name}={value}" for name, value in tree["parameters"].items())
+        print(f"profile {tree['profile']}: {chosen}")
     blocks = [("global block", tree["global"]), ("congestion (configuration interface)", tree["congestion"])]
     blocks += [
         (f"block {part['block']}: {part['kind']} {part['number']}", part["registers"]) for part in tree["blocks"]

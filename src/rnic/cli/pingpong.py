@@ -9,6 +9,7 @@ import random
 import secrets
 import socket
 import sys
+from collections.abc import Callable, Mapping
 
 import click
 
@@ -94,12 +95,9 @@ def _hello(side: Side, seed: str) -> dict[str, object]:
     }
 
 
-def _bring_up(side: Side, hello: dict[str, object]) -> str:
+def _bring_up(side: Side, hello: Mapping[str, object]) -> str:
     """Connect to the peer that said ``hello``; its seed."""
-    for name in _AGREED:
-        mine, theirs = getattr(side.settings, name), hello.get(name)
-        if mine != theirs:
-            raise PingpongError(f"{name} is {mine} here and {theirs} at the peer: give both sides the same")
+    same(side.settings, _AGREED, hello)
     try:
         gid = bytes.fromhex(str(hello["gid"]))
         ends = hello["ends"]
@@ -114,30 +112,80 @@ def _bring_up(side: Side, hello: dict[str, object]) -> str:
     return seed
 
 
+def meet(
+    server: str | None,
+    addr: str,
+    port: int,
+    timeout_s: float,
+    quiet: bool,
+    hello: Callable[[], Mapping[str, object]],
+    bring_up: Callable[[Mapping[str, object]], str],
+) -> tuple[Line, str]:
+    """Exchange lines with a peer of our own kind: the client speaks first, the server brings itself up and answers.
+
+    Args:
+        server: the peer's address for a client, ``None`` for a server.
+        addr: address that a server listens on.
+        port: TCP port, there or here.
+        timeout_s: seconds of silence to bear.
+        quiet: do not say where the server waits.
+        hello: this side's line.
+        bring_up: connects to the peer that said a line, and returns the seed in it.
+
+    Returns:
+        The line, which is the caller's to close, and the peer's seed.
+
+    Raises:
+        PingpongError: the two do not agree, or the peer is none of our kind.
+    """
+    if server is None:
+        with listen(addr, port) as listener:
+            if not quiet:
+                print(f"  waiting on {addr} TCP port {listener.getsockname()[1]}", flush=True)
+            line = Line(listener.accept()[0], timeout_s)
+    else:
+        line = Line(dial(server, port).sock, timeout_s)
+    try:
+        if server is not None:
+            line.send(**hello())
+        said = line.receive()
+        try:
+            seed = bring_up(said)
+        except PingpongError as error:
+            if server is None:
+                line.send(error=str(error))
+            raise
+        if server is None:
+            line.send(**hello())
+    except BaseException:
+        line.close()
+        raise
+    return line, seed
+
+
+def same(settings: object, names: tuple[str, ...], hello: Mapping[str, object]) -> None:
+    """:class:`PingpongError` where the peer was told other values of these settings."""
+    for name in names:
+        mine, theirs = getattr(settings, name), hello.get(name)
+        if mine != theirs:
+            raise PingpongError(f"{name} is {mine} here and {theirs} at the peer: give both sides the same")
+
+
 def _play_own(side: Side, server: str | None, port: int, quiet: bool) -> Outcome:
     """The exchange and the data between two of our kind."""
     settings = side.settings
     seed = secrets.token_hex(8)
     _print_ends("local", side.local, quiet)
-    if server is None:
-        with listen(settings.addr, port) as listener:
-            if not quiet:
-                print(f"  waiting on {settings.addr} TCP port {listener.getsockname()[1]}", flush=True)
-            line = Line(listener.accept()[0], settings.timeout_s)
-    else:
-        line = Line(dial(server, port).sock, settings.timeout_s)
+    line, theirs = meet(
+        server,
+        settings.addr,
+        port,
+        settings.timeout_s,
+        quiet,
+        lambda: _hello(side, seed),
+        lambda hello: _bring_up(side, hello),
+    )
     try:
-        if server is None:
-            hello = line.receive()
-            try:
-                theirs = _bring_up(side, hello)
-            except PingpongError as error:
-                line.send(error=str(error))
-                raise
-            line.send(**_hello(side, seed))
-        else:
-            line.send(**_hello(side, seed))
-            theirs = _bring_up(side, line.receive())
         _print_ends("remote", side.remote, quiet)
         return side.play(Streams(seed, theirs, settings.queues), first=server is not None, line=line)
     finally:

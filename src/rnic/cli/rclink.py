@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import secrets
 import sys
+from collections.abc import Mapping
 
 import click
 
-from rnic.cli.perf_peer import Line, PerfError
-from rnic.cli.pingpong import EXIT_FAILED, listen
+from rnic.cli.perf_peer import PerfError
+from rnic.cli.pingpong import EXIT_FAILED, meet, same
 from rnic.cli.pingpong_data import Streams
 from rnic.cli.pingpong_peer import PingpongError
 from rnic.cli.rclink_peer import RcLinkSide, Settings
-from rnic.cm.exchange import ExchangeError, dial
+from rnic.cm.exchange import ExchangeError
 from rnic.link.base import LinkError, format_address
 from rnic.rclink.numbers import (
     CC_WINDOW_NS,
@@ -43,12 +44,9 @@ def _hello(side: RcLinkSide, seed: str) -> dict[str, object]:
     }
 
 
-def _bring_up(side: RcLinkSide, hello: dict[str, object]) -> str:
+def _bring_up(side: RcLinkSide, hello: Mapping[str, object]) -> str:
     """Connect to the peer that said ``hello``; its seed."""
-    for name in _AGREED:
-        mine, theirs = getattr(side.settings, name), hello.get(name)
-        if mine != theirs:
-            raise PingpongError(f"{name} is {mine} here and {theirs} at the peer: give both sides the same")
+    same(side.settings, _AGREED, hello)
     try:
         address = bytes.fromhex(str(hello["address"]))
         numbers = [int(str(hello[name])) for name in ("qpid", "psn", "udp_port")]
@@ -65,30 +63,20 @@ def _play(side: RcLinkSide, server: str | None, port: int, quiet: bool) -> float
     settings = side.settings
     seed = secrets.token_hex(8)
     if not quiet:
-        _print_end("local", format_address(side.address), side.udp_port, side.qpid, side.psn)
-    if server is None:
-        with listen(settings.addr, port) as listener:
-            if not quiet:
-                print(f"  waiting on {settings.addr} TCP port {listener.getsockname()[1]}", flush=True)
-            line = Line(listener.accept()[0], settings.timeout_s)
-    else:
-        line = Line(dial(server, port).sock, settings.timeout_s)
+        _print_end("local", settings.addr, side.udp_port, side.qpid, side.psn)
+    line, theirs = meet(
+        server,
+        settings.addr,
+        port,
+        settings.timeout_s,
+        quiet,
+        lambda: _hello(side, seed),
+        lambda hello: _bring_up(side, hello),
+    )
     try:
-        if server is None:
-            hello = line.receive()
-            try:
-                theirs = _bring_up(side, hello)
-            except PingpongError as error:
-                line.send(error=str(error))
-                raise
-            line.send(**_hello(side, seed))
-        else:
-            line.send(**_hello(side, seed))
-            hello = line.receive()
-            theirs = _bring_up(side, hello)
         if not quiet:
-            shown = format_address(bytes.fromhex(str(hello["address"])))
-            _print_end("remote", shown, *(side.remote[name] for name in ("udp_port", "qpid", "psn")))
+            remote = side.remote
+            _print_end("remote", format_address(side.peer), remote["udp_port"], remote["qpid"], remote["psn"])
         return side.play(Streams(seed, theirs, 1), first=server is not None, line=line)
     finally:
         line.close()
@@ -157,7 +145,8 @@ def _report(side: RcLinkSide, seconds: float, as_json: bool) -> None:
 )
 @click.option("--retries", default=15, show_default=True, type=click.IntRange(0, 15), help="Retries without progress.")
 @click.option("--loss", default=0.0, type=click.FloatRange(0, 0.5), help="Lose this part of what this side sends.")
-@click.option("--seed", default=1, show_default=True, help="Seed of the loss.")
+@click.option("--mark", default=0.0, type=click.FloatRange(0, 1), help="Mark this part of it with ECN 11.")
+@click.option("--seed", default=1, show_default=True, help="Seed of loss and marks.")
 @click.option("--capture", default="", metavar="FILE", help="Record all packets (pcapng, for rnic decode).")
 @click.option(
     "--timeout", default=30.0, show_default=True, type=click.FloatRange(0.1), help="Seconds of silence to bear."
@@ -176,6 +165,7 @@ def rclink(
     retry_timer: float,
     retries: int,
     loss: float,
+    mark: float,
     seed: int,
     capture: str,
     timeout: float,
@@ -198,6 +188,7 @@ def rclink(
         int(retry_timer * 1e6),
         retries,
         loss,
+        mark,
         seed,
         capture,
         timeout,

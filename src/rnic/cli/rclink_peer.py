@@ -44,6 +44,8 @@ class Settings:
     retry_limit: int = 15
     loss: float = 0.0
     """Part of what this side sends that its own link loses."""
+    mark: float = 0.0
+    """Part of it that its own link marks with ECN 11."""
     seed: int = 1
     capture: str = ""
     timeout_s: float = 30.0
@@ -69,9 +71,9 @@ class RcLinkSide:
                 file: BinaryIO = FilePath(settings.capture).open("wb")  # noqa: SIM115 - closed with the side
                 self._files.callback(file.close)
                 link = Recorder(link, file, solve_idents=False)
-            if settings.loss:
-                rng = random.Random(settings.seed)
-                link = FaultyLink(link, clock=time.monotonic_ns, rng=rng, tx=FaultRates(drop=settings.loss))
+            if settings.loss or settings.mark:
+                rates = FaultRates(drop=settings.loss, mark=settings.mark)
+                link = FaultyLink(link, clock=time.monotonic_ns, rng=random.Random(settings.seed), tx=rates)
             self._link = link
             config = RcLinkConfig(
                 port=udp.port,
@@ -97,6 +99,7 @@ class RcLinkSide:
 
     def connect(self, address: bytes, qpid: int, psn: int, udp_port: int) -> None:
         """Set the QP up towards the peer's. ``RnicError`` where the peer's numbers cannot be."""
+        self.peer = address
         self.remote = {"qpid": qpid, "psn": psn & PSN_MASK, "udp_port": udp_port}
         path = Path(address, qpid, udp_port, self.psn, psn & PSN_MASK)
         if self.settings.speed:

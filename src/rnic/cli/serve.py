@@ -9,17 +9,21 @@ import random
 import resource
 import secrets
 import signal
+from functools import partial
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import click
 
+from rnic.device.parameters import PROFILES, profile_settings
 from rnic.link.base import Link
 from rnic.link.faults import FaultyLink
 from rnic.link.recorder import Recorder
-from rnic.link.udp import UdpLink
+from rnic.link.udp import MAX_SOURCE_PORTS, UdpLink
 from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.runtime.loop import Runtime
 from rnic.runtime.process import SPIN_ROUNDS, NicProcess
+from rnic.runtime.report import LOGGER
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 from rnic.verbs.context import runtime_on
@@ -28,24 +32,45 @@ MOST_DESCRIPTORS = 1 << 16
 """More than all programs of a NIC process that is full need together."""
 
 
+def open_capture(path: str) -> BinaryIO:
+    """A file to record to, which makes nobody wait.
+
+    Raises:
+        OSError: it cannot be opened for writing; a FIFO (ENXIO) needs its reader first.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
+    return cast("BinaryIO", os.fdopen(os.open(path, flags, 0o666), "wb", buffering=0))
+
+
+def report_capture(path: str, error: OSError) -> None:
+    """One line for the log: a recording has ended before its link."""
+    LOGGER.warning("capture file %s: %s: recording has ended, all else goes on", path, error.strerror or error)
+
+
 def make_runtime(address: str, port: int | None, options: dict[str, object]) -> Runtime:
     """A NIC on a UDP link, with a fault script and a recording where ``options`` ask for them.
 
     Args:
         address: local IP address.
         port: UDP port; ``None`` for 4791, 0 for any free one.
-        options: ``faults`` is a script (JSON text of a list of rules), ``capture`` a path, ``name`` the device's.
+        options: ``faults`` is a script (JSON text of a list of rules), ``capture`` a path, ``name`` the device's,
+            ``profile`` and ``parameters`` those of the core that it stands for, ``source_ports`` how many there are.
 
     Raises:
+        VerbsError: a profile or parameter that does not exist, or a value out of range.
         ProcessError: a bad script, or a file that cannot be written.
         LinkError: the address is not local, or its port is taken.
     """
+    parameters: Any = options.get("parameters") or {}
+    settings = profile_settings(str(options.get("profile") or ""), parameters)
+    source_ports: Any = options.get("source_ports") or 0
     counters = Counters()
-    link: Link = UdpLink(address, ROCE_UDP_PORT if port is None else port, counters=counters)
+    wanted = ROCE_UDP_PORT if port is None else port
+    link: Link = UdpLink(address, wanted, source_ports=source_ports, counters=counters)
     try:
         capture, faults = options.get("capture"), options.get("faults")
         if capture:
-            link = Recorder(link, Path(str(capture)).open("wb", buffering=0))  # noqa: SIM115 - the recorder's
+            link = Recorder(link, open_capture(str(capture)), ended=partial(report_capture, str(capture)))
         if faults:
             import time  # noqa: PLC0415
 
@@ -57,7 +82,16 @@ def make_runtime(address: str, port: int | None, options: dict[str, object]) -> 
     except ValueError as error:
         link.close()
         raise ProcessError(f"fault script: {error}") from None
-    return runtime_on(link, counters, name=options["name"])
+    return runtime_on(link, counters, name=options["name"], **settings)
+
+
+def parameter(text: str) -> tuple[str, int]:
+    """``NAME=VALUE`` of the command line; ``BadParameter`` for anything else."""
+    name, _, value = text.partition("=")
+    if not name or not value.isdigit():
+        words = f"{text!r} is no parameter: give NAME=VALUE, such as QP_NUM=1024"
+        raise click.BadParameter(words, param_hint="--parameter")
+    return name, int(value)
 
 
 def raise_descriptor_limit() -> None:
@@ -68,12 +102,35 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
+def detach() -> int:
+    """Go on as nobody's child, whom no program waits for; the descriptor to say on that all is well.
+
+    The process that was started ends once that is said, or with status 2 once this one has ended without.
+    """
+    read, write = os.pipe()
+    if os.fork():
+        os.close(write)
+        os._exit(0 if os.read(read, 1) else 2)
+    os.close(read)
+    os.setsid()
+    return write
+
+
 @click.command()
 @click.option("--addr", "addresses", multiple=True, help="Local IP address of a device; may be given again.")
 @click.option("--port", type=click.IntRange(1, 65535), help="UDP port of these devices, 4791 by default.")
 @click.option("--faults", type=click.Path(exists=True, dir_okay=False), help="Fault script (JSON) for these devices.")
 @click.option("--capture", type=click.Path(dir_okay=False), help="Record every packet to this pcapng file.")
+@click.option("--profile", type=click.Choice(tuple(PROFILES)), help="The core that these devices stand for.")
+@click.option("--parameter", "parameters", multiple=True, help="One of its parameters, NAME=VALUE; may be given again.")
+@click.option(
+    "--source-ports",
+    type=click.IntRange(0, MAX_SOURCE_PORTS),
+    default=0,
+    help="Send from so many UDP ports, by queue pair, so that switches spread them.",
+)
 @click.option("--idle-exit", type=click.FloatRange(0.0), help="End when nobody has used it for so many seconds.")
+@click.option("--detach", "detached", is_flag=True, help="Go to the background once it answers.")
 @click.option(
     "--spins", type=click.IntRange(0), envvar="RNIC_SPINS", default=SPIN_ROUNDS, help="Empty rounds before it sleeps."
 )
@@ -82,11 +139,16 @@ def serve(
     port: int | None,
     faults: str | None,
     capture: str | None,
+    profile: str | None,
+    parameters: tuple[str, ...],
+    source_ports: int,
     idle_exit: float | None,
     spins: int,
+    detached: bool,
 ) -> None:
     """Run the NIC process that serves all programs of this user, until it is interrupted."""
     raise_descriptor_limit()
+    said = detach() if detached else -1
     process = NicProcess(runtime_directory(), make_runtime)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: process.stop())
@@ -94,9 +156,15 @@ def serve(
         options: dict[str, object] = {
             "faults": Path(faults).read_text(encoding="utf-8") if faults else None,
             "capture": os.path.abspath(capture) if capture else None,
+            "profile": profile,
+            "parameters": dict(parameter(each) for each in parameters),
+            "source_ports": source_ports,
         }
         for address in addresses:
             process.add(address, port, options)
+        if said >= 0:
+            os.write(said, b"\1")
+            os.close(said)
         process.serve(idle_exit, spins)
     finally:
         process.close()

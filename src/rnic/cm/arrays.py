@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import struct
 import sys
-from errno import EINVAL
+from collections.abc import Callable
+from errno import EINVAL, ENOMEM
 from math import prod
 from typing import Any
 
@@ -33,18 +34,28 @@ def new_array(dtype: str, shape: tuple[int, ...]) -> Any:
     """Memory for an array: a NumPy array, or a bytearray where NumPy is not installed.
 
     Raises:
-        VerbsError: EINVAL for a type that NumPy does not know.
+        VerbsError: EINVAL for a type that NumPy does not know or takes for another size, ENOMEM for what is too big.
     """
     try:
         import numpy  # noqa: PLC0415 - optional, and slow to import for who reads no array
     except ImportError:
-        return bytearray(prod(shape) * item_bytes(dtype))
+        return _allocated(lambda: bytearray(prod(shape) * item_bytes(dtype)), dtype, shape)
     try:
-        return numpy.empty(shape, numpy.dtype(dtype))
+        kind = numpy.dtype(dtype)
+        if kind.itemsize != item_bytes(dtype):
+            raise ValueError(kind.itemsize)
+        return _allocated(lambda: numpy.empty(shape, kind), dtype, shape)
     except (TypeError, ValueError):
         raise VerbsError(
             EINVAL, f"dtype={dtype!r} of the remote buffer is none that this NumPy knows; read into="
         ) from None
+
+
+def _allocated(make: Callable[[], Any], dtype: str, shape: tuple[int, ...]) -> Any:
+    try:
+        return make()
+    except (MemoryError, OverflowError):
+        raise VerbsError(ENOMEM, f"no memory for an array of {shape} elements of {dtype}; read into=") from None
 
 
 def message_header(buffer: object, is_bytes: bool) -> bytes:

@@ -28,7 +28,7 @@ MAX_NAME = 200
 MAX_DIMENSIONS = 32
 DEFAULT_TIMEOUT_S = 10.0
 
-DTYPE_PATTERN = re.compile(r"[<>|=][biufcSUVmM]\d{1,9}(\[\w{1,12}\])?")
+DTYPE_PATTERN = re.compile(r"[<>|=][biufcSUVmM][1-9]\d{0,8}(\[\w{1,12}\])?")
 """Array types as ``numpy.dtype.str`` writes them. Types that hold Python objects are not among them: their bytes
 would be taken for pointers."""
 _SHOWN = 200

@@ -63,10 +63,10 @@ class ThreadTable:
         self._own = SpaceTable(self.space)
         self._whole = whole
 
-    def walk(self, va: int) -> int:
+    def walk(self, va: int, pages: int) -> tuple[int, int]:
         """See :class:`~rnic.coyote.mmu.PageTable`."""
-        rights = self._own.walk(va)
-        return rights if rights & WRITE else self._whole.walk(va) or rights
+        own = self._own.walk(va, pages)
+        return own if own[0] & WRITE else max(own, self._whole.walk(va, pages))
 
     def read(self, va: int, buf: bytearray | memoryview) -> bool:
         """See :class:`~rnic.coyote.mmu.PageTable`."""

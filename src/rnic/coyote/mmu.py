@@ -26,8 +26,11 @@ FAULT_PAGES: Final = 512
 class PageTable(Protocol):
     """One process's memory, as the host side knows it. Nothing here raises."""
 
-    def walk(self, va: int) -> int:
-        """Rights on the page at ``va``: :data:`READ` and :data:`WRITE`, 0 where the process has none."""
+    def walk(self, va: int, pages: int) -> tuple[int, int]:
+        """Rights on the page at ``va``, and how many of the ``pages`` pages from there on are known to have the same.
+
+        Rights are :data:`READ` and :data:`WRITE`, 0 where the process has no such page.
+        """
 
     def read(self, va: int, buf: bytearray | memoryview, /) -> bool:
         """Fill ``buf``; false where any byte is not there."""
@@ -44,12 +47,12 @@ class SpaceTable:
         self.read = space.read
         self.write = space.write
 
-    def walk(self, va: int) -> int:
+    def walk(self, va: int, pages: int) -> tuple[int, int]:
         """See :class:`PageTable`."""
         found: list[Mapping] = self.space.mappings(va & -PAGE_BYTES, PAGE_BYTES)
         if not found:
-            return 0
-        return READ if all(mapping.readonly for mapping in found) else READ | WRITE
+            return 0, 1
+        return READ if all(mapping.readonly for mapping in found) else READ | WRITE, 1
 
 
 class ProcessTable:
@@ -61,12 +64,15 @@ class ProcessTable:
         self.read = self._memory.read
         self.write = self._memory.write
 
-    def walk(self, va: int) -> int:
+    def walk(self, va: int, pages: int) -> tuple[int, int]:
         """See :class:`PageTable`."""
-        page = va & -PAGE_BYTES
-        if self._memory.covers(page, PAGE_BYTES, True):
-            return READ | WRITE
-        return READ if self._memory.covers(page, PAGE_BYTES, False) else 0
+        page, covers = va & -PAGE_BYTES, self._memory.covers
+        # the kernel is asked about the whole range first: it answers slowly
+        for count in (pages, 1) if pages > 1 else (1,):
+            for rights, writable in ((READ | WRITE, True), (READ, False)):
+                if covers(page, count * PAGE_BYTES, writable):
+                    return rights, count
+        return 0, 1
 
     def close(self) -> None:
         """Let go of the memory."""
@@ -175,12 +181,15 @@ class Mmu:
         if table is None or length < 1:
             return 0
         first, end = va >> PAGE_SHIFT, (va + length - 1 >> PAGE_SHIFT) + 1
-        found = []
-        for page in range(first, min(end, first + FAULT_PAGES)):
-            rights = table.walk(page << PAGE_SHIFT)
+        end = min(end, first + FAULT_PAGES)
+        found: list[tuple[int, int]] = []
+        page = first
+        while page < end:
+            rights, count = table.walk(page << PAGE_SHIFT, end - page)
             if not rights:
                 break
-            found.append((page, rights))
+            found += ((each, rights) for each in range(page, page + count))
+            page += count
         # from the last to the first: in a small TLB the page that is waited for stays
         for page, rights in reversed(found):
             if self.tlb.insert(number, page, rights):

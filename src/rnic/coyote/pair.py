@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from errno import EFAULT
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,6 @@ from rnic.verbs.memory import MR, PD
 from rnic.verbs.qp import QP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rnic.coyote.shell import Shell
     from rnic.coyote.stack import RoceStack
 
@@ -38,10 +37,13 @@ CARD_BYTES = 1 << 26
 """Card memory of one queue pair: what the data of its commands in flight may take. One command always may."""
 KEPT_BYTES = 1 << 23
 RD_ATOMIC = 16
-_TIMEOUT = 14
+_TIMEOUT = 18
+"""About a second: a probe asks long before, and a shell may take its time over what arrives."""
 _RETRIES = 7
 _RAW_READ = 0x0C
 _SMALLEST = 12
+Admit = Callable[[int, int, bool], bool]
+"""Address, length and whether it is a WRITE: whether the peer may."""
 
 
 def is_read(command: dict[str, int]) -> bool:
@@ -116,21 +118,29 @@ class _Port(AddressSpace):
 
 
 class _MessagePort:
-    """Memory of one message of the peer: every access becomes a memory request, the last of which has ``ctl`` 1."""
+    """Memory of one message of the peer: every access becomes a memory request, the last of which has ``ctl`` 1.
 
-    __slots__ = ("_end", "_number", "_shell")
+    ``admit`` is asked again for each: what the process takes back while a message is under way is out of reach at once.
+    """
 
-    def __init__(self, shell: Shell, number: int, end: int) -> None:
+    __slots__ = ("_admit", "_end", "_number", "_shell")
+
+    def __init__(self, shell: Shell, number: int, end: int, admit: Admit | None) -> None:
         self._shell = shell
         self._number = number
         self._end = end
+        self._admit = admit
 
     def read(self, va: int, buf: bytearray | memoryview) -> bool:
         """See :class:`~rnic.mem.dma.DmaPort`."""
+        if self._admit is not None and not self._admit(va, len(buf), False):
+            return False
         return fetch(self._shell, self._number, va, buf, host=True, last=va + len(buf) == self._end)
 
     def write(self, va: int, data: bytes | bytearray | memoryview) -> bool:
         """See :class:`~rnic.mem.dma.DmaPort`."""
+        if self._admit is not None and not self._admit(va, len(data), True):
+            return False
         return store(self._shell, self._number, va, data, host=True, last=va + len(data) == self._end)
 
     def views(self, va: int, length: int) -> memoryview | None:
@@ -168,7 +178,7 @@ class Pair:
         self.qp = QP(self.pd, QPInitAttr(e.IBV_QPT_RC, cap=cap, scq=self.cq, rcq=self.cq))
         self.memory = stack.runtime.nic.memory
         self.memory.guards[self.qp.qp_num] = self._admit
-        self.admit: Callable[[int, int, bool], bool] | None = None
+        self.admit: Admit | None = None
         self.regions: list[int] = []
         """Keys of the host memory that is registered."""
         self.staging = MR(self.pd, RECEIVES * SEND_BYTES, e.IBV_ACCESS_LOCAL_WRITE)
@@ -224,7 +234,7 @@ class Pair:
             self.memory.reason = VTP_LENGTH
             return None
         self.memory.reason = VTP_SUCCESS
-        port = _MessagePort(self.shell, self.number, va + length)
+        port = _MessagePort(self.shell, self.number, va + length, None if key else self.admit)
         entry = _MessageEntry(key, pd, rights, va, length, port=port)
         entry.region = region
         return entry

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from rnic.coyote.mmu import Mmu
-from rnic.link.beats import Beat, payload_of, to_beats
+from rnic.link.beats import Beat, BeatRun, payload_of
 from rnic.mem.space import AddressSpace
 from rnic.rings import coyote as c
 from rnic.spec.layout import Layout
@@ -51,14 +51,14 @@ class HostShell:
         if said["stream"]:
             start = said["vaddr"]
             data = self.outgoing.get(number, b"")[start : start + length]
-            return list(to_beats(data)) if len(data) == length else None
+            return BeatRun(data) if len(data) == length else None
         found = bytearray(length)
         memory = self.memory
         if isinstance(memory, Mmu):
             there = memory.read(number, said["vaddr"], found)
         else:
             there = memory.read(said["vaddr"], found)
-        return list(to_beats(found)) if there else None
+        return BeatRun(found) if there else None
 
     def m_rdma_wr_req(self, request: bytes, data: Iterable[Beat]) -> bool:
         """See :class:`Shell`."""
@@ -124,6 +124,6 @@ def store(shell: Shell, number: int, va: int, data: bytes | bytearray | memoryvi
         return False
     view = memoryview(data)
     return all(
-        shell.m_rdma_wr_req(request, to_beats(view[start:end]))
+        shell.m_rdma_wr_req(request, BeatRun(view[start:end]))
         for request, start, end in requests(c.RDMA_WR_REQ, number, va, len(data), host, last)
     )

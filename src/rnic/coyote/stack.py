@@ -11,11 +11,10 @@ in a memory request tell the shell.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from errno import EINVAL
 from typing import Any
 
-from rnic.coyote.pair import DEPTH, Flight, Pair, is_read
+from rnic.coyote.pair import DEPTH, Admit, Flight, Pair, is_read
 from rnic.coyote.shell import ADDRESS_END, Shell
 from rnic.link.base import Link
 from rnic.mem.aliases import AliasTable
@@ -112,11 +111,12 @@ class RoceStack:
         pair.regions.append(key)
         return key
 
-    def open_space(self, number: int, admit: Callable[[int, int, bool], bool]) -> None:
+    def open_space(self, number: int, admit: Admit) -> None:
         """Let the peer of queue pair ``number`` use addresses of the process as they are, under R_Key 0.
 
         Args:
-            admit: asked with address, length and whether it is a WRITE, before a message of the peer begins.
+            admit: asked with address, length and whether it is a WRITE, before a message of the peer begins and before
+                each access of it.
         """
         self.pair(number).admit = admit
 

@@ -47,6 +47,7 @@ from rnic.spec import access, limits
 from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
 from rnic.spec.events import EVENT_NAMES
+from rnic.spec.psn import PSN_WINDOW
 from rnic.spec.states import ST_UD
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ class CommandUnit:
             "log_max_qp_sz": limits.MAX_QP_WR.bit_length() - 1,
             "log_max_cq_sz": LOG_MAX_CQ,
             "log_max_srq_sz": LOG_MAX_SRQ,
-            "log_max_msg": limits.MAX_MSG_BYTES.bit_length() - 1,
+            # with the smallest path MTU no longer message has its packets within half the PSNs
+            "log_max_msg": (PSN_WINDOW * min(limits.MTU_CODES)).bit_length() - 1,
             "log_page_sz": 12,
             "max_mtu": limits.MTU_CODES[limits.MAX_PATH_MTU],
             "active_mtu": limits.MTU_CODES[config.mtu],

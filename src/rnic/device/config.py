@@ -56,10 +56,18 @@ class NicConfig:
     """Packets in flight per queue pair."""
     window_bytes: int = 1 << 20
     """Bytes in flight per queue pair."""
+    flight_packets: int = 512
+    """Packets in flight from all queue pairs together, READ responses to this NIC included."""
     ack_every: int = 64
     """A request asks for an acknowledgement at least each so many packets."""
     probe: bool = True
     """Tail-loss probe (``design.md``, "Loss recovery")."""
+    rq_almost_full: int = 0
+    """Receive entries that a reliable connection keeps back: with no more left it answers RNR (004 7.3)."""
+    profile: str = ""
+    """The core that the NIC stands for (:mod:`rnic.device.parameters`)."""
+    parameters: dict[str, int] = field(default_factory=dict)
+    """That core's parameters, those included that only hardware is different for."""
     turn_bytes: int = 65_536
     """Bytes that one queue pair, and one program, sends before the next has its turn."""
     autostart: bool = True
@@ -86,12 +94,14 @@ class NicConfig:
             raise VerbsError(
                 errno.EINVAL, f"pkeys={self.pkeys} is no P_Key table; use 1 to {MAX_PKEYS} values of 1 to 0xffff"
             )
-        for name in ("window_packets", "window_bytes", "ack_every", "turn_bytes"):
+        for name in ("window_packets", "window_bytes", "flight_packets", "ack_every", "turn_bytes"):
             if getattr(self, name) < 1:
                 raise VerbsError(errno.EINVAL, f"{name}={getattr(self, name)} must be at least 1")
         self.source_ports = self.source_ports or (self.port,)
         if any(not 0 < port <= 0xFFFF for port in self.source_ports):
             raise VerbsError(errno.EINVAL, f"source_ports={self.source_ports}: use ports of 1 to 65535")
+        if self.rq_almost_full < 0:
+            raise VerbsError(errno.EINVAL, f"rq_almost_full={self.rq_almost_full} must not be negative")
         if not self.guid:
             # Locally administered, and the same each time: the address tells NICs of one machine apart.
             self.guid = 0x02_00_00_00_00_00_00_00 | int.from_bytes(self.address[-6:], "big") << 8 | self.port & 0xFF

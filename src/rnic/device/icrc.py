@@ -32,6 +32,7 @@ class IcrcCheck:
         if ident is None:
             guess = index if index < MAX_IDENTS else 0
             if crc32(packet, flow.seed(length, guess)) == expected:
+                flow.prove()
                 if not flow.settled:
                     self.learn(flow, 1)
                 return True
@@ -51,6 +52,8 @@ class IcrcCheck:
         # what was refused is forgotten with the next packet that is right, which has to say so
         flow.settled = believed and tracker.settled
         self.solved += believed
+        if believed:
+            flow.prove()
         return believed
 
     @staticmethod

@@ -58,8 +58,9 @@ def _row(register: Register, value: int) -> Tree:
 def registers(nic: Nic, uar: Uar | None = None) -> Tree:
     """Every register: the global block (with ``uar``'s command register), and each queue block in use.
 
-    ``{"global": [row], "congestion": [row], "blocks": [{"block", "kind", "number", "registers": [row]}]}`` with rows
-    of ``offset``, ``name``, ``access``, ``reset``, ``value``, ``doc`` and, for registers of several values, ``fields``.
+    ``{"profile": name, "parameters": {name: value}, "global": [row], "congestion": [row], "blocks": [block]}``: a
+    block is ``{"block", "kind", "number", "registers": [row]}``, and rows are of ``offset``, ``name``, ``access``,
+    ``reset``, ``value``, ``doc`` and, for registers of several values, ``fields``.
     """
     window: Any = _Watcher if uar is None else uar
     rows = [_row(register, nic.globals.read(window, register.offset)) for register in GLOBAL_REGISTERS]
@@ -74,7 +75,14 @@ def registers(nic: Nic, uar: Uar | None = None) -> Tree:
                 "registers": [_row(register, queue.regs.get(register.offset)) for register in queue_registers(layout)],
             }
         )
-    return {"global": rows, "congestion": _congestion(nic), "blocks": blocks}
+    config = nic.config
+    return {
+        "profile": config.profile,
+        "parameters": dict(config.parameters),
+        "global": rows,
+        "congestion": _congestion(nic),
+        "blocks": blocks,
+    }
 
 
 def _congestion(nic: Nic) -> list[Tree]:

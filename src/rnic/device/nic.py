@@ -46,6 +46,7 @@ from rnic.spec.states import ERR, RESET, RTR, RTS, SQD, SQE
 from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard, Report
 from rnic.trace.tracer import NullTracer, Tracer
+from rnic.transport.flights import Flights
 from rnic.transport.host import BurstLoops
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import Wqe
@@ -67,6 +68,10 @@ _FULL_MEMBER = 0x8000
 _WRITE_BACK_MASK = 0x3FF
 _WRITE_BACK_QPS = 4
 """Every 1024 calls of ``produce``, this many queue pairs have their state and PSNs written back."""
+WRITE_BACK_NS = 10_000_000
+"""Once it moves no more packets, so long after the first of them, a NIC writes back what is left."""
+_IDLE_WRITE_BACK_QPS = 256
+_IDLE_WRITE_BACK_STEP_NS = 1_000_000
 _NOT_AT_WORK = frozenset({RESET, ERR})
 _RECEIVING = frozenset({RTR, RTS, SQD, SQE})
 
@@ -111,6 +116,7 @@ class Nic:
         self.contexts.changed = self._context_changed
         if self.tracer.enabled:
             self.contexts.observe = self._trace_channel
+        self.flights = Flights(config.flight_packets)
         self.resources = Resources(config, self.memory, self.contexts)
         self.contexts.parser.admit = partial(admission.fits, self)
         self.qps: dict[int, DeviceQp] = self.resources.qps
@@ -131,6 +137,8 @@ class Nic:
         self._ready = Turns(config.turn_bytes)
         self._failed_cqs: list[CompletionQueue] = []
         self._turns = 0
+        self._write_back_at: int | None = None
+        self._to_write_back = 0
         if config.autostart:
             self.globals.control = CONTROL_ENABLE
             self.start(bytes(INIT_HCA.size))
@@ -379,6 +387,8 @@ class Nic:
                 self._own_error("packet", qp, error)
             start = end
         self.counters["rx_packets"] += packets
+        if self._write_back_at is None:
+            self._write_back_at = now_ns + WRITE_BACK_NS
 
     def _receive_packet(self, qp: DeviceQp | None, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> None:
         """One packet by the full path: ICRC, header, queue pair, state, service, address, P_Key (004 7.3)."""
@@ -509,6 +519,8 @@ class Nic:
             self.schedule(qp)
         if packets:
             self.counters["tx_packets"] += packets
+            if self._write_back_at is None:
+                self._write_back_at = now_ns + WRITE_BACK_NS
         return out
 
     def _take_doorbells(self) -> None:
@@ -545,13 +557,30 @@ class Nic:
 
     def next_deadline_ns(self) -> int | None:
         """When :meth:`handle_timers` wants to be called, at the latest; ``None`` where never."""
-        return None if self._held else self._timers.next_ns()
+        if self._held:
+            return None
+        deadline, write_back = self._timers.next_ns(), self._write_back_at if self.qps else None
+        return write_back if deadline is None or (write_back is not None and write_back < deadline) else deadline
 
     def handle_timers(self, now_ns: int) -> None:
         """Handle the deadlines that have come."""
         self.now_ns = now_ns
-        if not self._held:
-            self._timers.handle(now_ns)
+        if self._held:
+            return
+        self._timers.handle(now_ns)
+        if self._write_back_at is not None and self._write_back_at <= now_ns:
+            with self.guard.around("write-back"):
+                self._write_back_all(now_ns)
+
+    def _write_back_all(self, now_ns: int) -> None:
+        """Write some queue pairs back, and go on later until all had their turn."""
+        self._write_back_at = None
+        left = self._to_write_back or len(self.qps)
+        count = min(left, _IDLE_WRITE_BACK_QPS)
+        self._to_write_back = left - count
+        if self._to_write_back:
+            self._write_back_at = now_ns + _IDLE_WRITE_BACK_STEP_NS
+        self.contexts.write_back(count)
 
     # ------------------------------------------------------------------------ the transport's side
 
@@ -568,6 +597,7 @@ class Nic:
     def forget(self, qp: DeviceQp) -> None:
         """``qp`` is destroyed: no more turns and deadlines."""
         self._timers.forget(qp)
+        qp.requester.ground()
         if qp.scheduled:
             self._ready.remove(qp)
             qp.scheduled = False

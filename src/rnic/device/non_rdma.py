@@ -29,15 +29,19 @@ class Frame(NamedTuple):
 class NonRdmaChannel:
     """A queue of frames, bounded in number and in bytes: a frame that finds no room is counted and forgotten.
 
+    ``fed`` is whether the link carries whole packets; a UDP socket gives none but RDMA's, so there the channel says
+    that it cannot serve instead of staying empty for ever.
+
     Counters: ``non_rdma_frames``, ``non_rdma_bytes``, ``drop_non_rdma_full``.
     """
 
-    __slots__ = ("_bytes", "_counters", "_frames", "_max_bytes", "_max_frames")
+    __slots__ = ("_bytes", "_counters", "_frames", "_max_bytes", "_max_frames", "fed")
 
     def __init__(self, counters: Counters, max_frames: int = MAX_FRAMES, max_bytes: int = MAX_BYTES) -> None:
         self._counters = counters
         self._frames: deque[Frame] = deque()
         self._bytes = 0
+        self.fed = True
         self._max_frames = max_frames
         self._max_bytes = max_bytes
 
@@ -78,8 +82,10 @@ class NonRdmaChannel:
 def read_non_rdma(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """Show the oldest frame from byte ``in_modifier`` on; ``op_modifier`` 1 then takes it away.
 
-    BAD_SIZE beyond the frame's end, BAD_PARAM for another modifier.
+    BAD_OP where the link brings no such frames, BAD_SIZE beyond the frame's end, BAD_PARAM for another modifier.
     """
+    if not nic.non_rdma.fed:
+        raise Refused(cmd.ST_BAD_OP)
     if op_modifier > 1:
         raise Refused(cmd.ST_BAD_PARAM)
     channel = nic.non_rdma

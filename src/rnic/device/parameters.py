@@ -1,12 +1,14 @@
 """Parameter sets: a NIC described by the parameters of the core it stands for (004 7.4, 7.5).
 
-The ranges are the document's. Parameters that set a width or a latency of the hardware are checked and kept, but
-nothing in a software NIC is slower or faster for them; ``effect`` says which setting the others become.
+The ranges are the document's. Parameters that set a width or a latency of the hardware are checked, kept and shown,
+but nothing in a software NIC is slower or faster for them; ``effect`` says which setting the others become.
+RQ_ALMOST_FULL has no row there: it is the threshold of the check of that name (004 7.3), which is left open.
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +44,7 @@ UNIVISTA: tuple[Parameter, ...] = (
     Parameter("MR_NUM", 256, 16384, 16384, True, "max_mrs", "memory regions"),
     Parameter("OSQ_PER_QP", 1, 16, 16, False, "window_packets", "outstanding packets of a queue pair"),
     Parameter("RX_BUF_AW", 5, 13, 13, False, "window_bytes", "receive buffer of 2^RX_BUF_AW words of 128 bytes"),
+    Parameter("RQ_ALMOST_FULL", 1, 16, 1, False, "rq_almost_full", "receive entries kept back: with no more, RNR"),
     Parameter("RAM_RD_LATENCY", 1, 3, 1, False, "", "cycles of a memory read"),
     Parameter("QPM_AXI_DW", 64, 512, 512, True, "", "bits of the descriptor bus"),
     Parameter("MAC_DW", 512, 1024, 1024, False, "", "bits of the MAC interface, 200G or 400G", (512, 1024)),
@@ -66,4 +69,27 @@ def univista(**chosen: int) -> dict[str, Any]:
         "window_packets": values["OSQ_PER_QP"],
         "window_bytes": 128 << values["RX_BUF_AW"],
         "congestion": CongestionSettings("limit"),
+        "rq_almost_full": values["RQ_ALMOST_FULL"],
+        "profile": "univista",
+        "parameters": values,
     }
+
+
+PROFILES: dict[str, Callable[..., dict[str, Any]]] = {"univista": univista}
+"""Parameter sets by name."""
+
+
+def profile_settings(profile: str | None, parameters: Mapping[str, int]) -> dict[str, Any]:
+    """Settings of a profile with some of its parameters chosen; none without a profile.
+
+    Raises:
+        VerbsError: EINVAL for a profile or parameter that does not exist, a value out of range, or parameters of
+            no profile.
+    """
+    if not profile:
+        if parameters:
+            raise VerbsError(errno.EINVAL, f"{', '.join(parameters)}: parameters are a profile's; give one too")
+        return {}
+    if profile not in PROFILES:
+        raise VerbsError(errno.EINVAL, f"profile={profile!r} does not exist: use {', '.join(PROFILES)}")
+    return PROFILES[profile](**parameters)

@@ -74,10 +74,10 @@ class Link(Protocol):
         """Whether the network interface is up, as far as the last send showed."""
 
     @property
-    def frames(self) -> deque[bytes]:
+    def frames(self) -> deque[bytes] | None:
         """Whole packets, from the IP header on, that arrived and that the link did not look into.
 
-        The same object for ever; what is taken from it is gone. Links on sockets never have any.
+        The same object for ever; what is taken from it is gone. ``None`` for links that carry UDP payloads alone.
         """
 
     def fileno(self) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from rnic.link.base import LinkError, check_group, flow_between, format_address
 from rnic.link.packets import single_packets
@@ -47,8 +47,32 @@ def to_beats(packet: Buffer) -> Iterator[Beat]:
         yield Beat(chunk.ljust(BEAT_BYTES, b"\0"), keep, start + BEAT_BYTES >= length)
 
 
+class BeatRun(Sequence[Beat]):
+    """A packet as beats that are made only for who looks at them, one by one."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: Buffer) -> None:
+        self.data = bytes(data)
+
+    def __len__(self) -> int:
+        return (len(self.data) + BEAT_BYTES - 1) // BEAT_BYTES
+
+    def __iter__(self) -> Iterator[Beat]:
+        return to_beats(self.data)
+
+    @overload
+    def __getitem__(self, index: int) -> Beat: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Beat]: ...
+    def __getitem__(self, index: int | slice) -> Beat | list[Beat]:
+        return list(self)[index]
+
+
 def payload_of(beats: Iterable[Beat]) -> bytes:
     """The bytes that count in beats that follow the stream's rules."""
+    if isinstance(beats, BeatRun):
+        return beats.data
     return b"".join(beat.data[: beat.keep.bit_length()] for beat in beats)
 
 

@@ -33,6 +33,25 @@ def interface_of(address: bytes) -> str | None:
         return None
 
 
+def is_of_many(address: bytes) -> bool:
+    """Whether an address is a multicast or broadcast address: such a one can be bound, but stands for no machine.
+
+    Of the broadcast addresses of its networks the system knows: it connects nobody there who did not ask to be.
+    """
+    if address[0] == 0xFF if len(address) == 16 else address[0] >= 224:
+        return True
+    if len(address) == 16:
+        return False
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.connect((socket.inet_ntoa(address), 9))
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def is_up(name: str) -> bool:
     """Whether a Linux interface is up; true where the system does not say."""
     try:

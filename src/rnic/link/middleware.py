@@ -66,7 +66,7 @@ class Middleware:
         return self.inner.up
 
     @property
-    def frames(self) -> deque[bytes]:
+    def frames(self) -> deque[bytes] | None:
         """The inner link's: faults are for RDMA packets."""
         return self.inner.frames
 

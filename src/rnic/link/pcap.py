@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterator
 from types import TracebackType
-from typing import BinaryIO, NamedTuple, Self
+from typing import BinaryIO, NamedTuple, Protocol, Self
 
 from rnic.spec.errors import RnicError
 from rnic.wire.dissect import LINKTYPE_ETHERNET
@@ -214,6 +214,13 @@ def _parse_packet(kind: int, body: bytes, order: str, interfaces: list[_Interfac
     return CapturedPacket(time_ns, interface.linktype, data, length)
 
 
+class Sink(Protocol):
+    """What a capture is written to."""
+
+    def write(self, data: bytes, /) -> object:
+        """Take a whole block."""
+
+
 class PcapngWriter:
     """Writes packets of one interface to an open file. Also a context manager, which flushes.
 
@@ -223,7 +230,7 @@ class PcapngWriter:
         interface: name shown for the interface.
     """
 
-    def __init__(self, file: BinaryIO, linktype: int = LINKTYPE_ETHERNET, interface: str = "rnic0") -> None:
+    def __init__(self, file: BinaryIO | Sink, linktype: int = LINKTYPE_ETHERNET, interface: str = "rnic0") -> None:
         self.linktype = linktype
         self._file = file
         section = (
@@ -239,7 +246,8 @@ class PcapngWriter:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._file.flush()
+        if hasattr(self._file, "flush"):
+            self._file.flush()
 
     def write(self, time_ns: int, packet: bytes | bytearray | memoryview, length: int | None = None) -> None:
         """Add one packet.

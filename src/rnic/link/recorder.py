@@ -27,12 +27,18 @@ class Recorder(Middleware):
     its ICRC is right, so that a corrupt packet, and only a corrupt one, is shown as such. Ethernet addresses are made
     from the IP addresses.
 
+    Nothing waits for the file, and nothing fails because of it. A packet for which it has no room just now (a FIFO
+    whose reader is slow) is left out and counted as ``capture_dropped``. Where it takes no more at all (the disk is
+    full, the reader has gone), recording ends for good, counted as ``capture_ended``.
+
     Args:
         inner: the link that does the work.
-        file: opened for writing bytes; stays the caller's.
+        file: opened for writing bytes; stays the caller's. One that may make its writer wait is to be opened without
+            buffer and not blocking.
         linktype: 1 for Ethernet frames, 101 for IP packets alone.
         clock: gives the time of a packet in nanoseconds; :func:`time.time_ns` unless a test or simulation has its own.
         solve_idents: false for packets whose ICRC is not RoCEv2's: they are recorded with their place in the burst.
+        ended: gets the error that ended the recording.
     """
 
     def __init__(
@@ -42,17 +48,50 @@ class Recorder(Middleware):
         linktype: int = LINKTYPE_ETHERNET,
         clock: Callable[[], int] = time.time_ns,
         solve_idents: bool = True,
+        ended: Callable[[OSError], None] | None = None,
     ) -> None:
         super().__init__(inner)
         self._solve_idents = solve_idents
-        self._writer = PcapngWriter(file, linktype)
+        self._linktype = linktype
         self._file = file
         self._clock = clock
+        self._ended = ended
+        self._rest = b""
+        """Of a packet that the file took a part of."""
+        self._writer: PcapngWriter | None = None
+        try:
+            self._writer = PcapngWriter(self, linktype)
+        except OSError as error:
+            self._end(error)
+
+    def write(self, data: bytes) -> None:
+        """Write to the file what it takes without waiting: all of it or nothing, in the end.
+
+        Raises:
+            OSError: it takes no more.
+        """
+        if self._rest:
+            self._rest = self._rest[self._file.write(self._rest) or 0 :]
+        if self._rest:
+            self.counters.bump("capture_dropped")
+            return
+        taken = self._file.write(data) or 0  # None from a file that would make its writer wait
+        if taken:
+            self._rest = data[taken:]
+        else:
+            self.counters.bump("capture_dropped")
+
+    def _end(self, error: OSError) -> None:
+        """Record nothing more."""
+        self._writer = None
+        self.counters.bump("capture_ended")
+        if self._ended is not None:
+            self._ended(error)
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
         """Record and send."""
         now_ns = self._clock()
-        for burst in bursts:
+        for burst in bursts if self._writer is not None else ():
             data = memoryview(b"".join(burst.buffers))
             for index, start in enumerate(range(0, burst.length, burst.segment)):
                 self._record(now_ns, burst.flow, data[start : start + burst.segment], index)
@@ -62,7 +101,7 @@ class Recorder(Middleware):
         """Receive and record."""
         bursts = self.inner.receive(limit)
         now_ns = self._clock()
-        for burst in bursts:
+        for burst in bursts if self._writer is not None else ():
             buf = burst.buf[: burst.length]
             for index, start in enumerate(range(0, burst.length, burst.segment)):
                 packet = buf[start : start + burst.segment]
@@ -75,14 +114,22 @@ class Recorder(Middleware):
 
     def close(self) -> None:
         """Flush the file and close the inner link."""
-        self._file.flush()
+        try:
+            self._file.flush()
+        except OSError as error:
+            self._end(error)
         self.inner.close()
 
     def _record(self, now_ns: int, flow: Flow, payload: Buffer, ident: int, frag: int = 0x4000) -> None:
+        if self._writer is None:
+            return
         packet = ip_packet(flow, payload, ident, frag)
-        if self._writer.linktype == LINKTYPE_ETHERNET:
+        if self._linktype == LINKTYPE_ETHERNET:
             packet = _ethernet(flow).pack() + packet
-        self._writer.write(now_ns, packet)
+        try:
+            self._writer.write(now_ns, packet)
+        except OSError as error:
+            self._end(error)
 
 
 def _ident(packet: memoryview, flow: Flow, index: int) -> int:

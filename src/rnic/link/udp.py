@@ -11,11 +11,10 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections import deque
 from collections.abc import Sequence
 
 from rnic.link.base import LinkError, check_group, flow_between, format_address, parse_address
-from rnic.link.interface import interface_of, ip_mtu, is_local, is_up
+from rnic.link.interface import interface_of, ip_mtu, is_local, is_of_many, is_up
 from rnic.link.packets import joined, single_packets
 from rnic.link.udp_socket import (
     ANCILLARY_BYTES,
@@ -166,6 +165,8 @@ class UdpLink:
         if not 0 <= port <= 0xFFFF:
             raise LinkError(f"UDP port {port} is not a port: give 0 to 65535")
         self.address = parse_address(address)
+        if is_of_many(self.address):
+            raise LinkError(f"address {address} is a multicast or broadcast address: give one of this machine alone")
         self.counters = Counters() if counters is None else counters
         self._ipv4 = len(self.address) == 4
         self._scope_id = _scope_id(address)
@@ -175,8 +176,8 @@ class UdpLink:
         self.mtu = ip_mtu(self.address)
         self.up = True
         self._interface = interface_of(self.address)
-        self.frames: deque[bytes] = deque()
-        """Never any: what is not for this port, the system keeps."""
+        self.frames = None
+        """What is not UDP and for this port, the system keeps."""
         self.gso = gso and enable_gso(sock)
         self.gro = gro and enable_gro(sock)
         self.headers = enable_headers(sock, self._ipv4)
@@ -473,7 +474,7 @@ class _Inbox:
     def _flow(self, link: UdpLink, sender: tuple[str, int] | bytes, address: bytes, port: int) -> Flow:
         if len(self.flows) >= _MAX_CACHED:
             self.flows.clear()
-        flow = self.flows[sender] = Flow(address, self.address, port, link.port)
+        flow = self.flows[sender] = Flow(address, self.address, port, link.port).doubt()
         return flow
 
 

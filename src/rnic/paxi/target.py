@@ -157,6 +157,8 @@ class Target:
         self._socket.close()
         with self._changed:
             self._changed.wait_for(lambda: not self._lines, 5)
+            for lines in self._lines:  # of threads that had no turn in that time
+                lines.close()
         self._shares.close()
 
     def __enter__(self) -> Target:

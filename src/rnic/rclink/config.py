@@ -32,6 +32,7 @@ _RANGES = {
     "ack_merge_ns": (0, 0xFFFF_FFFF),
     "cnp_timer_ns": (0, 0xFFFF_FFFF),
     "ident": (0, 0xFFFF),
+    "tclass": (0, 0xFF),
 }
 
 
@@ -78,6 +79,8 @@ class RcLinkConfig:
     """TIMER_THR, the time of that filter. Choice."""
     cnp_halves: bool = False
     """A received CNP halves the QP's rate until TIMER_THR after the last one. Choice, after 004 7.4."""
+    tclass: int = 2
+    """Traffic class of what is sent, 0 to 255; ECT(0), or no switch may mark it. Choice."""
     bank_rr: bool = False
     """The four banks, by the QP's two low bits, send in turn."""
     ack_time: bool = False

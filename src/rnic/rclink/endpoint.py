@@ -224,6 +224,7 @@ class RcLinkEndpoint:
             raise RcLinkError(f"{where}: DEST_IP names no peer")
         address = qp.dest_ip6.to_bytes(16, "big") if qp.dest_ip6 else qp.dest_ip.to_bytes(4, "big")
         qp.flow = self._make_flow(address, qp.udp_dport or self.config.port, qp.udp_sport)
+        qp.flow.tclass = self.config.tclass
         qp.enabled = True
         self.sender.resume(qp, self._now_ns)
 

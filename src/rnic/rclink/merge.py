@@ -69,11 +69,9 @@ class AckMerger:
         return out
 
     def _next_group(self) -> int:
-        for start, end in ((self._pointer, len(self._words)), (0, self._pointer)):
-            rest = self._words[start:end].lstrip(b"\0")
-            if rest:
-                return end - len(rest)
-        return 0
+        """The first group from the pointer on, and round, that has a bit."""
+        words = self._words[self._pointer :] + self._words[: self._pointer]
+        return (self._pointer + len(words) - len(words.lstrip(b"\0"))) % len(words)
 
 
 class CnpFilter:

@@ -99,7 +99,11 @@ class RegisterBlock:
             return register.pack(timer_thr=config.cnp_timer_ns, enable=config.cnp_merge)
         if offset == r.TX_CFG:
             return register.pack(
-                bank_rr=config.bank_rr, ack_time=config.ack_time, cnp_halves=config.cnp_halves, icrc=config.icrc
+                bank_rr=config.bank_rr,
+                ack_time=config.ack_time,
+                cnp_halves=config.cnp_halves,
+                icrc=config.icrc,
+                tclass=config.tclass,
             )
         if offset == r.PORT:
             return register.pack(type1=config.port, type2=config.type2_port)
@@ -183,6 +187,7 @@ class RegisterBlock:
         register, config = r.AT[r.TX_CFG], self._endpoint.config
         for name in ("bank_rr", "ack_time", "cnp_halves"):
             setattr(config, name, bool(register.get(value, name)))
+        config.tclass = register.get(value, "tclass")
 
     def _store_qp_id(self, value: int) -> None:
         if not 0 <= value < len(self._endpoint.qps):

@@ -151,6 +151,7 @@ GLOBAL_REGISTERS: tuple[WideRegister, ...] = (
             _bits("ack_time", 1, 1, "every ACK carries a timestamp"),
             _bits("cnp_halves", 2, 2, "a CNP halves the QP's rate for TIMER_THR"),
             _bits("icrc", 3, 3, "packets end with an ICRC", "RO"),
+            _bits("tclass", 15, 8, "traffic class of QPs that are enabled from now on"),
         ),
         CHOICE,
     ),

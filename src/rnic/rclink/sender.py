@@ -320,7 +320,7 @@ class Sender:
             if qp.rnr_wait:
                 qp.rnr_wait = False
                 self._offer(qp)
-            elif qp.unacked:
+            else:
                 self._counters.bump("timeouts")
                 if self._count_retry(qp):
                     self._rewind(qp)

@@ -127,34 +127,33 @@ def start(directory: Path) -> Connection:
         ProcessError: it ended at once, in its words, or does not answer.
     """
     log = directory / "nic.log"
-    command = [sys.executable, "-m", "rnic.cli", "serve", "--idle-exit", _IDLE_EXIT]
+    command = [sys.executable, "-m", "rnic.cli", "serve", "--detach", "--idle-exit", _IDLE_EXIT]
+    environment = os.environ | {"RNIC_RUNTIME_DIR": str(directory)}
     with log.open("wb") as out:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-            env=os.environ | {"RNIC_RUNTIME_DIR": str(directory)},
-        )
-    _children.append(child)
+        try:
+            # What is started here ends once the NIC process answers. That is nobody's child, since programs may wait
+            # for all of theirs.
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=environment,
+                timeout=START_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise ProcessError(f"the NIC process did not answer within {START_SECONDS:.0f} s; see {log}") from None
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        connection = connect(directory)
+        connection = connect(directory)  # to another one, if that was faster
         if connection is not None:
             return connection
-        if child.poll() is not None and child.returncode:
-            connection = connect(directory)  # another one was faster
-            if connection is not None:
-                return connection
+        if done.returncode:
             words = log.read_text(errors="replace").strip().splitlines()
-            raise ProcessError(f"the NIC process ended at once: {words[-1] if words else child.returncode}")
+            raise ProcessError(f"the NIC process ended at once: {words[-1] if words else done.returncode}")
         time.sleep(0.02)
-    raise ProcessError(f"the NIC process did not answer within {START_SECONDS:.0f} s; see {log}")
-
-
-_children: list[subprocess.Popen[bytes]] = []
-"""NIC processes that this program started. They outlive it; kept so that nobody complains of that."""
+    raise ProcessError(f"the NIC process does not answer; see {log}")
 
 
 def ask(directory: Path, device: str, what: str) -> Any:

@@ -70,6 +70,7 @@ class Runtime:
         self._sleep_until: int | None = None
         self._wake_read, self._wake_write = -1, -1
         nic.attach(link)
+        nic.non_rdma.fed = link.frames is not None
         _live.add(self)
 
     # ------------------------------------------------------------------------------- inline driving

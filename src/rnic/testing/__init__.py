@@ -5,6 +5,7 @@
 
 from rnic.link.faults import FaultRates
 from rnic.runtime.virtual import VirtualClock
+from rnic.testing.addresses import own_network
 from rnic.testing.live import FindingError, LivePeer
 from rnic.testing.net import Node, SimNet
 from rnic.testing.packets import PacketFactory
@@ -26,4 +27,5 @@ __all__ = [
     "Side",
     "SimNet",
     "VirtualClock",
+    "own_network",
 ]

@@ -28,6 +28,7 @@ class RcLinkNet:
         tx: fault rates of what every node sends.
         packet_ns: how long a packet keeps its sender's wire busy; with 0 there is none.
         latency_ns: how long a packet is under way on that wire.
+        mark_packets: a packet that finds so many waiting for that wire leaves with ECN 11.
         round_ns: what one round of all nodes costs.
         tracer: of all endpoints and links.
         settings: fields of :class:`~rnic.rclink.RcLinkConfig`, the same for all.
@@ -42,6 +43,7 @@ class RcLinkNet:
         tx: FaultRates = NO_FAULTS,
         packet_ns: int = 0,
         latency_ns: int = 0,
+        mark_packets: int | None = None,
         round_ns: int = 1_000,
         tracer: Tracer | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -58,7 +60,13 @@ class RcLinkNet:
             faulty = FaultyLink(inner, clock=self.clock, rng=own, tx=tx, script=script, tracer=tracer)
             link: Link = faulty
             if packet_ns or latency_ns:
-                link = PacedLink(faulty, clock=self.clock, packet_ns=packet_ns, latency_ns=latency_ns)
+                link = PacedLink(
+                    faulty,
+                    clock=self.clock,
+                    packet_ns=packet_ns,
+                    latency_ns=latency_ns,
+                    mark_packets=mark_packets,
+                )
             port = RcLinkPort(link, RcLinkConfig(**(settings or {})), self.clock, tracer)
             self.loop.add(port)
             self.ports.append(port)

@@ -128,20 +128,13 @@ class Completer:
         if not self._advance(psn, now_ns):
             return
         if psn == self.implied_psn and now_ns - self.implied_at < requester.repeat_interval:
-            # Responses still under way from before the rewind say the same again: they need not be a new loss.
-            # If they are, nothing more may come that says so.
-            requester.watch_gap(self.implied_at)
+            # Responses still under way from before the rewind say the same again: they need not be a new loss. If
+            # they are, the next probe shows it.
             return
         self.implied_psn = psn
         self.implied_at = now_ns
         self.host.counters.bump("implied_naks")
         self.qp.retry(psn, now_ns)
-
-    def repeat_gap(self, now_ns: int) -> None:
-        """A response that was asked for again did not come in time, while others did that are behind it."""
-        pieces = self.requester.pieces
-        if pieces:
-            self._implied_nak(pieces[0].next_psn, now_ns)
 
     def _nak(self, packet: Packet, now_ns: int) -> None:
         if not self._cover(packet.psn, now_ns):
@@ -214,7 +207,7 @@ class Completer:
             # After a retry from the middle, what the first request drew may still come: a MIDDLE may then stand
             # where the repeated request draws a FIRST. The PSN says that the bytes are the same.
             misplaced = piece.got if row.start else not message.received
-            if size != expected or row.end != last or misplaced:
+            if size != expected or (row.end != last and not piece.asked) or misplaced:
                 self.qp.fail_send(BAD_RESP_ERR, packet.opcode)
                 return
             data: memoryview | bytes = packet.payload
@@ -226,6 +219,9 @@ class Completer:
             return
         # No credits from here: common NICs put 0 into the AETH of a READ response (software.md section 4).
         self.took(1, now_ns)
+        if piece.asked and packet.row.start and packet.row.end and requester.pieces:
+            # the answer to the probe: the responses to what was asked before it would have come before it
+            self._implied_nak(requester.pieces[0].next_psn, now_ns)
 
     def took(self, count: int, now_ns: int) -> None:
         """``count`` response packets of the oldest request were placed in order."""

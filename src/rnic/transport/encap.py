@@ -89,7 +89,7 @@ class FrameBatch:
         Args:
             head: first eight bytes of their BTH.
             psn: of the first frame.
-            view: their payload.
+            view: their payload, which its owner may change meanwhile: each burst's part is copied, then sealed.
             ack_every: ask for an ACK where the PSN is a multiple of this; 0 for never.
         """
         flow = self.flow
@@ -104,20 +104,21 @@ class FrameBatch:
                 # a whole burst, past the bookkeeping of one that grows
                 taken = most
                 buffers: list[Buffer] = []
-                segment_run(head, psn, most, view[at : at + most * mtu], mtu, seeds, 0, delta, ack_every, buffers)
+                part = memoryview(bytes(view[at : at + most * mtu]))
+                segment_run(head, psn, most, part, mtu, seeds, 0, delta, ack_every, buffers)
                 self.out.append(TxBurst(flow, buffers, length, most, most * length))
                 self.open = False
             else:
                 taken = min(count, self.room(length))
                 ident = self.reserve(length, taken)
-                part = view[at : at + taken * mtu]
+                part = memoryview(bytes(view[at : at + taken * mtu]))
                 segment_run(head, psn, taken, part, mtu, seeds, ident, delta, ack_every, self.buffers)
             psn = psn + taken & PSN_MASK
             at += taken * mtu
             count -= taken
 
     def add(self, header: bytes, payload: Buffer = b"") -> None:
-        """Pad, seal and append one frame."""
+        """Pad, seal and append one frame. The payload is copied first, since its owner may change it meanwhile."""
         size = len(payload)
         pad = -size & 3
         length = len(header) + size + pad + 4
@@ -135,6 +136,7 @@ class FrameBatch:
             frame = b"".join((header, payload, _PADS[pad])) if size else header
             self.buffers.append(frame + ICRC_STRUCT.pack(crc32(frame, seed) ^ tx_delta(length)))
         else:
+            payload = bytes(payload)
             crc = crc32(payload, crc32(header, seed))
             tail = _PADS[pad]
             if pad:

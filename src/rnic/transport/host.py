@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rnic.mem.table import MemoryTable
     from rnic.trace.counters import Counters
     from rnic.trace.tracer import Tracer
+    from rnic.transport.flights import Flights
     from rnic.transport.qp import QueuePair
     from rnic.transport.wqe import ReceiveWqe, Wqe
     from rnic.wire.bursts import Buffer
@@ -85,6 +86,7 @@ class TransportConfig(Protocol):
     window_bytes: int
     ack_every: int
     probe: bool
+    rq_almost_full: int
 
 
 class Host(Protocol):
@@ -93,6 +95,7 @@ class Host(Protocol):
     counters: Counters
     tracer: Tracer
     memory: MemoryTable
+    flights: Flights
     random: random.Random
     burst: BurstLoops
 

@@ -28,11 +28,13 @@ class Message:
 
     ``first_psn`` and ``packets`` are the PSNs it uses; ``sent`` counts the packets sent since the last rewind.
     For a READ they count response packets, since that is what its PSNs stand for, and ``received`` is how many
-    of them have been placed. A message without packets is local: ``executed`` says that it has had its effect.
+    of them have been placed. ``begun`` says that a packet of it was ever sent: before, no PSN says anything about it.
+    A message without packets is local: ``executed`` says that it has had its effect.
     ``status`` other than success is what it completes with once everything before it has completed.
     """
 
     __slots__ = (
+        "begun",
         "executed",
         "first_psn",
         "opcode",
@@ -60,6 +62,7 @@ class Message:
         self.ssn = 0
         self.status = SUCCESS
         self.executed = False
+        self.begun = False
 
     @property
     def due_psn(self) -> int:
@@ -71,10 +74,11 @@ class ReadPiece:
     """One READ or atomic request on the wire, waiting for its responses.
 
     A long READ goes out as several requests with consecutive PSN ranges, so that no more response packets are
-    under way than the receive buffer takes. ``got`` counts the response packets taken in order.
+    under way than the receive buffer takes. ``got`` counts the response packets taken in order. ``asked`` says that
+    its one response was part of a longer request's and has been asked for again alone.
     """
 
-    __slots__ = ("first_psn", "got", "message", "offset", "packets")
+    __slots__ = ("asked", "first_psn", "got", "message", "offset", "packets")
 
     def __init__(self, message: Message, first_psn: int, offset: int, packets: int) -> None:
         self.message = message
@@ -82,8 +86,20 @@ class ReadPiece:
         self.offset = offset
         self.packets = packets
         self.got = 0
+        self.asked = False
 
     @property
     def next_psn(self) -> int:
         """PSN of the response that is due."""
         return self.first_psn + self.got & PSN_MASK
+
+    def split(self, mtu: int) -> ReadPiece:
+        """Take the response that is due out, as a piece of its own; this one keeps what is behind it."""
+        due = ReadPiece(self.message, self.next_psn, self.offset + self.got * mtu, 1)
+        due.asked = self.packets > 1 or self.asked
+        taken = self.got + 1
+        self.first_psn = self.first_psn + taken & PSN_MASK
+        self.offset += taken * mtu
+        self.packets -= taken
+        self.got = 0
+        return due

@@ -4,10 +4,10 @@ Messages wait in ``backlog`` until all their packets are sent, then in ``infligh
 acknowledged; both are in PSN order. Going back to a PSN moves messages from the end of ``inflight`` to the
 front of ``backlog``, so that sending again is the same code as sending.
 
-Four things wait for a time, each with a deadline of its own: the local ACK timeout, the tail-loss probe
-(``design.md``, "Loss recovery"), the second loss of a READ response, and the end of an RNR wait. The local ACK
-timeout is the same for every retry, as the standard has it: who sets timeout and retry count knows when the queue
-pair gives up.
+Three things wait for a time, each with a deadline of its own: the local ACK timeout, the tail-loss probe
+(``design.md``, "Loss recovery"), and the end of an RNR wait. They count from when a packet leaves: what waits in line,
+for the first time or to be sent again, is not late. ``flying`` says how many packets have left and are not
+acknowledged; NIC and peer keep accounts of them (:mod:`rnic.transport.flights`).
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from rnic.cc.limit import relieve
 from rnic.context.qpc import OPT_NO_PROBE
 from rnic.spec.limits import NEVER
 from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_diff
-from rnic.spec.states import SQD, ST_RC
+from rnic.spec.states import SQD
 from rnic.spec.status import SUCCESS
 from rnic.spec.syndromes import ack_timeout_ns
+from rnic.transport.flights import NOBODY
 from rnic.transport.message import Message, ReadPiece
 
 if TYPE_CHECKING:
+    from rnic.transport.flights import Peer
     from rnic.transport.host import CompletionSink
     from rnic.transport.qp import QueuePair
     from rnic.transport.wqe import SendRing
 
 _REPEAT_MIN_NS = 1_000_000
-"""A tail-loss probe, and the repetition of a READ that was repeated already, wait at least this long."""
+"""A tail-loss probe waits at least this long."""
 _PROBE_MAX_SHIFT = 10
+_BACKOFF_MOST = 2
 _NARROWEST = 32
 """Packets in flight that no number of losses takes away."""
 _ACKS_A_WINDOW = 4
@@ -51,14 +54,19 @@ class Outstanding:
         "ack_deadline",
         "ack_every",
         "ack_timeout",
+        "admitted",
         "backlog",
+        "backoff",
         "cq",
         "ctx",
         "fetch_index",
-        "gap_deadline",
+        "flights",
+        "flying",
         "host",
         "inflight",
         "most",
+        "parked",
+        "peer",
         "pieces",
         "probe_deadline",
         "probe_due",
@@ -74,7 +82,6 @@ class Outstanding:
         "rtt_psn",
         "sent_psn",
         "sq_head",
-        "srtt",
         "tail",
         "una",
         "uncounted",
@@ -88,6 +95,10 @@ class Outstanding:
         self.host = qp.host
         self.ring = ring
         self.cq = cq
+        self.flights = qp.host.flights
+        self.peer = NOBODY
+        self.flying = 0
+        self.parked = self.admitted = False
         # Lists, since an empty deque takes 700 bytes of every idle QP; the window bounds them.
         self.inflight: list[Message] = []
         self.backlog: list[Message] = []
@@ -106,7 +117,7 @@ class Outstanding:
         self.probe_shift = 0
         self.rtt_psn = -1
         self.rtt_at = 0
-        self.srtt = 0
+        self.backoff = 0
         self.ack_timeout = 0
         self.most = self.widest = self.window = 0
         self.ack_every = 1
@@ -116,7 +127,8 @@ class Outstanding:
         """Expect no responses and no deadline any more."""
         self.pieces.clear()
         self.reads.clear()
-        self.ack_deadline = self.probe_deadline = self.gap_deadline = self.rnr_until = self.relief_ns = NEVER
+        self.ground()
+        self.ack_deadline = self.probe_deadline = self.rnr_until = self.relief_ns = NEVER
         self.probe_due = False
 
     def begin(self, mtu: int) -> None:
@@ -167,36 +179,67 @@ class Outstanding:
     # ----------------------------------------------------------------------------------- progress
 
     @property
-    def outstanding(self) -> bool:
-        """Whether packets are waiting for an acknowledgement."""
-        return self.una != self.sent_psn
+    def next_psn(self) -> int:
+        """PSN of the packet that is sent next, for the first time or again: ``flying`` packets behind ``una``."""
+        return self.una + self.flying & PSN_MASK
+
+    @property
+    def srtt(self) -> int:
+        """Mean round trip to the peer in nanoseconds, 0 before the first."""
+        return self.peer.srtt
+
+    def fly(self, packets: int) -> None:
+        """``packets`` more are in flight."""
+        self.flying += packets
+        self.flights.take(self.peer, packets)
+
+    def _land(self, packets: int) -> None:
+        """``packets`` fewer are in flight."""
+        if packets:
+            self.flying -= packets
+            self.flights.give(self.peer, packets)
+
+    def ground(self) -> None:
+        """Nothing is in flight any more, and nothing wants to be."""
+        self._land(self.flying)
+        self.flights.leave(self)
+
+    def meet(self, peer: Peer) -> None:
+        """The path leads to ``peer`` from now on."""
+        if peer is not self.peer:
+            flying = self.flying
+            self._land(flying)
+            self.flights.leave(self)
+            self.peer = peer
+            self.fly(flying)
 
     def advance(self, psn: int, now_ns: int) -> None:
         """Everything before ``psn`` is acknowledged. May end in a failure: see the context's state."""
         if psn != self.una:
             if self.rtt_psn >= 0 and psn_diff(psn, self.rtt_psn) > 0:
-                sample = now_ns - self.rtt_at
-                self.srtt = sample if self.srtt == 0 else (7 * self.srtt + sample) >> 3
+                self.peer.measured(now_ns - self.rtt_at, now_ns)
                 self.rtt_psn = -1
+            count = psn_diff(psn, self.una)
             if self.window < self.widest:
-                self._widen(psn_diff(psn, self.una))
+                self._widen(count)
             self.una = psn
+            self.peer.acknowledged(count)
+            self._land(min(count, self.flying))
             self.ctx.last_acked_psn = psn
             self.retry_left = self.ctx.retry_cnt
             self.rnr_left = self.ctx.rnr_retry
             probed = self.probe_shift != 0
-            self.probe_shift = 0
-            self.gap_deadline = NEVER
-            if psn == self.sent_psn:
+            self.probe_shift = self.backoff = 0
+            if self.flying == 0:
                 self.ack_deadline = self.probe_deadline = NEVER
             else:
-                self.ack_deadline = now_ns + self.ack_timeout if self.ack_timeout else NEVER
+                self.ack_deadline = self._overdue(now_ns)
                 self.probe_deadline = now_ns + self._probe_interval() if self._probing else NEVER
-                # what a probe brought to light need not be all
-                self.probe_due = probed and self._probing
+                # What a probe brought to light need not be all; but behind one READ response there are mostly more.
+                self.probe_due = probed and self._probing and not self.pieces
                 self.qp.rearm()
             self.retire()
-        if self.backlog or self.probe_due or self.fetch_index != self.tail:
+        if self.probe_due or ((self.backlog or self.fetch_index != self.tail) and not self.parked):
             self.host.schedule(self.qp)
 
     def retire(self) -> None:
@@ -205,7 +248,7 @@ class Outstanding:
         while self.inflight or self.backlog:
             queue = self.inflight or self.backlog
             message = queue[0]
-            if message.packets == 0 and not message.executed:
+            if not (message.begun if message.packets else message.executed):
                 break
             if psn_diff(message.first_psn + message.packets & PSN_MASK, una) > 0:
                 if queue is self.backlog:
@@ -232,7 +275,7 @@ class Outstanding:
         So it is while an RNR wait runs: some responders answer what was in flight behind the refused request with a
         sequence NAK each. They are the consequence of the RNR NAK.
         """
-        return bool(self.backlog) and self.backlog[0].first_psn + self.backlog[0].sent & PSN_MASK == psn
+        return self.next_psn == psn
 
     def rewind(self, psn: int) -> None:
         """Go back: the next packet sent is ``psn`` (Go-Back-N)."""
@@ -253,6 +296,10 @@ class Outstanding:
             message.sent = self._sent_at(message, psn)
             again.append(inflight.pop())
         backlog[:0] = reversed(again)
+        self._land(max(0, self.flying - max(0, psn_diff(psn, self.una))))
+        if self.flying == 0:
+            # what waits to be sent again, perhaps long, is not late
+            self.ack_deadline = self.probe_deadline = NEVER
         self.host.schedule(self.qp)
 
     @staticmethod
@@ -263,11 +310,11 @@ class Outstanding:
 
     def watch(self, now_ns: int) -> None:
         """Start the timers that are not running, for the packets that are now outstanding."""
-        if self.ctx.servtype != ST_RC or self.una == self.sent_psn:
+        if self.flying == 0:
             return
         deadline = self.ack_deadline
-        if deadline == NEVER and self.ack_timeout:
-            deadline = self.ack_deadline = now_ns + self.ack_timeout
+        if deadline == NEVER:
+            deadline = self.ack_deadline = self._overdue(now_ns)
         if self._probing:
             probe = self.probe_deadline = now_ns + self._probe_interval()
             if probe < deadline:
@@ -277,26 +324,33 @@ class Outstanding:
         if deadline < self.qp.armed_ns:
             self.host.arm(self.qp)
 
-    def watch_gap(self, seen_ns: int) -> None:
-        """A READ response is missing that was asked for again at ``seen_ns``: after a while, ask once more."""
-        self.gap_deadline = seen_ns + self.repeat_interval
-        self.qp.rearm()
-
     def wait_until(self, deadline_ns: int) -> None:
         """The responder is not ready: send nothing, and expect nothing, until then (IBA 9.7.5.2.8)."""
         self.rnr_until = deadline_ns
-        self.ack_deadline = self.probe_deadline = self.gap_deadline = NEVER
+        self.ack_deadline = self.probe_deadline = NEVER
         self.qp.rearm()
+
+    def _overdue(self, now_ns: int) -> int:
+        """When what is sent now, or waits now, counts as lost if nothing is acknowledged; never with a timeout of 0.
+
+        The local ACK timeout, twice as long after each that passed in vain, and no shorter than four measured round
+        trips; but at most four times the timeout, which is as long as IBA 9.7.6.1.3 lets a requester wait.
+        """
+        timeout = self.ack_timeout
+        if not timeout:
+            return NEVER
+        return now_ns + min(max(timeout << self.backoff, 4 * self.peer.srtt), 4 * timeout)
 
     @property
     def _probing(self) -> bool:
-        """Whether the tail-loss probe is on and could be sent: never while a READ or atomic is outstanding."""
-        return not self.pieces and self.host.config.probe and not self.ctx.options & OPT_NO_PROBE
+        """Whether the tail-loss probe is on."""
+        return self.host.config.probe and not self.ctx.options & OPT_NO_PROBE
 
     @property
     def repeat_interval(self) -> int:
         """Nanoseconds in which what was repeated should have been answered."""
-        return max(_REPEAT_MIN_NS, 2 * self.srtt)
+        peer = self.peer
+        return max(_REPEAT_MIN_NS, 2 * peer.srtt + 4 * peer.rttvar)
 
     def _probe_interval(self) -> int:
         return self.repeat_interval << self.probe_shift
@@ -304,10 +358,10 @@ class Outstanding:
     @property
     def deadline_ns(self) -> int:
         """The next time at which :meth:`handle_timer` has something to do."""
-        return min(self.ack_deadline, self.probe_deadline, self.gap_deadline, self.rnr_until, self.relief_ns)
+        return min(self.ack_deadline, self.probe_deadline, self.rnr_until, self.relief_ns)
 
     def handle_timer(self, now_ns: int) -> None:
-        """RNR wait or congestion over, local ACK timeout, READ response lost twice, or tail-loss probe."""
+        """RNR wait or congestion over, local ACK timeout, or tail-loss probe."""
         if self.relief_ns <= now_ns:
             relieve(self)
         if self.rnr_until <= now_ns:
@@ -316,10 +370,9 @@ class Outstanding:
         if self.ack_deadline <= now_ns:
             self.host.counters.bump("ack_timeouts")
             self.ack_deadline = NEVER
+            self.backoff = min(self.backoff + 1, _BACKOFF_MOST)
+            self.peer.silent(now_ns)
             self.qp.retry(self.una, now_ns)
-        elif self.gap_deadline <= now_ns:
-            self.gap_deadline = NEVER
-            self.qp.completer.repeat_gap(now_ns)
         elif self.probe_deadline <= now_ns:
             self.probe_due = True
             self.probe_shift = min(self.probe_shift + 1, _PROBE_MAX_SHIFT)

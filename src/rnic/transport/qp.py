@@ -148,8 +148,9 @@ class QueuePair:
         if ctx.state == RTR and old_state == INIT:
             ctx.expected_psn &= PSN_MASK
         if ctx.state == SQD:
-            ctx.sq_draining = 1
-            self.check_drained()
+            if old_state != SQD:
+                ctx.sq_draining = 1
+                self.check_drained()
         elif ctx.state == RTS:
             ctx.sq_draining = 0
             self.host.schedule(self)
@@ -203,6 +204,8 @@ class QueuePair:
             sent += (
                 self.requester.produce(now_ns, budget, out) if self.pace is None else self._paced(now_ns, budget, out)
             )
+        if self.requester.admitted:
+            self.requester.flights.turn_over(self.requester)  # it had its turn and may not send
         replies = self.responder.replies
         if len(replies) and self.flow is not None:
             ctx = self.ctx
@@ -403,6 +406,7 @@ class QueuePair:
         requester.retry_left -= 1
         self.host.counters.bump("rewinds")
         requester.narrow()
+        requester.peer.lost(now_ns)
         requester.rewind(psn)
 
     def fail_send(self, status: int, vendor_err: int) -> None:

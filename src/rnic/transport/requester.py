@@ -83,6 +83,10 @@ _ALLOWED = {
 }
 
 
+READ_CHUNK = 64
+"""Response packets that one READ request asks for at most, so that responses can be bounded."""
+
+
 class Requester(Outstanding):
     """The sending half of one queue pair. ``head`` lacks the destination, which is the context's own."""
 
@@ -106,7 +110,7 @@ class Requester(Outstanding):
         """Take PSN, path and retry attributes from the context: on the way to RTS."""
         self.refresh(flow)
         self.begin(self.mtu)
-        self.read_chunk = max(1, self.widest // 2)
+        self.read_chunk = max(1, min(self.widest // 2, READ_CHUNK))
 
     def refresh(self, flow: Flow | None) -> None:
         """Take over attributes that may change while the QP runs."""
@@ -117,19 +121,22 @@ class Requester(Outstanding):
         self.refresh_retries()
         if flow is not None:
             self.flow = flow
+            if ctx.servtype == ST_RC:
+                self.meet(self.flights.peer(flow))
             self.batch_limit = self.host.max_segments(flow, bool(ctx.options & OPT_GSO))
 
     # ----------------------------------------------------------------------------------- producing
 
     @property
     def unsent(self) -> bool:
-        """Whether there may be something to send, or to repeat."""
-        return bool(self.backlog) or self.probe_due or self.fetch_index != self.tail
+        """Whether there may be something to send, or to repeat, or a turn that was given must be taken."""
+        return bool(self.backlog) or self.probe_due or self.fetch_index != self.tail or self.admitted
 
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
         """Send up to ``budget`` packets; the number sent. Sets ``more`` if only the budget stopped it."""
         self.more = False
         if self.rnr_until != NEVER:
+            self.flights.turn_over(self)
             return 0
         batch = FrameBatch(self.flow, out, self.batch_limit)
         sent = 0
@@ -154,6 +161,7 @@ class Requester(Outstanding):
         batch.flush()
         if sent:
             self.watch(now_ns)
+        self.flights.turn_over(self)
         return sent
 
     def _fetch(self) -> bool:
@@ -231,23 +239,27 @@ class Requester(Outstanding):
             self._truncate(message)
             return 0
         if self.ctx.servtype == ST_UD:
+            message.begun = True
             return self.qp.send_datagram(message, batch)
         if not message.sent and not self._follows(message):
             return 0
+        message.begun = True
         if message.reads and message not in self.reads:
             self.reads.append(message)
         if self.ctx.servtype == ST_UC:
             count = self._send_data(message, min(budget, message.packets - message.sent), batch)
             self.una = self.sent_psn
             return count
-        psn = message.first_psn + message.sent & PSN_MASK
-        room = self.window - psn_diff(psn, self.una)
+        left = message.packets - message.sent
+        room = self.allowance(left)
         if room <= 0:
             return 0
         if message.reads:
             return self._send_request(message, budget, room, batch, now_ns)
-        count = min(budget, message.packets - message.sent, room)
-        ask = False
+        psn = message.first_psn + message.sent & PSN_MASK
+        count = min(budget, left, room)
+        # Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on.
+        ask = count < left and (count == room or self.flights.shared(self))
         if (
             message.takes_receive
             and self.lsn is not None
@@ -262,10 +274,26 @@ class Requester(Outstanding):
             ask = True
         if psn_diff(psn, self.sent_psn) < 0:
             self.host.counters.bump("retransmitted_packets", min(count, -psn_diff(psn, self.sent_psn)))
-        elif self.rtt_psn < 0:
+        elif self.rtt_psn < 0 and (ask or count == left):
             self.rtt_psn = psn + count - 1 & PSN_MASK
             self.rtt_at = now_ns
-        return self._send_data(message, count, batch, ask)
+        done = self._send_data(message, count, batch, ask)
+        self.fly(done)
+        return done
+
+    def allowance(self, want: int) -> int:
+        """Packets that may be sent of ``want``: as the queue pair's window, the NIC and the peer have room.
+
+        0 where it has to wait: for an ACK of its own, or in line for room that others give back.
+        """
+        room = self.window - self.flying
+        if room <= 0:
+            return 0
+        granted = self.flights.room(self, min(want, room))
+        if granted <= 0:
+            self.flights.wait(self)
+            return 0
+        return min(room, granted)
 
     def _follows(self, message: Message) -> bool:
         """Whether a message that was not begun may be: it continues the PSNs, or nothing is outstanding.
@@ -288,13 +316,13 @@ class Requester(Outstanding):
         message.executed = True
 
     def _send_data(self, message: Message, count: int, batch: FrameBatch, ask: bool = False) -> int:
-        """Send the next ``count`` packets of a SEND or WRITE, middles by the burst loop."""
+        """Send the next ``count`` packets of a SEND or WRITE, middles by the burst loop; ``ask`` with the last."""
         done = 0
         mtu = self.mtu
         payload = message.payload
         while done < count:
             index = message.sent
-            middles = min(count - done, message.packets - 1 - index) if index else 0
+            middles = min(count - done - ask, message.packets - 1 - index) if index else 0
             view = payload.gather(index * mtu, middles * mtu) if middles > 1 else None
             if view is not None:
                 head = self.head | self.ctx.remote_qpn | (self.service | OPERATIONS[message.opcode][1]) << 56
@@ -303,7 +331,7 @@ class Requester(Outstanding):
                 message.sent += middles
                 done += middles
             else:
-                if not self._send_packet(message, index, batch, ask):
+                if not self._send_packet(message, index, batch, ask and done == count - 1):
                     message.status = LOC_PROT_ERR
                     break
                 message.sent += 1
@@ -331,7 +359,7 @@ class Requester(Outstanding):
         head = self.head | self.ctx.remote_qpn | (-size & 3) << 52
         if at_end:
             operation = last if index else only
-            if wqe.solicited:
+            if wqe.solicited and message.takes_receive:
                 head |= SOLICITED
         else:
             operation = middle if index else first
@@ -355,11 +383,10 @@ class Requester(Outstanding):
     def _send_request(self, message: Message, budget: int, room: int, batch: FrameBatch, now_ns: int) -> int:
         """Send READ requests or an atomic request, within the limit of outstanding ones."""
         requests = 0
-        wqe = message.wqe
-        while message.sent < message.packets and requests < budget:
+        while message.sent < message.packets and requests < budget and room > 0:
             psn = message.first_psn + message.sent & PSN_MASK
             packets = min(self.read_chunk - message.sent % self.read_chunk, message.packets - message.sent)
-            if len(self.pieces) >= self.ctx.max_rd_atomic or (packets > room and self.una != psn):
+            if len(self.pieces) >= self.ctx.max_rd_atomic or (self.flying and packets > self.window - self.flying):
                 break
             offset = message.sent * self.mtu
             self.pieces.append(ReadPiece(message, psn, offset, packets))
@@ -367,29 +394,29 @@ class Requester(Outstanding):
                 self.host.counters.bump("retransmitted_requests")
             elif self.rtt_psn < 0:
                 self.rtt_psn, self.rtt_at = psn, now_ns
-            if message.opcode == WR_READ:
-                length = min(packets * self.mtu, wqe.length - offset)
-                head = self.head | self.ctx.remote_qpn | READ_REQUEST << 56
-                va = wqe.remote_addr + offset & 0xFFFF_FFFF_FFFF_FFFF
-                header = BTH_RETH_STRUCT.pack(head, psn | ACK_REQ, va, wqe.rkey, length)
-            else:
-                operation = COMPARE_SWAP if message.opcode == WR_CMP_SWAP else FETCH_ADD
-                header = BTH_ATOMIC_STRUCT.pack(
-                    self.head | self.ctx.remote_qpn | operation << 56,
-                    psn | ACK_REQ,
-                    wqe.remote_addr,
-                    wqe.rkey,
-                    wqe.swap_add,
-                    wqe.compare if message.opcode != WR_FETCH_ADD else 0,
-                )
-            batch.add(header)
+            batch.add(self._request(message, psn, offset, packets))
             message.sent += packets
+            self.fly(packets)
             room -= packets
             requests += 1
             end = psn + packets & PSN_MASK
             if psn_diff(end, self.sent_psn) > 0:
                 self.sent_psn = end
         return requests
+
+    def _request(self, message: Message, psn: int, offset: int, packets: int) -> bytes:
+        """Headers of a READ request for ``packets`` responses from ``offset`` on, or of an atomic request."""
+        wqe = message.wqe
+        head = self.head | self.ctx.remote_qpn
+        if message.opcode == WR_READ:
+            length = min(packets * self.mtu, wqe.length - offset)
+            va = wqe.remote_addr + offset & 0xFFFF_FFFF_FFFF_FFFF
+            return BTH_RETH_STRUCT.pack(head | READ_REQUEST << 56, psn | ACK_REQ, va, wqe.rkey, length)
+        operation = COMPARE_SWAP if message.opcode == WR_CMP_SWAP else FETCH_ADD
+        compare = wqe.compare if message.opcode != WR_FETCH_ADD else 0
+        return BTH_ATOMIC_STRUCT.pack(
+            head | operation << 56, psn | ACK_REQ, wqe.remote_addr, wqe.rkey, wqe.swap_add, compare
+        )
 
     def _execute_local(self, message: Message) -> None:
         """Bind and invalidate work requests act when they are first in line; they use no PSN."""
@@ -408,18 +435,27 @@ class Requester(Outstanding):
         """Repeat the oldest and the last packet that are not acknowledged, with AckReq; how many were sent.
 
         Any conforming responder acknowledges the oldest, as a duplicate or because it waits for it. The last then
-        makes it say what is missing between them, even where its one NAK for that was lost (IBA 9.7.5.2).
+        makes it say what is missing between them, even where its one NAK for that was lost (IBA 9.7.5.2). Where the
+        oldest is a READ or atomic, it is asked for again, but of a READ only the response that is due: if it was late,
+        that is one packet in vain, and if it was lost with others, the answer says so: theirs would have come before.
         """
-        pending = [message for message in (*self.inflight, *self.backlog) if message.sent and message.packets]
-        if self.una == self.sent_psn or self.pieces or not pending:
+        if self.flying == 0:
             return 0
-        oldest, last = pending[0], pending[-1]
-        at, end = psn_diff(self.una, oldest.first_psn), last.sent - 1
         sent = 0
-        for message, index in ((oldest, at), (last, end)) if (oldest, at) != (last, end) else ((last, end),):
-            if message.reads or not 0 <= index < message.sent or not message.payload.valid:
-                continue
-            sent += self._send_packet(message, index, batch, True)
+        if self.pieces and self.pieces[0].next_psn == self.una:
+            piece = self.pieces.pop(0)
+            due = piece.split(self.mtu)
+            self.pieces[:0] = (due, piece) if piece.packets else (due,)
+            batch.add(self._request(due.message, due.first_psn, due.offset, 1))
+            sent = 1
+        else:
+            pending = [message for message in (*self.inflight, *self.backlog) if message.sent and message.packets]
+            oldest, last = pending[0], pending[-1]
+            at, end = psn_diff(self.una, oldest.first_psn), last.sent - 1
+            for message, index in ((oldest, at), (last, end)) if (oldest, at) != (last, end) else ((last, end),):
+                if message.reads or not 0 <= index < message.sent or not message.payload.valid:
+                    continue
+                sent += self._send_packet(message, index, batch, True)
         if sent:
             self.host.counters.bump("probes")
         return sent

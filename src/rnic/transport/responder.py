@@ -206,7 +206,7 @@ class Responder:
                 return False
         elif row.takes_receive:
             if self.receive_wqe is None:
-                wqe = self.qp.take_receive()
+                wqe = self._next_receive()
                 if wqe is None:
                     return self._not_ready(packet)
                 self.receive_wqe = wqe
@@ -350,8 +350,18 @@ class Responder:
         entry = self.host.memory.check(key, self.ctx.pd, va, length, rights, self.ctx.local_qpn)
         return None if entry is None else remote_payload(entry, va, length)
 
+    def _next_receive(self) -> ReceiveWqe | None:
+        """The next receive entry; none where a reliable connection's queue is almost full (004 RC_CHK).
+
+        Almost full is 004's word, from the buffer's side: no more entries are posted than the threshold keeps back.
+        """
+        kept = self.host.config.rq_almost_full
+        if kept and self.ctx.servtype == ST_RC and self.rq.available() <= kept:
+            return None
+        return self.qp.take_receive()
+
     def _take_receive(self, packet: Packet) -> bool:
-        wqe = self.receive_wqe or self.qp.take_receive()
+        wqe = self.receive_wqe or self._next_receive()
         if wqe is None:
             return self._not_ready(packet)
         self.receive_wqe = wqe
@@ -481,7 +491,8 @@ class Responder:
         """Syndrome of an ACK: end-to-end credits where they are on, else the invalid code."""
         if self.ctx.options & OPT_CREDITS and not self.qp.uses_srq:
             # the entry of an open message counts, since its message is not in the MSN yet
-            return credit_code(self.rq.available() + (self.receive_wqe is not None))
+            usable = max(0, self.rq.available() - self.host.config.rq_almost_full)
+            return credit_code(usable + (self.receive_wqe is not None))
         return CREDITS_INVALID
 
     def acknowledge_run(self, ask: bool) -> None:

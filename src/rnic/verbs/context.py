@@ -8,7 +8,7 @@ import random
 import secrets
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from errno import EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -18,6 +18,7 @@ from rnic.device.config import NicConfig
 from rnic.device.global_block import PORT_ACTIVE
 from rnic.device.mailboxes import ADAPTER, DEV_LIM, NON_RDMA_HEADER
 from rnic.device.nic import Nic
+from rnic.device.parameters import profile_settings
 from rnic.link.base import Link, LinkError, active_mtu_bytes, format_address, parse_address
 from rnic.link.interface import local_addresses
 from rnic.link.udp import UdpLink
@@ -144,16 +145,24 @@ class EventPipe:
             self._read = self._write = -1
 
 
-def _make_runtime(address: str, port: int | None) -> Runtime:
+def _make_runtime(address: str, port: int | None, settings: dict[str, Any]) -> Runtime:
     packed = parse_address(address)
     wanted = ROCE_UDP_PORT if port is None else port
     with _shared_lock:
         runtime = _shared.get((packed, wanted))
         if wanted and runtime is not None and not runtime.closed:
+            config = runtime.nic.config
+            asked = settings.get("profile"), settings.get("parameters")
+            if settings and asked != (config.profile, config.parameters):
+                raise VerbsError(EBUSY, f"device {config.name} runs already without this profile: use another address")
             return runtime
         counters = Counters()
         link = UdpLink(address, wanted, counters=counters)
-        runtime = runtime_on(link, counters)
+        try:
+            runtime = runtime_on(link, counters, **settings)
+        except BaseException:
+            link.close()
+            raise
         _shared[packed, link.port] = runtime
         return runtime
 
@@ -174,6 +183,7 @@ def runtime_on(link: Link, counters: Counters | None = None, seed: int | None = 
         "source_ports": link.source_ports,
         "window_packets": max(8, min(512, link.window_packets // 2)),
         "window_bytes": max(65536, link.window_bytes // 2),
+        "flight_packets": max(8, min(1024, link.window_packets // 2)),
     }
     config = NicConfig(link.address, link.port, **(chosen | settings))
     rng = random.Random(secrets.randbits(256) if seed is None else seed)
@@ -192,9 +202,12 @@ class Context:
         runtime: or a NIC that runs already.
         space: addresses of this program's memory; its real ones by default.
         driver: or a device opened elsewhere, as :func:`rnic.open` does.
+        profile: the core that a NIC made here stands for, ``"univista"``.
+        parameters: some of its parameters by name (:data:`rnic.device.parameters.UNIVISTA`).
 
     Raises:
-        VerbsError: ENODEV for an unknown name.
+        VerbsError: ENODEV for an unknown name, EINVAL for an unknown profile or parameter, EBUSY where the device
+            runs already with other settings.
         LinkError: the address is not local, or the port is taken.
     """
 
@@ -208,15 +221,20 @@ class Context:
         runtime: Runtime | None = None,
         space: AddressSpace | None = None,
         driver: Driver | None = None,
+        profile: str | None = None,
+        parameters: Mapping[str, int] | None = None,
     ) -> None:
+        settings = profile_settings(profile, parameters or {})
+        if settings and (runtime is not None or driver is not None):
+            raise VerbsError(EINVAL, f"profile={profile!r}: the device exists already; give it to whoever makes it")
         if runtime is None and link is not None:
-            runtime = runtime_on(link)
+            runtime = runtime_on(link, **settings)
         if runtime is None and driver is None:
             if addr is None:
                 addr = _address_of(name)
             if port is not None and not 0 <= port <= 0xFFFF:
                 raise VerbsError(EINVAL, f"port={port} is no UDP port: give 0 to 65535")
-            runtime = _make_runtime(addr, port)
+            runtime = _make_runtime(addr, port, settings)
         if driver is None:
             assert runtime is not None
             driver = LocalDriver(runtime, space)
@@ -368,10 +386,22 @@ class Context:
         """The oldest frame that arrived on the port and is not RDMA (004 7.6), taken; ``None`` if there is none.
 
         The contexts of a device share one channel. It holds 256 frames and 1 MiB; what finds no room is counted.
+
+        Raises:
+            VerbsError: EOPNOTSUPP on a UDP link, where the system keeps what is not RDMA.
         """
         frame = b""
         while True:
-            box = self.command(cmd.READ_NON_RDMA, len(frame))[1]
+            try:
+                box = self.command(cmd.READ_NON_RDMA, len(frame))[1]
+            except VerbsError as error:
+                if error.errno == EOPNOTSUPP:
+                    raise VerbsError(
+                        EOPNOTSUPP,
+                        f"device {self.name} is on a UDP socket, where the system keeps what is not RDMA:"
+                        " use a link that carries whole packets",
+                    ) from None
+                raise
             head = NON_RDMA_HEADER.unpack(box)
             if not head["waiting"]:
                 return None

@@ -210,6 +210,8 @@ class QP:
             raise VerbsError(EINVAL, f"queue pair {self.qp_num} cannot go from {_name(current)} to {_name(target)}")
         values = self._creation_values() if current == s.RESET else {"servtype": _SERVICE[self.qp_type]}
         values["local_qpn"] = self.qp_num
+        if not attr.en_sqd_async_notify:
+            comp_mask &= ~e.IBV_QP_EN_SQD_ASYNC_NOTIFY  # the device takes the attribute's presence for a yes
         values["opt_param_mask"] = comp_mask
         for name, (bit, field, largest) in _RANGES.items():
             if comp_mask & bit:

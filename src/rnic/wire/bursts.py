@@ -20,8 +20,8 @@ DONT_FRAGMENT = 0x4000
 class TxBurst:
     """``count`` UDP payloads of ``segment`` bytes each, the last perhaps shorter, from us to a peer.
 
-    ``buffers``, joined, are the payloads back to back. They may alias the application's memory, so a link is
-    done with them when its ``send`` returns. The ICRC of segment ``i`` was made for IPv4 ident ``i``.
+    ``buffers``, joined, are the payloads back to back, and nobody else's: what is sent was copied before its ICRC was
+    made. A link is done with them when its ``send`` returns. The ICRC of segment ``i`` was made for IPv4 ident ``i``.
     """
 
     __slots__ = ("buffers", "count", "flow", "length", "segment")

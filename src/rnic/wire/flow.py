@@ -36,6 +36,7 @@ _UDP = struct.Struct(">HHHH")
 _GOOD = 0x2144DF1C
 """crc32(message || little-endian crc32(message)), the same for every message."""
 _MAX_CACHED = 4_096
+_UNPROVEN = 4
 _MAX_SEED_LISTS = 8
 """Bounds of the caches, which a peer's choice of lengths would else grow."""
 
@@ -117,6 +118,7 @@ class Flow:
         "flow_label",
         "hop_limit",
         "idents",
+        "kept",
         "link",
         "settled",
         "sl",
@@ -146,6 +148,8 @@ class Flow:
         self.sl = sl
         self.link: object = None
         """Whatever the link wants to remember about this path, such as a socket address."""
+        self.kept = _MAX_CACHED
+        """Lengths whose CRC states are kept; few on a path on which no packet was right yet: anybody can make those."""
         self._v4 = len(src) == 4
         self.idents: IdentTracker | None = None
         """The sender's habit, once a packet on this path was right whose IPv4 ident nobody saw."""
@@ -157,6 +161,15 @@ class Flow:
 
     def __repr__(self) -> str:
         return f"Flow({self.src.hex()}:{self.sport} -> {self.dst.hex()}:{self.dport})"
+
+    def doubt(self) -> Flow:
+        """This path, which came with a packet: nobody has shown that a sender of RoCE is at its other end."""
+        self.kept = _UNPROVEN
+        return self
+
+    def prove(self) -> None:
+        """A packet on it had the right ICRC."""
+        self.kept = _MAX_CACHED
 
     def reverse(self) -> Flow:
         """The path back."""
@@ -192,7 +205,7 @@ class Flow:
         """
         value = self._seeds.get(length)
         if value is None:
-            if len(self._seeds) >= _MAX_CACHED:
+            if len(self._seeds) >= self.kept:
                 self._seeds.clear()
             value = self._seeds[length] = crc32(self.masked_headers(length))
         if self._v4:

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
+import json
+import struct
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -82,3 +86,16 @@ def test_without_numpy_there_are_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(builtins, "__import__", absent)
     assert new_array("<f8", (2, 3)) == bytearray(48)
+
+
+@pytest.mark.parametrize("shape", [[1 << 40], [1 << 62], [0, 1 << 62], [1 << 20] * 3, [(1 << 63) - 1, 2]])
+@pytest.mark.parametrize("dtype", ["|S0", "<U0", "|V0", "|S00", "<f0", "<f3", "<i9", "<M8[s]", "|u1", "<c16"])
+def test_no_header_makes_more_than_the_bytes_that_came(dtype: str, shape: list[int]) -> None:
+    text = json.dumps([dtype, shape]).encode()
+    message = struct.pack("<HH", 4 + len(text), len(text)) + text
+    tracemalloc.start()
+    with contextlib.suppress(VerbsError):
+        assert open_message(memoryview(message)).nbytes == 0
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 20

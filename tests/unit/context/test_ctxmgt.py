@@ -181,6 +181,34 @@ def test_recv_control_response(loaded: tuple[ContextManager, Memory]) -> None:
     assert m.RRC_RESPONSE.unpack(payload)["dst_qpn"] == 0xABCDEF
 
 
+def test_recv_control_has_all_16_bits_of_the_interrupt_vector(loaded: tuple[ContextManager, Memory]) -> None:
+    """§3.2 draws 8 bits of it for the other engines; the RRC's response has room for the whole."""
+    contexts, _ = loaded
+    assert contexts.write_eq(2, EQC.pack(EQC.unpack(EQ2) | {"msix_vector": 0xA5B6})) == Status.OK
+    responses = {
+        m.RRC: (m.RD_CQ_CXT, m.RD_CQ_CST, m.RRC_RESPONSE, 0xA5B6),
+        m.RTC: (m.RD_QP_CXT, m.RD_QP_NPST, m.RTC_RESPONSE, 0xB6),
+        m.EE: (m.RD_QP_CXT, m.RD_QP_RST, m.EE_RESPONSE, 0xB6),
+    }
+    for source, (kind, opcode, layout, vector) in responses.items():
+        payload = ask(contexts, source, kind, opcode)
+        assert payload is not None
+        assert layout.unpack(payload)["msix_vector"] == vector
+
+
+def test_a_request_of_software_goes_before_the_engines(loaded: tuple[ContextManager, Memory]) -> None:
+    """002 table 2.4: ctxmdata serves the CEU's FIFO first, however many write-backs wait."""
+    contexts, _ = loaded
+    data = contexts.ctxmdata
+    write_back = m.ceu_request(m.WR_QP_CXT, m.WR_QP_EPST, QPN)
+    for _ in range(3):
+        data.key_fifo.append(write_back)
+    data.ceu_fifo.append((m.ceu_request(m.RD_QP_CXT, m.RD_QP_ALL, QPN), b"", None))
+    assert data.step()
+    assert (len(data.ceu_fifo), len(data.key_fifo)) == (0, 3)
+    assert len(contexts.readctx.dma) == 1
+
+
 def test_execution_engine_response(loaded: tuple[ContextManager, Memory]) -> None:
     payload = ask(loaded[0], m.EE, m.RD_QP_CXT, m.RD_QP_RST)
     widths = (

@@ -180,6 +180,8 @@ def test_this_processs_own_memory() -> None:
         fixed_va = address_of(view)
     assert mmu.read(ONE, fixed_va, bytearray(10))
     assert not mmu.write(ONE, fixed_va, b"x")
+    # one question to the kernel fills a range
+    assert mmu.prefetch(ONE, va, 4 * PAGE_BYTES) == 4
     pages.close()
     refused = counters["page_faults_refused"]
     assert not mmu.write(ONE, va, b"x")

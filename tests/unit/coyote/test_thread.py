@@ -13,6 +13,7 @@ from rnic.coyote.oper import CoyoteOper, rdmaSg
 from rnic.coyote.thread import CoyoteError, CThread
 from rnic.link.beats import BeatLink
 from rnic.mem.space import address_of
+from rnic.spec import access
 from rnic.trace.tracer import ListTracer
 from tests.unit.coyote.conftest import CLIENT, SERVER, Beside, Hosts, connect, free_port
 
@@ -180,6 +181,20 @@ def test_the_peer_reaches_what_was_mapped_for_it(hosts: Hosts) -> None:
     hosts.server.userUnmap(given)
     refused(hosts)
     assert given[:16] == b"0123456789abcdef"
+
+
+def test_a_message_under_way_stops_where_memory_is_taken_back(hosts: Hosts) -> None:
+    given = bytearray(3 * PAGE_BYTES)
+    va = hosts.server.userMap(given)
+    stack = hosts.server.device.stack
+    pair = stack.pair(hosts.server._number)
+    rights = access.REMOTE_WRITE
+    entry = stack.runtime.nic.memory.check(0, pair.pd.handle, va, len(given), rights, pair.qp.qp_num)
+    assert entry is not None
+    assert entry.write_from(va, b"begun")
+    hosts.server.userUnmap(given)
+    assert not entry.write_from(va + PAGE_BYTES, b"too late")
+    assert given == b"begun".ljust(3 * PAGE_BYTES, b"\0")
 
 
 def test_the_peer_does_not_reach_other_memory_of_the_process(hosts: Hosts) -> None:

@@ -223,6 +223,7 @@ def first_turns(bench, heavy: int, weight: int) -> dict[int, int]:
     two = bench.queues[:2]
     bench.wire.run()
     driver.ok(cmd.SET_WEIGHT, two[heavy].number, weight)
+    bench.nics[0].qps[two[0].number].requester.peer.limit = 512  # a peer that has shown how much it takes
     _, va, key = bench.mrs[0]
     for _ in range(4):
         for qp in two:

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from rnic.cc.settings import CongestionSettings
 from rnic.device.config import NicConfig
-from rnic.device.parameters import UNIVISTA, univista
+from rnic.device.inspect import registers
+from rnic.device.nic import Nic
+from rnic.device.parameters import UNIVISTA, profile_settings, univista
 from rnic.spec.errors import VerbsError
 
 # 004 7.4 and 7.5, by hand: name, lowest, highest, power of two
@@ -13,6 +17,7 @@ ROWS = [
     ("MR_NUM", 256, 16384, True),
     ("OSQ_PER_QP", 1, 16, False),
     ("RX_BUF_AW", 5, 13, False),
+    ("RQ_ALMOST_FULL", 1, 16, False),
     ("RAM_RD_LATENCY", 1, 3, False),
     ("QPM_AXI_DW", 64, 512, True),
     ("MAC_DW", 512, 1024, False),
@@ -39,8 +44,37 @@ def test_settings() -> None:
         "window_packets": 16,
         "window_bytes": 1 << 20,
         "congestion": CongestionSettings("limit"),
+        "rq_almost_full": 1,
+        "profile": "univista",
+        "parameters": {
+            "QP_NUM": 4096,
+            "MR_NUM": 16384,
+            "OSQ_PER_QP": 16,
+            "RX_BUF_AW": 13,
+            "RQ_ALMOST_FULL": 1,
+            "RAM_RD_LATENCY": 1,
+            "QPM_AXI_DW": 512,
+            "MAC_DW": 1024,
+        },
     }
     config = NicConfig(bytes((10, 0, 0, 1)), **univista(QP_NUM=256, MR_NUM=512, OSQ_PER_QP=8, RX_BUF_AW=5))
     assert (config.log_max_qps, config.max_mrs, config.window_packets, config.window_bytes) == (8, 512, 8, 4096)
     with pytest.raises(VerbsError, match="SPEED is no parameter"):
         univista(SPEED=1)
+
+
+def test_parameters_of_hardware_alone_are_kept_and_shown() -> None:
+    config = NicConfig(bytes((10, 0, 0, 1)), **univista(RAM_RD_LATENCY=3, QPM_AXI_DW=128))
+    shown = registers(Nic(config, rng=random.Random(1)))
+    assert shown["profile"] == "univista"
+    assert (shown["parameters"]["RAM_RD_LATENCY"], shown["parameters"]["QPM_AXI_DW"]) == (3, 128)
+    plain = registers(Nic(NicConfig(bytes((10, 0, 0, 1))), rng=random.Random(1)))
+    assert (plain["profile"], plain["parameters"]) == ("", {})
+
+
+def test_profiles_by_name() -> None:
+    assert profile_settings("univista", {"QP_NUM": 512}) == univista(QP_NUM=512)
+    assert profile_settings(None, {}) == profile_settings("", {}) == {}
+    for profile, parameters, words in (("x", {}, "use univista"), (None, {"QP_NUM": 512}, "QP_NUM: parameters are")):
+        with pytest.raises(VerbsError, match=words):
+            profile_settings(profile, parameters)

@@ -80,3 +80,14 @@ def test_sent_over_loopback() -> None:
     link.close()
     frames = [dissect(memoryview(p.data), port=flow.dport) for p in recorded(file)]
     assert [frame.icrc_ok for frame in frames] == [True, True]
+
+
+def test_idents_of_other_protocols_are_not_solved_for() -> None:
+    """An ICRC made by other rules would lead to an ident that nobody sent."""
+    data = packet(V4, 0xBEEF)
+    for solve_idents, ident in ((True, 0xBEEF), (False, 0)):
+        file = io.BytesIO()
+        given = Given([RxBurst(V4, memoryview(data), len(data), len(data))])
+        Recorder(given, file, LINKTYPE_RAW, clock=lambda: 1, solve_idents=solve_idents).receive(1)
+        (one,) = recorded(file)
+        assert dissect(memoryview(one.data), LINKTYPE_RAW).ident == ident

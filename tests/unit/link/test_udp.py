@@ -522,3 +522,9 @@ def test_a_senders_flood_of_ports_is_bounded(opener: Opener, monkeypatch: pytest
     for port in range(1, 10):
         b.max_segments(b.local_flow(b.address, port))
     assert len(b._paths) <= 4
+
+
+@pytest.mark.parametrize("address", ["255.255.255.255", "127.255.255.255", "224.0.0.1", "239.1.2.3", "ff02::1"])
+def test_addresses_of_many_are_no_devices(address: str) -> None:
+    with pytest.raises(LinkError, match="multicast or broadcast"):
+        UdpLink(address, 0)

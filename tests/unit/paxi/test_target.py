@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import socket
@@ -18,8 +17,9 @@ from rnic.cm.exchange import ExchangeError, dial, parse_endpoint
 from rnic.paxi.bridge import BridgeConfig
 from rnic.spec.axi import Resp
 from rnic.spec.errors import VerbsError
+from rnic.testing import own_network
 
-ADDR = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250}.72"
+ADDR = f"{own_network()}.72"
 
 
 def test_a_window_onto_a_target() -> None:

@@ -27,7 +27,10 @@ TYPED: dict[str, tuple[int, dict[str, tuple[int, int]]]] = {
     "CC_WINDOW": (0x0300, {"code": (2, 0)}),
     "ACK_MERGE": (0x0308, {"time": (31, 0)}),
     "CNP_MERGE": (0x0310, {"timer_thr": (31, 0), "enable": (32, 32)}),
-    "TX_CFG": (0x0318, {"bank_rr": (0, 0), "ack_time": (1, 1), "cnp_halves": (2, 2), "icrc": (3, 3)}),
+    "TX_CFG": (
+        0x0318,
+        {"bank_rr": (0, 0), "ack_time": (1, 1), "cnp_halves": (2, 2), "icrc": (3, 3), "tclass": (15, 8)},
+    ),
     "PORT": (0x0320, {"type1": (15, 0), "type2": (31, 16)}),
     "OST_FREE": (0x0328, {"free": (11, 0)}),
     "IRQ_INFO": (0x0330, {"code": (4, 0), "qpid": (17, 5), "type": (32, 31)}),
@@ -70,7 +73,7 @@ def test_reset_values() -> None:
         "RETRY_TIMER_CFG": 244 | 15 << 13 | 7 << 17,
         "ACK_MERGE": 4_096,
         "CNP_MERGE": 50_000 | 1 << 32,
-        "TX_CFG": 1 << 3,
+        "TX_CFG": 1 << 3 | 2 << 8,
         "PORT": 4793 | 4794 << 16,
         "OST_FREE": 512,
         "TX_LAST_PSN": 0xFFF,
@@ -103,7 +106,7 @@ def test_set_up_writes_section_4s_registers() -> None:
     }
     flow = one.qps[77].flow
     assert flow is not None
-    assert (flow.dst, flow.dport, flow.sport) == (b"\x0a\0\0\x05", 5_000, 6_000)
+    assert (flow.dst, flow.dport, flow.sport, flow.tclass) == (b"\x0a\0\0\x05", 5_000, 6_000, 2)
     disable(one, 77)
     assert one.read(r.QP_CONTROL) == 0
     assert one.qps[77].flow is None
@@ -121,7 +124,7 @@ def test_ipv6_peer() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [
     ("DEST_MAC", 0x1122_3344_5566), ("RX_PKEY", 0xAB), ("TX_EPSN", 0x456), ("TX_SPEED", 0x12_3456),
-    ("RETRY_CNT", 0x35), ("DEST_IP6_LO", 7), ("CNP_MERGE", 9), ("ACK_MERGE", 100), ("CC_WINDOW", 4), ("TX_CFG", 0xF),
+    ("RETRY_CNT", 0x35), ("DEST_IP6_LO", 7), ("CNP_MERGE", 9), ("ACK_MERGE", 100), ("CC_WINDOW", 4), ("TX_CFG", 0x550F),
     ("RETRY_TIMER_CFG", 10 | 2 << 13 | 3 << 17),
 ])  # fmt: skip
 def test_stores_are_read_back(name: str, value: int) -> None:
@@ -216,6 +219,7 @@ def test_acc_cnt_and_free_slots_show() -> None:
 @pytest.mark.parametrize(("name", "value"), [
     ("port", 0), ("qp_num", 0), ("qp_num", 8_193), ("ost", 2_048), ("pkt_len", 4_097), ("retry_limit", 16),
     ("retry_timer_ns", 4_095), ("rnr_limit", 8), ("rnr_timer", 32), ("cc_window", 5), ("rx_packets", 0), ("ident", -1),
+    ("tclass", 256),
 ])  # fmt: skip
 def test_parameters_out_of_range(name: str, value: int) -> None:
     with pytest.raises(RcLinkError, match=f"^{name}={value} is out of range: use "):
@@ -251,3 +255,23 @@ def test_any_stores_are_taken_or_refused_in_words(stores: list[tuple[int, int]])
         assert 0 <= one.read(offset) < 1 << 64
     one.handle_timers(10**9)
     one.produce(10**9)
+
+
+def test_values_of_a_register() -> None:
+    register = r.BY_NAME["RETRY_TIMER_CFG"]
+    assert register.pack(retry_timer=1, retry_limit=2) == 1 | 2 << 13
+    with pytest.raises(ValueError, match=r"RETRY_TIMER_CFG\.retry_limit=0x10 does not fit in 4 bits"):
+        register.pack(retry_limit=16)
+    with pytest.raises(ValueError, match="RETRY_TIMER_CFG has no field 'nothing'"):
+        register.pack(nothing=1)
+    with pytest.raises(KeyError, match="RETRY_TIMER_CFG has no field 'nothing'"):
+        register.get(0, "nothing")
+
+
+def test_free_buf_set_twice_is_once() -> None:
+    one = endpoint()
+    one.write(r.QP_CONTROL, 1 << 15)
+    one.write(r.QP_CONTROL, 1 << 15)
+    assert one.read(r.XON_THR_RDMA) == 1 << 50
+    one.produce(0)
+    assert (one.read(r.XON_THR_RDMA), one.read(r.QP_CONTROL)) == (0, 0)

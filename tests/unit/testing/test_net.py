@@ -33,7 +33,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def test_time_jumps_to_what_happens_next() -> None:
-    with QpPair(faults=[{"match": {"direction": "tx"}, "nth": 1, "action": "delay", "delay_ns": 3_000_000}]) as pair:
+    delay = [{"match": {"direction": "tx"}, "nth": 1, "action": "delay", "delay_ns": 3_000_000}]
+    with QpPair(faults=delay, settings={"probe": False}) as pair:
         pair.a.post_send(e.IBV_WR_RDMA_READ, 100)
         pair.a.wait()
         assert 3_000_000 <= pair.clock.now_ns < 3_100_000

@@ -1,4 +1,7 @@
-/* Functions that only refuse. They take no arguments, whatever callers pass: that is all the same to the C ABI. */
+/*
+ * Functions that only refuse. They take no arguments, whatever callers pass: that is all the same to the C ABI. Those
+ * that answer through an argument clear what it points to.
+ */
 #ifndef RNIC_STUBS_H
 #define RNIC_STUBS_H
 
@@ -6,6 +9,7 @@
 #include <stddef.h>
 
 #define EXPORT __attribute__((visibility("default")))
+#define UNUSED __attribute__((unused))
 
 void refused(int error);
 

@@ -1,0 +1,251 @@
+"""Many queue pairs busy at once, over real UDP between two processes: time, failures, packets sent again.
+
+    ./dev bench busy [ROUNDS [QPS...]]
+
+Each queue pair WRITEs 1 MiB, all at once, with timeout 14: one way (one NIC to one), both ways, and all to one (up to
+16 NICs of one process to one). Beside it, in the same round and the same processes, one queue pair moves the same
+bytes between as many buffers. Prints best and median of the rounds, and verdicts: no failure, less than 1 % of the
+packets sent again, at most 1.2 times one queue pair's time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from multiprocessing.connection import Connection
+from statistics import median
+from typing import Any
+
+from rnic.spec import opcodes as op
+from rnic.verbs import CQ, GID, MR, PD, QP, AHAttr, Context, GlobalRoute, QPAttr, QPCap, QPInitAttr
+from rnic.verbs import enums as e
+
+ROUNDS = 3
+QPS = (1, 16, 64, 256, 1024)
+MESSAGE = 1 << 20
+MTU = 4096
+SOURCES = 16
+WORST_TIME, WORST_REPEATED = 1.2, 0.01
+PATTERNS = ("one way", "both ways", "all to one")
+ADDRESS = "127.0.0.1"
+PATIENCE_S = 60.0
+_ROUNDS_BETWEEN_LOOKS = 64
+RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
+
+
+class End:
+    """One process's NICs: queue pairs, and a buffer of 1 MiB for each message that they send or take."""
+
+    def __init__(self, sources: int, qps: int, buffers: int) -> None:
+        self.contexts = [Context(addr=ADDRESS, port=0) for _ in range(sources)]
+        self.buffers = buffers
+        self.memory = bytearray(buffers * MESSAGE)
+        self.cqs, self.qps, self.mrs = [], [], []
+        for context in self.contexts:
+            pd, cq = PD(context), CQ(context, 2 * max(qps, buffers) + 16)
+            self.cqs.append(cq)
+            self.mrs.append(MR(pd, self.memory, RIGHTS))
+            depth = max(1, -(-buffers // qps))
+            cap = QPCap(depth, 1)
+            init = QPInitAttr(e.IBV_QPT_RC, cap=cap, scq=cq, rcq=cq)
+            self.qps += [(QP(pd, init), self.mrs[-1]) for _ in range(qps // sources)]
+
+    def about(self) -> list[tuple[bytes, int, int, int, int]]:
+        """What the peer needs to know of each queue pair: address, port, number, memory and its key."""
+        return [(qp.pd.ctx.query_gid().raw, qp.pd.ctx.udp_port, qp.qp_num, mr.buf, mr.rkey) for qp, mr in self.qps]
+
+    def connect(self, peers: list[tuple[bytes, int, int, int, int]]) -> None:
+        """Bring each queue pair to RTS with its peer."""
+        self.peers = peers
+        for (qp, _), (gid, port, number, _, _) in zip(self.qps, peers, strict=True):
+            attr = QPAttr()
+            attr.path_mtu, attr.timeout, attr.retry_cnt, attr.gso = e.IBV_MTU_4096, 14, 7, True
+            attr.dest_qp_num = number
+            attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE
+            attr.ah_attr = AHAttr(GlobalRoute(GID(gid)), udp_dport=port)
+            qp.to_rts(attr)
+
+    def work(self, conn: Connection, active: bool) -> dict[str, float]:
+        """Post everything if ``active``, and drive the NICs until the other end says that all is done."""
+        before = self.counters()
+        start = time.perf_counter()
+        left = 0
+        if active:
+            for number in range(self.buffers):
+                place = number % len(self.qps)
+                (qp, mr), peer = self.qps[place], self.peers[place]
+                at = number * MESSAGE
+                qp.post_rdma(op.WR_WRITE, mr.buf + at, MESSAGE, mr.lkey, peer[3] + at, peer[4])
+                left += 1
+        failed, seconds, said = 0, 0.0, False
+        while True:
+            for _ in range(_ROUNDS_BETWEEN_LOOKS):
+                for cq in self.cqs:
+                    count, completions = cq.poll(64)
+                    if count:
+                        left -= count
+                        failed += sum(wc.status != e.IBV_WC_SUCCESS for wc in completions)
+            if left <= 0 and not said:
+                seconds = time.perf_counter() - start
+                conn.send("done")
+                said = True
+            if conn.poll() and conn.recv() == "end":
+                break
+            if time.perf_counter() - start > PATIENCE_S:
+                failed += left
+                left = 0
+        after = self.counters()
+        moved = {name: after[name] - before.get(name, 0) for name in after}
+        again = moved.get("retransmitted_packets", 0) + moved.get("retransmitted_requests", 0)
+        return {
+            "seconds": seconds,
+            "failed": failed,
+            "again": again + 2 * moved.get("probes", 0),
+            "timeouts": moved.get("ack_timeouts", 0),
+        }
+
+    def counters(self) -> dict[str, int]:
+        """Counters of all NICs together."""
+        total: dict[str, int] = {}
+        for context in self.contexts:
+            for name, value in context.nic.counters.items():
+                total[name] = total.get(name, 0) + value
+        return total
+
+    def close(self) -> None:
+        """Close everything."""
+        for context in self.contexts:
+            context.close()
+
+
+def other_process(conn: Connection) -> None:
+    """Does what it is told: ("make", ...), ("connect", ...), ("work", ...), ("close",)."""
+    end: End | None = None
+    while True:
+        command, *args = conn.recv()
+        if command == "make":
+            end = End(*args)
+            conn.send(end.about())
+        elif command == "connect":
+            assert end is not None
+            end.connect(*args)
+            conn.send(None)
+        elif command == "work":
+            assert end is not None
+            conn.send(end.work(conn, *args))
+        else:
+            if end is not None:
+                end.close()
+                end = None
+            if command == "stop":
+                return
+            conn.send(None)
+
+
+def measure(conn: Connection, sources: int, qps: int, buffers: int, both: bool) -> dict[str, float]:
+    """One transfer between fresh NICs; this process is the target and the other the source, or each is both."""
+    conn.send(("make", sources, qps, buffers))
+    here = End(1, qps, buffers)
+    theirs = conn.recv()
+    conn.send(("connect", here.about()))
+    here.connect(theirs)
+    conn.recv()
+    conn.send(("work", True))
+    # the other says "done", and this end goes on until both are
+    mine = Finish(conn, here, both).run()
+    figures = conn.recv()
+    conn.send(("close",))
+    conn.recv()
+    here.close()
+    return {
+        "seconds": max(mine["seconds"], figures["seconds"]),
+        "failed": mine["failed"] + figures["failed"],
+        "again": mine["again"] + figures["again"],
+        "timeouts": mine["timeouts"] + figures["timeouts"],
+    }
+
+
+class Finish:
+    """Stands in for the connection at this end of :meth:`End.work`: it ends when both have said that they are done."""
+
+    def __init__(self, conn: Connection, here: End, active: bool) -> None:
+        self.conn, self.here, self.active = conn, here, active
+        self.done: set[str] = set()
+
+    def send(self, word: str) -> None:
+        """This end is done."""
+        self.done.add("here")
+
+    def poll(self) -> bool:
+        """Whether both are."""
+        if "there" not in self.done and self.conn.poll():
+            self.conn.recv()
+            self.done.add("there")
+        return len(self.done) == 2
+
+    def recv(self) -> str:
+        """Tell the other."""
+        self.conn.send("end")
+        return "end"
+
+    def run(self) -> dict[str, float]:
+        """This end's part."""
+        return self.here.work(self, self.active)  # type: ignore[arg-type]
+
+
+def one_round(conn: Connection, pattern: str, qps: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Figures of one queue pair and of ``qps``, with equal bytes over equally many buffers."""
+    both = pattern == "both ways"
+    alone = measure(conn, 1, 1, qps, both)
+    busy = measure(conn, min(qps, SOURCES) if pattern == "all to one" else 1, qps, qps, both)
+    return alone, busy
+
+
+def main(argv: list[str]) -> int:
+    """Measure and print."""
+    count = int(argv[0]) if argv else ROUNDS
+    numbers = [int(word) for word in argv[1:]] or list(QPS)
+    conn, there = multiprocessing.Pipe()
+    spawn = multiprocessing.get_context("spawn")
+    process = spawn.Process(target=other_process, args=(there,), daemon=True)
+    process.start()
+    results: dict[tuple[str, int], list[Any]] = {}
+    for turn in range(count):
+        for qps in numbers:
+            for pattern in PATTERNS:
+                print(f"round {turn + 1} of {count}: {pattern}, {qps}", file=sys.stderr, flush=True)
+                results.setdefault((pattern, qps), []).append(one_round(conn, pattern, qps))
+    conn.send(("stop",))
+    process.join(10)
+    missed = 0
+    print(f"{'':26}{'one QP, s':>18}{'all QPs, s':>18}{'ratio':>14}{'again':>9}{'timeouts':>9}{'failed':>7}")
+    print(f"{'pattern':<16}{'QPs':>10}" + f"{'best':>9}{'median':>9}" * 2 + f"{'best':>7}{'median':>7}{'worst':>9}")
+    for (pattern, qps), rounds in results.items():
+        alone = [one["seconds"] for one, _ in rounds]
+        busy = [many["seconds"] for _, many in rounds]
+        packets = qps * MESSAGE // MTU * (2 if pattern == "both ways" else 1)
+        again = max(many["again"] for _, many in rounds) / packets
+        failed = int(sum(many["failed"] for _, many in rounds))
+        timeouts = int(sum(many["timeouts"] for _, many in rounds))
+        best, middle = min(busy) / min(alone), median(busy) / median(alone)
+        wrong = []
+        if failed:
+            wrong.append("FAILED")
+        if again >= WORST_REPEATED:
+            wrong.append(f"repeated >= {WORST_REPEATED:.0%}")
+        if best > WORST_TIME:
+            wrong.append(f"ratio > {WORST_TIME}")
+        missed += bool(wrong)
+        print(
+            f"{pattern:<16}{qps:>10}{min(alone):>9.3f}{median(alone):>9.3f}{min(busy):>9.3f}{median(busy):>9.3f}"
+            f"{best:>7.2f}{middle:>7.2f}{again:>9.2%}{timeouts:>9}{failed:>7}  {', '.join(wrong) or 'ok'}"
+        )
+    print(f"{missed} of {len(results)} rows miss a target" if missed else "every row meets its targets")
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONHASHSEED", "0")
+    sys.exit(main(sys.argv[1:]))

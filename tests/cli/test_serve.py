@@ -1,0 +1,72 @@
+"""``rnic serve``: what its options make of the devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from rnic.cli.serve import make_runtime, parameter
+from rnic.runtime.attach import connect
+from rnic.spec.errors import VerbsError
+
+ADDRESS = "127.0.73.1"
+START_SECONDS = 60.0
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a NIC process needs Linux")
+
+
+def test_a_device_of_a_profile_with_ports_to_send_from() -> None:
+    options = {"name": "rnic0", "profile": "univista", "parameters": {"QP_NUM": 256, "MAC_DW": 512}, "source_ports": 3}
+    runtime = make_runtime("127.0.0.1", 0, options)
+    try:
+        config = runtime.nic.config
+        assert (config.profile, config.log_max_qps, config.parameters["MAC_DW"]) == ("univista", 8, 512)
+        assert len(set(config.source_ports)) == 3
+        assert config.port not in config.source_ports
+    finally:
+        runtime.close()
+
+
+def test_a_parameter_that_does_not_exist_opens_nothing() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind((ADDRESS, 0))
+        port = sock.getsockname()[1]
+    with pytest.raises(VerbsError, match="SPEED is no parameter"):
+        make_runtime(ADDRESS, port, {"name": "x", "profile": "univista", "parameters": {"SPEED": 1}})
+    make_runtime(ADDRESS, port, {"name": "x"}).close()
+
+
+def test_parameters_of_the_command_line() -> None:
+    assert parameter("QP_NUM=1024") == ("QP_NUM", 1024)
+    for text in ("QP_NUM", "QP_NUM=", "=1", "QP_NUM=x", "QP_NUM=-1"):
+        with pytest.raises(click.BadParameter, match="give NAME=VALUE"):
+            parameter(text)
+
+
+@pytest.mark.slow
+def test_a_profile_is_shown(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    env = os.environ | {"RNIC_RUNTIME_DIR": str(tmp_path)}
+    rnic = [sys.executable, "-m", "rnic.cli"]
+    options = ["--addr", ADDRESS, "--profile", "univista", "--parameter", "RAM_RD_LATENCY=3", "--source-ports", "2"]
+    with subprocess.Popen([*rnic, "serve", *options], env=env) as process:
+        try:
+            end = time.monotonic() + START_SECONDS
+            while (connection := connect(tmp_path)) is None:
+                assert time.monotonic() < end
+                assert process.poll() is None
+                time.sleep(0.01)
+            connection.close()
+            shown = subprocess.run([*rnic, "regs", "--json"], env=env, capture_output=True, check=True)
+            assert json.loads(shown.stdout)["parameters"]["RAM_RD_LATENCY"] == 3
+            shown = subprocess.run([*rnic, "regs"], env=env, capture_output=True, check=True)
+            assert b"profile univista: QP_NUM=4096" in shown.stdout
+        finally:
+            process.terminate()

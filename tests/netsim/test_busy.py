@@ -1,0 +1,185 @@
+"""Many queue pairs busy at once, in virtual time, on wires that take 4 us for a packet.
+
+Nothing is lost on the way, so nothing may be sent again but a few probes, nothing may fail, and it takes as long as
+the packets take. The bench ``busy`` does the same over UDP.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+
+from rnic.link.base import Link
+from rnic.link.middleware import Middleware
+from rnic.link.packets import single_packets
+from rnic.spec.opcodes import WR_READ, WR_WRITE
+from rnic.testing import SimNet
+from rnic.verbs import CQ, MR, PD, QP, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr
+from rnic.verbs import enums as e
+from rnic.wire.bursts import RxBurst, TxBurst
+
+PACKET_NS = 4_000
+MTU = 256
+RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
+MOST_REPEATED = 0.01
+
+
+class SlowReceiver(Middleware):
+    """Hands in one packet each 4 us from a buffer for ``room`` packets; what finds it full is lost and counted."""
+
+    def __init__(self, inner: Link, clock: Callable[[], int], room: int) -> None:
+        super().__init__(inner)
+        self._clock = clock
+        self._room = room
+        self._queue: deque[RxBurst] = deque()
+        self._free_ns = 0
+        self.lost = 0
+
+    def receive(self, limit: int) -> list[RxBurst]:
+        now_ns = self._clock()
+        while arrived := self.inner.receive(64):
+            for burst in arrived:
+                whole = TxBurst(burst.flow, [burst.buf], burst.segment, -(-burst.length // burst.segment), burst.length)
+                for index, packet in enumerate(single_packets(whole)):
+                    if len(self._queue) >= self._room:
+                        self.lost += 1
+                        continue
+                    data = memoryview(b"".join(packet.buffers))
+                    ident = None if burst.ident is None else burst.ident + index
+                    self._queue.append(RxBurst(burst.flow, data, len(data), len(data), ident))
+        if not self._queue or self._free_ns > now_ns:
+            return []
+        self._free_ns = now_ns + PACKET_NS
+        return [self._queue.popleft()]
+
+    def next_deadline_ns(self) -> int | None:
+        deadline = self.inner.next_deadline_ns()
+        if not self._queue:
+            return deadline
+        return self._free_ns if deadline is None else min(self._free_ns, deadline)
+
+
+class Busy:
+    """Node 0 and ``sources`` others, with ``qps`` queue pairs between them that have ``packets`` packets each."""
+
+    def __init__(self, qps: int, packets: int, *, sources: int = 1, opcode: int = WR_WRITE, both: bool = False) -> None:
+        self.net = SimNet(1 + sources, packet_ns=PACKET_NS, latency_ns=5_000, settings={"flight_packets": 366})
+        self.size = packets * MTU
+        self.qps = qps
+        self.cqs = []
+        ends = []
+        for node in self.net.nodes:
+            pd, cq = PD(node.ctx), CQ(node.ctx, 2 * qps + 1)
+            self.cqs.append(cq)
+            memory = bytearray(random.Random(node.index).randbytes(self.size))
+            ends.append((node.ctx, pd, cq, MR(pd, memory, RIGHTS)))
+        self.work = []
+        for number in range(qps):
+            one, other = ends[0], ends[1 + number % sources]
+            a, b = (QP(pd, QPInitAttr(e.IBV_QPT_RC, cap=QPCap(1, 1), scq=cq, rcq=cq)) for _, pd, cq, _ in (one, other))
+            for qp, peer, ctx in ((a, b, other[0]), (b, a, one[0])):
+                attr = QPAttr()
+                attr.path_mtu, attr.timeout, attr.retry_cnt, attr.gso = e.IBV_MTU_256, 14, 7, True
+                attr.max_rd_atomic = attr.max_dest_rd_atomic = 16
+                attr.dest_qp_num, attr.qp_access_flags = peer.qp_num, RIGHTS
+                attr.ah_attr = AHAttr(GlobalRoute(ctx.query_gid()), udp_dport=ctx.udp_port)
+                qp.to_rts(attr)
+            self.work.append((b, opcode, other[3], one[3]))
+            if both:
+                self.work.append((a, opcode, one[3], other[3]))
+
+    def run(self) -> int:
+        """Do it all at once; nanoseconds that it took."""
+        start = self.net.clock.now_ns
+        for qp, opcode, mr, target in self.work:
+            qp.post_rdma(opcode, mr.buf, self.size, mr.lkey, target.buf, target.rkey)
+        left = len(self.work)
+        turns = 0
+
+        def poll() -> bool:
+            nonlocal left
+            self.net.driving = True
+            for cq in self.cqs:
+                while (got := cq.poll(64))[0]:
+                    assert {wc.status for wc in got[1]} == {e.IBV_WC_SUCCESS}
+                    left -= got[0]
+            self.net.driving = False
+            return left == 0
+
+        def done() -> bool:
+            nonlocal turns
+            turns += 1
+            return turns % 16 == 0 and poll()
+
+        assert self.net.run(done) or poll()
+        return self.net.clock.now_ns - start
+
+    @property
+    def packets(self) -> int:
+        """Packets that carry the data, each counted once."""
+        return len(self.work) * self.size // MTU
+
+    def count(self, name: str) -> int:
+        return sum(node.counters[name] for node in self.net.nodes)
+
+    @property
+    def repeated(self) -> float:
+        again = self.count("retransmitted_packets") + 2 * self.count("probes")
+        return (again + self.count("drop_stale_response")) / self.packets
+
+    def close(self) -> None:
+        self.net.run()  # turns that were given and are not over
+        assert all(node.nic.flights.inflight == node.nic.flights.promised == 0 for node in self.net.nodes)
+        self.net.close()
+
+
+PATTERNS = {
+    "one way": {},
+    "both ways": {"both": True},
+    "all to one": {"sources": 16},
+    "READ": {"opcode": WR_READ},
+    "READ both ways": {"opcode": WR_READ, "both": True},
+    "READ from one": {"opcode": WR_READ, "sources": 16},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("qps", [16, 256])
+def test_busy_queue_pairs_repeat_nothing(pattern, qps) -> None:
+    busy = Busy(qps, 4096 // qps * 2, **PATTERNS[pattern])
+    took_ns = busy.run()
+    assert busy.count("ack_timeouts") == 0
+    assert busy.repeated < MOST_REPEATED
+    wires = 16 if pattern == "all to one" else 2 if "both" in pattern else 1
+    assert took_ns < 1.2 * busy.packets * PACKET_NS / wires + 1_000_000
+    busy.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sources", "qps"), [(1, 16), (8, 16), (16, 16), (16, 256)])
+def test_a_receiver_that_is_slower_than_its_senders_together(sources, qps) -> None:
+    """Its buffer holds 990 packets, as a socket's of 4 MiB does; each sender knows only the delay."""
+    busy = Busy(qps, 4096 // qps, sources=sources)
+    runtime = busy.net.nodes[0].ctx.runtime
+    slow = SlowReceiver(runtime.link, busy.net.clock, 990)
+    runtime.link = slow
+    took_ns = busy.run()
+    assert slow.lost == 0
+    assert busy.repeated < MOST_REPEATED
+    assert took_ns < 1.2 * busy.packets * PACKET_NS + 1_000_000
+    busy.close()
+
+
+@pytest.mark.slow
+def test_a_receiver_with_little_room_costs_losses_but_no_failure() -> None:
+    busy = Busy(64, 32, sources=8)
+    runtime = busy.net.nodes[0].ctx.runtime
+    slow = SlowReceiver(runtime.link, busy.net.clock, 50)
+    runtime.link = slow
+    busy.run()
+    assert slow.lost > 0
+    busy.close()

@@ -1,0 +1,34 @@
+"""A NIC that moves no more packets brings host memory up to date by itself, within a bounded time."""
+
+from __future__ import annotations
+
+import pytest
+
+from rnic.context.qpc import QPC
+from rnic.device.nic import WRITE_BACK_NS, Nic
+from rnic.testing import QpPair, SimNet
+from rnic.verbs import enums as e
+
+LIVE = ("state", "next_send_psn", "last_acked_psn", "expected_psn")
+
+
+def exact(nic: Nic, qpn: int) -> bool:
+    """Whether host memory says of a queue pair what the cache says."""
+    ctx = nic.qps[qpn].ctx
+    image = nic.contexts.read_qp(qpn)[1]
+    return all(QPC.get(image, name) == getattr(ctx, name) for name in LIVE)
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(258, marks=pytest.mark.slow)])
+def test_an_idle_nic_writes_its_contexts_back(count: int) -> None:
+    with SimNet(2, settings={"log_max_qps": 10}) as net:
+        pairs = [QpPair(net=net, size=4096, depth=4) for _ in range(count)]
+        for pair in pairs:
+            pair.a.post_send(e.IBV_WR_RDMA_WRITE, 3000)
+        for pair in pairs:
+            pair.a.wait()
+        nodes = {pair.a.qp.qp_num: pair for pair in pairs}
+        assert any(not exact(net.nodes[0].nic, qpn) for qpn in nodes)
+        # 256 queue pairs at once, the rest a millisecond later
+        net.run(lambda: all(exact(net.nodes[0].nic, qpn) for qpn in nodes), 2 * WRITE_BACK_NS)
+        assert all(exact(net.nodes[1].nic, pair.b.qp.qp_num) for pair in pairs)

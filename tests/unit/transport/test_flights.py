@@ -1,0 +1,244 @@
+"""The budget of what is in flight: what NIC and peers take, who waits, and what a peer's limit learns."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rnic.transport.flights import CROWDED, FIRST, LEAST, LOSSY, QUANTUM, QUEUE_NS, STEP, Flights, Peer
+from rnic.wire.flow import Flow
+
+ME = bytes((10, 0, 0, 1))
+MS = 1_000_000
+
+
+def flow(number: int, port: int = 4791) -> Flow:
+    return Flow(ME, bytes((10, 0, 1, number)), 4791, port)
+
+
+class Asker:
+    """A requester, as far as the budget knows one."""
+
+    def __init__(self, flights: Flights, number: int = 1) -> None:
+        self.flights = flights
+        self.peer = flights.peer(flow(number))
+        self.parked = self.admitted = False
+        self.flying = 0
+        self.turns = 0
+        self.qp = self
+        self.host = SimpleNamespace(schedule=self.schedule)
+
+    def schedule(self, qp: object) -> None:
+        self.turns += 1
+
+    def send(self, want: int) -> int:
+        """Send what may be sent of ``want`` packets, or wait."""
+        requester: Any = self
+        room = min(want, self.flights.room(requester, want))
+        if room:
+            self.flying += room
+            self.flights.take(self.peer, room)
+        else:
+            self.flights.wait(requester)
+        self.flights.turn_over(requester)
+        return room
+
+    def done(self, packets: int) -> None:
+        self.flying -= packets
+        self.flights.give(self.peer, packets)
+
+
+def known(limit: int, *numbers: int) -> tuple[Any, ...]:
+    """A budget whose peers have shown that they take all of it, and askers for them."""
+    flights = Flights(limit, first=limit)
+    return flights, *(Asker(flights, number) for number in numbers)
+
+
+def test_queue_pairs_to_one_peer_share_its_account() -> None:
+    flights = Flights(100)
+    assert flights.peer(flow(1)) is flights.peer(Flow(ME, bytes((10, 0, 1, 1)), 9, 4791))
+    assert flights.peer(flow(1)) is not flights.peer(flow(1, 4792))
+    assert flights.peer(flow(1)) is not flights.peer(flow(2))
+
+
+def test_the_nic_and_each_peer_are_bounded() -> None:
+    flights, one, other, third = known(100, 1, 2, 3)
+    one.peer.limit = 40.0
+    assert one.send(1000) == 40
+    assert other.send(1000) == 60
+    assert third.send(1000) == 0
+    assert flights.inflight == 100
+
+
+def test_who_waits_is_given_a_turn_in_order_and_one_quantum_each() -> None:
+    _, first, second, third = known(2 * QUANTUM, 1, 1, 1)
+    assert first.send(2 * QUANTUM) == 2 * QUANTUM
+    assert second.send(1000) == third.send(1000) == 0
+    first.done(QUANTUM - 1)
+    assert (second.turns, third.turns) == (0, 0)
+    first.done(1)
+    assert (second.turns, third.turns) == (1, 0)
+    assert first.send(1) == 0, "what others wait for is theirs"
+    assert second.send(1000) == QUANTUM
+    first.done(QUANTUM)
+    assert third.turns == 1
+
+
+def test_what_was_promised_is_not_given_twice() -> None:
+    _, first, second, third, stranger = known(2 * QUANTUM, 1, 1, 1, 2)
+    first.send(2 * QUANTUM)
+    second.send(1)
+    third.send(1)
+    first.done(2 * QUANTUM)
+    assert (second.turns, third.turns) == (1, 1)
+    assert stranger.send(1) == 0
+    assert second.send(1) == third.send(1) == 1
+    assert stranger.turns == 1
+
+
+def test_a_turn_that_is_not_used_goes_to_the_next() -> None:
+    flights, first, second, third = known(QUANTUM, 1, 1, 1)
+    first.send(QUANTUM)
+    second.send(1)
+    third.send(1)
+    first.done(QUANTUM)
+    assert (second.turns, third.turns) == (1, 0)
+    flights.turn_over(second)
+    assert third.turns == 1
+
+
+@pytest.mark.parametrize("when", ["waiting", "admitted"])
+def test_who_leaves_holds_nobody_up(when) -> None:
+    flights, first, second, third = known(QUANTUM, 1, 1, 1)
+    first.send(QUANTUM)
+    second.send(1)
+    third.send(1)
+    if when == "waiting":
+        flights.leave(second)
+    first.done(QUANTUM)
+    if when == "admitted":
+        flights.leave(second)
+    assert third.turns == 1
+    assert third.send(1) == 1
+    assert (flights.promised, third.peer.promised) == (0, 0)
+
+
+def test_a_peer_that_is_full_holds_up_no_other() -> None:
+    _, slow, behind, other = known(300, 1, 1, 2)
+    slow.peer.limit = 10.0
+    slow.send(100)
+    behind.send(100)
+    assert other.send(100) == 100
+
+
+def test_a_small_limit_is_used_whole() -> None:
+    _, one, other = known(300, 1, 1)
+    one.peer.limit = 5.0
+    assert one.send(100) == 5
+    assert other.send(100) == 0
+    one.done(4)
+    assert other.turns == 0
+    one.done(1)
+    assert other.turns == 1
+    assert other.send(100) == 5
+
+
+def test_everything_is_given_back_whatever_the_order() -> None:
+    flights, *askers = known(200, *[number % 3 for number in range(30)])
+    for _ in range(50):
+        for asker in askers:
+            if asker.flying:
+                asker.done(asker.flying)
+            asker.send(17)
+    for asker in askers:
+        asker.done(asker.flying)
+        flights.leave(asker)
+    assert (flights.inflight, flights.promised) == (0, 0)
+    assert all(asker.peer.inflight == asker.peer.promised == 0 and not asker.peer.waiting for asker in askers)
+
+
+# ----------------------------------------------------------------------------- what a limit learns
+
+
+def trip(peer: Peer, rtt_ns: int, now: int) -> None:
+    """A limit's worth of packets arrives."""
+    peer.inflight = int(peer.limit)
+    peer.measured(rtt_ns, now)
+    peer.acknowledged(peer.inflight)
+
+
+def test_an_unknown_peer_is_sent_little_and_then_half_as_much_again_each_round_trip() -> None:
+    peer = Peer(FIRST, 366)
+    seen = []
+    for turn in range(9):
+        seen.append(int(peer.limit))
+        trip(peer, 100_000, turn * MS)
+    assert seen == [16, 24, 36, 54, 81, 121, 182, 273, 366]
+
+
+def test_a_limit_that_holds_nobody_back_does_not_grow() -> None:
+    peer = Peer(FIRST, 366)
+    peer.inflight = 2
+    for _ in range(100):
+        peer.acknowledged(2)
+    assert peer.limit == FIRST
+
+
+def test_growth_slows_down_when_packets_queue_and_stops_when_they_queue_long() -> None:
+    peer = Peer(FIRST, 366)
+    trip(peer, 100_000, 1)
+    trip(peer, 100_000 + QUEUE_NS // 2, 2)
+    before = peer.limit
+    assert 0.9 * STEP < before - 24 <= STEP
+    trip(peer, 101_000 + QUEUE_NS, 3)
+    assert peer.limit == before
+
+
+def test_a_queue_that_stands_shrinks_the_limit_and_one_long_trip_does_not() -> None:
+    peer = Peer(300, 366)
+    now = MS
+    for rtt in (100_000, *[5 * MS, 5 * MS, 5 * MS, 5 * MS, 5 * MS, 5 * MS, 100_000] * 10):
+        now += MS
+        peer.measured(rtt, now)
+    assert peer.limit == 300
+    for _ in range(1 + 8):
+        now += 6 * MS
+        peer.measured(5 * MS, now)
+    assert peer.limit == 150
+    for _ in range(60):
+        now += MS
+        peer.measured(5 * MS, now)
+    assert peer.limit == CROWDED
+
+
+def test_a_path_that_became_longer_is_no_queue() -> None:
+    peer = Peer(64, 366)
+    now = MS
+    for rtt in [100_000] * 20 + [10 * MS] * 60:
+        now += 10 * MS
+        trip(peer, rtt, now)
+    assert peer.limit > 100
+
+
+def test_losses_halve_once_a_round_trip_and_silence_leaves_the_least() -> None:
+    peer = Peer(256, 366)
+    peer.measured(MS, 10 * MS)
+    peer.lost(20 * MS)
+    peer.lost(20 * MS + 1)
+    assert peer.limit == 128
+    for turn in range(3, 20):
+        peer.lost(10 * turn * MS)
+    assert peer.limit == LOSSY
+    peer.silent(400 * MS)
+    assert peer.limit == LEAST
+
+
+def test_a_limit_below_a_floor_is_not_raised_by_a_cut() -> None:
+    peer = Peer(8, 8)
+    peer.lost(MS)
+    assert peer.limit == 8
+    peer.silent(100 * MS)
+    peer.lost(200 * MS)
+    assert peer.limit == LEAST
