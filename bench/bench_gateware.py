@@ -1,10 +1,13 @@
 """What the gateware does with a clock cycle. Everything here is counted in the simulator, so it is exact.
 
     ./dev bench gateware [--json]
+    ./dev bench gateware --latency
     ./dev bench gateware --costs
 
 Bytes per cycle of a 16 KiB WRITE in loopback, from doorbell to CQ_TAIL, at 32 bit as documented and at 512 bit with
 overlapping fragments; and cycles from the doorbell to CQ_TAIL of a 64-byte WRITE, by state of the controller.
+
+``--latency`` lets memory be slow instead, with several WRITEs in flight, for some minutes.
 
 ``--costs`` synthesizes, places and routes instead, for a quarter of an hour, and writes docs/gateware-figures.json,
 which the documentation prints and the tests hold the gateware to.
@@ -17,7 +20,7 @@ import sys
 from pathlib import Path
 
 from rnic.gateware.params import EngineParams
-from rnic.gateware.runs import LONG_BYTES, MEASURED, measure
+from rnic.gateware.runs import LATENCIES, LONG_BYTES, MEASURED, SHORT_BYTES, measure, measure_latency
 from rnic.gateware.synthesis import COSTED, max_frequency_mhz, synthesize
 from rnic.gateware.top import Top
 
@@ -44,8 +47,34 @@ def costs() -> int:
     return 0
 
 
+LATENCY_ROWS = (
+    ("16 KiB WRITEs, loopback", LONG_BYTES, False, 8, 120, 80.0),
+    ("16 KiB WRITEs, network", LONG_BYTES, True, 8, 120, 75.0),
+    ("64-byte WRITEs, loopback", SHORT_BYTES, False, 40, 60, 0.0),
+)
+"""Name, bytes, network, WRITEs, the latency of the floor, and the floor in Gb/s; 0: FLOOR_CYCLES for each WRITE."""
+FLOOR_CYCLES = 24
+
+
+def latency() -> int:
+    """Print cycles and Gb/s by memory latency; 1 if a floor is not reached."""
+    failed = []
+    for name, size, network, count, at, floor in LATENCY_ROWS:
+        for cycles_late in sorted({*LATENCIES, at}):
+            cycles = measure_latency(size, cycles_late, network, count)
+            rate = size * 8 * MHZ / cycles / 1000
+            print(f"{name}, latency {cycles_late}: {cycles:.1f} cycles each, {rate:.1f} Gb/s", flush=True)
+            if cycles_late == at and (rate < floor if floor else cycles > FLOOR_CYCLES):
+                failed.append(f"{name}: {cycles:.1f} cycles, {rate:.1f} Gb/s at latency {at}")
+    for line in failed:
+        print(f"bench gateware: {line}", file=sys.stderr)
+    return 1 if failed else 0
+
+
 def main() -> int:
     """Print the figures; 1 if a floor is not reached or a byte is wrong."""
+    if "--latency" in sys.argv:
+        return latency()
     if "--costs" in sys.argv:
         return costs()
     rows, failed = [], []

@@ -72,6 +72,15 @@ def speed_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def latency_table() -> str:
+    """Cycles of each WRITE, and Gb/s, by what is sent and how late memory answers."""
+    lines = ["| WRITEs | memory latency, cycles | cycles each | Gb/s |", "|---|---:|---:|---:|"]
+    for row in json.loads(FIGURES.read_text())["latency"]:
+        rate = row["bytes"] * 8 * MHZ / row["cycles"] / 1000
+        lines.append(f"| {row['what']} | {row['latency']} | {row['cycles']} | {rate:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Write all tables."""
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "layouts"
@@ -79,6 +88,7 @@ def main() -> None:
     (target / "gateware-map-table.md").write_text(map_table())
     (target / "gateware-resource-table.md").write_text(resource_table())
     (target / "gateware-speed-table.md").write_text(speed_table())
+    (target / "gateware-latency-table.md").write_text(latency_table())
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Both engines, the serial one and the overlapped one, go through the same scenari
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from collections.abc import Callable
@@ -14,13 +15,15 @@ from typing import Any
 import pytest
 from amaranth.hdl import Cat
 
+from rnic.gateware.axi_model import ORDERS, Timing
 from rnic.gateware.cache import SparseMemory
-from rnic.gateware.driver import Completion, Driver, NetworkSetup, QueueLayout, Request
+from rnic.gateware.driver import EVERYTHING, NOTHING, Completion, Driver, NetworkSetup, QueueLayout, Request
 from rnic.gateware.interfaces import Resp
 from rnic.gateware.params import EngineParams
 from rnic.gateware.sim import Simulation
 from rnic.rings.cqe import CQ_ENTRY
 from rnic.rings.sqe import SQ_ENTRY
+from rnic.spec import engine_net_regs as net
 from rnic.spec import engine_regs as regs
 from rnic.spec.status import (
     ENGINE_LENGTH_MISMATCH,
@@ -44,18 +47,25 @@ class Engine:
     """One engine in loopback with a driver; notes every transition of every block."""
 
     def __init__(
-        self, serial: bool, seed: int = 7, stall_rate: float = 0.0, width: int = 32, **parameters: int
+        self,
+        serial: bool,
+        seed: int = 7,
+        stall_rate: float = 0.0,
+        width: int = 32,
+        timing: Timing | None = None,
+        ring: int = RING,
+        cq_ring: int = 0,
+        **parameters: int,
     ) -> None:
         self.rng = random.Random(seed)
         small = {"block_size": 64, "boundary": 64, "fifo_depth": 64, "watchdog_cycles": 0} | parameters
         params = EngineParams(bus_width=width, serial=serial, **small)
         self.memory = SparseMemory((SQ, 0x1000), (CQ, 0x1000), (SOURCE, SPACE), (TARGET, SPACE))
-        self.simulation = Simulation(params, [self.memory], seed, stall_rate)
+        self.simulation = Simulation(params, [self.memory], seed, stall_rate, timing=timing)
         self.sim = self.simulation.engines[0]
         top = self.top = self.sim.top
         self.blocks: dict[str, tuple[Any, tuple[str, ...]]] = {
             "rdma_controller": (top.controller.state, regs.RDMA_STATES),
-            "data_mover_axi_cmd_master": (top.cmd_master.state, regs.CMD_STATES),
             "descriptor_parser": (top.parser.state, regs.PARSER_STATES),
             "cq_streamer": (top.cq_streamer.state, regs.STREAMER_STATES),
             "tx_streamer": (top.tx_streamer.state, regs.TX_STATES),
@@ -63,11 +73,14 @@ class Engine:
             "rx_header_parser": (top.header_parser.state, regs.HEADER_PARSER_STATES),
             "rx_streamer": (top.rx_streamer.state, regs.RX_STATES),
         }
+        if params.in_flight == 1:
+            self.blocks["data_mover_axi_cmd_master"] = (top.cmd_master.state, regs.CMD_STATES)
         self.wires = Cat(*(state for state, _names in self.blocks.values()))
         self.seen: dict[str, set[Transition]] = {name: set() for name in self.blocks}
         self.last: dict[str, int] = dict.fromkeys(self.blocks, 0)
         self.simulation.watchers.append(self._look)
-        self.driver = Driver(self.sim, QueueLayout(SQ, CQ, RING, RING), poll_limit=300)
+        layout = QueueLayout(SQ, CQ, ring, cq_ring or ring)
+        self.driver = Driver(self.sim, layout, poll_limit=300, local=EVERYTHING, remote=EVERYTHING)
         self.driver.start()
 
     def _look(self, ctx: Any, _cycle: int) -> None:
@@ -149,13 +162,14 @@ def in_memory_when_completed(engine: Engine) -> None:
 
 
 def small_writes_and_ring_wrap(engine: Engine) -> None:
+    ring = engine.driver.layout.sq_size
     for index, length in enumerate((1, 2, 3, 4, 5, 63, 64, 65, 130)):
         local, remote = index % 4, (index * 3) % 4
         payload = engine.fill(length + 8)
         done = engine.write(length, local=SOURCE + local, remote=TARGET + remote, wqe_id=0xABC00000 + index)
-        assert (done.index, done.status, done.bytes, done.requested) == (index % RING, 0, length, length)
-        assert (done.wqe_id, done.opcode, done.phase) == (0xABC00000 + index, 0x0A, 1 - index // RING % 2)
-        raw = engine.memory.read(CQ + 32 * (index % RING), 32)
+        assert (done.index, done.status, done.bytes, done.requested) == (index % ring, 0, length, length)
+        assert (done.wqe_id, done.opcode, done.phase) == (0xABC00000 + index, 0x0A, 1 - index // ring % 2)
+        raw = engine.memory.read(CQ + 32 * (index % ring), 32)
         assert raw[:24] == CQ_ENTRY.pack({
             "index": done.index, "bytes": length, "opcode": 0x0A, "phase": done.phase, "wqe_id": done.wqe_id,
             "requested": length,
@@ -164,7 +178,7 @@ def small_writes_and_ring_wrap(engine: Engine) -> None:
         want = bytearray(length + 8)
         want[remote : remote + length] = payload[local : local + length]
         assert engine.driver.read_back(TARGET, length + 8) == want
-    assert engine.get("SQ_HEAD") == engine.get("CQ_TAIL") == 9 % RING
+    assert engine.get("SQ_HEAD") == engine.get("CQ_TAIL") == 9 % ring
     assert engine.events() == {"completion"}
     assert engine.get("TX_PACKETS") == engine.get("RX_PACKETS") > 9
     engine.driver.recover()
@@ -231,6 +245,32 @@ def refused_descriptors(engine: Engine) -> None:
     put("REMOTE_WINDOW_BASE", 0)
     put("REMOTE_WINDOW_LAST", 0xFFFFFFFF)
     engine.events()
+    engine.good()
+
+
+def windows_after_reset(engine: Engine) -> None:
+    """A driver that opens nothing: nothing is read, then nothing is written, wherever it may lie."""
+    for local, remote, status, detail in (
+        (NOTHING, EVERYTHING, ENGINE_LOCAL_ACCESS, regs.ERR_LOCAL_WINDOW),
+        (EVERYTHING, NOTHING, ENGINE_REMOTE_ACCESS, regs.ERR_REMOTE_WINDOW),
+    ):
+        engine.driver = Driver(engine.sim, engine.driver.layout, 300, local, remote)
+        engine.driver.recover()
+        for address in (SOURCE, 0, 0xFFFFFFFF):
+            request = Request(address, TARGET, 1) if local is NOTHING else Request(SOURCE, address, 1)
+            engine.driver.submit([dataclasses.replace(request, length=0)])
+            engine.driver.wait()
+            tail = engine.get("SQ_TAIL")
+            engine.driver._posted[tail] = request
+            engine.sim.write(SQ + 64 * tail, SQ_ENTRY.pack({
+                "opcode": 0x0A, "local_addr": request.local, "remote_addr": request.remote, "length": 1,
+            }))  # fmt: skip
+            engine.sim.flush(SQ + 64 * tail, 64)
+            engine.driver.put("SQ_TAIL", (tail + 1) % engine.driver.layout.sq_size)
+            (done,) = engine.driver.wait()
+            assert (done.status, done.detail) == (status, detail), hex(address)
+    engine.driver = Driver(engine.sim, engine.driver.layout, 300, EVERYTHING, EVERYTHING)
+    engine.driver.recover()
     engine.good()
 
 
@@ -314,10 +354,16 @@ def control_bits(engine: Engine) -> None:
     assert engine.events() == {"completion"}
     assert not _irq(engine)
     put("IRQ_ENABLE", 0)
-    # a tail outside the ring is refused, not followed
+    # a tail outside the ring is refused, not followed, and interrupts once
     head = engine.get("SQ_HEAD")
+    put("IRQ_ENABLE", 2)
     put("SQ_TAIL", RING)
     engine.simulation.run_cycles(60)
+    assert _irq(engine)
+    assert engine.events() == {"error"}
+    engine.simulation.run_cycles(20)
+    assert engine.events() == set()
+    put("IRQ_ENABLE", 0)
     assert engine.status()["error"] == regs.ERR_TAIL
     assert engine.get("SQ_HEAD") == head
     put("SQ_TAIL", head)
@@ -366,6 +412,20 @@ def watchdog(engine: Engine) -> None:
         engine.driver.recover()
         engine.driver.put("WATCHDOG", 0)
         engine.good()
+    # memory is silent for many times the watchdog, then goes on: the engine waits for it, and goes on too
+    engine.driver.put("WATCHDOG", 60)
+    for state in ("S_WAIT_READ_DONE", "S_WAIT_TX_CPL"):
+        engine.driver.submit([Request(SOURCE, TARGET, 150, 3)])
+        engine.until(state)
+        ram.silent = {"read", "write"}
+        engine.simulation.run_cycles(500)
+        seen = engine.status()
+        assert (seen["flushing"], seen["halted"]) == (1, 0), state
+        ram.silent = set()
+        (done,) = engine.driver.wait()
+        assert (done.status, done.detail) == (ENGINE_TIMEOUT, regs.ERR_TIMEOUT), state
+        engine.good()
+    engine.driver.put("WATCHDOG", 0)
 
 
 def reset_in_every_state(engine: Engine) -> None:
@@ -417,6 +477,7 @@ def what_software_sees(engine: Engine) -> None:
     assert {field.name: parameters >> field.lsb & field.mask for field in fields} == {
         "bus_width": 32,
         "serial": engine.top.params.serial,
+        "network": 1,
         "block_size": 64,
     }
     # the states, while the memory holds each of them
@@ -468,21 +529,38 @@ def network_mode(engine: Engine) -> None:
     driver, sim = engine.driver, engine.sim
     driver.recover(network=True)
     payload = engine.fill(100)
-    # the encapsulator is not enabled: the packets are dropped, and that is told
-    assert engine.write(100).status == ENGINE_SUCCESS
-    engine.simulation.settle()
-    assert engine.events() == {"completion", "net_error"}
-    assert sim.mac_out.frames == []
+    # nobody has set the network up: the packets are dropped, and that is told
+    done = engine.write(100)
+    assert (done.status, done.detail, done.bytes) == (ENGINE_REMOTE_ACCESS, regs.ERR_NET_DISABLED, 0)
+    assert engine.events() == {"completion", "error", "net_error"}
     driver.set_network(PEER)
+    encap = regs.ENCAP_BASE
+    for register, wrong, right, detail, cause in (
+        ("DST_IP", 0x0A0000FF, PEER.dst_ip, regs.ERR_NET_LOOKUP, "the destination IP has no endpoint entry"),
+        ("SRC_IP", 0, PEER.src_ip, regs.ERR_NET_META, "source IP 0"),
+        ("SRC_PORT", 0, PEER.src_port, regs.ERR_NET_META, "source port 0"),
+        ("DST_PORT", 0, PEER.dst_port, regs.ERR_NET_META, "destination port 0"),
+        ("CTRL", 0, 1, regs.ERR_NET_DISABLED, "the encapsulator is not enabled"),
+    ):
+        sim.write32(encap + net.ENCAP_OFFSETS[register], wrong)
+        done = engine.write(100)
+        assert (done.status, done.detail) == (ENGINE_REMOTE_ACCESS, detail), register
+        assert engine.status()["error"] == detail
+        assert f"encapsulator: {cause}" in driver.describe()
+        sim.write32(encap + net.ENCAP_OFFSETS[register], right)
+    engine.simulation.settle()
+    assert engine.events() == {"completion", "error", "net_error"}
+    assert sim.mac_out.frames == []
+    driver.recover(network=True)
     assert engine.write(100, wqe_id=0xFF000005).status == ENGINE_SUCCESS
     engine.simulation.settle()
     frames = [frame.data for frame in sim.mac_out.frames]
     assert [EngineHeader.parse(frame, 42).length for frame in frames] == [64, 36]
     assert driver.read_back(TARGET, 100) == bytes(100), "nothing loops back in network mode"
-    assert (engine.get("TX_PACKETS"), engine.get("RX_PACKETS")) == (4, 0)
+    assert (engine.get("TX_PACKETS"), engine.get("RX_PACKETS")) == (2, 0)
     # the same frames as a peer would send them; then one for somebody else
     for frame in frames:
-        sim.mac_in.send(PEER.src_mac.to_bytes(6, "big") + PEER.dst_mac.to_bytes(6, "big") + frame[12:])
+        sim.mac_in.send(for_us(frame))
     engine.simulation.settle()
     assert driver.read_back(TARGET, 100) == payload
     assert engine.get("RX_PACKETS") == 2
@@ -495,7 +573,7 @@ def network_mode(engine: Engine) -> None:
     sim.ram.silent = {"read"}
     driver.submit([Request(SOURCE, TARGET, 100)])
     engine.until("S_WAIT_READ_DONE")
-    sim.mac_in.send(PEER.src_mac.to_bytes(6, "big") + PEER.dst_mac.to_bytes(6, "big") + frames[0][12:])
+    sim.mac_in.send(for_us(frames[0]))
     engine.simulation.run_cycles(400)
     assert engine.events() == {"rx_drop"}
     sim.ram.silent = set()
@@ -508,12 +586,62 @@ def network_mode(engine: Engine) -> None:
     assert sim.mac_out.frames == []
 
 
+def frames_that_come_early(engine: Engine) -> None:
+    """The network is set up, the engine is not in network mode yet, or not any more: frames are dropped and counted."""
+    driver, sim, drops = engine.driver, engine.sim, regs.DECAP_BASE + net.DECAP_OFFSETS["DROP_CNT"]
+    driver.recover(network=True)
+    driver.set_network(PEER)
+    engine.fill(60)
+    assert engine.write(60).status == ENGINE_SUCCESS
+    engine.simulation.settle()
+    early = for_us(sim.mac_out.frames[-1].data)
+    driver.recover()  # loopback; the network half stays enabled
+    for number in range(3):
+        sent = sim.mac_in.sent
+        for _ in range(4):
+            sim.mac_in.send(early)
+        engine.simulation.settle()
+        assert sim.mac_in.sent == sent + 4, "the MAC was made to wait"
+        assert sim.read32(drops) == 4 * number + 4
+        engine.good()  # in loopback
+        assert engine.get("RX_PACKETS") == 3 * number + 3
+    # frames keep coming while the mode changes, there and back
+    for network in (True, False, True):
+        for _ in range(6):
+            sim.mac_in.send(early)
+        engine.simulation.run_cycles(90)
+        control = regs.CONTROL.pack({"global_enable": 1, "mode": int(network)})
+        driver.put("CONTROL", int.from_bytes(control, "little"))
+        payload = engine.fill(60)
+        before = len(sim.mac_out.frames)
+        assert engine.write(60, remote=TARGET + 256).status == ENGINE_SUCCESS
+        engine.simulation.settle()
+        assert len(sim.mac_out.frames) == before + network
+        assert (driver.read_back(TARGET + 256, 60) == payload) == (not network)
+        engine.sim.write(TARGET + 256, bytes(60))
+        engine.sim.flush(TARGET + 256, 60)
+    # in network mode now: what comes is taken
+    engine.fill(60)
+    sim.mac_in.send(early)
+    engine.simulation.settle()
+    assert driver.read_back(TARGET, 60) != bytes(60)
+    driver.recover()
+    engine.good()
+
+
+def for_us(frame: bytes) -> bytes:
+    """A frame that we sent, as our peer would have sent it."""
+    macs = PEER.src_mac.to_bytes(6, "big") + PEER.dst_mac.to_bytes(6, "big")
+    return macs + frame[12:26] + frame[30:34] + frame[26:30] + frame[34:]
+
+
 SCENARIOS: tuple[Callable[[Engine], None], ...] = (
     in_memory_when_completed,
     small_writes_and_ring_wrap,
     back_to_back,
     opcodes,
     refused_descriptors,
+    windows_after_reset,
     bus_errors,
     full_completion_queue,
     control_bits,
@@ -521,6 +649,7 @@ SCENARIOS: tuple[Callable[[Engine], None], ...] = (
     reset_in_every_state,
     what_software_sees,
     network_mode,
+    frames_that_come_early,
 )
 
 
@@ -545,6 +674,206 @@ def test_stalls_on_every_channel(serial: bool, width: int) -> None:
     engine = Engine(serial, seed=width, stall_rate=0.4, width=width)
     small_writes_and_ring_wrap(engine)
     back_to_back(engine)
+
+
+@pytest.mark.parametrize(("ring", "cq_ring"), [(3, 5), (5, 3)])
+@pytest.mark.parametrize("serial", [True, False], ids=["serial", "overlapped"])
+def test_rings_of_different_sizes_wrap_each_at_its_own(serial: bool, ring: int, cq_ring: int) -> None:
+    engine = Engine(serial, ring=ring, cq_ring=cq_ring)
+    for index in range(11):
+        done = engine.write(8, wqe_id=index)
+        assert (done.wqe_id, done.index, done.phase) == (index, index % ring, 1 - index // cq_ring % 2)
+    assert (engine.get("SQ_HEAD"), engine.get("CQ_TAIL")) == (11 % ring, 11 % cq_ring)
+    while engine.write(8).phase:
+        pass
+    engine.driver.recover()
+    assert engine.write(8).phase == 1, "a reset begins with phase 1"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("serial", [True, False], ids=["serial", "overlapped"])
+def test_every_order_of_address_and_data_at_any_latency(serial: bool, order: str) -> None:
+    engine = Engine(serial, stall_rate=0.2, timing=Timing(11, order, 8, mix_ids=True))
+    engine.good()
+    back_to_back(engine)
+    engine.sim.ram.checker.quiet()
+
+
+# ---------------------------------------------------------------- several WRITEs in flight
+
+
+def several(timing: Timing | None = None, stall_rate: float = 0.0, **parameters: int) -> Engine:
+    return Engine(
+        False, stall_rate=stall_rate, timing=timing, ring=8, **{"in_flight": 4, "outstanding": 16} | parameters
+    )
+
+
+def test_several_writes_are_in_flight_and_complete_in_order() -> None:
+    """With a slow memory; one that fails in the middle delays nobody and takes nobody's place."""
+    engine = several(Timing(40))
+    payload = engine.fill(70 * 7)
+    requests = [Request(SOURCE + 70 * n, TARGET + 70 * n, 70, n) for n in range(7)]
+    requests[2] = dataclasses.replace(requests[2], length=0)
+    requests[4] = dataclasses.replace(requests[4], local=SOURCE + (1 << 40), length=0)
+    engine.driver.submit(requests)
+    done = engine.driver.wait(7)
+    assert [each.wqe_id for each in done] == list(range(7))
+    assert [each.index for each in done] == list(range(7))
+    bad = {2: regs.ERR_ZERO_LENGTH, 4: regs.ERR_ZERO_LENGTH}
+    assert [each.detail for each in done] == [bad.get(n, regs.ERR_NONE) for n in range(7)]
+    assert [each.bytes for each in done] == [0 if n in bad else 70 for n in range(7)]
+    want = bytearray(payload)
+    for n in bad:
+        want[70 * n : 70 * n + 70] = bytes(70)
+    assert engine.driver.read_back(TARGET, 70 * 7) == want
+    # one after the other, each fetch, read, write and completion would take its 40 cycles
+    assert engine.sim.ram.most_reads > 3
+    engine.sim.ram.checker.quiet()
+
+
+def network_mode_of_several(engine: Engine) -> None:
+    driver, sim = engine.driver, engine.sim
+    driver.recover(network=True)
+    assert engine.write(100).detail == regs.ERR_NET_DISABLED
+    driver.set_network(PEER)
+    payload = engine.fill(100 * 5)
+    requests = [Request(SOURCE + 100 * n, TARGET + 100 * n, 100, n) for n in range(5)]
+    assert [each.status for each in driver.run(requests)] == [ENGINE_SUCCESS] * 5
+    engine.simulation.settle()
+    assert driver.read_back(TARGET, 500) == bytes(500)
+    for frame in list(sim.mac_out.frames):
+        sim.mac_in.send(for_us(frame.data))
+    engine.simulation.settle()
+    assert driver.read_back(TARGET, 500) == payload
+    driver.recover()
+    engine.good()
+
+
+@pytest.mark.parametrize("latency", [0, pytest.param(25, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "scenario",
+    [small_writes_and_ring_wrap, back_to_back, opcodes, windows_after_reset, network_mode_of_several],
+    ids=lambda scenario: scenario.__name__,
+)
+def test_what_holds_for_one_write_holds_for_several(scenario: Callable[[Engine], None], latency: int) -> None:
+    engine = several(Timing(latency))
+    scenario(engine)
+    assert engine.sim.cache.missing == []
+    engine.sim.ram.checker.quiet()
+
+
+def test_data_are_in_memory_before_each_completion() -> None:
+    engine = several(Timing(9), stall_rate=0.2)
+    payload = engine.fill(50 * 6)
+    before = [engine.memory.read(CQ + 32 * n, 32) for n in range(6)]
+    engine.driver.submit([Request(SOURCE + 50 * n, TARGET + 50 * n, 50, n + 1) for n in range(6)])
+    seen = 0
+    for _ in range(3000):
+        while seen < 6 and engine.memory.read(CQ + 32 * seen, 32) != before[seen]:
+            at = 50 * seen
+            assert engine.memory.read(TARGET + at, 50) == payload[at : at + 50], f"CQ entry {seen} came first"
+            seen += 1
+        if seen == 6:
+            break
+        engine.simulation.step()
+    assert [done.wqe_id for done in engine.driver.wait(6)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_bus_errors_fail_their_own_write_of_several() -> None:
+    engine = several(Timing(12))
+    faults = engine.sim.ram.faults
+    engine.fill(0x1100)
+    places = [SOURCE + 0x100, SOURCE + 0x1000, SOURCE + 0x200]
+    requests = [Request(place, TARGET + 64 * n, 60, n) for n, place in enumerate(places)]
+    faults["read", (SOURCE + 0x1000) >> 12] = Resp.SLVERR
+    engine.driver.submit(requests)
+    done = engine.driver.wait(3)
+    assert [each.detail for each in done] == [regs.ERR_NONE, regs.ERR_LOCAL_BUS, regs.ERR_NONE]
+    assert [each.bytes for each in done] == [60, 0, 60]
+    faults.clear()
+    faults["write", TARGET >> 12] = Resp.DECERR
+    requests[1] = Request(SOURCE, TARGET + 0x1000, 60, 1)
+    engine.driver.submit(requests)
+    done = engine.driver.wait(3)
+    assert [each.detail for each in done] == [regs.ERR_REMOTE_BUS, regs.ERR_NONE, regs.ERR_REMOTE_BUS]
+    faults.clear()
+    faults["read", SQ >> 12] = Resp.SLVERR
+    done = [engine.write(24, wqe_id=5)]
+    assert (done[0].detail, done[0].wqe_id, done[0].requested) == (regs.ERR_SQ_FETCH, 0, 0)
+    faults.clear()
+    engine.good()
+    faults["write", CQ >> 12] = Resp.SLVERR
+    engine.driver.submit([Request(SOURCE, TARGET, 24)])
+    engine.simulation.run_cycles(200)
+    faults.clear()
+    assert (engine.status()["halted"], engine.status()["error"]) == (1, regs.ERR_CQ_WRITE)
+    engine.driver.recover()
+    engine.good()
+
+
+def test_a_full_completion_queue_holds_several_back() -> None:
+    engine = Engine(False, ring=8, cq_ring=4, in_flight=4, outstanding=16)
+    engine.fill(8 * 8)
+    tail = 0
+    for n in range(6):
+        engine.driver._write_descriptor(tail, Request(SOURCE + 8 * n, TARGET + 8 * n, 8, n))
+        engine.driver._posted[tail] = Request(SOURCE + 8 * n, TARGET + 8 * n, 8, n)
+        tail += 1
+    engine.driver.put("SQ_TAIL", tail)
+    engine.simulation.run_cycles(600)
+    assert engine.status()["cq_full"]
+    assert (engine.get("CQ_TAIL"), engine.get("SQ_HEAD")) == (3, 3)
+    assert [done.wqe_id for done in engine.driver.wait(6)] == list(range(6))
+
+
+@pytest.mark.parametrize("silent_from", [5, 40, 70, 100])
+def test_the_watchdog_ends_what_is_in_flight_and_the_rest_goes_on(silent_from: int) -> None:
+    engine = several(Timing(6))
+    engine.fill(70 * 6)
+    engine.driver.put("WATCHDOG", 60)
+    engine.driver.submit([Request(SOURCE + 70 * n, TARGET + 70 * n, 70, n) for n in range(6)])
+    engine.simulation.run_cycles(silent_from)
+    engine.sim.ram.silent = {"read"}
+    engine.simulation.run_cycles(200)
+    assert engine.status()["flushing"]
+    engine.sim.ram.silent = set()
+    done = engine.driver.wait(6)
+    assert [each.index for each in done] == list(range(6))
+    late = [each.detail == regs.ERR_TIMEOUT for each in done]
+    assert any(late)
+    first = late.index(True)
+    assert late == [first <= n < first + sum(late) for n in range(6)], "timeouts stand together"
+    for n, each in enumerate(done):
+        if not late[n]:
+            assert (each.status, each.wqe_id, each.bytes) == (ENGINE_SUCCESS, n, 70)
+        else:
+            assert (each.status, each.bytes) == (ENGINE_TIMEOUT, 0)
+    engine.driver.put("WATCHDOG", 0)
+    engine.good()
+
+
+def test_a_reset_at_any_time_of_several() -> None:
+    engine = several(Timing(7), stall_rate=0.1)
+    for moment in range(1, 200, 13):
+        engine.fill(70 * 5)
+        engine.driver.submit([Request(SOURCE + 70 * n, TARGET + 70 * n, 70, n) for n in range(5)])
+        engine.simulation.run_cycles(moment)
+        engine.driver.recover()
+        for name in ("SQ_HEAD", "SQ_TAIL", "CQ_HEAD", "CQ_TAIL", "IRQ_STATUS"):
+            assert engine.get(name) == 0, (moment, name)
+        payload = engine.fill(70)
+        done = engine.write(70)
+        assert (done.bytes, done.index, done.phase) == (70, 0, 1), moment
+        assert engine.driver.read_back(TARGET, 70) == payload, moment
+
+
+def test_an_engine_without_network_says_so() -> None:
+    engine = Engine(serial=True, network=False, block_size=4096, boundary=4096)
+    engine.good()
+    engine.driver.recover(network=True)
+    done = engine.write(8)
+    assert (done.status, done.detail) == (ENGINE_REMOTE_ACCESS, regs.ERR_NET_DISABLED)
+    assert "not sent: the encapsulator is not enabled" in engine.driver.describe()
 
 
 def test_the_debug_registers_where_the_register_document_has_them() -> None:

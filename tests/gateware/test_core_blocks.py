@@ -324,7 +324,7 @@ def fragments(address: int, length: int, block: int, boundary: int) -> list[tupl
 def test_the_streamer_cuts_an_operation_into_fragments(
     serial: bool, block: int, boundary: int, address: int, length: int
 ) -> None:
-    streamer = TxStreamer(EngineParams(serial=serial, block_size=block, boundary=boundary))
+    streamer = TxStreamer(EngineParams(serial=serial, block_size=block, boundary=boundary, network=False))
     descriptor = SQ_ENTRY.pack(
         {"wqe_id": 0xFF123456, "opcode": 0x120A, "local_addr": address, "remote_addr": 0x2000, "length": length}
     )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rnic.gateware.cache import LINE_BYTES, NonCoherentCache, SparseMemory
-from rnic.gateware.driver import Backend, Driver, EngineError, NetworkSetup, QueueLayout, Request
+from rnic.gateware.driver import EVERYTHING, Backend, Driver, EngineError, NetworkSetup, QueueLayout, Request
 from rnic.gateware.mapped import REGISTER_WINDOW, MappedBackend, MappedMemory
 from rnic.gateware.model import EngineModel, fragments
 from rnic.gateware.params import EngineParams
 from rnic.spec import engine_net_regs as net
 from rnic.spec.engine_regs import DECAP_BASE, ENCAP_BASE, LOOKUP_BASE, OFFSETS
 
+OPEN: dict[str, Any] = {"local": EVERYTHING, "remote": EVERYTHING}
 SQ, REMOTE, PAYLOAD, CQ = 0x10000000, 0x20000000, 0x30000000, 0x40000000
 
 
@@ -28,7 +30,7 @@ def model() -> EngineModel:
 
 
 def started(backend: Backend, **kwargs: int) -> Driver:
-    driver = Driver(backend, QueueLayout(), **kwargs)
+    driver = Driver(backend, QueueLayout(), **OPEN, **kwargs)
     driver.start()
     return driver
 
@@ -77,7 +79,7 @@ def test_recover_begins_at_entry_0(model: EngineModel) -> None:
 
 
 def test_timeout_names_register_and_state(model: EngineModel) -> None:
-    driver = Driver(model, poll_limit=5)
+    driver = Driver(model, poll_limit=5, **OPEN)
     driver.start()
     driver.put("CONTROL", 0)
     driver.submit([Request(PAYLOAD, REMOTE, 4)])
@@ -136,7 +138,7 @@ class Forgetful:
 )
 def test_each_forgotten_cache_call_shows_and_is_named(model: EngineModel, call: str, base: int, address: int) -> None:
     backend = Forgetful(model, call, base, base + 0x1000)
-    driver = Driver(backend, poll_limit=3)
+    driver = Driver(backend, poll_limit=3, **OPEN)
     driver.start()
     data = bytes(range(1, 65))
     backend.write(PAYLOAD, data)

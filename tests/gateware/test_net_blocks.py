@@ -71,7 +71,22 @@ def frame_of(packet: bytes, **changes: int) -> bytes:
         dport=changes.get("dport", net.DEFAULT_DST_PORT),
         length=changes.get("udp_length", 8 + len(packet)),
     )
+    if "udp_checksum_off" in changes:  # else 0: there is none
+        pseudo = ip.src.to_bytes(4, "big") + ip.dst.to_bytes(4, "big") + bytes([0, 17]) + udp.length.to_bytes(2, "big")
+        whole = pseudo + udp.pack() + packet + bytes(len(packet) % 2)
+        udp.checksum = ((checksum(whole) or 0xFFFF) + changes["udp_checksum_off"]) & 0xFFFF
     return eth.pack() + ip.pack() + udp.pack() + packet
+
+
+def test_udp_checksums_are_those_of_scapy() -> None:
+    inet = pytest.importorskip("scapy.layers.inet", reason="no scapy: pip install rnic[test]")
+    l2 = pytest.importorskip("scapy.layers.l2")
+    for size in (1, 8, 33):
+        raw = frame_of(engine_packet(random.Random(size), size), udp_checksum_off=0)
+        packet = l2.Ether(raw)
+        stated = packet[inet.UDP].chksum
+        del packet[inet.UDP].chksum
+        assert l2.Ether(bytes(packet))[inet.UDP].chksum == stated
 
 
 class EncapBench:
@@ -88,6 +103,7 @@ class EncapBench:
         self.sink = StreamSink(self.dut.m_axis, stalls)
         self.metas: list[dict[str, int]] = []
         self.errors = 0
+        self.fates: list[int] = []
         self.sim = Simulator(m)
         self.sim.add_clock(1e-8)
 
@@ -111,8 +127,11 @@ class EncapBench:
                 for name, value in self.metas[0].items():
                     ctx.set(getattr(port, name), value)
             ctx.set(port.valid, bool(self.metas))
-            _c, _r, ready, error = await ctx.tick().sample(port.ready, self.dut.error)
+            sampled = await ctx.tick().sample(port.ready, self.dut.error, self.dut.done, self.dut.done_code)
+            ready, error, done, code = sampled[2:]
             self.errors += error
+            if done:
+                self.fates.append(code)
             if ready and self.metas and ctx.get(port.valid):
                 self.metas.pop(0)
 
@@ -269,7 +288,7 @@ def test_disabled_encapsulator_drains() -> None:
 @pytest.mark.parametrize(
     ("sent", "said", "bad"), [(100, 99, False), (100, 101, False), (0, 1, False), (100, 100, True)]
 )
-def test_packet_that_turns_out_bad_leaves_spoilt(width: int, sent: int, said: int, bad: bool) -> None:
+def test_packet_that_turns_out_bad_never_leaves(width: int, sent: int, said: int, bad: bool) -> None:
     bench = EncapBench(width)
     packet = engine_packet(random.Random(5), sent)
     good = engine_packet(random.Random(6), 33)
@@ -283,43 +302,128 @@ def test_packet_that_turns_out_bad_leaves_spoilt(width: int, sent: int, said: in
             await ctx.tick()
         status = await read_reg(ctx, bench.dut.regs, net.ENCAP_OFFSETS["STATUS"])
         assert net.NET_STATUS.get(status.to_bytes(4, "little"), "code") == net.TX_PACKET_LENGTH
+        assert await read_reg(ctx, bench.dut.regs, net.ENCAP_OFFSETS["DROP_CNT"]) == 1
 
     bench.run(test)
-    assert [frame.bad for frame in bench.sink.frames] == [True, False]
-    check_frame(bench.sink.frames[1], good, 0)
+    assert len(bench.sink.frames) == 1
+    check_frame(bench.sink.frames[0], good, 0)
+    assert bench.fates == [net.TX_PACKET_LENGTH, net.META_OK]
 
 
-def test_reset_ends_the_frame_in_hand_as_bad() -> None:
-    packet = engine_packet(random.Random(7), 64)
-    for cycles in range(0, 45, 3):
+def test_the_fate_of_each_packet_is_told_in_turn_and_of_a_frame_when_it_has_left() -> None:
+    bench = EncapBench(32)
+    rng = random.Random(15)
+
+    async def test(ctx: Any) -> None:
+        await write_reg(ctx, bench.dut.regs, net.ENCAP_OFFSETS["CTRL"], ENABLE)
+        bench.sink.stalls = Stalls(random.Random(0), 1.0)  # the MAC takes nothing
+        bench.send(engine_packet(rng, 40))
+        bench.send(engine_packet(rng, 8), dst_ip=0)
+        bench.send(engine_packet(rng, 9), dst_ip=0x0A000001)
+        bench.send(engine_packet(rng, 10))
+        await ctx.tick().repeat(200)
+        assert bench.fates == []
+        bench.sink.stalls = Stalls()
+        await ctx.tick().repeat(200)
+        await write_reg(ctx, bench.dut.regs, net.ENCAP_OFFSETS["CTRL"], 0)
+        bench.send(engine_packet(rng, 10))
+        await ctx.tick().repeat(100)
+
+    bench.run(test)
+    assert bench.fates == [net.META_OK, net.META_DST_IP, net.TX_LOOKUP_MISS, net.META_OK, net.TX_DISABLED]
+    assert len(bench.sink.frames) == 2
+
+
+@pytest.mark.parametrize("ready", [1.0, 0.1, 0.0])
+def test_a_reset_never_glues_two_frames(ready: float) -> None:
+    """Whatever the MAC does while it lasts: what has begun to leave ends as it should, and nothing else comes."""
+    rng = random.Random(7)
+    before, after = engine_packet(rng, 64), engine_packet(rng, 50)
+    begun = 0
+    for cycles in range(1, 75, 2 if ready == 0.1 else 6):
         bench = EncapBench(32)
 
         async def test(ctx: Any, bench: EncapBench = bench, cycles: int = cycles) -> None:
+            nonlocal begun
             await write_reg(ctx, bench.dut.regs, net.ENCAP_OFFSETS["CTRL"], ENABLE)
-            bench.send(packet)
-            for _ in range(cycles):
-                await ctx.tick()
+            bench.sink.stalls = Stalls(random.Random(cycles), 1 - ready)
+            bench.send(before)
+            bench.send(before)
+            await ctx.tick().repeat(cycles)
+            begun += ctx.get(bench.dut.m_axis.tvalid)
             ctx.set(bench.dut.reset, 1)
             bench.metas.clear()
             bench.source.queue.clear()
-            for _ in range(4):
-                await ctx.tick()
+            await ctx.tick().repeat(4)
             ctx.set(bench.dut.reset, 0)
             await ctx.tick()
-            bench.send(packet)
-            for _ in range(80):
-                await ctx.tick()
+            bench.fates.clear()
+            bench.send(after)
+            await ctx.tick().repeat(30)
+            bench.sink.stalls = Stalls()
+            await ctx.tick().repeat(150)
 
         bench.run(test)
-        assert all(frame.bad for frame in bench.sink.frames[:-1])
-        check_frame(bench.sink.frames[-1], packet, 0)
+        assert len(bench.sink.frames) in (1, 2, 3)
+        for number, frame in enumerate(bench.sink.frames[:-1]):
+            check_frame(frame, before, number)
+        last = bench.sink.frames[-1]
+        check_frame(last, after, int.from_bytes(last.data[18:20], "big"))
+        assert bench.fates == [net.META_OK]
+    assert begun > 0
+
+
+@pytest.mark.parametrize("width", BUS_WIDTHS)
+def test_a_frame_leaves_without_a_gap(width: int) -> None:
+    """However slowly its packet comes: a MAC that has begun must go on."""
+    rng = random.Random(width)
+    bench = EncapBench(width)
+    bench.source.stalls = Stalls(rng, 0.6)
+    bench.sink.keep_beats = True
+    packets = [engine_packet(rng, size) for size in (1, 200, 1024)]
+
+    async def test(ctx: Any) -> None:
+        await write_reg(ctx, bench.dut.regs, net.ENCAP_OFFSETS["CTRL"], ENABLE)
+        for packet in packets:
+            bench.send(packet)
+        for _ in range(4000):
+            if len(bench.sink.frames) == len(packets):
+                break
+            await ctx.tick()
+
+    bench.run(test)
+    for ident, (frame, packet) in enumerate(zip(bench.sink.frames, packets, strict=True)):
+        check_frame(frame, packet, ident)
+        cycles = [cycle for cycle, _count in frame.beats]
+        assert cycles == list(range(cycles[0], cycles[0] + len(cycles))), "a gap inside a frame"
+
+
+def test_the_ip_checksum_has_its_last_carry() -> None:
+    """A header whose sum, folded once, carries again."""
+    bench = EncapBench(32)
+    packet = engine_packet(random.Random(12), 5)
+    fixed = IPv4(total_length=28 + len(packet), flags_fragment=0x4000, ttl=64, protocol=17, dst=net.DEFAULT_DST_IP)
+    raw = fixed.pack()
+    total = sum(int.from_bytes(raw[at : at + 2], "big") for at in range(0, 20, 2))
+    src_ip = (0xFFFF << 16) | (0xFFFF - total & 0xFFFF)  # the low half of the sum is then 0xFFFE, with carries above
+    total += (src_ip >> 16) + (src_ip & 0xFFFF)
+    assert (total & 0xFFFF) + (total >> 16) > 0xFFFF
+
+    async def test(ctx: Any) -> None:
+        await write_reg(ctx, bench.dut.regs, net.ENCAP_OFFSETS["CTRL"], ENABLE)
+        bench.send(packet, src_ip=src_ip)
+        await ctx.tick().repeat(100)
+
+    bench.run(test)
+    (frame,) = bench.sink.frames
+    assert checksum(frame.data[14:34]) == 0
 
 
 class DecapBench:
-    """A decapsulator between a source and a sink."""
+    """A decapsulator between a source and a sink. It must take a beat in every cycle."""
 
-    def __init__(self, width: int, stalls: Stalls | None = None) -> None:
-        self.dut = IpDecapsulator(EngineParams(bus_width=width))
+    def __init__(self, width: int, stalls: Stalls | None = None, **parameters: int) -> None:
+        self.dut = IpDecapsulator(EngineParams(bus_width=width, **parameters))
         self.source = StreamSource(self.dut.s_axis, stalls)
         self.sink = StreamSink(self.dut.m_axis, stalls, keep_beats=True)
         self.errors = 0
@@ -327,8 +431,9 @@ class DecapBench:
         self.sim.add_clock(1e-8)
 
     async def _count(self, ctx: Any) -> None:
-        async for _c, _r, error in ctx.tick().sample(self.dut.error):
+        async for _c, _r, error, ready in ctx.tick().sample(self.dut.error, self.dut.s_axis.tready):
             self.errors += error
+            assert ready, "the MAC was made to wait"
 
     def run(self, test: Callable[[Any], Awaitable[None]]) -> None:
         for background in (self.source.run, self.sink.run, self._count):
@@ -348,7 +453,11 @@ def test_decapsulator_gives_back_the_packets(width: int, stall_rate: float) -> N
         regs, offsets = bench.dut.regs, net.DECAP_OFFSETS
         await write_reg(ctx, regs, offsets["CTRL"], ENABLE)
         for index, packet in enumerate(packets):
-            bench.source.send(frame_of(packet) + rng.randbytes(index % 20))  # what follows is padding
+            summed = {"udp_checksum_off": 0} if index % 3 == 0 else {}
+            bench.source.send(frame_of(packet, **summed) + rng.randbytes(index % 20))  # what follows is padding
+            while len(bench.source.queue) > 40:  # no more than a MAC's wire would bring
+                await ctx.tick()
+            await ctx.tick().repeat(30)
         for _ in range(20000):
             if len(bench.sink.frames) == len(packets):
                 break
@@ -386,6 +495,11 @@ FRAME_FAULTS = [
     ({"flags_fragment": 0x2000}, net.RX_FRAGMENT),
     ({"flags_fragment": 0x0001}, net.RX_FRAGMENT),
     ({"dport": 4791}, net.RX_PORT),
+    ({"dport": net.DEFAULT_DST_PORT ^ 0x0100}, net.RX_PORT),
+    ({"dst": net.DEFAULT_SRC_IP ^ 1}, net.RX_ADDRESS),
+    ({"dst": net.DEFAULT_SRC_IP ^ 0x01000000}, net.RX_ADDRESS),
+    ({"udp_checksum_off": 1}, net.RX_UDP_CHECKSUM),
+    ({"udp_checksum_off": 0x8000}, net.RX_UDP_CHECKSUM),
     ({"total_length": 27, "udp_length": 7}, net.RX_LENGTH),
     ({"total_length": 55, "udp_length": 35}, net.RX_LENGTH),
     ({"udp_length": 68}, net.RX_LENGTH),
@@ -407,7 +521,7 @@ def test_bad_frame_is_dropped_and_named(width: int, changes: dict[str, int], cod
         await write_reg(ctx, regs, offsets["CTRL"], ENABLE)
         bench.source.send(frame_of(packet, **changes))
         bench.source.send(frame_of(good, dst_mac=net.BROADCAST_MAC))
-        for _ in range(120):
+        for _ in range(160):
             await ctx.tick()
         status = await read_reg(ctx, regs, offsets["STATUS"])
         assert net.NET_STATUS.unpack(status.to_bytes(4, "little")) == {
@@ -441,10 +555,85 @@ def test_frames_cut_anywhere_and_spoilt_ones_are_dropped(width: int) -> None:
         bench.source.send(whole)
         for _ in range(2500):
             await ctx.tick()
+        drops = await read_reg(ctx, bench.dut.regs, net.DECAP_OFFSETS["DROP_CNT"])
+        assert drops == len(range(1, len(whole), 7)) + 1
 
     bench.run(test)
     assert [frame.data for frame in bench.sink.frames] == [packet, packet]
-    assert bench.errors == len(range(1, len(whole), 7)) + 1
+
+
+@pytest.mark.parametrize("width", [32, 512])
+def test_frames_without_room_are_dropped_whole_and_counted(width: int) -> None:
+    bench = DecapBench(width, rx_fifo_bytes=2048)
+    rng = random.Random(13)
+    packets = [engine_packet(rng, 400 + index) for index in range(30)]
+    counted = 0
+
+    async def test(ctx: Any) -> None:
+        nonlocal counted
+        await write_reg(ctx, bench.dut.regs, net.DECAP_OFFSETS["CTRL"], ENABLE)
+        bench.sink.stalls = Stalls(random.Random(0), 1.0)
+        for packet in packets[:-1]:
+            bench.source.send(frame_of(packet))
+        await ctx.tick().repeat(6000)
+        assert len(bench.source.queue) == 0
+        status = await read_reg(ctx, bench.dut.regs, net.DECAP_OFFSETS["STATUS"])
+        assert net.NET_STATUS.get(status.to_bytes(4, "little"), "code") == net.RX_FULL
+        bench.sink.stalls = Stalls()
+        await ctx.tick().repeat(2500)
+        bench.source.send(frame_of(packets[-1]))
+        await ctx.tick().repeat(600)
+        counted = await read_reg(ctx, bench.dut.regs, net.DECAP_OFFSETS["DROP_CNT"])
+
+    bench.run(test)
+    got = [frame.data for frame in bench.sink.frames]
+    whole = iter(packets)
+    assert all(packet in whole for packet in got), "other packets, or in another order"
+    assert got[-1] == packets[-1]
+    assert len(got) > 4
+    assert counted == len(packets) - len(got)
+
+
+@pytest.mark.parametrize("changes", [{"dst": 1}, {"udp_checksum_off": 1}])
+def test_the_checks_of_address_and_sum_can_be_left_out(changes: dict[str, int]) -> None:
+    bench = DecapBench(32, check_address=False, check_udp_checksum=False)
+    packet = engine_packet(random.Random(14), 20)
+
+    async def test(ctx: Any) -> None:
+        await write_reg(ctx, bench.dut.regs, net.DECAP_OFFSETS["CTRL"], ENABLE)
+        bench.source.send(frame_of(packet, **changes))
+        await ctx.tick().repeat(200)
+
+    bench.run(test)
+    assert [frame.data for frame in bench.sink.frames] == [packet]
+
+
+def test_frames_for_an_engine_that_is_not_in_network_mode_are_dropped() -> None:
+    bench = DecapBench(32)
+    packet = engine_packet(random.Random(16), 20)
+
+    async def test(ctx: Any) -> None:
+        regs, offsets = bench.dut.regs, net.DECAP_OFFSETS
+        await write_reg(ctx, regs, offsets["CTRL"], ENABLE)
+        ctx.set(bench.dut.accept, 0)
+        for _ in range(3):
+            bench.source.send(frame_of(packet))
+        await ctx.tick().repeat(300)
+        assert not ctx.get(bench.dut.pending)
+        assert await read_reg(ctx, regs, offsets["DROP_CNT"]) == 3
+        status = await read_reg(ctx, regs, offsets["STATUS"])
+        assert net.NET_STATUS.get(status.to_bytes(4, "little"), "code") == net.RX_MODE
+        ctx.set(bench.dut.accept, 1)
+        bench.sink.stalls = Stalls(random.Random(0), 1.0)
+        bench.source.send(frame_of(packet))
+        await ctx.tick().repeat(100)
+        assert ctx.get(bench.dut.pending)
+        bench.sink.stalls = Stalls()
+        await ctx.tick().repeat(60)
+        assert not ctx.get(bench.dut.pending)
+
+    bench.run(test)
+    assert [frame.data for frame in bench.sink.frames] == [packet]
 
 
 def test_local_port_and_mac_are_registers() -> None:
@@ -454,7 +643,7 @@ def test_local_port_and_mac_are_registers() -> None:
     async def test(ctx: Any) -> None:
         regs, offsets = bench.dut.regs, net.DECAP_OFFSETS
         bench.source.send(frame_of(packet))  # not enabled yet
-        for _ in range(30):
+        for _ in range(60):
             await ctx.tick()
         status = await read_reg(ctx, regs, offsets["STATUS"])
         assert net.NET_STATUS.get(status.to_bytes(4, "little"), "code") == net.RX_DISABLED
@@ -466,7 +655,7 @@ def test_local_port_and_mac_are_registers() -> None:
         bench.source.send(frame_of(packet, dport=4791, dst_mac=0x025511223344))
         bench.source.send(frame_of(packet))
         beat = await read_reg(ctx, regs, offsets["HEARTBEAT"])
-        for _ in range(60):
+        for _ in range(100):
             await ctx.tick()
         assert await read_reg(ctx, regs, offsets["HEARTBEAT"]) > beat
         assert await read_reg(ctx, regs, offsets["DROP_CNT"]) == 2
@@ -496,7 +685,7 @@ def test_reset_forgets_packets_and_the_rest_of_a_frame() -> None:
             assert not ctx.get(bench.dut.m_axis.tvalid)
             bench.sink.stalls = Stalls()
             bench.source.send(frame_of(packet))
-            for _ in range(120):
+            for _ in range(200):
                 await ctx.tick()
             await write_reg(ctx, bench.dut.regs, net.DECAP_OFFSETS["LOCAL_PORT"], 1)
 

@@ -40,7 +40,7 @@ def _numbers(text: str, low: int, high: int, option: str) -> tuple[int, ...]:
 
 
 def _with_parameters(command: Any) -> Any:
-    """The options that say what an engine is built as."""
+    """The options that say what an engine is built as: one for each of its parameters."""
     for option in reversed(
         (
             click.option("--width", default=32, show_default=True, help="Bus width in bits: 32, 64, 128, 256 or 512."),
@@ -49,25 +49,49 @@ def _with_parameters(command: Any) -> Any:
             click.option("--fifo-depth", default=512, show_default=True, help="Beats in the loopback FIFO."),
             click.option("--max-burst", default=64, show_default=True, help="Longest AXI burst in beats."),
             click.option("--overlapped/--serial", default=False, help="Overlap fragments; serial as documented."),
+            click.option("--in-flight", default=1, show_default=True, help="WRITEs in flight; over 1: overlapped."),
+            click.option("--outstanding", default=16, show_default=True, help="Bursts on the bus in each direction."),
+            click.option("--watchdog", default=1_000_000, show_default=True, help="WATCHDOG after reset, in cycles."),
+            click.option("--clock-mhz", default=100.0, show_default=True, help="Clock that constraints ask for."),
+            click.option("--documented-debug", is_flag=True, help="Debug registers as the register document has them."),
+            click.option("--network/--no-network", default=True, help="With MAC ports, or in loopback only."),
+            click.option("--check-address/--any-address", default=True, help="Drop frames for other IP addresses."),
+            click.option("--check-sum/--any-sum", default=True, help="Drop frames with a wrong UDP checksum."),
+            click.option("--rx-fifo", default=8192, show_default=True, help="Bytes of received frames that may wait."),
         )
     ):
         command = option(command)
     return command
 
 
-def _params(width: int, block_size: int, boundary: int, fifo_depth: int, max_burst: int, overlapped: bool) -> Any:
+PARAMETER_OF = {
+    "width": "bus_width",
+    "watchdog": "watchdog_cycles",
+    "check_sum": "check_udp_checksum",
+    "rx_fifo": "rx_fifo_bytes",
+}
+"""Options that are called otherwise than the parameter."""
+
+
+def _params(overlapped: bool, **options: Any) -> Any:
     module = _gateware("params")
     try:
         return module.EngineParams(
-            bus_width=width,
-            block_size=block_size,
-            boundary=boundary,
-            fifo_depth=fifo_depth,
-            max_burst=max_burst,
-            serial=not overlapped,
+            serial=not overlapped, **{PARAMETER_OF.get(name, name): value for name, value in options.items()}
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+
+
+def _window(text: str | None, option: str) -> Any:
+    """BASE:SIZE."""
+    if text is None:
+        return None
+    base, _colon, size = text.partition(":")
+    try:
+        return _gateware("driver").Window(int(base, 0), int(size, 0))
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: BASE:SIZE", param_hint=option) from None
 
 
 def _far_memory(stack: contextlib.ExitStack, host: str, port: int, runs: Any, job: Any, width: int) -> Any:
@@ -97,6 +121,9 @@ def engine() -> None:
 @click.option("--two", is_flag=True, help="Two engines connected through their MAC ports; else one in loopback.")
 @click.option("--loss", default=0.0, type=click.FloatRange(0, 1), help="With --two: part of the frames that is lost.")
 @click.option("--stalls", default=0.0, type=click.FloatRange(0, 0.95), help="Part of the cycles that a channel stalls.")
+@click.option("--latency", default=0, type=click.IntRange(0, 10_000), help="Cycles until memory answers.")
+@click.option("--local-window", help="BASE:SIZE that payloads may be read from; unless told, where they lie.")
+@click.option("--window", help="BASE:SIZE that they may be written to; unless told, where they go.")
 @click.option("--ddr", metavar="HOST", help="The DDR is memory of another machine, which rnic paxi serves there.")
 @click.option("--ddr-port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(1, 65535), help="Its port.")
 @click.option("--seed", default=0, help="Of payloads, stalls and losses.")
@@ -115,6 +142,9 @@ def run(
     two: bool,
     loss: float,
     stalls: float,
+    latency: int,
+    local_window: str | None,
+    window: str | None,
     ddr: str | None,
     ddr_port: int,
     seed: int,
@@ -147,11 +177,16 @@ def run(
         seed=seed,
         stall_rate=stalls,
         loss=loss,
+        local_window=_window(local_window, "--local-window"),
+        remote_window=_window(window, "--window"),
+        timing=_gateware("axi_model").Timing(latency),
     )
     try:
         with contextlib.ExitStack() as stack:
             memories = None if ddr is None else [_far_memory(stack, ddr, ddr_port, runs, job, params.bus_width)]
             result = runs.run_job(job, params, vcd, trace, states, memories)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     except AxiError as error:
         raise click.ClickException(f"the DDR was lost: {error}") from None
     except OSError as error:

@@ -15,14 +15,13 @@ from rnic.gateware.interfaces import Axi4
 from rnic.gateware.params import EngineParams
 
 ADDRESS = ("id", "addr", "len", "size", "burst", "lock", "cache", "prot", "qos")
-WRITES = 16
-"""Bursts, addresses shown, whose data may be owed at once."""
 
 
 class AxiArbiter(wiring.Component):
     """``first`` (the control mover, id 0) goes before ``second`` (id 1); an address once shown stays."""
 
     def __init__(self, params: EngineParams) -> None:
+        self.params = params
         width = params.bus_width
         super().__init__({"first": In(Axi4(width, 1)), "second": In(Axi4(width, 1)), "bus": Out(Axi4(width, 1))})
 
@@ -30,7 +29,7 @@ class AxiArbiter(wiring.Component):
         """No register in any path of data."""
         m = Module()
         bus, sides = self.bus, (self.first, self.second)
-        m.submodules.owners = owners = SyncFIFO(width=1, depth=WRITES)
+        m.submodules.owners = owners = SyncFIFO(width=1, depth=self.params.outstanding + 2)
 
         for channel in ("ar", "aw"):
             chosen, locked, pick, room = (

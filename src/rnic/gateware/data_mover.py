@@ -22,10 +22,8 @@ from rnic.gateware.interfaces import COMMAND_BITS, STATUS_BITS, Axi4, AxiStream,
 from rnic.gateware.params import ADDRESS_BITS, BTT_BITS, EngineParams
 from rnic.spec.engine_regs import DM_COMMAND, DM_STATUS
 
-QUEUE = 4
-"""Commands that wait in a channel behind the one whose data move."""
-OUTSTANDING = 16
-"""Bursts that a channel has on the bus at once."""
+STATUSES = 4
+"""Statuses that wait to be taken."""
 
 
 def burst_beats(params: EngineParams) -> int:
@@ -51,6 +49,12 @@ def _rotate(m: Module, lanes: Value, lane: int, by: Value, up: bool, name: str) 
         turned = lanes.rotate_left(distance) if up else lanes.rotate_right(distance)
         lanes = _named(m, Mux(by[step], turned, lanes), f"{name}_{step}")
     return lanes
+
+
+def _multiple(offset: Value, of: int) -> Value:
+    """The offset, known to be a multiple: its low bits are no signals."""
+    low = min(_log2(of), len(offset))
+    return Cat(Const(0, low), offset[low:])
 
 
 def _by_lane(mask: Value, ones: Value, zeros: Value, lane: int) -> Value:
@@ -98,7 +102,7 @@ class Plan(wiring.Component):
         lanes = self.params.bus_bytes
         shift = _log2(lanes)
         longest = burst_beats(self.params)
-        m.submodules.jobs = jobs = SyncFIFO(width=self.job_layout.size, depth=QUEUE)
+        m.submodules.jobs = jobs = SyncFIFO(width=self.job_layout.size, depth=self.params.queue)
         left = Signal(BTT_BITS + 1 - shift)
         beat = Signal(ADDRESS_BITS - shift)
 
@@ -171,11 +175,11 @@ class Statuses(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         """A queue."""
         m = Module()
-        m.submodules.queue = queue = SyncFIFO(width=STATUS_BITS, depth=QUEUE)
+        m.submodules.queue = queue = SyncFIFO(width=STATUS_BITS, depth=STATUSES)
         m.d.comb += [
             queue.w_data.eq(self.word),
             queue.w_en.eq(self.push & ~self.drop),
-            self.room.eq(queue.level <= QUEUE - 3),
+            self.room.eq(queue.level <= STATUSES - 3),
             self.sts.tdata.eq(queue.r_data),
             self.sts.tvalid.eq(queue.r_rdy & ~self.drop),
             queue.r_en.eq(self.sts.tready | self.drop),
@@ -184,9 +188,12 @@ class Statuses(wiring.Component):
 
 
 class Mm2s(wiring.Component):
-    """Memory to stream. The read half of ``axi`` is used."""
+    """Memory to stream. The read half of ``axi`` is used.
 
-    def __init__(self, params: EngineParams) -> None:
+    ``aligned``: addresses of commands are multiples of so many bytes; what is then not needed to turn is left out.
+    """
+
+    def __init__(self, params: EngineParams, aligned: int = 1) -> None:
         super().__init__(
             {
                 "cmd": In(WordStream(COMMAND_BITS)),
@@ -198,6 +205,7 @@ class Mm2s(wiring.Component):
             }
         )
         self.params = params
+        self.aligned = aligned
 
     def elaborate(self, platform: object) -> Module:
         """Addresses run ahead of data; data go through one register that turns them into place."""
@@ -210,10 +218,10 @@ class Mm2s(wiring.Component):
         wiring.connect(m, statuses.sts, wiring.flipped(self.sts))
 
         # ---- addresses
-        flying = Signal(range(OUTSTANDING + 2))  # bursts whose last beat has not come
+        flying = Signal(range(params.outstanding + 2))  # bursts whose last beat has not come
         m.d.comb += [
             plan.abort.eq(self.abort),
-            plan.room.eq(flying < OUTSTANDING),
+            plan.room.eq(flying < params.outstanding),
             plan.ready.eq(axi.arready),
             axi.arvalid.eq(plan.valid),
             axi.araddr.eq(plan.addr),
@@ -237,14 +245,15 @@ class Mm2s(wiring.Component):
 
         free = Signal()  # the output register can be loaded
         emit, wants, straight, final = Signal(), Signal(), Signal(), Signal()
-        turned = _rotate(m, axi.rdata, 8, job.offset, up=False, name="turned")
-        from_now = _named(m, Cat(*((job.offset + lane) >= lanes for lane in range(lanes))), "from_now")
+        offset = _multiple(job.offset, self.aligned)
+        turned = _rotate(m, axi.rdata, 8, offset, up=False, name="turned")
+        from_now = _named(m, Cat(*((offset + lane) >= lanes for lane in range(lanes))), "from_now")
         bad = arrived & axi.rresp[1]
         slv = slverr | (arrived & (axi.rresp == Resp.SLVERR))
         dec = decerr | (arrived & (axi.rresp == Resp.DECERR))
         m.d.comb += [
             free.eq(~out.tvalid | out.tready),
-            straight.eq(job.offset == 0),
+            straight.eq(offset == 0),
             wants.eq(busy & (to_come != 0)),
             axi.rready.eq(self.abort | (wants & (~(straight | primed) | free))),
             emit.eq(busy & free & Mux(wants, axi.rvalid & (straight | primed), to_go != 0) & ~self.abort),
@@ -299,9 +308,9 @@ class Mm2s(wiring.Component):
 
 
 class S2mm(wiring.Component):
-    """Stream to memory. The write half of ``axi`` is used."""
+    """Stream to memory. The write half of ``axi`` is used. ``aligned`` as for :class:`Mm2s`."""
 
-    def __init__(self, params: EngineParams) -> None:
+    def __init__(self, params: EngineParams, aligned: int = 1) -> None:
         super().__init__(
             {
                 "cmd": In(WordStream(COMMAND_BITS)),
@@ -313,6 +322,7 @@ class S2mm(wiring.Component):
             }
         )
         self.params = params
+        self.aligned = aligned
 
     def elaborate(self, platform: object) -> Module:
         """Addresses run ahead of data, and data of responses."""
@@ -322,19 +332,19 @@ class S2mm(wiring.Component):
         longest = burst_beats(params)
         m.submodules.plan = plan = Plan(params)
         m.submodules.statuses = statuses = Statuses()
-        m.submodules.answers = answers = SyncFIFO(width=1, depth=OUTSTANDING)  # per burst: last of its command
-        m.submodules.ended = ended_jobs = SyncFIFO(width=6, depth=QUEUE)  # per command: refused, INTERR, tag
+        m.submodules.answers = answers = SyncFIFO(width=1, depth=params.outstanding)  # per burst: last of its command
+        m.submodules.ended = ended_jobs = SyncFIFO(width=6, depth=params.queue)  # per command: refused, INTERR, tag
         wiring.connect(m, wiring.flipped(self.cmd), plan.cmd)
         wiring.connect(m, statuses.sts, wiring.flipped(self.sts))
 
         # ---- addresses: data follow theirs, so that an abort knows what it owes; they do not wait for it to be taken
-        credit = Signal(range(OUTSTANDING + 2))  # bursts shown whose last beat has not been made
+        credit = Signal(range(params.outstanding + 2))  # bursts shown whose last beat has not been made
         last_made = Signal()
         addressed, waiting = Signal(), Signal()
         m.d.comb += [
             addressed.eq(axi.awvalid & ~waiting),
             plan.abort.eq(self.abort),
-            plan.room.eq(answers.level < OUTSTANDING - 2),
+            plan.room.eq(answers.level < params.outstanding - 2),
             plan.ready.eq(axi.awready),
             axi.awvalid.eq(plan.valid),
             axi.awaddr.eq(plan.addr),
@@ -369,9 +379,10 @@ class S2mm(wiring.Component):
         last_in = to_come == 1
         full = _named(m, Mux(last_in & (job.tail != 0), keep_mask(job.tail, lanes), (1 << lanes) - 1), "full")
         mask = _named(m, Mux(take & ~source.tuser & ~tainted, source.tkeep & full, 0), "mask")
-        turned = _rotate(m, source.tdata, 8, job.offset, up=True, name="turned")
-        turned_mask = _rotate(m, mask, 1, job.offset, up=True, name="turned_mask")
-        from_now = _named(m, Cat(*(job.offset <= lane for lane in range(lanes))), "from_now")
+        offset = _multiple(job.offset, self.aligned)
+        turned = _rotate(m, source.tdata, 8, offset, up=True, name="turned")
+        turned_mask = _rotate(m, mask, 1, offset, up=True, name="turned_mask")
+        from_now = _named(m, Cat(*(offset <= lane for lane in range(lanes))), "from_now")
         with m.If(axi.wready):
             m.d.sync += axi.wvalid.eq(0)
         with m.If(make):
@@ -459,9 +470,9 @@ def _status(tag: Value, interr: Value, decerr: Value, slverr: Value) -> Value:
 
 
 class DataMover(wiring.Component):
-    """Both channels on one AXI4 port, with id ``ident``."""
+    """Both channels on one AXI4 port, with id ``ident``. Reads and writes ``aligned`` as the channels have it."""
 
-    def __init__(self, params: EngineParams, ident: int) -> None:
+    def __init__(self, params: EngineParams, ident: int, reads: int = 1, writes: int = 1) -> None:
         super().__init__(
             {
                 "mm2s_cmd": In(WordStream(COMMAND_BITS)),
@@ -479,8 +490,8 @@ class DataMover(wiring.Component):
         )
         self.params = params
         self.ident = ident
-        self.reader = Mm2s(params)
-        self.writer = S2mm(params)
+        self.reader = Mm2s(params, reads)
+        self.writer = S2mm(params, writes)
 
     def elaborate(self, platform: object) -> Module:
         """Nothing but wires."""

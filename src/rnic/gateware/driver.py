@@ -15,15 +15,19 @@ from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES
 from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES
 from rnic.spec.engine_net_regs import (
     DECAP_OFFSETS,
+    ENCAP_ERROR_NAMES,
     ENCAP_OFFSETS,
     ENDPOINT_ENTRY,
+    NET_STATUS,
     endpoint_index,
 )
 from rnic.spec.engine_regs import (
+    BY_NAME,
     CONTROL,
     DECAP_BASE,
     ENCAP_BASE,
     ENGINE_ERROR_NAMES,
+    ERR_NET_META,
     HW_STATUS,
     LOOKUP_BASE,
     MODE_NETWORK,
@@ -82,6 +86,18 @@ class QueueLayout:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """``size`` bytes from ``base`` on that an engine may reach; 32 bits of address."""
+
+    base: int
+    size: int
+
+
+NOTHING = Window(0xFFFFFFFF, 0)
+EVERYTHING = Window(0, 1 << 32)
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkSetup:
     """One end of a link: addresses of this engine and of its peer."""
 
@@ -129,12 +145,23 @@ class Completion:
 class Driver:
     """Drives one engine. ``submit`` and ``poll`` are the documents' two halves; ``run`` is both, for a batch.
 
+    ``local`` and ``remote``: what the engine may read payloads from, and write received ones to. An engine that was
+    reset may do neither; :meth:`start` opens these.
+
     Raises:
         EngineError: no completion in time, an entry that fits no descriptor, a reset that does not end.
-        ValueError: a ring size that is not 2 to 65535.
+        ValueError: a ring size that is not 2 to 65535, a ring that is not aligned to its entries, a window that is not
+            inside 32 bits.
     """
 
-    def __init__(self, backend: Backend, layout: QueueLayout | None = None, poll_limit: int = POLL_LIMIT) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        layout: QueueLayout | None = None,
+        poll_limit: int = POLL_LIMIT,
+        local: Window = NOTHING,
+        remote: Window = NOTHING,
+    ) -> None:
         self.backend = backend
         self.layout = layout or QueueLayout()
         self.poll_limit = poll_limit
@@ -145,6 +172,14 @@ class Driver:
             size = getattr(self.layout, name)
             if not 2 <= size <= 0xFFFF:
                 raise ValueError(f"{name}={size}: 2 to 65535 entries")
+        for name, step in (("sq_base", SQE_BYTES), ("cq_base", CQE_BYTES)):
+            base = getattr(self.layout, name)
+            if base % step:
+                raise ValueError(f"{name}={base:#x}: a multiple of {step}")
+        self.windows = {"LOCAL": local, "REMOTE": remote}
+        for name, window in self.windows.items():
+            if window != NOTHING and not 0 <= window.base < window.base + window.size <= 1 << 32:
+                raise ValueError(f"{name.lower()} window of {window.size} bytes at {window.base:#x}: inside 32 bits")
 
     # ---- registers
 
@@ -163,9 +198,14 @@ class Driver:
         flags = " ".join(name for name in FLAGS if fields[name])
         state = fields["rdma_state"]
         name = RDMA_STATES[state] if state < len(RDMA_STATES) else str(state)
+        network = ""
+        has_network = self.get("PARAMETERS") >> BY_NAME["PARAMETERS"].field("network").lsb & 1
+        if fields["error"] >= ERR_NET_META and has_network:
+            seen = NET_STATUS.unpack(self.backend.read32(ENCAP_BASE + ENCAP_OFFSETS["STATUS"]).to_bytes(4, "little"))
+            network = f", encapsulator: {ENCAP_ERROR_NAMES.get(seen['code'], seen['code'])}"
         return (
             f"HW_STATUS={status:#010x} ({name}{', ' + flags if flags else ''}, "
-            f"last error: {ENGINE_ERROR_NAMES.get(fields['error'], fields['error'])}), "
+            f"last error: {ENGINE_ERROR_NAMES.get(fields['error'], fields['error'])}{network}), "
             f"SQ_HEAD={self.get('SQ_HEAD')}, SQ_TAIL={self.get('SQ_TAIL')}, "
             f"CQ_HEAD={self.get('CQ_HEAD')}, CQ_TAIL={self.get('CQ_TAIL')}"
         )
@@ -179,6 +219,9 @@ class Driver:
             self.put(f"{ring}_BASE_LO", base & 0xFFFFFFFF)
             self.put(f"{ring}_BASE_HI", base >> 32)
             self.put(f"{ring}_SIZE", size)
+        for name, window in self.windows.items():
+            self.put(f"{name}_WINDOW_BASE", window.base)
+            self.put(f"{name}_WINDOW_LAST", max(window.base + window.size - 1, 0) if window != NOTHING else 0)
         self.put("SQ_TAIL", 0)
         self.put("CQ_HEAD", 0)
         self._posted.clear()
@@ -213,6 +256,7 @@ class Driver:
                     "LOCAL_PORT": setup.local_port,
                     "LOCAL_MAC_LO": setup.src_mac & 0xFFFFFFFF,
                     "LOCAL_MAC_HI": setup.src_mac >> 32,
+                    "LOCAL_IP": setup.src_ip,
                     "CTRL": 1,
                 },
             ),

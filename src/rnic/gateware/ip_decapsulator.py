@@ -4,18 +4,21 @@ The first 70 bytes of a frame, its headers and the seven words, are gathered, th
 documented codes. The packet goes into a FIFO as the header parser wants it, the seven words in beats of their own and
 the payload from the next beat, and shows at the output only when the frame has ended well: nothing of a bad frame
 comes out.
+
+The MAC is never made to wait: its beats go into a FIFO of frames. A frame that finds no room there is dropped whole and
+counted, and so is one that the MAC marks as bad.
 """
 
 from __future__ import annotations
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.bits import keep_count, keep_mask, pack, unpack
+from rnic.gateware.bits import keep_count, pack, unpack
 from rnic.gateware.interfaces import AxiStream, RegBus
 from rnic.gateware.net_registers import NetRegisters
+from rnic.gateware.packet_fifo import PacketFifo
 from rnic.gateware.params import EngineParams
 from rnic.spec.engine_net_regs import (
     BROADCAST_MAC,
@@ -24,18 +27,22 @@ from rnic.spec.engine_net_regs import (
     ENCAP_CTRL,
     MAX_IP_BYTES,
     NET_STATUS,
+    RX_ADDRESS,
     RX_DISABLED,
     RX_FRAGMENT,
     RX_FRAME,
+    RX_FULL,
     RX_IP_CHECKSUM,
     RX_IP_IHL,
     RX_IP_VERSION,
     RX_LENGTH,
     RX_MAC,
+    RX_MODE,
     RX_NOT_IPV4,
     RX_NOT_UDP,
     RX_OK,
     RX_PORT,
+    RX_UDP_CHECKSUM,
 )
 from rnic.wire.engine_header import ENGINE_HEADER_BYTES
 from rnic.wire.ethernet import ETHERNET, ETHERNET_BYTES, TYPE_IPV4
@@ -51,67 +58,12 @@ FIFO_BYTES = 4096
 GATHER, SUM, CHECK, HEADER, PAYLOAD, FINISH, DRAIN = range(len(DECAP_STATES))
 
 
-class PacketFifo(wiring.Component):
-    """A FIFO of beats whose reader sees only committed packets.
-
-    A beat is written where ``push`` and ``room``. ``commit`` shows all beats written before to the reader, ``rollback``
-    forgets those since the last commit, ``clear`` forgets everything.
-    """
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__(
-            {
-                "data": In(width),
-                "count": In(range(width // 8 + 1)),
-                "last": In(1),
-                "push": In(1),
-                "room": Out(1),
-                "commit": In(1),
-                "rollback": In(1),
-                "clear": In(1),
-                "m_axis": Out(AxiStream(width)),
-            }
-        )
-        self.width = width
-        self.depth = depth
-
-    def elaborate(self, platform: object) -> Module:
-        """Pointers one bit longer than an address tell full from empty."""
-        m = Module()
-        out, lanes = self.m_axis, self.width // 8
-        size = len(self.data) + len(self.count) + 1
-        m.submodules.beats = beats = Memory(shape=size, depth=self.depth, init=[])
-        write, read = beats.write_port(), beats.read_port()
-        bits = (self.depth - 1).bit_length() + 1
-        head, tail, committed = Signal(bits), Signal(bits), Signal(bits)
-        m.d.comb += [
-            self.room.eq((tail - head)[:bits] != self.depth),
-            write.addr.eq(tail),
-            write.data.eq(Cat(self.data, self.count, self.last)),
-            write.en.eq(self.push & self.room),
-        ]
-        with m.If(write.en):
-            m.d.sync += tail.eq(tail + 1)
-        with m.If(self.commit):
-            m.d.sync += committed.eq(tail)
-        with m.If(self.rollback):
-            m.d.sync += tail.eq(committed)
-
-        load = (~out.tvalid | out.tready) & (head != committed)
-        m.d.comb += [read.addr.eq(head), read.en.eq(load)]
-        with m.If(load):
-            m.d.sync += [head.eq(head + 1), out.tvalid.eq(1)]
-        with m.Elif(out.tready):
-            m.d.sync += out.tvalid.eq(0)
-        data, count, last = read.data[: self.width], read.data[self.width : -1], read.data[-1]
-        m.d.comb += [out.tdata.eq(data), out.tkeep.eq(keep_mask(count, lanes)), out.tlast.eq(last)]
-        with m.If(self.clear):
-            m.d.sync += [head.eq(0), tail.eq(0), committed.eq(0), out.tvalid.eq(0)]
-        return m
-
-
 class IpDecapsulator(wiring.Component):
-    """Good frames become packets; each other one is a pulse of ``error``, a code in STATUS and a count in DROP_CNT."""
+    """Good frames become packets; each other one is a pulse of ``error``, a code in STATUS and a count in DROP_CNT.
+
+    ``accept``: the engine takes packets from the network; frames that come while it does not are dropped. ``pending``:
+    a packet is on its way out, or will be.
+    """
 
     def __init__(self, params: EngineParams) -> None:
         width = params.bus_width
@@ -120,6 +72,8 @@ class IpDecapsulator(wiring.Component):
                 "s_axis": In(AxiStream(width)),
                 "m_axis": Out(AxiStream(width)),
                 "regs": In(RegBus(8)),
+                "accept": In(1, init=1),
+                "pending": Out(1),
                 "error": Out(1),
                 "reset": In(1),
             }
@@ -130,8 +84,10 @@ class IpDecapsulator(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         """States as in ``DECAP_STATES``."""
         m = Module()
-        params, state, source = self.params, self.state, self.s_axis
+        params, state = self.params, self.state
         lanes = params.bus_bytes
+        lost = self._front(m)
+        source = self.front.m_axis
         prefix_beats = -(-PREFIX_BYTES // lanes)
         rest_bytes = prefix_beats * lanes - PREFIX_BYTES
 
@@ -140,6 +96,7 @@ class IpDecapsulator(wiring.Component):
         value = bank.value
         m.submodules.fifo = fifo = PacketFifo(params.bus_width, FIFO_BYTES // lanes)
         wiring.connect(m, fifo.m_axis, wiring.flipped(self.m_axis))
+        m.d.comb += self.pending.eq(((state >= HEADER) & (state <= FINISH)) | ~fifo.empty)
 
         prefix = Signal(prefix_beats * lanes * 8)
         beat = Signal(range(prefix_beats + 1))
@@ -188,6 +145,7 @@ class IpDecapsulator(wiring.Component):
         for wrong, number in reversed(
             (
                 (~value["CTRL"][ENCAP_CTRL["enable"].lsb], RX_DISABLED),
+                (~self.accept, RX_MODE),
                 ((ethernet("dst_mac") != local_mac) & (ethernet("dst_mac") != BROADCAST_MAC), RX_MAC),
                 (ethernet("ethertype") != TYPE_IPV4, RX_NOT_IPV4),
                 (ip("version") != 4, RX_IP_VERSION),
@@ -195,6 +153,7 @@ class IpDecapsulator(wiring.Component):
                 ((folded[:16] + folded[16])[:16] != 0xFFFF, RX_IP_CHECKSUM),
                 (ip("protocol") != PROTO_UDP, RX_NOT_UDP),
                 ((ip("flags_fragment") & FRAGMENT_MASK) != 0, RX_FRAGMENT),
+                ((ip("dst") != value["LOCAL_IP"]) if params.check_address else Const(0, 1), RX_ADDRESS),
                 (udp("dport") != value["LOCAL_PORT"], RX_PORT),
                 (udp_length < UDP_BYTES + ENGINE_HEADER_BYTES, RX_LENGTH),
                 (total > MAX_IP_BYTES, RX_LENGTH),
@@ -206,6 +165,7 @@ class IpDecapsulator(wiring.Component):
 
         drop, drop_code = Signal(), Signal(4)
         good = Signal()
+        summed, wrong_sum = self._udp_sum(m, fifo, prefix) if params.check_udp_checksum else (1, 0)
         with m.Switch(state):
             with m.Case(GATHER):
                 m.d.comb += source.tready.eq(1)
@@ -262,10 +222,12 @@ class IpDecapsulator(wiring.Component):
             with m.Case(FINISH):
                 # what follows the UDP payload is Ethernet padding
                 m.d.comb += source.tready.eq(~ended)
-                with m.If(ended):
+                with m.If(ended & summed):
                     m.d.sync += state.eq(GATHER)
                     with m.If(bad | (got < frame_bytes)):
                         m.d.comb += [drop.eq(1), drop_code.eq(RX_FRAME), fifo.rollback.eq(1)]
+                    with m.Elif(wrong_sum):
+                        m.d.comb += [drop.eq(1), drop_code.eq(RX_UDP_CHECKSUM), fifo.rollback.eq(1)]
                     with m.Else():
                         m.d.comb += [good.eq(1), fifo.commit.eq(1)]
             with m.Case(DRAIN):
@@ -285,18 +247,14 @@ class IpDecapsulator(wiring.Component):
         with m.If((state != GATHER) & (state != HEADER)):
             m.d.sync += beat.eq(0)
 
-        # ---- soft reset of the engine: forget all packets, and the rest of the frame that is coming in
+        # ---- soft reset of the engine: forget all frames and packets
         m.d.comb += fifo.clear.eq(self.reset)
         with m.If(self.reset):
-            inside = Signal()
-            m.d.comb += inside.eq(((state != GATHER) | (beat != 0)) & ~ended)
-            m.d.comb += [source.tready.eq(1), drop.eq(0), good.eq(0)]
+            m.d.comb += [source.tready.eq(0), drop.eq(0), good.eq(0)]
             m.d.sync += [beat.eq(0), state.eq(GATHER)]
-            with m.If(Mux(taken, ~source.tlast, inside)):
-                m.d.sync += state.eq(DRAIN)
 
         # ---- what software sees
-        m.d.comb += self.error.eq(drop)
+        m.d.comb += self.error.eq(drop | lost.any())
         failed, status_code = Signal(), Signal(4)
         clear = Signal()
         m.d.comb += clear.eq(bank.written["CTRL"] & bank.write_data[ENCAP_CTRL["soft_reset"].lsb])
@@ -315,8 +273,11 @@ class IpDecapsulator(wiring.Component):
             ]
         with m.If(bank.written["IRQ_ACK"] | clear):
             m.d.sync += [failed.eq(0), status_code.eq(0)]
+        with m.If(lost.any()):
+            m.d.sync += [failed.eq(1), status_code.eq(Mux(lost[0], RX_FULL, RX_FRAME))]
         with m.If(drop):
-            m.d.sync += [failed.eq(1), status_code.eq(drop_code), value["DROP_CNT"].eq(value["DROP_CNT"] + 1)]
+            m.d.sync += [failed.eq(1), status_code.eq(drop_code)]
+        m.d.sync += value["DROP_CNT"].eq(value["DROP_CNT"] + drop + lost.any())
         with m.If(clear):
             m.d.sync += [value["PKT_CNT"].eq(0), value["DROP_CNT"].eq(0)]
         busy = (state != GATHER) | (beat != 0)
@@ -324,3 +285,70 @@ class IpDecapsulator(wiring.Component):
             pack(NET_STATUS, {"busy": busy, "error": failed, "code": status_code, "fsm": state})
         )
         return m
+
+    def _front(self, m: Module) -> Signal:
+        """The FIFO of frames behind the MAC; pulses for a frame that found no room, and for one that the MAC spoilt."""
+        params, mac = self.params, self.s_axis
+        lanes = params.bus_bytes
+        m.submodules.front = self.front = front = PacketFifo(params.bus_width, params.rx_fifo_bytes // lanes)
+        full, forget = Signal(), Signal()  # the frame that is coming: had no room; began before a reset
+        inside = Signal()
+        lost = Signal(2)
+        m.d.comb += [
+            mac.tready.eq(1),
+            front.data.eq(mac.tdata),
+            front.count.eq(keep_count(mac.tkeep)),
+            front.last.eq(mac.tlast),
+            front.push.eq(mac.tvalid & ~full & ~forget),
+            front.clear.eq(self.reset),
+        ]
+        with m.If(mac.tvalid):
+            m.d.sync += [full.eq(full | ~front.room), inside.eq(~mac.tlast)]
+            with m.If(mac.tlast):
+                m.d.sync += [full.eq(0), forget.eq(0)]
+                with m.If(~self.reset & ~forget):
+                    m.d.comb += [lost[0].eq(full | ~front.room), lost[1].eq(~lost[0] & mac.tuser)]
+                    m.d.comb += [front.commit.eq(~lost.any()), front.rollback.eq(lost.any())]
+        with m.If(self.reset):
+            m.d.sync += [full.eq(0), forget.eq(Mux(mac.tvalid, ~mac.tlast, inside))]
+        return lost
+
+    def _udp_sum(self, m: Module, fifo: PacketFifo, prefix: Signal) -> tuple[Value, Value]:
+        """Whether the sum of the packet that was written is known, and whether it is wrong.
+
+        Addresses, protocol, lengths and ports are summed while the header is checked, the seven words and the payload
+        as they go into the FIFO: a beat's words in groups, then the groups.
+        """
+        lanes = self.params.bus_bytes
+        begins = self.state == CHECK
+
+        def words(lanes_of: Value) -> list[Value]:
+            return [Cat(lanes_of[at + 8 : at + 16], lanes_of[at : at + 8]) for at in range(0, len(lanes_of), 16)]
+
+        head = Signal(20)
+        stated = unpack(prefix, UDP_HEADER, "checksum", UDP_AT)
+        length = unpack(prefix, UDP_HEADER, "length", UDP_AT)
+        addresses = prefix[(UDP_AT - 8) * 8 : UDP_AT * 8]
+        m.d.sync += head.eq(sum(words(addresses) + words(prefix[UDP_AT * 8 : PACKET_AT * 8])) + length + PROTO_UDP)
+
+        masked = Signal(lanes * 8)
+        m.d.comb += masked.eq(
+            Cat(*(Mux(fifo.count > lane, fifo.data.word_select(lane, 8), 0) for lane in range(lanes)))
+        )
+        each = words(masked)
+        groups = [Signal(19, name=f"group_{at}") for at in range(0, len(each), 8)]
+        pushed, late = Signal(), Signal(2)
+        total = Signal(32)
+        m.d.sync += [pushed.eq(fifo.push & fifo.room), late.eq(Cat(pushed, late[0]))]
+        m.d.sync += [group.eq(sum(each[at * 8 : at * 8 + 8])) for at, group in enumerate(groups)]
+        with m.If(begins):
+            m.d.sync += total.eq(head)
+        with m.Elif(pushed):
+            m.d.sync += total.eq(total + sum(groups))
+        once = Signal(17)
+        m.d.sync += once.eq(total[:16] + total[16:])
+        unstated = Signal()
+        m.d.comb += unstated.eq(stated == 0)
+        folded = Signal(16)
+        m.d.comb += folded.eq(once[:16] + once[16])
+        return unstated | ~(pushed | late.any()), ~unstated & (folded != 0xFFFF)

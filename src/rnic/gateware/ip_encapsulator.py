@@ -5,19 +5,22 @@ payload stand without a gap behind 42 bytes of Ethernet, IP and UDP headers. The
 first, 70 bytes whose remainder in the last beat is the same for every packet, so that the payload needs one fixed
 shift.
 
-A packet whose META is refused, or that has no endpoint, is drained: it never holds up the transmit path. One that
-turns out bad when its frame has begun leaves with ``tuser`` on the last beat, and the MAC then spoils its checksum.
+A packet whose META is refused, or that has no endpoint, is drained: it never holds up the transmit path. Frames are
+stored whole before they leave, so none has a gap, and one whose packet turns out bad never leaves. A frame that has
+begun to leave ends well, whatever is reset behind it.
 """
 
 from __future__ import annotations
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
+from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.bits import keep_count, keep_mask, pack
+from rnic.gateware.bits import keep_count, pack
 from rnic.gateware.interfaces import AxiStream, Endpoint, Lookup, Meta, RegBus
 from rnic.gateware.net_registers import NetRegisters
+from rnic.gateware.packet_fifo import PacketFifo
 from rnic.gateware.params import EngineParams
 from rnic.spec.engine_net_regs import (
     ENCAP_CTRL,
@@ -41,9 +44,13 @@ from rnic.wire.engine_header import ENGINE_HEADER_BYTES
 from rnic.wire.ethernet import ETHERNET, ETHERNET_BYTES, TYPE_IPV4
 from rnic.wire.ip import DONT_FRAGMENT, IPV4_BYTES, IPV4_HEADER, PROTO_UDP, UDP_BYTES, UDP_HEADER
 
-FRAME_HEADER_BYTES = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES
-"""42: 11 beats of a 32-bit bus, the payload two bytes on."""
-PREFIX_BYTES = FRAME_HEADER_BYTES + ENGINE_HEADER_BYTES
+PREFIX_BYTES = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES + ENGINE_HEADER_BYTES
+"""70; without the seven words 42: 11 beats of a 32-bit bus, the payload two bytes on."""
+
+FIFO_BYTES = 4096
+"""Two frames of the largest size: one is written while another leaves."""
+VERDICTS = 64
+"""Packets whose fate is known and not told: more than frames that the FIFO holds."""
 
 IDLE, CHECK, LOOKUP, GATHER, PREFIX, PAYLOAD, TAIL, DRAIN = range(len(ENCAP_STATES))
 
@@ -66,7 +73,11 @@ def meta_code(length: Value, src_ip: Value, dst_ip: Value, src_port: Value, dst_
 
 
 class IpEncapsulator(wiring.Component):
-    """One frame for each packet and META word. ``error`` is a pulse for each packet refused or found bad."""
+    """One frame for each packet and META word. ``error`` is a pulse for each packet refused or found bad.
+
+    ``done`` is one cycle long for each packet, in their order: the MAC has taken the last of its frame, or there is
+    none and ``done_code`` says why.
+    """
 
     def __init__(self, params: EngineParams) -> None:
         width = params.bus_width
@@ -79,6 +90,8 @@ class IpEncapsulator(wiring.Component):
                 "m_axis": Out(AxiStream(width)),
                 "regs": In(RegBus(8)),
                 "error": Out(1),
+                "done": Out(1),
+                "done_code": Out(4),
                 "reset": In(1),
             }
         )
@@ -86,7 +99,7 @@ class IpEncapsulator(wiring.Component):
         self.state = Signal(range(len(ENCAP_STATES)))
 
     def elaborate(self, platform: object) -> Module:
-        """States as in ``ENCAP_STATES``; an output register keeps the AXI handshake rules through a reset."""
+        """States as in ``ENCAP_STATES``."""
         m = Module()
         params, state, out = self.params, self.state, self.m_axis
         lanes = params.bus_bytes
@@ -151,25 +164,25 @@ class IpEncapsulator(wiring.Component):
         got = Signal(16)  # UDP payload bytes so far
         bad = Signal()
         ended = Signal()  # the packet had no payload
-        begun = Signal()  # a beat of the frame in hand has left, its last has not
 
-        # ---- output register
+        # ---- output: frames are shown to the MAC when they are whole
+        m.submodules.frames = frames = PacketFifo(params.bus_width, FIFO_BYTES // lanes, keep_begun=True)
+        wiring.connect(m, frames.m_axis, wiring.flipped(out))
         push, data, count, last = Signal(), Signal(lanes * 8), Signal(range(lanes + 1)), Signal()
         spoil = Signal()
         room = Signal()
-        m.d.comb += room.eq(~out.tvalid | out.tready)
-        with m.If(room):
-            m.d.sync += out.tvalid.eq(push)
-            with m.If(push):
-                m.d.sync += [
-                    out.tdata.eq(data),
-                    out.tkeep.eq(keep_mask(count, lanes)),
-                    out.tlast.eq(last),
-                    out.tuser.eq(last & spoil),
-                    begun.eq(~last),
-                ]
         sent = Signal()
-        m.d.comb += sent.eq(push & room & last)
+        m.d.comb += [
+            room.eq(frames.room),
+            frames.data.eq(data),
+            frames.count.eq(count),
+            frames.last.eq(last),
+            frames.push.eq(push),
+            frames.clear.eq(self.reset),
+            sent.eq(push & room & last),
+            frames.commit.eq(sent & ~spoil),
+            frames.rollback.eq(sent & spoil),
+        ]
 
         # ---- input
         source = self.s_axis
@@ -179,6 +192,8 @@ class IpEncapsulator(wiring.Component):
         refuse = Signal()
         refuse_code = Signal(4)
         status_code = Signal(4)
+        drained_code = Signal(4)  # why the packet in DRAIN is drained
+        m.submodules.verdicts = verdicts = SyncFIFO(width=4, depth=VERDICTS)
 
         ctrl_written = bank.written["CTRL"]
         start_bit, clear_bit = ENCAP_CTRL["start"].lsb, ENCAP_CTRL["soft_reset"].lsb
@@ -189,7 +204,7 @@ class IpEncapsulator(wiring.Component):
 
         with m.Switch(state):
             with m.Case(IDLE):
-                m.d.comb += self.s_meta.ready.eq(~test_wanted)
+                m.d.comb += self.s_meta.ready.eq(~test_wanted & verdicts.w_rdy)
                 m.d.sync += [beat.eq(0), got.eq(0), bad.eq(0), ended.eq(0), test_only.eq(test_wanted)]
                 with m.If(test_wanted):
                     m.d.sync += [test_wanted.eq(0), state.eq(CHECK)]
@@ -198,7 +213,7 @@ class IpEncapsulator(wiring.Component):
                         for name, register in (("length", "META_LEN"), ("src_ip", "SRC_IP"), ("dst_ip", "DST_IP"),
                                                ("src_port", "SRC_PORT"), ("dst_port", "DST_PORT"))
                     ]  # fmt: skip
-                with m.Elif(self.s_meta.valid):
+                with m.Elif(self.s_meta.valid & verdicts.w_rdy):
                     m.d.sync += [meta[name].eq(getattr(self.s_meta, name)) for name in meta]
                     m.d.sync += state.eq(CHECK)
             with m.Case(CHECK):
@@ -240,6 +255,7 @@ class IpEncapsulator(wiring.Component):
                         m.d.sync += [beat.eq(0), state.eq(PREFIX)]
                     with m.Elif(source.tlast):
                         m.d.comb += [refuse.eq(1), refuse_code.eq(TX_PACKET_LENGTH)]
+                        m.d.comb += [verdicts.w_en.eq(1), verdicts.w_data.eq(TX_PACKET_LENGTH)]
                         m.d.sync += state.eq(IDLE)
             with m.Case(PREFIX):
                 m.d.comb += [push.eq(1), data.eq(prefix.word_select(beat, lanes * 8)), count.eq(lanes)]
@@ -279,36 +295,51 @@ class IpEncapsulator(wiring.Component):
             with m.Case(DRAIN):
                 m.d.comb += source.tready.eq(1)
                 with m.If(taken & source.tlast):
+                    m.d.comb += [verdicts.w_en.eq(1), verdicts.w_data.eq(drained_code)]
                     m.d.sync += state.eq(IDLE)
+        with m.If(refuse):
+            m.d.sync += drained_code.eq(refuse_code)
+        with m.If(sent):
+            m.d.comb += [verdicts.w_en.eq(1), verdicts.w_data.eq(Mux(spoil, TX_PACKET_LENGTH, META_OK))]
 
-        # ---- soft reset of the engine: end the frame in hand as a bad one, drop everything else
+        # ---- the fate of each packet in turn; that of a good one is known when its frame has left
+        left, outlived, gone = Signal(range(VERDICTS + 1)), Signal(), Signal()
+        m.d.comb += [
+            gone.eq(out.tvalid & out.tready & out.tlast),
+            self.done.eq(verdicts.r_rdy & ((verdicts.r_data != META_OK) | (left != 0)) & ~self.reset),
+            self.done_code.eq(verdicts.r_data),
+            verdicts.r_en.eq(self.done | self.reset),
+        ]
+        m.d.sync += left.eq(left + (gone & ~outlived) - (self.done & (verdicts.r_data == META_OK)))
+        with m.If(gone):
+            m.d.sync += outlived.eq(0)
+
+        # ---- soft reset of the engine: a frame that has begun to leave does so, everything else is dropped
         with m.If(self.reset):
             m.d.comb += [
                 source.tready.eq(1),
                 self.s_meta.ready.eq(1),
                 self.lookup.request.eq(0),
                 refuse.eq(0),
-                push.eq(begun),
-                count.eq(1),
-                last.eq(1),
-                spoil.eq(1),
+                push.eq(0),
+                verdicts.w_en.eq(0),
             ]
-            m.d.sync += [state.eq(IDLE), test_wanted.eq(0)]
+            m.d.sync += [state.eq(IDLE), test_wanted.eq(0), left.eq(0)]
+            m.d.sync += outlived.eq(frames.begun & ~gone)
 
         # ---- what software sees
         spoiled = Signal()
-        m.d.comb += spoiled.eq(sent & spoil & ~self.reset)
+        m.d.comb += spoiled.eq(sent & spoil)
         m.d.comb += self.error.eq(refuse | spoiled)
         failed, missed = Signal(), Signal()
         with m.If(sent & ~spoil):
-            frame = meta["length"] + FRAME_HEADER_BYTES
-            m.d.sync += [
-                ident.eq(ident + 1),
-                value["PKT_CNT"].eq(value["PKT_CNT"] + 1),
-                Cat(value["BYTE_CNT_LO"], value["BYTE_CNT_HI"]).eq(
-                    Cat(value["BYTE_CNT_LO"], value["BYTE_CNT_HI"]) + frame
-                ),
-            ]
+            m.d.sync += ident.eq(ident + 1)
+        with m.If(gone):
+            m.d.sync += value["PKT_CNT"].eq(value["PKT_CNT"] + 1)
+        with m.If(out.tvalid & out.tready):
+            m.d.sync += Cat(value["BYTE_CNT_LO"], value["BYTE_CNT_HI"]).eq(
+                Cat(value["BYTE_CNT_LO"], value["BYTE_CNT_HI"]) + frames.m_count
+            )
         with m.If(refuse & ~test_only | spoiled):
             m.d.sync += value["DROP_CNT"].eq(value["DROP_CNT"] + 1)
         with m.If(bank.written["IRQ_ACK"] | clear):

@@ -24,20 +24,11 @@ from rnic.spec.engine_regs import (
     HW_STATUS,
     OFFSETS,
     REGISTERS,
+    STATUS_OF_DETAIL,
     WRITE_OPCODES,
 )
 
 ADDRESS_END = 1 << 32
-STATUS_OF = {
-    ERR_NONE: 0,
-    ERR_SQ_FETCH: 1,
-    ERR_LOCAL_BUS: 1,
-    ERR_LOCAL_WINDOW: 1,
-    ERR_REMOTE_BUS: 2,
-    ERR_REMOTE_WINDOW: 2,
-    ERR_ZERO_LENGTH: 3,
-}
-"""001's status for each detail code."""
 
 
 def fragments(address: int, length: int, params: EngineParams) -> list[tuple[int, int]]:
@@ -136,7 +127,7 @@ class EngineModel:
         completion = CQ_ENTRY.pack(
             {
                 "index": head,
-                "status": STATUS_OF[error],
+                "status": STATUS_OF_DETAIL.get(error, 0),
                 "vendor_err": error,
                 "bytes": sent,
                 "opcode": entry["opcode"] & 0xFF,

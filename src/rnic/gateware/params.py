@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rnic.spec.engine_net_regs import MAX_UDP_PAYLOAD
 from rnic.wire.engine_header import ENGINE_HEADER_BYTES
 
 BUS_WIDTHS = (32, 64, 128, 256, 512)
@@ -41,6 +42,19 @@ class EngineParams:
     documented_debug: bool = False
     """Debug registers 0x54 to 0x7C as the register document draws them, not as the RTL has them."""
 
+    in_flight: int = 1
+    """WRITEs in flight at once: a power of two, 1 to 64; above 1 for an overlapped engine only."""
+    outstanding: int = 16
+    """Bursts that each channel of a DataMover has on the bus at once: a power of two, 8 to 128."""
+    network: bool = True
+    """With MAC ports; without them the engine has loopback only, and takes longer fragments."""
+    check_address: bool = True
+    """Frames for another IP address than LOCAL_IP are dropped."""
+    check_udp_checksum: bool = True
+    """Frames with a wrong UDP checksum are dropped; 0 says that there is none."""
+    rx_fifo_bytes: int = 8192
+    """Room for frames that have arrived and are not taken apart: a power of two, 2048 to 65536."""
+
     def __post_init__(self) -> None:
         if self.bus_width not in BUS_WIDTHS:
             raise ValueError(f"bus_width={self.bus_width}: choose one of {', '.join(map(str, BUS_WIDTHS))}")
@@ -48,6 +62,16 @@ class EngineParams:
         _power_of_two("boundary", self.boundary, 16, 65536)
         _power_of_two("fifo_depth", self.fifo_depth, 8, 65536)
         _power_of_two("max_burst", self.max_burst, 1, 256)
+        _power_of_two("in_flight", self.in_flight, 1, 64)
+        _power_of_two("outstanding", self.outstanding, 8, 128)
+        if self.in_flight > 1 and self.serial:
+            raise ValueError(f"in_flight={self.in_flight} with serial=True: one WRITE at a time, or serial=False")
+        _power_of_two("rx_fifo_bytes", self.rx_fifo_bytes, 2048, 65536)
+        if self.network and self.block_size + ENGINE_HEADER_BYTES > MAX_UDP_PAYLOAD:
+            raise ValueError(
+                f"block_size={self.block_size} with network=True: a fragment and its header fill more than the "
+                f"{MAX_UDP_PAYLOAD} bytes that a frame takes; block_size at most 1024, or network=False"
+            )
         if not 0 <= self.watchdog_cycles < 1 << 32:
             raise ValueError(f"watchdog_cycles={self.watchdog_cycles}: 0 to 4294967295")
         if self.clock_mhz <= 0:
@@ -57,6 +81,11 @@ class EngineParams:
     def bus_bytes(self) -> int:
         """Bytes in one beat."""
         return self.bus_width // 8
+
+    @property
+    def queue(self) -> int:
+        """Commands that wait in a channel behind the one whose data move, and fragments cut ahead of their data."""
+        return max(4, self.outstanding // 4)
 
     @property
     def header_beats(self) -> int:

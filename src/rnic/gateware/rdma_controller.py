@@ -17,6 +17,8 @@ from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES, SQE_SHIFT
 from rnic.spec.engine_regs import (
     ERR_CQ_WRITE,
     ERR_LOCAL_WINDOW,
+    ERR_NET_DISABLED,
+    ERR_NET_META,
     ERR_NONE,
     ERR_REMOTE_WINDOW,
     ERR_SQ_FETCH,
@@ -24,6 +26,7 @@ from rnic.spec.engine_regs import (
     ERR_TIMEOUT,
     ERR_ZERO_LENGTH,
     RDMA_STATES,
+    STATUS_OF_DETAIL,
 )
 
 (
@@ -39,9 +42,6 @@ from rnic.spec.engine_regs import (
     S_START_STREAM,
     S_WAIT_WRITE_DONE,
 ) = range(len(RDMA_STATES))
-
-STATUS_OF_DETAIL = {1: 1, 2: 1, 3: 2, 5: 1, 6: 2, 7: 3, 8: 3, 9: 4}
-"""001's status for each ERR_* code that a CQ entry can carry."""
 
 
 class RdmaController(wiring.Component):
@@ -67,6 +67,7 @@ class RdmaController(wiring.Component):
                 "cq_full": Out(1),
                 "halted": Out(1),
                 "error": Out(4),
+                "bad_tail": Out(1),
                 "completed": Out(1),
                 "completed_bad": Out(1),
                 "timed_out": Out(1),
@@ -88,6 +89,7 @@ class RdmaController(wiring.Component):
                 "start_stream": Out(1),
                 # transmit path
                 "tx_busy": In(1),
+                "no_network": In(1),
                 "tx_valid": Out(1),
                 "tx_ready": In(1),
                 "tx_descriptor": Out(SQE_BYTES * 8),
@@ -148,6 +150,7 @@ class RdmaController(wiring.Component):
                 m.d.sync += [parsed.eq(0), fetched.eq(0), cpl_held.eq(0), detail.eq(ERR_NONE), self.entry_shown.eq(0)]
                 ready = self.enable & ~self.pause & ~self.halted & ~self.flushing & work
                 with m.If(ready & (self.sq_tail >= self.sq_size)):
+                    m.d.comb += self.bad_tail.eq(1)
                     m.d.sync += self.error.eq(ERR_TAIL)
                 with m.Elif(ready):
                     m.d.sync += state.eq(S_PREPARE_READ)
@@ -173,6 +176,8 @@ class RdmaController(wiring.Component):
                     complete_with(ERR_LOCAL_WINDOW)
                 with m.Elif(field["remote_addr"][32:] != 0):
                     complete_with(ERR_REMOTE_WINDOW)
+                with m.Elif(self.no_network):
+                    complete_with(ERR_NET_DISABLED)
                 with m.Elif(~self.tx_busy):
                     m.d.sync += state.eq(S_SEND_TX_CMD)
             with m.Case(S_SEND_TX_CMD):
@@ -186,6 +191,8 @@ class RdmaController(wiring.Component):
                 with m.If(cpl_held & self.settled):
                     with m.If(detail == ERR_NONE):
                         m.d.sync += detail.eq(self.settled_error)
+                        with m.If(self.settled_error >= ERR_NET_META):
+                            m.d.sync += sent.eq(0)
                     m.d.sync += state.eq(S_PREPARE_WRITE)
             with m.Case(S_PREPARE_WRITE):
                 m.d.comb += self.cq_full.eq(full)
@@ -209,7 +216,7 @@ class RdmaController(wiring.Component):
                     self.cmd_btt.eq(CQE_BYTES),
                     self.cmd_is_read.eq(0),
                 ]
-                with m.If(~full):
+                with m.If(~full & ~self.flushing):
                     m.d.sync += state.eq(S_WRITE_CMD)
             with m.Case(S_WRITE_CMD), m.If(self.cmd_ready):
                 m.d.sync += [self.cmd_start.eq(1), state.eq(S_START_STREAM)]
@@ -234,7 +241,8 @@ class RdmaController(wiring.Component):
         idle_cycles = Signal(32)
         last_state = Signal.like(state)
         m.d.sync += last_state.eq(state)
-        waiting = (state != S_IDLE) & ~((state == S_PREPARE_WRITE) & full)
+        # a full queue is software's to empty; an abort lasts for as long as the bus owes an answer
+        waiting = (state != S_IDLE) & (state != S_PREPARE_WRITE)
         expired = Signal()
         m.d.comb += expired.eq(waiting & (self.watchdog != 0) & (idle_cycles >= self.watchdog))
         with m.If(~waiting | self.progress | (last_state != state) | expired):

@@ -87,7 +87,8 @@ class Registers(wiring.Component):
         known = Signal()
         shown = Signal(32)
         windows = {}
-        for name, (base, size) in WINDOWS.items():
+        windows_here = WINDOWS if self.params.network else {}
+        for name, (base, size) in windows_here.items():
             port = getattr(self, name)
             windows[name] = here = Signal(name=f"{name}_here")
             m.d.comb += [
@@ -100,20 +101,21 @@ class Registers(wiring.Component):
             ]
             with m.If(here):
                 m.d.comb += known.eq(1)
-        for register in self.map:
-            with m.If(engine & (at[2:8] == register.offset >> 2)):
-                m.d.comb += [known.eq(1), shown.eq(value[register.name])]
+        with m.If(engine), m.Switch(at[2:8]):  # one choice among all, not one after the other
+            for register in self.map:
+                with m.Case(register.offset >> 2):
+                    m.d.comb += [known.eq(1), shown.eq(value[register.name])]
 
         # ---- reads: the windows answer in the next cycle
-        from_window = {name: Signal(name=f"{name}_answers") for name in WINDOWS}
+        from_window = {name: Signal(name=f"{name}_answers") for name in windows_here}
         held, held_known = Signal(32), Signal()
         m.d.sync += answer.eq(read)
         with m.If(read):
             m.d.sync += [held.eq(shown), held_known.eq(known)]
-            m.d.sync += [from_window[name].eq(windows[name]) for name in WINDOWS]
+            m.d.sync += [from_window[name].eq(windows[name]) for name in windows_here]
         with m.If(answer):
             m.d.sync += [bus.rvalid.eq(1), bus.rdata.eq(held), bus.rresp.eq(Mux(held_known, Resp.OKAY, Resp.SLVERR))]
-            for name in WINDOWS:
+            for name in windows_here:
                 with m.If(from_window[name]):
                     m.d.sync += bus.rdata.eq(getattr(self, name).rdata)
         with m.If(bus.rvalid & bus.rready):

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rnic.gateware.axi_model import Timing
 from rnic.gateware.cache import SparseMemory
-from rnic.gateware.driver import Completion, Driver, NetworkSetup, QueueLayout, Request
+from rnic.gateware.driver import Completion, Driver, NetworkSetup, QueueLayout, Request, Window
 from rnic.gateware.params import EngineParams
 from rnic.gateware.sim import EngineMemory, Simulation
 from rnic.gateware.sim_bus import Frame
@@ -33,6 +34,11 @@ MEASURED = {
 """Engines whose speed the documentation has, by the name that it gives them."""
 LONG_BYTES, SHORT_BYTES = 16384, 64
 
+TOLERANT = EngineParams(bus_width=512, fifo_depth=64, serial=False, in_flight=32, outstanding=64)
+"""The engine of the figures with memory latency as an axis."""
+LATENCIES = (0, 30, 60, 120)
+"""Cycles from an address, or from a burst's last data, to the memory's answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -51,6 +57,11 @@ class Job:
     stall_rate: float = 0.0
     loss: float = 0.0
     """Probability that the link loses a frame; network only."""
+    local_window: Window | None = None
+    remote_window: Window | None = None
+    """What the driver opens to the engines; unless told, the places of the sources and of the destinations."""
+    timing: Timing = field(default_factory=Timing)
+    """Of the memories."""
 
 
 @dataclass
@@ -121,7 +132,7 @@ def run_job(
     def lose(_frame: Frame) -> bool:
         return loss_rng.random() < job.loss
 
-    simulation = Simulation(params, memories, job.seed, job.stall_rate, lose)
+    simulation = Simulation(params, memories, job.seed, job.stall_rate, lose, job.timing)
     sender, receiver = simulation.engines[0], simulation.engines[-1]
     logs = []
     if trace is not None or log_states:
@@ -169,7 +180,9 @@ def _addresses(index: int, slot: int, local: int, remote: int) -> tuple[int, int
 def _drive(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: Simulation, rng: random.Random) -> Result:
     sender, receiver = simulation.engines[0], simulation.engines[-1]
     layout = QueueLayout(SQ_BASE, CQ_BASE, job.ring_size, job.ring_size)
-    drivers = [Driver(engine, layout) for engine in simulation.engines]
+    area = slot * job.count
+    windows = job.local_window or Window(PAYLOAD_BASE, area), job.remote_window or Window(REMOTE_BASE, area)
+    drivers = [Driver(engine, layout, local=windows[0], remote=windows[1]) for engine in simulation.engines]
     for driver, end in zip(drivers, (END_A, END_B), strict=False):
         if job.network:
             driver.set_network(end)
@@ -245,6 +258,21 @@ def summary(result: Result, params: EngineParams) -> dict[str, Any]:
         "wrong": result.wrong,
         "states": result.states,
     }
+
+
+def measure_latency(size: int, latency: int, network: bool = False, count: int = 8) -> float:
+    """Cycles of each of ``count`` WRITEs posted at once to :data:`TOLERANT`, in front of an in-order memory.
+
+    From the first doorbell to the last completion read, so that filling the pipeline counts too.
+
+    Raises:
+        AssertionError: a byte is wrong.
+    """
+    timing = Timing(latency, depth=128)
+    job = Job(sizes=(size,), count=count, ring_size=64, network=network, timing=timing)
+    result = run_job(job, TOLERANT)
+    assert result.passed, result.wrong
+    return result.cycles / count
 
 
 def measure(params: EngineParams) -> tuple[dict[str, int], dict[str, int]]:

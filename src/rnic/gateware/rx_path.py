@@ -25,8 +25,6 @@ from rnic.wire.engine_header import ENGINE_HEADER, ENGINE_HEADER_BYTES
 
 PARSE_IDLE, PARSE_HEADER, FORWARD_DATA = range(len(HEADER_PARSER_STATES))
 IDLE, CHECK_OPCODE, PREPARE_CMD, ISSUE_DM_CMD, WAIT_COMPLETE = range(len(RX_STATES))
-AHEAD = 4
-"""Packets whose headers are judged before the payload in hand is through, where they overlap."""
 PAYLOAD_BEATS = 32
 """Payload beats that wait for a verdict."""
 
@@ -194,12 +192,13 @@ class RxStreamer(wiring.Component):
         m = Module()
         state, source, out = self.state, self.s_axis, self.m_axis
         width, lanes = self.params.bus_width, self.params.bus_bytes
+        ahead = self.params.queue  # packets whose headers are judged before the payload in hand is through
         clear = ResetInserter(self.abort)
         m.submodules.payloads = payloads = clear(SyncFIFO(width=width + lanes + 2, depth=PAYLOAD_BEATS))
-        m.submodules.verdicts = verdicts = clear(SyncFIFO(width=6, depth=AHEAD))  # write, no payload, reason
+        m.submodules.verdicts = verdicts = clear(SyncFIFO(width=6, depth=ahead))  # write, no payload, reason
         header, empty = Signal(ENGINE_HEADER_BYTES * 8), Signal()
         length, is_write, outside = self._judge(m, header)
-        to_write = Signal(range(2 * AHEAD + 4))  # commands whose status has not come
+        to_write = Signal(range(2 * ahead + 4))  # commands whose status has not come
         issued = self.dm_cmd.tvalid & self.dm_cmd.tready
         answered = self.dm_sts.tvalid & self.dm_sts.tready
         m.d.sync += to_write.eq(to_write + issued - answered)
@@ -216,7 +215,7 @@ class RxStreamer(wiring.Component):
 
         with m.Switch(state):
             with m.Case(IDLE):
-                m.d.comb += self.header_ready.eq(verdicts.w_rdy & (to_write < 2 * AHEAD))
+                m.d.comb += self.header_ready.eq(verdicts.w_rdy & (to_write < 2 * ahead))
                 with m.If(self.header_valid & self.header_ready):
                     m.d.sync += [header.eq(self.header), empty.eq(self.empty), state.eq(CHECK_OPCODE)]
             with m.Case(CHECK_OPCODE):

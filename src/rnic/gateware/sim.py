@@ -17,7 +17,7 @@ from rnic.gateware.axi_model import Stalls
 from rnic.gateware.cache import NonCoherentCache, SparseMemory
 from rnic.gateware.params import EngineParams
 from rnic.gateware.paxi_bus import PaxiBus, RemoteMemory
-from rnic.gateware.sim_bus import AxiLiteMaster, AxiRam, Frame, MacLink, StreamSink, StreamSource
+from rnic.gateware.sim_bus import AxiLiteMaster, AxiRam, Frame, MacLink, StreamSink, StreamSource, Timing
 from rnic.gateware.top import Top
 from rnic.spec.errors import RnicError
 
@@ -36,7 +36,9 @@ class SimulationError(RnicError):
 class SimEngine:
     """One engine of a :class:`Simulation` as the driver's backend; its DMA passes by the processor's cache."""
 
-    def __init__(self, simulation: Simulation, params: EngineParams, memory: EngineMemory, stalls: Stalls) -> None:
+    def __init__(
+        self, simulation: Simulation, params: EngineParams, memory: EngineMemory, stalls: Stalls, timing: Timing | None
+    ) -> None:
         self._simulation = simulation
         self.top = Top(params)
         self.memory = memory
@@ -46,7 +48,7 @@ class SimEngine:
         if isinstance(memory, RemoteMemory):
             self.ram = PaxiBus(self.top.m_axi, memory, self.cache, stalls)
         else:
-            self.ram = AxiRam(self.top.m_axi, self.cache.device, stalls)
+            self.ram = AxiRam(self.top.m_axi, self.cache.device, stalls, timing)
         self.mac_out = StreamSink(self.top.mac_tx_axis, stalls)
         self.mac_in = StreamSource(self.top.mac_rx_axis, stalls)
         self.accesses: list[tuple[int, int, int, int | None]] = []
@@ -112,6 +114,7 @@ class Simulation:
         seed: of the stalls on every channel.
         stall_rate: probability that a channel holds back in a cycle.
         lose: two engines: asked for each frame; true loses it.
+        timing: how the memories behave.
     """
 
     def __init__(
@@ -121,12 +124,13 @@ class Simulation:
         seed: int = 0,
         stall_rate: float = 0.0,
         lose: Callable[[Frame], bool] | None = None,
+        timing: Timing | None = None,
     ) -> None:
         rng = random.Random(seed)
         self.cycle = 0
         self.watchers: list[Callable[[Any, int], None]] = []
         """Called at each clock edge with the simulator's context and the cycle, before the run starts to be slow."""
-        self.engines = [SimEngine(self, params, memory, Stalls(rng, stall_rate)) for memory in memories]
+        self.engines = [SimEngine(self, params, memory, Stalls(rng, stall_rate), timing) for memory in memories]
         m = Module()
         for index, engine in enumerate(self.engines):
             m.submodules[f"engine{index}"] = engine.top

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal, Value
 from amaranth.lib import wiring
-from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from rnic.gateware.axi_arbiter import AxiArbiter
@@ -19,11 +19,14 @@ from rnic.gateware.interfaces import Axi4, Axi4Lite, AxiStream
 from rnic.gateware.ip_decapsulator import IpDecapsulator
 from rnic.gateware.ip_encapsulator import IpEncapsulator
 from rnic.gateware.params import EngineParams
+from rnic.gateware.pipelined_controller import PipelinedController
 from rnic.gateware.rdma_controller import S_IDLE, S_SEND_TX_CMD, RdmaController
 from rnic.gateware.registers import Registers
 from rnic.gateware.rx_path import RxHeaderParser, RxStreamer
 from rnic.gateware.tx_path import TxHeaderInserter, TxStreamer
-from rnic.rings.sqe import SQ_ENTRY
+from rnic.rings.cqe import CQE_BYTES
+from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES
+from rnic.spec.engine_net_regs import NET_ERROR_OF
 from rnic.spec.engine_regs import (
     AXIL_ADDRESS_BITS,
     CONTROL,
@@ -49,26 +52,29 @@ class Top(wiring.Component):
         )
         self.params = params
         self.registers = Registers(params)
-        self.controller = RdmaController()
-        self.cmd_master = CmdMaster()
+        self.several = params.in_flight > 1
+        self.controller = PipelinedController(params) if self.several else RdmaController()
+        if not self.several:
+            self.cmd_master = CmdMaster()
         self.parser = DescriptorParser(params)
         self.cq_streamer = CqStreamer(params)
-        self.control_mover = DataMover(params, 0)
+        self.control_mover = DataMover(params, 0, SQE_BYTES, CQE_BYTES)
         self.data_mover = DataMover(params, 1)
         self.tx_streamer = TxStreamer(params)
         self.header_inserter = TxHeaderInserter(params)
         self.header_parser = RxHeaderParser(params)
         self.rx_streamer = RxStreamer(params)
-        self.encapsulator = IpEncapsulator(params)
-        self.decapsulator = IpDecapsulator(params)
-        self.lookup = EndpointLookup(params)
+        if params.network:
+            self.encapsulator = IpEncapsulator(params)
+            self.decapsulator = IpDecapsulator(params)
+            self.lookup = EndpointLookup(params)
 
     def elaborate(self, platform: object) -> Module:
         """Wires, the two packet switches, the bus arbiter, counters and the soft reset."""
         m = Module()
         for name in (
-            "registers", "controller", "cmd_master", "parser", "cq_streamer", "control_mover", "data_mover",
-            "tx_streamer", "header_inserter", "header_parser", "rx_streamer", "encapsulator", "decapsulator", "lookup",
+            "registers", "controller", "parser", "cq_streamer", "control_mover", "data_mover",
+            "tx_streamer", "header_inserter", "header_parser", "rx_streamer",
         ):  # fmt: skip
             m.submodules[name] = getattr(self, name)
         m.submodules.loopback = fifo = SyncFIFOBuffered(
@@ -82,18 +88,15 @@ class Top(wiring.Component):
 
         # ---- registers and controller
         connect(m, flipped(self.s_axil), registers.s_axil)
-        connect(m, registers.encap, self.encapsulator.regs)
-        connect(m, registers.decap, self.decapsulator.regs)
-        connect(m, registers.lookup, self.lookup.regs)
         control = value["CONTROL"]
         mode = unpack(control, CONTROL, "mode")
         m.d.comb += [
             controller.enable.eq(unpack(control, CONTROL, "global_enable") & ~soft_reset),
             controller.pause.eq(unpack(control, CONTROL, "pause")),
-            controller.sq_base.eq(value["SQ_BASE_LO"]),
+            controller.sq_base.eq(value["SQ_BASE_LO"] & -SQE_BYTES),
             controller.sq_size.eq(value["SQ_SIZE"]),
             controller.sq_tail.eq(value["SQ_TAIL"]),
-            controller.cq_base.eq(value["CQ_BASE_LO"]),
+            controller.cq_base.eq(value["CQ_BASE_LO"] & -CQE_BYTES),
             controller.cq_size.eq(value["CQ_SIZE"]),
             controller.cq_head.eq(value["CQ_HEAD"]),
             controller.local_base.eq(value["LOCAL_WINDOW_BASE"]),
@@ -105,40 +108,22 @@ class Top(wiring.Component):
         ]
 
         # ---- control mover: descriptors in, CQ entries out
-        master, mover = self.cmd_master, self.control_mover
+        mover = self.control_mover
         m.d.comb += [
-            master.saddr.eq(controller.cmd_saddr),
-            master.daddr.eq(controller.cmd_daddr),
-            master.btt.eq(controller.cmd_btt),
-            master.is_read.eq(controller.cmd_is_read),
-            master.start.eq(controller.cmd_start),
-            controller.cmd_ready.eq(master.ready & ~controller.cmd_start),
-            controller.read_complete.eq(master.read_complete),
-            controller.write_complete.eq(master.write_complete),
-            controller.cmd_failed.eq(master.failed),
             controller.entry.eq(self.parser.entry),
             controller.entry_valid.eq(self.parser.entry_valid),
             self.cq_streamer.entry.eq(controller.cq_entry),
             self.cq_streamer.start.eq(controller.start_stream),
         ]
-        connect(m, master.mm2s_cmd, mover.mm2s_cmd)
-        connect(m, mover.mm2s_sts, master.mm2s_sts)
-        connect(m, master.s2mm_cmd, mover.s2mm_cmd)
-        connect(m, mover.s2mm_sts, master.s2mm_sts)
         connect(m, mover.mm2s, self.parser.s_axis)
         connect(m, self.cq_streamer.m_axis, mover.s2mm)
 
         # ---- transmit
         tx, inserter, data = self.tx_streamer, self.header_inserter, self.data_mover
         m.d.comb += [
-            controller.tx_busy.eq(tx.busy),
             tx.cmd_valid.eq(controller.tx_valid),
             controller.tx_ready.eq(tx.cmd_ready),
             tx.descriptor.eq(controller.tx_descriptor),
-            controller.cpl_valid.eq(tx.cpl_valid),
-            tx.cpl_ready.eq(controller.cpl_ready),
-            controller.cpl_error.eq(tx.cpl_error),
-            controller.cpl_bytes.eq(tx.cpl_bytes),
             tx.network.eq(network),
             inserter.header.eq(tx.header),
             inserter.start_tx.eq(tx.start_tx),
@@ -149,58 +134,45 @@ class Top(wiring.Component):
         connect(m, data.mm2s_sts, tx.dm_sts)
         connect(m, data.mm2s, inserter.s_axis)
 
-        encap, meta = self.encapsulator, self.encapsulator.s_meta
-        connect(m, encap.lookup, self.lookup.lookup)
-        connect(m, encap.m_axis, flipped(self.mac_tx_axis))
+        # ---- the mode changes only while no packet is on its way, and no WRITE begins before it has changed
+        wanted, idle, switching = Signal(), Signal(), Signal()
         m.d.comb += [
-            meta.length.eq(tx.meta_length),
-            meta.src_ip.eq(encap.endpoint.src_ip),
-            meta.dst_ip.eq(encap.endpoint.dst_ip),
-            meta.src_port.eq(encap.endpoint.src_port),
-            meta.dst_port.eq(encap.endpoint.dst_port),
-            meta.valid.eq(tx.meta_valid),
-            tx.meta_ready.eq(meta.ready),
+            wanted.eq((mode == MODE_NETWORK) if self.params.network else 0),
+            switching.eq(wanted != network),
+            controller.tx_busy.eq(switching if self.several else tx.busy | switching),
+            controller.no_network.eq(0 if self.params.network else mode == MODE_NETWORK),
+            idle.eq(
+                ~tx.busy
+                & (controller.state < S_SEND_TX_CMD)
+                & ~fifo.r_rdy
+                & (self.header_parser.state == 0)
+                & ~self.rx_streamer.busy
+                & ~self.header_parser.header_valid
+                & ~(self.decapsulator.pending if self.params.network else Const(0, 1))
+            ),
         ]
-
-        # ---- the mode changes only while no packet is on its way
-        idle = (
-            ~tx.busy
-            & (controller.state < S_SEND_TX_CMD)
-            & ~fifo.r_rdy
-            & (self.header_parser.state == 0)
-            & ~self.rx_streamer.busy
-            & ~self.header_parser.header_valid
-            & ~self.decapsulator.m_axis.tvalid
-        )
         with m.If(idle):
-            m.d.sync += network.eq(mode == MODE_NETWORK)
+            m.d.sync += network.eq(wanted)
 
         # ---- switches
-        out, rx = inserter.m_axis, self.header_parser
+        out, rx, looped = inserter.m_axis, self.header_parser, fifo.r_data
+        width, lanes = self.params.bus_width, self.params.bus_bytes
         m.d.comb += [
             fifo.w_data.eq(Cat(out.tdata, out.tkeep, out.tlast, out.tuser)),
             fifo.w_en.eq(out.tvalid & ~network),
-            out.tready.eq(Mux(network, encap.s_axis.tready, fifo.w_rdy)),
-            encap.s_axis.tdata.eq(out.tdata),
-            encap.s_axis.tkeep.eq(out.tkeep),
-            encap.s_axis.tlast.eq(out.tlast),
-            encap.s_axis.tuser.eq(out.tuser),
-            encap.s_axis.tvalid.eq(out.tvalid & network),
-        ]
-        decap = self.decapsulator
-        connect(m, flipped(self.mac_rx_axis), decap.s_axis)
-        looped = fifo.r_data
-        width, lanes = self.params.bus_width, self.params.bus_bytes
-        received = decap.m_axis
-        m.d.comb += [
-            rx.s_axis.tdata.eq(Mux(network, received.tdata, looped[:width])),
-            rx.s_axis.tkeep.eq(Mux(network, received.tkeep, looped[width : width + lanes])),
-            rx.s_axis.tlast.eq(Mux(network, received.tlast, looped[width + lanes])),
-            rx.s_axis.tuser.eq(Mux(network, received.tuser, looped[width + lanes + 1])),
-            rx.s_axis.tvalid.eq(Mux(network, received.tvalid, fifo.r_rdy)),
+            out.tready.eq(fifo.w_rdy),
+            rx.s_axis.tdata.eq(looped[:width]),
+            rx.s_axis.tkeep.eq(looped[width : width + lanes]),
+            rx.s_axis.tlast.eq(looped[width + lanes]),
+            rx.s_axis.tuser.eq(looped[width + lanes + 1]),
+            rx.s_axis.tvalid.eq(fifo.r_rdy),
             fifo.r_en.eq((rx.s_axis.tready & ~network) | rx_abort),
-            received.tready.eq(rx.s_axis.tready & network),
         ]
+        net_done, net_error = Signal(), Signal(4)
+        if self.params.network:
+            self._connect_network(m, network, wanted, net_done, net_error, tx_abort)
+        else:
+            m.d.comb += [self.mac_rx_axis.tready.eq(1), tx.meta_ready.eq(0)]
 
         # ---- receive
         streamer = self.rx_streamer
@@ -217,16 +189,13 @@ class Top(wiring.Component):
         connect(m, streamer.dm_cmd, data.s2mm_cmd)
         connect(m, data.s2mm_sts, streamer.dm_sts)
 
-        # ---- loopback: a completion waits until every packet of the operation has been dealt with
-        on_the_way, first_error = Signal(32), Signal(4)
-        packet_in = inserter.tx_done & ~network
-        packet_out = (streamer.finished | rx.cut) & ~network
-        m.d.sync += on_the_way.eq(on_the_way + packet_in - packet_out)
-        with m.If(packet_out & (first_error == 0)):
-            m.d.sync += first_error.eq(streamer.error)
-        with m.If((controller.state == S_IDLE) | tx_abort):
-            m.d.sync += [on_the_way.eq(0), first_error.eq(0)]
-        m.d.comb += [controller.settled.eq(network | (on_the_way == 0)), controller.settled_error.eq(first_error)]
+        # ---- the fate of each packet: here, or by the encapsulator
+        packet_out = Mux(network, net_done, streamer.finished | rx.cut)
+        packet_error = Mux(network, net_error, streamer.error)
+        if self.several:
+            self._several(m, packet_out, packet_error)
+        else:
+            self._one_at_a_time(m, packet_out, packet_error, tx_abort)
 
         m.submodules.arbiter = arbiter = AxiArbiter(self.params)
         connect(m, self.control_mover.axi, arbiter.first)
@@ -255,10 +224,6 @@ class Top(wiring.Component):
             inserter.abort.eq(tx_abort),
             rx.abort.eq(rx_abort),
             streamer.abort.eq(rx_abort),
-            encap.reset.eq(tx_abort),
-            decap.reset.eq(soft_reset),
-            # the watchdog aborts a fetch, but the CQ entry that tells of it is written by the same master
-            master.abort.eq(soft_reset | (controller.abort & (master.state == 2))),
         ]
         settled_for = Signal(2)
         with m.If(soft_reset & quiet):
@@ -269,6 +234,121 @@ class Top(wiring.Component):
 
         self._watch(m)
         return m
+
+    def _one_at_a_time(self, m: Module, packet_out: Value, packet_error: Value, tx_abort: Signal) -> None:
+        """The documented controller: one command and one WRITE at a time."""
+        m.submodules.cmd_master = master = self.cmd_master
+        controller, mover, tx = self.controller, self.control_mover, self.tx_streamer
+        m.d.comb += [
+            master.saddr.eq(controller.cmd_saddr),
+            master.daddr.eq(controller.cmd_daddr),
+            master.btt.eq(controller.cmd_btt),
+            master.is_read.eq(controller.cmd_is_read),
+            master.start.eq(controller.cmd_start),
+            controller.cmd_ready.eq(master.ready & ~controller.cmd_start),
+            controller.read_complete.eq(master.read_complete),
+            controller.write_complete.eq(master.write_complete),
+            controller.cmd_failed.eq(master.failed),
+            controller.cpl_valid.eq(tx.cpl_valid),
+            tx.cpl_ready.eq(controller.cpl_ready),
+            controller.cpl_error.eq(tx.cpl_error),
+            controller.cpl_bytes.eq(tx.cpl_bytes),
+            # the watchdog aborts a fetch, but the CQ entry that tells of it is written by the same master
+            master.abort.eq(self.registers.soft_reset | (controller.abort & (master.state == 2))),
+        ]
+        connect(m, master.mm2s_cmd, mover.mm2s_cmd)
+        connect(m, mover.mm2s_sts, master.mm2s_sts)
+        connect(m, master.s2mm_cmd, mover.s2mm_cmd)
+        connect(m, mover.s2mm_sts, master.s2mm_sts)
+        # a completion waits until every packet of the operation has been dealt with
+        on_the_way, first_error = Signal(32), Signal(4)
+        m.d.sync += on_the_way.eq(on_the_way + self.header_inserter.tx_done - packet_out)
+        with m.If(packet_out & (first_error == 0)):
+            m.d.sync += first_error.eq(packet_error)
+        with m.If((controller.state == S_IDLE) | tx_abort):
+            m.d.sync += [on_the_way.eq(0), first_error.eq(0)]
+        m.d.comb += [controller.settled.eq(on_the_way == 0), controller.settled_error.eq(first_error)]
+
+    def _several(self, m: Module, packet_out: Value, packet_error: Value) -> None:
+        """The controller of several WRITEs in flight, at the control mover itself."""
+        controller, mover, tx = self.controller, self.control_mover, self.tx_streamer
+        connect(m, controller.fetch_cmd, mover.mm2s_cmd)
+        connect(m, mover.mm2s_sts, controller.fetch_sts)
+        connect(m, controller.write_cmd, mover.s2mm_cmd)
+        connect(m, mover.s2mm_sts, controller.write_sts)
+        m.d.comb += [
+            controller.entry_bad.eq(self.parser.entry_bad),
+            controller.stream_busy.eq(self.cq_streamer.state),
+            controller.read_valid.eq(tx.read_valid),
+            controller.read_bad.eq(tx.read_bad),
+            controller.read_bytes.eq(tx.read_bytes),
+            controller.count_valid.eq(tx.count_valid),
+            controller.count.eq(tx.count),
+            controller.packet_done.eq(packet_out),
+            controller.packet_error.eq(packet_error),
+        ]
+
+    def _connect_network(
+        self, m: Module, network: Signal, wanted: Signal, net_done: Signal, net_error: Signal, tx_abort: Signal
+    ) -> None:
+        """The blocks between packets and the MAC, and what they do in network mode."""
+        registers, tx, out, rx = self.registers, self.tx_streamer, self.header_inserter.m_axis, self.header_parser
+        encap, decap, meta = self.encapsulator, self.decapsulator, self.encapsulator.s_meta
+        m.submodules.encapsulator, m.submodules.decapsulator, m.submodules.lookup = encap, decap, self.lookup
+        connect(m, registers.encap, encap.regs)
+        connect(m, registers.decap, decap.regs)
+        connect(m, registers.lookup, self.lookup.regs)
+        connect(m, encap.lookup, self.lookup.lookup)
+        connect(m, encap.m_axis, flipped(self.mac_tx_axis))
+        connect(m, flipped(self.mac_rx_axis), decap.s_axis)
+        m.d.comb += [
+            meta.src_ip.eq(encap.endpoint.src_ip),
+            meta.dst_ip.eq(encap.endpoint.dst_ip),
+            meta.src_port.eq(encap.endpoint.src_port),
+            meta.dst_port.eq(encap.endpoint.dst_port),
+            encap.s_axis.tdata.eq(out.tdata),
+            encap.s_axis.tkeep.eq(out.tkeep),
+            encap.s_axis.tlast.eq(out.tlast),
+            encap.s_axis.tuser.eq(out.tuser),
+            encap.s_axis.tvalid.eq(out.tvalid & network),
+            encap.reset.eq(tx_abort),
+            decap.reset.eq(registers.soft_reset),
+            # frames are for an engine that is in network mode, and stays there
+            decap.accept.eq(network & wanted),
+            net_done.eq(encap.done),
+        ]
+        if self.several:  # META words wait, so that fragments are cut ahead
+            lengths = SyncFIFO(width=len(tx.meta_length), depth=self.params.queue)
+            m.submodules.metas = lengths = ResetInserter(tx_abort)(lengths)
+            m.d.comb += [
+                lengths.w_data.eq(tx.meta_length),
+                lengths.w_en.eq(tx.meta_valid),
+                tx.meta_ready.eq(lengths.w_rdy),
+                meta.length.eq(lengths.r_data),
+                meta.valid.eq(lengths.r_rdy),
+                lengths.r_en.eq(meta.ready),
+            ]
+        else:
+            m.d.comb += [
+                meta.length.eq(tx.meta_length),
+                meta.valid.eq(tx.meta_valid),
+                tx.meta_ready.eq(meta.ready),
+            ]
+        with m.Switch(encap.done_code):
+            for code, error in NET_ERROR_OF.items():
+                with m.Case(code):
+                    m.d.comb += net_error.eq(error)
+        received = decap.m_axis
+        with m.If(network):
+            m.d.comb += [
+                out.tready.eq(encap.s_axis.tready),
+                rx.s_axis.tdata.eq(received.tdata),
+                rx.s_axis.tkeep.eq(received.tkeep),
+                rx.s_axis.tlast.eq(received.tlast),
+                rx.s_axis.tuser.eq(received.tuser),
+                rx.s_axis.tvalid.eq(received.tvalid),
+                received.tready.eq(rx.s_axis.tready),
+            ]
 
     def _watch(self, m: Module) -> None:
         """What software sees beside the queues: status, events, counters, the descriptor in hand."""
@@ -286,20 +366,24 @@ class Top(wiring.Component):
         )
         rx_failed = streamer.finished & ~streamer.dropped & (streamer.error != 0)
         dropped = (streamer.finished & streamer.dropped) | self.header_parser.cut
-        full_before, halted_before = Signal(), Signal()
-        m.d.sync += [full_before.eq(controller.cq_full), halted_before.eq(controller.halted)]
+        full_before, halted_before, tail_before = Signal(), Signal(), Signal()
+        m.d.sync += [
+            full_before.eq(controller.cq_full),
+            halted_before.eq(controller.halted),
+            tail_before.eq(controller.bad_tail),
+        ]
         m.d.comb += registers.events.eq(
             pack(
                 IRQ_STATUS,
                 {
                     "completion": controller.completed,
-                    "error": controller.completed_bad,
+                    "error": controller.completed_bad | (controller.bad_tail & ~tail_before),
                     "watchdog": controller.timed_out,
                     "cq_full": controller.cq_full & ~full_before,
                     "rx_drop": dropped,
                     "rx_error": rx_failed,
                     "halted": controller.halted & ~halted_before,
-                    "net_error": self.encapsulator.error | self.decapsulator.error,
+                    "net_error": (self.encapsulator.error | self.decapsulator.error) if self.params.network else 0,
                 },
             )[:8]
         )
@@ -325,11 +409,12 @@ class Top(wiring.Component):
             )
         )
         descriptor = controller.tx_descriptor
+        command_state = Const(0) if self.several else self.cmd_master.state
         shown: dict[str, Any] = {
             "CQ_DOORBELL": controller.state,
-            "CQ_FLAGS": self.cmd_master.state,
+            "CQ_FLAGS": command_state,
             "RDMA_STATE": controller.state,
-            "CMD_STATE": self.cmd_master.state,
+            "CMD_STATE": command_state,
             "LOCAL_KEY_HI": unpack(descriptor, SQ_ENTRY, "local_addr")[32:],
             "REMOTE_KEY_LO": unpack(descriptor, SQ_ENTRY, "remote_addr")[:32],
             "REMOTE_KEY_HI": unpack(descriptor, SQ_ENTRY, "remote_addr")[32:],
@@ -338,7 +423,10 @@ class Top(wiring.Component):
             "BTT2": descriptor[32 * 8 : 36 * 8],
             "BTT3": descriptor[36 * 8 : 40 * 8],
             "ENTRY_VALID": controller.entry_shown,
-            "PARAMETERS": self.params.bus_width % 1024 | self.params.serial << 10 | self.params.block_size << 16,
+            "PARAMETERS": self.params.bus_width % 1024
+            | self.params.serial << 10
+            | self.params.network << 11
+            | self.params.block_size << 16,
         }
         for name, signal in shown.items():
             if name in value and next(r for r in registers.map if r.name == name).access != "RW":

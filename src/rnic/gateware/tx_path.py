@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal
 from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
@@ -27,8 +27,6 @@ from rnic.wire.engine_header import ENGINE_HEADER, ENGINE_HEADER_BYTES, MARKER
 IDLE, INIT_FRAGMENT, PROGRAM_HEADER, START_HEADER, ISSUE_DM_CMD, WAIT_DM_STS, WAIT_HDR_DONE, UPDATE_STATE, SEND_CPL = (
     range(len(TX_STATES))
 )
-AHEAD = 4
-"""Fragments in hand at once where they overlap."""
 SEND_IDLE, SEND_HEADER, SEND_DATA = range(len(INSERTER_STATES))
 
 
@@ -36,7 +34,9 @@ class TxStreamer(wiring.Component):
     """Header, then its payload from memory, fragment by fragment until the descriptor's length is sent.
 
     Serial: the next fragment is programmed when the one before has left, as documented. Overlapped: as soon as its
-    commands find room; WAIT_DM_STS and WAIT_HDR_DONE come once, after the last fragment.
+    commands find room; WAIT_DM_STS and WAIT_HDR_DONE come once, after the last fragment. With several WRITEs in flight
+    they do not come at all: ``count_valid`` tells how many packets a WRITE was cut into, ``read_valid`` that its
+    payload was read, both one cycle long and in order.
     """
 
     def __init__(self, params: EngineParams) -> None:
@@ -62,6 +62,11 @@ class TxStreamer(wiring.Component):
                 "dm_sts": In(WordStream(STATUS_BITS)),
                 "fragment_id": Out(16),
                 "more_fragments": Out(1),
+                "count_valid": Out(1),
+                "count": Out(32),
+                "read_valid": Out(1),
+                "read_bad": Out(1),
+                "read_bytes": Out(32),
                 "abort": In(1),
             }
         )
@@ -82,7 +87,6 @@ class TxStreamer(wiring.Component):
         m.d.comb += to_boundary.eq(params.boundary - (address & (params.boundary - 1)))
         by_block = Mux(remaining > params.block_size, params.block_size, remaining)
         m.d.comb += [
-            self.busy.eq(state != IDLE),
             self.cpl_error.eq(Mux(failed, ERR_LOCAL_BUS, ERR_NONE)),
             self.cpl_bytes.eq(sent),
             self.more_fragments.eq(remaining > chunk),
@@ -108,29 +112,45 @@ class TxStreamer(wiring.Component):
         ]
         serial = params.serial
         # fragments whose payload is being read, and their lengths; packets that have not left
-        m.submodules.lengths = lengths = SyncFIFO(width=len(chunk), depth=AHEAD)
-        packets = Signal(range(AHEAD + 2))
+        ahead, several = params.queue, params.in_flight > 1
+        m.submodules.lengths = lengths = SyncFIFO(width=len(chunk) + 1, depth=ahead)
+        packets = Signal(range(ahead + 2))
+        read_length, read_last = lengths.r_data[:-1], lengths.r_data[-1]
         issued, read = Signal(), Signal()
         m.d.comb += [
             issued.eq(self.dm_cmd.tvalid & self.dm_cmd.tready),
             read.eq(self.dm_sts.tvalid & lengths.r_rdy),
-            lengths.w_data.eq(chunk),
+            lengths.w_data.eq(Cat(chunk, ~self.more_fragments)),
             lengths.w_en.eq(issued),
             lengths.r_en.eq(read | self.abort),
             read_done.eq(~lengths.r_rdy),
             header_done.eq(packets == 0),
         ]
         m.d.sync += packets.eq(packets + self.start_tx - self.tx_done)
+        now_failed, now_sent = failed | ~read_status_okay, sent + Mux(read_status_okay & ~failed, read_length, 0)
         with m.If(read):
-            m.d.sync += failed.eq(failed | ~read_status_okay)
-            with m.If(read_status_okay & ~failed):
-                m.d.sync += sent.eq(sent + lengths.r_data)
+            m.d.sync += [failed.eq(now_failed), sent.eq(now_sent)]
+        if several:
+            m.d.comb += [
+                self.busy.eq((state != IDLE) | lengths.r_rdy | (packets != 0)),
+                self.read_valid.eq(read & read_last),
+                self.read_bad.eq(now_failed),
+                self.read_bytes.eq(now_sent),
+                self.count_valid.eq((state == UPDATE_STATE) & ~self.more_fragments),
+                self.count.eq(self.fragment_id + 1),
+            ]
+            with m.If(self.read_valid):
+                m.d.sync += [failed.eq(0), sent.eq(0)]
+        else:
+            m.d.comb += self.busy.eq(state != IDLE)
 
         with m.Switch(state):
             with m.Case(IDLE):
                 m.d.comb += self.cmd_ready.eq(1)
                 with m.If(self.cmd_valid):
-                    m.d.sync += [command.eq(self.descriptor), failed.eq(0), sent.eq(0), state.eq(INIT_FRAGMENT)]
+                    m.d.sync += [command.eq(self.descriptor), state.eq(INIT_FRAGMENT)]
+                    if not several:
+                        m.d.sync += [failed.eq(0), sent.eq(0)]
             with m.Case(INIT_FRAGMENT):
                 m.d.sync += [
                     address.eq(unpack(command, SQ_ENTRY, "local_addr")[:32]),
@@ -145,7 +165,7 @@ class TxStreamer(wiring.Component):
                     state.eq(START_HEADER),
                 ]
             with m.Case(START_HEADER):
-                room = self.start_ready & lengths.w_rdy & (packets < AHEAD)
+                room = self.start_ready & lengths.w_rdy & (packets < ahead)
                 m.d.comb += self.meta_valid.eq(self.network & room)
                 with m.If(room & (~self.network | self.meta_ready)):
                     m.d.comb += self.start_tx.eq(1)
@@ -159,26 +179,29 @@ class TxStreamer(wiring.Component):
             with m.Case(WAIT_HDR_DONE), m.If(header_done):
                 m.d.sync += state.eq(UPDATE_STATE if serial else SEND_CPL)
             with m.Case(UPDATE_STATE):
+                more = self.more_fragments if several else self.more_fragments & ~failed
+                after = IDLE if several else SEND_CPL if serial else WAIT_DM_STS
                 m.d.sync += [
                     address.eq(address + chunk),
                     offset.eq(offset + chunk),
                     remaining.eq(remaining - chunk),
                     self.fragment_id.eq(self.fragment_id + 1),
-                    state.eq(Mux(self.more_fragments & ~failed, PROGRAM_HEADER, SEND_CPL if serial else WAIT_DM_STS)),
+                    state.eq(Mux(more, PROGRAM_HEADER, after)),
                 ]
             with m.Case(SEND_CPL):
                 m.d.comb += self.cpl_valid.eq(1)
                 with m.If(self.cpl_ready):
                     m.d.sync += state.eq(IDLE)
         with m.If(self.abort):
-            m.d.sync += [state.eq(IDLE), packets.eq(0)]
+            m.d.sync += [state.eq(IDLE), packets.eq(0), failed.eq(0), sent.eq(0)]
         return m
 
 
 class TxHeaderInserter(wiring.Component):
     """Seven words in beats of their own, then the payload passes through until TLAST; ``tx_done`` is one cycle long.
 
-    Overlapped, one more header is taken while a packet is on its way, and follows it without a gap.
+    Overlapped, one more header is taken while a packet is on its way, and follows it without a gap; with several WRITEs
+    in flight, as many as fragments are cut ahead.
     """
 
     def __init__(self, params: EngineParams) -> None:
@@ -202,12 +225,26 @@ class TxHeaderInserter(wiring.Component):
         state, out, source, lanes = self.state, self.m_axis, self.s_axis, self.params.bus_bytes
         beats = self.params.header_beats
         words, beat = Signal(ENGINE_HEADER_BYTES * 8), Signal(range(beats + 1))
+        several = self.params.in_flight > 1
         following, waiting = Signal(ENGINE_HEADER_BYTES * 8), Signal()
+        begin, take = self.start_tx, Signal()
+        header = self.header
+        if several:
+            queued = SyncFIFO(width=ENGINE_HEADER_BYTES * 8, depth=self.params.queue)
+            m.submodules.queued = queued = ResetInserter(self.abort)(queued)
+            m.d.comb += [
+                queued.w_data.eq(self.header),
+                queued.w_en.eq(self.start_tx),
+                queued.r_en.eq(take),
+                self.start_ready.eq(queued.w_rdy),
+            ]
+            begin, header = queued.r_rdy, queued.r_data
         last_keep = (1 << ENGINE_HEADER_BYTES - (beats - 1) * lanes) - 1
         with m.Switch(state):
             with m.Case(SEND_IDLE):
-                m.d.sync += [words.eq(self.header), beat.eq(0)]
-                with m.If(self.start_tx):
+                m.d.sync += [words.eq(header), beat.eq(0)]
+                with m.If(begin):
+                    m.d.comb += take.eq(1)
                     m.d.sync += state.eq(SEND_HEADER)
             with m.Case(SEND_HEADER):
                 m.d.comb += [
@@ -233,11 +270,12 @@ class TxHeaderInserter(wiring.Component):
                     m.d.sync += state.eq(SEND_IDLE)
                     with m.If(waiting):
                         m.d.sync += [words.eq(following), beat.eq(0), waiting.eq(0), state.eq(SEND_HEADER)]
-                    with m.Elif(self.start_tx):
-                        m.d.sync += [words.eq(self.header), beat.eq(0), state.eq(SEND_HEADER)]
+                    with m.Elif(begin):
+                        m.d.comb += take.eq(1)
+                        m.d.sync += [words.eq(header), beat.eq(0), state.eq(SEND_HEADER)]
         if self.params.serial:
             m.d.comb += self.start_ready.eq(state == SEND_IDLE)
-        else:
+        elif not several:
             m.d.comb += self.start_ready.eq(~waiting)
             with m.If(self.start_tx & (state != SEND_IDLE) & ~self.tx_done):
                 m.d.sync += [following.eq(self.header), waiting.eq(1)]

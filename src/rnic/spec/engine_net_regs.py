@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from rnic.spec.engine_regs import Register
+from rnic.spec.engine_regs import (
+    ERR_NET_DISABLED,
+    ERR_NET_LENGTH,
+    ERR_NET_LOOKUP,
+    ERR_NET_META,
+    ERR_NONE,
+    Register,
+)
 from rnic.spec.layout import Field, Layout, bits, wide, word
 
 # ---------------------------------------------------------------- fixed values
@@ -54,6 +61,20 @@ ENCAP_ERROR_NAMES: Final = {
 }
 """STATUS.code of the encapsulator: 1 to 6 are the documented META check, in its order."""
 
+NET_ERROR_OF: Final = {
+    META_OK: ERR_NONE,
+    META_LENGTH_ZERO: ERR_NET_LENGTH,
+    META_LENGTH_LONG: ERR_NET_LENGTH,
+    META_SRC_IP: ERR_NET_META,
+    META_DST_IP: ERR_NET_META,
+    META_SRC_PORT: ERR_NET_META,
+    META_DST_PORT: ERR_NET_META,
+    TX_DISABLED: ERR_NET_DISABLED,
+    TX_LOOKUP_MISS: ERR_NET_LOOKUP,
+    TX_PACKET_LENGTH: ERR_NET_LENGTH,
+}
+"""The engine's error for a WRITE of which a packet met with such a code of the encapsulator."""
+
 RX_OK: Final = 0
 RX_MAC: Final = 1
 RX_NOT_IPV4: Final = 2
@@ -66,6 +87,10 @@ RX_LENGTH: Final = 8
 RX_FRAME: Final = 9
 RX_DISABLED: Final = 10
 RX_FRAGMENT: Final = 11
+RX_ADDRESS: Final = 12
+RX_UDP_CHECKSUM: Final = 13
+RX_FULL: Final = 14
+RX_MODE: Final = 15
 
 DECAP_ERROR_NAMES: Final = {
     RX_OK: "none",
@@ -80,6 +105,10 @@ DECAP_ERROR_NAMES: Final = {
     RX_FRAME: "the MAC marked the frame bad, or it ends before its IP length",
     RX_DISABLED: "the decapsulator is not enabled",
     RX_FRAGMENT: "IP fragment",
+    RX_ADDRESS: "IP destination is not LOCAL_IP",
+    RX_UDP_CHECKSUM: "wrong UDP checksum",
+    RX_FULL: "no room for the frame",
+    RX_MODE: "the engine is not in network mode",
 }
 """STATUS.code of the decapsulator: 1 to 9 are documented, and the checks run in their order."""
 
@@ -142,6 +171,7 @@ DECAP_REGISTERS: Final = (
         "LOCAL_MAC_LO", 0x30, "RW", "our MAC address, bits 31:0", reset=DEFAULT_SRC_MAC & 0xFFFFFFFF, source="ours"
     ),
     Register("LOCAL_MAC_HI", 0x34, "RW", "our MAC address, bits 47:32", reset=DEFAULT_SRC_MAC >> 32, source="ours"),
+    Register("LOCAL_IP", 0x38, "RW", "our IP address", reset=DEFAULT_SRC_IP, source="ours"),
     Register("IRQ_ACK", 0x40, "PULSE", "any write clears STATUS.error and code; reads 0", source="ours"),
 )
 

@@ -125,6 +125,10 @@ ERR_ZERO_LENGTH: Final = 7
 ERR_LENGTH: Final = 8
 ERR_TIMEOUT: Final = 9
 ERR_TAIL: Final = 10
+ERR_NET_META: Final = 11
+ERR_NET_LOOKUP: Final = 12
+ERR_NET_DISABLED: Final = 13
+ERR_NET_LENGTH: Final = 14
 
 ENGINE_ERROR_NAMES: Final = {
     ERR_NONE: "none",
@@ -138,10 +142,30 @@ ENGINE_ERROR_NAMES: Final = {
     ERR_LENGTH: "packet longer or shorter than its header says",
     ERR_TIMEOUT: "the watchdog ran out",
     ERR_TAIL: "SQ_TAIL is not below SQ_SIZE",
+    ERR_NET_META: "not sent: an address or port of the encapsulator is 0",
+    ERR_NET_LOOKUP: "not sent: the destination IP has no endpoint entry",
+    ERR_NET_DISABLED: "not sent: the encapsulator is not enabled",
+    ERR_NET_LENGTH: "not sent: packet and META have different lengths, or too long ones",
 }
 """Detail of a failure: HW_STATUS.error, and ``vendor_err`` of the CQ entry. The status beside it is 001's 0 to 4."""
 
 # ---------------------------------------------------------------- registers
+
+STATUS_OF_DETAIL: Final = {
+    ERR_SQ_FETCH: 1,
+    ERR_LOCAL_BUS: 1,
+    ERR_REMOTE_BUS: 2,
+    ERR_LOCAL_WINDOW: 1,
+    ERR_REMOTE_WINDOW: 2,
+    ERR_ZERO_LENGTH: 3,
+    ERR_LENGTH: 3,
+    ERR_TIMEOUT: 4,
+    ERR_NET_META: 2,
+    ERR_NET_LOOKUP: 2,
+    ERR_NET_DISABLED: 2,
+    ERR_NET_LENGTH: 3,
+}
+"""001's status for each ERR_* code that a CQ entry can carry."""
 
 CONTROL_FIELDS: Final = (
     _flag("global_enable", 0, "the controller takes work"),
@@ -164,7 +188,7 @@ HW_STATUS_FIELDS: Final = (
 )
 IRQ_FIELDS: Final = (
     _flag("completion", 0, "a CQ entry was written", "W1C"),
-    _flag("error", 1, "a CQ entry with a status other than 0 was written", "W1C"),
+    _flag("error", 1, "a CQ entry with a status other than 0 was written, or SQ_TAIL is not below SQ_SIZE", "W1C"),
     _flag("watchdog", 2, "the watchdog ended a transfer", "W1C"),
     _flag("cq_full", 3, "the completion queue became full", "W1C"),
     _flag("rx_drop", 4, "a received packet was discarded", "W1C"),
@@ -182,7 +206,7 @@ REGISTERS: Final = (
     Register("RESERVED0", 0x14, "RO", "reads 0"),
     Register("RESERVED1", 0x18, "RO", "reads 0"),
     Register("SCRATCH1", 0x1C, "RW", "stored, no effect"),
-    Register("SQ_BASE_LO", 0x20, "RW", "submission queue base, low half"),
+    Register("SQ_BASE_LO", 0x20, "RW", "submission queue base, low half; a multiple of 64"),
     Register("SQ_BASE_HI", 0x24, "RW", "submission queue base, high half; stored, the engine has 32 address bits"),
     Register("SQ_SIZE", 0x28, "RW", "entries of the submission queue; 16 bits are used"),
     Register("SQ_HEAD", 0x2C, "RO", "next descriptor that the engine takes"),
@@ -190,7 +214,7 @@ REGISTERS: Final = (
     Register("SQ_DOORBELL", 0x34, "PULSE", "any write rings the doorbell, the tail stays; reads 0"),
     Register("SQ_FLAGS", 0x38, "RW", "stored, no effect"),
     Register("SQ_STRIDE", 0x3C, "RW", "stored, no effect"),
-    Register("CQ_BASE_LO", 0x40, "RW", "completion queue base, low half"),
+    Register("CQ_BASE_LO", 0x40, "RW", "completion queue base, low half; a multiple of 32"),
     Register("CQ_BASE_HI", 0x44, "RW", "completion queue base, high half; stored, the engine has 32 address bits"),
     Register("CQ_SIZE", 0x48, "RW", "entries of the completion queue; 16 bits are used"),
     Register("CQ_HEAD", 0x4C, "RW", "next entry that software takes"),
@@ -206,10 +230,19 @@ REGISTERS: Final = (
     Register("BTT3", 0x74, "RO", "descriptor in hand: word 9"),
     Register("ENTRY_VALID", 0x78, "RO", "1 while a parsed descriptor is in hand"),
     Register("CONSTANT", 0x7C, "RO", "a constant that tells that the bus works", reset=0x4C4C4C4C),
-    Register("LOCAL_WINDOW_BASE", 0x80, "RW", "first byte that payloads are read from", source="design.md"),
-    Register("LOCAL_WINDOW_LAST", 0x84, "RW", "last byte of it", reset=0xFFFFFFFF, source="design.md"),
-    Register("REMOTE_WINDOW_BASE", 0x88, "RW", "first byte that received payloads are written to", source="design.md"),
-    Register("REMOTE_WINDOW_LAST", 0x8C, "RW", "last byte of it", reset=0xFFFFFFFF, source="design.md"),
+    Register(
+        "LOCAL_WINDOW_BASE", 0x80, "RW", "first byte that payloads are read from", reset=0xFFFFFFFF, source="design.md"
+    ),
+    Register("LOCAL_WINDOW_LAST", 0x84, "RW", "last byte of it; after reset there is none", source="design.md"),
+    Register(
+        "REMOTE_WINDOW_BASE",
+        0x88,
+        "RW",
+        "first byte that received payloads are written to",
+        reset=0xFFFFFFFF,
+        source="design.md",
+    ),
+    Register("REMOTE_WINDOW_LAST", 0x8C, "RW", "last byte of it; after reset there is none", source="design.md"),
     Register(
         "WATCHDOG",
         0x90,
@@ -225,6 +258,7 @@ REGISTERS: Final = (
         (
             bits("bus_width", 0, 9, 0, "data width of the memory bus in bits", "RO"),
             _flag("serial", 10, "one fragment at a time, as documented", "RO"),
+            _flag("network", 11, "it has MAC ports", "RO"),
             bits("block_size", 0, 31, 16, "largest fragment in bytes", "RO"),
         ),
         source="ours",

@@ -30,7 +30,7 @@ from cocotbext.axi import (
 from cocotbext.eth import EthMac, EthMacFrame
 
 from rnic.gateware.cache import NonCoherentCache, SparseMemory
-from rnic.gateware.driver import Driver, NetworkSetup, QueueLayout, Request
+from rnic.gateware.driver import EVERYTHING, Driver, NetworkSetup, QueueLayout, Request
 from rnic.gateware.model import EngineModel, fragments
 from rnic.gateware.params import EngineParams
 from rnic.spec.engine_regs import OFFSETS, REGISTERS
@@ -121,7 +121,7 @@ class Bench:
     async def drive(self, program: Callable[[Driver], None], ring: int = 4) -> None:
         """Reset the engine, then run the driver's program beside the simulation."""
         await self.reset()
-        driver = Driver(self, QueueLayout(SQ, CQ, ring, ring), poll_limit=20000)
+        driver = Driver(self, QueueLayout(SQ, CQ, ring, ring), poll_limit=20000, local=EVERYTHING, remote=EVERYTHING)
         await bridge(program)(driver)
         assert self.cache.missing == []
 
@@ -140,7 +140,7 @@ def random_requests(rng: random.Random, sizes: list[int], every_alignment: bool 
 def check_against_model(bench: Bench, driver: Driver, requests: list[Request]) -> None:
     """Engine and reference model, given the same memory, end with the same memory and completions."""
     model = EngineModel(PARAMS, SparseMemory((SQ, 4096), (CQ, 4096), (PAYLOAD, AREA), (REMOTE, AREA)))
-    twin = Driver(model, driver.layout)
+    twin = Driver(model, driver.layout, local=EVERYTHING, remote=EVERYTHING)
     payload = random.Random(9).randbytes(AREA)
     for backend in (bench, model):
         backend.write(PAYLOAD, payload)
@@ -338,7 +338,8 @@ async def packets_on_the_mac(dut: Any) -> None:
 
 def for_us(raw: bytes) -> bytes:
     """A frame that we sent, as our peer would have sent it."""
-    return SETUP.src_mac.to_bytes(6, "big") + SETUP.dst_mac.to_bytes(6, "big") + raw[12:]
+    macs = SETUP.src_mac.to_bytes(6, "big") + SETUP.dst_mac.to_bytes(6, "big")
+    return macs + raw[12:26] + raw[30:34] + raw[26:30] + raw[34:]
 
 
 @cocotb.test()

@@ -12,7 +12,7 @@ ENCAP = """
 DECAP = """
 00 RW CTRL  04 RO STATUS  08 RO RX_SRC_IP  0C RO RX_DST_IP  10 RO RX_SRC_PORT  14 RO RX_DST_PORT  18 RO RX_LEN
 1C RO PKT_CNT  20 RO DROP_CNT  24 RO HDR_VALID  28 RO HEARTBEAT  2C RW LOCAL_PORT  30 RW LOCAL_MAC_LO
-34 RW LOCAL_MAC_HI  40 PULSE IRQ_ACK
+34 RW LOCAL_MAC_HI  38 RW LOCAL_IP  40 PULSE IRQ_ACK
 """
 
 
@@ -45,7 +45,7 @@ def test_the_values_after_reset() -> None:
         "SRC_IP": 0xAC1F09CA, "DST_IP": 0xAC1F09C9, "SRC_PORT": 52742, "DST_PORT": 5005,
     }  # fmt: skip
     assert {register.name: register.reset for register in net.DECAP_REGISTERS if register.reset} == {
-        "LOCAL_PORT": 5005, "LOCAL_MAC_LO": 0x456789AB, "LOCAL_MAC_HI": 0x0123,
+        "LOCAL_PORT": 5005, "LOCAL_MAC_LO": 0x456789AB, "LOCAL_MAC_HI": 0x0123, "LOCAL_IP": 0xAC1F09CA,
     }  # fmt: skip
     assert net.DEFAULT_DST_MAC == 0x000A35010203
     assert dict.fromkeys(("META_LEN", "SRC_PORT", "DST_PORT", "LOCAL_PORT", "LOCAL_MAC_HI"), 16) == net.WRITABLE_BITS
@@ -62,7 +62,7 @@ def test_the_error_codes() -> None:
     assert list(net.ENCAP_ERROR_NAMES) == list(range(10))
     assert [net.META_LENGTH_ZERO, net.META_LENGTH_LONG, net.META_SRC_IP, net.META_DST_IP] == [1, 2, 3, 4]
     assert [net.META_SRC_PORT, net.META_DST_PORT, net.MAX_UDP_PAYLOAD] == [5, 6, 1472]
-    assert list(net.DECAP_ERROR_NAMES) == list(range(12))
+    assert list(net.DECAP_ERROR_NAMES) == list(range(16))
     assert [net.RX_MAC, net.RX_NOT_IPV4, net.RX_IP_VERSION, net.RX_IP_IHL, net.RX_IP_CHECKSUM] == [1, 2, 3, 4, 5]
     assert [net.RX_NOT_UDP, net.RX_PORT, net.RX_LENGTH, net.RX_FRAME] == [6, 7, 8, 9]
 

@@ -1,0 +1,102 @@
+"""A FIFO of beats in block RAM whose reader sees only whole packets: store and forward, for both ends of the MAC."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from rnic.gateware.bits import keep_mask
+from rnic.gateware.interfaces import AxiStream
+
+
+class PacketFifo(wiring.Component):
+    """A beat is written where ``push`` and ``room``. ``commit`` shows all beats so far to the reader, ``rollback``
+    forgets those since the last commit. A packet that was shown goes out without a gap.
+
+    ``clear`` forgets everything. With ``keep_begun`` a packet whose first beat is shown goes out whole all the same:
+    the other side of a MAC's stream knows of no clear.
+    """
+
+    def __init__(self, width: int, depth: int, keep_begun: bool = False) -> None:
+        super().__init__(
+            {
+                "data": In(width),
+                "count": In(range(width // 8 + 1)),
+                "last": In(1),
+                "push": In(1),
+                "room": Out(1),
+                "commit": In(1),
+                "rollback": In(1),
+                "clear": In(1),
+                "empty": Out(1),
+                "m_axis": Out(AxiStream(width)),
+                "m_count": Out(range(width // 8 + 1)),
+                "begun": Out(1),
+            }
+        )
+        self.width = width
+        self.depth = depth
+        self.keep_begun = keep_begun
+
+    def elaborate(self, platform: object) -> Module:
+        """Pointers one bit longer than an address tell full from empty."""
+        m = Module()
+        out, lanes = self.m_axis, self.width // 8
+        size = len(self.data) + len(self.count) + 1
+        m.submodules.beats = beats = Memory(shape=size, depth=self.depth, init=[])
+        write, read = beats.write_port(), beats.read_port()
+        bits = (self.depth - 1).bit_length() + 1
+        head, tail, committed = Signal(bits), Signal(bits), Signal(bits)
+        next_tail = Signal(bits)
+        m.d.comb += [
+            self.room.eq((tail - head)[:bits] != self.depth),
+            write.addr.eq(tail),
+            write.data.eq(Cat(self.data, self.count, self.last)),
+            write.en.eq(self.push & self.room),
+            next_tail.eq(tail + write.en),
+            self.empty.eq((head == committed) & ~out.tvalid),
+        ]
+        m.d.sync += tail.eq(Mux(self.rollback, committed, next_tail))
+        with m.If(self.commit):
+            m.d.sync += committed.eq(next_tail)
+
+        # the rest of a packet that outlives a clear ends where that packet does
+        ending, end = Signal(), Signal(bits)
+        inside = Signal()  # a beat of a packet was taken, its last was not
+        load, stop = Signal(), Signal()
+        m.d.comb += [
+            stop.eq(ending & out.tvalid & out.tlast),
+            load.eq((~out.tvalid | out.tready) & (head != committed) & ~stop),
+            read.addr.eq(head),
+            read.en.eq(load),
+            self.begun.eq(out.tvalid | inside),
+        ]
+        with m.If(out.tvalid & out.tready):
+            m.d.sync += inside.eq(~out.tlast)
+        with m.If(load):
+            m.d.sync += [head.eq(head + 1), out.tvalid.eq(1)]
+        with m.Elif(out.tready):
+            m.d.sync += out.tvalid.eq(0)
+        with m.If(stop):
+            m.d.sync += [head.eq(end), ending.eq(0)]
+        data, count, last = read.data[: self.width], read.data[self.width : -1], read.data[-1]
+        m.d.comb += [
+            out.tdata.eq(data),
+            out.tkeep.eq(keep_mask(count, lanes)),
+            out.tlast.eq(last),
+            self.m_count.eq(count),
+        ]
+        with m.If(self.clear):
+            if self.keep_begun:
+                more = Mux(out.tvalid, ~(out.tlast & out.tready), inside)
+                m.d.sync += [tail.eq(committed), end.eq(committed)]
+                with m.If(~ending & more):
+                    m.d.sync += ending.eq(1)
+                with m.Elif(~ending):
+                    m.d.comb += load.eq(0)
+                    m.d.sync += head.eq(committed)
+            else:
+                m.d.sync += [head.eq(0), tail.eq(0), committed.eq(0), out.tvalid.eq(0), inside.eq(0)]
+        return m

@@ -1,0 +1,362 @@
+"""The controller of an engine with several WRITEs in flight: the documented steps, each a station of a pipeline.
+
+Descriptors are fetched ahead, WRITEs follow one another into the transmit path without waiting for the one before,
+completions are written behind. What software sees keeps its order: CQ entries come in the order of the descriptors, and
+SQ_HEAD and CQ_TAIL move together when an entry is in memory. ``state`` shows the furthest station at work under the
+serial controller's codes.
+"""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import In, Out
+
+from rnic.gateware.bits import pack, unpack
+from rnic.gateware.interfaces import COMMAND_BITS, STATUS_BITS, WordStream
+from rnic.gateware.params import ADDRESS_BITS, INDEX_BITS, EngineParams
+from rnic.gateware.rdma_controller import (
+    S_IDLE,
+    S_IS_STREAM_BUSY,
+    S_PREPARE_WRITE,
+    S_SEND_TX_CMD,
+    S_WAIT_READ_DONE,
+    S_WAIT_TX_CPL,
+    S_WAIT_WRITE_DONE,
+)
+from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, CQE_SHIFT
+from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES, SQE_SHIFT
+from rnic.spec.engine_regs import (
+    DM_COMMAND,
+    DM_STATUS,
+    ERR_CQ_WRITE,
+    ERR_LOCAL_BUS,
+    ERR_LOCAL_WINDOW,
+    ERR_NET_DISABLED,
+    ERR_NET_META,
+    ERR_NONE,
+    ERR_REMOTE_WINDOW,
+    ERR_SQ_FETCH,
+    ERR_TAIL,
+    ERR_TIMEOUT,
+    ERR_ZERO_LENGTH,
+    RDMA_STATES,
+    STATUS_OF_DETAIL,
+)
+
+USED_BYTES = 28
+"""Bytes of a descriptor that the engine acts on; the rest goes nowhere but into the debug registers."""
+WRITES_BEHIND = 8
+"""CQ entries on their way to memory at once."""
+
+
+class PipelinedController(wiring.Component):
+    """Queue registers in; commands for the control mover and descriptors for the transmit path out.
+
+    ``packet_done`` with ``packet_error``: a packet's fate, in order. ``count_valid`` with ``count``: the transmit path
+    has cut a WRITE into so many packets. ``read_valid`` with ``read_bad`` and ``read_bytes``: its payload was read.
+    """
+
+    def __init__(self, params: EngineParams) -> None:
+        super().__init__(
+            {
+                # registers
+                "enable": In(1),
+                "pause": In(1),
+                "sq_base": In(ADDRESS_BITS),
+                "sq_size": In(INDEX_BITS),
+                "sq_tail": In(32),
+                "cq_base": In(ADDRESS_BITS),
+                "cq_size": In(INDEX_BITS),
+                "cq_head": In(32),
+                "local_base": In(32),
+                "local_last": In(32),
+                "watchdog": In(32),
+                "sq_head": Out(INDEX_BITS),
+                "cq_tail": Out(INDEX_BITS),
+                "cq_full": Out(1),
+                "halted": Out(1),
+                "error": Out(4),
+                "bad_tail": Out(1),
+                "completed": Out(1),
+                "completed_bad": Out(1),
+                "timed_out": Out(1),
+                # control mover
+                "fetch_cmd": Out(WordStream(COMMAND_BITS)),
+                "fetch_sts": In(WordStream(STATUS_BITS)),
+                "write_cmd": Out(WordStream(COMMAND_BITS)),
+                "write_sts": In(WordStream(STATUS_BITS)),
+                # descriptor parser, CQ entry streamer
+                "entry": In(SQE_BYTES * 8),
+                "entry_valid": In(1),
+                "entry_bad": In(1),
+                "entry_shown": Out(1),
+                "cq_entry": Out(CQE_BYTES * 8),
+                "start_stream": Out(1),
+                "stream_busy": In(1),
+                # transmit path
+                "tx_busy": In(1),
+                "no_network": In(1),
+                "tx_valid": Out(1),
+                "tx_ready": In(1),
+                "tx_descriptor": Out(SQE_BYTES * 8),
+                "read_valid": In(1),
+                "read_bad": In(1),
+                "read_bytes": In(32),
+                "count_valid": In(1),
+                "count": In(32),
+                "packet_done": In(1),
+                "packet_error": In(4),
+                "progress": In(1),
+                "abort": Out(1),
+                "flushing": Out(1),
+                "quiet": In(1),
+                "reset": In(1),
+            }
+        )
+        self.depth = params.in_flight
+        self.state = Signal(range(len(RDMA_STATES)))
+
+    def elaborate(self, platform: object) -> Module:
+        """Stations in the order of a WRITE's way; what an abort forgets is behind ``forget``."""
+        m = Module()
+        depth = self.depth
+        forget = Signal()
+        clear = ResetInserter(forget)
+        restart = ResetInserter(self.reset)
+        m.submodules.entries = entries = clear(SyncFIFO(width=USED_BYTES * 8 + 1, depth=depth))
+        m.submodules.hand = hand = restart(SyncFIFO(width=4 + 32 + 8 + 32, depth=depth))
+        m.submodules.reads = reads = clear(SyncFIFO(width=33, depth=depth))
+        m.submodules.counts = counts = clear(SyncFIFO(width=32, depth=depth))
+        m.submodules.settled = settled = clear(SyncFIFO(width=4, depth=depth))
+        m.submodules.behind = behind = restart(SyncFIFO(width=4, depth=WRITES_BEHIND))
+
+        def following(index: Value, size: Value) -> Value:
+            return Mux(index + 1 == size, 0, index + 1)
+
+        # ---- fetch: ``taken`` descriptors are between their fetch and their completion in memory
+        fetch, taken = Signal(INDEX_BITS), Signal(range(depth + 1))
+        poisoned = Signal(range(depth + 2))  # WRITEs that the watchdog ended and that are not completed
+        committed = Signal()
+        work = self.sq_tail != fetch
+        may_fetch = self.enable & ~self.pause & ~self.halted & ~self.flushing & work & (poisoned == 0)
+        issued = self.fetch_cmd.tvalid & self.fetch_cmd.tready
+        m.d.comb += [
+            self.bad_tail.eq(may_fetch & (self.sq_tail >= self.sq_size)),
+            self.fetch_sts.tready.eq(1),
+            self.fetch_cmd.tdata.eq(_command(self.sq_base + (fetch << SQE_SHIFT), SQE_BYTES)),
+        ]
+        shown = Signal()  # a command once shown stays
+        m.d.comb += self.fetch_cmd.tvalid.eq(shown | (may_fetch & ~self.bad_tail & (taken != depth)))
+        m.d.sync += shown.eq(self.fetch_cmd.tvalid & ~self.fetch_cmd.tready & ~self.flushing)
+        m.d.sync += taken.eq(taken + issued - committed)
+        with m.If(issued):
+            m.d.sync += fetch.eq(following(fetch, self.sq_size))
+        with m.If(self.bad_tail):
+            m.d.sync += self.error.eq(ERR_TAIL)
+        m.d.comb += [
+            entries.w_data.eq(Cat(self.entry[: USED_BYTES * 8], self.entry_bad)),
+            entries.w_en.eq(self.entry_valid & ~self.flushing),
+        ]
+
+        # ---- judge, then send
+        used, bad_fetch, judged = Signal(USED_BYTES * 8), Signal(), Signal()
+        detail = Signal(4)
+        field = {
+            name: unpack(used, SQ_ENTRY, name) for name in ("wqe_id", "opcode", "local_addr", "remote_addr", "length")
+        }
+        end_local = Signal(65)
+        m.d.comb += [
+            end_local.eq(field["local_addr"] + field["length"]),
+            self.tx_descriptor.eq(Cat(used, self.entry[USED_BYTES * 8 :])),
+        ]
+        outside = (field["local_addr"] < self.local_base) | (end_local > Cat(self.local_last, 0) + 1)
+        with m.If(bad_fetch):
+            m.d.comb += detail.eq(ERR_SQ_FETCH)
+        with m.Elif(field["length"] == 0):
+            m.d.comb += detail.eq(ERR_ZERO_LENGTH)
+        with m.Elif(outside):
+            m.d.comb += detail.eq(ERR_LOCAL_WINDOW)
+        with m.Elif(field["remote_addr"][32:] != 0):
+            m.d.comb += detail.eq(ERR_REMOTE_WINDOW)
+        with m.Elif(self.no_network):
+            m.d.comb += detail.eq(ERR_NET_DISABLED)
+        kept, refused = Signal(4), Signal()
+        passed = Signal()  # the descriptor in hand goes on
+        loaded = Signal()
+        m.d.comb += [
+            refused.eq(kept != ERR_NONE),
+            self.tx_valid.eq(judged & ~refused & ~self.tx_busy & hand.w_rdy & ~self.flushing),
+            passed.eq(judged & hand.w_rdy & ~self.flushing & (refused | (self.tx_valid & self.tx_ready))),
+            hand.w_data.eq(Cat(kept, Mux(bad_fetch, 0, Cat(field["wqe_id"], field["opcode"][:8], field["length"])))),
+            hand.w_en.eq(passed),
+            entries.r_en.eq((~loaded | passed) & ~self.flushing),
+            self.entry_shown.eq(loaded | hand.r_rdy),
+        ]
+        with m.If(passed):
+            m.d.sync += [loaded.eq(0), judged.eq(0)]
+        with m.Elif(loaded):
+            m.d.sync += [judged.eq(1), kept.eq(detail)]
+        with m.If(entries.r_en & entries.r_rdy):
+            m.d.sync += [Cat(used, bad_fetch).eq(entries.r_data), loaded.eq(1), judged.eq(0)]
+
+        # ---- the packets of a WRITE, one WRITE after the other
+        seen, worst = Signal(32), Signal(4)
+        all_seen = Signal()
+        m.d.comb += [
+            counts.w_data.eq(self.count),
+            counts.w_en.eq(self.count_valid),
+            reads.w_data.eq(Cat(self.read_bad, self.read_bytes)),
+            reads.w_en.eq(self.read_valid),
+            all_seen.eq(counts.r_rdy & (seen == counts.r_data)),
+            counts.r_en.eq(all_seen),
+            settled.w_data.eq(worst),
+            settled.w_en.eq(all_seen),
+        ]
+        m.d.sync += seen.eq(Mux(all_seen, 0, seen) + self.packet_done)
+        m.d.sync += worst.eq(
+            Mux(self.packet_done & (all_seen | (worst == 0)), self.packet_error, Mux(all_seen, 0, worst))
+        )
+
+        # ---- complete: the oldest WRITE in hand, when its payload was read and its packets are dealt with
+        next_cq, next_phase, index = Signal(INDEX_BITS), Signal(init=1), Signal(INDEX_BITS)
+        fate, sent, status = Signal(4), Signal(32), Signal(8)
+        known, full, go = Signal(), Signal(), Signal()
+        own = hand.r_data[:4]
+        own_id, own_opcode, own_length = hand.r_data[4:36], hand.r_data[36:44], hand.r_data[44:]
+        ready = hand.r_rdy & ((own != ERR_NONE) | (reads.r_rdy & settled.r_rdy))
+        read_bad, read_bytes = reads.r_data[0], reads.r_data[1:]
+        m.d.comb += [
+            full.eq((following(next_cq, self.cq_size) == self.cq_head) | (self.cq_head >= self.cq_size)),
+            known.eq(Mux(poisoned != 0, 1, ready) & ~self.flushing & ~self.halted),
+            self.cq_full.eq(known & full),
+            go.eq(known & ~full & behind.w_rdy & ~self.stream_busy & ~self.start_stream & ~self.write_cmd.tvalid),
+        ]
+        with m.If(poisoned != 0):
+            m.d.comb += fate.eq(ERR_TIMEOUT)
+        with m.Elif(own != ERR_NONE):
+            m.d.comb += fate.eq(own)
+        with m.Else():
+            m.d.comb += fate.eq(Mux(read_bad, ERR_LOCAL_BUS, settled.r_data))
+            m.d.comb += sent.eq(Mux(~read_bad & (settled.r_data >= ERR_NET_META), 0, read_bytes))
+            m.d.comb += [reads.r_en.eq(go), settled.r_en.eq(go)]
+        with m.Switch(fate):
+            for code, number in STATUS_OF_DETAIL.items():
+                with m.Case(code):
+                    m.d.comb += status.eq(number)
+        blank = ~hand.r_rdy  # the watchdog ended a fetch: nothing is known of the descriptor
+        m.d.comb += [hand.r_en.eq(go), behind.w_en.eq(go), behind.w_data.eq(fate)]
+        m.d.sync += self.start_stream.eq(go)
+        with m.If(self.write_cmd.tready):
+            m.d.sync += self.write_cmd.tvalid.eq(0)
+        with m.If(go):
+            m.d.sync += [
+                self.cq_entry.eq(
+                    pack(
+                        CQ_ENTRY,
+                        {
+                            "index": index,
+                            "status": status,
+                            "vendor_err": fate,
+                            "bytes": sent,
+                            "opcode": Mux(blank, 0, own_opcode),
+                            "phase": next_phase,
+                            "wqe_id": Mux(blank, 0, own_id),
+                            "requested": Mux(blank, 0, own_length),
+                        },
+                    )
+                ),
+                self.write_cmd.tvalid.eq(1),
+                self.write_cmd.tdata.eq(_command(self.cq_base + (next_cq << CQE_SHIFT), CQE_BYTES)),
+                index.eq(following(index, self.sq_size)),
+                next_cq.eq(following(next_cq, self.cq_size)),
+                next_phase.eq(next_phase ^ (following(next_cq, self.cq_size) == 0)),
+            ]
+            with m.If(poisoned != 0):
+                m.d.sync += poisoned.eq(poisoned - 1)
+
+        # ---- commit: heads and tails move when the entry is in memory
+        okay = unpack(self.write_sts.tdata, DM_STATUS, "okay")[0]
+        m.d.comb += [
+            self.write_sts.tready.eq(1),
+            behind.r_en.eq(self.write_sts.tvalid),
+            committed.eq(self.write_sts.tvalid & okay & ~self.halted),
+        ]
+        m.d.sync += [self.completed.eq(committed), self.completed_bad.eq(committed & (behind.r_data != ERR_NONE))]
+        with m.If(committed):
+            m.d.sync += [
+                self.sq_head.eq(following(self.sq_head, self.sq_size)),
+                self.cq_tail.eq(following(self.cq_tail, self.cq_size)),
+            ]
+            with m.If(behind.r_data != ERR_NONE):
+                m.d.sync += self.error.eq(behind.r_data)
+        with m.Elif(self.write_sts.tvalid & ~self.halted):
+            m.d.sync += [self.halted.eq(1), self.error.eq(ERR_CQ_WRITE)]
+
+        # ---- watchdog: cycles in which nothing moved although something should
+        idle_cycles = Signal(32)
+        writing = behind.r_rdy
+        waiting = ~self.halted & ~self.flushing & (writing | ((taken != 0) & ~self.cq_full))
+        expired = Signal()
+        m.d.comb += [
+            expired.eq(waiting & (self.watchdog != 0) & (idle_cycles >= self.watchdog)),
+            self.abort.eq(self.flushing),
+            forget.eq(self.flushing | self.reset),
+        ]
+        moves = self.progress | passed | committed | issued | self.entry_valid | go
+        m.d.sync += [
+            self.timed_out.eq(expired),
+            idle_cycles.eq(Mux(~waiting | moves | expired, 0, idle_cycles + 1)),
+        ]
+        warned = Signal()  # an abort has made way for the CQ entry that waits, if data stood before it
+        with m.If(committed | self.reset):
+            m.d.sync += warned.eq(0)
+        with m.Elif(expired):
+            m.d.sync += warned.eq(writing)
+        with m.If(expired & writing & warned):
+            m.d.sync += [self.halted.eq(1), self.error.eq(ERR_TIMEOUT)]
+        with m.Elif(expired):
+            # WRITEs in hand end with the watchdog's status, or the one whose fetch did; the rest is fetched again
+            m.d.sync += [self.flushing.eq(1), poisoned.eq(Mux(hand.r_rdy, hand.level, taken > behind.level))]
+        with m.If(self.flushing):
+            left = Mux(hand.r_rdy, hand.level, poisoned != 0)
+            m.d.sync += [loaded.eq(0), judged.eq(0), seen.eq(0), worst.eq(0)]
+            with m.If(self.quiet):
+                m.d.sync += [
+                    self.flushing.eq(0),
+                    taken.eq(left + behind.level - committed),
+                    fetch.eq(_ahead(index, left, self.sq_size)),
+                ]
+
+        with m.If(self.reset):
+            m.d.sync += [signal.eq(0) for signal in (
+                fetch, taken, shown, used, loaded, judged, seen, worst, next_cq, index, poisoned, self.sq_head,
+                self.cq_tail, self.halted, self.error, self.flushing, self.start_stream, self.write_cmd.tvalid,
+            )]  # fmt: skip
+            m.d.sync += next_phase.eq(1)
+
+        with m.If(writing):
+            m.d.comb += self.state.eq(S_WAIT_WRITE_DONE)
+        with m.Elif(known):
+            m.d.comb += self.state.eq(S_PREPARE_WRITE)
+        with m.Elif(hand.r_rdy):
+            m.d.comb += self.state.eq(S_WAIT_TX_CPL)
+        with m.Elif(self.tx_valid):
+            m.d.comb += self.state.eq(S_SEND_TX_CMD)
+        with m.Elif(loaded):
+            m.d.comb += self.state.eq(S_IS_STREAM_BUSY)
+        with m.Elif(taken != 0):
+            m.d.comb += self.state.eq(S_WAIT_READ_DONE)
+        with m.Else():
+            m.d.comb += self.state.eq(S_IDLE)
+        return m
+
+
+def _command(address: Value, count: int) -> Value:
+    return pack(DM_COMMAND, {"btt": Const(count, 23), "type": 1, "eof": 1, "address": address[:ADDRESS_BITS]})
+
+
+def _ahead(index: Value, by: Value, size: Value) -> Value:
+    """``index`` moved on by less than ``size``."""
+    return Mux(index + by >= size, index + by - size, index + by)
