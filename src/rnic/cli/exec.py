@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from rnic.abi.build import LIBRARIES
+from rnic.cc.settings import MODES
 from rnic.runtime.attach import connect, start
 from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.spec import attach
@@ -70,6 +71,9 @@ def fault_rules(said: str | None) -> str | None:
 )
 @click.option("--faults", envvar="RNIC_FAULTS", help="Fault script: a JSON file of rules, or the rules themselves.")
 @click.option("--capture", envvar="RNIC_CAPTURE", help="Record every packet to this pcapng file.")
+@click.option(
+    "--congestion", type=click.Choice(MODES), envvar="RNIC_CONGESTION", help="What a congestion notification does."
+)
 @click.option("--preload", is_flag=True, envvar="RNIC_PRELOAD", help="Also LD_PRELOAD, for programs with an RPATH.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(
@@ -77,6 +81,7 @@ def execute(
     port: int | None,
     faults: str | None,
     capture: str | None,
+    congestion: str | None,
     preload: bool,
     program: tuple[str, ...],
 ) -> None:
@@ -94,6 +99,7 @@ def execute(
             "port": port,
             "faults": rules,
             "capture": capture and str(Path(capture).resolve()),
+            "congestion": congestion,
         }
         try:
             name, _ = connection.ask(attach.MSG_ADD, json.dumps(wanted).encode())

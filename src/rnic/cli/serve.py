@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, cast
 
 import click
 
+from rnic.cc.settings import MODES, CongestionSettings
 from rnic.device.parameters import PROFILES, profile_settings
 from rnic.link.base import Link
 from rnic.link.faults import FaultyLink
@@ -54,15 +55,18 @@ def make_runtime(address: str, port: int | None, options: dict[str, object]) -> 
         address: local IP address.
         port: UDP port; ``None`` for 4791, 0 for any free one.
         options: ``faults`` is a script (JSON text of a list of rules), ``capture`` a path, ``name`` the device's,
-            ``profile`` and ``parameters`` those of the core that it stands for, ``source_ports`` how many there are.
+            ``profile`` and ``parameters`` those of the core that it stands for, ``source_ports`` how many there are,
+            ``congestion`` a mode of :class:`~rnic.cc.settings.CongestionSettings`.
 
     Raises:
-        VerbsError: a profile or parameter that does not exist, or a value out of range.
+        VerbsError: a profile, parameter or mode that does not exist, or a value out of range.
         ProcessError: a bad script, or a file that cannot be written.
         LinkError: the address is not local, or its port is taken.
     """
     parameters: Any = options.get("parameters") or {}
     settings = profile_settings(str(options.get("profile") or ""), parameters)
+    if options.get("congestion"):
+        settings["congestion"] = CongestionSettings(str(options["congestion"]))
     source_ports: Any = options.get("source_ports") or 0
     counters = Counters()
     wanted = ROCE_UDP_PORT if port is None else port
@@ -129,6 +133,7 @@ def detach() -> int:
     default=0,
     help="Send from so many UDP ports, by queue pair, so that switches spread them.",
 )
+@click.option("--congestion", type=click.Choice(MODES), help="What a congestion notification does (004 7.4).")
 @click.option("--idle-exit", type=click.FloatRange(0.0), help="End when nobody has used it for so many seconds.")
 @click.option("--detach", "detached", is_flag=True, help="Go to the background once it answers.")
 @click.option(
@@ -142,6 +147,7 @@ def serve(
     profile: str | None,
     parameters: tuple[str, ...],
     source_ports: int,
+    congestion: str | None,
     idle_exit: float | None,
     spins: int,
     detached: bool,
@@ -159,6 +165,7 @@ def serve(
             "profile": profile,
             "parameters": dict(parameter(each) for each in parameters),
             "source_ports": source_ports,
+            "congestion": congestion,
         }
         for address in addresses:
             process.add(address, port, options)

@@ -66,6 +66,8 @@ _DRAIN_ROUNDS = 64
 _DRAIN_BURSTS = 4
 _AFTER_OWN_ERROR_S = 0.01
 """Seconds that the loop keeps off a turn that raised: it may raise again at once."""
+_CHOSEN = ("faults", "capture", "congestion")
+"""What programs may choose of a device that they ask for."""
 _LONGEST_SLEEP = 0.05
 """Seconds; a program that forgot its fence waits no longer."""
 
@@ -123,7 +125,7 @@ class NicProcess:
         Args:
             address: local IP address.
             port: UDP port; ``None`` for 4791, 0 for any free one, on a device of its own.
-            options: ``faults`` and ``capture`` as :func:`rnic.cli.serve.make_runtime` takes them.
+            options: as :func:`rnic.cli.serve.make_runtime` takes them.
             client: who asks; it counts as a user from now on. The process itself is one for ever.
 
         Raises:
@@ -131,7 +133,7 @@ class NicProcess:
         """
         name = self._find(address, port)
         if name is not None:
-            other = [key for key in ("faults", "capture") if options.get(key) != self._options[name].get(key)]
+            other = [key for key in _CHOSEN if options.get(key) != self._options[name].get(key)]
             if other and not self._in_use(name):
                 self._remove(name)
             elif asked := [key for key in other if options.get(key)]:
