@@ -135,6 +135,7 @@ RULES: tuple[Rule, ...] = (
           f"{READ}::test_a_late_response_and_then_the_answer_to_the_probe",
           f"{READ}::test_a_response_lost_for_ever_uses_up_the_retries"),
     _rule("IBA 9.7.7.2", "End-to-end credits: without one, one packet asks", f"{REQ}::test_credits",
+          f"{REQ}::test_an_ack_of_long_ago_grants_no_credits",
           f"{REQ}::test_one_credit_is_good_for_one_message", f"{REQ}::test_an_unsolicited_ack_grants_credits",
           f"{REQ}::test_read_responses_carry_no_credits", f"{RSP}::test_credits_count_the_entry_of_an_open_message"),
     # ------------------------------------------------------------------------- receive checks
@@ -150,6 +151,8 @@ RULES: tuple[Rule, ...] = (
           f"{NIC}::test_drops", f"{NIC}::test_limited_members_hear_full_ones"),
     _rule("004 7.3 PSN", "Expected, duplicate, or beyond a gap; then the checks that follow",
           f"{RSP}::test_one_sequence_nak_a_gap", f"{RSP}::test_duplicate_send_and_write"),
+    _rule("IBA ch. 9", "The last packet of several holds at least one byte",
+          f"{RSP}::test_a_last_packet_holds_at_least_one_byte"),
     _rule("IBA ch. 9", "FIRST, MIDDLE, LAST and ONLY in a legal order, else invalid request", f"{RSP}::test_sequence"),
     _rule("004 7.3 OPCODE", "Operations that the queue pair allows; aligned atomics; else invalid request",
           f"{RSP}::test_access_flags_of_the_qp", f"{RSP}::test_refusals",

@@ -74,12 +74,16 @@ def _displaced(report: Report, stream: Stream, packet: Seen) -> bool:
         stream.jump = None
     delta = psn_diff(psn, stream.highest)
     known = stream.history.get(psn)
+    read = _asked_before(stream, psn) if packet.row.operation == READ_REQUEST and packet.row.reth else None
+    if read is not None and (known is None or known.row is packet.row):
+        check_form(report, stream, packet)
+        _read_again(report, stream, packet, read)
+        if known is not None:
+            known.refused = False
+        return False
     if known is not None:
         check_form(report, stream, packet)
         _repeated(report, stream, packet, known)
-        return False
-    if packet.row.operation == READ_REQUEST and (read := stream.read_at(psn)) is not None:
-        _read_again(report, stream, packet, read)
         return False
     if delta > 0 and not unknown_span(stream):
         stream.facts.add("gaps", packet.frame)
@@ -179,17 +183,25 @@ def _asked(stream: Stream, packet: Seen) -> int:
     return packets
 
 
+def _asked_before(stream: Stream, psn: int) -> Read | None:
+    """The READ that ``psn`` belongs to, its span known or not."""
+    unknown = stream.reads[-1] if unknown_span(stream) else None
+    return unknown if unknown is not None and unknown.first == psn else stream.read_at(psn)
+
+
 def _read_again(report: Report, stream: Stream, packet: Seen, read: Read) -> None:
-    """A READ that is asked for again from its middle (IBA 9.4.4)."""
+    """A READ that is asked for again, from its middle perhaps, and perhaps not to its end (IBA 9.4.4)."""
     stream.facts.add("repeated packets", packet.frame)
     stream.steady = False
     va, rkey, length = _RETH.unpack(packet.header)
     done = psn_diff(packet.psn, read.first) * stream.mtu
-    if (va, rkey, length) != (read.va + done, read.rkey, read.length - done):
+    if va != read.va + done or rkey != read.rkey or length > read.length - done:
         expected = f"{read.length - done} bytes at {read.va + done:#x}, key {read.rkey:#x}"
-        report(packet, stream, "read-retry", f"{length} bytes at {va:#x}, key {rkey:#x}; the rest is {expected}")
-    else:
-        read.starts.add(packet.psn)
+        report(packet, stream, "read-retry", f"{length} bytes at {va:#x}, key {rkey:#x}; what is left is {expected}")
+        return
+    read.starts.add(packet.psn)
+    if length < read.length - done:
+        read.ends.add(psn_add(packet.psn, psn_count(length, stream.mtu or _BIGGEST) - 1))
 
 
 # ---------------------------------------------------------------------------------------------------- repetitions

@@ -161,7 +161,7 @@ def acknowledged(report: Report, stream: Stream, packet: Seen, upto: int) -> Non
 
 def _check_msn(report: Report, stream: Stream, packet: Seen, msn: int, sent: Seen | None) -> None:
     """The MSN of an ACK or NAK against the messages that had ended before or with a packet."""
-    if sent is None or sent.done < 0:
+    if sent is None or sent.done < 0 or stream.partly_asked():
         return
     if stream.base >= 0:
         expected = stream.base + sent.done & PSN_MASK
@@ -207,6 +207,8 @@ def _read_response(report: Report, stream: Stream, packet: Seen) -> None:
     _check_place(report, stream, packet, read)
     if psn_add(psn, 1) == psn_add(read.first, read.packets):
         read.answered = True
+        if read.ends:
+            stream.base = -1
         # responses come in order: the last one says that everything before it was done
         acknowledged(report, stream, packet, psn_add(psn, 1))
     elif psn_diff(psn, stream.front) < 0:
@@ -223,12 +225,13 @@ def _check_place(report: Report, stream: Stream, packet: Seen, read: Read) -> No
         report(packet, stream, "read-order", f"{row.name} for PSN {packet.psn}, in the middle of a READ")
     elif not row.start and starts and len(read.starts) == 1:
         report(packet, stream, "read-order", f"{row.name} for PSN {packet.psn}, the first of a READ")
-    elif row.end != last:
+    elif (row.end and not last and packet.psn not in read.ends) or (last and not row.end):
         where = "the last" if last else f"{read.packets - 1 - index} before the last"
         report(packet, stream, "read-order", f"{row.name} for PSN {packet.psn}, {where} of a READ")
     else:
         expected = read.length - index * stream.mtu if last else stream.mtu
-        if (stream.mtu or read.packets == 1) and packet.size != expected:
+        part = row.end and packet.psn in read.ends and packet.size < expected
+        if (stream.mtu or read.packets == 1) and packet.size != expected and not part:
             report(packet, stream, "read-size", f"{row.name} carries {packet.size} bytes; {expected} are left to bring")
     if not row.end and packet.pad:
         report(packet, stream, "pad", f"{packet.pad} bytes of padding in {row.name}")

@@ -45,7 +45,7 @@ _TABLE = (
     Rule("first-psn", "IBA ch. 12 (CM)", ERROR, "the first request has the PSN that connection management agreed on"),
     Rule("atomic-aligned", "IBA ch. 9 (atomics)", ERROR, "the address of an atomic is a multiple of 8"),
     Rule("read-length", "IBA ch. 9 (RDMA READ)", ERROR, "a READ asks for at most 2^31 bytes"),
-    Rule("read-retry", "IBA 9.4.4", ERROR, "a READ repeated from its middle asks for the rest of it"),
+    Rule("read-retry", "IBA 9.4.4", ERROR, "a READ that is repeated asks for a part of what it was"),
     Rule("rnr-wait", "IBA 9.7.5.2.8", ERROR, "after an RNR NAK nothing is repeated before its timer has run out"),
     Rule("credits", "IBA 9.7.7.2", WARNING, "without a credit only one packet of a message may be sent"),
     # ---- responses

@@ -23,7 +23,7 @@ MAX_READS = 512
 class Read:
     """A READ that was asked for: PSNs ``first`` to before ``first + packets``; ``packets`` is 0 while unknown."""
 
-    __slots__ = ("answered", "done", "first", "length", "packets", "rkey", "starts", "va")
+    __slots__ = ("answered", "ends", "first", "length", "packets", "rkey", "starts", "va")
 
     def __init__(self, first: int, packets: int, va: int, rkey: int, length: int) -> None:
         self.first = first
@@ -33,7 +33,9 @@ class Read:
         self.length = length
         self.answered = False
         self.starts = {first}
-        """PSNs from which it was asked for, again perhaps."""
+        """PSNs from which it was asked for, again perhaps, or a part of it."""
+        self.ends: set[int] = set()
+        """PSNs at which a part that was asked for ends."""
 
 
 class Stream:
@@ -121,6 +123,10 @@ class Stream:
         for psn in list(islice(self.history, KEEP)):
             del self.history[psn]
             self.atomics.pop(psn, None)
+
+    def partly_asked(self) -> bool:
+        """Whether a READ waits of which a part was asked for again: its responder may count one message, or two."""
+        return any(read.ends and not read.answered for read in self.reads)
 
     def read_at(self, psn: int) -> Read | None:
         """The READ whose responses ``psn`` belongs to; the newest, where numbers went round."""

@@ -126,7 +126,7 @@ def test_a_packet_of_the_connection_before() -> None:
     """It arrives long after the connection was made anew, and must neither be stored nor take a PSN."""
     match = {"direction": "tx", "opcode": "RC_*WRITE*"}
     late = {"match": match, "nth": 2, "action": "delay", "delay_ns": 3_000_000_000}
-    silence = {"match": match, "nth": 3, "every": 1, "times": 14, "action": "drop"}
+    silence = {"match": match, "nth": 3, "every": 1, "times": 24, "action": "drop"}
     with PaxiPair(faults=[late, silence]) as pair:
         window = pair.window
         window.write(0, b"one.")
