@@ -23,6 +23,9 @@ from pathlib import Path
 
 from rig import SMOKE, UNAVAILABLE, Rig, UnavailableError, booted
 
+from rnic.link.pcap import read_packets
+from rnic.spec.opcodes import CNP
+
 RNIC = Path(sys.executable).parent / "rnic"
 HERE = Path(__file__).resolve().parent
 PORT = 18515
@@ -60,6 +63,9 @@ TOOLS = (
 LATE = Tool("late")
 """A receiver in the guest that posts its receives 30 ms late (``late_receiver.c``), and a sender with three retries."""
 LATE_MESSAGES, LATE_MS = 8, 30
+MARKS = json.dumps([{"match": {"direction": "rx", "opcode": "RC_SEND*"}, "every": 4, "action": "mark"}])
+_BTH = 14 + 20 + 8
+"""Where the BTH begins in a frame over IPv4."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,8 @@ class Case:
     events: bool
     unmodified: bool = False
     """On rnic's side runs the same program, under ``rnic exec``."""
+    marks: bool = False
+    """Every fourth packet from the guest is marked on its way in: it gets CNPs, and must take no harm."""
 
     @property
     def iters(self) -> int:
@@ -83,7 +91,7 @@ class Case:
     @property
     def quick(self) -> bool:
         """Whether it is made without ``--all``."""
-        if self.tool is LATE:
+        if self.tool is LATE or self.marks:
             return True
         if self.unmodified:
             return self.family == 4
@@ -95,7 +103,7 @@ class Case:
         parts = [self.tool.name, self.role, f"ipv{self.family}"]
         parts += [f"mtu{self.mtu}"] if self.mtu else []
         parts += [f"size{self.size}"] + (["events"] if self.events else [])
-        return "-".join(parts + (["exec"] if self.unmodified else []))
+        return "-".join(parts + (["exec"] if self.unmodified else []) + (["marks"] if self.marks else []))
 
     def options(self) -> list[str]:
         """Options that both programs spell alike."""
@@ -128,6 +136,7 @@ def cases() -> Iterator[Case]:
         for role in ("client", "server"):
             for family in (4, 6):
                 yield Case(tool, role, family, tool.mtus[0], tool.sizes[2], events=False, unmodified=True)
+    yield Case(TOOLS[0], "server", 4, 1024, 65536, events=False, unmodified=True, marks=True)
     yield Case(LATE, "client", 4, 1024, 1024, events=False)
 
 
@@ -147,6 +156,14 @@ def verdict(case: Case, ends: list[tuple[str, int | None, str]]) -> str:
             return f"{side} exited with {status}"
         if done not in output:
             return f"{side} did not say {done!r}"
+    return ""
+
+
+def marks_verdict(recording: Path) -> str:
+    """What is wrong with a run whose packets were marked, besides what the programs say; empty if nothing is."""
+    opcodes = [packet.data[_BTH] for packet in read_packets(recording) if len(packet.data) > _BTH]
+    if CNP not in opcodes:
+        return f"no CNP among the {len(opcodes)} packets recorded"
     return ""
 
 
@@ -171,10 +188,10 @@ def rnic_command(rig: Rig, case: Case, runtime: str) -> list[str | Path]:
             "exec",
             "--addr",
             address,
-            "--",
-            case.tool.program,
         ]
-        return [*found, "-g", "0", *case.options()]
+        if case.marks:
+            found += ["--faults", MARKS, "--capture", Path(runtime) / "marks.pcapng"]
+        return [*found, "--", case.tool.program, "-g", "0", *case.options()]
     return [RNIC, "pingpong", "--compat", "ibv", *case.tool.rnic_options, "--addr", address, *case.options()]
 
 
@@ -218,6 +235,8 @@ def run_case(rig: Rig, case: Case, runtime: str) -> Result:
         server.terminate()
     ends.append((server_side, *end(server)))
     problem = verdict(case, ends) if len(ends) == 2 else f"{server_side} did not listen on TCP port {PORT}"
+    if case.marks and not problem:
+        problem = marks_verdict(Path(runtime) / "marks.pcapng")
     output = "".join(f"--- {side}\n{text}" for side, _, text in ends)
     return Result(case, time.monotonic() - start, problem, output)
 
