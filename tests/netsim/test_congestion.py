@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from rnic.cc.settings import CongestionSettings
-from rnic.spec import commands as cmd
-from rnic.spec import congestion_regs as reg
 from rnic.spec.opcodes import CNP
 from rnic.spec.psn import psn_diff
 from rnic.spec.registers import IRQ_CNP
@@ -253,91 +251,3 @@ def test_a_marking_wire_keeps_its_queue_short() -> None:
     assert counters["marked_tx"] > 0
     assert 14 <= free <= 16
     assert 6 <= kept <= 8
-
-
-# ----------------------------------------------------------------------------------------------- registers
-
-
-def read(side: Any, offset: int) -> int:
-    result = side.ctx.driver.command(cmd.READ_CFG, offset, 0, b"")
-    assert result.status == cmd.ST_OK
-    return int(result.out_param)
-
-
-def write(side: Any, offset: int, value: int, status: int = cmd.ST_OK) -> None:
-    assert side.ctx.driver.command(cmd.WRITE_CFG, offset, 0, value.to_bytes(8, "big")).status == status
-
-
-def per_qp(side: Any, base: int) -> int:
-    return base + (side.qp.qp_num - 1) * reg.QP_STRIDE
-
-
-def test_device_registers_work() -> None:
-    with QpPair(settings={"window_packets": 16}) as pair:
-        a = pair.a
-        assert read(a, reg.CNP_TIMER_THRD) == CongestionSettings().timer_windows
-        assert read(a, reg.CONGESTION_CTRL) == CongestionSettings().merge_windows
-        write(a, reg.CNP_TIMER_THRD, 100)
-        write(a, reg.CONGESTION_CTRL, reg.OST_LIMIT | reg.LIMITER | 7)
-        assert read(a, reg.CNP_TIMER_THRD) == 100
-        assert read(a, reg.CONGESTION_CTRL) == reg.OST_LIMIT | reg.LIMITER | 7
-        lowered = pair.clock.now_ns
-        receive_cnp(pair)
-        assert read(a, per_qp(a, reg.QP_CTRL)) == reg.TIMER_RUNS
-        pair.net.run(lambda: read(a, per_qp(a, reg.QP_CTRL)) == 0)
-        assert 100 * 1_024 <= pair.clock.now_ns - lowered <= 100 * 1_024 + 2_000
-        write(a, reg.CONGESTION_CTRL, 7)
-        receive_cnp(pair)
-        assert read(a, per_qp(a, reg.QP_CTRL)) == 0
-
-
-def test_what_is_left_of_the_merge_period(marked: QpPair) -> None:
-    b = marked.b
-    assert read(b, per_qp(b, reg.QP_CNP_MERGE)) == 0
-    marked.a.post_send(e.IBV_WR_RDMA_WRITE, 8)
-    marked.a.wait()
-    assert MERGE - 20 <= read(b, per_qp(b, reg.QP_CNP_MERGE)) <= MERGE
-
-
-@pytest.mark.parametrize("offset", [0, 0x200220 + 4, 0x400001, 0x600010, reg.QP_CTRL + 0x7FF * 0x100, 0xFFFF_FFFF])
-def test_what_is_no_register_reads_0(offset: int) -> None:
-    with QpPair() as pair:
-        assert read(pair.a, offset) == 0
-
-
-def test_a_store_to_nobodys_register_is_refused() -> None:
-    with QpPair() as pair:
-        write(pair.a, reg.QP_CTRL + 0x7FF * 0x100, 1, cmd.ST_BAD_INDEX)
-        assert pair.a.ctx.driver.command(cmd.WRITE_CFG, reg.CNP_TIMER_THRD, 0, b"").status == cmd.ST_BAD_SIZE
-
-
-def test_a_masked_send_queue_waits_and_still_answers() -> None:
-    with QpPair() as pair:
-        a, b = pair.a, pair.b
-        write(a, per_qp(a, reg.QP_CTRL), reg.SQ_ARB_MASK)
-        a.post_send(e.IBV_WR_RDMA_WRITE, SIZE)
-        b.post_send(e.IBV_WR_RDMA_WRITE, SIZE)
-        assert b.wait()[0].status == e.IBV_WC_SUCCESS
-        pair.run()
-        assert a.poll() == []
-        write(a, per_qp(a, reg.QP_CTRL), 0)
-        assert a.wait()[0].status == e.IBV_WC_SUCCESS
-
-
-def test_requests_keep_to_the_rate_that_software_set() -> None:
-    """1 MiB at 128 bytes a window is 8.4 ms, once the bucket of 64 windows is empty."""
-    with QpPair(size=1 << 20) as pair:
-        a = pair.a
-        write(a, per_qp(a, reg.QP_RATE), 128)
-        assert read(a, per_qp(a, reg.QP_RATE)) == 128
-        begun = pair.clock.now_ns
-        a.post_send(e.IBV_WR_RDMA_WRITE, 1 << 20)
-        a.wait()
-        assert pair.clock.now_ns - begun < 3_000_000  # the limiter is off
-        write(a, reg.CONGESTION_CTRL, reg.LIMITER)
-        begun = pair.clock.now_ns
-        a.post_send(e.IBV_WR_RDMA_WRITE, 1 << 20)
-        a.wait()
-        on_the_wire = (1 << 20) * (1024 + 16) // 1024
-        expected = (on_the_wire - 64 * 128) * 1_024 // 128
-        assert expected * 0.99 <= pair.clock.now_ns - begun <= expected * 1.02

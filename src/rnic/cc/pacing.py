@@ -29,6 +29,8 @@ class Pace:
 
     def allowance(self, now_ns: int, packet_bytes: int) -> int:
         """How many packets of this size may leave now."""
+        # the path MTU may have become known, or larger, since the rate was set
+        self._most = max(self._most, packet_bytes * WINDOW_NS)
         self._credit = min(self._most, self._credit + (now_ns - self._since_ns) * self.rate)
         self._since_ns = now_ns
         return self._credit // (packet_bytes * WINDOW_NS)

@@ -175,12 +175,18 @@ class Flights:
         peer = requester.peer
         limit = int(peer.limit)
         if requester.admitted:
-            room = min(limit - peer.inflight, self.limit - self.inflight)
+            # its own promise is its own; those of others are not
+            room = min(
+                limit - peer.inflight - peer.promised + QUANTUM, self.limit - self.inflight - self.promised + QUANTUM
+            )
         elif peer.waiting:
             return 0
         else:
             room = min(limit - peer.inflight - peer.promised, self.limit - self.inflight - self.promised)
-        return room if room >= min(want, QUANTUM, limit, self.limit) else 0
+        if room >= min(want, QUANTUM, limit, self.limit):
+            return room
+        # peers that do not answer may hold all that there is: one with nothing in flight gets a little all the same
+        return min(want, LEAST, limit) if not peer.inflight else 0
 
     def shared(self, requester: Outstanding) -> bool:
         """Whether others have packets in flight or wait for room, and may take the next."""
@@ -232,11 +238,10 @@ class Flights:
         queue = self._queue
         blocked = 0
         while queue and blocked < len(queue):
-            if self.inflight + self.promised and self.limit - self.inflight - self.promised < min(QUANTUM, self.limit):
-                return
+            full = self.limit - self.inflight - self.promised < min(QUANTUM, self.limit)
             peer = queue.popleft()
             limit = int(peer.limit)
-            if peer.inflight + peer.promised and limit - peer.inflight - peer.promised < min(QUANTUM, limit):
+            if peer.inflight + peer.promised and (full or limit - peer.inflight - peer.promised < min(QUANTUM, limit)):
                 queue.append(peer)
                 blocked += 1
                 continue

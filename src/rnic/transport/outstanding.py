@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _REPEAT_MIN_NS = 1_000_000
 """A tail-loss probe waits at least this long."""
+_SILENT_PROBES = 3
+"""Probes in vain after which the peer counts as silent, also where there is no ACK timeout."""
 _PROBE_MAX_SHIFT = 10
 _BACKOFF_MOST = 2
 _NARROWEST = 32
@@ -211,6 +213,8 @@ class Outstanding:
             self._land(flying)
             self.flights.leave(self)
             self.peer = peer
+            # it may have waited with the other peer, where nobody will call it any more
+            self.host.schedule(self.qp)
             self.fly(flying)
 
     def advance(self, psn: int, now_ns: int) -> None:
@@ -375,6 +379,8 @@ class Outstanding:
             self.qp.retry(self.una, now_ns)
         elif self.probe_deadline <= now_ns:
             self.probe_due = True
+            if self.probe_shift >= _SILENT_PROBES:
+                self.peer.silent(now_ns)
             self.probe_shift = min(self.probe_shift + 1, _PROBE_MAX_SHIFT)
             self.probe_deadline = now_ns + self._probe_interval()
             self.host.schedule(self.qp)

@@ -68,8 +68,9 @@ def test_the_nic_and_each_peer_are_bounded() -> None:
     one.peer.limit = 40.0
     assert one.send(1000) == 40
     assert other.send(1000) == 60
+    assert third.send(1000) == LEAST, "peers that do not answer must not hold up one that nothing flies to"
     assert third.send(1000) == 0
-    assert flights.inflight == 100
+    assert flights.inflight == 100 + LEAST
 
 
 def test_who_waits_is_given_a_turn_in_order_and_one_quantum_each() -> None:
@@ -93,6 +94,7 @@ def test_what_was_promised_is_not_given_twice() -> None:
     third.send(1)
     first.done(2 * QUANTUM)
     assert (second.turns, third.turns) == (1, 1)
+    assert stranger.send(1) == 1, "nothing flies to its peer"
     assert stranger.send(1) == 0
     assert second.send(1) == third.send(1) == 1
     assert stranger.turns == 1
