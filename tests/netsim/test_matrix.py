@@ -41,7 +41,7 @@ from rnic.trace import Counters, NullTracer
 from rnic.transport.flights import Flights
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import ReceiveRing, SendRing
-from rnic.wire.bursts import RxBurst
+from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.flow import Flow
 from rnic.wire.packet import parse
 
@@ -139,6 +139,8 @@ class Side:
 
     def schedule(self, qp: QueuePair) -> None:
         self.scheduled = True
+
+    def last_words(self, bursts: list[TxBurst]) -> None: ...
 
     def arm(self, qp: QueuePair) -> None: ...
 

@@ -59,6 +59,10 @@ class Host:
         self.events: list[tuple[int, int, int]] = []
         self.flow = Flow(ME, PEER, 50_000)
         self.segments = 1
+        self.parted: list[TxBurst] = []
+
+    def last_words(self, bursts: list[TxBurst]) -> None:
+        self.parted += bursts
 
     def schedule(self, qp: QueuePair) -> None:
         qp.scheduled = True
@@ -261,8 +265,12 @@ class Script:
 
     def packets(self, budget: int = 256) -> list[Packet]:
         """What the queue pair sends now, each packet with its ICRC checked."""
+        return self.parse(self.bursts(budget))
+
+    @staticmethod
+    def parse(bursts: list[TxBurst]) -> list[Packet]:
         packets = []
-        for burst in self.bursts(budget):
+        for burst in bursts:
             data = memoryview(b"".join(burst.buffers))
             assert len(data) == burst.length
             for index in range(burst.count):
@@ -276,6 +284,11 @@ class Script:
     def out(self, budget: int = 256) -> list[str]:
         """What it sends now, as ``OPERATION psn`` with ``!`` where AckReq is set; replies with their syndrome."""
         return [self.say(packet) for packet in self.packets(budget)]
+
+    def parted(self) -> list[str]:
+        """What it said when it was stopped, since the last call."""
+        bursts, self.host.parted = self.host.parted, []
+        return [self.say(packet) for packet in self.parse(bursts)]
 
     @staticmethod
     def say(packet: Packet) -> str:

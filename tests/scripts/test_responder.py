@@ -8,7 +8,7 @@ from rnic.context.qpc import OPT_CREDITS, SRQ_VALID
 from rnic.rings.cqe import CQE_IMM, CQE_INV, CQE_SOLICITED
 from rnic.spec.access import REMOTE_WRITE
 from rnic.spec.events import COMM_EST, SRQ_LAST_WQE, WQ_ACCESS_ERROR, WQ_CATAS_ERROR, WQ_INVAL_REQ_ERROR
-from rnic.spec.states import ERR, RTR, RTS, ST_UC, ST_UD
+from rnic.spec.states import ERR, RESET, RTR, RTS, ST_UC, ST_UD
 
 FULL = bytes(range(256))
 
@@ -554,13 +554,19 @@ def test_last_wqe_event_of_an_srq_comes_once(new) -> None:
     assert s.recv_cq.take() == []  # the SRQ's entries are not this QP's
 
 
-def test_software_stops_it_and_nothing_more_leaves(new) -> None:
+@pytest.mark.parametrize("state", [ERR, RESET])
+def test_what_it_took_is_acknowledged_when_software_stops_it(new, state) -> None:
     s = new()
-    write(s, "WRITE_ONLY", 100, b"1234", ackreq=True)
-    s.to(ERR)
+    s.recv(100)
+    write(s, "SEND_ONLY", 100, b"1234", ackreq=True)
+    s.inject("READ_REQUEST", 101, va=s.va, rkey=s.key, dma_length=4)
+    write(s, "WRITE_ONLY", 102, b"1234", ackreq=True)
+    s.to(state)
+    assert s.parted() == ["ACKNOWLEDGE 100 1f"]  # the READ is unanswered, and nothing behind it may overtake it
     assert s.out() == []
-    write(s, "WRITE_ONLY", 101, b"1234", ackreq=True)
+    write(s, "WRITE_ONLY", 103, b"1234", ackreq=True)
     assert s.counters["drop_qp_state"] == 1
+    assert s.parted() == s.out() == []
 
 
 # -------------------------------------------------------------------------- unsupported operations

@@ -136,6 +136,7 @@ class Nic:
         self._timers = Timers(partial(self._own_error, "timer"))
         self._ready = Turns(config.turn_bytes)
         self._failed_cqs: list[CompletionQueue] = []
+        self._last_words: list[TxBurst] = []
         self._turns = 0
         self._write_back_at: int | None = None
         self._to_write_back = 0
@@ -281,6 +282,7 @@ class Nic:
         self.resources.icm.clear()
         self.resources.interrupts.clear()
         self._failed_cqs.clear()
+        self._last_words.clear()
         self.non_rdma.clear()
         self.hca = {}
         self.globals.reset()
@@ -470,11 +472,11 @@ class Nic:
                 self.contexts.write_back(_WRITE_BACK_QPS)
         if self._doorbells.rung:
             self._take_doorbells()
-        out: list[TxBurst] = []
+        out, self._last_words = self._last_words, []
         later: list[DeviceQp] = []
         ready = self._ready
         sent = 0
-        packets = 0
+        packets = sum([burst.count for burst in out])
         while ready and sent < budget:
             qp = ready.take()
             qp.scheduled = False
@@ -551,7 +553,7 @@ class Nic:
 
     def has_work(self) -> bool:
         """Whether :meth:`produce` has something to do now."""
-        return not self._held and bool(self._ready or self._doorbells.rung or self._failed_cqs)
+        return not self._held and bool(self._ready or self._doorbells.rung or self._failed_cqs or self._last_words)
 
     # -------------------------------------------------------------------------------------- timers
 
@@ -593,6 +595,20 @@ class Nic:
     def arm(self, qp: QueuePair) -> None:
         """``qp.deadline_ns`` lies before ``qp.armed_ns``: wake it then."""
         self._timers.arm(qp)
+
+    def last_words(self, bursts: list[TxBurst]) -> None:
+        """Send ``bursts`` of a queue pair that has no more turns: they go first next time."""
+        self._last_words += bursts
+
+    def farewell(self) -> list[TxBurst]:
+        """Acknowledgements that are due, where :meth:`produce` is not called again."""
+        if self._held:
+            return []
+        for qp in self.qps.values():
+            with self.guard.around("release"):
+                qp.part()
+        out, self._last_words = self._last_words, []
+        return out
 
     def forget(self, qp: DeviceQp) -> None:
         """``qp`` is destroyed: no more turns and deadlines."""

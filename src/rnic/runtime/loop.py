@@ -257,6 +257,8 @@ class Runtime:
             thread, self._thread = self._thread, None
             if thread is not None:
                 self._wake()
+            with self.guard.around("link"):
+                self.link.send(self.nic.farewell())
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
         if self._wake_read >= 0:

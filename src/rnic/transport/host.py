@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rnic.transport.flights import Flights
     from rnic.transport.qp import QueuePair
     from rnic.transport.wqe import ReceiveWqe, Wqe
-    from rnic.wire.bursts import Buffer
+    from rnic.wire.bursts import Buffer, TxBurst
     from rnic.wire.flow import Flow
 
 
@@ -105,6 +105,9 @@ class Host(Protocol):
 
     def schedule(self, qp: QueuePair) -> None:
         """``qp`` may have something to send: give it a turn."""
+
+    def last_words(self, bursts: list[TxBurst]) -> None:
+        """Send ``bursts`` of a queue pair that has no more turns."""
 
     def arm(self, qp: QueuePair) -> None:
         """``qp.deadline_ns`` lies before ``qp.armed_ns``: wake it then."""

@@ -127,6 +127,8 @@ class QueuePair:
     def on_modify(self, old_state: int, now_ns: int) -> None:
         """The device changed the context: take over what follows from it."""
         ctx = self.ctx
+        if ctx.state == RESET or (ctx.state == ERR and old_state != ERR):
+            self.part()
         if ctx.state == RESET:
             self.requester.reset()
             self.completer.reset()
@@ -136,7 +138,6 @@ class QueuePair:
         if ctx.state == ERR:
             if old_state != ERR:
                 # software stopped it: nothing more leaves (IBA 10.3.1, Error state)
-                self.responder.replies.clear()
                 self.enter_error(raise_event=False)
             return
         if ctx.servtype == ST_UD or ctx.state >= RTR:
@@ -222,6 +223,22 @@ class QueuePair:
                 replies.acknowledge(psn, NAK_REMOTE_OPERATION, self.responder.msn)
                 self.fail_receive(REM_OP_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
         return sent
+
+    def part(self) -> None:
+        """Acknowledge what was taken before software stopped the queue pair, and drop all other replies.
+
+        The owner may have seen the completion of what the peer still waits for, and is free to go on that.
+        """
+        replies = self.responder.replies
+        replies.keep_acknowledgements()
+        if len(replies) and self.flow is not None:
+            ctx, out = self.ctx, list[TxBurst]()
+            batch = FrameBatch(self.flow, out, 1)
+            head = bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn)
+            replies.produce(head, ctx.mtu_bytes, len(replies), batch, self.host.burst)
+            batch.flush()
+            self.host.last_words(out)
+        replies.clear()
 
     def _notify(self, out: list[TxBurst]) -> int:
         """Send the CNP that the tag asks for, ahead of data; 1, or 0 where there is no peer any more."""

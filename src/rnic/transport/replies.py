@@ -96,6 +96,13 @@ class ReplyQueue:
         reply = self._queue.pop(0)
         self.pending_reads -= reply.kind != ACK and not reply.again
 
+    def keep_acknowledgements(self) -> None:
+        """Drop the first reply that reads memory and all behind it: what stays says what was taken already."""
+        for index, reply in enumerate(self._queue):
+            if reply.kind == READ:
+                del self._queue[index:]
+                break
+
     def take_lone_ack(self) -> Reply | None:
         """Take the only reply that waits, if it is an ACK or NAK."""
         queue = self._queue
