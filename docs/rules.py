@@ -209,7 +209,7 @@ RULES: tuple[Rule, ...] = (
           f"{STATES}::test_every_state_towards_every_other"),
     _rule("IBA 10.3.1", "SQD: what was begun completes, then one event", f"{REQ}::test_sqd_drains_once",
           f"{REQ}::test_sqd_of_an_idle_queue_drains_at_once", f"{REQ}::test_sqd_to_sqd_raises_no_second_event"),
-    _rule("IBA 10.3.1", "ERR: all work is flushed, in order; what software stops says nothing more",
+    _rule("IBA 10.3.1", "ERR: all work is flushed, in order; what it took is acknowledged, and no more is said",
           f"{REQ}::test_err_flushes_in_order", f"{CPL}::test_flushes",
           f"{CPL}::test_flushing_descriptors_that_cannot_be_read",
           f"{CPL}::test_a_refused_request_takes_its_receive_entry_along",
