@@ -64,15 +64,16 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         "state",
         "State of the data path",
-        "What the data path keeps of each queue pair in one arena of flat memory: a record of 64-bit words, and slots "
-        "behind it. Send slot *i* belongs to SQ entry *i*; a message is its send entry. Words are in the host's byte "
-        "order. Instead of an access each row names its owner, the one class that writes it.",
-        ("rnic.state.queue_pair",),
+        "What the data path keeps of each memory key and queue pair in one arena of flat memory: a record of 64-bit "
+        "words, and slots behind a queue pair's. Send slot *i* belongs to SQ entry *i*; a message is its send entry. "
+        "Words are in the host's byte order. Instead of an access each row names its owner, the one class that writes "
+        "it.",
+        ("rnic.state.queue_pair", "rnic.state.memory"),
     ),
     (
         "cm",
         "Connection manager messages",
-        "The bodies of the communication manager's MADs, and the header of the RDMA IP CM service in their private data.",
+        "The bodies of the communication manager's MADs, and the RDMA IP CM service's header in their private data.",
         ("rnic.wire.cm",),
     ),
     (

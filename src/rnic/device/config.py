@@ -10,6 +10,7 @@ from rnic.cc.settings import CongestionSettings
 from rnic.device.mailboxes import MAX_PKEYS
 from rnic.spec.errors import VerbsError
 from rnic.spec.limits import DEFAULT_PKEY, LOG_DEFAULT_QPS, LOG_MAX_QPS, MAX_MRS, MTU_CODES, ROCE_UDP_PORT
+from rnic.state.memory import KEY
 
 _MAPPED = bytes(10) + b"\xff\xff"
 MIN_LOG_QPS = 4
@@ -114,7 +115,7 @@ class NicConfig:
     @property
     def state_bytes(self) -> int:
         """Bytes of flat memory for the data path's state, most of which are never touched."""
-        return max(_STATE_LEAST, _STATE_A_QP << self.log_max_qps)
+        return max(_STATE_LEAST, _STATE_A_QP << self.log_max_qps) + self.max_mrs * KEY.size
 
     def __str__(self) -> str:
         return f"{self.name} at {ipaddress.ip_address(self.address)} port {self.port}"

@@ -114,12 +114,12 @@ class Nic:
         self.tracer: Tracer = NullTracer() if tracer is None else tracer
         self.guard = Guard(self.counters, report)
         self.burst: BurstLoops = burst
-        self.memory = MemoryTable(rng, config.max_mrs)
+        self.arena = Arena(config.state_bytes)
+        self.memory = MemoryTable(rng, config.max_mrs, self.arena)
         self.contexts = ContextManager(config.log_max_qps, self.counters)
         self.contexts.changed = self._context_changed
         if self.tracer.enabled:
             self.contexts.observe = self._trace_channel
-        self.arena = Arena(config.state_bytes)
         self.flights = Flights(config.flight_packets)
         self.resources = Resources(config, self.memory, self.contexts)
         self.contexts.parser.admit = partial(admission.fits, self)
