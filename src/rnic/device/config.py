@@ -73,8 +73,10 @@ class NicConfig:
     """The core that the NIC stands for (:mod:`rnic.device.parameters`)."""
     parameters: dict[str, int] = field(default_factory=dict)
     """That core's parameters, those included that only hardware is different for."""
-    turn_bytes: int = 65_536
-    """Bytes that one queue pair, and one program, sends before the next has its turn."""
+    turn_bytes: int = 262_144
+    """Bytes that one queue pair sends before the next of its program has its turn."""
+    program_turn_bytes: int = 65_536
+    """Bytes that one program sends before the next has its turn."""
     autostart: bool = True
     """The NIC comes up enabled and initialized, as after its firmware; else CONTROL and INIT_HCA are the driver's."""
     congestion: CongestionSettings = field(default_factory=CongestionSettings)
@@ -99,7 +101,14 @@ class NicConfig:
             raise VerbsError(
                 errno.EINVAL, f"pkeys={self.pkeys} is no P_Key table; use 1 to {MAX_PKEYS} values of 1 to 0xffff"
             )
-        for name in ("window_packets", "window_bytes", "flight_packets", "ack_every", "turn_bytes"):
+        for name in (
+            "window_packets",
+            "window_bytes",
+            "flight_packets",
+            "ack_every",
+            "turn_bytes",
+            "program_turn_bytes",
+        ):
             if getattr(self, name) < 1:
                 raise VerbsError(errno.EINVAL, f"{name}={getattr(self, name)} must be at least 1")
         self.source_ports = self.source_ports or (self.port,)

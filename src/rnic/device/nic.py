@@ -140,7 +140,7 @@ class Nic:
         self._paths = Paths(config, self.counters)
         self._icrc = IcrcCheck()
         self._timers = Timers(partial(self._own_error, "timer"))
-        self._ready = Turns(config.turn_bytes)
+        self._ready = Turns(config.program_turn_bytes)
         self._failed_cqs: list[CompletionQueue] = []
         self._last_words: list[TxBurst] = []
         self._turns = 0
@@ -631,7 +631,7 @@ class Nic:
     def forget(self, qp: DeviceQp) -> None:
         """``qp`` is destroyed: no more turns and deadlines."""
         self._timers.forget(qp)
-        qp.requester.ground()
+        qp.requester.depart()
         if qp.scheduled:
             self._ready.remove(qp)
             qp.scheduled = False

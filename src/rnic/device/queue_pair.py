@@ -92,6 +92,7 @@ class DeviceQp(QueuePair):
         stride = 1 << ctx.rq_entry_sz_log
         rq = srq or receive_ring(regs, ctx.rq_base, ctx.rcv_wqe_length // stride, stride)
         super().__init__(ctx, host, send_ring, rq, send_cq, recv_cq)
+        self.program = uar.program
 
     def refresh(self) -> None:
         """The context was modified."""

@@ -51,7 +51,7 @@ QP: Final = record(
         ("rnr_until", "Outstanding", "end of the RNR wait, or NEVER"),
         ("relief_ns", "Outstanding", "when a lowered outstanding limit ends, or NEVER"),
         ("parked", "Outstanding", "it waits in line for room in flight"),
-        ("admitted", "Outstanding", "it was given a turn with room of its own"),
+        ("admitted", "Outstanding", "packets that it was given a turn for and has not sent"),
         ("ssn", "Requester", "sequence number of the last message fetched"),
         ("lsn", "Requester", "last SSN that the peer has a receive entry for, or none where it gives no credits"),
         ("more", "Requester", "the last turn ended for its budget alone"),
