@@ -147,7 +147,7 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
     inflight = requester.inflight
     sent = 0
     while index != tail and sent < budget:
-        fields = SQE_STRUCT.unpack_from(view, index << 6)
+        fields = SQE_STRUCT.unpack_from(view, index << ring.shift)
         _, opcode, flags, local_addr, remote_addr, length, lkey, rkey, _ = fields
         head = _HEADS.get(opcode)
         if head is None or flags & _NOT_PLAIN or length > SMALL_BYTES or length > mtu:

@@ -42,6 +42,8 @@ class NicConfig:
     """Node GUID, 64 bits; 0 makes one from the address."""
     log_max_qps: int = LOG_DEFAULT_QPS
     """log2 of the number of queue pairs, and of CQs, 4 to 14."""
+    arena_bytes: int = 0
+    """Memory for the state of the data path; 0 for as much as the queue pairs take. What is not used costs nothing."""
     max_mrs: int = MAX_MRS
     """Regions and windows that may exist at once."""
     mtu: int = 4096

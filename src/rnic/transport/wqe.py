@@ -19,6 +19,7 @@ from rnic.rings.sqe import (
     FLAG_SOLICITED,
     SQE_ATOMIC_STRUCT,
     SQE_BYTES,
+    SQE_SHIFT,
     SQE_STRUCT,
     SQE_UD_PATH_STRUCT,
     SQE_UD_STRUCT,
@@ -98,18 +99,24 @@ class SendRing:
         base: virtual address of entry 0; the slab follows the last entry.
         entries: entries in the ring.
         slab_bytes: bytes of one slab slot, 0 for a ring without a slab.
+        shift: log2 of the bytes from one entry to the next; the descriptor is the first 64 of them.
 
     ``view`` is ring and slab where they are in reach.
     """
 
-    __slots__ = ("_port", "base", "entries", "slab_bytes", "view")
+    __slots__ = ("_port", "base", "entries", "shift", "slab_bytes", "view")
 
-    def __init__(self, port: DmaPort, base: int, entries: int, slab_bytes: int) -> None:
+    def __init__(self, port: DmaPort, base: int, entries: int, slab_bytes: int, shift: int = SQE_SHIFT) -> None:
         self._port = port
+        self.place(base, entries, slab_bytes, shift)
+
+    def place(self, base: int, entries: int, slab_bytes: int, shift: int) -> None:
+        """Go on in another ring, from the same index."""
         self.base = base
         self.entries = entries
         self.slab_bytes = slab_bytes
-        self.view = port.views(base, entries * (SQE_BYTES + slab_bytes))
+        self.shift = shift
+        self.view = self._port.views(base, (entries << shift) + entries * slab_bytes)
 
     def _read(self, offset: int, length: int) -> bytes | memoryview | None:
         if self.view is not None:
@@ -120,7 +127,7 @@ class SendRing:
     def fetch(self, index: int) -> Wqe | None:
         """Entry ``index``; ``None`` where the ring's memory cannot be read."""
         raw: bytes | memoryview | None
-        at = index * SQE_BYTES
+        at = index << self.shift
         if self.view is not None:
             raw = self.view
         else:
@@ -160,7 +167,7 @@ class SendRing:
         if wqe.length > self.slab_bytes:
             wqe.valid = False
             return
-        data = self._read(self.entries * SQE_BYTES + wqe.index * self.slab_bytes, wqe.length)
+        data = self._read((self.entries << self.shift) + wqe.index * self.slab_bytes, wqe.length)
         if data is None:
             wqe.valid = False
         else:
@@ -171,7 +178,7 @@ class SendRing:
         if count * SGE_BYTES > self.slab_bytes:
             wqe.valid = False
             return
-        data = self._read(self.entries * SQE_BYTES + wqe.index * self.slab_bytes, count * SGE_BYTES)
+        data = self._read((self.entries << self.shift) + wqe.index * self.slab_bytes, count * SGE_BYTES)
         if data is None:
             wqe.valid = False
             return
@@ -181,7 +188,7 @@ class SendRing:
 
     def fetch_atomic(self, wqe: Wqe) -> bool:
         """Complete an atomic descriptor: its operands."""
-        raw = self._read(wqe.index * SQE_BYTES, SQE_BYTES)
+        raw = self._read(wqe.index << self.shift, SQE_BYTES)
         if raw is None:
             return False
         wqe.swap_add, wqe.compare = SQE_ATOMIC_STRUCT.unpack_from(raw, 40)
@@ -189,7 +196,7 @@ class SendRing:
 
     def fetch_ud(self, wqe: Wqe) -> bool:
         """Complete a UD descriptor: its destination."""
-        raw = self._read(wqe.index * SQE_BYTES, SQE_BYTES)
+        raw = self._read(wqe.index << self.shift, SQE_BYTES)
         if raw is None:
             return False
         wqe.dgid, dqpn, wqe.qkey = SQE_UD_STRUCT.unpack_from(raw, 40)
@@ -203,7 +210,7 @@ class SendRing:
 
     def fetch_bind(self, wqe: Wqe) -> bool:
         """Complete a bind descriptor. ``sges`` becomes the region: start, length, its key."""
-        raw = self._read(wqe.index * SQE_BYTES, SQE_BYTES)
+        raw = self._read(wqe.index << self.shift, SQE_BYTES)
         if raw is None:
             return False
         access, start = _BIND_STRUCT.unpack_from(raw, 8)
@@ -249,11 +256,15 @@ class ReceiveRing:
         self._port = port
         self._read_tail = read_tail
         self._write_head = write_head
-        self._view = port.views(base, self.size(entries, stride)) if entries else None
+        self.head = 0
+        self.place(base, entries, stride)
+
+    def place(self, base: int, entries: int, stride: int) -> None:
+        """Go on in another ring, from the same index."""
         self.base = base
         self.entries = entries
         self.stride = stride
-        self.head = 0
+        self._view = self._port.views(base, self.size(entries, stride)) if entries else None
 
     @staticmethod
     def size(entries: int, stride: int) -> int:
