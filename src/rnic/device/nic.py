@@ -52,8 +52,8 @@ from rnic.trace.guard import Guard, Report
 from rnic.trace.tracer import NullTracer, Tracer
 from rnic.transport.flights import Flights
 from rnic.transport.host import BurstLoops
+from rnic.transport.message import Message
 from rnic.transport.qp import QueuePair
-from rnic.transport.wqe import Wqe
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.datagram import parse_ip
 from rnic.wire.flow import CE, Flow
@@ -70,8 +70,6 @@ _DQPN = struct.Struct(">I")
 _DQPN_AT = 4
 _QPN_MASK = 0xFFFFFF
 _FULL_MEMBER = 0x8000
-_QP_STATE_BYTES = 1 << 16
-"""Room in the arena for each queue pair that there may be; what is not used costs nothing."""
 _WRITE_BACK_MASK = 0x3FF
 _WRITE_BACK_QPS = 4
 """Every 1024 calls of ``produce``, this many queue pairs have their state and PSNs written back."""
@@ -101,8 +99,8 @@ class Nic:
         burst: the inner loops.
         report: gets each mistake of our own, once (:class:`~rnic.trace.guard.Guard`).
 
-    ``arena`` is the memory of its data path's state. ``qps``, ``cqs`` and so on of :attr:`resources` are for looking at,
-    not for changing.
+    ``arena`` is the memory of its data path's state. ``qps``, ``cqs`` and so on of :attr:`resources` are for looking
+    at, not for changing.
     """
 
     def __init__(
@@ -122,8 +120,7 @@ class Nic:
         self.guard = Guard(self.counters, report)
         self.burst: BurstLoops = burst
         self.memory = MemoryTable(rng, config.max_mrs)
-        room = (_QP_STATE_BYTES << config.log_max_qps) + cache_bytes(config.log_max_qps)
-        self.arena = Arena(config.arena_bytes or room)
+        self.arena = Arena(config.state_bytes + cache_bytes(config.log_max_qps))
         self.contexts = ContextManager(config.log_max_qps, self.counters, arena=self.arena)
         self.contexts.changed = self._context_changed
         self.contexts.image = self._context_image
@@ -753,9 +750,9 @@ class Nic:
         """The path to the peer that a connected QP's context names."""
         return self._paths.connected(ctx)
 
-    def flow_to(self, ctx: QpContext, wqe: Wqe) -> Flow:
+    def flow_to(self, ctx: QpContext, message: Message) -> Flow:
         """The path to the destination of a UD send."""
-        return self._paths.datagram(ctx, wqe)
+        return self._paths.datagram(ctx, message)
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
         """Packets that one burst on this path may hold: 1 without segmentation offload."""

@@ -168,7 +168,11 @@ def create_qp(nic: Nic, uar: Uar, ctx: QpContext) -> DeviceQp:
     """Make a queue pair around its cached context, of which everything that it names was found."""
     res = nic.resources
     srq = res.srqs[ctx.srqn & SRQN_MASK] if ctx.srqn & SRQ_VALID else None
-    qp = DeviceQp(ctx, nic, uar, srq)
+    try:
+        qp = DeviceQp(ctx, nic, uar, srq)
+    except MemoryError:
+        res.contexts.drop_qp(ctx.local_qpn)
+        raise Refused(cmd.ST_EXCEED_LIM) from None
     qp.turn = nic.config.turn_bytes
     if srq is not None:
         srq.users += 1
@@ -224,8 +228,9 @@ def reset_qp(nic: Nic, qp: DeviceQp) -> None:
     """Destroy a queue pair: whatever was posted is forgotten without completions (IBA 10.3.1, Reset state)."""
     res = nic.resources
     ctx = qp.ctx
-    if qp.srq is not None and qp.responder.receive_wqe is not None:
-        qp.srq.give_back(qp.responder.receive_wqe)
+    wqe = qp.responder.receive_wqe
+    if qp.srq is not None and wqe is not None:
+        qp.srq.give_back(wqe)
     if qp.number not in res.contexts.key.qps:
         qp.flow = None  # its context is lost, and with it whom to acknowledge
     old, ctx.state = ctx.state, RESET
@@ -238,6 +243,7 @@ def reset_qp(nic: Nic, qp: DeviceQp) -> None:
         qp.srq.users -= 1
     res.vacate(qp)
     res.contexts.drop_qp(qp.number)
+    qp.memory.free()
 
 
 def query_qp(nic: Nic, qpn: int) -> bytes:

@@ -18,22 +18,22 @@ class Arena:
     Memory that was never touched costs nothing where the system knows how to reserve addresses alone.
     """
 
-    __slots__ = ("_end", "_free", "memory", "size")
+    __slots__ = ("_end", "_free", "cells", "memory", "size")
 
     def __init__(self, size: int) -> None:
         self.size = -(-size // _PAGE) * _PAGE
         self.memory = memoryview(_reserve(self.size))
+        self.cells = self.memory.cast("Q")
+        """The whole of it as 64-bit words in the host's byte order."""
         self._end = 0
         self._free: dict[int, list[int]] = {}
 
     def allocate(self, size: int) -> int | None:
-        """The offset of ``size`` bytes that are zero; ``None`` where no room is left."""
+        """The offset of ``size`` bytes, with what was there before; ``None`` where no room is left."""
         size = _rounded(size)
         spare = self._free.get(size)
         if spare:
-            at = spare.pop()
-            self.memory[at : at + size] = bytes(size)
-            return at
+            return spare.pop()
         at = self._end
         if at + size > self.size:
             return None
@@ -45,7 +45,7 @@ class Arena:
         self._free.setdefault(_rounded(size), []).append(at)
 
     def words(self, at: int, size: int) -> memoryview:
-        """``size`` bytes at ``at``, a multiple of 8 each, as 64-bit words in the host's byte order."""
+        """``size`` bytes at ``at``, a multiple of 8 each, as words."""
         return self.memory[at : at + size].cast("Q")
 
     @property

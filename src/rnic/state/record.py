@@ -8,6 +8,7 @@ the one unit that writes it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import get_annotations
 from typing import Any, Final, TypeVar
 
 from rnic.spec.layout import Layout, wide
@@ -20,6 +21,18 @@ Owned = tuple[str, str, str]
 """Name, owner and meaning of a word."""
 
 T = TypeVar("T")
+
+
+class Word:
+    """Annotation of an attribute that is a word of a record: an ``int`` to read, an ``int`` of 64 bits to store."""
+
+    def __get__(self, obj: object, owner: type) -> int:
+        """Stands for the property that :func:`view` puts in its place."""
+        raise NotImplementedError
+
+    def __set__(self, obj: object, value: int) -> None:
+        """As :meth:`__get__`."""
+        raise NotImplementedError
 
 
 def record(name: str, source: str, words: tuple[Owned, ...], at_least: int = 0) -> Layout:
@@ -69,7 +82,7 @@ def view(layout: Layout, *owners: str, item: bool = False) -> Callable[[type[T]]
 
     def decorate(cls: type[T]) -> type[T]:
         fields = {field.name: field for field in layout.fields if not owners or field.access in owners}
-        declared = {name for name, kind in cls.__dict__.get("__annotations__", {}).items() if kind == "Word"}
+        declared = {name for name, kind in get_annotations(cls).items() if kind == "Word"}
         if declared != set(fields):
             raise TypeError(f"{cls.__name__} and {layout.name} differ in {sorted(declared ^ set(fields))}")
         for name, field in fields.items():
@@ -77,7 +90,3 @@ def view(layout: Layout, *owners: str, item: bool = False) -> Callable[[type[T]]
         return cls
 
     return decorate
-
-
-Word = int
-"""Annotation of an attribute that is a word of a record."""
