@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
@@ -87,7 +88,7 @@ def test_counts_of_real_nics(name: str, roce: int, others: dict[str, int]) -> No
 
 def test_text(tmp_path: Path) -> None:
     path = capture(tmp_path / "x.pcapng", frame(V4, 0x0A, va=0x1000, rkey=0x102, dma_length=4), frame(V6, tag=True))
-    result = run(path)
+    result = run("-v", path)
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "#1  0.000000000 s  78 bytes  10.0.0.1 port 49152 > 10.0.0.2 port 4791  RC_WRITE_ONLY  ICRC ok",
@@ -115,9 +116,10 @@ def test_a_wrong_icrc(tmp_path: Path) -> None:
     bad = bytearray(frame(V4))
     bad[-1] ^= 1
     path = capture(tmp_path / "x.pcapng", frame(V4), bytes(bad))
+    assert "RC_SEND_ONLY  ICRC WRONG" in run("-v", path).stdout
     result = run(path)
     assert result.exit_code == 1
-    assert "RC_SEND_ONLY  ICRC WRONG" in result.stdout
+    assert "RC_SEND_ONLY qp=0x000011 psn=7 [4]  ICRC WRONG\n" in result.stdout
     assert f"{path}: 2 frames, 2 RoCEv2: ICRC ok 1, wrong 1" in result.stdout
     assert [line.get("icrc_ok") for line in lines_of(run("--json", path))] == [True, False, None]
 
@@ -131,7 +133,8 @@ def test_malformed_and_other_protocols(tmp_path: Path) -> None:
     path = capture(tmp_path / "x.pcapng", arp, rocev1, odd, cnp)
     result = run(path)
     assert result.exit_code == 0
-    assert "RC_ACKNOWLEDGE  malformed: BAD_LENGTH  ICRC ok" in result.stdout
+    assert "RC_ACKNOWLEDGE qp=0x000001 psn=2  malformed: BAD_LENGTH\n" in result.stdout
+    assert "RC_ACKNOWLEDGE  malformed: BAD_LENGTH  ICRC ok" in run("-v", path).stdout
     assert result.stdout.splitlines()[-4:] == [
         f"{path}: 4 frames, 2 RoCEv2: ICRC ok 2, wrong 0",
         "  malformed: 1",
@@ -144,7 +147,8 @@ def test_malformed_and_other_protocols(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", [1, 16, 20])
 def test_snapped_frames(tmp_path: Path, cut: int) -> None:
     path = capture(tmp_path / "x.pcapng", frame(V4), cut=cut)
-    result = run(path)
+    assert run(path).stdout.splitlines()[0].endswith("cut short")
+    result = run("-v", path)
     assert result.exit_code == 0
     assert f"    cut short       {cut} bytes were not captured: ICRC unchecked" in result.stdout
     assert f"{path}: 1 frames, 1 RoCEv2: ICRC ok 0, wrong 0, not checkable (cut short) 1" in result.stdout
@@ -161,7 +165,7 @@ def test_other_port(tmp_path: Path) -> None:
 def test_truncated_file_shows_what_was_readable(tmp_path: Path) -> None:
     path = tmp_path / "cut.pcap"
     path.write_bytes((VECTORS / "rping.pcap").read_bytes()[:3_000])
-    result = run(path)
+    result = run("-v", path)
     assert result.exit_code == 2
     assert result.stdout.count("ICRC ok") == 24, "23 packets and the summary"
     assert result.stderr.splitlines() == [
@@ -184,7 +188,9 @@ def test_foreign_and_absent_files(tmp_path: Path) -> None:
     assert "3 files: 6 frames, 6 RoCEv2: ICRC ok 6, wrong 0" in result.stdout
 
 
-@pytest.mark.parametrize("args", [(), ("--port", "0", "x"), ("--nonsense", "x")])
+@pytest.mark.parametrize(
+    "args", [(), ("--port", "0", "x"), ("--nonsense", "x"), ("--psn", "5-x", "x"), ("--qp", "16777216", "x")]
+)
 def test_wrong_arguments(args: tuple[str, ...]) -> None:
     result = run(*args)
     assert result.exit_code == 2
@@ -192,6 +198,104 @@ def test_wrong_arguments(args: tuple[str, ...]) -> None:
 
 
 def test_management_datagrams_are_named() -> None:
-    result = run(VECTORS / "rping.pcap")
+    result = run("-v", VECTORS / "rping.pcap")
     for name in ("ConnectRequest", "ConnectReply", "ReadyToUse", "DisconnectRequest", "DisconnectReply"):
         assert f"({name})" in result.stdout
+
+
+def shown(*args: str | Path) -> list[int]:
+    """Numbers of the packets that are shown."""
+    return [int(line[1:].split()[0]) for line in run(*args).stdout.splitlines() if line.startswith("#")]
+
+
+def test_a_line_for_each_packet(tmp_path: Path) -> None:
+    path = capture(tmp_path / "x.pcapng", frame(V4, 0x0A, va=0x1000, rkey=0x102, dma_length=4), frame(V6, tag=True))
+    result = run(path)
+    assert result.stdout.splitlines()[:2] == [
+        "#1      0.000000000  10.0.0.1 > 10.0.0.2  RC_WRITE_ONLY qp=0x000011 psn=7 va=0x1000 rkey=0x00000102 len=4 [4]",
+        "#2      0.000001500  ::1 > ::2  RC_SEND_ONLY qp=0x000011 psn=7 [4]",
+    ]
+
+
+def test_cm_messages_say_what_they_set_up() -> None:
+    lines = run(VECTORS / "rping.pcap").stdout.splitlines()
+    assert lines[0].endswith(
+        "ConnectRequest local_comm_id=0x5772c9f2 service_id=0x0000000001061c06 local_qpn=0x000028"
+        " starting_psn=11059098 path_mtu=5 (4096 bytes)"
+    )
+    assert lines[1].endswith(
+        "ConnectReply local_comm_id=0x7fc35936 remote_comm_id=0x5772c9f2 local_qpn=0x000028 starting_psn=11801215"
+    )
+    detail = run("-v", "--op", "ConnectReply", VECTORS / "rping.pcap").stdout
+    assert "responder_resources=1" in detail
+    assert "target_ack_delay=0x0f" in detail
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        (("--op", "RC_ACKNOWLEDGE"), [2, 4]),
+        (("--op", "ACK*"), [2, 4]),
+        (("--op", "WRITE*", "--op", "ACK*"), [1, 2, 3, 4]),
+        (("--psn", "8"), [3, 4]),
+        (("--psn", "0x7-0x8"), [1, 2, 3, 4]),
+        (("--psn", "16777210-7"), [1, 2]),
+        (("--psn", "0-16777215"), [1, 2, 3, 4]),
+        (("--qp", "0x11"), [1, 2, 3, 4]),
+        (("--qp", "18"), [1, 2, 3, 4]),
+        (("--qp", "19"), []),
+        (("--qp", "17", "--op", "WRITE*", "--psn", "8"), [3]),
+    ],
+)
+def test_filters(tmp_path: Path, words: tuple[str, ...], numbers: list[int]) -> None:
+    back = V4.reverse()
+    back.sport, back.dport = 49_152, 4791
+    packets = []
+    for psn in (7, 8):
+        packets.append(frame(V4, 0x0A, va=0x1000, rkey=1, dma_length=4, psn=psn, ackreq=True))
+        ack = seal(build(0x11, dqpn=0x12, psn=psn, syndrome=0x1F, msn=psn - 6), back)
+        packets.append(Ethernet(ethertype=0x0800).pack() + ip_packet(back, ack))
+    assert shown(*words, capture(tmp_path / "x.pcapng", *packets)) == numbers
+
+
+def test_repetitions_and_gaps_are_marked() -> None:
+    lines = run(VECTORS / "loss_write.pcap").stdout.splitlines()
+    assert lines[8].endswith("psn=324118 [512]  (behind a gap)")
+    marks = [line["mark"] for line in lines_of(run("--json", VECTORS / "loss_write.pcap")) if "mark" in line]
+    counted = run("--json", "--summary", VECTORS / "loss_write.pcap")
+    assert marks.count("repeated") > 5, counted.stdout
+
+
+def test_flow_in_the_terminal() -> None:
+    lines = run("--flow", VECTORS / "vp_nak_rkey_write.pcap").stdout.splitlines()
+    assert lines[1].split() == ["198.51.100.12", "198.51.100.11"]
+    arrows = [line for line in lines if line.startswith("#")]
+    assert len(arrows) == 4
+    assert arrows[0].endswith("->|")
+    assert "NAK remote access error" in next(line for line in arrows if "|<-" in line)
+
+
+def test_flow_as_picture_and_page(tmp_path: Path) -> None:
+    svg, html = tmp_path / "x.svg", tmp_path / "x.html"
+    result = run("--svg", svg, "--html", html, VECTORS / "loss_write.pcap")
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    root = ElementTree.parse(svg).getroot()
+    assert len(root.findall("{http://www.w3.org/2000/svg}line")) == 63
+    assert "(repeated)" in svg.read_text()
+    assert "<h2>198.51.100.12 and 198.51.100.11</h2>" in html.read_text()
+
+
+def test_a_picture_shows_one_pair_of_hosts(tmp_path: Path) -> None:
+    path = capture(tmp_path / "x.pcapng", frame(V4), frame(V6))
+    result = run("--svg", tmp_path / "x.svg", path)
+    assert result.exit_code == 2
+    assert "--svg draws one pair of hosts, and 2 are shown" in result.stderr
+
+
+def test_a_wrong_packet_does_not_arrive_in_the_ladder(tmp_path: Path) -> None:
+    bad = bytearray(frame(V4))
+    bad[-1] ^= 1
+    line = run("--flow", capture(tmp_path / "x.pcapng", bytes(bad))).stdout.splitlines()[-1]
+    assert line.endswith("-x|")
+    assert "(ICRC wrong)" in line

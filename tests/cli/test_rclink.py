@@ -172,7 +172,7 @@ def decoded(path: Path, *packets: bytes, options: tuple[str, ...] = ()) -> tuple
             writer.write(0, data)
     result = CliRunner().invoke(decode, [str(path), "--json", *options])
     lines = [json.loads(line) for line in result.stdout.splitlines()]
-    text = CliRunner().invoke(decode, [str(path), *options]).stdout
+    text = CliRunner().invoke(decode, ["-v", str(path), *options]).stdout
     return lines, text, result.exit_code
 
 

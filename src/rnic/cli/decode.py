@@ -1,16 +1,20 @@
-"""``rnic decode``: every packet of capture files with all headers by name, and whether its ICRC is right."""
+"""``rnic decode``: the packets of capture files, one a line or with all headers by name, or as a ladder diagram."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections import Counter
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import click
 
+from rnic.cli.decode_filter import Filter, Follower, PsnRange, QueuePairNumber, names_of
 from rnic.cli.decode_protocols import PROTOCOLS, RCLINK, Protocol, text
+from rnic.cli.ladder import Ladders, as_html, as_lines, as_svg
 from rnic.link.base import format_address
 from rnic.link.pcap import CapturedPacket, CaptureError, read_packets
 from rnic.rclink.drops import RcLinkDrop
@@ -96,8 +100,28 @@ class Summary:
         return lines
 
 
+class Show:
+    """What is asked for on the command line."""
+
+    def __init__(self, as_json: bool, only_summary: bool, verbose: bool, ladders: Ladders | None, only: Filter) -> None:
+        self.as_json = as_json
+        self.only_summary = only_summary
+        self.verbose = verbose
+        self.ladders = ladders
+        self.filter = only
+
+
 @click.command(name="decode")
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@click.option("-v", "--verbose", is_flag=True, help="All headers of each packet by name.")
+@click.option("--qp", "qpns", multiple=True, type=QueuePairNumber(), help="Only connections of this queue pair.")
+@click.option(
+    "--op", "operations", multiple=True, metavar="PATTERN", help="Only such packets: RC_SEND_ONLY, WRITE*, *Request."
+)
+@click.option("--psn", "psns", multiple=True, type=PsnRange(), help="Only packets with such a PSN.")
+@click.option("--flow", "as_flow", is_flag=True, help="A ladder diagram for each pair of hosts.")
+@click.option("--svg", type=click.Path(dir_okay=False), help="Write the ladder there as a picture (one pair of hosts).")
+@click.option("--html", type=click.Path(dir_okay=False), help="Write the ladders there as a page.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines: an object for each packet, then one for each file.")
 @click.option("--summary", "only_summary", is_flag=True, help="Only the counts.")
 @click.option(
@@ -119,33 +143,65 @@ class Summary:
     help="UDP destination port of RC Link; may be given more than once.",
 )
 def decode(
-    files: tuple[str, ...], as_json: bool, only_summary: bool, ports: tuple[int, ...], rclink_ports: tuple[int, ...]
+    files: tuple[str, ...],
+    verbose: bool,
+    qpns: tuple[int, ...],
+    operations: tuple[str, ...],
+    psns: tuple[tuple[int, int], ...],
+    as_flow: bool,
+    svg: str | None,
+    html: str | None,
+    as_json: bool,
+    only_summary: bool,
+    ports: tuple[int, ...],
+    rclink_ports: tuple[int, ...],
 ) -> None:
-    """Show the packets of pcap and pcapng files: all headers by name, and whether the ICRC is right.
+    """Show the packets of pcap and pcapng files: one a line, with marks for what is repeated, late or wrong.
 
-    Exit status: 0 if every ICRC that can be checked is right, 1 if one is wrong, 2 if a file cannot be read to
-    its end.
+    --qp, --op and --psn may each be given more than once; a packet is shown that fits one of each kind. The counts at
+    the end are of the whole file. Exit status: 0 if every ICRC that can be checked is right, 1 if one is wrong, 2 if a
+    file cannot be read to its end.
     """
     kinds = [(port, ROCE) for port in ports] + [(port, RCLINK) for port in rclink_ports if port not in ports]
+    ladders = Ladders() if as_flow or svg or html else None
+    show = Show(as_json, only_summary, verbose, ladders, Filter(qpns, operations, psns))
     total = Summary()
     unreadable = False
     for name in files:
         summary = Summary()
-        error = _decode_file(name, summary, as_json, only_summary, kinds)
+        error = _decode_file(name, summary, show, kinds)
         total.merge(summary)
         unreadable = unreadable or error is not None
         if as_json:
             _print_json({"file": name, "summary": summary.as_dict(), "error": error})
-        elif summary.frames or error is None:
+        elif ladders is None and (summary.frames or error is None):
             _print_lines(summary.as_lines(name))
         if error is not None:
             click.echo(f"rnic decode: {error}", err=True)
-    if len(files) > 1 and not as_json:
+    if ladders is not None:
+        _draw(ladders, as_flow and not as_json, svg, html, ", ".join(files))
+    elif len(files) > 1 and not as_json:
         _print_lines(total.as_lines(f"{len(files)} files"))
     if unreadable:
         sys.exit(EXIT_UNREADABLE)
     if total.icrc["wrong"]:
         sys.exit(EXIT_BAD_ICRC)
+
+
+def _draw(ladders: Ladders, in_terminal: bool, svg: str | None, html: str | None, title: str) -> None:
+    """Ladders, where they are wanted."""
+    found = list(ladders.all.values())
+    if svg is not None and len(found) != 1:
+        raise click.UsageError(f"--svg draws one pair of hosts, and {len(found)} are shown: use --html, or filters")
+    if in_terminal:
+        for ladder in found:
+            _print_lines(as_lines(ladder, shutil.get_terminal_size((120, 24)).columns))
+    for path, drawn in ((svg, as_svg(found[0]) if svg is not None else ""), (html, as_html(found, title))):
+        if path is not None:
+            try:
+                Path(path).write_text(drawn, encoding="utf-8")
+            except OSError as error:
+                raise click.UsageError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _dissect(packet: CapturedPacket, kinds: list[tuple[int, str]]) -> Frame:
@@ -157,11 +213,25 @@ def _dissect(packet: CapturedPacket, kinds: list[tuple[int, str]]) -> Frame:
     return frame
 
 
-def _decode_file(
-    name: str, summary: Summary, as_json: bool, only_summary: bool, kinds: list[tuple[int, str]]
-) -> str | None:
+def _follower(name: str, show: Show, kinds: list[tuple[int, str]]) -> Follower:
+    """Knows which queue pairs belong together where that is asked for, from the whole file."""
+    ports = [port for port, kind in kinds if kind == ROCE]
+    if not show.filter.qpns:
+        return Follower(ports)
+    follower = Follower(ports)
+    try:
+        for packet in read_packets(name):
+            follower.take(packet)
+    except CaptureError:
+        pass  # said when the file is shown
+    return follower
+
+
+def _decode_file(name: str, summary: Summary, show: Show, kinds: list[tuple[int, str]]) -> str | None:
     """Show one file; what kept it from being read to its end, or ``None``."""
     start_ns: int | None = None
+    follower = Follower([port for port, kind in kinds if kind == ROCE])
+    pairs = _follower(name, show, kinds)
     try:
         for number, packet in enumerate(read_packets(name), 1):
             frame = _dissect(packet, kinds)
@@ -169,18 +239,65 @@ def _decode_file(
             summary.add(frame, dropped)
             if start_ns is None:
                 start_ns = packet.time_ns
-            if only_summary:
+            if show.only_summary:
                 continue
-            if as_json:
-                _print_json({"file": name, **_as_dict(number, packet, frame, dropped)})
+            follower.take(packet)
+            protocol = PROTOCOLS.get(frame.kind)
+            known = protocol is not None and len(frame.payload) > 0
+            names = names_of(protocol.name(frame.payload), frame.payload) if protocol is not None and known else ()
+            if not show.filter.passes(frame, names, pairs):
+                continue
+            mark = follower.mark(frame)
+            time_ns = packet.time_ns - start_ns
+            if show.as_json:
+                _print_json({"file": name, **_as_dict(number, packet, frame, dropped, mark)})
+            elif show.ladders is not None:
+                _add_rung(show.ladders, number, time_ns, frame, dropped, mark)
+            elif show.verbose:
+                _print_lines(_as_lines(number, packet, time_ns, frame, dropped, mark))
             else:
-                _print_lines(_as_lines(number, packet, packet.time_ns - start_ns, frame, dropped))
+                _print_lines([_as_line(number, packet, time_ns, frame, dropped, mark)])
     except CaptureError as error:
         return str(error)
     return None
 
 
-def _as_dict(number: int, packet: CapturedPacket, frame: Frame, dropped: Enum | None) -> dict[str, Any]:
+def _add_rung(ladders: Ladders, number: int, time_ns: int, frame: Frame, dropped: Enum | None, mark: str) -> None:
+    protocol = PROTOCOLS.get(frame.kind)
+    if protocol is None or frame.flow is None:
+        return
+    src, dst = format_address(frame.flow.src), format_address(frame.flow.dst)
+    words = protocol.describe(frame.payload)
+    wrong = dropped is not None or protocol.icrc_ok(frame) is False
+    trouble = "ICRC wrong" if protocol.icrc_ok(frame) is False else f"malformed: {dropped.name}" if dropped else mark
+    ladders.add(src, dst, number, time_ns, words, trouble, wrong)
+
+
+def _as_line(number: int, packet: CapturedPacket, time_ns: int, frame: Frame, dropped: Enum | None, mark: str) -> str:
+    """One packet in one line."""
+    words = [f"#{number:<5}", f"{time_ns / 1e9:.9f}"]
+    protocol = PROTOCOLS.get(frame.kind)
+    if protocol is None:
+        return "  ".join([*words, f"{frame.kind}, {packet.length} bytes"])
+    if frame.flow is not None:
+        words.append(f"{format_address(frame.flow.src)} > {format_address(frame.flow.dst)}")
+    if len(frame.payload):
+        words.append(protocol.describe(frame.payload))
+    if dropped is not None:
+        words.append(_trouble(dropped))
+    verdict = protocol.icrc_ok(frame)
+    if verdict is not True:
+        words.append("cut short" if verdict is None else "ICRC WRONG")
+    return "  ".join(words + ([f"({mark})"] if mark else []))
+
+
+def _trouble(dropped: Enum) -> str:
+    if isinstance(dropped, RcLinkDrop):
+        return f"dropped: {dropped.name} ({dropped.words})"
+    return f"malformed: {dropped.name}"
+
+
+def _as_dict(number: int, packet: CapturedPacket, frame: Frame, dropped: Enum | None, mark: str) -> dict[str, Any]:
     out: dict[str, Any] = {"number": number, "time_ns": packet.time_ns, "length": packet.length, "kind": frame.kind}
     found = _all_headers(frame)
     out["headers"] = [{"header": header.layout.name, **_json_values(header)} for header in found]
@@ -193,6 +310,7 @@ def _as_dict(number: int, packet: CapturedPacket, frame: Frame, dropped: Enum | 
             out["icrc"] = _icrc(frame)
         out["icrc_ok"] = protocol.icrc_ok(frame)
         out["drop"] = None if dropped is None else dropped.name
+        out["mark"] = mark
     return out
 
 
@@ -203,9 +321,12 @@ def _json_values(header: Header) -> dict[str, int | str]:
     }
 
 
-def _as_lines(number: int, packet: CapturedPacket, time_ns: int, frame: Frame, dropped: Enum | None) -> list[str]:
+def _as_lines(
+    number: int, packet: CapturedPacket, time_ns: int, frame: Frame, dropped: Enum | None, mark: str
+) -> list[str]:
     protocol = PROTOCOLS.get(frame.kind)
     title = frame.kind if protocol is None else _title(protocol, frame, dropped)
+    title += f"  ({mark})" if mark else ""
     lines = [f"#{number}  {time_ns / 1e9:.9f} s  {packet.length} bytes  {title}"]
     for header in _all_headers(frame):
         values = " ".join(f"{name}={text(header, name)}" for name in header.values())
@@ -228,10 +349,8 @@ def _title(protocol: Protocol, frame: Frame, dropped: Enum | None) -> str:
         words.append(f"{format_address(flow.src)} port {flow.sport} > {format_address(flow.dst)} port {flow.dport} ")
     if len(frame.payload):
         words.append(protocol.name(frame.payload))
-    if isinstance(dropped, RcLinkDrop):
-        words.append(f" dropped: {dropped.name} ({dropped.words})")
-    elif dropped is not None:
-        words.append(f" malformed: {dropped.name}")
+    if dropped is not None:
+        words.append(f" {_trouble(dropped)}")
     words.append({True: " ICRC ok", False: " ICRC WRONG", None: " cut short"}[protocol.icrc_ok(frame)])
     return " ".join(words)
 

@@ -14,6 +14,8 @@ from rnic.rclink.numbers import ICRC_BYTES, RH_BYTES, TYPE1_UDP_PORT, TYPE2_UDP_
 from rnic.spec.drops import DropReason
 from rnic.wire import packet as roce_packet
 from rnic.wire import pretty as roce_pretty
+from rnic.wire.bth import Bth
+from rnic.wire.cm_message import CmMessage
 from rnic.wire.dissect import ROCE, ROCE_LEAST, Frame
 from rnic.wire.header import Header
 
@@ -30,6 +32,8 @@ class Protocol:
     headers: Callable[[memoryview], list[Header]]
     name: Callable[[memoryview], str]
     """Of a UDP payload of at least one byte."""
+    describe: Callable[[memoryview], str]
+    """The same payload in one line."""
     payload_bytes: Callable[[memoryview], int]
     icrc_ok: Callable[[Frame], bool | None]
     drop: Callable[[Frame], Enum | None]
@@ -39,6 +43,26 @@ class Protocol:
 def _roce_drop(frame: Frame) -> DropReason | None:
     parsed = roce_packet.parse(frame.payload)
     return parsed if isinstance(parsed, DropReason) else None
+
+
+def _roce_line(payload: memoryview) -> str:
+    parsed = roce_packet.parse(payload)
+    found = roce_pretty.headers(payload)
+    if isinstance(parsed, roce_packet.Packet):
+        words = roce_pretty.describe(parsed)
+    else:
+        words = roce_pretty.opcode_name(payload[0])
+        words += "".join(f" qp=0x{bth.dqpn:06x} psn={bth.psn}" for bth in found if isinstance(bth, Bth))
+    message = next((header for header in found if isinstance(header, CmMessage)), None)
+    return words if message is None else f"{words} {roce_pretty.describe_cm(message)}"
+
+
+def _rclink_line(payload: memoryview) -> str:
+    header = next(iter(rclink_pretty.headers(payload)), None)
+    words = [rclink_pretty.name(payload)]
+    if header is not None:
+        words += [f"{name}={text(header, name)}" for name in ("dest_qp", "psn")]
+    return " ".join([*words, f"[{rclink_pretty.payload_bytes(payload)}]"])
 
 
 def _rclink_drop(frame: Frame) -> RcLinkDrop | None:
@@ -64,6 +88,7 @@ PROTOCOLS = {
         ROCE_LEAST,
         roce_pretty.headers,
         lambda payload: roce_pretty.opcode_name(payload[0]),
+        _roce_line,
         roce_pretty.payload_bytes,
         lambda frame: frame.icrc_ok,
         _roce_drop,
@@ -73,6 +98,7 @@ PROTOCOLS = {
         RH_BYTES + ICRC_BYTES,
         rclink_pretty.headers,
         rclink_pretty.name,
+        _rclink_line,
         rclink_pretty.payload_bytes,
         _rclink_icrc_ok,
         _rclink_drop,

@@ -20,7 +20,7 @@ from rnic.device import system_commands as system
 from rnic.device.config import gid_from_address
 from rnic.device.congestion import read_cfg, write_cfg
 from rnic.device.cq import CompletionQueue
-from rnic.device.entry_ring import reachable
+from rnic.device.entry_ring import QUEUE_ERROR, QUEUE_VALID, reachable
 from rnic.device.eq import EventQueue
 from rnic.device.mailboxes import (
     ADAPTER,
@@ -42,7 +42,6 @@ from rnic.mem.keys import key_index
 from rnic.mem.mpt import MPT_BYTES
 from rnic.mem.table import REGION
 from rnic.rings.cqe import CQE_BYTES
-from rnic.rings.queue_block import QUEUE_STATE
 from rnic.rings.rqe import srq_bytes
 from rnic.spec import access, limits
 from rnic.spec import commands as cmd
@@ -406,7 +405,7 @@ class CommandUnit:
     def _query_srq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
         srq = self._own_srq(uar, in_modifier)
         values = {
-            "state": srq.regs.get(QUEUE_STATE),
+            "state": QUEUE_ERROR if srq.failed else QUEUE_VALID,
             "logsize": srq.ring.entries.bit_length() - 1,
             "srqn": srq.number,
             "start": srq.base,

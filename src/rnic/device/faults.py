@@ -17,8 +17,9 @@ from rnic.device.mailboxes import INIT_HCA, MAX_GIDS, MAX_PKEYS
 from rnic.mem.keys import key_index
 from rnic.rings.queue_block import QUEUE_STATE
 from rnic.spec.errors import VerbsError
-from rnic.spec.events import LOCAL_CATAS_ERROR, PORT_CHANGE, PORT_GUID, PORT_PKEY, SRQ_CATAS_ERROR
+from rnic.spec.events import LOCAL_CATAS_ERROR, PORT_CHANGE, SRQ_CATAS_ERROR
 from rnic.spec.opcodes import RC
+from rnic.spec.ports import PORT_GUID, PORT_PKEY
 from rnic.spec.registers import CONTROL_ENABLE, IRQ_FATAL, IRQ_PORT
 from rnic.spec.states import ERR
 
@@ -99,8 +100,9 @@ def fail_srq(nic: Nic, number: int) -> None:
     srq = nic.resources.srqs.get(number)
     if srq is None:
         raise _missing("SRQ", number, nic.resources.srqs)
-    if srq.regs.get(QUEUE_STATE) == QUEUE_ERROR:
+    if srq.failed:
         return
+    srq.failed = True
     srq.regs.set(QUEUE_STATE, QUEUE_ERROR)
     nic.event(SRQ_CATAS_ERROR, number)
     for qp in [qp for qp in nic.qps.values() if qp.srq is srq and qp.ctx.state != ERR]:

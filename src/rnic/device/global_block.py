@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from rnic.device.resources import LOG_MAX_SRQS
 from rnic.spec import registers as reg
-from rnic.spec.events import PORT_ACTIVE, PORT_CHANGE, PORT_DOWN
+from rnic.spec.events import PORT_CHANGE
 from rnic.spec.limits import MAX_EQS, MTU_CODES
+from rnic.spec.ports import PORT_ACTIVE, PORT_DOWN
 
 if TYPE_CHECKING:
     from rnic.device.nic import Nic

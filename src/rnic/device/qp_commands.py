@@ -33,12 +33,11 @@ from rnic.context.qp_context import QpContext
 from rnic.context.qpc import QPC, QPC_BYTES, SRQ_VALID
 from rnic.device.config import NicConfig, address_from_gid
 from rnic.device.cq import CompletionQueue
-from rnic.device.entry_ring import QUEUE_ERROR, reachable
+from rnic.device.entry_ring import reachable
 from rnic.device.multicast import is_multicast
 from rnic.device.queue_pair import SERVICE_CODES, DeviceQp
 from rnic.device.refusal import Refused
 from rnic.device.uar import QP_DOORS, Uar
-from rnic.rings.queue_block import QUEUE_STATE
 from rnic.rings.sqe import SQE_BYTES
 from rnic.spec import access
 from rnic.spec import commands as cmd
@@ -147,7 +146,7 @@ def _draft(nic: Nic, uar: Uar, qpn: int, given: QpContext) -> QpContext:
         srq = res.srqs.get(given.srqn & _SRQN_MASK)
         if srq is None or srq.uar is not uar:
             raise Refused(cmd.ST_BAD_INDEX)
-        if srq.regs.get(QUEUE_STATE) == QUEUE_ERROR:
+        if srq.failed:
             raise Refused(cmd.ST_BAD_RES_STATE)
     _check_rings(uar, given, bool(given.srqn & SRQ_VALID))
     draft = QpContext()

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from rnic.judge.stream import Stream
 from rnic.spec.limits import MTU_BYTES
-from rnic.wire.mad import CLASS_CM, CM_REP, CM_REQ, MAD_BYTES
+from rnic.wire.cm_message import CM_MESSAGES
+from rnic.wire.mad import CLASS_CM, CM_REP, CM_REQ, MAD, MAD_BYTES
 
 MAX_STREAMS = 65_536
 MAX_REQUESTS = 4_096
 Key = tuple[bytes, bytes, int]
 
-_CM = 24
-"""Where the message begins in a management datagram."""
+_REQ, _REP = CM_MESSAGES[CM_REQ].layout, CM_MESSAGES[CM_REP].layout
 
 
 def _text(address: bytes) -> str:
@@ -89,26 +89,26 @@ class Connections:
         """A management datagram: of connection management, REQ and REP tell numbers, PSNs and path MTU (IBA ch. 12)."""
         if len(mad) != MAD_BYTES or mad[1] != CLASS_CM:
             return
-        attribute = int.from_bytes(mad[16:18], "big")
-        message = mad[_CM:]
+        attribute = MAD.get(mad, "attr_id")
+        message = mad[MAD.size :]
         src, dst, _ = key
-        local, remote = int.from_bytes(message[:4], "big"), int.from_bytes(message[4:8], "big")
         if attribute == CM_REQ:
             if len(self._requests) >= MAX_REQUESTS:
                 self._requests.clear()
-            mtu = MTU_BYTES.get(message[50] >> 4, 0)
-            self._requests[src, local] = (src, dst, _three(message, 32), _three(message, 44), mtu)
-        elif attribute == CM_REP and (request := self._requests.pop((dst, remote), None)) is not None:
+            asked = _REQ.unpack(message)
+            mtu = MTU_BYTES.get(asked["path_mtu"], 0)
+            self._requests[src, asked["local_comm_id"]] = (src, dst, asked["local_qpn"], asked["starting_psn"], mtu)
+        elif attribute == CM_REP:
+            answer = _REP.unpack(message)
+            request = self._requests.pop((dst, answer["remote_comm_id"]), None)
+            if request is None:
+                return
             client, server, client_qpn, client_psn, mtu = request
-            out = self.stream(client, server, _three(message, 12))
+            out = self.stream(client, server, answer["local_qpn"])
             back = self.stream(server, client, client_qpn)
             # each side says with which PSN the other begins
-            for stream, psn in ((out, _three(message, 20)), (back, client_psn)):
+            for stream, psn in ((out, answer["starting_psn"]), (back, client_psn)):
                 stream.forget()
                 stream.expected_psn = psn
                 stream.mtu = mtu
             self._join(out, back)
-
-
-def _three(message: bytes, at: int) -> int:
-    return int.from_bytes(message[at : at + 3], "big")

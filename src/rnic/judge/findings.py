@@ -41,17 +41,19 @@ class Finding(NamedTuple):
 class Facts:
     """What happened to one queue pair's requests, by name; nothing of it is wrong in itself.
 
-    ``first`` holds the frame in which each was seen first.
+    ``first`` holds the frame in which each was seen first, ``last`` the newest: its frame and its name.
     """
 
-    __slots__ = ("counts", "first")
+    __slots__ = ("counts", "first", "last")
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.first: dict[str, int] = {}
+        self.last = (0, "")
 
     def add(self, name: str, frame: int, count: int = 1) -> None:
         """Note ``count`` of them."""
         if name not in self.counts:
             self.first[name] = frame
         self.counts[name] += count
+        self.last = (frame, name)

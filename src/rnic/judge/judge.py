@@ -205,9 +205,14 @@ class Judge:
         if packet.size != _CNP_SIZE or any(payload[12:28]) or not dqpn & 0x4000_0000:
             self._find(stream.name, "cnp-form", f"{packet.size} bytes, BECN {dqpn >> 30 & 1}")
         gap = packet.time_ns - stream.cnp_ns
-        if stream.cnp_ns >= 0 and 0 <= gap < self._cnp_gap_ns:
+        # all CNPs of a flow are alike: only their idents tell a second one from a copy that the network made
+        copy = packet.ident == stream.cnp_ident and not stream.cnp_copied
+        stream.cnp_copied = stream.cnp_ns >= 0 and 0 <= gap < self._cnp_gap_ns and copy
+        if stream.cnp_copied:
+            stream.facts.add("CNPs that may be copies", packet.frame)
+        elif stream.cnp_ns >= 0 and 0 <= gap < self._cnp_gap_ns:
             self._find(stream.name, "cnp-rate", f"{gap / 1000:.1f} us after the last")
-        stream.cnp_ns = packet.time_ns
+        stream.cnp_ns, stream.cnp_ident = packet.time_ns, packet.ident
 
     # ----------------------------------------------------------------------------------------- findings
 

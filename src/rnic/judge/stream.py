@@ -46,6 +46,8 @@ class Stream:
         "atomics",
         "base",
         "candidates",
+        "cnp_copied",
+        "cnp_ident",
         "cnp_ns",
         "expected_psn",
         "facts",
@@ -90,7 +92,9 @@ class Stream:
         self.atomics: dict[int, int] = {}
         """Values that atomics were answered with, by PSN."""
         self.mtu = 0
-        self.pkey = self.cnp_ns = self.time_ns = -1
+        self.pkey = self.cnp_ns = self.cnp_ident = self.time_ns = -1
+        self.cnp_copied = False
+        """The last CNP may have been a copy of the one before."""
         self.expected_psn = -1
         """The first PSN that connection management agreed on."""
         self.front = -1

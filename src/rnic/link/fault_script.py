@@ -173,12 +173,16 @@ def parse_script(script: Sequence[Mapping[str, object]]) -> Script:
     parsed = Script([], [])
     for number, rule in enumerate(script, 1):
         where = f"fault rule {number}"
-        if "at" in rule:
+        if _by_the_clock(rule):
             with _named(where):
                 parsed.timed.append(timed_event(rule))
         else:
             parsed.rules.append(_parse_rule(where, rule))
     return parsed
+
+
+def _by_the_clock(rule: object) -> bool:
+    return isinstance(rule, Mapping) and "at" in rule
 
 
 @contextlib.contextmanager

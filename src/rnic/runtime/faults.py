@@ -20,7 +20,7 @@ from rnic.link.faults import FaultyLink
 from rnic.link.middleware import Middleware
 from rnic.link.packets import kept
 from rnic.spec.errors import VerbsError
-from rnic.spec.events import PORT_ACTIVE
+from rnic.spec.ports import PORT_ACTIVE
 from rnic.wire.bursts import RxBurst, TxBurst
 
 if TYPE_CHECKING:

@@ -19,13 +19,6 @@ SRQ_LIMIT = 0x14
 CONGESTION = 0x20
 """A CNP halved the outstanding limit of a queue pair (004 7.4). Ours: neither source has a number."""
 
-PORT_DOWN = 1
-PORT_ACTIVE = 4
-"""Port states, also the subtypes of a port change event."""
-PORT_PKEY = 7
-PORT_GUID = 8
-"""Further subtypes, with mlx5's numbers: the P_Key table or the GID table has changed."""
-
 EVENT_NAMES = {
     COMP: "COMP",
     PATH_MIG: "PATH_MIG",

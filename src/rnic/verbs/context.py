@@ -28,7 +28,7 @@ from rnic.runtime.driver import Driver, LocalDriver
 from rnic.runtime.loop import Runtime
 from rnic.runtime.wait import wait_readable
 from rnic.spec import commands as cmd
-from rnic.spec import events
+from rnic.spec import events, ports
 from rnic.spec.errors import VerbsError
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
@@ -65,9 +65,9 @@ _ASYNC_EVENTS = {
     events.CONGESTION: e.RNIC_EVENT_CONGESTION,
 }
 _PORT_EVENTS = {
-    events.PORT_ACTIVE: e.IBV_EVENT_PORT_ACTIVE,
-    events.PORT_PKEY: e.IBV_EVENT_PKEY_CHANGE,
-    events.PORT_GUID: e.IBV_EVENT_GID_CHANGE,
+    ports.PORT_ACTIVE: e.IBV_EVENT_PORT_ACTIVE,
+    ports.PORT_PKEY: e.IBV_EVENT_PKEY_CHANGE,
+    ports.PORT_GUID: e.IBV_EVENT_GID_CHANGE,
 }
 """Verbs events of port change subtypes; of all others, IBV_EVENT_PORT_ERR."""
 

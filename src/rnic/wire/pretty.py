@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from rnic.spec.limits import BTH_BYTES, ICRC_BYTES
+from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MTU_BYTES
 from rnic.spec.opcodes import CNP
 from rnic.spec.syndromes import (
     AETH_ACK,
@@ -17,6 +17,7 @@ from rnic.spec.syndromes import (
     RNR_TIMER_US,
 )
 from rnic.wire.bth import Bth
+from rnic.wire.cm_message import CM_MESSAGES, REJECT_REASONS, CmMessage
 from rnic.wire.cnp import Cnp
 from rnic.wire.ethernet import ETHERTYPE_NAMES
 from rnic.wire.header import Header
@@ -29,7 +30,8 @@ Fields = list[tuple[str, int]]
 _DECIMAL = frozenset((
     "psn", "msn", "pad", "tver", "fecn", "becn", "ackreq", "solicited", "migreq", "dma_length", "length", "version",
     "payload_length", "total_length", "sport", "dport", "ihl", "ttl", "hop_limit", "identification", "protocol",
-    "next_header", "pcp", "dei", "vid", "base_version", "class_version",
+    "next_header", "pcp", "dei", "vid", "base_version", "class_version", "starting_psn", "responder_resources",
+    "initiator_depth", "retry_count", "rnr_retry_count", "reason", "path_mtu", "srq", "flow_control",
 ))  # fmt: skip
 """Fields that people count with; the rest is shown in hexadecimal."""
 
@@ -37,8 +39,8 @@ _DECIMAL = frozenset((
 def headers(buf: memoryview) -> list[Header]:
     """Records of the headers at the start of a UDP payload, as far as the bytes reach.
 
-    BTH, the extended headers that its opcode calls for, a CNP's reserved bytes, and the header of a management
-    datagram to QP1. Never raises, whatever the bytes.
+    BTH, the extended headers that its opcode calls for, a CNP's reserved bytes, and of a management datagram to QP1
+    the header and the message of connection management. Never raises, whatever the bytes.
     """
     out: list[Header] = []
     if len(buf) < BTH_BYTES:
@@ -57,8 +59,11 @@ def headers(buf: memoryview) -> list[Header]:
     for kind in kinds:
         if len(buf) < at + kind.layout.size:
             break
-        out.append(kind.parse(buf, at))
+        header = kind.parse(buf, at)
+        out.append(header)
         at += kind.layout.size
+        if isinstance(header, Mad) and header.mgmt_class == CLASS_CM and header.attr_id in CM_MESSAGES:
+            kinds.append(CM_MESSAGES[header.attr_id])
     return out
 
 
@@ -100,7 +105,7 @@ def text(header: Header, name: str) -> str:
     """One field's value as people write it: addresses, names of codes, counts in decimal, the rest in hex."""
     value: int = getattr(header, name)
     width = header.layout[name].width
-    if name in ("src", "dst"):
+    if name in ("src", "dst") or name.endswith("_gid"):
         return str(ipaddress.ip_address(value.to_bytes(width // 8, "big")))
     if name in ("src_mac", "dst_mac"):
         return value.to_bytes(6, "big").hex(":")
@@ -118,7 +123,25 @@ def _meaning(header: Header, name: str, value: int) -> str:
         return ETHERTYPE_NAMES.get(value, "")
     if name == "attr_id" and isinstance(header, Mad) and header.mgmt_class == CLASS_CM:
         return CM_NAMES.get(value, "")
+    if name == "reason":
+        return REJECT_REASONS.get(value, "")
+    if name == "path_mtu":
+        return f"{MTU_BYTES[value]} bytes" if value in MTU_BYTES else ""
     return ""
+
+
+_CM_SHOWN = (
+    "local_comm_id", "remote_comm_id", "request_id", "service_id", "local_qpn", "remote_qpn", "starting_psn",
+    "path_mtu", "reason", "status",
+)  # fmt: skip
+"""What of a CM message goes into one line."""
+
+
+def describe_cm(message: CmMessage) -> str:
+    """A CM message in a few words: its name, and what identifies and sets up the connection."""
+    words = [message.layout.name.removeprefix("CM ")]
+    words += [f"{name}={text(message, name)}" for name in _CM_SHOWN if name in message.layout]
+    return " ".join(words)
 
 
 def describe(packet: Packet) -> str:

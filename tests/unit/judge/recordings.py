@@ -262,15 +262,16 @@ def first_psn(packets: Packets, at: int) -> None:
 
 
 def cnp(payload: bytes, becn: int, gap_ns: int = 0) -> Change:
-    """One CNP behind a packet, or two ``gap_ns`` apart."""
+    """One CNP behind a packet, or three ``gap_ns`` apart."""
 
     def change(packets: Packets, at: int) -> None:
         made = []
-        for index in range(2 if gap_ns else 1):
+        for index in range(3 if gap_ns else 1):
             twin = packets[at].copy()
             twin.body[0], twin.body[1], twin.body[4] = op.CNP, 0, becn
             twin.body[8:] = bytes(4) + payload
             twin.time_ns += index * gap_ns
+            twin.ident += index
             twin.sealed = True
             made.append(twin)
         packets[at + 1 : at + 1] = made

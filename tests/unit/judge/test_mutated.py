@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rnic.judge import RULES
+from rnic.judge import RULES, Finding, Judge
+from rnic.spec.opcodes import CNP
+from rnic.wire.flow import Flow
+from rnic.wire.ip import ip_packet
+from rnic.wire.packet import build, seal
 
 _spec = importlib.util.spec_from_file_location("recordings", Path(__file__).with_name("recordings.py"))
 assert _spec is not None
@@ -39,3 +43,14 @@ def test_a_broken_rule_is_named(rule: str) -> None:
 @pytest.mark.slow
 def test_two_hundred_of_them() -> None:
     assert sum(1 for rule in RULES for _ in recordings.broken(rule)) >= 200
+
+
+@pytest.mark.parametrize(("idents", "count"), [((1, 1), 0), ((0, 0), 0), ((1, 2), 1), ((0, 0, 0), 1)])
+def test_one_cnp_may_be_a_copy(idents: tuple[int, ...], count: int) -> None:
+    way = Flow(bytes(4), bytes((0, 0, 0, 1)), 50_000)
+    found: list[Finding] = []
+    judge = Judge(found.append)
+    for number, ident in enumerate(idents):
+        packet = ip_packet(way, seal(build(CNP, dqpn=17, psn=0, becn=True, payload=bytes(16)), way, ident), ident)
+        judge.frame(number, 101, packet, len(packet))
+    assert [finding.rule for finding in found] == ["cnp-rate"] * count

@@ -77,8 +77,11 @@ def test_fields() -> None:
 def test_headers_of_management_datagrams_and_cnps() -> None:
     mad = Mad(mgmt_class=7, attr_id=0x10).pack() + bytes(232)
     data = sealed(0x64, dqpn=1, payload=mad)
-    assert [type(header).__name__ for header in pretty.headers(data)] == ["Bth", "Deth", "Mad"]
-    assert pretty.payload_bytes(data) == 232
+    assert [type(header).__name__ for header in pretty.headers(data)] == ["Bth", "Deth", "Mad", "ConnectRequest"]
+    assert pretty.payload_bytes(data) == 232 - 140, "private data's room"
+    other = sealed(0x64, dqpn=1, payload=Mad(mgmt_class=3, attr_id=0x10).pack() + bytes(232))
+    assert [type(header).__name__ for header in pretty.headers(other)] == ["Bth", "Deth", "Mad"]
+    assert pretty.payload_bytes(other) == 232
     assert [type(h).__name__ for h in pretty.headers(sealed(0x81, payload=bytes(16)))] == ["Bth", "Cnp"]
     assert pretty.payload_bytes(sealed(0x81, payload=bytes(16))) == 0
 
@@ -123,9 +126,10 @@ def test_text(header: Bth, name: str, text: str) -> None:
 
 def test_every_named_decimal_field_exists() -> None:
     kinds = (Bth, Aeth, IPv4, IPv6, Ethernet, Mad)
+    from rnic.wire.cm_message import CM_MESSAGES
     from rnic.wire.ethernet import VlanTag
     from rnic.wire.ip import Udp
     from rnic.wire.reth import Reth
 
-    known = {field.name for kind in (*kinds, VlanTag, Udp, Reth) for field in kind.layout.fields}
+    known = {field.name for kind in (*kinds, VlanTag, Udp, Reth, *CM_MESSAGES.values()) for field in kind.layout.fields}
     assert known >= pretty._DECIMAL

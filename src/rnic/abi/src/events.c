@@ -272,11 +272,11 @@ static const struct {
 static int port_event(uint32_t subtype)
 {
 	switch (subtype) {
-	case RNIC_EVENT_PORT_ACTIVE:
+	case RNIC_PORT_ACTIVE:
 		return IBV_EVENT_PORT_ACTIVE;
-	case RNIC_EVENT_PORT_PKEY:
+	case RNIC_PORT_PKEY:
 		return IBV_EVENT_PKEY_CHANGE;
-	case RNIC_EVENT_PORT_GUID:
+	case RNIC_PORT_GUID:
 		return IBV_EVENT_GID_CHANGE;
 	default:
 		return IBV_EVENT_PORT_ERR;
