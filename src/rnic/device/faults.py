@@ -130,7 +130,7 @@ def check_send(nic: Nic, number: int) -> None:
 def fail_send(nic: Nic, number: int, status: int) -> bool:
     """Complete the oldest send that is under way with ``status``, and flush the rest; false where none is."""
     qp = nic.qps.get(number)
-    if qp is None or not qp.requester.inflight:
+    if qp is None or not qp.requester.begun:
         return False
     qp.fail_send(status, 0)
     return True
