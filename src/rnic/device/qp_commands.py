@@ -131,6 +131,7 @@ def _path_fits(given: QpContext, config: NicConfig) -> bool:
     address = config.address
     return (
         given.mgid_index < len(config.gid_table)
+        and any(config.gid_table[given.mgid_index])
         and all(len(address_from_gid(gid)) == len(address) and not is_multicast(gid) for gid in gids)
         and any(address_from_gid(gids[0]))
         and (len(address) != 4 or not given.sip or gid_from_address(given.sip.to_bytes(4, "big")) in config.gid_table)
@@ -153,6 +154,8 @@ def _draft(nic: Nic, uar: Uar, qpn: int, given: QpContext) -> QpContext:
         srq = res.srqs.get(given.srqn & SRQN_MASK)
         if srq is None or srq.uar is not uar:
             raise Refused(cmd.ST_BAD_INDEX)
+        if srq.failed:
+            raise Refused(cmd.ST_BAD_RES_STATE)
     check_rings(nic, uar, given)
     draft = QpContext()
     for name in CREATION_FIELDS:
