@@ -6,11 +6,8 @@
 from rnic.link.faults import FaultRates
 from rnic.runtime.virtual import VirtualClock
 from rnic.testing.addresses import own_network
-<<<<<<< HEAD
 from rnic.testing.diagnosis import diagnose
-=======
 from rnic.testing.faults import FaultMethods, NicFaults
->>>>>>> main
 from rnic.testing.live import FindingError, LivePeer
 from rnic.testing.net import Node, SimNet
 from rnic.testing.packets import PacketFactory

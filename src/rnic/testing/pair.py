@@ -7,11 +7,8 @@ from typing import Any
 
 from rnic.spec.errors import VerbsError, WorkCompletionError
 from rnic.spec.limits import GRH_BYTES, MTU_CODES
-<<<<<<< HEAD
 from rnic.testing.diagnosis import MOST_RNR_NAKS, diagnose
-=======
 from rnic.testing.faults import FaultMethods
->>>>>>> main
 from rnic.testing.net import DEFAULT_LIMIT_NS, Node, SimNet
 from rnic.testing.packets import PacketFactory
 from rnic.verbs import enums as e
