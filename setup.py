@@ -1,7 +1,9 @@
 """What a C compiler makes: the twins of a few inner loops, and the C libraries that `rnic exec` gives to programs.
 
 Both are optional: without a compiler rnic installs and works, slower, and `rnic exec` says what is missing.
-``RNIC_REQUIRE_COMPILED=1`` makes an installation fail where it could not compile them.
+``RNIC_REQUIRE_COMPILED=1`` makes an installation fail where it could not compile them, ``RNIC_PURE=1`` leaves them
+out: the wheel then serves every Python and machine. ``RNIC_REPOSITORY`` is the address of the project's pages, which a
+release workflow knows and the tree does not.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import sys
 import zlib
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 
 TWINS = ["rnic.mem._order", "rnic.burst._compiled", "rnic.burst._small"]
@@ -21,6 +23,8 @@ SAME_SOURCE = {"rnic.burst._small": "src/rnic/burst/small.py"}
 """Twins that are the plain module itself, compiled under another name."""
 if sys.platform == "linux":
     TWINS.append("rnic.link._udp_calls")
+PURE = os.environ.get("RNIC_PURE", "") not in ("", "0")
+REPOSITORY = os.environ.get("RNIC_REPOSITORY", "").rstrip("/")
 REQUIRED = os.environ.get("RNIC_REQUIRE_COMPILED", "") not in ("", "0")
 
 
@@ -35,6 +39,8 @@ def same_source(name: str) -> str:
 
 def extensions() -> list[Extension]:
     """One extension for each twin that has a source; none where Cython is missing and they are not required."""
+    if PURE:
+        return []
     try:
         cythonize = importlib.import_module("Cython.Build").cythonize
     except ImportError:
@@ -61,14 +67,41 @@ class BuildAll(build_ext):  # type: ignore[misc] # setuptools is not always ther
     def run(self) -> None:
         """Linux alone has the interfaces that the libraries need."""
         super().run()
-        if sys.platform != "linux":
+        if sys.platform != "linux" or PURE:
             return
         source = Path(__file__).parent / "src"
         root = source if self.inplace or self.editable_mode else Path(self.build_lib)
         command = [sys.executable, "-m", "rnic.abi.build", "--out", str(root / "rnic" / "abi" / "lib")]
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(source)}, check=False)
+        # the tables come from the package itself, whose compiled parts may lie elsewhere still
+        env = {name: value for name, value in os.environ.items() if name != "RNIC_REQUIRE_COMPILED"}
+        done = subprocess.run(command, env={**env, "PYTHONPATH": str(source)}, check=False)
         if done.returncode and REQUIRED:
             raise SystemExit("RNIC_REQUIRE_COMPILED: the C libraries could not be built")
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildAll})
+class LinuxWheel(Distribution):  # type: ignore[misc] # as above
+    """With the C libraries inside a wheel is of one machine, although setuptools knows of no extension."""
+
+    def has_ext_modules(self) -> bool:
+        """Whether the wheel is of one machine."""
+        return not PURE and (sys.platform == "linux" or bool(super().has_ext_modules()))
+
+
+def project_urls() -> dict[str, str]:
+    """Where the project lives; empty where nobody said so."""
+    if not REPOSITORY:
+        return {}
+    return {
+        "Source": REPOSITORY,
+        "Documentation": f"{REPOSITORY}/tree/main/docs",
+        "Changelog": f"{REPOSITORY}/blob/main/CHANGELOG.md",
+        "Issues": f"{REPOSITORY}/issues",
+    }
+
+
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildAll},
+    distclass=LinuxWheel,
+    project_urls=project_urls(),
+)

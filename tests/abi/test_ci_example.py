@@ -1,7 +1,7 @@
 """The GitHub Actions job and the Dockerfile of the documentation: their commands, run by a fresh user.
 
 The user has namespaces of its own (user, network, processes, mounts), an empty home directory, no capability, and
-no way to get one. ``pip install rnic`` finds this tree's wheel. What wants root there, apt-get and useradd, is left
+no way to get one. ``RNIC_SOURCE`` is this tree's wheel. What wants root there, apt-get and useradd, is left
 out: the programs must be here.
 """
 
@@ -29,7 +29,7 @@ def workflow_steps() -> list[tuple[str, dict[str, str]]]:
     for line in (CI / "github.yml").read_text().splitlines():
         if found := re.match(r"\s+(?:- )?run: (.+)", line):
             steps.append((found[1], {}))
-        elif found := re.match(r"\s+(RNIC_\w+): (.+)", line):
+        elif (found := re.match(r"\s+(RNIC_\w+): (.+)", line)) and steps:
             steps[-1][1][found[1]] = found[2].strip("'")
     return steps
 
@@ -54,7 +54,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("wheels")
     tree = work / "tree"
     tree.mkdir()
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("*.so", "*.so.1", "*.egg-info"))
     command = [
@@ -95,6 +95,7 @@ def test_commands_as_a_fresh_user(steps: list[tuple[str, dict[str, str]]], wheel
     shutil.copy(CI / "verbs-tests.sh", home if steps == workflow_steps() else tmp_path)
     python = Path(sys.executable).resolve().parent
     env = {"PATH": f"{python}:{os.environ['PATH']}", "HOME": str(home), "TMPDIR": str(home)}
+    env["RNIC_SOURCE"] = str(next(wheels.glob("rnic-*.whl")))
     env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     ran = [(command, more) for command, more in steps if not command.startswith(AS_ROOT)]
     assert len(ran) >= 3
@@ -113,7 +114,7 @@ def test_both_files_say_what_the_page_promises() -> None:
     assert [command for command, _ in workflow_steps() if command.startswith("sudo ")]
     for steps in (workflow_steps(), dockerfile_steps()):
         commands = [command for command, _ in steps]
-        assert any("pip install rnic" in command for command in commands)
+        assert any('pip install "$RNIC_SOURCE"' in command for command in commands)
         assert any("rnic exec -- sh verbs-tests.sh" in command for command in commands)
     assert workflow_steps()[-1][1].keys() == {"RNIC_FAULTS", "RNIC_CAPTURE"}
     assert "USER tester" in (CI / "Dockerfile").read_text()

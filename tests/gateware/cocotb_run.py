@@ -51,5 +51,5 @@ def reason_to_skip(*modules: str) -> str | None:
         except ModuleNotFoundError:
             absent = True
         if absent:
-            return f"{module} is not installed: pip install rnic[gateware-test]"
+            return f"{module} is not installed: pip install '.[gateware-test]'"
     return None

@@ -15,4 +15,4 @@ collect_ignore_glob = [] if HAVE_AMARANTH else ["test_*.py"]
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not HAVE_AMARANTH:
-        terminalreporter.write_line("tests/gateware left out: no amaranth; pip install rnic[gateware]")
+        terminalreporter.write_line("tests/gateware left out: no amaranth; pip install '.[gateware]'")

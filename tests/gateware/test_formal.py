@@ -28,7 +28,7 @@ PARAMS = EngineParams(max_burst=2)
 @pytest.fixture(autouse=True)
 def _needs_yosys() -> None:
     if find_tool("yosys") is None:
-        pytest.skip("no yosys: pip install rnic[gateware]")
+        pytest.skip("no yosys: pip install '.[gateware]'")
 
 
 def prove(harness: Elaboratable, ports: list[Value], steps: int, place: Path) -> None:

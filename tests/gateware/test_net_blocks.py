@@ -79,7 +79,7 @@ def frame_of(packet: bytes, **changes: int) -> bytes:
 
 
 def test_udp_checksums_are_those_of_scapy() -> None:
-    inet = pytest.importorskip("scapy.layers.inet", reason="no scapy: pip install rnic[test]")
+    inet = pytest.importorskip("scapy.layers.inet", reason="no scapy: pip install '.[test]'")
     l2 = pytest.importorskip("scapy.layers.l2")
     for size in (1, 8, 33):
         raw = frame_of(engine_packet(random.Random(size), size), udp_checksum_off=0)

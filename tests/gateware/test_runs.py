@@ -18,6 +18,7 @@ from rnic.gateware.runs import Job, run_job
 from rnic.gateware.tools import find_tool
 from rnic.gateware.trace import LANES
 from rnic.spec import engine_regs as regs
+from rnic.spec.source import install_hint
 from rnic.wire.engine_header import ENGINE_HEADER_BYTES, EngineHeader
 from rnic.wire.ethernet import ETHERNET_BYTES
 from rnic.wire.ip import IPV4_BYTES, UDP_BYTES
@@ -50,7 +51,7 @@ def test_a_lost_fragment_never_corrupts_other_data() -> None:
 
 
 def test_frames_are_what_scapy_reads() -> None:
-    inet = pytest.importorskip("scapy.layers.inet", reason="no scapy: pip install rnic[test]")
+    inet = pytest.importorskip("scapy.layers.inet", reason="no scapy: pip install '.[test]'")
     l2 = pytest.importorskip("scapy.layers.l2")
     result = run_job(Job(sizes=(5, 100), count=2, network=True), SMALL)
     assert len(result.frames) == 3
@@ -201,7 +202,7 @@ def test_wrong_arguments_are_one_line(args: tuple[str, ...], text: str) -> None:
 
 def test_verilog_writes_the_engine_and_its_parameters(tmp_path: Path) -> None:
     if find_tool("yosys") is None:
-        pytest.skip("no yosys: pip install rnic[gateware]")
+        pytest.skip("no yosys: pip install '.[gateware]'")
     result = engine("verilog", "-o", tmp_path / "out", "--width", "64", "--overlapped", "--fifo-depth", "64")
     assert result.exit_code == 0, result.output
     verilog, record = (Path(line) for line in result.output.split())
@@ -218,4 +219,4 @@ def test_without_amaranth_the_command_says_what_to_install() -> None:
     hide = "import sys; sys.modules['amaranth'] = None; from rnic.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", hide, "engine", "run"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.splitlines() == ["rnic: the gateware needs Amaranth: pip install rnic[gateware]"]
+    assert done.stderr.splitlines() == [f"rnic: the gateware needs Amaranth: {install_hint('gateware')}"]

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 @pytest.fixture(autouse=True)
 def _needs_yosys() -> None:
     if find_tool("yosys") is None:
-        pytest.skip("no yosys: pip install rnic[gateware]")
+        pytest.skip("no yosys: pip install '.[gateware]'")
 
 
 def documented() -> dict[str, dict[str, int]]:
@@ -82,5 +82,5 @@ def test_a_fault_is_found(family: str) -> None:
 @pytest.mark.full
 def test_ecp5_frequency() -> None:
     if find_tool("nextpnr-ecp5") is None:
-        pytest.skip("no nextpnr-ecp5: pip install rnic[gateware-test]")
+        pytest.skip("no nextpnr-ecp5: pip install '.[gateware-test]'")
     assert max_frequency_mhz(Top(EngineParams())) >= FLOOR_MHZ

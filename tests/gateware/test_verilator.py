@@ -38,7 +38,7 @@ def reason_to_skip() -> str | None:
     if reason:
         return reason
     if find_tool("yosys") is None:
-        return "no yosys: pip install rnic[gateware]"
+        return "no yosys: pip install '.[gateware]'"
     found = verilator_environment()
     return found if isinstance(found, str) else None
 

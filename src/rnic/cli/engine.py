@@ -14,8 +14,9 @@ import click
 
 from rnic.paxi import DEFAULT_PORT, AxiError, open_window
 from rnic.paxi.bridge import BridgeConfig
+from rnic.spec.source import install_hint
 
-MISSING = "the gateware needs Amaranth: pip install rnic[gateware]"
+MISSING = f"the gateware needs Amaranth: {install_hint('gateware')}"
 MAX_WRITE_BYTES = 1 << 20
 MAX_WRITES = 4096
 

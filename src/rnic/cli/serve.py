@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, cast
 import click
 
 from rnic.cc.settings import MODES, CongestionSettings
+from rnic.cm.service import CmService
 from rnic.device.parameters import PROFILES, profile_settings
 from rnic.link.base import Link
 from rnic.link.faults import FaultyLink
@@ -155,7 +156,8 @@ def serve(
     """Run the NIC process that serves all programs of this user, until it is interrupted."""
     raise_descriptor_limit()
     said = detach() if detached else -1
-    process = NicProcess(runtime_directory(), make_runtime)
+    service = CmService(random.Random(secrets.randbits(256)))
+    process = NicProcess(runtime_directory(), make_runtime, service)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: process.stop())
     try:

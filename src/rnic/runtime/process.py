@@ -15,24 +15,29 @@ import json
 import mmap
 import os
 import selectors
+import signal
 import socket
 import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from rnic.device.config import gid_from_address
 from rnic.device.inspect import look
+from rnic.device.nic import Nic
 from rnic.device.resources import Resources
 from rnic.link.base import Link, parse_address
+from rnic.link.fault_events import from_words
 from rnic.mem.order import fence
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.client import Client, Fire, close_all, drain
 from rnic.runtime.directory import ProcessError
 from rnic.runtime.loop import BUDGET, Runtime
+from rnic.runtime.paths import PathTree
 from rnic.runtime.program import CopiedMemory, ProgramMemory
 from rnic.runtime.report import log_report
-from rnic.spec import attach
+from rnic.spec import attach, attach_cm
 from rnic.spec import commands as cmd
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import MAX_EQS, ROCE_UDP_PORT
@@ -72,12 +77,43 @@ _LONGEST_SLEEP = 0.05
 """Seconds; a program that forgot its fence waits no longer."""
 
 
-class NicProcess:
-    """Serves one runtime directory."""
+_REQUEST_BYTES = attach.REQUEST_BYTES | attach_cm.REQUEST_BYTES
 
-    def __init__(self, directory: Path, make: Callable[[str, int | None, dict[str, object]], Runtime]) -> None:
+
+class Manager(Protocol):
+    """Who manages connections on the devices' QP1 (:class:`rnic.cm.service.CmService`)."""
+
+    def came(self, name: str, nic: Nic, /) -> None:
+        """A device is there."""
+
+    def went(self, name: str, /) -> None:
+        """A device is gone."""
+
+    def request(self, key: Client, body: bytes, make_bell: Callable[[], Fire], now_ns: int, /) -> bytes:
+        """A program's request; ``OSError`` with words where it is refused."""
+
+    def gone(self, key: Client, now_ns: int, /) -> None:
+        """A program has ended."""
+
+
+class NicProcess:
+    """Serves one runtime directory.
+
+    Args:
+        directory: for socket and lock.
+        make: makes a device of an address, a UDP port and options.
+        manager: manages connections on the devices' QP1; without one there is none.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        make: Callable[[str, int | None, dict[str, object]], Runtime],
+        manager: Manager | None = None,
+    ) -> None:
         self.directory = directory
         self.make = make
+        self.manager = manager
         self.devices: dict[str, Runtime] = {}
         self._options: dict[str, dict[str, object]] = {}
         self._ports: dict[str, int | None] = {}
@@ -108,6 +144,8 @@ class NicProcess:
         self._watched: set[int] = set()
         self._litter = False
         """A context was dropped whose memory is still mapped: its queue pairs are cycles of objects."""
+        self.paths = PathTree(directory)
+        """What programs see under ``/sys`` and ``/dev``."""
         self._last_user = time.monotonic()
         self._stopped = False
         self._shared = False
@@ -144,10 +182,16 @@ class NicProcess:
         name = name or next(free for number in range(MAX_DEVICES + 1) if (free := f"rnic{number}") not in self.devices)
         if name not in self.devices:
             runtime = self.make(address, port, {**options, "name": name})
+            if runtime.has_faults:
+                runtime.faults().kill = _die
             self.devices[name] = runtime
             self._options[name] = options
             self._ports[name] = port
             self._watch(runtime.link)
+            with self.guard.around("paths"):
+                self.paths.add(runtime.nic)
+            if self.manager is not None:
+                self.manager.came(name, runtime.nic)
         if client is None:
             self._kept.add(name)
         else:
@@ -157,7 +201,7 @@ class NicProcess:
     def _find(self, address: str, port: int | None) -> str | None:
         for name, runtime in self.devices.items():
             config = runtime.nic.config
-            if config.gid_table[0] == _gid(address) and config.port == (ROCE_UDP_PORT if port is None else port):
+            if config.address == parse_address(address) and config.port == (ROCE_UDP_PORT if port is None else port):
                 return name
         return None
 
@@ -169,6 +213,11 @@ class NicProcess:
     def _remove(self, name: str) -> None:
         runtime = self.devices.pop(name)
         del self._ports[name], self._options[name]
+        with self.guard.around("paths"):
+            self.paths.remove(name)
+        if self.manager is not None:
+            with self.guard.around("release", name):
+                self.manager.went(name)
         for fd in runtime.link.filenos():
             if fd in self._watched:
                 self._watched.discard(fd)
@@ -305,6 +354,9 @@ class NicProcess:
         with around("release", whose):
             self._selector.unregister(client.sock)
         client.sock.close()
+        if self.manager is not None:
+            with around("release", whose):
+                self.manager.gone(client, time.monotonic_ns())
         if client.runtime is not None and client.uar is not None:
             with around("release", whose):
                 client.runtime.nic.unmap_uar(client.uar)
@@ -327,7 +379,7 @@ class NicProcess:
         self._descriptors_are_back()
 
     def _message(self, client: Client, kind: int, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        least, most = attach.REQUEST_BYTES.get(kind, (0, attach.MAX_MESSAGE))
+        least, most = _REQUEST_BYTES.get(kind, (0, attach.MAX_MESSAGE))
         if not least <= len(body) <= most:
             raise OSError(
                 errno.EINVAL, f"message kind {kind} has {len(body)} bytes of body: {least} to {most} are right"
@@ -345,6 +397,8 @@ class NicProcess:
             attach.MSG_UNSHARE: self._unshare,
             attach.MSG_ADD: self._add,
             attach.MSG_INFO: self._info,
+            attach.MSG_FAULT: self._fault,
+            attach_cm.MSG_CM: self._manage,
         }.get(kind)
         if handler is None:
             raise OSError(errno.ENOSYS, f"message kind {kind} is unknown")
@@ -368,9 +422,11 @@ class NicProcess:
         records = []
         for name, runtime in self.devices.items():
             config = runtime.nic.config
+            if runtime.nic.globals.dead:
+                continue  # gone, until it appears anew
             records.append(
                 name.encode().ljust(16, b"\0")
-                + config.gid_table[0]
+                + gid_from_address(config.address)
                 + config.guid.to_bytes(8, "big")
                 + struct.pack("<HHI", config.port, config.mtu, runtime.nic.globals.port_state)
             )
@@ -394,6 +450,8 @@ class NicProcess:
         runtime = self.devices.get(name)
         if runtime is None:
             raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices)}")
+        if runtime.nic.globals.dead:
+            raise OSError(errno.ENODEV, f"device {name!r} has failed and is gone: it may appear anew")
         if client.uar is not None or len(fds) != 1:
             raise OSError(errno.EINVAL, "OPEN comes once, with one descriptor")
         memory = self._memory_of(client, fds[0], attach.OPEN.get(body, "mode"), attach.OPEN.get(body, "copier"))
@@ -471,6 +529,33 @@ class NicProcess:
             file.write(text)
         out.append(fd)
         return attach.INFO_REPLY.pack({"bytes": len(text)})
+
+    def _fault(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """Let something happen to a device; the answer is what holds there now, as JSON."""
+        wanted = json.loads(body)
+        if not isinstance(wanted, dict) or not isinstance(wanted.get("event"), list):
+            raise OSError(errno.EINVAL, "FAULT takes a JSON object with a device and an event")
+        name, event = wanted.get("device") or next(iter(self.devices), ""), wanted["event"]
+        runtime = self.devices.get(name)
+        if runtime is None:
+            raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices) or 'none'}")
+        faults = runtime.faults()
+        faults.kill = _die
+        if event:
+            faults.happen(from_words(event))
+        return json.dumps(faults.state()).encode()
+
+    def _manage(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """A request to the connection manager."""
+        if self.manager is None:
+            raise OSError(errno.EOPNOTSUPP, "this NIC process manages no connections")
+
+        def make_bell() -> Fire:
+            fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
+            out.append(fd)
+            return Fire(fd)
+
+        return self.manager.request(client, body, make_bell, time.monotonic_ns())
 
     def _vector(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         vector = _U32.unpack(body)[0]
@@ -604,6 +689,9 @@ class NicProcess:
             return False
         if self._accept_again:
             self._descriptors_are_back()
+        if time.monotonic_ns() >= self.paths.due_ns:
+            with self.guard.around("paths"):
+                self.paths.refresh([runtime.nic for runtime in self.devices.values()], time.monotonic_ns())
         if self._round():
             pace.idle = 0
             if time.monotonic_ns() - self._looked_ns > _MESSAGES_EVERY_NS:
@@ -641,6 +729,7 @@ class NicProcess:
 
     def close(self) -> None:
         """Close everything, and say so in every window."""
+        self.paths.close()  # while the lock says that they are ours
         for client in self.clients.values():
             if client.window is not None:
                 _U32.pack_into(client.window, attach.WINDOW["alive"].byte, 0)
@@ -657,6 +746,11 @@ class NicProcess:
             runtime.close()
 
 
+def _die() -> None:
+    """As ``kill -9`` does it: nobody is told, nothing is written back."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 class _Pace:
     """How busy the loop has been lately."""
 
@@ -664,7 +758,3 @@ class _Pace:
         self.spins = spins
         self.spin = spins
         self.idle = 0
-
-
-def _gid(address: str) -> bytes:
-    return gid_from_address(parse_address(address))

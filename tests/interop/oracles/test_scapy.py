@@ -25,7 +25,7 @@ def roce() -> Any:
     logging.getLogger("scapy").setLevel(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return pytest.importorskip("scapy.contrib.roce", reason="scapy is not installed: pip install 'rnic[test]'")
+        return pytest.importorskip("scapy.contrib.roce", reason="scapy is not installed: pip install '.[test]'")
 
 
 def dissected(flow: Flow, data: bytes) -> Any:

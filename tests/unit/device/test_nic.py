@@ -170,7 +170,7 @@ def send(pair, **fields: int) -> bytearray:
     [
         ("drop_bad_icrc", {}, {"good": False}),
         ("drop_unknown_qp", {"dqpn": 63}, {}),
-        ("drop_unknown_qp", {"dqpn": 1}, {}),
+        ("drop_wrong_service", {"dqpn": 1}, {}),
         ("drop_unknown_qp", {"dqpn": MULTICAST_QPN}, {}),
         ("drop_wrong_service", {"opcode": UC | SEND_ONLY}, {}),
         ("drop_wrong_service", {"opcode": UD | SEND_ONLY}, {}),

@@ -1,0 +1,619 @@
+"""What rdma_cm gives programs, sans I/O: IDs, port spaces, event channels, over the ports' connection managers.
+
+One service stands beside all devices of a NIC process, or of a program that has its own. Programs are told apart by a
+key of the caller's; requests and answers are the bytes of :mod:`rnic.spec.attach_cm`, so that a C library, a Python
+program and a test use one boundary. Service IDs and the IP header in private data are those of annex A11.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from rnic.cm.agent import CmAgent, CmError, Connection, Listener, News, Parameters
+from rnic.cm.machine import Input, State
+from rnic.spec import attach_cm as wire
+from rnic.spec import cm
+from rnic.wire.cm import IP_HEADER
+
+if TYPE_CHECKING:
+    from rnic.device.nic import Nic
+
+MAX_IDS = 16_384
+"""IDs of one program."""
+MAX_CHANNELS = 1_024
+MAX_EVENTS = 65_536
+"""Events that wait on one channel."""
+_MAPPED = bytes(10) + b"\xff\xff"
+_NOWHERE = bytes(16)
+_IPV4, _IPV6 = 4, 6
+_MULTICAST_QPN = 0xFFFFFF
+_ADDRESS_FAMILY = -97
+_NO_DEVICE = -19
+
+
+class Bell(Protocol):
+    """Tells a program that an event waits."""
+
+    def __call__(self) -> None:
+        """One more event waits."""
+
+    def close(self) -> None:
+        """The channel is closed."""
+
+
+@dataclass(eq=False, slots=True)
+class _Port:
+    """A device and its connection manager."""
+
+    name: str
+    nic: Nic
+    agent: CmAgent
+    bound: dict[tuple[int, int], list[_Id]] = field(default_factory=dict)
+    """IDs by port space and port."""
+
+    @property
+    def gid(self) -> bytes:
+        return self.nic.config.gid_table[0]
+
+
+@dataclass(eq=False, slots=True)
+class _Channel:
+    number: int
+    bell: Bell
+    events: deque[tuple[_Id, bytes]] = field(default_factory=deque)
+
+
+@dataclass(eq=False, slots=True)
+class _Id:
+    number: int
+    client: _Client
+    channel: _Channel
+    port_space: int
+    qp_type: int
+    src: bytes = _NOWHERE
+    dst: bytes = _NOWHERE
+    src_port: int = 0
+    dst_port: int = 0
+    reuse: bool = False
+    port: _Port | None = None
+    """Its device, once it is bound to one."""
+    bound: list[_Port] = field(default_factory=list)
+    """Devices whose port ``src_port`` it holds."""
+    listeners: list[tuple[_Port, Listener]] = field(default_factory=list)
+    connection: Connection | None = None
+    passive: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Client:
+    devices: frozenset[str] | None = None
+    """Names of those that it may use; all without."""
+    channels: dict[int, _Channel] = field(default_factory=dict)
+    ids: dict[int, _Id] = field(default_factory=dict)
+    last: int = 0
+
+
+def _family(gid: bytes) -> int:
+    return _IPV4 if gid.startswith(_MAPPED) else _IPV6
+
+
+def ip_header(src: bytes, src_port: int, dst: bytes) -> bytes:
+    """The 36 bytes that private data to an RDMA IP CM service begin with; addresses as GIDs."""
+    version = _family(dst)
+    strip = len(_MAPPED) if version == _IPV4 else 0
+    return IP_HEADER.pack(
+        {
+            "ip_version": version,
+            "src_port": src_port,
+            "src": int.from_bytes(src[strip:], "big"),
+            "dst": int.from_bytes(dst[strip:], "big"),
+        }
+    )
+
+
+class CmService:
+    """IDs and channels of all programs.
+
+    Args:
+        rng: port numbers, and the connection managers' communication IDs, come from it.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._random = rng
+        self._ports: dict[str, _Port] = {}
+        self._clients: dict[Hashable, _Client] = {}
+        self._now_ns = 0
+
+    # ------------------------------------------------------------------------------------ devices
+
+    def came(self, name: str, nic: Nic) -> None:
+        """A device is there: manage its connections from now on."""
+        agent = CmAgent(nic.gsi, random.Random(self._random.getrandbits(64)), nic.counters)
+        nic.gsi.agent = agent
+        self._ports[name] = _Port(name, nic, agent)
+
+    def went(self, name: str) -> None:
+        """A device is gone; IDs that were bound to it hear of it."""
+        port = self._ports.pop(name, None)
+        if port is None:
+            return
+        port.nic.gsi.agent = None
+        for client in self._clients.values():
+            for each in [each for each in client.ids.values() if each.port is port]:
+                each.connection = None
+                each.port = None
+                self._emit(each, cm.EVENT_DEVICE_REMOVAL)
+
+    # ------------------------------------------------------------------------------------ programs
+
+    def request(self, key: Hashable, body: bytes, make_bell: Callable[[], Bell], now_ns: int) -> bytes:
+        """One request of a program.
+
+        Args:
+            key: which program.
+            body: :data:`~rnic.spec.attach_cm.CM_REQUEST`.
+            make_bell: called for a new event channel; the bell that it returns rings once for each event.
+            now_ns: the time.
+
+        Returns:
+            :data:`~rnic.spec.attach_cm.CM_RECORD`.
+
+        Raises:
+            OSError: with the errno, and words that say what is wrong.
+        """
+        self._now_ns = now_ns
+        said = wire.CM_REQUEST.unpack(body)
+        data = body[wire.CM_REQUEST["private"].byte :][: min(said["private_bytes"], wire.MAX_PRIVATE)]
+        client = self._clients.setdefault(key, _Client())
+        op = said["op"]
+        try:
+            if op == wire.CM_OPEN:
+                names = frozenset(filter(None, data.decode(errors="replace").split(",")))
+                client.devices = names or None
+                return _record(id=0)
+            if op == wire.CM_CHANNEL:
+                return self._open_channel(client, make_bell)
+            if op == wire.CM_CLOSE_CHANNEL:
+                return self._close_channel(client, said["channel"])
+            if op == wire.CM_CREATE:
+                return self._create(client, said)
+            if op == wire.CM_GET_EVENT:
+                return self._get_event(client, said["channel"])
+            handler = _HANDLERS.get(op)
+            if handler is None:
+                raise OSError(errno.ENOSYS, f"CM request {op} is unknown")
+            each = client.ids.get(said["id"])
+            if each is None:
+                raise OSError(errno.EINVAL, f"CM ID {said['id']} is not there")
+            handler(self, each, said, data)
+            return b"" if op == wire.CM_DESTROY else self._describe(each)
+        except CmError as error:
+            raise OSError(error.errno, str(error)) from None
+
+    def gone(self, key: Hashable, now_ns: int) -> None:
+        """A program has ended: so do its IDs."""
+        self._now_ns = now_ns
+        client = self._clients.pop(key, None)
+        if client is not None:
+            for each in list(client.ids.values()):
+                self._destroy(each)
+            for channel in client.channels.values():
+                channel.bell.close()
+
+    def _open_channel(self, client: _Client, make_bell: Callable[[], Bell]) -> bytes:
+        if len(client.channels) >= MAX_CHANNELS:
+            raise OSError(errno.ENOMEM, f"a program has at most {MAX_CHANNELS} event channels")
+        client.last += 1
+        client.channels[client.last] = _Channel(client.last, make_bell())
+        return _record(id=client.last)
+
+    def _close_channel(self, client: _Client, number: int) -> bytes:
+        channel = self._channel(client, number)
+        for each in [each for each in client.ids.values() if each.channel is channel]:
+            self._destroy(each)
+        client.channels.pop(number).bell.close()
+        return _record(id=number)
+
+    @staticmethod
+    def _channel(client: _Client, number: int) -> _Channel:
+        channel = client.channels.get(number)
+        if channel is None:
+            raise OSError(errno.EINVAL, f"event channel {number} is not there")
+        return channel
+
+    def _create(self, client: _Client, said: dict[str, int]) -> bytes:
+        if said["port_space"] not in cm.PORT_SPACES:
+            raise OSError(errno.EPROTONOSUPPORT, f"port space {said['port_space']:#x} is unknown")
+        return self._describe(self._new(client, self._channel(client, said["channel"]), said["port_space"], said))
+
+    @staticmethod
+    def _new(client: _Client, channel: _Channel, port_space: int, said: dict[str, int]) -> _Id:
+        if len(client.ids) >= MAX_IDS:
+            raise OSError(errno.ENOMEM, f"a program has at most {MAX_IDS} CM IDs: destroy some")
+        client.last += 1
+        each = client.ids[client.last] = _Id(client.last, client, channel, port_space, said["qp_type"])
+        return each
+
+    # ------------------------------------------------------------------------------------- events
+
+    def _emit(self, each: _Id, event: int, status: int = 0, private: bytes = b"", **more: int) -> None:
+        channel = each.channel
+        if len(channel.events) >= MAX_EVENTS:
+            return
+        channel.events.append((each, self._describe(each, event=event, status=status, private=private, **more)))
+        channel.bell()
+
+    def _get_event(self, client: _Client, number: int) -> bytes:
+        events = self._channel(client, number).events
+        return events.popleft()[1] if events else _record(id=number)
+
+    def _describe(
+        self, each: _Id, event: int = wire.CM_NO_EVENT, status: int = 0, private: bytes = b"", **more: int
+    ) -> bytes:
+        """Everything that a program may want to know of an ID."""
+        values = {
+            "id": each.number,
+            "src": int.from_bytes(each.src, "little"),
+            "dst": int.from_bytes(each.dst, "little"),
+            "src_port": each.src_port,
+            "dst_port": each.dst_port,
+            "port_space": each.port_space,
+            "qp_type": each.qp_type,
+            "min_rnr_timer": cm.MIN_RNR_TIMER,
+            "ack_timeout": cm.ACK_TIMEOUT,
+        }
+        if each.port is not None:
+            values["device"] = int.from_bytes(each.port.name.encode(), "little")
+            values["path_mtu"] = each.port.nic.gsi.mtu_code
+        connection = each.connection
+        if connection is not None:
+            values |= _queue_pair(connection, each.passive)
+        return _record(event=event, status=status & 0xFFFF_FFFF, private=private, **(values | more))
+
+    # ----------------------------------------------------------------------------------- addresses
+
+    def _usable(self, client: _Client) -> Iterable[_Port]:
+        return [port for name, port in self._ports.items() if client.devices is None or name in client.devices]
+
+    def _at(self, client: _Client, gid: bytes) -> _Port:
+        for port in self._usable(client):
+            if port.gid == gid:
+                return port
+        raise OSError(errno.EADDRNOTAVAIL, "no device of this program has this address: see rnic exec --addr")
+
+    def _bind(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+        """Bind to an address (or all), and a port (or any)."""
+        if each.bound:
+            raise OSError(errno.EINVAL, "the ID is bound already")
+        src = said["src"].to_bytes(16, "little")
+        each.reuse = bool(said["flags"] & wire.CM_REUSEADDR)
+        any_address = src in (_NOWHERE, _MAPPED + bytes(4))
+        ports = list(self._usable(each.client)) if any_address else [self._at(each.client, src)]
+        if src == _MAPPED + bytes(4):
+            ports = [port for port in ports if _family(port.gid) == _IPV4]
+        if not any_address:
+            each.port = ports[0]
+        each.src = src
+        self._hold(each, ports, said["src_port"])
+
+    def _hold(self, each: _Id, ports: list[_Port], number: int) -> None:
+        """Take a port number on devices."""
+        space = each.port_space
+        if not number:
+            span = cm.LAST_DYNAMIC_PORT - cm.FIRST_DYNAMIC_PORT + 1
+            first = self._random.randrange(span)
+            number = next(
+                (
+                    port
+                    for step in range(span)
+                    if not any(
+                        (space, port := cm.FIRST_DYNAMIC_PORT + (first + step) % span) in device.bound
+                        for device in ports
+                    )
+                ),
+                0,
+            )
+            if not number:
+                raise OSError(errno.EADDRNOTAVAIL, "no port number is free")
+        for device in ports:
+            if any(not (each.reuse and other.reuse) for other in device.bound.get((space, number), ())):
+                raise OSError(errno.EADDRINUSE, f"port {number} is taken")
+        each.src_port = number
+        for device in ports:
+            device.bound.setdefault((space, number), []).append(each)
+            each.bound.append(device)
+
+    def _release(self, each: _Id) -> None:
+        for device in each.bound:
+            holders = device.bound.get((each.port_space, each.src_port), [])
+            if each in holders:
+                holders.remove(each)
+                if not holders:
+                    del device.bound[each.port_space, each.src_port]
+        each.bound.clear()
+
+    def _resolve_addr(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+        if each.connection is not None or each.listeners:
+            raise OSError(errno.EINVAL, "the ID is connected or listens already")
+        dst, src = said["dst"].to_bytes(16, "little"), said["src"].to_bytes(16, "little")
+        if each.port is None:
+            if src in (_NOWHERE, _MAPPED + bytes(4)):
+                self._emit(each, cm.EVENT_ADDR_ERROR, _NO_DEVICE)
+                return
+            try:
+                each.port = self._at(each.client, src)
+            except OSError:
+                self._emit(each, cm.EVENT_ADDR_ERROR, _NO_DEVICE)
+                return
+        if _family(dst) != _family(each.port.gid):
+            self._emit(each, cm.EVENT_ADDR_ERROR, _ADDRESS_FAMILY)
+            return
+        each.src, each.dst, each.dst_port = each.port.gid, dst, said["dst_port"]
+        if not each.bound:
+            self._hold(each, [each.port], said["src_port"])
+        self._emit(each, cm.EVENT_ADDR_RESOLVED)
+
+    def _resolve_route(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+        self._port_of(each)
+        self._emit(each, cm.EVENT_ROUTE_RESOLVED)
+
+    @staticmethod
+    def _port_of(each: _Id) -> _Port:
+        if each.port is None:
+            raise OSError(errno.EINVAL, "the ID is bound to no device: resolve an address first")
+        return each.port
+
+    # ---------------------------------------------------------------------------------- connections
+
+    def _listen(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+        if each.listeners or each.connection is not None:
+            raise OSError(errno.EINVAL, "the ID listens or is connected already")
+        if not each.bound:
+            self._hold(each, list(self._usable(each.client)), said["src_port"])
+        number = cm.service_id(each.port_space, each.src_port)
+        try:
+            for port in each.bound:
+                listener = port.agent.listen(number, _Arrivals(self, each, port), said["value"])
+                each.listeners.append((port, listener))
+        except CmError:
+            self._unlisten(each)
+            raise
+
+    @staticmethod
+    def _unlisten(each: _Id) -> None:
+        for port, listener in each.listeners:
+            port.agent.unlisten(listener)
+        each.listeners.clear()
+
+    def arrived(self, listening: _Id, port: _Port, news: News) -> None:
+        """A request came in for a listening ID."""
+        connection = news.connection
+        header = IP_HEADER.unpack(news.private)
+        known = header["version"] == 0 and header["ip_version"] == _family(connection.peer)
+        if not known or len(listening.client.ids) >= MAX_IDS or len(listening.channel.events) >= MAX_EVENTS:
+            reason = cm.REJ_NO_RESOURCES if known else cm.REJ_UNSUPPORTED
+            port.agent.request(connection, Input.REJECT, self._time(port), status=reason)
+            return
+        kind = wire.QP_UD if connection.datagram else wire.QP_UC if connection.transport else wire.QP_RC
+        each = self._new(listening.client, listening.channel, listening.port_space, {"qp_type": kind})
+        each.port, each.connection, each.passive = port, connection, True
+        each.src, each.src_port = port.gid, listening.src_port
+        each.dst, each.dst_port = connection.peer, header["src_port"]
+        connection.tell = _Watcher(self, each)
+        data = news.private[IP_HEADER.size :]
+        self._emit(each, cm.EVENT_CONNECT_REQUEST, 0, data, listen_id=listening.number, **_offer(connection))
+
+    def happened(self, each: _Id, news: News) -> None:
+        """News of an ID's connection."""
+        connection = news.connection
+        more = {}
+        if news.event == cm.EVENT_CONNECT_RESPONSE:
+            more = _offer(connection)
+        said = news.event in (cm.EVENT_CONNECT_RESPONSE, cm.EVENT_REJECTED) or (
+            connection.datagram and news.event == cm.EVENT_ESTABLISHED
+        )
+        self._emit(each, news.event, news.status, news.private if said else b"", **more)
+
+    @staticmethod
+    def _time(port: _Port) -> int:
+        return port.nic.now_ns
+
+    def _connect(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+        port = self._port_of(each)
+        if each.connection is not None and each.connection.state is not State.CLOSED:
+            raise OSError(errno.EINVAL, "the ID is connected already")
+        if each.dst == _NOWHERE:
+            raise OSError(errno.EINVAL, "the ID has no peer: resolve its address first")
+        each.connection = port.agent.connect(
+            each.dst,
+            cm.service_id(each.port_space, each.dst_port),
+            _Watcher(self, each),
+            self._now_ns,
+            local=_parameters(said),
+            private=ip_header(each.src, each.src_port, each.dst) + data,
+            datagram=each.qp_type == wire.QP_UD,
+            transport=cm.TRANSPORT_UC if each.qp_type == wire.QP_UC else cm.TRANSPORT_RC,
+            traffic_class=said["tos"],
+            ack_timeout=min(said["ack_timeout"] or cm.ACK_TIMEOUT, 31),
+        )
+
+    def _request(self, each: _Id, what: Input, data: bytes = b"", status: int = 0) -> None:
+        if each.connection is None:
+            raise OSError(errno.EINVAL, "the ID is not connected")
+        self._port_of(each).agent.request(each.connection, what, self._now_ns, data, status)
+
+    def _accept(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+        if each.connection is None:
+            raise OSError(errno.EINVAL, "the ID has nothing to accept")
+        if (each.connection.state, Input.ACCEPT) in _ACCEPTABLE:
+            each.connection.local = _parameters(said)
+        self._request(each, Input.ACCEPT, data)
+
+    def _reject(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+        usual = cm.SIDR_REJECTED if each.qp_type == wire.QP_UD else cm.REJ_CONSUMER_DEFINED
+        self._request(each, Input.REJECT, data, said["status"] or usual)
+
+    def _establish(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+        self._request(each, Input.ESTABLISH, data)
+
+    def _disconnect(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+        self._request(each, Input.DISCONNECT, data)
+
+    def _notify(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+        self._request(each, Input.DATA)
+
+    def _join(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+        self._port_of(each)
+        self._emit(
+            each,
+            cm.EVENT_MULTICAST_JOIN,
+            dst=said["dst"],
+            dst_port=said["dst_port"],
+            qpn=_MULTICAST_QPN,
+            qkey=cm.UDP_QKEY,
+            context=said["context"],
+        )
+
+    def _leave(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+        """Nothing is kept of a membership: the program's library attaches and detaches queue pairs."""
+
+    def _query(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+        """The answer says all."""
+
+    def _migrate(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+        channel = self._channel(each.client, said["channel"])
+        if channel is each.channel:
+            return
+        moved = [event for event in each.channel.events if event[0] is each]
+        for event in moved:
+            each.channel.events.remove(event)
+            channel.events.append(event)
+            channel.bell()
+        each.channel = channel
+
+    def _destroy(self, each: _Id, said: dict[str, int] | None = None, data: bytes = b"") -> None:
+        each.client.ids.pop(each.number, None)
+        self._unlisten(each)
+        self._release(each)
+        connection, each.connection = each.connection, None
+        if connection is not None and each.port is not None:
+            each.port.agent.request(connection, Input.ABANDON, self._now_ns)
+        kept = deque(event for event in each.channel.events if event[0] is not each)
+        each.channel.events.clear()
+        for event in kept:
+            if wire.CM_RECORD.get(event[1], "listen_id") == each.number:
+                self._destroy_unseen(event[0])
+            else:
+                each.channel.events.append(event)
+
+    def _destroy_unseen(self, child: _Id) -> None:
+        """An ID that its program never heard of, since who listened for it is gone."""
+        child.client.ids.pop(child.number, None)
+        if child.connection is not None and child.port is not None:
+            child.port.agent.request(child.connection, Input.ABANDON, self._now_ns)
+            child.connection = None
+
+
+class _Arrivals:
+    """Called by the connection manager with each request for a listening ID."""
+
+    __slots__ = ("each", "port", "service")
+
+    def __init__(self, service: CmService, each: _Id, port: _Port) -> None:
+        self.service, self.each, self.port = service, each, port
+
+    def __call__(self, news: News) -> None:
+        self.service.arrived(self.each, self.port, news)
+
+
+class _Watcher:
+    """Called by the connection manager with what becomes of an ID's connection."""
+
+    __slots__ = ("each", "service")
+
+    def __init__(self, service: CmService, each: _Id) -> None:
+        self.service, self.each = service, each
+
+    def __call__(self, news: News) -> None:
+        self.service.happened(self.each, news)
+
+
+def _record(private: bytes = b"", event: int = wire.CM_NO_EVENT, **values: int) -> bytes:
+    out = bytearray(wire.CM_RECORD.pack({"event": event, "private_bytes": len(private), **values}))
+    at = wire.CM_RECORD["private"].byte
+    out[at : at + len(private)] = private
+    return bytes(out)
+
+
+def _parameters(said: dict[str, int]) -> Parameters:
+    return Parameters(
+        qpn=said["qpn"] & 0xFFFFFF,
+        qkey=said["qkey"],
+        responder_resources=said["responder_resources"],
+        initiator_depth=said["initiator_depth"],
+        flow_control=said["flow_control"] & 1,
+        retry_count=said["retry_count"] & 7,
+        rnr_retry_count=said["rnr_retry_count"] & 7,
+        srq=said["srq"] & 1,
+    )
+
+
+def _offer(connection: Connection) -> dict[str, int]:
+    """What the peer says of itself, as seen from here: its depth is what this side answers, and the other way round."""
+    remote = connection.remote
+    return {
+        "qpn": remote.qpn,
+        "responder_resources": remote.initiator_depth,
+        "initiator_depth": remote.responder_resources,
+        "flow_control": remote.flow_control,
+        "retry_count": remote.retry_count,
+        "rnr_retry_count": remote.rnr_retry_count,
+        "srq": remote.srq,
+    }
+
+
+def _queue_pair(connection: Connection, passive: bool) -> dict[str, int]:
+    """What the attributes of an ID's queue pair come from."""
+    local, remote = connection.local, connection.remote
+    depth, resources = local.initiator_depth, local.responder_resources
+    if not passive:
+        depth, resources = min(depth, remote.responder_resources), min(resources, remote.initiator_depth)
+    return {
+        "qpn": remote.qpn,
+        "qkey": remote.qkey,
+        "sq_psn": local.psn,
+        "rq_psn": remote.psn,
+        "responder_resources": resources,
+        "initiator_depth": depth,
+        "retry_count": (remote if passive else local).retry_count,
+        "rnr_retry_count": remote.rnr_retry_count,
+        "srq": remote.srq,
+        "path_mtu": connection.mtu_code,
+        "ack_timeout": connection.ack_timeout,
+        "tos": connection.traffic_class,
+    }
+
+
+_ACCEPTABLE = frozenset({(state, Input.ACCEPT) for state in (State.REQ_RCVD, State.MRA_REQ_SENT, State.SIDR_REQ_RCVD)})
+_HANDLERS: dict[int, Callable[[CmService, _Id, dict[str, int], bytes], None]] = {
+    wire.CM_DESTROY: CmService._destroy,
+    wire.CM_BIND: CmService._bind,
+    wire.CM_RESOLVE_ADDR: CmService._resolve_addr,
+    wire.CM_RESOLVE_ROUTE: CmService._resolve_route,
+    wire.CM_LISTEN: CmService._listen,
+    wire.CM_CONNECT: CmService._connect,
+    wire.CM_ACCEPT: CmService._accept,
+    wire.CM_ESTABLISH: CmService._establish,
+    wire.CM_REJECT: CmService._reject,
+    wire.CM_DISCONNECT: CmService._disconnect,
+    wire.CM_NOTIFY: CmService._notify,
+    wire.CM_MIGRATE: CmService._migrate,
+    wire.CM_QUERY: CmService._query,
+    wire.CM_JOIN: CmService._join,
+    wire.CM_LEAVE: CmService._leave,
+}

@@ -1,0 +1,140 @@
+"""QP1, the general services interface (IBA 13.5; annex A17): management datagrams of 256 bytes, in and out.
+
+Whoever manages connections is handed in from above, as :attr:`Gsi.agent`. The queue pair itself is plain: one
+datagram for each packet, no memory of a program's, nothing to post. What is sent waits in the device's own queue,
+which is bounded; what comes is checked and given to the agent at once. Garbage costs a counter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from rnic.device.config import address_from_gid, gid_from_address
+from rnic.spec.drops import DropReason
+from rnic.spec.limits import MTU_CODES
+from rnic.spec.opcodes import UD
+from rnic.wire.bursts import TxBurst
+from rnic.wire.flow import Flow
+from rnic.wire.mad import GSI_QKEY, GSI_QPN, MAD_BYTES
+from rnic.wire.packet import Packet, build, seal
+
+if TYPE_CHECKING:
+    from rnic.device.nic import Nic
+
+UD_SEND_ONLY = 0x64
+MAX_WAITING = 1_024
+"""Datagrams that may wait to be sent."""
+_MAX_FLOWS = 1_024
+_PSN_MASK = 0xFFFFFF
+_MEMBERSHIP = 0x8000
+
+
+class MadAgent(Protocol):
+    """Who takes management datagrams. Times are the device's, GIDs 16 bytes."""
+
+    def receive(self, datagram: bytes | memoryview, source: bytes, now_ns: int, /) -> None:
+        """A datagram that came from a GID."""
+
+    def next_deadline_ns(self) -> int | None:
+        """When :meth:`handle_timers` wants to be called; ``None`` where never."""
+
+    def handle_timers(self, now_ns: int, /) -> None:
+        """Handle the deadlines that have come."""
+
+
+class Gsi:
+    """QP1 of a NIC; for its agent, the port that datagrams leave by (:class:`rnic.cm.agent.Port`).
+
+    Counters: ``mads_received``, ``mads_sent``, ``drop_mad_unattended`` with no agent, ``drop_bad_mad`` for other sizes
+    than 256 bytes, ``drop_mad_full`` for what finds no room to wait in.
+    """
+
+    __slots__ = ("_flows", "_nic", "_psn", "agent", "waiting")
+
+    def __init__(self, nic: Nic) -> None:
+        self._nic = nic
+        self.agent: MadAgent | None = None
+        self.waiting: list[TxBurst] = []
+        self._flows: dict[tuple[bytes, int], Flow] = {}
+        self._psn = 0
+
+    @property
+    def guid(self) -> int:
+        """Node GUID."""
+        return self._nic.config.guid
+
+    @property
+    def gid(self) -> bytes:
+        """The port's GID."""
+        return self._nic.config.gid_table[0]
+
+    @property
+    def mtu_code(self) -> int:
+        """Active path MTU."""
+        return MTU_CODES[self._nic.config.mtu]
+
+    @property
+    def pkey(self) -> int:
+        """P_Key of what is sent."""
+        return self._nic.config.pkeys[0]
+
+    def receive(self, packet: Packet, now_ns: int) -> None:
+        """A packet to QP1 with a right ICRC."""
+        counters = self._nic.counters
+        if packet.row.service != UD or packet.opcode != UD_SEND_ONLY:
+            counters.bump(DropReason.WRONG_SERVICE.value)
+        elif (packet.pkey ^ self.pkey) & ~_MEMBERSHIP:
+            counters.bump(DropReason.BAD_PKEY.value)
+        elif packet.qkey != GSI_QKEY:
+            counters.bump(DropReason.BAD_QKEY.value)
+        elif len(packet.payload) != MAD_BYTES or packet.sqpn != GSI_QPN:
+            counters.bump("drop_bad_mad")
+        elif self.agent is None:
+            counters.bump("drop_mad_unattended")
+        else:
+            counters.bump("mads_received")
+            self.agent.receive(packet.payload, gid_from_address(packet.flow.src), now_ns)
+
+    def send(self, datagram: bytes, gid: bytes, traffic_class: int) -> None:
+        """Send 256 bytes to the QP1 of a GID; counted and forgotten where that cannot be."""
+        config = self._nic.config
+        address = address_from_gid(gid)
+        if len(address) != len(config.address) or not any(address):
+            self._nic.counters.bump("drop_tx_bad_address")
+            return
+        if len(self.waiting) >= MAX_WAITING:
+            self._nic.counters.bump("drop_mad_full")
+            return
+        flow = self._flows.get((address, traffic_class))
+        if flow is None:
+            if len(self._flows) >= _MAX_FLOWS:
+                self._flows.clear()
+            flow = Flow(config.address, address, config.source_ports[0], config.port, traffic_class)
+            self._flows[address, traffic_class] = flow
+        frame = build(
+            UD_SEND_ONLY,
+            dqpn=GSI_QPN,
+            psn=self._psn,
+            pkey=self.pkey,
+            qkey=GSI_QKEY,
+            sqpn=GSI_QPN,
+            payload=datagram,
+        )
+        self._psn = self._psn + 1 & _PSN_MASK
+        sealed = seal(frame, flow)
+        self._nic.counters.bump("mads_sent")
+        self.waiting.append(TxBurst(flow, [sealed], len(sealed), 1, len(sealed)))
+
+    def take(self) -> list[TxBurst]:
+        """What waits to be sent."""
+        waiting, self.waiting = self.waiting, []
+        return waiting
+
+    def next_deadline_ns(self) -> int | None:
+        """The agent's next deadline."""
+        return None if self.agent is None else self.agent.next_deadline_ns()
+
+    def handle_timers(self, now_ns: int) -> None:
+        """Let the agent handle its deadlines."""
+        if self.agent is not None:
+            self.agent.handle_timers(now_ns)

@@ -1,0 +1,114 @@
+"""Connection management over the process boundary (:mod:`rnic.spec.attach`): one kind of message, one layout each way.
+
+A connection to the NIC process that is not used for a device carries these. Its IDs and event channels end with it.
+Addresses are GIDs, IPv4 as ``::ffff:a.b.c.d``; ports are plain numbers.
+"""
+
+from __future__ import annotations
+
+from rnic.spec.attach import NAME_BYTES
+from rnic.spec.layout import Layout, half, octet, wide, word
+
+MSG_CM = 32
+
+(
+    CM_OPEN,
+    CM_CHANNEL,
+    CM_CLOSE_CHANNEL,
+    CM_CREATE,
+    CM_DESTROY,
+    CM_BIND,
+    CM_RESOLVE_ADDR,
+    CM_RESOLVE_ROUTE,
+    CM_LISTEN,
+    CM_CONNECT,
+    CM_ACCEPT,
+    CM_ESTABLISH,
+    CM_REJECT,
+    CM_DISCONNECT,
+    CM_NOTIFY,
+    CM_MIGRATE,
+    CM_GET_EVENT,
+    CM_QUERY,
+    CM_JOIN,
+    CM_LEAVE,
+) = range(20)
+
+CM_NO_EVENT = 0xFFFF_FFFF
+"""``event`` of an answer to GET_EVENT where none waits, and of the answers to everything else."""
+CM_REUSEADDR = 1
+"""``flags``: two IDs that both say so may bind one port."""
+QP_RC, QP_UC, QP_UD = 2, 3, 4
+"""``qp_type``, as ``enum ibv_qp_type``."""
+MAX_PRIVATE = 256
+
+CM_REQUEST = Layout(
+    "CM request",
+    352,
+    "little",
+    "process boundary",
+    (
+        word("op", 0, "CM_* number"),
+        word("id", 4, "which ID; the answer to CM_CREATE brings it"),
+        word("channel", 8, "which event channel; the answer to CM_CHANNEL brings it, and an eventfd"),
+        word("port_space", 12, "of a new ID"),
+        wide("src", 16, "this side's GID, 0 for any; CM_OPEN: names of devices follow at private", 16),
+        wide("dst", 32, "the peer's GID, or a group's", 16),
+        half("src_port", 48, "this side's port, 0 for any"),
+        half("dst_port", 50, "the peer's port"),
+        word("value", 52, "backlog; event of CM_NOTIFY"),
+        word("qpn", 56, "this side's QP number"),
+        word("qkey", 60, "this side's Q_Key"),
+        octet("responder_resources", 64, "READs and atomics that this side answers at a time"),
+        octet("initiator_depth", 65, "READs and atomics that this side has under way at a time"),
+        octet("flow_control", 66, "end-to-end flow control"),
+        octet("retry_count", 67, "retries"),
+        octet("rnr_retry_count", 68, "retries after RNR"),
+        octet("srq", 69, "this side receives by a shared receive queue"),
+        octet("qp_type", 70, "QP_* number of a new ID"),
+        octet("tos", 71, "traffic class"),
+        word("status", 72, "reason of a rejection, 0 for the usual one"),
+        octet("ack_timeout", 76, "local ACK timeout, 0 for the usual one"),
+        wide("context", 80, "of CM_JOIN: comes back with its event"),
+        word("private_bytes", 88, "of private data"),
+        word("flags", 92, "CM_REUSEADDR"),
+        wide("private", 96, "private data", MAX_PRIVATE),
+    ),
+)
+CM_RECORD = Layout(
+    "CM answer",
+    368,
+    "little",
+    "process boundary",
+    (
+        word("event", 0, "RDMA_CM_EVENT_* or CM_NO_EVENT"),
+        word("status", 4, "of the event, signed"),
+        word("id", 8, "which ID, or channel"),
+        word("listen_id", 12, "who listens, of a CONNECT_REQUEST"),
+        wide("src", 16, "this side's GID, 0 where it is bound to none", 16),
+        wide("dst", 32, "the peer's GID", 16),
+        half("src_port", 48, "this side's port"),
+        half("dst_port", 50, "the peer's port"),
+        word("port_space", 52, "of the ID"),
+        wide("device", 56, "name of the device, zeros where the ID is bound to none", NAME_BYTES),
+        word("qpn", 72, "the peer's QP number"),
+        word("qkey", 76, "the peer's Q_Key"),
+        word("sq_psn", 80, "first PSN of this side"),
+        word("rq_psn", 84, "first PSN of the peer"),
+        octet("responder_resources", 88, "READs and atomics that this side is to answer at a time"),
+        octet("initiator_depth", 89, "READs and atomics that this side may have under way at a time"),
+        octet("flow_control", 90, "the peer's"),
+        octet("retry_count", 91, "retries that this side is to make"),
+        octet("rnr_retry_count", 92, "retries after RNR that this side is to make"),
+        octet("srq", 93, "the peer's"),
+        octet("path_mtu", 94, "MTU code"),
+        octet("ack_timeout", 95, "local ACK timeout"),
+        wide("context", 96, "as CM_JOIN said"),
+        octet("qp_type", 104, "QP_* number"),
+        octet("tos", 105, "traffic class"),
+        octet("min_rnr_timer", 106, "RNR timer code of this side"),
+        word("private_bytes", 108, "of private data"),
+        wide("private", 112, "private data", MAX_PRIVATE),
+    ),
+)
+REQUEST_BYTES: dict[int, tuple[int, int]] = {MSG_CM: (CM_REQUEST.size, CM_REQUEST.size)}

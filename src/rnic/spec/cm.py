@@ -1,0 +1,99 @@
+"""Numbers of communication management: IBA vol. 1, chapter 12 and annex A11 (RDMA IP CM service), and of rdma_cm."""
+
+from __future__ import annotations
+
+REJ_NO_QP = 1
+REJ_NO_RESOURCES = 3
+REJ_TIMEOUT = 4
+REJ_UNSUPPORTED = 5
+REJ_INVALID_COMM_ID = 6
+REJ_INVALID_SERVICE_ID = 8
+REJ_INVALID_TRANSPORT_TYPE = 9
+REJ_STALE_CONN = 10
+REJ_INVALID_GID = 12
+REJ_INVALID_MTU = 26
+REJ_CONSUMER_DEFINED = 28
+REJ_DUPLICATE_COMM_ID = 30
+
+REJ_NAMES = {
+    REJ_NO_QP: "no queue pair is available",
+    REJ_NO_RESOURCES: "no resources",
+    REJ_TIMEOUT: "timeout",
+    REJ_UNSUPPORTED: "unsupported request",
+    REJ_INVALID_COMM_ID: "unknown communication ID",
+    REJ_INVALID_SERVICE_ID: "nobody listens on this service ID",
+    REJ_INVALID_TRANSPORT_TYPE: "wrong transport service type",
+    REJ_STALE_CONN: "stale connection",
+    REJ_INVALID_GID: "GID is not this port's",
+    REJ_INVALID_MTU: "path MTU is too large",
+    REJ_CONSUMER_DEFINED: "rejected by the listener",
+    REJ_DUPLICATE_COMM_ID: "communication ID is in use",
+}
+"""Reasons of REJ (IBA 12.6.7.2) as far as they are given here."""
+
+REJECTED_REQ, REJECTED_REP, REJECTED_OTHER = range(3)
+"""Which message a REJ is about; MRA's numbers are the same for REQ and REP."""
+
+SIDR_SUCCESS, SIDR_UNSUPPORTED, SIDR_REJECTED, SIDR_NO_QP = range(4)
+"""Status of SIDR_REP (IBA 12.11.2)."""
+APR_UNSUPPORTED = 2
+"""Status of APR: no alternate paths here (IBA 12.8.2)."""
+
+TRANSPORT_RC, TRANSPORT_UC = 0, 1
+"""Transport service types of REQ."""
+
+PS_IPOIB, PS_TCP, PS_UDP, PS_IB = 0x0002, 0x0106, 0x0111, 0x013F
+"""Port spaces of rdma_cm; a service ID is one of them and a port (annex A11)."""
+UDP_QKEY = 0x0123_4567
+"""Q_Key of UD queue pairs in the port spaces UDP and IPOIB."""
+PORT_SPACES = (PS_TCP, PS_UDP, PS_IB, PS_IPOIB)
+FIRST_DYNAMIC_PORT, LAST_DYNAMIC_PORT = 32_768, 60_999
+
+(
+    EVENT_ADDR_RESOLVED,
+    EVENT_ADDR_ERROR,
+    EVENT_ROUTE_RESOLVED,
+    EVENT_ROUTE_ERROR,
+    EVENT_CONNECT_REQUEST,
+    EVENT_CONNECT_RESPONSE,
+    EVENT_CONNECT_ERROR,
+    EVENT_UNREACHABLE,
+    EVENT_REJECTED,
+    EVENT_ESTABLISHED,
+    EVENT_DISCONNECTED,
+    EVENT_DEVICE_REMOVAL,
+    EVENT_MULTICAST_JOIN,
+    EVENT_MULTICAST_ERROR,
+    EVENT_ADDR_CHANGE,
+    EVENT_TIMEWAIT_EXIT,
+) = range(16)
+"""Events of rdma_cm, ``RDMA_CM_EVENT_*``."""
+
+EVENT_NAMES = {
+    number: name.removeprefix("EVENT_")
+    for name, number in sorted(globals().items())
+    if name.startswith("EVENT_") and isinstance(number, int)
+}
+
+
+def service_id(port_space: int, port: int) -> int:
+    """The 64-bit service ID of a port (annex A11)."""
+    return port_space << 16 | port
+
+
+RESPONSE_TIMEOUT = 20
+"""How long a peer may take to answer, as 4.096 us << code: 4.3 s."""
+MAX_CM_RETRIES = 15
+MRA_SERVICE_TIMEOUT = 24
+"""What MRA asks for: 69 s for a listener to make up its mind."""
+PACKET_LIFETIME = 16
+"""Of a path, as a code: 268 ms. Twice that is the time that a finished connection waits."""
+ACK_TIMEOUT = 18
+"""Local ACK timeout of connected queue pairs: 1.07 s. Losses are found by the probe long before."""
+MIN_RNR_TIMER = 12
+UNIT_NS = 4_096
+
+
+def code_ns(code: int) -> int:
+    """Nanoseconds of a timeout code."""
+    return UNIT_NS << code

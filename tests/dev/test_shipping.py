@@ -1,0 +1,95 @@
+"""What is shipped: the sdist holds what a build needs, wheels hold what they should, versions and addresses agree."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import rnic
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what a checkout has."""
+    copy = tmp_path_factory.mktemp("tree")
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, copy)
+    for name in ("CONTRIBUTING.md", "SECURITY.md"):
+        shutil.copy(ROOT / name, copy)
+    left_out = shutil.ignore_patterns("*.so", "*.so.1", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "src", copy / "src", ignore=left_out)
+    return copy
+
+
+def backend(tree: Path, call: str, **more: str) -> None:
+    """One call of the build backend, without an environment of its own."""
+    pytest.importorskip("setuptools", minversion="77", reason="setuptools 77 is not installed: pip install setuptools")
+    code = f"from setuptools import build_meta; build_meta.{call}('dist')"
+    subprocess.run([sys.executable, "-c", code], cwd=tree, env={**os.environ, **more}, check=True, timeout=120,
+                   capture_output=True)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_sdist_holds_every_source_of_a_compiled_part(tree: Path) -> None:
+    backend(tree, "build_sdist", RNIC_PURE="1")
+    with tarfile.open(next((tree / "dist").glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {
+        str(path.relative_to(tree))
+        for pattern in ("*.pyx", "*.pxd", "*.c", "*.h", "*.py")
+        for path in (tree / "src").rglob(pattern)
+    }
+    assert wanted - names == set()
+    assert {"setup.py", "pyproject.toml", "LICENSE", "README.md"} <= names
+
+
+@pytest.mark.slow
+def test_pure_wheel_serves_every_machine_and_knows_its_pages(tree: Path) -> None:
+    backend(tree, "build_wheel", RNIC_PURE="1", RNIC_REPOSITORY="https://example.org/rnic/")
+    (wheel,) = (tree / "dist").glob("*.whl")
+    assert wheel.name == f"rnic-{rnic.__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = Parser().parsestr(archive.read(f"rnic-{rnic.__version__}.dist-info/METADATA").decode())
+    assert not [name for name in names if name.endswith((".so", ".so.1", ".pyx"))]
+    assert "rnic/py.typed" in names
+    urls = dict(line.split(", ") for line in metadata.get_all("Project-URL"))
+    assert urls["Source"] == "https://example.org/rnic"
+    assert {"Source", "Documentation", "Changelog", "Issues"} == urls.keys()
+
+
+def test_version_stands_in_one_place() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" in project["project"]["dynamic"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "rnic.__version__"}
+    text = (ROOT / "src" / "rnic" / "__init__.py").read_text()
+    assert re.findall(r'^__version__ = "(\d+\.\d+\.\d+)"$', text, re.MULTILINE) == [rnic.__version__]
+
+
+def test_workflow_has_every_python_that_the_metadata_names() -> None:
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    named = {found[1] for line in classifiers if (found := re.fullmatch(r".*Python :: (3\.\d+)", line))}
+    matrix = re.search(r"python: \[(.+)\]", (ROOT / ".github/workflows/check.yml").read_text())
+    assert matrix is not None
+    assert named <= set(re.findall(r"\"([\d.]+)\"", matrix[1]))
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]["build"]
+    assert {f"cp{name.replace('.', '')}-*" for name in named} <= set(build)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
+def test_commands_of_the_workflows_are_there(path: Path) -> None:
+    for command in re.findall(r"run: (\S+)", path.read_text()):
+        if command.startswith(("./", ".ci/")):
+            assert os.access(ROOT / command, os.X_OK), command

@@ -1,0 +1,403 @@
+"""The connection manager against a peer made by hand: every state with every message, and what a whole life sends."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise, product
+
+import pytest
+
+from rnic.cm.agent import MAX_BACKLOG, CmAgent, CmError, Connection, Listener, News, Parameters
+from rnic.cm.machine import TABLE, Do, Input, State
+from rnic.spec import cm
+from rnic.trace.counters import Counters
+from rnic.wire import cm as wire
+from rnic.wire import mad
+
+HERE = bytes(10) + b"\xff\xff" + bytes((10, 0, 0, 1))
+THERE = bytes(10) + b"\xff\xff" + bytes((10, 0, 0, 2))
+SERVICE = cm.service_id(cm.PS_TCP, 7174)
+SECOND = 1_000_000_000
+
+
+class Wire:
+    """A port that keeps what is sent."""
+
+    guid = 0x0200_0000_0000_0001
+    gid = HERE
+    mtu_code = 5
+    pkey = 0xFFFF
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[wire.Message, bytes]] = []
+
+    def send(self, datagram: bytes, gid: bytes, traffic_class: int) -> None:
+        message = wire.parse(datagram)
+        assert message is not None
+        self.sent.append((message, gid))
+
+    def last(self) -> wire.Message:
+        return self.sent[-1][0]
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.port = Wire()
+        self.counters = Counters()
+        self.agent = CmAgent(self.port, random.Random(1), self.counters)
+        self.news: list[News] = []
+
+    def hear(self, attr: int, tid: int = 5, private: bytes = b"", source: bytes = THERE, **fields: int) -> None:
+        self.agent.receive(wire.pack(attr, tid, fields, private), source, 0)
+
+    def request(self, **more: int) -> None:
+        self.hear(
+            mad.CM_REQ,
+            **{
+                "local_comm_id": 77,
+                "service_id": SERVICE,
+                "qpn": 0x22,
+                "psn": 9,
+                "path_mtu": 3,
+                "initiator_depth": 4,
+                "responder_resources": 2,
+                "max_cm_retries": 3,
+                "local_cm_timeout": 20,
+                "primary_local_gid": int.from_bytes(THERE, "big"),
+                "primary_remote_gid": int.from_bytes(HERE, "big"),
+                **more,
+            },
+        )
+
+    def listen(self, backlog: int = 8) -> Listener:
+        return self.agent.listen(SERVICE, self.news.append, backlog)
+
+    def asked(self) -> Connection:
+        """A request that waits for an answer."""
+        self.listen()
+        self.request()
+        return self.news[-1].connection
+
+    def in_state(self, state: State) -> Connection:
+        """A connection with a peer, put into a state."""
+        connection = self.agent.connect(
+            THERE, SERVICE, self.news.append, 0, datagram=state.name.startswith("SIDR"), local=Parameters(qpn=0x11)
+        )
+        connection.state = state
+        connection.expires = state in (State.TIMEWAIT, State.REJ_SENT, State.SIDR_REP_SENT)
+        connection.remote_id = connection.local_id if connection.datagram else 77
+        connection.remote = Parameters(qpn=0x22)
+        self.agent._by_remote[THERE, connection.remote_id, connection.datagram] = connection
+        self.news.clear()
+        self.port.sent.clear()
+        return connection
+
+
+MESSAGES = {
+    Input.RX_REQ: (mad.CM_REQ, {}),
+    Input.RX_MRA_REQ: (mad.CM_MRA, {"message": 0, "service_timeout": 10}),
+    Input.RX_MRA_REP: (mad.CM_MRA, {"message": 1, "service_timeout": 10}),
+    Input.RX_REJ: (mad.CM_REJ, {"reason": 28}),
+    Input.RX_REP: (mad.CM_REP, {"qpn": 0x22, "psn": 1}),
+    Input.RX_RTU: (mad.CM_RTU, {}),
+    Input.RX_DREQ: (mad.CM_DREQ, {"qpn": 0x11}),
+    Input.RX_DREP: (mad.CM_DREP, {}),
+    Input.RX_SIDR_REQ: (mad.CM_SIDR_REQ, {}),
+    Input.RX_SIDR_REP: (mad.CM_SIDR_REP, {"qpn": 0x33}),
+}
+SENDS = {
+    Do.SEND_REQ: mad.CM_REQ,
+    Do.SEND_REP: mad.CM_REP,
+    Do.SEND_RTU: mad.CM_RTU,
+    Do.SEND_MRA: mad.CM_MRA,
+    Do.SEND_REJ: mad.CM_REJ,
+    Do.SEND_REJ_TIMEOUT: mad.CM_REJ,
+    Do.SEND_DREQ: mad.CM_DREQ,
+    Do.SEND_DREP: mad.CM_DREP,
+    Do.SEND_SIDR_REQ: mad.CM_SIDR_REQ,
+    Do.SEND_SIDR_REP: mad.CM_SIDR_REP,
+}
+TELLS = {
+    Do.TELL_RESPONSE: cm.EVENT_CONNECT_RESPONSE,
+    Do.TELL_ESTABLISHED: cm.EVENT_ESTABLISHED,
+    Do.TELL_REJECTED: cm.EVENT_REJECTED,
+    Do.TELL_UNREACHABLE: cm.EVENT_UNREACHABLE,
+    Do.TELL_CONNECT_ERROR: cm.EVENT_CONNECT_ERROR,
+    Do.TELL_DISCONNECTED: cm.EVENT_DISCONNECTED,
+    Do.TELL_TIMEWAIT_EXIT: cm.EVENT_TIMEWAIT_EXIT,
+    Do.TELL_SIDR: cm.EVENT_ESTABLISHED,
+}
+
+
+def deliver(bench: Bench, connection: Connection, what: Input) -> None:
+    attr, fields = MESSAGES[what]
+    if what is Input.RX_REQ:
+        bench.request(local_comm_id=connection.remote_id)
+    elif what is Input.RX_SIDR_REQ:
+        bench.hear(attr, request_id=connection.remote_id, service_id=SERVICE)
+    elif what is Input.RX_SIDR_REP:
+        bench.hear(attr, connection.tid, request_id=connection.local_id, **fields)
+    else:
+        bench.hear(attr, local_comm_id=connection.remote_id, remote_comm_id=connection.local_id, **fields)
+
+
+def first_of_another_kind(state: State, what: Input) -> bool:
+    """A request by datagram in the life of a connection, or the other way round: a new ID, not this one's matter."""
+    return what is (Input.RX_REQ if state.name.startswith("SIDR") else Input.RX_SIDR_REQ)
+
+
+@pytest.mark.parametrize(
+    ("state", "what"), [pair for pair in product(State, MESSAGES) if not first_of_another_kind(*pair)]
+)
+def test_every_state_with_every_message(state: State, what: Input) -> None:
+    """A listed pair does what its row says, in that order; another changes nothing and is counted."""
+    bench = Bench()
+    connection = bench.in_state(state)
+    about_datagrams = what in (Input.RX_SIDR_REQ, Input.RX_SIDR_REP)
+    deliver(bench, connection, what)
+    sent = [message.attr for message, _ in bench.port.sent]
+    told = [news.event for news in bench.news]
+    row = TABLE.get((state, what))
+    if row is None or connection.datagram is not about_datagrams:
+        assert connection.state is state
+        assert not told
+        assert not sent
+        assert bench.counters["cm_unexpected"] == 1
+        return
+    following, actions = row
+    assert connection.state is following
+    expected = [SENDS[action] for action in actions if action in SENDS]
+    if Do.REPEAT in actions:
+        expected.append(wire.parse(connection.last).attr)  # type: ignore[union-attr]
+    assert sent == expected
+    assert told == [TELLS[action] for action in actions if action in TELLS]
+    if what is not Input.RX_SIDR_REP:
+        assert all(gid == THERE for _, gid in bench.port.sent)
+    waits = connection.deadline_ns is not None
+    if Do.STOP in actions and not {Do.LINGER, Do.HOLD} & set(actions):
+        assert not waits
+    if {Do.LINGER, Do.HOLD, Do.EXTEND} & set(actions):
+        assert waits
+    if following is State.CLOSED:
+        assert connection.local_id not in bench.agent.connections
+
+
+OWN = (Input.ACCEPT, Input.ESTABLISH, Input.REJECT, Input.DISCONNECT, Input.DATA, Input.ABANDON)
+
+
+@pytest.mark.parametrize(("state", "what"), list(product(State, OWN)))
+def test_every_state_with_every_request_of_its_owner(state: State, what: Input) -> None:
+    bench = Bench()
+    connection = bench.in_state(state)
+    row = TABLE.get((state, what))
+    if row is None:
+        with pytest.raises(CmError, match=f"{state.name} cannot {what.name.lower()}") as refused:
+            bench.agent.request(connection, what, 0)
+        assert refused.value.errno == 22
+        assert connection.state is state
+        assert not bench.port.sent
+        return
+    bench.agent.request(connection, what, 0)
+    assert connection.state is row[0]
+    assert [message.attr for message, _ in bench.port.sent] == [SENDS[do] for do in row[1] if do in SENDS]
+    if what is Input.ABANDON:
+        assert not bench.news
+
+
+@pytest.mark.parametrize("state", State)
+def test_every_state_ends_by_itself_once_its_owner_is_gone(state: State) -> None:
+    """Abandoned, and with a peer that says nothing, no state is for ever."""
+    bench = Bench()
+    connection = bench.in_state(state)
+    bench.agent.request(connection, Input.ABANDON, 0)
+    now = 0
+    for _ in range(64):
+        deadline = bench.agent.next_deadline_ns()
+        if deadline is None:
+            break
+        assert deadline > now
+        now = deadline
+        bench.agent.handle_timers(now)
+    assert connection.state is State.CLOSED
+    assert not bench.agent.connections
+    assert not bench.agent._by_remote
+    assert not bench.agent._by_qpn
+
+
+def test_the_table_leads_out_of_every_state_and_names_only_states_that_are_reached() -> None:
+    reached = {State.IDLE, State.REQ_RCVD, State.SIDR_REQ_RCVD} | {row[0] for row in TABLE.values()}
+    assert reached == set(State)
+    for state in set(State) - {State.CLOSED}:
+        assert any(before is state and row[0] is not state for (before, _), row in TABLE.items()), state
+
+
+def test_a_whole_life_on_the_active_side() -> None:
+    bench = Bench()
+    local = Parameters(qpn=0x11, responder_resources=3, initiator_depth=5, retry_count=6, rnr_retry_count=4)
+    connection = bench.agent.connect(THERE, SERVICE, bench.news.append, 0, local=local, private=b"hello")
+    request = bench.port.last()
+    assert request.attr == mad.CM_REQ
+    assert request.private[:5] == b"hello"
+    assert request.fields["service_id"] == 0x0000_0000_0106_1C06
+    assert request.fields["primary_remote_gid"] == int.from_bytes(THERE, "big")
+    assert (request.fields["responder_resources"], request.fields["initiator_depth"]) == (3, 5)
+    assert (request.fields["retry_count"], request.fields["rnr_retry_count"]) == (6, 4)
+    assert request.fields["path_mtu"] == 5
+    mine = connection.local_id
+    reply = {"local_comm_id": 77, "remote_comm_id": mine, "qpn": 0x22, "psn": 0x123456, "responder_resources": 2}
+    bench.hear(mad.CM_REP, request.tid, b"welcome", **reply)
+    assert bench.news[-1].event == cm.EVENT_CONNECT_RESPONSE
+    assert bench.news[-1].private[:7] == b"welcome"
+    assert (connection.remote.qpn, connection.remote.psn, connection.remote.responder_resources) == (0x22, 0x123456, 2)
+    bench.agent.request(connection, Input.ESTABLISH, 0)
+    assert bench.port.last().attr == mad.CM_RTU
+    assert bench.port.last().tid == request.tid
+    assert bench.port.last().fields == {"local_comm_id": mine, "remote_comm_id": 77}
+    bench.agent.request(connection, Input.DISCONNECT, 0)
+    assert bench.port.last().fields["qpn"] == 0x22
+    bench.hear(mad.CM_DREP, local_comm_id=77, remote_comm_id=mine)
+    assert bench.news[-1].event == cm.EVENT_DISCONNECTED
+    bench.agent.handle_timers(60 * SECOND)
+    assert bench.news[-1].event == cm.EVENT_TIMEWAIT_EXIT
+    assert not bench.agent.connections
+
+
+def test_a_request_that_nobody_listens_for_is_rejected_and_leaves_nothing() -> None:
+    bench = Bench()
+    bench.request()
+    refusal = bench.port.last()
+    assert refusal.attr == mad.CM_REJ
+    assert refusal.fields["reason"] == cm.REJ_INVALID_SERVICE_ID
+    assert refusal.fields["remote_comm_id"] == 77
+    assert not bench.agent.connections
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("transport", 3, cm.REJ_INVALID_TRANSPORT_TYPE),
+        ("path_mtu", 6, cm.REJ_INVALID_MTU),
+        ("path_mtu", 0, cm.REJ_INVALID_MTU),
+        ("primary_local_gid", 1, cm.REJ_INVALID_GID),
+        ("primary_remote_gid", 1, cm.REJ_INVALID_GID),
+        ("service_id", 1, cm.REJ_INVALID_SERVICE_ID),
+    ],
+)
+def test_a_request_that_cannot_be_is_rejected_with_its_reason(field: str, value: int, reason: int) -> None:
+    bench = Bench()
+    bench.listen()
+    bench.request(**{field: value})
+    assert bench.port.last().fields["reason"] == reason
+    assert not bench.news
+
+
+def test_requests_beyond_the_backlog_are_rejected_until_one_is_answered() -> None:
+    bench = Bench()
+    bench.listen(backlog=2)
+    for number in range(3):
+        bench.request(local_comm_id=100 + number, qpn=0x40 + number)
+    assert len(bench.news) == 2
+    assert bench.port.last().fields["reason"] == cm.REJ_NO_RESOURCES
+    bench.agent.request(bench.news[0].connection, Input.REJECT, 0)
+    bench.request(local_comm_id=200, qpn=0x50)
+    assert len(bench.news) == 3
+
+
+def test_a_backlog_is_bounded_and_has_a_default() -> None:
+    bench = Bench()
+    assert bench.agent.listen(1, bench.news.append, 1 << 30).backlog == MAX_BACKLOG
+    assert bench.agent.listen(2, bench.news.append, 0).backlog == 128
+    with pytest.raises(CmError, match="is taken"):
+        bench.agent.listen(2, bench.news.append)
+
+
+def test_a_peer_that_comes_again_with_the_same_queue_pair_ends_the_old_connection() -> None:
+    bench = Bench()
+    connection = bench.asked()
+    bench.agent.request(connection, Input.ACCEPT, 0)
+    bench.hear(mad.CM_RTU, local_comm_id=77, remote_comm_id=connection.local_id)
+    bench.request(local_comm_id=78)
+    assert bench.port.last().fields["reason"] == cm.REJ_STALE_CONN
+    assert bench.news[-1].event == cm.EVENT_DISCONNECTED
+    bench.request(local_comm_id=79)
+    assert bench.news[-1].event == cm.EVENT_CONNECT_REQUEST
+
+
+def test_a_request_without_answer_is_repeated_soon_then_later_and_at_last_given_up() -> None:
+    bench = Bench()
+    bench.agent.connect(THERE, SERVICE, bench.news.append, 0)
+    times = []
+    while (deadline := bench.agent.next_deadline_ns()) is not None:
+        times.append(deadline)
+        bench.agent.handle_timers(deadline)
+    assert times[0] < SECOND // 2
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert gaps == sorted(gaps)
+    assert max(gaps) < 6 * SECOND
+    requests = [message for message, _ in bench.port.sent if message.attr == mad.CM_REQ]
+    assert len(requests) == 1 + cm.MAX_CM_RETRIES
+    assert len({request.tid for request in requests}) == 1
+    assert [(news.event, news.status) for news in bench.news] == [(cm.EVENT_UNREACHABLE, -110)]
+    assert bench.port.last().attr == mad.CM_REJ
+
+
+def test_messages_from_another_address_than_the_peers_do_nothing() -> None:
+    bench = Bench()
+    connection = bench.in_state(State.ESTABLISHED)
+    other = THERE[:15] + b"\x09"
+    fields = {"local_comm_id": 77, "remote_comm_id": connection.local_id, "qpn": 0x11}
+    bench.hear(mad.CM_DREQ, source=other, **fields)
+    assert connection.state is State.ESTABLISHED
+    assert not bench.news
+
+
+def test_a_message_with_another_communication_id_than_the_peers_does_nothing() -> None:
+    bench = Bench()
+    connection = bench.in_state(State.ESTABLISHED)
+    bench.hear(mad.CM_DREQ, local_comm_id=78, remote_comm_id=connection.local_id, qpn=0x11)
+    assert connection.state is State.ESTABLISHED
+    assert bench.counters["cm_unexpected"] == 1
+
+
+def test_who_asks_us_to_disconnect_what_we_forgot_is_answered() -> None:
+    bench = Bench()
+    bench.hear(mad.CM_DREQ, local_comm_id=5, remote_comm_id=6, qpn=1)
+    assert bench.port.last().attr == mad.CM_DREP
+    assert bench.port.last().fields == {"local_comm_id": 6, "remote_comm_id": 5}
+
+
+def test_who_replies_to_what_we_forgot_is_rejected() -> None:
+    bench = Bench()
+    bench.hear(mad.CM_REP, local_comm_id=5, remote_comm_id=6)
+    assert bench.port.last().fields["reason"] == cm.REJ_INVALID_COMM_ID
+
+
+def test_alternate_paths_are_refused() -> None:
+    bench = Bench()
+    connection = bench.in_state(State.ESTABLISHED)
+    bench.hear(mad.CM_LAP, local_comm_id=77, remote_comm_id=connection.local_id)
+    assert bench.port.last().attr == mad.CM_APR
+    assert bench.port.last().fields["status"] == cm.APR_UNSUPPORTED
+    assert connection.state is State.ESTABLISHED
+
+
+def test_a_service_is_resolved_by_datagram() -> None:
+    bench = Bench()
+    connection = bench.agent.connect(THERE, SERVICE, bench.news.append, 0, datagram=True, private=b"who")
+    asked = bench.port.last()
+    assert asked.attr == mad.CM_SIDR_REQ
+    assert asked.private[:3] == b"who"
+    bench.hear(mad.CM_SIDR_REP, asked.tid, b"me", request_id=asked.fields["request_id"], qpn=0x33, qkey=0x44)
+    assert bench.news[-1].event == cm.EVENT_ESTABLISHED
+    assert bench.news[-1].private[:2] == b"me"
+    assert (connection.remote.qpn, connection.remote.qkey) == (0x33, 0x44)
+
+
+def test_private_data_that_is_too_long_is_refused() -> None:
+    bench = Bench()
+    with pytest.raises(CmError, match="too many"):
+        bench.agent.connect(THERE, SERVICE, bench.news.append, 0, private=bytes(93))
+    connection = bench.asked()
+    with pytest.raises(CmError, match="too many"):
+        bench.agent.request(connection, Input.REJECT, 0, bytes(149))
+    bench.agent.request(connection, Input.REJECT, 0, bytes(148))

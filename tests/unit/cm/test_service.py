@@ -1,0 +1,323 @@
+"""IDs, port spaces and event channels over two devices of a simulated network, request by request."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from rnic.cm.service import CmService, ip_header
+from rnic.spec import attach_cm as a
+from rnic.spec import cm
+from rnic.testing.net import SimNet
+from rnic.wire.cm import IP_HEADER
+
+
+class Bell:
+    def __init__(self) -> None:
+        self.rings = 0
+        self.closed = False
+
+    def __call__(self) -> None:
+        self.rings += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Program:
+    """One program with one channel."""
+
+    def __init__(self, service: CmService, net: SimNet, devices: str = "") -> None:
+        self.service = service
+        self.net = net
+        self.bells: list[Bell] = []
+        self.ask(a.CM_OPEN, private=devices.encode())
+        self.channel = self.ask(a.CM_CHANNEL)["id"]
+
+    def make_bell(self) -> Bell:
+        self.bells.append(Bell())
+        return self.bells[-1]
+
+    def raw(self, op: int, private: bytes = b"", **fields: int | bytes) -> bytes:
+        said = {
+            name: int.from_bytes(value, "little") if isinstance(value, bytes) else value
+            for name, value in fields.items()
+        }
+        body = bytearray(a.CM_REQUEST.pack({"op": op, "private_bytes": len(private), **said}))
+        body[96 : 96 + len(private)] = private
+        return self.service.request(self, bytes(body), self.make_bell, self.net.clock())
+
+    def ask(self, op: int, private: bytes = b"", **fields: int | bytes) -> dict[str, int]:
+        answer = self.raw(op, private, **fields)
+        return a.CM_RECORD.unpack(answer) if answer else {}
+
+    def create(self, space: int = cm.PS_TCP, kind: int = a.QP_RC) -> int:
+        return self.ask(a.CM_CREATE, channel=self.channel, port_space=space, qp_type=kind)["id"]
+
+    def event(self, channel: int = 0) -> tuple[int, dict[str, int], bytes]:
+        """The next event: its number, all it says, its private data; the simulation runs until there is one."""
+        found: list[bytes] = []
+
+        def look() -> bool:
+            answer = self.raw(a.CM_GET_EVENT, channel=channel or self.channel)
+            if a.CM_RECORD.get(answer, "event") != a.CM_NO_EVENT:
+                found.append(answer)
+            return bool(found)
+
+        if not look():
+            self.net.run(look, 120_000_000_000)
+        said = a.CM_RECORD.unpack(found[0])
+        return said["event"], said, found[0][112 : 112 + said["private_bytes"]]
+
+    def expect(self, event: int) -> dict[str, int]:
+        got, said, _ = self.event()
+        assert cm.EVENT_NAMES[got] == cm.EVENT_NAMES[event]
+        return said
+
+    def no_event(self) -> bool:
+        return self.ask(a.CM_GET_EVENT, channel=self.channel)["event"] == a.CM_NO_EVENT
+
+
+class Pair:
+    def __init__(self, net: SimNet) -> None:
+        self.net = net
+        self.service = CmService(random.Random(3))
+        for node in net.nodes:
+            self.service.came(f"rnic{node.index}", node.nic)
+        self.client, self.server = Program(self.service, net, "rnic0"), Program(self.service, net, "rnic1")
+        self.gids = [node.nic.gsi.gid for node in net.nodes]
+
+    def listen(self, port: int = 7174, space: int = cm.PS_TCP, kind: int = a.QP_RC, backlog: int = 0) -> int:
+        listening = self.server.create(space, kind)
+        self.server.ask(a.CM_BIND, id=listening, src_port=port)
+        self.server.ask(a.CM_LISTEN, id=listening, value=backlog)
+        return listening
+
+    def resolved(self, port: int = 7174, space: int = cm.PS_TCP, kind: int = a.QP_RC) -> int:
+        number = self.client.create(space, kind)
+        self.client.ask(a.CM_RESOLVE_ADDR, id=number, src=self.gids[0], dst=self.gids[1], dst_port=port)
+        self.client.expect(cm.EVENT_ADDR_RESOLVED)
+        self.client.ask(a.CM_RESOLVE_ROUTE, id=number)
+        self.client.expect(cm.EVENT_ROUTE_RESOLVED)
+        return number
+
+    def established(self) -> tuple[int, int]:
+        self.listen()
+        mine = self.resolved()
+        self.client.ask(a.CM_CONNECT, b"ping", id=mine, qpn=0x20, responder_resources=3, initiator_depth=5)
+        asked = self.server.expect(cm.EVENT_CONNECT_REQUEST)
+        self.server.ask(a.CM_ACCEPT, b"pong", id=asked["id"], qpn=0x30, responder_resources=4, initiator_depth=2)
+        self.client.expect(cm.EVENT_CONNECT_RESPONSE)
+        self.client.ask(a.CM_ESTABLISH, id=mine)
+        self.server.expect(cm.EVENT_ESTABLISHED)
+        return mine, asked["id"]
+
+
+@pytest.fixture(params=[False, True], ids=["IPv4", "IPv6"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    with SimNet(2, ipv6=request.param) as net:
+        yield Pair(net)
+
+
+def test_a_connection_from_both_sides(pair: Pair) -> None:
+    listening = pair.listen()
+    mine = pair.resolved()
+    pair.client.ask(
+        a.CM_CONNECT,
+        b"ping",
+        id=mine,
+        qpn=0x20,
+        responder_resources=3,
+        initiator_depth=5,
+        retry_count=6,
+        rnr_retry_count=7,
+    )
+    event, said, private = pair.server.event()
+    assert event == cm.EVENT_CONNECT_REQUEST
+    assert private == b"ping".ljust(56, b"\0")
+    assert (said["listen_id"], said["responder_resources"], said["initiator_depth"]) == (listening, 5, 3)
+    assert said["src"].to_bytes(16, "little") == pair.gids[1]
+    assert said["dst"].to_bytes(16, "little") == pair.gids[0]
+    assert said["dst_port"] == pair.client.ask(a.CM_QUERY, id=mine)["src_port"] >= cm.FIRST_DYNAMIC_PORT
+    assert said["device"].to_bytes(16, "little").rstrip(b"\0") == b"rnic1"
+    theirs = said["id"]
+    pair.server.ask(a.CM_ACCEPT, b"pong", id=theirs, qpn=0x30, responder_resources=4, initiator_depth=2)
+    event, said, private = pair.client.event()
+    assert event == cm.EVENT_CONNECT_RESPONSE
+    assert private == b"pong".ljust(196, b"\0")
+    assert (said["qpn"], said["responder_resources"], said["initiator_depth"]) == (0x30, 2, 4)
+    pair.client.ask(a.CM_ESTABLISH, id=mine)
+    assert pair.server.expect(cm.EVENT_ESTABLISHED)["id"] == theirs
+    here, there = pair.client.ask(a.CM_QUERY, id=mine), pair.server.ask(a.CM_QUERY, id=theirs)
+    assert (here["qpn"], there["qpn"]) == (0x30, 0x20)
+    assert (here["sq_psn"], here["rq_psn"]) == (there["rq_psn"], there["sq_psn"])
+    assert (here["responder_resources"], here["initiator_depth"]) == (2, 4)
+    assert (there["responder_resources"], there["initiator_depth"]) == (4, 2)
+    assert (here["retry_count"], there["retry_count"], there["rnr_retry_count"]) == (6, 6, 7)
+    pair.client.ask(a.CM_DISCONNECT, id=mine)
+    assert pair.server.expect(cm.EVENT_DISCONNECTED)["id"] == theirs
+    assert pair.client.expect(cm.EVENT_DISCONNECTED)["id"] == mine
+    assert pair.client.expect(cm.EVENT_TIMEWAIT_EXIT)["id"] == mine
+    assert pair.server.expect(cm.EVENT_TIMEWAIT_EXIT)["id"] == theirs
+    for end in (pair.client, pair.server):
+        assert end.bells[0].rings > 0
+
+
+def test_each_event_rings_once(pair: Pair) -> None:
+    pair.resolved()
+    assert pair.client.bells[0].rings == 2
+
+
+def test_a_rejection_says_why(pair: Pair) -> None:
+    pair.listen()
+    mine = pair.resolved()
+    pair.client.ask(a.CM_CONNECT, id=mine, qpn=0x20)
+    asked = pair.server.expect(cm.EVENT_CONNECT_REQUEST)
+    pair.server.ask(a.CM_REJECT, b"no", id=asked["id"])
+    event, said, private = pair.client.event()
+    assert (event, said["status"]) == (cm.EVENT_REJECTED, cm.REJ_CONSUMER_DEFINED)
+    assert private == b"no".ljust(148, b"\0")
+
+
+def test_nobody_listens(pair: Pair) -> None:
+    mine = pair.resolved()
+    pair.client.ask(a.CM_CONNECT, id=mine, qpn=0x20)
+    said = pair.client.expect(cm.EVENT_REJECTED)
+    assert said["status"] == cm.REJ_INVALID_SERVICE_ID
+
+
+def test_a_datagram_service_is_resolved(pair: Pair) -> None:
+    pair.listen(space=cm.PS_UDP, kind=a.QP_UD)
+    mine = pair.resolved(space=cm.PS_UDP, kind=a.QP_UD)
+    pair.client.ask(a.CM_CONNECT, b"who", id=mine)
+    event, said, private = pair.server.event()
+    assert (event, said["qp_type"]) == (cm.EVENT_CONNECT_REQUEST, a.QP_UD)
+    assert private == b"who".ljust(180, b"\0")
+    pair.server.ask(a.CM_ACCEPT, b"me", id=said["id"], qpn=0x40, qkey=cm.UDP_QKEY)
+    event, said, private = pair.client.event()
+    assert (event, said["qpn"], said["qkey"]) == (cm.EVENT_ESTABLISHED, 0x40, cm.UDP_QKEY)
+    assert private == b"me".ljust(136, b"\0")
+
+
+def test_a_datagram_service_refuses(pair: Pair) -> None:
+    pair.listen(space=cm.PS_UDP, kind=a.QP_UD)
+    mine = pair.resolved(space=cm.PS_UDP, kind=a.QP_UD)
+    pair.client.ask(a.CM_CONNECT, id=mine)
+    pair.server.ask(a.CM_REJECT, id=pair.server.expect(cm.EVENT_CONNECT_REQUEST)["id"])
+    said = pair.client.expect(cm.EVENT_UNREACHABLE)
+    assert said["status"] == cm.SIDR_REJECTED
+
+
+def test_a_peer_that_is_gone_is_unreachable(pair: Pair) -> None:
+    mine = pair.resolved()
+    pair.net.nodes[1].nic.gsi.agent = None
+    pair.client.ask(a.CM_CONNECT, id=mine, qpn=0x20)
+    event, said, _ = pair.client.event()
+    assert (event, said["status"]) == (cm.EVENT_UNREACHABLE, 2**32 - 110)
+
+
+def test_who_listens_no_more_takes_requests_along_that_nobody_saw(pair: Pair) -> None:
+    listening = pair.listen()
+    mine = pair.resolved()
+    pair.client.ask(a.CM_CONNECT, id=mine, qpn=0x20)
+    pair.net.run(lambda: pair.server.bells[0].rings == 1)
+    pair.server.ask(a.CM_DESTROY, id=listening)
+    assert pair.client.expect(cm.EVENT_REJECTED)["status"] == cm.REJ_CONSUMER_DEFINED
+    assert pair.server.no_event()
+    pair.listen()
+
+
+def test_a_program_that_ends_disconnects_its_peer(pair: Pair) -> None:
+    mine, _ = pair.established()
+    pair.service.gone(pair.server, pair.net.clock())
+    assert pair.client.expect(cm.EVENT_DISCONNECTED)["id"] == mine
+    assert pair.server.bells[0].closed
+    pair.net.run()
+    assert not pair.net.nodes[1].nic.gsi.agent.connections  # type: ignore[union-attr]
+
+
+def test_a_destroyed_id_disconnects_its_peer_and_says_nothing_more(pair: Pair) -> None:
+    mine, theirs = pair.established()
+    pair.client.ask(a.CM_DESTROY, id=mine)
+    assert pair.server.expect(cm.EVENT_DISCONNECTED)["id"] == theirs
+    assert pair.server.expect(cm.EVENT_TIMEWAIT_EXIT)["id"] == theirs
+    assert pair.client.no_event()
+
+
+def test_ports_are_each_devices_own_and_taken_once(pair: Pair) -> None:
+    pair.listen(9)
+    other = pair.client.create()
+    pair.client.ask(a.CM_BIND, id=other, src_port=9)
+    again = pair.server.create()
+    with pytest.raises(OSError, match="port 9 is taken") as refused:
+        pair.server.ask(a.CM_BIND, id=again, src_port=9)
+    assert refused.value.errno == errno.EADDRINUSE
+    udp = pair.server.create(cm.PS_UDP)
+    pair.server.ask(a.CM_BIND, id=udp, src_port=9)
+
+
+def test_two_that_both_say_so_share_a_port(pair: Pair) -> None:
+    for _ in range(2):
+        pair.server.ask(a.CM_BIND, id=pair.server.create(), src_port=9, flags=a.CM_REUSEADDR)
+
+
+def test_an_address_of_no_device_of_the_program_is_refused(pair: Pair) -> None:
+    with pytest.raises(OSError, match="no device of this program") as refused:
+        pair.server.ask(a.CM_BIND, id=pair.server.create(), src=pair.gids[0])
+    assert refused.value.errno == errno.EADDRNOTAVAIL
+
+
+def test_an_address_that_cannot_be_reached_is_an_event(pair: Pair) -> None:
+    mine = pair.client.create()
+    pair.client.ask(a.CM_RESOLVE_ADDR, id=mine, dst=pair.gids[1])
+    assert pair.client.expect(cm.EVENT_ADDR_ERROR)["status"] == 2**32 - 19
+
+
+def test_an_id_moves_to_another_channel_with_its_events(pair: Pair) -> None:
+    mine = pair.client.create()
+    pair.client.ask(a.CM_RESOLVE_ADDR, id=mine, src=pair.gids[0], dst=pair.gids[1])
+    second = pair.client.ask(a.CM_CHANNEL)["id"]
+    pair.client.ask(a.CM_MIGRATE, id=mine, channel=second)
+    assert pair.client.no_event()
+    assert pair.client.bells[1].rings == 1
+    assert pair.client.event(second)[0] == cm.EVENT_ADDR_RESOLVED
+
+
+def test_a_group_is_joined(pair: Pair) -> None:
+    mine = pair.resolved(space=cm.PS_UDP, kind=a.QP_UD)
+    group = bytes(10) + b"\xff\xff" + bytes((239, 0, 0, 9))
+    pair.client.ask(a.CM_JOIN, id=mine, dst=group, context=0x1234)
+    said = pair.client.expect(cm.EVENT_MULTICAST_JOIN)
+    assert said["dst"].to_bytes(16, "little") == group
+    assert (said["qpn"], said["qkey"], said["context"]) == (0xFFFFFF, cm.UDP_QKEY, 0x1234)
+
+
+def test_a_device_that_goes_is_told(pair: Pair) -> None:
+    mine = pair.resolved()
+    pair.service.went("rnic0")
+    assert pair.client.expect(cm.EVENT_DEVICE_REMOVAL)["id"] == mine
+    with pytest.raises(OSError, match="bound to no device"):
+        pair.client.ask(a.CM_RESOLVE_ROUTE, id=mine)
+
+
+@pytest.mark.parametrize("op", range(a.CM_CLOSE_CHANNEL, a.CM_LEAVE + 3))
+def test_requests_that_make_no_sense_are_refused_with_words(pair: Pair, op: int) -> None:
+    """Numbers of nothing, and a fresh ID that is asked for what it cannot do."""
+    with pytest.raises(OSError) as refused:
+        pair.client.ask(op, id=999, channel=999)
+    assert refused.value.args[1]
+    fresh = pair.client.create()
+    needs_peer = op in (a.CM_RESOLVE_ROUTE, a.CM_JOIN, *range(a.CM_CONNECT, a.CM_NOTIFY + 1))
+    if needs_peer:
+        with pytest.raises(OSError):
+            pair.client.ask(op, id=fresh)
+
+
+def test_the_ip_header_of_annex_a11() -> None:
+    src, dst = (bytes(10) + b"\xff\xff" + bytes((192, 168, 1, last)) for last in (1, 2))
+    header = ip_header(src, 0x1234, dst)
+    assert header == bytes.fromhex("00401234" + "00" * 12 + "c0a80101" + "00" * 12 + "c0a80102")
+    assert IP_HEADER.unpack(ip_header(bytes(15) + b"\1", 5, bytes(15) + b"\2"))["ip_version"] == 6
