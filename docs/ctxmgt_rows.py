@@ -67,7 +67,7 @@ INTERFACES: tuple[Row, ...] = (
     _row("4.1", "contexts that the data path cannot run on are refused, however they come", "device/admission.py",
          f"{ADMIT}::test_a_bad_queue_pair_context_is_refused", f"{ADMIT}::test_random_contexts_raise_nothing",
          f"{ADMIT}::test_event_queue_of_a_cq_and_protection_domains"),
-    _row("4.1.2", "the key data of every context on the NIC, and nothing but it is what runs", "context/cache.py",
+    _row("4.2.1", "the key data of every context on the NIC, and nothing but it is what runs", "context/cache.py",
          f"{EVICT}::test_a_queue_pair_stalls_until_it_is_loaded", f"{EVICT}::test_a_load_brings_equal_bytes_back",
          f"{EVICT}::test_a_context_of_the_documented_table_alone_works"),
     _row("4.2.1", "82 bytes of key data for each queue pair", "context/messages.py",
