@@ -139,8 +139,9 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
             "no C compiler was found: install one (gcc or clang) or name it in CC, then install rnic again"
         )
     out.mkdir(parents=True, exist_ok=True)
-    cm = SOURCES / "rdmacm.c"
-    verbs = sorted(source for source in SOURCES.glob("*.c") if source != cm)
+    cm = sorted(SOURCES.glob("rdmacm*.c"))
+    verbs = sorted(source for source in SOURCES.glob("*.c") if source not in cm)
+    both = [SOURCES / "attach.c"]
     built = []
     with tempfile.TemporaryDirectory(prefix="rnic-build-") as name:
         work = Path(name)
@@ -148,12 +149,12 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
         (work / "verbs.map").write_text(version_script("IBVERBS", VERBS, VERBS_PRIVATE), encoding="utf-8")
         (work / "rdmacm.map").write_text(version_script("RDMACM", RDMACM), encoding="utf-8")
         (work / "verbs_stubs.c").write_text(verbs_stubs(implemented(verbs)), encoding="utf-8")
-        (work / "rdmacm_stubs.c").write_text(rdmacm_stubs(implemented([cm])), encoding="utf-8")
+        (work / "rdmacm_stubs.c").write_text(rdmacm_stubs(implemented(cm)), encoding="utf-8")
         chosen = [*(STRICT if strict else ()), *(SANITIZERS if sanitize else ["-Wl,-z,defs"])]
         flags = [*FLAGS, *chosen, f"-I{work}", f"-I{SOURCES}"]
         for library, script, sources in (
             ("libibverbs.so.1", "verbs.map", [*verbs, work / "verbs_stubs.c"]),
-            ("librdmacm.so.1", "rdmacm.map", [cm, work / "rdmacm_stubs.c"]),
+            ("librdmacm.so.1", "rdmacm.map", [*cm, *both, work / "rdmacm_stubs.c", work / "libibverbs.so.1"]),
         ):
             made = work / library
             link = ["-shared", f"-Wl,-soname,{library}", f"-Wl,--version-script,{work / script}"]

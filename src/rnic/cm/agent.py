@@ -265,8 +265,6 @@ class CmAgent:
             raise CmError(22, f"{len(private)} bytes of private data are too many")
         connection.private = private
         connection.status = status
-        if what is Input.ACCEPT and not connection.datagram:
-            connection.local.psn = self._random.getrandbits(24)
         if what is Input.ABANDON:
             connection.tell = None
             connection.status = status or (cm.SIDR_REJECTED if connection.datagram else cm.REJ_CONSUMER_DEFINED)
@@ -347,6 +345,7 @@ class CmAgent:
         assert listener is not None
         connection = self._new(source, fields["service_id"])
         connection.state = State.REQ_RCVD
+        connection.local.psn = self._random.getrandbits(24)
         connection.remote_id = fields["local_comm_id"]
         connection.tid = message.tid
         connection.transport = fields["transport"]

@@ -265,7 +265,6 @@ static inline struct rnic_context *context_of(struct ibv_context *context)
 
 /* ---- nic.c: the NIC process */
 
-int nic_connect(uint32_t *devices, int *pid);
 int nic_list(int socket, struct rnic_device ***list);
 int nic_open(struct rnic_context *context, const char *name);
 void nic_close(struct rnic_context *context);
