@@ -62,6 +62,20 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("rnic.context.qpc", "rnic.context.cqc", "rnic.context.eqc"),
     ),
     (
+        "state",
+        "State of the data path",
+        "What the data path keeps of each queue pair in one arena of flat memory: a record of 64-bit words, and slots "
+        "behind it. Send slot *i* belongs to SQ entry *i*; a message is its send entry. Words are in the host's byte "
+        "order. Instead of an access each row names its owner, the one class that writes it.",
+        ("rnic.state.queue_pair",),
+    ),
+    (
+        "cm",
+        "Connection manager messages",
+        "The bodies of the communication manager's MADs, and the header of the RDMA IP CM service in their private data.",
+        ("rnic.wire.cm",),
+    ),
+    (
         "coyote",
         "Coyote's shell interfaces",
         "The structures of document 003, each of them one number.",

@@ -37,6 +37,7 @@ from rnic.spec.opcodes import (
 )
 from rnic.spec.states import RTR, RTS, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import RETRY_EXC_ERR, SUCCESS, WR_FLUSH_ERR
+from rnic.state.arena import Arena
 from rnic.trace import Counters, NullTracer
 from rnic.transport.flights import Flights
 from rnic.transport.qp import QueuePair
@@ -79,6 +80,7 @@ class Side:
         self.random = random.Random(1)
         self.burst = LOOPS
         self.memory = MemoryTable(self.random)
+        self.arena = Arena(1 << 24)
         self.flights = Flights(64)
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(

@@ -20,10 +20,12 @@ from rnic.spec.limits import NEVER
 from rnic.spec.opcodes import WR_NAMES
 from rnic.spec.states import INIT, RTR, RTS, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import SYNDROME_NAMES
+from rnic.state.arena import Arena
 from rnic.trace import Counters, NullTracer
 from rnic.transport.flights import Flights
+from rnic.transport.message import Message
 from rnic.transport.qp import QueuePair
-from rnic.transport.wqe import ReceiveRing, SendRing, Wqe
+from rnic.transport.wqe import ReceiveRing, SendRing
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.flow import Flow
 from rnic.wire.opcode import OPCODES, UNSUPPORTED
@@ -50,6 +52,7 @@ class Host:
         self.random = random.Random(1)
         self.burst = LOOPS
         self.memory = MemoryTable(self.random)
+        self.arena = Arena(1 << 24)
         self.flights = Flights(1 << 16, first=1 << 16)
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(
@@ -79,7 +82,7 @@ class Host:
     def make_flow(self, ctx: QpContext) -> Flow:
         return self.flow
 
-    def flow_to(self, ctx: QpContext, wqe: Wqe) -> Flow:
+    def flow_to(self, ctx: QpContext, message: Message) -> Flow:
         return self.flow
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:

@@ -80,16 +80,10 @@ def deliver(s, burst: RxBurst, fast: bool) -> None:
 
 
 def state_of(s):
-    responder, requester = s.qp.responder, s.qp.requester
     return (
         bytes(s.data),
         s.ctx.store(),
-        responder.open,
-        responder.offset,
-        responder.silent,
-        responder.msn,
-        requester.una,
-        [(p.first_psn, p.got) for p in requester.pieces],
+        bytes(s.qp.memory.qp),
         [(e.index, e.status, e.length) for e in s.send_cq.entries + s.recv_cq.entries],
         {k: v for k, v in s.counters.items() if k != "acks_coalesced"},
     )

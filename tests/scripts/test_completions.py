@@ -10,6 +10,7 @@ from rnic.rings.cqe import CQE_IMM, CQE_INV, CQE_RECEIVE, CQE_SOLICITED
 from rnic.rings.sqe import FLAG_SIGNALED
 from rnic.spec.opcodes import WR_NOP, WR_SEND, WR_SEND_IMM, WR_SEND_INV, WR_WRITE, WR_WRITE_IMM
 from rnic.spec.states import ERR, RESET, RTS, ST_UC, ST_UD
+from rnic.state.record import NONE
 from rnic.transport.wqe import SendRing
 
 FULL = bytes(range(256))
@@ -181,11 +182,11 @@ def test_reset_forgets_both_halves(new) -> None:
     assert s.qp.completer.implied_psn == 100
     s.to(RESET)
     responder, requester = s.qp.responder, s.qp.requester
-    assert s.qp.completer.implied_psn == -1
+    assert s.qp.completer.implied_psn == NONE
     assert (responder.open, responder.offset, responder.silent, responder.established, responder.msn) == (0,) * 5
-    assert (responder.receive_wqe, len(responder.replies), responder.resources) == (None, 0, [])
-    assert (requester.una, requester.sent_psn, requester.ssn, requester.lsn) == (0, 0, 0, None)
-    assert (requester.backlog, list(requester.inflight), requester.probe_due) == ([], [], False)
+    assert (responder.receive_wqe, len(responder.replies), responder.resource_count) == (None, 0, 0)
+    assert (requester.una, requester.sent_psn, requester.ssn, requester.lsn) == (0, 0, 0, NONE)
+    assert (requester.begun, requester.piece_count, requester.read_index, requester.probe_due) == (False, 0, NONE, 0)
     assert s.qp.flow is None
     assert s.send_cq.take() == s.recv_cq.take() == []
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rnic.spec.drops import DropReason
 from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
+from rnic.state.queue_pair import REPLIES
 from rnic.wire.bursts import RxBurst
 from rnic.wire.opcode import OPCODES
 from rnic.wire.packet import parse
@@ -90,8 +91,8 @@ def test_hostile_packets(new, service, packets) -> None:
         inject(s, service, f)
         s.out(8)
         s.wait(100_000)
-        assert len(s.qp.responder.replies) <= 1024
-        assert len(s.qp.responder.resources) <= 16
+        assert len(s.qp.responder.replies) <= REPLIES
+        assert s.qp.responder.resource_count <= 16
     assert len(s.send_cq.entries) <= posted
     assert len(s.recv_cq.entries) <= 2
     assert len({e.index for e in s.send_cq.entries}) == len(s.send_cq.entries)

@@ -9,6 +9,7 @@ from rnic.rings.cqe import CQE_IMM, CQE_INV, CQE_SOLICITED
 from rnic.spec.access import REMOTE_WRITE
 from rnic.spec.events import COMM_EST, SRQ_LAST_WQE, WQ_ACCESS_ERROR, WQ_CATAS_ERROR, WQ_INVAL_REQ_ERROR
 from rnic.spec.states import ERR, RESET, RTR, RTS, ST_UC, ST_UD
+from rnic.state.queue_pair import REPLIES
 
 FULL = bytes(range(256))
 
@@ -215,11 +216,11 @@ def test_a_repeated_read_leaves_room_for_new_ones(new) -> None:
 def test_replies_are_bounded(new) -> None:
     s = new()
     responder = s.qp.responder
-    for psn in range(1022):
+    for psn in range(REPLIES - 2):
         responder.replies.atomic(psn, 0, 0x1F, 0, again=True)
     for psn in (100, 101, 102, 103):
         responder.reply(psn, 0x60)
-    assert len(responder.replies) == 1024
+    assert len(responder.replies) == REPLIES
 
 
 def test_repeated_reads_are_bounded(new) -> None:
@@ -230,7 +231,7 @@ def test_repeated_reads_are_bounded(new) -> None:
         length = 60_000 - again % 234 * 256
         s.inject("READ_REQUEST", psn, va=s.va + again % 234 * 256, rkey=s.key, dma_length=length)
         s.inject("FETCH_ADD", 90 + again % 9, va=s.va, rkey=s.key)
-    assert len(s.qp.responder.replies) <= 1024
+    assert len(s.qp.responder.replies) <= REPLIES
 
 
 # ------------------------------------------------------------------- refusals: NAK, status, event

@@ -138,18 +138,8 @@ class Live:
 
     def look(self) -> tuple[object, ...]:
         """Everything that a packet may change, beside counters."""
-        qp, ctx = self.qp, self.qp.ctx
-        responder, requester = qp.responder, qp.requester
-        return (
-            bytes(self.side.buf),
-            ctx.state,
-            ctx.expected_psn,
-            responder.msn,
-            len(responder.replies),
-            requester.una,
-            len(requester.inflight),
-            qp.cqs[0].tail,
-        )
+        qp = self.qp
+        return bytes(self.side.buf), qp.ctx.store(), qp.memory.image(), qp.cqs[0].tail
 
     def drops(self) -> int:
         return sum(count for name, count in self.nic.counters.items() if name in DROPS)

@@ -1,4 +1,4 @@
-"""Build ``libibverbs.so.1`` and ``librdmacm.so.1`` with the C compiler at hand.
+"""Build ``libibverbs.so.1``, ``librdmacm.so.1`` and ``librnicpaths.so`` with the C compiler at hand.
 
 Run as ``python -m rnic.abi.build [--out DIRECTORY] [--sanitize] [--cc COMPILER]``; the package's own build runs
 it too. The header, the version scripts and the functions that only refuse come from tables.
@@ -29,6 +29,9 @@ from rnic.abi.header import c_header
 from rnic.spec.errors import RnicError
 
 SOURCES = Path(__file__).parent / "src"
+PATHS_SOURCE = Path(__file__).parent / "paths" / "turn.c"
+PATHS_LIBRARY = "librnicpaths.so"
+"""What turns a program's device paths to the tree in the runtime directory."""
 LIBRARIES = Path(__file__).parent / "lib"
 """Where the package's build leaves the libraries."""
 
@@ -122,7 +125,7 @@ def rdmacm_stubs(done: set[str]) -> str:
 
 
 def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, strict: bool = False) -> list[Path]:
-    """Build both libraries into ``out`` and return their paths.
+    """Build all libraries into ``out`` and return their paths.
 
     Args:
         out: directory, made where it is missing.
@@ -161,12 +164,22 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
             # Atfork handlers and helper threads must not outlive the code: dlclose leaves it mapped.
             link += ["-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now"]
             _run([*shlex.split(compiler), *flags, *link, *map(str, sources), "-o", str(made)])
-            # Put in place by a rename: programs that run now keep the library that they have mapped.
-            beside = out / f".{library}.{os.getpid()}"
-            shutil.copyfile(made, beside)
-            beside.chmod(0o755)
-            built.append(beside.replace(out / library))
+            built.append(_put(made, out))
+        # Never sanitized: it stands in front of the sanitizers' own functions of the same names.
+        made = work / PATHS_LIBRARY
+        link = ["-shared", f"-Wl,-soname,{PATHS_LIBRARY}", "-Wl,-z,nodelete", "-Wl,-z,relro"]
+        warnings = STRICT if strict else ()
+        _run([*shlex.split(compiler), *FLAGS, *warnings, *link, str(PATHS_SOURCE), "-ldl", "-o", str(made)])
+        built.append(_put(made, out))
     return built
+
+
+def _put(made: Path, out: Path) -> Path:
+    """Put a library in place by a rename: programs that run now keep the one that they have mapped."""
+    beside = out / f".{made.name}.{os.getpid()}"
+    shutil.copyfile(made, beside)
+    beside.chmod(0o755)
+    return beside.replace(out / made.name)
 
 
 def _run(command: list[str]) -> None:

@@ -8,13 +8,13 @@ the truth, and a property test holds both ways equal.
 from __future__ import annotations
 
 from rnic.context.qpc import OPT_CREDITS
-from rnic.mem.table import MemoryEntry
-from rnic.rings.sqe import FLAG_FENCE, FLAG_INLINE, FLAG_LIST, FLAG_SIGNALED, FLAG_SOLICITED, SQE_STRUCT
+from rnic.rings.sqe import FLAG_FENCE, FLAG_INLINE, FLAG_LIST, FLAG_SOLICITED, SQE_SHIFT
 from rnic.spec.access import REMOTE_WRITE
 from rnic.spec.limits import ICRC_BYTES, NEVER
 from rnic.spec.opcodes import ACKNOWLEDGE, SEND_ONLY, WR_SEND, WR_WRITE, WRITE_ONLY
 from rnic.spec.psn import PSN_MASK
 from rnic.spec.states import RTS, ST_RC
+from rnic.state.record import NONE
 from rnic.transport.encap import (
     ACK_REQ,
     BTH_RETH_STRUCT,
@@ -25,9 +25,8 @@ from rnic.transport.encap import (
     FrameBatch,
     bth_base,
 )
-from rnic.transport.message import Message
-from rnic.transport.payload import Extent, Payload
 from rnic.transport.qp import QueuePair
+from rnic.transport.wqe import ENTRY_STRUCT
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.crc import crc32
 from rnic.wire.flow import Flow, residue, tx_delta
@@ -43,67 +42,8 @@ _ACK_BYTES = 20
 _PADS = (b"", b"\0", b"\0\0", b"\0\0\0")
 _CREDITS_INVALID = 0x1F
 _TVER = 0xF << 48
+_LOW = 0xFFFF_FFFF
 _HEADS = {WR_WRITE: WRITE_ONLY << 56, WR_SEND: SEND_ONLY << 56}
-
-
-class SmallMessage(Message):
-    """A one-packet message that is its own work queue entry; its payload is looked up again only to repeat it."""
-
-    __slots__ = (
-        "entry",
-        "fence",
-        "imm",
-        "index",
-        "length",
-        "local_addr",
-        "remote_addr",
-        "rkey",
-        "signaled",
-        "solicited",
-        "wqe_id",
-    )
-
-    def __init__(self, index: int, fields: tuple[int, ...], psn: int, ssn: int, entry: MemoryEntry | None) -> None:
-        (
-            self.wqe_id,
-            self.opcode,
-            flags,
-            self.local_addr,
-            self.remote_addr,
-            self.length,
-            _,
-            self.rkey,
-            self.imm,
-        ) = fields
-        self.index = index
-        self.signaled = flags & FLAG_SIGNALED
-        self.solicited = flags & FLAG_SOLICITED
-        self.fence = 0
-        self.entry = entry
-        self.first_psn = psn
-        self.packets = 1
-        self.sent = 1
-        self.received = 0
-        self.reads = False
-        self.takes_receive = self.opcode == WR_SEND
-        self.ssn = ssn
-        self.status = 0
-        self.executed = False
-        self.begun = True
-
-    @property
-    def wqe(self) -> SmallMessage:  # type: ignore[override]  # it has every field of a Wqe that a plain message needs
-        """The message itself."""
-        return self
-
-    @property
-    def payload(self) -> Payload:  # type: ignore[override]  # made when asked for, which is seldom
-        """The payload, to send it again."""
-        entry = self.entry
-        if entry is None:
-            return Payload([])
-        view = entry.slice(self.local_addr, self.length) if entry.valid else None
-        return Payload([Extent(0, self.length, entry, self.local_addr, view)])
 
 
 def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> int:
@@ -121,11 +61,10 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
     ctx = qp.ctx
     if (
         index == tail
-        or requester.backlog
-        or (requester.inflight and requester.inflight[-1].status)
+        or requester.send_index != index
         or requester.probe_due
         or requester.rnr_until != NEVER
-        or requester.lsn is not None
+        or requester.lsn != NONE
         or ctx.state != RTS
         or ctx.servtype != ST_RC
     ):
@@ -133,6 +72,9 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
     ring = requester.ring
     view = ring.view
     if view is None:
+        return 0
+    last = requester.last()
+    if last is not None and last.status:
         return 0
     host = qp.host
     check = host.memory.check
@@ -142,17 +84,20 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
         return 0  # somebody wrote the next PSN: the full path knows how to cross the gap
     budget = min(budget, requester.allowance(1))
     flow = requester.flow
-    alone = (index + 1 if index + 1 < ring.entries else 0) == tail
+    after = ring.after
+    alone = after(index) == tail
     batch = None if alone else FrameBatch(flow, out, requester.batch_limit)
-    inflight = requester.inflight
+    head_index = requester.sq_head
+    ssn = requester.ssn
     sent = 0
-    while index != tail and sent < budget:
-        fields = SQE_STRUCT.unpack_from(view, index << 6)
-        _, opcode, flags, local_addr, remote_addr, length, lkey, rkey, _ = fields
+    while index != tail and sent < budget and after(index) != head_index:
+        entry_words = ENTRY_STRUCT.unpack_from(view, index << SQE_SHIFT)  # once: software may write them meanwhile
+        what, local_addr, remote_addr, size_key, keys, _, _, _ = entry_words
+        opcode, flags = what >> 32 & 0xFFFF, what >> 48
+        length, lkey, rkey = size_key & _LOW, size_key >> 32, keys & _LOW
         head = _HEADS.get(opcode)
         if head is None or flags & _NOT_PLAIN or length > SMALL_BYTES or length > mtu:
             break
-        entry = None
         data: memoryview | bytearray | bytes = b""
         if length:
             entry = check(lkey, ctx.pd, local_addr, length, 0, local=True)
@@ -176,19 +121,20 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
             out.append(_lone_frame(flow, header, data))
         else:
             batch.add(header, data)
-        requester.ssn = requester.ssn + 1 & PSN_MASK
-        inflight.append(SmallMessage(index, fields, psn, requester.ssn, entry))
-        if requester.rtt_psn < 0:
+        ssn = ssn + 1 & PSN_MASK
+        requester.message(index).lean(entry_words, psn, ssn)
+        if requester.rtt_psn == NONE:
             requester.rtt_psn = psn
             requester.rtt_at = now_ns
         psn = psn + 1 & PSN_MASK
-        index = 0 if index + 1 == ring.entries else index + 1
+        index = after(index)
         sent += 1
     if sent:
         if batch is not None:
             batch.flush()
         ctx.next_send_psn = requester.sent_psn = psn
-        requester.fetch_index = index
+        requester.fetch_index = requester.send_index = index
+        requester.ssn = ssn
         requester.fly(sent)
         requester.watch(now_ns)
     requester.flights.turn_over(requester)
@@ -243,7 +189,7 @@ def receive_small(qp: QueuePair, burst: RxBurst, start: int, end: int, pkey: int
     if operation == ACKNOWLEDGE:
         requester = qp.requester
         # while a READ waits, also one that was rewound, an ACK behind it says that its response was lost
-        if length != _ACK_BYTES or head & _PAD or requester.reads or requester.lsn is not None:
+        if length != _ACK_BYTES or head & _PAD or requester.read_index != NONE or requester.lsn != NONE:
             return False
         syndrome = buf[start + 12]
         if (psn - requester.una & PSN_MASK) >= (requester.sent_psn - requester.una & PSN_MASK):
@@ -276,7 +222,7 @@ def receive_small(qp: QueuePair, burst: RxBurst, start: int, end: int, pkey: int
     if not entry.write_from(va, buf[data : data + size]):
         return False
     ctx.expected_psn = psn + 1 & PSN_MASK
-    responder.silent = False
+    responder.silent = 0
     responder.msn = ctx.rmsn = responder.msn + 1 & PSN_MASK
     if word & ACK_REQ:
         responder.reply(psn, _CREDITS_INVALID)
@@ -292,4 +238,4 @@ def _icrc_right(burst: RxBurst, packet: memoryview, start: int, head: int) -> bo
     return crc32(packet, flow.seed(length, ident, burst.frag)) == residue(length, head >> 24 & 0xFF)
 
 
-__all__ = ["SMALL_BYTES", "SmallMessage", "receive_small", "send_ack", "send_small"]
+__all__ = ["SMALL_BYTES", "receive_small", "send_ack", "send_small"]

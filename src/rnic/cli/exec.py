@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import sys
 from pathlib import Path
 
 import click
 
-from rnic.abi.build import LIBRARIES
+from rnic.abi.build import LIBRARIES, PATHS_LIBRARY
 from rnic.cc.settings import MODES
+from rnic.cli.elf import looks_static
 from rnic.runtime.attach import connect, start
 from rnic.runtime.directory import ProcessError, runtime_directory
+from rnic.runtime.paths import view
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 
@@ -36,15 +40,37 @@ def library_directory() -> Path:
     return path
 
 
-def environment(devices: list[str], directory: Path, libraries: Path, preload: bool) -> dict[str, str]:
-    """The program's environment."""
+def environment(
+    devices: list[str], directory: Path, libraries: Path, preload: bool = False, paths: Path | None = None
+) -> dict[str, str]:
+    """The program's environment.
+
+    What is preloaded stands behind the user's own, so that theirs is asked first. A sanitizer wants to stand before
+    everything and refuses to start otherwise; it works behind these libraries, and is told so.
+
+    Args:
+        devices: names of those that it sees.
+        directory: the runtime directory.
+        libraries: where ours are.
+        preload: preload libibverbs and librdmacm, too.
+        paths: view of the device paths, where it shall have one.
+    """
     env = dict(os.environ)
     env["RNIC_RUNTIME_DIR"] = str(directory)
     env["RNIC_DEVICE"] = ",".join(devices)
     env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(libraries), env.get("LD_LIBRARY_PATH")]))
-    if preload:
-        ours = [str(libraries / "libibverbs.so.1"), str(libraries / "librdmacm.so.1")]
-        env["LD_PRELOAD"] = ":".join(filter(None, [*ours, env.get("LD_PRELOAD")]))
+    env.pop("RNIC_PATHS", None)
+    ours = ["libibverbs.so.1", "librdmacm.so.1"] if preload else []
+    if paths is not None and (libraries / PATHS_LIBRARY).exists():
+        env["RNIC_PATHS"] = str(paths)
+        ours.append(PATHS_LIBRARY)
+    # inside another `rnic exec` some are there already
+    theirs = [name for name in re.split("[: ]+", env.get("LD_PRELOAD", "")) if Path(name).name not in ("", *ours)]
+    if ours:
+        # blanks and colons part the names: then the loader finds it by LD_LIBRARY_PATH
+        plain = not re.search("[: ]", str(libraries))
+        env["LD_PRELOAD"] = ":".join([*theirs, *(str(libraries / name) if plain else name for name in ours)])
+        env["ASAN_OPTIONS"] = ":".join(filter(None, ["verify_asan_link_order=0", os.environ.get("ASAN_OPTIONS")]))
     return env
 
 
@@ -75,7 +101,9 @@ def fault_rules(said: str | None) -> str | None:
     "--congestion", type=click.Choice(MODES), envvar="RNIC_CONGESTION", help="What a congestion notification does."
 )
 @click.option("--preload", is_flag=True, envvar="RNIC_PRELOAD", help="Also LD_PRELOAD, for programs with an RPATH.")
-@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--paths/--no-paths", default=True, help="Show the program a device's paths under /sys and /dev.")
+@click.option("--print-sysfs", is_flag=True, help="Print the directory that stands for /sys, and run nothing.")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def execute(
     addresses: tuple[str, ...],
     port: int | None,
@@ -83,12 +111,30 @@ def execute(
     capture: str | None,
     congestion: str | None,
     preload: bool,
+    paths: bool,
+    print_sysfs: bool,
     program: tuple[str, ...],
 ) -> None:
     """Run PROGRAM, written against libibverbs, on the NIC process of this user, starting that where none runs."""
-    libraries = library_directory()
-    if shutil.which(program[0]) is None:
-        raise ProcessError(f"program {program[0]!r} was not found")
+    if print_sysfs:
+        if program:
+            raise click.UsageError(f"--print-sysfs runs no program: leave out {program[0]!r}")
+        if "RNIC_PATHS" in os.environ and not addresses:  # inside of another: what its program sees
+            print(Path(os.environ["RNIC_PATHS"]) / "sys")
+            return
+    elif not program:
+        raise click.UsageError("PROGRAM is missing: rnic exec -- PROGRAM ARGUMENTS")
+    else:
+        libraries = library_directory()
+        found = shutil.which(program[0])
+        if found is None:
+            raise ProcessError(f"program {program[0]!r} was not found")
+        if looks_static(found):
+            print(
+                f"rnic exec: {program[0]} is linked statically: it takes neither libibverbs nor device paths from here;"
+                " give it the tree that `rnic exec --print-sysfs` names, where it has an option for that",
+                file=sys.stderr,
+            )
     rules = fault_rules(faults)
     directory = runtime_directory()
     connection = connect(directory) or start(directory)
@@ -106,5 +152,16 @@ def execute(
         except VerbsError as error:
             raise ProcessError(str(error.strerror)) from None
         devices.append(name.split(b"\0", 1)[0].decode())
+    shown: Path | None = None
+    if paths or print_sysfs:
+        try:
+            shown = view(directory, devices)
+        except OSError as error:
+            print(f"rnic exec: device paths: {error}: the program is shown none", file=sys.stderr)
+    if print_sysfs:
+        if shown is None:
+            sys.exit(1)
+        print(shown / "sys")
+        return
     connection.sock.set_inheritable(True)
-    os.execvpe(program[0], program, environment(devices, directory, libraries, preload))
+    os.execvpe(program[0], program, environment(devices, directory, libraries, preload, shown))

@@ -25,6 +25,10 @@ def address_from_gid(gid: bytes) -> bytes:
     return gid[12:] if gid[:12] == _MAPPED else gid
 
 
+_STATE_A_QP = 64 << 10
+_STATE_LEAST = 64 << 20
+
+
 @dataclass(slots=True)
 class NicConfig:
     """Settings of one NIC.
@@ -106,6 +110,11 @@ class NicConfig:
             # Locally administered, and the same each time: the address tells NICs of one machine apart.
             self.guid = 0x02_00_00_00_00_00_00_00 | int.from_bytes(self.address[-6:], "big") << 8 | self.port & 0xFF
         self.gid_table = (gid_from_address(self.address),)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of flat memory for the data path's state, most of which are never touched."""
+        return max(_STATE_LEAST, _STATE_A_QP << self.log_max_qps)
 
     def __str__(self) -> str:
         return f"{self.name} at {ipaddress.ip_address(self.address)} port {self.port}"

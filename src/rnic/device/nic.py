@@ -44,13 +44,14 @@ from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_TRANSPORT_HEADERS, MAX_U
 from rnic.spec.opcodes import CNP, RC, UD
 from rnic.spec.registers import CONTROL_ENABLE, IRQ_EVENT, IRQ_FATAL, IRQ_NON_RDMA, IRQ_QP_FAULT
 from rnic.spec.states import ERR, RESET, RTR, RTS, SQD, SQE
+from rnic.state.arena import Arena
 from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard, Report
 from rnic.trace.tracer import NullTracer, Tracer
 from rnic.transport.flights import Flights
 from rnic.transport.host import BurstLoops
+from rnic.transport.message import Message
 from rnic.transport.qp import QueuePair
-from rnic.transport.wqe import Wqe
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.datagram import parse_ip
 from rnic.wire.flow import CE, Flow
@@ -118,6 +119,7 @@ class Nic:
         self.contexts.changed = self._context_changed
         if self.tracer.enabled:
             self.contexts.observe = self._trace_channel
+        self.arena = Arena(config.state_bytes)
         self.flights = Flights(config.flight_packets)
         self.resources = Resources(config, self.memory, self.contexts)
         self.contexts.parser.admit = partial(admission.fits, self)
@@ -662,9 +664,9 @@ class Nic:
         """The path to the peer that a connected QP's context names."""
         return self._paths.connected(ctx)
 
-    def flow_to(self, ctx: QpContext, wqe: Wqe) -> Flow:
+    def flow_to(self, ctx: QpContext, message: Message) -> Flow:
         """The path to the destination of a UD send."""
-        return self._paths.datagram(ctx, wqe)
+        return self._paths.datagram(ctx, message)
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
         """Packets that one burst on this path may hold: 1 without segmentation offload."""

@@ -7,7 +7,7 @@ from typing import Protocol
 from rnic.context.qp_context import QpContext
 from rnic.device.config import NicConfig, address_from_gid
 from rnic.trace.counters import Counters
-from rnic.transport.wqe import Wqe
+from rnic.transport.message import Message
 from rnic.wire.flow import MAX_IDENTS, Flow
 
 DEFAULT_HOP_LIMIT = 64
@@ -50,16 +50,16 @@ class Paths:
         dgid = ctx.rgid.to_bytes(16, "big")
         return self._flow(ctx, dgid, ctx)
 
-    def datagram(self, ctx: QpContext, wqe: Wqe) -> Flow:
+    def datagram(self, ctx: QpContext, message: Message) -> Flow:
         """The path to the destination that a UD work request names. An address of no use leads nowhere, counted."""
-        dgid = wqe.dgid
+        dgid = message.dgid
         address = address_from_gid(dgid)
         if len(address) != len(self._config.address) or not any(address):
             self._counters.bump("drop_tx_bad_address")
             return self._nowhere
-        return self._flow(ctx, dgid, wqe)
+        return self._flow(ctx, dgid, message)
 
-    def _flow(self, ctx: QpContext, dgid: bytes, path: QpContext | Wqe) -> Flow:
+    def _flow(self, ctx: QpContext, dgid: bytes, path: QpContext | Message) -> Flow:
         config = self._config
         sport = path.udp_sport
         if not sport:

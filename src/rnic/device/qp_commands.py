@@ -161,7 +161,11 @@ def _create(nic: Nic, uar: Uar, ctx: QpContext) -> DeviceQp:
     res = nic.resources
     send_cq, recv_cq = res.cqs[ctx.cqn_snd], res.cqs[ctx.cqn_rcv]
     srq = res.srqs[ctx.srqn & _SRQN_MASK] if ctx.srqn & SRQ_VALID else None
-    qp = DeviceQp(ctx, nic, uar, send_cq, recv_cq, srq)
+    try:
+        qp = DeviceQp(ctx, nic, uar, send_cq, recv_cq, srq)
+    except MemoryError:
+        res.contexts.drop_qp(ctx.local_qpn)
+        raise Refused(cmd.ST_EXCEED_LIM) from None
     qp.turn = nic.config.turn_bytes
     send_cq.users += 1
     recv_cq.users += 1
@@ -207,8 +211,9 @@ def reset_qp(nic: Nic, qp: DeviceQp) -> None:
     """Destroy a queue pair: whatever was posted is forgotten without completions (IBA 10.3.1, Reset state)."""
     res = nic.resources
     ctx = qp.ctx
-    if qp.srq is not None and qp.responder.receive_wqe is not None:
-        qp.srq.give_back(qp.responder.receive_wqe)
+    wqe = qp.responder.receive_wqe
+    if qp.srq is not None and wqe is not None:
+        qp.srq.give_back(wqe)
     old, ctx.state = ctx.state, RESET
     with nic.guard.around("release", f"QP {ctx.local_qpn:#x}"):
         qp.on_modify(old, nic.now_ns)
@@ -221,6 +226,7 @@ def reset_qp(nic: Nic, qp: DeviceQp) -> None:
     res.leave_pd(ctx.pd)
     res.vacate(qp)
     res.contexts.drop_qp(ctx.local_qpn)
+    qp.memory.free()
 
 
 def query_qp(nic: Nic, qpn: int) -> bytes:

@@ -125,10 +125,13 @@ class Runtime:
     def receive(self, limit: int) -> list[RxBurst]:
         """What the link has, at most ``limit`` bursts."""
         try:
-            return self.link.receive(limit)
+            bursts = self.link.receive(limit)
         except Exception as error:  # noqa: BLE001 - the last guard
             self.guard.caught("link", error)
             return []
+        for burst in bursts:
+            self.nic.counters["rx_bytes"] += burst.length
+        return bursts
 
     def _transmit(self, now: int) -> bool:
         """Send everything that may be sent now, up to the NIC's budget."""
@@ -136,6 +139,8 @@ class Runtime:
         out = self.nic.produce(now, self.budget)
         if out:
             link = self.link
+            for burst in out:
+                self.nic.counters["tx_bytes"] += burst.length
             try:
                 link.send(out)
             except Exception as error:  # noqa: BLE001 - the last guard; what is lost is repeated

@@ -32,6 +32,7 @@ from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.client import Client, Fire, close_all, drain
 from rnic.runtime.directory import ProcessError
 from rnic.runtime.loop import BUDGET, Runtime
+from rnic.runtime.paths import PathTree
 from rnic.runtime.program import CopiedMemory, ProgramMemory
 from rnic.runtime.report import log_report
 from rnic.spec import attach, attach_cm
@@ -141,6 +142,8 @@ class NicProcess:
         self._watched: set[int] = set()
         self._litter = False
         """A context was dropped whose memory is still mapped: its queue pairs are cycles of objects."""
+        self.paths = PathTree(directory)
+        """What programs see under ``/sys`` and ``/dev``."""
         self._last_user = time.monotonic()
         self._stopped = False
         self._shared = False
@@ -181,6 +184,8 @@ class NicProcess:
             self._options[name] = options
             self._ports[name] = port
             self._watch(runtime.link)
+            with self.guard.around("paths"):
+                self.paths.add(runtime.nic)
             if self.manager is not None:
                 self.manager.came(name, runtime.nic)
         if client is None:
@@ -204,6 +209,8 @@ class NicProcess:
     def _remove(self, name: str) -> None:
         runtime = self.devices.pop(name)
         del self._ports[name], self._options[name]
+        with self.guard.around("paths"):
+            self.paths.remove(name)
         if self.manager is not None:
             with self.guard.around("release", name):
                 self.manager.went(name)
@@ -658,6 +665,9 @@ class NicProcess:
             return False
         if self._accept_again:
             self._descriptors_are_back()
+        if time.monotonic_ns() >= self.paths.due_ns:
+            with self.guard.around("paths"):
+                self.paths.refresh([runtime.nic for runtime in self.devices.values()], time.monotonic_ns())
         if self._round():
             pace.idle = 0
             if time.monotonic_ns() - self._looked_ns > _MESSAGES_EVERY_NS:
@@ -695,6 +705,7 @@ class NicProcess:
 
     def close(self) -> None:
         """Close everything, and say so in every window."""
+        self.paths.close()  # while the lock says that they are ours
         for client in self.clients.values():
             if client.window is not None:
                 _U32.pack_into(client.window, attach.WINDOW["alive"].byte, 0)

@@ -37,6 +37,8 @@ from rnic.spec.syndromes import (
     RNR_RETRY_FOREVER,
     rnr_timer_ns,
 )
+from rnic.state.queue_pair import QP, QpMemory
+from rnic.state.record import NONE, Word, view
 from rnic.transport.message import ATOMICS
 
 if TYPE_CHECKING:
@@ -51,13 +53,18 @@ _FATAL = {
 }
 
 
+@view(QP, "Completer")
 class Completer:
     """What a queue pair does with responses to its requests."""
 
-    __slots__ = ("ctx", "host", "implied_at", "implied_psn", "qp", "requester")
+    __slots__ = ("ctx", "host", "qp", "requester", "words")
 
-    def __init__(self, qp: QueuePair) -> None:
+    implied_psn: Word
+    implied_at: Word
+
+    def __init__(self, qp: QueuePair, memory: QpMemory) -> None:
         self.qp = qp
+        self.words = memory.qp
         self.ctx = qp.ctx
         self.host = qp.host
         self.requester = qp.requester
@@ -65,7 +72,7 @@ class Completer:
 
     def reset(self) -> None:
         """Forget the last implied NAK."""
-        self.implied_psn = -1
+        self.implied_psn = NONE
         self.implied_at = 0
 
     def receive(self, packet: Packet, now_ns: int) -> None:
@@ -108,8 +115,9 @@ class Completer:
         That is an implied NAK (IBA 9.7.6): responses come in order, so the missing one was lost.
         """
         requester = self.requester
-        if requester.reads and psn_diff(psn, due := requester.reads[0].due_psn) > 0:
-            if requester.pieces:
+        index = requester.read_index
+        if index != NONE and psn_diff(psn, due := requester.message(index).due_psn) > 0:
+            if requester.piece_count:
                 self._implied_nak(due, now_ns)
             else:
                 # rewound already: what was acknowledged behind the READ is sent again with it
@@ -169,21 +177,21 @@ class Completer:
         code = packet.syndrome & AETH_VALUE_MASK
         requester = self.requester
         if code == CREDITS_INVALID:
-            requester.lsn = None
+            requester.lsn = NONE
         else:
             requester.lsn = packet.msn + CREDIT_COUNTS[code] & PSN_MASK
-            if requester.backlog:
+            if requester.pending:
                 self.host.schedule(self.qp)
 
     # ------------------------------------------------------------------------------------ responses
 
     def _response(self, packet: Packet, now_ns: int) -> None:
         requester = self.requester
-        if not requester.pieces:
+        if not requester.piece_count:
             # rewound: the request will be repeated, and the answer to the old one is of no use
             self.host.counters.bump(DropReason.STALE_RESPONSE.value)
             return
-        piece = requester.pieces[0]
+        piece = requester.piece()
         distance = psn_diff(packet.psn, piece.next_psn)
         if distance < 0:
             self.host.counters.bump(DropReason.STALE_RESPONSE.value)
@@ -194,46 +202,49 @@ class Completer:
         # a response acknowledges all requests before its own
         if not self._advance(packet.psn, now_ns):
             return
-        message = piece.message
+        message = requester.message(piece.index)
         if packet.row.read_response == (message.opcode in ATOMICS):
             self.qp.fail_send(BAD_RESP_ERR, packet.opcode)
             return
         if packet.row.read_response:
-            offset = piece.offset + piece.got * requester.mtu
-            last = piece.got + 1 == piece.packets
+            got, asked = piece.got, piece.asked
+            offset = piece.offset + got * requester.mtu
+            last = got + 1 == piece.packets
             size = len(packet.payload)
-            expected = min(requester.mtu, message.payload.total - offset)
+            expected = min(requester.mtu, message.length - offset)
             row = packet.row
             # After a retry from the middle, what the first request drew may still come: a MIDDLE may then stand
             # where the repeated request draws a FIRST. The PSN says that the bytes are the same.
-            misplaced = piece.got if row.start else not message.received
-            if size != expected or (row.end != last and not piece.asked) or misplaced:
+            misplaced = got if row.start else not message.received
+            if size != expected or (row.end != last and not asked) or misplaced:
                 self.qp.fail_send(BAD_RESP_ERR, packet.opcode)
                 return
             data: memoryview | bytes = packet.payload
         else:
-            offset = 0
+            offset = asked = 0
             data = packet.orig.to_bytes(8, sys.byteorder)
-        if not message.payload.valid or (data and not message.payload.write(offset, data)):
+        payload = requester.payload(message)
+        if not payload.valid or (data and not payload.write(offset, data)):
             self.qp.fail_send(LOC_PROT_ERR, 0)
             return
         # No credits from here: common NICs put 0 into the AETH of a READ response (software.md section 4).
         self.took(1, now_ns)
-        if piece.asked and packet.row.start and packet.row.end and requester.pieces:
+        if asked and packet.row.start and packet.row.end and requester.piece_count:
             # the answer to the probe: the responses to what was asked before it would have come before it
-            self._implied_nak(requester.pieces[0].next_psn, now_ns)
+            self._implied_nak(requester.piece().next_psn, now_ns)
 
     def took(self, count: int, now_ns: int) -> None:
         """``count`` response packets of the oldest request were placed in order."""
         requester = self.requester
-        piece = requester.pieces[0]
+        piece = requester.piece()
+        message = requester.message(piece.index)
         piece.got += count
-        piece.message.received += count
+        message.received += count
         psn = piece.next_psn
         if piece.got == piece.packets:
-            requester.pieces.pop(0)
-        if piece.message.received == piece.message.packets:
-            requester.reads.pop(0)
+            requester.drop_piece()
+        if message.received == message.packets:
+            requester.next_read()
         requester.advance(psn, now_ns)
-        if requester.inflight or requester.backlog:
+        if requester.begun:
             self.host.schedule(self.qp)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rnic.rings.cqe import CQE_GRH, CQE_IMM, CQE_RECEIVE, CQE_SOLICITED
-from rnic.spec.access import LOCAL_WRITE
 from rnic.spec.drops import DropReason
 from rnic.spec.limits import GRH_BYTES, ICRC_BYTES
 from rnic.spec.opcodes import SEND_ONLY, SEND_ONLY_IMM, UD, WR_SEND, WR_SEND_IMM
@@ -13,7 +12,7 @@ from rnic.spec.psn import PSN_MASK
 from rnic.spec.states import ERR
 from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, SUCCESS
 from rnic.transport.encap import BTH_DETH_IMM_STRUCT, BTH_DETH_STRUCT, SOLICITED, FrameBatch, bth_base
-from rnic.transport.payload import resolve
+from rnic.transport.payload import Payload, local_payload
 from rnic.wire.ip import synthesize_grh
 
 if TYPE_CHECKING:
@@ -26,25 +25,24 @@ QKEY_FROM_QP = 1 << 31
 """A work request whose Q_Key has this bit set sends the QP's own Q_Key (IBA 3.5.3)."""
 
 
-def send_datagram(qp: QueuePair, message: Message, batch: FrameBatch) -> int:
+def send_datagram(qp: QueuePair, message: Message, payload: Payload, batch: FrameBatch) -> int:
     """Send one UD message; 1, or 0 with the message's status set where its payload cannot be read."""
     requester = qp.requester
     ctx = qp.ctx
-    wqe = message.wqe
-    total = message.payload.total
-    data = message.payload.read(0, total) if total else b""
+    total = payload.total
+    data = payload.read(0, total) if total else b""
     if data is None:
         message.status = LOC_PROT_ERR
-        message.packets, message.executed = 0, True
+        message.packets, message.executed = 0, 1
         return 0
-    flow = qp.host.flow_to(ctx, wqe)
-    head = bth_base(qp.host.pkey(ctx.pkey_index), wqe.dqpn) | (-total & 3) << 52
-    if wqe.solicited:
+    flow = qp.host.flow_to(ctx, message)
+    head = bth_base(qp.host.pkey(ctx.pkey_index), message.dqpn) | (-total & 3) << 52
+    if message.solicited:
         head |= SOLICITED
-    qkey = ctx.qkey if wqe.qkey & QKEY_FROM_QP else wqe.qkey
+    qkey = ctx.qkey if message.qkey & QKEY_FROM_QP else message.qkey
     psn = message.first_psn
     if message.opcode == WR_SEND_IMM:
-        header = BTH_DETH_IMM_STRUCT.pack(head | (UD | SEND_ONLY_IMM) << 56, psn, qkey, ctx.local_qpn, wqe.imm)
+        header = BTH_DETH_IMM_STRUCT.pack(head | (UD | SEND_ONLY_IMM) << 56, psn, qkey, ctx.local_qpn, message.imm)
     else:
         header = BTH_DETH_STRUCT.pack(head | (UD | SEND_ONLY) << 56, psn, qkey, ctx.local_qpn)
     if flow is not batch.flow:
@@ -84,8 +82,8 @@ class DatagramReceiver:
             host.counters.bump(DropReason.NO_RECEIVE.value)
             return
         status = SUCCESS
-        dest = resolve(host.memory, qp.receive_pd, wqe.sges, LOCAL_WRITE)
-        if dest is None:
+        dest = local_payload(host.memory, qp.receive_pd, wqe.sges, True)
+        if not dest.valid:
             status = LOC_PROT_ERR
         elif dest.total < size + GRH_BYTES:
             status = LOC_LEN_ERR

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rnic.context.qp_context import QpContext
     from rnic.mem.table import MemoryTable
+    from rnic.state.arena import Arena
     from rnic.trace.counters import Counters
     from rnic.trace.tracer import Tracer
     from rnic.transport.flights import Flights
+    from rnic.transport.message import Message
     from rnic.transport.qp import QueuePair
-    from rnic.transport.wqe import ReceiveWqe, Wqe
+    from rnic.transport.wqe import ReceiveWqe
     from rnic.wire.bursts import Buffer, TxBurst
     from rnic.wire.flow import Flow
 
@@ -92,6 +94,7 @@ class TransportConfig(Protocol):
 class Host(Protocol):
     """The device as the transport sees it."""
 
+    arena: Arena
     counters: Counters
     tracer: Tracer
     memory: MemoryTable
@@ -121,7 +124,7 @@ class Host(Protocol):
     def make_flow(self, ctx: QpContext) -> Flow:
         """The path to the peer that a connected QP's context names."""
 
-    def flow_to(self, ctx: QpContext, wqe: Wqe) -> Flow:
+    def flow_to(self, ctx: QpContext, message: Message) -> Flow:
         """The path to the destination of a UD send."""
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:

@@ -1,8 +1,8 @@
 """What a requester has sent and not seen acknowledged: progress, going back, timers (IBA 9.7.6).
 
-Messages wait in ``backlog`` until all their packets are sent, then in ``inflight`` until they are
-acknowledged; both are in PSN order. Going back to a PSN moves messages from the end of ``inflight`` to the
-front of ``backlog``, so that sending again is the same code as sending.
+Messages lie in the send slots, in PSN order. From ``sq_head`` to ``send_index`` all their packets are sent; from there
+to ``fetch_index`` some wait to be sent. Going back to a PSN moves ``send_index`` back, so that sending again is the
+same code as sending.
 
 Three things wait for a time, each with a deadline of its own: the local ACK timeout, the tail-loss probe
 (``design.md``, "Loss recovery"), and the end of an RNR wait. They count from when a packet leaves: what waits in line,
@@ -21,10 +21,14 @@ from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_diff
 from rnic.spec.states import SQD
 from rnic.spec.status import SUCCESS
 from rnic.spec.syndromes import ack_timeout_ns
+from rnic.state.queue_pair import PIECES, QP, QpMemory
+from rnic.state.record import NONE, Word, view
 from rnic.transport.flights import NOBODY
-from rnic.transport.message import Message, ReadPiece
+from rnic.transport.message import PIECE_WORDS, SLOT_WORDS, Message, ReadPiece
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rnic.transport.flights import Peer
     from rnic.transport.host import CompletionSink
     from rnic.transport.qp import QueuePair
@@ -43,6 +47,7 @@ _WIDEN_AFTER = 4
 """Packets to be acknowledged for each one more in flight."""
 
 
+@view(QP, "Outstanding")
 class Outstanding:
     """The state of the sending half of one queue pair, and what acknowledgements and time do to it.
 
@@ -52,72 +57,60 @@ class Outstanding:
     stay in proportion to those between two losses. The standard leaves it to the requester how much it sends.
     """
 
-    __slots__ = (
-        "ack_deadline",
-        "ack_every",
-        "ack_timeout",
-        "admitted",
-        "backlog",
-        "backoff",
-        "cq",
-        "ctx",
-        "fetch_index",
-        "flights",
-        "flying",
-        "host",
-        "inflight",
-        "most",
-        "parked",
-        "peer",
-        "pieces",
-        "probe_deadline",
-        "probe_due",
-        "probe_shift",
-        "qp",
-        "reads",
-        "relief_ns",
-        "retry_left",
-        "ring",
-        "rnr_left",
-        "rnr_until",
-        "rtt_at",
-        "rtt_psn",
-        "sent_psn",
-        "sq_head",
-        "tail",
-        "una",
-        "uncounted",
-        "widest",
-        "window",
-    )
+    __slots__ = ("_cells", "_pieces", "_slots", "cq", "ctx", "flights", "host", "peer", "qp", "ring", "words")
 
-    def __init__(self, qp: QueuePair, ring: SendRing, cq: CompletionSink) -> None:
+    una: Word
+    sent_psn: Word
+    sq_head: Word
+    send_index: Word
+    fetch_index: Word
+    tail: Word
+    read_index: Word
+    piece_first: Word
+    piece_count: Word
+    flying: Word
+    window: Word
+    widest: Word
+    most: Word
+    uncounted: Word
+    ack_every: Word
+    ack_timeout: Word
+    retry_left: Word
+    rnr_left: Word
+    backoff: Word
+    rtt_psn: Word
+    rtt_at: Word
+    probe_shift: Word
+    probe_due: Word
+    ack_deadline: Word
+    probe_deadline: Word
+    rnr_until: Word
+    relief_ns: Word
+    parked: Word
+    admitted: Word
+
+    def __init__(self, qp: QueuePair, memory: QpMemory, ring: SendRing, cq: CompletionSink) -> None:
         self.qp = qp
         self.ctx = qp.ctx
         self.host = qp.host
+        self.words = memory.qp
+        self._cells = memory.cells
+        self._slots = memory.sends
+        self._pieces = memory.pieces
         self.ring = ring
         self.cq = cq
         self.flights = qp.host.flights
         self.peer = NOBODY
-        self.flying = 0
-        self.parked = self.admitted = False
-        # Lists, since an empty deque takes 700 bytes of every idle QP; the window bounds them.
-        self.inflight: list[Message] = []
-        self.backlog: list[Message] = []
-        self.pieces: list[ReadPiece] = []
-        self.reads: list[Message] = []
         self.reset()
 
     def reset(self) -> None:
         """Forget everything: the RESET state."""
-        self.backlog.clear()
-        self.inflight.clear()
-        self.fetch_index = self.sq_head = self.tail = 0
+        self.sq_head = self.send_index = self.fetch_index = self.tail = 0
         self.una = self.sent_psn = 0
         self.retry_left = self.rnr_left = 0
         self.stop_waiting()
         self.probe_shift = 0
-        self.rtt_psn = -1
+        self.rtt_psn = NONE
         self.rtt_at = 0
         self.backoff = 0
         self.ack_timeout = 0
@@ -125,13 +118,72 @@ class Outstanding:
         self.ack_every = 1
         self.uncounted = 0
 
+    # ------------------------------------------------------------------------------------ messages
+
+    def message(self, index: int) -> Message:
+        """The message of SQ entry ``index``."""
+        return Message(self._cells, self._slots + index * SLOT_WORDS, index)
+
+    def messages(self, index: int, end: int) -> Iterator[Message]:
+        """Those from one index up to another."""
+        while index != end:
+            yield self.message(index)
+            index = self.ring.after(index)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a message that was fetched has packets to send, now or again."""
+        return self.send_index != self.fetch_index
+
+    @property
+    def begun(self) -> bool:
+        """Whether any message was fetched and has not completed."""
+        return self.sq_head != self.fetch_index
+
+    def skip(self) -> Message:
+        """The oldest message, which is given up: the next is the oldest now."""
+        index = self.sq_head
+        self.sq_head = after = self.ring.after(index)
+        if index == self.send_index:
+            self.send_index = after
+        return self.message(index)
+
+    def last(self) -> Message | None:
+        """The newest message all of which was sent, if it has not completed."""
+        if self.sq_head == self.send_index:
+            return None
+        return self.message((self.send_index or self.ring.entries) - 1)
+
+    def piece(self, place: int = 0) -> ReadPiece:
+        """READ or atomic request number ``place`` of those that wait for responses, oldest first."""
+        return ReadPiece(self._cells, self._pieces + (self.piece_first + place) % PIECES * PIECE_WORDS)
+
+    def add_piece(self) -> ReadPiece:
+        """One more, the newest; the caller fills it and has made sure that there is room."""
+        self.piece_count += 1
+        return self.piece(self.piece_count - 1)
+
+    def drop_piece(self) -> None:
+        """The oldest has all its responses."""
+        self.piece_first = (self.piece_first + 1) % PIECES
+        self.piece_count -= 1
+
+    def next_read(self) -> None:
+        """The READ or atomic at ``read_index`` has all its responses: go on to the next that was begun."""
+        index = self.ring.after(self.read_index)
+        self.read_index = NONE
+        for message in self.messages(index, self.fetch_index):
+            if message.reads and message.begun:
+                self.read_index = message.index
+                break
+
     def stop_waiting(self) -> None:
         """Expect no responses and no deadline any more."""
-        self.pieces.clear()
-        self.reads.clear()
+        self.piece_first = self.piece_count = 0
+        self.read_index = NONE
         self.ground()
         self.ack_deadline = self.probe_deadline = self.rnr_until = self.relief_ns = NEVER
-        self.probe_due = False
+        self.probe_due = 0
 
     def begin(self, mtu: int) -> None:
         """Take PSN and window from the context: on the way to RTS."""
@@ -220,9 +272,9 @@ class Outstanding:
     def advance(self, psn: int, now_ns: int) -> None:
         """Everything before ``psn`` is acknowledged. May end in a failure: see the context's state."""
         if psn != self.una:
-            if self.rtt_psn >= 0 and psn_diff(psn, self.rtt_psn) > 0:
+            if self.rtt_psn != NONE and psn_diff(psn, self.rtt_psn) > 0:
                 self.peer.measured(now_ns - self.rtt_at, now_ns)
-                self.rtt_psn = -1
+                self.rtt_psn = NONE
             count = psn_diff(psn, self.una)
             if self.window < self.widest:
                 self._widen(count)
@@ -240,36 +292,39 @@ class Outstanding:
                 self.ack_deadline = self._overdue(now_ns)
                 self.probe_deadline = now_ns + self._probe_interval() if self._probing else NEVER
                 # What a probe brought to light need not be all; but behind one READ response there are mostly more.
-                self.probe_due = probed and self._probing and not self.pieces
+                self.probe_due = probed and self._probing and not self.piece_count
                 self.qp.rearm()
             self.retire()
-        if self.probe_due or ((self.backlog or self.fetch_index != self.tail) and not self.parked):
+        if self.probe_due or ((self.pending or self.fetch_index != self.tail) and not self.parked):
             self.host.schedule(self.qp)
 
     def retire(self) -> None:
         """Complete, in order, every message that is wholly acknowledged."""
         una = self.una
-        while self.inflight or self.backlog:
-            queue = self.inflight or self.backlog
-            message = queue[0]
+        index = self.sq_head
+        while index != self.fetch_index:
+            message = self.message(index)
             if not (message.begun if message.packets else message.executed):
                 break
-            if psn_diff(message.first_psn + message.packets & PSN_MASK, una) > 0:
-                if queue is self.backlog:
+            if psn_diff(message.end_psn, una) > 0:
+                if index == self.send_index:
                     # acknowledged after a rewind: what arrived need not be sent again
                     message.sent = max(message.sent, psn_diff(una, message.first_psn))
                 break
             if message.status:
                 self.qp.fail_send(message.status, 0)
                 return
-            del queue[0]
-            wqe = message.wqe
-            self.sq_head = 0 if wqe.index + 1 == self.ring.entries else wqe.index + 1
+            after = self.ring.after(index)
+            if index == self.send_index:
+                self.send_index = after
+            self.sq_head = after
             self.ctx.sq_wqe_counter = self.ctx.sq_wqe_counter + 1 & 0xFFFF
-            if wqe.signaled or self.qp.signal_all:
+            if message.signaled or self.qp.signal_all:
+                length = message.length
                 self.cq.complete(
-                    wqe.index, SUCCESS, 0, wqe.length, wqe.opcode, wqe.wqe_id, wqe.length, self.ctx.local_qpn, 0
+                    index, SUCCESS, 0, length, message.opcode, message.wqe_id, length, self.ctx.local_qpn, 0
                 )
+            index = after
         if self.ctx.state == SQD:
             self.qp.check_drained()
 
@@ -283,23 +338,20 @@ class Outstanding:
 
     def rewind(self, psn: int) -> None:
         """Go back: the next packet sent is ``psn`` (Go-Back-N)."""
-        self.rtt_psn = -1
-        self.probe_due = False
-        pieces = self.pieces
-        while pieces and psn_diff(pieces[-1].next_psn, psn) >= 0:
-            pieces.pop()
-        backlog = self.backlog
-        inflight = self.inflight
-        if backlog:
-            backlog[0].sent = self._sent_at(backlog[0], psn)
-        again = []
-        while inflight:
-            message = inflight[-1]
-            if psn_diff(message.first_psn + message.packets & PSN_MASK, psn) <= 0:
+        self.rtt_psn = NONE
+        self.probe_due = 0
+        while self.piece_count and psn_diff(self.piece(self.piece_count - 1).next_psn, psn) >= 0:
+            self.piece_count -= 1
+        index = self.send_index
+        if index != self.fetch_index:
+            self._take_back(self.message(index), psn)
+        while index != self.sq_head:
+            index = (index or self.ring.entries) - 1
+            message = self.message(index)
+            if psn_diff(message.end_psn, psn) <= 0:
                 break
-            message.sent = self._sent_at(message, psn)
-            again.append(inflight.pop())
-        backlog[:0] = reversed(again)
+            self._take_back(message, psn)
+            self.send_index = index
         self._land(max(0, self.flying - max(0, psn_diff(psn, self.una))))
         if self.flying == 0:
             # what waits to be sent again, perhaps long, is not late
@@ -307,8 +359,8 @@ class Outstanding:
         self.host.schedule(self.qp)
 
     @staticmethod
-    def _sent_at(message: Message, psn: int) -> int:
-        return min(message.sent, max(0, psn_diff(psn, message.first_psn)))
+    def _take_back(message: Message, psn: int) -> None:
+        message.sent = min(message.sent, max(0, psn_diff(psn, message.first_psn)))
 
     # ------------------------------------------------------------------------------------- timers
 
@@ -378,7 +430,7 @@ class Outstanding:
             self.peer.silent(now_ns)
             self.qp.retry(self.una, now_ns)
         elif self.probe_deadline <= now_ns:
-            self.probe_due = True
+            self.probe_due = 1
             if self.probe_shift >= _SILENT_PROBES:
                 self.peer.silent(now_ns)
             self.probe_shift = min(self.probe_shift + 1, _PROBE_MAX_SHIFT)

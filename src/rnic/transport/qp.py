@@ -18,7 +18,6 @@ from rnic.spec.opcodes import (
     SEND_MIDDLE,
     SERVICE_MASK,
     UC,
-    WR_NOP,
     WR_SEND,
     WRITE_MIDDLE,
 )
@@ -26,6 +25,7 @@ from rnic.spec.psn import PSN_MASK, psn_diff
 from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import REM_OP_ERR, RETRY_EXC_ERR, WR_FLUSH_ERR
 from rnic.spec.syndromes import NAK_REMOTE_OPERATION
+from rnic.state.queue_pair import QpMemory
 from rnic.transport.completer import Completer
 from rnic.transport.datagram import DatagramReceiver, send_datagram
 from rnic.transport.encap import FrameBatch, bth_base
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rnic.cc.pacing import Pace
     from rnic.context.qp_context import QpContext
     from rnic.transport.message import Message
+    from rnic.transport.payload import Payload
     from rnic.transport.wqe import ReceiveWqe, SendRing
     from rnic.wire.bursts import RxBurst
     from rnic.wire.flow import Flow
@@ -76,6 +77,7 @@ class QueuePair:
         "flow",
         "host",
         "masked",
+        "memory",
         "pace",
         "pace_ns",
         "recv_cq",
@@ -117,9 +119,10 @@ class QueuePair:
         self.pace_ns = NEVER
         """When the rate lets the next request leave."""
         self.flow: Flow | None = None
-        self.requester = Requester(self, send_ring, send_cq)
-        self.completer = Completer(self)
-        self.responder = Responder(self, rq, recv_cq)
+        self.memory = memory = QpMemory(host.arena, send_ring.entries)
+        self.requester = Requester(self, memory, send_ring, send_cq)
+        self.completer = Completer(self, memory)
+        self.responder = Responder(self, memory, rq, recv_cq)
         self.datagrams = DatagramReceiver(self, rq, recv_cq)
 
     # --------------------------------------------------------------------------------- state changes
@@ -159,7 +162,7 @@ class QueuePair:
     def check_drained(self) -> None:
         """SQD: raise the event once every request that was begun has completed (IBA 10.3.1)."""
         requester = self.requester
-        if self.ctx.sq_draining and not requester.inflight and not requester.backlog:
+        if self.ctx.sq_draining and not requester.begun:
             self.ctx.sq_draining = 0
             self.host.event(SQ_DRAINED, self.ctx.local_qpn)
 
@@ -194,7 +197,7 @@ class QueuePair:
 
     def ready(self, now_ns: int) -> bool:
         """Whether the last turn ended for its budget alone, or replies wait."""
-        return self.requester.more or len(self.responder.replies) > 0
+        return bool(self.requester.more or self.responder.replies)
 
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
         """Send up to ``budget`` packets: requests first, since replies seldom hurry; the number sent."""
@@ -213,14 +216,13 @@ class QueuePair:
             batch = FrameBatch(self.flow, out, self.requester.batch_limit)
             head = bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn)
             # at least a little for replies, or two busy requesters would starve each other of ACKs
-            count, failed = replies.produce(head, ctx.mtu_bytes, max(budget - sent, 4), batch, self.host.burst)
+            count, failed = replies.produce(head, ctx.mtu_bytes, max(budget - sent, 4), batch)
             sent += count
             batch.flush()
             if failed is not None and ctx.state != ERR:
                 # answers behind the one that failed would only look like a loss
                 replies.clear()
-                psn = failed.psn + failed.sent & PSN_MASK
-                replies.acknowledge(psn, NAK_REMOTE_OPERATION, self.responder.msn)
+                replies.acknowledge(failed, NAK_REMOTE_OPERATION, self.responder.msn)
                 self.fail_receive(REM_OP_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
         return sent
 
@@ -235,7 +237,7 @@ class QueuePair:
             ctx, out = self.ctx, list[TxBurst]()
             batch = FrameBatch(self.flow, out, 1)
             head = bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn)
-            replies.produce(head, ctx.mtu_bytes, len(replies), batch, self.host.burst)
+            replies.produce(head, ctx.mtu_bytes, len(replies), batch)
             batch.flush()
             self.host.last_words(out)
         replies.clear()
@@ -275,9 +277,9 @@ class QueuePair:
         pace.spend(sum(burst.length for burst in out[first:]))
         return sent
 
-    def send_datagram(self, message: Message, batch: FrameBatch) -> int:
+    def send_datagram(self, message: Message, payload: Payload, batch: FrameBatch) -> int:
         """Send one UD message."""
-        return send_datagram(self, message, batch)
+        return send_datagram(self, message, payload, batch)
 
     # ----------------------------------------------------------------------------------- receiving
 
@@ -328,21 +330,26 @@ class QueuePair:
         responder = self.responder
         response = operation == READ_RESPONSE_MIDDLE
         if response:
-            pieces = self.requester.pieces
-            if not pieces or pieces[0].next_psn != psn or not pieces[0].got:
+            requester = self.requester
+            if not requester.piece_count:
                 return 0
-            piece = pieces[0]
-            if not piece.message.payload.valid:
+            piece = requester.piece()
+            got = piece.got
+            if piece.next_psn != psn or not got:
                 return 0
-            count = min(available, piece.packets - 1 - piece.got)
-            offset = piece.offset + piece.got * mtu
-            payload = piece.message.payload
+            payload = requester.payload(requester.message(piece.index))
+            if not payload.valid:
+                return 0
+            count = min(available, piece.packets - 1 - got)
+            offset = piece.offset + got * mtu
         else:
             if responder.silent and psn != ctx.expected_psn and ctx.servtype == ST_RC and operation in _OPEN_FOR:
                 return self._drop_run(burst, start, available, head)
-            if psn != ctx.expected_psn or responder.open != _OPEN_FOR.get(operation) or not responder.dest.valid:
+            if psn != ctx.expected_psn or responder.open != _OPEN_FOR.get(operation):
                 return 0
-            payload = responder.dest
+            payload = responder.dest()
+            if not payload.valid:
+                return 0
             offset = responder.offset
             # the last packet holds at least one byte, so a middle never fills the payload
             count = min(available, (payload.total - offset - 1) // mtu)
@@ -364,7 +371,7 @@ class QueuePair:
         else:
             ctx.expected_psn = psn + taken & PSN_MASK
             responder.offset = offset + taken * mtu
-            responder.silent = False
+            responder.silent = 0
             responder.acknowledge_run(ask)
         return taken * segment
 
@@ -432,14 +439,9 @@ class QueuePair:
             return
         self.stop(ERR if self.ctx.servtype == ST_RC else SQE)
         requester = self.requester
-        queue = requester.inflight or requester.backlog
-        said = bool(queue)
-        if queue:
-            wqe = queue[0].wqe
-            del queue[0]
-            self.send_cq.complete(
-                wqe.index, status, vendor_err, 0, wqe.opcode, wqe.wqe_id, wqe.length, self.ctx.local_qpn, 0
-            )
+        said = requester.begun
+        if said:
+            self._complete_send(requester.skip(), status, vendor_err)
         if self.ctx.state == ERR:
             # a completion tells of the error, so there is no event: those are for what no completion can tell
             self.enter_error(raise_event=not said)
@@ -452,9 +454,9 @@ class QueuePair:
             return
         self.stop(ERR)
         responder = self.responder
-        wqe, responder.receive_wqe = responder.receive_wqe, None
-        if wqe is not None:
-            self.recv_cq.complete(wqe.index, status, vendor_err, 0, CQE_RECEIVE | WR_SEND, 0, 0, self.ctx.local_qpn, 0)
+        index = responder.release()
+        if index is not None:
+            self.recv_cq.complete(index, status, vendor_err, 0, CQE_RECEIVE | WR_SEND, 0, 0, self.ctx.local_qpn, 0)
         self.enter_error(raise_event=False)
         if event is not None:
             self.host.event(event, self.ctx.local_qpn, vendor_err)
@@ -472,9 +474,9 @@ class QueuePair:
         """To the ERR state: every posted work request completes as flushed. Replies that are due still go out."""
         self.stop(ERR)
         responder = self.responder
-        wqe, responder.receive_wqe = responder.receive_wqe, None
-        if wqe is not None:
-            self.recv_cq.complete(wqe.index, WR_FLUSH_ERR, 0, 0, CQE_RECEIVE | WR_SEND, 0, 0, self.ctx.local_qpn, 0)
+        index = responder.release()
+        if index is not None:
+            self.recv_cq.complete(index, WR_FLUSH_ERR, 0, 0, CQE_RECEIVE | WR_SEND, 0, 0, self.ctx.local_qpn, 0)
         responder.open = 0
         self._flush_send()
         self._flush_receive()
@@ -487,25 +489,22 @@ class QueuePair:
     def _flush_send(self) -> None:
         requester = self.requester
         requester.stop_waiting()
-        qpn = self.ctx.local_qpn
-        waiting = [*requester.inflight, *requester.backlog]
-        requester.inflight.clear()
-        requester.backlog.clear()
-        for message in waiting:
-            wqe = message.wqe
-            self.send_cq.complete(wqe.index, WR_FLUSH_ERR, 0, 0, wqe.opcode, wqe.wqe_id, wqe.length, qpn, 0)
+        while requester.begun:
+            self._complete_send(requester.skip(), WR_FLUSH_ERR, 0)
         while requester.fetch_index != requester.tail:
-            index = requester.fetch_index
-            requester.fetch_index = 0 if index + 1 == self.send_ring.entries else index + 1
-            fetched = self.send_ring.fetch(index)
-            if fetched is None:
-                self.send_cq.complete(index, WR_FLUSH_ERR, 0, 0, WR_NOP, 0, 0, qpn, 0)
-            else:
-                self.send_cq.complete(
-                    index, WR_FLUSH_ERR, 0, 0, fetched.opcode & 0xFF, fetched.wqe_id, fetched.length, qpn, 0
-                )
-        requester.sq_head = requester.fetch_index
+            message = requester.message(requester.fetch_index)
+            if not self.send_ring.fetch(message):
+                message.forget()
+            requester.fetch_index = self.send_ring.after(message.index)
+            self._complete_send(message, WR_FLUSH_ERR, 0)
+        requester.sq_head = requester.send_index = requester.fetch_index
         requester.una = requester.sent_psn = self.ctx.next_send_psn & PSN_MASK
+
+    def _complete_send(self, message: Message, status: int, vendor_err: int) -> None:
+        """Complete a send entry in error."""
+        length, opcode = message.length, message.opcode & 0xFF
+        qpn = self.ctx.local_qpn
+        self.send_cq.complete(message.index, status, vendor_err, 0, opcode, message.wqe_id, length, qpn, 0)
 
     def _flush_receive(self) -> None:
         if self.uses_srq:

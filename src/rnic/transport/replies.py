@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rnic.spec.access import REMOTE_READ
 from rnic.spec.opcodes import (
     ACKNOWLEDGE,
     ATOMIC_ACKNOWLEDGE,
@@ -14,170 +15,238 @@ from rnic.spec.opcodes import (
 )
 from rnic.spec.psn import PSN_MASK
 from rnic.spec.syndromes import AETH_TYPE_MASK
+from rnic.state.queue_pair import QP, REPLIES, REPLY, QpMemory
+from rnic.state.record import WORD_BYTES, Word, view
 from rnic.transport.encap import BTH_ATOMIC_ACK_STRUCT, BTH_STRUCT, BTH_WORD_STRUCT, FrameBatch
+from rnic.transport.payload import Payload
 
 if TYPE_CHECKING:
-    from rnic.transport.host import BurstLoops
-    from rnic.transport.payload import Payload
+    from rnic.transport.qp import QueuePair
 
 ACK = 0
 READ = 1
 ATOMIC = 2
 
+_WORDS = REPLY.size // WORD_BYTES
 
+
+@view(REPLY, item=True)
 class Reply:
     """One reply: an ACK or NAK, a stream of READ response packets, or an atomic result."""
 
-    __slots__ = ("again", "kind", "msn", "orig", "packets", "payload", "psn", "sent", "syndrome")
+    __slots__ = ("base", "words")
 
-    def __init__(self, kind: int, psn: int, syndrome: int, msn: int) -> None:
-        self.kind = kind
-        self.psn = psn
-        self.syndrome = syndrome
-        self.msn = msn
-        self.again = False
-        self.packets = 1
-        self.sent = 0
-        self.orig = 0
-        self.payload: Payload | None = None
+    kind: Word
+    psn: Word
+    packets: Word
+    sent: Word
+    syndrome: Word
+    msn: Word
+    again: Word
+    orig: Word
+    va: Word
+    total: Word
+    rkey: Word
+    binding: Word
+
+    def __init__(self, words: memoryview, base: int) -> None:
+        self.words = words
+        self.base = base
 
 
+@view(QP, "ReplyQueue")
 class ReplyQueue:
-    """Replies waiting to be sent.
+    """Replies waiting to be sent: a ring of slots, oldest first.
 
     ``pending_reads`` counts the READ and atomic ones but for answers to duplicates, which a peer that keeps to
-    its limit of outstanding requests may cause as well.
+    its limit of outstanding requests may cause as well. ``guarded`` holds, by slot, the payloads of READs that a
+    shell's guard let through, which no key stands for.
     """
 
-    __slots__ = ("_queue", "pending_reads")
+    __slots__ = ("_cells", "_places", "guarded", "qp", "words")
 
-    def __init__(self) -> None:
-        self._queue: list[Reply] = []
-        self.pending_reads = 0
+    reply_first: Word
+    reply_count: Word
+    pending_reads: Word
+
+    def __init__(self, qp: QueuePair, memory: QpMemory) -> None:
+        self.qp = qp
+        self.words = memory.qp
+        self._cells = memory.cells
+        self._places = memory.replies
+        self.guarded: dict[int, Payload] = {}
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return self.reply_count
 
     def clear(self) -> None:
         """Forget all replies."""
-        self._queue.clear()
-        self.pending_reads = 0
+        self.reply_count = self.pending_reads = 0
+        self.guarded.clear()
+
+    def _slot(self, place: int) -> int:
+        return (self.reply_first + place) % REPLIES
+
+    def _at(self, place: int) -> Reply:
+        return Reply(self._cells, self._places + self._slot(place) * _WORDS)
+
+    def _new(self, kind: int, psn: int, packets: int, syndrome: int, msn: int, again: bool) -> Reply | None:
+        count = self.reply_count
+        if count == REPLIES:
+            return None
+        reply = self._at(count)
+        self.reply_count = count + 1
+        reply.kind = kind
+        reply.psn = psn
+        reply.packets = packets
+        reply.sent = 0
+        reply.syndrome = syndrome
+        reply.msn = msn
+        reply.again = again
+        if kind != ACK and not again:
+            self.pending_reads += 1
+        return reply
+
+    @property
+    def full(self) -> bool:
+        """Whether no more can wait."""
+        return self.reply_count == REPLIES
 
     def acknowledge(self, psn: int, syndrome: int, msn: int) -> bool:
         """Queue an ACK or NAK; true if it replaced an unsent ACK, which it covers (ACK coalescing, IBA 9.7.5.1.2)."""
-        queue = self._queue
-        if queue:
-            last = queue[-1]
+        count = self.reply_count
+        if count:
+            last = self._at(count - 1)
             if last.kind == ACK and last.syndrome & AETH_TYPE_MASK == 0:
-                last.psn, last.syndrome, last.msn = psn, syndrome, msn
+                last.psn = psn
+                last.syndrome = syndrome
+                last.msn = msn
                 return True
-        queue.append(Reply(ACK, psn, syndrome, msn))
+        self._new(ACK, psn, 1, syndrome, msn, False)
         return False
 
     def read(self, psn: int, packets: int, payload: Payload, syndrome: int, msn: int, again: bool = False) -> None:
         """Queue the response to a READ request; ``again`` if it answers a duplicate."""
-        reply = Reply(READ, psn, syndrome, msn)
-        reply.packets = packets
-        reply.payload = payload
-        self._append(reply, again)
+        reply = self._new(READ, psn, packets, syndrome, msn, again)
+        if reply is None:
+            return
+        reply.total = payload.total
+        reply.va, _, reply.rkey = payload.sges[0] if payload.total else (0, 0, 0)
+        reply.binding = payload.binding
+        if payload.entry is not None:
+            self.guarded[self._slot(self.reply_count - 1)] = payload
 
     def atomic(self, psn: int, orig: int, syndrome: int, msn: int, again: bool = False) -> None:
         """Queue an atomic acknowledge with the original value; ``again`` if it answers a duplicate."""
-        reply = Reply(ATOMIC, psn, syndrome, msn)
-        reply.orig = orig
-        self._append(reply, again)
+        reply = self._new(ATOMIC, psn, 1, syndrome, msn, again)
+        if reply is not None:
+            reply.orig = orig
 
-    def _append(self, reply: Reply, again: bool) -> None:
-        reply.again = again
-        self._queue.append(reply)
-        self.pending_reads += not again
-
-    def _pop(self) -> None:
-        reply = self._queue.pop(0)
-        self.pending_reads -= reply.kind != ACK and not reply.again
+    def _pop(self, reply: Reply) -> None:
+        if reply.kind != ACK and not reply.again:
+            self.pending_reads -= 1
+        if self.guarded:
+            self.guarded.pop(self.reply_first, None)
+        self.reply_first = self._slot(1)
+        self.reply_count -= 1
 
     def keep_acknowledgements(self) -> None:
         """Drop the first reply that reads memory and all behind it: what stays says what was taken already."""
-        for index, reply in enumerate(self._queue):
-            if reply.kind == READ:
-                del self._queue[index:]
+        for place in range(self.reply_count):
+            if self._at(place).kind == READ:
+                self.reply_count = place
                 break
 
     def take_lone_ack(self) -> Reply | None:
-        """Take the only reply that waits, if it is an ACK or NAK."""
-        queue = self._queue
-        return queue.pop() if len(queue) == 1 and queue[0].kind == ACK else None
+        """Take the only reply that waits, if it is an ACK or NAK. What it says stands until the next is queued."""
+        if self.reply_count != 1:
+            return None
+        reply = self._at(0)
+        if reply.kind != ACK:
+            return None
+        self.reply_count = 0
+        return reply
 
     def waiting(self, psn: int) -> bool:
         """Whether a READ or atomic reply that starts at ``psn`` is queued and not begun."""
-        return any(reply.psn == psn and reply.kind != ACK and reply.sent == 0 for reply in self._queue)
+        for place in range(self.reply_count):
+            reply = self._at(place)
+            if reply.psn == psn and reply.kind != ACK and reply.sent == 0:
+                return True
+        return False
 
-    def produce(
-        self, head: int, mtu: int, budget: int, batch: FrameBatch, burst: BurstLoops
-    ) -> tuple[int, Reply | None]:
+    def produce(self, head: int, mtu: int, budget: int, batch: FrameBatch) -> tuple[int, int | None]:
         """Send up to ``budget`` packets.
 
         Returns:
-            Packets sent, and a READ reply whose memory could not be read: the caller fails the queue pair.
+            Packets sent, and the PSN of a READ response whose memory could not be read: the caller fails the queue
+            pair.
         """
-        queue = self._queue
         sent = 0
-        while queue and sent < budget:
-            reply = queue[0]
-            if reply.kind == ACK:
-                word = reply.syndrome << 24 | reply.msn
-                batch.add(BTH_WORD_STRUCT.pack(head | ACKNOWLEDGE << 56, reply.psn, word))
-                reply.sent = 1
-                sent += 1
-            elif reply.kind == ATOMIC:
-                word = reply.syndrome << 24 | reply.msn
-                head_atomic = head | ATOMIC_ACKNOWLEDGE << 56
-                batch.add(BTH_ATOMIC_ACK_STRUCT.pack(head_atomic, reply.psn, word, reply.orig))
-                reply.sent = 1
-                sent += 1
-            else:
-                count = self._send_read(reply, head, mtu, budget - sent, batch, burst)
+        while self.reply_count and sent < budget:
+            reply = self._at(0)
+            kind = reply.kind
+            if kind == READ:
+                count = self._send_read(reply, head, mtu, budget - sent, batch)
                 if count == 0:
-                    self._pop()
-                    return sent, reply
+                    self._pop(reply)
+                    return sent, reply.psn + reply.sent & PSN_MASK
                 sent += count
-            if reply.sent == reply.packets:
-                self._pop()
+                if reply.sent == reply.packets:
+                    self._pop(reply)
+                continue
+            word = reply.syndrome << 24 | reply.msn
+            if kind == ACK:
+                batch.add(BTH_WORD_STRUCT.pack(head | ACKNOWLEDGE << 56, reply.psn, word))
+            else:
+                header = head | ATOMIC_ACKNOWLEDGE << 56
+                batch.add(BTH_ATOMIC_ACK_STRUCT.pack(header, reply.psn, word, reply.orig))
+            sent += 1
+            self._pop(reply)
         return sent, None
 
-    @staticmethod
-    def _send_read(reply: Reply, head: int, mtu: int, budget: int, batch: FrameBatch, burst: BurstLoops) -> int:
-        payload = reply.payload
-        assert payload is not None
-        count = min(budget, reply.packets - reply.sent)
-        done = 0
-        if payload.extents and not payload.valid:
-            return 0
-        while done < count:
-            index = reply.sent
-            psn = reply.psn + index & PSN_MASK
-            last = index == reply.packets - 1
-            middles = min(count - done, reply.packets - 1 - index) if index else 0
-            view = payload.gather(index * mtu, middles * mtu) if middles > 1 else None
+    def _payload(self, reply: Reply) -> Payload:
+        if self.guarded:
+            kept = self.guarded.get(self.reply_first)
+            if kept is not None:
+                return kept
+        qp = self.qp
+        ctx = qp.ctx
+        total = reply.total
+        sges = [(reply.va, total, reply.rkey)] if total else []
+        return Payload(qp.host.memory, sges, ctx.pd, REMOTE_READ, ctx.local_qpn, reply.binding)
+
+    def _send_read(self, reply: Reply, head: int, mtu: int, budget: int, batch: FrameBatch) -> int:
+        """Send response packets of one READ; 0 where its memory cannot be read."""
+        payload = self._payload(reply)
+        burst = self.qp.host.burst
+        packets = reply.packets
+        sent = first = reply.sent
+        end = min(packets, first + budget)
+        while sent < end:
+            psn = reply.psn + sent & PSN_MASK
+            last = sent == packets - 1
+            middles = min(end, packets - 1) - sent if sent else 0
+            view = payload.gather(sent * mtu, middles * mtu) if middles > 1 else None
             if view is not None:
                 batch.run(burst, head | READ_RESPONSE_MIDDLE << 56, psn, middles, view, mtu, 0)
-                reply.sent += middles
-                done += middles
+                sent += middles
                 continue
-            size = min(mtu, payload.total - index * mtu)
-            data = payload.read(index * mtu, size) if size else b""
+            size = min(mtu, payload.total - sent * mtu)
+            data = payload.read(sent * mtu, size) if size else b""
             if data is None:
+                reply.sent = sent
                 return 0
             bits = head | (-size & 3) << 52
-            if index and not last:
+            if sent and not last:
                 header = BTH_STRUCT.pack(bits | READ_RESPONSE_MIDDLE << 56, psn)
             else:
                 if last:
-                    operation = READ_RESPONSE_LAST if index else READ_RESPONSE_ONLY
+                    operation = READ_RESPONSE_LAST if sent else READ_RESPONSE_ONLY
                 else:
                     operation = READ_RESPONSE_FIRST
                 header = BTH_WORD_STRUCT.pack(bits | operation << 56, psn, reply.syndrome << 24 | reply.msn)
             batch.add(header, data)
-            reply.sent += 1
-            done += 1
-        return done
+            sent += 1
+        reply.sent = sent
+        return sent - first

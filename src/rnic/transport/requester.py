@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rnic.context.qpc import OPT_GSO
-from rnic.spec.access import LOCAL_WRITE
-from rnic.spec.limits import MAX_MSG_BYTES, NEVER
+from rnic.rings.sqe import FLAG_INLINE
+from rnic.spec.limits import MAX_MSG_BYTES, MAX_RD_ATOMIC, NEVER
 from rnic.spec.opcodes import (
     COMPARE_SWAP,
     FETCH_ADD,
@@ -43,7 +43,9 @@ from rnic.spec.opcodes import (
 )
 from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_count, psn_diff
 from rnic.spec.states import RTS, ST_RC, ST_UC, ST_UD
-from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, LOC_QP_OP_ERR, MW_BIND_ERR
+from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, LOC_QP_OP_ERR, MW_BIND_ERR, SUCCESS
+from rnic.state.queue_pair import PIECES, QP
+from rnic.state.record import NONE, Word, view
 from rnic.transport.encap import (
     ACK_REQ,
     BTH_ATOMIC_STRUCT,
@@ -57,9 +59,8 @@ from rnic.transport.encap import (
 )
 from rnic.transport.message import ATOMICS, SENDS, WRITES, Message, ReadPiece
 from rnic.transport.outstanding import Outstanding
-from rnic.transport.payload import EMPTY, Payload, inline_payload, resolve
+from rnic.transport.payload import Inline, Payload, local_payload
 from rnic.transport.windows import bind_window, invalidate_local
-from rnic.transport.wqe import Wqe
 
 if TYPE_CHECKING:
     from rnic.wire.bursts import TxBurst
@@ -83,14 +84,27 @@ _ALLOWED = {
 }
 
 
+_SPOILT = ((0, 1, 0),)
+"""A scatter list that no key opens: 0 is nobody's key."""
+
 READ_CHUNK = 64
 """Response packets that one READ request asks for at most, so that responses can be bounded."""
 
 
+@view(QP, "Requester")
 class Requester(Outstanding):
     """The sending half of one queue pair. ``head`` lacks the destination, which is the context's own."""
 
-    __slots__ = ("batch_limit", "flow", "head", "lsn", "more", "mtu", "read_chunk", "service", "ssn")
+    __slots__ = ("flow",)
+
+    ssn: Word
+    lsn: Word
+    more: Word
+    head: Word
+    mtu: Word
+    read_chunk: Word
+    service: Word
+    batch_limit: Word
 
     flow: Flow
 
@@ -98,8 +112,8 @@ class Requester(Outstanding):
         """Forget everything: the RESET state."""
         super().reset()
         self.ssn = 0
-        self.lsn: int | None = None
-        self.more = False
+        self.lsn = NONE
+        self.more = 0
         self.head = 0
         self.mtu = 0
         self.read_chunk = 1
@@ -130,34 +144,34 @@ class Requester(Outstanding):
     @property
     def unsent(self) -> bool:
         """Whether there may be something to send, or to repeat, or a turn that was given must be taken."""
-        return bool(self.backlog) or self.probe_due or self.fetch_index != self.tail or self.admitted
+        return bool(self.pending or self.probe_due or self.fetch_index != self.tail or self.admitted)
 
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
         """Send up to ``budget`` packets; the number sent. Sets ``more`` if only the budget stopped it."""
-        self.more = False
+        self.more = 0
         if self.rnr_until != NEVER:
             self.flights.turn_over(self)
             return 0
         batch = FrameBatch(self.flow, out, self.batch_limit)
         sent = 0
         if self.probe_due:
-            self.probe_due = False
+            self.probe_due = 0
             sent = self._probe(batch)
         while sent < budget:
-            if not self.backlog and not self._fetch():
+            if not self.pending and not self._fetch():
                 break
-            message = self.backlog[0]
+            message = self.message(self.send_index)
             count = self._send(message, budget - sent, batch, now_ns)
-            if message.sent >= message.packets and (message.packets or message.executed):
-                if self.backlog and self.backlog[0] is message:
-                    self.inflight.append(self.backlog.pop(0))
+            if message.finished:
+                if self.pending and self.send_index == message.index:
+                    self.send_index = self.ring.after(message.index)
             elif count == 0:
                 break
             sent += count
             if message.packets == 0 or self.ctx.servtype != ST_RC:
                 self.retire()
         else:
-            self.more = True
+            self.more = 1
         batch.flush()
         if sent:
             self.watch(now_ns)
@@ -165,96 +179,94 @@ class Requester(Outstanding):
         return sent
 
     def _fetch(self) -> bool:
-        """Take the next descriptor from the ring into the backlog."""
-        if self.fetch_index == self.tail or self.ctx.state != RTS or (self.inflight and self.inflight[-1].status):
+        """Take the next descriptor from the ring."""
+        index = self.fetch_index
+        after = self.ring.after(index)
+        if index == self.tail or after == self.sq_head or self.ctx.state != RTS:
+            return False
+        last = self.last()
+        if last is not None and last.status:
             return False  # what follows a request that failed here is flushed, not sent
-        wqe = self.ring.fetch(self.fetch_index)
-        if wqe is None:
-            wqe = Wqe()
-            wqe.index, wqe.wqe_id, wqe.opcode, wqe.length = self.fetch_index, 0, WR_NOP, 0
-            wqe.signaled = wqe.solicited = wqe.fence = 0
-            message = Message(wqe, EMPTY, self.sent_psn, 0)
-            message.status = LOC_PROT_ERR
+        message = self.message(index)
+        message.packets = message.sent = message.received = message.ssn = 0
+        message.status = message.begun = message.executed = 0
+        if self.ring.fetch(message):
+            message.first_psn = self.ctx.next_send_psn & PSN_MASK
+            message.status = self._check(message)
         else:
-            message = self._parse(wqe)
-        self.fetch_index = 0 if self.fetch_index + 1 == self.ring.entries else self.fetch_index + 1
+            message.first_psn = self.sent_psn
+            message.forget()
+            message.status = LOC_PROT_ERR
+        self.fetch_index = after
         if message.packets and self.ctx.servtype == ST_RC:
-            self.ssn = self.ssn + (-(-message.packets // self.read_chunk) if wqe.opcode == WR_READ else 1) & PSN_MASK
-            message.ssn = self.ssn
-        self.backlog.append(message)
+            requests = -(-message.packets // self.read_chunk) if message.opcode == WR_READ else 1
+            self.ssn = message.ssn = self.ssn + requests & PSN_MASK
         return True
 
-    def _parse(self, wqe: Wqe) -> Message:
-        """Check a descriptor; what is wrong with it becomes the message's status."""
-        opcode = wqe.opcode
-        first_psn = self.ctx.next_send_psn & PSN_MASK
-        message = Message(wqe, EMPTY, first_psn, 0)
-        if not wqe.valid or opcode not in _ALLOWED[self.ctx.servtype]:
-            message.status = LOC_QP_OP_ERR
-            return message
+    def _check(self, message: Message) -> int:
+        """Check a descriptor and give it its PSNs; the status of one that is wrong, which has none."""
+        opcode = message.opcode
+        ctx = self.ctx
+        payload = self._payload(message)
+        if payload is None or opcode not in _ALLOWED[ctx.servtype]:
+            return LOC_QP_OP_ERR
         if opcode in _LOCAL:
-            if opcode == WR_BIND_MW and not self.ring.fetch_bind(wqe):
-                message.status = LOC_PROT_ERR
-            return message
-        length = wqe.length
-        longest = self.mtu if self.ctx.servtype == ST_UD else min(MAX_MSG_BYTES, self.mtu * PSN_WINDOW)
-        if length > longest:
-            message.status = LOC_LEN_ERR
-            return message
-        if opcode in ATOMICS:
-            if length != 8 or wqe.inline is not None:
-                message.status = LOC_LEN_ERR
-                return message
-            if not self.ring.fetch_atomic(wqe):
-                message.status = LOC_PROT_ERR
-                return message
-        if (message.reads and self.ctx.max_rd_atomic == 0) or (opcode == WR_READ and wqe.inline is not None):
-            message.status = LOC_QP_OP_ERR
-            return message
-        if self.ctx.servtype == ST_UD and not self.ring.fetch_ud(wqe):
-            message.status = LOC_PROT_ERR
-            return message
-        payload: Payload | None
-        if wqe.inline is not None:
-            payload = inline_payload(wqe.inline)
-        else:
-            payload = resolve(self.host.memory, self.ctx.pd, wqe.sges, LOCAL_WRITE if message.reads else 0)
-        if payload is None:
-            message.status = LOC_PROT_ERR
-            return message
-        message.payload = payload
-        message.packets = 1 if opcode in ATOMICS else psn_count(length, self.mtu)
-        self.ctx.next_send_psn = first_psn + message.packets & PSN_MASK
-        return message
+            return SUCCESS
+        length = message.length
+        longest = self.mtu if ctx.servtype == ST_UD else min(MAX_MSG_BYTES, self.mtu * PSN_WINDOW)
+        inline = message.flags & FLAG_INLINE
+        if length > longest or (opcode in ATOMICS and (length != 8 or inline)):
+            return LOC_LEN_ERR
+        if (message.reads and ctx.max_rd_atomic == 0) or (opcode == WR_READ and inline):
+            return LOC_QP_OP_ERR
+        if not payload.valid:
+            return LOC_PROT_ERR
+        message.packets = packets = 1 if opcode in ATOMICS else psn_count(length, self.mtu)
+        ctx.next_send_psn = message.first_psn + packets & PSN_MASK
+        return SUCCESS
+
+    def _payload(self, message: Message) -> Payload | None:
+        """The bytes that it sends, or where its responses go; ``None`` where its entry contradicts itself."""
+        if message.flags & FLAG_INLINE:
+            data = self.ring.inline(message)
+            return None if data is None else Inline(self.host.memory, data)
+        sges = self.ring.sges(message)
+        return None if sges is None else local_payload(self.host.memory, self.ctx.pd, sges, message.reads)
+
+    def payload(self, message: Message) -> Payload:
+        """The bytes of a message that was checked; nothing where its owner has spoilt its entry since."""
+        return self._payload(message) or Payload(self.host.memory, _SPOILT, self.ctx.pd, 0)
 
     def _send(self, message: Message, budget: int, batch: FrameBatch, now_ns: int) -> int:
         """Send packets of one message; how many. 0 if it has to wait."""
-        if message.wqe.fence and message.sent == 0 and self.pieces:
+        if message.fence and message.sent == 0 and self.piece_count:
             return 0
         if message.packets == 0:
             self._execute_local(message)
             return 0
-        if message.payload.extents and not message.payload.valid:
+        payload = self.payload(message)
+        if not payload.valid:
             message.status = LOC_PROT_ERR
             self._truncate(message)
             return 0
         if self.ctx.servtype == ST_UD:
-            message.begun = True
-            return self.qp.send_datagram(message, batch)
+            message.begun = 1
+            return self.qp.send_datagram(message, payload, batch)
         if not message.sent and not self._follows(message):
             return 0
-        message.begun = True
-        if message.reads and message not in self.reads:
-            self.reads.append(message)
+        message.begun = 1
+        reads = message.reads
+        if reads and self.read_index == NONE:
+            self.read_index = message.index
         if self.ctx.servtype == ST_UC:
-            count = self._send_data(message, min(budget, message.packets - message.sent), batch)
+            count = self._send_data(message, payload, min(budget, message.packets - message.sent), batch)
             self.una = self.sent_psn
             return count
         left = message.packets - message.sent
         room = self.allowance(left)
         if room <= 0:
             return 0
-        if message.reads:
+        if reads:
             return self._send_request(message, budget, room, batch, now_ns)
         psn = message.first_psn + message.sent & PSN_MASK
         count = min(budget, left, room)
@@ -262,7 +274,7 @@ class Requester(Outstanding):
         ask = count < left and (count == room or self.flights.shared(self))
         if (
             message.takes_receive
-            and self.lsn is not None
+            and self.lsn != NONE
             and psn_diff(message.ssn, self.lsn) > 0
             and psn_diff(self.una, message.first_psn) <= 0
         ):
@@ -274,10 +286,10 @@ class Requester(Outstanding):
             ask = True
         if psn_diff(psn, self.sent_psn) < 0:
             self.host.counters.bump("retransmitted_packets", min(count, -psn_diff(psn, self.sent_psn)))
-        elif self.rtt_psn < 0 and (ask or count == left):
+        elif self.rtt_psn == NONE and (ask or count == left):
             self.rtt_psn = psn + count - 1 & PSN_MASK
             self.rtt_at = now_ns
-        done = self._send_data(message, count, batch, ask)
+        done = self._send_data(message, payload, count, batch, ask)
         self.fly(done)
         return done
 
@@ -302,9 +314,9 @@ class Requester(Outstanding):
         compared: what was sent before is acknowledged first, and the peer's answers then are those to a loss.
         """
         first = message.first_psn
-        if self.inflight:
-            before = self.inflight[-1]
-            return first == before.first_psn + before.packets & PSN_MASK
+        before = self.last()
+        if before is not None:
+            return first == before.end_psn
         if self.una == self.sent_psn:
             self.una = self.sent_psn = self.ctx.last_acked_psn = first
             return True
@@ -313,13 +325,12 @@ class Requester(Outstanding):
     def _truncate(self, message: Message) -> None:
         """A region vanished under a message: nothing more of it is sent; it fails when it is the oldest."""
         message.packets = 0
-        message.executed = True
+        message.executed = 1
 
-    def _send_data(self, message: Message, count: int, batch: FrameBatch, ask: bool = False) -> int:
+    def _send_data(self, message: Message, payload: Payload, count: int, batch: FrameBatch, ask: bool = False) -> int:
         """Send the next ``count`` packets of a SEND or WRITE, middles by the burst loop; ``ask`` with the last."""
         done = 0
         mtu = self.mtu
-        payload = message.payload
         while done < count:
             index = message.sent
             middles = min(count - done - ask, message.packets - 1 - index) if index else 0
@@ -331,7 +342,7 @@ class Requester(Outstanding):
                 message.sent += middles
                 done += middles
             else:
-                if not self._send_packet(message, index, batch, ask and done == count - 1):
+                if not self._send_packet(message, payload, index, batch, ask and done == count - 1):
                     message.status = LOC_PROT_ERR
                     break
                 message.sent += 1
@@ -343,15 +354,14 @@ class Requester(Outstanding):
             self._truncate(message)
         return done
 
-    def _send_packet(self, message: Message, index: int, batch: FrameBatch, ask: bool) -> bool:
+    def _send_packet(self, message: Message, payload: Payload, index: int, batch: FrameBatch, ask: bool) -> bool:
         """Frame packet ``index`` of a SEND or WRITE; false if its payload cannot be read."""
-        wqe = message.wqe
         opcode = message.opcode
         first, middle, last, only = OPERATIONS[opcode]
         offset = index * self.mtu
-        total = message.payload.total
+        total = payload.total
         size = min(self.mtu, total - offset)
-        data = message.payload.read(offset, size) if size else b""
+        data = payload.read(offset, size) if size else b""
         if data is None:
             return False
         at_end = index == message.packets - 1
@@ -359,7 +369,7 @@ class Requester(Outstanding):
         head = self.head | self.ctx.remote_qpn | (-size & 3) << 52
         if at_end:
             operation = last if index else only
-            if wqe.solicited and message.takes_receive:
+            if message.solicited and message.takes_receive:
                 head |= SOLICITED
         else:
             operation = middle if index else first
@@ -370,11 +380,11 @@ class Requester(Outstanding):
         with_word = at_end and opcode in _WORD_AT_END
         if index == 0 and opcode in WRITES:
             if with_word:
-                header = BTH_RETH_IMM_STRUCT.pack(head, word, wqe.remote_addr, wqe.rkey, total, wqe.imm)
+                header = BTH_RETH_IMM_STRUCT.pack(head, word, message.entry_2, message.rkey, total, message.imm)
             else:
-                header = BTH_RETH_STRUCT.pack(head, word, wqe.remote_addr, wqe.rkey, total)
+                header = BTH_RETH_STRUCT.pack(head, word, message.entry_2, message.rkey, total)
         elif with_word:
-            header = BTH_WORD_STRUCT.pack(head, word, wqe.imm)
+            header = BTH_WORD_STRUCT.pack(head, word, message.imm)
         else:
             header = BTH_STRUCT.pack(head, word)
         batch.add(header, data)
@@ -386,13 +396,14 @@ class Requester(Outstanding):
         while message.sent < message.packets and requests < budget and room > 0:
             psn = message.first_psn + message.sent & PSN_MASK
             packets = min(self.read_chunk - message.sent % self.read_chunk, message.packets - message.sent)
-            if len(self.pieces) >= self.ctx.max_rd_atomic or (self.flying and packets > self.window - self.flying):
+            most = min(self.ctx.max_rd_atomic, MAX_RD_ATOMIC)
+            if self.piece_count >= most or (self.flying and packets > self.window - self.flying):
                 break
             offset = message.sent * self.mtu
-            self.pieces.append(ReadPiece(message, psn, offset, packets))
+            self.add_piece().fill(message.index, psn, offset, packets)
             if psn_diff(psn, self.sent_psn) < 0:
                 self.host.counters.bump("retransmitted_requests")
-            elif self.rtt_psn < 0:
+            elif self.rtt_psn == NONE:
                 self.rtt_psn, self.rtt_at = psn, now_ns
             batch.add(self._request(message, psn, offset, packets))
             message.sent += packets
@@ -406,29 +417,28 @@ class Requester(Outstanding):
 
     def _request(self, message: Message, psn: int, offset: int, packets: int) -> bytes:
         """Headers of a READ request for ``packets`` responses from ``offset`` on, or of an atomic request."""
-        wqe = message.wqe
         head = self.head | self.ctx.remote_qpn
         if message.opcode == WR_READ:
-            length = min(packets * self.mtu, wqe.length - offset)
-            va = wqe.remote_addr + offset & 0xFFFF_FFFF_FFFF_FFFF
-            return BTH_RETH_STRUCT.pack(head | READ_REQUEST << 56, psn | ACK_REQ, va, wqe.rkey, length)
+            length = min(packets * self.mtu, message.length - offset)
+            va = message.entry_2 + offset & 0xFFFF_FFFF_FFFF_FFFF
+            return BTH_RETH_STRUCT.pack(head | READ_REQUEST << 56, psn | ACK_REQ, va, message.rkey, length)
         operation = COMPARE_SWAP if message.opcode == WR_CMP_SWAP else FETCH_ADD
-        compare = wqe.compare if message.opcode != WR_FETCH_ADD else 0
+        compare = message.entry_6 if message.opcode != WR_FETCH_ADD else 0
         return BTH_ATOMIC_STRUCT.pack(
-            head | operation << 56, psn | ACK_REQ, wqe.remote_addr, wqe.rkey, wqe.swap_add, compare
+            head | operation << 56, psn | ACK_REQ, message.entry_2, message.rkey, message.entry_5, compare
         )
 
     def _execute_local(self, message: Message) -> None:
         """Bind and invalidate work requests act when they are first in line; they use no PSN."""
         if message.executed:
             return
-        message.executed = True
+        message.executed = 1
         if message.status:
             return
         if message.opcode == WR_BIND_MW:
-            if not bind_window(self.host.memory, self.ctx, message.wqe):
+            if not bind_window(self.host.memory, self.ctx, message):
                 message.status = MW_BIND_ERR
-        elif message.opcode == WR_LOCAL_INV and not invalidate_local(self.host.memory, self.ctx, message.wqe.imm):
+        elif message.opcode == WR_LOCAL_INV and not invalidate_local(self.host.memory, self.ctx, message.imm):
             message.status = LOC_PROT_ERR
 
     def _probe(self, batch: FrameBatch) -> int:
@@ -442,20 +452,40 @@ class Requester(Outstanding):
         if self.flying == 0:
             return 0
         sent = 0
-        if self.pieces and self.pieces[0].next_psn == self.una:
-            piece = self.pieces.pop(0)
-            due = piece.split(self.mtu)
-            self.pieces[:0] = (due, piece) if piece.packets else (due,)
-            batch.add(self._request(due.message, due.first_psn, due.offset, 1))
+        if self.piece_count and self.piece().next_psn == self.una:
+            due = self._split()
+            message = self.message(due.index)
+            batch.add(self._request(message, due.first_psn, due.offset, 1))
             sent = 1
         else:
-            pending = [message for message in (*self.inflight, *self.backlog) if message.sent and message.packets]
+            pending = [
+                message for message in self.messages(self.sq_head, self.fetch_index) if message.sent and message.packets
+            ]
             oldest, last = pending[0], pending[-1]
             at, end = psn_diff(self.una, oldest.first_psn), last.sent - 1
-            for message, index in ((oldest, at), (last, end)) if (oldest, at) != (last, end) else ((last, end),):
-                if message.reads or not 0 <= index < message.sent or not message.payload.valid:
+            same = oldest.index == last.index and at == end
+            for message, index in ((last, end),) if same else ((oldest, at), (last, end)):
+                if message.reads or not 0 <= index < message.sent:
                     continue
-                sent += self._send_packet(message, index, batch, True)
+                payload = self.payload(message)
+                if payload.valid:
+                    sent += self._send_packet(message, payload, index, batch, True)
         if sent:
             self.host.counters.bump("probes")
         return sent
+
+    def _split(self) -> ReadPiece:
+        """Take the response that is due out of the oldest request, as one of its own in front of the rest."""
+        piece = self.piece()
+        got = piece.got
+        index, first_psn, offset = piece.index, piece.first_psn, piece.offset
+        long = piece.packets > 1 or piece.asked
+        left = piece.packets - got - 1
+        if left:
+            piece.fill(index, first_psn + got + 1 & PSN_MASK, offset + (got + 1) * self.mtu, left)
+            self.piece_first = (self.piece_first or PIECES) - 1
+            self.piece_count += 1
+            piece = self.piece()
+        piece.fill(index, first_psn + got & PSN_MASK, offset + got * self.mtu, 1)
+        piece.asked = long
+        return piece

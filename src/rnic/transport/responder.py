@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rnic.context.qpc import OPT_CREDITS
 from rnic.rings.cqe import CQE_IMM, CQE_INV, CQE_RECEIVE, CQE_SOLICITED
-from rnic.spec.access import LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from rnic.spec.access import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from rnic.spec.drops import DropReason
 from rnic.spec.events import COMM_EST, WQ_ACCESS_ERROR, WQ_CATAS_ERROR, WQ_INVAL_REQ_ERROR
 from rnic.spec.limits import MAX_MSG_BYTES
@@ -37,16 +37,18 @@ from rnic.spec.syndromes import (
     NAK_REMOTE_OPERATION,
     credit_code,
 )
-from rnic.transport.payload import EMPTY, Payload, remote_payload, resolve
+from rnic.state.queue_pair import QP, RESOURCE, RESOURCES, SCATTER, QpMemory
+from rnic.state.record import NONE, WORD_BYTES, Word, view
+from rnic.transport.payload import Payload, Sge, local_payload
 from rnic.transport.replies import ReplyQueue
+from rnic.transport.wqe import ReceiveWqe
 
 if TYPE_CHECKING:
     from rnic.transport.host import CompletionSink, ReceiveSource
     from rnic.transport.qp import QueuePair
-    from rnic.transport.wqe import ReceiveWqe
     from rnic.wire.packet import Packet
 
-NONE = 0
+NOTHING = 0
 SEND = 1
 WRITE = 2
 """What kind of message is open."""
@@ -58,16 +60,34 @@ _NAK_STATUS = {
 }
 _NAK_EVENT = {NAK_INVALID_REQUEST: WQ_INVAL_REQ_ERROR, NAK_REMOTE_ACCESS: WQ_ACCESS_ERROR}
 
-MAX_REPLIES = 1_024
-"""Replies that may wait: a peer that repeats READs faster than they are answered gets no more."""
+_RESOURCE_WORDS = RESOURCE.size // WORD_BYTES
+_SCATTER_WORDS = SCATTER.size // WORD_BYTES
+_LOW = 0xFFFF_FFFF
 
 
+@view(RESOURCE, item=True)
 class Resource:
     """An executed READ or atomic request, kept so that a duplicate is answered alike (IBA C9-105)."""
 
-    __slots__ = ("atomic", "compare", "length", "opcode", "orig", "packets", "psn", "rkey", "swap_add", "va")
+    __slots__ = ("base", "words")
 
-    def __init__(self, packet: Packet, packets: int, orig: int, atomic: bool) -> None:
+    psn: Word
+    packets: Word
+    opcode: Word
+    atomic: Word
+    va: Word
+    rkey: Word
+    length: Word
+    swap_add: Word
+    compare: Word
+    orig: Word
+
+    def __init__(self, words: memoryview, base: int) -> None:
+        self.words = words
+        self.base = base
+
+    def fill(self, packet: Packet, packets: int, orig: int, atomic: bool) -> None:
+        """Take over what the request said."""
         self.psn = packet.psn
         self.packets = packets
         self.opcode = packet.opcode
@@ -80,58 +100,126 @@ class Resource:
         self.atomic = atomic
 
 
+@view(QP, "Responder")
 class Responder:
     """The receiving half of one connected queue pair.
 
     ``silent`` is set after a sequence NAK or an RNR NAK: packets beyond the expected PSN are then dropped
-    without another NAK until the expected one arrives.
+    without another NAK until the expected one arrives. ``guarded`` is the open WRITE's payload where a shell's guard
+    let it through instead of a key.
     """
 
     __slots__ = (
+        "_cells",
+        "_checked",
+        "_resources",
+        "_scatters",
         "cq",
         "ctx",
-        "dest",
-        "established",
+        "guarded",
         "host",
-        "msn",
-        "offset",
-        "open",
         "qp",
-        "receive_wqe",
         "replies",
-        "resources",
         "rq",
-        "silent",
-        "write_length",
+        "words",
     )
 
-    def __init__(self, qp: QueuePair, rq: ReceiveSource, cq: CompletionSink) -> None:
+    open: Word
+    offset: Word
+    write_length: Word
+    write_va: Word
+    write_rkey: Word
+    write_binding: Word
+    receive_index: Word
+    receive_sges: Word
+    receive_bytes: Word
+    silent: Word
+    established: Word
+    msn: Word
+    resource_first: Word
+    resource_count: Word
+
+    def __init__(self, qp: QueuePair, memory: QpMemory, rq: ReceiveSource, cq: CompletionSink) -> None:
         self.qp = qp
         self.ctx = qp.ctx
         self.host = qp.host
+        self.words = memory.qp
+        self._cells = memory.cells
+        self._resources = memory.resources
+        self._scatters = memory.scatters
         self.rq = rq
         self.cq = cq
-        self.replies = ReplyQueue()
-        self.resources: list[Resource] = []
+        self.replies = ReplyQueue(qp, memory)
+        self.guarded: Payload | None = None
         self.reset()
 
     def reset(self) -> None:
         """Forget everything: the RESET state."""
         self.replies.clear()
-        self.resources.clear()
-        self.open = NONE
-        self.dest: Payload = EMPTY
+        self.resource_first = self.resource_count = 0
+        self.open = NOTHING
         self.offset = 0
         self.write_length = 0
-        self.receive_wqe: ReceiveWqe | None = None
-        self.silent = False
-        self.established = False
+        self.guarded = None
+        self._checked = Payload(self.host.memory, (), 0, 0)
+        self.receive_index = NONE
+        self.receive_sges = self.receive_bytes = 0
+        self.silent = 0
+        self.established = 0
         self.msn = 0
+
+    # -------------------------------------------------------------------------- where the open message goes
+
+    @property
+    def receive_wqe(self) -> ReceiveWqe | None:
+        """The receive entry in use."""
+        index = self.receive_index
+        return None if index == NONE else ReceiveWqe(index, self._sges())
+
+    def _sges(self) -> list[Sge]:
+        cells = self._cells
+        sges = []
+        for at in range(self._scatters, self._scatters + self.receive_sges * _SCATTER_WORDS, _SCATTER_WORDS):
+            word = cells[at + 1]
+            sges.append((cells[at], word & _LOW, word >> 32))
+        return sges
+
+    def use(self, wqe: ReceiveWqe) -> None:
+        """Take a receive entry for the message that begins. The ring's slot is software's again."""
+        cells = self._cells
+        at = self._scatters
+        for va, length, key in wqe.sges:
+            cells[at] = va
+            cells[at + 1] = length | key << 32
+            at += _SCATTER_WORDS
+        self.receive_index = wqe.index
+        self.receive_sges = len(wqe.sges)
+        self.receive_bytes = wqe.total
+
+    def release(self) -> int | None:
+        """The receive entry is used up: its index, ``None`` where none was in use."""
+        index = self.receive_index
+        self.receive_index = NONE
+        return None if index == NONE else index
+
+    def dest(self) -> Payload:
+        """Where the open message goes."""
+        if self.open == SEND:
+            return local_payload(self.host.memory, self.qp.receive_pd, self._sges(), True)
+        return self._write_dest()
+
+    def _write_dest(self) -> Payload:
+        if self.guarded is not None:
+            return self.guarded
+        ctx = self.ctx
+        length = self.write_length
+        sges = [(self.write_va, length, self.write_rkey)] if length else []
+        return Payload(self.host.memory, sges, ctx.pd, REMOTE_WRITE, ctx.local_qpn, self.write_binding)
 
     def receive(self, packet: Packet, now_ns: int) -> None:
         """One request packet of this QP's service, ICRC and P_Key right."""
         if not self.established:
-            self.established = True
+            self.established = 1
             if self.ctx.state == RTR:
                 self.host.event(COMM_EST, self.ctx.local_qpn)
         for step in STEPS:
@@ -144,7 +232,7 @@ class Responder:
         """PSN verification (IBA 9.7, for UC 9.8; 004 RC_CHK "PSN"): expected, duplicate or beyond a gap."""
         distance = psn_diff(packet.psn, self.ctx.expected_psn)
         if distance == 0:
-            self.silent = False
+            self.silent = 0
             return True
         if self.ctx.servtype != ST_RC:
             # UC: whatever was open is lost; a message that starts here is taken (IBA 9.8)
@@ -158,7 +246,7 @@ class Responder:
             if self.silent:
                 self.host.counters.bump(DropReason.NAKED.value)
             else:
-                self.silent = True
+                self.silent = 1
                 self.host.counters.bump(DropReason.PSN_GAP.value)
                 self.host.counters.bump("sequence_naks_sent")
                 self.reply(self.ctx.expected_psn, NAK_PSN_SEQUENCE)
@@ -169,9 +257,9 @@ class Responder:
     def check_sequence(self, packet: Packet) -> bool:
         """OpCode sequence check (IBA 9.7): FIRST, MIDDLE, LAST and ONLY in a legal order."""
         row = packet.row
-        kind = SEND if row.send else WRITE if row.write else NONE
-        if row.start or kind == NONE:
-            if self.open == NONE:
+        kind = SEND if row.send else WRITE if row.write else NOTHING
+        if row.start or kind == NOTHING:
+            if self.open == NOTHING:
                 return True
         elif self.open == kind:
             return True
@@ -205,11 +293,11 @@ class Responder:
             if row.start and not self._take_receive(packet):
                 return False
         elif row.takes_receive:
-            if self.receive_wqe is None:
+            if self.receive_index == NONE:
                 wqe = self._next_receive()
                 if wqe is None:
                     return self._not_ready(packet)
-                self.receive_wqe = wqe
+                self.use(wqe)
         elif (row.operation == READ_REQUEST or row.atomic) and (
             self.replies.pending_reads >= self.ctx.max_dest_rd_atomic
         ):
@@ -226,7 +314,7 @@ class Responder:
             if size > mtu or (full and size != mtu) or (row.end and not row.start and size == 0):
                 return self._refuse(packet, NAK_INVALID_REQUEST)
         if row.send:
-            if self.offset + size > self.dest.total:
+            if (0 if row.start else self.offset) + size > self.receive_bytes:
                 return self._refuse(packet, NAK_INVALID_REQUEST, LOC_LEN_ERR)
         elif row.operation == READ_REQUEST:
             if packet.dma_length > MAX_MSG_BYTES or psn_count(packet.dma_length, mtu) > PSN_WINDOW:
@@ -243,25 +331,22 @@ class Responder:
     def check_key(self, packet: Packet) -> bool:
         """R_Key validation (IBA C9-88; 004 "WRITE MRT"): key, PD, rights and range. Zero length needs no key."""
         row = packet.row
+        if row.send:
+            if not row.start:
+                return self.dest().valid or self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
+            return True  # the resource check looked at the entry just now
         if row.write:
             if not row.start:
-                if self.dest.valid:
-                    return True
-                return self._refuse(packet, NAK_REMOTE_ACCESS)
+                return self.dest().valid or self._refuse(packet, NAK_REMOTE_ACCESS)
             length, rights = packet.dma_length, REMOTE_WRITE
         elif row.operation == READ_REQUEST:
             length, rights = packet.dma_length, REMOTE_READ
-        elif row.atomic:
-            length, rights = 8, REMOTE_ATOMIC
         else:
-            return self.dest.valid or self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
-        payload = EMPTY
-        if length:
-            checked = self._remote(packet.rkey, packet.va, length, rights)
-            if checked is None:
-                return self._refuse(packet, NAK_REMOTE_ACCESS)
-            payload = checked
-        self.dest = payload
+            length, rights = 8, REMOTE_ATOMIC
+        payload = self._remote(packet, length, rights)
+        if payload is None:
+            return self._refuse(packet, NAK_REMOTE_ACCESS)
+        self._checked = payload
         return True
 
     def execute(self, packet: Packet) -> bool:
@@ -272,31 +357,39 @@ class Responder:
                 self.offset = 0
                 self.open = SEND if row.send else WRITE
                 if row.write:
-                    self.write_length = packet.dma_length
+                    self._begin_write(packet)
             data = packet.payload
             if len(data):
-                if not self.dest.write(self.offset, data):
+                if not self.dest().write(self.offset, data):
                     return self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
                 self.offset += len(data)
             return True
         ctx = self.ctx
-        self.msn = self.msn + 1 & PSN_MASK
-        payload, self.dest = self.dest, EMPTY
+        payload = self._checked
+        self.msn = msn = self.msn + 1 & PSN_MASK
         if row.operation == READ_REQUEST:
             packets = psn_count(packet.dma_length, ctx.mtu_bytes)
-            self._keep(Resource(packet, packets, 0, False))
-            self.replies.read(packet.psn, packets, payload, self._ack_code(), self.msn)
+            self._keep(packet, packets, 0, False)
+            self.replies.read(packet.psn, packets, payload, self._ack_code(), msn)
             ctx.expected_psn = packet.psn + packets & PSN_MASK
         else:
             orig = self._atomic(packet, payload)
             if orig is None:
                 return self._refuse(packet, NAK_REMOTE_OPERATION)
-            self._keep(Resource(packet, 1, orig, True))
-            self.replies.atomic(packet.psn, orig, self._ack_code(), self.msn)
+            self._keep(packet, 1, orig, True)
+            self.replies.atomic(packet.psn, orig, self._ack_code(), msn)
             ctx.expected_psn = packet.psn + 1 & PSN_MASK
-        ctx.rmsn = self.msn
+        ctx.rmsn = msn
         self.host.schedule(self.qp)
         return False
+
+    def _begin_write(self, packet: Packet) -> None:
+        payload = self._checked
+        self.write_length = packet.dma_length
+        self.write_va = packet.va
+        self.write_rkey = packet.rkey
+        self.write_binding = payload.binding
+        self.guarded = payload if payload.entry is not None else None
 
     def complete(self, packet: Packet) -> bool:
         """Advance the PSN; at a message's end complete the receive entry it used, and count it.
@@ -311,8 +404,8 @@ class Responder:
         if row.ieth and not self.host.memory.invalidate(packet.inv_rkey, ctx.pd, ctx.local_qpn):
             return self._refuse(packet, NAK_REMOTE_ACCESS, REM_INV_REQ_ERR)
         if row.takes_receive:
-            wqe, self.receive_wqe = self.receive_wqe, None
-            assert wqe is not None
+            index = self.release()
+            assert index is not None
             opcode = WR_SEND if row.send else WR_WRITE_IMM
             word3 = CQE_RECEIVE
             imm = 0
@@ -328,14 +421,12 @@ class Responder:
             if packet.solicited:
                 word3 |= CQE_SOLICITED
             length = self.offset if row.send else self.write_length
-            if not self.cq.complete(wqe.index, SUCCESS, 0, length, word3 | opcode, 0, 0, ctx.local_qpn, imm):
+            if not self.cq.complete(index, SUCCESS, 0, length, word3 | opcode, 0, 0, ctx.local_qpn, imm):
                 return self._overflow(packet)
         ctx.expected_psn = packet.psn + 1 & PSN_MASK
         self.msn = self.msn + 1 & PSN_MASK
         ctx.rmsn = self.msn
-        self.open = NONE
-        self.dest = EMPTY
-        self.offset = 0
+        self._abandon()
         return True
 
     def acknowledge(self, packet: Packet) -> bool:
@@ -346,9 +437,17 @@ class Responder:
 
     # ------------------------------------------------------------------------------------- helpers
 
-    def _remote(self, key: int, va: int, length: int, rights: int) -> Payload | None:
-        entry = self.host.memory.check(key, self.ctx.pd, va, length, rights, self.ctx.local_qpn)
-        return None if entry is None else remote_payload(entry, va, length)
+    def _remote(self, packet: Packet, length: int, rights: int) -> Payload | None:
+        """What a request of the peer may reach, ``None`` where its key does not let it."""
+        ctx, memory = self.ctx, self.host.memory
+        sges = [(packet.va, length, packet.rkey)] if length else []
+        if not length:
+            return Payload(memory, sges, ctx.pd, rights, ctx.local_qpn)
+        entry = memory.check(packet.rkey, ctx.pd, packet.va, length, rights, ctx.local_qpn)
+        if entry is None:
+            return None
+        guarded = entry if memory.guards and ctx.local_qpn in memory.guards else None
+        return Payload(memory, sges, ctx.pd, rights, ctx.local_qpn, entry.binding, guarded)
 
     def _next_receive(self) -> ReceiveWqe | None:
         """The next receive entry; none where a reliable connection's queue is almost full (004 RC_CHK).
@@ -361,21 +460,19 @@ class Responder:
         return self.qp.take_receive()
 
     def _take_receive(self, packet: Packet) -> bool:
-        wqe = self.receive_wqe or self._next_receive()
-        if wqe is None:
-            return self._not_ready(packet)
-        self.receive_wqe = wqe
-        dest = resolve(self.host.memory, self.qp.receive_pd, wqe.sges, LOCAL_WRITE)
-        if dest is None:
+        if self.receive_index == NONE:
+            wqe = self._next_receive()
+            if wqe is None:
+                return self._not_ready(packet)
+            self.use(wqe)
+        if not local_payload(self.host.memory, self.qp.receive_pd, self._sges(), True).valid:
             return self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
-        self.dest = dest
-        self.offset = 0
         return True
 
     def _not_ready(self, packet: Packet) -> bool:
         """IBA 9.7.5.2.8: RNR NAK; unreliable services drop the message."""
         if self.ctx.servtype == ST_RC:
-            self.silent = True
+            self.silent = 1
             self.host.counters.bump("rnr_naks_sent")
             self.reply(packet.psn, AETH_RNR_NAK | self.ctx.rnr_nak_timer & 0x1F)
         else:
@@ -392,7 +489,7 @@ class Responder:
         if self.ctx.servtype != ST_RC:
             reason = DropReason.BAD_LENGTH if nak == NAK_INVALID_REQUEST else DropReason.ACCESS
             self.host.counters.bump(reason.value)
-            if local_status == LOC_PROT_ERR and self.receive_wqe is not None:
+            if local_status == LOC_PROT_ERR and self.receive_index != NONE:
                 # kept for the next message, a receive entry that cannot be used would stop all of them
                 self.qp.fail_receive(local_status, 0, None)
                 return False
@@ -414,9 +511,9 @@ class Responder:
 
     def _abandon(self) -> None:
         """Forget the open message. Its receive entry stays for the next one (IBA 9.8)."""
-        self.open = NONE
+        self.open = NOTHING
         self.offset = 0
-        self.dest = EMPTY
+        self.guarded = None
 
     def _duplicate(self, packet: Packet) -> None:
         """IBA C9-105: SEND and WRITE draw an ACK, READ and atomics their saved answer."""
@@ -426,16 +523,14 @@ class Responder:
             self.reply(self.ctx.expected_psn - 1 & PSN_MASK, self._ack_code())
             return
         resource = self._resource(packet)
-        if resource is None or len(self.replies) >= MAX_REPLIES or self.replies.waiting(packet.psn):
+        if resource is None or self.replies.full or self.replies.waiting(packet.psn):
             self.host.counters.bump(DropReason.DUPLICATE_UNMATCHED.value)
             return
         if resource.atomic:
             self.host.counters.bump("duplicate_atomics")
             self.replies.atomic(packet.psn, resource.orig, self._ack_code(), self.msn, again=True)
         else:
-            payload: Payload | None = EMPTY
-            if packet.dma_length:
-                payload = self._remote(packet.rkey, packet.va, packet.dma_length, REMOTE_READ)
+            payload = self._remote(packet, packet.dma_length, REMOTE_READ)
             if payload is None:
                 # the network may repeat a READ long after its memory is gone: that must not fail the QP
                 self.host.counters.bump(DropReason.DUPLICATE_UNMATCHED.value)
@@ -447,7 +542,8 @@ class Responder:
 
     def _resource(self, packet: Packet) -> Resource | None:
         """The saved request that a duplicate repeats, in whole or from a later packet on; else ``None``."""
-        for resource in self.resources:
+        for place in range(self.resource_count):
+            resource = self._resource_at(place)
             if resource.opcode != packet.opcode or resource.rkey != packet.rkey:
                 continue
             skipped = psn_diff(packet.psn, resource.psn)
@@ -466,13 +562,18 @@ class Responder:
             return None
         return None
 
-    def _keep(self, resource: Resource) -> None:
+    def _resource_at(self, place: int) -> Resource:
+        return Resource(self._cells, self._resources + (self.resource_first + place) % RESOURCES * _RESOURCE_WORDS)
+
+    def _keep(self, packet: Packet, packets: int, orig: int, atomic: bool) -> None:
         """Keep an executed request in the slot of the oldest; ``ra_buff_indx`` is the slot that the next one takes."""
         ctx = self.ctx
-        slots = max(1, ctx.max_dest_rd_atomic)
-        self.resources.append(resource)
-        if len(self.resources) > slots:
-            self.resources.pop(0)
+        slots = min(max(1, ctx.max_dest_rd_atomic), RESOURCES)
+        while self.resource_count >= slots:
+            self.resource_first = (self.resource_first + 1) % RESOURCES
+            self.resource_count -= 1
+        self._resource_at(self.resource_count).fill(packet, packets, orig, atomic)
+        self.resource_count += 1
         ctx.ra_buff_indx = (ctx.ra_buff_indx + 1) % slots
 
     def _atomic(self, packet: Packet, payload: Payload) -> int | None:
@@ -492,7 +593,7 @@ class Responder:
         if self.ctx.options & OPT_CREDITS and not self.qp.uses_srq:
             # the entry of an open message counts, since its message is not in the MSN yet
             usable = max(0, self.rq.available() - self.host.config.rq_almost_full)
-            return credit_code(usable + (self.receive_wqe is not None))
+            return credit_code(usable + (self.receive_index != NONE))
         return CREDITS_INVALID
 
     def acknowledge_run(self, ask: bool) -> None:
@@ -502,7 +603,7 @@ class Responder:
 
     def reply(self, psn: int, syndrome: int) -> None:
         """Queue an ACK or NAK."""
-        if len(self.replies) < MAX_REPLIES:
+        if not self.replies.full:
             if self.replies.acknowledge(psn, syndrome, self.msn):
                 self.host.counters.bump("acks_coalesced")
             self.host.schedule(self.qp)

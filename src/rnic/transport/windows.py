@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rnic.transport.wqe import Wqe
-
 if TYPE_CHECKING:
     from rnic.context.qp_context import QpContext
     from rnic.mem.table import MemoryTable
+    from rnic.transport.message import Message
 
 
-def bind_window(memory: MemoryTable, ctx: QpContext, wqe: Wqe) -> bool:
-    """Bind the window whose key is ``wqe.imm`` to the region in ``wqe.sges``; ``wqe.rkey`` is its new key.
+def bind_window(memory: MemoryTable, ctx: QpContext, message: Message) -> bool:
+    """Bind the window whose key is ``message.imm`` to the region of ``message.lkey``; ``message.rkey`` is its new key.
 
     A length of 0 unbinds. False if the window or region refuses: wrong PD, no MW_BIND right, out of range.
     """
-    start, length, lkey = wqe.sges[0]
-    return memory.bind_window(wqe.imm, wqe.rkey, lkey, ctx.pd, ctx.local_qpn, start, length, wqe.bind_access)
+    return memory.bind_window(
+        message.imm,
+        message.rkey,
+        message.lkey,
+        ctx.pd,
+        ctx.local_qpn,
+        message.entry_2,
+        message.bind_length,
+        message.bind_access,
+    )
 
 
 def invalidate_local(memory: MemoryTable, ctx: QpContext, key: int) -> bool:

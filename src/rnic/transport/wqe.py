@@ -1,4 +1,4 @@
-"""Device side of the send and receive rings: fetching and parsing work queue entries.
+"""Device side of the send and receive rings: fetching entries and what lies behind them.
 
 Entries come from memory that software owns, so nothing in them is trusted: counts and lengths are bounded
 here, keys and addresses are checked where they are used.
@@ -11,83 +11,12 @@ from collections.abc import Callable
 
 from rnic.mem.dma import DmaPort
 from rnic.rings.rqe import SGE_BYTES, SGE_STRUCT, SRQ_ORDER_BYTES, SRQ_ORDER_STRUCT, srq_bytes
-from rnic.rings.sqe import (
-    FLAG_FENCE,
-    FLAG_INLINE,
-    FLAG_LIST,
-    FLAG_SIGNALED,
-    FLAG_SOLICITED,
-    SQE_ATOMIC_STRUCT,
-    SQE_BYTES,
-    SQE_STRUCT,
-    SQE_UD_PATH_STRUCT,
-    SQE_UD_STRUCT,
-)
+from rnic.rings.sqe import FLAG_LIST, SQE_BYTES, SQE_SHIFT
+from rnic.transport.message import Message
+from rnic.transport.payload import Sge
 
-Sge = tuple[int, int, int]
-"""Address, length, key."""
-
-_BIND_STRUCT = struct.Struct("<QQ")
-
-
-class Wqe:
-    """One parsed SQ descriptor. ``valid`` is false where the descriptor contradicts itself or the ring."""
-
-    __slots__ = (
-        "bind_access",
-        "bind_length",
-        "compare",
-        "dgid",
-        "dqpn",
-        "fence",
-        "flow_label",
-        "hop_limit",
-        "imm",
-        "index",
-        "inline",
-        "length",
-        "opcode",
-        "qkey",
-        "remote_addr",
-        "rkey",
-        "sges",
-        "signaled",
-        "sl",
-        "solicited",
-        "swap_add",
-        "tclass",
-        "udp_dport",
-        "udp_sport",
-        "valid",
-        "wqe_id",
-    )
-
-    index: int
-    wqe_id: int
-    opcode: int
-    signaled: int
-    solicited: int
-    fence: int
-    inline: bytes | None
-    remote_addr: int
-    length: int
-    rkey: int
-    imm: int
-    sges: list[Sge]
-    swap_add: int
-    compare: int
-    dgid: bytes
-    dqpn: int
-    hop_limit: int
-    qkey: int
-    sl: int
-    tclass: int
-    flow_label: int
-    udp_sport: int
-    udp_dport: int
-    bind_access: int
-    bind_length: int
-    valid: bool
+ENTRY_STRUCT = struct.Struct("<8Q")
+"""A whole send entry as words."""
 
 
 class SendRing:
@@ -111,110 +40,49 @@ class SendRing:
         self.slab_bytes = slab_bytes
         self.view = port.views(base, entries * (SQE_BYTES + slab_bytes))
 
-    def _read(self, offset: int, length: int) -> bytes | memoryview | None:
+    def after(self, index: int) -> int:
+        """The index behind ``index``."""
+        return 0 if index + 1 == self.entries else index + 1
+
+    def _read(self, offset: int, length: int) -> bytearray | memoryview | None:
         if self.view is not None:
             return self.view[offset : offset + length]
         buffer = bytearray(length)
-        return memoryview(buffer) if self._port.read(self.base + offset, buffer) else None
+        return buffer if self._port.read(self.base + offset, buffer) else None
 
-    def fetch(self, index: int) -> Wqe | None:
-        """Entry ``index``; ``None`` where the ring's memory cannot be read."""
-        raw: bytes | memoryview | None
-        at = index * SQE_BYTES
-        if self.view is not None:
-            raw = self.view
-        else:
+    def fetch(self, message: Message) -> bool:
+        """Copy the entry of ``message`` into its slot; false where the ring's memory cannot be read."""
+        raw: bytearray | memoryview | None = self.view
+        at = message.index << SQE_SHIFT
+        if raw is None:
             raw = self._read(at, SQE_BYTES)
             at = 0
             if raw is None:
-                return None
-        wqe = Wqe()
-        wqe.index = index
-        (
-            wqe.wqe_id,
-            wqe.opcode,
-            flags,
-            local_addr,
-            wqe.remote_addr,
-            length,
-            lkey,
-            wqe.rkey,
-            wqe.imm,
-        ) = SQE_STRUCT.unpack_from(raw, at)
-        wqe.length = length
-        wqe.signaled = flags & FLAG_SIGNALED
-        wqe.solicited = flags & FLAG_SOLICITED
-        wqe.fence = flags & FLAG_FENCE
-        wqe.inline = None
-        wqe.valid = True
-        if not flags & (FLAG_LIST | FLAG_INLINE):
-            wqe.sges = [(local_addr, length, lkey)] if length else []
-        elif flags & FLAG_INLINE:
-            wqe.sges = []
-            self._inline(wqe)
-        else:
-            self._list(wqe, lkey)
-        return wqe
+                return False
+        words, base = message.words, message.base
+        for place, value in enumerate(ENTRY_STRUCT.unpack_from(raw, at), base):
+            words[place] = value
+        return True
 
-    def _inline(self, wqe: Wqe) -> None:
-        if wqe.length > self.slab_bytes:
-            wqe.valid = False
-            return
-        data = self._read(self.entries * SQE_BYTES + wqe.index * self.slab_bytes, wqe.length)
+    def inline(self, message: Message) -> bytearray | memoryview | None:
+        """The bytes that lie in the slab slot; ``None`` where they cannot be read or do not fit."""
+        if message.length > self.slab_bytes:
+            return None
+        return self._read(self.entries * SQE_BYTES + message.index * self.slab_bytes, message.length)
+
+    def sges(self, message: Message) -> list[Sge] | None:
+        """Its scatter list, which has its length; ``None`` where it cannot be read or contradicts itself."""
+        length = message.length
+        if not message.flags & FLAG_LIST:
+            return [(message.entry_1, length, message.lkey)] if length else []
+        size = message.lkey * SGE_BYTES
+        if size > self.slab_bytes:
+            return None
+        data = self._read(self.entries * SQE_BYTES + message.index * self.slab_bytes, size)
         if data is None:
-            wqe.valid = False
-        else:
-            wqe.inline = bytes(data)
-
-    def _list(self, wqe: Wqe, count: int) -> None:
-        wqe.sges = []
-        if count * SGE_BYTES > self.slab_bytes:
-            wqe.valid = False
-            return
-        data = self._read(self.entries * SQE_BYTES + wqe.index * self.slab_bytes, count * SGE_BYTES)
-        if data is None:
-            wqe.valid = False
-            return
-        wqe.sges = [sge for sge in SGE_STRUCT.iter_unpack(data) if sge[1]]
-        if sum(sge[1] for sge in wqe.sges) != wqe.length:
-            wqe.valid = False
-
-    def fetch_atomic(self, wqe: Wqe) -> bool:
-        """Complete an atomic descriptor: its operands."""
-        raw = self._read(wqe.index * SQE_BYTES, SQE_BYTES)
-        if raw is None:
-            return False
-        wqe.swap_add, wqe.compare = SQE_ATOMIC_STRUCT.unpack_from(raw, 40)
-        return True
-
-    def fetch_ud(self, wqe: Wqe) -> bool:
-        """Complete a UD descriptor: its destination."""
-        raw = self._read(wqe.index * SQE_BYTES, SQE_BYTES)
-        if raw is None:
-            return False
-        wqe.dgid, dqpn, wqe.qkey = SQE_UD_STRUCT.unpack_from(raw, 40)
-        wqe.dqpn = dqpn & 0xFFFFFF
-        wqe.hop_limit = dqpn >> 24
-        path, wqe.udp_dport, wqe.udp_sport = SQE_UD_PATH_STRUCT.unpack_from(raw, 16)
-        wqe.sl = path >> 28
-        wqe.tclass = path >> 20 & 0xFF
-        wqe.flow_label = path & 0xFFFFF
-        return True
-
-    def fetch_bind(self, wqe: Wqe) -> bool:
-        """Complete a bind descriptor. ``sges`` becomes the region: start, length, its key."""
-        raw = self._read(wqe.index * SQE_BYTES, SQE_BYTES)
-        if raw is None:
-            return False
-        access, start = _BIND_STRUCT.unpack_from(raw, 8)
-        lkey, new_rkey, old_rkey, length = struct.unpack_from("<IIIQ", raw, 28)
-        wqe.bind_access = access & 0xFFFFFFFF
-        wqe.bind_length = length
-        wqe.remote_addr = start
-        wqe.sges = [(start, length, lkey)]
-        wqe.rkey = new_rkey
-        wqe.imm = old_rkey
-        return True
+            return None
+        sges = [sge for sge in SGE_STRUCT.iter_unpack(data) if sge[1]]
+        return sges if sum([sge[1] for sge in sges]) == length else None
 
 
 class ReceiveWqe:

@@ -3,8 +3,10 @@ from __future__ import annotations
 from rnic.context.qp_context import QpContext
 from rnic.device.config import NicConfig, gid_from_address
 from rnic.device.paths import Paths
+from rnic.rings.sqe import SQ_ENTRY_UD
 from rnic.trace.counters import Counters
-from rnic.transport.wqe import Wqe
+from rnic.transport.message import Message
+from rnic.transport.wqe import ENTRY_STRUCT
 from rnic.wire.flow import Flow
 
 ME = bytes((10, 0, 0, 1))
@@ -69,13 +71,13 @@ def test_the_service_level_goes_with_the_path() -> None:
     assert paths.connected(context(sl=5)) is not paths.connected(context())
 
 
-def towards(gid: bytes, **values: int) -> Wqe:
+def towards(gid: bytes, **values: int) -> Message:
     """A UD work request's destination."""
-    wqe = Wqe()
-    wqe.dgid = gid
-    for name in ("udp_sport", "udp_dport", "tclass", "hop_limit", "flow_label", "sl"):
-        setattr(wqe, name, values.get(name, 0))
-    return wqe
+    entry = SQ_ENTRY_UD.pack({"dgid": int.from_bytes(gid, "little"), **values})
+    words = memoryview(bytearray(128)).cast("Q")
+    for place, word in enumerate(ENTRY_STRUCT.unpack(entry)):
+        words[place] = word
+    return Message(words, 0, 0)
 
 
 def test_datagram_paths() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rnic.mem.space import SimAddressSpace
 from rnic.mem.table import MemoryEntry, MemoryTable
-from rnic.transport.payload import EMPTY, Payload, inline_payload, remote_payload, resolve
+from rnic.transport.payload import Inline, Payload, local_payload
 
 SIZE = 512
 PIECES = st.lists(st.tuples(st.integers(0, SIZE - 64), st.integers(1, 64), st.booleans()), min_size=1, max_size=6)
@@ -33,9 +33,11 @@ class Memory:
 
     def payload(self, pieces: list[tuple[int, int, bool]]) -> Payload:
         sges = [(self.va + at, length, self.entries[far].key) for at, length, far in pieces]
-        payload = resolve(self.table, 1, sges, 0)
-        assert payload is not None
-        return payload
+        return local_payload(self.table, 1, sges, False)
+
+    def remote(self, offset: int, length: int, far: bool = False) -> Payload:
+        entry = self.entries[far]
+        return Payload(self.table, [(self.va + offset, length, entry.key)], 1, 0, 16, entry.binding)
 
 
 @given(PIECES, st.integers(0, 400), st.integers(0, 400))
@@ -93,9 +95,24 @@ def test_it_is_valid_as_long_as_its_regions_are() -> None:
         memory.table.disable(entry.key)
         assert not payload.valid
         memory.table.enable(entry)
-    payload = memory.payload([(0, 8, False)])
+    payload = memory.remote(0, 8)
+    assert payload.valid
     near.binding += 1
     assert not payload.valid
+    assert payload.read(0, 8) is None
+    assert not payload.write(0, b"12345678")
+    assert payload.window(0, 8) is None
+
+
+def test_rights_domain_and_range_are_looked_at_with_each_access() -> None:
+    memory = Memory()
+    payload = memory.payload([(SIZE - 8, 8, False)])
+    entry = memory.entries[0]
+    assert local_payload(memory.table, 2, payload.sges, False).read(0, 8) is None
+    assert not local_payload(memory.table, 1, [(memory.va + SIZE - 8, 9, entry.key)], False).valid
+    entry.access = 0
+    assert payload.read(0, 8) is not None
+    assert not local_payload(memory.table, 1, payload.sges, True).write(0, b"1")
 
 
 @pytest.mark.parametrize("far", [False, True])
@@ -108,20 +125,19 @@ def test_memory_that_refuses(far: bool) -> None:
     assert not payload.write(0, b"12345678")
 
 
-def test_what_has_no_extents() -> None:
-    assert (EMPTY.total, EMPTY.valid, EMPTY.read(0, 0), EMPTY.write(0, b"")) == (0, True, b"", True)
+def test_what_has_no_pieces() -> None:
     table = MemoryTable(random.Random(1))
-    assert resolve(table, 1, [], 0) is EMPTY
-    assert resolve(table, 1, [(0, 8, 77)], 0) is None
+    empty = local_payload(table, 1, [], False)
+    assert (empty.total, empty.valid, empty.read(0, 0), empty.write(0, b"")) == (0, True, b"", True)
+    assert not local_payload(table, 1, [(0, 8, 77)], False).valid
 
 
 def test_inline_and_remote() -> None:
-    inline = inline_payload(b"abcdef")
+    inline = Inline(MemoryTable(random.Random(1)), b"abcdef")
     assert inline.valid
     assert bytes(inline.read(2, 3) or b"") == b"cde"
     memory = Memory()
-    remote = remote_payload(memory.entries[0], memory.va + 4, 8)
-    assert bytes(remote.read(0, 8) or b"") == memory.data[4:12]
+    assert bytes(memory.remote(4, 8).read(0, 8) or b"") == memory.data[4:12]
 
 
 @given(PIECES, st.data())
@@ -140,4 +156,4 @@ def test_gather_of_memory_that_cannot_be_read_gives_none() -> None:
     memory = Memory()
     entry = memory.entries[1]
     entry.port = SimAddressSpace()
-    assert remote_payload(entry, memory.va, 64).gather(0, 64) is None
+    assert memory.remote(0, 64, True).gather(0, 64) is None

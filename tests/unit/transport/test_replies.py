@@ -1,9 +1,22 @@
 from __future__ import annotations
 
-from rnic.transport.payload import EMPTY
-from rnic.transport.replies import ReplyQueue
+import random
+from types import SimpleNamespace
+from typing import Any
+
+from rnic.mem.table import MemoryTable
+from rnic.state.arena import Arena
+from rnic.state.queue_pair import REPLIES, QpMemory
+from rnic.transport.payload import local_payload
+from rnic.transport.replies import ReplyQueue as Replies
 
 ACK, NAK = 0x1F, 0x60
+EMPTY = local_payload(MemoryTable(random.Random(1)), 1, [], False)
+
+
+def ReplyQueue() -> Replies:  # noqa: N802 - a queue in memory of its own
+    owner: Any = SimpleNamespace()
+    return Replies(owner, QpMemory(Arena(1 << 17), 2))
 
 
 def test_an_ack_takes_the_place_of_the_one_before_it_and_a_nak_keeps_its_own() -> None:
@@ -47,3 +60,16 @@ def test_waiting_knows_what_has_not_begun() -> None:
     queue.acknowledge(1, ACK, 0)
     queue.read(2, 3, EMPTY, ACK, 1)
     assert [queue.waiting(psn) for psn in (1, 2, 3)] == [False, True, False]
+
+
+def test_the_ring_goes_round_and_takes_no_more_than_it_holds() -> None:
+    queue = ReplyQueue()
+    for lap in range(3):
+        for psn in range(REPLIES):
+            queue.atomic(psn, lap, ACK, 0)
+        assert queue.full
+        queue.atomic(5000, 1, ACK, 0)
+        assert (len(queue), queue.pending_reads, queue.waiting(5000)) == (REPLIES, REPLIES, False)
+        queue.clear()
+        queue.acknowledge(1, ACK, 1)  # the next lap begins elsewhere
+        assert queue.take_lone_ack() is not None

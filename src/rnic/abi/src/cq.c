@@ -74,6 +74,15 @@ static unsigned int flags_of(const struct entry *entry)
 	       (word & RNIC_BIT_CQE_GRH ? IBV_WC_GRH : 0);
 }
 
+/* RoCE has no service levels in its packets. For a datagram the field says what kind of packet it came in, as mlx5's
+ * driver does: bit 3 is set for one with a UDP header, bits 2:0 are 1 for IPv6 and 2 for IPv4. */
+static uint8_t sl_of(const struct rnic_context *context, const struct entry *entry)
+{
+	if (!(entry->word[CQE_WORD(OPCODE)] & RNIC_BIT_CQE_GRH))
+		return 0;
+	return is_ipv4(context->limits + RNIC_DEV_LIM_GID0_AT) ? 8 | 2 : 8 | 1;
+}
+
 /* Immediate data is a number in the entry and goes to the program in the byte order of the wire; a key does not. */
 static uint32_t imm_of(const struct entry *entry)
 {
@@ -157,7 +166,7 @@ int rnic_poll_cq(struct ibv_cq *verbs, int count, struct ibv_wc *wc)
 		wc->wc_flags = flags;
 		wc->pkey_index = 0;
 		wc->slid = 0;
-		wc->sl = 0;
+		wc->sl = sl_of(context, &entry);
 		wc->dlid_path_bits = 0;
 		wc++;
 		found++;
@@ -272,7 +281,12 @@ static unsigned int read_wc_flags(struct ibv_cq_ex *verbs)
 
 static uint32_t read_slid(struct ibv_cq_ex *verbs UNUSED)
 {
-	return 0; /* RoCE has no LIDs, and one service level */
+	return 0; /* RoCE has no LIDs */
+}
+
+static uint8_t read_sl(struct ibv_cq_ex *verbs)
+{
+	return sl_of(context_of(verbs->context), &extended(verbs)->current);
 }
 
 static uint8_t read_nothing(struct ibv_cq_ex *verbs UNUSED)
@@ -383,7 +397,7 @@ struct ibv_cq_ex *rnic_create_cq_ex(struct ibv_context *verbs, struct ibv_cq_ini
 	cq->verbs.read_src_qp = read_src_qp;
 	cq->verbs.read_wc_flags = read_wc_flags;
 	cq->verbs.read_slid = read_slid;
-	cq->verbs.read_sl = read_nothing;
+	cq->verbs.read_sl = read_sl;
 	cq->verbs.read_dlid_path_bits = read_nothing;
 	return &cq->verbs;
 }

@@ -432,8 +432,7 @@ EXPORT int ibv_query_gid_type(struct ibv_context *verbs, uint8_t port, unsigned 
 /* The interface that has a GID's address; 0 where none says so. */
 static uint32_t interface_of(const uint8_t *gid)
 {
-	static const uint8_t mapped[12] = { [10] = 0xFF, [11] = 0xFF };
-	bool ipv4 = memcmp(gid, mapped, sizeof mapped) == 0;
+	bool ipv4 = is_ipv4(gid);
 	struct ifaddrs *list;
 	uint32_t index = 0;
 

@@ -275,13 +275,6 @@ int rnic_dealloc_mw(struct ibv_mw *verbs)
 
 /* ---- address handles */
 
-static bool is_ipv4(const uint8_t *gid)
-{
-	static const uint8_t mapped[12] = { [10] = 0xFF, [11] = 0xFF };
-
-	return memcmp(gid, mapped, sizeof mapped) == 0;
-}
-
 EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
 	static const union ibv_gid none;
@@ -326,7 +319,6 @@ EXPORT int ibv_init_ah_from_wc(struct ibv_context *verbs, uint8_t port, struct i
 
 	memset(attr, 0, sizeof *attr);
 	attr->port_num = port;
-	attr->sl = wc->sl;
 	if (!(wc->wc_flags & IBV_WC_GRH)) {
 		errno = EINVAL;
 		return -1;

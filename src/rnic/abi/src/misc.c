@@ -1,7 +1,10 @@
 /* Names, rates, and calls that a device without a kernel answers simply. */
 #include "rnic.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
+#include <unistd.h>
 
 EXPORT const char *ibv_node_type_str(int type)
 {
@@ -90,18 +93,41 @@ EXPORT int mbps_to_ibv_rate(int mbps)
 	return 0;
 }
 
-/* ---- sysfs, of which there is none */
+/* ---- sysfs: what is under there depends on whether the program is shown device paths */
 
 EXPORT const char *ibv_get_sysfs_path(void)
 {
 	return "/sys";
 }
 
-EXPORT int ibv_read_sysfs_file(const char *directory UNUSED, const char *file UNUSED, char *buffer UNUSED,
-			       size_t size UNUSED)
+/* The file's text without its newline. Returns its length, or -1 with errno. */
+static int read_line(const char *path, char *buffer, size_t size)
 {
-	errno = ENOENT;
-	return -1;
+	int file = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t got;
+
+	if (file < 0)
+		return -1;
+	got = read(file, buffer, size);
+	close(file);
+	if (got <= 0)
+		return -1;
+	if (buffer[got - 1] == '\n')
+		buffer[--got] = 0;
+	else if ((size_t)got < size)
+		buffer[got] = 0;
+	else
+		return fail(E2BIG), -1;
+	return (int)got;
+}
+
+EXPORT int ibv_read_sysfs_file(const char *directory, const char *file, char *buffer, size_t size)
+{
+	char path[PATH_MAX];
+
+	if (snprintf(path, sizeof path, "%s/%s", directory, file) >= (int)sizeof path)
+		return fail(ENAMETOOLONG), -1;
+	return read_line(path, buffer, size);
 }
 
 EXPORT int ibv_read_ibdev_sysfs_file(char *buffer UNUSED, size_t size UNUSED, void *sysfs UNUSED,

@@ -263,6 +263,14 @@ static inline struct rnic_context *context_of(struct ibv_context *context)
 	return (struct rnic_context *)(void *)((char *)context - offsetof(struct verbs_context, context));
 }
 
+/* Whether a GID is an IPv4 address: ::ffff:a.b.c.d. */
+static inline bool is_ipv4(const uint8_t *gid)
+{
+	static const uint8_t mapped[12] = { [10] = 0xFF, [11] = 0xFF };
+
+	return memcmp(gid, mapped, sizeof mapped) == 0;
+}
+
 /* ---- nic.c: the NIC process */
 
 int nic_list(int socket, struct rnic_device ***list);

@@ -1,0 +1,345 @@
+"""The paths of a RoCE device under ``/sys`` and ``/dev``, as a real tree in the runtime directory.
+
+The kernel shows an RDMA device there, and programs look: UCX and MPI over it, ``ibstat``, monitoring. The NIC process
+keeps the tree; ``rnic exec`` makes a view of it that holds the program's devices alone, and preloads a library that
+turns paths there (``abi/paths``). Names and formats are the kernel's (its ``Documentation/ABI``,
+``stable/sysfs-class-infiniband``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rnic.device.commands import FIRMWARE_VERSION
+from rnic.device.inspect import look
+from rnic.device.mailboxes import DEVICE_ID, VENDOR_ID
+from rnic.link.interface import interface_of
+from rnic.runtime.report import LOGGER
+from rnic.spec.drops import DropReason
+
+if TYPE_CHECKING:
+    from rnic.device.nic import Nic
+
+TREE = "paths"
+"""Of the runtime directory: one directory for each set of devices that a program sees, and the whole tree."""
+WHOLE = "all"
+"""The view that holds every device of the NIC process, and what the others lead to."""
+REFRESH_NS = 250_000_000
+"""Counters in the tree are no older, while the device is in use."""
+
+_CLASSES = {"infiniband": None, "infiniband_verbs": "6", "infiniband_mad": "5"}
+"""Directories of ``/sys/class``, and the kernel ABI that they say: what libraries of this name look for first."""
+_UVERBS_MAJOR, _UVERBS_MINOR = 231, 192
+_PORT_STATES = {1: ("1: DOWN", "3: Disabled"), 4: ("4: ACTIVE", "5: LinkUp")}
+_CAPABILITIES = 1 << 16 | 1 << 26
+"""Port capability mask: connection management, GIDs made of IP addresses (as ``ibv_query_port`` says)."""
+_WORD_BYTES = 4
+"""``port_xmit_data`` and ``port_rcv_data`` count so."""
+
+_BAD_PACKETS = tuple(
+    reason.value
+    for reason in (
+        DropReason.TOO_SHORT,
+        DropReason.TOO_LONG,
+        DropReason.BAD_ICRC,
+        DropReason.BAD_IP,
+        DropReason.NOT_ROCE,
+        DropReason.BAD_TVER,
+        DropReason.BAD_OPCODE,
+        DropReason.BAD_PAD,
+        DropReason.BAD_LENGTH,
+    )
+)
+_NOT_SENT = ("drop_tx_error", "drop_tx_blocked", "drop_tx_unreachable", "drop_tx_queue_full", "drop_tx_bad_address")
+
+PORT_COUNTERS: dict[str, tuple[str, ...]] = {
+    "port_xmit_packets": ("tx_packets",),
+    "port_rcv_packets": ("rx_packets",),
+    "unicast_xmit_packets": ("tx_packets",),
+    "unicast_rcv_packets": ("rx_packets",),
+    "port_rcv_errors": _BAD_PACKETS,
+    "port_xmit_discards": _NOT_SENT,
+    "port_rcv_constraint_errors": (DropReason.BAD_PKEY.value,),
+    "multicast_xmit_packets": (),
+    "multicast_rcv_packets": (),
+    "port_xmit_constraint_errors": (),
+    "port_xmit_wait": (),
+    "port_rcv_remote_physical_errors": (),
+    "port_rcv_switch_relay_errors": (),
+    "excessive_buffer_overrun_errors": (),
+    "link_downed": (),
+    "link_error_recovery": (),
+    "local_link_integrity_errors": (),
+    "symbol_error": (),
+    "VL15_dropped": (),
+}
+"""Files of ``ports/1/counters``, and the counters of ours whose sum each is; none where it is always 0."""
+
+HW_COUNTERS: dict[str, tuple[str, ...]] = {
+    "sent_pkts": ("tx_packets",),
+    "rcvd_pkts": ("rx_packets",),
+    "duplicate_request": ("duplicate_reads", "duplicate_atomics", DropReason.DUPLICATE.value),
+    "out_of_seq_request": ("sequence_naks_sent",),
+    "out_of_sequence": ("sequence_naks_sent",),
+    "rcvd_seq_err": ("sequence_naks_received",),
+    "packet_seq_err": ("sequence_naks_received",),
+    "rcvd_rnr_err": ("rnr_naks_received",),
+    "send_rnr_err": ("rnr_naks_sent",),
+    "rnr_nak_retry_err": ("rnr_naks_received",),
+    "ack_deferred": ("acks_coalesced",),
+    "completer_retry_err": ("rewinds",),
+    "local_ack_timeout_err": ("ack_timeouts",),
+    "retry_exceeded_err": ("retries_exceeded",),
+    "send_err": ("fatal_naks_sent",),
+    "rx_icrc_encapsulated": (DropReason.BAD_ICRC.value,),
+    "np_cnp_sent": ("cnps_sent",),
+    "np_ecn_marked_roce_packets": ("ecn_marked_packets",),
+    "rp_cnp_handled": ("cnps_received",),
+}
+"""Files of ``ports/1/hw_counters`` under the names that Soft-RoCE and mlx5 give them; ours stand there by their own."""
+
+
+def spelled_gid(gid: bytes) -> str:
+    """A GID as sysfs spells it: eight groups of four digits."""
+    digits = gid.hex()
+    return ":".join(digits[at : at + 4] for at in range(0, 32, 4))
+
+
+def _guid(guid: int) -> str:
+    digits = f"{guid:016x}"
+    return ":".join(digits[at : at + 4] for at in range(0, 16, 4))
+
+
+def _processors() -> tuple[str, str]:
+    """Every processor as a mask in words of 32 bits, and as a list."""
+    count = os.cpu_count() or 1
+    mask = (1 << count) - 1
+    words = [f"{mask >> at & 0xFFFF_FFFF:08x}" for at in range(0, count, 32)][::-1]
+    return ",".join(words), f"0-{count - 1}" if count > 1 else "0"
+
+
+def index_of(name: str) -> int:
+    """The number in a device's name: ``rnic1`` has ``uverbs1``."""
+    return int("".join(filter(str.isdigit, name)) or 0)
+
+
+def device_files(nic: Nic) -> dict[str, str]:
+    """What stands still below a device's directory, by relative path."""
+    config = nic.config
+    interface = interface_of(config.address)
+    mask, processors = _processors()
+    files = {
+        "node_type": "1: CA",
+        "node_guid": _guid(config.guid),
+        "sys_image_guid": _guid(config.guid),
+        "node_desc": config.name,
+        "fw_ver": f"{FIRMWARE_VERSION >> 32}.{FIRMWARE_VERSION >> 16 & 0xFFFF}.{FIRMWARE_VERSION & 0xFFFF}",
+        "hw_rev": "0x0",
+        "hca_type": "rnic",
+        "board_id": "rnic",
+        "uevent": f"NAME={config.name}",
+        "device/vendor": f"0x{VENDOR_ID & 0xFFFF:04x}",
+        "device/device": f"0x{DEVICE_ID & 0xFFFF:04x}",
+        "device/subsystem_vendor": f"0x{VENDOR_ID & 0xFFFF:04x}",
+        "device/subsystem_device": f"0x{DEVICE_ID & 0xFFFF:04x}",
+        "device/class": "0x020700",
+        "device/numa_node": "-1",
+        "device/local_cpus": mask,
+        "device/local_cpulist": processors,
+        f"device/infiniband/{config.name}/node_desc": config.name,
+        f"device/infiniband_verbs/uverbs{index_of(config.name)}/ibdev": config.name,
+        "ports/1/link_layer": "Ethernet",
+        "ports/1/rate": "10 Gb/sec (1X QDR)",
+        "ports/1/lid": "0x0",
+        "ports/1/lid_mask_count": "0",
+        "ports/1/sm_lid": "0x0",
+        "ports/1/sm_sl": "0",
+        "ports/1/cap_mask": f"0x{_CAPABILITIES:08x}",
+    }
+    for index, pkey in enumerate(config.pkeys):
+        files[f"ports/1/pkeys/{index}"] = f"0x{pkey:04x}"
+    for index, gid in enumerate(config.gid_table):
+        files[f"ports/1/gids/{index}"] = spelled_gid(gid)
+        files[f"ports/1/gid_attrs/types/{index}"] = "RoCE v2"
+        if interface is not None:
+            files[f"ports/1/gid_attrs/ndevs/{index}"] = interface
+    if interface is not None:
+        files["parent"] = interface
+        files[f"device/net/{interface}/dev_port"] = "0"
+        files[f"device/net/{interface}/dev_id"] = "0x0"
+    return files
+
+
+def verbs_files(name: str) -> dict[str, str]:
+    """What stands in the directory of a device's uverbs node."""
+    return {"ibdev": name, "abi_version": "1", "dev": f"{_UVERBS_MAJOR}:{_UVERBS_MINOR + index_of(name)}"}
+
+
+def moving_files(nic: Nic, counted: Mapping[str, int]) -> dict[str, str]:
+    """What changes below a device's directory: port state and counters.
+
+    Args:
+        nic: the device.
+        counted: its counters by our names; those that are not there count 0.
+    """
+    state, physical = _PORT_STATES.get(nic.globals.port_state, _PORT_STATES[1])
+    files = {"ports/1/state": state, "ports/1/phys_state": physical}
+    for name, parts in PORT_COUNTERS.items():
+        files[f"ports/1/counters/{name}"] = str(sum(counted.get(part, 0) for part in parts))
+    for name, ours in (("port_xmit_data", "tx_bytes"), ("port_rcv_data", "rx_bytes")):
+        files[f"ports/1/counters/{name}"] = str(counted.get(ours, 0) // _WORD_BYTES)
+    for name, count in counted.items():
+        files[f"ports/1/hw_counters/{name}"] = str(count)
+    for name, parts in HW_COUNTERS.items():
+        files[f"ports/1/hw_counters/{name}"] = str(sum(counted.get(part, 0) for part in parts))
+    files["ports/1/hw_counters/lifespan"] = str(REFRESH_NS // 1_000_000)
+    return files
+
+
+class PathTree:
+    """The tree of one NIC process, which makes it anew when it starts and takes it away when it ends.
+
+    Where it cannot be written, that is said once, and there is none: everything else goes on.
+
+    Args:
+        directory: the runtime directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / TREE
+        self._shown: dict[str, dict[str, str]] = {}
+        self._broken = False
+        self.due_ns = 0
+        """When to refresh it."""
+        with self._unless_broken():
+            shutil.rmtree(self.root, ignore_errors=True)
+            _make_classes(self.root / WHOLE)
+
+    @contextlib.contextmanager
+    def _unless_broken(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._broken = True
+            self._shown.clear()
+            LOGGER.warning("device paths in %s: %s: programs are shown none", self.root, error.strerror or error)
+
+    def add(self, nic: Nic) -> None:
+        """Show a device."""
+        if self._broken:
+            return
+        name, uverbs = nic.config.name, f"uverbs{index_of(nic.config.name)}"
+        whole = self.root / WHOLE
+        virtual = whole / "sys/devices/virtual"
+        with self._unless_broken():
+            for path, text in device_files(nic).items():
+                _write(virtual / "infiniband" / name / path, text)
+            for path, text in verbs_files(name).items():
+                _write(virtual / "infiniband_verbs" / uverbs / path, text)
+            _link(virtual / "infiniband_verbs" / uverbs / "device", f"../../infiniband/{name}/device")
+            _show(whole, name)
+            self._shown[name] = {}
+            self._refresh(nic)
+
+    def _refresh(self, nic: Nic) -> None:
+        shown = self._shown.get(nic.config.name)
+        if shown is None:
+            return
+        directory = self.root / WHOLE / "sys/devices/virtual/infiniband" / nic.config.name
+        for path, text in moving_files(nic, look(nic, "counters") or {}).items():
+            if shown.get(path) != text:
+                shown[path] = text
+                _write(directory / path, text)
+
+    def refresh(self, nics: Iterable[Nic], now_ns: int) -> None:
+        """Write what has changed of devices that are shown."""
+        self.due_ns = now_ns + REFRESH_NS
+        with self._unless_broken():
+            for nic in nics:
+                self._refresh(nic)
+
+    def remove(self, name: str) -> None:
+        """Show a device no more."""
+        if self._shown.pop(name, None) is None:
+            return
+        uverbs = f"uverbs{index_of(name)}"
+        whole = self.root / WHOLE
+        links = ("sys/class/infiniband/" + name, "sys/class/infiniband_verbs/" + uverbs, "dev/infiniband/" + uverbs)
+        with self._unless_broken():
+            for link in links:
+                (whole / link).unlink(missing_ok=True)
+            for directory in ("infiniband/" + name, "infiniband_verbs/" + uverbs):
+                shutil.rmtree(whole / "sys/devices/virtual" / directory, ignore_errors=True)
+
+    def close(self) -> None:
+        """Take the tree away."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def view(directory: Path, names: list[str]) -> Path:
+    """A directory with ``sys`` and ``dev`` that show just these devices of a runtime directory's NIC process.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    found = directory / TREE / ",".join(sorted(set(names)))
+    _make_classes(found)
+    _link(found / "sys/devices", f"../../{WHOLE}/sys/devices")
+    for name in names:
+        _show(found, name)
+    return found
+
+
+def _make_classes(root: Path) -> None:
+    (root / "dev/infiniband").mkdir(parents=True, exist_ok=True)
+    for name, version in _CLASSES.items():
+        (root / "sys/class" / name).mkdir(parents=True, exist_ok=True)
+        if version is not None:
+            _write(root / "sys/class" / name / "abi_version", version)
+
+
+def _show(root: Path, name: str) -> None:
+    """The links to a device from the places where programs begin."""
+    uverbs = f"uverbs{index_of(name)}"
+    _link(root / "sys/class/infiniband" / name, f"../../devices/virtual/infiniband/{name}")
+    _link(root / "sys/class/infiniband_verbs" / uverbs, f"../../devices/virtual/infiniband_verbs/{uverbs}")
+    # a character device, as programs expect there, that answers no kernel verbs
+    _link(root / "dev/infiniband" / uverbs, os.devnull)
+
+
+def _link(path: Path, target: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        path.symlink_to(target)
+
+
+def _write(path: Path, text: str) -> None:
+    data = text.encode() + b"\n"
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        # in one piece over what was there: readers never find it empty
+        os.pwrite(fd, data, 0)
+        os.ftruncate(fd, len(data))
+    finally:
+        os.close(fd)
+
+
+__all__ = [
+    "HW_COUNTERS",
+    "PORT_COUNTERS",
+    "PathTree",
+    "device_files",
+    "index_of",
+    "moving_files",
+    "spelled_gid",
+    "verbs_files",
+    "view",
+]

@@ -1,0 +1,65 @@
+"""Flat memory in which a device keeps the state of its data path.
+
+Places are offsets, never pointers, so that the same bytes can be mapped elsewhere. The arena has one size for life.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+ALIGN = 64
+"""Every piece begins at a multiple of this: a cache line."""
+_PAGE = 4_096
+
+
+class Arena:
+    """Memory of ``size`` bytes, zero at first, and what of it is in use.
+
+    Memory that was never touched costs nothing where the system knows how to reserve addresses alone.
+    """
+
+    __slots__ = ("_end", "_free", "cells", "memory", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = -(-size // _PAGE) * _PAGE
+        self.memory = memoryview(_reserve(self.size))
+        self.cells = self.memory.cast("Q")
+        """The whole of it as 64-bit words in the host's byte order."""
+        self._end = 0
+        self._free: dict[int, list[int]] = {}
+
+    def allocate(self, size: int) -> int | None:
+        """The offset of ``size`` bytes, with what was there before; ``None`` where no room is left."""
+        size = _rounded(size)
+        spare = self._free.get(size)
+        if spare:
+            return spare.pop()
+        at = self._end
+        if at + size > self.size:
+            return None
+        self._end = at + size
+        return at
+
+    def free(self, at: int, size: int) -> None:
+        """Give back what :meth:`allocate` gave for the same size; nobody may use it any more."""
+        self._free.setdefault(_rounded(size), []).append(at)
+
+    def words(self, at: int, size: int) -> memoryview:
+        """``size`` bytes at ``at``, a multiple of 8 each, as words."""
+        return self.memory[at : at + size].cast("Q")
+
+    @property
+    def used(self) -> int:
+        """Bytes that were ever in use."""
+        return self._end
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGN) * ALIGN
+
+
+def _reserve(size: int) -> mmap.mmap | bytearray:
+    flags = getattr(mmap, "MAP_NORESERVE", None)
+    if flags is None:  # not everywhere; what is not touched may then cost something
+        return mmap.mmap(-1, size)
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags)

@@ -1,0 +1,219 @@
+"""What a queue pair's data path keeps besides its context: one record, and runs of slots behind it.
+
+A message *is* its send entry: send slot ``i`` belongs to SQ entry ``i``, and sent, in flight and completed are indices
+of that one ring. PSN, SSN and MSN have 24 bits, times are nanoseconds, flags 0 or 1; :data:`~rnic.state.record.NONE`
+says that there is no such thing. A word's owner is the class of :mod:`rnic.transport` that writes it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rnic.spec.limits import MAX_RD_ATOMIC, MAX_SGE
+from rnic.state.arena import Arena
+from rnic.state.record import WORD_BYTES, record
+
+_SOURCE: Final = "design.md, Contexts are real, and state is bytes"
+
+QP: Final = record(
+    "queue pair",
+    _SOURCE,
+    (
+        ("una", "Outstanding", "oldest PSN that is not acknowledged"),
+        ("sent_psn", "Outstanding", "the PSN behind the last that was ever sent"),
+        ("sq_head", "Outstanding", "SQ index of the oldest entry that has not completed"),
+        ("send_index", "Outstanding", "SQ index of the first message with packets to send, now or again"),
+        ("fetch_index", "Outstanding", "SQ index of the next entry to fetch"),
+        ("tail", "Outstanding", "SQ_TAIL as software last stored it"),
+        (
+            "read_index",
+            "Outstanding",
+            "SQ index of the oldest READ or atomic begun that lacks responses, or none",
+        ),
+        ("piece_first", "Outstanding", "slot of the oldest READ or atomic request that waits for responses"),
+        ("piece_count", "Outstanding", "how many wait"),
+        ("flying", "Outstanding", "packets in flight, READ responses that are due included"),
+        ("window", "Outstanding", "packets that may be in flight"),
+        ("widest", "Outstanding", "what the window opens to: the outstanding limit of 004 7.4"),
+        ("most", "Outstanding", "the outstanding limit without congestion"),
+        ("uncounted", "Outstanding", "packets acknowledged that have not widened the window yet"),
+        ("ack_every", "Outstanding", "ask for an ACK where the PSN is a multiple of this"),
+        ("ack_timeout", "Outstanding", "local ACK timeout, 0 for never"),
+        ("retry_left", "Outstanding", "retries before the queue pair fails"),
+        ("rnr_left", "Outstanding", "RNR NAKs that it sits out before it fails"),
+        ("backoff", "Outstanding", "ACK timeouts in a row that passed in vain"),
+        ("rtt_psn", "Outstanding", "PSN whose round trip is being measured, or none"),
+        ("rtt_at", "Outstanding", "when it was sent"),
+        ("probe_shift", "Outstanding", "probes in a row that were answered by nothing"),
+        ("probe_due", "Outstanding", "the next turn begins with a tail-loss probe"),
+        ("ack_deadline", "Outstanding", "end of the local ACK timeout, or NEVER"),
+        ("probe_deadline", "Outstanding", "when to probe, or NEVER"),
+        ("rnr_until", "Outstanding", "end of the RNR wait, or NEVER"),
+        ("relief_ns", "Outstanding", "when a lowered outstanding limit ends, or NEVER"),
+        ("parked", "Outstanding", "it waits in line for room in flight"),
+        ("admitted", "Outstanding", "it was given a turn with room of its own"),
+        ("ssn", "Requester", "sequence number of the last message fetched"),
+        ("lsn", "Requester", "last SSN that the peer has a receive entry for, or none where it gives no credits"),
+        ("more", "Requester", "the last turn ended for its budget alone"),
+        ("head", "Requester", "first eight bytes of a BTH, without opcode, pad and destination"),
+        ("mtu", "Requester", "path MTU in bytes"),
+        ("read_chunk", "Requester", "response packets that one READ request asks for at most"),
+        ("service", "Requester", "service bits of the BTH opcode: 0 for RC, 0x20 for UC"),
+        ("batch_limit", "Requester", "packets in one burst: 1 without segmentation offload"),
+        ("implied_psn", "Completer", "PSN of the last implied NAK, or none"),
+        ("implied_at", "Completer", "when that was"),
+        ("open", "Responder", "the message that is open: none 0, SEND 1, WRITE 2"),
+        ("offset", "Responder", "bytes of it that have been placed"),
+        ("write_length", "Responder", "bytes of a WRITE, as its RETH says"),
+        ("write_va", "Responder", "remote address of the open WRITE"),
+        ("write_rkey", "Responder", "its key"),
+        ("write_binding", "Responder", "what the key was bound to when the WRITE began"),
+        ("receive_index", "Responder", "RQ index of the receive entry in use, or none"),
+        ("receive_sges", "Responder", "scatter entries of it"),
+        ("receive_bytes", "Responder", "bytes that it takes"),
+        ("silent", "Responder", "a NAK is out: say nothing of packets beyond the expected PSN"),
+        ("established", "Responder", "a request came since RTR"),
+        ("msn", "Responder", "messages completed"),
+        ("resource_first", "Responder", "slot of the oldest executed READ or atomic that is kept"),
+        ("resource_count", "Responder", "how many are kept"),
+        ("reply_first", "ReplyQueue", "slot of the oldest reply that waits"),
+        ("reply_count", "ReplyQueue", "how many wait"),
+        ("pending_reads", "ReplyQueue", "READ and atomic replies among them but for answers to duplicates"),
+    ),
+    64,
+)
+
+SEND_SLOT: Final = record(
+    "send slot",
+    _SOURCE,
+    (
+        ("entry_0", "Requester", "the SQ entry as it was fetched: WQE ID, opcode, flags"),
+        ("entry_1", "Requester", "local address"),
+        ("entry_2", "Requester", "remote address"),
+        ("entry_3", "Requester", "length, L_Key"),
+        ("entry_4", "Requester", "R_Key, immediate"),
+        ("entry_5", "Requester", "operand, or destination GID"),
+        ("entry_6", "Requester", "operand, or destination GID"),
+        ("entry_7", "Requester", "destination QPN, Q_Key"),
+        ("first_psn", "Requester", "the first PSN that it uses"),
+        ("packets", "Requester", "PSNs that it uses; of a READ those of its responses; 0 for what stays local"),
+        ("sent", "Outstanding", "packets sent since the last rewind"),
+        ("received", "Completer", "response packets of a READ that have been placed"),
+        ("ssn", "Requester", "its sequence number"),
+        ("status", "Requester", "what it completes with once everything before it has"),
+        ("begun", "Requester", "a packet of it was ever sent"),
+        ("executed", "Requester", "what stays local has had its effect"),
+    ),
+)
+
+PIECE: Final = record(
+    "READ piece",
+    _SOURCE,
+    (
+        ("index", "Requester", "SQ index of its message"),
+        ("first_psn", "Requester", "PSN of its first response"),
+        ("offset", "Requester", "where in the message it begins, in bytes"),
+        ("packets", "Requester", "responses that it asks for"),
+        ("got", "Completer", "responses taken, in order"),
+        ("asked", "Requester", "its one response was part of a longer request's and was asked for again alone"),
+    ),
+)
+
+REPLY: Final = record(
+    "reply",
+    _SOURCE,
+    (
+        ("kind", "ReplyQueue", "ACK or NAK 0, READ responses 1, atomic acknowledge 2"),
+        ("psn", "ReplyQueue", "PSN of its first packet"),
+        ("packets", "ReplyQueue", "packets of it"),
+        ("sent", "ReplyQueue", "packets sent"),
+        ("syndrome", "ReplyQueue", "AETH syndrome"),
+        ("msn", "ReplyQueue", "AETH message sequence number"),
+        ("again", "ReplyQueue", "it answers a duplicate"),
+        ("orig", "ReplyQueue", "original value of an atomic"),
+        ("va", "ReplyQueue", "where a READ's bytes lie"),
+        ("total", "ReplyQueue", "how many there are"),
+        ("rkey", "ReplyQueue", "the key that opens them"),
+        ("binding", "ReplyQueue", "what the key was bound to when the READ came"),
+    ),
+)
+
+RESOURCE: Final = record(
+    "resource",
+    "design.md; IBA C9-105",
+    (
+        ("psn", "Responder", "PSN of the request"),
+        ("packets", "Responder", "PSNs that it takes"),
+        ("opcode", "Responder", "its BTH opcode"),
+        ("atomic", "Responder", "it is an atomic"),
+        ("va", "Responder", "its remote address"),
+        ("rkey", "Responder", "its key"),
+        ("length", "Responder", "bytes that a READ asks for"),
+        ("swap_add", "Responder", "an atomic's operand"),
+        ("compare", "Responder", "what a compare-and-swap compares with"),
+        ("orig", "Responder", "original value of an atomic"),
+    ),
+)
+
+SCATTER: Final = record(
+    "receive scatter entry",
+    _SOURCE,
+    (
+        ("va", "Responder", "virtual address"),
+        ("size_key", "Responder", "length in the low half, L_Key in the high"),
+    ),
+)
+
+PIECES: Final = MAX_RD_ATOMIC + 2
+"""Slots: as many requests as may be outstanding, one that a probe split off, and a spare."""
+REPLIES: Final = 2 * MAX_RD_ATOMIC + 64
+"""Replies that may wait: a READ and an ACK for each request that may be outstanding, and answers to duplicates."""
+RESOURCES: Final = MAX_RD_ATOMIC
+"""Executed READs and atomics kept to answer their duplicates."""
+SCATTERS: Final = MAX_SGE
+"""Scatter entries of one receive entry."""
+
+
+class QpMemory:
+    """Where a queue pair's record and slots lie: ``qp`` is the record, the others are places in ``cells``, in words.
+
+    Args:
+        arena: where they lie.
+        entries: SQ entries.
+
+    Raises:
+        MemoryError: the arena is full.
+    """
+
+    __slots__ = ("arena", "at", "cells", "pieces", "qp", "replies", "resources", "scatters", "sends", "size")
+
+    def __init__(self, arena: Arena, entries: int) -> None:
+        runs = (
+            QP.size,
+            PIECE.size * PIECES,
+            REPLY.size * REPLIES,
+            RESOURCE.size * RESOURCES,
+            SCATTER.size * SCATTERS,
+            SEND_SLOT.size * entries,
+        )
+        self.arena = arena
+        self.cells = arena.cells
+        self.size = sum(runs)
+        at = arena.allocate(self.size)
+        if at is None:
+            raise MemoryError(f"no room for a queue pair of {entries} send entries in {arena.size} bytes of state")
+        self.at = at
+        self.qp = arena.words(at, QP.size)
+        arena.memory[at : at + QP.size] = bytes(QP.size)
+        starts = [at // WORD_BYTES]
+        for size in runs:
+            starts.append(starts[-1] + size // WORD_BYTES)
+        _, self.pieces, self.replies, self.resources, self.scatters, self.sends, _ = starts
+
+    def image(self) -> bytes:
+        """All its bytes: what two executors are compared by."""
+        return bytes(self.arena.memory[self.at : self.at + self.size])
+
+    def free(self) -> None:
+        """Give the memory back; the views must not be used any more."""
+        self.arena.free(self.at, self.size)

@@ -1,0 +1,150 @@
+"""The tree of device paths: what stands in it, what moves, and what becomes of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from rnic.device.config import NicConfig
+from rnic.device.nic import Nic
+from rnic.runtime.paths import (
+    HW_COUNTERS,
+    PORT_COUNTERS,
+    REFRESH_NS,
+    PathTree,
+    device_files,
+    index_of,
+    moving_files,
+    spelled_gid,
+    verbs_files,
+    view,
+)
+from rnic.trace.counters import Counters
+
+
+def _nic(name: str = "rnic0", address: bytes = b"\x7f\0\0\1") -> Nic:
+    return Nic(NicConfig(address, name=name, log_max_qps=4, pkeys=(0xFFFF, 0x8001)), rng=random.Random(1))
+
+
+def test_what_stands_still_is_spelled_as_the_kernel_spells_it() -> None:
+    files = device_files(_nic())
+    assert files["node_guid"] == "0200:007f:0000:01b7"
+    assert files["ports/1/gids/0"] == "0000:0000:0000:0000:0000:ffff:7f00:0001"
+    assert files["ports/1/gid_attrs/types/0"] == "RoCE v2"
+    assert (files["ports/1/pkeys/0"], files["ports/1/pkeys/1"]) == ("0xffff", "0x8001")
+    assert files["ports/1/cap_mask"] == "0x04010000"
+    assert files["fw_ver"] == "0.1.0"
+    assert files["device/local_cpus"].replace(",", "").lstrip("0") == f"{(1 << (os.cpu_count() or 1)) - 1:x}"
+    assert verbs_files("rnic12") == {"ibdev": "rnic12", "abi_version": "1", "dev": "231:204"}
+    assert spelled_gid(bytes(range(16))) == "0001:0203:0405:0607:0809:0a0b:0c0d:0e0f"
+    assert [index_of(name) for name in ("rnic0", "rnic31", "rnic")] == [0, 31, 0]
+
+
+@pytest.mark.skipif(os.name != "posix" or not Path("/proc/net").exists(), reason="interfaces are known on Linux alone")
+def test_the_interface_of_the_address_is_named() -> None:
+    files = device_files(_nic())
+    assert files["ports/1/gid_attrs/ndevs/0"] == files["parent"] == "lo"
+    assert "device/net/lo/dev_port" in files
+    assert not [path for path in device_files(_nic(address=b"\xc0\0\2\7")) if "ndevs" in path or "net/" in path]
+
+
+def test_counters_are_sums_of_ours() -> None:
+    counted = {"tx_packets": 7, "rx_packets": 5, "tx_bytes": 4001, "rx_bytes": 8, "drop_bad_icrc": 2, "drop_bad_ip": 1}
+    files = moving_files(_nic(), counted)
+    base = "ports/1/counters/"
+    assert files[base + "port_xmit_packets"] == "7"
+    assert files[base + "port_rcv_packets"] == "5"
+    assert (files[base + "port_xmit_data"], files[base + "port_rcv_data"]) == ("1000", "2")
+    assert files[base + "port_rcv_errors"] == "3"
+    assert files["ports/1/hw_counters/drop_bad_icrc"] == "2"
+    assert files["ports/1/hw_counters/rx_icrc_encapsulated"] == "2"
+    wanted = {base + name for name in PORT_COUNTERS} | {"ports/1/hw_counters/" + name for name in HW_COUNTERS}
+    assert wanted < set(files)
+    assert all(files[path].isdigit() for path in wanted)
+
+
+def test_tree_shows_devices_and_what_they_count(tmp_path: Path) -> None:
+    tree = PathTree(tmp_path)
+    nics = [_nic("rnic0"), _nic("rnic1", b"\x7f\0\0\2")]
+    for nic in nics:
+        tree.add(nic)
+    root = tree.root / "all"
+    assert sorted(os.listdir(root / "sys/class/infiniband")) == ["rnic0", "rnic1"]
+    assert (root / "sys/class/infiniband/rnic1/ports/1/gids/0").read_text().endswith(":7f00:0002\n")
+    assert (root / "sys/class/infiniband_verbs/uverbs1/ibdev").read_text() == "rnic1\n"
+    assert (root / "sys/class/infiniband_verbs/uverbs1/device/vendor").read_text() == "0xffff\n"
+    assert (root / "sys/class/infiniband_verbs/abi_version").read_text() == "6\n"
+    assert (root / "dev/infiniband/uverbs0").is_char_device()
+    sent = root / "sys/class/infiniband/rnic0/ports/1/counters/port_xmit_packets"
+    assert sent.read_text() == "0\n"
+    nics[0].counters.bump("tx_packets", 41)
+    tree.refresh(nics, 10)
+    assert sent.read_text() == "41\n"
+    assert tree.due_ns == 10 + REFRESH_NS
+    tree.remove("rnic0")
+    assert os.listdir(root / "sys/class/infiniband") == ["rnic1"]
+    assert os.listdir(root / "dev/infiniband") == ["uverbs1"]
+    assert not (root / "sys/devices/virtual/infiniband/rnic0").exists()
+    tree.remove("rnic0")
+    tree.refresh(nics, 20)
+    tree.close()
+    assert not tree.root.exists()
+
+
+def test_a_view_shows_its_devices_alone_and_real_paths_are_the_trees(tmp_path: Path) -> None:
+    tree = PathTree(tmp_path)
+    for index in range(3):
+        tree.add(_nic(f"rnic{index}", bytes((127, 0, 0, index + 1))))
+    seen = view(tmp_path, ["rnic2", "rnic0"])
+    assert view(tmp_path, ["rnic0", "rnic2"]) == seen
+    assert sorted(os.listdir(seen / "sys/class/infiniband")) == ["rnic0", "rnic2"]
+    assert sorted(os.listdir(seen / "dev/infiniband")) == ["uverbs0", "uverbs2"]
+    device = seen / "sys/class/infiniband/rnic2"
+    assert (device / "ports/1/link_layer").read_text() == "Ethernet\n"
+    assert device.resolve() == (tree.root / "all/sys/devices/virtual/infiniband/rnic2").resolve()
+
+
+def test_port_state_follows_the_link(tmp_path: Path) -> None:
+    tree, nic = PathTree(tmp_path), _nic()
+    tree.add(nic)
+    state = tree.root / "all/sys/class/infiniband/rnic0/ports/1/state"
+    assert state.read_text() == "4: ACTIVE\n"
+    nic.set_link(False)
+    tree.refresh([nic], 0)
+    assert state.read_text() == "1: DOWN\n"
+
+
+def test_a_tree_that_cannot_be_written_is_said_once_and_does_no_harm(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with caplog.at_level(logging.WARNING, "rnic"):
+        tree = PathTree(blocked)
+        tree.add(_nic())
+        tree.refresh([_nic()], 0)
+        tree.remove("rnic0")
+        tree.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"device paths in {blocked / 'paths'}: Not a directory: programs are shown none"
+    ]
+
+
+def test_what_an_earlier_process_left_is_not_shown(tmp_path: Path) -> None:
+    PathTree(tmp_path).add(_nic("rnic7"))
+    tree = PathTree(tmp_path)
+    assert os.listdir(tree.root / "all/sys/class/infiniband") == []
+
+
+def test_counts_that_shrink_leave_no_digits_behind(tmp_path: Path) -> None:
+    tree, nic = PathTree(tmp_path), _nic()
+    nic.counters.bump("tx_packets", 1000)
+    tree.add(nic)
+    nic.counters = Counters()
+    tree.refresh([nic], 0)
+    counted = tree.root / "all/sys/class/infiniband/rnic0/ports/1/counters/port_xmit_packets"
+    assert counted.read_text() == "0\n"

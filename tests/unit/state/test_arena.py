@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rnic.state.arena import ALIGN, Arena
+
+
+def test_pieces_lie_apart_and_are_zero_at_first() -> None:
+    arena = Arena(1 << 16)
+    places = [arena.allocate(size) for size in (1, 64, 65, 200)]
+    assert places == [0, 64, 128, 256]
+    assert not any(arena.memory)
+    assert arena.used == 512
+
+
+def test_what_is_given_back_is_given_again_for_the_same_size_alone() -> None:
+    arena = Arena(1 << 12)
+    first, second = arena.allocate(100), arena.allocate(100)
+    assert first is not None
+    arena.free(first, 100)
+    assert arena.allocate(200) not in (first, second, None)
+    assert arena.allocate(128) == first
+
+
+def test_a_full_arena_says_so() -> None:
+    arena = Arena(4096)
+    assert arena.allocate(4096) == 0
+    assert arena.allocate(1) is None
+    arena.free(0, 4096)
+    assert arena.allocate(4096) == 0
+
+
+def test_words_are_the_memory() -> None:
+    arena = Arena(4096)
+    words = arena.words(64, 16)
+    words[1] = (1 << 64) - 2
+    assert (len(words), arena.cells[9], len(arena.cells)) == (2, (1 << 64) - 2, 512)
+    assert any(arena.memory[72:80])
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.booleans()), max_size=60))
+def test_no_two_pieces_overlap(steps: list[tuple[int, bool]]) -> None:
+    arena = Arena(1 << 14)
+    held: dict[int, int] = {}
+    for size, keep in steps:
+        at = arena.allocate(size)
+        if at is None:
+            continue
+        assert at % ALIGN == 0
+        assert all(at + size <= other or other + length <= at for other, length in held.items())
+        if keep:
+            held[at] = size
+        else:
+            arena.free(at, size)

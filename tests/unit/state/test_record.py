@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from rnic.state.arena import Arena
+from rnic.state.queue_pair import QP, QpMemory
+from rnic.state.record import NONE, Word, record, view
+
+TABLE = record("table", "here", (("first", "one", "a"), ("second", "two", "b"), ("third", "one", "c")), 4)
+
+
+@view(TABLE, "one")
+class Whole:
+    first: Word
+    third: Word
+
+    def __init__(self, words: memoryview) -> None:
+        self.words = words
+
+
+@view(TABLE, item=True)
+class Item:
+    first: Word
+    second: Word
+    third: Word
+
+    def __init__(self, words: memoryview, base: int) -> None:
+        self.words = words
+        self.base = base
+
+
+def test_attributes_are_the_words() -> None:
+    words = memoryview(bytearray(64)).cast("Q")
+    whole, item = Whole(words), Item(words, 4)
+    whole.third = 7
+    item.second = NONE
+    assert list(words) == [0, 0, 7, 0, 0, NONE, 0, 0]
+    words[0], words[6] = 9, 8
+    assert (whole.first, item.first, item.third) == (9, 0, 8)
+
+
+@pytest.mark.parametrize("value", [-1, 1 << 64])
+def test_a_word_takes_64_bits(value: int) -> None:
+    item = Item(memoryview(bytearray(32)).cast("Q"), 0)
+    with pytest.raises(ValueError, match="invalid value"):
+        item.first = value
+
+
+def test_a_record_is_a_layout_of_words() -> None:
+    assert (TABLE.size, [(field.byte, field.unit, field.access) for field in TABLE.fields]) == (
+        32,
+        [(0, 8, "one"), (8, 8, "two"), (16, 8, "one")],
+    )
+
+
+def test_a_view_that_misses_a_field_or_names_one_too_many_is_refused() -> None:
+    class Less:
+        first: Word
+
+    class More:
+        first: Word
+        third: Word
+        fourth: Word
+
+    for cls in (Less, More):
+        with pytest.raises(TypeError, match="differ in"):
+            view(TABLE, "one")(cls)
+
+
+def test_a_queue_pairs_memory_begins_at_zero_and_is_used_again() -> None:
+    arena = Arena(1 << 18)
+    memory = QpMemory(arena, 4)
+    memory.qp[3] = 5
+    memory.cells[memory.sends] = 6
+    assert memory.image().count(b"\5") == 1
+    memory.free()
+    again = QpMemory(arena, 4)
+    assert (again.at, list(again.qp)) == (memory.at, [0] * (QP.size // 8))
+    with pytest.raises(MemoryError, match="no room for a queue pair of 100000 send entries"):
+        QpMemory(arena, 100_000)
+
+
+def test_every_owner_of_a_queue_pairs_words_is_a_class_of_the_transport() -> None:
+    from rnic.transport import completer, outstanding, replies, requester, responder
+
+    owners = {field.access for field in QP.fields}
+    modules = (completer, outstanding, replies, requester, responder)
+    assert all(any(hasattr(module, owner) for module in modules) for owner in owners)
