@@ -36,7 +36,10 @@ def test_list_holds_every_program_and_way(runner: ModuleType) -> None:
     verbs = {f"ib_{verb}_{figure}" for verb in ("write", "read", "send", "atomic") for figure in ("bw", "lat")}
     pingpongs = {f"ibv_{name}_pingpong" for name in ("rc", "uc", "ud", "srq", "xsrq")}
     others = {"ibv_devices", "ibv_devinfo", "ibv_asyncwatch", "pyverbs", "pypi_ibverbs.py"}
-    assert {row.program for row in rows} == verbs | pingpongs | others
+    managed = {"rping", "ucmatose", "udaddy", "mckey", "cmtime", "rdma_server", "qperf", "rstream"}
+    assert {row.program for row in rows} == verbs | pingpongs | others | managed
+    by_cm = {row.program for row in rows if row.kind == "cm"}
+    assert by_cm == managed - {"rstream"} | {row.program for row in rows if "-R" in row.options}
     for name in ("rc", "uc", "ud", "srq"):
         mine = [row for row in rows if row.program == f"ibv_{name}_pingpong"]
         assert {"-e" in row.options for row in mine} == {True, False}, name
@@ -51,7 +54,7 @@ def test_list_holds_every_program_and_way(runner: ModuleType) -> None:
         row.options[row.options.index("-c") + 1] for row in rows if row.program in verbs and "-c" in row.options
     }
     assert connections == {"UC", "UD"}
-    assert {row.refused for row in rows if row.kind == "refused"} == {"XRC is not supported", "rdma_cm", "use_cuda"}
+    assert {row.refused for row in rows if row.kind == "refused"} == {"XRC is not supported", "rsockets", "use_cuda"}
     assert sum(row.short for row in rows) > 60
 
 

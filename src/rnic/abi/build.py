@@ -17,7 +17,6 @@ import tempfile
 from pathlib import Path
 
 from rnic.abi.exports import (
-    OUT_PARAMETERS,
     RDMACM,
     RETURN_MINUS_ONE,
     RETURN_POINTERS,
@@ -95,11 +94,6 @@ def _refusal(name: str, symbol: str, error: str, attribute: str = "") -> str:
         kind, type_ = "refuse_null", "void *"
     else:
         kind, type_ = "refuse_minus_one" if name in RETURN_MINUS_ONE else "refuse", "long "
-    if name in OUT_PARAMETERS:
-        place, out = OUT_PARAMETERS[name]
-        taken = ", ".join([*(f"void *unused{index} UNUSED" for index in range(place)), f"{out}*out"])
-        declared = f"EXPORT {type_}{symbol}({taken})"
-        return f"{declared};\n{attribute}{declared}\n{{\n\tif (out)\n\t\t*out = 0;\n\treturn {kind}({error});\n}}\n"
     declared = f"EXPORT {type_}{symbol}(void)"
     return f"{declared};\n{attribute}{declared}\n{{\n\treturn {kind}({error});\n}}\n"
 

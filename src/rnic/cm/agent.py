@@ -11,7 +11,7 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from rnic.cm.machine import TABLE, Do, Input, State
 from rnic.spec import cm
@@ -312,6 +312,24 @@ class CmAgent:
             else:
                 self.counters.bump("cm_repeats")
                 self._step(connection, Input.RESEND, now_ns)
+
+    def view(self) -> dict[str, Any]:
+        """Services and connections, as :func:`rnic.device.inspect.connections` has them."""
+        return {
+            "services": sorted(self.listeners),
+            "connections": [
+                {
+                    "id": connection.local_id,
+                    "remote_id": connection.remote_id,
+                    "state": connection.state.name,
+                    "peer": connection.peer.hex(),
+                    "service": connection.service_id,
+                    "qpn": connection.local.qpn,
+                    "remote_qpn": connection.remote.qpn,
+                }
+                for connection in self.connections.values()
+            ],
+        }
 
     # ----------------------------------------------------------------------------------- messages
 

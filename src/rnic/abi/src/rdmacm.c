@@ -25,7 +25,8 @@ void refused(int error)
 	static atomic_flag said = ATOMIC_FLAG_INIT;
 
 	if (!atomic_flag_test_and_set(&said))
-		complain("this function of the RDMA connection manager is not supported: %s", strerror(error));
+		complain("rsockets and what the README names beside them are not supported by this librdmacm: %s",
+			 strerror(error));
 	errno = error;
 }
 
@@ -719,9 +720,12 @@ EXPORT int rdma_create_ep(struct rdma_cm_id **result, struct rdma_addrinfo *info
 		error = rdma_bind_addr(id, info->ai_src_addr);
 		if (!error && attr) {
 			private->qp_attr = malloc(sizeof *attr);
-			if (private->qp_attr)
+			if (private->qp_attr) {
 				*private->qp_attr = *attr;
-			private->qp_attr->qp_type = info->ai_qp_type;
+				private->qp_attr->qp_type = info->ai_qp_type;
+			} else {
+				error = minus(ENOMEM);
+			}
 		}
 		if (!error && pd)
 			id->pd = pd;

@@ -1,6 +1,7 @@
 /* Queue pairs of IDs: making them, and bringing them to where their connection is. */
 #include "rdmacm.h"
 
+enum { USUAL_INLINE = 64 };
 enum { REMOTE_RIGHTS = 2 | 4 | 8 }; /* IBV_ACCESS_REMOTE_WRITE, _READ, _ATOMIC */
 
 enum {
@@ -156,6 +157,9 @@ EXPORT int rdma_create_qp_ex(struct rdma_cm_id *public, struct ibv_qp_init_attr_
 	attr->comp_mask |= IBV_QP_INIT_ATTR_PD;
 	if (!attr->srq && public->srq)
 		attr->srq = public->srq;
+	/* Adapters have this much room in any descriptor, and programs send inline without asking for it. */
+	if (attr->cap.max_inline_data < USUAL_INLINE)
+		attr->cap.max_inline_data = USUAL_INLINE;
 	if (!attr->recv_cq) {
 		error = make_cq(public, attr->cap.max_recv_wr, &public->recv_cq_channel, &public->recv_cq);
 		attr->recv_cq = public->recv_cq;
