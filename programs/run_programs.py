@@ -181,7 +181,9 @@ def _connection_manager() -> Iterator[Row]:
     yield _cm("rping", "-V", "-C", "20", ends=rping, hosts=("::1", "::1"), note="IPv6")
     yield _cm("rping", "-V", "-C", "20", ends=rping, faults=CM_LOSS, note="every 7th packet lost")
     yield _cm("ucmatose", "-c", "8", "-C", "10", ends=by_option)
-    yield _cm("ucmatose", "-c", "2", "-C", "10", ends=(("-b", "SERVER"), ("-s", "SERVER")), hosts=("::1", "::1"), note="IPv6")
+    yield _cm(
+        "ucmatose", "-c", "2", "-C", "10", ends=(("-b", "SERVER"), ("-s", "SERVER")), hosts=("::1", "::1"), note="IPv6"
+    )
     yield _cm("udaddy", "-c", "4", "-C", "8", ends=by_option)
     yield _cm("mckey", "-m", "239.1.2.3", "-C", "8", ends=groups)
     yield _cm("cmtime", "-c", "100", ends=by_option, stays=True)

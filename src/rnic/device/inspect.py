@@ -199,8 +199,8 @@ def summary(nic: Nic) -> Tree:
 def connections(nic: Nic) -> Tree:
     """QP1's agent: ``services`` that somebody listens on and its ``connections``, and the ``groups`` that are joined.
 
-    A connection is ``{"id", "remote_id", "state", "peer", "service", "qpn", "remote_qpn"}``; the peer is a GID and groups
-    are addresses, in hexadecimal.
+    A connection is ``{"id", "remote_id", "state", "peer", "service", "qpn", "remote_qpn"}``. The peer is a GID, groups
+    are addresses, both in hexadecimal.
     """
     agent = nic.gsi.agent
     seen: Tree = {"services": [], "connections": []} if agent is None else agent.view()
@@ -208,7 +208,7 @@ def connections(nic: Nic) -> Tree:
 
 
 def look(nic: Nic, what: str) -> Tree | None:
-    """What an INFO message asks for: ``regs``, ``counters``, ``top``, ``cm``, ``qp N`` or ``cq N``; ``None`` if unknown."""
+    """What an INFO message asks for: ``regs``, ``counters``, ``top``, ``cm``, ``qp N``, ``cq N``; else ``None``."""
     name, _, number = what.partition(" ")
     if number:
         if not number.isascii() or not number.isdigit() or name not in ("qp", "cq"):
