@@ -5,8 +5,10 @@ from __future__ import annotations
 from errno import EINVAL
 from typing import Any
 
-from rnic.spec.errors import VerbsError
+from rnic.spec.errors import VerbsError, WorkCompletionError
 from rnic.spec.limits import GRH_BYTES, MTU_CODES
+from rnic.testing.diagnosis import MOST_RNR_NAKS, diagnose
+from rnic.testing.faults import FaultMethods
 from rnic.testing.net import DEFAULT_LIMIT_NS, Node, SimNet
 from rnic.testing.packets import PacketFactory
 from rnic.verbs import enums as e
@@ -54,10 +56,11 @@ ATTRIBUTES: dict[str, Any] = {
 """Attributes of :class:`~rnic.verbs.attrs.QPAttr` that a pair has unless told otherwise."""
 
 
-class Side:
+class Side(FaultMethods):
     """One end of a :class:`QpPair`: a domain, a queue pair, a CQ for both directions, a region of memory.
 
-    ``buf`` is the region's memory. Verbs objects are plain attributes, for whatever the helpers do not do.
+    ``buf`` is the region's memory. Verbs objects are plain attributes, for whatever the helpers do not do. Events for
+    its NIC are methods (:class:`~rnic.testing.faults.FaultMethods`), on its own queues where they name none.
     """
 
     def __init__(self, node: Node, service: str, size: int, depth: int, cap: QPCap, use_srq: bool, access: int) -> None:
@@ -74,6 +77,13 @@ class Side:
         self.peer: Side = self
         self.wcs: list[WC] = []
         """Completions taken by :meth:`poll` and :meth:`wait` that no call returned yet."""
+        self._qpn, self._cqn, self._key = self.qp.qp_num, self.cq.cqn, self.mr.rkey
+        if self.srq is not None:
+            self._srqn = self.srq.srqn
+
+    def fault(self, name: str, *values: object) -> None:
+        """See :meth:`rnic.testing.faults.FaultMethods.fault`."""
+        self.ctx.runtime.faults().do(name, *values)
 
     @property
     def counters(self) -> dict[str, int]:
@@ -134,17 +144,39 @@ class Side:
         """The next ``count`` completions.
 
         Raises:
-            TimeoutError: they do not come within ``limit_ns`` of virtual time, or ever.
+            TimeoutError: they do not come within ``limit_ns`` of virtual time, or ever, or the peer goes on refusing
+                for want of a receive. The text says what :func:`~rnic.testing.diagnosis.diagnose` finds.
         """
         assert self.net is not None
+        naks = self.peer.counters.get("rnr_naks_sent", 0)
 
         def enough() -> bool:
+            got = len(self.wcs)
             self.wcs = self.poll()
+            if len(self.wcs) < count and self.peer.counters.get("rnr_naks_sent", 0) - naks > MOST_RNR_NAKS:
+                raise TimeoutError(f"{got} of {count} completions came")
             return len(self.wcs) >= count
 
-        if not self.net.run(enough, limit_ns):
-            raise TimeoutError(f"{len(self.wcs)} of {count} completions came, and nothing more will: {self.wcs}")
-        found, self.wcs = self.wcs[:count], self.wcs[count:]
+        try:
+            if not self.net.run(enough, limit_ns):
+                raise TimeoutError(f"{len(self.wcs)} of {count} completions came, and nothing more will: {self.wcs}")
+        except TimeoutError as error:
+            found = diagnose(self)
+            raise TimeoutError("; ".join([str(error), *found])) from None
+        taken, self.wcs = self.wcs[:count], self.wcs[count:]
+        return taken
+
+    def expect(self, count: int = 1, limit_ns: int = DEFAULT_LIMIT_NS) -> list[WC]:
+        """The next ``count`` completions, all of them successes.
+
+        Raises:
+            WorkCompletionError: one is none; the text says what :func:`~rnic.testing.diagnosis.diagnose` finds.
+            TimeoutError: as :meth:`wait`.
+        """
+        found = self.wait(count, limit_ns)
+        for wc in found:
+            if wc.status != e.IBV_WC_SUCCESS:
+                raise WorkCompletionError(wc.status, "; ".join([repr(wc), *diagnose(self, found)]))
         return found
 
 
