@@ -381,8 +381,9 @@ class Run:
 
     def _pyverbs(self) -> str:
         with tempfile.TemporaryDirectory(prefix="rnic-pyverbs-") as name:
-            suite.unpack(Path(name))
-            clean = ("env", "-u", "PYTHONPATH", "/usr/bin/python3", *self.row.options, "--dev", "rnic0")
+            suite.unpack(Path(name), self._address(0))
+            path = f"PATH={name}/bin:{os.environ['PATH']}"
+            clean = ("env", "-u", "PYTHONPATH", path, "/usr/bin/python3", *self.row.options, "--dev", "rnic0")
             status, text = self._done(self._exec(*clean), 10 * self.timeout, name)
         result, self.row.notes = suite.verdict(text, status)
         return result

@@ -176,6 +176,34 @@ EXPORT int rdma_reject(struct rdma_cm_id *id, const void *data, uint8_t bytes)
 	return minus(cm_ask(&said));
 }
 
+/* ---- enhanced connection establishment: nothing is offered, and so nothing agreed upon */
+
+EXPORT int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
+{
+	return minus(id->qp || !ece ? EINVAL : 0);
+}
+
+EXPORT int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
+{
+	if (id->qp || !ece)
+		return minus(EINVAL);
+	memset(ece, 0, sizeof *ece);
+	return 0;
+}
+
+EXPORT int rdma_reject_ece(struct rdma_cm_id *id, const void *data, uint8_t bytes)
+{
+	enum { VENDOR_OPTION_NOT_SUPPORTED = 35 };
+	struct cm_said said;
+
+	cm_begin(&said, RNIC_CM_REJECT, cm_of(id));
+	put32(&said, RNIC_CM_REQUEST_STATUS_AT, VENDOR_OPTION_NOT_SUPPORTED);
+	cm_private(&said, data, bytes);
+	return minus(cm_ask(&said));
+}
+
+/* ---- the end */
+
 EXPORT int rdma_disconnect(struct rdma_cm_id *public)
 {
 	struct cm_id *id = cm_of(public);
