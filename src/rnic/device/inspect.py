@@ -186,6 +186,7 @@ def summary(nic: Nic) -> Tree:
             {
                 "qpn": qpn,
                 "state": STATE_NAMES[qp.ctx.state],
+                "remote_qpn": qp.ctx.remote_qpn,
                 "sq_head": qp.requester.sq_head,
                 "sq_tail": qp.regs.get(q.SQ_TAIL),
                 "sq_entries": qp.sq_entries,
