@@ -174,8 +174,26 @@ def test_sparklines_have_the_highest_value_as_the_full_block() -> None:
 
 def looked(head: int, tail: int, **counters: int) -> dict[str, object]:
     pairs = [
-        {"qpn": 17, "state": "RTS", "remote_qpn": 3, "sq_head": head, "sq_tail": tail, "sq_entries": 64},
-        {"qpn": 18, "state": "RTS", "remote_qpn": 4, "sq_head": 0, "sq_tail": 9, "sq_entries": 64},
+        {
+            "qpn": 17,
+            "state": "RTS",
+            "remote_qpn": 3,
+            "next_send_psn": 2 * head,
+            "expected_psn": 5,
+            "sq_head": head,
+            "sq_tail": tail,
+            "sq_entries": 64,
+        },
+        {
+            "qpn": 18,
+            "state": "RTS",
+            "remote_qpn": 4,
+            "next_send_psn": 0,
+            "expected_psn": 0,
+            "sq_head": 0,
+            "sq_tail": 9,
+            "sq_entries": 64,
+        },
     ]
     return {"name": "rnic0", "objects": {"qps": 2}, "qps": pairs, "counters": counters}
 
@@ -187,7 +205,7 @@ def test_the_live_view_counts_between_looks_and_obeys_keys() -> None:
     view.take(looked(0, 0, tx_packets=5), 0.0)
     view.take(looked(20, 22, tx_packets=25, rnr_naks_sent=4), 2.0)
     assert view.tree["rates"] == {"tx_packets": 10.0, "rnr_naks_sent": 2.0}
-    assert [(pair["rate"], pair["backlog"]) for pair in view.tree["qps"]] == [(10.0, 2), (0.0, 9)]
+    assert [(pair["rate"], pair["backlog"]) for pair in view.tree["qps"]] == [(20.0, 2), (0.0, 9)]
     assert [pair["qpn"] for pair in view.pairs()] == [17, 18]
     assert view.key("b")
     assert [pair["qpn"] for pair in view.pairs()] == [18, 17]

@@ -19,12 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 from rnic.cli.look import device_option, fetch, json_option
+from rnic.spec.psn import PSN_MASK
 
 SPARKS = "▁▂▃▄▅▆▇█"
 HISTORY = 40
 """Looks that a sparkline shows."""
 SORTS = {"q": "qpn", "r": "rate", "b": "backlog"}
-"""What a key sorts queue pairs by; ``rate`` is work requests per second, ``backlog`` those not yet done."""
+"""What a key sorts queue pairs by; ``rate`` is packets both ways per second, by its PSNs, ``backlog`` those not yet done."""
 _TROUBLE = ("retrans", "rnr_naks", "sequence_naks", "fatal_naks", "timeouts", "drop_", "own_errors")
 HELP = "keys: q number  r rate  b backlog  0-9 open a queue pair  Enter close it  x end"
 
@@ -52,19 +53,20 @@ class View:
         self.open_qp = ""
         self.detail: dict[str, Any] | None = None
         self._history: defaultdict[str, deque[float]] = defaultdict(lambda: deque([0.0], HISTORY))
-        self._heads: dict[int, int] = {}
+        self._psns: dict[int, tuple[int, int]] = {}
 
     def take(self, tree: dict[str, Any], seconds: float) -> None:
         """Another look, so many seconds after the last; rates are added to it."""
         tree["rates"] = rates(self.tree["counters"], tree["counters"], seconds) if seconds else {}
         for name in {*self._history, *tree["rates"]}:
             self._history[name].append(tree["rates"].get(name, 0.0))
-        heads = {pair["qpn"]: pair["sq_head"] for pair in tree["qps"]}
+        psns = {pair["qpn"]: (pair["next_send_psn"], pair["expected_psn"]) for pair in tree["qps"]}
         for pair in tree["qps"]:
-            done = (pair["sq_head"] - self._heads.get(pair["qpn"], pair["sq_head"])) % 65536
-            pair["rate"] = done / seconds if seconds else 0.0
+            now = psns[pair["qpn"]]
+            moved = sum((new - old) & PSN_MASK for new, old in zip(now, self._psns.get(pair["qpn"], now), strict=True))
+            pair["rate"] = moved / seconds if seconds else 0.0
             pair["backlog"] = (pair["sq_tail"] - pair["sq_head"]) % max(1, pair["sq_entries"])
-        self._heads = heads
+        self._psns = psns
         self.tree = tree
 
     def key(self, key: str) -> bool:
@@ -96,7 +98,7 @@ class View:
         parts.append(counters)
         if self.tree["qps"]:
             pairs = Table(box=None, pad_edge=False)
-            for title in ("QP", "state", "peer QP", "requests/s", "backlog", "SQ head", "SQ tail", "entries"):
+            for title in ("QP", "state", "peer QP", "packets/s", "backlog", "SQ head", "SQ tail", "entries"):
                 pairs.add_column(title, justify="left" if title == "state" else "right")
             for pair in self.pairs():
                 peer = pair.get("remote_qpn") or "-"
