@@ -12,6 +12,7 @@ from rnic.spec.errors import RnicError
 
 COMMANDS = {
     "check": ("rnic.cli.check", "Judge captures: which packets break which rule."),
+    "conform": ("rnic.cli.conform", "Play packet scripts against a RoCEv2 peer: which rules it keeps."),
     "counters": ("rnic.cli.look", "Show all counters of a running NIC."),
     "cq": ("rnic.cli.look", "Show one completion queue of a running NIC."),
     "coyote": ("rnic.cli.coyote", "Run Coyote's perf_rdma between two processes."),
@@ -28,6 +29,7 @@ COMMANDS = {
     "top": ("rnic.cli.top", "Watch objects, queue pairs and rates of a running NIC."),
     "trace": ("rnic.cli.trace", "Write one operation's life, stage by stage, as a trace file."),
     "pingpong": ("rnic.cli.pingpong", "Exchange messages with a peer, as ibv_rc_pingpong does."),
+    "vectors": ("rnic.cli.vectors", "Write test vectors: frames in, and frames that must come out."),
     "serve": ("rnic.cli.serve", "Run the NIC process that serves this user's programs."),
 }
 
