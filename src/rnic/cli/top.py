@@ -25,7 +25,7 @@ SPARKS = "▁▂▃▄▅▆▇█"
 HISTORY = 40
 """Looks that a sparkline shows."""
 SORTS = {"q": "qpn", "r": "rate", "b": "backlog"}
-"""What a key sorts queue pairs by; ``rate`` is packets both ways per second, by its PSNs, ``backlog`` those not yet done."""
+"""What a key sorts queue pairs by; ``rate`` is packets a second, both ways, ``backlog`` requests not yet done."""
 _TROUBLE = ("retrans", "rnr_naks", "sequence_naks", "fatal_naks", "timeouts", "drop_", "own_errors")
 HELP = "keys: q number  r rate  b backlog  0-9 open a queue pair  Enter close it  x end"
 
