@@ -191,6 +191,9 @@ def summary(nic: Nic) -> Tree:
             {
                 "qpn": qpn,
                 "state": STATE_NAMES[qp.ctx.state],
+                "remote_qpn": qp.ctx.remote_qpn,
+                "next_send_psn": qp.ctx.next_send_psn,
+                "expected_psn": qp.ctx.expected_psn,
                 "sq_head": qp.requester.sq_head,
                 "sq_tail": qp.regs.get(q.SQ_TAIL),
                 "sq_entries": qp.sq_entries,
