@@ -45,7 +45,8 @@ LEAST = 4
 STEP = 4
 """Packets by which a limit grows in a round trip, once it has been cut."""
 QUANTUM = 64
-"""Packets that there must be room for before a queue pair that waits is given a turn."""
+"""Packets that there must be room for before a queue pair that waits is given a turn; fewer where limits are small."""
+_SMALL_QUANTUM = 16
 QUEUE_NS = 1_500_000
 """Nanoseconds that packets may queue at a peer: at 2 to 4 us for each, 400 to 750 of them."""
 _SAMPLES = 8
@@ -132,6 +133,16 @@ class Peer:
         self._low_since = 0
         self._least = self._samples = 0
         self._queue_ns = 0
+
+    def quantum(self, shared: bool) -> int:
+        """Packets of one turn.
+
+        Where it is ``shared``, half of what may be in flight, so that one turn is under way while the next is made.
+        Who is alone sends little by little: a loss shows by the packets behind it.
+        """
+        limit = int(self.limit)
+        small = min(_SMALL_QUANTUM, limit)
+        return max(small, min(QUANTUM, limit >> 1)) if shared else small
 
     def measured(self, sample_ns: int, now_ns: int) -> None:
         """A round trip was measured. Mean and deviation as RFC 6298 has them."""
@@ -229,7 +240,7 @@ class Flights:
             return 0
         else:
             room = min(limit - peer.inflight - peer.promised, self.limit - self.inflight - self.promised)
-        if room >= min(want, QUANTUM, limit, self.limit):
+        if room >= min(want, peer.quantum(self.shared(requester)), self.limit):
             return room
         # peers that do not answer may hold all that there is: one with nothing in flight gets a little all the same
         return min(want, LEAST, limit) if not peer.inflight else 0
@@ -291,10 +302,10 @@ class Flights:
         queue = self._queue
         blocked = 0
         while queue and blocked < len(queue):
-            full = self.limit - self.inflight - self.promised < min(QUANTUM, self.limit)
             peer = queue.popleft()
-            limit = int(peer.limit)
-            if peer.inflight + peer.promised and (full or limit - peer.inflight - peer.promised < min(QUANTUM, limit)):
+            quantum = peer.quantum(len(peer.waiting) > 1 or bool(queue) or peer.users > 1)
+            full = self.limit - self.inflight - self.promised < min(quantum, self.limit)
+            if peer.inflight + peer.promised and (full or int(peer.limit) - peer.inflight - peer.promised < quantum):
                 queue.append(peer)
                 blocked += 1
                 continue
@@ -302,8 +313,8 @@ class Flights:
             if peer.waiting:
                 queue.append(peer)
             requester.parked = 0
-            requester.admitted = QUANTUM
-            peer.promised += QUANTUM
-            self.promised += QUANTUM
+            requester.admitted = quantum
+            peer.promised += quantum
+            self.promised += quantum
             blocked = 0
             requester.host.schedule(requester.qp)

@@ -24,6 +24,7 @@ class Asker:
     def __init__(self, flights: Flights, number: int = 1) -> None:
         self.flights = flights
         self.peer = flights.peer(flow(number))
+        self.peer.users += 1
         self.parked = self.admitted = self.program = 0
         self.flying = 0
         self.turns = 0
@@ -101,8 +102,8 @@ def test_what_was_promised_is_not_given_twice() -> None:
 
 
 def test_a_turn_that_is_not_used_goes_to_the_next() -> None:
-    flights, first, second, third = known(QUANTUM, 1, 1, 1)
-    first.send(QUANTUM)
+    flights, first, second, third = known(2 * QUANTUM, 1, 1, 1)
+    first.send(2 * QUANTUM)
     second.send(1)
     third.send(1)
     first.done(QUANTUM)
@@ -247,10 +248,10 @@ def test_a_limit_below_a_floor_is_not_raised_by_a_cut() -> None:
 
 
 def test_programs_take_turns_and_their_queue_pairs_in_order() -> None:
-    _, busy, *waiting = known(QUANTUM, *[1] * 7)
+    _, busy, *waiting = known(2 * QUANTUM, *[1] * 7)
     for place, asker in enumerate(waiting):
         asker.program = place // 3  # three of each
-    busy.send(QUANTUM)
+    busy.send(2 * QUANTUM)
     for asker in waiting:
         assert asker.send(QUANTUM) == 0
     order = []
