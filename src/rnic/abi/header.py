@@ -18,7 +18,7 @@ from rnic.rings import cqe, queue_block, rqe, sqe
 from rnic.rings.cqe import CQ_ENTRY
 from rnic.rings.eqe import EQ_ENTRY
 from rnic.rings.sqe import SGE, SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_BIND, SQ_ENTRY_UD
-from rnic.spec import attach, commands, events, limits, opcodes, states, status
+from rnic.spec import attach, commands, events, limits, opcodes, ports, states, status
 from rnic.spec.layout import Layout
 
 LAYOUTS: dict[str, Layout] = {
@@ -64,6 +64,7 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("SYN_", status, ()),
     ("QP_", states, ()),
     ("", opcodes, ("WR_",)),
+    ("", ports, ("PORT_",)),
     ("", limits, ("MAX_SGE", "MAX_INLINE", "MAX_QP_WR", "GRH_BYTES")),
     ("", sqe, ("FLAG_", "SGE_BYTES")),
     ("", rqe, ("SRQ_ORDER_",)),

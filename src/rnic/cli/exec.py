@@ -19,11 +19,14 @@ import click
 from rnic.abi.build import LIBRARIES, PATHS_LIBRARY
 from rnic.cc.settings import MODES
 from rnic.cli.elf import looks_static
+from rnic.device.config import gid_from_address
+from rnic.link.base import LinkError, parse_address
 from rnic.runtime.attach import Connection, connect, start
 from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.runtime.paths import view
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
+from rnic.spec.limits import ROCE_UDP_PORT
 
 
 def library_directory() -> Path:
@@ -105,6 +108,51 @@ def fault_rules(said: str | None) -> str | None:
         raise ProcessError(f"fault script {said}: {error.strerror}") from None
 
 
+def rules_by_device(said: tuple[str, ...]) -> dict[str, str | None]:
+    """``DEVICE=RULES`` of the command line, by device.
+
+    Raises:
+        ProcessError: no such form, or no such file.
+    """
+    found = {}
+    for each in said:
+        device, sign, rules = each.partition("=")
+        if not device or not sign:
+            raise ProcessError(f"--fault-on {each}: give DEVICE=RULES, such as rnic1=faults.json")
+        found[device] = fault_rules(rules)
+    return found
+
+
+def device_names(listed: bytes, addresses: tuple[str, ...], port: int | None) -> dict[str, str]:
+    """What the NIC process calls the device of each address, also where it is yet to be made.
+
+    Args:
+        listed: its answer to LIST.
+        addresses: in the order in which they are asked for.
+        port: UDP port of all, ``None`` for 4791, 0 for any free one, which is always a device of its own.
+    """
+    size = attach.LIST_RECORD.size
+    records = [listed[at : at + size] for at in range(0, len(listed) - size + 1, size)]
+    there = {
+        (record[16:32], attach.LIST_RECORD.get(record, "udp_port")): record[:16].rstrip(b"\0").decode()
+        for record in records
+    }
+    taken = set(there.values())
+    names: dict[str, str] = {}
+    for address in addresses:
+        try:
+            gid = gid_from_address(parse_address(address))
+        except LinkError as error:
+            raise ProcessError(str(error)) from None
+        name = there.get((gid, ROCE_UDP_PORT if port is None else port))
+        if name is None:
+            name = next(free for number in range(len(taken) + 1) if (free := f"rnic{number}") not in taken)
+            taken.add(name)
+            there[gid, ROCE_UDP_PORT if port is None else port] = name
+        names[address] = name
+    return names
+
+
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
     "--addr", "addresses", multiple=True, envvar="RNIC_ADDR", help="Local IP address (127.0.0.1); repeatable."
@@ -113,6 +161,13 @@ def fault_rules(said: str | None) -> str | None:
     "--port", type=click.IntRange(0, 65535), envvar="RNIC_PORT", help="UDP port, 4791 by default; 0 for any free one."
 )
 @click.option("--faults", envvar="RNIC_FAULTS", help="Fault script: a JSON file of rules, or the rules themselves.")
+@click.option(
+    "--fault-on",
+    "faults_on",
+    multiple=True,
+    metavar="DEVICE=RULES",
+    help="A fault script for one device, by name (rnic1) or address, instead of --faults; repeatable.",
+)
 @click.option("--capture", envvar="RNIC_CAPTURE", help="Record every packet to this pcapng file.")
 @click.option(
     "--congestion", type=click.Choice(MODES), envvar="RNIC_CONGESTION", help="What a congestion notification does."
@@ -125,6 +180,7 @@ def execute(
     addresses: tuple[str, ...],
     port: int | None,
     faults: str | None,
+    faults_on: tuple[str, ...],
     capture: str | None,
     congestion: str | None,
     preload: bool,
@@ -153,19 +209,29 @@ def execute(
                 file=sys.stderr,
             )
     rules = fault_rules(faults)
+    own_rules = rules_by_device(faults_on)
     directory = runtime_directory()
     connection = connect(directory) or start(directory)
+    names = device_names(connection.ask(attach.MSG_LIST)[0], addresses or ("127.0.0.1",), port)
+    unknown = own_rules.keys() - {*names.values(), *names}
+    if unknown:
+        known = ", ".join(f"{name} ({address})" for address, name in names.items())
+        raise ProcessError(f"--fault-on {min(unknown)}: no such device of this program: {known}")
     wanted: list[dict[str, object]] = [
         {
             "address": address,
             "port": port,
-            "faults": rules,
+            "faults": own_rules.get(names[address], own_rules.get(address, rules)),
             "capture": capture and str(Path(capture).resolve()),
             "congestion": congestion,
+            "name": names[address] if own_rules else None,
         }
         for address in addresses or ("127.0.0.1",)
     ]
     devices = add_devices(connection, wanted)
+    for each, name in zip(wanted, devices, strict=True):
+        if each["name"] not in (None, name):
+            raise ProcessError(f"--fault-on: device {each['name']} became {name}: name it by its address")
     shown: Path | None = None
     if paths or print_sysfs:
         try:

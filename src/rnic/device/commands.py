@@ -20,7 +20,7 @@ from rnic.device import system_commands as system
 from rnic.device.config import gid_from_address
 from rnic.device.congestion import read_cfg, write_cfg
 from rnic.device.cq import CompletionQueue
-from rnic.device.entry_ring import QUEUE_VALID, reachable
+from rnic.device.entry_ring import QUEUE_ERROR, QUEUE_VALID, reachable
 from rnic.device.eq import EventQueue
 from rnic.device.mailboxes import (
     ADAPTER,
@@ -97,6 +97,8 @@ class CommandUnit:
         """Run one command for the driver context ``uar``."""
         if uar.closed:
             return CommandResult(cmd.ST_BAD_SYS_STATE)
+        if uar.dead:
+            return CommandResult(cmd.ST_INTERNAL_ERR)
         if opcode not in COMMANDS:
             return CommandResult(cmd.ST_BAD_OP)
         if not self._nic.globals.ready and opcode not in system.BEFORE_INIT:
@@ -403,7 +405,7 @@ class CommandUnit:
     def _query_srq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
         srq = self._own_srq(uar, in_modifier)
         values = {
-            "state": QUEUE_VALID,
+            "state": QUEUE_ERROR if srq.failed else QUEUE_VALID,
             "logsize": srq.ring.entries.bit_length() - 1,
             "srqn": srq.number,
             "start": srq.base,

@@ -13,19 +13,17 @@ from rnic.device.resources import LOG_MAX_SRQS
 from rnic.spec import registers as reg
 from rnic.spec.events import PORT_CHANGE
 from rnic.spec.limits import MAX_EQS, MTU_CODES
+from rnic.spec.ports import PORT_ACTIVE, PORT_DOWN
 
 if TYPE_CHECKING:
     from rnic.device.nic import Nic
     from rnic.device.uar import Uar
 
-PORT_DOWN = 1
-PORT_ACTIVE = 4
-"""Port states, also the subtypes of a port change event."""
-
 
 class GlobalBlock:
     """State behind the registers; ``ready`` is INIT_HCA's doing, ``fatal`` the device's own.
 
+    ``dead`` says that the device failed for good, until it appears anew.
     ``port_open`` is what INIT_PORT and CLOSE_PORT say, ``link_up`` what the link says; the port is active where
     both hold. ``closer`` is the program whose CLOSE_PORT holds: it holds for as long as no other has the device open.
     """
@@ -34,6 +32,7 @@ class GlobalBlock:
         "_nic",
         "closer",
         "control",
+        "dead",
         "fatal",
         "irq_enable",
         "irq_status",
@@ -51,6 +50,7 @@ class GlobalBlock:
         self.irq_status = 0
         self.ready = False
         self.fatal = False
+        self.dead = False
         self.link_up = True
         self.port_open = False
         self.closer: int | None = None
@@ -92,15 +92,15 @@ class GlobalBlock:
         """Every register and state as after power-up; the link is as it is."""
         self.scratch = {reg.SCRATCH: 0, reg.SCRATCH2: 0}
         self.control = self.irq_enable = self.irq_status = 0
-        self.ready = self.fatal = self.port_open = False
+        self.ready = self.fatal = self.dead = self.port_open = False
         self.closer = None
 
     # --------------------------------------------------------------------------------------- state
 
     @property
     def enabled(self) -> bool:
-        """Whether the data path runs at all: enabled and the port open."""
-        return bool(self.control & reg.CONTROL_ENABLE) and self.port_open
+        """Whether the data path runs at all: enabled, the port open, and the device alive."""
+        return bool(self.control & reg.CONTROL_ENABLE) and self.port_open and not self.dead
 
     @property
     def paused(self) -> bool:

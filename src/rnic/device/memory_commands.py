@@ -109,7 +109,8 @@ def hw2sw_mpt(nic: Nic, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> A
     entry = record.entry
     if entry is None or entry.kind is not REGION:
         raise Refused(cmd.ST_BAD_RES_STATE)
-    nic.resources.memory.disable(key)
+    if nic.resources.memory.lookup(key) is not None:  # else the device lost it
+        nic.resources.memory.disable(key)
     record.entry = None
     leave_segment(nic, record)
     nic.resources.leave_pd(entry.pd)

@@ -164,6 +164,7 @@ class Nic:
             program: tells programs apart: contexts with one number are one program's.
         """
         uar = Uar(port, self._doorbells, self.resources.uar_blocks, buf, self.globals, program)
+        uar.dead = self.globals.dead
         self.resources.uars.append(uar)
         self.globals.came(uar)
         return uar

@@ -123,6 +123,7 @@ def _path_fits(given: QpContext, config: NicConfig) -> bool:
     address = address_from_gid(gid)
     return (
         given.mgid_index < len(config.gid_table)
+        and any(config.gid_table[given.mgid_index])
         and len(address) == len(config.address)
         and any(address)
         and not is_multicast(gid)
@@ -145,6 +146,8 @@ def _draft(nic: Nic, uar: Uar, qpn: int, given: QpContext) -> QpContext:
         srq = res.srqs.get(given.srqn & _SRQN_MASK)
         if srq is None or srq.uar is not uar:
             raise Refused(cmd.ST_BAD_INDEX)
+        if srq.failed:
+            raise Refused(cmd.ST_BAD_RES_STATE)
     _check_rings(uar, given, bool(given.srqn & SRQ_VALID))
     draft = QpContext()
     for name in CREATION_FIELDS:

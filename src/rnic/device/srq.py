@@ -40,7 +40,20 @@ class SharedReceiveQueue:
     Its entries are of its own protection domain, whichever queue pair takes them (IBA ch. 10).
     """
 
-    __slots__ = ("_host", "_returned", "base", "limit", "number", "pd", "regs", "ring", "taken", "uar", "users")
+    __slots__ = (
+        "_host",
+        "_returned",
+        "base",
+        "failed",
+        "limit",
+        "number",
+        "pd",
+        "regs",
+        "ring",
+        "taken",
+        "uar",
+        "users",
+    )
 
     def __init__(
         self, number: int, uar: Uar, block: int, base: int, entries: int, stride: int, pd: int, host: Host
@@ -49,6 +62,8 @@ class SharedReceiveQueue:
         self.uar = uar
         self.base = base
         self.pd = pd
+        self.failed = False
+        """It takes no new queue pairs; QUEUE_STATE shows it to software, which may store anything there."""
         self.limit = 0
         self.taken = 0
         self.users = 0

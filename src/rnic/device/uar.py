@@ -102,7 +102,19 @@ class Uar:
         program: whose context it is; only compared with others.
     """
 
-    __slots__ = ("_doorbells", "_globals", "blocks", "buf", "closed", "event_queues", "hcr", "port", "program", "words")
+    __slots__ = (
+        "_doorbells",
+        "_globals",
+        "blocks",
+        "buf",
+        "closed",
+        "dead",
+        "event_queues",
+        "hcr",
+        "port",
+        "program",
+        "words",
+    )
 
     def __init__(
         self,
@@ -121,6 +133,8 @@ class Uar:
         self.words = self.buf.cast("I")
         """The same memory as 32-bit words, each read and stored as a whole: the other side sees no half of one."""
         self.closed = False
+        self.dead = False
+        """The device failed under it: commands do nothing any more."""
         self.event_queues: dict[int, int] = {}
         """EQN that each type of asynchronous event goes to (MAP_EQ)."""
         self._doorbells = doorbells

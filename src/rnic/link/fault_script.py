@@ -26,16 +26,25 @@ from the end, XORed with ``xor``, 255 unless given); ``"duplicate"`` (the copy `
 ``"delay"`` by ``delay_ns``; ``"reorder"`` behind the next ``behind`` packets (1 unless given) of its direction,
 or after ``hold_ns`` (1 ms unless given) where none follow; ``"mark"`` sets ECN 11 (congestion experienced) in the
 packet's IP header, as a switch does whose queue is long, whether or not the sender declared ECT.
+
+An ``action`` may also be an event of :mod:`rnic.link.fault_events`, with its values by name: then it happens to the
+device, when a packet strikes, or by the clock, ``at`` a time since the device started and then ``every`` so often::
+
+    {"match": {"opcode": "RC_WRITE*"}, "nth": 1000, "action": "port-down", "for": "200ms"}
+    {"at": "1s", "every": "500ms", "times": 10, "action": "flap", "down": "20ms"}
+    {"at": "3s", "action": "fatal", "for": "1s"}
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from rnic.link.base import LinkError, parse_address
+from rnic.link.fault_events import EVENTS, FaultEvent, TimedEvent, make_event, timed_event
 from rnic.spec.limits import BTH_BYTES
 from rnic.spec.psn import PSN_MASK
 from rnic.spec.syndromes import AETH_ACK, AETH_NAK, AETH_RNR_NAK, AETH_TYPE_MASK
@@ -62,6 +71,8 @@ _ACTION_KEYS: dict[str, dict[str, int | None]] = {
 ACTIONS = tuple(_ACTION_KEYS)
 
 _RULE_KEYS = ("match", "nth", "every", "times", "action")
+_EVENT_RULE_KEYS = ("match", "nth", "every", "action")
+"""An event's own ``times``, where it has one, is its value."""
 _MATCH_KEYS = ("direction", "opcode", "psn", "dqpn", "length", "ackreq", "syndrome", "src", "dst")
 _SYNDROME_TYPES = {"ACK": AETH_ACK, "RNR_NAK": AETH_RNR_NAK, "NAK": AETH_NAK}
 
@@ -101,10 +112,10 @@ class PacketFacts:
 class Rule:
     """One rule of a script, with its count of packets that matched.
 
-    ``action`` is one of :data:`ACTIONS` and ``told`` its values by key.
+    ``action`` is one of :data:`ACTIONS` and ``told`` its values by key; or ``event`` is what happens to the device.
     """
 
-    __slots__ = ("_every", "_nth", "_predicates", "_seen", "_times", "action", "told")
+    __slots__ = ("_every", "_nth", "_predicates", "_seen", "_times", "action", "event", "told")
 
     def __init__(
         self,
@@ -114,6 +125,7 @@ class Rule:
         times: int | None,
         action: str,
         told: dict[str, int | None],
+        event: FaultEvent | None = None,
     ) -> None:
         self._predicates = predicates
         self._nth = nth
@@ -122,6 +134,7 @@ class Rule:
         self._seen = 0
         self.action = action
         self.told = told
+        self.event = event
 
     def strikes(self, facts: PacketFacts) -> bool:
         """Count the packet if it matches; whether the rule acts on it."""
@@ -142,32 +155,67 @@ class Rule:
         return self._seen >= first and (self._seen - first) % self._every == 0
 
 
-def parse_script(script: Sequence[Mapping[str, object]]) -> list[Rule]:
-    """Rules of a script, each with a fresh count.
+class Script(NamedTuple):
+    """A script taken apart: what packets strike, and what comes by the clock."""
+
+    rules: list[Rule]
+    timed: list[TimedEvent]
+
+
+def parse_script(script: Sequence[Mapping[str, object]]) -> Script:
+    """Rules of a script, each with a fresh count, and its events by the clock.
 
     Raises:
         ValueError: one line naming the rule by its number from 1, the value, and what is allowed.
     """
     if isinstance(script, Mapping | str | bytes) or not isinstance(script, Sequence):
         raise ValueError(f"a fault script is a list of rules, not {type(script).__name__}")
-    return [_parse_rule(f"fault rule {number}", rule) for number, rule in enumerate(script, 1)]
+    parsed = Script([], [])
+    for number, rule in enumerate(script, 1):
+        where = f"fault rule {number}"
+        if _by_the_clock(rule):
+            with _named(where):
+                parsed.timed.append(timed_event(rule))
+        else:
+            parsed.rules.append(_parse_rule(where, rule))
+    return parsed
+
+
+def _by_the_clock(rule: object) -> bool:
+    return isinstance(rule, Mapping) and "at" in rule
+
+
+@contextlib.contextmanager
+def _named(where: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _parse_rule(where: str, rule: Mapping[str, object]) -> Rule:
     if not isinstance(rule, Mapping):
         _refuse(where, rule, 'a dictionary such as {"match": {"opcode": "RC_*"}, "nth": 1, "action": "drop"}')
     action = rule.get("action")
-    if not isinstance(action, str) or action not in _ACTION_KEYS:
-        _refuse(f"{where}: action", action, _one_of(ACTIONS))
-    defaults = _ACTION_KEYS[action]
-    _check_keys(where, rule, (*_RULE_KEYS, *defaults))
+    if not isinstance(action, str) or (action not in _ACTION_KEYS and action not in EVENTS):
+        _refuse(f"{where}: action", action, _one_of((*ACTIONS, *EVENTS)))
+    event = None
+    defaults: dict[str, int | None] = {}
+    if action in EVENTS:
+        with _named(where):
+            skipped = _EVENT_RULE_KEYS if EVENTS[action].takes("times") else _RULE_KEYS
+            event = make_event(action, **{key: value for key, value in rule.items() if key not in skipped})
+    else:
+        defaults = _ACTION_KEYS[action]
+        _check_keys(where, rule, (*_RULE_KEYS, *defaults))
     match = rule.get("match", {})
     if not isinstance(match, Mapping):
         _refuse(f"{where}: match", match, f"a dictionary with keys of {', '.join(_MATCH_KEYS)}")
     _check_keys(f"{where}: match", match, _MATCH_KEYS)
     predicates = [_predicate(f"{where}: {key}", key, value) for key, value in match.items()]
-    nth, every, times = (_positive(where, rule, key) for key in ("nth", "every", "times"))
-    return Rule(predicates, nth, every, times, action, _told(where, action, defaults, rule))
+    nth, every = (_positive(where, rule, key) for key in ("nth", "every"))
+    times = _positive(where, rule, "times") if event is None or not EVENTS[action].takes("times") else None
+    return Rule(predicates, nth, every, times, action, _told(where, action, defaults, rule), event)
 
 
 def _told(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from rnic.link.base import Link
+from rnic.link.fault_events import FaultEvent
 from rnic.link.fault_script import HOLD_NS, PacketFacts, Rule, parse_script
 from rnic.link.middleware import Middleware
 from rnic.link.packets import cut_received, cut_to_send, joined, kept, marked_received, marked_to_send
@@ -106,13 +107,22 @@ class FaultyLink(Middleware):
         super().__init__(inner)
         self._clock = clock
         judges = []
-        rules = parse_script(script)
+        rules, self.timed = parse_script(script)
+        self.has_events = bool(self.timed) or any(rule.event is not None for rule in rules)
+        """Whether the script has events for the device (:mod:`rnic.runtime.faults` takes them up)."""
         for direction, rates in (("tx", tx), ("rx", rx)):
             own = random.Random(rng.getrandbits(64))
             judges.append(_Judge(direction, rules, rates, own, inner.counters, tracer or NullTracer()))
+        self.struck: Callable[[FaultEvent], None] = lambda event: None
+        """Called with each event of the script whose packet has come."""
+        for judge in judges:
+            judge.struck = self._struck
         self._tx = _TxLane(judges[0])
         self._rx = _RxLane(judges[1])
         self._ready: deque[RxBurst] = deque()
+
+    def _struck(self, event: FaultEvent) -> None:
+        self.struck(event)
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
         """Judge the packets and pass on what is left of them, and what was held back and is due."""
@@ -178,6 +188,7 @@ class _Judge:
         """For each action that strikes at all, how many packets it spares before it strikes the next."""
         self._counters = counters
         self._tracer = tracer
+        self.struck: Callable[[FaultEvent], None] = lambda event: None
 
     def verdicts(self, burst: _Burst, lane: _Lane[_Burst], now_ns: int) -> list[_Faults]:
         """The faults of each packet of a burst, none for most; of two of a kind the script's holds."""
@@ -194,7 +205,13 @@ class _Judge:
         return verdicts
 
     def _verdict(self, facts: PacketFacts, drawn: _Faults, now_ns: int) -> _Faults:
-        struck = {rule.action: rule.told for rule in self._rules if rule.strikes(facts)}
+        struck = {}
+        for rule in self._rules:
+            if rule.strikes(facts):
+                if rule.event is None:
+                    struck[rule.action] = rule.told
+                else:
+                    self.struck(rule.event)
         faults = {**drawn, **struck}
         for action, told in faults.items():
             self._counters.bump(f"fault_{self._direction}_{action}")

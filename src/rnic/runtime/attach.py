@@ -175,6 +175,34 @@ def ask(directory: Path, device: str, what: str) -> Any:
         return json.loads(file.read())
 
 
+def fault(directory: Path, device: str, words: Sequence[object]) -> dict[str, Any]:
+    """Let an event happen to a device of the running NIC process (:mod:`rnic.link.fault_events`), in words.
+
+    Args:
+        directory: the NIC process's.
+        device: its name; empty for the first.
+        words: the event and its values in order; none only asks.
+
+    Returns:
+        What holds there now; empty if the NIC process did not survive it.
+
+    Raises:
+        ProcessError: no NIC process runs, or it refuses.
+    """
+    try:
+        connection = connect(directory)
+        if connection is None:
+            raise ProcessError(f"no NIC process runs in {directory}: start one with rnic serve")
+        with contextlib.closing(connection):
+            body = json.dumps({"device": device, "event": list(words)}).encode()
+            state: dict[str, Any] = json.loads(connection.ask(attach.MSG_FAULT, body)[0])
+            return state
+    except VerbsError as error:
+        if error.errno == ENODEV and list(words) == ["kill"]:
+            return {}
+        raise ProcessError(str(error.strerror)) from None
+
+
 def _close_all(fds: Sequence[int]) -> None:
     for fd in fds:
         os.close(fd)

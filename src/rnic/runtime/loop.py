@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 from rnic.device.nic import Nic
 from rnic.link.base import Link
+from rnic.runtime.faults import DeviceFaults, wanted_by
 from rnic.runtime.report import log_report
 from rnic.runtime.wait import wait_readable
 from rnic.wire.bursts import RxBurst
@@ -46,7 +47,7 @@ class Runtime:
 
     def __init__(self, nic: Nic, link: Link, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.nic = nic
-        self.link = link
+        self.link: Link = link
         self.clock = clock
         self.lock = threading.RLock()
         """Held around every use of the NIC: commands, progress, timers."""
@@ -71,7 +72,30 @@ class Runtime:
         self._wake_read, self._wake_write = -1, -1
         nic.attach(link)
         nic.non_rdma.fed = link.frames is not None
+        self._faults: DeviceFaults | None = None
+        if wanted_by(link):
+            self.faults()
         _live.add(self)
+
+    @property
+    def has_faults(self) -> bool:
+        """Whether :meth:`faults` was called."""
+        return self._faults is not None
+
+    def faults(self) -> DeviceFaults:
+        """Events for this device, on command (:mod:`rnic.runtime.faults`); from the first call on it costs a little."""
+        with self.lock:
+            if self._faults is None:
+                self._faults = DeviceFaults(self)
+                self.link = self._faults
+            return self._faults
+
+    def attend(self) -> None:
+        """Something happened to the NIC from outside: deliver its interrupts, send what is due, and look again."""
+        with self.lock:
+            self.kick()
+            if self._thread is not None:
+                self._wake()
 
     # ------------------------------------------------------------------------------- inline driving
 
@@ -174,10 +198,15 @@ class Runtime:
 
     def _interrupts(self) -> None:
         while (vector := self.nic.next_event()) is not None:
-            handler = self.handlers.get(vector)
-            if handler is not None:
-                with self.guard.around("interrupt"):
-                    handler()
+            if self._faults is None or self._faults.lets_pass(vector):
+                self.interrupt(vector)
+
+    def interrupt(self, vector: int) -> None:
+        """Call the handler of an interrupt vector."""
+        handler = self.handlers.get(vector)
+        if handler is not None:
+            with self.guard.around("interrupt"):
+                handler()
 
     # ---------------------------------------------------------------------------------- the thread
 

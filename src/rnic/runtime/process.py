@@ -16,6 +16,7 @@ import mmap
 import os
 import re
 import selectors
+import signal
 import socket
 import struct
 import time
@@ -28,6 +29,7 @@ from rnic.device.inspect import look
 from rnic.device.nic import Nic
 from rnic.device.resources import Resources
 from rnic.link.base import Link, parse_address
+from rnic.link.fault_events import from_words
 from rnic.mem.order import fence
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.client import Client, Fire, close_all, drain
@@ -199,6 +201,8 @@ class NicProcess:
         name = name if name in self.devices else free
         if name not in self.devices:
             runtime = self.make(address, port, {**options, "name": name})
+            if runtime.has_faults:
+                runtime.faults().kill = _die
             self.devices[name] = runtime
             self._options[name] = options
             self._ports[name] = port
@@ -216,7 +220,7 @@ class NicProcess:
     def _find(self, address: str, port: int | None) -> str | None:
         for name, runtime in self.devices.items():
             config = runtime.nic.config
-            if config.gid_table[0] == _gid(address) and config.port == (ROCE_UDP_PORT if port is None else port):
+            if config.address == parse_address(address) and config.port == (ROCE_UDP_PORT if port is None else port):
                 return name
         return None
 
@@ -412,6 +416,7 @@ class NicProcess:
             attach.MSG_UNSHARE: self._unshare,
             attach.MSG_ADD: self._add,
             attach.MSG_INFO: self._info,
+            attach.MSG_FAULT: self._fault,
             attach_cm.MSG_CM: self._manage,
         }.get(kind)
         if handler is None:
@@ -436,9 +441,11 @@ class NicProcess:
         records = []
         for name, runtime in self.devices.items():
             config = runtime.nic.config
+            if runtime.nic.globals.dead:
+                continue  # gone, until it appears anew
             records.append(
                 name.encode().ljust(16, b"\0")
-                + config.gid_table[0]
+                + gid_from_address(config.address)
                 + config.guid.to_bytes(8, "big")
                 + struct.pack("<HHI", config.port, config.mtu, runtime.nic.globals.port_state)
             )
@@ -465,6 +472,8 @@ class NicProcess:
         runtime = self.devices.get(name)
         if runtime is None:
             raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices)}")
+        if runtime.nic.globals.dead:
+            raise OSError(errno.ENODEV, f"device {name!r} has failed and is gone: it may appear anew")
         if client.uar is not None or len(fds) != 1:
             raise OSError(errno.EINVAL, "OPEN comes once, with one descriptor")
         memory = self._memory_of(client, fds[0], attach.OPEN.get(body, "mode"), attach.OPEN.get(body, "copier"))
@@ -542,6 +551,21 @@ class NicProcess:
             file.write(text)
         out.append(fd)
         return attach.INFO_REPLY.pack({"bytes": len(text)})
+
+    def _fault(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """Let something happen to a device; the answer is what holds there now, as JSON."""
+        wanted = json.loads(body)
+        if not isinstance(wanted, dict) or not isinstance(wanted.get("event"), list):
+            raise OSError(errno.EINVAL, "FAULT takes a JSON object with a device and an event")
+        name, event = wanted.get("device") or next(iter(self.devices), ""), wanted["event"]
+        runtime = self.devices.get(name)
+        if runtime is None:
+            raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices) or 'none'}")
+        faults = runtime.faults()
+        faults.kill = _die
+        if event:
+            faults.happen(from_words(event))
+        return json.dumps(faults.state()).encode()
 
     def _manage(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         """A request to the connection manager."""
@@ -744,6 +768,11 @@ class NicProcess:
             runtime.close()
 
 
+def _die() -> None:
+    """As ``kill -9`` does it: nobody is told, nothing is written back."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 class _Pace:
     """How busy the loop has been lately."""
 
@@ -751,7 +780,3 @@ class _Pace:
         self.spins = spins
         self.spin = spins
         self.idle = 0
-
-
-def _gid(address: str) -> bytes:
-    return gid_from_address(parse_address(address))

@@ -19,6 +19,8 @@ LOCK_NAME = "nic.lock"
 MSG_HELLO, MSG_LIST, MSG_OPEN, MSG_COMMAND, MSG_VECTOR, MSG_SHARE, MSG_UNSHARE, MSG_INFO, MSG_ADD, MSG_BYE = range(
     1, 11
 )
+MSG_FAULT = 11
+"""JSON ``{"device": NAME, "event": [WORD, ...]}``, words as ``rnic fault`` takes them; none only asks what holds."""
 
 DMA_PROC_MEM = 0
 """OPEN brings the program's ``/proc/self/mem``, open for reading and writing."""
@@ -137,6 +139,7 @@ REQUEST_BYTES: dict[int, tuple[int, int]] = {
     MSG_UNSHARE: (UNSHARE.size, UNSHARE.size),
     MSG_INFO: (1, 64),
     MSG_ADD: (2, MAX_MESSAGE),
+    MSG_FAULT: (2, MAX_MESSAGE),
 }
 """Smallest and largest body of each request."""
 INFO_REPLY = _layout("INFO answer", 8, wide("bytes", 0, "of JSON in the file that comes along"))

@@ -6,6 +6,7 @@
 from rnic.link.faults import FaultRates
 from rnic.runtime.virtual import VirtualClock
 from rnic.testing.addresses import own_network
+from rnic.testing.faults import FaultMethods, NicFaults
 from rnic.testing.live import FindingError, LivePeer
 from rnic.testing.net import Node, SimNet
 from rnic.testing.packets import PacketFactory
@@ -17,9 +18,11 @@ FakeClock = VirtualClock
 
 __all__ = [
     "FakeClock",
+    "FaultMethods",
     "FaultRates",
     "FindingError",
     "LivePeer",
+    "NicFaults",
     "Node",
     "PacketFactory",
     "QpPair",

@@ -16,6 +16,7 @@ from rnic.mem.space import SimAddressSpace
 from rnic.runtime.loop import Runtime
 from rnic.runtime.virtual import SimLoop, VirtualClock
 from rnic.spec.limits import ROCE_UDP_PORT
+from rnic.testing.faults import FaultMethods
 from rnic.trace.counters import Counters
 from rnic.trace.tracer import Tracer
 from rnic.verbs.context import Context
@@ -45,10 +46,11 @@ class VirtualRuntime(Runtime):
         """Nothing: who waits drives."""
 
 
-class Node:
+class Node(FaultMethods):
     """One NIC of a :class:`SimNet` with an opened context.
 
-    ``link`` is its faulty link, ``counters`` counts for NIC and link alike.
+    ``link`` is its faulty link, ``counters`` counts for NIC and link alike. Events for it are methods
+    (:class:`~rnic.testing.faults.FaultMethods`), on all its objects where they name none.
     """
 
     def __init__(self, index: int, ctx: Context, link: FaultyLink) -> None:
@@ -57,6 +59,10 @@ class Node:
         self.link = link
         self.nic: Nic = ctx.nic
         self.counters: Counters = ctx.nic.counters
+
+    def fault(self, name: str, *values: object) -> None:
+        """See :meth:`rnic.testing.faults.FaultMethods.fault`."""
+        self.ctx.runtime.faults().do(name, *values)
 
     def __repr__(self) -> str:
         return f"<Node {self.index} {self.ctx.address}>"

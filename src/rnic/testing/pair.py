@@ -7,6 +7,7 @@ from typing import Any
 
 from rnic.spec.errors import VerbsError
 from rnic.spec.limits import GRH_BYTES, MTU_CODES
+from rnic.testing.faults import FaultMethods
 from rnic.testing.net import DEFAULT_LIMIT_NS, Node, SimNet
 from rnic.testing.packets import PacketFactory
 from rnic.verbs import enums as e
@@ -54,10 +55,11 @@ ATTRIBUTES: dict[str, Any] = {
 """Attributes of :class:`~rnic.verbs.attrs.QPAttr` that a pair has unless told otherwise."""
 
 
-class Side:
+class Side(FaultMethods):
     """One end of a :class:`QpPair`: a domain, a queue pair, a CQ for both directions, a region of memory.
 
-    ``buf`` is the region's memory. Verbs objects are plain attributes, for whatever the helpers do not do.
+    ``buf`` is the region's memory. Verbs objects are plain attributes, for whatever the helpers do not do. Events for
+    its NIC are methods (:class:`~rnic.testing.faults.FaultMethods`), on its own queues where they name none.
     """
 
     def __init__(self, node: Node, service: str, size: int, depth: int, cap: QPCap, use_srq: bool, access: int) -> None:
@@ -74,6 +76,13 @@ class Side:
         self.peer: Side = self
         self.wcs: list[WC] = []
         """Completions taken by :meth:`poll` and :meth:`wait` that no call returned yet."""
+        self._qpn, self._cqn, self._key = self.qp.qp_num, self.cq.cqn, self.mr.rkey
+        if self.srq is not None:
+            self._srqn = self.srq.srqn
+
+    def fault(self, name: str, *values: object) -> None:
+        """See :meth:`rnic.testing.faults.FaultMethods.fault`."""
+        self.ctx.runtime.faults().do(name, *values)
 
     @property
     def counters(self) -> dict[str, int]:

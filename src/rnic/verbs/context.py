@@ -15,7 +15,6 @@ from weakref import WeakValueDictionary
 
 from rnic.context.eqc import EQC
 from rnic.device.config import NicConfig
-from rnic.device.global_block import PORT_ACTIVE
 from rnic.device.mailboxes import ADAPTER, DEV_LIM, NON_RDMA_HEADER
 from rnic.device.nic import Nic
 from rnic.device.parameters import profile_settings
@@ -29,7 +28,7 @@ from rnic.runtime.driver import Driver, LocalDriver
 from rnic.runtime.loop import Runtime
 from rnic.runtime.wait import wait_readable
 from rnic.spec import commands as cmd
-from rnic.spec import events
+from rnic.spec import events, ports
 from rnic.spec.errors import VerbsError
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
@@ -65,6 +64,12 @@ _ASYNC_EVENTS = {
     events.SRQ_LIMIT: e.IBV_EVENT_SRQ_LIMIT_REACHED,
     events.CONGESTION: e.RNIC_EVENT_CONGESTION,
 }
+_PORT_EVENTS = {
+    ports.PORT_ACTIVE: e.IBV_EVENT_PORT_ACTIVE,
+    ports.PORT_PKEY: e.IBV_EVENT_PKEY_CHANGE,
+    ports.PORT_GUID: e.IBV_EVENT_GID_CHANGE,
+}
+"""Verbs events of port change subtypes; of all others, IBV_EVENT_PORT_ERR."""
 
 _shared: WeakValueDictionary[tuple[bytes, int], Runtime] = WeakValueDictionary()
 """Running NICs of this process by address and port, so that contexts of one device share one NIC."""
@@ -293,8 +298,9 @@ class Context:
         """Around commands that destroy something: a device that is closed or gone has done so already."""
         try:
             yield
-        except VerbsError:
-            if not self.driver.closed:
+        except VerbsError as error:
+            # EIO: the device has failed, and nothing of this context is left in it
+            if not self.driver.closed and error.errno != EIO:
                 raise
 
     def allocate(self, kind: int) -> int:
@@ -341,7 +347,7 @@ class Context:
             kind = _ASYNC_EVENTS[event_type]
             element: QP | CQ | SRQ | None = None
             if event_type == events.PORT_CHANGE:
-                kind = kind if entry[0] >> 8 & 0xFF == PORT_ACTIVE else e.IBV_EVENT_PORT_ERR
+                kind = _PORT_EVENTS.get(entry[0] >> 8 & 0xFF, e.IBV_EVENT_PORT_ERR)
             elif event_type == events.LOCAL_CATAS_ERROR:
                 pass  # the whole device's
             elif event_type == events.CQ_ERROR:
@@ -450,28 +456,31 @@ class Context:
         self._check_port(port_num)
         lim = self.limits
         attr = PortAttr()
-        attr.state = DEV_LIM.get(self.command(cmd.QUERY_DEV_LIM)[1], "port_state")
+        now = DEV_LIM.unpack(self.command(cmd.QUERY_DEV_LIM)[1])
+        attr.state = now["port_state"]
         attr.max_mtu = lim["max_mtu"]
         attr.active_mtu = lim["active_mtu"]
-        attr.gid_tbl_len = lim["gid_count"]
+        attr.gid_tbl_len = now["gid_count"]
         attr.max_msg_sz = 1 << lim["log_max_msg"]
-        attr.pkey_tbl_len = lim["pkey_count"]
+        attr.pkey_tbl_len = now["pkey_count"]
         attr.udp_port = lim["udp_port"]
         return attr
 
     def query_gid(self, port_num: int = 1, index: int = 0) -> GID:
         """Entry of the GID table."""
         self._check_port(port_num)
-        if not 0 <= index < self.limits["gid_count"]:
-            raise VerbsError(EINVAL, f"index={index} is beyond the GID table of {self.limits['gid_count']} entries")
-        return GID(self.limits[f"gid{index}"].to_bytes(16, "big"))
+        now = DEV_LIM.unpack(self.command(cmd.QUERY_DEV_LIM)[1])
+        if not 0 <= index < now["gid_count"]:
+            raise VerbsError(EINVAL, f"index={index} is beyond the GID table of {now['gid_count']} entries")
+        return GID(now[f"gid{index}"].to_bytes(16, "big"))
 
     def query_pkey(self, port_num: int = 1, index: int = 0) -> int:
         """Entry of the P_Key table."""
         self._check_port(port_num)
-        if not 0 <= index < self.limits["pkey_count"]:
-            raise VerbsError(EINVAL, f"index={index} is beyond the P_Key table of {self.limits['pkey_count']} entries")
-        return self.limits[f"pkey{index}"]
+        now = DEV_LIM.unpack(self.command(cmd.QUERY_DEV_LIM)[1])
+        if not 0 <= index < now["pkey_count"]:
+            raise VerbsError(EINVAL, f"index={index} is beyond the P_Key table of {now['pkey_count']} entries")
+        return now[f"pkey{index}"]
 
     @staticmethod
     def _check_port(port_num: int) -> None:

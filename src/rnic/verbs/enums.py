@@ -107,6 +107,7 @@ IBV_WC_WITH_IMM: Final = 1 << 1
 IBV_WC_WITH_INV: Final = 1 << 3
 
 # --- ports
+IBV_PORT_DOWN: Final = 1
 IBV_PORT_ACTIVE: Final = 4
 IBV_LINK_LAYER_ETHERNET: Final = 2
 
@@ -130,9 +131,11 @@ IBV_EVENT_PATH_MIG_ERR: Final = 7
 IBV_EVENT_DEVICE_FATAL: Final = 8
 IBV_EVENT_PORT_ACTIVE: Final = 9
 IBV_EVENT_PORT_ERR: Final = 10
+IBV_EVENT_PKEY_CHANGE: Final = 12
 IBV_EVENT_SRQ_ERR: Final = 14
 IBV_EVENT_SRQ_LIMIT_REACHED: Final = 15
 IBV_EVENT_QP_LAST_WQE_REACHED: Final = 16
+IBV_EVENT_GID_CHANGE: Final = 18
 RNIC_EVENT_CONGESTION: Final = 0x1000
 """A congestion notification halved the outstanding limit of a queue pair (004 7.4); libibverbs has no such event."""
 

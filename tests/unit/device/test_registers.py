@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from rnic.device import Nic, NicConfig
-from rnic.device.global_block import PORT_ACTIVE, PORT_DOWN
 from rnic.rings.queue_block import CQ_BLOCK, QP_BLOCK, SRQ_BLOCK
 from rnic.spec import commands as cmd
 from rnic.spec import events
 from rnic.spec import registers as reg
 from rnic.spec.opcodes import CNP
+from rnic.spec.ports import PORT_ACTIVE, PORT_DOWN
 from rnic.wire.bursts import RxBurst
 from rnic.wire.flow import Flow
 from rnic.wire.ip import ip_packet

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from rnic.spec import access, attach, commands, drops, events, limits, opcodes, registers, states, status
+from rnic.spec import access, attach, commands, drops, events, limits, opcodes, ports, registers, states, status
 from rnic.spec.errors import RnicError, VerbsError, WorkCompletionError
 
 
@@ -42,7 +42,7 @@ RESOURCES = numbers("1 RES_UAR_BLOCK, 2 RES_PD, 3 RES_QP, 4 RES_CQ, 5 RES_SRQ, 6
 # ours: the process boundary
 ATTACH = numbers(
     "1 MSG_HELLO, 2 MSG_LIST, 3 MSG_OPEN, 4 MSG_COMMAND, 5 MSG_VECTOR, 6 MSG_SHARE, 7 MSG_UNSHARE, 8 MSG_INFO,"
-    "9 MSG_ADD, A MSG_BYE, 0 DMA_PROC_MEM, 1 DMA_COPIER, 0 COPY_READ, 1 COPY_WRITE, 2 COPY_CHECK,"
+    "9 MSG_ADD, A MSG_BYE, B MSG_FAULT, 0 DMA_PROC_MEM, 1 DMA_COPIER, 0 COPY_READ, 1 COPY_WRITE, 2 COPY_CHECK,"
     "3 COPY_CHECK_WRITE, 43494E52 MAGIC, 3 VERSION, 1000 PAGE_BYTES, 10000 MAX_MESSAGE, 8000 MAX_COPY"
 )
 # hardware.md 1a for CONTROL, 2a for the HCR; the rest ours
@@ -52,6 +52,8 @@ REGISTER_BITS = numbers(
     "1 IRQ_EVENT, 2 IRQ_COMMAND, 4 IRQ_QP_FAULT, 8 IRQ_PORT, 10 IRQ_FATAL, 20 IRQ_NON_RDMA, 40 IRQ_CNP, 7F IRQ_BITS,"
     "800000 HCR_GO, 400000 HCR_EVENT"
 )
+# PortInfo of the standard, and mlx5's subtypes of a port change event
+PORTS = numbers("1 PORT_DOWN, 4 PORT_ACTIVE, 7 PORT_PKEY, 8 PORT_GUID")
 # hardware.md 2a "Syndromes"
 SYNDROMES = numbers(
     "01 LOC_LEN_ERR, 02 LOC_QP_OP_ERR, 04 LOC_PROT_ERR, 05 WR_FLUSH_ERR, 06 MW_BIND_ERR, 10 BAD_RESP_ERR,"
@@ -105,6 +107,7 @@ ROWS = [
         (status, SYNDROMES + ENGINE_STATUS),
         (states, STATES),
         (events, EVENTS),
+        (ports, PORTS),
         (opcodes, OPERATIONS + WORK_REQUESTS + ENGINE_OPCODES),
         (access, ACCESS),
     ]

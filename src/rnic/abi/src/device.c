@@ -197,7 +197,7 @@ static int map_async_events(struct rnic_context *context)
 {
 	static const uint8_t types[] = {
 		RNIC_EVENT_COMM_EST, RNIC_EVENT_SQ_DRAINED, RNIC_EVENT_CQ_ERROR, RNIC_EVENT_WQ_CATAS_ERROR,
-		RNIC_EVENT_LOCAL_CATAS_ERROR, RNIC_EVENT_WQ_INVAL_REQ_ERROR, RNIC_EVENT_WQ_ACCESS_ERROR,
+		RNIC_EVENT_LOCAL_CATAS_ERROR, RNIC_EVENT_PORT_CHANGE, RNIC_EVENT_WQ_INVAL_REQ_ERROR, RNIC_EVENT_WQ_ACCESS_ERROR,
 		RNIC_EVENT_SRQ_CATAS_ERROR, RNIC_EVENT_SRQ_LAST_WQE, RNIC_EVENT_SRQ_LIMIT,
 	};
 	uint8_t mask[8];
@@ -361,9 +361,24 @@ int rnic_query_device_ex(struct ibv_context *verbs, const struct ibv_query_devic
 	return 0;
 }
 
+/* What may change while a device is open: the port's state, the GID and P_Key tables. */
+static int refresh_limits(struct rnic_context *context)
+{
+	uint8_t now[sizeof context->limits];
+	int error = nic_command(context, RNIC_CMD_QUERY_DEV_LIM, 0, 0, NULL, 0, now, sizeof now, NULL);
+
+	if (!error) {
+		pthread_mutex_lock(&context->lock);
+		memcpy(context->limits, now, sizeof now);
+		pthread_mutex_unlock(&context->lock);
+	}
+	return error;
+}
+
 int rnic_query_port(struct ibv_context *verbs, uint8_t port, struct ibv_port_attr *attr, size_t bytes)
 {
 	struct rnic_context *context = context_of(verbs);
+	int error = refresh_limits(context);
 	struct ibv_port_attr full = {
 		.state = (int)dev_lim(context, RNIC_DEV_LIM_PORT_STATE),
 		.max_mtu = (int)dev_lim(context, RNIC_DEV_LIM_MAX_MTU),
@@ -379,8 +394,10 @@ int rnic_query_port(struct ibv_context *verbs, uint8_t port, struct ibv_port_att
 		.link_layer = IBV_LINK_LAYER_ETHERNET,
 	};
 
-	if (context->dead)
+	if (context->dead || error)
 		return EIO;
+	if (full.state != IBV_PORT_ACTIVE)
+		full.phys_state = IBV_PORT_PHYS_DISABLED;
 	if (port < 1 || port > dev_lim(context, RNIC_DEV_LIM_NUM_PORTS))
 		return EINVAL;
 	memset(attr, 0, bytes);
@@ -408,8 +425,9 @@ static const uint8_t *gid_at(const struct rnic_context *context, uint32_t index)
 
 EXPORT int ibv_query_gid(struct ibv_context *verbs, uint8_t port, int index, union ibv_gid *gid)
 {
-	const struct rnic_context *context = context_of(verbs);
+	struct rnic_context *context = context_of(verbs);
 
+	refresh_limits(context);
 	if (index < 0 || !has_gid(context, port, (uint32_t)index)) {
 		errno = EINVAL;
 		return -1;
@@ -471,6 +489,7 @@ EXPORT int _ibv_query_gid_ex(struct ibv_context *verbs, uint32_t port, uint32_t 
 {
 	struct ibv_gid_entry full;
 
+	refresh_limits(context_of(verbs));
 	if (flags || !has_gid(context_of(verbs), port, index))
 		return fail(flags ? EOPNOTSUPP : EINVAL);
 	fill_gid(context_of(verbs), index, &full);
@@ -482,9 +501,11 @@ EXPORT int _ibv_query_gid_ex(struct ibv_context *verbs, uint32_t port, uint32_t 
 EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *verbs, struct ibv_gid_entry *entries, size_t most, uint32_t flags,
 				    size_t bytes)
 {
-	const struct rnic_context *context = context_of(verbs);
-	size_t count = dev_lim(context, RNIC_DEV_LIM_GID_COUNT);
+	struct rnic_context *context = context_of(verbs);
+	size_t count;
 
+	refresh_limits(context);
+	count = dev_lim(context, RNIC_DEV_LIM_GID_COUNT);
 	if (flags)
 		return -EOPNOTSUPP;
 	if (most < count || bytes < sizeof *entries)
@@ -501,8 +522,9 @@ EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *verbs, struct ibv_gid_en
 
 EXPORT int ibv_query_pkey(struct ibv_context *verbs, uint8_t port, int index, be16_t *pkey)
 {
-	const struct rnic_context *context = context_of(verbs);
+	struct rnic_context *context = context_of(verbs);
 
+	refresh_limits(context);
 	if (port < 1 || port > dev_lim(context, RNIC_DEV_LIM_NUM_PORTS) || index < 0 ||
 	    (uint32_t)index >= dev_lim(context, RNIC_DEV_LIM_PKEY_COUNT)) {
 		errno = EINVAL;

@@ -260,12 +260,28 @@ static const struct {
 	{ RNIC_EVENT_CQ_ERROR, IBV_EVENT_CQ_ERR, 'c' },
 	{ RNIC_EVENT_WQ_CATAS_ERROR, IBV_EVENT_QP_FATAL, 'q' },
 	{ RNIC_EVENT_LOCAL_CATAS_ERROR, IBV_EVENT_DEVICE_FATAL, 'd' },
+	{ RNIC_EVENT_PORT_CHANGE, IBV_EVENT_PORT_ERR, 'p' },
 	{ RNIC_EVENT_WQ_INVAL_REQ_ERROR, IBV_EVENT_QP_REQ_ERR, 'q' },
 	{ RNIC_EVENT_WQ_ACCESS_ERROR, IBV_EVENT_QP_ACCESS_ERR, 'q' },
 	{ RNIC_EVENT_SRQ_CATAS_ERROR, IBV_EVENT_SRQ_ERR, 's' },
 	{ RNIC_EVENT_SRQ_LAST_WQE, IBV_EVENT_QP_LAST_WQE_REACHED, 'q' },
 	{ RNIC_EVENT_SRQ_LIMIT, IBV_EVENT_SRQ_LIMIT_REACHED, 's' },
 };
+
+/* What a port change event says, by its subtype. */
+static int port_event(uint32_t subtype)
+{
+	switch (subtype) {
+	case RNIC_PORT_ACTIVE:
+		return IBV_EVENT_PORT_ACTIVE;
+	case RNIC_PORT_PKEY:
+		return IBV_EVENT_PKEY_CHANGE;
+	case RNIC_PORT_GUID:
+		return IBV_EVENT_GID_CHANGE;
+	default:
+		return IBV_EVENT_PORT_ERR;
+	}
+}
 
 /* The object that an event is about, counted as reported; false where it is gone. The context is locked. */
 static bool find_element(struct rnic_context *context, char kind, uint32_t number, struct ibv_async_event *event)
@@ -322,7 +338,9 @@ EXPORT int ibv_get_async_event(struct ibv_context *verbs, struct ibv_async_event
 			pthread_mutex_unlock(&context->lock);
 			if (!found)
 				break;
-			event->event_type = async_kinds[i].verbs;
+			event->event_type = async_kinds[i].element == 'p' ?
+						    port_event(entry.word[EQE_WORD(TYPE)] >> 8 & 0xFF) :
+						    async_kinds[i].verbs;
 			return 0;
 		}
 	}

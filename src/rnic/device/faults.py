@@ -1,0 +1,206 @@
+"""What a device does when something fails in it: states, completions and events as a ConnectX's driver gives them.
+
+Sans I/O: each function does one thing to a NIC, now. What lasts, heals and comes by the clock is
+:mod:`rnic.runtime.faults`'s affair. Everything here happens between packets, never inside one.
+
+What is told follows mlx5: changes of GIDs and P_Keys are port change events with mlx5's subtypes; a queue pair's error
+is a completion where there is a request to complete, else an event.
+"""
+
+from __future__ import annotations
+
+from errno import EINVAL
+from typing import TYPE_CHECKING
+
+from rnic.device.entry_ring import QUEUE_ERROR
+from rnic.device.mailboxes import INIT_HCA, MAX_GIDS, MAX_PKEYS
+from rnic.mem.keys import key_index
+from rnic.rings.queue_block import QUEUE_STATE
+from rnic.spec.errors import VerbsError
+from rnic.spec.events import LOCAL_CATAS_ERROR, PORT_CHANGE, SRQ_CATAS_ERROR
+from rnic.spec.opcodes import RC
+from rnic.spec.ports import PORT_GUID, PORT_PKEY
+from rnic.spec.registers import CONTROL_ENABLE, IRQ_FATAL, IRQ_PORT
+from rnic.spec.states import ERR
+
+if TYPE_CHECKING:
+    from rnic.device.nic import Nic
+    from rnic.device.queue_pair import DeviceQp
+    from rnic.mem.dma import DmaPort
+    from rnic.mem.table import MemoryEntry
+
+_CAN_COMPLETE_IN_ERROR = "a reliable connection, whose requests complete when the peer answers"
+
+
+def _missing(kind: str, number: int, there: object) -> VerbsError:
+    known = ", ".join(str(each) for each in sorted(there)) if isinstance(there, dict) else ""
+    return VerbsError(EINVAL, f"{kind} {number} is not there; there are: {known or 'none'}")
+
+
+# ------------------------------------------------------------------------------------------------ tables
+
+
+def set_gid(nic: Nic, index: int, gid: bytes) -> bytes:
+    """Store an entry of the GID table, 16 bytes, all zero for an empty one; what was there before.
+
+    Connections go on as they are (the system keeps an entry for as long as a queue pair uses it); new ones that name an
+    empty entry are refused. Packets leave from the device's own address whatever the table says.
+    """
+    if index >= MAX_GIDS:
+        raise VerbsError(EINVAL, f"index={index} is beyond the GID table: 0 to {MAX_GIDS - 1}")
+    table = list(nic.config.gid_table)
+    table += [bytes(16)] * (index + 1 - len(table))
+    before, table[index] = table[index], gid
+    nic.config.gid_table = tuple(table)
+    _port_changed(nic, PORT_GUID)
+    return before
+
+
+def set_pkey(nic: Nic, index: int, pkey: int) -> int:
+    """Store an entry of the P_Key table, 0 for an empty one; what was there before.
+
+    Queue pairs that use the entry send and expect the new P_Key at once (IBA 10.9.3).
+    """
+    if index >= MAX_PKEYS:
+        raise VerbsError(EINVAL, f"index={index} is beyond the P_Key table: 0 to {MAX_PKEYS - 1}")
+    table = list(nic.config.pkeys)
+    table += [0] * (index + 1 - len(table))
+    before, table[index] = table[index], pkey
+    nic.config.pkeys = tuple(table)
+    for qp in nic.qps.values():
+        qp.refresh()
+    _port_changed(nic, PORT_PKEY)
+    return before
+
+
+def _port_changed(nic: Nic, subtype: int) -> None:
+    nic.globals.raise_cause(IRQ_PORT)
+    nic.tell_all(PORT_CHANGE, 1, subtype=subtype)
+
+
+# ------------------------------------------------------------------------------------------------ queues
+
+
+def fail_qp(nic: Nic, number: int) -> None:
+    """A queue pair goes to the error state by itself: all that was posted is flushed, IBV_EVENT_QP_FATAL tells why."""
+    qp = _qp(nic, number)
+    if qp.ctx.state != ERR:
+        qp.enter_error()
+
+
+def _qp(nic: Nic, number: int) -> DeviceQp:
+    qp = nic.qps.get(number)
+    if qp is None:
+        raise _missing("queue pair", number, nic.qps)
+    return qp
+
+
+def fail_srq(nic: Nic, number: int) -> None:
+    """A shared receive queue fails, and the queue pairs that receive from it with it (IBA 10.2.9)."""
+    srq = nic.resources.srqs.get(number)
+    if srq is None:
+        raise _missing("SRQ", number, nic.resources.srqs)
+    if srq.failed:
+        return
+    srq.failed = True
+    srq.regs.set(QUEUE_STATE, QUEUE_ERROR)
+    nic.event(SRQ_CATAS_ERROR, number)
+    for qp in [qp for qp in nic.qps.values() if qp.srq is srq and qp.ctx.state != ERR]:
+        qp.enter_error()
+
+
+def overflow_cq(nic: Nic, number: int) -> None:
+    """A CQ is overrun: it takes no more, IBV_EVENT_CQ_ERR tells, and its queue pairs fail."""
+    cq = nic.resources.cqs.get(number)
+    if cq is None:
+        raise _missing("CQ", number, nic.resources.cqs)
+    cq.fail()
+
+
+def check_send(nic: Nic, number: int) -> None:
+    """Whether :func:`fail_send` can ever do something for this queue pair.
+
+    Raises:
+        VerbsError: there is none of this number, or it is no reliable connection.
+    """
+    if _qp(nic, number).service != RC:
+        raise VerbsError(EINVAL, f"queue pair {number} is no RC: completion-error takes {_CAN_COMPLETE_IN_ERROR}")
+
+
+def fail_send(nic: Nic, number: int, status: int) -> bool:
+    """Complete the oldest send that is under way with ``status``, and flush the rest; false where none is."""
+    qp = nic.qps.get(number)
+    if qp is None or not qp.requester.begun:
+        return False
+    qp.fail_send(status, 0)
+    return True
+
+
+# ------------------------------------------------------------------------------------------------ memory
+
+
+class LostRegion:
+    """A region that the NIC lost, and what it takes to have it back."""
+
+    __slots__ = ("entry", "port", "view")
+
+    def __init__(self, entry: MemoryEntry) -> None:
+        self.entry = entry
+        self.view: memoryview | None = entry.view
+        self.port: DmaPort | None = entry.port
+
+
+def lose_region(nic: Nic, key: int) -> LostRegion:
+    """A region's key fails from now on, for the owner (LOC_PROT_ERR) and for peers (remote access error).
+
+    Raises:
+        VerbsError: no region has this key (EINVAL), or windows are bound to it (EBUSY).
+    """
+    record = nic.resources.keys.get(key_index(key))
+    entry = None if record is None else record.entry
+    if entry is None or entry.key != key:
+        keys = {each.key: None for each in nic.resources.keys.values() if each.entry is not None}
+        raise _missing("memory key", key, keys)
+    lost = LostRegion(entry)
+    nic.memory.disable(key)
+    return lost
+
+
+def restore_region(nic: Nic, lost: LostRegion) -> None:
+    """The region is there again, unless its owner deregistered it meanwhile."""
+    entry = lost.entry
+    record = nic.resources.keys.get(entry.index)
+    if record is None or record.entry is not entry or nic.memory.lookup(entry.key) is not None:
+        return
+    entry.view, entry.port = lost.view, lost.port
+    nic.memory.enable(entry)
+
+
+# ------------------------------------------------------------------------------------------------ device
+
+
+def fail_device(nic: Nic) -> None:
+    """The device fails: IBV_EVENT_DEVICE_FATAL to every context, then silence, and commands answer EIO.
+
+    Contexts that were open stay dead when it comes back: a program closes them and opens the device anew.
+    """
+    if nic.globals.dead:
+        return
+    nic.globals.fatal = True
+    nic.globals.raise_cause(IRQ_FATAL)
+    nic.tell_all(LOCAL_CATAS_ERROR, 0)
+    nic.globals.dead = True
+    for uar in nic.resources.uars:
+        uar.dead = True
+    nic.gate()
+
+
+def revive_device(nic: Nic) -> None:
+    """The device is back as after power-up, with nothing left in it."""
+    if not nic.globals.dead:
+        return
+    nic.soft_reset()
+    if nic.config.autostart:
+        nic.globals.control = CONTROL_ENABLE
+        nic.start(bytes(INIT_HCA.size))
+    nic.gate()

@@ -1,0 +1,253 @@
+"""What can happen to a device on command: names, parameters and the words that say them.
+
+One table serves ``rnic fault DEVICE EVENT [VALUE]...`` (values in the table's order), fault scripts (values by name,
+see :mod:`rnic.link.fault_script`) and Python (either). Durations are whole nanoseconds, or text such as ``"2s"``,
+``"150ms"``, ``"50us"``. Where a number names an object, ``"all"`` names all of its kind.
+
+An event that takes ``for`` heals by itself when that time is over; without it, it lasts until ``heal``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rnic.device.config import gid_from_address
+from rnic.spec.status import SYNDROME_NAMES, WR_FLUSH_ERR
+
+ALL = "all"
+_UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
+STATUSES = {name: code for code, name in SYNDROME_NAMES.items() if code not in (0, WR_FLUSH_ERR)}
+"""Statuses that a completion can be made to have: all but success, and but what follows from another error."""
+_REQUIRED = object()
+
+
+def duration_ns(value: object) -> int:
+    """Nanoseconds of a duration: ``"2s"``, ``"150ms"``, ``"50us"``, ``"20ns"`` or a whole number of nanoseconds.
+
+    Raises:
+        ValueError: it is none, in one line.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f"{value!r} is no duration: give a number and ns, us, ms or s, such as 150ms")
+    return round(float(found[1]) * _UNITS_NS[found[2]])
+
+
+def _number(low: int, high: int) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        try:
+            number = int(value, 0) if isinstance(value, str) else value
+        except ValueError:
+            number = None
+        if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
+            raise ValueError(f"{value!r} is no whole number from {low} to {high}")
+        return number
+
+    return read
+
+
+def _object(value: object) -> int | str:
+    return ALL if value == ALL else _number(0, 0xFFFF_FFFF)(value)
+
+
+def _address(value: object) -> bytes:
+    try:
+        return ipaddress.ip_address(str(value)).packed
+    except ValueError:
+        raise ValueError(f"{value!r} is no IP address") from None
+
+
+def _gid(value: object) -> bytes:
+    return bytes(16) if value == "none" else gid_from_address(_address(value))
+
+
+def _status(value: object) -> int:
+    code = STATUSES.get(value.removeprefix("IBV_WC_")) if isinstance(value, str) else None
+    if code is None:
+        raise ValueError(f"{value!r} is no status: give one of {', '.join(STATUSES)}")
+    return code
+
+
+class Parameter(NamedTuple):
+    """One value of an event: how to read it, what holds without it, and what it means."""
+
+    name: str
+    read: Callable[[object], Any]
+    meaning: str
+    default: object = _REQUIRED
+
+
+_FOR = Parameter("for", duration_ns, "how long; until heal without it", None)
+_DELAY = Parameter("delay", duration_ns, "how late")
+_QP = Parameter("qp", _object, "queue pair number, or all")
+
+
+class EventKind(NamedTuple):
+    """A row of :data:`EVENTS`."""
+
+    meaning: str
+    parameters: tuple[Parameter, ...] = ()
+
+    def takes(self, name: str) -> bool:
+        """Whether the event has a parameter of this name."""
+        return any(parameter.name == name for parameter in self.parameters)
+
+
+EVENTS: dict[str, EventKind] = {
+    "port-down": EventKind("the port goes down: nothing leaves, nothing arrives", (_FOR,)),
+    "port-up": EventKind("the port comes up again"),
+    "flap": EventKind(
+        "the port goes down and up again",
+        (
+            Parameter("times", _number(1, 1_000_000), "how often", 1),
+            Parameter("down", duration_ns, "how long it is down", 100_000_000),
+            Parameter("up", duration_ns, "how long it is up before it goes down again", 100_000_000),
+        ),
+    ),
+    "gid": EventKind(
+        "an entry of the GID table changes",
+        (
+            Parameter("index", _number(0, 7), "place in the table"),
+            Parameter("value", _gid, "an IP address, or none for an empty entry"),
+            _FOR,
+        ),
+    ),
+    "pkey": EventKind(
+        "an entry of the P_Key table changes",
+        (
+            Parameter("index", _number(0, 15), "place in the table"),
+            Parameter("value", _number(0, 0xFFFF), "P_Key; 0 for an empty entry"),
+            _FOR,
+        ),
+    ),
+    "qp-error": EventKind("a queue pair goes to the error state", (_QP,)),
+    "srq-error": EventKind("a shared receive queue fails", (Parameter("srq", _object, "its number, or all"),)),
+    "cq-overflow": EventKind("a completion queue overflows", (Parameter("cq", _object, "its number, or all"),)),
+    "completion-error": EventKind(
+        "the next send of a reliable connection completes in error",
+        (_QP, Parameter("status", _status, f"one of {', '.join(STATUSES)}")),
+    ),
+    "path-loss": EventKind(
+        "packets to and from one peer are lost", (Parameter("peer", _address, "the peer's IP address"), _FOR)
+    ),
+    "slow-dma": EventKind("the NIC reaches memory late: packets leave and are taken late", (_DELAY, _FOR)),
+    "region-gone": EventKind(
+        "the NIC loses a memory region: its key fails",
+        (Parameter("key", _object, "L_Key or R_Key, or all"), _FOR),
+    ),
+    "interrupt-lost": EventKind(
+        "interrupts get lost", (Parameter("times", _number(1, 1_000_000), "how many of the next ones", 1),)
+    ),
+    "interrupt-late": EventKind("interrupts come late", (_DELAY, _FOR)),
+    "fatal": EventKind("the device fails and is gone; for ends with its re-appearance", (_FOR,)),
+    "kill": EventKind("the NIC process is killed"),
+    "heal": EventKind("everything heals at once: what lasts, and what was still to come"),
+}
+"""Every event by name."""
+
+
+class FaultEvent(NamedTuple):
+    """One event as it will happen; ``told`` holds its values by parameter name."""
+
+    name: str
+    told: dict[str, Any]
+
+    @property
+    def for_ns(self) -> int | None:
+        """After how many nanoseconds it heals."""
+        duration: int | None = self.told.get("for")
+        return duration
+
+
+def make_event(name: object, *values: object, **by_name: object) -> FaultEvent:
+    """An event, with values in the table's order, or by name.
+
+    Raises:
+        ValueError: no such event or parameter, a value missing or out of range: one line that names it.
+    """
+    kind = EVENTS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ValueError(f"{name!r} is no event: give one of {', '.join(EVENTS)}")
+    if len(values) > len(kind.parameters):
+        raise ValueError(f"{name}: {len(values)} values are too many; it takes {usage(str(name)) or 'none'}")
+    given = {parameter.name: value for parameter, value in zip(kind.parameters, values, strict=False)}
+    given |= {key.rstrip("_"): value for key, value in by_name.items()}
+    told: dict[str, Any] = {}
+    for parameter in kind.parameters:
+        value = given.pop(parameter.name, None)
+        if value is None:
+            if parameter.default is _REQUIRED:
+                raise ValueError(f"{name}: {parameter.name} is missing ({parameter.meaning})")
+            told[parameter.name] = parameter.default
+            continue
+        try:
+            told[parameter.name] = parameter.read(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {parameter.name}: {error}") from None
+    if given:
+        raise ValueError(f"{name}: unknown value {next(iter(given))!r}; it takes {usage(str(name)) or 'none'}")
+    return FaultEvent(str(name), told)
+
+
+def usage(name: str) -> str:
+    """The values of an event as a line: ``DELAY [FOR]``."""
+    words = [(p.name.upper(), p.default is _REQUIRED) for p in EVENTS[name].parameters]
+    return " ".join(word if required else f"[{word}]" for word, required in words)
+
+
+class TimedEvent(NamedTuple):
+    """An event of a script that happens by the clock: first at ``at_ns``, then each ``every_ns``, ``times`` in all."""
+
+    event: FaultEvent
+    at_ns: int
+    every_ns: int | None
+    times: int | None
+
+
+def timed_event(rule: Mapping[str, object]) -> TimedEvent:
+    """The rule of a script that has ``at``, with ``every`` and ``times`` if it repeats.
+
+    Raises:
+        ValueError: as :func:`make_event`, or a bad ``at``, ``every`` or ``times``.
+    """
+    rest: dict[str, Any] = dict(rule)
+    at_ns = duration_ns(rest.pop("at"))
+    every = rest.pop("every", None)
+    kind = EVENTS.get(str(rest.get("action")))
+    times = rest.pop("times", None) if kind is None or not kind.takes("times") else None
+    every_ns = None if every is None else duration_ns(every)
+    if every_ns == 0:
+        raise ValueError("every: 0 would never end: give a duration such as 500ms")
+    if times is not None and every_ns is None:
+        raise ValueError("times: only what has every (a duration) happens again")
+    count = None if times is None else _number(1, 1_000_000)(times)
+    return TimedEvent(make_event(rest.pop("action", None), **rest), at_ns, every_ns, count)
+
+
+def from_words(words: Sequence[str]) -> FaultEvent:
+    """The event that a command line says."""
+    if not words:
+        raise ValueError(f"no event: give one of {', '.join(EVENTS)}")
+    return make_event(*words)
+
+
+__all__ = [
+    "ALL",
+    "EVENTS",
+    "STATUSES",
+    "EventKind",
+    "FaultEvent",
+    "Parameter",
+    "TimedEvent",
+    "duration_ns",
+    "from_words",
+    "make_event",
+    "timed_event",
+    "usage",
+]

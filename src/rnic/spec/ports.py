@@ -1,0 +1,8 @@
+"""States of a port, and what else a port change event may tell of."""
+
+PORT_DOWN = 1
+PORT_ACTIVE = 4
+"""Port states, also the subtypes of a port change event."""
+PORT_PKEY = 7
+PORT_GUID = 8
+"""Further subtypes, with mlx5's numbers: the P_Key table or the GID table has changed."""

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from rnic.testing import flaps
+
+
+def test_a_client_that_reconnects_loses_and_doubles_nothing() -> None:
+    """A hundred flaps: ``python -m rnic.testing.flaps``."""
+    result = flaps.run(8, seed=3)
+    assert result.good
+    assert (result.flaps, result.port_events) == (8, 16)
+    assert result.connections > 2, "some flaps end connections, others are pauses"
+    assert result.repeated > 0
+
+
+def test_what_a_client_does_that_forgets_to_ask_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that sends everything again that was not acknowledged doubles what had arrived."""
+
+    def forgetful(self: flaps.Client, completed: int) -> None:
+        for side in (self.pair.a, self.pair.b):
+            self._take()
+            flaps.reset(side)
+        self.next = self.under_way[completed]
+        self.under_way.clear()
+        self.pair.connect(**flaps._QUICK)
+        self._serve()
+
+    monkeypatch.setattr(flaps.Client, "_reconnect", forgetful)
+    result = flaps.run(12, seed=1)
+    assert result.doubled > 0
+    assert not result.good
