@@ -190,19 +190,17 @@ class NicProcess:
                     f"device {name} at {address} runs already without this {asked[0]} setting:"
                     " use another address, or wait until its users are gone"
                 )
-        for left in [left for left in self.devices if left != name and not self._in_use(left)]:
-            self._remove(left)
         taken = {used for used in self.devices if self._in_use(used)}
         free = next(free for number in range(MAX_DEVICES + 1) if (free := f"rnic{number}") not in taken)
         if wanted is not None and wanted not in taken:
             free = wanted
         if name in self.devices and name not in taken and name != free:
             self._remove(name)
-        name = name if name in self.devices else free
         if name not in self.devices:
+            name = free
             runtime = self.make(address, port, {**options, "name": name})
-            if runtime.has_faults:
-                runtime.faults().kill = _die
+            for left in self.devices.keys() - taken:
+                self._remove(left)
             self.devices[name] = runtime
             self._options[name] = options
             self._ports[name] = port
