@@ -75,7 +75,7 @@ def test_fields_of_host_memory_and_cache(pair, monkeypatch) -> None:
     cqn = nic.qps[qpn].cqs[0].number
     rows = {row["field"]: row for row in look(nic, f"cq {cqn}")["fields"]}
     assert rows["logsize"]["host"] == rows["logsize"]["cache"] > 0
-    assert (rows["cqn"]["cache"], rows["cqn"]["differs"]) == (None, False)
+    assert (rows["cqn"]["cache"], rows["cqn"]["differs"]) == (cqn, False)
     # as people see it
     monkeypatch.setattr("rnic.cli.look.fetch", lambda device, what: look(nic, what))
     shown = CliRunner().invoke(group, ["qp", str(qpn)]).output.splitlines()

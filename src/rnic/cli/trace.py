@@ -132,13 +132,16 @@ class Watch:
         self._number = number
         self._channels = channels
         nic = side.node.nic
+        self._qps = nic.qps
         self._qp = nic.qps[side.qp.qp_num]
         self._fetched = self._qp.requester.fetch_index
         self._tail = self._qp.cqs[0].tail
         self.completed = False
 
     def look(self) -> None:
-        """Record fetches and CQ entries that are new."""
+        """Record fetches and CQ entries that are new; none once the queue pair is destroyed."""
+        if self._qps.get(self._qp.number) is not self._qp:
+            return
         requester, cq = self._qp.requester, self._qp.cqs[0]
         if requester.fetch_index != self._fetched:
             self._recorder.add(self._number, TRANSMIT, "descriptor fetched", index=self._fetched)
