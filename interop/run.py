@@ -95,10 +95,8 @@ class Case:
     @property
     def quick(self) -> bool:
         """Whether it is made without ``--all``."""
-        if self.tool is LATE or self.marks:
+        if self.tool in (LATE, CONFORM) or self.marks:
             return True
-        if self.tool is CONFORM:
-            return self.family == 4
         if self.unmodified:
             return self.family == 4
         return self.tool.quick_events if self.events else (self.mtu, self.size) in self.tool.quick
