@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from rnic.cli.files import OutFile
 from rnic.context import messages
 from rnic.link.base import Link
 from rnic.testing.pair import QpPair, Side
@@ -229,17 +230,15 @@ def record(operation: str, size: int) -> dict[str, Any]:
 @click.command()
 @click.option("--op", "operation", type=click.Choice(sorted(OPERATIONS)), default="write", help="Operation.")
 @click.option("--size", type=click.IntRange(1, 1 << 20), default=4096, help="Bytes; atomics have 8.")
-@click.option(
-    "--out", "-o", type=click.Path(dir_okay=False, writable=True), default="rnic-trace.json", help="File to write."
-)
+@click.option("--out", "-o", type=OutFile(), default="rnic-trace.json", help="File to write.")
 @click.option("--json", "as_json", is_flag=True, help="Print the trace instead.")
-def trace(operation: str, size: int, out: str, as_json: bool) -> None:
+def trace(operation: str, size: int, out: Path, as_json: bool) -> None:
     """Write one operation's life, stage by stage, for ui.perfetto.dev."""
     document = record(operation, 8 if operation == "fetch-add" else size)
     if as_json:
         print(json.dumps(document))
         return
-    Path(out).write_text(json.dumps(document), encoding="utf-8")
+    out.write_text(json.dumps(document), encoding="utf-8")
     stages = sum(row["ph"] == "X" for row in document["traceEvents"])
     print(f"{out}: {stages} stages; open it at ui.perfetto.dev")
 
