@@ -78,9 +78,9 @@ class Row:
 
     ``kind`` is how it is run, ``peer`` the other end's command where that is another program, ``refused`` what a
     refusal has to say, ``said`` what a program that is run alone has to say, ``env`` its environment beside. ``ends``
-    are what server and client of a ``cm`` row are told besides, with ``SERVER`` and ``CLIENT`` for the addresses; a server
-    that ``stays`` is ended once its client has. Rows that are not ``short`` move much data, or take long, and CI leaves
-    them out.
+    are what server and client of a ``cm`` row are told besides, with ``SERVER`` and ``CLIENT`` for the addresses; a
+    server that ``stays`` is ended once its client has. Rows that are not ``short`` move much data, or take long, and CI
+    leaves them out.
     """
 
     program: str
