@@ -72,7 +72,7 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         "cm",
         "Connection manager messages",
-        "The bodies of the communication manager's MADs, and the header of the RDMA IP CM service in their private data.",
+        "The bodies of the CM's MADs, and the header of the RDMA IP CM service in their private data.",
         ("rnic.wire.cm",),
     ),
     (

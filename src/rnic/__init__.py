@@ -9,10 +9,13 @@ The other is the verbs API, with pyverbs' objects (:class:`Context`, :class:`PD`
 :class:`QP` ...) and the ``IBV_*`` numbers in :mod:`rnic.enums`.
 """
 
+from rnic.cm.aio import AsyncListener, aconnect, alisten
+from rnic.cm.batch import Batch, Pending
 from rnic.cm.connection import Connection
 from rnic.cm.exchange import BufferInfo, ExchangeError
 from rnic.cm.jobs import PeerClosedError
 from rnic.cm.listener import Listener, connect, listen
+from rnic.cm.remote_array import RemoteArray
 from rnic.link.base import LinkError
 from rnic.spec.errors import RnicError, VerbsError, WorkCompletionError
 from rnic.verbs import (
@@ -44,8 +47,8 @@ from rnic.verbs import (
     SrqInitAttr,
     enums,
     get_device_list,
-    open,  # noqa: A004 - as programs call it
 )
+from rnic.verbs import open as open  # noqa: A004 - as programs call it; import * leaves the builtin alone
 
 __version__ = "0.1.0"
 
@@ -62,6 +65,8 @@ __all__ = [
     "WC",
     "AHAttr",
     "AsyncEvent",
+    "AsyncListener",
+    "Batch",
     "BindInfo",
     "BufferInfo",
     "CompChannel",
@@ -74,11 +79,13 @@ __all__ = [
     "LinkError",
     "Listener",
     "PeerClosedError",
+    "Pending",
     "PortAttr",
     "QPAttr",
     "QPCap",
     "QPInitAttr",
     "RecvWR",
+    "RemoteArray",
     "RnicError",
     "SendWR",
     "SrqAttr",
@@ -86,9 +93,10 @@ __all__ = [
     "VerbsError",
     "WorkCompletionError",
     "__version__",
+    "aconnect",
+    "alisten",
     "connect",
     "enums",
     "get_device_list",
     "listen",
-    "open",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import threading
@@ -10,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from rnic.cli import group
-from rnic.cli.look import rates
+from rnic.cli.top import View, rates, sparkline
 from rnic.cli.trace import LANES, record
 from rnic.device.inspect import look
 from rnic.runtime.attach import ask
@@ -75,7 +76,7 @@ def test_fields_of_host_memory_and_cache(pair, monkeypatch) -> None:
     cqn = nic.qps[qpn].cqs[0].number
     rows = {row["field"]: row for row in look(nic, f"cq {cqn}")["fields"]}
     assert rows["logsize"]["host"] == rows["logsize"]["cache"] > 0
-    assert (rows["cqn"]["cache"], rows["cqn"]["differs"]) == (None, False)
+    assert (rows["cqn"]["cache"], rows["cqn"]["differs"]) == (cqn, False)
     # as people see it
     monkeypatch.setattr("rnic.cli.look.fetch", lambda device, what: look(nic, what))
     shown = CliRunner().invoke(group, ["qp", str(qpn)]).output.splitlines()
@@ -163,3 +164,60 @@ def test_trace_command_writes_a_file(tmp_path) -> None:
     shown = CliRunner().invoke(group, ["trace", "--out", str(out), "--size", "8"])
     assert shown.exit_code == 0, shown.output
     assert json.loads(out.read_text())["displayTimeUnit"] == "ns"
+
+
+def test_sparklines_have_the_highest_value_as_the_full_block() -> None:
+    assert sparkline([0, 1, 2, 4]) == "▁▃▅█"
+    assert sparkline([0, 0]) == "▁▁"
+    assert sparkline([]) == ""
+
+
+def looked(head: int, tail: int, **counters: int) -> dict[str, object]:
+    pairs = [
+        {
+            "qpn": 17,
+            "state": "RTS",
+            "remote_qpn": 3,
+            "next_send_psn": 2 * head,
+            "expected_psn": 5,
+            "sq_head": head,
+            "sq_tail": tail,
+            "sq_entries": 64,
+        },
+        {
+            "qpn": 18,
+            "state": "RTS",
+            "remote_qpn": 4,
+            "next_send_psn": 0,
+            "expected_psn": 0,
+            "sq_head": 0,
+            "sq_tail": 9,
+            "sq_entries": 64,
+        },
+    ]
+    return {"name": "rnic0", "objects": {"qps": 2}, "qps": pairs, "counters": counters}
+
+
+def test_the_live_view_counts_between_looks_and_obeys_keys() -> None:
+    from rich.console import Console
+
+    view = View()
+    view.take(looked(0, 0, tx_packets=5), 0.0)
+    view.take(looked(20, 22, tx_packets=25, rnr_naks_sent=4), 2.0)
+    assert view.tree["rates"] == {"tx_packets": 10.0, "rnr_naks_sent": 2.0}
+    assert [(pair["rate"], pair["backlog"]) for pair in view.tree["qps"]] == [(20.0, 2), (0.0, 9)]
+    assert [pair["qpn"] for pair in view.pairs()] == [17, 18]
+    assert view.key("b")
+    assert [pair["qpn"] for pair in view.pairs()] == [18, 17]
+    for key in "17":
+        assert view.key(key)
+    view.detail = {"qpn": 17, "send_ring": {"head": 20}}
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(view)
+    text = console.export_text()
+    assert "queue pair 17" in text
+    assert "send_ring.head" in text
+    assert "10.0" in text
+    assert view.key("\r")
+    assert view.open_qp == ""
+    assert not view.key("x")

@@ -64,7 +64,9 @@ def lent(directory: Path) -> Iterator[tuple[QpPair, mmap.mmap]]:
     contexts = [Context(driver=driver), rnic.open(ADDRESSES[1], directory=directory)]
     nodes = [
         SimpleNamespace(
-            ctx=ctx, nic=SimpleNamespace(config=SimpleNamespace(mtu=4096, address=parse_address(address), port=4791))
+            ctx=ctx,
+            counters={},
+            nic=SimpleNamespace(config=SimpleNamespace(mtu=4096, address=parse_address(address), port=4791)),
         )
         for ctx, address in zip(contexts, ADDRESSES, strict=True)
     ]

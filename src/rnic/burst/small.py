@@ -8,7 +8,7 @@ the truth, and a property test holds both ways equal.
 from __future__ import annotations
 
 from rnic.context.qpc import OPT_CREDITS
-from rnic.rings.sqe import FLAG_FENCE, FLAG_INLINE, FLAG_LIST, FLAG_SOLICITED, SQE_SHIFT
+from rnic.rings.sqe import FLAG_FENCE, FLAG_INLINE, FLAG_LIST, FLAG_SOLICITED
 from rnic.spec.access import REMOTE_WRITE
 from rnic.spec.limits import ICRC_BYTES, NEVER
 from rnic.spec.opcodes import ACKNOWLEDGE, SEND_ONLY, WR_SEND, WR_WRITE, WRITE_ONLY
@@ -84,14 +84,14 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
         return 0  # somebody wrote the next PSN: the full path knows how to cross the gap
     budget = min(budget, requester.allowance(1))
     flow = requester.flow
-    after = ring.after
+    after, shift = ring.after, ring.shift
     alone = after(index) == tail
     batch = None if alone else FrameBatch(flow, out, requester.batch_limit)
     head_index = requester.sq_head
     ssn = requester.ssn
     sent = 0
     while index != tail and sent < budget and after(index) != head_index:
-        entry_words = ENTRY_STRUCT.unpack_from(view, index << SQE_SHIFT)  # once: software may write them meanwhile
+        entry_words = ENTRY_STRUCT.unpack_from(view, index << shift)  # once: software may write them meanwhile
         what, local_addr, remote_addr, size_key, keys, _, _, _ = entry_words
         opcode, flags = what >> 32 & 0xFFFF, what >> 48
         length, lkey, rkey = size_key & _LOW, size_key >> 32, keys & _LOW

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import click
@@ -11,6 +12,7 @@ from rnic.spec.errors import RnicError
 
 COMMANDS = {
     "check": ("rnic.cli.check", "Judge captures: which packets break which rule."),
+    "conform": ("rnic.cli.conform", "Play packet scripts against a RoCEv2 peer: which rules it keeps."),
     "counters": ("rnic.cli.look", "Show all counters of a running NIC."),
     "cq": ("rnic.cli.look", "Show one completion queue of a running NIC."),
     "coyote": ("rnic.cli.coyote", "Run Coyote's perf_rdma between two processes."),
@@ -21,12 +23,13 @@ COMMANDS = {
     "engine": ("rnic.cli.engine", "Simulate the descriptor engine, or write it as Verilog."),
     "paxi": ("rnic.cli.paxi", "Read and write another chip's memory as on an AXI bus."),
     "perf": ("rnic.cli.perf", "Measure bandwidth and latency, as perftest does."),
-    "qp": ("rnic.cli.look", "Show one queue pair of a running NIC."),
+    "qp": ("rnic.cli.look", "List queue pairs of a running NIC, or show one."),
     "rclink": ("rnic.cli.rclink", "Exchange messages with a peer over RC Link."),
     "regs": ("rnic.cli.look", "Show every register of a running NIC."),
-    "top": ("rnic.cli.look", "Watch objects, queue pairs and rates of a running NIC."),
+    "top": ("rnic.cli.top", "Watch objects, queue pairs and rates of a running NIC."),
     "trace": ("rnic.cli.trace", "Write one operation's life, stage by stage, as a trace file."),
     "pingpong": ("rnic.cli.pingpong", "Exchange messages with a peer, as ibv_rc_pingpong does."),
+    "vectors": ("rnic.cli.vectors", "Write test vectors: frames in, and frames that must come out."),
     "serve": ("rnic.cli.serve", "Run the NIC process that serves this user's programs."),
 }
 
@@ -72,6 +75,15 @@ def main() -> None:
         sys.exit(2)
     except click.Abort:
         sys.exit(130)
+    except BrokenPipeError:
+        # whoever read our output has enough, such as head; nothing is left to flush into
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except (RnicError, ConnectionError, TimeoutError) as error:
         print(f"rnic: {error}", file=sys.stderr)
+        sys.exit(getattr(error, "exit_status", 2))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"rnic: {error.filename}: {error.strerror}", file=sys.stderr)
         sys.exit(2)

@@ -115,7 +115,15 @@ def _check(name: str, report: Report, port: int, cnp_gap_ns: int) -> tuple[Judge
 @click.option("--json", "as_json", is_flag=True, help="JSON lines: one object a finding, then one for each file.")
 @click.option("--all", "show_all", is_flag=True, help="Show every finding, also the many of one kind.")
 @click.option("--rules", "list_rules", is_flag=True, help="List the rules with their clauses, and end.")
-@click.option("--port", type=click.IntRange(1, 65_535), default=ROCE_UDP_PORT, show_default=True, help="UDP port.")
+@click.option(
+    "--udp-port",
+    "--port",
+    "port",
+    type=click.IntRange(1, 65_535),
+    default=ROCE_UDP_PORT,
+    show_default=True,
+    help="UDP port.",
+)
 @click.option(
     "--cnp-gap",
     type=click.FloatRange(0),

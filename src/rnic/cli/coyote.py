@@ -37,7 +37,16 @@ def _print_row(row: Row) -> None:
 @click.command(epilog="Without SERVER it is the server and waits for one client.")
 @click.argument("server", required=False)
 @click.option("--addr", help="Local IPv4 address of the NIC: 127.0.0.1, of a client the one that leads to SERVER.")
-@click.option("-p", "--port", default=DEF_PORT, show_default=True, type=click.IntRange(1, 65535), help="TCP port.")
+@click.option(
+    "-p",
+    "--tcp-port",
+    "--port",
+    "port",
+    default=DEF_PORT,
+    show_default=True,
+    type=click.IntRange(1, 65535),
+    help="TCP port.",
+)
 @click.option("-o", "--operation", default="write", show_default=True, type=click.Choice(("read", "write")))
 @click.option("-x", "--min-size", default=64, show_default=True, type=click.IntRange(1, 1 << 27), help="First size.")
 @click.option(

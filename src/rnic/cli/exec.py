@@ -106,6 +106,16 @@ def rules_by_device(said: tuple[str, ...]) -> dict[str, str | None]:
     return found
 
 
+class NoProgramError(ProcessError):
+    """A program cannot be run; ``exit_status`` is what shells give: 126 where it is there, else 127."""
+
+    def __init__(self, name: str) -> None:
+        there = os.sep in name and Path(name).exists()
+        why = "is a directory" if there and Path(name).is_dir() else "is not executable" if there else "was not found"
+        super().__init__(f"program {name!r} {why}")
+        self.exit_status = 126 if there else 127
+
+
 def device_names(listed: bytes, addresses: tuple[str, ...], port: int | None) -> dict[str, str]:
     """What the NIC process calls the device of each address, also where it is yet to be made.
 
@@ -141,7 +151,12 @@ def device_names(listed: bytes, addresses: tuple[str, ...], port: int | None) ->
     "--addr", "addresses", multiple=True, envvar="RNIC_ADDR", help="Local IP address (127.0.0.1); repeatable."
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), envvar="RNIC_PORT", help="UDP port, 4791 by default; 0 for any free one."
+    "--udp-port",
+    "--port",
+    "port",
+    type=click.IntRange(0, 65535),
+    envvar="RNIC_PORT",
+    help="UDP port, 4791 by default; 0 for any free one.",
 )
 @click.option("--faults", envvar="RNIC_FAULTS", help="Fault script: a JSON file of rules, or the rules themselves.")
 @click.option(
@@ -184,7 +199,7 @@ def execute(
         libraries = library_directory()
         found = shutil.which(program[0])
         if found is None:
-            raise ProcessError(f"program {program[0]!r} was not found")
+            raise NoProgramError(program[0])
         if looks_static(found):
             print(
                 f"rnic exec: {program[0]} is linked statically: it takes neither libibverbs nor device paths from here;"

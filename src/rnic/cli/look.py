@@ -1,9 +1,8 @@
-"""``rnic regs``, ``qp``, ``cq``, ``counters`` and ``top``: look inside the NICs of the running NIC process."""
+"""``rnic regs``, ``qp``, ``cq`` and ``counters``: look inside the NICs of the running NIC process."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,11 +92,22 @@ def _tree(tree: dict[str, Any], indent: str = "") -> None:
 
 
 @click.command()
-@click.argument("number", type=click.IntRange(0, 0xFFFFFF))
+@click.argument("number", type=click.IntRange(0, 0xFFFFFF), required=False)
 @device_option
 @json_option
-def qp(number: int, device: str, as_json: bool) -> None:
-    """One queue pair: state, rings with head and tail, context in host memory and in the cache."""
+def qp(number: int | None, device: str, as_json: bool) -> None:
+    """Every queue pair; or one: state, rings with head and tail, context in host memory and in the cache."""
+    if number is None:
+        pairs = fetch(device, "top")["qps"]
+        if as_json:
+            print(json.dumps(pairs))
+        elif pairs:
+            rows = [("QP", "state", "peer QP", "SQ head", "SQ tail", "entries")]
+            names = ("qpn", "state", "remote_qpn", "sq_head", "sq_tail", "sq_entries")
+            _show(rows + [tuple(str(pair.get(name, "-")) for name in names) for pair in pairs])
+        else:
+            print("no queue pair; rnic qp NUMBER shows one once a program made it")
+        return
     _queue(fetch(device, f"qp {number}"), as_json)
 
 
@@ -120,43 +130,3 @@ def counters(device: str, as_json: bool) -> None:
         print(json.dumps(tree))
     elif tree:
         _show([(name, str(value)) for name, value in tree.items()])
-
-
-def rates(before: dict[str, int], after: dict[str, int], seconds: float) -> dict[str, float]:
-    """Counts per second of every counter that moved."""
-    moved = {name: count - before.get(name, 0) for name, count in after.items()}
-    return {name: change / seconds for name, change in moved.items() if change and seconds > 0}
-
-
-@click.command()
-@device_option
-@click.option("--interval", type=click.FloatRange(0.05), default=1.0, help="Seconds between looks.")
-@click.option("--once", is_flag=True, help="Look twice, print once, end.")
-@json_option
-def top(device: str, interval: float, once: bool, as_json: bool) -> None:
-    """Objects, queue pairs and counters with rates, again and again."""
-    before, then = fetch(device, "top"), time.monotonic()
-    while True:
-        time.sleep(interval)
-        after, now = fetch(device, "top"), time.monotonic()
-        after["rates"] = rates(before["counters"], after["counters"], now - then)
-        if as_json:
-            print(json.dumps(after), flush=True)
-        else:
-            if not once:
-                click.clear()
-            objects = "  ".join(f"{name} {count}" for name, count in after["objects"].items())
-            print(f"{after['name']}  {objects}")
-            rows = [("counter", "total", "per second")]
-            rows += [(n, str(c), f"{after['rates'].get(n, 0.0):.1f}") for n, c in after["counters"].items()]
-            _show(rows)
-            if after["qps"]:
-                rows4 = [("QP", "state", "SQ head", "SQ tail", "entries")]
-                rows4 += [
-                    (str(p["qpn"]), p["state"], str(p["sq_head"]), str(p["sq_tail"]), str(p["sq_entries"]))
-                    for p in after["qps"]
-                ]
-                _show(rows4)
-        if once:
-            return
-        before, then = after, now

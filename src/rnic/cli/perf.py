@@ -14,6 +14,7 @@ from typing import Any
 import click
 from rich.progress import BarColumn, Progress, TextColumn
 
+from rnic.cli.files import OutFile
 from rnic.cli.perf_peer import ATOMIC_BYTES, SERVICES, Endpoint, Line, PerfError, dial, listen
 from rnic.cli.perf_tests import OPERATIONS, Row, Run
 from rnic.link.base import parse_address
@@ -269,7 +270,16 @@ def _listen_forever(addr: str, port: int, udp_port: int | None, attach: bool) ->
 @click.option("--listen", "serving", is_flag=True, help="Be the passive side and wait for a client.")
 @click.option("--addr", default="127.0.0.1", show_default=True, help="Local IP address of the NIC.")
 @click.option("--udp-port", type=click.IntRange(0, 65535), help="UDP port; 4791, or any locally.")
-@click.option("-p", "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535), help="TCP port.")
+@click.option(
+    "-p",
+    "--tcp-port",
+    "--port",
+    "port",
+    default=DEFAULT_PORT,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="TCP port.",
+)
 @click.option("-s", "--size", default=65536, show_default=True, type=click.IntRange(1, LARGEST), help="Message bytes.")
 @click.option("-a", "--all", "all_sizes", is_flag=True, help="Sizes 2 to 2^23.")
 @click.option("-n", "--iters", default=0, type=click.IntRange(0, 10_000_000), help="Messages of each size.")
@@ -277,9 +287,9 @@ def _listen_forever(addr: str, port: int, udp_port: int | None, attach: bool) ->
 @click.option("-m", "--mtu", default=0, help="Path MTU: 256 to 4096; the port's by default.")
 @click.option("-c", "--service", default="RC", show_default=True, type=click.Choice(tuple(SERVICES)), help="Service.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as one JSON array.")
-@click.option("--capture", type=click.Path(dir_okay=False, path_type=Path), help="Record the packets as pcapng.")
+@click.option("--capture", type=OutFile(), help="Record the packets as pcapng.")
 @click.option("--attach", is_flag=True, help="Through this user's NIC process, as programs under rnic exec.")
-@click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw a PNG.")
+@click.option("--plot", "plot_file", type=OutFile("matplotlib", "plot"), help="Draw a PNG.")
 def perf(
     test: str,
     host: str | None,

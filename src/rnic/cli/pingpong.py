@@ -218,7 +218,16 @@ def _report(settings: Settings, outcome: Outcome, checked: bool, as_json: bool) 
 @click.command(epilog="Without SERVER it is the server and waits for a client.")
 @click.argument("server", required=False)
 @click.option("--compat", type=click.Choice(("ibv",)), help="Speak with ibv_{rc,uc,ud,srq}_pingpong of rdma-core.")
-@click.option("-p", "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535), help="TCP port.")
+@click.option(
+    "-p",
+    "--tcp-port",
+    "--port",
+    "port",
+    default=DEFAULT_PORT,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="TCP port.",
+)
 @click.option("--addr", default="127.0.0.1", show_default=True, help="Local IP address of the NIC.")
 @click.option(
     "--udp-port",

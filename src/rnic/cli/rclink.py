@@ -116,7 +116,16 @@ def _report(side: RcLinkSide, seconds: float, as_json: bool) -> None:
 
 @click.command(epilog="Without SERVER it is the server and waits for a client.")
 @click.argument("server", required=False)
-@click.option("-p", "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535), help="TCP port.")
+@click.option(
+    "-p",
+    "--tcp-port",
+    "--port",
+    "port",
+    default=DEFAULT_PORT,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="TCP port.",
+)
 @click.option("--addr", default="127.0.0.1", show_default=True, help="Local IP address.")
 @click.option(
     "--udp-port",

@@ -10,12 +10,12 @@ import resource
 import secrets
 import signal
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import click
 
 from rnic.cc.settings import MODES, CongestionSettings
+from rnic.cli.exec import fault_rules
 from rnic.cm.service import CmService
 from rnic.device.parameters import PROFILES, profile_settings
 from rnic.link.base import Link
@@ -121,10 +121,19 @@ def detach() -> int:
     return write
 
 
+def ready_line(process: NicProcess) -> str:
+    """That it answers, where, and what to do next."""
+    devices = ", ".join(str(runtime.nic.config) for runtime in process.devices.values())
+    where = devices or "devices are made as programs ask for them"
+    return f"rnic serve: ready in {runtime_directory()}: {where}; rnic top shows who uses it, Ctrl-C ends it"
+
+
 @click.command()
 @click.option("--addr", "addresses", multiple=True, help="Local IP address of a device; may be given again.")
-@click.option("--port", type=click.IntRange(1, 65535), help="UDP port of these devices, 4791 by default.")
-@click.option("--faults", type=click.Path(exists=True, dir_okay=False), help="Fault script (JSON) for these devices.")
+@click.option(
+    "--udp-port", "--port", "port", type=click.IntRange(1, 65535), help="UDP port of these devices, 4791 by default."
+)
+@click.option("--faults", help="Fault script for these devices: a JSON file of rules, or the rules themselves.")
 @click.option("--capture", type=click.Path(dir_okay=False), help="Record every packet to this pcapng file.")
 @click.option("--profile", type=click.Choice(tuple(PROFILES)), help="The core that these devices stand for.")
 @click.option("--parameter", "parameters", multiple=True, help="One of its parameters, NAME=VALUE; may be given again.")
@@ -162,7 +171,7 @@ def serve(
         signal.signal(number, lambda *_: process.stop())
     try:
         options: dict[str, object] = {
-            "faults": Path(faults).read_text(encoding="utf-8") if faults else None,
+            "faults": fault_rules(faults),
             "capture": os.path.abspath(capture) if capture else None,
             "profile": profile,
             "parameters": dict(parameter(each) for each in parameters),
@@ -174,6 +183,8 @@ def serve(
         if said >= 0:
             os.write(said, b"\1")
             os.close(said)
+        else:
+            click.echo(ready_line(process), err=True)
         process.serve(idle_exit, spins)
     finally:
         process.close()

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from rnic.cli.files import OutFile
 from rnic.context import messages
 from rnic.link.base import Link
 from rnic.testing.pair import QpPair, Side
@@ -132,13 +133,16 @@ class Watch:
         self._number = number
         self._channels = channels
         nic = side.node.nic
+        self._qps = nic.qps
         self._qp = nic.qps[side.qp.qp_num]
         self._fetched = self._qp.requester.fetch_index
         self._tail = self._qp.cqs[0].tail
         self.completed = False
 
     def look(self) -> None:
-        """Record fetches and CQ entries that are new."""
+        """Record fetches and CQ entries that are new; none once the queue pair is destroyed."""
+        if self._qps.get(self._qp.number) is not self._qp:
+            return
         requester, cq = self._qp.requester, self._qp.cqs[0]
         if requester.fetch_index != self._fetched:
             self._recorder.add(self._number, TRANSMIT, "descriptor fetched", index=self._fetched)
@@ -226,17 +230,15 @@ def record(operation: str, size: int) -> dict[str, Any]:
 @click.command()
 @click.option("--op", "operation", type=click.Choice(sorted(OPERATIONS)), default="write", help="Operation.")
 @click.option("--size", type=click.IntRange(1, 1 << 20), default=4096, help="Bytes; atomics have 8.")
-@click.option(
-    "--out", "-o", type=click.Path(dir_okay=False, writable=True), default="rnic-trace.json", help="File to write."
-)
+@click.option("--out", "-o", type=OutFile(), default="rnic-trace.json", help="File to write.")
 @click.option("--json", "as_json", is_flag=True, help="Print the trace instead.")
-def trace(operation: str, size: int, out: str, as_json: bool) -> None:
+def trace(operation: str, size: int, out: Path, as_json: bool) -> None:
     """Write one operation's life, stage by stage, for ui.perfetto.dev."""
     document = record(operation, 8 if operation == "fetch-add" else size)
     if as_json:
         print(json.dumps(document))
         return
-    Path(out).write_text(json.dumps(document), encoding="utf-8")
+    out.write_text(json.dumps(document), encoding="utf-8")
     stages = sum(row["ph"] == "X" for row in document["traceEvents"])
     print(f"{out}: {stages} stages; open it at ui.perfetto.dev")
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import warnings
 from collections.abc import Callable
 from errno import EINVAL, ENOMEM
 from math import prod
+from mmap import mmap
 from typing import Any
 
-from rnic.cm.exchange import DTYPE_PATTERN, MAX_DIMENSIONS, item_bytes
+from rnic.cm.exchange import DTYPE_PATTERN, MAX_DIMENSIONS, BufferInfo, Fields, fields_bytes, item_bytes
 from rnic.mem.space import byte_view
 from rnic.spec.errors import VerbsError
 
@@ -22,48 +24,208 @@ _LENGTH = struct.Struct("<HH")
 _ALIGN = 16
 
 
-def describe(buffer: object) -> tuple[str, tuple[int, ...]]:
-    """Array type, as ``numpy.dtype.str``, and shape; of what is no NumPy array, bytes."""
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None and isinstance(buffer, numpy.ndarray | numpy.generic):
-        return str(buffer.dtype.str), tuple(buffer.shape)
-    return BYTES, (byte_view(buffer).nbytes,)
-
-
-def new_array(dtype: str, shape: tuple[int, ...]) -> Any:
-    """Memory for an array: a NumPy array, or a bytearray where NumPy is not installed.
+def describe(buffer: object) -> tuple[str, tuple[int, ...], Fields | None]:
+    """Array type, as ``numpy.dtype.str``, shape, and the fields of a structured type; of what is no NumPy array, bytes.
 
     Raises:
-        VerbsError: EINVAL for a type that NumPy does not know or takes for another size, ENOMEM for what is too big.
+        VerbsError: EINVAL for a type that peers would not take.
+    """
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None or not isinstance(buffer, numpy.ndarray | numpy.generic):
+        return BYTES, (byte_view(buffer).nbytes,), None
+    kind = buffer.dtype
+    if not DTYPE_PATTERN.fullmatch(kind.str):
+        raise VerbsError(EINVAL, f"dtype={kind} is a type that does not travel; convert the array")
+    fields: Any = None
+    if kind.names is not None:
+        with warnings.catch_warnings():
+            # fields that overlap or lie out of order have no such description; they travel as plain bytes
+            warnings.simplefilter("ignore", UserWarning)
+            fields = _listed(numpy.lib.format.dtype_to_descr(kind))
+        if not isinstance(fields, list):
+            fields = None
+    return str(kind.str), tuple(buffer.shape), fields
+
+
+def _listed(value: Any) -> Any:
+    """As JSON gives it back."""
+    return [_listed(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _tupled(fields: Any) -> Any:
+    """As NumPy wants it: a list of tuples."""
+    if isinstance(fields, str):
+        return fields
+    return [(field[0], _tupled(field[1]), *(tuple(shape) for shape in field[2:])) for field in fields]
+
+
+def array_type(dtype: str, fields: Fields | None = None) -> Any:
+    """The NumPy type; ``None`` where NumPy is not installed.
+
+    Raises:
+        VerbsError: EINVAL for a type that NumPy does not know or takes for another size.
     """
     try:
         import numpy  # noqa: PLC0415 - optional, and slow to import for who reads no array
     except ImportError:
-        return _allocated(lambda: bytearray(prod(shape) * item_bytes(dtype)), dtype, shape)
+        return None
     try:
-        kind = numpy.dtype(dtype)
+        kind = numpy.dtype(dtype) if fields is None else numpy.lib.format.descr_to_dtype(_tupled(fields))
         if kind.itemsize != item_bytes(dtype):
             raise ValueError(kind.itemsize)
-        return _allocated(lambda: numpy.empty(shape, kind), dtype, shape)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         raise VerbsError(
-            EINVAL, f"dtype={dtype!r} of the remote buffer is none that this NumPy knows; read into="
+            EINVAL, f"dtype={dtype!r} of the remote buffer is none that this NumPy knows; read into= a bytearray"
         ) from None
+    return kind
+
+
+def new_array(dtype: str, shape: tuple[int, ...], fields: Fields | None = None) -> Any:
+    """Memory for an array: a NumPy array, or a bytearray where NumPy is not installed.
+
+    Raises:
+        VerbsError: EINVAL as :func:`array_type`, ENOMEM for what is too big.
+    """
+    kind = array_type(dtype, fields)
+    if kind is None:
+        return _allocated(lambda: bytearray(prod(shape) * item_bytes(dtype)), dtype, shape)
+    numpy: Any = sys.modules["numpy"]
+    return _allocated(lambda: numpy.empty(shape, kind), dtype, shape)
 
 
 def _allocated(make: Callable[[], Any], dtype: str, shape: tuple[int, ...]) -> Any:
     try:
         return make()
-    except (MemoryError, OverflowError):
+    except (MemoryError, OverflowError, ValueError):
         raise VerbsError(ENOMEM, f"no memory for an array of {shape} elements of {dtype}; read into=") from None
+
+
+# ---------------------------------------------------------- what goes into a remote array, and comes out
+
+
+def is_raw(buffer: object) -> bool:
+    """Whether a buffer is bytes without a type: these are written and read as they are."""
+    if isinstance(buffer, bytes | bytearray | mmap):
+        return True
+    return isinstance(buffer, memoryview) and buffer.format in ("B", "b", "c")
+
+
+def typed(data: Any, info: BufferInfo, casting: str | None) -> Any:
+    """``data`` as a buffer of the remote type.
+
+    Bytes go as they are. Lists and numbers become elements of the remote type where it can hold them.
+
+    Raises:
+        VerbsError: EINVAL where ``data`` is of another type and ``casting`` does not allow to convert it, or of a shape
+            that is not the remote one's.
+    """
+    if is_raw(data):
+        return data
+    kind = array_type(info.dtype, info.fields)
+    if kind is None:
+        return data
+    numpy: Any = sys.modules["numpy"]
+    try:
+        array = data if isinstance(data, numpy.ndarray | numpy.generic) else numpy.asarray(memoryview(data))
+    except TypeError:
+        return _elements(numpy, data, kind, info)
+    if array.dtype != kind:
+        if casting is None or not numpy.can_cast(array.dtype, kind, casting):
+            raise VerbsError(EINVAL, f"data is {array.dtype}, {info.name!r} is {kind}: {_convert(casting)}")
+        array = array.astype(kind)
+    _same_rows(tuple(array.shape), info, "data")
+    return array
+
+
+def _elements(numpy: Any, data: Any, kind: Any, info: BufferInfo, rows: bool = True) -> Any:
+    """Python numbers as elements, none of which loses anything."""
+    try:
+        given = numpy.asarray(data)
+        array = given.astype(kind)
+        same = kind.names is not None or kind.kind in "fc" or bool((array == given).all())
+        if not same or not numpy.can_cast(given.dtype, kind, "unsafe" if kind.kind in "iu" else "same_kind"):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise VerbsError(EINVAL, f"data={data!r:.60} does not fit {info.name!r}, which is {kind}") from None
+    if rows:
+        _same_rows(tuple(array.shape), info, "data")
+    return array
+
+
+def check_into(into: Any, info: BufferInfo, casting: str | None) -> bool:
+    """Whether what is read must be converted for ``into``; raises as :func:`typed`."""
+    if is_raw(into):
+        return False
+    kind = array_type(info.dtype, info.fields)
+    numpy: Any = sys.modules.get("numpy")
+    if kind is None or not isinstance(into, numpy.ndarray):
+        return False
+    _same_rows(tuple(into.shape), info, "into")
+    if into.dtype == kind:
+        return False
+    if casting is None or not numpy.can_cast(kind, into.dtype, casting):
+        raise VerbsError(EINVAL, f"into is {into.dtype}, {info.name!r} is {kind}: {_convert(casting)}")
+    return True
+
+
+def convert_into(into: Any, array: Any, casting: str | None) -> Any:
+    """Copy what was read into the first elements of an array of another type; that array."""
+    numpy: Any = sys.modules["numpy"]
+    numpy.copyto(into.reshape(-1)[: array.size], array.reshape(-1), casting=casting)
+    return into
+
+
+def filling(value: Any, info: BufferInfo, shape: tuple[int, ...]) -> Any:
+    """``value`` as a contiguous array of a shape, repeated as NumPy repeats what is assigned to a slice.
+
+    Raises:
+        VerbsError: EINVAL where it does not fit the shape, or as :func:`typed`.
+    """
+    if is_raw(value):
+        if len(byte_view(value)) != prod(shape) * item_bytes(info.dtype):
+            raise VerbsError(EINVAL, f"{len(value)} bytes are not what {shape} elements of {info.name!r} take")
+        return value
+    kind = array_type(info.dtype, info.fields)
+    if kind is None:
+        return value
+    numpy: Any = sys.modules["numpy"]
+    array = (
+        value if isinstance(value, numpy.ndarray | numpy.generic) else _elements(numpy, value, kind, info, rows=False)
+    )
+    if array.dtype != kind:
+        raise VerbsError(EINVAL, f"data is {array.dtype}, {info.name!r} is {kind}: convert it first")
+    try:
+        return numpy.ascontiguousarray(numpy.broadcast_to(array, shape))
+    except ValueError:
+        raise VerbsError(EINVAL, f"data of the shape {array.shape} does not fill {shape} of {info.name!r}") from None
+
+
+def _convert(casting: str | None) -> str:
+    if casting is None:
+        return "convert it, or give casting='same_kind'"
+    return f"casting={casting!r} does not allow it"
+
+
+def _same_rows(shape: tuple[int, ...], info: BufferInfo, what: str) -> None:
+    """Flat arrays go anywhere; others have rows, which must be the remote array's."""
+    if len(shape) > 1 and (len(shape) > len(info.shape) or shape[1:] != info.shape[len(info.shape) - len(shape) + 1 :]):
+        raise VerbsError(
+            EINVAL, f"{what} has the shape {shape}, {info.name!r} has {info.shape}: other rows; reshape or flatten it"
+        )
 
 
 def message_header(buffer: object, is_bytes: bool) -> bytes:
     """What goes in front of a message: its type and shape, padded so that the array behind it is aligned."""
-    text = b"" if is_bytes else json.dumps(describe(buffer), separators=(",", ":")).encode()
+    text = b""
+    if not is_bytes:
+        dtype, shape, fields = describe(buffer)
+        described = [dtype, shape] if fields is None else [dtype, shape, fields]
+        text = json.dumps(described, separators=(",", ":")).encode()
     size = -(-(_LENGTH.size + len(text)) // _ALIGN) * _ALIGN
     if size > HEADER_BYTES:
-        raise VerbsError(EINVAL, "an array of so many dimensions does not fit a message; send it flattened")
+        raise VerbsError(
+            EINVAL, f"dtype and shape take {len(text)} bytes, a message has {HEADER_BYTES} for them; share the array"
+        )
     return (_LENGTH.pack(size, len(text)) + text).ljust(size, b"\0")
 
 
@@ -77,7 +239,10 @@ def open_message(view: memoryview) -> Any:
         size, length = _LENGTH.unpack_from(view)
         if not length:
             return bytes(view[size:]) if size >= _LENGTH.size else _refuse()
-        dtype, shape = json.loads(bytes(view[_LENGTH.size : _LENGTH.size + length]))
+        dtype, shape, *more = json.loads(bytes(view[_LENGTH.size : _LENGTH.size + length]))
+        fields = more[0] if more else None
+        if more and (len(more) > 1 or dtype != f"|V{fields_bytes(fields)}"):
+            _refuse()
     except (struct.error, ValueError, TypeError, RecursionError):
         _refuse()
     if not isinstance(dtype, str) or not DTYPE_PATTERN.fullmatch(dtype) or not isinstance(shape, list):
@@ -87,7 +252,7 @@ def open_message(view: memoryview) -> Any:
     data = view[size:]
     if prod(shape) * item_bytes(dtype) != len(data):
         _refuse()
-    array = new_array(dtype, tuple(shape))
+    array = new_array(dtype, tuple(shape), fields)
     if len(data):
         byte_view(array)[:] = data
     return array

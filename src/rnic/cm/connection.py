@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import random
 import socket
-import sys
-import threading
 from collections import deque
-from collections.abc import Callable
-from errno import EINVAL, ENOENT
-from math import prod
-from typing import Any, Generic, TypeVar
+from errno import EINVAL
+from typing import Any
 
-from rnic.cm.arrays import HEADER_BYTES, message_header, new_array, open_message
-from rnic.cm.exchange import BufferInfo, Endpoint, ExchangeError, LineSocket, item_bytes
+from rnic.cm.arrays import HEADER_BYTES, message_header, open_message
+from rnic.cm.batch import Batch, Pending
+from rnic.cm.exchange import Endpoint, ExchangeError, LineSocket
 from rnic.cm.jobs import Job, Jobs, PeerClosedError, hung_up
+from rnic.cm.one_sided import BOUNCE_BYTES, OneSided
 from rnic.cm.shares import Shares
 from rnic.link.base import format_address
 from rnic.mem.space import byte_view
@@ -35,33 +33,14 @@ DEPTH = 64
 MESSAGE_BYTES = 1 << 20
 RECEIVES = 8
 RD_ATOMIC = 16
-BOUNCE_BYTES = 4096
-"""Shorter transfers are copied through memory that is registered once, which is faster than registering theirs."""
-PIECE_BYTES = 1 << 30
-"""Longer transfers go as several work requests."""
 _TIMEOUT = 14
 _RETRIES = 7
 _MIN_RNR_TIMER = 12
 """67 ms and seven retries: a peer that is gone is noticed within about half a second."""
 _ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_ATOMIC
 
-_MASK64 = (1 << 64) - 1
 
-T = TypeVar("T")
-Remote = str | BufferInfo
-
-
-class _Started(Generic[T]):
-    """A job under way and what it will return."""
-
-    __slots__ = ("finish", "job")
-
-    def __init__(self, job: Job, finish: Callable[[], T]) -> None:
-        self.job = job
-        self.finish = finish
-
-
-class Connection:
+class Connection(OneSided):
     """A reliable connection to a peer. Made by :func:`rnic.connect` and :meth:`rnic.cm.listener.Listener.accept`.
 
     ``remote`` holds the peer's shared buffers by name, as :class:`~rnic.cm.exchange.BufferInfo`. Methods may be
@@ -78,16 +57,11 @@ class Connection:
         ):
             if not low <= value <= high:
                 raise VerbsError(EINVAL, f"{name}={value} is out of range; use {low} to {high}")
-        self.remote: dict[str, BufferInfo] = {}
-        self.peer = ""
-        self.closed = False
         ctx = shares.ctx
-        self._shares = shares
+        super().__init__(shares, Jobs(ctx, DEPTH, DEPTH + receives + 1, self._received), DEPTH)
         self._owned = owned
         self._message_bytes = message_bytes
         self._peer_message_bytes = 0
-        self._lines: LineSocket | None = None
-        self._jobs = Jobs(ctx, DEPTH, DEPTH + receives + 1, self._received)
         self._messages: deque[WC] = deque()
         self._broken: WC | None = None
         cap = QPCap(DEPTH, max(1, receives), 2, 1, 0)
@@ -108,11 +82,6 @@ class Connection:
             self._slot_view = memoryview(memory)
             for slot in range(self._receives):
                 self._post_slot(slot)
-        bounce = bytearray(BOUNCE_BYTES * DEPTH)
-        self._bounce = MR(shares.pd, bounce)
-        self._bounce_view = memoryview(bounce)
-        self._free = list(range(DEPTH))
-        self._slot_lock = threading.Lock()
         # A passive side must answer while its program does something else.
         ctx.driver.start()
 
@@ -167,72 +136,17 @@ class Connection:
         self._peer_message_bytes = peer.message_bytes
         self._lines = lines
         self.remote = {info.name: info for info in peer.buffers}
-        self.peer = f"{format_address(gid.address)} port {peer.udp_port}"
+        self.peer = lines.where
 
-    # ------------------------------------------------------------------------------ one-sided
+    def batch(self) -> Batch:
+        """Several operations under way at once::
 
-    def read(self, remote: Remote, offset: int = 0, count: int | None = None, *, into: Any = None) -> Any:
-        """Read a shared buffer of the peer, or part of it.
-
-        Args:
-            remote: its name, or an entry of :attr:`remote`.
-            offset: first element.
-            count: elements; all that follow by default.
-            into: writable buffer to read into instead; without ``count`` its size says how much is read.
-
-        Returns:
-            ``into``, or a new NumPy array of the remote type: of the remote shape where all is read, else flat. A
-            bytearray where NumPy is not installed.
-
-        Raises:
-            VerbsError: EINVAL for a range outside the buffer, ENOENT for a name that the peer does not share.
-            WorkCompletionError: the READ failed.
+        with connection.batch() as batch:
+            first = batch.read("a", 0, 10)
+            batch.write("b", data)
+        print(first.result())
         """
-        return self._finish(self._read(remote, offset, count, into))
-
-    async def aread(self, remote: Remote, offset: int = 0, count: int | None = None, *, into: Any = None) -> Any:
-        """:meth:`read` for asyncio."""
-        return await self._afinish(self._read(remote, offset, count, into))
-
-    def write(self, remote: Remote, data: Any, offset: int = 0) -> None:
-        """Write into a shared buffer of the peer. On return the data is in the peer's memory.
-
-        Args:
-            remote: its name, or an entry of :attr:`remote`.
-            data: any contiguous buffer; its bytes are written as they are.
-            offset: first element to write.
-
-        Raises:
-            VerbsError: EINVAL for a range outside the buffer, ENOENT for a name that the peer does not share.
-            WorkCompletionError: the WRITE failed; also where the peer shares for reading only.
-        """
-        self._finish(self._write(remote, data, offset))
-
-    async def awrite(self, remote: Remote, data: Any, offset: int = 0) -> None:
-        """:meth:`write` for asyncio."""
-        await self._afinish(self._write(remote, data, offset))
-
-    def fetch_add(self, remote: Remote, offset: int, value: int) -> int:
-        """Add to an 8-byte element of the peer's buffer, atomically; what was there before.
-
-        Args:
-            remote: name or entry of a buffer with 8-byte elements.
-            offset: the element.
-            value: what to add, modulo 2^64.
-        """
-        return self._finish(self._atomic(remote, offset, e.IBV_WR_ATOMIC_FETCH_AND_ADD, value, 0))
-
-    async def afetch_add(self, remote: Remote, offset: int, value: int) -> int:
-        """:meth:`fetch_add` for asyncio."""
-        return await self._afinish(self._atomic(remote, offset, e.IBV_WR_ATOMIC_FETCH_AND_ADD, value, 0))
-
-    def compare_swap(self, remote: Remote, offset: int, expected: int, new: int) -> int:
-        """Store ``new`` in an 8-byte element if it holds ``expected``, atomically; what was there before."""
-        return self._finish(self._atomic(remote, offset, e.IBV_WR_ATOMIC_CMP_AND_SWP, expected, new))
-
-    async def acompare_swap(self, remote: Remote, offset: int, expected: int, new: int) -> int:
-        """:meth:`compare_swap` for asyncio."""
-        return await self._afinish(self._atomic(remote, offset, e.IBV_WR_ATOMIC_CMP_AND_SWP, expected, new))
+        return Batch(self)
 
     # ------------------------------------------------------------------------------- messages
 
@@ -245,11 +159,12 @@ class Connection:
             VerbsError: EINVAL where it is longer than the peer's receives (``message_bytes`` of the peer).
             WorkCompletionError: it could not be delivered.
         """
-        self._finish(self._send(data))
+        self.begin_send(data).result()
 
     async def asend(self, data: Any) -> None:
         """:meth:`send` for asyncio."""
-        await self._afinish(self._send(data))
+        await self._slot_free()
+        await self.begin_send(data)
 
     def recv(self, timeout_s: float | None = None) -> Any:
         """The next message: bytes, or an array of its own memory.
@@ -324,123 +239,8 @@ class Connection:
 
     # ------------------------------------------------------------------------------- the jobs
 
-    def _usable(self) -> socket.socket:
-        if self.closed or self._lines is None:
-            raise VerbsError(EINVAL, f"the connection to {self.peer or 'nobody'} is closed; open a new one")
-        return self._lines.sock
-
-    def _finish(self, started: _Started[T]) -> T:
-        self._jobs.wait(started.job.done)
-        started.job.check(self.peer)
-        return started.finish()
-
-    async def _afinish(self, started: _Started[T]) -> T:
-        await self._jobs.wait_async(started.job.done)
-        started.job.check(self.peer)
-        return started.finish()
-
-    def _find(self, remote: Remote) -> BufferInfo:
-        self._usable()
-        if isinstance(remote, BufferInfo):
-            return remote
-        info = self.remote.get(remote)
-        if info is None:
-            names = ", ".join(sorted(self.remote)) or "nothing"
-            raise VerbsError(ENOENT, f"{self.peer} shares no {remote!r}; it shares {names[:200]}")
-        return info
-
-    def _read(self, remote: Remote, offset: int, count: int | None, into: Any) -> _Started[Any]:
-        info = self._find(remote)
-        item = item_bytes(info.dtype)
-        total = prod(info.shape)
-        if into is not None and count is None:
-            size = byte_view(into).nbytes
-            if size % item:
-                raise VerbsError(EINVAL, f"into holds {size} bytes, no multiple of the element's {item}")
-            count = size // item
-        elif count is None:
-            count = total - offset
-        start = _range(info, offset, count, item, total)
-        if into is None:
-            whole = offset == 0 and count == total
-            into = new_array(info.dtype, info.shape if whole else (count,))
-        elif byte_view(into).nbytes < count * item:
-            raise VerbsError(
-                EINVAL, f"into holds {byte_view(into).nbytes} bytes, fewer than the {count * item} asked for"
-            )
-        target = into
-        size = count * item
-        name = f"READ of {info.name!r}"
-        if size > BOUNCE_BYTES:
-            mr = MR(self._shares.pd, target, e.IBV_ACCESS_LOCAL_WRITE)
-            job = Job(name, mr.close)
-            self._start(job, mr.buf, mr.lkey, e.IBV_WR_RDMA_READ, info, start, size)
-            return _Started(job, lambda: target)
-        writable = byte_view(target)
-        if writable.readonly:
-            raise VerbsError(EINVAL, "into is read-only; give a bytearray or an array of your own")
-        slot, view, address = self._take_slot()
-
-        def release() -> None:
-            writable[:size] = view[:size]
-            self._give_slot(slot)
-
-        job = Job(name, release)
-        self._start(job, address, self._bounce.lkey, e.IBV_WR_RDMA_READ, info, start, size)
-        return _Started(job, lambda: target)
-
-    def _write(self, remote: Remote, data: Any, offset: int) -> _Started[None]:
-        info = self._find(remote)
-        source = byte_view(data)
-        size = source.nbytes
-        item = item_bytes(info.dtype)
-        if size % item:
-            raise VerbsError(EINVAL, f"data holds {size} bytes, no multiple of the element's {item}")
-        start = _range(info, offset, size // item, item, prod(info.shape))
-        name = f"WRITE to {info.name!r}"
-        if size > BOUNCE_BYTES:
-            mr = MR(self._shares.pd, data, 0)
-            job = Job(name, mr.close)
-            self._start(job, mr.buf, mr.lkey, e.IBV_WR_RDMA_WRITE, info, start, size)
-        else:
-            slot, view, address = self._take_slot()
-            view[:size] = source
-            job = Job(name, lambda: self._give_slot(slot))
-            self._start(job, address, self._bounce.lkey, e.IBV_WR_RDMA_WRITE, info, start, size)
-        return _Started(job, lambda: None)
-
-    def _start(self, job: Job, local: int, lkey: int, opcode: int, info: BufferInfo, remote: int, size: int) -> None:
-        requests = []
-        for at in range(0, size, PIECE_BYTES):
-            request = SendWR(opcode=opcode, sg=[SGE(local + at, min(PIECE_BYTES, size - at), lkey)])
-            request.set_wr_rdma(info.rkey, remote + at)
-            requests.append(request)
-        self._jobs.post(job, requests)
-
-    def _atomic(self, remote: Remote, offset: int, opcode: int, compare_add: int, swap: int) -> _Started[int]:
-        info = self._find(remote)
-        item = item_bytes(info.dtype)
-        if item != 8:
-            raise VerbsError(EINVAL, f"{info.name!r} has elements of {item} bytes ({info.dtype}); atomics need 8")
-        address = _range(info, offset, 1, item, prod(info.shape))
-        if address & 7:
-            raise VerbsError(EINVAL, f"{info.name!r} begins at {info.addr:#x}; atomics need a multiple of 8")
-        slot, view, local = self._take_slot()
-        signed = info.dtype[1] == "i"
-        found: list[int] = []
-
-        def release() -> None:
-            found.append(int.from_bytes(view[:8], sys.byteorder, signed=signed))
-            self._give_slot(slot)
-
-        name = "FETCH_ADD" if opcode == e.IBV_WR_ATOMIC_FETCH_AND_ADD else "COMPARE_SWAP"
-        job = Job(f"{name} on {info.name!r}", release)
-        request = SendWR(opcode=opcode, sg=[SGE(local, 8, self._bounce.lkey)])
-        request.set_wr_atomic(info.rkey, address, compare_add & _MASK64, swap & _MASK64)
-        self._jobs.post(job, [request])
-        return _Started(job, lambda: found[0])
-
-    def _send(self, data: Any) -> _Started[None]:
+    def begin_send(self, data: Any) -> Pending[None]:
+        """Start :meth:`send`."""
         self._usable()
         is_bytes = isinstance(data, bytes | bytearray | memoryview)
         size = len(data) if is_bytes and not len(data) else byte_view(data).nbytes
@@ -470,21 +270,7 @@ class Connection:
 
         job = Job("SEND", release)
         self._jobs.post(job, [SendWR(opcode=e.IBV_WR_SEND, sg=parts)])
-        return _Started(job, lambda: None)
-
-    def _take_slot(self) -> tuple[int, memoryview, int]:
-        """A slot of bounce memory and its address; where all are in use, jobs are driven until one is free."""
-        while True:
-            with self._slot_lock:
-                if self._free:
-                    slot = self._free.pop()
-                    at = slot * BOUNCE_BYTES
-                    return slot, self._bounce_view[at : at + BOUNCE_BYTES], self._bounce.buf + at
-            self._jobs.wait(lambda: bool(self._free))
-
-    def _give_slot(self, slot: int) -> None:
-        with self._slot_lock:
-            self._free.append(slot)
+        return Pending(self, job, lambda: None)
 
     # ------------------------------------------------------------------------------- receives
 
@@ -529,13 +315,3 @@ class Connection:
         if timeout_s is not None and not hung_up(sock):
             raise TimeoutError(f"no message from {self.peer} within {timeout_s:g} s")
         raise PeerClosedError(f"{self.peer} closed the connection")
-
-
-def _range(info: BufferInfo, offset: int, count: int, item: int, total: int) -> int:
-    """Address of the first element of a range, once it is found to lie within the buffer."""
-    if offset < 0 or count < 1 or offset + count > total:
-        raise VerbsError(
-            EINVAL,
-            f"offset={offset}, count={count} leave {info.name!r}, which has {total} elements of {item} bytes",
-        )
-    return info.addr + offset * item

@@ -8,14 +8,16 @@ checked: a bad line is one :class:`ExchangeError`.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import re
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import MAX_RD_ATOMIC, MTU_CODES
@@ -32,6 +34,35 @@ DTYPE_PATTERN = re.compile(r"[<>|=][biufcSUVmM][1-9]\d{0,8}(\[\w{1,12}\])?")
 """Array types as ``numpy.dtype.str`` writes them. Types that hold Python objects are not among them: their bytes
 would be taken for pointers."""
 _SHOWN = 200
+
+
+Fields = list[list[Any]]
+"""Name, type (text, or fields again) and, for a field that is an array, its shape."""
+_MAX_FIELDS = 512
+_MAX_DEPTH = 8
+
+
+def fields_bytes(fields: object, depth: int = 0) -> int:
+    """Bytes of one element of a structured type, once its fields are found to be such.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if isinstance(fields, str) and DTYPE_PATTERN.fullmatch(fields):
+        return item_bytes(fields)
+    if not isinstance(fields, list) or not 0 < len(fields) <= _MAX_FIELDS or depth > _MAX_DEPTH:
+        raise ValueError(fields)
+    size = 0
+    for one in fields:
+        if not isinstance(one, list) or len(one) not in (2, 3) or not isinstance(one[0], str):
+            raise ValueError(one)
+        shape = one[2] if len(one) == 3 else []
+        if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
+            raise ValueError(one)
+        if not all(type(extent) is int and 0 < extent <= 1 << 32 for extent in shape):
+            raise ValueError(one)
+        size += prod(shape) * fields_bytes(one[1], depth + 1)
+    return size
 
 
 class ExchangeError(RnicError):
@@ -51,9 +82,12 @@ class BufferInfo:
     """As ``numpy.dtype.str``."""
     shape: tuple[int, ...] = ()
     writable: bool = True
+    fields: Fields | None = None
+    """Of a structured type, as ``numpy.lib.format.dtype_to_descr`` writes them; ``dtype`` is ``|V`` and its size."""
 
     def to_dict(self) -> dict[str, object]:
         """As it goes into the line."""
+        more = {} if self.fields is None else {"fields": self.fields}
         return {
             "name": self.name,
             "addr": self.addr,
@@ -62,6 +96,7 @@ class BufferInfo:
             "dtype": self.dtype,
             "shape": list(self.shape),
             "writable": self.writable,
+            **more,
         }
 
 
@@ -175,9 +210,15 @@ def _buffer(item: object, where: str) -> BufferInfo:
         or prod(shape) * item_bytes(dtype) != length
     ):
         said.refuse("shape", shape, f"up to {MAX_DIMENSIONS} extents that make {length} bytes of {dtype}")
-    return BufferInfo(
-        name, addr, length, said.number("rkey", 0, 0xFFFFFFFF), dtype, tuple(shape), said.flag("writable")
-    )
+    fields = said.values.get("fields")
+    if fields is not None:
+        try:
+            if isinstance(fields, str) or dtype != f"|V{fields_bytes(fields)}":
+                raise ValueError(fields)
+        except (ValueError, RecursionError):
+            said.refuse("fields", fields, f"fields that make {dtype}")
+    rkey = said.number("rkey", 0, 0xFFFFFFFF)
+    return BufferInfo(name, addr, length, rkey, dtype, tuple(shape), said.flag("writable"), fields)  # type: ignore[arg-type] # checked above
 
 
 def item_bytes(dtype: str) -> int:
@@ -307,23 +348,62 @@ class LineSocket:
                 raise ExchangeError(f"{self.where} hung up before the exchange was done")
             self._rest += got
 
+    async def areceive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> bytes:
+        """:meth:`receive` for asyncio."""
+        loop = asyncio.get_running_loop()
+        self.sock.setblocking(False)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (at := self._rest.find(b"\n")) < 0:
+                    if len(self._rest) > MAX_LINE_BYTES:
+                        raise ExchangeError(f"{self.where} sent a line longer than {MAX_LINE_BYTES} bytes")
+                    got = await loop.sock_recv(self.sock, 1 << 16)
+                    if not got:
+                        raise ExchangeError(f"{self.where} hung up before the exchange was done")
+                    self._rest += got
+        except TimeoutError:
+            raise ExchangeError(
+                f"{self.where} sent no whole line within {timeout_s:g} s; is it an rnic listener?"
+            ) from None
+        except OSError as error:
+            raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
+        line = bytes(self._rest[:at])
+        del self._rest[: at + 1]
+        return line
+
+    async def asend(self, line: bytes, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """:meth:`send` for asyncio."""
+        self.sock.setblocking(False)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.get_running_loop().sock_sendall(self.sock, line)
+        except TimeoutError:
+            raise ExchangeError(f"{self.where} took nothing for {timeout_s:g} s; is it overloaded?") from None
+        except OSError as error:
+            raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
+
     def close(self) -> None:
         """Hang up; a second call does nothing."""
         self.sock.close()
 
 
-def _check_port(where: str, port: int, low: int) -> None:
-    # the system would cut a larger number off
-    if not low <= port <= 0xFFFF:
-        raise ExchangeError(f"cannot use {where}: a TCP port is {low} to 65535")
+def tcp_port(host: str, port: int | str, low: int) -> int:
+    """A port as callers give it: a number, or its digits.
+
+    Raises:
+        ExchangeError: it is none from ``low`` to 65535; the system would cut a larger number off.
+    """
+    number = int(port) if isinstance(port, str) and port.isascii() and port.isdigit() else port
+    if type(number) is not int or not low <= number <= 0xFFFF:
+        raise ExchangeError(f"cannot use {host} port {port}: a TCP port is a whole number from {low} to 65535")
+    return number
 
 
-def dial(host: str, port: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> LineSocket:
-    """Connect to a listener. :class:`ExchangeError` where nobody answers."""
-    where = f"{host} port {port}"
-    _check_port(where, port, 1)
+@contextlib.contextmanager
+def dialling(where: str, timeout_s: float) -> Iterator[None]:
+    """Around what connects: what the system says becomes one :class:`ExchangeError`."""
     try:
-        sock = socket.create_connection((host, port), timeout=timeout_s)
+        yield
     except ConnectionRefusedError:
         raise ExchangeError(f"nobody listens on {where}: start the listener first, or correct host and port") from None
     except TimeoutError:
@@ -331,20 +411,28 @@ def dial(host: str, port: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> LineSock
     except (OSError, UnicodeError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ExchangeError(f"cannot reach {where}: {reason}") from None
+
+
+def dial(host: str, port: int | str, timeout_s: float = DEFAULT_TIMEOUT_S) -> LineSocket:
+    """Connect to a listener. :class:`ExchangeError` where nobody answers."""
+    number = tcp_port(host, port, 1)
+    where = f"{host} port {number}"
+    with dialling(where, timeout_s):
+        sock = socket.create_connection((host, number), timeout=timeout_s)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return LineSocket(sock, where)
 
 
-def listen_socket(host: str, port: int) -> socket.socket:
+def listen_socket(host: str, port: int | str) -> socket.socket:
     """A listening TCP socket; port 0 lets the system choose.
 
     Raises:
         ExchangeError: bad address, or a port that is taken.
     """
-    where = f"{host} port {port}"
-    _check_port(where, port, 0)
+    number = tcp_port(host, port, 0)
+    where = f"{host} port {number}"
     try:
-        info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        info = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.socket(info[0], info[1], info[2])
     except (OSError, UnicodeError, OverflowError) as error:
         raise ExchangeError(f"cannot listen on {where}: {getattr(error, 'strerror', None) or error}") from None

@@ -39,11 +39,12 @@ class Listener:
     def __init__(
         self,
         addr: str,
-        port: int,
+        port: int | str,
         udp_port: int | None,
         message_bytes: int,
         receives: int,
         context: Context | None,
+        share: Mapping[str, Any] | None = None,
     ) -> None:
         self._socket = listen_socket(addr, port)
         self._closing = threading.Event()
@@ -52,6 +53,11 @@ class Listener:
             self.port: int = self._socket.getsockname()[1]
             nic_address = self.address if context is None else context.address
             self._shares = Shares(context or open_context(nic_address, udp_port), owned=context is None)
+            try:
+                self._shares.add(share or {}, writable=True)
+            except RnicError:
+                self._shares.close()
+                raise
         except RnicError:
             self._socket.close()
             raise
@@ -61,13 +67,16 @@ class Listener:
         self._connections: list[Connection] = []
         self._accepted: queue.SimpleQueue[Connection | None] = queue.SimpleQueue()
         self._slots = threading.Semaphore(MAX_HANDSHAKES)
+        self._start()
+
+    def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name=f"rnic listener {self.port}", daemon=True)
         self._thread.start()
 
     def share(self, **buffers: Any) -> Listener:
         """Let peers that connect from now on read and write these buffers, by name; the listener itself.
 
-        Read-only memory is shared for reading.
+        For peers that may come at any time, give ``share`` to :func:`listen`. Read-only memory is shared for reading.
 
         Raises:
             VerbsError: EINVAL for a name that is taken, or a buffer that cannot be registered.
@@ -186,8 +195,9 @@ class Listener:
 
 def listen(
     addr: str = "127.0.0.1",
-    port: int = DEFAULT_PORT,
+    port: int | str = DEFAULT_PORT,
     *,
+    share: Mapping[str, Any] | None = None,
     udp_port: int | None = None,
     message_bytes: int = MESSAGE_BYTES,
     receives: int = RECEIVES,
@@ -198,6 +208,7 @@ def listen(
     Args:
         addr: local address, IPv4 or IPv6.
         port: TCP port of the exchange; 0 for any free one.
+        share: buffers that peers may read and write, by name. They are there before the first peer is answered.
         udp_port: UDP port of the NIC; by default 4791, or on a loopback address any free one where that is taken.
         message_bytes: longest message that each connection receives.
         receives: messages that may wait on each connection.
@@ -206,13 +217,14 @@ def listen(
     Raises:
         ExchangeError: the TCP port is taken, or not a local address.
         LinkError: the same of the NIC's UDP port.
+        VerbsError: EINVAL for a buffer that cannot be shared.
     """
-    return Listener(addr, port, udp_port, message_bytes, receives, context)
+    return Listener(addr, port, udp_port, message_bytes, receives, context, share)
 
 
 def connect(
     host: str,
-    port: int = DEFAULT_PORT,
+    port: int | str = DEFAULT_PORT,
     *,
     addr: str | None = None,
     udp_port: int | None = None,
@@ -241,13 +253,7 @@ def connect(
     """
     lines = dial(host, port, timeout_s)
     try:
-        shares = Shares(context or open_context(addr or local_address(lines.sock), udp_port), owned=context is None)
-        try:
-            shares.add(share or {}, writable=True)
-            connection = Connection(shares, message_bytes, receives, owned=True)
-        except RnicError:
-            shares.close()
-            raise
+        connection = prepare(lines, addr, udp_port, share, message_bytes, receives, context)
         try:
             lines.send(connection.endpoint().to_line(), timeout_s)
             connection.bring_up(parse_endpoint(lines.receive(timeout_s), lines.where), lines)
@@ -258,6 +264,25 @@ def connect(
         lines.close()
         raise
     return connection
+
+
+def prepare(
+    lines: LineSocket,
+    addr: str | None,
+    udp_port: int | None,
+    share: Mapping[str, Any] | None,
+    message_bytes: int,
+    receives: int,
+    context: Context | None,
+) -> Connection:
+    """A client's end, not yet brought up; arguments are those of :func:`connect`."""
+    shares = Shares(context or open_context(addr or local_address(lines.sock), udp_port), owned=context is None)
+    try:
+        shares.add(share or {}, writable=True)
+        return Connection(shares, message_bytes, receives, owned=True)
+    except RnicError:
+        shares.close()
+        raise
 
 
 def local_address(sock: socket.socket) -> str:

@@ -69,9 +69,9 @@ class Shares:
             if len(self._shared) >= MAX_BUFFERS:
                 raise VerbsError(EINVAL, f"{MAX_BUFFERS} buffers are shared already; put arrays together")
             may_write = writable and not byte_view(buffer).readonly
-            dtype, shape = describe(buffer)
+            dtype, shape, fields = describe(buffer)
             mr = MR(self.pd, buffer, READ_WRITE if may_write else READ_ONLY)
-            info = BufferInfo(name, mr.buf, mr.length, mr.rkey, dtype, shape, may_write)
+            info = BufferInfo(name, mr.buf, mr.length, mr.rkey, dtype, shape, may_write, fields)
             self._shared[name] = mr, info
 
     def infos(self) -> tuple[BufferInfo, ...]:

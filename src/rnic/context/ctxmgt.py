@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from rnic.context import messages as m
+from rnic.context.cache import Cache
 from rnic.context.ceu_parser import CeuParser
-from rnic.context.cqc import CQC_BYTES
+from rnic.context.cqc import CQC, CQC_BYTES
 from rnic.context.ctxmdata import CQ, EQ, PAGE_SHIFT, QP, CtxMData, PageTable
-from rnic.context.eqc import EQC_BYTES
+from rnic.context.eqc import EQC, EQC_BYTES
 from rnic.context.key_qpc_data import FIFO_DEPTH, KeyQpcData
 from rnic.context.machines import Machine
 from rnic.context.qp_context import QpContext
@@ -23,8 +25,11 @@ from rnic.context.qpc import QPC_BYTES
 from rnic.context.readctx import ReadCtx
 from rnic.context.writectx import WriteCtx, origin
 from rnic.mem.dma import DmaPort
+from rnic.spec.layout import Layout
 from rnic.spec.limits import FIRST_QPN, MAX_EQS
 from rnic.spec.states import RESET
+from rnic.state import queues
+from rnic.state.arena import Arena
 from rnic.trace.counters import Counters
 
 LOG_MAX: Final = 14
@@ -32,6 +37,18 @@ LOG_MAX_EQS: Final = MAX_EQS.bit_length() - 1
 _LIVE: Final = ("ssn", "ra_buff_indx", "rmsn", "rq_wqe_counter", "sq_wqe_counter", "sq_draining")
 """What the engine changes besides state and PSNs: it has no channel of its own and goes with the whole context."""
 _FIRST_CQN: Final = 1
+CHANGED, EVICTED, INVALID = "changed", "evicted", "invalid"
+"""What :attr:`ContextManager.changed` tells of a context: something in it is new, it was taken out of the cache, or it
+is no more."""
+
+
+def cache_bytes(log_qps: int, log_eqs: int = LOG_MAX_EQS) -> int:
+    """Bytes of an arena that the cache takes."""
+    return (QPC_BYTES + queues.CQ.size << log_qps) + (queues.EQ.size << log_eqs)
+
+
+class NotWrittenBackError(Exception):
+    """Host memory does not take a context, so it stays in the cache."""
 
 
 class Status(IntEnum):
@@ -51,6 +68,10 @@ def _image(ctx: QpContext) -> Written:
     return ctx.state, ctx.next_send_psn, ctx.last_acked_psn, ctx.expected_psn
 
 
+def _live(ctx: QpContext) -> tuple[int, ...]:
+    return tuple([getattr(ctx, name) for name in _LIVE])
+
+
 class ContextManager:
     """One device's contexts.
 
@@ -58,6 +79,7 @@ class ContextManager:
         log_qps: log2 of the number of QPs and of CQs, at most 14.
         counters: gets ``ctx_*``.
         log_eqs: log2 of the number of EQs; 002 has 32, whose contexts lie in one page.
+        arena: where the cache lies; by default in one of its own.
         observe: called with source, request name, number and status of every request, for the trace; may be set
             later through :attr:`observe`.
         infiniband: frame encap is answered in 002's InfiniBand mode, with LIDs. No device of ours sets it, since
@@ -68,12 +90,15 @@ class ContextManager:
 
     __slots__ = (
         "_ceu_status",
+        "_edited",
         "_live",
+        "_quiet",
         "_turn",
         "_written",
         "changed",
         "counters",
         "ctxmdata",
+        "image",
         "key",
         "observe",
         "parser",
@@ -89,6 +114,7 @@ class ContextManager:
         observe: Callable[[int, str, int, str], None] | None = None,
         log_eqs: int = LOG_MAX_EQS,
         infiniband: bool = False,
+        arena: Arena | None = None,
     ) -> None:
         if not 0 < log_qps <= LOG_MAX:
             raise ValueError(f"log_qps={log_qps}: the context tables hold 2 to the power of 1 to {LOG_MAX}")
@@ -102,14 +128,25 @@ class ContextManager:
             EQ: PageTable(0, log_eqs, EQC_BYTES.bit_length() - 1),
         }
         self.ctxmdata = CtxMData(tables, self.readctx, self.writectx)
-        self.key = KeyQpcData(self.ctxmdata.key_fifo, counters, infiniband)
+        arena = Arena(cache_bytes(log_qps, log_eqs)) if arena is None else arena
+        self.key = KeyQpcData(self.ctxmdata.key_fifo, counters, arena, log_qps, log_eqs, infiniband)
         self.parser = CeuParser(self.ctxmdata, self.writectx, self.key)
         self.stalled = False
         self._ceu_status = Status.OK
         self._turn = 0
-        self.changed: Callable[[str, int, bool], None] | None = None
-        """Called with ``"cq"`` or ``"eq"``, a number and whether it is valid, after each request about that context;
-        with ``"qp"`` after it was loaded anew from host memory."""
+        self.changed: Callable[[str, int, str], None] | None = None
+        """Called with ``"qp"``, ``"cq"`` or ``"eq"``, a number, and :data:`CHANGED`, :data:`EVICTED` or :data:`INVALID`
+        after a context was changed by anything but :meth:`write_qp`, whose caller knows."""
+        self.image: Callable[[str, int], bytes | None] | None = None
+        """Asked before a context is written back whole: the CQC or EQC as the device has it; of a QPC nothing, but what
+        of it is kept elsewhere is in the cache then."""
+        for kind, cache in self._caches:
+            cache.leave = partial(self._leave, kind)
+            cache.left = partial(self._left, kind)
+            cache.told = partial(self._edit, kind)
+        self._quiet = False
+        self._edited: set[int] = set()
+        """Queue pairs of which something was stored to the cache that no write-back carries."""
         self._written: dict[int, Written] = {}
         self._live: dict[int, tuple[int, ...]] = {}
 
@@ -117,6 +154,11 @@ class ContextManager:
     def machines(self) -> tuple[Machine, ...]:
         """The four state machines."""
         return self.parser.machine, self.ctxmdata.machine, self.key.machine, self.writectx.machine
+
+    @property
+    def _caches(self) -> tuple[tuple[str, Cache[Any]], ...]:
+        key = self.key
+        return (QP, key.qps), (CQ, key.cqs), (EQ, key.eqs)
 
     @property
     def complete(self) -> bool:
@@ -144,17 +186,31 @@ class ContextManager:
                 data = read
         if status == Status.DMA_ERROR:
             self.counters.bump("ctx_dma_errors")
-        if self.changed is not None and status == Status.OK:
-            kind, number = header[0] >> 4, int.from_bytes(header[4:8], "big") & m.EQ_DISABLE - 1
-            if kind == m.WR_CQ_CXT:
-                self.changed(CQ, number, number in self.key.cqs)
-            elif kind == m.WR_EQ_CXT:
-                self.changed(EQ, number, number in self.key.eqs and self.key.eqs[number].enabled)
+        if status == Status.OK and not self._quiet:
+            self._tell_written(header, payload)
         if self.observe is not None:
             row = m.BY_CODE.get((header[0] >> 4, header[0] & 15))
             number = int.from_bytes(header[4:8], "big")
             self.observe(m.CEU, row.name if row else f"{header[0]:#04x}", number, status.name)
         return status, answer, data
+
+    def _tell_written(self, header: bytes, payload: bytes) -> None:
+        """A request of the CEU is done: say which context it changed."""
+        kind, opcode, number = header[0] >> 4, header[0] & 15, int.from_bytes(header[4:8], "big") & m.EQ_DISABLE - 1
+        if kind == m.WR_QP_CXT:
+            # the extract is the key words alone; the rest of the cache's 256 bytes is in memory
+            status, data = self.read_qp(number)
+            if status == Status.OK and data[: len(payload)] == payload:
+                self._fill(number, data)
+            self._tell(QP, number, CHANGED)
+        elif kind == m.WR_CQ_CXT:
+            self._tell(CQ, number, INVALID if opcode == m.WR_CQ_INVALID else CHANGED)
+        elif kind == m.WR_EQ_CXT:
+            self._tell(EQ, number, INVALID if opcode == m.WR_EQ_INVALID else CHANGED)
+
+    def _tell(self, kind: str, number: int, what: str) -> None:
+        if self.changed is not None:
+            self.changed(kind, number, what)
 
     def request(self, source: int, command: bytes, payload: bytes = b"") -> bool:
         """Put a command into an engine channel's FIFO; false where it is full, or the command is no 16 bytes."""
@@ -174,6 +230,9 @@ class ContextManager:
         """Step every module until nothing moves."""
         while self.step():
             pass
+        touched = self.key.touched
+        while touched:
+            self._tell(QP, touched.popleft(), CHANGED)
 
     def step(self) -> bool:
         """One round: each module handles at most one request; false where nothing moved."""
@@ -252,7 +311,9 @@ class ContextManager:
     def close_hca(self) -> Status:
         """Forget all pages and everything cached."""
         status = self._do(m.WR_ICMMAP_CXT, m.WR_ICMMAP_DIS)
-        for cached in (self.key.qps, self.key.cqs, self.key.eqs, self._written, self._live):
+        for _, cache in self._caches:
+            cache.clear()
+        for cached in (self._written, self._live, self._edited):
             cached.clear()
         return status
 
@@ -295,9 +356,9 @@ class ContextManager:
 
         What comes back must be what was written: who lends pages cannot slip in values that no command has checked.
         """
-        ctx = self.key.qps.get(qpn)
-        before = None if ctx is None else ctx.store()
-        status = self._do(m.WR_QP_CXT, m.WR_QP_ALL, qpn, payload=qpc)
+        qps = self.key.qps
+        before = qps[qpn].store() if qpn in qps else None
+        status, data = self._silently(m.WR_QP_CXT, m.WR_QP_ALL, qpn, qpc), b""
         if status != Status.OK:
             return status
         status, data = self.read_qp(qpn)
@@ -305,11 +366,19 @@ class ContextManager:
             self._fill(qpn, data)
             return Status.OK
         self.counters.bump("ctx_dma_errors")
-        if before is None or ctx is None:
-            self.key.qps.pop(qpn, None)
+        if before is None:
+            qps.forget(qpn)
         else:
-            ctx.load(before)
+            qps.fill(qpn, before)
         return Status.DMA_ERROR
+
+    def _silently(self, kind: int, opcode: int, number: int, image: bytes) -> Status:
+        """Write a whole context; whoever asked knows, so nobody is told."""
+        self._quiet = True
+        try:
+            return self._do(kind, opcode, number, payload=image)
+        finally:
+            self._quiet = False
 
     def read_qp(self, qpn: int) -> tuple[Status, bytes]:
         """The QPC as host memory has it (RD_QP_ALL)."""
@@ -328,27 +397,120 @@ class ContextManager:
             return Status.REFUSED
         if status == Status.OK:
             self._fill(qpn, data)
-            if self.changed is not None:
-                self.changed(QP, qpn, True)
+            self.counters.bump("ctx_loads")
+            self._tell(QP, qpn, CHANGED)
         return status
 
     def _fill(self, qpn: int, data: bytes) -> None:
-        ctx = self.key.qps.get(qpn)
-        if ctx is None:
-            ctx = self.key.qps[qpn] = QpContext(data)
-        else:
-            ctx.load(data)
+        self.key.qps.fill(qpn, data)
+        ctx = self.key.qps.view(qpn)
         self._written[qpn] = _image(ctx)
-        self._live[qpn] = tuple(getattr(ctx, name) for name in _LIVE)
+        self._live[qpn] = _live(ctx)
+        self._edited.discard(qpn)
+
+    # ------------------------------------------------------------------- out of the cache, and back
+
+    def evict(self, kind: str, number: int) -> Status:
+        """Take a context out of the cache: it is written back, and its queue stalls until :meth:`load`.
+
+        ``REFUSED`` where it is not cached, ``DMA_ERROR`` where host memory does not take it: then it stays.
+        """
+        cache = dict(self._caches)[kind]
+        if number not in cache:
+            return Status.REFUSED
+        try:
+            del cache[number]
+        except NotWrittenBackError:
+            return Status.DMA_ERROR
+        return Status.OK
+
+    def load(self, kind: str, number: int) -> Status:
+        """Fill the cache from host memory, whether or not the context was in it.
+
+        ``REFUSED`` for a page that is not mapped, or a context that the device cannot run on; ``DMA_ERROR`` where host
+        memory does not answer. All but ``OK`` leave the cache as it was.
+        """
+        if kind == QP:
+            return self.load_qp(number)
+        data = self.peek(kind, number)
+        if data is None:
+            self.counters.bump("ctx_dma_errors")
+            return Status.DMA_ERROR
+        admit = self.parser.admit
+        if not any(data) or (admit is not None and not admit(kind, number, data)):
+            self.counters.bump("ctx_refused")
+            return Status.REFUSED
+        dict(self._caches)[kind].fill(number, data)
+        self.counters.bump("ctx_loads")
+        self._tell(kind, number, CHANGED)
+        return Status.OK
+
+    def evicted(self, kind: str, number: int) -> bool:
+        """Whether a context was taken out of the cache and is in host memory alone."""
+        return number in dict(self._caches)[kind].evicted
+
+    def peek(self, kind: str, number: int) -> bytes | None:
+        """A context's bytes as host memory has them, found through the metadata; ``None`` where they are not in reach.
+
+        002 has no message that reads CQCs and EQCs back.
+        """
+        place = self.ctxmdata.tables[kind].locate(number)
+        if place is None:
+            return None
+        data = bytearray(1 << self.ctxmdata.tables[kind].shift)
+        return bytes(data) if place.port.read(place.addr, data) else None
+
+    def _leave(self, kind: str, number: int) -> None:
+        """Write a context back that is about to be evicted."""
+        if self.flush_one(kind, number) != Status.OK:
+            raise NotWrittenBackError(f"{kind} {number}: host memory does not take its context")
+
+    def _left(self, kind: str, number: int) -> None:
+        if kind == QP:
+            for cached in (self._written, self._live):
+                cached.pop(number, None)
+            self._edited.discard(number)
+        self.counters.bump("ctx_evictions")
+        self._tell(kind, number, EVICTED)
+
+    def _edit(self, kind: str, number: int) -> None:
+        """Something was stored to an entry of the cache by hand."""
+        if kind == QP:
+            self._edited.add(number)
+        self._tell(kind, number, CHANGED)
+
+    def flush_one(self, kind: str, number: int) -> Status:
+        """Bring host memory up to date with one cached context."""
+        image = None if self.image is None else self.image(kind, number)
+        if kind == QP:
+            return self.flush_qp(number)
+        data = self.peek(kind, number)
+        if data is None:
+            self.counters.bump("ctx_dma_errors")
+            return Status.DMA_ERROR
+        if image is None:
+            layout: Layout = CQC if kind == CQ else EQC
+            image = layout.pack(layout.unpack(data) | dict(self._caches)[kind][number].values())
+        return Status.OK if image == data else self.store(kind, number, image)
+
+    def store(self, kind: str, number: int, image: bytes) -> Status:
+        """Write the CQC or EQC of a cached context, which has these values already."""
+        if kind == CQ:
+            return self._silently(m.WR_CQ_CXT, m.WR_CQ_MODIFY, number, image)
+        enabled = self.key.eqs.view(number).enabled
+        status = self._silently(m.WR_EQ_CXT, m.WR_EQ_ALL, number, image)
+        self.key.eqs.view(number).enabled = enabled
+        return status
 
     def drop_qp(self, qpn: int) -> None:
         """Back to software: host memory says RESET, the cache nothing."""
-        image = bytearray(QPC_BYTES)
-        m_ctx = QpContext(image)
+        m_ctx = QpContext()
         m_ctx.local_qpn, m_ctx.state = qpn, RESET
-        self._do(m.WR_QP_CXT, m.WR_QP_ALL, qpn, payload=m_ctx.store())
-        for cached in (self.key.qps, self._written, self._live):
+        self._silently(m.WR_QP_CXT, m.WR_QP_ALL, qpn, m_ctx.store())
+        self.key.qps.forget(qpn)
+        for cached in (self._written, self._live):
             cached.pop(qpn, None)
+        self._edited.discard(qpn)
 
     def flush_qp(self, qpn: int) -> Status:
         """Bring host memory up to date with the cache: state and PSNs by the engine's writes, counters with all."""
@@ -356,16 +518,21 @@ class ContextManager:
         self._flush_engine(qpn)
         if self._errors() != errors:
             return Status.DMA_ERROR
-        ctx = self.key.qps.get(qpn)
-        if ctx is None:
+        if qpn not in self.key.qps:
             return Status.OK
-        live = tuple(getattr(ctx, name) for name in _LIVE)
-        if live != self._live.get(qpn):
-            status = self._do(m.WR_QP_CXT, m.WR_QP_ALL, qpn, payload=ctx.store())
+        ctx = self.key.qps.view(qpn)
+        live = _live(ctx)
+        if qpn in self._edited or live != self._live.get(qpn):
+            status = self._silently(m.WR_QP_CXT, m.WR_QP_ALL, qpn, ctx.store())
             if status != Status.OK:
                 return status
             self._live[qpn] = live
+            self._edited.discard(qpn)
         return Status.OK
+
+    def write_back_one(self, qpn: int) -> None:
+        """Write state and PSNs of one queue pair back."""
+        self._flush_engine(qpn)
 
     def write_back(self, count: int) -> None:
         """Write state and PSNs of the next ``count`` queue pairs back, in turn."""
@@ -379,9 +546,9 @@ class ContextManager:
 
     def _flush_engine(self, qpn: int) -> None:
         """The writes that RTC, RRC and EE make, where something changed since the last."""
-        ctx = self.key.qps.get(qpn)
-        if ctx is None:
+        if qpn not in self.key.qps:
             return
+        ctx = self.key.qps[qpn]
         new = _image(ctx)
         old = self._written.get(qpn)
         if old == new:
@@ -412,7 +579,7 @@ class ContextManager:
     def invalidate_cq(self, cqn: int) -> Status:
         """Zero a CQC and forget it, even where its page is gone."""
         status = self._do(m.WR_CQ_CXT, m.WR_CQ_INVALID, cqn)
-        self.key.cqs.pop(cqn, None)
+        self.key.cqs.forget(cqn)
         return status
 
     def write_eq(self, eqn: int, eqc: bytes) -> Status:
@@ -426,7 +593,7 @@ class ContextManager:
     def invalidate_eq(self, eqn: int) -> Status:
         """Zero an EQC and forget it, even where its page is gone."""
         status = self._do(m.WR_EQ_CXT, m.WR_EQ_INVALID, eqn)
-        self.key.eqs.pop(eqn, None)
+        self.key.eqs.forget(eqn)
         return status
 
     def _do(self, kind: int, opcode: int, addr: int = 0, data: int = 0, payload: bytes = b"") -> Status:

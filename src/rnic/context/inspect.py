@@ -31,24 +31,16 @@ def qp(contexts: ContextManager, qpn: int) -> list[Row]:
     return _rows(QPC, data if status == Status.OK else None, cache)
 
 
-def _peek(contexts: ContextManager, kind: str, number: int, layout: Layout) -> bytes | None:
-    """A context's bytes through the metadata; 002 has no message that reads CQCs and EQCs back."""
-    place = contexts.ctxmdata.tables[kind].locate(number)
-    data = bytearray(layout.size)
-    return bytes(data) if place is not None and place.port.read(place.addr, data) else None
-
-
 def cq(contexts: ContextManager, cqn: int, live: dict[str, int] | None = None) -> list[Row]:
     """One row for each field of the CQC; ``live`` is what the NIC itself keeps of it, beside the key data."""
     key = contexts.key.cqs.get(cqn)
     cache = {} if live is None else dict(live)
-    cache |= {} if key is None else {name: getattr(key, name) for name in ("logsize", "comp_eqn", "pd", "lkey")}
-    return _rows(CQC, _peek(contexts, CQ, cqn, CQC), cache)
+    cache = ({} if key is None else key.values()) | cache
+    return _rows(CQC, contexts.peek(CQ, cqn), cache)
 
 
 def eq(contexts: ContextManager, eqn: int) -> list[Row]:
     """One row for each field of the EQC."""
     key = contexts.key.eqs.get(eqn)
-    names = ("logsize", "msix_vector", "pd", "lkey", "event_mask")
-    cache = {} if key is None else {name: getattr(key, name) for name in names}
-    return _rows(EQC, _peek(contexts, EQ, eqn, EQC), cache)
+    cache = {} if key is None else key.values()
+    return _rows(EQC, contexts.peek(EQ, eqn), cache)

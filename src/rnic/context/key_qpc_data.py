@@ -1,7 +1,7 @@
 """key_qpc_data: the cache of what the data path needs of each context (002 5.4).
 
-A queue pair's entry is its :class:`~rnic.context.qp_context.QpContext`, the typed view that ``transport`` works on: a
-channel's response is made from it, and a channel's write changes it. :data:`KEY_FIELDS` is the table of 5.4.2.
+The entries are slots of the device's arena (:mod:`rnic.context.cache`), and the data path works on the same bytes: a
+channel's response is made from them, and a channel's write changes them. :data:`KEY_FIELDS` is the table of 5.4.2.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from rnic.context import messages as m
-from rnic.context.cqc import CQC
-from rnic.context.eqc import EQC, merged_mask
+from rnic.context.cache import NO_CQ, NO_EQ, Cache, CachedCq, CachedEq, CachedQp, CqKey, EqKey, cache_of
+from rnic.context.eqc import merged_mask
 from rnic.context.machines import KEY_QPC_DATA, Machine
 from rnic.context.qp_context import QpContext
-from rnic.context.qpc import QPC_BYTES
+from rnic.context.qpc import QPC, QPC_BYTES
 from rnic.context.request_controller import RequestController
+from rnic.state import queues
+from rnic.state.arena import Arena
+from rnic.state.structure import Ground
 from rnic.trace.counters import Counters
 
 FIFO_DEPTH: Final = 64
@@ -69,34 +72,6 @@ KEY_FIELDS: Final = (
 QPC_KEY_FIELDS: Final = frozenset(name for row in KEY_FIELDS if row.context == "qpc" for name in row.fields)
 
 
-class CqKey:
-    """A CQ's 13 bytes of key data (4.2.2)."""
-
-    __slots__ = ("comp_eqn", "lkey", "logsize", "pd")
-
-    def __init__(self, cqc: bytes = bytes(CQC.size)) -> None:
-        self.logsize = CQC.get(cqc, "logsize")
-        self.comp_eqn = CQC.get(cqc, "comp_eqn")
-        self.pd = CQC.get(cqc, "pd")
-        self.lkey = CQC.get(cqc, "lkey")
-
-
-class EqKey:
-    """An EQ's 11 bytes of key data (4.2.3), and the events that it takes (WR_EQ_FUNC)."""
-
-    __slots__ = ("enabled", "event_mask", "lkey", "logsize", "msix_vector", "pd")
-
-    def __init__(self, eqc: bytes = bytes(EQC.size)) -> None:
-        self.logsize = EQC.get(eqc, "logsize")
-        self.msix_vector = EQC.get(eqc, "msix_vector")
-        self.pd = EQC.get(eqc, "pd")
-        self.lkey = EQC.get(eqc, "lkey")
-        self.event_mask = EQC.get(eqc, "event_mask")
-        self.enabled = True
-
-
-_NO_CQ: Final = CqKey()
-_NO_EQ: Final = EqKey()
 _W4 = struct.Struct("<4I")
 _W8 = struct.Struct("<8I")
 _WORD = struct.Struct(">I")
@@ -128,8 +103,8 @@ def _wqe_parser(key: KeyQpcData, c: QpContext) -> bytes:
 
 
 def _trans_control(key: KeyQpcData, c: QpContext) -> bytes:
-    cq = key.cqs.get(c.cqn_snd, _NO_CQ)
-    eq = key.eqs.get(cq.comp_eqn, _NO_EQ)
+    cq = key.cqs.get(c.cqn_snd, NO_CQ)
+    eq = key.eqs.get(cq.comp_eqn, NO_EQ)
     return _W8.pack(
         c.state | (c.next_send_psn & _QPN) << 8,
         cq.lkey,
@@ -143,8 +118,8 @@ def _trans_control(key: KeyQpcData, c: QpContext) -> bytes:
 
 
 def _recv_control(key: KeyQpcData, c: QpContext) -> bytes:
-    cq = key.cqs.get(c.cqn_snd, _NO_CQ)
-    eq = key.eqs.get(cq.comp_eqn, _NO_EQ)
+    cq = key.cqs.get(c.cqn_snd, NO_CQ)
+    eq = key.eqs.get(cq.comp_eqn, NO_EQ)
     return (
         c.state
         | (c.last_acked_psn & _QPN) << 4
@@ -165,8 +140,8 @@ def _recv_control(key: KeyQpcData, c: QpContext) -> bytes:
 
 
 def _execution(key: KeyQpcData, c: QpContext) -> bytes:
-    cq = key.cqs.get(c.cqn_rcv, _NO_CQ)
-    eq = key.eqs.get(cq.comp_eqn, _NO_EQ)
+    cq = key.cqs.get(c.cqn_rcv, NO_CQ)
+    eq = key.eqs.get(cq.comp_eqn, NO_EQ)
     return (
         c.expected_psn
         | (c.rnr_retry & 7) << 24
@@ -246,9 +221,12 @@ class KeyQpcData:
         "qps",
         "responses",
         "served",
+        "touched",
     )
 
-    def __init__(self, key_fifo: deque[bytes], counters: Counters, infiniband: bool = False) -> None:
+    def __init__(
+        self, key_fifo: deque[bytes], counters: Counters, arena: Arena, log_qps: int, log_eqs: int, infiniband: bool
+    ) -> None:
         self.machine = Machine("key_qpc_data", KEY_QPC_DATA)
         self.channels: list[deque[tuple[bytes, bytes]]] = [deque() for _ in range(7)]
         self.responses: list[deque[tuple[bytes, bytes]]] = [deque() for _ in range(7)]
@@ -257,9 +235,12 @@ class KeyQpcData:
         self.counters = counters
         self.infiniband = infiniband
         self.served = b""
-        self.qps: dict[int, QpContext] = {}
-        self.cqs: dict[int, CqKey] = {}
-        self.eqs: dict[int, EqKey] = {}
+        self.touched: deque[int] = deque()
+        """Queue pairs of which a channel's write changed something, until the manager has told."""
+        ground = Ground(arena)
+        self.qps: Cache[CachedQp] = cache_of(ground, log_qps, QPC, QpContext, CachedQp)
+        self.cqs: Cache[CachedCq] = cache_of(ground, log_qps, queues.CQ, CqKey, CachedCq)
+        self.eqs: Cache[CachedEq] = cache_of(ground, log_eqs, queues.EQ, EqKey, CachedEq)
 
     def step(self) -> int:
         """Serve the request that the controller chooses: its channel, -1 where there is none."""
@@ -297,8 +278,12 @@ class KeyQpcData:
                 machine.step("refused")
                 return channel
             psn = _WORD.unpack_from(data, 12)[0] >> 8
-            setattr(ctx, write[1], psn)
-            ctx.state = state = data[15] & 7
+            state = data[15] & 7
+            if state != ctx.state or getattr(ctx, write[1]) & _QPN != psn:
+                plain = self.qps.view(number)
+                setattr(plain, write[1], psn)
+                plain.state = state
+                self.touched.append(number)
             machine.step("engine_write")
             self.key_fifo.append(_WRITE_BACK.pack(code, number, state << 60 | ctx.flags_27_24 << 56 | psn))
             machine.step("write_back")
@@ -315,32 +300,29 @@ class KeyQpcData:
             self._load(number, data)
         elif kind == m.WR_CQ_CXT:
             if opcode == m.WR_CQ_INVALID:
-                self.cqs.pop(number, None)
+                self.cqs.forget(number)
             else:
-                self.cqs[number] = CqKey(data)
+                self.cqs.fill(number, data)
         elif opcode == m.WR_EQ_ALL:
-            self.eqs[number] = EqKey(data)
+            self.eqs.fill(number, data)
+            self.eqs.view(number).enabled = 1
         elif opcode == m.WR_EQ_INVALID:
-            self.eqs.pop(number, None)
+            self.eqs.forget(number)
         else:
             self._event_function(number, int.from_bytes(data[:4], "big"), int.from_bytes(data[4:], "big"))
 
     def _load(self, number: int, extract: bytes) -> None:
-        """Key words from the two extract FIFOs; what else the typed view holds comes with RD_QP_ALL."""
-        ctx = self.qps.get(number)
-        image = bytearray(QPC_BYTES if ctx is None else ctx.store())
+        """Key words from the two extract FIFOs; what else a context holds comes with RD_QP_ALL, and stays till then."""
+        image = bytearray(self.qps[number].store() if number in self.qps else bytes(QPC_BYTES))
         for index, at in enumerate(m.KEY_WORDS):
             image[at : at + 4] = extract[4 * index : 4 * index + 4]
-        if ctx is None:
-            self.qps[number] = QpContext(image)
-        else:
-            ctx.load(image)
+        self.qps.fill(number, image)
 
     def _event_function(self, number: int, addr: int, types: int) -> None:
-        eq = self.eqs.get(number)
-        if eq is None:
+        if number not in self.eqs:
             return
+        eq = self.eqs.view(number)
         disable = bool(addr & m.EQ_DISABLE)
         eq.event_mask = merged_mask(eq.event_mask, types, disable)
         # without types, the whole event function goes; the document leaves the mask alone
-        eq.enabled = (eq.enabled and bool(types)) if disable else True
+        eq.enabled = int(bool(eq.enabled and types)) if disable else 1

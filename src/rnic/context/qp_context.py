@@ -1,37 +1,39 @@
-"""The typed view of one QPC that ``transport`` works on: every field a plain ``int`` slot.
+"""The view of one QPC that ``transport`` works on: its attributes are the fields of the 256 bytes, which it is.
 
-``load`` and ``store`` convert from and to the 256 bytes of :data:`rnic.context.qpc.QPC`. 32-bit words are read
-with one ``struct`` call and split by a table that is made from the layout, since thousands of QPs are made at
-a time.
+A queue pair's context is the slot of the key-data cache in the device's arena; a draft has bytes of its own. There is
+no other copy: what is stored to an attribute is in the bytes, and what is stored to the bytes is in the attribute.
 """
 
 from __future__ import annotations
 
+import ctypes
 import struct
-from collections.abc import Iterable
+from typing import ClassVar, Self
 
 from rnic.context.qpc import QPC, QPC_BYTES
 from rnic.spec.limits import MTU_BYTES
+from rnic.state.structure import Ground, double, structure
 
-_WORDS = struct.Struct(">64I")
-_NARROW = tuple(
-    (field.name, field.byte // 4, field.lsb + (32 - 8 * field.unit - 8 * (field.byte % 4)), field.mask)
-    for field in QPC.fields
-    if field.unit <= 4
-)
-_WIDE = tuple((field.name, field.byte, field.unit) for field in QPC.fields if field.unit > 4)
-_NAMES = tuple(field.name for field in QPC.fields)
+_RAW = struct.Struct(f"{QPC_BYTES}s")
+_KNOWN = int.from_bytes(QPC.pack({field.name: field.mask for field in QPC.fields}), "little")
+"""All bits but the reserved ones."""
+_MTU_BYTES = tuple(MTU_BYTES.get(code, 0) for code in range(QPC["mtu"].mask + 1))
 
 
-class QpContext:
+class QpContext(ctypes.BigEndianStructure):
     """One queue pair's context; attribute names are the field names of :data:`~rnic.context.qpc.QPC`.
 
     ``mtu_bytes`` is the path MTU in bytes that the ``mtu`` code stands for (0 where the code is invalid).
+
+    Args:
+        data: what a draft holds at first, at least 256 bytes. :meth:`at` makes a view of bytes that are elsewhere.
     """
 
-    __slots__ = (*_NAMES, "mtu_bytes")
+    __slots__ = ("_ground",)
+    _pack_ = 1
+    _fields_: ClassVar = structure(QPC)
 
-    # Declared for type checkers; the slots themselves come from the layout table.
+    # Declared for type checkers; the attributes themselves come from the layout table.
     opt_param_mask: int
     state: int
     flags_27_24: int
@@ -59,7 +61,6 @@ class QpContext:
     sl: int
     tclass: int
     flow_label: int
-    rgid: int
     dlid: int
     slid: int
     smac_hi: int
@@ -85,7 +86,6 @@ class QpContext:
     rmsn: int
     rq_wqe_counter: int
     sq_wqe_counter: int
-    sgid: int
     sq_base: int
     rq_base: int
     access_flags: int
@@ -101,32 +101,31 @@ class QpContext:
     srqn: int
     sq_slab_bytes: int
     window_packets: int
-    mtu_bytes: int
+
+    rgid = double("rgid", QPC["rgid"].doc)
+    sgid = double("sgid", QPC["sgid"].doc)
 
     def __init__(self, data: bytes | bytearray | memoryview = bytes(QPC_BYTES)) -> None:
+        super().__init__()
         self.load(data)
+
+    @classmethod
+    def at(cls, ground: Ground, place: int) -> Self:
+        """The context whose 256 bytes begin at offset ``place`` of an arena."""
+        ctx = cls.from_address(ground.address + place)
+        ctx._ground = ground
+        return ctx
+
+    @property
+    def mtu_bytes(self) -> int:
+        """Bytes of the path MTU."""
+        return _MTU_BYTES[self.mtu]
 
     def load(self, data: bytes | bytearray | memoryview) -> None:
         """Take every field from QPC bytes; ``struct.error`` if there are fewer than 256."""
-        words = _WORDS.unpack_from(data)
-        for name, index, shift, mask in _NARROW:
-            setattr(self, name, words[index] >> shift & mask)
-        for name, byte, size in _WIDE:
-            setattr(self, name, int.from_bytes(data[byte : byte + size], "big"))
-        self.mtu_bytes = MTU_BYTES.get(self.mtu, 0)
+        known = int.from_bytes(_RAW.unpack_from(data)[0], "little") & _KNOWN
+        ctypes.memmove(ctypes.addressof(self), known.to_bytes(QPC_BYTES, "little"), QPC_BYTES)
 
     def store(self) -> bytes:
         """The QPC bytes; reserved bits are zero."""
-        words = [0] * 64
-        for name, index, shift, mask in _NARROW:
-            words[index] |= (getattr(self, name) & mask) << shift
-        out = bytearray(_WORDS.pack(*words))
-        for name, byte, size in _WIDE:
-            out[byte : byte + size] = getattr(self, name).to_bytes(size, "big")
-        return bytes(out)
-
-    def update(self, data: bytes | bytearray | memoryview, names: Iterable[str]) -> None:
-        """Take only the named fields from QPC bytes."""
-        for name in names:
-            setattr(self, name, QPC.get(data, name))
-        self.mtu_bytes = MTU_BYTES.get(self.mtu, 0)
+        return bytes(self)

@@ -14,18 +14,21 @@ from rnic.context.ctxmdata import CQ, QP
 from rnic.context.eqc import EQC
 from rnic.context.modify import AV, PATH_MTU, TRANSITIONS
 from rnic.context.qp_context import QpContext
-from rnic.context.qpc import QPC_BYTES
-from rnic.device.qp_commands import values_fit
+from rnic.context.qpc import QPC_BYTES, SRQ_VALID
+from rnic.device.qp_commands import SRQN_MASK, check_rings, values_fit
 from rnic.device.queue_pair import SERVICE_CODES
+from rnic.device.refusal import Refused
+from rnic.device.rings import ring_status
 from rnic.spec import commands as cmd
-from rnic.spec.limits import MTU_BYTES
+from rnic.spec.limits import MAX_EQS, MTU_BYTES
 from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE
 
 if TYPE_CHECKING:
+    from rnic.device.cq import CompletionQueue
+    from rnic.device.eq import EventQueue
     from rnic.device.nic import Nic
+    from rnic.device.uar import Uar
 
-_FIXED: Final = ("local_qpn", "servtype", "usr_page", "pd", "cqn_snd", "cqn_rcv", "srqn")
-"""What a queue pair is made with and keeps: its rings, its CQs and the users of its PD are counted by these."""
 _WAY: Final = {
     INIT: (cmd.RST2INIT,),
     RTR: (cmd.RST2INIT, cmd.INIT2RTR),
@@ -58,25 +61,55 @@ def _qp_fits(nic: Nic, number: int, image: bytes) -> bool:
         mask |= TRANSITIONS[opcode].attributes[new.servtype].required
     if not values_fit(new, mask, new.servtype, nic.config) or new.mgid_index >= len(nic.config.gid_table):
         return False
+    uar = res.pools[cmd.RES_QP].owners.get(number)
+    if uar is None or not _names_fit(nic, uar, new):
+        return False
     if live is None:
-        named = res.pools[cmd.RES_PD].owners.get(new.pd) is not None
-        return named and new.local_qpn == number and new.cqn_snd in res.cqs and new.cqn_rcv in res.cqs
-    ctx = live.ctx
-    if any(getattr(new, name) != getattr(ctx, name) for name in _FIXED):
+        block = new.usr_page
+        free = block not in res.blocks and res.pools[cmd.RES_UAR_BLOCK].owners.get(block) is uar
+        srq = res.srqs.get(new.srqn & SRQN_MASK) if new.srqn & SRQ_VALID else None
+        return free and new.local_qpn == number and (not new.srqn & SRQ_VALID or (srq is not None and srq.uar is uar))
+    if new.local_qpn != number or new.usr_page != live.regs.block or not live.holds(new):
         return False
     # what runs has a path and an MTU, whatever state the context says
-    path = AV if live.flow is not None and ctx.rgid else 0
+    ctx = live.ctx
+    path = AV if live.flow is not None and (ctx.rgid or ctx.dip) else 0
     return values_fit(new, path | (PATH_MTU if ctx.mtu in MTU_BYTES else 0), new.servtype, nic.config)
+
+
+def _names_fit(nic: Nic, uar: Uar, new: QpContext) -> bool:
+    """Whether PD, CQs and rings are there, and are those of the driver that made the queue pair."""
+    res = nic.resources
+    cqs = [res.cqs.get(new.cqn_snd), res.cqs.get(new.cqn_rcv)]
+    if res.pools[cmd.RES_PD].owners.get(new.pd) is not uar or any(cq is None or cq.uar is not uar for cq in cqs):
+        return False
+    try:
+        check_rings(nic, uar, new)
+    except Refused:
+        return False
+    return True
 
 
 def _cq_fits(nic: Nic, number: int, image: bytes) -> bool:
     res = nic.resources
-    cached = res.contexts.key.cqs.get(number) if number in res.cqs else None
     new = CQC.unpack(image)
-    return new["comp_eqn"] in res.eqs and (cached is None or cached.pd == new["pd"])
+    eq, live = res.eqs.get(new["comp_eqn"]), res.cqs.get(number)
+    if eq is None:
+        return False
+    return live is None or (eq.uar is live.uar and _ring_fits(nic, live, new))
 
 
 def _eq_fits(nic: Nic, number: int, image: bytes) -> bool:
-    res = nic.resources
-    cached = res.contexts.key.eqs.get(number) if number in res.eqs else None
-    return cached is None or cached.pd == EQC.get(image, "pd")
+    live = nic.resources.eqs.get(number)
+    new = EQC.unpack(image)
+    return live is None or (new["msix_vector"] < MAX_EQS and _ring_fits(nic, live, new))
+
+
+def _ring_fits(nic: Nic, live: CompletionQueue | EventQueue, new: dict[str, int]) -> bool:
+    """Whether the ring of a live queue can be where its new context says."""
+    owner = nic.resources.pools[cmd.RES_PD].owners.get(new["pd"])
+    return (
+        new["usrpage"] == live.regs.block
+        and ring_status(nic.memory, live.uar, new) == cmd.ST_OK
+        and (not new["lkey"] or owner is live.uar)
+    )

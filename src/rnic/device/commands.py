@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from rnic.context.cqc import CQC, CQC_BYTES, SRQC, SRQC_BYTES
+from rnic.context.ctxmdata import CQ
 from rnic.context.ctxmgt import Status
 from rnic.context.eqc import EQC, EQC_BYTES
 from rnic.context.modify import TRANSITIONS
@@ -36,12 +37,12 @@ from rnic.device.non_rdma import read_non_rdma
 from rnic.device.qp_commands import modify_qp, query_qp, reset_qp
 from rnic.device.refusal import Refused
 from rnic.device.resources import LOG_MAX_PDS, LOG_MAX_SRQS, KeyRecord
+from rnic.device.rings import LOG_MAX_CQ, ring_status
 from rnic.device.srq import SharedReceiveQueue
 from rnic.device.uar import CQ_DOORS, SRQ_DOORS, Uar
 from rnic.mem.keys import key_index
 from rnic.mem.mpt import MPT_BYTES
 from rnic.mem.table import REGION
-from rnic.rings.cqe import CQE_BYTES
 from rnic.rings.rqe import srq_bytes
 from rnic.spec import access, limits
 from rnic.spec import commands as cmd
@@ -53,7 +54,6 @@ from rnic.spec.states import ST_UD
 if TYPE_CHECKING:
     from rnic.device.nic import Nic
 
-LOG_MAX_CQ = 16
 LOG_MAX_SRQ = 15
 MIN_STRIDE_LOG = 4
 MAX_STRIDE_LOG = 9
@@ -238,17 +238,19 @@ class CommandUnit:
         _sized(inbox, EQC_BYTES)
         self._own(uar, cmd.RES_EQ, in_modifier)
         eqc = EQC.unpack(inbox)
-        block, start, vector = eqc["usrpage"], eqc["start"], eqc["msix_vector"]
+        block, vector = eqc["usrpage"], eqc["msix_vector"]
         self._free_block(uar, block)
-        size = _entries(uar, start, eqc["logsize"], LOG_MAX_CQ, CQE_BYTES, True)
+        self._ring(uar, eqc)
         if vector >= limits.MAX_EQS:
             _refuse(cmd.ST_BAD_PARAM)
         if in_modifier in self._res.eqs:
             _refuse(cmd.ST_BAD_RES_STATE)
-        self._stored(self._res.contexts.write_eq(in_modifier, inbox))
-        eq = EventQueue(
-            in_modifier, uar, block, start, size, vector, self._res.interrupts, self._nic.counters, self._nic.eq_broken
-        )
+        contexts = self._res.contexts
+        self._stored(contexts.write_eq(in_modifier, inbox))
+        key, cached = contexts.key.eqs.view(in_modifier), contexts.key.eqs
+        memory, interrupts = self._res.memory, self._res.interrupts
+        nic = self._nic
+        eq = EventQueue(in_modifier, uar, key, memory, cached, interrupts, nic.counters, nic.eq_broken)
         self._res.eqs[in_modifier] = eq
         self._res.occupy(block, eq, CQ_DOORS)
         return _DONE
@@ -258,7 +260,7 @@ class CommandUnit:
         eq = self._res.eqs.get(in_modifier)
         if eq is None:
             _refuse(cmd.ST_BAD_RES_STATE)
-        if eq.users:
+        if any(cq.key.comp_eqn == eq.number for cq in self._res.cqs.values()):
             _refuse(cmd.ST_RESOURCE_BUSY)
         self._drop_eq(eq)
         return _DONE
@@ -268,7 +270,7 @@ class CommandUnit:
         del self._res.eqs[eq.number]
         self._res.contexts.invalidate_eq(eq.number)
         self._res.vacate(eq)
-        if eq.pending:
+        if eq.key.pending:
             self._res.interrupts.remove(eq)
         mapped = eq.uar.event_queues
         for event_type in [event_type for event_type, number in mapped.items() if number == eq.number]:
@@ -299,18 +301,18 @@ class CommandUnit:
         _sized(inbox, CQC_BYTES)
         self._own(uar, cmd.RES_CQ, in_modifier)
         cqc = CQC.unpack(inbox)
-        block, start = cqc["usrpage"], cqc["start"]
+        block = cqc["usrpage"]
         self._free_block(uar, block)
         self._own(uar, cmd.RES_EQ, cqc["comp_eqn"])
-        eq = self._res.eqs.get(cqc["comp_eqn"])
-        if eq is None:
+        if cqc["comp_eqn"] not in self._res.eqs:
             _refuse(cmd.ST_BAD_RES_STATE)
-        size = _entries(uar, start, cqc["logsize"], LOG_MAX_CQ, CQE_BYTES, True)
+        self._ring(uar, cqc)
         if in_modifier in self._res.cqs:
             _refuse(cmd.ST_BAD_RES_STATE)
-        self._stored(self._res.contexts.write_cq(in_modifier, inbox))
-        cq = CompletionQueue(in_modifier, uar, block, start, size, eq, self._nic.cq_overflowed, inbox)
-        eq.users += 1
+        contexts = self._res.contexts
+        self._stored(contexts.write_cq(in_modifier, inbox))
+        key = contexts.key.cqs.view(in_modifier)
+        cq = CompletionQueue(in_modifier, uar, key, self._res.memory, self._res.eqs, self._nic.cq_overflowed)
         self._res.cqs[in_modifier] = cq
         self._res.occupy(block, cq, CQ_DOORS)
         return _DONE
@@ -334,31 +336,39 @@ class CommandUnit:
         del self._res.cqs[cq.number]
         self._res.contexts.invalidate_cq(cq.number)
         self._res.vacate(cq)
-        cq.eq.users -= 1
 
     def _resize_cq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
         _sized(inbox, CQC_BYTES)
         cq = self._own_cq(uar, in_modifier)
         if cq.failed:
             _refuse(cmd.ST_BAD_RES_STATE)
-        start = CQC.get(inbox, "start")
-        size = _entries(uar, start, CQC.get(inbox, "logsize"), LOG_MAX_CQ, CQE_BYTES, True)
+        if self._nic.bring(cq) != Status.OK:
+            _refuse(cmd.ST_BAD_NVMEM)
+        ring = {"start": CQC.get(inbox, "start"), "logsize": CQC.get(inbox, "logsize")}
+        self._ring(uar, cq.key.values() | ring)
         entries = cq.unread_entries()
         if entries is None:
             _refuse(cmd.ST_BAD_PARAM)
-        if len(entries) >= size:
+        if len(entries) >= 1 << ring["logsize"]:
             _refuse(cmd.ST_BAD_SIZE)
-        old = cq.base, cq.size
-        self._stored(self._modify_cq(cq, start, size))
-        if not cq.resize(start, size, entries):
-            self._modify_cq(cq, *old)
+        old = {"start": cq.key.start, "logsize": cq.key.logsize}
+        self._stored(self._modify_cq(cq, ring))
+        if not cq.resize(entries):
+            self._modify_cq(cq, old)
             _refuse(cmd.ST_BAD_PARAM)
         return _DONE
 
-    def _modify_cq(self, cq: CompletionQueue, start: int, size: int) -> Status:
+    def _modify_cq(self, cq: CompletionQueue, ring: dict[str, int]) -> Status:
         """The context of a CQ whose ring is now elsewhere; all else of it stays."""
-        ring = {"start": start, "logsize": size.bit_length() - 1, "cqn": cq.number}
-        return self._res.contexts.modify_cq(cq.number, CQC.pack(CQC.unpack(cq.image()) | ring))
+        return self._res.contexts.store(CQ, cq.number, CQC.pack(CQC.unpack(cq.image()) | ring))
+
+    def _ring(self, uar: Uar, values: dict[str, int]) -> None:
+        """Refuse a CQC's or EQC's ring that has a wrong size, or memory that is not in reach."""
+        status = ring_status(self._res.memory, uar, values)
+        if status:
+            _refuse(status)
+        if values["lkey"]:
+            self._own(uar, cmd.RES_PD, values["pd"])
 
     # ---------------------------------------------------------------------- shared receive queues
 

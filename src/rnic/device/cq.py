@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from rnic.context.cqc import CQ_ARMED, CQC, CQC_BYTES
-from rnic.device.entry_ring import QUEUE_ERROR, EntryRing, writable_view
+from rnic.context.cqc import CQ_ARMED, CQC
+from rnic.device.entry_ring import QUEUE_ERROR, EntryRing
 from rnic.device.eq import EventQueue
 from rnic.device.uar import Uar
-from rnic.rings.cqe import CQE_PHASE, CQE_SHIFT, CQE_SOLICITED
+from rnic.rings.cqe import CQE_SHIFT, CQE_SOLICITED
 from rnic.rings.queue_block import (
     ARM_NEXT,
     ARM_SOLICITED,
@@ -19,6 +20,10 @@ from rnic.rings.queue_block import (
 )
 from rnic.spec.events import COMP
 
+if TYPE_CHECKING:
+    from rnic.context.cache import CqKey
+    from rnic.mem.table import MemoryTable
+
 
 class CompletionQueue(EntryRing):
     """One CQ, the transport's :class:`~rnic.transport.host.CompletionSink`.
@@ -27,31 +32,37 @@ class CompletionQueue(EntryRing):
     nothing. ``users`` counts the work queues that complete here.
 
     Args:
+        key: its record: key data, and where it is in its ring.
+        memory: the device's regions, for a ring that a key names.
+        eqs: the device's EQs by number.
         overflowed: called once, when an entry finds the ring full (IBA chapter 11); the CQ takes no more then.
-        context: the CQC that software wrote.
     """
 
-    __slots__ = ("_overflowed", "context", "eq", "failed", "last_notified", "pd", "solicited_index", "users")
+    __slots__ = ("_eqs", "_overflowed", "key", "users")
+
+    key: CqKey
 
     def __init__(
         self,
         number: int,
         uar: Uar,
-        block: int,
-        base: int,
-        size: int,
-        eq: EventQueue,
+        key: CqKey,
+        memory: MemoryTable,
+        eqs: Mapping[int, EventQueue],
         overflowed: Callable[[CompletionQueue], None],
-        context: bytes = bytes(CQC_BYTES),
     ) -> None:
-        super().__init__(number, uar, block, base, size)
-        self.eq = eq
+        super().__init__(number, uar, key, memory)
         self.users = 0
-        self.failed = False
-        self.last_notified = 0
-        self.solicited_index = 0
+        key.last_notified = 0
+        key.solicited_index = 0
+        key.due = 0
+        self._eqs = eqs
         self._overflowed = overflowed
-        self.context = context
+
+    @property
+    def eq(self) -> EventQueue | None:
+        """The EQ that its completion events go to."""
+        return self._eqs.get(self.key.comp_eqn)
 
     def complete(
         self,
@@ -66,14 +77,15 @@ class CompletionQueue(EntryRing):
         imm: int,
     ) -> bool:
         """Write one entry, false where it is lost; raise a completion event if the CQ is armed for such an entry."""
-        if self.failed:
+        key = self.key
+        if key.failed:
             return False
         if not self.push(index, status | vendor_err << 8, length, word3, wqe_id, requested, qpn, imm):
             self.fail()
             return False
         regs = self.regs
         if word3 & CQE_SOLICITED:
-            self.solicited_index = self.tail
+            key.solicited_index = key.tail
         arm = regs.words[regs.at + CQ_DOORBELL >> 2]
         # An entry in error counts as solicited (IBA chapter 11, completion notification).
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):
@@ -82,8 +94,8 @@ class CompletionQueue(EntryRing):
 
     def fail(self) -> None:
         """The ring is full, or the context is gone: take no more entries, and tell."""
-        if not self.failed:
-            self.failed = True
+        if not self.key.failed:
+            self.key.failed = 1
             self.regs.set(QUEUE_STATE, QUEUE_ERROR)
             self._overflowed(self)
 
@@ -94,27 +106,34 @@ class CompletionQueue(EntryRing):
         """
         armed = self.regs.get(CQ_DOORBELL)
         self.regs.set(CQ_DOORBELL, 0)
-        if self.eq.report(COMP, self.number):
-            self.last_notified = self.tail
+        eq = self.eq
+        if eq is not None and eq.report(COMP, self.number):
+            self.key.last_notified = self.key.tail
+            self.key.due = 0
         else:
+            self.key.due = int(eq is not None and eq.stalled)
             self.regs.set(CQ_DOORBELL, armed)
 
+    def catch_up(self) -> None:
+        """Raise the completion event that its EQ could not take before."""
+        if self.key.due and self.regs.get(CQ_DOORBELL):
+            self._notify()
+
     def live(self) -> dict[str, int]:
-        """What the NIC and software change in the CQC: ring, indices, and in ``flags`` whether it is armed."""
+        """What the NIC and software change in the CQC: indices, and in ``flags`` whether it is armed."""
+        key = self.key
         armed = CQ_ARMED if self.regs.get(CQ_DOORBELL) else 0
         return {
-            "flags": CQC.get(self.context, "flags") & ~CQ_ARMED | armed,
-            "start": self.base,
-            "logsize": self.size.bit_length() - 1,
-            "last_notified_index": self.last_notified,
-            "solicit_producer_index": self.solicited_index,
+            "flags": key.flags & ~CQ_ARMED | armed,
+            "last_notified_index": key.last_notified,
+            "solicit_producer_index": key.solicited_index,
             "consumer_index": self.regs.get(CQ_HEAD),
-            "producer_index": self.tail,
+            "producer_index": key.tail,
         }
 
     def image(self) -> bytes:
         """The CQC as it is now."""
-        return CQC.pack(CQC.unpack(self.context) | self.live())
+        return CQC.pack(self.key.values() | self.live())
 
     def unread(self) -> int | None:
         """Entries that software has not taken; ``None`` while CQ_HEAD is no index of the ring."""
@@ -134,26 +153,23 @@ class CompletionQueue(EntryRing):
             entries.append(entry)
         return entries
 
-    def resize(self, base: int, size: int, entries: list[bytes]) -> bool:
-        """Go on in another ring that begins with ``entries``, fewer than ``size``; false if it refuses a store.
+    def resize(self, entries: list[bytes]) -> bool:
+        """Go on in the ring that the context names now, which begins with ``entries``; false if it refuses a store.
 
         Head and tail start again: CQ_HEAD is 0 and CQ_TAIL the number of entries.
         """
-        view = writable_view(self.uar, base, size << CQE_SHIFT)
+        base, size = self.base, self.size
+        view = self.port.views(base, size << CQE_SHIFT)
         image = b"".join(_with_phase(entry) for entry in entries)
         image += bytes((size << CQE_SHIFT) - len(image))
-        if view is not None:
+        if view is not None and not view.readonly:
             view[:] = image
-        elif not self.uar.port.write(base, image):
+        elif not self.port.write(base, image):
             return False
-        self.base, self.size = base, size
-        self.use(view)
-        self.tail = len(entries)
-        self.phase = CQE_PHASE
-        self.room = size - 1 - self.tail
+        self.begin(len(entries))
+        self.place()
         self.regs.set(CQ_HEAD, 0)
-        self.regs.set(CQ_TAIL, self.tail)
-        self.mirror()
+        self.regs.set(CQ_TAIL, len(entries))
         return True
 
 

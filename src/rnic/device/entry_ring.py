@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
+from rnic.device.keyed_memory import KeyedMemory
 from rnic.device.uar import U32, Registers, Uar
 from rnic.rings.cqe import CQE_BYTES, CQE_PHASE, CQE_SHIFT
 from rnic.rings.queue_block import (
@@ -15,6 +17,10 @@ from rnic.rings.queue_block import (
     QUEUE_NUMBER,
     QUEUE_STATE,
 )
+
+if TYPE_CHECKING:
+    from rnic.context.cache import CqKey, EqKey
+    from rnic.mem.table import MemoryTable
 
 QUEUE_VALID = 1
 QUEUE_ERROR = 15
@@ -28,27 +34,69 @@ _LOW31 = CQE_PHASE - 1
 class EntryRing:
     """Fills entries of one ring and publishes its producer record.
 
-    ``size`` is a power of two; one entry stays free. CQ_HEAD, which software owns, is read only when the room
-    known of is used up. ``view`` is the ring's memory where it is in reach; else entries go through the DMA
-    port, word 3 last.
+    Where the ring is and how long, and where in it the queue is, says its record in the arena (``key``). The number of
+    entries is a power of two; one stays free. CQ_HEAD, which software owns, is read only when the room known of is used
+    up. ``view`` is the ring's memory where it is in reach; else entries go through the DMA port, word 3 last. A ring
+    with a key is memory of that region, and each entry asks for it.
     """
 
-    __slots__ = ("base", "number", "phase", "regs", "room", "size", "tail", "uar", "view", "words")
+    __slots__ = ("key", "number", "port", "regs", "uar", "view", "words")
 
-    def __init__(self, number: int, uar: Uar, block: int, base: int, size: int) -> None:
+    def __init__(self, number: int, uar: Uar, key: CqKey | EqKey, memory: MemoryTable) -> None:
         self.number = number
         self.uar = uar
-        self.regs = Registers(uar, block)
-        self.base = base
-        self.size = size
-        self.tail = 0
-        self.phase = CQE_PHASE
-        self.room = size - 1
-        self.use(writable_view(uar, base, size << CQE_SHIFT))
+        self.key = key
+        self.port = KeyedMemory(memory, key, "lkey", uar.port)
+        self.regs = Registers(uar, key.usrpage)
         self.regs.clear()
         self.regs.set(QUEUE_NUMBER, number)
         self.regs.set(QUEUE_STATE, QUEUE_VALID)
-        self.mirror()
+        key.failed = 0
+        self.begin(0)
+        self.place()
+
+    @property
+    def base(self) -> int:
+        """Virtual address of the ring."""
+        return self.key.start or self.port.start
+
+    @property
+    def size(self) -> int:
+        """Entries of the ring."""
+        return 1 << self.key.logsize
+
+    @property
+    def tail(self) -> int:
+        """Index of the entry that is stored next."""
+        return self.key.tail
+
+    @property
+    def failed(self) -> bool:
+        """Whether it takes no more entries."""
+        return bool(self.key.failed)
+
+    def begin(self, tail: int) -> None:
+        """Go on behind ``tail`` entries, in the first lap."""
+        key = self.key
+        key.tail = tail
+        key.phase = CQE_PHASE
+        key.room = self.size - 1 - tail
+
+    def place(self) -> None:
+        """The record says where the ring lies, and how long it is: take its memory, and show it in the queue block."""
+        base = self.base
+        view = self.port.views(base, self.size << CQE_SHIFT)
+        self.use(None if view is None or view.readonly else view)
+        self.regs.set(CQ_BASE_LO, base & 0xFFFF_FFFF)
+        self.regs.set(CQ_BASE_HI, base >> 32)
+        self.regs.set(CQ_SIZE, self.size)
+
+    def changed(self) -> None:
+        """The context was changed under the ring: entries go where it says now, from where they were."""
+        key = self.key
+        key.tail &= self.size - 1
+        key.room = 0  # asks software's CQ_HEAD again
+        self.place()
 
     def use(self, view: memoryview | None) -> None:
         """Take up the ring's memory where it is in reach."""
@@ -56,25 +104,21 @@ class EntryRing:
         # A packed store clears its bytes first, which may look like a phase: word 3 is stored as a whole.
         self.words = None if view is None else view.cast("I")
 
-    def mirror(self) -> None:
-        """Show base and size in the queue block."""
-        self.regs.set(CQ_BASE_LO, self.base & 0xFFFF_FFFF)
-        self.regs.set(CQ_BASE_HI, self.base >> 32)
-        self.regs.set(CQ_SIZE, self.size)
-
     def count_room(self) -> int:
         """Free entries as software's CQ_HEAD says now; none if it is no index of the ring."""
-        head = self.regs.get(CQ_HEAD)
-        return (head - self.tail - 1) & (self.size - 1) if head < self.size else 0
+        head, size = self.regs.get(CQ_HEAD), self.size
+        return (head - self.key.tail - 1) & (size - 1) if head < size else 0
 
     def push(self, w0: int, w1: int, w2: int, w3: int, w4: int, w5: int, w6: int, w7: int) -> bool:
         """Store one entry, word 3 with the phase last; false where the ring is full or its memory is gone."""
-        if self.room == 0:
-            self.room = self.count_room()
-            if self.room == 0:
+        key = self.key
+        room = key.room
+        if room == 0:
+            room = key.room = self.count_room()
+            if room == 0:
                 return False
-        tail = self.tail
-        w3 = w3 & _LOW31 | self.phase
+        tail = key.tail
+        w3 = w3 & _LOW31 | key.phase
         view = self.view
         words = self.words
         if view is not None and words is not None:
@@ -84,19 +128,19 @@ class EntryRing:
             words[at + 12 >> 2] = w3
         else:
             at = self.base + (tail << CQE_SHIFT)
-            write = self.uar.port.write
+            write = self.port.write
             if not (
                 write(at, _LOW.pack(w0, w1, w2))
                 and write(at + 16, _HIGH.pack(w4, w5, w6, w7))
                 and write(at + 12, U32.pack(w3))
             ):
                 return False
-        self.room -= 1
+        key.room = room - 1
         tail += 1
-        if tail == self.size:
+        if tail >> key.logsize:
             tail = 0
-            self.phase ^= CQE_PHASE
-        self.tail = tail
+            key.phase ^= CQE_PHASE
+        key.tail = tail
         self.regs.set(CQ_TAIL, tail)
         return True
 
@@ -105,7 +149,7 @@ class EntryRing:
         if self.view is not None:
             return bytes(self.view[index << CQE_SHIFT : (index + 1) << CQE_SHIFT])
         entry = bytearray(CQE_BYTES)
-        return bytes(entry) if self.uar.port.read(self.base + (index << CQE_SHIFT), entry) else None
+        return bytes(entry) if self.port.read(self.base + (index << CQE_SHIFT), entry) else None
 
 
 def reachable(uar: Uar, base: int, length: int, writable: bool) -> bool:
@@ -120,9 +164,3 @@ def reachable(uar: Uar, base: int, length: int, writable: bool) -> bool:
         return bool(covers(base, length, writable))
     byte = bytearray(1)
     return uar.port.read(base, byte) and uar.port.read(base + length - 1, byte)
-
-
-def writable_view(uar: Uar, base: int, length: int) -> memoryview | None:
-    """The memory as a view, if it is in reach as one."""
-    view = uar.port.views(base, length)
-    return None if view is None or view.readonly else view

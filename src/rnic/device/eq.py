@@ -4,47 +4,85 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
+from rnic.context.eqc import EQC
 from rnic.device.entry_ring import QUEUE_ERROR, EntryRing
 from rnic.device.uar import Uar
-from rnic.rings.queue_block import QUEUE_STATE
+from rnic.rings.queue_block import CQ_HEAD, QUEUE_STATE
+from rnic.spec.events import COMP
 from rnic.trace.counters import Counters
+
+if TYPE_CHECKING:
+    from rnic.context.cache import Cache, CachedEq, EqKey
+    from rnic.mem.table import MemoryTable
+
+MAX_WAITING: Final = 64
+"""Asynchronous events that wait for an EQ whose context is not cached."""
 
 
 class EventQueue(EntryRing):
-    """One EQ. ``users`` counts the CQs that report to it.
+    """One EQ.
 
     An interrupt says "new entries since the last interrupt was taken": one vector waits once, however many
-    events came.
+    events came. Events for an EQ whose context is not cached wait: completion events in their CQs, which stay armed,
+    others here.
 
     Args:
+        key: its record: key data, and where it is in its ring.
+        memory: the device's regions, for a ring that a key names.
+        cached: the contexts of EQs that are cached.
         broken: called once, when the ring's memory refuses an entry.
     """
 
-    __slots__ = ("_broken", "_counters", "_interrupts", "disabled", "failed", "pending", "users", "vector")
+    __slots__ = ("_broken", "_cached", "_counters", "_interrupts", "_waiting", "key")
+
+    key: EqKey
 
     def __init__(
         self,
         number: int,
         uar: Uar,
-        block: int,
-        base: int,
-        size: int,
-        vector: int,
+        key: EqKey,
+        memory: MemoryTable,
+        cached: Cache[CachedEq],
         interrupts: deque[EventQueue],
         counters: Counters,
         broken: Callable[[EventQueue], None] = lambda eq: None,
     ) -> None:
-        super().__init__(number, uar, block, base, size)
-        self.vector = vector
-        self.users = 0
-        self.pending = False
-        self.disabled = False
-        """The context manager lost this EQ (invalid, or its event function taken away): events are counted only."""
+        super().__init__(number, uar, key, memory)
+        key.pending = 0
+        self._cached = cached
         self._interrupts = interrupts
         self._counters = counters
         self._broken = broken
-        self.failed = False
+        self._waiting: list[tuple[int, int, int, int, int, int]] = []
+
+    @property
+    def vector(self) -> int:
+        """Its interrupt vector."""
+        return self.key.msix_vector
+
+    @property
+    def disabled(self) -> bool:
+        """Whether its context is invalid, or its event function was taken away: events are counted only."""
+        return not self.key.enabled or (self.number not in self._cached and not self.stalled)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether its context was taken out of the cache: events wait until it is loaded."""
+        return self.number in self._cached.evicted
+
+    def image(self) -> bytes:
+        """The EQC as it is now."""
+        indices = {"consumer_index": self.regs.get(CQ_HEAD), "producer_index": self.key.tail}
+        return EQC.pack(self.key.values() | indices)
+
+    def back(self) -> None:
+        """Its context is cached again: say what happened meanwhile."""
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            self._store(*event)
 
     def report(
         self, event_type: int, number: int, status: int = 0, *, subtype: int = 0, out_hi: int = 0, out_lo: int = 0
@@ -56,14 +94,26 @@ class EventQueue(EntryRing):
         if self.disabled:
             self._counters.bump("eq_disabled")
             return False
-        stored = self.push(event_type | subtype << 8, number, status, 0, out_hi, out_lo, 0, 0)
+        event = event_type | subtype << 8, number, status, 0, out_hi, out_lo
+        if self.number in self._cached:
+            return self._store(*event)
+        if event_type == COMP or len(self._waiting) >= MAX_WAITING:
+            self._counters.bump("eq_uncached")
+            return False  # the CQ stays armed
+        self._waiting.append(event)
+        return True
+
+    def _store(self, w0: int, w1: int, w2: int, w3: int, w4: int, w5: int) -> bool:
+        """Store an entry, and raise the interrupt."""
+        key = self.key
+        stored = self.push(w0, w1, w2, w3, w4, w5, 0, 0)
         if not stored:
-            if self.room and not self.failed:
-                self.failed = True
+            if key.room and not key.failed:
+                key.failed = 1
                 self.regs.set(QUEUE_STATE, QUEUE_ERROR)
                 self._broken(self)
             self._counters.bump("eq_overflows")
-        if not self.pending:
-            self.pending = True
+        if not key.pending:
+            key.pending = 1
             self._interrupts.append(self)
         return stored

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rnic.context import inspect as contexts
+from rnic.context.qpc import QPC
 from rnic.device.cq import CompletionQueue
 from rnic.device.eq import EventQueue
 from rnic.device.hcr import Hcr
@@ -105,13 +106,16 @@ def queue_pair(nic: Nic, qpn: int) -> Tree | None:
     qp = nic.qps.get(qpn)
     if qp is None:
         return None
-    qp.query()
     ctx = qp.ctx
-    names = [name for cls in type(ctx).__mro__ for name in getattr(cls, "__slots__", ())]
+    cached = qpn in nic.contexts.key.qps
+    if cached:
+        qp.query()
+    names = [*(field.name for field in QPC.fields), "mtu_bytes"]
     regs = qp.regs
     return {
         "qpn": qpn,
         "state": STATE_NAMES[ctx.state],
+        "cached": cached,
         "block": regs.block,
         "scheduled": qp.scheduled,
         "turn_bytes": qp.turn,
@@ -122,7 +126,7 @@ def queue_pair(nic: Nic, qpn: int) -> Tree | None:
             "masked": qp.masked,
         },
         "send_ring": {
-            "base": ctx.sq_base,
+            "base": qp.send_ring.base,
             "entries": qp.sq_entries,
             "head": qp.requester.sq_head,
             "fetched": qp.requester.tail,
@@ -131,7 +135,7 @@ def queue_pair(nic: Nic, qpn: int) -> Tree | None:
         "receive_ring": None
         if qp.srq is not None
         else {
-            "base": ctx.rq_base,
+            "base": regs.get(q.RQ_BASE_HI) << 32 | regs.get(q.RQ_BASE_LO),
             "entries": regs.get(q.RQ_SIZE),
             "head": regs.get(q.RQ_HEAD),
             "tail": regs.get(q.RQ_TAIL),
@@ -152,13 +156,14 @@ def completion_queue(nic: Nic, cqn: int) -> Tree | None:
     return {
         "cqn": cqn,
         "block": cq.regs.block,
-        "eqn": cq.eq.number,
+        "cached": cqn in nic.contexts.key.cqs,
+        "eqn": cq.key.comp_eqn,
         "ring": {"base": cq.base, "entries": cq.size, "head": cq.regs.get(q.CQ_HEAD), "tail": cq.tail},
         "unread": cq.unread(),
         "armed": cq.regs.get(q.CQ_DOORBELL),
         "failed": cq.failed,
         "users": cq.users,
-        "last_notified": cq.last_notified,
+        "last_notified": cq.key.last_notified,
         "fields": contexts.cq(nic.contexts, cqn, cq.live()),
     }
 
@@ -186,6 +191,9 @@ def summary(nic: Nic) -> Tree:
             {
                 "qpn": qpn,
                 "state": STATE_NAMES[qp.ctx.state],
+                "remote_qpn": qp.ctx.remote_qpn,
+                "next_send_psn": qp.ctx.next_send_psn,
+                "expected_psn": qp.ctx.expected_psn,
                 "sq_head": qp.requester.sq_head,
                 "sq_tail": qp.regs.get(q.SQ_TAIL),
                 "sq_entries": qp.sq_entries,

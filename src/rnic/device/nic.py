@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Mapping
 from functools import partial
 
 from rnic.burst import LOOPS, SMALL
 from rnic.context.ctxmdata import CQ, EQ, QP
-from rnic.context.ctxmgt import ContextManager, Status
+from rnic.context.ctxmgt import CHANGED, INVALID, ContextManager, Status, cache_bytes
 from rnic.context.messages import SOURCE_NAMES
 from rnic.context.qp_context import QpContext
 from rnic.device import admission
@@ -28,6 +29,7 @@ from rnic.device.icrc import IcrcCheck
 from rnic.device.mailboxes import INIT_HCA
 from rnic.device.non_rdma import NonRdmaChannel
 from rnic.device.paths import Offload, Paths
+from rnic.device.qp_commands import create_qp
 from rnic.device.queue_pair import DeviceQp
 from rnic.device.resources import Resources
 from rnic.device.srq import SharedReceiveQueue
@@ -43,7 +45,7 @@ from rnic.spec.drops import DropReason
 from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_TRANSPORT_HEADERS, MAX_UDP_PAYLOAD
 from rnic.spec.opcodes import CNP, RC, UD
 from rnic.spec.registers import CONTROL_ENABLE, IRQ_EVENT, IRQ_FATAL, IRQ_NON_RDMA, IRQ_QP_FAULT
-from rnic.spec.states import ERR, RESET, RTR, RTS, SQD, SQE
+from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE
 from rnic.state.arena import Arena
 from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard, Report
@@ -77,6 +79,8 @@ _IDLE_WRITE_BACK_QPS = 256
 _IDLE_WRITE_BACK_STEP_NS = 1_000_000
 _NOT_AT_WORK = frozenset({RESET, ERR})
 _RECEIVING = frozenset({RTR, RTS, SQD, SQE})
+_WAY = {RTR: _RECEIVING, RTS: frozenset({RTS, SQD})}
+"""States that a queue pair is in after it was in RTR, and in RTS."""
 
 
 def _same_partition(one: int, other: int) -> bool:
@@ -95,7 +99,8 @@ class Nic:
         burst: the inner loops.
         report: gets each mistake of our own, once (:class:`~rnic.trace.guard.Guard`).
 
-    ``qps``, ``cqs`` and so on of :attr:`resources` are for looking at, not for changing.
+    ``arena`` is the memory of its data path's state. ``qps``, ``cqs`` and so on of :attr:`resources` are for looking
+    at, not for changing.
     """
 
     def __init__(
@@ -115,15 +120,18 @@ class Nic:
         self.guard = Guard(self.counters, report)
         self.burst: BurstLoops = burst
         self.memory = MemoryTable(rng, config.max_mrs)
-        self.contexts = ContextManager(config.log_max_qps, self.counters)
+        self.arena = Arena(config.state_bytes + cache_bytes(config.log_max_qps))
+        self.contexts = ContextManager(config.log_max_qps, self.counters, arena=self.arena)
         self.contexts.changed = self._context_changed
+        self.contexts.image = self._context_image
         if self.tracer.enabled:
             self.contexts.observe = self._trace_channel
-        self.arena = Arena(config.state_bytes)
         self.flights = Flights(config.flight_packets)
         self.resources = Resources(config, self.memory, self.contexts)
         self.contexts.parser.admit = partial(admission.fits, self)
         self.qps: dict[int, DeviceQp] = self.resources.qps
+        self._running: dict[int, DeviceQp] = {}
+        """Those whose contexts are all cached."""
         self.now_ns = 0
         """The time that was handed in last."""
         self.globals = GlobalBlock(self)
@@ -201,40 +209,109 @@ class Nic:
         if not interrupts:
             return None
         eq = interrupts.popleft()
-        eq.pending = False
+        eq.key.pending = 0
         self.globals.raise_cause(IRQ_EVENT)
         return eq.vector
 
     def flush_contexts(self) -> None:
-        """Make host memory exact: state, PSNs and counters of queue pairs, indices and arm state of CQs.
+        """Make host memory exact: of every context that is cached. A query does so for its queue pair."""
+        key = self.contexts.key
+        for kind, cached in ((QP, key.qps), (CQ, key.cqs), (EQ, key.eqs)):
+            for number in list(cached):
+                self.contexts.flush_one(kind, number)
 
-        A query does so for its queue pair.
-        """
-        for qp in self.qps.values():
-            qp.query()
-        self.contexts.flush()
-        for cq in self.resources.cqs.values():
-            image = cq.image()
-            if image != cq.context and self.contexts.modify_cq(cq.number, image) == Status.OK:
-                cq.context = image
-
-    def _context_changed(self, kind: str, number: int, valid: bool) -> None:
-        """The context manager took or lost the context of a CQ or EQ; one still in use fails (002 table 2.2).
-
-        Of a queue pair, it loaded the context anew: path and P_Key follow it.
-        """
+    def _context_image(self, kind: str, number: int) -> bytes | None:
+        """The context manager writes a context back whole: what it holds now."""
         if kind == QP:
             qp = self.qps.get(number)
             if qp is not None:
-                qp.reload()
-        elif kind == EQ:
-            eq = self.resources.eqs.get(number)
-            if eq is not None:
-                eq.disabled = not valid
-        elif not valid:
+                qp.query()
+            return None
+        queues: Mapping[int, CompletionQueue | EventQueue] = self.resources.cqs if kind == CQ else self.resources.eqs
+        queue = queues.get(number)
+        return None if queue is None else queue.image()
+
+    def _context_changed(self, kind: str, number: int, what: str) -> None:
+        """The context manager says what became of a context: its queue follows.
+
+        One that was evicted stalls its queue, and the queue pairs that complete to it; one that is no more fails it
+        (002 table 2.2). Whatever else changed, acts now.
+        """
+        if kind == QP:
+            self._qp_changed(number, what)
+        elif kind == CQ:
             cq = self.resources.cqs.get(number)
             if cq is not None:
-                cq.fail()
+                if what == INVALID:
+                    cq.fail()
+                elif what == CHANGED:
+                    cq.changed()
+                    cq.catch_up()
+                for qp in [qp for qp in self.qps.values() if cq in qp.cqs]:
+                    self.settle(qp)
+        elif what == CHANGED:
+            eq = self.resources.eqs.get(number)
+            if eq is not None:
+                eq.changed()
+                eq.back()
+                for cq in self.resources.cqs.values():
+                    if cq.key.comp_eqn == number:
+                        cq.catch_up()
+
+    def _qp_changed(self, number: int, what: str) -> None:
+        qp = self.qps.get(number)
+        if qp is None:
+            uar = self.resources.pools[cmd.RES_QP].owners.get(number)
+            if uar is not None and what == CHANGED and self.contexts.key.qps.view(number).state != RESET:
+                self._take_up(uar, number)
+            return
+        self.settle(qp)
+        if what == CHANGED:
+            with self.guard.around("context", f"QP {number:#x}"):
+                qp.reload(self.now_ns)
+                self.settle(qp)
+
+    def _take_up(self, uar: Uar, number: int) -> None:
+        """A context of a queue pair that no command made has come: make it, in the state that it has."""
+        with self.guard.around("context", f"QP {number:#x}"):
+            qp = create_qp(self, uar, self.contexts.key.qps.view(number))
+            state = qp.ctx.state
+            for step in (RTR, RTS):
+                # as its transitions would have: to receive, then to send
+                if state in _WAY[step]:
+                    qp.on_modify(INIT if step == RTR else RTR, self.now_ns)
+            qp.refresh()
+
+    def settle(self, qp: DeviceQp) -> None:
+        """Let a queue pair run, or hold it, as its contexts are cached or not."""
+        key = self.contexts.key
+        held = qp.number in key.qps.evicted or any(cq.number in key.cqs.evicted for cq in qp.cqs)
+        if held:
+            if self._running.pop(qp.number, None) is not None:
+                self._timers.forget(qp)
+                if qp.scheduled:
+                    self._ready.remove(qp)
+            qp.held = True
+        elif qp.number not in self._running:
+            self._running[qp.number] = qp
+            if qp.held:
+                qp.held = qp.scheduled = False
+                self._failed_cqs += [cq for cq in qp.cqs if cq.failed]
+                qp.rearm()
+                self._doorbells.ring(qp.regs.block)
+                self.schedule(qp)
+
+    def bring(self, queue: DeviceQp | CompletionQueue) -> Status:
+        """Load what of a queue's contexts was evicted: a command works on it."""
+        cqs = queue.cqs if isinstance(queue, DeviceQp) else (queue,)
+        wanted = [(CQ, cq.number) for cq in cqs]
+        if isinstance(queue, DeviceQp):
+            wanted.append((QP, queue.number))
+        status = Status.OK
+        for kind, number in wanted:
+            if self.contexts.evicted(kind, number):
+                status = self.contexts.load(kind, number) or status
+        return status
 
     def _trace_channel(self, source: int, request: str, index: int, status: str) -> None:
         """Tell the tracer of one request to the context manager."""
@@ -362,7 +439,7 @@ class Nic:
         segment = burst.segment if burst.segment > 0 else length
         buf = burst.buf
         flow = burst.flow
-        qps = self.qps
+        qps = self._running
         marked = burst.ecn == CE
         learning = burst.ident is None and not flow.settled
         start = 0
@@ -449,13 +526,13 @@ class Nic:
             return
         members = self.resources.groups.members.get(packet.flow.dst, ()) if dqpn == MULTICAST_QPN else ()
         if not members:
-            self.counters.bump(DropReason.UNKNOWN_QP.value)
+            self.counters.bump((DropReason.NOT_CACHED if dqpn in self.qps else DropReason.UNKNOWN_QP).value)
             return
         if packet.row.service != UD:
             self.counters.bump(DropReason.WRONG_SERVICE.value)
             return
         for qpn in members:
-            qp = self.qps.get(qpn)
+            qp = self._running.get(qpn)
             if qp is None or qp.service != UD or qp.ctx.state not in _RECEIVING:
                 self.counters.bump(DropReason.QP_STATE.value)
             elif packet.pkey != qp.pkey and not _same_partition(packet.pkey, qp.pkey):
@@ -552,6 +629,8 @@ class Nic:
                 self.counters.bump("bad_doorbells")
 
     def _ring_qp(self, qp: DeviceQp) -> None:
+        if qp.held:
+            return  # it rings again when it is cached
         tail = qp.regs.get(SQ_TAIL)
         if self.tracer.enabled:
             self.tracer.event(self.now_ns, "doorbell", qp.ctx.local_qpn, tail=tail)
@@ -609,11 +688,13 @@ class Nic:
         """``qp`` may have something to send: give it a turn."""
         if not qp.scheduled:
             qp.scheduled = True
-            self._ready.add(qp)  # type: ignore[arg-type]  # the transport knows no more of a DeviceQp
+            if not qp.held:  # type: ignore[attr-defined]  # the transport knows no more of a DeviceQp
+                self._ready.add(qp)  # type: ignore[arg-type]
 
     def arm(self, qp: QueuePair) -> None:
         """``qp.deadline_ns`` lies before ``qp.armed_ns``: wake it then."""
-        self._timers.arm(qp)
+        if not qp.held:  # type: ignore[attr-defined]
+            self._timers.arm(qp)
 
     def last_words(self, bursts: list[TxBurst]) -> None:
         """Send ``bursts`` of a queue pair that has no more turns: they go first next time."""
@@ -623,7 +704,7 @@ class Nic:
         """Acknowledgements that are due, where :meth:`produce` is not called again."""
         if self._held:
             return []
-        for qp in self.qps.values():
+        for qp in self._running.values():
             with self.guard.around("release"):
                 qp.part()
         out, self._last_words = self._last_words, []
@@ -633,9 +714,10 @@ class Nic:
         """``qp`` is destroyed: no more turns and deadlines."""
         self._timers.forget(qp)
         qp.requester.ground()
-        if qp.scheduled:
+        if qp.scheduled and not qp.held:
             self._ready.remove(qp)
-            qp.scheduled = False
+        qp.scheduled = False
+        self._running.pop(qp.number, None)
 
     def event(self, event_type: int, number: int, status: int = 0) -> None:
         """Report an asynchronous event to the driver context that owns the queue it is about."""
@@ -659,6 +741,10 @@ class Nic:
     def fault(self, number: int) -> None:
         """A queue pair stopped for an error: its interrupt (004 7.3, 7.7)."""
         self.counters.bump("qp_faults")
+        with self.guard.around("write-back"):
+            self.contexts.write_back_one(number)
+        if self._write_back_at is None:
+            self._write_back_at = self.now_ns + WRITE_BACK_NS
         self.globals.raise_cause(IRQ_QP_FAULT)
 
     def make_flow(self, ctx: QpContext) -> Flow:
@@ -684,7 +770,7 @@ class Nic:
 
     def _fail_users(self) -> None:
         failed, self._failed_cqs = self._failed_cqs, []
-        for qp in [qp for qp in self.qps.values() if qp.cqs[0] in failed or qp.cqs[1] in failed]:
+        for qp in [qp for qp in self._running.values() if any(cq in failed for cq in qp.cqs)]:
             if qp.ctx.state != ERR:
                 try:
                     qp.enter_error()

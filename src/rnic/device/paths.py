@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from rnic.context.qp_context import QpContext
-from rnic.device.config import NicConfig, address_from_gid
+from rnic.device.config import NicConfig, address_from_gid, gid_from_address
 from rnic.trace.counters import Counters
 from rnic.transport.message import Message
 from rnic.wire.flow import MAX_IDENTS, Flow
@@ -27,6 +27,14 @@ class Offload(Protocol):
         """The peer agreed to bursts that the system segments."""
 
 
+def peer_gid(ctx: QpContext, config: NicConfig) -> bytes:
+    """Where a connected queue pair's packets go: by IPv4 to 002's ``dip``, else, or without one, to ``rgid``."""
+    if len(config.address) == 4 and ctx.dip:
+        return gid_from_address(ctx.dip.to_bytes(4, "big"))
+    gid: int = ctx.rgid
+    return gid.to_bytes(16, "big")
+
+
 class Paths:
     """Makes flows and keeps them: queue pairs to one peer share one flow and so its CRC seeds.
 
@@ -38,17 +46,19 @@ class Paths:
     def __init__(self, config: NicConfig, counters: Counters) -> None:
         self._config = config
         self._counters = counters
-        self._flows: dict[tuple[bytes, int, int, int, int, int, int], Flow] = {}
+        self._flows: dict[tuple[bytes, int, int, int, int, int, int, bytes], Flow] = {}
         nowhere = _NOWHERE_4 if len(config.address) == 4 else _NOWHERE_6
         self._nowhere = Flow(config.address, nowhere, config.port)
         self.offload: Offload | None = None
 
     def connected(self, ctx: QpContext) -> Flow:
         """The path in a context; of a UD queue pair, which has none, one that leads nowhere."""
-        if not ctx.rgid:
+        dgid = peer_gid(ctx, self._config)
+        if not any(dgid):
             return self._nowhere
-        dgid = ctx.rgid.to_bytes(16, "big")
-        return self._flow(ctx, dgid, ctx)
+        own = self._config.address
+        source = ctx.sip.to_bytes(4, "big") if len(own) == 4 and ctx.sip else own
+        return self._flow(ctx, source, dgid, ctx)
 
     def datagram(self, ctx: QpContext, message: Message) -> Flow:
         """The path to the destination that a UD work request names. An address of no use leads nowhere, counted."""
@@ -57,9 +67,9 @@ class Paths:
         if len(address) != len(self._config.address) or not any(address):
             self._counters.bump("drop_tx_bad_address")
             return self._nowhere
-        return self._flow(ctx, dgid, message)
+        return self._flow(ctx, self._config.address, dgid, message)
 
-    def _flow(self, ctx: QpContext, dgid: bytes, path: QpContext | Message) -> Flow:
+    def _flow(self, ctx: QpContext, source: bytes, dgid: bytes, path: QpContext | Message) -> Flow:
         config = self._config
         sport = path.udp_sport
         if not sport:
@@ -75,12 +85,13 @@ class Paths:
             path.hop_limit or DEFAULT_HOP_LIMIT,
             path.flow_label,
             path.sl,
+            source,
         )
         flow = self._flows.get(key)
         if flow is None:
             if len(self._flows) >= _MAX_FLOWS:
                 self._flows.clear()
-            flow = Flow(config.address, address_from_gid(dgid), *key[1:])
+            flow = Flow(source, address_from_gid(dgid), *key[1:-1])
             self._flows[key] = flow
         return flow
 

@@ -31,14 +31,16 @@ from rnic.context.modify import (
 )
 from rnic.context.qp_context import QpContext
 from rnic.context.qpc import QPC, QPC_BYTES, SRQ_VALID
-from rnic.device.config import NicConfig, address_from_gid
+from rnic.device.config import NicConfig, address_from_gid, gid_from_address
 from rnic.device.cq import CompletionQueue
 from rnic.device.entry_ring import reachable
+from rnic.device.keyed_memory import KeyedMemory
 from rnic.device.multicast import is_multicast
-from rnic.device.queue_pair import SERVICE_CODES, DeviceQp
+from rnic.device.paths import peer_gid
+from rnic.device.queue_pair import SERVICE_CODES, DeviceQp, RingMemory
 from rnic.device.refusal import Refused
 from rnic.device.uar import QP_DOORS, Uar
-from rnic.rings.sqe import SQE_BYTES
+from rnic.rings.sqe import SQE_SHIFT
 from rnic.spec import access
 from rnic.spec import commands as cmd
 from rnic.spec.limits import MAX_INLINE, MAX_RD_ATOMIC, MTU_BYTES, MTU_CODES
@@ -49,7 +51,9 @@ if TYPE_CHECKING:
     from rnic.device.nic import Nic
 
 MAX_RING_ENTRIES = 1 << 16
-_SRQN_MASK = SRQ_VALID - 1 & 0xFFFFFF
+MAX_SQ_ENTRY_SHIFT = 12
+"""log2 of the longest send entry: a page; its first 64 bytes are the descriptor."""
+SRQN_MASK = SRQ_VALID - 1 & 0xFFFFFF
 _REMOTE = access.REMOTE_READ | access.REMOTE_WRITE | access.REMOTE_ATOMIC | access.LOCAL_WRITE
 _EMPTY = bytes(QPC_BYTES)
 
@@ -63,6 +67,8 @@ def modify_qp(nic: Nic, uar: Uar, opcode: int, qpn: int, inbox: bytes) -> None:
         raise Refused(cmd.ST_BAD_INDEX)
     given = QpContext(inbox or _EMPTY)
     qp = res.qps.get(qpn)
+    if qp is not None and nic.bring(qp) != Status.OK and opcode != cmd.ERR2RST:
+        raise Refused(cmd.ST_BAD_NVMEM)
     state, service = (RESET, given.servtype) if qp is None else (qp.ctx.state, qp.ctx.servtype)
     mask = given.opt_param_mask
     if service not in SERVICE_CODES or given.local_qpn not in (0, qpn):
@@ -84,13 +90,13 @@ def modify_qp(nic: Nic, uar: Uar, opcode: int, qpn: int, inbox: bytes) -> None:
         draft.sgid = int.from_bytes(nic.config.gid_table[draft.mgid_index], "big")
         if len(nic.config.address) == 4:
             # frame encap reads both addresses as IPv4 (002 3.2)
-            draft.sip, draft.dip = draft.sgid & 0xFFFF_FFFF, draft.rgid & 0xFFFF_FFFF
+            draft.sip, draft.dip = draft.sgid & 0xFFFF_FFFF, (draft.rgid or draft.dip) & 0xFFFF_FFFF
     draft.state = target
     # To host memory first: the cache, which is the context that the data path works on, takes it from there.
     if res.contexts.write_qp(qpn, draft.store()) != Status.OK:
         raise Refused(cmd.ST_BAD_NVMEM)
     if qp is None:
-        qp = _create(nic, uar, res.contexts.key.qps[qpn])
+        qp = create_qp(nic, uar, res.contexts.key.qps.view(qpn))
     if opcode == cmd.RTS2SQD:
         qp.notify_drained = bool(mask & EN_SQD_ASYNC_NOTIFY)
     qp.on_modify(state, nic.now_ns)
@@ -118,15 +124,17 @@ def values_fit(given: QpContext, mask: int, service: int, config: NicConfig) -> 
 
 
 def _path_fits(given: QpContext, config: NicConfig) -> bool:
-    """A connected queue pair's peer: a single host of this NIC's IP version."""
-    gid = given.rgid.to_bytes(16, "big")
-    address = address_from_gid(gid)
+    """A connected queue pair's peer: a single host of this NIC's IP version; its own address is this NIC's."""
+    gids = [peer_gid(given, config)]
+    if given.rgid:
+        gids.append(given.rgid.to_bytes(16, "big"))
+    address = config.address
     return (
         given.mgid_index < len(config.gid_table)
         and any(config.gid_table[given.mgid_index])
-        and len(address) == len(config.address)
-        and any(address)
-        and not is_multicast(gid)
+        and all(len(address_from_gid(gid)) == len(address) and not is_multicast(gid) for gid in gids)
+        and any(address_from_gid(gids[0]))
+        and (len(address) != 4 or not given.sip or gid_from_address(given.sip.to_bytes(4, "big")) in config.gid_table)
     )
 
 
@@ -143,12 +151,12 @@ def _draft(nic: Nic, uar: Uar, qpn: int, given: QpContext) -> QpContext:
     _cq(nic, uar, given.cqn_snd)
     _cq(nic, uar, given.cqn_rcv)
     if given.srqn & SRQ_VALID:
-        srq = res.srqs.get(given.srqn & _SRQN_MASK)
+        srq = res.srqs.get(given.srqn & SRQN_MASK)
         if srq is None or srq.uar is not uar:
             raise Refused(cmd.ST_BAD_INDEX)
         if srq.failed:
             raise Refused(cmd.ST_BAD_RES_STATE)
-    _check_rings(uar, given, bool(given.srqn & SRQ_VALID))
+    check_rings(nic, uar, given)
     draft = QpContext()
     for name in CREATION_FIELDS:
         setattr(draft, name, getattr(given, name))
@@ -159,28 +167,26 @@ def _draft(nic: Nic, uar: Uar, qpn: int, given: QpContext) -> QpContext:
     return draft
 
 
-def _create(nic: Nic, uar: Uar, ctx: QpContext) -> DeviceQp:
-    """Make a queue pair around its cached context; :func:`_draft` has found everything that it names."""
+def create_qp(nic: Nic, uar: Uar, ctx: QpContext) -> DeviceQp:
+    """Make a queue pair around its cached context, of which everything that it names was found."""
     res = nic.resources
-    send_cq, recv_cq = res.cqs[ctx.cqn_snd], res.cqs[ctx.cqn_rcv]
-    srq = res.srqs[ctx.srqn & _SRQN_MASK] if ctx.srqn & SRQ_VALID else None
+    srq = res.srqs[ctx.srqn & SRQN_MASK] if ctx.srqn & SRQ_VALID else None
     try:
-        qp = DeviceQp(ctx, nic, uar, send_cq, recv_cq, srq)
+        qp = DeviceQp(ctx, nic, uar, srq)
     except MemoryError:
         res.contexts.drop_qp(ctx.local_qpn)
         raise Refused(cmd.ST_EXCEED_LIM) from None
     qp.turn = nic.config.turn_bytes
-    send_cq.users += 1
-    recv_cq.users += 1
     if srq is not None:
         srq.users += 1
-    res.use_pd(ctx.pd)
     res.occupy(ctx.usr_page, qp, QP_DOORS)
     res.qps[ctx.local_qpn] = qp
+    nic.settle(qp)
     return qp
 
 
 def _cq(nic: Nic, uar: Uar, number: int) -> CompletionQueue:
+    """A CQ of the same driver that takes entries."""
     cq = nic.resources.cqs.get(number)
     if cq is None or cq.uar is not uar:
         raise Refused(cmd.ST_BAD_INDEX)
@@ -189,25 +195,36 @@ def _cq(nic: Nic, uar: Uar, number: int) -> CompletionQueue:
     return cq
 
 
-def _check_rings(uar: Uar, given: QpContext, has_srq: bool) -> None:
-    """Sizes, alignment and memory of the two rings."""
-    entries, rest = divmod(given.snd_wqe_length, SQE_BYTES)
-    if rest or not 2 <= entries <= MAX_RING_ENTRIES or given.sq_slab_bytes > MAX_INLINE or given.sq_slab_bytes & 15:
+def check_rings(nic: Nic, uar: Uar, given: QpContext) -> None:
+    """Sizes, alignment and memory of the two rings; :class:`Refused` where one is wrong."""
+    memory = RingMemory(given, nic.memory, uar.port)
+    rings = memory.rings()
+    if rings.sq_shift > MAX_SQ_ENTRY_SHIFT or given.sq_slab_bytes > MAX_INLINE or given.sq_slab_bytes & 15:
         raise Refused(cmd.ST_BAD_SIZE)
-    if given.sq_base & 3 or not reachable(uar, given.sq_base, entries * (SQE_BYTES + given.sq_slab_bytes), False):
+    if rings.sq_shift < SQE_SHIFT or given.snd_wqe_length & (1 << rings.sq_shift) - 1:
+        raise Refused(cmd.ST_BAD_SIZE)
+    if not 2 <= rings.sq_entries <= MAX_RING_ENTRIES:
+        raise Refused(cmd.ST_BAD_SIZE)
+    length = given.snd_wqe_length + rings.sq_entries * given.sq_slab_bytes
+    if not _in_reach(uar, memory.send, rings.sq_base, length):
         raise Refused(cmd.ST_BAD_PARAM)
     length = given.rcv_wqe_length
-    if has_srq or not length:
+    if given.srqn & SRQ_VALID or not length:
         if length:
             raise Refused(cmd.ST_BAD_SIZE)
         return
-    if not 4 <= given.rq_entry_sz_log <= 9:
+    if not 4 <= given.rq_entry_sz_log <= 9 or length & rings.rq_stride - 1:
         raise Refused(cmd.ST_BAD_SIZE)
-    entries, rest = divmod(length, 1 << given.rq_entry_sz_log)
-    if rest or not 2 <= entries <= MAX_RING_ENTRIES:
+    if not 2 <= rings.rq_entries <= MAX_RING_ENTRIES:
         raise Refused(cmd.ST_BAD_SIZE)
-    if given.rq_base & 3 or not reachable(uar, given.rq_base, length, False):
+    if not _in_reach(uar, memory.receive, rings.rq_base, length):
         raise Refused(cmd.ST_BAD_PARAM)
+
+
+def _in_reach(uar: Uar, memory: KeyedMemory, base: int, length: int) -> bool:
+    if base & 3:
+        return False
+    return memory.opens(base, length, False) if memory.key else reachable(uar, base, length, False)
 
 
 def reset_qp(nic: Nic, qp: DeviceQp) -> None:
@@ -217,18 +234,18 @@ def reset_qp(nic: Nic, qp: DeviceQp) -> None:
     wqe = qp.responder.receive_wqe
     if qp.srq is not None and wqe is not None:
         qp.srq.give_back(wqe)
+    if qp.number not in res.contexts.key.qps:
+        qp.flow = None  # its context is lost, and with it whom to acknowledge
     old, ctx.state = ctx.state, RESET
-    with nic.guard.around("release", f"QP {ctx.local_qpn:#x}"):
+    with nic.guard.around("release", f"QP {qp.number:#x}"):
         qp.on_modify(old, nic.now_ns)
     nic.forget(qp)
-    del res.qps[ctx.local_qpn]
-    for cq in qp.cqs:
-        cq.users -= 1
+    del res.qps[qp.number]
+    qp.uncount()
     if qp.srq is not None:
         qp.srq.users -= 1
-    res.leave_pd(ctx.pd)
     res.vacate(qp)
-    res.contexts.drop_qp(ctx.local_qpn)
+    res.contexts.drop_qp(qp.number)
     qp.memory.free()
 
 
@@ -237,8 +254,9 @@ def query_qp(nic: Nic, qpn: int) -> bytes:
     qp = nic.resources.qps.get(qpn)
     if qp is None:
         return QPC.pack({"local_qpn": qpn, "state": RESET})
-    qp.query()
     contexts = nic.resources.contexts
+    if qpn in contexts.key.qps:
+        qp.query()
     status, data = contexts.flush_qp(qpn), b""
     if status == Status.OK:
         status, data = contexts.read_qp(qpn)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from rnic.context.qp_context import QpContext
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from rnic.context.qpc import SRQ_VALID
 from rnic.device.cq import CompletionQueue
-from rnic.device.srq import SharedReceiveQueue, receive_ring
+from rnic.device.keyed_memory import KeyedMemory
+from rnic.device.srq import SharedReceiveQueue, receive_ring, show_ring
 from rnic.device.uar import Registers, Uar
 from rnic.rings.queue_block import (
     QUEUE_NUMBER,
@@ -17,14 +21,96 @@ from rnic.rings.queue_block import (
 )
 from rnic.rings.sqe import SQE_SHIFT
 from rnic.spec.opcodes import RC, UC, UD
-from rnic.spec.states import ST_RC, ST_UC, ST_UD
-from rnic.transport.host import Host
+from rnic.spec.psn import PSN_MASK, psn_diff
+from rnic.spec.states import ERR, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
 from rnic.transport.qp import QueuePair
-from rnic.transport.wqe import SendRing
+from rnic.transport.wqe import ReceiveRing, SendRing
 from rnic.wire.flow import Flow
 
+if TYPE_CHECKING:
+    from rnic.context.qp_context import QpContext
+    from rnic.device.nic import Nic
+    from rnic.mem.dma import DmaPort
+    from rnic.mem.table import MemoryTable
+
+_CONNECTED = frozenset({RTR, RTS, SQD, SQE})
+_SENDING = frozenset({RTS, SQD})
 SERVICE_CODES = {ST_RC: RC, ST_UC: UC, ST_UD: UD}
 """Service bits of a BTH opcode for each service type of a context."""
+
+
+class _Completions:
+    """Where a queue pair's completions go: the CQ that its context names at each of them."""
+
+    __slots__ = ("_cqs", "_ctx")
+
+    def __init__(self, ctx: QpContext, cqs: Mapping[int, CompletionQueue]) -> None:
+        self._ctx = ctx
+        self._cqs = cqs
+
+
+class SendCompletions(_Completions):
+    """Of the send queue: row ``qp_cqn_send`` of 002 5.4.2."""
+
+    __slots__ = ()
+
+    def complete(self, *entry: int) -> bool:
+        """:meth:`~rnic.device.cq.CompletionQueue.complete`; false where there is no such CQ."""
+        cq = self._cqs.get(self._ctx.cqn_snd)
+        return cq is not None and cq.complete(*entry)
+
+
+class ReceiveCompletions(_Completions):
+    """Of the receive queue: row ``cqn_rcv`` of 002 5.4.2."""
+
+    __slots__ = ()
+
+    def complete(self, *entry: int) -> bool:
+        """:meth:`~rnic.device.cq.CompletionQueue.complete`; false where there is no such CQ."""
+        cq = self._cqs.get(self._ctx.cqn_rcv)
+        return cq is not None and cq.complete(*entry)
+
+
+class Rings(NamedTuple):
+    """Where a context says that the rings are."""
+
+    sq_base: int
+    sq_entries: int
+    sq_shift: int
+    rq_base: int
+    rq_entries: int
+    rq_stride: int
+
+
+class RingMemory:
+    """The memory behind a queue pair's rings, and where in it they lie.
+
+    002 names a ring by its key: it begins ``wqe_base`` bytes into the key's region, and where both rings have one key
+    the receive ring follows the send ring. The extension names it by its address, with the key or without; without it
+    is memory of the driver that made the queue pair.
+    """
+
+    __slots__ = ("_ctx", "receive", "send")
+
+    def __init__(self, ctx: QpContext, memory: MemoryTable, port: DmaPort) -> None:
+        self._ctx = ctx
+        self.send = KeyedMemory(memory, ctx, "snd_wqe_base_lkey", port)
+        self.receive = KeyedMemory(memory, ctx, "rcv_wqe_base_lkey", port)
+
+    def rings(self) -> Rings:
+        """The rings as the context has them now."""
+        ctx = self._ctx
+        shift = ctx.sq_entry_sz_log or SQE_SHIFT
+        entries = ctx.snd_wqe_length >> shift
+        sq_base = ctx.sq_base or (self.send.start + ctx.wqe_base if ctx.snd_wqe_base_lkey else 0)
+        rq_base = ctx.rq_base
+        if not rq_base and ctx.rcv_wqe_base_lkey:
+            if ctx.rcv_wqe_base_lkey == ctx.snd_wqe_base_lkey:
+                rq_base = sq_base + (entries << shift) + entries * ctx.sq_slab_bytes
+            else:
+                rq_base = self.receive.start + ctx.wqe_base
+        stride = ctx.rq_entry_sz_log
+        return Rings(sq_base, entries, shift, rq_base, ctx.rcv_wqe_length >> stride, 1 << stride)
 
 
 class DeviceQp(QueuePair):
@@ -37,10 +123,16 @@ class DeviceQp(QueuePair):
     """
 
     __slots__ = (
+        "_counted",
+        "_memory",
+        "_most",
         "cnp_merge_ns",
         "cqs",
         "deficit",
+        "held",
+        "nic",
         "notify_drained",
+        "number",
         "peer",
         "pkey",
         "polite",
@@ -55,20 +147,13 @@ class DeviceQp(QueuePair):
         "uar",
     )
 
-    def __init__(
-        self,
-        ctx: QpContext,
-        host: Host,
-        uar: Uar,
-        send_cq: CompletionQueue,
-        recv_cq: CompletionQueue,
-        srq: SharedReceiveQueue | None,
-    ) -> None:
+    def __init__(self, ctx: QpContext, nic: Nic, uar: Uar, srq: SharedReceiveQueue | None) -> None:
+        res = nic.resources
+        self.nic = nic
+        self.number = ctx.local_qpn
         self.uar = uar
-        self.cqs = (send_cq, recv_cq)
         self.srq = srq
         self.regs = regs = Registers(uar, ctx.usr_page)
-        self.sq_entries = ctx.snd_wqe_length >> SQE_SHIFT
         self.service = SERVICE_CODES[ctx.servtype]
         self.notify_drained = False
         self.peer: Flow | None = None
@@ -79,19 +164,61 @@ class DeviceQp(QueuePair):
         self.rate = 0
         self.polite = False
         """Its replies have just let new messages go first; next time they go, come what may."""
+        self.held = False
+        """A context that it needs is not cached: nothing is sent, and what arrives is dropped."""
         self.shown_head = 0
         self.shown_state = ctx.state
         regs.clear()
         regs.set(QUEUE_NUMBER, ctx.local_qpn)
         regs.set(QUEUE_STATE, ctx.state)
-        regs.set(SQ_BASE_LO, ctx.sq_base & 0xFFFF_FFFF)
-        regs.set(SQ_BASE_HI, ctx.sq_base >> 32)
-        regs.set(SQ_SIZE, self.sq_entries)
+        self._memory = memory = RingMemory(ctx, nic.memory, uar.port)
+        rings = memory.rings()
+        self.sq_entries = self._most = rings.sq_entries
+        self._show_send_ring(ctx, rings)
+        send_ring = SendRing(memory.send, rings.sq_base, rings.sq_entries, ctx.sq_slab_bytes, rings.sq_shift)
+        rq = srq or receive_ring(regs, rings.rq_base, rings.rq_entries, rings.rq_stride, port=memory.receive)
+        self._counted: int | None = None
+        self.cqs: tuple[CompletionQueue, ...] = ()
+        """The CQs that it counts as a user of: those of its send and of its receive queue."""
+        super().__init__(ctx, nic, send_ring, rq, SendCompletions(ctx, res.cqs), ReceiveCompletions(ctx, res.cqs))
+        self.count()
+
+    def holds(self, new: QpContext) -> bool:
+        """Whether it can go on with another context's rings: it keeps its shared receive queue and its send slots."""
+        entries = new.snd_wqe_length >> (new.sq_entry_sz_log or SQE_SHIFT)
+        return entries <= self._most and (SRQ_VALID | self.srq.number if self.srq is not None else 0) == new.srqn
+
+    def _show_send_ring(self, ctx: QpContext, rings: Rings) -> None:
+        regs = self.regs
+        regs.set(SQ_BASE_LO, rings.sq_base & 0xFFFF_FFFF)
+        regs.set(SQ_BASE_HI, rings.sq_base >> 32)
+        regs.set(SQ_SIZE, rings.sq_entries)
         regs.set(SQ_STRIDE, ctx.sq_slab_bytes)
-        send_ring = SendRing(uar.port, ctx.sq_base, self.sq_entries, ctx.sq_slab_bytes)
-        stride = 1 << ctx.rq_entry_sz_log
-        rq = srq or receive_ring(regs, ctx.rq_base, ctx.rcv_wqe_length // stride, stride)
-        super().__init__(ctx, host, send_ring, rq, send_cq, recv_cq)
+
+    # ------------------------------------------------------------------------- what it is a user of
+
+    def count(self) -> bool:
+        """Count as a user of the PD and the CQs that the context names now; false where there is no such CQ."""
+        res, ctx = self.nic.resources, self.ctx
+        send, receive = res.cqs.get(ctx.cqn_snd), res.cqs.get(ctx.cqn_rcv)
+        if send is None or receive is None:
+            return False
+        self.uncount()
+        send.users += 1
+        receive.users += 1
+        res.use_pd(ctx.pd)
+        self._counted, self.cqs = ctx.pd, (send, receive)
+        return True
+
+    def uncount(self) -> None:
+        """Be no user of them any more."""
+        if self._counted is not None:
+            for cq in self.cqs:
+                cq.users -= 1
+            self.nic.resources.leave_pd(self._counted)
+            self._counted = None
+
+    # --------------------------------------------------------------------------- the context changed
 
     def refresh(self) -> None:
         """The context was modified."""
@@ -99,12 +226,48 @@ class DeviceQp(QueuePair):
         self.pkey = self.host.pkey(self.ctx.pkey_index)
         self.show()
 
-    def reload(self) -> None:
-        """The context was loaded anew from host memory, outside any transition."""
-        if self.flow is not None:
-            self.flow = self.host.make_flow(self.ctx)
+    def reload(self, now_ns: int) -> None:
+        """The context was changed outside any transition: what was taken from it is taken anew."""
+        ctx, nic = self.ctx, self.nic
+        old = self.shown_state
+        known = ctx.servtype in SERVICE_CODES
+        if known:
+            self.service = SERVICE_CODES[ctx.servtype]
+        fits = self._place_rings()
+        if ctx.state != old:
+            self.on_modify(old, now_ns)
+        elif ctx.state in _CONNECTED or ctx.servtype == ST_UD:
+            self.flow = nic.make_flow(ctx)
             self.requester.refresh(self.flow)
+        if ctx.state in _SENDING and ctx.servtype == ST_RC:
+            self._acknowledge(now_ns)
         self.refresh()
+        if not (known and self.count() and fits) and ctx.state not in (RESET, ERR):
+            self.enter_error()
+        else:
+            nic.schedule(self)
+
+    def _place_rings(self) -> bool:
+        """Go on in the rings that the context names now; false where they cannot be."""
+        ctx, rings = self.ctx, self._memory.rings()
+        if not 0 < rings.sq_entries <= self._most or self.requester.fetch_index >= rings.sq_entries:
+            return False
+        self.sq_entries = rings.sq_entries
+        self._show_send_ring(ctx, rings)
+        self.send_ring.place(rings.sq_base, rings.sq_entries, ctx.sq_slab_bytes, rings.sq_shift)
+        if isinstance(self.rq, ReceiveRing):
+            self.rq.place(rings.rq_base, rings.rq_entries, rings.rq_stride)
+            show_ring(self.regs, rings.rq_base, rings.rq_entries, rings.rq_stride)
+        return True
+
+    def _acknowledge(self, now_ns: int) -> None:
+        """The oldest PSN that is not acknowledged was written: those before it are. It must have been sent."""
+        requester, ctx = self.requester, self.ctx
+        psn = ctx.last_acked_psn & PSN_MASK
+        if 0 < psn_diff(psn, requester.una) <= psn_diff(requester.sent_psn, requester.una):
+            requester.advance(psn, now_ns)
+        else:
+            ctx.last_acked_psn = requester.una
 
     def comes_from_peer(self, flow: Flow) -> bool:
         """Whether packets on ``flow`` are for this queue pair: from its peer's address to its own, or UD."""

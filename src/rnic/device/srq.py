@@ -7,6 +7,7 @@ from functools import partial
 
 from rnic.device.entry_ring import QUEUE_VALID
 from rnic.device.uar import Registers, Uar
+from rnic.mem.dma import DmaPort
 from rnic.rings.queue_block import (
     QUEUE_NUMBER,
     QUEUE_STATE,
@@ -24,14 +25,25 @@ from rnic.transport.wqe import ReceiveRing, ReceiveWqe, SharedReceiveRing
 
 
 def receive_ring(
-    regs: Registers, base: int, entries: int, stride: int, kind: type[ReceiveRing] = ReceiveRing
+    regs: Registers,
+    base: int,
+    entries: int,
+    stride: int,
+    kind: type[ReceiveRing] = ReceiveRing,
+    port: DmaPort | None = None,
 ) -> ReceiveRing:
     """A receive ring whose tail and head are registers of a queue block; shows base, size and stride there."""
+    show_ring(regs, base, entries, stride)
+    memory = regs.uar.port if port is None else port
+    return kind(memory, base, entries, stride, partial(regs.get, RQ_TAIL), partial(regs.set, RQ_HEAD))
+
+
+def show_ring(regs: Registers, base: int, entries: int, stride: int) -> None:
+    """Show a receive ring in its queue block."""
     regs.set(RQ_BASE_LO, base & 0xFFFF_FFFF)
     regs.set(RQ_BASE_HI, base >> 32)
     regs.set(RQ_SIZE, entries)
     regs.set(RQ_STRIDE, stride)
-    return kind(regs.uar.port, base, entries, stride, partial(regs.get, RQ_TAIL), partial(regs.set, RQ_HEAD))
 
 
 class SharedReceiveQueue:

@@ -15,6 +15,7 @@ class DropReason(Enum):
     BAD_OPCODE = "drop_bad_opcode"
     BAD_PAD = "drop_bad_pad"
     UNKNOWN_QP = "drop_unknown_qp"
+    NOT_CACHED = "drop_not_cached"
     QP_STATE = "drop_qp_state"
     WRONG_SERVICE = "drop_wrong_service"
     WRONG_ADDRESS = "drop_wrong_address"

@@ -6,6 +6,7 @@
 from rnic.link.faults import FaultRates
 from rnic.runtime.virtual import VirtualClock
 from rnic.testing.addresses import own_network
+from rnic.testing.diagnosis import diagnose
 from rnic.testing.faults import FaultMethods, NicFaults
 from rnic.testing.live import FindingError, LivePeer
 from rnic.testing.net import Node, SimNet
@@ -30,5 +31,6 @@ __all__ = [
     "Side",
     "SimNet",
     "VirtualClock",
+    "diagnose",
     "own_network",
 ]

@@ -23,7 +23,8 @@ from rnic.verbs.context import Context
 
 QUIET_POLLS = 100_000
 """Polls in a row, with nothing left that could happen, after which somebody waits for ever."""
-DEFAULT_LIMIT_NS = 60_000_000_000
+DEFAULT_LIMIT_NS = 10_000_000_000
+"""Virtual time that a test waits unless told otherwise: twice what a requester takes to give up."""
 
 Script = Sequence[Mapping[str, object]]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from errno import EINVAL
 from typing import Any
 
-from rnic.spec.errors import VerbsError
+from rnic.spec.errors import VerbsError, WorkCompletionError
 from rnic.spec.limits import GRH_BYTES, MTU_CODES
+from rnic.testing.diagnosis import MOST_RNR_NAKS, diagnose
 from rnic.testing.faults import FaultMethods
 from rnic.testing.net import DEFAULT_LIMIT_NS, Node, SimNet
 from rnic.testing.packets import PacketFactory
@@ -143,17 +144,39 @@ class Side(FaultMethods):
         """The next ``count`` completions.
 
         Raises:
-            TimeoutError: they do not come within ``limit_ns`` of virtual time, or ever.
+            TimeoutError: they do not come within ``limit_ns`` of virtual time, or ever, or the peer goes on refusing
+                for want of a receive. The text says what :func:`~rnic.testing.diagnosis.diagnose` finds.
         """
         assert self.net is not None
+        naks = self.peer.counters.get("rnr_naks_sent", 0)
 
         def enough() -> bool:
+            got = len(self.wcs)
             self.wcs = self.poll()
+            if len(self.wcs) < count and self.peer.counters.get("rnr_naks_sent", 0) - naks > MOST_RNR_NAKS:
+                raise TimeoutError(f"{got} of {count} completions came")
             return len(self.wcs) >= count
 
-        if not self.net.run(enough, limit_ns):
-            raise TimeoutError(f"{len(self.wcs)} of {count} completions came, and nothing more will: {self.wcs}")
-        found, self.wcs = self.wcs[:count], self.wcs[count:]
+        try:
+            if not self.net.run(enough, limit_ns):
+                raise TimeoutError(f"{len(self.wcs)} of {count} completions came, and nothing more will: {self.wcs}")
+        except TimeoutError as error:
+            found = diagnose(self)
+            raise TimeoutError("; ".join([str(error), *found])) from None
+        taken, self.wcs = self.wcs[:count], self.wcs[count:]
+        return taken
+
+    def expect(self, count: int = 1, limit_ns: int = DEFAULT_LIMIT_NS) -> list[WC]:
+        """The next ``count`` completions, all of them successes.
+
+        Raises:
+            WorkCompletionError: one is none; the text says what :func:`~rnic.testing.diagnosis.diagnose` finds.
+            TimeoutError: as :meth:`wait`.
+        """
+        found = self.wait(count, limit_ns)
+        for wc in found:
+            if wc.status != e.IBV_WC_SUCCESS:
+                raise WorkCompletionError(wc.status, "; ".join([repr(wc), *diagnose(self, found)]))
         return found
 
 

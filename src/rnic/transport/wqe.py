@@ -27,18 +27,24 @@ class SendRing:
         base: virtual address of entry 0; the slab follows the last entry.
         entries: entries in the ring.
         slab_bytes: bytes of one slab slot, 0 for a ring without a slab.
+        shift: log2 of the bytes from one entry to the next; the descriptor is the first 64 of them.
 
     ``view`` is ring and slab where they are in reach.
     """
 
-    __slots__ = ("_port", "base", "entries", "slab_bytes", "view")
+    __slots__ = ("_port", "base", "entries", "shift", "slab_bytes", "view")
 
-    def __init__(self, port: DmaPort, base: int, entries: int, slab_bytes: int) -> None:
+    def __init__(self, port: DmaPort, base: int, entries: int, slab_bytes: int, shift: int = SQE_SHIFT) -> None:
         self._port = port
+        self.place(base, entries, slab_bytes, shift)
+
+    def place(self, base: int, entries: int, slab_bytes: int, shift: int) -> None:
+        """Go on in another ring, from the same index."""
         self.base = base
         self.entries = entries
         self.slab_bytes = slab_bytes
-        self.view = port.views(base, entries * (SQE_BYTES + slab_bytes))
+        self.shift = shift
+        self.view = self._port.views(base, (entries << shift) + entries * slab_bytes)
 
     def after(self, index: int) -> int:
         """The index behind ``index``."""
@@ -53,7 +59,7 @@ class SendRing:
     def fetch(self, message: Message) -> bool:
         """Copy the entry of ``message`` into its slot; false where the ring's memory cannot be read."""
         raw: bytearray | memoryview | None = self.view
-        at = message.index << SQE_SHIFT
+        at = message.index << self.shift
         if raw is None:
             raw = self._read(at, SQE_BYTES)
             at = 0
@@ -68,7 +74,7 @@ class SendRing:
         """The bytes that lie in the slab slot; ``None`` where they cannot be read or do not fit."""
         if message.length > self.slab_bytes:
             return None
-        return self._read(self.entries * SQE_BYTES + message.index * self.slab_bytes, message.length)
+        return self._read((self.entries << self.shift) + message.index * self.slab_bytes, message.length)
 
     def sges(self, message: Message) -> list[Sge] | None:
         """Its scatter list, which has its length; ``None`` where it cannot be read or contradicts itself."""
@@ -78,7 +84,7 @@ class SendRing:
         size = message.lkey * SGE_BYTES
         if size > self.slab_bytes:
             return None
-        data = self._read(self.entries * SQE_BYTES + message.index * self.slab_bytes, size)
+        data = self._read((self.entries << self.shift) + message.index * self.slab_bytes, size)
         if data is None:
             return None
         sges = [sge for sge in SGE_STRUCT.iter_unpack(data) if sge[1]]
@@ -117,11 +123,15 @@ class ReceiveRing:
         self._port = port
         self._read_tail = read_tail
         self._write_head = write_head
-        self._view = port.views(base, self.size(entries, stride)) if entries else None
+        self.head = 0
+        self.place(base, entries, stride)
+
+    def place(self, base: int, entries: int, stride: int) -> None:
+        """Go on in another ring, from the same index."""
         self.base = base
         self.entries = entries
         self.stride = stride
-        self.head = 0
+        self._view = self._port.views(base, self.size(entries, stride)) if entries else None
 
     @staticmethod
     def size(entries: int, stride: int) -> int:

@@ -24,7 +24,7 @@ from rnic.verbs.context import AsyncEvent, CompChannel, Context, Device, get_dev
 from rnic.verbs.cq import CQ
 from rnic.verbs.memory import AH, MR, MW, PD, next_key
 from rnic.verbs.qp import QP
-from rnic.verbs.remote import open  # noqa: A004 - as the programs of this API call it
+from rnic.verbs.remote import open as open  # noqa: A004 - as programs call it; import * leaves the builtin alone
 from rnic.verbs.srq import SRQ
 
 __all__ = [
@@ -56,6 +56,5 @@ __all__ = [
     "SrqInitAttr",
     "get_device_list",
     "next_key",
-    "open",
     "runtime_on",
 ]

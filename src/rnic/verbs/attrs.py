@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import ipaddress
 from errno import EINVAL
+from typing import TYPE_CHECKING, Any
 
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e
@@ -19,6 +22,31 @@ class _Attrs:
     def __repr__(self) -> str:
         inner = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
         return f"{type(self).__name__}({inner})"
+
+
+class _Sealed(_Attrs):
+    """Attributes that would do nothing where their name is misspelt: those that do not exist are refused."""
+
+    def __init_subclass__(cls) -> None:
+        make = cls.__init__
+
+        def sealing(self: Any, *args: Any, **more: Any) -> None:
+            make(self, *args, **more)
+            self.__dict__["_sealed"] = True
+
+        cls.__init__ = functools.wraps(make)(sealing)  # type: ignore[method-assign]
+
+    if not TYPE_CHECKING:  # for type checkers it would make every name right
+
+        def __setattr__(self, name: str, value: object) -> None:
+            known = self.__dict__
+            if "_sealed" in known and name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                advice = (
+                    f"did you mean {near[0]}?" if near else f"there are {', '.join(n for n in known if n[0] != '_')}"
+                )
+                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; {advice}", name=name, obj=self)
+            known[name] = value
 
 
 class GID:
@@ -68,7 +96,7 @@ class GID:
         return hash(self.raw)
 
 
-class GlobalRoute(_Attrs):
+class GlobalRoute(_Sealed):
     """The global part of an address vector."""
 
     def __init__(
@@ -86,7 +114,7 @@ class GlobalRoute(_Attrs):
         self.traffic_class = traffic_class
 
 
-class AHAttr(_Attrs):
+class AHAttr(_Sealed):
     """An address vector. ``udp_dport`` is ours: the peer's UDP port where it is not 4791."""
 
     def __init__(
@@ -110,7 +138,7 @@ class AHAttr(_Attrs):
         self.udp_dport = udp_dport
 
 
-class QPCap(_Attrs):
+class QPCap(_Sealed):
     """Capacities of a queue pair."""
 
     def __init__(
@@ -128,7 +156,7 @@ class QPCap(_Attrs):
         self.max_inline_data = max_inline_data
 
 
-class QPInitAttr(_Attrs):
+class QPInitAttr(_Sealed):
     """What a queue pair is made with."""
 
     def __init__(
@@ -150,7 +178,7 @@ class QPInitAttr(_Attrs):
         self.sq_sig_all = sq_sig_all
 
 
-class QPAttr(_Attrs):
+class QPAttr(_Sealed):
     """Attributes of a queue pair for modify and query."""
 
     def __init__(
@@ -190,7 +218,7 @@ class QPAttr(_Attrs):
         """Ours: send end-to-end credits."""
 
 
-class SrqAttr(_Attrs):
+class SrqAttr(_Sealed):
     """Attributes of a shared receive queue."""
 
     def __init__(self, max_wr: int = 100, max_sge: int = 1, srq_limit: int = 0) -> None:
@@ -199,7 +227,7 @@ class SrqAttr(_Attrs):
         self.srq_limit = srq_limit
 
 
-class SrqInitAttr(_Attrs):
+class SrqInitAttr(_Sealed):
     """What a shared receive queue is made with."""
 
     def __init__(self, attr: SrqAttr | None = None, srq_context: object = None) -> None:

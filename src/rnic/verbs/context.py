@@ -229,6 +229,7 @@ class Context:
         profile: str | None = None,
         parameters: Mapping[str, int] | None = None,
     ) -> None:
+        self._serves_itself = False
         settings = profile_settings(profile, parameters or {})
         if settings and (runtime is not None or driver is not None):
             raise VerbsError(EINVAL, f"profile={profile!r}: the device exists already; give it to whoever makes it")
@@ -240,6 +241,7 @@ class Context:
             if port is not None and not 0 <= port <= 0xFFFF:
                 raise VerbsError(EINVAL, f"port={port} is no UDP port: give 0 to 65535")
             runtime = _make_runtime(addr, port, settings)
+            self._serves_itself = True
         if driver is None:
             assert runtime is not None
             driver = LocalDriver(runtime, space)
@@ -274,6 +276,14 @@ class Context:
     def nic(self) -> Nic:
         """The device in this process; raises as :attr:`runtime`."""
         return self.runtime.nic
+
+    def may_receive(self) -> None:
+        """A queue pair can receive from now on: a NIC on a UDP port then answers while the program does something else.
+
+        A NIC process does so by itself. A device on a link or a loop that the caller made is driven by the caller.
+        """
+        if self._serves_itself:
+            self.driver.start()
 
     # ------------------------------------------------------------------------------------ commands
 

@@ -236,6 +236,8 @@ class QP:
                 f"queue pair {self.qp_num}: {_name(current)} to {_name(target)} with attributes {comp_mask:#x}"
                 f" refused: {error.strerror}",
             ) from None
+        if target == s.RTR:
+            self.ctx.may_receive()
         # replies to a peer that was faster than we, and work that was posted before RTS
         self._kick()
 

@@ -51,8 +51,8 @@ def test_the_array_behind_the_header_is_aligned() -> None:
 
 
 def test_describe_of_what_is_no_array() -> None:
-    assert describe(bytearray(12)) == ("|u1", (12,))
-    assert describe(np.zeros((2, 2), np.int16)) == ("<i2", (2, 2))
+    assert describe(bytearray(12)) == ("|u1", (12,), None)
+    assert describe(np.zeros((2, 2), np.int16)) == ("<i2", (2, 2), None)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import socket
 import threading
 from collections.abc import Iterator
@@ -168,7 +169,7 @@ def test_threads_share_a_connection(ends: Ends) -> None:
         (lambda c: c.read("table", 0, 2, into=b"readonly"), "read-only"),
         (lambda c: c.write("table", b"123"), "no multiple"),
         (lambda c: c.write("table", bytes(4004)), "count=1001"),
-        (lambda c: c.fetch_add("table", 0, 1), "atomics need 8"),
+        (lambda c: c.fetch_add("table", 0, 1), "atomics need integers of 8"),
         (lambda c: c.fetch_add("words", 8, 1), "offset=8"),
         (lambda c: c.send(bytes((1 << 20) + 1)), "raise its message_bytes"),
         (lambda c: c.send(object()), "no bytes to register"),
@@ -186,8 +187,9 @@ def test_wrong_arguments_are_one_line_and_break_nothing(call: Any, says: str) ->
 
 
 def test_writing_what_is_shared_for_reading_fails_at_the_peer(ends: Ends) -> None:
+    info = dataclasses.replace(ends.client.remote["fixed"], writable=True)
     with pytest.raises(rnic.WorkCompletionError, match=r"WRITE to 'fixed' at .* REM_ACCESS_ERR") as error:
-        ends.client.write("fixed", np.zeros(4))
+        ends.client.write(info, np.zeros(4))
     assert error.value.status == e.IBV_WC_REM_ACCESS_ERR
     with pytest.raises(rnic.WorkCompletionError, match="broken since an earlier error"):
         ends.client.read("table")

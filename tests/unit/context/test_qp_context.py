@@ -8,6 +8,8 @@ import pytest
 
 from rnic.context.qp_context import QpContext
 from rnic.context.qpc import QPC, QPC_BYTES
+from rnic.state.arena import Arena
+from rnic.state.structure import Ground
 
 # Every field holds its own number in the table, cut to its width, so no two neighbours are alike.
 VALUES = {
@@ -42,11 +44,22 @@ def test_load_needs_256_bytes() -> None:
         QpContext(bytes(255))
 
 
-def test_update_takes_only_the_named_fields() -> None:
+@pytest.mark.parametrize("field", QPC.fields, ids=lambda field: field.name)
+def test_a_store_changes_the_field_alone_and_is_cut_to_it(field) -> None:  # type: ignore[no-untyped-def]
     ctx = QpContext(QPC.pack(VALUES))
-    ctx.update(QPC.pack({"state": 3, "mtu": 2, "retry_cnt": 6}), ["mtu", "retry_cnt"])
-    assert (ctx.mtu, ctx.mtu_bytes, ctx.retry_cnt) == (2, 512, 6)
-    assert ctx.state == VALUES["state"]
+    setattr(ctx, field.name, ~VALUES[field.name] & field.mask | 1 << field.width)
+    assert ctx.store() == QPC.pack(VALUES | {field.name: ~VALUES[field.name] & field.mask})
+
+
+def test_views_of_one_slot_of_an_arena_are_one_context() -> None:
+    ground = Ground(Arena(8192))
+    one, other = QpContext.at(ground, 4096), QpContext.at(ground, 4096)
+    one.load(QPC.pack(VALUES))
+    assert {name: getattr(other, name) for name in VALUES} == VALUES
+    assert bytes(ground.arena.memory[4096 : 4096 + QPC_BYTES]) == QPC.pack(VALUES)
+    assert not any(ground.arena.memory[:4096])
+    ground.arena.memory[4096 + 0x18 + 3] ^= 1
+    assert (one.remote_qpn, other.remote_qpn) == (VALUES["remote_qpn"] ^ 1,) * 2
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ BAD = {
     "state": ("state", 7),
     "RESET": ("state", 0),
     "service type": ("servtype", 2),
-    "another service": ("servtype", 1),
     "protection domain": ("pd", 77),
     "send CQ": ("cqn_snd", 63),
     "receive CQ": ("cqn_rcv", 0xFFFF_FFFF),
@@ -35,7 +34,14 @@ BAD = {
     "its own number": ("local_qpn", 9),
     "remote QPN of 25 bits": ("remote_qpn", 1 << 24),
     "no remote QPN": ("remote_qpn", 0),
-    "no peer": ("rgid", 0),
+    "peer's IPv4 address": ("dip", 0xE000_0001),
+    "an IPv4 address of another": ("sip", 0x0A00_0009),
+    "send ring's key": ("snd_wqe_base_lkey", 0x77),
+    "receive ring's key": ("rcv_wqe_base_lkey", 0x77),
+    "send ring's length": ("snd_wqe_length", 1 << 20),
+    "send ring's entry size": ("sq_entry_sz_log", 5),
+    "receive ring's length": ("rcv_wqe_length", 1 << 20),
+    "receive ring's entry size": ("rq_entry_sz_log", 3),
     "multicast peer": ("rgid", 0xFFFF_E000_0001),
     "ACK timeout": ("ackto", 32),
 }
@@ -91,18 +97,27 @@ def test_a_bad_queue_pair_context_is_refused(live, name: str, way: str) -> None:
     pair.drivers[0].ok(cmd.ERR2RST, a.number)
 
 
-@pytest.mark.parametrize("name", ["P_Key index", "state", "service type", "protection domain", "send CQ"])
+@pytest.mark.parametrize(
+    "name", ["P_Key index", "state", "service type", "protection domain", "send CQ", "queue block", "nobody's number"]
+)
 def test_a_bad_context_of_no_queue_pair_is_refused(live, name: str) -> None:
-    pair, a, qpc = live
-    contexts = pair.nics[0].contexts
+    pair, _, qpc = live
+    contexts, driver = pair.nics[0].contexts, pair.drivers[0]
     image = bytearray(qpc)
-    QPC.put(image, "local_qpn", a.number + 5)
-    request = m.ceu_request(m.WR_QP_CXT, m.WR_QP_ALL, a.number + 5)
+    number, block = driver.alloc(cmd.RES_QP), driver.alloc(cmd.RES_UAR_BLOCK)
+    QPC.put(image, "local_qpn", number)
+    QPC.put(image, "usr_page", block)
+    request = m.ceu_request(m.WR_QP_CXT, m.WR_QP_ALL, number)
     good = bytes(image)
-    QPC.put(image, *BAD[name])
+    if name == "nobody's number":
+        request = m.ceu_request(m.WR_QP_CXT, m.WR_QP_ALL, number + 1)
+    else:
+        QPC.put(image, *BAD[name])
     assert contexts.ceu(request, bytes(image))[0] == Status.REFUSED
-    assert a.number + 5 not in contexts.key.qps
-    assert contexts.ceu(request, good)[0] == Status.OK
+    assert {number, number + 1}.isdisjoint(contexts.key.qps)
+    assert number not in pair.nics[0].qps
+    assert contexts.ceu(m.ceu_request(m.WR_QP_CXT, m.WR_QP_ALL, number), good)[0] == Status.OK
+    assert pair.nics[0].qps[number].ctx.state == RTS  # a context that is written is a queue pair
 
 
 def test_good_edits_are_taken(live) -> None:
@@ -137,8 +152,13 @@ def test_event_queue_of_a_cq_and_protection_domains(live) -> None:
     for kind, number, layout, field, value in (
         (m.WR_CQ_CXT, cq.number, CQC, "comp_eqn", 31),
         (m.WR_CQ_CXT, cq.number, CQC, "comp_eqn", 0xFFFF_FFFF),
-        (m.WR_CQ_CXT, cq.number, CQC, "pd", 5),
-        (m.WR_EQ_CXT, eq.number, EQC, "pd", 5),
+        (m.WR_CQ_CXT, cq.number, CQC, "lkey", 5),
+        (m.WR_EQ_CXT, eq.number, EQC, "lkey", 5),
+        (m.WR_CQ_CXT, cq.number, CQC, "logsize", 0),
+        (m.WR_CQ_CXT, cq.number, CQC, "logsize", 12),
+        (m.WR_EQ_CXT, eq.number, EQC, "logsize", 12),
+        (m.WR_EQ_CXT, eq.number, EQC, "msix_vector", 0xFFFF),
+        (m.WR_CQ_CXT, cq.number, CQC, "usrpage", 0),
     ):
         table = "cq" if kind == m.WR_CQ_CXT else "eq"
         place = contexts.ctxmdata.tables[table].locate(number)

@@ -157,8 +157,6 @@ class Monkey:
         assert users == res.pd_users
         for cq in res.cqs.values():
             assert cq.users == sum(qp.cqs.count(cq) for qp in res.qps.values())
-        for eq in res.eqs.values():
-            assert eq.users == sum(cq.eq is eq for cq in res.cqs.values())
         for number, segment in res.segments.items():
             assert segment.users == sum(record.segment == number for record in res.keys.values())
         for kind, objects in (

@@ -253,12 +253,16 @@ def test_every_transition_is_a_request_of_the_ceu(new_pair) -> None:
         ("ceu_parser", "RD_QP_ALL", a.number, "OK"),
     ]
     qp = nic.qps[a.number]
-    assert qp.ctx is nic.contexts.key.qps[a.number]
     assert qp.ctx.state == RTS
+    # the cache is what it runs on: one place of memory
+    slot = nic.contexts.key.qps.slot(a.number)
+    assert bytes(nic.arena.memory[slot : slot + 256]) == qp.ctx.store()
+    nic.arena.memory[slot + 0x98 : slot + 0x9C] = b"\1\2\3\4"
+    assert qp.ctx.qkey == nic.contexts.key.qps[a.number].qkey == 0x01020304
 
 
 STORE = re.compile(r"\.state\)? = ")
-CONTEXT_NAMES = {"ctx", "draft", "m_ctx", "context"}
+CONTEXT_NAMES = {"ctx", "draft", "m_ctx", "context", "plain"}
 
 
 def test_no_way_to_rts_past_the_context_manager(new_pair) -> None:
@@ -278,7 +282,7 @@ def test_no_way_to_rts_past_the_context_manager(new_pair) -> None:
         ("device/qp_commands.py", "draft.state = target"),
         ("device/qp_commands.py", "old, ctx.state = (ctx.state, RESET)"),
         ("transport/qp.py", "self.ctx.state = state"),
-        ("context/key_qpc_data.py", "ctx.state = state = data[15] & 7"),
+        ("context/key_qpc_data.py", "plain.state = state"),
         ("context/ctxmgt.py", "m_ctx.local_qpn, m_ctx.state = (qpn, RESET)"),
     }
     # and the draft counts only once memory has taken it
@@ -444,16 +448,17 @@ def test_a_flush_writes_indices_and_arm_state_of_a_cq(busy) -> None:
 def test_resizing_keeps_what_software_wrote(new_driver) -> None:
     driver = new_driver(Nic(NicConfig(bytes((10, 0, 0, 1)), log_max_qps=6), rng=random.Random(1)))
     eq, number, block = driver.eq(), driver.alloc(cmd.RES_CQ), driver.alloc(cmd.RES_UAR_BLOCK)
-    _, va = driver.memory(32 << 5)
-    records = {"ci_db": 0x1234, "state_db": 0x5678, "flags": 1 << 18, "lkey": 9}
-    mailbox = CQC.unpack(driver.cqc(eq, block, va, 4)) | records
+    pd = driver.alloc(cmd.RES_PD)
+    _, va, key = driver.mr(pd, 32 << 5)
+    records = {"ci_db": 0x1234, "state_db": 0x5678, "flags": 1 << 18, "lkey": key, "pd": pd}
+    mailbox = CQC.unpack(driver.cqc(eq, block, va, 4)) | records | {"cqn": number}
     driver.ok(cmd.SW2HW_CQ, number, 0, CQC.pack(mailbox))
     driver.ok(cmd.RESIZE_CQ, number, 0, driver.cqc(eq, block, va, 5))
     place = driver.nic.contexts.ctxmdata.tables["cq"].locate(number)
     assert place is not None
     raw = bytearray(64)
     assert place.port.read(place.addr, raw)
-    assert CQC.unpack(bytes(raw)) == mailbox | {"logsize": 5, "cqn": number}
+    assert CQC.unpack(bytes(raw)) == mailbox | {"logsize": 5}
 
 
 def test_fields_that_nothing_uses_are_stored_and_queried(pair) -> None:

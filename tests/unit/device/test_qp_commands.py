@@ -298,6 +298,6 @@ def test_drained_event_on_request(driver, asked: bool) -> None:
 def test_failed_cq_takes_no_queue_pair(driver) -> None:
     bench = Bench(driver, ST_RC)
     queue = bench.make(RESET)
-    driver.nic.resources.cqs[bench.cq.number].failed = True
+    driver.nic.resources.cqs[bench.cq.number].fail()
     result = driver.run(cmd.RST2INIT, queue.number, 0, bench.attributes(cmd.RST2INIT, queue))
     assert result.status == cmd.ST_BAD_RES_STATE

@@ -444,7 +444,7 @@ def test_a_taken_port_says_where_and_what_to_do(address: str, opener: Opener) ->
     message = str(caught.value)
     assert message == (
         f"UDP port {a.port} on {address} is taken: give another port (0 lets the system choose one) "
-        "or another local address"
+        "or another local address; programs that are to share one NIC open it with rnic.open()"
     )
 
 

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import builtins
+from typing import Any
+
 import pytest
 
+import rnic
 from rnic import enums as e
 from rnic.spec import status as st
 from rnic.spec.errors import VerbsError
@@ -105,3 +109,29 @@ def test_every_syndrome_has_its_ibv_status() -> None:
 def test_the_next_key_keeps_its_index() -> None:
     assert next_key(0x1234_56FF) == 0x1234_5600
     assert next_key(0x1234_5600) == 0x1234_5601
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "says"),
+    [
+        (QPAttr, "dest_qpn", "QPAttr has no attribute 'dest_qpn'; did you mean dest_qp_num"),
+        (QPAttr, "rnr_retries", "did you mean rnr_retry"),
+        (QPAttr, "zzz", "there are qp_state, "),
+        (AHAttr, "dgid", "AHAttr has no attribute 'dgid'"),
+        (GlobalRoute, "gid", "did you mean dgid"),
+        (QPCap, "max_send_wrs", "did you mean max_send_wr"),
+        (QPInitAttr, "type", "did you mean qp_type"),
+    ],
+)
+def test_attributes_that_do_not_exist_are_refused(made: Any, name: str, says: str) -> None:
+    attr = made()
+    with pytest.raises(AttributeError, match=says):
+        setattr(attr, name, 1)
+    assert not hasattr(attr, name)
+    assert "_sealed" not in str(attr) + repr(attr)
+
+
+def test_import_star_leaves_the_builtins_alone() -> None:
+    for module in (rnic, rnic.verbs):
+        assert not set(module.__all__) & set(dir(builtins))
+    assert rnic.open is rnic.verbs.open

@@ -1,4 +1,4 @@
-"""A RoCEv2 peer for RTL benches under cocotb 2 (``pip install rnic[cocotb]``), with Verilator or Icarus.
+"""A RoCEv2 peer for RTL benches under cocotb 2 (the extra ``cocotb``), with Verilator or Icarus.
 
 ::
 

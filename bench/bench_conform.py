@@ -1,0 +1,40 @@
+"""That ``rnic conform`` finds faults: rnic with each fault planted, and the tests that fail on it.
+
+    ./dev bench conform [--short]
+
+With ``--short`` only the test that is meant for a fault is played. Exit status 1 if a fault is not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from rnic.conform.bench import simulated
+from rnic.conform.mutants import MUTANTS, found_by
+from rnic.conform.runner import PASS, run_all
+from rnic.conform.script import scripts
+
+
+def main() -> None:
+    """Print a row for each fault."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--short", action="store_true")
+    short = parser.parse_args().short
+    begun = time.monotonic()
+    passed = sum(result.verdict == PASS for result in run_all(simulated(), scripts()))
+    print(f"rnic as it is: {passed} of {len(scripts())} tests pass")
+    missed = 0
+    for mutant in MUTANTS:
+        found = found_by(mutant, mutant.finds if short else None)
+        seen = mutant.finds in found
+        missed += not seen
+        others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        print(f"{mutant.name:52} {'found by ' + mutant.finds + others if seen else 'MISSED'}", flush=True)
+    print(f"{len(MUTANTS) - missed} of {len(MUTANTS)} faults found, {time.monotonic() - begun:.0f} s")
+    sys.exit(1 if missed or passed != len(scripts()) else 0)
+
+
+if __name__ == "__main__":
+    main()

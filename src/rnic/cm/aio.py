@@ -1,0 +1,274 @@
+"""``rnic.alisten`` and ``rnic.aconnect``: the short API on an event loop, with no thread for any call or connection.
+
+The NIC's own thread stands in for hardware, as everywhere. Looking up a host's name takes a thread of the event loop
+for a moment; addresses do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Generator, Mapping
+from types import TracebackType
+from typing import Any
+
+from rnic.cm.connection import MESSAGE_BYTES, RECEIVES, Connection
+from rnic.cm.exchange import (
+    DEFAULT_TIMEOUT_S,
+    ExchangeError,
+    LineSocket,
+    dialling,
+    listen_socket,
+    parse_endpoint,
+    refusal_line,
+    tcp_port,
+)
+from rnic.cm.listener import DEFAULT_PORT, MAX_HANDSHAKES, prepare
+from rnic.cm.shares import Shares, open_context
+from rnic.spec.errors import RnicError
+from rnic.verbs.context import Context
+
+
+class _Connecting:
+    """What :func:`aconnect` returns: ``await`` it for a connection, or open it with ``async with``."""
+
+    def __init__(self, coroutine: Any) -> None:
+        self._coroutine = coroutine
+        self._connection: Connection | None = None
+
+    def __await__(self) -> Generator[Any, None, Connection]:
+        connection: Connection = yield from self._coroutine.__await__()
+        return connection
+
+    async def __aenter__(self) -> Connection:
+        self._connection = await self
+        return self._connection
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+def aconnect(
+    host: str,
+    port: int | str = DEFAULT_PORT,
+    *,
+    addr: str | None = None,
+    udp_port: int | None = None,
+    share: Mapping[str, Any] | None = None,
+    message_bytes: int = MESSAGE_BYTES,
+    receives: int = RECEIVES,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    context: Context | None = None,
+) -> _Connecting:
+    """:func:`rnic.connect` for asyncio, with the same arguments and errors::
+
+    async with rnic.aconnect("127.0.0.1", 7471) as peer:
+        array = await peer.aread("data")
+    """
+    return _Connecting(_connect(host, port, addr, udp_port, share, message_bytes, receives, timeout_s, context))
+
+
+async def _connect(
+    host: str,
+    port: int | str,
+    addr: str | None,
+    udp_port: int | None,
+    share: Mapping[str, Any] | None,
+    message_bytes: int,
+    receives: int,
+    timeout_s: float,
+    context: Context | None,
+) -> Connection:
+    number = tcp_port(host, port, 1)
+    lines = LineSocket(await _dial(host, number, timeout_s), f"{host} port {number}")
+    try:
+        connection = prepare(lines, addr, udp_port, share, message_bytes, receives, context)
+        try:
+            await lines.asend(connection.endpoint().to_line(), timeout_s)
+            connection.bring_up(parse_endpoint(await lines.areceive(timeout_s), lines.where), lines)
+        except BaseException:
+            connection.close()
+            raise
+    except BaseException:
+        lines.close()
+        raise
+    return connection
+
+
+async def _dial(host: str, port: int, timeout_s: float) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    with dialling(f"{host} port {port}", timeout_s):
+        async with asyncio.timeout(timeout_s):
+            try:  # an address needs no look-up, and so no thread
+                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+            except socket.gaierror:
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            refused: OSError = ConnectionRefusedError()
+            for family, kind, protocol, _, place in found:
+                sock = socket.socket(family, kind, protocol)
+                sock.setblocking(False)
+                try:
+                    await loop.sock_connect(sock, place)
+                except OSError as error:
+                    sock.close()
+                    refused = error
+                except BaseException:
+                    sock.close()
+                    raise
+                else:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    return sock
+            raise refused
+
+
+class AsyncListener:
+    """What :func:`alisten` makes: ``async with`` starts it, ``async for`` gives the connections in order of arrival.
+
+    Peers read and write what is shared while the program does something else, whether it accepts them or not.
+    """
+
+    def __init__(self, sock: socket.socket, shares: Shares, message_bytes: int, receives: int) -> None:
+        self.address: str = sock.getsockname()[0]
+        self.port: int = sock.getsockname()[1]
+        self.closed = False
+        self._socket = sock
+        self._shares = shares
+        self._message_bytes = message_bytes
+        self._receives = receives
+        self._accepted: asyncio.Queue[Connection | None] = asyncio.Queue()
+        self._waiting: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(MAX_HANDSHAKES)
+
+    def share(self, **buffers: Any) -> AsyncListener:
+        """As :meth:`rnic.cm.listener.Listener.share`."""
+        self._shares.add(buffers, writable=True)
+        return self
+
+    def share_readonly(self, **buffers: Any) -> AsyncListener:
+        """As :meth:`rnic.cm.listener.Listener.share_readonly`."""
+        self._shares.add(buffers, writable=False)
+        return self
+
+    async def accept(self) -> Connection:
+        """The next connection; ``asyncio.timeout`` bounds the wait. :class:`ExchangeError` once it is closed."""
+        connection = await self._accepted.get()
+        if connection is None or self.closed:
+            self._accepted.put_nowait(None)
+            raise ExchangeError(f"the listener on {self.address} port {self.port} is closed")
+        self._waiting.discard(connection)
+        return connection
+
+    async def __aiter__(self) -> AsyncIterator[Connection]:
+        while not self.closed:
+            try:
+                yield await self.accept()
+            except ExchangeError:
+                return
+
+    async def __aenter__(self) -> AsyncListener:
+        self._socket.setblocking(False)
+        self._spawn(self._run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop listening, close what was not accepted, deregister the buffers. A second call does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._socket.close()
+        for connection in self._waiting:
+            connection.close()
+        self._accepted.put_nowait(None)
+        self._shares.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncListener on {self.address} port {self.port}{' closed' if self.closed else ''}>"
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._slots.acquire()
+            try:
+                sock, address = await loop.sock_accept(self._socket)
+            except OSError:
+                # out of descriptors, say: those who come wait in the system's backlog
+                self._slots.release()
+                await asyncio.sleep(_RETRY_S)
+                continue
+            self._spawn(self._welcome(LineSocket(sock, f"client {address[0]} port {address[1]}")))
+
+    async def _welcome(self, lines: LineSocket) -> None:
+        try:
+            peer = parse_endpoint(await lines.areceive(), lines.where)
+            connection = Connection(self._shares, self._message_bytes, self._receives, owned=False)
+            try:
+                connection.bring_up(peer, lines)
+                await lines.asend(connection.endpoint().to_line())
+            except BaseException:
+                connection.close()
+                raise
+        except RnicError as error:
+            # the client is told; a listener serves on
+            with contextlib.suppress(ExchangeError):
+                await lines.asend(refusal_line(str(error)))
+            lines.close()
+            return
+        except BaseException:
+            lines.close()
+            raise
+        finally:
+            self._slots.release()
+        self._waiting.add(connection)
+        self._accepted.put_nowait(connection)
+
+
+_RETRY_S = 0.1
+
+
+def alisten(
+    addr: str = "127.0.0.1",
+    port: int | str = DEFAULT_PORT,
+    *,
+    share: Mapping[str, Any] | None = None,
+    udp_port: int | None = None,
+    message_bytes: int = MESSAGE_BYTES,
+    receives: int = RECEIVES,
+    context: Context | None = None,
+) -> AsyncListener:
+    """:func:`rnic.listen` for asyncio, with the same arguments and errors::
+
+    async with rnic.alisten(share={"data": array}) as listener:
+        async for peer in listener:
+            tasks.create_task(serve(peer))
+    """
+    sock = listen_socket(addr, port)
+    try:
+        shares = Shares(context or open_context(sock.getsockname()[0], udp_port), owned=context is None)
+        try:
+            shares.add(share or {}, writable=True)
+        except RnicError:
+            shares.close()
+            raise
+    except RnicError:
+        sock.close()
+        raise
+    return AsyncListener(sock, shares, message_bytes, receives)
+
+
+__all__ = ["AsyncListener", "aconnect", "alisten"]

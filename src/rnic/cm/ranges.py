@@ -1,0 +1,119 @@
+"""Which elements of a remote array an index means: the runs of neighbours that one request each can carry."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from errno import EINVAL
+from math import prod
+from types import EllipsisType
+from typing import Any
+
+from rnic.spec.errors import VerbsError
+
+MAX_RUNS = 1 << 17
+"""Requests of one call; more elements than that, none beside another, are better read with what lies between them."""
+
+Index = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What an index selects: a shape, and its elements as runs in the order of that shape."""
+
+    shape: tuple[int, ...]
+    firsts: Sequence[int]
+    """First element of each run, counted in the flat array."""
+    count: int
+    """Elements of each run."""
+
+    @property
+    def size(self) -> int:
+        """Elements of all runs."""
+        return len(self.firsts) * self.count
+
+
+def whole_number(name: str, value: Any) -> int:
+    """``value`` as an int, where it is one.
+
+    Raises:
+        VerbsError: EINVAL naming it; a float is none, even where it has no fraction.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise VerbsError(
+            EINVAL, f"{name}={value!r} is a {type(value).__name__}; give a whole number, counted in elements"
+        ) from None
+
+
+def select(shape: tuple[int, ...], index: Any, name: str) -> Selection:
+    """The elements of an array of ``shape`` (C order) that ``index`` means, by NumPy's rules for basic indexing.
+
+    Args:
+        index: whole numbers, slices of any step, an ellipsis, or a tuple of these.
+        name: the array's, for messages.
+
+    Raises:
+        VerbsError: EINVAL for an index out of range, of another type, or one that takes more than :data:`MAX_RUNS`
+            requests.
+    """
+    items = list(index) if isinstance(index, tuple) else [index]
+    dots = sum(item is Ellipsis for item in items)
+    if dots > 1 or len(items) - dots > len(shape):
+        raise VerbsError(EINVAL, f"{name!r} has {len(shape)} dimensions; index {index!r} names more")
+    if not dots:
+        items.append(Ellipsis)
+    at = next(place for place, item in enumerate(items) if item is Ellipsis)
+    items[at : at + 1] = [slice(None)] * (len(shape) - len(items) + 1)
+    ranges: list[range] = []
+    kept: list[int] = []
+    for axis, (item, extent) in enumerate(zip(items, shape, strict=True)):
+        if isinstance(item, slice):
+            for part in (item.start, item.stop, item.step):
+                if part is not None:
+                    whole_number("slice bound", part)
+            chosen = range(*item.indices(extent))
+            kept.append(len(chosen))
+        else:
+            place = whole_number("index", item)
+            if not -extent <= place < extent:
+                raise VerbsError(
+                    EINVAL, f"index {place} is outside axis {axis} of {name!r}, which has {extent} elements"
+                )
+            chosen = range(place % extent, place % extent + 1)
+        ranges.append(chosen)
+    return Selection(tuple(kept), *_runs(shape, ranges, name))
+
+
+def _runs(shape: tuple[int, ...], ranges: list[range], name: str) -> tuple[Sequence[int], int]:
+    """Runs as long as they can be: whole axes at the end are one run with the neighbours before them."""
+    if any(not chosen for chosen in ranges):
+        return [], 0
+    count, axis = 1, len(shape)
+    while axis:
+        chosen = ranges[axis - 1]
+        if len(chosen) > 1 and chosen.step != 1:
+            break
+        count *= len(chosen)
+        axis -= 1
+        if len(chosen) != shape[axis]:
+            break
+    first = sum(ranges[place][0] * prod(shape[place + 1 :]) for place in range(axis, len(shape)))
+    outer = prod(len(chosen) for chosen in ranges[:axis])
+    if outer > MAX_RUNS:
+        raise VerbsError(
+            EINVAL, f"this index of {name!r} takes {outer} requests; read at most {MAX_RUNS} pieces at a time"
+        )
+    return [first + base for base in _bases(shape, ranges[:axis])], count
+
+
+def _bases(shape: tuple[int, ...], ranges: list[range]) -> Iterator[int]:
+    if not ranges:
+        yield 0
+        return
+    stride = prod(shape[len(ranges) :])  # of the last axis of these
+    for base in _bases(shape, ranges[:-1]):
+        for place in ranges[-1]:
+            yield base + place * stride

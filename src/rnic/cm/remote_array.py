@@ -1,0 +1,78 @@
+"""A peer's shared array, indexed as NumPy arrays are: every access is READ or WRITE requests on the wire."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from rnic.cm.arrays import array_type
+from rnic.cm.exchange import BufferInfo
+from rnic.cm.ranges import Index
+
+if TYPE_CHECKING:
+    from rnic.cm.one_sided import OneSided
+
+
+class RemoteArray:
+    """What ``connection["name"]`` gives. Nothing is kept here: each access goes to the peer's memory.
+
+    ``array[10:20]``, ``array[3]``, ``array[2:8:2, 1]`` read, as new arrays of the remote type; with ``=`` they write.
+    Indices are elements, negative ones count from the end, slices take steps; a run of neighbours is one request, so
+    strided access is several, which are under way at once. There is no index by arrays; see
+    :meth:`~rnic.cm.connection.Connection.read_many`.
+    """
+
+    __slots__ = ("_connection", "info")
+
+    def __init__(self, connection: OneSided, info: BufferInfo) -> None:
+        self._connection = connection
+        self.info = info
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As the peer shared it."""
+        return self.info.shape
+
+    @property
+    def dtype(self) -> Any:
+        """NumPy's type; its text where NumPy is not installed."""
+        kind = array_type(self.info.dtype, self.info.fields)
+        return self.info.dtype if kind is None else kind
+
+    @property
+    def ndim(self) -> int:
+        """Dimensions."""
+        return len(self.info.shape)
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return prod(self.info.shape)
+
+    def __len__(self) -> int:
+        if not self.info.shape:
+            raise TypeError(f"{self.info.name!r} is one element: it has no length")
+        return self.info.shape[0]
+
+    def __getitem__(self, index: Index) -> Any:
+        return self._connection.read_at(self.info, index)
+
+    def __setitem__(self, index: Index, value: Any) -> None:
+        self._connection.write_at(self.info, index, value)
+
+    async def aread(self, index: Index = ...) -> Any:
+        """``array[index]`` for asyncio."""
+        return await self._connection.aread_at(self.info, index)
+
+    async def awrite(self, index: Index, value: Any) -> None:
+        """``array[index] = value`` for asyncio."""
+        await self._connection.awrite_at(self.info, index, value)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if copy is False:
+            raise ValueError(f"{self.info.name!r} is in another process: reading it makes a copy")
+        array = self[...]
+        return array if dtype is None else array.astype(dtype)
+
+    def __repr__(self) -> str:
+        return f"<RemoteArray {self.info.name!r} {self.dtype} {self.shape} at {self._connection.peer}>"

@@ -1,0 +1,341 @@
+/* The agent of `rnic conform` for any device with libibverbs: does what a script asks of the peer's software.
+ *
+ *     cc -O1 agent.c -o conform-agent -libverbs
+ *     ./conform-agent DEVICE GID_INDEX TCP_PORT
+ *
+ * It serves one tester after the other: a line each way, as rnic/conform/agent.py says. One connection at a time; `open`
+ * makes regions, queue and queue pair anew. */
+#include <arpa/inet.h>
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define VERSION 1
+#define QKEY 0x11111111
+#define SLOT 16384
+#define SLOTS 16
+#define SEND_ID 1000
+#define REGIONS 4
+#define BIG 65536
+
+static const char NAMES[REGIONS] = {'M', 'R', 'L', 'F'};
+static const size_t SIZES[REGIONS] = {BIG, 4096, 4096, 4096};
+static const int RIGHTS[REGIONS] = {
+	IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC,
+	IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ,
+	IBV_ACCESS_LOCAL_WRITE,
+	IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC,
+};
+
+static struct ibv_context *context;
+static struct ibv_pd *pd, *foreign;
+static struct ibv_cq *cq;
+static struct ibv_qp *qp;
+static struct ibv_ah *ah;
+static struct ibv_mr *regions[REGIONS], *inbox;
+static unsigned char *memory[REGIONS], *slots;
+static unsigned peer_qpn, posted;
+static int gid_index;
+static FILE *out;
+
+static void error(const char *what)
+{
+	fprintf(out, "error %s: %m\n", what);
+}
+
+/* The number behind `name=` in a line, or `otherwise`. */
+static unsigned long long value(const char *line, const char *name, unsigned long long otherwise)
+{
+	size_t length = strlen(name);
+	for (const char *at = strchr(line, ' '); at; at = strchr(at + 1, ' '))
+		if (!strncmp(at + 1, name, length) && at[1 + length] == '=')
+			return strtoull(at + length + 2, NULL, 0);
+	return otherwise;
+}
+
+/* The word behind `name=`, into 64 bytes; empty where there is none. */
+static char *word(const char *line, const char *name, char *into)
+{
+	size_t length = strlen(name);
+	into[0] = 0;
+	for (const char *at = strchr(line, ' '); at; at = strchr(at + 1, ' '))
+		if (!strncmp(at + 1, name, length) && at[1 + length] == '=')
+			sscanf(at + length + 2, "%63s", into);
+	return into;
+}
+
+static void close_all(void)
+{
+	if (qp)
+		ibv_destroy_qp(qp);
+	if (ah)
+		ibv_destroy_ah(ah);
+	for (int i = 0; i < REGIONS; i++)
+		if (regions[i])
+			ibv_dereg_mr(regions[i]);
+	if (inbox)
+		ibv_dereg_mr(inbox);
+	if (cq)
+		ibv_destroy_cq(cq);
+	if (pd)
+		ibv_dealloc_pd(pd);
+	if (foreign)
+		ibv_dealloc_pd(foreign);
+	qp = NULL, ah = NULL, inbox = NULL, cq = NULL, pd = foreign = NULL;
+	memset(regions, 0, sizeof regions);
+}
+
+static int connect_qp(const char *line, int type)
+{
+	char text[64];
+	unsigned char raw[16];
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY};
+	word(line, "access", text);
+	for (char *letter = text; *letter; letter++)
+		attr.qp_access_flags |= *letter == 'r'   ? IBV_ACCESS_REMOTE_READ
+					: *letter == 'w' ? IBV_ACCESS_REMOTE_WRITE
+							 : IBV_ACCESS_REMOTE_ATOMIC;
+	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+	if (type == IBV_QPT_UC)
+		attr.qp_access_flags &= IBV_ACCESS_REMOTE_WRITE;
+	if (ibv_modify_qp(qp, &attr, mask | (type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)))
+		return -1;
+	word(line, "gid", text);
+	for (int i = 0; i < 16; i++)
+		sscanf(text + 2 * i, "%2hhx", raw + i);
+	unsigned long long mtu = value(line, "mtu", 1024), code = IBV_MTU_256;
+	while (256ULL << (code - 1) < mtu)
+		code++;
+	struct ibv_ah_attr path = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = gid_index, .hop_limit = 64}};
+	memcpy(path.grh.dgid.raw, raw, 16);
+	peer_qpn = value(line, "qpn", 0);
+	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = code, .dest_qp_num = peer_qpn, .ah_attr = path,
+		.rq_psn = value(line, "theirs", 0), .max_dest_rd_atomic = value(line, "rd", 1),
+		.min_rnr_timer = value(line, "rnr_timer", 12)};
+	mask = IBV_QP_STATE;
+	if (type != IBV_QPT_UD)
+		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+	if (type == IBV_QPT_RC)
+		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+	if (ibv_modify_qp(qp, &attr, mask))
+		return -1;
+	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .sq_psn = value(line, "ours", 0),
+		.max_rd_atomic = value(line, "rd", 1), .timeout = value(line, "timeout", 14),
+		.retry_cnt = value(line, "retry", 7), .rnr_retry = value(line, "rnr_retry", 7)};
+	mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+	if (type == IBV_QPT_RC)
+		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+	if (ibv_modify_qp(qp, &attr, mask))
+		return -1;
+	if (type == IBV_QPT_UD)
+		ah = ibv_create_ah(pd, &path);
+	return type == IBV_QPT_UD && !ah ? -1 : 0;
+}
+
+static void do_open(const char *line)
+{
+	char text[64];
+	close_all();
+	word(line, "service", text);
+	int type = !strcmp(text, "RC") ? IBV_QPT_RC : !strcmp(text, "UC") ? IBV_QPT_UC : IBV_QPT_UD;
+	pd = ibv_alloc_pd(context);
+	foreign = ibv_alloc_pd(context);
+	cq = ibv_create_cq(context, 256, NULL, NULL, 0);
+	if (!pd || !foreign || !cq)
+		return error("objects");
+	for (int i = 0; i < REGIONS; i++) {
+		for (size_t byte = 0; byte < SIZES[i]; byte++)
+			memory[i][byte] = 31 * byte + 17 * (byte >> 8) + 'm';
+		regions[i] = ibv_reg_mr(NAMES[i] == 'F' ? foreign : pd, memory[i], SIZES[i], RIGHTS[i]);
+		if (!regions[i])
+			return error("region");
+	}
+	memset(slots, 0, SLOT * SLOTS);
+	inbox = ibv_reg_mr(pd, slots, SLOT * SLOTS, IBV_ACCESS_LOCAL_WRITE);
+	posted = 0;
+	struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = type,
+		.cap = {.max_send_wr = 64, .max_recv_wr = 64, .max_send_sge = 1, .max_recv_sge = 1}};
+	qp = inbox ? ibv_create_qp(pd, &init) : NULL;
+	if (!qp || connect_qp(line, type))
+		return error("queue pair");
+	fprintf(out, "ok qpn=%u", qp->qp_num);
+	for (int i = 0; i < REGIONS; i++)
+		fprintf(out, " %c=%#llx:%#x:%zu", NAMES[i], (unsigned long long)(size_t)memory[i], regions[i]->rkey, SIZES[i]);
+	fprintf(out, "\n");
+}
+
+static void do_recv(const char *line)
+{
+	unsigned count, length;
+	if (!qp || sscanf(line, "recv %u %u", &count, &length) != 2 || length > SLOT)
+		return error("recv");
+	while (count--) {
+		unsigned slot = posted++ % SLOTS;
+		struct ibv_sge sge = {(size_t)slots + slot * SLOT, length, inbox->lkey};
+		struct ibv_recv_wr wr = {.wr_id = slot, .sg_list = &sge, .num_sge = 1}, *bad;
+		if (ibv_post_recv(qp, &wr, &bad))
+			return error("post_recv");
+	}
+	fprintf(out, "ok\n");
+}
+
+static void do_post(const char *line)
+{
+	static const struct {
+		const char *name;
+		enum ibv_wr_opcode opcode;
+	} OPERATIONS[] = {{"SEND", IBV_WR_SEND}, {"SEND_IMM", IBV_WR_SEND_WITH_IMM}, {"WRITE", IBV_WR_RDMA_WRITE},
+		{"WRITE_IMM", IBV_WR_RDMA_WRITE_WITH_IMM}, {"READ", IBV_WR_RDMA_READ},
+		{"CMP_SWAP", IBV_WR_ATOMIC_CMP_AND_SWP}, {"FETCH_ADD", IBV_WR_ATOMIC_FETCH_AND_ADD}};
+	char name[64];
+	struct ibv_send_wr wr = {.wr_id = SEND_ID, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED}, *bad;
+	int known = 0;
+	if (!qp || sscanf(line, "post %63s", name) != 1)
+		return error("post");
+	for (size_t i = 0; i < sizeof OPERATIONS / sizeof *OPERATIONS; i++)
+		if (!strcmp(name, OPERATIONS[i].name))
+			wr.opcode = OPERATIONS[i].opcode, known = 1;
+	if (!known)
+		return error(name);
+	unsigned long long va = value(line, "va", 0), key = value(line, "rkey", 0);
+	struct ibv_sge sge = {(size_t)memory[0], value(line, "len", 8), regions[0]->lkey};
+	wr.sg_list = &sge;
+	wr.imm_data = htonl(value(line, "imm", 0));
+	if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		wr.wr.atomic.remote_addr = va, wr.wr.atomic.rkey = key;
+		wr.wr.atomic.compare_add = value(line, "compare_add", 0), wr.wr.atomic.swap = value(line, "swap", 0);
+	} else if (ah) {
+		wr.wr.ud.ah = ah, wr.wr.ud.remote_qpn = peer_qpn, wr.wr.ud.remote_qkey = QKEY;
+	} else {
+		wr.wr.rdma.remote_addr = va, wr.wr.rdma.rkey = key;
+	}
+	if (ibv_post_send(qp, &wr, &bad))
+		return error("post_send");
+	fprintf(out, "ok\n");
+}
+
+static void do_poll(void)
+{
+	struct ibv_wc wc;
+	if (!cq || ibv_poll_cq(cq, 1, &wc) != 1)
+		fprintf(out, "ok none\n");
+	else
+		fprintf(out, "ok kind=%s status=%d len=%u imm=%u slot=%llu\n", wc.wr_id == SEND_ID ? "send" : "recv", wc.status,
+			wc.byte_len, wc.wc_flags & IBV_WC_WITH_IMM ? ntohl(wc.imm_data) : 0, (unsigned long long)wc.wr_id);
+}
+
+static void do_bytes(const char *line)
+{
+	char name;
+	size_t at, size, limit = SLOT * SLOTS;
+	const unsigned char *from = slots;
+	if (sscanf(line, "bytes %c %zu %zu", &name, &at, &size) != 3)
+		return error("bytes");
+	for (int i = 0; i < REGIONS; i++)
+		if (name == NAMES[i])
+			from = memory[i], limit = SIZES[i];
+	if (at > limit || size > limit - at)
+		return error("bytes");
+	fprintf(out, "ok ");
+	while (size--)
+		fprintf(out, "%02x", from[at++]);
+	fprintf(out, "\n");
+}
+
+static void do_state(void)
+{
+	static const char *const STATES[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	if (!qp || ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) || attr.qp_state > IBV_QPS_ERR)
+		return error("state");
+	fprintf(out, "ok %s\n", STATES[attr.qp_state]);
+}
+
+/* Who made the device, by its name in the kernel: rxe, mlx5, hns, bnxt_re, irdma, efa ... */
+static void do_hello(const char *device)
+{
+	static const struct {
+		const char *prefix, *maker;
+	} MAKERS[] = {{"rxe", "rxe"}, {"siw", "siw"}, {"rnic", "rnic"}, {"mlx", "mlx"}, {"hns", "hns"}};
+	const char *maker = "unknown";
+	union ibv_gid gid;
+	struct ibv_port_attr port;
+	if (ibv_query_gid(context, 1, gid_index, &gid) || ibv_query_port(context, 1, &port))
+		return error("port");
+	for (size_t i = 0; i < sizeof MAKERS / sizeof *MAKERS; i++)
+		if (!strncmp(device, MAKERS[i].prefix, strlen(MAKERS[i].prefix)))
+			maker = MAKERS[i].maker;
+	fprintf(out, "ok version=%d maker=%s gid=", VERSION, maker);
+	for (int i = 0; i < 16; i++)
+		fprintf(out, "%02x", gid.raw[i]);
+	fprintf(out, " mtu=%u\n", 128u << port.active_mtu);
+}
+
+static void serve(int peer, const char *device)
+{
+	static char line[1024];
+	FILE *in = fdopen(peer, "r");
+	out = fdopen(dup(peer), "w");
+	while (in && out && fgets(line, sizeof line, in)) {
+		line[strcspn(line, "\n")] = 0;
+		if (!strcmp(line, "hello"))
+			do_hello(device);
+		else if (!strncmp(line, "open ", 5))
+			do_open(line);
+		else if (!strncmp(line, "recv ", 5))
+			do_recv(line);
+		else if (!strncmp(line, "post ", 5))
+			do_post(line);
+		else if (!strcmp(line, "poll"))
+			do_poll();
+		else if (!strncmp(line, "bytes ", 6))
+			do_bytes(line);
+		else if (!strcmp(line, "state"))
+			do_state();
+		else if (!strcmp(line, "close"))
+			close_all(), fprintf(out, "ok\n");
+		else
+			fprintf(out, "error no such command\n");
+		fflush(out);
+	}
+	close_all();
+	if (in)
+		fclose(in);
+	if (out)
+		fclose(out);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 4) {
+		fprintf(stderr, "usage: conform-agent DEVICE GID_INDEX TCP_PORT\n");
+		return 2;
+	}
+	gid_index = atoi(argv[2]);
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	for (; list && *list; list++)
+		if (!strcmp(ibv_get_device_name(*list), argv[1]))
+			context = ibv_open_device(*list);
+	if (!context) {
+		fprintf(stderr, "conform-agent: no device %s\n", argv[1]);
+		return 1;
+	}
+	for (int i = 0; i < REGIONS; i++)
+		memory[i] = aligned_alloc(4096, SIZES[i]);
+	slots = aligned_alloc(4096, SLOT * SLOTS);
+	struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[3]))};
+	int yes = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+	if (bind(listener, (struct sockaddr *)&here, sizeof here) || listen(listener, 1)) {
+		perror("conform-agent: listen");
+		return 1;
+	}
+	printf("agent of %s listens on TCP port %s\n", argv[1], argv[3]);
+	fflush(stdout);
+	for (int peer; (peer = accept(listener, NULL, NULL)) >= 0;)
+		serve(peer, argv[1]);
+	return 0;
+}

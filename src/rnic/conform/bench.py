@@ -1,0 +1,395 @@
+"""Where a script is played: a wire to the peer, and the peer's software behind it, or what is known of it by hand."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections import deque
+from typing import NamedTuple, Protocol
+
+from rnic.cm.exchange import ExchangeError, LineSocket, dial
+from rnic.conform.agent import VERSION, VerbsAgent
+from rnic.conform.frames import Connection, Region, connection_of, is_plain_ack
+from rnic.conform.script import REGIONS, Script, pattern
+from rnic.link.base import flow_between
+from rnic.link.udp import UdpLink
+from rnic.spec.errors import RnicError
+from rnic.spec.limits import ROCE_UDP_PORT
+from rnic.spec.psn import PSN_MASK
+from rnic.testing.net import SimNet
+from rnic.testing.packets import NAMES
+from rnic.trace.counters import Counters
+from rnic.verbs.attrs import GID
+from rnic.wire.bursts import RxBurst, TxBurst
+from rnic.wire.flow import Flow
+from rnic.wire.ident import solve
+from rnic.wire.packet import Packet, build, parse, seal
+
+FIRST_QPN = 0x0C000
+"""Ours; each connection has another, so that what comes late for one is none of the next."""
+DEFAULT_AGENT_PORT = 18_600
+_PREPARED_BYTES = 16_384
+_MS = 1_000_000
+
+
+class BenchError(RnicError):
+    """The peer cannot be set up; one line."""
+
+
+class NotHereError(RnicError):
+    """This peer cannot be asked for what the script needs; the message says what."""
+
+
+class Arrived(NamedTuple):
+    """A packet from the peer."""
+
+    time_ns: int
+    payload: bytes
+    icrc_ok: bool
+
+
+class Wire(Protocol):
+    """Packets to and from the peer, and time."""
+
+    address: bytes
+    """Ours."""
+    port: int
+    """Ours."""
+
+    def now_ns(self) -> int:
+        """The time."""
+
+    def send(self, flow: Flow, payload: bytes) -> None:
+        """Send one packet."""
+
+    def receive(self, until_ns: int) -> Arrived | None:
+        """The next packet that comes until then."""
+
+    def give_back(self, packets: list[Arrived]) -> None:
+        """Packets that were received are to come again, before all others."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+def arrived(burst: RxBurst, now_ns: int) -> list[Arrived]:
+    """The packets of a burst, each with its ICRC checked."""
+    found = []
+    for number, start in enumerate(range(0, burst.length, burst.segment)):
+        view = burst.buf[start : min(start + burst.segment, burst.length)]
+        if len(view) < 16:
+            continue
+        ident = None if burst.ident is None else burst.ident + number
+        if ident is not None or len(burst.flow.src) == 16:
+            ok = burst.flow.check(view, ident or 0)
+        else:
+            ok = burst.flow.check(view) or solve(view, burst.flow) is not None
+        found.append(Arrived(now_ns, bytes(view), ok))
+    return found
+
+
+class UdpWire:
+    """The real network, from an unprivileged UDP socket."""
+
+    def __init__(self, address: str, port: int = ROCE_UDP_PORT) -> None:
+        self.link = UdpLink(address, port, gso=False, counters=Counters())
+        self.address = self.link.address
+        self.port = self.link.port
+        self._inbox: deque[Arrived] = deque()
+
+    def now_ns(self) -> int:
+        """See :class:`Wire`."""
+        return time.monotonic_ns()
+
+    def send(self, flow: Flow, payload: bytes) -> None:
+        """See :class:`Wire`."""
+        self.link.send([TxBurst(flow, [payload], len(payload), 1, len(payload))])
+
+    def receive(self, until_ns: int) -> Arrived | None:
+        """See :class:`Wire`."""
+        while not self._inbox:
+            left = until_ns - self.now_ns()
+            descriptors = self.link.filenos()
+            if left < 0 or not select.select(descriptors, [], [], left / 1e9)[0]:
+                return None
+            for burst in self.link.receive(64):
+                self._inbox += arrived(burst, self.now_ns())
+        return self._inbox.popleft()
+
+    def give_back(self, packets: list[Arrived]) -> None:
+        """See :class:`Wire`."""
+        self._inbox.extendleft(reversed(packets))
+
+    def close(self) -> None:
+        """See :class:`Wire`."""
+        self.link.close()
+
+
+class SimWire:
+    """A simulated wire to one NIC, in virtual time.
+
+    Args:
+        net: its first node is the peer.
+    """
+
+    def __init__(self, net: SimNet) -> None:
+        self.net = net
+        self.port = ROCE_UDP_PORT
+        peer = net.nodes[0].nic.config.address
+        self.address = peer[:-1] + b"\xc8"
+        self._link = net.outsider(self.address)
+        self._inbox: deque[Arrived] = deque()
+
+    def now_ns(self) -> int:
+        """See :class:`Wire`."""
+        return self.net.clock.now_ns
+
+    def send(self, flow: Flow, payload: bytes) -> None:
+        """See :class:`Wire`."""
+        self._link.send([TxBurst(flow, [payload], len(payload), 1, len(payload))])
+
+    def receive(self, until_ns: int) -> Arrived | None:
+        """See :class:`Wire`."""
+        while True:
+            if self._inbox and self._inbox[0].time_ns <= until_ns:
+                return self._inbox.popleft()
+            if self.now_ns() > until_ns:
+                return None
+            moved = self.net.turn()
+            for burst in self._link.receive(64):
+                self._inbox += arrived(burst, self.now_ns())
+            if not moved and not self._inbox:
+                self.net.clock.now_ns = until_ns
+                return None
+
+    def give_back(self, packets: list[Arrived]) -> None:
+        """See :class:`Wire`."""
+        self._inbox.extendleft(reversed(packets))
+
+    def close(self) -> None:
+        """See :class:`Wire`."""
+
+
+class Software(Protocol):
+    """An agent: takes a line, answers one."""
+
+    def ask(self, line: str) -> str:
+        """The answer."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class SimAgent:
+    """The agent inside the simulation; time stands still while it works."""
+
+    def __init__(self, net: SimNet) -> None:
+        self._net = net
+        self._agent = VerbsAgent(net.nodes[0].ctx)
+
+    def ask(self, line: str) -> str:
+        """See :class:`Software`."""
+        self._net.driving = True
+        try:
+            return self._agent.ask(line)
+        finally:
+            self._net.driving = False
+
+    def close(self) -> None:
+        """See :class:`Software`."""
+
+
+class RemoteAgent:
+    """The agent on another machine, over TCP: one line each way.
+
+    Raises:
+        BenchError: nobody answers there.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        try:
+            self._socket: LineSocket = dial(host, port)
+        except ExchangeError as error:
+            raise BenchError(
+                f"{error}; start an agent there: rnic conform --agent, or the program that "
+                "rnic conform --agent-source prints"
+            ) from None
+
+    def ask(self, line: str) -> str:
+        """See :class:`Software`."""
+        try:
+            self._socket.send(line.encode() + b"\n")
+            return self._socket.receive().decode(errors="replace")
+        except ExchangeError as error:
+            raise BenchError(f"the agent is gone: {error}") from None
+
+    def close(self) -> None:
+        """See :class:`Software`: the agent takes the next."""
+        self._socket.close()
+
+
+class Bench:
+    """A wire and the software behind it.
+
+    Args:
+        wire: to the peer.
+        software: its agent.
+    """
+
+    patience_ns = 1_500 * _MS
+    """How long something that must come may take."""
+    quiet_ns = 60 * _MS
+    """How long nothing must come where nothing may."""
+
+    def __init__(self, wire: Wire, software: Software) -> None:
+        self.wire = wire
+        self._software = software
+        self._qpn = FIRST_QPN
+        hello = self.ask("hello")
+        values = dict(word.split("=", 1) for word in hello.split() if "=" in word)
+        if values.get("version") != str(VERSION):
+            raise BenchError(f"the agent speaks version {values.get('version')}, this end {VERSION}: use the same rnic")
+        self.maker = values["maker"]
+        self.mtu = int(values["mtu"])
+        self.address = GID(bytes.fromhex(values["gid"])).address
+        self._port = int(values.get("port", ROCE_UDP_PORT))
+        if len(self.address) != len(wire.address):
+            raise BenchError("the agent's GID and our address are of different IP versions: choose another GID index")
+
+    def ask(self, line: str) -> str:
+        """What the agent answers, without its ``ok``. :class:`NotHereError` where it cannot."""
+        answer = self._software.ask(line)
+        verdict, _, rest = answer.partition(" ")
+        if verdict != "ok":
+            raise NotHereError(f"{line.split(maxsplit=1)[0]}: {rest or answer}")
+        return rest
+
+    def open(self, script: Script) -> Connection:
+        """A new connection as the script wants it."""
+        if script.mtu > self.mtu:
+            raise NotHereError(f"the peer's path MTU is {self.mtu}")
+        options = script.options
+        start = int(options["start"], 0)
+        self._qpn += 1
+        gid = GID(self.wire.address).raw.hex()
+        words: dict[str, object] = {"service": options["service"], "qpn": self._qpn, "gid": gid}
+        words |= {"port": self.wire.port, "theirs": start, "ours": start}
+        rest = ("mtu", "access", "rd", "rnr_timer", "timeout", "retry", "rnr_retry", "credits")
+        words |= {name: options[name] for name in rest}
+        answer = self.ask("open " + " ".join(f"{name}={value}" for name, value in words.items()))
+        values = dict(word.split("=", 1) for word in answer.split())
+        regions = {name: Region(*(int(part, 0) for part in values[name].split(":"))) for name in REGIONS}
+        flow = flow_between(self.wire.address, self.wire.port, self.address, self._port)
+        return connection_of(script, qpn=self._qpn, peer_qpn=int(values["qpn"]), flow=flow, regions=regions)
+
+    def close(self) -> None:
+        """The connection is done."""
+        self.ask("close")
+
+    def hang_up(self) -> None:
+        """Let go of wire and agent."""
+        self.wire.close()
+        self._software.close()
+
+
+class HandBench(Bench):
+    """A peer of which only numbers are known: each script that needs no agent is played on one of its queue pairs.
+
+    Args:
+        wire: to the peer.
+        address: the peer's, 4 or 16 bytes.
+        queue_pairs: numbers and first PSNs; one that a script leaves in error is not used again.
+        region: memory that the peer gave for WRITE, READ and atomics.
+        mtu: path MTU of the queue pairs, in bytes.
+        qpn: ours, that the peer's queue pairs are connected to.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        address: bytes,
+        queue_pairs: list[tuple[int, int]],
+        region: Region,
+        mtu: int,
+        maker: str,
+        qpn: int = FIRST_QPN,
+    ) -> None:
+        self.wire = wire
+        self._qpn = qpn
+        self.maker = maker
+        self.mtu = mtu
+        self.address = address
+        self._port = ROCE_UDP_PORT
+        self._queue_pairs = deque(queue_pairs)
+        self._region = region
+        self._now: Connection | None = None
+        self._fatal = False
+
+    def ask(self, line: str) -> str:
+        """Nobody is there to be asked."""
+        raise NotHereError("it needs an agent")
+
+    def open(self, script: Script) -> Connection:
+        """The next connection."""
+        if script.needs_agent:
+            raise NotHereError("it needs an agent")
+        if script.fatal and len(self._queue_pairs) < 2 and self._now is not None:
+            raise NotHereError("it leaves its queue pair in error, and this is the last one: name more with --qp")
+        if not self._queue_pairs:
+            raise NotHereError("all queue pairs are in error: name more with --qp")
+        qpn, psn = self._queue_pairs[0]
+        flow = flow_between(self.wire.address, self.wire.port, self.address, self._port)
+        made = connection_of(script, qpn=self._qpn, peer_qpn=qpn, flow=flow, regions={"M": self._region})
+        made.mtu = made.numbers["mtu"] = self.mtu
+        made.psn = psn
+        made.msn = self._now.msn if self._now is not None else 0
+        self._now, self._fatal = made, script.fatal
+        return made
+
+    def prepare(self) -> None:
+        """Bring the memory into its first state by WRITEs, and learn how the queue pair's MSN counts.
+
+        Raises:
+            NotHereError: the peer does not acknowledge them.
+        """
+        made = self._now
+        assert made is not None
+        qpn, psn = self._queue_pairs[0]
+        step = min(self.mtu, self._region.size)
+        for at in range(0, min(_PREPARED_BYTES, self._region.size), step):
+            frame = build(
+                NAMES["RC_WRITE_ONLY"], dqpn=qpn, psn=psn, ackreq=True, va=self._region.va + at,
+                rkey=self._region.key, dma_length=step, payload=pattern("m", at, step),
+            )  # fmt: skip
+            self.wire.send(made.flow, seal(frame, made.flow))
+            came = self.wire.receive(self.wire.now_ns() + self.patience_ns)
+            packet = None if came is None else parse(memoryview(came.payload))
+            if not isinstance(packet, Packet) or not is_plain_ack(packet) or packet.psn != psn:
+                raise NotHereError(f"queue pair {qpn:#x} acknowledges no WRITE: check its number, PSN, --va and --rkey")
+            psn = psn + 1 & PSN_MASK
+            made.msn = packet.msn
+        self._queue_pairs[0] = (qpn, psn)
+        made.psn = psn
+
+    def used(self, psns: int, messages: int, failed: bool) -> None:
+        """So much of the connection was used; where a script failed, nobody knows in what state it is."""
+        qpn, psn = self._queue_pairs.popleft()
+        assert self._now is not None
+        if not self._fatal and not failed:
+            self._queue_pairs.appendleft((qpn, psn + psns & 0xFF_FFFF))
+            self._now.msn += messages
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def hang_up(self) -> None:
+        """Let go of the wire."""
+        self.wire.close()
+
+
+def simulated(net: SimNet | None = None) -> Bench:
+    """A bench in virtual time: rnic itself is the peer."""
+    net = net or SimNet(1)
+    bench = Bench(SimWire(net), SimAgent(net))
+    bench.patience_ns, bench.quiet_ns = 4_000 * _MS, 20 * _MS
+    return bench

@@ -1,0 +1,259 @@
+"""The key-data cache as memory: one slot of the device's arena for each context, at a place that its number says.
+
+A slot whose context is not cached is zero, which for a queue pair is the RESET state: nothing runs on it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
+
+from rnic.context.cqc import CQC
+from rnic.context.eqc import EQC
+from rnic.context.qp_context import QpContext
+from rnic.spec.layout import Layout
+from rnic.state import queues
+from rnic.state.structure import Ground, structure
+
+Told = Callable[[int], None]
+"""Called with the number of a context after something was stored to it."""
+
+
+class Slot(Protocol):
+    """A view of one slot."""
+
+    @classmethod
+    def at(cls, ground: Ground, place: int) -> Self:
+        """The view of the slot at offset ``place`` of an arena."""
+
+    def load(self, data: bytes | bytearray | memoryview) -> None:
+        """Take over a context's bytes."""
+
+
+class _QueueKey(ctypes.LittleEndianStructure):
+    """The record of a CQ or EQ; the context's part of it is loaded from CQC or EQC bytes."""
+
+    __slots__ = ("_ground",)
+    _pack_ = 1
+    _layout: ClassVar[Layout]
+    _names: ClassVar[tuple[str, ...]]
+    """Fields that context and record share."""
+
+    def __init__(self, data: bytes | bytearray | memoryview = b"") -> None:
+        super().__init__()
+        if data:
+            self.load(data)
+
+    @classmethod
+    def at(cls, ground: Ground, place: int) -> Self:
+        """The record at offset ``place`` of an arena."""
+        key = cls.from_address(ground.address + place)
+        key._ground = ground
+        return key
+
+    def load(self, data: bytes | bytearray | memoryview) -> None:
+        """Take over a context's bytes; what is the queue's own stays."""
+        get = self._layout.get
+        for name in self._names:
+            setattr(self, name, get(data, name))
+
+    def values(self) -> dict[str, int]:
+        """What of the context is cached, by its field names."""
+        return {name: getattr(self, name) for name in self._names}
+
+
+def _shared(context: Layout, held: Layout) -> tuple[str, ...]:
+    return tuple(field.name for field in held.fields if field.access == queues.CONTEXT and field.name in context)
+
+
+class CqKey(_QueueKey):
+    """A CQ's record; by default a detached one that holds nothing."""
+
+    __slots__ = ()
+    _fields_: ClassVar = structure(queues.CQ)
+    _layout = CQC
+    _names = _shared(CQC, queues.CQ)
+
+    flags: int
+    start: int
+    logsize: int
+    usrpage: int
+    comp_eqn: int
+    pd: int
+    lkey: int
+    cqn: int
+    ci_db: int
+    state_db: int
+    tail: int
+    phase: int
+    room: int
+    failed: int
+    last_notified: int
+    solicited_index: int
+    due: int
+
+
+class EqKey(_QueueKey):
+    """An EQ's record; by default a detached one that holds nothing."""
+
+    __slots__ = ()
+    _fields_: ClassVar = structure(queues.EQ)
+    _layout = EQC
+    _names = _shared(EQC, queues.EQ)
+
+    flags: int
+    start: int
+    logsize: int
+    usrpage: int
+    event_mask: int
+    msix_vector: int
+    pd: int
+    lkey: int
+    tail: int
+    phase: int
+    room: int
+    failed: int
+    enabled: int
+    pending: int
+
+
+class _Telling:
+    """A view for whoever is not the data path: what is stored to a field acts at once."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if not name.startswith("_"):
+            self._told(self._number)  # type: ignore[attr-defined]  # slots of the classes below
+
+
+class CachedQp(_Telling, QpContext):
+    """A queue pair's entry of the cache."""
+
+    __slots__ = ("_number", "_told")
+
+
+class CachedCq(_Telling, CqKey):
+    """A CQ's entry of the cache."""
+
+    __slots__ = ("_number", "_told")
+
+
+class CachedEq(_Telling, EqKey):
+    """An EQ's entry of the cache."""
+
+    __slots__ = ("_number", "_told")
+
+
+S = TypeVar("S", bound=Any)
+
+
+class Cache(dict[int, S]):
+    """The contexts of one kind that are cached, by number: views that tell of what is stored to them.
+
+    Deleting an entry evicts it: it is written back, and its queue stalls until it is loaded again.
+
+    Args:
+        ground: the arena that the slots are in.
+        log: log2 of the number of slots; that of a number is its low bits.
+        size: bytes of a slot.
+        keep: bytes at the end of a slot that are not the context's and stay.
+        plain: the view that the data path uses.
+        telling: the same with a ``__setattr__`` that tells.
+
+    Raises:
+        MemoryError: the arena is full.
+    """
+
+    def __init__(self, ground: Ground, log: int, size: int, keep: int, plain: type[Any], telling: type[S]) -> None:
+        super().__init__()
+        place = ground.arena.allocate(size << log)
+        if place is None:
+            raise MemoryError(f"no room for {1 << log} contexts in {ground.arena.size} bytes of state")
+        self.place = place
+        """Where the slots begin in the arena."""
+        self.log = log
+        self.size = size
+        self.evicted: set[int] = set()
+        """Numbers whose context was written back and is in host memory alone."""
+        self.leave: Told = lambda number: None
+        """Writes an entry back that is about to be evicted; may raise to keep it."""
+        self.left: Told = lambda number: None
+        """Told of an entry that was evicted."""
+        self.told: Told = lambda number: None
+        """Told of an entry in which something was stored."""
+        self._ground = ground
+        self._zero = bytes(size - keep)
+        self._plain = plain
+        self._telling = telling
+
+    def slot(self, number: int) -> int:
+        """Offset of a context's slot in the arena."""
+        return self.place + (number & (1 << self.log) - 1) * self.size
+
+    def view(self, number: int) -> Any:
+        """The slot as the data path sees it, whether or not the context is cached."""
+        return self._plain.at(self._ground, self.slot(number))
+
+    def fill(self, number: int, data: bytes | bytearray | memoryview) -> None:
+        """Take a context's bytes; nobody is told."""
+        self.view(number).load(data)
+        self.evicted.discard(number)
+        if number not in self:
+            entry = self._telling.at(self._ground, self.slot(number))
+            entry._number, entry._told = number, self._tell
+            super().__setitem__(number, entry)
+
+    def _tell(self, number: int) -> None:
+        if number in self:
+            self.told(number)
+
+    def forget(self, number: int) -> None:
+        """The context is gone, or was never there."""
+        self.evicted.discard(number)
+        self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        if super().pop(number, None) is not None:
+            at = self.slot(number)
+            self._ground.arena.memory[at : at + len(self._zero)] = self._zero
+
+    def __setitem__(self, number: int, entry: S) -> None:
+        raise TypeError("a cached context is filled, not replaced")
+
+    def __delitem__(self, number: int) -> None:
+        if number not in self:
+            raise KeyError(number)
+        self.leave(number)
+        self._drop(number)
+        self.evicted.add(number)
+        self.left(number)
+
+    def pop(self, number: int, *default: Any) -> Any:
+        """Evict an entry: what it was, as bytes of no more use."""
+        if number not in self:
+            if default:
+                return default[0]
+            raise KeyError(number)
+        entry = self[number]
+        del self[number]
+        return entry
+
+    def clear(self) -> None:
+        """Forget all."""
+        for number in list(self):
+            self.forget(number)
+        self.evicted.clear()
+
+
+def cache_of(ground: Ground, log: int, layout: Layout, plain: type[Any], telling: type[S]) -> Cache[S]:
+    """A cache whose slots are laid out as ``layout``."""
+    keep = layout.size - queues.CONTEXT_BYTES.get(layout.name, layout.size)
+    return Cache(ground, log, layout.size, keep, plain, telling)
+
+
+NO_CQ: Final = CqKey()
+NO_EQ: Final = EqKey()
+"""What stands for a queue that is not cached."""

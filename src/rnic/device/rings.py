@@ -1,0 +1,32 @@
+"""Whether the ring of a CQ or EQ can be where its context says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from rnic.device.entry_ring import reachable
+from rnic.rings.cqe import CQE_SHIFT
+from rnic.spec import commands as cmd
+from rnic.spec.access import LOCAL_WRITE
+
+if TYPE_CHECKING:
+    from rnic.device.uar import Uar
+    from rnic.mem.table import MemoryTable
+
+LOG_MAX_CQ: Final = 16
+"""log2 of the entries of the longest ring."""
+
+
+def ring_status(memory: MemoryTable, uar: Uar, values: Mapping[str, int]) -> int:
+    """What is wrong with the ring of a CQC or EQC, a command status; ``ST_OK`` if nothing is."""
+    if not 1 <= values["logsize"] <= LOG_MAX_CQ:
+        return cmd.ST_BAD_SIZE
+    start, length, key = values["start"], 1 << CQE_SHIFT + values["logsize"], values["lkey"]
+    if key:
+        region = memory.lookup(key)
+        start = start or (0 if region is None else region.start)
+        right = memory.check(key, values["pd"], start, length, LOCAL_WRITE, local=True) is not None
+    else:
+        right = reachable(uar, start, length, True)
+    return cmd.ST_OK if right and not start & 3 else cmd.ST_BAD_PARAM

@@ -1,0 +1,127 @@
+"""``rnic conform`` and ``rnic vectors``: in simulation, live over UDP against rnic's own agent, and their errors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rnic.cli.conform import conform
+from rnic.cli.vectors import vectors
+
+AGENT, TESTER = "127.0.71.1", "127.0.71.2"
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(conform, [str(arg) for arg in args])
+
+
+def test_in_simulation_with_every_report(tmp_path: Path) -> None:
+    junit, html = tmp_path / "x.xml", tmp_path / "x.html"
+    result = run("--simulated", "-k", "gap*", "-k", "icrc", "--junit", junit, "--html", html)
+    assert result.exit_code == 0, result.stdout
+    assert result.stdout.splitlines()[-1] == "6 pass, 0 fail"
+    assert "IBA 9.7.5.2" in result.stdout.splitlines()
+    assert len(ElementTree.parse(junit).getroot().findall("testcase")) == 6
+    assert html.read_text().count("<details>") == 12
+    made = json.loads(run("--simulated", "--suite", "unreliable", "--json").stdout)
+    assert made["counts"]["pass"] == len(made["results"]) == 11
+
+
+def test_listing_and_showing() -> None:
+    lines = run("--list").stdout.splitlines()
+    assert any(line.startswith("duplicate-atomic ") and "IBA 9.7.5.1.4" in line for line in lines)
+    shown = run("--show", "-k", "icrc").stdout
+    assert "    > WRITE_ONLY psn=0 ackreq at=M len=4 icrc=bad [4 a]\n    < nothing\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ((), "name the PEER, or --simulated"),
+        (("127.0.0.1",), "say with --addr"),
+        (("127.0.0.1", "--addr", "127.0.0.1", "--qp", "5:7"), "with --qp go --va and --rkey"),
+        (("127.0.0.1", "--addr", "127.0.0.1", "--qp", "x", "--va", "1", "--rkey", "1"), "give QPN:PSN"),
+        (("--simulated", "-k", "no-such"), "no test has such a name"),
+        (("127.0.0.1", "--addr", TESTER, "--agent-port", "9"), "start an agent there"),
+    ],
+)
+def test_wrong_arguments(args: tuple[str, ...], says: str) -> None:
+    result = run(*args)
+    assert result.exit_code != 0
+    assert says in result.stderr
+
+
+@pytest.fixture
+def agent() -> Iterator[int]:
+    """rnic's own agent in a process of its own; the TCP port on which it listens."""
+    words = [sys.executable, "-m", "rnic.cli", "conform", "--agent", "--addr", AGENT, "--agent-port", "18671"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert "listens on TCP port 18671" in process.stdout.readline()
+        yield 18_671
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_live_against_rnic(agent: int) -> None:
+    chosen = ("write-several@1024", "send-only", "duplicate-atomic", "gap-once", "icrc", "key-tag", "rnr", "out-rnr")
+    words = [word for name in chosen for word in ("-k", name)]
+    result = run(AGENT, "--addr", TESTER, "--agent-port", str(agent), *words)
+    assert result.exit_code == 0, result.stdout
+    assert result.stdout.splitlines()[-1] == f"{len(chosen)} pass, 0 fail"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("cc") is None or not Path("/usr/include/infiniband/verbs.h").exists(),
+    reason="the C agent needs a compiler and libibverbs-dev",
+)
+def test_the_agent_for_other_devices_compiles_and_serves_under_exec(tmp_path: Path) -> None:
+    source = tmp_path / "agent.c"
+    source.write_text(run("--agent-source").stdout)
+    program = tmp_path / "conform-agent"
+    flags = ["-O1", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["cc", *flags, source, "-o", program, "-libverbs"], check=True)
+    words = [
+        sys.executable,
+        "-m",
+        "rnic.cli",
+        "exec",
+        "--addr",
+        "127.0.71.3",
+        "--",
+        str(program),
+        "rnic0",
+        "0",
+        "18672",
+    ]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert "listens on TCP port 18672" in first, first
+        chosen = ("write-only", "send-several@512", "fetch-add", "rnr", "key-tag", "out-read", "ud-receive", "uc-write")
+        names = [word for name in chosen for word in ("-k", name)]
+        result = run("127.0.71.3", "--addr", "127.0.71.4", "--agent-port", "18672", *names)
+        assert result.stdout.splitlines()[-1] == f"{len(chosen)} pass, 0 fail", result.stdout + result.stderr
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def test_vectors(tmp_path: Path) -> None:
+    result = CliRunner().invoke(vectors, ["--out", str(tmp_path / "v"), "-k", "gap*"])
+    assert result.output == f"{tmp_path / 'v'}: 5 tests\n"
+    assert sorted(path.suffix for path in (tmp_path / "v" / "responder").glob("gap.*")) == [".hex", ".json", ".pcapng"]
+    assert "no test has such a name" in CliRunner().invoke(vectors, ["--out", str(tmp_path), "-k", "x"]).output

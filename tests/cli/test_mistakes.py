@@ -1,0 +1,88 @@
+"""What a user can get wrong on the command line: one line, no traceback, before anything is measured."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rnic.cli.files import OutFile
+from rnic.spec.source import install_hint
+
+
+def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "RNIC_RUNTIME_DIR": str(tmp_path / "run")}
+    return subprocess.run(
+        [sys.executable, "-m", "rnic.cli", *words], capture_output=True, text=True, timeout=30, check=False, env=env
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["trace", "-o", "{}/none/t.json"], 2, "there is no directory"),
+        (["trace", "-o", "{}"], 2, "is a directory; give a file"),
+        (["perf", "write_bw", "--plot", "{}/none/p.png"], 2, "there is no directory"),
+        (["perf", "write_bw", "--capture", "{}/none/p.pcapng"], 2, "there is no directory"),
+        (["serve", "--addr", "127.0.0.1", "--udp-port", "4799", "--faults", "[{"], 2, "fault script: "),
+        (["serve", "--addr", "127.0.0.1", "--faults", "{}/none.json"], 2, "No such file or directory"),
+        (["qp"], 2, "no NIC process runs"),
+        (["top", "--once"], 2, "no NIC process runs"),
+        (["nonsense"], 2, "No such command"),
+    ],
+)
+def test_one_line_and_a_status(words: list[str], status: int, says: str, tmp_path: Path) -> None:
+    done = run(tmp_path, *(word.replace("{}", str(tmp_path)) for word in words))
+    assert (done.returncode, done.stdout) == (status, "")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_missing_extra_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import click
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(click.BadParameter) as error:
+        OutFile("matplotlib", "plot").convert(str(tmp_path / "p.png"), None, None)
+    assert error.value.message == f"it wants matplotlib: {install_hint('plot')}"
+    assert OutFile().convert(str(tmp_path / "p.png"), None, None) == tmp_path / "p.png"
+
+
+@pytest.mark.slow
+def test_programs_that_cannot_run_end_as_in_a_shell(tmp_path: Path) -> None:
+    plain = tmp_path / "with a blank"
+    plain.write_text("#!/bin/sh\nexit 7\n")
+    for name, status, says in (
+        (str(plain), 126, "is not executable"),
+        (str(tmp_path), 126, "is a directory"),
+        (str(tmp_path / "none"), 127, "was not found"),
+        ("no-such-program-anywhere", 127, "was not found"),
+    ):
+        done = run(tmp_path, "exec", "--port", "0", "--", name)
+        assert (done.returncode, done.stderr) == (status, f"rnic: program {name!r} {says}\n")
+    plain.chmod(0o755)
+    assert run(tmp_path, "exec", "--port", "0", "--", str(plain)).returncode == 7
+
+
+@pytest.mark.slow
+def test_serve_says_that_it_is_ready_and_where(tmp_path: Path) -> None:
+    env = {**os.environ, "RNIC_RUNTIME_DIR": str(tmp_path / "run")}
+    command = [sys.executable, "-m", "rnic.cli", "serve", "--addr", "127.0.0.1", "--udp-port", "4797"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as server:
+        assert server.stderr is not None
+        said = server.stderr.readline()
+        listed = run(tmp_path, "qp")
+        server.terminate()
+    assert said.startswith(f"rnic serve: ready in {tmp_path / 'run'}: rnic0 at 127.0.0.1 port 4797; ")
+    assert (listed.returncode, listed.stdout.split(";")[0]) == (0, "no queue pair")
+
+
+@pytest.mark.slow
+def test_output_that_nobody_reads_any_more_is_no_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m rnic.cli devinfo --json | true"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    assert done.stderr == ""

@@ -1,0 +1,64 @@
+"""The usual mistakes of a test are named, within a second of real time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import rnic
+from rnic import enums as e
+from rnic.testing import QpPair, diagnose
+
+
+@pytest.fixture(autouse=True)
+def within_a_second() -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < 1
+
+
+def test_a_forgotten_receive_is_named() -> None:
+    with QpPair() as pair:
+        pair.a.post_send(e.IBV_WR_SEND, 10)
+        with pytest.raises(TimeoutError, match=r"3\d\d RNR NAKs: the peer has no receive posted"):
+            pair.a.wait()
+
+
+def test_a_receive_that_came_late_is_no_mistake() -> None:
+    with QpPair() as pair:
+        pair.a.post_send(e.IBV_WR_SEND, 10)
+        for _ in range(40):
+            pair.net.turn()
+        pair.b.post_recv(10)
+        assert pair.a.expect()[0].status == e.IBV_WC_SUCCESS
+
+
+def test_a_wrong_rkey_is_named() -> None:
+    with QpPair() as pair:
+        wr = pair.a.send_wr(e.IBV_WR_RDMA_WRITE, 10)
+        wr.rkey ^= 1
+        pair.a.qp.post_send(wr)
+        with pytest.raises(rnic.WorkCompletionError, match=r"REM_ACCESS_ERR.*wrong rkey, range, rights") as error:
+            pair.a.expect()
+        assert error.value.status == e.IBV_WC_REM_ACCESS_ERR
+
+
+@pytest.mark.parametrize("state", [e.IBV_QPS_RESET, e.IBV_QPS_INIT])
+def test_a_queue_pair_that_never_got_ready_is_named(state: int) -> None:
+    with QpPair() as pair:
+        pair.b.qp.modify(rnic.QPAttr(e.IBV_QPS_RESET), e.IBV_QP_STATE)
+        if state == e.IBV_QPS_INIT:
+            pair.b.qp.to_init(rnic.QPAttr())
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 10)
+        name = e.QP_STATE_NAMES[state]
+        with pytest.raises(rnic.WorkCompletionError, match=f"RETRY_EXC_ERR.*the peer's queue pair .* is in {name}"):
+            pair.a.expect()
+
+
+def test_nothing_wrong_is_nothing_said() -> None:
+    with QpPair() as pair:
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 10)
+        pair.a.expect()
+        assert diagnose(pair.a) == []
