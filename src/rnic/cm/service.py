@@ -451,7 +451,9 @@ class CmService:
         if each.connection is None:
             raise OSError(errno.EINVAL, "the ID has nothing to accept")
         if (each.connection.state, Input.ACCEPT) in _ACCEPTABLE:
+            psn = each.connection.local.psn  # the program has made its queue pair ready with it
             each.connection.local = _parameters(said)
+            each.connection.local.psn = psn
         self._request(each, Input.ACCEPT, data)
 
     def _reject(self, each: _Id, said: dict[str, int], data: bytes) -> None:
