@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 MSG, CTX = "tests/unit/context/test_messages.py", "tests/unit/context/test_ctxmgt.py"
 LENT = "tests/verbs/test_lent_pages.py"
+EVICT = "tests/unit/device/test_eviction.py"
 ADMIT = "tests/unit/device/test_admission.py"
 STREAM, DEVICE = "tests/unit/context/test_streams.py", "tests/unit/device/test_context_memory.py"
 LAYOUT, LOOK = "tests/unit/test_layout_tables.py", "tests/cli/test_look.py"
@@ -66,6 +67,9 @@ INTERFACES: tuple[Row, ...] = (
     _row("4.1", "contexts that the data path cannot run on are refused, however they come", "device/admission.py",
          f"{ADMIT}::test_a_bad_queue_pair_context_is_refused", f"{ADMIT}::test_random_contexts_raise_nothing",
          f"{ADMIT}::test_event_queue_of_a_cq_and_protection_domains"),
+    _row("4.2.1", "the key data of every context on the NIC, and nothing but it is what runs", "context/cache.py",
+         f"{EVICT}::test_a_queue_pair_stalls_until_it_is_loaded", f"{EVICT}::test_a_load_brings_equal_bytes_back",
+         f"{EVICT}::test_a_context_of_the_documented_table_alone_works"),
     _row("4.2.1", "82 bytes of key data for each queue pair", "context/messages.py",
          f"{CTX}::test_82_bytes_of_key_data"),
     _row("4.2.2", "13 bytes of key data for each CQ", _KEY, _DRAWN),

@@ -112,7 +112,8 @@ def key_fields() -> Iterator[Row]:
     for row in KEY_FIELDS:
         readers, writers = (" ".join(SHORT[part] for part in parts) or "nobody" for parts in (row.readers, row.writers))
         text = f"`{row.name}`, {row.width} bits of the {row.context.upper()}: read by {readers}, written by {writers}"
-        tests = f"{MSG}::test_key_field[{row.name}]", f"{CTX}::test_readers_of_a_field_see_it_and_no_other"
+        acts = f"tests/unit/device/test_key_data_rows.py::test_a_row_acts_on_live_traffic[{row.name}-store]"
+        tests = f"{MSG}::test_key_field[{row.name}]", f"{CTX}::test_readers_of_a_field_see_it_and_no_other", acts
         yield Row("5.4.2", text, "context/key_qpc_data.py", tests)
 
 

@@ -30,6 +30,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rnic.abi.build import BuildError, build
+from rnic.runtime.attach import ask
+from rnic.runtime.directory import ProcessError
 from rnic.testing import own_network
 
 HERE = Path(__file__).resolve().parent
@@ -37,12 +39,14 @@ RNIC = (sys.executable, "-m", "rnic.cli")
 CONSUMER = str(HERE / "pypi_ibverbs.py")
 PINGPONG = ("-g", "0", "-n", "200", "-c")
 PERFTEST = ("-x", "0", "-F")
+QPERF_PORT = 19_765
 UNAVAILABLE = 77
 LEFT_OUT = "left out"
-PACKAGES = "ibverbs-utils perftest python3-pyverbs"
+PACKAGES = "ibverbs-utils perftest rdmacm-utils qperf python3-pyverbs"
 """Debian's packages with the programs of the list."""
 
 LOSS = '[{"every": 61, "action": "drop"}]'
+CM_LOSS = '[{"every": 7, "action": "drop"}]'
 
 
 @dataclass
@@ -50,7 +54,9 @@ class Row:
     """One program with its options.
 
     ``kind`` is how it is run, ``peer`` the other end's command where that is another program, ``refused`` what a
-    refusal has to say. Rows that are not ``short`` move much data, and CI leaves them out.
+    refusal has to say. ``ends`` are what server and client of a ``cm`` row are told besides, with ``SERVER`` and
+    ``CLIENT`` for the addresses; a server that ``stays`` is ended once its client has. Rows that are not ``short`` move
+    much data, and CI leaves them out.
     """
 
     program: str
@@ -60,6 +66,8 @@ class Row:
     refused: str = ""
     peer: tuple[str, ...] = ()
     hosts: tuple[str, str] = ("", "")
+    ends: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    stays: bool = False
     faults: str = ""
     note: str = ""
     result: str = ""
@@ -99,7 +107,8 @@ def rows() -> Iterator[Row]:
     yield from _pingpongs()
     yield Row("ibv_xsrq_pingpong", ("-g", "0"), kind="refused", refused="XRC is not supported")
     yield from _perftests()
-    yield Row("ib_write_bw", ("-R",), kind="refused", refused="rdma_cm")
+    yield from _connection_manager()
+    yield Row("rstream", kind="refused", refused="rsockets")
     yield Row("ib_write_bw", ("--use_cuda=0",), kind="refused", refused="use_cuda")
     yield Row("pyverbs", ("tests/run_tests.py", "-v"), kind="pyverbs", note="Debian's own test suite")
     yield Row("pypi_ibverbs.py", kind="consumer", note="PyPI's ibverbs")
@@ -157,6 +166,35 @@ def _perftests() -> Iterator[Row]:
     yield _perftest("read_bw", "-n", "100", faults=LOSS, note="every 61st packet lost")
 
 
+def _cm(program: str, *options: str, ends: tuple[tuple[str, ...], tuple[str, ...]], **more: object) -> Row:
+    return Row(program, options, kind="cm", ends=ends, **more)  # type: ignore[arg-type]
+
+
+def _connection_manager() -> Iterator[Row]:
+    """Programs that connect by librdmacm."""
+    by_option = ((), ("-s", "SERVER"))
+    by_name = ((), ("SERVER",))
+    rping = (("-s", "-a", "SERVER"), ("-c", "-a", "SERVER"))
+    groups = (("-b", "SERVER"), ("-b", "CLIENT", "-s"))
+    yield _cm("rping", "-V", "-C", "20", ends=rping)
+    yield _cm("rping", "-V", "-C", "5", "-S", "16384", ends=rping)
+    yield _cm("rping", "-V", "-C", "20", ends=rping, hosts=("::1", "::1"), note="IPv6")
+    yield _cm("rping", "-V", "-C", "20", ends=rping, faults=CM_LOSS, note="every 7th packet lost")
+    yield _cm("ucmatose", "-c", "8", "-C", "10", ends=by_option)
+    yield _cm(
+        "ucmatose", "-c", "2", "-C", "10", ends=(("-b", "SERVER"), ("-s", "SERVER")), hosts=("::1", "::1"), note="IPv6"
+    )
+    yield _cm("udaddy", "-c", "4", "-C", "8", ends=by_option)
+    yield _cm("mckey", "-m", "239.1.2.3", "-C", "8", ends=groups)
+    yield _cm("cmtime", "-c", "100", ends=by_option, stays=True)
+    yield _cm("rdma_server", ends=by_option, peer=("rdma_client",))
+    for name in ("write_bw", "read_lat", "send_bw", "atomic_bw"):
+        yield _cm(f"ib_{name}", "-R", "-F", "-n", "200", ends=by_name)
+    yield _cm("ib_read_bw", "-R", "-F", "-n", "100", "-q", "4", ends=by_name)
+    yield _cm("ib_send_lat", "-R", "-F", "-n", "100", "-c", "UD", ends=by_name)
+    yield _cm("qperf", ends=((), ("-t", "1", "-cm", "1", "SERVER", "rc_lat", "rc_bw")), stays=True)
+
+
 class Bench:
     """Runs rows, one after the other, with libraries that were built for it."""
 
@@ -172,7 +210,7 @@ class Bench:
             return
         began = time.monotonic()
         capture = self.captures / f"{number:02d}-{row.program.removesuffix('.py')}.pcapng"
-        with tempfile.TemporaryDirectory(prefix="rnic-run-") as name:
+        with tempfile.TemporaryDirectory(prefix="rnic-run-", ignore_cleanup_errors=True) as name:
             env = {**os.environ, "RNIC_RUNTIME_DIR": name, "RNIC_LIBRARIES": str(self.libraries)}
             try:
                 row.result = Run(row, number, env, capture, self.timeout).result()
@@ -217,6 +255,7 @@ class Run:
             "pyverbs": self._pyverbs,
             "consumer": self._consumer,
             "consumer-pair": self._pair,
+            "cm": self._by_cm,
         }[self.row.kind]()
 
     def _address(self, end: int) -> str:
@@ -300,10 +339,51 @@ class Run:
             return f"client {status}, server {first.returncode}: {_last(words if status else said)}"
         return "ok"
 
+    def _by_cm(self) -> str:
+        row = self.row
+        names = {"SERVER": self._address(0), "CLIENT": self._address(1)}
+        ends = [[names.get(word, word) for word in end] for end in row.ends]
+        first = subprocess.Popen(
+            self._exec(row.program, *row.options, *ends[0]),
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            self._wait_services(first)
+            client = (*(row.peer or (row.program,)), *row.options, *ends[1])
+            status, words = self._done(self._exec(*client, end=1))
+            if row.stays:
+                first.terminate()
+            said, _ = first.communicate(timeout=self.timeout)
+        finally:
+            first.kill()
+            first.communicate()
+        if status or (first.returncode and not row.stays):
+            return f"client {status}, server {first.returncode}: {_last(words if status else said)}"
+        return "ok"
+
+    def _wait_services(self, server: subprocess.Popen[str]) -> None:
+        """Until a server listens, or has joined a group; qperf first waits on TCP."""
+        if self.row.program == "qperf":
+            _wait_listening(QPERF_PORT, server)
+            return
+        for _ in range(800):
+            with contextlib.suppress(ProcessError):
+                seen = ask(Path(self.env["RNIC_RUNTIME_DIR"]), "", "cm")
+                if seen["services"] or seen["groups"]:
+                    return
+            if server.poll() is not None:
+                return
+            time.sleep(0.025)
+
     def _pyverbs(self) -> str:
         with tempfile.TemporaryDirectory(prefix="rnic-pyverbs-") as name:
-            suite.unpack(Path(name))
-            clean = ("env", "-u", "PYTHONPATH", "/usr/bin/python3", *self.row.options, "--dev", "rnic0")
+            suite.unpack(Path(name), self._address(0))
+            path = f"PATH={name}/bin:{os.environ['PATH']}"
+            clean = ("env", "-u", "PYTHONPATH", path, "/usr/bin/python3", *self.row.options, "--dev", "rnic0")
             status, text = self._done(self._exec(*clean), 10 * self.timeout, name)
         result, self.row.notes = suite.verdict(text, status)
         return result

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
 SHIPPED = Path("/usr/share/doc/rdma-core/tests")
-LEAST = 90
+LEAST = 100
 """Cases that have to pass."""
 
 SKIPS = {
@@ -20,7 +21,6 @@ SKIPS = {
     "device memory": r"Device memory is not supported",
     "XRC": r"\bXRCD?\b",
     "raw packets, RSS, flow steering": r"QP type 8 |Raw Packet QP",
-    "rdma_cm": r"doesn't have net interface",
     "dma-buf": r"Allocating dmabuf is not supported|dmabuf.*not supported",
     "completion timestamps, tag matching": r"Extended CQ is not supported|device real time",
     "ATOMIC WRITE": r"Extended QP is not supported on this device",
@@ -31,8 +31,17 @@ SKIPS = {
 """The closed list of reasons for which a case may be skipped, and the suite's words for each."""
 
 
-def unpack(target: Path) -> None:
-    """The suite as it is shipped, gzipped file by file, as a package ``tests`` in ``target``."""
+def unpack(target: Path, address: str) -> None:
+    """The suite as it is shipped, gzipped file by file, as a package ``tests`` in ``target``.
+
+    ``target/bin/ip`` goes before the system's: the suite connects by the first address of the device's interface, and
+    on the loopback interface that need not be the device's.
+    """
+    ip = target / "bin" / "ip"
+    ip.parent.mkdir()
+    seen = [{"address": "00:00:00:00:00:00", "addr_info": [{"local": address}]}]
+    ip.write_text(f"#!/bin/sh\necho '{json.dumps(seen)}'\n")
+    ip.chmod(0o755)
     tests = target / "tests"
     tests.mkdir()
     for path in SHIPPED.iterdir():

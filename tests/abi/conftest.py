@@ -38,7 +38,7 @@ def _compile(out: Path, name: str, flags: list[str]) -> Path:
     compiler = find_compiler()
     assert compiler is not None
     (out / "rnic_hw.h").write_text(c_header())
-    sources = [str(path) for path in SOURCES.glob("*.c") if path.name != "rdmacm.c"]
+    sources = [str(path) for path in SOURCES.glob("*.c") if not path.name.startswith("rdmacm")]
     includes = [f"-I{out}", f"-I{SOURCES}"]
     command = [compiler, *FLAGS, *STRICT, *flags, *includes, str(HERE / f"{name}.c"), *sources, "-o", str(out / name)]
     subprocess.run(command, check=True)

@@ -67,12 +67,14 @@ def test_everything_that_the_system_library_exports_is_there(libraries: Path, na
     assert exported(SYSTEM / name) <= exported(libraries / name)
 
 
-def test_libraries_need_libc_alone(libraries: Path) -> None:
+def test_libraries_need_each_other_and_libc_alone(libraries: Path) -> None:
     for name in ("libibverbs.so.1", "librdmacm.so.1"):
         out = subprocess.run(
             ["readelf", "-d", str(libraries / name)], capture_output=True, text=True, check=True
         ).stdout
-        assert re.findall(r"NEEDED.*\[(.*)\]", out) in (["libc.so.6"], ["libpthread.so.0", "libc.so.6"])
+        needed = re.findall(r"NEEDED.*\[(.*)\]", out)
+        ours = ["libibverbs.so.1"] if name.startswith("librdmacm") else []
+        assert needed in ([*ours, "libc.so.6"], [*ours, "libpthread.so.0", "libc.so.6"])
 
 
 PLACES = {
@@ -115,11 +117,29 @@ PLACES = {
 }
 
 
-def _layout(tmp_path: Path, header: str, name: str) -> str:
-    lines = [f'printf("{struct} %zu\\n", sizeof(struct {struct}));' for struct in PLACES]
+CM_PLACES = {
+    "ibv_sa_path_rec": "dgid sgid dlid raw_traffic flow_label hop_limit reversible numb_path pkey sl mtu rate"
+    " packet_life_time preference",
+    "rdma_route": "addr path_rec num_paths",
+    "rdma_addr": "src_addr dst_addr addr.ibaddr.sgid addr.ibaddr.dgid addr.ibaddr.pkey",
+    "rdma_event_channel": "fd",
+    "rdma_cm_id": "verbs channel context qp route ps port_num event send_cq_channel send_cq recv_cq_channel recv_cq srq"
+    " pd qp_type",
+    "rdma_conn_param": "private_data private_data_len responder_resources initiator_depth flow_control retry_count"
+    " rnr_retry_count srq qp_num",
+    "rdma_ud_param": "private_data private_data_len ah_attr qp_num qkey",
+    "rdma_cm_event": "id listen_id event status param.conn param.ud",
+    "rdma_addrinfo": "ai_flags ai_family ai_qp_type ai_port_space ai_src_len ai_dst_len ai_src_addr ai_dst_addr"
+    " ai_src_canonname ai_dst_canonname ai_route_len ai_route ai_connect_len ai_connect ai_next",
+    "rdma_cm_join_mc_attr_ex": "comp_mask join_flags addr",
+}
+
+
+def _layout(tmp_path: Path, header: str, name: str, places: dict[str, str] = PLACES) -> str:
+    lines = [f'printf("{struct} %zu\\n", sizeof(struct {struct}));' for struct in places]
     lines += [
         f'printf("{struct}.{member} %zu\\n", offsetof(struct {struct}, {member}));'
-        for struct, members in PLACES.items()
+        for struct, members in places.items()
         for member in members.split()
     ]
     source = tmp_path / f"{name}.c"
@@ -136,6 +156,13 @@ def test_structures_are_laid_out_as_the_system_header_says(libraries: Path, tmp_
     if not Path("/usr/include/infiniband/verbs.h").exists():
         pytest.skip("libibverbs-dev is not installed")
     assert _layout(tmp_path, '"verbs_abi.h"', "ours") == _layout(tmp_path, "<infiniband/verbs.h>", "theirs")
+
+
+def test_structures_of_the_connection_manager_too(libraries: Path, tmp_path: Path) -> None:
+    if not Path("/usr/include/rdma/rdma_cma.h").exists():
+        pytest.skip("librdmacm-dev is not installed")
+    ours = _layout(tmp_path, '"rdmacm_abi.h"', "ours", CM_PLACES)
+    assert ours == _layout(tmp_path, "<rdma/rdma_cma.h>", "theirs", CM_PLACES)
 
 
 def _finish(command: list[str], env: dict[str, str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -187,15 +214,28 @@ def test_without_a_nic_process_the_library_says_what_to_do(libraries: Path, env:
     )
 
 
-def test_connection_manager_loads_and_refuses(libraries: Path, env: dict[str, str]) -> None:
+def test_what_the_connection_manager_lacks_is_refused_in_words(libraries: Path, env: dict[str, str]) -> None:
+    code = (
+        "import ctypes, errno, sys; lib = ctypes.CDLL(sys.argv[1], use_errno=True)\n"
+        "assert lib.rsocket(2, 1, 0) == -1 and ctypes.get_errno() == errno.ENOSYS"
+    )
+    command = [sys.executable, "-c", code, str(libraries / "librdmacm.so.1")]
+    done = _finish(command, {**env, "LD_LIBRARY_PATH": str(libraries)})
+    assert done.stderr == (
+        "rnic: rsockets and what the README names beside them are not supported by this librdmacm:"
+        " Function not implemented\n"
+    )
+
+
+def test_without_a_nic_process_the_connection_manager_says_what_to_do(libraries: Path, env: dict[str, str]) -> None:
     code = (
         "import ctypes, errno, sys; lib = ctypes.CDLL(sys.argv[1], use_errno=True)\n"
         "lib.rdma_create_event_channel.restype = ctypes.c_void_p\n"
-        "assert lib.rdma_create_event_channel() is None and ctypes.get_errno() == errno.ENOSYS\n"
-        "assert lib.rdma_listen(None, 1) == -1"
+        "assert lib.rdma_create_event_channel() is None and ctypes.get_errno() == errno.ENODEV"
     )
-    done = _finish([sys.executable, "-c", code, str(libraries / "librdmacm.so.1")], env)
-    assert "connection manager (rdma_cm) is not supported yet" in done.stderr
+    command = [sys.executable, "-c", code, str(libraries / "librdmacm.so.1")]
+    done = _finish(command, {**env, "LD_LIBRARY_PATH": str(libraries)})
+    assert "start the program with `rnic exec -- PROGRAM`" in done.stderr
 
 
 def test_without_a_compiler_the_build_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

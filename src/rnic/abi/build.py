@@ -17,7 +17,6 @@ import tempfile
 from pathlib import Path
 
 from rnic.abi.exports import (
-    OUT_PARAMETERS,
     RDMACM,
     RETURN_MINUS_ONE,
     RETURN_POINTERS,
@@ -95,11 +94,6 @@ def _refusal(name: str, symbol: str, error: str, attribute: str = "") -> str:
         kind, type_ = "refuse_null", "void *"
     else:
         kind, type_ = "refuse_minus_one" if name in RETURN_MINUS_ONE else "refuse", "long "
-    if name in OUT_PARAMETERS:
-        place, out = OUT_PARAMETERS[name]
-        taken = ", ".join([*(f"void *unused{index} UNUSED" for index in range(place)), f"{out}*out"])
-        declared = f"EXPORT {type_}{symbol}({taken})"
-        return f"{declared};\n{attribute}{declared}\n{{\n\tif (out)\n\t\t*out = 0;\n\treturn {kind}({error});\n}}\n"
     declared = f"EXPORT {type_}{symbol}(void)"
     return f"{declared};\n{attribute}{declared}\n{{\n\treturn {kind}({error});\n}}\n"
 
@@ -142,8 +136,9 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
             "no C compiler was found: install one (gcc or clang) or name it in CC, then install rnic again"
         )
     out.mkdir(parents=True, exist_ok=True)
-    cm = SOURCES / "rdmacm.c"
-    verbs = sorted(source for source in SOURCES.glob("*.c") if source != cm)
+    cm = sorted(SOURCES.glob("rdmacm*.c"))
+    verbs = sorted(source for source in SOURCES.glob("*.c") if source not in cm)
+    both = [SOURCES / "attach.c"]
     built = []
     with tempfile.TemporaryDirectory(prefix="rnic-build-") as name:
         work = Path(name)
@@ -151,12 +146,12 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
         (work / "verbs.map").write_text(version_script("IBVERBS", VERBS, VERBS_PRIVATE), encoding="utf-8")
         (work / "rdmacm.map").write_text(version_script("RDMACM", RDMACM), encoding="utf-8")
         (work / "verbs_stubs.c").write_text(verbs_stubs(implemented(verbs)), encoding="utf-8")
-        (work / "rdmacm_stubs.c").write_text(rdmacm_stubs(implemented([cm])), encoding="utf-8")
+        (work / "rdmacm_stubs.c").write_text(rdmacm_stubs(implemented(cm)), encoding="utf-8")
         chosen = [*(STRICT if strict else ()), *(SANITIZERS if sanitize else ["-Wl,-z,defs"])]
         flags = [*FLAGS, *chosen, f"-I{work}", f"-I{SOURCES}"]
         for library, script, sources in (
             ("libibverbs.so.1", "verbs.map", [*verbs, work / "verbs_stubs.c"]),
-            ("librdmacm.so.1", "rdmacm.map", [cm, work / "rdmacm_stubs.c"]),
+            ("librdmacm.so.1", "rdmacm.map", [*cm, *both, work / "rdmacm_stubs.c", work / "libibverbs.so.1"]),
         ):
             made = work / library
             link = ["-shared", f"-Wl,-soname,{library}", f"-Wl,--version-script,{work / script}"]

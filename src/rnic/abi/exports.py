@@ -309,17 +309,6 @@ RDMACM: dict[str, tuple[str, ...]] = {
     "1.5": ("repoll_create", "repoll_ctl", "repoll_wait"),
 }
 
-OUT_PARAMETERS: dict[str, tuple[int, str]] = {
-    "rdma_get_devices": (0, "int "),
-    "rdma_create_ep": (0, "void *"),
-    "rdma_create_id": (1, "void *"),
-    "rdma_get_request": (1, "void *"),
-    "rdma_get_cm_event": (1, "void *"),
-    "rdma_init_qp_attr": (2, "int "),
-    "rdma_getaddrinfo": (3, "void *"),
-}
-"""Functions that answer through an argument: its place, behind pointers alone, and the type that it points to."""
-
 RETURN_POINTERS: frozenset[str] = frozenset(
     [
         "_verbs_init_and_alloc_context",
@@ -346,9 +335,6 @@ RETURN_POINTERS: frozenset[str] = frozenset(
         "ibv_reg_mr_ex",
         "ibv_wr_opcode_str",
         "verbs_open_device",
-        "rdma_create_event_channel",
-        "rdma_event_str",
-        "rdma_get_devices",
     ]
 )
 """Functions whose failure is a null pointer."""

@@ -18,7 +18,7 @@ from rnic.rings import cqe, queue_block, rqe, sqe
 from rnic.rings.cqe import CQ_ENTRY
 from rnic.rings.eqe import EQ_ENTRY
 from rnic.rings.sqe import SGE, SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_BIND, SQ_ENTRY_UD
-from rnic.spec import attach, commands, events, limits, opcodes, ports, states, status
+from rnic.spec import attach, attach_cm, cm, commands, events, limits, opcodes, ports, states, status
 from rnic.spec.layout import Layout
 
 LAYOUTS: dict[str, Layout] = {
@@ -52,12 +52,16 @@ LAYOUTS: dict[str, Layout] = {
     "COPY": attach.COPY,
     "COPY_REPLY": attach.COPY_REPLY,
     "INFO_REPLY": attach.INFO_REPLY,
+    "CM_REQUEST": attach_cm.CM_REQUEST,
+    "CM_RECORD": attach_cm.CM_RECORD,
 }
 """Layouts by the name that the header gives them."""
 
 NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     # prefix, module, beginnings of the names that are taken; () takes all
     ("", attach, ("MSG_", "DMA_", "COPY_", "MAX_COPY")),
+    ("", attach_cm, ("MSG_CM", "CM_")),
+    ("CM_", cm, ("PACKET_LIFETIME",)),
     ("ATTACH_", attach, ("MAGIC", "VERSION")),
     ("CMD_", commands, ()),
     ("EVENT_", events, ()),

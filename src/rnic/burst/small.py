@@ -78,7 +78,7 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
         return 0
     host = qp.host
     check = host.memory.check
-    mtu = requester.mtu
+    longest = min(SMALL_BYTES, requester.mtu, ctx.max_msg_bytes)
     psn = ctx.next_send_psn & PSN_MASK
     if psn != requester.sent_psn:
         return 0  # somebody wrote the next PSN: the full path knows how to cross the gap
@@ -96,7 +96,7 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
         opcode, flags = what >> 32 & 0xFFFF, what >> 48
         length, lkey, rkey = size_key & _LOW, size_key >> 32, keys & _LOW
         head = _HEADS.get(opcode)
-        if head is None or flags & _NOT_PLAIN or length > SMALL_BYTES or length > mtu:
+        if head is None or flags & _NOT_PLAIN or length > longest:
             break
         data: memoryview | bytearray | bytes = b""
         if length:
@@ -208,6 +208,7 @@ def receive_small(qp: QueuePair, burst: RxBurst, start: int, end: int, pkey: int
     pad = head >> _PAD_SHIFT & 3
     if (
         size > ctx.mtu_bytes
+        or size > ctx.max_msg_bytes
         or length != _WRITE_HEADER_BYTES + size + pad + 4
         or pad != -size & 3
         or not size

@@ -11,7 +11,7 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from rnic.cm.machine import TABLE, Do, Input, State
 from rnic.spec import cm
@@ -265,8 +265,6 @@ class CmAgent:
             raise CmError(22, f"{len(private)} bytes of private data are too many")
         connection.private = private
         connection.status = status
-        if what is Input.ACCEPT and not connection.datagram:
-            connection.local.psn = self._random.getrandbits(24)
         if what is Input.ABANDON:
             connection.tell = None
             connection.status = status or (cm.SIDR_REJECTED if connection.datagram else cm.REJ_CONSUMER_DEFINED)
@@ -315,6 +313,24 @@ class CmAgent:
                 self.counters.bump("cm_repeats")
                 self._step(connection, Input.RESEND, now_ns)
 
+    def view(self) -> dict[str, Any]:
+        """Services and connections, as :func:`rnic.device.inspect.connections` has them."""
+        return {
+            "services": sorted(self.listeners),
+            "connections": [
+                {
+                    "id": connection.local_id,
+                    "remote_id": connection.remote_id,
+                    "state": connection.state.name,
+                    "peer": connection.peer.hex(),
+                    "service": connection.service_id,
+                    "qpn": connection.local.qpn,
+                    "remote_qpn": connection.remote.qpn,
+                }
+                for connection in self.connections.values()
+            ],
+        }
+
     # ----------------------------------------------------------------------------------- messages
 
     def _receive_req(self, message: wire.Message, source: bytes, now_ns: int) -> None:
@@ -347,6 +363,7 @@ class CmAgent:
         assert listener is not None
         connection = self._new(source, fields["service_id"])
         connection.state = State.REQ_RCVD
+        connection.local.psn = self._random.getrandbits(24)
         connection.remote_id = fields["local_comm_id"]
         connection.tid = message.tid
         connection.transport = fields["transport"]

@@ -451,7 +451,9 @@ class CmService:
         if each.connection is None:
             raise OSError(errno.EINVAL, "the ID has nothing to accept")
         if (each.connection.state, Input.ACCEPT) in _ACCEPTABLE:
+            psn = each.connection.local.psn  # the program has made its queue pair ready with it
             each.connection.local = _parameters(said)
+            each.connection.local.psn = psn
         self._request(each, Input.ACCEPT, data)
 
     def _reject(self, each: _Id, said: dict[str, int], data: bytes) -> None:
@@ -586,8 +588,9 @@ def _queue_pair(connection: Connection, passive: bool) -> dict[str, int]:
     return {
         "qpn": remote.qpn,
         "qkey": remote.qkey,
-        "sq_psn": local.psn,
-        "rq_psn": remote.psn,
+        # each message says the PSN that its sender expects first
+        "sq_psn": remote.psn,
+        "rq_psn": local.psn,
         "responder_resources": resources,
         "initiator_depth": depth,
         "retry_count": (remote if passive else local).retry_count,

@@ -11,7 +11,7 @@ import struct
 from typing import ClassVar, Self
 
 from rnic.context.qpc import QPC, QPC_BYTES
-from rnic.spec.limits import MTU_BYTES
+from rnic.spec.limits import MAX_MSG_BYTES, MTU_BYTES
 from rnic.state.structure import Ground, double, structure
 
 _RAW = struct.Struct(f"{QPC_BYTES}s")
@@ -120,6 +120,11 @@ class QpContext(ctypes.BigEndianStructure):
     def mtu_bytes(self) -> int:
         """Bytes of the path MTU."""
         return _MTU_BYTES[self.mtu]
+
+    @property
+    def max_msg_bytes(self) -> int:
+        """Bytes of the longest message, either way; ``msgmax`` 0 asks for no limit of its own."""
+        return 1 << self.msgmax if self.msgmax else MAX_MSG_BYTES
 
     def load(self, data: bytes | bytearray | memoryview) -> None:
         """Take every field from QPC bytes; ``struct.error`` if there are fewer than 256."""

@@ -7,7 +7,7 @@ which is bounded; what comes is checked and given to the agent at once. Garbage 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rnic.device.config import address_from_gid, gid_from_address
 from rnic.spec.drops import DropReason
@@ -40,6 +40,9 @@ class MadAgent(Protocol):
 
     def handle_timers(self, now_ns: int, /) -> None:
         """Handle the deadlines that have come."""
+
+    def view(self) -> dict[str, Any]:
+        """What it manages, for :mod:`rnic.device.inspect`."""
 
 
 class Gsi:

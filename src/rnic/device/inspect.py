@@ -204,8 +204,19 @@ def summary(nic: Nic) -> Tree:
     }
 
 
+def connections(nic: Nic) -> Tree:
+    """QP1's agent: ``services`` that somebody listens on and its ``connections``, and the ``groups`` that are joined.
+
+    A connection is ``{"id", "remote_id", "state", "peer", "service", "qpn", "remote_qpn"}``. The peer is a GID, groups
+    are addresses, both in hexadecimal.
+    """
+    agent = nic.gsi.agent
+    seen: Tree = {"services": [], "connections": []} if agent is None else agent.view()
+    return seen | {"groups": [group.hex() for group in nic.resources.groups.members]}
+
+
 def look(nic: Nic, what: str) -> Tree | None:
-    """What an INFO message asks for: ``regs``, ``counters``, ``top``, ``qp N`` or ``cq N``; ``None`` if unknown."""
+    """What an INFO message asks for: ``regs``, ``counters``, ``top``, ``cm``, ``qp N``, ``cq N``; else ``None``."""
     name, _, number = what.partition(" ")
     if number:
         if not number.isascii() or not number.isdigit() or name not in ("qp", "cq"):
@@ -215,4 +226,6 @@ def look(nic: Nic, what: str) -> Tree | None:
         return registers(nic)
     if name == "counters":
         return dict(counters(nic))
+    if name == "cm":
+        return connections(nic)
     return summary(nic) if name == "top" else None

@@ -46,7 +46,7 @@ class Paths:
     def __init__(self, config: NicConfig, counters: Counters) -> None:
         self._config = config
         self._counters = counters
-        self._flows: dict[tuple[bytes, int, int, int, int, int, int, bytes], Flow] = {}
+        self._flows: dict[tuple[bytes, int, int, int, int, int, int, bytes, tuple[int, int]], Flow] = {}
         nowhere = _NOWHERE_4 if len(config.address) == 4 else _NOWHERE_6
         self._nowhere = Flow(config.address, nowhere, config.port)
         self.offload: Offload | None = None
@@ -86,12 +86,14 @@ class Paths:
             path.flow_label,
             path.sl,
             source,
+            (path.smac_hi << 16 | path.slid, path.dmac_hi << 16 | path.dlid) if isinstance(path, QpContext) else (0, 0),
         )
         flow = self._flows.get(key)
         if flow is None:
             if len(self._flows) >= _MAX_FLOWS:
                 self._flows.clear()
-            flow = Flow(source, address_from_gid(dgid), *key[1:-1])
+            flow = Flow(source, address_from_gid(dgid), *key[1:-2])
+            flow.smac, flow.dmac = key[-1]
             self._flows[key] = flow
         return flow
 

@@ -104,11 +104,22 @@ class Connections:
             if request is None:
                 return
             client, server, client_qpn, client_psn, mtu = request
-            out = self.stream(client, server, answer["local_qpn"])
-            back = self.stream(server, client, client_qpn)
             # each side says with which PSN the other begins
-            for stream, psn in ((out, answer["starting_psn"]), (back, client_psn)):
-                stream.forget()
-                stream.expected_psn = psn
-                stream.mtu = mtu
-            self._join(out, back)
+            psns = answer["starting_psn"], client_psn
+            self.connect((client, server, answer["local_qpn"]), (server, client, client_qpn), psns, mtu)
+
+    def connect(self, there: Key, back: Key, psns: tuple[int, int], mtu: int) -> None:
+        """A new connection, as connection management or whoever made it says.
+
+        Args:
+            there: source, destination and destination queue pair of its packets in one direction.
+            back: the same in the other direction.
+            psns: the first PSN of the requests in either direction.
+            mtu: path MTU in bytes, 0 for unknown.
+        """
+        streams = self.stream(*there), self.stream(*back)
+        for stream, psn in zip(streams, psns, strict=True):
+            stream.forget()
+            stream.expected_psn = psn
+            stream.mtu = mtu
+        self._join(*streams)

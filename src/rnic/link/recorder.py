@@ -141,9 +141,9 @@ def _ident(packet: memoryview, flow: Flow, index: int) -> int:
 
 
 def _ethernet(flow: Flow) -> Ethernet:
-    """Locally administered addresses that end in the IP addresses."""
+    """The path's own addresses, or locally administered ones that end in the IP addresses."""
     return Ethernet(
-        dst_mac=0x0200 << 32 | int.from_bytes(flow.dst[-4:], "big"),
-        src_mac=0x0200 << 32 | int.from_bytes(flow.src[-4:], "big"),
+        dst_mac=flow.dmac or 0x0200 << 32 | int.from_bytes(flow.dst[-4:], "big"),
+        src_mac=flow.smac or 0x0200 << 32 | int.from_bytes(flow.src[-4:], "big"),
         ethertype=TYPE_IPV4 if len(flow.src) == 4 else TYPE_IPV6,
     )

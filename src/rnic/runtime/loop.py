@@ -191,9 +191,10 @@ class Runtime:
             self._transmit(self.clock())
             if self.nic.resources.interrupts:
                 self._interrupts()
-            if self._sleep_until is not None:
+            until = self._sleep_until  # the thread, which needs no lock to wake up, may reset it meanwhile
+            if until is not None:
                 deadline = self.nic.next_deadline_ns()
-                if self.nic.has_work() or (deadline is not None and deadline < self._sleep_until):
+                if self.nic.has_work() or (deadline is not None and deadline < until):
                     self._wake()
 
     def _interrupts(self) -> None:

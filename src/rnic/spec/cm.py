@@ -88,8 +88,8 @@ MRA_SERVICE_TIMEOUT = 24
 """What MRA asks for: 69 s for a listener to make up its mind."""
 PACKET_LIFETIME = 16
 """Of a path, as a code: 268 ms. Twice that is the time that a finished connection waits."""
-ACK_TIMEOUT = 18
-"""Local ACK timeout of connected queue pairs: 1.07 s. Losses are found by the probe long before."""
+ACK_TIMEOUT = 16
+"""Local ACK timeout of connected queue pairs: 268 ms, and with seven retries two seconds for a peer that is busy."""
 MIN_RNR_TIMER = 12
 UNIT_NS = 4_096
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rnic.context.qpc import OPT_GSO
 from rnic.rings.sqe import FLAG_INLINE
-from rnic.spec.limits import MAX_MSG_BYTES, MAX_RD_ATOMIC, NEVER
+from rnic.spec.limits import MAX_RD_ATOMIC, NEVER
 from rnic.spec.opcodes import (
     COMPARE_SWAP,
     FETCH_ADD,
@@ -213,7 +213,7 @@ class Requester(Outstanding):
         if opcode in _LOCAL:
             return SUCCESS
         length = message.length
-        longest = self.mtu if ctx.servtype == ST_UD else min(MAX_MSG_BYTES, self.mtu * PSN_WINDOW)
+        longest = min(ctx.max_msg_bytes, self.mtu * (1 if ctx.servtype == ST_UD else PSN_WINDOW))
         inline = message.flags & FLAG_INLINE
         if length > longest or (opcode in ATOMICS and (length != 8 or inline)):
             return LOC_LEN_ERR

@@ -16,7 +16,6 @@ from rnic.rings.cqe import CQE_IMM, CQE_INV, CQE_RECEIVE, CQE_SOLICITED
 from rnic.spec.access import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from rnic.spec.drops import DropReason
 from rnic.spec.events import COMM_EST, WQ_ACCESS_ERROR, WQ_CATAS_ERROR, WQ_INVAL_REQ_ERROR
-from rnic.spec.limits import MAX_MSG_BYTES
 from rnic.spec.opcodes import (
     COMPARE_SWAP,
     READ_REQUEST,
@@ -317,11 +316,11 @@ class Responder:
             if (0 if row.start else self.offset) + size > self.receive_bytes:
                 return self._refuse(packet, NAK_INVALID_REQUEST, LOC_LEN_ERR)
         elif row.operation == READ_REQUEST:
-            if packet.dma_length > MAX_MSG_BYTES or psn_count(packet.dma_length, mtu) > PSN_WINDOW:
+            if packet.dma_length > self.ctx.max_msg_bytes or psn_count(packet.dma_length, mtu) > PSN_WINDOW:
                 return self._refuse(packet, NAK_INVALID_REQUEST)
         elif row.write:
             length = packet.dma_length if row.start else self.write_length
-            if length > MAX_MSG_BYTES:
+            if length > self.ctx.max_msg_bytes:
                 return self._refuse(packet, NAK_INVALID_REQUEST)
             end = (0 if row.start else self.offset) + size
             if end > length or (row.end and end != length) or (not row.end and end == length):

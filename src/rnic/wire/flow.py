@@ -121,7 +121,9 @@ class Flow:
         "kept",
         "link",
         "settled",
+        "dmac",
         "sl",
+        "smac",
         "sport",
         "src",
         "tclass",
@@ -146,6 +148,8 @@ class Flow:
         self.hop_limit = hop_limit
         self.flow_label = flow_label
         self.sl = sl
+        self.smac = self.dmac = 0
+        """MAC addresses, for a link that shows Ethernet headers; 0 where it makes them up."""
         self.link: object = None
         """Whatever the link wants to remember about this path, such as a socket address."""
         self.kept = _MAX_CACHED

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
 from rnic.device import Nic, NicConfig
 from rnic.device.gsi import MAX_WAITING
+from rnic.device.inspect import look
 from rnic.wire.bursts import RxBurst
 from rnic.wire.flow import Flow
 from rnic.wire.mad import GSI_QKEY, MAD_BYTES
@@ -34,6 +36,9 @@ class Agent:
     def handle_timers(self, now_ns: int) -> None:
         self.timers += 1
         self.deadline = None
+
+    def view(self) -> dict[str, Any]:
+        return {"services": [7], "connections": []}
 
 
 @pytest.fixture
@@ -133,3 +138,9 @@ def test_a_soft_reset_forgets_what_waits(nic: Nic) -> None:
     nic.gsi.send(bytes(256), GID, 0)
     nic.soft_reset()
     assert not nic.produce(0)
+
+
+def test_what_it_manages_can_be_looked_at(nic: Nic) -> None:
+    assert look(nic, "cm") == {"services": [], "connections": [], "groups": []}
+    nic.gsi.agent = Agent()
+    assert look(nic, "cm") == {"services": [7], "connections": [], "groups": []}

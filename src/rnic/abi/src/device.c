@@ -1,4 +1,5 @@
 /* Devices and contexts: list, open, close, queries, and what a fork does to them. */
+#include "attach.h"
 #include "rnic.h"
 
 #include <arpa/inet.h>

@@ -273,7 +273,6 @@ static inline bool is_ipv4(const uint8_t *gid)
 
 /* ---- nic.c: the NIC process */
 
-int nic_connect(uint32_t *devices, int *pid);
 int nic_list(int socket, struct rnic_device ***list);
 int nic_open(struct rnic_context *context, const char *name);
 void nic_close(struct rnic_context *context);

@@ -1,6 +1,5 @@
 /*
- * Functions that only refuse. They take no arguments, whatever callers pass: that is all the same to the C ABI. Those
- * that answer through an argument clear what it points to.
+ * Functions that only refuse. They take no arguments, whatever callers pass: that is all the same to the C ABI.
  */
 #ifndef RNIC_STUBS_H
 #define RNIC_STUBS_H

@@ -1,0 +1,255 @@
+/*
+ * The connection manager from the point of view of a C program that handles no events, and of one that does: both ends in
+ * one process, on two devices. Says "all as it should be" at the end.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                                   \
+	do {                                                                                               \
+		if (!(condition)) {                                                                        \
+			fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, strerror(errno)); \
+			exit(1);                                                                           \
+		}                                                                                          \
+	} while (0)
+
+static const char *server_address, *client_address, *port = "7471";
+static char message[64], answer[64];
+
+static struct ibv_qp_init_attr queue_pair(void)
+{
+	struct ibv_qp_init_attr attr = { .cap = { 4, 4, 1, 1, 16 }, .sq_sig_all = 1 };
+
+	return attr;
+}
+
+static struct rdma_addrinfo *addresses(const char *node, int flags)
+{
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP, .ai_flags = flags }, *info = NULL;
+
+	CHECK(rdma_getaddrinfo(node, port, &hints, &info) == 0);
+	CHECK(info->ai_qp_type == IBV_QPT_RC);
+	CHECK(flags & RAI_PASSIVE ? info->ai_src_addr != NULL : info->ai_dst_addr != NULL);
+	return info;
+}
+
+/* ---- calls that wait */
+
+static void *serve(void *listening)
+{
+	struct rdma_conn_param param = { .responder_resources = 2, .initiator_depth = 2, .private_data = "welcome",
+					 .private_data_len = 7 };
+	struct rdma_cm_id *id;
+	struct ibv_wc wc;
+	struct ibv_mr *mr;
+
+	CHECK(rdma_get_request(listening, &id) == 0);
+	CHECK(id->event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(memcmp(id->event->param.conn.private_data, "hello", 5) == 0);
+	CHECK(id->qp && id->verbs && id->pd);
+	mr = rdma_reg_msgs(id, answer, sizeof answer);
+	CHECK(mr && rdma_post_recv(id, NULL, answer, sizeof answer, mr) == 0);
+	CHECK(rdma_accept(id, &param) == 0);
+	CHECK(id->event->event == RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(memcmp(answer, "over the connection", 19) == 0);
+	CHECK(rdma_disconnect(id) == 0);
+	CHECK(rdma_dereg_mr(mr) == 0);
+	rdma_destroy_ep(id);
+	return NULL;
+}
+
+static void waiting_calls(void)
+{
+	struct rdma_addrinfo *here = addresses(server_address, RAI_PASSIVE), *there = addresses(server_address, 0);
+	struct ibv_qp_init_attr attr = queue_pair();
+	struct rdma_conn_param param = { .private_data = "hello", .private_data_len = 5, .responder_resources = 1,
+					 .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7 };
+	struct sockaddr_in own = { .sin_family = AF_INET };
+	struct rdma_cm_id *listening, *id;
+	struct ibv_mr *mr;
+	struct ibv_wc wc;
+	pthread_t thread;
+
+	CHECK(rdma_create_ep(&listening, here, NULL, &attr) == 0);
+	CHECK(rdma_listen(listening, 0) == 0);
+	CHECK(ntohs(rdma_get_src_port(listening)) == atoi(port));
+	pthread_create(&thread, NULL, serve, listening);
+	inet_pton(AF_INET, client_address, &own.sin_addr);
+	free(there->ai_src_addr);
+	there->ai_src_addr = malloc(sizeof own);
+	memcpy(there->ai_src_addr, &own, sizeof own);
+	there->ai_src_len = sizeof own;
+	attr = queue_pair();
+	CHECK(rdma_create_ep(&id, there, NULL, &attr) == 0);
+	CHECK(((struct sockaddr_in *)rdma_get_local_addr(id))->sin_addr.s_addr == own.sin_addr.s_addr);
+	CHECK(id->route.num_paths == 1 && id->route.path_rec->mtu >= IBV_MTU_256);
+	strcpy(message, "over the connection");
+	mr = rdma_reg_msgs(id, message, sizeof message);
+	CHECK(mr && rdma_connect(id, &param) == 0);
+	CHECK(id->event->event == RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(id->event->param.conn.private_data_len == 196);
+	CHECK(memcmp(id->event->param.conn.private_data, "welcome", 7) == 0);
+	CHECK(rdma_post_send(id, NULL, message, sizeof message, mr, 0) == 0);
+	CHECK(rdma_get_send_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(rdma_disconnect(id) == 0);
+	pthread_join(thread, NULL);
+	CHECK(rdma_dereg_mr(mr) == 0);
+	rdma_destroy_ep(id);
+	rdma_destroy_ep(listening);
+	rdma_freeaddrinfo(here);
+	rdma_freeaddrinfo(there);
+}
+
+/* ---- events */
+
+static struct rdma_cm_event *next(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
+{
+	struct pollfd ready = { .fd = channel->fd, .events = POLLIN };
+	struct rdma_cm_event *event;
+
+	CHECK(poll(&ready, 1, 10000) == 1);
+	CHECK(rdma_get_cm_event(channel, &event) == 0);
+	if (event->event != type)
+		fprintf(stderr, "%s instead of %s\n", rdma_event_str(event->event), rdma_event_str(type));
+	CHECK(event->event == type);
+	return event;
+}
+
+static struct rdma_cm_id *resolved(struct rdma_event_channel *channel, int space, struct sockaddr_in *own,
+				   struct sockaddr_in *peer)
+{
+	struct rdma_cm_id *id;
+
+	CHECK(rdma_create_id(channel, &id, (void *)0x77, space) == 0);
+	CHECK(rdma_resolve_addr(id, (struct sockaddr *)own, (struct sockaddr *)peer, 1000) == 0);
+	CHECK(rdma_ack_cm_event(next(channel, RDMA_CM_EVENT_ADDR_RESOLVED)) == 0);
+	CHECK(id->verbs && id->port_num == 1 && id->context == (void *)0x77);
+	CHECK(rdma_resolve_route(id, 1000) == 0);
+	CHECK(rdma_ack_cm_event(next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED)) == 0);
+	return id;
+}
+
+static void events(void)
+{
+	struct rdma_event_channel *active = rdma_create_event_channel(), *passive = rdma_create_event_channel();
+	struct rdma_conn_param nothing = { .qp_num = 0x4711 };
+	struct sockaddr_in own = { .sin_family = AF_INET }, peer = { .sin_family = AF_INET, .sin_port = htons(7472) };
+	struct rdma_cm_id *listening, *id, *again;
+	struct rdma_cm_event *event;
+	struct ibv_qp_attr attr;
+	uint8_t tos = 0x28;
+	int mask, flags;
+
+	CHECK(active && passive && active->fd >= 0);
+	flags = fcntl(active->fd, F_GETFL);
+	CHECK(fcntl(active->fd, F_SETFL, flags | O_NONBLOCK) == 0);
+	CHECK(rdma_get_cm_event(active, &event) == -1 && errno == EAGAIN);
+	inet_pton(AF_INET, client_address, &own.sin_addr);
+	inet_pton(AF_INET, server_address, &peer.sin_addr);
+	CHECK(rdma_create_id(passive, &listening, (void *)0x55, RDMA_PS_TCP) == 0);
+	CHECK(rdma_bind_addr(listening, (struct sockaddr *)&peer) == 0);
+	CHECK(listening->verbs != NULL);
+	CHECK(rdma_listen(listening, 4) == 0);
+	CHECK(rdma_create_id(passive, &again, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_bind_addr(again, (struct sockaddr *)&peer) == -1 && errno == EADDRINUSE);
+	CHECK(rdma_destroy_id(again) == 0);
+
+	/* rejected, with the listener's words */
+	id = resolved(active, RDMA_PS_TCP, &own, &peer);
+	CHECK(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos) == 0);
+	CHECK(rdma_connect(id, &nothing) == 0);
+	event = next(passive, RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(event->listen_id == listening && event->id->context == (void *)0x55);
+	CHECK(event->param.conn.qp_num == 0x4711 && event->param.conn.private_data_len == 56);
+	again = event->id;
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_reject(again, "no", 2) == 0);
+	CHECK(rdma_destroy_id(again) == 0);
+	event = next(active, RDMA_CM_EVENT_REJECTED);
+	CHECK(event->status == 28 && memcmp(event->param.conn.private_data, "no", 2) == 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_destroy_id(id) == 0);
+
+	/* queue pairs of the programs' own: the response is theirs to answer */
+	id = resolved(active, RDMA_PS_TCP, &own, &peer);
+	CHECK(rdma_connect(id, &nothing) == 0);
+	event = next(passive, RDMA_CM_EVENT_CONNECT_REQUEST);
+	again = event->id;
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_migrate_id(again, active) == 0);
+	nothing.qp_num = 0x4712;
+	CHECK(rdma_accept(again, &nothing) == 0);
+	event = next(active, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	CHECK(event->id == id && event->param.conn.qp_num == 0x4712);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	memset(&attr, 0, sizeof attr);
+	attr.qp_state = IBV_QPS_RTR;
+	CHECK(rdma_init_qp_attr(id, &attr, &mask) == 0);
+	CHECK(attr.dest_qp_num == 0x4712 && mask & IBV_QP_AV && attr.ah_attr.is_global);
+	attr.qp_state = IBV_QPS_RTS;
+	CHECK(rdma_init_qp_attr(id, &attr, &mask) == 0 && mask & IBV_QP_SQ_PSN);
+	CHECK(rdma_establish(id) == 0);
+	CHECK(rdma_ack_cm_event(next(active, RDMA_CM_EVENT_ESTABLISHED)) == 0);
+	CHECK(rdma_disconnect(id) == 0);
+	CHECK(rdma_ack_cm_event(next(active, RDMA_CM_EVENT_DISCONNECTED)) == 0);
+	CHECK(rdma_ack_cm_event(next(active, RDMA_CM_EVENT_DISCONNECTED)) == 0);
+	CHECK(rdma_destroy_id(id) == 0);
+	CHECK(rdma_destroy_id(again) == 0);
+	CHECK(rdma_destroy_id(listening) == 0);
+
+	/* nobody listens any more */
+	id = resolved(active, RDMA_PS_TCP, &own, &peer);
+	CHECK(rdma_connect(id, NULL) == 0);
+	event = next(active, RDMA_CM_EVENT_REJECTED);
+	CHECK(event->status == 8);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_destroy_id(id) == 0);
+	rdma_destroy_event_channel(active);
+	rdma_destroy_event_channel(passive);
+}
+
+/* A child of a program that uses the connection manager begins anew. */
+static void forked(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	int status = 0;
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	if (child == 0) {
+		struct rdma_event_channel *own = rdma_create_event_channel();
+		struct rdma_cm_id *id;
+
+		CHECK(own && rdma_create_id(own, &id, NULL, RDMA_PS_UDP) == 0 && id->qp_type == IBV_QPT_UD);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	rdma_destroy_event_channel(channel);
+}
+
+int main(int count, char **arguments)
+{
+	int devices = 0;
+	struct ibv_context **list = rdma_get_devices(&devices);
+
+	CHECK(count == 3 && list && devices == 2);
+	rdma_free_devices(list);
+	server_address = arguments[1];
+	client_address = arguments[2];
+	waiting_calls();
+	events();
+	forked();
+	puts("all as it should be");
+	return 0;
+}
