@@ -13,7 +13,10 @@ project = "rnic"
 author = "the rnic developers"
 release = version = installed_version("rnic")
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+python_use_unqualified_type_names = True
 exclude_patterns = ["_build", "layouts/conformance-table.md", "layouts/ctxmgt-rows.md", "layouts/gateware-*-table.md"]
 myst_heading_anchors = 3
 
@@ -24,3 +27,4 @@ subprocess.run([sys.executable, HERE / "gen_layouts.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_conformance.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_ctxmgt.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_gateware.py"], check=True)
+subprocess.run([sys.executable, HERE / "gen_cli.py"], check=True)

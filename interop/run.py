@@ -48,9 +48,10 @@ class Tool:
     @property
     def program(self) -> str:
         """The guest's program."""
-        return f"ibv_{self.name}_pingpong" if self.name != "late" else "late_receiver"
+        return _PROGRAMS.get(self.name, f"ibv_{self.name}_pingpong")
 
 
+_PROGRAMS = {"late": "late_receiver", "conform": "conform-agent"}
 TOOLS = (
     Tool("rc", quick=((1024, 1), (1024, 3001), (1024, 1048576), (4096, 65536)), quick_events=True),
     # an ibv pingpong waits for ever for a datagram or UC message that was lost: no bursts of a thousand packets
@@ -63,6 +64,9 @@ TOOLS = (
 LATE = Tool("late")
 """A receiver in the guest that posts its receives 30 ms late (``late_receiver.c``), and a sender with three retries."""
 LATE_MESSAGES, LATE_MS = 8, 30
+CONFORM = Tool("conform")
+"""All of `rnic conform` against the agent in the guest: nothing fails but what is known of Soft-RoCE by name."""
+CONFORM_SECONDS = 300
 MARKS = json.dumps([{"match": {"direction": "rx", "opcode": "RC_SEND*"}, "every": 4, "action": "mark"}])
 _BTH = 14 + 20 + 8
 """Where the BTH begins in a frame over IPv4."""
@@ -91,7 +95,7 @@ class Case:
     @property
     def quick(self) -> bool:
         """Whether it is made without ``--all``."""
-        if self.tool is LATE or self.marks:
+        if self.tool in (LATE, CONFORM) or self.marks:
             return True
         if self.unmodified:
             return self.family == 4
@@ -138,6 +142,8 @@ def cases() -> Iterator[Case]:
                 yield Case(tool, role, family, tool.mtus[0], tool.sizes[2], events=False, unmodified=True)
     yield Case(TOOLS[0], "server", 4, 1024, 65536, events=False, unmodified=True, marks=True)
     yield Case(LATE, "client", 4, 1024, 1024, events=False)
+    for family in (4, 6):
+        yield Case(CONFORM, "client", family, 1024, 1024, events=False)
 
 
 def verdict(case: Case, ends: list[tuple[str, int | None, str]]) -> str:
@@ -167,10 +173,10 @@ def marks_verdict(recording: Path) -> str:
     return ""
 
 
-def end(process: subprocess.Popen[str]) -> tuple[int | None, str]:
+def end(process: subprocess.Popen[str], seconds: int = GUEST_SECONDS + 20) -> tuple[int | None, str]:
     """Exit status and output of a program; killed, with status ``None``, when it takes too long."""
     try:
-        output = process.communicate(timeout=GUEST_SECONDS + 20)[0]
+        output = process.communicate(timeout=seconds)[0]
     except subprocess.TimeoutExpired:
         process.kill()
         return None, process.communicate()[0]
@@ -206,14 +212,49 @@ def late_commands(rig: Rig, case: Case, runtime: str) -> tuple[list[str], list[s
 
 
 def late_left_out() -> str:
-    """Why the late receiver cannot be built here; empty if it can."""
+    """Why programs for the guest cannot be built here; empty if they can."""
     if shutil.which("cc") is None:
         return "no C compiler (cc)"
     return "" if Path("/usr/include/infiniband/verbs.h").exists() else "no infiniband/verbs.h (libibverbs-dev)"
 
 
+def run_conform(rig: Rig, case: Case, runtime: str) -> Result:
+    """All packet scripts against the guest, whose agent is built here."""
+    start = time.monotonic()
+    program, source = Path(runtime) / case.tool.program, Path(runtime) / "agent.c"
+    source.write_text(
+        subprocess.run([RNIC, "conform", "--agent-source"], check=True, capture_output=True, text=True).stdout
+    )
+    subprocess.run(["cc", "-O1", source, "-o", program, "-libverbs"], check=True)
+    rig.put(program, f"/bin/{case.tool.program}")
+    words = [case.tool.program, "rxe0", str(GID_INDEX[case.family]), str(PORT)]
+    agent = rig.in_guest(shlex.join(words), CONFORM_SECONDS)
+    status: int | None = None
+    output = ""
+    problem = f"the agent did not listen on TCP port {PORT}"
+    if rig.wait_listening("guest", PORT):
+        tester = rig.beside(RNIC, "conform", rig.guest[4], "--addr", rig.host[case.family], "--agent-port", str(PORT))
+        status, output = end(tester, CONFORM_SECONDS)
+        problem = conform_verdict(status, output)
+    rig.ask_guest(f"killall {case.tool.program}")
+    end(agent)
+    return Result(case, time.monotonic() - start, problem, output)
+
+
+def conform_verdict(status: int | None, output: str) -> str:
+    """What is wrong with a run of the scripts; empty if nothing is."""
+    if status is None:
+        return f"the scripts did not end within {CONFORM_SECONDS} s"
+    last = output.splitlines()[-1] if output else ""
+    if status or "0 fail" not in last:
+        return f"rnic conform exited with {status}: {last}"
+    return ""
+
+
 def run_case(rig: Rig, case: Case, runtime: str) -> Result:
     """One run, whatever its end."""
+    if case.tool is CONFORM:
+        return run_conform(rig, case, runtime)
     start = time.monotonic()
     options = case.options()
     guest_words = [case.tool.program, "-d", "rxe0", "-g", str(GID_INDEX[case.family]), *options]
@@ -268,13 +309,22 @@ def run_all(selected: list[Case], keep: bool, say: bool) -> list[Result]:
             if case.unmodified and shutil.which(case.tool.program) is None:
                 print(f"interop: left out: {case.name}: {case.tool.program} is not installed here", file=sys.stderr)
                 continue
-            if case.tool is LATE and late_left_out():
+            if case.tool in (LATE, CONFORM) and late_left_out():
                 print(f"interop: left out: {case.name}: {late_left_out()}", file=sys.stderr)
                 continue
             result = run_case(rig, case, runtime)
             results.append(result)
             if say:
                 print(f"{case.name:44} {result.seconds:6.1f} s  {result.problem or 'ok'}", flush=True)
+                if case.tool is CONFORM and not result.problem:
+                    lines = result.output.splitlines()
+                    print(
+                        "\n".join(
+                            f"    {line}" for line in lines if line.startswith("deviation: ") and line.endswith(")")
+                        )
+                        + f"\n    {lines[-1]}",
+                        flush=True,
+                    )
         moved = {name: value - before.get(name, 0) for name, value in counters(rig).items()}
         if say:
             print("guest's counters: " + ", ".join(f"{name} {n}" for name, n in moved.items() if n))

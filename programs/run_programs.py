@@ -43,7 +43,30 @@ QPERF_PORT = 19_765
 UNAVAILABLE = 77
 LEFT_OUT = "left out"
 PACKAGES = "ibverbs-utils perftest rdmacm-utils qperf python3-pyverbs"
-"""Debian's packages with the programs of the list."""
+"""Debian's packages with most programs of the list."""
+OTHER_PACKAGES = {
+    "ibstat": "infiniband-diags",
+    "ibstatus": "infiniband-diags",
+    "ucx_perftest": "ucx-utils",
+    "ucx_info": "ucx-utils",
+    "mpirun.mpich": "mpich libmpich-dev",
+    "mpirun.openmpi": "openmpi-bin libopenmpi-dev",
+}
+"""And with the others."""
+WHEELS = {
+    "pypi_ibverbs.py": ("ibverbs", "ibverbs"),
+    "pypi_mooncake.py": ("mooncake", "mooncake-transfer-engine-non-cuda"),
+    "pypi_nixl.py": ("nixl", "--no-deps nixl nixl-cu12"),
+}
+"""What our scripts import of others, and how pip installs it."""
+MPI_CHECK = HERE / "mpi_check.c"
+MPI_ENV = {
+    "UCX_TLS": "rc_v,ud_v,self",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+"""Ranks of one machine would talk through shared memory, were they not told."""
+OPEN_MPI = ("--oversubscribe", "--bind-to", "none", "--mca", "pml", "ucx", "--mca", "osc", "ucx")
 
 LOSS = '[{"every": 61, "action": "drop"}]'
 CM_LOSS = '[{"every": 7, "action": "drop"}]'
@@ -54,9 +77,10 @@ class Row:
     """One program with its options.
 
     ``kind`` is how it is run, ``peer`` the other end's command where that is another program, ``refused`` what a
-    refusal has to say. ``ends`` are what server and client of a ``cm`` row are told besides, with ``SERVER`` and
-    ``CLIENT`` for the addresses; a server that ``stays`` is ended once its client has. Rows that are not ``short`` move
-    much data, and CI leaves them out.
+    refusal has to say, ``said`` what a program that is run alone has to say, ``env`` its environment beside. ``ends``
+    are what server and client of a ``cm`` row are told besides, with ``SERVER`` and ``CLIENT`` for the addresses; a
+    server that ``stays`` is ended once its client has. Rows that are not ``short`` move much data, or take long, and CI
+    leaves them out.
     """
 
     program: str
@@ -64,8 +88,11 @@ class Row:
     kind: str = "pair"
     short: bool = True
     refused: str = ""
+    said: str = "rnic0"
     peer: tuple[str, ...] = ()
     hosts: tuple[str, str] = ("", "")
+    env: dict[str, str] = field(default_factory=dict)
+    preload: bool = False
     ends: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     stays: bool = False
     faults: str = ""
@@ -107,11 +134,18 @@ def rows() -> Iterator[Row]:
     yield from _pingpongs()
     yield Row("ibv_xsrq_pingpong", ("-g", "0"), kind="refused", refused="XRC is not supported")
     yield from _perftests()
+    yield Row("ibstat", kind="alone")
+    yield Row("ibstatus", kind="alone")
+    yield from _ucx()
+    yield from _mpi()
     yield from _connection_manager()
     yield Row("rstream", kind="refused", refused="rsockets")
     yield Row("ib_write_bw", ("--use_cuda=0",), kind="refused", refused="use_cuda")
     yield Row("pyverbs", ("tests/run_tests.py", "-v"), kind="pyverbs", note="Debian's own test suite")
     yield Row("pypi_ibverbs.py", kind="consumer", note="PyPI's ibverbs")
+    yield Row("pypi_mooncake.py", kind="consumer", note="PyPI's mooncake-transfer-engine")
+    ucx = {"UCX_TLS": "rc_v,ud_v"}
+    yield Row("pypi_nixl.py", kind="consumer", env=ucx, preload=True, note="PyPI's nixl, with the UCX of its wheel")
     yield Row("pypi_ibverbs.py", ("HOST", "PORT"), kind="consumer-pair", note="against ibv_rc_pingpong")
 
 
@@ -166,6 +200,30 @@ def _perftests() -> Iterator[Row]:
     yield _perftest("read_bw", "-n", "100", faults=LOSS, note="every 61st packet lost")
 
 
+def _ucx() -> Iterator[Row]:
+    """Every test of UCX's protocol layer over each of its two verbs transports."""
+    yield Row("ucx_info", ("-d",), kind="alone", said="rc_verbs")
+    few = {"rc_v": ("tag_lat", "ucp_put_bw", "ucp_get", "ucp_am_bw", "stream_bw", "ucp_cswap"), "ud_v": ("tag_bw",)}
+    every = [f"tag_{way}" for way in ("lat", "bw", "sync_lat", "sync_bw")]
+    every += [f"ucp_{name}" for name in ("put_lat", "put_bw", "get", "am_lat", "am_bw")]
+    every += ["stream_lat", "stream_bw", *(f"ucp_{name}" for name in ("add", "fadd", "swap", "cswap"))]
+    for transport, short in few.items():
+        for test in every:
+            options = ("-t", test, "-n", "100", "-w", "10")
+            env = {"UCX_TLS": transport}
+            yield Row("ucx_perftest", options, env=env, note=f"UCX_TLS={transport}", short=test in short)
+        much = ("-t", "tag_bw", "-n", "20", "-w", "2", "-s", "1000000")
+        yield Row("ucx_perftest", much, env=env, note=f"UCX_TLS={transport}", short=False)
+
+
+def _mpi() -> Iterator[Row]:
+    """Ring, all-reduce and RMA with checked data; the devices' counters have to say that it went over them."""
+    for ranks in ("2", "4"):
+        short = ranks == "2"
+        yield Row("mpirun.mpich", ("-np", ranks), kind="mpi", env=MPI_ENV, note="MPICH over UCX", short=short)
+        yield Row("mpirun.openmpi", (*OPEN_MPI, "-np", ranks), kind="mpi", env=MPI_ENV, short=short)
+
+
 def _cm(program: str, *options: str, ends: tuple[tuple[str, ...], tuple[str, ...]], **more: object) -> Row:
     return Row(program, options, kind="cm", ends=ends, **more)  # type: ignore[arg-type]
 
@@ -210,8 +268,9 @@ class Bench:
             return
         began = time.monotonic()
         capture = self.captures / f"{number:02d}-{row.program.removesuffix('.py')}.pcapng"
+        # the NIC process ends a second after its last user, and cleans up as well
         with tempfile.TemporaryDirectory(prefix="rnic-run-", ignore_cleanup_errors=True) as name:
-            env = {**os.environ, "RNIC_RUNTIME_DIR": name, "RNIC_LIBRARIES": str(self.libraries)}
+            env = {**os.environ, **row.env, "RNIC_RUNTIME_DIR": name, "RNIC_LIBRARIES": str(self.libraries)}
             try:
                 row.result = Run(row, number, env, capture, self.timeout).result()
             except subprocess.TimeoutExpired as error:
@@ -225,12 +284,15 @@ class Bench:
     def _missing(self, row: Row) -> str:
         if row.kind == "pyverbs":
             why = suite.missing()
-        elif row.kind.startswith("consumer") and importlib.util.find_spec("ibverbs") is None:
-            why = "the PyPI package ibverbs is not installed"
+        elif row.kind.startswith("consumer") and importlib.util.find_spec(WHEELS[row.program][0]) is None:
+            why = f"a PyPI package is not installed: pip install {WHEELS[row.program][1]}"
         else:
             wanted = "ibv_rc_pingpong" if row.kind == "consumer-pair" else row.program
-            found = row.kind == "consumer" or shutil.which(wanted)
-            why = None if found else f"{wanted} is not installed: apt-get install {PACKAGES}"
+            if row.kind == "mpi" and shutil.which(row.program) is not None:
+                wanted = row.program.replace("run", "cc")
+            found = row.kind == "consumer" or shutil.which(wanted, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+            packages = OTHER_PACKAGES.get(row.program, PACKAGES)
+            why = None if found else f"{wanted} is not installed: apt-get install {packages}"
         return f"{LEFT_OUT}: {why}" if why else ""
 
 
@@ -255,6 +317,7 @@ class Run:
             "pyverbs": self._pyverbs,
             "consumer": self._consumer,
             "consumer-pair": self._pair,
+            "mpi": self._mpi,
             "cm": self._by_cm,
         }[self.row.kind]()
 
@@ -285,7 +348,7 @@ class Run:
 
     def _alone(self) -> str:
         status, text = self._done(self._exec(self.row.program, *self.row.options, recorded=False))
-        return "ok" if status == 0 and "rnic0" in text else _last(text)
+        return "ok" if status == 0 and self.row.said in text else _last(text)
 
     def _refused(self) -> str:
         status, text = self._done(self._exec(self.row.program, *self.row.options, recorded=False))
@@ -388,10 +451,29 @@ class Run:
         result, self.row.notes = suite.verdict(text, status)
         return result
 
+    def _mpi(self) -> str:
+        """One launcher, whose ranks share two devices."""
+        with tempfile.TemporaryDirectory(prefix="rnic-mpi-") as name:
+            check = Path(name, "mpi_check")
+            compiler = self.row.program.replace("run", "cc")
+            built = self._done([compiler, "-O1", str(MPI_CHECK), "-o", str(check)])
+            if built[0]:
+                return f"{compiler}: {_last(built[1])}"
+            ranks = [self.row.program, *self.row.options, str(check)]
+            status, text = self._done([*RNIC, "exec", *self._both(), "--", *ranks])
+        said = [line for line in text.splitlines() if "went over the device" in line]
+        self.row.notes += said
+        return "ok" if not status and said else f"status {status}: {_last(text)}"
+
     def _consumer(self) -> str:
-        both = ["--addr", self._address(0), "--addr", self._address(1), "--capture", str(self.capture)]
-        status, text = self._done([*RNIC, "exec", *both, "--", sys.executable, CONSUMER])
+        script = str(HERE / self.row.program)
+        status, text = self._done([*RNIC, "exec", *self._both(), "--", sys.executable, script])
         return _last(text) if status else "ok"
+
+    def _both(self) -> list[str]:
+        """Options for a program that uses two devices."""
+        options = ["--addr", self._address(0), "--addr", self._address(1), "--capture", str(self.capture)]
+        return [*options, "--preload"] if self.row.preload else options
 
 
 def _free_port() -> int:

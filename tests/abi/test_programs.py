@@ -35,7 +35,7 @@ def test_list_holds_every_program_and_way(runner: ModuleType) -> None:
     assert len(set(titles)) == len(titles)
     verbs = {f"ib_{verb}_{figure}" for verb in ("write", "read", "send", "atomic") for figure in ("bw", "lat")}
     pingpongs = {f"ibv_{name}_pingpong" for name in ("rc", "uc", "ud", "srq", "xsrq")}
-    others = {"ibv_devices", "ibv_devinfo", "ibv_asyncwatch", "pyverbs", "pypi_ibverbs.py"}
+    others = {"ibv_devices", "ibv_devinfo", "ibv_asyncwatch", "pyverbs", *runner.WHEELS, *runner.OTHER_PACKAGES}
     managed = {"rping", "ucmatose", "udaddy", "mckey", "cmtime", "rdma_server", "qperf", "rstream"}
     assert {row.program for row in rows} == verbs | pingpongs | others | managed
     by_cm = {row.program for row in rows if row.kind == "cm"}
@@ -54,6 +54,13 @@ def test_list_holds_every_program_and_way(runner: ModuleType) -> None:
         row.options[row.options.index("-c") + 1] for row in rows if row.program in verbs and "-c" in row.options
     }
     assert connections == {"UC", "UD"}
+    for transport in ("rc_v", "ud_v"):
+        ucx = [row for row in rows if row.program == "ucx_perftest" and row.env["UCX_TLS"] == transport]
+        tests = " ".join(row.options[1] for row in ucx)
+        assert all(part in tests for part in ("tag", "put", "get", "am", "stream", "add", "swap")), transport
+        assert any(row.short for row in ucx)
+    for name in ("mpirun.mpich", "mpirun.openmpi"):
+        assert [row.options[-1] for row in rows if row.program == name] == ["2", "4"]
     assert {row.refused for row in rows if row.kind == "refused"} == {"XRC is not supported", "rsockets", "use_cuda"}
     assert sum(row.short for row in rows) > 60
 

@@ -220,15 +220,15 @@ def test_a_line_for_each_packet(tmp_path: Path) -> None:
 def test_cm_messages_say_what_they_set_up() -> None:
     lines = run(VECTORS / "rping.pcap").stdout.splitlines()
     assert lines[0].endswith(
-        "ConnectRequest local_comm_id=0x5772c9f2 service_id=0x0000000001061c06 local_qpn=0x000028"
-        " starting_psn=11059098 path_mtu=5 (4096 bytes)"
+        "ConnectRequest local_comm_id=0x5772c9f2 service_id=0x0000000001061c06 qpn=0x000028"
+        " psn=11059098 path_mtu=5 (4096 bytes)"
     )
     assert lines[1].endswith(
-        "ConnectReply local_comm_id=0x7fc35936 remote_comm_id=0x5772c9f2 local_qpn=0x000028 starting_psn=11801215"
+        "ConnectReply local_comm_id=0x7fc35936 remote_comm_id=0x5772c9f2 qpn=0x000028 psn=11801215"
     )
     detail = run("-v", "--op", "ConnectReply", VECTORS / "rping.pcap").stdout
     assert "responder_resources=1" in detail
-    assert "target_ack_delay=0x0f" in detail
+    assert "ack_delay=0x0f" in detail
 
 
 @pytest.mark.parametrize(

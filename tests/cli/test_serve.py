@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from rnic.cli.serve import make_runtime, parameter
+from rnic.cli.serve import make_runtime, open_capture, parameter
 from rnic.runtime.attach import connect
 from rnic.spec.errors import VerbsError
 
@@ -41,6 +41,16 @@ def test_a_parameter_that_does_not_exist_opens_nothing() -> None:
     with pytest.raises(VerbsError, match="SPEED is no parameter"):
         make_runtime(ADDRESS, port, {"name": "x", "profile": "univista", "parameters": {"SPEED": 1}})
     make_runtime(ADDRESS, port, {"name": "x"}).close()
+
+
+def test_two_devices_may_record_to_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "both.pcapng"
+    with open_capture(str(path)) as one:
+        one.write(b"head")
+        with open_capture(str(path)) as other:
+            for file, block in ((other, b"HEAD"), (one, b"first"), (other, b"second"), (one, b"third")):
+                file.write(block)
+    assert path.read_bytes() == b"HEADfirstsecondthird"
 
 
 def test_parameters_of_the_command_line() -> None:

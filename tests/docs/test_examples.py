@@ -22,7 +22,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
-    *(page for page in sorted((ROOT / "docs").glob("*.md")) if "```python\n" in page.read_text(encoding="utf-8")),
+    *(
+        page
+        for page in sorted(path for folder in (".", "zh") for path in (ROOT / "docs" / folder).glob("*.md"))
+        if "```python\n" in page.read_text(encoding="utf-8")
+    ),
 ]
 SECONDS = 30
 
@@ -73,7 +77,9 @@ def scenes(blocks: list[Block]) -> Iterator[list[Block]]:
 
 def all_scenes() -> list[list[Block]]:
     return [
-        scene for page in PAGES for scene in scenes(list(python_blocks(page.name, page.read_text(encoding="utf-8"))))
+        scene
+        for page in PAGES
+        for scene in scenes(list(python_blocks(str(page.relative_to(ROOT)), page.read_text(encoding="utf-8"))))
     ]
 
 
@@ -138,6 +144,18 @@ def test_example(scene: list[Block], tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_has_examples(page: Path) -> None:
     assert list(python_blocks(page.name, page.read_text(encoding="utf-8")))
+
+
+def test_troubleshooting_has_messages_that_there_are() -> None:
+    said = re.findall(
+        r"^\| ([^|]+)\|", (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    quoted = [words for cell in said for words in re.findall(r"`([^`]+)`", cell)]
+    assert len(quoted) > 15
+    files = [*(ROOT / "src").rglob("*.py"), ROOT / "src/rnic/verbs/enums.py"]
+    source = "".join(path.read_text(encoding="utf-8") for path in files)
+    plain = re.sub(r'"\s*f?"', "", source)  # a text over several lines
+    assert [words for words in quoted if words not in plain] == []
 
 
 PAGE = """\

@@ -31,7 +31,7 @@ def test_table_holds_what_the_live_proof_promises(live: ModuleType) -> None:
     runs = list(live.cases())
     assert {run.role for run in runs} == {"client", "server"}
     assert {run.family for run in runs} == {4, 6}
-    assert {run.tool.name for run in runs} == {"rc", "uc", "ud", "srq", "late"}
+    assert {run.tool.name for run in runs} == {"rc", "uc", "ud", "srq", "late", "conform"}
     assert {run.mtu for run in runs if run.tool.name != "ud"} == {1024, 4096}
     assert len({run.size for run in runs}) >= 4
     assert {run.events for run in runs} == {True, False}
@@ -50,6 +50,19 @@ def test_quick_runs_cover_tools_roles_and_families(live: ModuleType) -> None:
     assert {run.events for run in rc} == {True, False}
     assert len(quick) < len(live.parse(["--all"]).cases)
     assert [run.name for run in live.parse(["-k", "ud-server-ipv6-size4096"]).cases] == ["ud-server-ipv6-size4096"]
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "problem"),
+    [
+        (0, "IBA\n150 pass, 0 fail, 11 deviation", ""),
+        (1, "1 pass, 1 fail", "rnic conform exited with 1: 1 pass, 1 fail"),
+        (0, "", "rnic conform exited with 0: "),
+        (None, "", "the scripts did not end within 300 s"),
+    ],
+)
+def test_verdict_of_the_scripts(live: ModuleType, status: int | None, output: str, problem: str) -> None:
+    assert live.conform_verdict(status, output) == problem
 
 
 GOOD = "500 iters in 0.1 seconds = 200 usec/iter\n"

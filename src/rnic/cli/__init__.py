@@ -33,6 +33,8 @@ COMMANDS = {
     "serve": ("rnic.cli.serve", "Run the NIC process that serves this user's programs."),
 }
 
+HIDDEN = {"again": ("rnic.cli.exec", "Start the NIC process again, for the libraries.")}
+
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
@@ -43,7 +45,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command; ``None`` if there is none of this name."""
-        entry = COMMANDS.get(cmd_name)
+        entry = COMMANDS.get(cmd_name, HIDDEN.get(cmd_name))
         if entry is None:
             return None
         command: click.Command = getattr(

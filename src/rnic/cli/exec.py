@@ -6,6 +6,7 @@ before the program opens its device, and ends once the program and everything it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from rnic.cc.settings import MODES
 from rnic.cli.elf import looks_static
 from rnic.device.config import gid_from_address
 from rnic.link.base import LinkError, parse_address
-from rnic.runtime.attach import connect, start
+from rnic.runtime.attach import Connection, connect, start
 from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.runtime.paths import view
 from rnic.spec import attach
@@ -75,6 +76,22 @@ def environment(
         env["LD_PRELOAD"] = ":".join([*theirs, *(str(libraries / name) if plain else name for name in ours)])
         env["ASAN_OPTIONS"] = ":".join(filter(None, ["verify_asan_link_order=0", os.environ.get("ASAN_OPTIONS")]))
     return env
+
+
+def add_devices(connection: Connection, wanted: list[dict[str, object]]) -> list[str]:
+    """Names of the devices that were asked for.
+
+    Raises:
+        ProcessError: in the words of the NIC process.
+    """
+    names = []
+    for each in wanted:
+        try:
+            name, _ = connection.ask(attach.MSG_ADD, json.dumps(each).encode())
+        except VerbsError as error:
+            raise ProcessError(str(error.strerror)) from None
+        names.append(name.split(b"\0", 1)[0].decode())
+    return names
 
 
 def fault_rules(said: str | None) -> str | None:
@@ -210,27 +227,26 @@ def execute(
     own_rules = rules_by_device(faults_on)
     directory = runtime_directory()
     connection = connect(directory) or start(directory)
-    devices = []
     names = device_names(connection.ask(attach.MSG_LIST)[0], addresses or ("127.0.0.1",), port)
     unknown = own_rules.keys() - {*names.values(), *names}
     if unknown:
         known = ", ".join(f"{name} ({address})" for address, name in names.items())
         raise ProcessError(f"--fault-on {min(unknown)}: no such device of this program: {known}")
-    for address in addresses or ("127.0.0.1",):
-        wanted = {
+    wanted: list[dict[str, object]] = [
+        {
             "address": address,
             "port": port,
             "faults": own_rules.get(names[address], own_rules.get(address, rules)),
             "capture": capture and str(Path(capture).resolve()),
             "congestion": congestion,
+            "name": names[address] if own_rules else None,
         }
-        try:
-            name, _ = connection.ask(attach.MSG_ADD, json.dumps(wanted).encode())
-        except VerbsError as error:
-            raise ProcessError(str(error.strerror)) from None
-        devices.append(name.split(b"\0", 1)[0].decode())
-        if own_rules and devices[-1] != names[address]:
-            raise ProcessError(f"--fault-on: device {names[address]} became {devices[-1]}: name it by its address")
+        for address in addresses or ("127.0.0.1",)
+    ]
+    devices = add_devices(connection, wanted)
+    for each, name in zip(wanted, devices, strict=True):
+        if each["name"] not in (None, name):
+            raise ProcessError(f"--fault-on: device {each['name']} became {name}: name it by its address")
     shown: Path | None = None
     if paths or print_sysfs:
         try:
@@ -243,4 +259,25 @@ def execute(
         print(shown / "sys")
         return
     connection.sock.set_inheritable(True)
-    os.execvpe(program[0], program, environment(devices, directory, libraries, preload, shown))
+    env = environment(devices, directory, libraries, preload, shown)
+    env["RNIC_PYTHON"] = sys.executable
+    # a port that was any free one is another's by then, and no recording is begun anew over the first
+    again = [each | {"name": name, "capture": None} for each, name in zip(wanted, devices, strict=True)]
+    env["RNIC_AGAIN"] = json.dumps(again)
+    os.execvpe(program[0], program, env)
+
+
+@click.command(hidden=True)
+def again() -> None:
+    """For the libraries: start the NIC process, which has ended, with the devices that ``rnic exec`` had asked for."""
+    directory = runtime_directory()
+    try:
+        wanted = json.loads(os.environ.get("RNIC_AGAIN", ""))
+    except ValueError as error:
+        raise ProcessError(f"RNIC_AGAIN is no list of devices ({error}): `rnic exec` sets it") from None
+    connection = connect(directory) or start(directory)
+    names = add_devices(connection, wanted)
+    if "RNIC_DEVICE" in os.environ:
+        with contextlib.suppress(OSError):
+            view(directory, os.environ["RNIC_DEVICE"].split(","))
+    print(" ".join(names))

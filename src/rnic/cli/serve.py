@@ -40,7 +40,8 @@ def open_capture(path: str) -> BinaryIO:
     Raises:
         OSError: it cannot be opened for writing; a FIFO (ENXIO) needs its reader first.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
+    # appended to, since several devices may record to one file: each writes whole blocks
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
     return cast("BinaryIO", os.fdopen(os.open(path, flags, 0o666), "wb", buffering=0))
 
 

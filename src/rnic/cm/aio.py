@@ -62,10 +62,9 @@ def aconnect(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     context: Context | None = None,
 ) -> _Connecting:
-    """:func:`rnic.connect` for asyncio, with the same arguments and errors::
+    """:func:`rnic.connect` for asyncio, with the same arguments and errors.
 
-    async with rnic.aconnect("127.0.0.1", 7471) as peer:
-        array = await peer.aread("data")
+    It may be awaited, or opened with ``async with``.
     """
     return _Connecting(_connect(host, port, addr, udp_port, share, message_bytes, receives, timeout_s, context))
 
@@ -251,11 +250,9 @@ def alisten(
     receives: int = RECEIVES,
     context: Context | None = None,
 ) -> AsyncListener:
-    """:func:`rnic.listen` for asyncio, with the same arguments and errors::
+    """:func:`rnic.listen` for asyncio, with the same arguments and errors.
 
-    async with rnic.alisten(share={"data": array}) as listener:
-        async for peer in listener:
-            tasks.create_task(serve(peer))
+    ``async with`` starts it, and ``async for peer in listener`` gives the connections.
     """
     sock = listen_socket(addr, port)
     try:

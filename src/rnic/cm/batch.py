@@ -53,8 +53,9 @@ class Pending(Generic[T]):
 class Batch:
     """Starts operations without waiting for each. The end of the ``with`` block waits for all.
 
-    Methods are those of :class:`~rnic.cm.connection.Connection` and return :class:`Pending`. The order of operations is
-    the order of the calls, as RC has it; what is written must not be changed before its operation completed.
+    Methods are those of :class:`~rnic.cm.connection.Connection` and return :class:`Pending`. Operations take effect in
+    the order of the calls: what changes memory is fenced behind the READs before it. What is written must not be
+    changed before its operation completed.
 
     Raises:
         WorkCompletionError: at the end of the block, the first operation that failed; those after it failed with it.

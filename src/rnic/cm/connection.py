@@ -16,7 +16,7 @@ from rnic.cm.arrays import HEADER_BYTES, message_header, open_message
 from rnic.cm.batch import Batch, Pending
 from rnic.cm.exchange import Endpoint, ExchangeError, LineSocket
 from rnic.cm.jobs import Job, Jobs, PeerClosedError, hung_up
-from rnic.cm.one_sided import BOUNCE_BYTES, OneSided
+from rnic.cm.one_sided import BOUNCE_BYTES, ORDERED, OneSided
 from rnic.cm.shares import Shares
 from rnic.link.base import format_address
 from rnic.mem.space import byte_view
@@ -139,13 +139,7 @@ class Connection(OneSided):
         self.peer = lines.where
 
     def batch(self) -> Batch:
-        """Several operations under way at once::
-
-        with connection.batch() as batch:
-            first = batch.read("a", 0, 10)
-            batch.write("b", data)
-        print(first.result())
-        """
+        """Several operations under way at once: ``with connection.batch() as batch``, whose end waits for all."""
         return Batch(self)
 
     # ------------------------------------------------------------------------------- messages
@@ -269,7 +263,7 @@ class Connection(OneSided):
                 mr.close()
 
         job = Job("SEND", release)
-        self._jobs.post(job, [SendWR(opcode=e.IBV_WR_SEND, sg=parts)])
+        self._jobs.post(job, [SendWR(opcode=e.IBV_WR_SEND, send_flags=ORDERED, sg=parts)])
         return Pending(self, job, lambda: None)
 
     # ------------------------------------------------------------------------------- receives

@@ -30,6 +30,8 @@ BOUNCE_BYTES = 4096
 """Shorter transfers are copied through memory that is registered once, which is faster than registering theirs."""
 PIECE_BYTES = 1 << 30
 """Longer transfers go as several work requests."""
+ORDERED = e.IBV_SEND_SIGNALED | e.IBV_SEND_FENCE
+"""Flags of what changes memory: without the fence it may overtake a READ posted before it (IBA vol. 1, ch. 10)."""
 _MASK64 = (1 << 64) - 1
 
 B = TypeVar("B")
@@ -343,10 +345,12 @@ class OneSided:
     def _start(self, job: Job, local: int, lkey: int, opcode: int, info: BufferInfo, selection: Selection) -> None:
         item = item_bytes(info.dtype)
         size = selection.count * item
+        flags = e.IBV_SEND_SIGNALED if opcode == e.IBV_WR_RDMA_READ else ORDERED
         requests = []
         for first in selection.firsts:
             for at in range(0, size, PIECE_BYTES):
-                request = SendWR(opcode=opcode, sg=[SGE(local + at, min(PIECE_BYTES, size - at), lkey)])
+                sge = SGE(local + at, min(PIECE_BYTES, size - at), lkey)
+                request = SendWR(opcode=opcode, send_flags=flags, sg=[sge])
                 request.set_wr_rdma(info.rkey, info.addr + first * item + at)
                 requests.append(request)
             local += size
@@ -390,7 +394,7 @@ class OneSided:
             self._give_slot(slot)
 
         job = Job(f"{'FETCH_ADD' if add else 'COMPARE_SWAP'} on {info.name!r}", release)
-        request = SendWR(opcode=opcode, sg=[SGE(local, 8, self._bounce.lkey)])
+        request = SendWR(opcode=opcode, send_flags=ORDERED, sg=[SGE(local, 8, self._bounce.lkey)])
         request.set_wr_atomic(info.rkey, address, *(value & _MASK64 for value in values))
         self._jobs.post(job, [request])
         return Pending(self, job, lambda: found[0])

@@ -588,8 +588,9 @@ def _queue_pair(connection: Connection, passive: bool) -> dict[str, int]:
     return {
         "qpn": remote.qpn,
         "qkey": remote.qkey,
-        "sq_psn": local.psn,
-        "rq_psn": remote.psn,
+        # each message says the PSN that its sender expects first
+        "sq_psn": remote.psn,
+        "rq_psn": local.psn,
         "responder_resources": resources,
         "initiator_depth": depth,
         "retry_count": (remote if passive else local).retry_count,

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from rnic.judge.stream import Stream
 from rnic.spec.limits import MTU_BYTES
-from rnic.wire.cm_message import CM_MESSAGES
+from rnic.wire.cm import REP, REQ
 from rnic.wire.mad import CLASS_CM, CM_REP, CM_REQ, MAD, MAD_BYTES
 
 MAX_STREAMS = 65_536
 MAX_REQUESTS = 4_096
 Key = tuple[bytes, bytes, int]
-
-_REQ, _REP = CM_MESSAGES[CM_REQ].layout, CM_MESSAGES[CM_REP].layout
 
 
 def _text(address: bytes) -> str:
@@ -95,20 +93,31 @@ class Connections:
         if attribute == CM_REQ:
             if len(self._requests) >= MAX_REQUESTS:
                 self._requests.clear()
-            asked = _REQ.unpack(message)
+            asked = REQ.unpack(message)
             mtu = MTU_BYTES.get(asked["path_mtu"], 0)
-            self._requests[src, asked["local_comm_id"]] = (src, dst, asked["local_qpn"], asked["starting_psn"], mtu)
+            self._requests[src, asked["local_comm_id"]] = (src, dst, asked["qpn"], asked["psn"], mtu)
         elif attribute == CM_REP:
-            answer = _REP.unpack(message)
+            answer = REP.unpack(message)
             request = self._requests.pop((dst, answer["remote_comm_id"]), None)
             if request is None:
                 return
             client, server, client_qpn, client_psn, mtu = request
-            out = self.stream(client, server, answer["local_qpn"])
-            back = self.stream(server, client, client_qpn)
             # each side says with which PSN the other begins
-            for stream, psn in ((out, answer["starting_psn"]), (back, client_psn)):
-                stream.forget()
-                stream.expected_psn = psn
-                stream.mtu = mtu
-            self._join(out, back)
+            psns = answer["psn"], client_psn
+            self.connect((client, server, answer["qpn"]), (server, client, client_qpn), psns, mtu)
+
+    def connect(self, there: Key, back: Key, psns: tuple[int, int], mtu: int) -> None:
+        """A new connection, as connection management or whoever made it says.
+
+        Args:
+            there: source, destination and destination queue pair of its packets in one direction.
+            back: the same in the other direction.
+            psns: the first PSN of the requests in either direction.
+            mtu: path MTU in bytes, 0 for unknown.
+        """
+        streams = self.stream(*there), self.stream(*back)
+        for stream, psn in zip(streams, psns, strict=True):
+            stream.forget()
+            stream.expected_psn = psn
+            stream.mtu = mtu
+        self._join(*streams)

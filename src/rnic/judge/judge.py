@@ -45,14 +45,21 @@ class Judge:
         report: called with each finding, in the order of frames.
         port: UDP destination port of RoCEv2.
         cnp_gap_ns: how close CNPs of one flow may be.
+        skew: frames that a response may come before its request; 0 where both directions are seen in their true order.
 
     ``packets`` counts RoCEv2 packets, ``frames`` all.
     """
 
     def __init__(
-        self, report: Callable[[Finding], None], *, port: int = ROCE_UDP_PORT, cnp_gap_ns: int = CNP_GAP_NS
+        self,
+        report: Callable[[Finding], None],
+        *,
+        port: int = ROCE_UDP_PORT,
+        cnp_gap_ns: int = CNP_GAP_NS,
+        skew: int = MAX_SKEW,
     ) -> None:
         self._report = report
+        self._skew = skew
         self._port = port
         self._cnp_gap_ns = cnp_gap_ns
         self._paths: dict[bytes, tuple[Flow, Stream]] = {}
@@ -177,8 +184,8 @@ class Judge:
         answered = self.connections.answered(stream, packet.psn)
         if answered is None:
             return
-        if unsent(answered, packet.psn):
-            self._early.append((packet.frame + MAX_SKEW, answered, packet))
+        if self._skew and unsent(answered, packet.psn):
+            self._early.append((packet.frame + self._skew, answered, packet))
         else:
             take_response(self._broken, answered, packet)
 

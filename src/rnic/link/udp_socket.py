@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
 import select
 import socket
 import struct
@@ -88,8 +89,31 @@ def open_socket(address: bytes, port: int, scope_id: int, buffer_bytes: int) -> 
     except OSError as error:
         sock.close()
         remedy = _OPEN_ERRORS.get(error.errno or 0, f"cannot be opened: {error.strerror}")
+        owner = port_owner(address, port) if error.errno == errno.EADDRINUSE else None
+        if owner is not None and owner != os.getuid():
+            remedy = f"is user {owner}'s, who has a NIC of their own there: give another local address or another port"
         raise LinkError(f"UDP port {port} on {format_address(address)} {remedy}") from None
     return sock
+
+
+def port_owner(address: bytes, port: int) -> int | None:
+    """User ID of whoever has bound a UDP port at a local address, or at all of them; ``None`` where nobody says."""
+    wanted = {_kernel_hex(address), _kernel_hex(bytes(len(address)))}
+    try:
+        with open("/proc/net/udp" if len(address) == 4 else "/proc/net/udp6", encoding="ascii") as table:
+            rows = [line.split() for line in table][1:]
+    except OSError:
+        return None
+    for row in rows:
+        where, _, number = row[1].partition(":")
+        if int(number, 16) == port and where in wanted:
+            return int(row[7])
+    return None
+
+
+def _kernel_hex(address: bytes) -> str:
+    """An address as the kernel's tables have it: words of 32 bits as this machine reads them."""
+    return "".join(f"{word:08X}" for word in struct.unpack(f"={len(address) // 4}I", address))
 
 
 def open_group_socket(address: bytes, group: bytes, port: int, buffer_bytes: int) -> socket.socket:

@@ -36,6 +36,7 @@ _CLASSES = {"infiniband": None, "infiniband_verbs": "6", "infiniband_mad": "5"}
 """Directories of ``/sys/class``, and the kernel ABI that they say: what libraries of this name look for first."""
 _UVERBS_MAJOR, _UVERBS_MINOR = 231, 192
 _PORT_STATES = {1: ("1: DOWN", "3: Disabled"), 4: ("4: ACTIVE", "5: LinkUp")}
+_COUNTED = ("ports/1/counters", "ports/1/hw_counters")
 _CAPABILITIES = 1 << 16 | 1 << 26
 """Port capability mask: connection management, GIDs made of IP addresses (as ``ibv_query_port`` says)."""
 _WORD_BYTES = 4
@@ -227,6 +228,8 @@ class PathTree:
         except OSError as error:
             self._broken = True
             self._shown.clear()
+            if not self.root.parent.exists():
+                return  # somebody took the whole runtime directory away
             LOGGER.warning("device paths in %s: %s: programs are shown none", self.root, error.strerror or error)
 
     def add(self, nic: Nic) -> None:
@@ -237,10 +240,13 @@ class PathTree:
         whole = self.root / WHOLE
         virtual = whole / "sys/devices/virtual"
         with self._unless_broken():
-            for path, text in device_files(nic).items():
-                _write(virtual / "infiniband" / name / path, text)
-            for path, text in verbs_files(name).items():
-                _write(virtual / "infiniband_verbs" / uverbs / path, text)
+            files = {virtual / "infiniband" / name / path: text for path, text in device_files(nic).items()}
+            files |= {virtual / "infiniband_verbs" / uverbs / path: text for path, text in verbs_files(name).items()}
+            places = {path.parent for path in files} | {virtual / "infiniband" / name / place for place in _COUNTED}
+            for place in places:
+                place.mkdir(parents=True, exist_ok=True)
+            for path, text in files.items():
+                _write(path, text)
             _link(virtual / "infiniband_verbs" / uverbs / "device", f"../../infiniband/{name}/device")
             _show(whole, name)
             self._shown[name] = {}
@@ -319,11 +325,7 @@ def _link(path: Path, target: str) -> None:
 
 def _write(path: Path, text: str) -> None:
     data = text.encode() + b"\n"
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         # in one piece over what was there: readers never find it empty
         os.pwrite(fd, data, 0)

@@ -14,6 +14,7 @@ import gc
 import json
 import mmap
 import os
+import re
 import selectors
 import signal
 import socket
@@ -71,6 +72,7 @@ _DRAIN_ROUNDS = 64
 _DRAIN_BURSTS = 4
 _AFTER_OWN_ERROR_S = 0.01
 """Seconds that the loop keeps off a turn that raised: it may raise again at once."""
+_NAME = re.compile(r"rnic(0|[1-9]\d{0,2})", re.ASCII)
 _CHOSEN = ("faults", "capture", "congestion")
 """What programs may choose of a device that they ask for."""
 _LONGEST_SLEEP = 0.05
@@ -155,16 +157,25 @@ class NicProcess:
 
     # ------------------------------------------------------------------------------------- devices
 
-    def add(self, address: str, port: int | None, options: dict[str, object], client: Client | None = None) -> str:
+    def add(
+        self,
+        address: str,
+        port: int | None,
+        options: dict[str, object],
+        client: Client | None = None,
+        wanted: str | None = None,
+    ) -> str:
         """A device for a local address: the one there is, if there is one.
 
-        One that nobody uses is made anew for other options, so that what one program asked for ends with it.
+        One that nobody uses is made anew for other options, so that what one program asked for ends with it; and
+        what nobody uses any more goes, so that names are the same whatever ran before.
 
         Args:
             address: local IP address.
             port: UDP port; ``None`` for 4791, 0 for any free one, on a device of its own.
             options: as :func:`rnic.cli.serve.make_runtime` takes them.
             client: who asks; it counts as a user from now on. The process itself is one for ever.
+            wanted: its name, if that is free.
 
         Raises:
             ProcessError: others use the device, without what is asked for.
@@ -179,11 +190,17 @@ class NicProcess:
                     f"device {name} at {address} runs already without this {asked[0]} setting:"
                     " use another address, or wait until its users are gone"
                 )
-        name = name or next(free for number in range(MAX_DEVICES + 1) if (free := f"rnic{number}") not in self.devices)
+        taken = {used for used in self.devices if self._in_use(used)}
+        free = next(free for number in range(MAX_DEVICES + 1) if (free := f"rnic{number}") not in taken)
+        if wanted is not None and wanted not in taken:
+            free = wanted
+        if name in self.devices and name not in taken and name != free:
+            self._remove(name)
         if name not in self.devices:
+            name = free
             runtime = self.make(address, port, {**options, "name": name})
-            if runtime.has_faults:
-                runtime.faults().kill = _die
+            for left in self.devices.keys() - taken:
+                self._remove(left)
             self.devices[name] = runtime
             self._options[name] = options
             self._ports[name] = port
@@ -441,9 +458,12 @@ class NicProcess:
                 raise OSError(errno.EINVAL, f"ADD: {name}={wanted[name]!r} is no {kind.__name__}")
         if wanted.get("port") is not None and not 0 <= wanted["port"] <= 0xFFFF:
             raise OSError(errno.EINVAL, f"port={wanted['port']} is no UDP port: 0 to 65535 are")
+        name = wanted.pop("name", None)
+        if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+            raise OSError(errno.EINVAL, f"ADD: name={name!r} is no device's: rnic0 to rnic{MAX_DEVICES - 1} are")
         if len(self.devices) >= MAX_DEVICES:
             raise OSError(errno.ENOSPC, f"a NIC process has at most {MAX_DEVICES} devices")
-        return self.add(wanted["address"], wanted.get("port"), wanted, client).encode().ljust(16, b"\0")
+        return self.add(wanted["address"], wanted.get("port"), wanted, client, name).encode().ljust(16, b"\0")
 
     def _open(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         name = body[:16].split(b"\0", 1)[0].decode()

@@ -30,7 +30,7 @@ Fields = list[tuple[str, int]]
 _DECIMAL = frozenset((
     "psn", "msn", "pad", "tver", "fecn", "becn", "ackreq", "solicited", "migreq", "dma_length", "length", "version",
     "payload_length", "total_length", "sport", "dport", "ihl", "ttl", "hop_limit", "identification", "protocol",
-    "next_header", "pcp", "dei", "vid", "base_version", "class_version", "starting_psn", "responder_resources",
+    "next_header", "pcp", "dei", "vid", "base_version", "class_version", "responder_resources",
     "initiator_depth", "retry_count", "rnr_retry_count", "reason", "path_mtu", "srq", "flow_control",
 ))  # fmt: skip
 """Fields that people count with; the rest is shown in hexadecimal."""
@@ -131,15 +131,14 @@ def _meaning(header: Header, name: str, value: int) -> str:
 
 
 _CM_SHOWN = (
-    "local_comm_id", "remote_comm_id", "request_id", "service_id", "local_qpn", "remote_qpn", "starting_psn",
-    "path_mtu", "reason", "status",
+    "local_comm_id", "remote_comm_id", "request_id", "service_id", "qpn", "psn", "path_mtu", "reason", "status",
 )  # fmt: skip
 """What of a CM message goes into one line."""
 
 
 def describe_cm(message: CmMessage) -> str:
     """A CM message in a few words: its name, and what identifies and sets up the connection."""
-    words = [message.layout.name.removeprefix("CM ")]
+    words = [type(message).__name__]
     words += [f"{name}={text(message, name)}" for name in _CM_SHOWN if name in message.layout]
     return " ".join(words)
 

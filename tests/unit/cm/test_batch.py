@@ -80,3 +80,11 @@ def test_an_error_of_the_caller_is_not_hidden_by_the_batch(ends: Ends) -> None:
         batch.read("data", 0, 1)
         raise ZeroDivisionError
     assert ends.peer.read("data", 3, 1)[0] == 3
+
+
+def test_a_write_never_overtakes_a_read_before_it(ends: Ends) -> None:
+    for step in range(50):
+        with ends.peer.batch() as batch:
+            before = batch.read("data", 7, 1)
+            batch.write("data", [step + 100], 7)
+        assert before.result()[0] == (step + 99 if step else 7)

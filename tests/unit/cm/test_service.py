@@ -154,6 +154,9 @@ def test_a_connection_from_both_sides(pair: Pair) -> None:
     here, there = pair.client.ask(a.CM_QUERY, id=mine), pair.server.ask(a.CM_QUERY, id=theirs)
     assert (here["qpn"], there["qpn"]) == (0x30, 0x20)
     assert (here["sq_psn"], here["rq_psn"]) == (there["rq_psn"], there["sq_psn"])
+    (said,) = pair.net.nodes[0].nic.gsi.agent.connections.values()  # type: ignore[union-attr]
+    # a starting PSN is what its sender expects, not what it sends: so Linux has it
+    assert (here["rq_psn"], here["sq_psn"]) == (said.local.psn, said.remote.psn)
     assert (here["responder_resources"], here["initiator_depth"]) == (2, 4)
     assert (there["responder_resources"], there["initiator_depth"]) == (4, 2)
     assert (here["retry_count"], there["retry_count"], there["rnr_retry_count"]) == (6, 6, 7)

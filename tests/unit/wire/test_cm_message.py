@@ -27,13 +27,13 @@ def test_what_linux_said() -> None:
     request, reply, ready = recorded(3)
     assert request.layout is CM_MESSAGES[CM_REQ].layout
     asked = request.values()
-    assert (asked["local_qpn"], asked["starting_psn"], asked["path_mtu"]) == (0x28, 11_059_098, 5)
+    assert (asked["qpn"], asked["psn"], asked["path_mtu"]) == (0x28, 11_059_098, 5)
     assert (asked["retry_count"], asked["rnr_retry_count"], asked["pkey"]) == (7, 7, 0xFFFF)
-    assert (asked["primary_hop_limit"], asked["primary_ack_timeout"]) == (64, 19)
+    assert (asked["hop_limit"], asked["ack_timeout"]) == (64, 19)
     assert text(request, "primary_local_gid") == "::ffff:c633:640c"
     answer = reply.values()
     assert reply.layout is CM_MESSAGES[CM_REP].layout
-    assert (answer["local_qpn"], answer["remote_comm_id"]) == (0x28, asked["local_comm_id"])
+    assert (answer["qpn"], answer["remote_comm_id"]) == (0x28, asked["local_comm_id"])
     assert ready.values() == {"local_comm_id": asked["local_comm_id"], "remote_comm_id": answer["local_comm_id"]}
 
 

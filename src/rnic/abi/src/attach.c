@@ -3,11 +3,14 @@
 #include "attach.h"
 #include "rnic.h"
 
+#include <fcntl.h>
 #include <limits.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 void complain(const char *format, ...)
@@ -141,7 +144,8 @@ void tell(const struct reply *reply)
 		complain("%.*s", (int)reply->bytes, (const char *)reply->body);
 }
 
-int nic_connect(uint32_t *devices, int *pid)
+/* Connects and greets; says why it cannot, unless it is to keep quiet about nobody answering. */
+static int connect_once(uint32_t *devices, int *pid, bool quiet)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	struct ucred peer = { 0 };
@@ -165,8 +169,9 @@ int nic_connect(uint32_t *devices, int *pid)
 	}
 	if (connect(channel, (struct sockaddr *)&address, sizeof address) < 0) {
 		error = errno;
-		complain("no NIC process answers at %s (%s): start the program with `rnic exec -- PROGRAM`",
-			 address.sun_path, strerror(error));
+		if (!quiet)
+			complain("no NIC process answers at %s (%s): start the program with `rnic exec -- PROGRAM`",
+				 address.sun_path, strerror(error));
 		goto out;
 	}
 	if (getsockopt(channel, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || peer.uid != geteuid()) {
@@ -179,7 +184,7 @@ int nic_connect(uint32_t *devices, int *pid)
 	if (error) {
 		if (reply->error)
 			tell(reply);
-		else
+		else if (!quiet)
 			complain("the NIC process at %s closed the connection", address.sun_path);
 		goto out;
 	}
@@ -200,4 +205,61 @@ out:
 		return -1;
 	}
 	return channel;
+}
+
+/* Whether a name of the environment is meant for the program alone. */
+static bool for_program(const char *entry)
+{
+	static const char *const names[] = { "LD_PRELOAD=", "LD_LIBRARY_PATH=", "RNIC_PATHS=" };
+
+	for (size_t i = 0; i < COUNT(names); i++)
+		if (strncmp(entry, names[i], strlen(names[i])) == 0)
+			return true;
+	return false;
+}
+
+/* Starts the NIC process again with the devices that `rnic exec` asked for, which RNIC_AGAIN holds. */
+static int start_again(const char *python)
+{
+	char *arguments[] = { (char *)(uintptr_t)python, "-m", "rnic.cli", "again", NULL };
+	size_t count = 0, kept = 0;
+	posix_spawn_file_actions_t actions;
+	char **inherited;
+	int error, status = 0;
+	pid_t child;
+
+	while (environ[count])
+		count++;
+	inherited = calloc(count + 1, sizeof *inherited);
+	if (!inherited)
+		return ENOMEM;
+	for (size_t i = 0; i < count; i++)
+		if (!for_program(environ[i]))
+			inherited[kept++] = environ[i];
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDWR, 0);
+	posix_spawn_file_actions_adddup2(&actions, 0, 1); /* the program's output is its own */
+	error = posix_spawn(&child, python, &actions, NULL, arguments, inherited);
+	posix_spawn_file_actions_destroy(&actions);
+	free(inherited);
+	if (error)
+		return error;
+	/* A program that waits for all its children may be faster: then the connection shows how it went. */
+	while (waitpid(child, &status, 0) < 0)
+		if (errno != EINTR)
+			return 0;
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : ECONNREFUSED;
+}
+
+/* Where the NIC process has ended, it is started again. */
+int nic_connect(uint32_t *devices, int *pid)
+{
+	const char *python = getenv("RNIC_PYTHON");
+	bool may_start = python && *python && getenv("RNIC_AGAIN");
+	int channel = connect_once(devices, pid, may_start);
+
+	if (channel >= 0 || !may_start || (errno != ENOENT && errno != ECONNREFUSED && errno != EIO))
+		return channel;
+	start_again(python);
+	return connect_once(devices, pid, false);
 }
