@@ -64,10 +64,11 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         "state",
         "State of the data path",
-        "What the data path keeps of each queue pair, CQ and EQ in one arena of flat memory: a record of 64-bit words, "
-        "and slots behind it. Send slot *i* belongs to SQ entry *i*; a message is its send entry. Words are in "
-        "the host's byte order. Instead of an access each row names its owner, the one class that writes it.",
-        ("rnic.state.queue_pair", "rnic.state.queues"),
+        "What the data path keeps of each memory key, queue pair, CQ and EQ in one arena of flat memory: a record of "
+        "64-bit words, and slots behind a queue pair's. Send slot *i* belongs to SQ entry *i*; a message is its send "
+        "entry. Words are in the host's byte order. Instead of an access each row names its owner, the one class that "
+        "writes it.",
+        ("rnic.state.queue_pair", "rnic.state.queues", "rnic.state.memory"),
     ),
     (
         "cm",

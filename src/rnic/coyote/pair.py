@@ -156,13 +156,9 @@ class _MessageEntry(MemoryEntry):
     region: MemoryEntry | None
 
     @property
-    def valid(self) -> bool:
+    def valid(self) -> int:  # type: ignore[override]  # nobody stores it
         """Whether the region is still there: a message does not outlive it."""
-        return self.region is None or self.region.valid
-
-    @valid.setter
-    def valid(self, value: bool) -> None:
-        """The constructor's default does not count."""
+        return 1 if self.region is None else self.region.valid
 
 
 class Pair:

@@ -10,6 +10,7 @@ from rnic.cc.settings import CongestionSettings
 from rnic.device.mailboxes import MAX_PKEYS
 from rnic.spec.errors import VerbsError
 from rnic.spec.limits import DEFAULT_PKEY, LOG_DEFAULT_QPS, LOG_MAX_QPS, MAX_MRS, MTU_CODES, ROCE_UDP_PORT
+from rnic.state.memory import KEY
 
 _MAPPED = bytes(10) + b"\xff\xff"
 MIN_LOG_QPS = 4
@@ -72,8 +73,10 @@ class NicConfig:
     """The core that the NIC stands for (:mod:`rnic.device.parameters`)."""
     parameters: dict[str, int] = field(default_factory=dict)
     """That core's parameters, those included that only hardware is different for."""
-    turn_bytes: int = 65_536
-    """Bytes that one queue pair, and one program, sends before the next has its turn."""
+    turn_bytes: int = 262_144
+    """Bytes that one queue pair sends before the next of its program has its turn."""
+    program_turn_bytes: int = 65_536
+    """Bytes that one program sends before the next has its turn."""
     autostart: bool = True
     """The NIC comes up enabled and initialized, as after its firmware; else CONTROL and INIT_HCA are the driver's."""
     congestion: CongestionSettings = field(default_factory=CongestionSettings)
@@ -98,7 +101,14 @@ class NicConfig:
             raise VerbsError(
                 errno.EINVAL, f"pkeys={self.pkeys} is no P_Key table; use 1 to {MAX_PKEYS} values of 1 to 0xffff"
             )
-        for name in ("window_packets", "window_bytes", "flight_packets", "ack_every", "turn_bytes"):
+        for name in (
+            "window_packets",
+            "window_bytes",
+            "flight_packets",
+            "ack_every",
+            "turn_bytes",
+            "program_turn_bytes",
+        ):
             if getattr(self, name) < 1:
                 raise VerbsError(errno.EINVAL, f"{name}={getattr(self, name)} must be at least 1")
         self.source_ports = self.source_ports or (self.port,)
@@ -114,7 +124,7 @@ class NicConfig:
     @property
     def state_bytes(self) -> int:
         """Bytes of flat memory for the data path's state, most of which are never touched."""
-        return max(_STATE_LEAST, _STATE_A_QP << self.log_max_qps)
+        return max(_STATE_LEAST, _STATE_A_QP << self.log_max_qps) + self.max_mrs * KEY.size
 
     def __str__(self) -> str:
         return f"{self.name} at {ipaddress.ip_address(self.address)} port {self.port}"

@@ -54,7 +54,7 @@ def sw2hw_mpt(nic: Nic, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> A
     start, length = entry["start"], entry["length"]
     if not length:
         raise Refused(cmd.ST_BAD_SIZE)
-    if start + length > 1 << 64 or (entry["relative"] and start):
+    if start + length >= 1 << 64 or (entry["relative"] and start):
         raise Refused(cmd.ST_BAD_PARAM)
     rights = access_from_flags(int.from_bytes(inbox[:4], "big"))
     writable = bool(rights & access.LOCAL_WRITE)

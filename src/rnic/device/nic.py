@@ -119,8 +119,8 @@ class Nic:
         self.tracer: Tracer = NullTracer() if tracer is None else tracer
         self.guard = Guard(self.counters, report)
         self.burst: BurstLoops = burst
-        self.memory = MemoryTable(rng, config.max_mrs)
         self.arena = Arena(config.state_bytes + cache_bytes(config.log_max_qps))
+        self.memory = MemoryTable(rng, config.max_mrs, self.arena)
         self.contexts = ContextManager(config.log_max_qps, self.counters, arena=self.arena)
         self.contexts.changed = self._context_changed
         self.contexts.image = self._context_image
@@ -148,7 +148,7 @@ class Nic:
         self._paths = Paths(config, self.counters)
         self._icrc = IcrcCheck()
         self._timers = Timers(partial(self._own_error, "timer"))
-        self._ready = Turns(config.turn_bytes)
+        self._ready = Turns(config.program_turn_bytes)
         self._failed_cqs: list[CompletionQueue] = []
         self._last_words: list[TxBurst] = []
         self._turns = 0
@@ -713,7 +713,7 @@ class Nic:
     def forget(self, qp: DeviceQp) -> None:
         """``qp`` is destroyed: no more turns and deadlines."""
         self._timers.forget(qp)
-        qp.requester.ground()
+        qp.requester.depart()
         if qp.scheduled and not qp.held:
             self._ready.remove(qp)
         qp.scheduled = False

@@ -181,6 +181,7 @@ class DeviceQp(QueuePair):
         self.cqs: tuple[CompletionQueue, ...] = ()
         """The CQs that it counts as a user of: those of its send and of its receive queue."""
         super().__init__(ctx, nic, send_ring, rq, SendCompletions(ctx, res.cqs), ReceiveCompletions(ctx, res.cqs))
+        self.program = uar.program
         self.count()
 
     def holds(self, new: QpContext) -> bool:

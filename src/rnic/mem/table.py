@@ -16,6 +16,9 @@ from rnic.mem.keys import INDEX_LIMIT, key_index, key_tag, make_key
 from rnic.spec.access import LOCAL_WRITE, MW_BIND, NEED_LOCAL_WRITE, ZERO_BASED
 from rnic.spec.errors import VerbsError
 from rnic.spec.limits import MAX_MRS
+from rnic.state.arena import Arena
+from rnic.state.memory import KEY
+from rnic.state.record import Word, view
 
 REGION: Final = "region"
 WINDOW1: Final = "window1"
@@ -41,6 +44,7 @@ VTP_NAMES = {
 }
 
 
+@view(KEY, "MemoryTable")
 class MemoryEntry:
     """One region or window.
 
@@ -52,24 +56,19 @@ class MemoryEntry:
     that was disabled and enabled again, or bound elsewhere, from one that stayed.
     """
 
-    __slots__ = (
-        "access",
-        "base",
-        "binding",
-        "bound",
-        "end",
-        "index",
-        "key",
-        "kind",
-        "length",
-        "parent",
-        "pd",
-        "port",
-        "qpn",
-        "start",
-        "valid",
-        "view",
-    )
+    __slots__ = ("index", "kind", "parent", "port", "view", "words")
+
+    key: Word
+    valid: Word
+    window: Word
+    pd: Word
+    access: Word
+    start: Word
+    end: Word
+    base: Word
+    qpn: Word
+    bound: Word
+    binding: Word
 
     def __init__(
         self,
@@ -84,22 +83,32 @@ class MemoryEntry:
         kind: str = REGION,
         base: int | None = None,
     ) -> None:
-        self.key = key
+        self.words = memoryview(bytearray(KEY.size)).cast("Q")
         self.index = key_index(key)
+        self.kind = kind
+        self.view = view
+        self.port = port
+        self.parent: MemoryEntry | None = None
+        self._open(key, pd, access, start, length, start if base is None else base)
+
+    def _open(self, key: int, pd: int, access: int, start: int, length: int, base: int) -> None:
+        self.key = key
+        self.window = KINDS.index(self.kind)
         self.pd = pd
         self.access = access
         self.start = start
-        self.length = length
         self.end = start + length
-        self.base = start if base is None else base
-        self.view = view
-        self.port = port
-        self.kind = kind
-        self.qpn = 0
-        self.parent: MemoryEntry | None = None
-        self.bound = 0
-        self.binding = 0
-        self.valid = False
+        self.base = base
+
+    def move(self, words: memoryview) -> None:
+        """Go on in another place."""
+        words[:] = self.words
+        self.words = words
+
+    @property
+    def length(self) -> int:
+        """Bytes that the key opens."""
+        return self.end - self.start
 
     def slice(self, va: int, length: int) -> memoryview | None:
         """The memory from ``va`` on, as checked before; ``None`` where it is not in reach."""
@@ -138,7 +147,7 @@ class _Nothing(MemoryEntry):
 
 
 NOTHING: Final[MemoryEntry] = _Nothing(0, 0, 0, 0, 0, view=memoryview(bytearray()))
-NOTHING.valid = True
+NOTHING.valid = 1
 
 
 Guard = Callable[[int, int, int, int, int], MemoryEntry | None]
@@ -151,6 +160,7 @@ class MemoryTable:
     Args:
         rng: source of indices and tags.
         max_entries: keys that may exist at once, 1 to 2^24.
+        arena: where the table lies; one of its own if not given.
 
     Raises:
         VerbsError: ``EINVAL`` for ``max_entries`` out of range.
@@ -159,12 +169,31 @@ class MemoryTable:
     accesses: a shell that translates addresses by itself puts them there (003).
     """
 
-    __slots__ = ("_free", "_kinds", "_live", "_moved", "_rng", "_tags", "_windows", "guards", "max_entries", "reason")
+    __slots__ = (
+        "_arena",
+        "_at",
+        "_free",
+        "_kinds",
+        "_live",
+        "_moved",
+        "_rng",
+        "_tags",
+        "_windows",
+        "guards",
+        "max_entries",
+        "reason",
+    )
 
-    def __init__(self, rng: random.Random, max_entries: int = MAX_MRS) -> None:
+    def __init__(self, rng: random.Random, max_entries: int = MAX_MRS, arena: Arena | None = None) -> None:
         if not 1 <= max_entries <= INDEX_LIMIT:
             raise VerbsError(EINVAL, f"max_entries={max_entries} is out of range; it is 1 to {INDEX_LIMIT}")
         self.max_entries = max_entries
+        size = max_entries * KEY.size
+        self._arena = Arena(size) if arena is None else arena
+        at = self._arena.allocate(size)
+        if at is None:
+            raise VerbsError(ENOMEM, f"max_entries={max_entries} memory keys do not fit the state; ask for fewer")
+        self._at = at
         self.guards: dict[int, Guard] = {}
         self.reason = VTP_SUCCESS
         self._rng = rng
@@ -245,6 +274,7 @@ class MemoryTable:
         if key in self._live or index in self._windows:
             raise VerbsError(EBUSY, f"key={key:#010x} is enabled already; disable it first")
         if entry.kind != REGION:
+            self._house(entry)
             self._windows[index] = entry
             return
         access = entry.access
@@ -256,8 +286,20 @@ class MemoryTable:
             )
         if access & LOCAL_WRITE and entry.view is not None and entry.view.readonly:
             raise VerbsError(EACCES, f"access={access:#x} has write rights but the memory is read-only; drop them")
-        entry.valid = True
+        self._house(entry)
+        entry.valid = 1
         self._live[key] = entry
+
+    def _house(self, entry: MemoryEntry) -> None:
+        """Give an entry its record in the table."""
+        entry.move(self._arena.words(self._at + entry.index * KEY.size, KEY.size))
+
+    @staticmethod
+    def _leave(entry: MemoryEntry) -> None:
+        """The entry's record is free for the next of its index."""
+        words = entry.words
+        entry.move(memoryview(bytearray(KEY.size)).cast("Q"))
+        words[:] = memoryview(bytes(KEY.size)).cast("Q")
 
     def disable(self, key: int) -> None:
         """Make a key fail from now on, and let go of its memory. A window leaves its region.
@@ -272,6 +314,7 @@ class MemoryTable:
             self._unbind(window)
             del self._windows[window.index]
             self._tags[window.index] = key_tag(key)
+            self._leave(window)
             return
         entry = self._live.get(key)
         if entry is None:
@@ -280,9 +323,10 @@ class MemoryTable:
             raise VerbsError(EBUSY, f"key={key:#010x} has {entry.bound} memory windows bound; unbind them first")
         del self._live[key]
         entry.binding += 1
-        entry.valid = False
+        entry.valid = 0
         entry.view = None
         entry.port = None
+        self._leave(entry)
 
     def lookup(self, key: int) -> MemoryEntry | None:
         """The region or bound window that ``key`` opens now."""
@@ -328,7 +372,7 @@ class MemoryTable:
             if guard is not None:
                 return guard(key, pd, va, length, rights)
         entry = self._live.get(key)
-        if entry is None or (local and entry.parent is not None):
+        if entry is None or (local and entry.window):
             self.reason = VTP_KEY
         elif entry.pd != pd or (entry.qpn and entry.qpn != qpn):
             self.reason = VTP_PD
@@ -381,12 +425,11 @@ class MemoryTable:
         window.qpn = qpn if window.kind == WINDOW2 else 0
         window.access = access
         window.start = 0 if access & ZERO_BASED else start
-        window.length = length
         window.end = window.start + length
         window.base = start - region.start + region.base
         window.view = region.slice(start, length)
         window.port = region.port
-        window.valid = True
+        window.valid = 1
         region.bound += 1
         self._live[new_key] = window
         return True
@@ -410,6 +453,6 @@ class MemoryTable:
         window.parent = None
         window.qpn = 0
         window.binding += 1
-        window.valid = False
+        window.valid = 0
         window.view = None
         window.port = None

@@ -10,6 +10,8 @@ import mmap
 ALIGN = 64
 """Every piece begins at a multiple of this: a cache line."""
 _PAGE = 4_096
+_SMALL = 1_024
+_SLAB = 64 << 10
 
 
 class Arena:
@@ -35,6 +37,12 @@ class Arena:
         if spare:
             return spare.pop()
         at = self._end
+        if size <= _SMALL and at + _SLAB <= self.size:
+            # small pieces lie side by side, so that a page of memory serves several
+            self._end = at + _SLAB
+            last = at + (_SLAB // size - 1) * size
+            self._free[size] = list(range(last, at, -size))
+            return at
         if at + size > self.size:
             return None
         self._end = at + size

@@ -51,7 +51,7 @@ QP: Final = record(
         ("rnr_until", "Outstanding", "end of the RNR wait, or NEVER"),
         ("relief_ns", "Outstanding", "when a lowered outstanding limit ends, or NEVER"),
         ("parked", "Outstanding", "it waits in line for room in flight"),
-        ("admitted", "Outstanding", "it was given a turn with room of its own"),
+        ("admitted", "Outstanding", "packets that it was given a turn for and has not sent"),
         ("ssn", "Requester", "sequence number of the last message fetched"),
         ("lsn", "Requester", "last SSN that the peer has a receive entry for, or none where it gives no credits"),
         ("more", "Requester", "the last turn ended for its budget alone"),
@@ -185,11 +185,22 @@ class QpMemory:
         MemoryError: the arena is full.
     """
 
-    __slots__ = ("arena", "at", "cells", "pieces", "qp", "replies", "resources", "scatters", "sends", "size")
+    __slots__ = (
+        "arena",
+        "cells",
+        "pieces",
+        "qp",
+        "record",
+        "replies",
+        "resources",
+        "scatters",
+        "sends",
+        "size",
+        "slots",
+    )
 
     def __init__(self, arena: Arena, entries: int) -> None:
         runs = (
-            QP.size,
             PIECE.size * PIECES,
             REPLY.size * REPLIES,
             RESOURCE.size * RESOURCES,
@@ -199,21 +210,24 @@ class QpMemory:
         self.arena = arena
         self.cells = arena.cells
         self.size = sum(runs)
-        at = arena.allocate(self.size)
-        if at is None:
+        record, slots = arena.allocate(QP.size), arena.allocate(self.size)
+        if record is None or slots is None:
+            if record is not None:
+                arena.free(record, QP.size)
             raise MemoryError(f"no room for a queue pair of {entries} send entries in {arena.size} bytes of state")
-        self.at = at
-        self.qp = arena.words(at, QP.size)
-        arena.memory[at : at + QP.size] = bytes(QP.size)
-        starts = [at // WORD_BYTES]
+        self.record, self.slots = record, slots
+        self.qp = arena.words(record, QP.size)
+        arena.memory[record : record + QP.size] = bytes(QP.size)
+        starts = [slots // WORD_BYTES]
         for size in runs:
             starts.append(starts[-1] + size // WORD_BYTES)
-        _, self.pieces, self.replies, self.resources, self.scatters, self.sends, _ = starts
+        self.pieces, self.replies, self.resources, self.scatters, self.sends, _ = starts
 
     def image(self) -> bytes:
         """All its bytes: what two executors are compared by."""
-        return bytes(self.arena.memory[self.at : self.at + self.size])
+        return bytes(self.qp) + bytes(self.arena.memory[self.slots : self.slots + self.size])
 
     def free(self) -> None:
         """Give the memory back; the views must not be used any more."""
-        self.arena.free(self.at, self.size)
+        self.arena.free(self.record, QP.size)
+        self.arena.free(self.slots, self.size)

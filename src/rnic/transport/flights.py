@@ -19,9 +19,10 @@ Three things make the limit smaller, at most once a round trip each:
 * no sign of life within an ACK timeout: down to :data:`LEAST`, so that a peer that is gone does not hold what others
   could use.
 
-Who finds no room waits here, in order, and is given a turn when there is room for a whole :data:`QUANTUM`: a few
-queue pairs at a time send long bursts, instead of all of them a packet each. A queue pair that does not wait yet
-queues up behind those that do.
+Who finds no room waits here, and is given a turn when there is room for a whole :data:`QUANTUM`: a few queue pairs at a
+time send long bursts, instead of all of them a packet each, since each turn and its ACK cost as much as many packets.
+Programs take turns, and so do the queue pairs of each; who is given a turn while others wait sends its quantum and
+waits again. A queue pair that does not wait yet queues up behind those that do.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ LEAST = 4
 """Packets in flight to a peer that does not answer."""
 STEP = 4
 """Packets by which a limit grows in a round trip, once it has been cut."""
-QUANTUM = 16
-"""Packets that there must be room for before a queue pair that waits is given a turn."""
+QUANTUM = 64
+"""Packets that there must be room for before a queue pair that waits is given a turn; fewer where limits are small."""
+_SMALL_QUANTUM = 16
 QUEUE_NS = 1_500_000
 """Nanoseconds that packets may queue at a peer: at 2 to 4 us for each, 400 to 750 of them."""
 _SAMPLES = 8
@@ -52,6 +54,45 @@ _SAMPLES = 8
 _LOW_NS = 100_000_000
 """The shortest round trip is remembered for one to two times this long: a machine that became slower is no queue."""
 _MAX_PEERS = 4_096
+"""Accounts above which those that no queue pair uses are forgotten."""
+
+
+class Line:
+    """Requesters that wait: programs in turn, and those of each program in order."""
+
+    __slots__ = ("_count", "_programs")
+
+    def __init__(self) -> None:
+        self._programs: dict[int, deque[Outstanding]] = {}
+        """The first has the next turn."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, requester: Outstanding) -> None:
+        """``requester`` waits behind those of its program."""
+        self._programs.setdefault(requester.qp.program, deque()).append(requester)
+        self._count += 1
+
+    def popleft(self) -> Outstanding:
+        """Who is next."""
+        program, waiting = next(iter(self._programs.items()))
+        del self._programs[program]
+        requester = waiting.popleft()
+        if waiting:
+            self._programs[program] = waiting
+        self._count -= 1
+        return requester
+
+    def remove(self, requester: Outstanding) -> None:
+        """``requester`` waits no more."""
+        program = requester.qp.program
+        waiting = self._programs[program]
+        waiting.remove(requester)
+        if not waiting:
+            del self._programs[program]
+        self._count -= 1
 
 
 class Peer:
@@ -72,6 +113,7 @@ class Peer:
         "promised",
         "rttvar",
         "srtt",
+        "users",
         "waiting",
     )
 
@@ -82,13 +124,25 @@ class Peer:
         self.limit = float(min(first, most))
         self.srtt = 0
         self.rttvar = 0
-        self.waiting: deque[Outstanding] = deque()
+        self.waiting = Line()
+        self.users = 0
+        """Queue pairs whose path leads here."""
         self._lossy = False
         self._cut_ns = 0
         self._low = self._low_before = 0
         self._low_since = 0
         self._least = self._samples = 0
         self._queue_ns = 0
+
+    def quantum(self, shared: bool) -> int:
+        """Packets of one turn.
+
+        Where it is ``shared``, half of what may be in flight, so that one turn is under way while the next is made.
+        Who is alone sends little by little: a loss shows by the packets behind it.
+        """
+        limit = int(self.limit)
+        small = min(_SMALL_QUANTUM, limit)
+        return max(small, min(QUANTUM, limit >> 1)) if shared else small
 
     def measured(self, sample_ns: int, now_ns: int) -> None:
         """A round trip was measured. Mean and deviation as RFC 6298 has them."""
@@ -148,7 +202,7 @@ class Flights:
         first: what a peer starts with.
     """
 
-    __slots__ = ("_first", "_peers", "_queue", "inflight", "limit", "promised")
+    __slots__ = ("_first", "_peers", "_queue", "_sweep_at", "inflight", "limit", "promised")
 
     def __init__(self, limit: int, first: int = FIRST) -> None:
         self.limit = limit
@@ -156,6 +210,7 @@ class Flights:
         self.promised = 0
         self._first = first
         self._peers: dict[tuple[bytes, int], Peer] = {}
+        self._sweep_at = _MAX_PEERS
         self._queue: deque[Peer] = deque()
         """Peers that somebody waits for, in turn."""
 
@@ -164,9 +219,9 @@ class Flights:
         key = flow.dst, flow.dport
         peer = self._peers.get(key)
         if peer is None:
-            if len(self._peers) >= _MAX_PEERS:
-                # those in use stay with their queue pairs; what is forgotten is what was learned
-                self._peers.clear()
+            if len(self._peers) >= self._sweep_at:
+                self._peers = {known: account for known, account in self._peers.items() if account.users}
+                self._sweep_at = max(_MAX_PEERS, 2 * len(self._peers))
             peer = self._peers[key] = Peer(self._first, self.limit)
         return peer
 
@@ -174,16 +229,18 @@ class Flights:
         """Packets that a requester may send now, if it has ``want``, at least 1, to send; 0 if it has to wait."""
         peer = requester.peer
         limit = int(peer.limit)
-        if requester.admitted:
+        own = requester.admitted
+        if own:
             # its own promise is its own; those of others are not
-            room = min(
-                limit - peer.inflight - peer.promised + QUANTUM, self.limit - self.inflight - self.promised + QUANTUM
-            )
+            room = min(limit - peer.inflight - peer.promised, self.limit - self.inflight - self.promised) + own
+            if peer.waiting:
+                room = min(room, own)
+                want = min(want, own)
         elif peer.waiting:
             return 0
         else:
             room = min(limit - peer.inflight - peer.promised, self.limit - self.inflight - self.promised)
-        if room >= min(want, QUANTUM, limit, self.limit):
+        if room >= min(want, peer.quantum(self.shared(requester)), self.limit):
             return room
         # peers that do not answer may hold all that there is: one with nothing in flight gets a little all the same
         return min(want, LEAST, limit) if not peer.inflight else 0
@@ -192,10 +249,16 @@ class Flights:
         """Whether others have packets in flight or wait for room, and may take the next."""
         return self.inflight > requester.flying or bool(self._queue)
 
-    def take(self, peer: Peer, packets: int) -> None:
-        """``packets`` more are in flight."""
+    def take(self, requester: Outstanding, packets: int) -> None:
+        """``packets`` more of a requester are in flight."""
+        peer = requester.peer
         peer.inflight += packets
         self.inflight += packets
+        own = min(requester.admitted, packets)
+        if own:
+            requester.admitted -= own
+            peer.promised -= own
+            self.promised -= own
 
     def give(self, peer: Peer, packets: int) -> None:
         """``packets`` fewer are."""
@@ -208,7 +271,7 @@ class Flights:
         """No room: the requester's queue pair is given a turn once there is."""
         if requester.parked:
             return
-        requester.parked = True
+        requester.parked = 1
         peer = requester.peer
         if not peer.waiting:
             self._queue.append(peer)
@@ -216,10 +279,11 @@ class Flights:
 
     def turn_over(self, requester: Outstanding) -> None:
         """A requester has had a turn: what it was promised and did not take is for others."""
-        if requester.admitted:
-            requester.admitted = False
-            requester.peer.promised -= QUANTUM
-            self.promised -= QUANTUM
+        own = requester.admitted
+        if own:
+            requester.admitted = 0
+            requester.peer.promised -= own
+            self.promised -= own
         if self._queue:
             self._admit()
 
@@ -227,7 +291,7 @@ class Flights:
         """A requester waits no more."""
         peer = requester.peer
         if requester.parked:
-            requester.parked = False
+            requester.parked = 0
             peer.waiting.remove(requester)
             if not peer.waiting:
                 self._queue.remove(peer)
@@ -238,19 +302,19 @@ class Flights:
         queue = self._queue
         blocked = 0
         while queue and blocked < len(queue):
-            full = self.limit - self.inflight - self.promised < min(QUANTUM, self.limit)
             peer = queue.popleft()
-            limit = int(peer.limit)
-            if peer.inflight + peer.promised and (full or limit - peer.inflight - peer.promised < min(QUANTUM, limit)):
+            quantum = peer.quantum(len(peer.waiting) > 1 or bool(queue) or peer.users > 1)
+            full = self.limit - self.inflight - self.promised < min(quantum, self.limit)
+            if peer.inflight + peer.promised and (full or int(peer.limit) - peer.inflight - peer.promised < quantum):
                 queue.append(peer)
                 blocked += 1
                 continue
             requester = peer.waiting.popleft()
             if peer.waiting:
                 queue.append(peer)
-            requester.parked = False
-            requester.admitted = True
-            peer.promised += QUANTUM
-            self.promised += QUANTUM
+            requester.parked = 0
+            requester.admitted = quantum
+            peer.promised += quantum
+            self.promised += quantum
             blocked = 0
             requester.host.schedule(requester.qp)

@@ -245,7 +245,7 @@ class Outstanding:
     def fly(self, packets: int) -> None:
         """``packets`` more are in flight."""
         self.flying += packets
-        self.flights.take(self.peer, packets)
+        self.flights.take(self, packets)
 
     def _land(self, packets: int) -> None:
         """``packets`` fewer are in flight."""
@@ -258,13 +258,21 @@ class Outstanding:
         self._land(self.flying)
         self.flights.leave(self)
 
+    def depart(self) -> None:
+        """The queue pair is destroyed: its peer's account is one user poorer."""
+        self.ground()
+        self.peer.users -= 1
+        self.peer = NOBODY
+
     def meet(self, peer: Peer) -> None:
         """The path leads to ``peer`` from now on."""
         if peer is not self.peer:
             flying = self.flying
             self._land(flying)
             self.flights.leave(self)
+            self.peer.users -= 1
             self.peer = peer
+            peer.users += 1
             # it may have waited with the other peer, where nobody will call it any more
             self.host.schedule(self.qp)
             self.fly(flying)

@@ -80,6 +80,7 @@ class QueuePair:
         "memory",
         "pace",
         "pace_ns",
+        "program",
         "recv_cq",
         "requester",
         "responder",
@@ -110,6 +111,8 @@ class QueuePair:
         self.signal_all = bool(ctx.options & OPT_SQ_SIG_ALL)
         self.scheduled = False
         self.armed_ns = NEVER
+        self.program = 0
+        """Whose it is: programs share what may be in flight."""
         self.cnp_tag = False
         """The next turn begins with a congestion notification (004 7.3, WQE process unit)."""
         self.masked = False

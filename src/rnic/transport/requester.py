@@ -57,6 +57,7 @@ from rnic.transport.encap import (
     FrameBatch,
     bth_base,
 )
+from rnic.transport.flights import QUANTUM
 from rnic.transport.message import ATOMICS, SENDS, WRITES, Message, ReadPiece
 from rnic.transport.outstanding import Outstanding
 from rnic.transport.payload import Inline, Payload, local_payload
@@ -87,8 +88,8 @@ _ALLOWED = {
 _SPOILT = ((0, 1, 0),)
 """A scatter list that no key opens: 0 is nobody's key."""
 
-READ_CHUNK = 64
-"""Response packets that one READ request asks for at most, so that responses can be bounded."""
+READ_CHUNK = QUANTUM
+"""Response packets that one READ request asks for at most: what a turn has room for."""
 
 
 @view(QP, "Requester")

@@ -222,7 +222,9 @@ def first_turns(bench, heavy: int, weight: int) -> dict[int, int]:
     driver, target = bench.drivers[0], bench.mrs[1]
     two = bench.queues[:2]
     bench.wire.run()
-    driver.ok(cmd.SET_WEIGHT, two[heavy].number, weight)
+    bench.nics[0].config.turn_bytes = 65_536  # so that several turns fit
+    for place, qp in enumerate(two):
+        driver.ok(cmd.SET_WEIGHT, qp.number, weight if place == heavy else 1)
     bench.nics[0].qps[two[0].number].requester.peer.limit = 512  # a peer that has shown how much it takes
     _, va, key = bench.mrs[0]
     for _ in range(4):

@@ -8,10 +8,17 @@ from rnic.state.arena import ALIGN, Arena
 
 def test_pieces_lie_apart_and_are_zero_at_first() -> None:
     arena = Arena(1 << 16)
-    places = [arena.allocate(size) for size in (1, 64, 65, 200)]
-    assert places == [0, 64, 128, 256]
+    places = [arena.allocate(size) for size in (2000, 3000, 1025)]
+    assert places == [0, 2048, 2048 + 3008]
     assert not any(arena.memory)
-    assert arena.used == 512
+    assert arena.used == 2048 + 3008 + 1088
+
+
+def test_small_pieces_of_a_size_lie_side_by_side() -> None:
+    arena = Arena(1 << 20)
+    assert [arena.allocate(100) for _ in range(3)] == [0, 128, 256]
+    assert arena.allocate(5000) == 65_536
+    assert [arena.allocate(128) for _ in range(600)][-1] == 65_536 + 5056 + (602 - 512) * 128
 
 
 def test_what_is_given_back_is_given_again_for_the_same_size_alone() -> None:

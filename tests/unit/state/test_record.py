@@ -75,7 +75,7 @@ def test_a_queue_pairs_memory_begins_at_zero_and_is_used_again() -> None:
     assert memory.image().count(b"\5") == 1
     memory.free()
     again = QpMemory(arena, 4)
-    assert (again.at, list(again.qp)) == (memory.at, [0] * (QP.size // 8))
+    assert (again.record, again.slots, list(again.qp)) == (memory.record, memory.slots, [0] * (QP.size // 8))
     with pytest.raises(MemoryError, match="no room for a queue pair of 100000 send entries"):
         QpMemory(arena, 100_000)
 

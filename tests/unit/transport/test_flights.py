@@ -24,7 +24,8 @@ class Asker:
     def __init__(self, flights: Flights, number: int = 1) -> None:
         self.flights = flights
         self.peer = flights.peer(flow(number))
-        self.parked = self.admitted = False
+        self.peer.users += 1
+        self.parked = self.admitted = self.program = 0
         self.flying = 0
         self.turns = 0
         self.qp = self
@@ -39,7 +40,7 @@ class Asker:
         room = min(want, self.flights.room(requester, want))
         if room:
             self.flying += room
-            self.flights.take(self.peer, room)
+            self.flights.take(requester, room)
         else:
             self.flights.wait(requester)
         self.flights.turn_over(requester)
@@ -64,13 +65,13 @@ def test_queue_pairs_to_one_peer_share_its_account() -> None:
 
 
 def test_the_nic_and_each_peer_are_bounded() -> None:
-    flights, one, other, third = known(100, 1, 2, 3)
+    flights, one, other, third = known(200, 1, 2, 3)
     one.peer.limit = 40.0
     assert one.send(1000) == 40
-    assert other.send(1000) == 60
+    assert other.send(1000) == 160
     assert third.send(1000) == LEAST, "peers that do not answer must not hold up one that nothing flies to"
     assert third.send(1000) == 0
-    assert flights.inflight == 100 + LEAST
+    assert flights.inflight == 200 + LEAST
 
 
 def test_who_waits_is_given_a_turn_in_order_and_one_quantum_each() -> None:
@@ -101,8 +102,8 @@ def test_what_was_promised_is_not_given_twice() -> None:
 
 
 def test_a_turn_that_is_not_used_goes_to_the_next() -> None:
-    flights, first, second, third = known(QUANTUM, 1, 1, 1)
-    first.send(QUANTUM)
+    flights, first, second, third = known(2 * QUANTUM, 1, 1, 1)
+    first.send(2 * QUANTUM)
     second.send(1)
     third.send(1)
     first.done(QUANTUM)
@@ -244,3 +245,48 @@ def test_a_limit_below_a_floor_is_not_raised_by_a_cut() -> None:
     peer.silent(100 * MS)
     peer.lost(200 * MS)
     assert peer.limit == LEAST
+
+
+def test_programs_take_turns_and_their_queue_pairs_in_order() -> None:
+    _, busy, *waiting = known(2 * QUANTUM, *[1] * 7)
+    for place, asker in enumerate(waiting):
+        asker.program = place // 3  # three of each
+    busy.send(2 * QUANTUM)
+    for asker in waiting:
+        assert asker.send(QUANTUM) == 0
+    order = []
+    last = busy
+    for _ in waiting:
+        last.done(QUANTUM)
+        last = next(asker for asker in waiting if asker.admitted)
+        order.append(waiting.index(last))
+        assert last.send(1000) == QUANTUM
+    assert order == [0, 3, 1, 4, 2, 5]
+
+
+def test_who_was_given_a_turn_sends_its_quantum_and_no_more_while_others_wait() -> None:
+    flights, busy, first, second = known(4 * QUANTUM, 1, 1, 1)
+    busy.send(4 * QUANTUM)
+    first.send(1)
+    second.send(1)
+    busy.done(QUANTUM)
+    assert (first.turns, second.turns) == (1, 0)
+    sent = 0
+    while room := flights.room(first, 1000):
+        first.flying += room
+        flights.take(first, room)
+        sent += room
+    assert (sent, first.admitted, flights.promised) == (QUANTUM, 0, 0)
+    busy.done(QUANTUM)
+    assert second.turns == 1
+
+
+def test_accounts_that_somebody_uses_are_never_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rnic.transport.flights._MAX_PEERS", 4)
+    flights = Flights(100)
+    used = [flights.peer(flow(number)) for number in range(3)]
+    for peer in used:
+        peer.users = 1
+    for number in range(3, 60):
+        flights.peer(flow(number))
+    assert [flights.peer(flow(number)) for number in range(3)] == used
