@@ -61,8 +61,8 @@ def assert_hit_in_the_middle(env: dict[str, str]) -> None:
     both = [counters(env, device) for device in ("rnic0", "rnic1")]
     for each in both:
         assert each["fault_event_port_down"] == 1
-        assert each["fault_port_down"] > 0, "the flap took packets"
         assert each["rx_packets"] + each["tx_packets"] > 200, "and others went on behind it"
+    assert sum(each["fault_port_down"] for each in both) > 0, "the flaps took packets"
     assert sum(each.get("ack_timeouts", 0) for each in both) > 0
     assert sum(each.get("retries_exceeded", 0) for each in both) == 0
 
