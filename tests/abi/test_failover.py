@@ -1,7 +1,8 @@
-"""Other people's programs while a port of theirs flaps: the example of docs/fault.md, as it stands there."""
+"""Other people's programs while a port flaps or a path is gone: as docs/fault.md says, by its own example."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shutil
@@ -37,10 +38,10 @@ def missing(*programs: str) -> pytest.MarkDecorator:
 
 
 @contextmanager
-def flapping(env: dict[str, str], *last: int) -> Iterator[list[str]]:
-    """A NIC process whose devices follow the rule, and the options of a program on them."""
+def devices(env: dict[str, str], faults: str, *last: int) -> Iterator[list[str]]:
+    """A NIC process whose devices follow a fault script, and the options of a program on them."""
     options = [word for number in last for word in ("--addr", f"{NET}.{number}")]
-    process = subprocess.Popen([*RNIC, "serve", *options, "--faults", rule()], env=env, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([*RNIC, "serve", *options, "--faults", faults], env=env, stderr=subprocess.DEVNULL)
     try:
         end = time.monotonic() + 20
         while subprocess.run([*RNIC, "fault", "rnic0"], env=env, capture_output=True, check=False).returncode:
@@ -73,7 +74,7 @@ def test_ucx_perftest_lives_through_a_flap(env: dict[str, str]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    with flapping(env, 41, 42) as options:
+    with devices(env, rule(), 41, 42) as options:
         perftest = [*RNIC, "exec", *options[:2], "--", "stdbuf", "-o0", "ucx_perftest", "-p", port]
         pipes = {"env": env, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         server = subprocess.Popen(perftest, **pipes)  # type: ignore[call-overload]
@@ -95,9 +96,25 @@ def test_mpi_over_ucx_lives_through_a_flap_with_its_data_right(env: dict[str, st
     env = {**env, **UCX, "UCX_TLS": "rc_v,ud_v,self"}
     program = tmp_path / "mpi_check"
     subprocess.run(["mpicc.mpich", ROOT / "programs" / "mpi_check.c", "-o", program], check=True)
-    with flapping(env, 43, 44) as options:
+    with devices(env, rule(), 43, 44) as options:
         command = [*RNIC, "exec", *options, "--", "mpirun.mpich", "-np", "2", str(program)]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=40, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "data right" in done.stdout
         assert_hit_in_the_middle(env)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("mooncake") is None,
+    reason="not installed: pip install mooncake-transfer-engine-non-cuda",
+)
+def test_mooncake_lives_through_a_lost_path_with_its_data_right(env: dict[str, str]) -> None:
+    lost = {"match": {"opcode": "RC_WRITE*"}, "nth": 100, "action": "path-loss", "peer": f"{NET}.45", "for": "200ms"}
+    with devices(env, json.dumps([lost]), 45, 46) as options:
+        command = [*RNIC, "exec", *options, "--", sys.executable, str(ROOT / "programs" / "pypi_mooncake.py")]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=40, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "data right" in done.stdout
+        target = counters(env, "rnic1")
+        assert target["fault_event_path_loss"] == 1
+        assert target["fault_path_loss"] > 0
