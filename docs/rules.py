@@ -136,7 +136,9 @@ RULES: tuple[Rule, ...] = (
           f"{READ}::test_a_response_lost_for_ever_uses_up_the_retries"),
     _rule("IBA 9.7.7.2", "End-to-end credits: without one, one packet asks", f"{REQ}::test_credits",
           f"{REQ}::test_an_ack_of_long_ago_grants_no_credits",
-          f"{REQ}::test_one_credit_is_good_for_one_message", f"{REQ}::test_an_unsolicited_ack_grants_credits",
+          f"{REQ}::test_one_credit_is_good_for_one_message",
+          f"{REQ}::test_one_packet_asks_for_credit_however_many_messages_wait",
+          f"{REQ}::test_an_unsolicited_ack_grants_credits",
           f"{REQ}::test_read_responses_carry_no_credits", f"{RSP}::test_credits_count_the_entry_of_an_open_message"),
     # ------------------------------------------------------------------------- receive checks
     _rule("004 7.3 RX 1", "ICRC and length before all else; what fails is dropped and counted",

@@ -194,6 +194,22 @@ def test_one_credit_is_good_for_one_message(new) -> None:
     assert s.out() == ["SEND_FIRST 101", "SEND_MIDDLE 102", "SEND_LAST 103!", "SEND_FIRST 104!"]
 
 
+def test_one_packet_asks_for_credit_however_many_messages_wait(new) -> None:
+    s = new()
+    s.post("SEND", 10)
+    s.out()
+    s.ack(100, msn=1, syndrome=0)
+    s.post("SEND", 10)
+    s.post("WRITE", 10)
+    s.post("SEND", 700)
+    assert s.out() == ["SEND_ONLY 101!", "WRITE_ONLY 102!"]
+    assert s.out() == []
+    s.ack(101, msn=2, syndrome=0)
+    assert s.out() == ["SEND_FIRST 103!"]
+    s.ack(103, msn=3, syndrome=0)
+    assert s.out() == ["SEND_MIDDLE 104", "SEND_LAST 105!"]
+
+
 def test_an_unsolicited_ack_grants_credits(new) -> None:
     s = new()
     s.post("SEND", 10)

@@ -138,6 +138,10 @@ static void do_open(const char *line)
 {
 	char text[64];
 	close_all();
+	if (value(line, "credits", 0)) {
+		fprintf(out, "error libibverbs cannot ask its device for end-to-end credits\n");
+		return;
+	}
 	word(line, "service", text);
 	int type = !strcmp(text, "RC") ? IBV_QPT_RC : !strcmp(text, "UC") ? IBV_QPT_UC : IBV_QPT_UD;
 	pd = ibv_alloc_pd(context);

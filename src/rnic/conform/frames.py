@@ -12,6 +12,7 @@ from rnic.spec.syndromes import (
     AETH_RNR_NAK,
     AETH_TYPE_MASK,
     CREDITS_INVALID,
+    credit_code,
 )
 from rnic.testing.packets import NAMES
 from rnic.wire.flow import Flow
@@ -145,6 +146,8 @@ def _syndrome(step: Step, connection: Connection) -> int:
         return NAKS[step.words[0].partition("|")[0]]
     if step.name == "RNR":
         return AETH_RNR_NAK | connection.number(step.values.get("timer", str(connection.rnr_timer)))
+    if "credits" in step.values:
+        return credit_code(connection.number(step.values["credits"]))
     return CREDITS_INVALID
 
 
@@ -219,8 +222,10 @@ def _shown(name: str, value: int) -> str:
 
 
 def _same_kind(step: Step, here: int, wanted: int) -> bool:
-    """An ACK may carry any credits; of the others all bits count, and a line may allow several."""
-    if wanted & AETH_TYPE_MASK == AETH_ACK:
+    """An ACK may carry any credits unless the line names them; of the others all bits count, and a line may allow
+    several.
+    """
+    if wanted & AETH_TYPE_MASK == AETH_ACK and "credits" not in step.values:
         return here & (0x80 | AETH_TYPE_MASK) == 0
     if step.name == "NAK":
         return here in [NAKS[kind] for kind in step.words[0].split("|")]

@@ -37,6 +37,14 @@ RXE = (
         {"out-implied-nak": "nothing came where this must: READ_REQUEST"},
     ),
     Deviation(
+        "it does not look at credits",
+        {
+            "out-credits": "ackreq 0 and not 1",
+            "out-credits-count": "ackreq 0 and not 1",
+            "out-credits-later": "came where nothing may",
+        },
+    ),
+    Deviation(
         "a READ takes an atomic's response for its own",
         {"out-read-wrong-kind": "send SUCCESS completed where this must"},
     ),

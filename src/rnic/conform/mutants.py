@@ -20,7 +20,14 @@ from rnic.spec import opcodes as op
 from rnic.spec.drops import DropReason
 from rnic.spec.limits import DEFAULT_PKEY
 from rnic.spec.psn import psn_add, psn_diff
-from rnic.spec.syndromes import AETH_RNR_NAK, AETH_TYPE_MASK, NAK_INVALID_REQUEST, NAK_PSN_SEQUENCE, NAK_REMOTE_ACCESS
+from rnic.spec.syndromes import (
+    AETH_RNR_NAK,
+    AETH_TYPE_MASK,
+    CREDITS_INVALID,
+    NAK_INVALID_REQUEST,
+    NAK_PSN_SEQUENCE,
+    NAK_REMOTE_ACCESS,
+)
 from rnic.testing.net import SimNet
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.flow import Flow
@@ -65,6 +72,7 @@ class Faulty(Middleware):
         self.sent = -1
         self.left = -1
         self.nak = -1
+        self.acked = -1
         self.reads: dict[int, Packet] = {}
         self.times: dict[int, int] = {}
         self.extra: list[TxBurst] = []
@@ -321,6 +329,15 @@ def _ghost(port: Faulty, packet: Packet) -> bool:
     return _ack(packet) and packet.psn > port.sent >= 0
 
 
+def _ack_again(port: Faulty, packet: Packet) -> bool:
+    """Whether an ACK has the PSN of one before."""
+    if not _ack(packet):
+        return False
+    again = packet.psn == port.acked
+    port.acked = packet.psn
+    return again
+
+
 def _refusal(port: Faulty, packet: Packet) -> bool:
     return _plain(packet) and packet.syndrome in (NAK_REMOTE_ACCESS, NAK_INVALID_REQUEST)
 
@@ -387,6 +404,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("ACKs of what was not sent serve", "out-ghost-ack", into=_in(_ghost, psn=lambda s, p: s.sent)),
     Mutant("fatal NAKs are taken for lost packets", "out-nak-access",
            into=_in(_refusal, syndrome=NAK_PSN_SEQUENCE)),
+    Mutant("ACKs promise a receive entry more than there is", "credits-none-left",
+           out=_out(lambda p: _ack(p) and p.syndrome != CREDITS_INVALID, syndrome=lambda p: p.syndrome + 1)),
+    Mutant("credits are not told although they are asked for", "credits", out=_out(_ack, syndrome=CREDITS_INVALID)),
+    Mutant("credits are not kept to", "out-credits", into=_in(lambda s, p: _ack(p), syndrome=CREDITS_INVALID)),
+    Mutant("one credit is good for any number of SENDs", "out-credits-count",
+           into=_in(lambda s, p: _ack(p) and p.syndrome == 1, syndrome=CREDITS_INVALID)),
+    Mutant("an ACK that repeats the last PSN brings no credits", "out-credits-later", into=_lost(_ack_again)),
     Mutant("datagrams name another sender", "ud-sends", out=_out(lambda p: p.row.deth, qkey=0x2222)),
 )  # fmt: skip
 """All faults."""

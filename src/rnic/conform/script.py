@@ -10,7 +10,8 @@
 what the peer's software is to do, ``?`` what it must see; ``~ 5ms`` lets time pass.
 
 Opcodes are those of the opcode table without their service. ``ACK``, ``NAK sequence`` (``invalid``, ``access``,
-``operation``; ``invalid|access`` is either) and ``RNR`` are an ACKNOWLEDGE with that syndrome. PSNs count from the
+``operation``; ``invalid|access`` is either) and ``RNR`` are an ACKNOWLEDGE with that syndrome; ``credits=3`` is the
+code of an ACK that promises three receive entries, or the next smaller number that has one. PSNs count from the
 connection's first: of requests from their sender's, of responses from the requester's. ``at=M+8`` is address and key
 of a place in the peer's region ``M`` (all rights; ``R`` only reads, ``L`` is local, ``F`` is of another protection
 domain); ``va=``, ``rkey=`` are numbers. ``[64 a]`` is 64 bytes of pattern ``a``, ``[64 a@256]`` those from its byte 256
@@ -35,7 +36,8 @@ OPTIONS = {
     "retry": "7", "rnr_retry": "7", "credits": "0",
 }  # fmt: skip
 """What ``with`` may set, and what holds without: the queue pair's service, first PSN of both sides, path MTU in bytes,
-rights (read, write, atomic), READs and atomics at a time, and the codes of its timers and counts."""
+rights (read, write, atomic), READs and atomics at a time, the codes of its timers and counts, and whether it is asked
+to send end-to-end credits."""
 LOOKS = ("bytes", "state")
 """What of ``?`` only looks: without an agent it is passed over, and the packets alone are judged."""
 NAKS = {"sequence": 0x60, "invalid": 0x61, "access": 0x62, "operation": 0x63}

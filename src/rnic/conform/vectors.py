@@ -57,7 +57,7 @@ def mask_of(step: Step, connection: Connection, frame: bytes) -> bytes:
     parsed = parse(memoryview(frame))
     if isinstance(parsed, Packet) and row.aeth and "syndrome" not in bound:
         kind = parsed.syndrome & AETH_TYPE_MASK
-        mask[BTH_BYTES] = 0xE0 if kind == AETH_ACK else 0xFF
+        mask[BTH_BYTES] = 0xE0 if kind == AETH_ACK and "credits" not in step.values else 0xFF
     if step.payload is not None and not step.payload.pattern:
         mask[row.header_bytes : len(frame) - ICRC_BYTES] = bytes(len(frame) - ICRC_BYTES - row.header_bytes)
     mask[-ICRC_BYTES:] = bytes(ICRC_BYTES)

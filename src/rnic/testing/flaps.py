@@ -1,23 +1,31 @@
 """A client that reconnects, under traffic, while the ports of both ends flap: it loses nothing and doubles nothing.
 
-``python -m rnic.testing.flaps`` runs a hundred flaps in virtual time and prints a table; exit status 1 where anything
-was lost, doubled or damaged. The client sends numbered messages. When a completion says that the connection is gone,
-both ends take their queue pairs through RESET, the client learns how many messages the server has taken, and goes on
-from there: what any program has to do, since a message whose acknowledgement was lost may have arrived or not.
+``python -m rnic.testing.flaps`` runs a hundred flaps in virtual time and prints a table, with ``--live`` on two devices
+of a NIC process of its own, in real time; exit status 1 where anything was lost, doubled or damaged. The client sends
+numbered messages. When a completion says that the connection is gone, both ends take their queue pairs through RESET,
+the client learns how many messages the server has taken, and goes on from there: what any program has to do, since a
+message whose acknowledgement was lost may have arrived or not.
 """
 
 from __future__ import annotations
 
 import random
 import sys
+import tempfile
+import time
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import click
 
-from rnic.testing.pair import QpPair, Side
+from rnic.runtime.attach import fault as ask
+from rnic.testing.addresses import own_network
+from rnic.testing.faults import NicFaults
+from rnic.testing.pair import ALL_RIGHTS, QpPair, VerbsSide
 from rnic.verbs import enums as e
-from rnic.verbs.attrs import QPAttr
+from rnic.verbs import open as open_device
+from rnic.verbs.attrs import QPAttr, QPCap
 from rnic.verbs.context import AsyncEvent
 
 WINDOW = 16
@@ -25,6 +33,10 @@ WINDOW = 16
 SLOT_BYTES = 4096
 DOWN = ("50us", "400us", "2ms", "30ms")
 """How long a port is down: the first are pauses, the last ends every connection."""
+PATIENCE_TURNS = 100_000
+_BYTES = 2 * WINDOW * SLOT_BYTES
+_DEPTH = 4 * WINDOW
+_LIVE_TURN_S = 0.0002
 _NUMBER_BYTES = 8
 _QUICK = {"timeout": 8, "retry_cnt": 3, "rnr_retry": 7}
 
@@ -74,10 +86,89 @@ def content(number: int) -> bytes:
     return number.to_bytes(_NUMBER_BYTES, "big") + rng.randbytes(rng.randrange(SLOT_BYTES - _NUMBER_BYTES))
 
 
+class Ends(Protocol):
+    """Two ends that the client and its server may be on."""
+
+    @property
+    def a(self) -> VerbsSide:
+        """The client's."""
+
+    @property
+    def b(self) -> VerbsSide:
+        """The server's."""
+
+    def connect(self, **attributes: Any) -> None:
+        """Bring both queue pairs to RTS."""
+
+    def work(self) -> None:
+        """Let the NICs work for a while."""
+
+    def port_of(self, side: VerbsSide) -> str:
+        """``"active"`` or ``"down"``."""
+
+
+class SimEnds(QpPair):
+    """In virtual time."""
+
+    def work(self) -> None:
+        """See :meth:`Ends.work`."""
+        self.net.turn()
+
+    def port_of(self, side: VerbsSide) -> str:
+        """See :meth:`Ends.port_of`."""
+        return str(side.ctx.runtime.faults().state()["port"])
+
+
+class LiveSide(VerbsSide):
+    """On a device of a running NIC process."""
+
+    def __init__(self, address: str, directory: Path) -> None:
+        ctx = open_device(address, directory=directory)
+        super().__init__(ctx, "RC", _BYTES, _DEPTH, QPCap(_DEPTH, _DEPTH, 1, 1, 0), False, ALL_RIGHTS)
+        self.nic = NicFaults(ctx.name, directory)
+
+    def fault(self, name: str, *values: object) -> None:
+        """See :meth:`rnic.testing.faults.FaultMethods.fault`."""
+        self.nic.fault(name, *values)
+
+
+class LiveEnds:
+    """On two devices of a NIC process, that is started for them.
+
+    Args:
+        directory: runtime directory; where one runs there already, it is used.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        network = own_network()
+        self.a, self.b = (LiveSide(f"{network}.{number}", directory) for number in (61, 62))
+        self.a.peer, self.b.peer = self.b, self.a
+        self.connect(**_QUICK)
+
+    def connect(self, **attributes: Any) -> None:
+        """See :meth:`Ends.connect`."""
+        for side in (self.a, self.b):
+            side.to_rts(side.peer.ctx.query_gid(), side.ctx.query_port().active_mtu, attributes)
+
+    def work(self) -> None:
+        """See :meth:`Ends.work`: the NIC process has a thread of its own."""
+        time.sleep(_LIVE_TURN_S)
+
+    def port_of(self, side: VerbsSide) -> str:
+        """See :meth:`Ends.port_of`."""
+        return str(ask(self._directory, side.ctx.name, ())["port"])
+
+    def close(self) -> None:
+        """Let go of the devices; the NIC process ends by itself then."""
+        for side in (self.a, self.b):
+            side.ctx.close()
+
+
 class Client:
     """Client on side ``a``, server on side ``b``."""
 
-    def __init__(self, pair: QpPair) -> None:
+    def __init__(self, pair: Ends) -> None:
         self.pair = pair
         self.result = Result()
         self.next = 0
@@ -93,6 +184,21 @@ class Client:
         for slot in self._receives:
             self.pair.b.post_recv(SLOT_BYTES, slot * SLOT_BYTES, slot)
 
+    def go_on(self, messages: int) -> None:
+        """Until the server has taken so many more.
+
+        Raises:
+            TimeoutError: :data:`PATIENCE_TURNS` turns brought none.
+        """
+        until = len(self.log) + messages
+        idle = 0
+        while len(self.log) < until:
+            before = len(self.log)
+            self.turn()
+            idle = 0 if len(self.log) > before else idle + 1
+            if idle > PATIENCE_TURNS:
+                raise TimeoutError(f"{before} messages arrived, and nothing more does")
+
     def turn(self) -> None:
         """Send what may be sent, let the network work, take what came."""
         a = self.pair.a
@@ -103,7 +209,7 @@ class Client:
             a.post_send(e.IBV_WR_SEND, len(message), offset, wr_id=self.next)
             self.under_way.append(self.next)
             self.next += 1
-        self.pair.net.turn()
+        self.pair.work()
         self._take()
         done = a.poll()
         if any(wc.status != e.IBV_WC_SUCCESS for wc in done):
@@ -143,14 +249,14 @@ class Client:
         self._serve()
 
 
-def reset(side: Side) -> None:
+def reset(side: VerbsSide) -> None:
     """A queue pair back to RESET; what had completed can still be polled by whoever asked before."""
     attr = QPAttr()
     attr.qp_state = e.IBV_QPS_RESET
     side.qp.modify(attr, e.IBV_QP_STATE)
 
 
-def port_events(side: Side) -> list[AsyncEvent]:
+def port_events(side: VerbsSide) -> list[AsyncEvent]:
     """The events of a side so far."""
     found = []
     while (event := side.ctx._async.get()) is not None:
@@ -159,44 +265,66 @@ def port_events(side: Side) -> list[AsyncEvent]:
 
 
 def run(flaps: int = 100, seed: int = 1, **options: Any) -> Result:
-    """Flap one side's port after the other at random, with traffic before, meanwhile and after.
+    """Flap one side's port after the other at random in virtual time, with traffic before, meanwhile and after.
 
     Args:
         flaps: how often.
         seed: of lengths, sides and times.
         options: of :class:`~rnic.testing.pair.QpPair`.
     """
+    with SimEnds(seed=seed, size=_BYTES, depth=_DEPTH, attributes=_QUICK, **options) as ends:
+        return _flap(ends, flaps, seed)
+
+
+def run_live(directory: Path, flaps: int = 100, seed: int = 1) -> Result:
+    """The same on two devices of a NIC process, in real time.
+
+    Args:
+        directory: its runtime directory, as :func:`rnic.open` takes it.
+        flaps: how often.
+        seed: of lengths, sides and times.
+
+    Raises:
+        ProcessError: no NIC process can be started.
+        TimeoutError: nothing arrives any more.
+    """
+    ends = LiveEnds(directory)
+    try:
+        return _flap(ends, flaps, seed)
+    finally:
+        ends.close()
+
+
+def _flap(ends: Ends, flaps: int, seed: int) -> Result:
     rng = random.Random(seed)
-    size = 2 * WINDOW * SLOT_BYTES
-    with QpPair(seed=seed, size=size, depth=4 * WINDOW, attributes=_QUICK, **options) as pair:
-        client = Client(pair)
-        result = client.result
-        for _ in range(flaps):
-            until = len(client.log) + rng.randrange(1, 3 * WINDOW)
-            while len(client.log) < until:
-                client.turn()
-            side = rng.choice((pair.a, pair.b))
-            side.flap(1, down=rng.choice(DOWN))
-            result.flaps += 1
-            faults = side.ctx.runtime.faults()
-            while faults.state()["port"] == "down":
-                client.turn()
-        until = len(client.log) + 4 * WINDOW
-        while len(client.log) < until:
+    client = Client(ends)
+    result = client.result
+    for _ in range(flaps):
+        client.go_on(rng.randrange(1, 3 * WINDOW))
+        side = rng.choice((ends.a, ends.b))
+        side.flap(1, down=rng.choice(DOWN))
+        result.flaps += 1
+        while ends.port_of(side) == "down":
             client.turn()
-        result.port_events = sum(len(port_events(side)) for side in (pair.a, pair.b))
-        result.taken = len(client.log)
-        result.doubled = len(client.log) - len(set(client.log))
-        result.lost += len(set(range(max(client.log) + 1)) - set(client.log))
+    client.go_on(4 * WINDOW)
+    result.port_events = sum(len(port_events(side)) for side in (ends.a, ends.b))
+    result.taken = len(client.log)
+    result.doubled = len(client.log) - len(set(client.log))
+    result.lost += len(set(range(max(client.log) + 1)) - set(client.log))
     return result
 
 
 @click.command()
 @click.option("--flaps", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True)
-def main(flaps: int, seed: int) -> None:
+@click.option("--live", is_flag=True, help="On two devices of a NIC process of its own, in real time.")
+def main(flaps: int, seed: int, live: bool) -> None:
     """Flap ports under the traffic of a client that reconnects, and count what was lost or doubled."""
-    result = run(flaps, seed)
+    if live:
+        with tempfile.TemporaryDirectory(prefix="rnic-flaps-", ignore_cleanup_errors=True) as name:
+            result = run_live(Path(name), flaps, seed)
+    else:
+        result = run(flaps, seed)
     for name, count in result.rows():
         click.echo(f"{name:46} {count:>8}")
     click.echo("nothing lost, nothing doubled" if result.good else "FAILED")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from errno import EINVAL
-from typing import Any
+from typing import Any, Self
 
 from rnic.spec.errors import VerbsError, WorkCompletionError
 from rnic.spec.limits import GRH_BYTES, MTU_CODES
@@ -26,6 +26,7 @@ from rnic.verbs.attrs import (
     SrqAttr,
     SrqInitAttr,
 )
+from rnic.verbs.context import Context
 from rnic.verbs.cq import CQ
 from rnic.verbs.memory import AH, MR, PD
 from rnic.verbs.qp import QP
@@ -56,17 +57,20 @@ ATTRIBUTES: dict[str, Any] = {
 """Attributes of :class:`~rnic.verbs.attrs.QPAttr` that a pair has unless told otherwise."""
 
 
-class Side(FaultMethods):
-    """One end of a :class:`QpPair`: a domain, a queue pair, a CQ for both directions, a region of memory.
+class VerbsSide(FaultMethods):
+    """One end of a connection on any device: a domain, a queue pair, a CQ for both directions, a region of memory.
 
     ``buf`` is the region's memory. Verbs objects are plain attributes, for whatever the helpers do not do. Events for
     its NIC are methods (:class:`~rnic.testing.faults.FaultMethods`), on its own queues where they name none.
     """
 
-    def __init__(self, node: Node, service: str, size: int, depth: int, cap: QPCap, use_srq: bool, access: int) -> None:
-        self.node = node
-        self.net: SimNet | None = None
-        self.ctx = node.ctx
+    peer: VerbsSide
+
+    def __init__(
+        self, ctx: Context, service: str, size: int, depth: int, cap: QPCap, use_srq: bool, access: int
+    ) -> None:
+        self.ctx = ctx
+        self.service = service
         self.pd = PD(self.ctx)
         self.cq = CQ(self.ctx, 4 * depth)
         self.srq = SRQ(self.pd, SrqInitAttr(SrqAttr(depth, cap.max_recv_sge))) if use_srq else None
@@ -74,21 +78,12 @@ class Side(FaultMethods):
         self.mr = MR(self.pd, self.buf, access)
         self.qp = QP(self.pd, QPInitAttr(SERVICES[service], None, cap, self.cq, self.cq, self.srq))
         self.ah: AH | None = None
-        self.peer: Side = self
+        self.peer = self
         self.wcs: list[WC] = []
         """Completions taken by :meth:`poll` and :meth:`wait` that no call returned yet."""
         self._qpn, self._cqn, self._key = self.qp.qp_num, self.cq.cqn, self.mr.rkey
         if self.srq is not None:
             self._srqn = self.srq.srqn
-
-    def fault(self, name: str, *values: object) -> None:
-        """See :meth:`rnic.testing.faults.FaultMethods.fault`."""
-        self.ctx.runtime.faults().do(name, *values)
-
-    @property
-    def counters(self) -> dict[str, int]:
-        """Counters of this side's NIC and link."""
-        return self.node.counters
 
     def sge(self, length: int, offset: int = 0) -> SGE:
         """A piece of the region."""
@@ -128,17 +123,62 @@ class Side(FaultMethods):
         (self.qp if self.srq is None else self.srq).post_recv(wr)
 
     def poll(self) -> list[WC]:
-        """All completions that are there now; time stands still."""
+        """All completions that are there now."""
         found, self.wcs = self.wcs, []
-        if self.net is not None:
-            self.net.driving = True
-        try:
-            while (got := self.cq.poll(64))[0]:
-                found += got[1]
-        finally:
-            if self.net is not None:
-                self.net.driving = False
+        while (got := self.cq.poll(64))[0]:
+            found += got[1]
         return found
+
+    def to_rts(self, gid: GID, mtu_code: int, attributes: dict[str, Any]) -> None:
+        """Bring the queue pair to RTS towards the peer's, with :data:`ATTRIBUTES` and these.
+
+        Args:
+            gid: the peer's.
+            mtu_code: the device's path MTU, one of ``IBV_MTU_*``.
+            attributes: fields of :class:`~rnic.verbs.attrs.QPAttr`.
+        """
+        attr = QPAttr()
+        for name, value in (ATTRIBUTES | attributes).items():
+            setattr(attr, name, value)
+        attr.path_mtu = min(attr.path_mtu, mtu_code)
+        attr.qkey = QKEY
+        attr.qp_access_flags = ALL_RIGHTS & ~e.IBV_ACCESS_MW_BIND
+        attr.dest_qp_num = self.peer.qp.qp_num
+        attr.gso = True
+        attr.ah_attr = AHAttr(GlobalRoute(gid), udp_dport=self.peer.ctx.udp_port)
+        self.qp.to_rts(attr)
+        if self.service == "UD":
+            self.ah = AH(self.pd, attr.ah_attr)
+
+
+class Side(VerbsSide):
+    """One end of a :class:`QpPair`."""
+
+    peer: Side
+
+    def __init__(self, node: Node, service: str, size: int, depth: int, cap: QPCap, use_srq: bool, access: int) -> None:
+        super().__init__(node.ctx, service, size, depth, cap, use_srq, access)
+        self.node = node
+        self.net: SimNet | None = None
+
+    def fault(self, name: str, *values: object) -> None:
+        """See :meth:`rnic.testing.faults.FaultMethods.fault`."""
+        self.ctx.runtime.faults().do(name, *values)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counters of this side's NIC and link."""
+        return self.node.counters
+
+    def poll(self) -> list[WC]:
+        """All completions that are there now; time stands still."""
+        if self.net is None:
+            return super().poll()
+        self.net.driving = True
+        try:
+            return super().poll()
+        finally:
+            self.net.driving = False
 
     def wait(self, count: int = 1, limit_ns: int = DEFAULT_LIMIT_NS) -> list[WC]:
         """The next ``count`` completions.
@@ -229,20 +269,8 @@ class QpPair:
     def connect(self, **attributes: Any) -> None:
         """Bring both queue pairs to RTS with :data:`ATTRIBUTES` and these."""
         for side in (self.a, self.b):
-            peer = side.peer
-            attr = QPAttr()
-            for name, value in (ATTRIBUTES | attributes).items():
-                setattr(attr, name, value)
-            attr.path_mtu = min(attr.path_mtu, MTU_CODES[side.node.nic.config.mtu])
-            attr.qkey = QKEY
-            attr.qp_access_flags = ALL_RIGHTS & ~e.IBV_ACCESS_MW_BIND
-            attr.dest_qp_num = peer.qp.qp_num
-            attr.gso = True
-            route = GlobalRoute(GID(peer.node.nic.config.address))
-            attr.ah_attr = AHAttr(route, udp_dport=peer.ctx.udp_port)
-            side.qp.to_rts(attr)
-            if self.service == "UD":
-                side.ah = AH(side.pd, attr.ah_attr)
+            gid = GID(side.peer.node.nic.config.address)
+            side.to_rts(gid, MTU_CODES[side.node.nic.config.mtu], attributes)
 
     def run(self, limit_ns: int = DEFAULT_LIMIT_NS) -> None:
         """Until all is quiet."""
@@ -269,7 +297,7 @@ class QpPair:
         """Close the net with all that is in it."""
         self.net.close()
 
-    def __enter__(self) -> QpPair:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

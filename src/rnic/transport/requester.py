@@ -281,7 +281,7 @@ class Requester(Outstanding):
         ):
             # IBA 9.7.7.2: without credit only one packet may probe for it; its ACK says that the message has
             # a receive entry
-            if message.sent:
+            if message.sent or self._asks_for_credit(message):
                 return 0
             count = 1
             ask = True
@@ -293,6 +293,16 @@ class Requester(Outstanding):
         done = self._send_data(message, payload, count, batch, ask)
         self.fly(done)
         return done
+
+    def _asks_for_credit(self, message: Message) -> bool:
+        """Whether a message before it went without credit, and its one packet is not acknowledged yet."""
+        return any(
+            each.packets
+            and each.takes_receive
+            and psn_diff(each.ssn, self.lsn) > 0
+            and psn_diff(self.una, each.first_psn) <= 0
+            for each in self.messages(self.sq_head, message.index)
+        )
 
     def allowance(self, want: int) -> int:
         """Packets that may be sent of ``want``: as the queue pair's window, the NIC and the peer have room.

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rnic.testing import flaps
@@ -11,6 +13,17 @@ def test_a_client_that_reconnects_loses_and_doubles_nothing() -> None:
     assert result.good
     assert (result.flaps, result.port_events) == (8, 16)
     assert result.connections > 2, "some flaps end connections, others are pauses"
+    assert result.repeated > 0
+
+
+@pytest.mark.slow
+def test_nor_on_a_nic_process_that_runs(tmp_path: Path) -> None:
+    """A hundred flaps: ``python -m rnic.testing.flaps --live``."""
+    tmp_path.chmod(0o700)
+    result = flaps.run_live(tmp_path, 12, seed=3)
+    assert result.good
+    assert (result.flaps, result.port_events) == (12, 24)
+    assert result.connections > 1
     assert result.repeated > 0
 
 
