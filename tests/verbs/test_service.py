@@ -72,7 +72,7 @@ def test_a_name_may_be_wanted(directory: Path) -> None:
     second, name = _add(directory, 32, name="rnic7")
     assert name == "rnic0", "it is taken"
     for wanted in ("rnic", "rnic01", "mlx5_0", "rnic1000", 3, "rnic1\n"):
-        with pytest.raises(VerbsError, match="is no (device's|str)") as caught:
+        with pytest.raises(VerbsError, match=r"is no (device's|str)") as caught:
             _add(directory, 33, name=wanted)
         assert caught.value.errno == errno.EINVAL
     first.close()
