@@ -28,7 +28,7 @@ def run(env: dict[str, str], *options: str, program: tuple[str, ...] = ("true",)
 
 
 def test_program_that_is_not_there(env: dict[str, str]) -> None:
-    assert run(env, program=("no-such-program",)) == (2, "rnic: program 'no-such-program' was not found")
+    assert run(env, program=("no-such-program",)) == (127, "rnic: program 'no-such-program' was not found")
 
 
 def test_address_in_use(env: dict[str, str]) -> None:
@@ -38,7 +38,7 @@ def test_address_in_use(env: dict[str, str]) -> None:
         assert run(env, "--addr", ADDRESS, "--port", str(port)) == (
             2,
             f"rnic: UDP port {port} on {ADDRESS} is taken: give another port (0 lets the system choose one)"
-            " or another local address",
+            " or another local address; programs that are to share one NIC open it with rnic.open()",
         )
 
 

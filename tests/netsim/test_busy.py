@@ -148,7 +148,7 @@ PATTERNS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("qps", [16, 256])
+@pytest.mark.parametrize("qps", [pytest.param(16, marks=pytest.mark.full), 256])
 def test_busy_queue_pairs_repeat_nothing(pattern, qps) -> None:
     busy = Busy(qps, 4096 // qps * 2, **PATTERNS[pattern])
     took_ns = busy.run()

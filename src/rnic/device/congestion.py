@@ -33,14 +33,17 @@ _WIDE = 8
 class Congestion:
     """Notification point and reaction point of one device, and its congestion registers.
 
-    ``settings`` is what the registers hold; the device starts with a copy of its configuration's.
+    ``settings`` is what the registers hold; the device starts with a copy of its configuration's. ``setter`` is the
+    program that changed them: what it chose holds for it alone.
     """
 
-    __slots__ = ("_nic", "settings")
+    __slots__ = ("_nic", "_start", "settings", "setter")
 
     def __init__(self, nic: Nic, settings: CongestionSettings) -> None:
         self._nic = nic
+        self._start = dataclasses.replace(settings)
         self.settings = dataclasses.replace(settings)
+        self.setter: int | None = None
 
     # ------------------------------------------------------------------------------------- the data path
 
@@ -108,6 +111,22 @@ class Congestion:
                 qp.rate = value & reg.RATE_MASK
                 self.apply_rate(qp)
 
+    def came(self, uar: Uar) -> None:
+        """A context was opened: what another program set ends."""
+        if self.setter is not None and self.setter != uar.program:
+            self._restore()
+
+    def went(self, uar: Uar) -> None:
+        """A context was closed: what a program that is gone had set ends."""
+        if self.setter == uar.program and all(other.program != uar.program for other in self._nic.resources.uars):
+            self._restore()
+
+    def _restore(self) -> None:
+        self.setter = None
+        self.settings = dataclasses.replace(self._start)
+        for each in self._nic.qps.values():
+            self.apply_rate(each)
+
     def apply_rate(self, qp: DeviceQp) -> None:
         """Pace ``qp`` by its rate register, or let it go."""
         paced = self.settings.limiter and qp.rate
@@ -136,6 +155,7 @@ def write_cfg(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: byt
     if in_modifier < reg.QP_CTRL:
         if any(other.program != uar.program for other in nic.resources.uars):
             raise Refused(cmd.ST_RESOURCE_BUSY)
+        nic.congestion.setter = uar.program
     else:
         _, qp = nic.congestion.queue_pair(in_modifier)
         if qp is None or qp.uar is not uar:

@@ -175,6 +175,7 @@ class Nic:
         uar.dead = self.globals.dead
         self.resources.uars.append(uar)
         self.globals.came(uar)
+        self.congestion.came(uar)
         return uar
 
     def unmap_uar(self, uar: Uar) -> None:
@@ -185,6 +186,7 @@ class Nic:
             uar.closed = True
             self.resources.uars.remove(uar)
             self.globals.went(uar)
+            self.congestion.went(uar)
             if not self.resources.uars and self.config.autostart and not self.contexts.complete:
                 # the last driver took its pages along: as at power-up, for whoever comes next
                 self.stop()

@@ -75,6 +75,7 @@ _AFTER_OWN_ERROR_S = 0.01
 _NAME = re.compile(r"rnic(0|[1-9]\d{0,2})", re.ASCII)
 _CHOSEN = ("faults", "capture", "congestion")
 """What programs may choose of a device that they ask for."""
+_ADD_KINDS = {"address": str, "port": int, "name": str, **dict.fromkeys(_CHOSEN, str)}
 _LONGEST_SLEEP = 0.05
 """Seconds; a program that forgot its fence waits no longer."""
 
@@ -453,15 +454,18 @@ class NicProcess:
         wanted = json.loads(body)
         if not isinstance(wanted, dict) or not isinstance(wanted.get("address"), str):
             raise OSError(errno.EINVAL, "ADD takes a JSON object with an address")
-        for name, kind in (("port", int), ("faults", str), ("capture", str)):
-            if wanted.get(name) is not None and type(wanted[name]) is not kind:
-                raise OSError(errno.EINVAL, f"ADD: {name}={wanted[name]!r} is no {kind.__name__}")
+        for name, value in wanted.items():
+            kind = _ADD_KINDS.get(name)
+            if kind is None:
+                raise OSError(errno.EINVAL, f"ADD: {name!r} is nothing that a program may choose of a device")
+            if value is not None and type(value) is not kind:
+                raise OSError(errno.EINVAL, f"ADD: {name}={value!r} is no {kind.__name__}")
         if wanted.get("port") is not None and not 0 <= wanted["port"] <= 0xFFFF:
             raise OSError(errno.EINVAL, f"port={wanted['port']} is no UDP port: 0 to 65535 are")
         name = wanted.pop("name", None)
         if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
             raise OSError(errno.EINVAL, f"ADD: name={name!r} is no device's: rnic0 to rnic{MAX_DEVICES - 1} are")
-        if len(self.devices) >= MAX_DEVICES:
+        if sum(map(self._in_use, self.devices)) >= MAX_DEVICES:
             raise OSError(errno.ENOSPC, f"a NIC process has at most {MAX_DEVICES} devices")
         return self.add(wanted["address"], wanted.get("port"), wanted, client, name).encode().ljust(16, b"\0")
 

@@ -420,6 +420,8 @@ class QueuePair:
             self.host.schedule(self)
         if self.ctx.state in _CAN_SEND:
             self.requester.handle_timer(now_ns)
+        else:
+            self.requester.stop_waiting()  # the state was taken from it past any transition: nobody will answer
 
     # -------------------------------------------------------------------------------------- errors
 

@@ -10,7 +10,7 @@ import pytest
 from rnic.device import Nic, NicConfig
 from rnic.rings.queue_block import CQ_BLOCK, QP_BLOCK, SRQ_BLOCK
 from rnic.spec import commands as cmd
-from rnic.spec import events
+from rnic.spec import congestion_regs, events
 from rnic.spec import registers as reg
 from rnic.spec.opcodes import CNP
 from rnic.spec.ports import PORT_ACTIVE, PORT_DOWN
@@ -337,3 +337,26 @@ def test_a_port_does_not_stay_closed_behind_a_program(driver, new_driver) -> Non
     assert again.uar.read(reg.PORT) >> 20 == PORT_ACTIVE
     again.ok(cmd.CLOSE_HCA)
     driver.nic.unmap_uar(again.uar)
+
+
+def test_what_a_program_set_of_congestion_ends_with_it(driver, new_driver) -> None:
+    def at_work(made: Any) -> int:
+        return int(made.ok(cmd.READ_CFG, congestion_regs.CNP_TIMER_THRD).out_param)
+
+    def choose(made: Any, value: int) -> None:
+        made.ok(cmd.WRITE_CFG, congestion_regs.CNP_TIMER_THRD, 0, value.to_bytes(8, "big"))
+
+    driver.uar.program = 1
+    before = at_work(driver)
+    second = new_driver(driver.nic)
+    second.uar.program = 1
+    choose(driver, 7)
+    driver.nic.unmap_uar(driver.uar)
+    assert at_work(second) == 7, "another context of the same program is still there"
+    driver.nic.map_uar(driver.space, program=2)
+    assert at_work(second) == before, "another program came"
+    driver.nic.unmap_uar(driver.nic.resources.uars[-1])
+    assert before != 9
+    choose(second, 9)
+    driver.nic.unmap_uar(second.uar)
+    assert at_work(new_driver(driver.nic)) == before, "nobody is left who chose"

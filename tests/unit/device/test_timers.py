@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from rnic.device.timers import TIMERS_PER_CALL, Timers
 from rnic.spec.limits import NEVER
+from rnic.spec.states import INIT
+from rnic.testing import QpPair
+from rnic.verbs import enums as e
 
 
 def fail(qp: object, error: Exception) -> None:
@@ -146,3 +149,18 @@ def test_a_handler_that_raises_is_told_and_the_others_have_their_turns() -> None
     assert told == [(qps[1], error)]
     assert [qp.fired for qp in qps] == [[10], [], [10]]
     assert timers.next_ns() is None
+
+
+def test_a_queue_pair_whose_state_was_taken_from_it_leaves_the_timers() -> None:
+    """Its context was edited past any transition while an ACK timeout ran: that deadline is met once, not for ever."""
+    with QpPair(size=64) as pair:
+        nic = pair.a.node.nic
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 8)
+        nic.produce(pair.clock.now_ns)
+        qp = nic.qps[pair.a.qp.qp_num]
+        assert qp.deadline_ns != NEVER
+        qp.ctx.state = INIT
+        later = qp.deadline_ns + 1
+        nic.handle_timers(later)
+        assert qp.deadline_ns == NEVER
+        assert (nic.next_deadline_ns() or NEVER) > later
