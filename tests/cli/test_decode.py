@@ -266,7 +266,8 @@ def test_repetitions_and_gaps_are_marked() -> None:
     assert marks.count("repeated") > 5, counted.stdout
 
 
-def test_flow_in_the_terminal() -> None:
+def test_flow_in_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     lines = run("--flow", VECTORS / "vp_nak_rkey_write.pcap").stdout.splitlines()
     assert lines[1].split() == ["198.51.100.12", "198.51.100.11"]
     arrows = [line for line in lines if line.startswith("#")]
