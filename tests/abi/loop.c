@@ -285,11 +285,14 @@ static void binds(struct ibv_qp_ex *qp, struct ibv_mw *verbs)
 	const struct rnic_mw *mw = (const struct rnic_mw *)verbs;
 	uint32_t key = mw->key;
 
+	/* the tag alone counts on, as ibv_inc_rkey does it */
+	uint32_t first = (key & ~0xffu) | ((key + 1) & 0xff), second = (key & ~0xffu) | ((key + 2) & 0xff);
+
 	for (int turn = 0; turn < 3; turn++) {
 		qp->wr_start(qp);
-		qp->wr_bind_mw(qp, verbs, key + 1, &bind);
-		qp->wr_local_inv(qp, key + 1);
-		qp->wr_bind_mw(qp, verbs, key + 2, &bind);
+		qp->wr_bind_mw(qp, verbs, first, &bind);
+		qp->wr_local_inv(qp, first);
+		qp->wr_bind_mw(qp, verbs, second, &bind);
 		if (turn == 0) {
 			qp->wr_abort(qp);
 		} else if (turn == 1) {
@@ -300,7 +303,7 @@ static void binds(struct ibv_qp_ex *qp, struct ibv_mw *verbs)
 			for (int i = 0; i < 3; i++)
 				CHECK(next_completion().status == IBV_WC_SUCCESS);
 		}
-		CHECK(mw->key == (turn < 2 ? key : key + 2));
+		CHECK(mw->key == (turn < 2 ? key : second));
 	}
 }
 
