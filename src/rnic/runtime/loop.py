@@ -105,10 +105,11 @@ class Runtime:
         What arrives is shown to the caller before replies to it are sent, since the caller may be waiting for
         just that; replies go out with the next round, and after a few rounds in any case.
         """
+        now = self._last_poll = self.clock()  # before the lock: a thread that holds it sees it and makes way
         if not self.lock.acquire(blocking=False):
+            time.sleep(0)  # its holder may need the interpreter before it can let go
             return False
         try:
-            now = self._last_poll = self.clock()
             did = self._round(now)
         finally:
             self.lock.release()
@@ -241,27 +242,31 @@ class Runtime:
             os.write(self._wake_write, b"\0")
 
     def _run(self) -> None:
-        while True:
-            with self.lock:
-                if self._stop:
-                    return
-                now = self.clock()
-                if now - self._last_poll < PARK_NS:
-                    timeout: float | None = PARK_NS / 1e9
-                    sockets: list[int] = []
-                else:
+        while not self._stop:
+            timeout: float | None = PARK_NS / 1e9
+            sockets: list[int] = []
+            if not self._application_polls():  # asked without the lock, which is then the application's alone
+                with self.lock:
+                    if self._stop:
+                        return
                     timeout, sockets = self._own_rounds()
             wait_readable([self._wake_read, *sockets], timeout)
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_read, 4096)
             self._sleep_until = None
 
+    def _application_polls(self) -> bool:
+        """Whether an application drove the NIC a moment ago."""
+        return self.clock() - self._last_poll < PARK_NS
+
     def _own_rounds(self) -> tuple[float | None, list[int]]:
-        """The thread's rounds while there is work; then how long to sleep, and on what."""
+        """The thread's rounds while there is work and nobody polls; then how long to sleep, and on what."""
         try:
             for _ in range(_THREAD_ROUNDS):
                 if not self._round(self.clock()):
                     break
+                if self._application_polls():
+                    return PARK_NS / 1e9, []
             return self._sleep()
         except Exception as error:  # noqa: BLE001 - the last guard: without the thread nobody would serve the peers
             self.guard.caught("round", error)

@@ -176,6 +176,29 @@ def test_progress_leaves_a_busy_nic_alone() -> None:
     other.close()
 
 
+def test_the_thread_makes_way_for_an_application_that_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread has work without end; an application that polls meanwhile finds the lock taken, once."""
+    link, other = loopback_pair()
+    runtime = make(link)
+    rounds = 0
+
+    def round_of_the_thread(now: int) -> bool:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 3:
+            application = threading.Thread(target=runtime.progress)
+            application.start()
+            application.join()
+        return True
+
+    monkeypatch.setattr(runtime, "_round", round_of_the_thread)
+    with runtime.lock:
+        runtime._own_rounds()
+    assert rounds == 3
+    runtime.close()
+    other.close()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_child_finds_its_nics_closed() -> None:
     runtime = make(UdpLink("127.0.0.1", 0))
