@@ -21,7 +21,8 @@ def run_testcase(runner: Any, place: Path, top: str, module: str, testcase: str,
         place: the simulator is in its ``build``; logs and results go here.
     """
     log, results = place / f"{testcase}.log", place / f"{testcase}.xml"
-    sys.path.insert(0, str(BENCHES))  # cocotb's runner hands this Python's path on
+    places = [str(BENCHES), str(BENCHES.parent)]
+    sys.path[:0] = places  # cocotb's runner hands this Python's path on
     try:
         runner.test(
             hdl_toplevel=top,
@@ -37,7 +38,8 @@ def run_testcase(runner: Any, place: Path, top: str, module: str, testcase: str,
         end = "\n".join(log.read_text().splitlines()[-60:])
         pytest.fail(f"{testcase} failed in the simulator; the end of {log}:\n{end}", pytrace=False)
     finally:
-        sys.path.remove(str(BENCHES))
+        for folder in places:
+            sys.path.remove(folder)
     cases = list(ET.parse(results).iter("testcase"))
     assert [case.get("name") for case in cases] == [testcase]
     assert not list(cases[0].iter("failure")), f"{testcase} failed, see {log}"
