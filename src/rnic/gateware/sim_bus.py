@@ -26,6 +26,7 @@ from rnic.gateware.axi_model import (
     Timing,
     Wires,
 )
+from rnic.gateware.mac_model import Beat, Mac
 
 
 @dataclass
@@ -123,6 +124,40 @@ class StreamSink:
                 self.frames.append(frame)
                 if self.hook is not None:
                     self.hook(frame)
+
+
+class MacPort(Mac):
+    """:class:`~rnic.gateware.mac_model.Mac` on Amaranth's simulator, at both of an engine's streams.
+
+    Raises:
+        BusError: from :meth:`run`.
+    """
+
+    def __init__(self, tx: Any, rx: Any, rate: float) -> None:
+        super().__init__(len(tx.tkeep), rate)
+        self.tx_axis, self.rx_axis = tx, rx
+
+    async def run(self, ctx: Any) -> None:
+        """The testbench."""
+        tx, rx, width = self.tx_axis, self.rx_axis, self.lanes * 8
+        out = Cat(tx.tdata, tx.tkeep, tx.tlast, tx.tuser)
+        driven: Beat | None = None
+        while True:
+            ctx.set(tx.tready, self.tx_ready)
+            ctx.set(rx.tvalid, self.rx is not None)
+            if self.rx is not None and self.rx is not driven:
+                driven = self.rx
+                ctx.set(rx.tdata, int.from_bytes(driven.data, "little"))
+                ctx.set(rx.tkeep, (1 << len(driven.data)) - 1)
+                ctx.set(rx.tlast, driven.last)
+                ctx.set(rx.tuser, driven.bad and driven.last)
+            _clk, _rst, valid, value, ready = await ctx.tick().sample(tx.tvalid, out, rx.tready)
+            shown = None
+            if valid:
+                count = (value >> width & (1 << self.lanes) - 1).bit_length()
+                last, bad = (bool(value >> width + self.lanes + bit & 1) for bit in (0, 1))
+                shown = Beat((value & (1 << count * 8) - 1).to_bytes(count, "little"), last, bad)
+            self.edge(shown, bool(ready))
 
 
 class SlaveOnAmaranth:
@@ -310,6 +345,7 @@ __all__ = [
     "BusError",
     "Frame",
     "MacLink",
+    "MacPort",
     "Stalls",
     "StreamSink",
     "StreamSource",
