@@ -36,20 +36,23 @@ from rnic.spec.engine_regs import (
 )
 
 
+def interface(params: EngineParams) -> dict[str, wiring.Member]:
+    """The engine's ports."""
+    width = params.bus_width
+    return {
+        "s_axil": In(Axi4Lite(AXIL_ADDRESS_BITS)),
+        "m_axi": Out(Axi4(width, 1)),
+        "mac_tx_axis": Out(AxiStream(width)),
+        "mac_rx_axis": In(AxiStream(width)),
+        "irq": Out(1),
+    }
+
+
 class Top(wiring.Component):
     """One engine."""
 
     def __init__(self, params: EngineParams) -> None:
-        width = params.bus_width
-        super().__init__(
-            {
-                "s_axil": In(Axi4Lite(AXIL_ADDRESS_BITS)),
-                "m_axi": Out(Axi4(width, 1)),
-                "mac_tx_axis": Out(AxiStream(width)),
-                "mac_rx_axis": In(AxiStream(width)),
-                "irq": Out(1),
-            }
-        )
+        super().__init__(interface(params))
         self.params = params
         self.registers = Registers(params)
         self.several = params.in_flight > 1
