@@ -662,8 +662,19 @@ def carried_out(scenario: Callable[[Engine], None], serial: bool) -> dict[str, s
     return engine.seen
 
 
+LONG = (reset_in_every_state,)
+"""A minute each: only with --full."""
+
+
+@pytest.mark.xdist_group("scenarios")  # what one of these tests carried out, others look at
 @pytest.mark.parametrize("serial", [True, False], ids=["serial", "overlapped"])
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(scenario, id=scenario.__name__, marks=pytest.mark.full if scenario in LONG else ())
+        for scenario in SCENARIOS
+    ],
+)
 def test_scenario(scenario: Callable[[Engine], None], serial: bool) -> None:
     carried_out(scenario, serial)
 
@@ -852,9 +863,9 @@ def test_the_watchdog_ends_what_is_in_flight_and_the_rest_goes_on(silent_from: i
     engine.good()
 
 
-def test_a_reset_at_any_time_of_several() -> None:
+def test_a_reset_at_any_time_of_several(request: pytest.FixtureRequest) -> None:
     engine = several(Timing(7), stall_rate=0.1)
-    for moment in range(1, 200, 13):
+    for moment in range(1, 200, 13 if request.config.getoption("full") else 33):
         engine.fill(70 * 5)
         engine.driver.submit([Request(SOURCE + 70 * n, TARGET + 70 * n, 70, n) for n in range(5)])
         engine.simulation.run_cycles(moment)
@@ -956,12 +967,17 @@ EXPECTED_OVERLAPPED = EXPECTED | {
 }
 
 
+@pytest.mark.xdist_group("scenarios")
 @pytest.mark.parametrize(
     ("serial", "expected"), [(True, EXPECTED_SERIAL), (False, EXPECTED_OVERLAPPED)], ids=["serial", "overlapped"]
 )
-def test_every_state_and_transition(serial: bool, expected: dict[str, set[Transition]]) -> None:
+def test_every_state_and_transition(
+    serial: bool, expected: dict[str, set[Transition]], request: pytest.FixtureRequest
+) -> None:
+    full = request.config.getoption("full")
+    scenarios = [scenario for scenario in SCENARIOS if full or scenario not in LONG]
     for block, wanted in expected.items():
-        seen = set().union(*(carried_out(scenario, serial)[block] for scenario in SCENARIOS))
+        seen = set().union(*(carried_out(scenario, serial)[block] for scenario in scenarios))
         print(f"\n{block}: {len(seen)} transitions")
         for before, after in sorted(seen):
             note = "" if (before, after) in wanted else "  (abort)"
