@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import suite
+from ends import End, StuckError, last_line, packets, wait_all
 from rich.console import Console
 from rich.table import Table
 
@@ -101,6 +102,7 @@ class Row:
     seconds: float = 0.0
     packets: int = 0
     notes: list[str] = field(default_factory=list)
+    report: list[str] = field(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -273,8 +275,10 @@ class Bench:
             env = {**os.environ, **row.env, "RNIC_RUNTIME_DIR": name, "RNIC_LIBRARIES": str(self.libraries)}
             try:
                 row.result = Run(row, number, env, capture, self.timeout).result()
-            except subprocess.TimeoutExpired as error:
-                row.result = f"no end within {error.timeout:.0f} s"
+            except StuckError as error:
+                row.result = str(error)
+                row.report = [*error.report, *packets(capture)]
+                capture.with_suffix(".txt").write_text("\n".join([row.title, row.result, *row.report, ""]))
         row.seconds = round(time.monotonic() - began, 1)
         if row.result == "ok" and row.kind not in ("alone", "watch", "refused"):
             row.packets, wrong = _packets(capture)
@@ -332,29 +336,33 @@ class Run:
             options += ["--faults", self.row.faults] if self.row.faults else []
         return [*RNIC, "exec", *options, "--", *program]
 
+    def _start(self, name: str, command: list[str], cwd: str | None = None) -> End:
+        return End(name, command, self.env, cwd)
+
     def _done(self, command: list[str], timeout: float | None = None, cwd: str | None = None) -> tuple[int, str]:
-        done = subprocess.run(
-            command,
-            env=self.env,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout or self.timeout,
-            check=False,
-        )
-        return done.returncode, done.stdout
+        with self._start("program", command, cwd) as end:
+            self._wait([end], timeout)
+            return end.process.returncode, end.text
+
+    def _wait(self, ends: list[End], timeout: float | None = None) -> None:
+        wait_all(ends, timeout or self.timeout, Path(self.env["RNIC_RUNTIME_DIR"]))
+
+    @staticmethod
+    def _verdict(server: End, client: End, stayed: bool = False) -> str:
+        if client.status or (server.status and not stayed):
+            words = last_line(client.text if client.status else server.text)
+            return f"client {client.status}, server {server.status}: {words}"
+        return "ok"
 
     def _alone(self) -> str:
         status, text = self._done(self._exec(self.row.program, *self.row.options, recorded=False))
-        return "ok" if status == 0 and self.row.said in text else _last(text)
+        return "ok" if status == 0 and self.row.said in text else last_line(text)
 
     def _refused(self) -> str:
         status, text = self._done(self._exec(self.row.program, *self.row.options, recorded=False))
         line = next((line for line in text.splitlines() if self.row.refused in line), None)
         if not status or line is None:
-            return f"not refused as it should be: {_last(text)}"
+            return f"not refused as it should be: {last_line(text)}"
         self.row.notes.append(line.strip())
         return "ok"
 
@@ -383,52 +391,27 @@ class Run:
         elif row.kind == "consumer-pair":
             server = self._exec("ibv_rc_pingpong", "-p", str(port), *PINGPONG)
             client = self._exec(sys.executable, CONSUMER, host, str(port), end=1)
-        first = subprocess.Popen(
-            server,
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        try:
-            _wait_listening(port, first)
-            status, words = self._done(client)
-            said, _ = first.communicate(timeout=self.timeout)
-        finally:
-            first.kill()
-            first.communicate()
-        if status or first.returncode:
-            return f"client {status}, server {first.returncode}: {_last(words if status else said)}"
-        return "ok"
+        with self._start("server", server) as first:
+            _wait_listening(port, first.process)
+            with self._start("client", client) as second:
+                self._wait([first, second])
+                return self._verdict(first, second)
 
     def _by_cm(self) -> str:
         row = self.row
         names = {"SERVER": self._address(0), "CLIENT": self._address(1)}
         ends = [[names.get(word, word) for word in end] for end in row.ends]
-        first = subprocess.Popen(
-            self._exec(row.program, *row.options, *ends[0]),
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        try:
-            self._wait_services(first)
-            client = (*(row.peer or (row.program,)), *row.options, *ends[1])
-            status, words = self._done(self._exec(*client, end=1))
-            if row.stays:
-                first.terminate()
-            said, _ = first.communicate(timeout=self.timeout)
-        finally:
-            first.kill()
-            first.communicate()
-        if status or (first.returncode and not row.stays):
-            return f"client {status}, server {first.returncode}: {_last(words if status else said)}"
-        return "ok"
+        with self._start("server", self._exec(row.program, *row.options, *ends[0])) as first:
+            self._wait_services(first.process)
+            command = self._exec(*(row.peer or (row.program,)), *row.options, *ends[1], end=1)
+            with self._start("client", command) as second:
+                if row.stays:
+                    self._wait([second])
+                    first.process.terminate()
+                self._wait([first, second])
+                return self._verdict(first, second, row.stays)
 
-    def _wait_services(self, server: subprocess.Popen[str]) -> None:
+    def _wait_services(self, server: subprocess.Popen[bytes]) -> None:
         """Until a server listens, or has joined a group; qperf first waits on TCP."""
         if self.row.program == "qperf":
             _wait_listening(QPERF_PORT, server)
@@ -458,17 +441,17 @@ class Run:
             compiler = self.row.program.replace("run", "cc")
             built = self._done([compiler, "-O1", str(MPI_CHECK), "-o", str(check)])
             if built[0]:
-                return f"{compiler}: {_last(built[1])}"
+                return f"{compiler}: {last_line(built[1])}"
             ranks = [self.row.program, *self.row.options, str(check)]
             status, text = self._done([*RNIC, "exec", *self._both(), "--", *ranks])
         said = [line for line in text.splitlines() if "went over the device" in line]
         self.row.notes += said
-        return "ok" if not status and said else f"status {status}: {_last(text)}"
+        return "ok" if not status and said else f"status {status}: {last_line(text)}"
 
     def _consumer(self) -> str:
         script = str(HERE / self.row.program)
         status, text = self._done([*RNIC, "exec", *self._both(), "--", sys.executable, script])
-        return _last(text) if status else "ok"
+        return last_line(text) if status else "ok"
 
     def _both(self) -> list[str]:
         """Options for a program that uses two devices."""
@@ -483,7 +466,7 @@ def _free_port() -> int:
         return port
 
 
-def _wait_listening(port: int, server: subprocess.Popen[str]) -> None:
+def _wait_listening(port: int, server: subprocess.Popen[bytes]) -> None:
     """Until a server listens on a TCP port, as the kernel's table says: a connection would disturb it."""
     wanted = f":{port:04X}"
     for _ in range(800):
@@ -505,11 +488,6 @@ def _packets(capture: Path) -> tuple[int, int]:
     found = re.search(r"ICRC ok (\d+), wrong (\d+)", done.stdout)
     right, wrong = (int(found[1]), int(found[2])) if found else (0, 0)
     return right + wrong, wrong
-
-
-def _last(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "said nothing"
 
 
 def verdict(row: Row) -> str:
@@ -580,7 +558,8 @@ def main(argv: list[str] | None = None) -> int:
         bench = Bench(Path(name), captures, options.timeout)
         for number, row in chosen:
             bench.run(row, number)
-            print(f"{row.seconds:6.1f} s  {row.title}: {row.result}", file=sys.stderr, flush=True)
+            line = f"{row.seconds:6.1f} s  {row.title}: {row.result}"
+            print(line, *row.report, sep="\n", file=sys.stderr, flush=True)
     done = [row for _, row in chosen]
     if options.json:
         print(json.dumps([asdict(row) for row in done]))
