@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0xd56dee0f2e42a378ull
+#define STATE_LAYOUT_HASH 0x361301b1c7449e05ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -339,8 +339,9 @@ struct completion_queue {
 	uint64_t last_notified; /* producer index at the last event */
 	uint64_t solicited_index; /* producer index after the last solicited entry */
 	uint64_t due; /* its EQ could not take the completion event yet */
+	uint64_t told; /* it has raised a completion event: its owner sleeps until it does */
 };
-_Static_assert(sizeof(struct completion_queue) == 136, "completion queue");
+_Static_assert(sizeof(struct completion_queue) == 144, "completion queue");
 
 struct event_queue {
 	uint64_t flags; /* EQ flags as software wrote them */
