@@ -9,6 +9,7 @@ from rnic.context.cqc import CQ_ARMED, CQC
 from rnic.device.entry_ring import QUEUE_ERROR, EntryRing
 from rnic.device.eq import EventQueue
 from rnic.device.uar import Uar
+from rnic.mem.order import fence
 from rnic.rings.cqe import CQE_SHIFT, CQE_SOLICITED
 from rnic.rings.queue_block import (
     ARM_NEXT,
@@ -86,6 +87,7 @@ class CompletionQueue(EntryRing):
         regs = self.regs
         if word3 & CQE_SOLICITED:
             key.solicited_index = key.tail
+        fence()  # software arms, then looks: one of the two sees what the other stored
         arm = regs.words[regs.at + CQ_DOORBELL >> 2]
         # An entry in error counts as solicited (IBA chapter 11, completion notification).
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):

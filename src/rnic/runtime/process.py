@@ -635,6 +635,8 @@ class NicProcess:
                 resources.doorbells.ring(block)
             rung = True
             at = window.find(b"\x01", at + 1, client.rung_end)
+        if rung:
+            fence()  # the bytes are clear before the registers are read: whoever rings from now on is heard again
         return rung
 
     def _round(self) -> bool:
