@@ -58,8 +58,8 @@ RULES: tuple[Rule, ...] = (
     _rule("IBA 9.7.5.1.2", "An ACK covers all requests before it; responders may leave ACKs out",
           f"{REQ}::test_ack_is_cumulative", f"{RSP}::test_ack_coalescing",
           f"{RSP}::test_write_is_stored_and_acknowledged", f"{RSP}::test_no_ack_where_none_is_asked_for"),
-    _rule("design", "Requests leave before replies, but where software sleeps on completion events: then what woke it is"
-          " acknowledged before its answer leaves", f"{RSP}::test_neither_answers_nor_requests_starve_the_others",
+    _rule("design", "Requests leave before replies, but where software sleeps on completion events: then what woke it"
+          " is acknowledged before its answer leaves", f"{RSP}::test_neither_answers_nor_requests_starve_the_others",
           f"{ORDER}::test_who_was_woken_does_not_overtake_the_acknowledgement",
           f"{ORDER}::test_who_was_woken_does_not_overtake_answers_before_it",
           f"{ORDER}::test_who_polls_is_served_first"),
