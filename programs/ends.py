@@ -22,6 +22,7 @@ from rnic.spec.attach import SOCKET_NAME
 PATIENCE = 5.0
 """Seconds that the other end has once one has failed: it may wait for that one for ever."""
 _LOOK_SECONDS = 20.0
+_END_SECONDS = 10.0
 _MOST_PROCESSES = 12
 _LAST_PACKETS = 40
 _WORDS_OF_AN_END = 15
@@ -204,6 +205,22 @@ def _said(command: list[str], env: dict[str, str] | None = None) -> list[str]:
     return (done.stdout + done.stderr).splitlines()
 
 
+def end_nic_process(runtime: Path) -> bool:
+    """Have a row's NIC process end, and with it what it holds; false if it does not."""
+    pid = _nic_process(runtime)
+    if pid is None:
+        return True
+    with contextlib.suppress(ProcessLookupError):
+        fd = os.pidfd_open(pid)
+        with contextlib.ExitStack() as held:
+            held.callback(os.close, fd)
+            signal.pidfd_send_signal(fd, signal.SIGTERM)
+            poller = select.poll()
+            poller.register(fd, select.POLLIN)
+            return bool(poller.poll(_END_SECONDS * 1000))
+    return True
+
+
 def _queues(runtime: Path) -> list[str]:
     """Queue pairs, their CQs, and counters of each device, by ``rnic`` itself."""
     env = {**os.environ, "RNIC_RUNTIME_DIR": str(runtime)}
@@ -231,7 +248,7 @@ def _queues(runtime: Path) -> list[str]:
     return lines
 
 
-def packets(capture: Path) -> list[str]:
+def last_packets(capture: Path) -> list[str]:
     """The end of a recording."""
     if not capture.exists():
         return ["--- no recording"]

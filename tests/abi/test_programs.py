@@ -122,7 +122,7 @@ def test_rows_without_their_program_are_left_out(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     row = next(runner.rows())
-    runner.Bench(tmp_path, tmp_path, 1.0).run(row, 0)
+    runner.Bench(tmp_path, tmp_path, 1.0, tmp_path).run(row, 0)
     assert row.result == f"left out: ibv_devices is not installed: apt-get install {runner.PACKAGES}"
     assert row.good
     assert runner.totals([row]) == "1 rows: 0 good, 0 failed, 1 left out; 0 packets"
@@ -171,9 +171,7 @@ def test_one_that_does_not_end_is_looked_at(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="needs gdb")
-def test_report_shows_stacks_queues_and_the_recording(
-    ends: ModuleType, env: dict[str, str], tmp_path: Path
-) -> None:
+def test_report_shows_stacks_queues_and_the_recording(ends: ModuleType, env: dict[str, str], tmp_path: Path) -> None:
     capture = tmp_path / "wire.pcapng"
     command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", f"{own_network()}.233", "--capture", str(capture)]
     hangs = "import ctypes; lib = ctypes.CDLL('libibverbs.so.1'); lib.ibv_get_device_list(None); print('begun');"
@@ -187,7 +185,7 @@ def test_report_shows_stacks_queues_and_the_recording(
     assert re.search(r"--- NIC process\n  process \d+: .*serve.*\n(.*\n)*    #\d+ .*epoll_wait", report)
     assert "rnic0: event_port_change" in report
     assert re.search(r"    log:   File .*process.py.* in _turn", report)
-    assert ends.packets(capture)[0].startswith("--- wire.pcapng, the last of ")
+    assert ends.last_packets(capture)[0].startswith("--- wire.pcapng, the last of ")
 
 
 @pytest.mark.slow
