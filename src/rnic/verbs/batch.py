@@ -115,7 +115,8 @@ def checked(array: object, kind: numpy.dtype[Any], maker: str, *, filled: bool =
         )
     if filled and not (array.flags.writeable and array.flags.c_contiguous):
         raise VerbsError(EINVAL, "array is read-only or has gaps between its entries: give one made by numpy.zeros")
-    return array
+    row: NDArray[Any] = array
+    return row
 
 
 def check_identifiers(wr_ids: object, least: int) -> None:
