@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cocotb_run import BENCHES
 from cocotb_run import reason_to_skip as modules_missing
 from cocotb_run import run_testcase
 
@@ -104,7 +105,7 @@ def simulate(
 
     runner, place = simulators.get(params, tool)
     options["params"] = dataclasses.asdict(params)
-    run_testcase(runner, place, TOP_NAME, bench, testcase, options)
+    run_testcase(runner, place, TOP_NAME, bench, testcase, options, (BENCHES, BENCHES.parent))
 
 
 SERIAL_32 = EngineParams()

@@ -89,9 +89,11 @@ class CqKey(_QueueKey):
     phase: int
     room: int
     failed: int
+    driver: int
     last_notified: int
     solicited_index: int
     due: int
+    told: int
 
 
 class EqKey(_QueueKey):
@@ -114,6 +116,7 @@ class EqKey(_QueueKey):
     phase: int
     room: int
     failed: int
+    driver: int
     enabled: int
     pending: int
 

@@ -126,6 +126,19 @@ def test_arming(driver, eq, cq, device_cq, arm: int, status: int, word3: int, fi
     assert driver.nic.next_event() is None, "an event disarms"
 
 
+def test_software_that_arms_between_the_entry_and_the_look_is_told(driver, eq, cq, device_cq, monkeypatch) -> None:
+    seen: list[int] = []
+
+    def software_arms() -> None:
+        seen.append(CQ_ENTRY.unpack(cq.memory)["phase"])
+        driver.arm(cq, ARM_NEXT)
+
+    monkeypatch.setattr("rnic.device.cq.fence", software_arms)
+    fill(device_cq)
+    assert seen == [1], "the entry is stored before the barrier, once"
+    assert driver.nic.next_event() == 5
+
+
 def test_full_eq_leaves_the_cq_armed(driver, nic) -> None:
     eq = driver.eq(logsize=1)
     first, second = (driver.cq(eq) for _ in range(2))
