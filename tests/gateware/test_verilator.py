@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cocotb_run import BENCHES
+from cocotb_run import BENCHES, run_testcase
 from cocotb_run import reason_to_skip as modules_missing
-from cocotb_run import run_testcase
 
 from rnic.gateware.params import EngineParams
 from rnic.gateware.tools import find_tool, verilator_environment
