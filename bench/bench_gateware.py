@@ -50,7 +50,7 @@ def costs() -> int:
 
 LATENCY_ROWS = (
     ("16 KiB, loopback, 8 posted", LONG_BYTES, 0.0, 8, 120, 80.0),
-    (f"16 KiB, network, {LINE_GBPS:g} Gb/s MAC, 24 posted", LONG_BYTES, LINE_GBPS, 24, 120, 75.0),
+    (f"16 KiB, network, {LINE_GBPS:g} Gb/s MAC, 8 posted", LONG_BYTES, LINE_GBPS, 8, 120, 75.0),
     ("64 bytes, loopback, 40 posted", SHORT_BYTES, 0.0, 40, 60, 0.0),
 )
 """Name, bytes, Gb/s of the line or 0 for loopback, WRITEs, the latency of the floor, and the floor in Gb/s; 0:

@@ -54,6 +54,8 @@ def _with_parameters(command: Any) -> Any:
             click.option("--outstanding", default=16, show_default=True, help="Bursts on the bus in each direction."),
             click.option("--watchdog", default=1_000_000, show_default=True, help="WATCHDOG after reset, in cycles."),
             click.option("--clock-mhz", default=100.0, show_default=True, help="Clock that constraints ask for."),
+            click.option("--mac-clock-mhz", default=0.0, help="The MAC's own clock; 0: the engine's."),
+            click.option("--bus-clock-mhz", default=0.0, help="The memory bus's own clock; 0: the engine's."),
             click.option("--documented-debug", is_flag=True, help="Debug registers as the register document has them."),
             click.option("--network/--no-network", default=True, help="With MAC ports, or in loopback only."),
             click.option("--check-address/--any-address", default=True, help="Drop frames for other IP addresses."),

@@ -141,7 +141,7 @@ def run_job(
     def lose(_frame: Frame) -> bool:
         return loss_rng.random() < job.loss
 
-    line_rate = job.line_gbps * 1000 / 8 / params.clock_mhz
+    line_rate = job.line_gbps * 1000 / 8 / (params.mac_clock_mhz or params.clock_mhz)
     simulation = Simulation(params, memories, job.seed, job.stall_rate, lose, job.timing, line_rate)
     sender, receiver = simulation.engines[0], simulation.engines[-1]
     logs = []

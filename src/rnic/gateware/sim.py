@@ -59,6 +59,10 @@ class SimEngine:
         self.mac_in = StreamSource(self.top.mac_rx_axis, stalls)
         self.mac = MacPort(self.top.mac_tx_axis, self.top.mac_rx_axis, line_rate) if line_rate else None
         """In place of these two, where there is a line."""
+        self.ram.domain = "bus" if params.bus_clock_mhz else "sync"
+        for port in (self.mac, self.mac_out, self.mac_in):
+            if port is not None:
+                port.domain = "mac" if params.mac_clock_mhz else "sync"
         self.accesses: list[tuple[int, int, int, int | None]] = []
         """(first cycle, last cycle, offset, value written or ``None``) of each register access."""
         self.notes: list[tuple[int, str, int, int]] = []
@@ -151,6 +155,9 @@ class Simulation:
             m.submodules[f"engine{index}"] = engine.top
         self.simulator = Simulator(m)
         self.simulator.add_clock(CLOCK_PERIOD)
+        for domain, mhz in (("mac", params.mac_clock_mhz), ("bus", params.bus_clock_mhz)):
+            if mhz:
+                self.simulator.add_clock(CLOCK_PERIOD * params.clock_mhz / mhz, phase=CLOCK_PERIOD / 3, domain=domain)
         self.links: list[MacLink] = []
         if len(self.engines) == 2:
             a, b = self.engines
