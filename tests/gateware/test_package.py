@@ -12,7 +12,18 @@ import pytest
 from click.testing import CliRunner
 
 from rnic.cli import group
-from rnic.gateware.package import IPXACT, STATES, WRAPPER, blocks, modules, ports, write_package
+from rnic.gateware.package import (
+    IPXACT,
+    STATES,
+    WRAPPER,
+    blocks,
+    clocks,
+    constraints,
+    modules,
+    ports,
+    wrapper,
+    write_package,
+)
 from rnic.gateware.params import EngineParams
 from rnic.gateware.readable import readable
 from rnic.gateware.tools import find_tool
@@ -82,6 +93,35 @@ def test_constraints_ask_for_the_clock_that_was_named(package: Path) -> None:
     for kind in ("xdc", "sdc"):
         assert "create_clock -name aclk -period 6.400 [get_ports aclk]" in (package / f"{WRAPPER}.{kind}").read_text()
     assert (package / f"{WRAPPER}.lpf").read_text() == 'FREQUENCY PORT "aclk" 156.25 MHZ;\n'
+
+
+def test_each_clock_has_its_reset_buses_and_bounds() -> None:
+    params = EngineParams(clock_mhz=200, mac_clock_mhz=156.25, bus_clock_mhz=100)
+    assert [(clock.name, clock.mhz, clock.buses) for clock in clocks(params)] == [
+        ("aclk", 200, ("s_axil",)),
+        ("mac_aclk", 156.25, ("mac_tx_axis", "mac_rx_axis")),
+        ("m_axi_aclk", 100, ("m_axi",)),
+    ]
+    text = wrapper(params)
+    for clock, reset, domain in (("aclk", "aresetn", ""), ("mac_aclk", "mac_aresetn", "mac_")):
+        assert f"always @(posedge {clock} or negedge {reset})" in text
+        assert f".{domain}clk({clock})" in text
+        assert f".{domain}rst({domain}reset[1])" in text
+    xdc = constraints(params)[f"{WRAPPER}.xdc"]
+    assert "create_clock -name mac_aclk -period 6.400 [get_ports mac_aclk]" in xdc
+    bounds = [line.split()[-1] for line in xdc.splitlines() if line.startswith("set_max_delay -datapath_only")]
+    assert bounds == ["5.000"] * 4  # the engine's clock is the fastest of each pair
+    assert "-asynchronous -group aclk -group mac_aclk -group m_axi_aclk" in constraints(params)[f"{WRAPPER}.sdc"]
+
+
+def test_an_engine_on_three_clocks_can_be_built(tmp_path: Path) -> None:
+    if find_tool("yosys") is None or shutil.which("iverilog") is None:
+        pytest.skip("no yosys or no iverilog")
+    write_package(EngineParams(mac_clock_mhz=156.25, bus_clock_mhz=100), tmp_path)
+    command = ["iverilog", "-g2005", "-Wall", "-Wno-timescale", "-s", WRAPPER, "-o", "out.vvp", *sources(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "mac_clk" not in done.stderr, "a clock that is not connected"
 
 
 def test_the_c_header_says_what_the_tables_say(package: Path, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Between clocks: what lets the MAC, and the memory bus, have one of their own.
 
-The engine's domain is ``sync``, the MAC's ``mac`` and the bus's ``bus``. All that crosses does so in asynchronous FIFOs,
-whose pointers are in Gray code. Each domain has a reset of its own; all are to be asserted together.
+The engine's domain is ``sync``, the MAC's ``mac`` and the bus's ``bus``. All that crosses does so in asynchronous
+FIFOs, whose pointers are in Gray code. Each domain has a reset of its own; all are to be asserted together.
 """
 
 from __future__ import annotations

@@ -6,9 +6,11 @@ Everything here is made from the tables that the gateware is made from.
 
 from __future__ import annotations
 
+import itertools
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from amaranth.lib import wiring
@@ -76,21 +78,46 @@ def ports(params: EngineParams, of_the_wrapper: bool = True) -> dict[str, tuple[
     }
 
 
+@dataclass(frozen=True)
+class Clock:
+    """A clock of the wrapper, the domain of the engine that it drives, and the buses that go with it."""
+
+    name: str
+    reset: str
+    domain: str
+    mhz: float
+    buses: tuple[str, ...]
+
+
+def clocks(params: EngineParams) -> list[Clock]:
+    """The engine's clock first."""
+    mac = tuple(bus for bus in BUSES if bus.startswith("mac_") and params.network)
+    own = []
+    if params.mac_clock_mhz:
+        own.append(Clock("mac_aclk", "mac_aresetn", "mac_", params.mac_clock_mhz, mac))
+    if params.bus_clock_mhz:
+        own.append(Clock("m_axi_aclk", "m_axi_aresetn", "bus_", params.bus_clock_mhz, ("m_axi",)))
+    elsewhere = [bus for clock in own for bus in clock.buses]
+    ours = tuple(bus for bus in ("m_axi", "s_axil", *mac) if bus not in elsewhere)
+    return [Clock("aclk", "aresetn", "", params.clock_mhz, ours), *own]
+
+
 def wrapper(params: EngineParams) -> str:
-    """The engine under AXI's names for clock and reset. ``aresetn`` may be asserted at any time, and is taken away in
-    step with the clock, two cycles late."""
-    found = ports(params)
-    buses = ":".join(bus for bus in BUSES if params.network or not bus.startswith("mac_"))
-    hertz = round(params.clock_mhz * 1e6)
-    lines = [
-        f"module {WRAPPER} (",
-        '  (* X_INTERFACE_INFO = "xilinx.com:signal:clock:1.0 aclk CLK" *)',
-        f'  (* X_INTERFACE_PARAMETER = "ASSOCIATED_BUSIF {buses}, ASSOCIATED_RESET aresetn, FREQ_HZ {hertz}" *)',
-        "  input wire aclk,",
-        '  (* X_INTERFACE_INFO = "xilinx.com:signal:reset:1.0 aresetn RST" *)',
-        '  (* X_INTERFACE_PARAMETER = "POLARITY ACTIVE_LOW" *)',
-        "  input wire aresetn,",
-    ]
+    """The engine under AXI's names for clocks and resets. A reset may be asserted at any time, and is taken away in
+    step with its clock, two cycles late."""
+    found, all_clocks = ports(params), clocks(params)
+    lines = [f"module {WRAPPER} ("]
+    for clock in all_clocks:
+        hertz = round(clock.mhz * 1e6)
+        said = f"ASSOCIATED_BUSIF {':'.join(clock.buses)}, ASSOCIATED_RESET {clock.reset}, FREQ_HZ {hertz}"
+        lines += [
+            f'  (* X_INTERFACE_INFO = "xilinx.com:signal:clock:1.0 {clock.name} CLK" *)',
+            f'  (* X_INTERFACE_PARAMETER = "{said}" *)',
+            f"  input wire {clock.name},",
+            f'  (* X_INTERFACE_INFO = "xilinx.com:signal:reset:1.0 {clock.reset} RST" *)',
+            '  (* X_INTERFACE_PARAMETER = "POLARITY ACTIVE_LOW" *)',
+            f"  input wire {clock.reset},",
+        ]
     for name, (is_input, bits) in found.items():
         if name == "irq":
             lines.append('  (* X_INTERFACE_INFO = "xilinx.com:signal:interrupt:1.0 irq INTERRUPT" *)')
@@ -98,34 +125,46 @@ def wrapper(params: EngineParams) -> str:
         vector = f"[{bits - 1}:0] " if bits > 1 else ""
         lines.append(f"  {'input' if is_input else 'output'} wire {vector}{name},")
     lines[-1] = lines[-1].rstrip(",")
-    connected = [f"    .{name}({name})" for name in found]
+    lines.append(");")
+    connected = []
+    for clock in all_clocks:
+        register = f"{clock.domain}reset"
+        lines += [
+            f'  (* ASYNC_REG = "TRUE" *) reg [1:0] {register} = 2\'b11;',
+            f"  always @(posedge {clock.name} or negedge {clock.reset})",
+            f"    if (!{clock.reset}) {register} <= 2'b11;",
+            f"    else {register} <= {{{register}[0], 1'b0}};",
+        ]
+        connected += [f"    .{clock.domain}clk({clock.name})", f"    .{clock.domain}rst({register}[1])"]
+    connected += [f"    .{name}({name})" for name in found]
     # an engine without network has its MAC ports all the same; nothing comes in
     for name, (is_input, bits) in ports(params, of_the_wrapper=False).items():
         if is_input and name not in found:
             connected.append(f"    .{name}({bits}'d0)")
-    lines += [
-        ");",
-        '  (* ASYNC_REG = "TRUE" *) reg [1:0] reset = 2\'b11;',
-        "  always @(posedge aclk or negedge aresetn)",
-        "    if (!aresetn) reset <= 2'b11;",
-        "    else reset <= {reset[0], 1'b0};",
-        f"  {TOP_NAME} engine (",
-        ",\n".join(["    .clk(aclk)", "    .rst(reset[1])", *connected]),
-        "  );",
-        "endmodule",
-    ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, f"  {TOP_NAME} engine (", ",\n".join(connected), "  );", "endmodule", ""])
 
 
 def constraints(params: EngineParams) -> dict[str, str]:
-    """Clock constraints by file name, for Vivado, for SDC's readers and for nextpnr."""
-    period = 1000 / params.clock_mhz
-    clock = f"create_clock -name aclk -period {period:.3f} [get_ports aclk]\n"
-    asynchronous = "set_false_path -from [get_ports aresetn]\n"
+    """Clock constraints by file name, for Vivado, for SDC's readers and for nextpnr. Between clocks there are pointers
+    in Gray code only, whose bits must arrive within a cycle of each other."""
+    all_clocks = clocks(params)
+    common = "".join(
+        f"create_clock -name {clock.name} -period {1000 / clock.mhz:.3f} [get_ports {clock.name}]\n"
+        f"set_false_path -from [get_ports {clock.reset}]\n"
+        for clock in all_clocks
+    )
+    bounds, groups = "", "".join(f" -group {clock.name}" for clock in all_clocks)
+    for one, other in itertools.permutations(all_clocks, 2):
+        if one.domain and other.domain:
+            continue  # nothing crosses but from and to the engine's
+        bound = min(1000 / one.mhz, 1000 / other.mhz)
+        between = f"-from [get_clocks {one.name}] -to [get_clocks {other.name}]"
+        bounds += f"set_max_delay -datapath_only {between} {bound:.3f}\n"
+    asynchronous = f"set_clock_groups -asynchronous{groups}\n" if len(all_clocks) > 1 else ""
     return {
-        f"{WRAPPER}.xdc": clock + asynchronous,
-        f"{WRAPPER}.sdc": clock + asynchronous,
-        f"{WRAPPER}.lpf": f'FREQUENCY PORT "aclk" {params.clock_mhz:g} MHZ;\n',
+        f"{WRAPPER}.xdc": common + bounds,
+        f"{WRAPPER}.sdc": common + asynchronous,
+        f"{WRAPPER}.lpf": "".join(f'FREQUENCY PORT "{clock.name}" {clock.mhz:g} MHZ;\n' for clock in all_clocks),
     }
 
 
@@ -213,7 +252,8 @@ def ip_xact(params: EngineParams, files: list[str]) -> str:
     add(instance, "moduleName", WRAPPER)
     add(add(instance, "fileSetRef"), "localName", "sources")
     all_ports = add(model, "ports")
-    for name, (is_input, bits) in {"aclk": (True, 1), "aresetn": (True, 1), **found}.items():
+    inputs = {name: (True, 1) for clock in clocks(params) for name in (clock.name, clock.reset)}
+    for name, (is_input, bits) in {**inputs, **found}.items():
         port = add(all_ports, "port")
         add(port, "name", name)
         wire = add(port, "wire")
