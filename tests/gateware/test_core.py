@@ -664,22 +664,29 @@ def carried_out(scenario: Callable[[Engine], None], serial: bool) -> dict[str, s
 
 LONG = (reset_in_every_state,)
 """A minute each: only with --full."""
+OVERLAPPED = (small_writes_and_ring_wrap, back_to_back, bus_errors, watchdog)
+"""What the short run carries out on the overlapped engine too; the rest is for the full one."""
 
 
 @pytest.mark.xdist_group("scenarios")  # what one of these tests carried out, others look at
-@pytest.mark.parametrize("serial", [True, False], ids=["serial", "overlapped"])
 @pytest.mark.parametrize(
-    "scenario",
+    ("scenario", "serial"),
     [
-        pytest.param(scenario, id=scenario.__name__, marks=pytest.mark.full if scenario in LONG else ())
+        pytest.param(
+            scenario,
+            serial,
+            id=f"{scenario.__name__}-{'serial' if serial else 'overlapped'}",
+            marks=pytest.mark.full if scenario in LONG or not (serial or scenario in OVERLAPPED) else (),
+        )
         for scenario in SCENARIOS
+        for serial in (True, False)
     ],
 )
 def test_scenario(scenario: Callable[[Engine], None], serial: bool) -> None:
     carried_out(scenario, serial)
 
 
-@pytest.mark.parametrize("width", [32, 512])
+@pytest.mark.parametrize("width", [32, pytest.param(512, marks=pytest.mark.full)])
 @pytest.mark.parametrize("serial", [True, False], ids=["serial", "overlapped"])
 def test_stalls_on_every_channel(serial: bool, width: int) -> None:
     engine = Engine(serial, seed=width, stall_rate=0.4, width=width)
@@ -702,7 +709,7 @@ def test_rings_of_different_sizes_wrap_each_at_its_own(serial: bool, ring: int, 
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("serial", [True, False], ids=["serial", "overlapped"])
+@pytest.mark.parametrize("serial", [True, pytest.param(False, marks=pytest.mark.full)], ids=["serial", "overlapped"])
 def test_every_order_of_address_and_data_at_any_latency(serial: bool, order: str) -> None:
     engine = Engine(serial, stall_rate=0.2, timing=Timing(11, order, 8, mix_ids=True))
     engine.good()
@@ -969,7 +976,11 @@ EXPECTED_OVERLAPPED = EXPECTED | {
 
 @pytest.mark.xdist_group("scenarios")
 @pytest.mark.parametrize(
-    ("serial", "expected"), [(True, EXPECTED_SERIAL), (False, EXPECTED_OVERLAPPED)], ids=["serial", "overlapped"]
+    ("serial", "expected"),
+    [
+        pytest.param(True, EXPECTED_SERIAL, id="serial"),
+        pytest.param(False, EXPECTED_OVERLAPPED, id="overlapped", marks=pytest.mark.full),
+    ],
 )
 def test_every_state_and_transition(
     serial: bool, expected: dict[str, set[Transition]], request: pytest.FixtureRequest
