@@ -1,0 +1,161 @@
+/* The engine: the common path of a RoCEv2 NIC on the bytes of `state`, sans I/O (design.md, "One state, two executors").
+ *
+ * A call takes packets or makes them as long as it knows what they mean. At the first thing that it does not know it
+ * stops and says why, with the state as it was before that thing; the reference, rnic.transport, takes that one over on
+ * the same bytes. After either the bytes are equal. No call allocates, blocks, or calls back but into the tables handed
+ * in; the work of each is bounded by the length of the buffers handed in.
+ *
+ * What is not in the arena is handed in by pointers that belong to whoever owns the port.
+ */
+#ifndef RNIC_ENGINE_H
+#define RNIC_ENGINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "memory.h"
+#include "state.h"
+
+/* CRC-32 of zlib: `state` is 0, or the CRC of what came before. */
+typedef uint32_t (*engine_crc)(uint32_t state, const uint8_t *data, uint64_t length);
+
+/* What all queue pairs of a NIC share. */
+struct engine_port {
+	const struct memory_key *keys; /* the memory table, by key index */
+	const struct engine_reach *reach; /* as many */
+	uint64_t key_count;
+	engine_crc crc;
+	uint64_t ack_every; /* ask for an ACK at least every so many packets */
+	uint64_t probe; /* tail-loss probes are on */
+};
+
+/* A completion queue whose ring is in reach. */
+struct engine_cq {
+	struct completion_queue *record;
+	uint8_t *ring;
+	uint64_t entries; /* a power of two, as it was when `ring` was looked at */
+	_Atomic uint32_t *block; /* its queue block */
+};
+
+/* One direction of a path, as the ICRC sees it. */
+struct engine_flow {
+	uint8_t source[16];
+	uint8_t destination[16];
+	uint16_t source_port;
+	uint16_t destination_port;
+	uint16_t address_bytes; /* 4 or 16 */
+};
+
+/* Where everything of one queue pair lies. */
+struct engine_qp {
+	uint8_t *qpc; /* its context: QPC_SIZE bytes of the key-data cache */
+	struct queue_pair *record;
+	struct send_slot *sends; /* one for each SQ entry */
+	struct reply *replies; /* QP_REPLIES */
+	struct scatter *scatters; /* QP_SCATTERS */
+	const uint8_t *sq; /* the send ring, its slab behind it; NULL where it is not in reach */
+	uint64_t sq_entries;
+	uint64_t sq_shift; /* log2 of the bytes from one entry to the next */
+	uint64_t sq_slab_bytes; /* of one slot of the slab */
+	struct engine_cq *send_cq; /* the CQ of number send_cqn, or NULL */
+	struct engine_cq *recv_cq;
+	uint32_t send_cqn;
+	uint32_t recv_cqn;
+	uint64_t signal_all; /* every send work request is signaled */
+	struct engine_flow flow; /* to the peer */
+};
+
+/* The accounts of what is in flight: the NIC's and the peer's, as they are at a turn's begin. */
+struct engine_flight {
+	uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting;
+	uint64_t nic_limit, nic_inflight, nic_promised, nic_queued;
+	uint64_t srtt, rttvar;
+};
+
+/* What came with a buffer of packets. */
+struct engine_meta {
+	struct engine_flow flow; /* from the peer to here */
+	uint32_t ident; /* IPv4 identification of the first segment, each following is one higher; or IDENT_UNSEEN */
+	uint32_t frag; /* IPv4 flags and fragment offset, where the ident was seen */
+};
+#define IDENT_UNSEEN 0xffffffffu
+
+/* Why a call ended. */
+enum engine_end {
+	ENGINE_DONE, /* nothing is left, or the budget is used up */
+	ENGINE_TOLD, /* effects must be carried out before it goes on */
+	/* punts: the reference takes the next packet or work request */
+	PUNT_SHORT, /* not a whole packet */
+	PUNT_STATE, /* of the queue pair */
+	PUNT_HEADER, /* opcode, P_Key, queue pair, version, lengths */
+	PUNT_ICRC, /* wrong, or its ident is not what segments have */
+	PUNT_PSN, /* not what is expected */
+	PUNT_SEQUENCE, /* a packet that does not continue what is open */
+	PUNT_LENGTH,
+	PUNT_KEY, /* no key that opens the memory */
+	PUNT_MEMORY, /* not in reach */
+	PUNT_REPLY, /* no room for it, or credits are counted */
+	PUNT_ACK, /* not a plain one */
+	PUNT_CQ, /* not in reach, or full */
+	PUNT_REQUEST, /* a work request that is not a plain one */
+	PUNT_WAIT, /* an RNR wait, a probe, a READ */
+};
+
+/* Effects beyond the state's bytes, for whoever called. */
+enum engine_effect {
+	EFFECT_SCHEDULE = 1, /* the queue pair has something to send: a turn */
+	EFFECT_ACKNOWLEDGED = 2, /* `acknowledged`, `landed`, `sample` are for the accounts; its deadline may be earlier */
+	EFFECT_NOTIFY_SEND = 4, /* the send CQ was armed for what it got */
+	EFFECT_NOTIFY_RECV = 8, /* the receive CQ was */
+	EFFECT_NO_ROOM = 16, /* it waits in line for room in flight */
+	EFFECT_ARM = 32, /* its deadline may be earlier than it was */
+};
+
+struct engine_effects {
+	uint32_t effects;
+	uint32_t end;
+	uint64_t packets; /* taken or made */
+	uint64_t acknowledged; /* PSNs */
+	uint64_t landed; /* packets that are not in flight any more */
+	uint64_t flown; /* packets that are from now on */
+	uint64_t admitted; /* of these, promised before */
+	uint64_t sample; /* a round trip in nanoseconds, or NONE */
+	uint64_t acks_received, acks_coalesced, retransmitted; /* for the counters */
+};
+
+/* Packets that were made, in the order to send them. Segments of one burst are equally long, but the last. */
+struct engine_burst {
+	uint64_t offset; /* in `bytes` */
+	uint64_t length;
+	uint32_t segment;
+	uint32_t count;
+};
+#define ENGINE_BURSTS 256u
+struct engine_out {
+	uint8_t *bytes;
+	uint64_t room;
+	uint64_t used;
+	uint64_t max_segments; /* packets in one burst */
+	uint32_t open; /* the last burst may grow */
+	uint32_t count;
+	struct engine_burst bursts[ENGINE_BURSTS];
+};
+
+/* STATE_LAYOUT_HASH as the engine was compiled with it: compare it with the tables before anything else. */
+uint64_t engine_layout_hash(void);
+
+/* Take packets for `qp` from `start` on, in a buffer of segments; the bytes taken. Stops at a packet for another queue
+ * pair, and behind one that has effects that others must see before the next is taken. */
+size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
+		      size_t segment, size_t start, const struct engine_meta *meta, uint64_t now,
+		      struct engine_effects *effects);
+
+/* Send requests: up to `budget` packets of WRITEs and SENDs, new or again; the number made. */
+uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint64_t now, uint64_t budget,
+		     struct engine_flight *flight, struct engine_out *out, struct engine_effects *effects);
+
+/* Send the ACKs and NAKs that are due, up to the first READ response or atomic result; the number made. */
+uint64_t engine_reply(const struct engine_port *port, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
+		      struct engine_effects *effects);
+
+#endif

@@ -1,0 +1,176 @@
+"""The C header ``state.h``: records, layouts, opcode rows and numbers that the engine shares with Python.
+
+Run as a program it writes the header beside itself; a test holds the file that is checked in against the tables.
+
+- A record of :mod:`rnic.state` becomes a ``struct`` of ``uint64_t``.
+- A field of a big-endian layout becomes ``QPC_<FIELD>``: byte offset, bytes, lowest bit and width, for ``be_get`` and
+  ``be_put``. One of an SQ entry, which lies in a send slot as words, becomes ``SQE_<FIELD>``: word, lowest bit, width.
+- Every number becomes ``<PREFIX><NAME>``.
+
+:func:`layout_hash` stands for all of it: who attaches to a state compares it first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from types import ModuleType
+
+from rnic.context import qpc
+from rnic.context.qpc import QPC
+from rnic.rings import cqe, queue_block, rqe, sqe
+from rnic.rings.sqe import SQ_ENTRY
+from rnic.spec import access, limits, opcodes, psn, states, status, syndromes
+from rnic.spec.layout import Layout
+from rnic.state import queue_pair
+from rnic.state.memory import KEY
+from rnic.state.queue_pair import PIECE, QP, REPLY, RESOURCE, SCATTER, SEND_SLOT
+from rnic.state.queues import CQ, EQ
+from rnic.state.record import NONE, WORD_BYTES
+from rnic.transport import replies, responder
+from rnic.wire.opcode import OPCODES, OpcodeRow
+
+PATH = Path(__file__).with_name("state.h")
+
+RECORDS: dict[str, Layout] = {
+    "queue_pair": QP,
+    "send_slot": SEND_SLOT,
+    "read_piece": PIECE,
+    "reply": REPLY,
+    "resource": RESOURCE,
+    "scatter": SCATTER,
+    "completion_queue": CQ,
+    "event_queue": EQ,
+    "memory_key": KEY,
+}
+"""Records by the name of their ``struct``."""
+
+NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
+    # prefix, module, beginnings of the names that are taken; () takes all
+    ("BTH_", opcodes, ("SEND_", "WRITE_", "READ_", "ACKNOWLEDGE", "ATOMIC_", "COMPARE_", "FETCH_", "CNP")),
+    ("SERVICE_", opcodes, ("RC", "UC", "UD")),
+    ("BTH_", opcodes, ("SERVICE_MASK", "OPERATION_MASK")),
+    ("", opcodes, ("WR_",)),
+    ("QP_STATE_", states, ("RESET", "INIT", "RTR", "RTS", "SQE", "SQD", "ERR")),
+    ("", states, ("ST_",)),
+    ("SYN_", status, ()),
+    ("", syndromes, ("AETH_", "CREDITS_", "NAK_", "RNR_")),
+    ("", psn, ("PSN_",)),
+    ("", limits, ()),
+    ("ACCESS_", access, ()),
+    ("", qpc, ("OPT_", "SRQ_VALID")),
+    ("", sqe, ("FLAG_", "SQE_", "SGE_")),
+    ("", rqe, ("SRQ_ORDER_",)),
+    ("", cqe, ("CQE_",)),
+    ("REG_", queue_block, ("QUEUE_", "SQ_", "CQ_", "RQ_", "SRQ_")),
+    ("", queue_block, ("ARM_", "BLOCK_")),
+    ("QP_", queue_pair, ("PIECES", "REPLIES", "RESOURCES", "SCATTERS")),
+    ("REPLY_", replies, ("ACK", "READ", "ATOMIC")),
+    ("OPEN_", responder, ("NOTHING", "SEND", "WRITE")),
+)
+
+ROW_FLAGS = (
+    "start",
+    "end",
+    "payload",
+    "send",
+    "write",
+    "read_response",
+    "atomic",
+    "response",
+    "takes_receive",
+    "reth",
+    "immdt",
+    "ieth",
+    "aeth",
+)
+"""What a bit of an opcode row says, from bit 0 on: attributes of :class:`~rnic.wire.opcode.OpcodeRow`."""
+
+
+def _structs() -> list[str]:
+    lines = []
+    for name, layout in RECORDS.items():
+        lines.append(f"struct {name} {{")
+        lines += [f"\tuint64_t {field.name}; /* {field.doc} */" for field in layout.fields]
+        spare = layout.size // WORD_BYTES - len(layout.fields)
+        if spare:
+            lines.append(f"\tuint64_t reserved[{spare}];")
+        lines += ["};", f'_Static_assert(sizeof(struct {name}) == {layout.size}, "{layout.name}");', ""]
+    return lines
+
+
+def _fields() -> list[str]:
+    lines = [f"#define QPC_SIZE {QPC.size}u"]
+    lines += [
+        f"#define QPC_{field.name.upper()} {field.byte}u, {field.unit}u, {field.lsb}u, {field.width}u"
+        for field in QPC.fields
+        if field.unit <= WORD_BYTES
+    ]
+    for field in SQ_ENTRY.fields:
+        word, byte = divmod(field.byte, WORD_BYTES)
+        lines.append(f"#define SQE_{field.name.upper()} {word}u, {byte * 8 + field.lsb}u, {field.width}u")
+    return lines
+
+
+def _numbers() -> list[str]:
+    lines = [f"#define NONE {NONE:#x}ull"]
+    for prefix, module, beginnings in NUMBERS:
+        for name, value in vars(module).items():
+            wanted = not beginnings or name.startswith(beginnings)
+            if name.isupper() and type(value) is int and wanted:
+                lines.append(f"#define {prefix}{name} {value:#x}{'u' if value < 1 << 32 else 'ull'}")
+    sizes = ", ".join(str(limits.MTU_BYTES.get(code, 0)) for code in range(QPC["mtu"].mask + 1))
+    lines.append(f"static const uint16_t mtu_bytes[{QPC['mtu'].mask + 1}] = {{ {sizes} }};")
+    counts = ", ".join(str(count) for count in syndromes.CREDIT_COUNTS)
+    lines.append(f"static const uint16_t credit_counts[{len(syndromes.CREDIT_COUNTS)}] = {{ {counts} }};")
+    return lines
+
+
+def _row(row: OpcodeRow) -> str:
+    flags = sum(getattr(row, name) << bit for bit, name in enumerate(ROW_FLAGS))
+    return f"\t[{row.opcode:#04x}] = {{ {row.header_bytes}, {flags:#06x} }}, /* {row.name} */"
+
+
+def _rows() -> list[str]:
+    return [
+        *(f"#define ROW_{name.upper()} {1 << bit:#x}u" for bit, name in enumerate(ROW_FLAGS)),
+        "struct opcode_row {",
+        "\tuint16_t header_bytes; /* BTH and extended headers; 0 where the opcode is not known */",
+        "\tuint16_t flags; /* ROW_* bits */",
+        "};",
+        "static const struct opcode_row opcode_rows[256] = {",
+        *(_row(row) for row in OPCODES if row is not None),
+        "};",
+    ]
+
+
+def _body() -> list[str]:
+    return [*_numbers(), "", *_structs(), *_fields(), "", *_rows()]
+
+
+def layout_hash() -> int:
+    """64 bits that differ where any table differs that the header is made from."""
+    return int.from_bytes(hashlib.sha256("\n".join(_body()).encode()).digest()[:8], "big")
+
+
+def c_header() -> str:
+    """The text of ``state.h``."""
+    lines = [
+        "/* Made by rnic.engine.header from the tables: python -m rnic.engine.header writes it anew. */",
+        "#ifndef RNIC_ENGINE_STATE_H",
+        "#define RNIC_ENGINE_STATE_H",
+        "",
+        "#include <stdint.h>",
+        "",
+        f"#define STATE_LAYOUT_HASH {layout_hash():#018x}ull",
+        "",
+        *_body(),
+        "",
+        "#endif",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    PATH.write_text(c_header(), encoding="utf-8")

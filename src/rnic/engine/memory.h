@@ -1,0 +1,30 @@
+/* How the engine reaches memory that a program registered, or that holds its rings (design.md, "The driver boundary").
+ *
+ * Keys, protection domains, rights and ranges are checked before (memory.c); what is here only moves bytes.
+ */
+#ifndef RNIC_ENGINE_MEMORY_H
+#define RNIC_ENGINE_MEMORY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* One way to a process's memory. Either returns 0, or -1 where any byte is out of reach; a fault is an answer, never a
+ * signal. After a failed read `to` holds anything; after a failed write the memory does. */
+struct engine_memory {
+	int (*read)(void *self, uint64_t va, void *to, size_t length);
+	int (*write)(void *self, uint64_t va, const void *from, size_t length);
+};
+
+/* The memory of one owner: a program's, or a part of one. */
+struct engine_segment {
+	const struct engine_memory *memory;
+	void *self;
+};
+
+/* Where the bytes of one memory key lie. The key's record says which addresses it opens. */
+struct engine_reach {
+	uint8_t *bytes; /* its first byte in this process, pinned while the key is valid; NULL where it is elsewhere */
+	const struct engine_segment *segment; /* then this reaches it by the address in its own process, or NULL: punt */
+};
+
+#endif

@@ -1,0 +1,520 @@
+/* Made by rnic.engine.header from the tables: python -m rnic.engine.header writes it anew. */
+#ifndef RNIC_ENGINE_STATE_H
+#define RNIC_ENGINE_STATE_H
+
+#include <stdint.h>
+
+#define STATE_LAYOUT_HASH 0xd56dee0f2e42a378ull
+
+#define NONE 0xffffffffffffffffull
+#define BTH_SEND_FIRST 0x0u
+#define BTH_SEND_MIDDLE 0x1u
+#define BTH_SEND_LAST 0x2u
+#define BTH_SEND_LAST_IMM 0x3u
+#define BTH_SEND_ONLY 0x4u
+#define BTH_SEND_ONLY_IMM 0x5u
+#define BTH_WRITE_FIRST 0x6u
+#define BTH_WRITE_MIDDLE 0x7u
+#define BTH_WRITE_LAST 0x8u
+#define BTH_WRITE_LAST_IMM 0x9u
+#define BTH_WRITE_ONLY 0xau
+#define BTH_WRITE_ONLY_IMM 0xbu
+#define BTH_READ_REQUEST 0xcu
+#define BTH_READ_RESPONSE_FIRST 0xdu
+#define BTH_READ_RESPONSE_MIDDLE 0xeu
+#define BTH_READ_RESPONSE_LAST 0xfu
+#define BTH_READ_RESPONSE_ONLY 0x10u
+#define BTH_ACKNOWLEDGE 0x11u
+#define BTH_ATOMIC_ACKNOWLEDGE 0x12u
+#define BTH_COMPARE_SWAP 0x13u
+#define BTH_FETCH_ADD 0x14u
+#define BTH_SEND_LAST_INV 0x16u
+#define BTH_SEND_ONLY_INV 0x17u
+#define BTH_CNP 0x81u
+#define SERVICE_RC 0x0u
+#define SERVICE_UC 0x20u
+#define SERVICE_UD 0x60u
+#define BTH_SERVICE_MASK 0xe0u
+#define BTH_OPERATION_MASK 0x1fu
+#define WR_SEND 0x4u
+#define WR_SEND_IMM 0x5u
+#define WR_WRITE 0xau
+#define WR_WRITE_IMM 0xbu
+#define WR_READ 0xcu
+#define WR_CMP_SWAP 0x13u
+#define WR_FETCH_ADD 0x14u
+#define WR_SEND_INV 0x17u
+#define WR_BIND_MW 0xf0u
+#define WR_LOCAL_INV 0xf1u
+#define WR_NOP 0xffu
+#define QP_STATE_RESET 0x0u
+#define QP_STATE_INIT 0x1u
+#define QP_STATE_RTR 0x2u
+#define QP_STATE_RTS 0x3u
+#define QP_STATE_SQE 0x4u
+#define QP_STATE_SQD 0x5u
+#define QP_STATE_ERR 0x6u
+#define ST_RC 0x0u
+#define ST_UC 0x1u
+#define ST_UD 0x3u
+#define SYN_SUCCESS 0x0u
+#define SYN_LOC_LEN_ERR 0x1u
+#define SYN_LOC_QP_OP_ERR 0x2u
+#define SYN_LOC_PROT_ERR 0x4u
+#define SYN_WR_FLUSH_ERR 0x5u
+#define SYN_MW_BIND_ERR 0x6u
+#define SYN_BAD_RESP_ERR 0x10u
+#define SYN_LOC_ACCESS_ERR 0x11u
+#define SYN_REM_INV_REQ_ERR 0x12u
+#define SYN_REM_ACCESS_ERR 0x13u
+#define SYN_REM_OP_ERR 0x14u
+#define SYN_RETRY_EXC_ERR 0x15u
+#define SYN_RNR_RETRY_EXC_ERR 0x16u
+#define SYN_REM_ABORT_ERR 0x22u
+#define SYN_ENGINE_SUCCESS 0x0u
+#define SYN_ENGINE_LOCAL_ACCESS 0x1u
+#define SYN_ENGINE_REMOTE_ACCESS 0x2u
+#define SYN_ENGINE_LENGTH_MISMATCH 0x3u
+#define SYN_ENGINE_TIMEOUT 0x4u
+#define AETH_TYPE_MASK 0x60u
+#define AETH_VALUE_MASK 0x1fu
+#define AETH_ACK 0x0u
+#define AETH_RNR_NAK 0x20u
+#define AETH_RESERVED 0x40u
+#define AETH_NAK 0x60u
+#define CREDITS_INVALID 0x1fu
+#define NAK_PSN_SEQUENCE 0x60u
+#define NAK_INVALID_REQUEST 0x61u
+#define NAK_REMOTE_ACCESS 0x62u
+#define NAK_REMOTE_OPERATION 0x63u
+#define NAK_INVALID_RD_REQUEST 0x64u
+#define RNR_RETRY_FOREVER 0x7u
+#define PSN_BITS 0x18u
+#define PSN_MASK 0xffffffu
+#define PSN_WINDOW 0x7fffffu
+#define ROCE_UDP_PORT 0x12b7u
+#define DEFAULT_PKEY 0xffffu
+#define MAX_PATH_MTU 0x1000u
+#define BTH_BYTES 0xcu
+#define ICRC_BYTES 0x4u
+#define MAX_TRANSPORT_HEADERS 0x20u
+#define MAX_UDP_PAYLOAD 0x1024u
+#define MAX_MSG_BYTES 0x80000000u
+#define MAX_QP_WR 0x8000u
+#define MAX_SGE 0x20u
+#define MAX_INLINE 0x200u
+#define MAX_CQE 0xffffu
+#define MAX_RD_ATOMIC 0x80u
+#define LOG_MAX_QPS 0xeu
+#define LOG_DEFAULT_QPS 0xdu
+#define MAX_EQS 0x400u
+#define MAX_MRS 0x8000u
+#define FIRST_QPN 0x10u
+#define GRH_BYTES 0x28u
+#define NEVER 0x8000000000000000ull
+#define ACCESS_LOCAL_WRITE 0x1u
+#define ACCESS_REMOTE_WRITE 0x2u
+#define ACCESS_REMOTE_READ 0x4u
+#define ACCESS_REMOTE_ATOMIC 0x8u
+#define ACCESS_MW_BIND 0x10u
+#define ACCESS_ZERO_BASED 0x20u
+#define ACCESS_ON_DEMAND 0x40u
+#define ACCESS_HUGETLB 0x80u
+#define ACCESS_FLUSH_GLOBAL 0x100u
+#define ACCESS_FLUSH_PERSISTENT 0x200u
+#define ACCESS_RELAXED_ORDERING 0x100000u
+#define ACCESS_SUPPORTED 0x3fu
+#define ACCESS_NEED_LOCAL_WRITE 0xau
+#define OPT_GSO 0x1u
+#define OPT_NO_PROBE 0x2u
+#define OPT_SQ_SIG_ALL 0x4u
+#define OPT_CREDITS 0x8u
+#define SRQ_VALID 0x80000000u
+#define SQE_BYTES 0x40u
+#define SQE_SHIFT 0x6u
+#define SGE_BYTES 0x10u
+#define FLAG_SIGNALED 0x1u
+#define FLAG_SOLICITED 0x2u
+#define FLAG_FENCE 0x4u
+#define FLAG_INLINE 0x8u
+#define FLAG_LIST 0x10u
+#define SRQ_ORDER_BYTES 0x4u
+#define CQE_BYTES 0x20u
+#define CQE_SHIFT 0x5u
+#define CQE_RECEIVE 0x100u
+#define CQE_IMM 0x200u
+#define CQE_INV 0x400u
+#define CQE_GRH 0x800u
+#define CQE_SOLICITED 0x1000u
+#define CQE_PHASE 0x80000000u
+#define REG_QUEUE_NUMBER 0x0u
+#define REG_QUEUE_STATE 0x4u
+#define REG_SQ_BASE_LO 0x20u
+#define REG_SQ_BASE_HI 0x24u
+#define REG_SQ_SIZE 0x28u
+#define REG_SQ_HEAD 0x2cu
+#define REG_SQ_TAIL 0x30u
+#define REG_SQ_DOORBELL 0x34u
+#define REG_SQ_FLAGS 0x38u
+#define REG_SQ_STRIDE 0x3cu
+#define REG_CQ_BASE_LO 0x40u
+#define REG_CQ_BASE_HI 0x44u
+#define REG_CQ_SIZE 0x48u
+#define REG_CQ_HEAD 0x4cu
+#define REG_CQ_TAIL 0x50u
+#define REG_CQ_DOORBELL 0x54u
+#define REG_CQ_FLAGS 0x58u
+#define REG_RQ_BASE_LO 0x60u
+#define REG_RQ_BASE_HI 0x64u
+#define REG_RQ_SIZE 0x68u
+#define REG_RQ_HEAD 0x6cu
+#define REG_RQ_TAIL 0x70u
+#define REG_RQ_STRIDE 0x74u
+#define REG_SRQ_LIMIT 0x78u
+#define BLOCK_BYTES 0x80u
+#define BLOCK_SHIFT 0x7u
+#define ARM_NEXT 0x1u
+#define ARM_SOLICITED 0x2u
+#define QP_PIECES 0x82u
+#define QP_REPLIES 0x140u
+#define QP_RESOURCES 0x80u
+#define QP_SCATTERS 0x20u
+#define REPLY_ACKNOWLEDGE 0x11u
+#define REPLY_ATOMIC_ACKNOWLEDGE 0x12u
+#define REPLY_READ_RESPONSE_FIRST 0xdu
+#define REPLY_READ_RESPONSE_LAST 0xfu
+#define REPLY_READ_RESPONSE_MIDDLE 0xeu
+#define REPLY_READ_RESPONSE_ONLY 0x10u
+#define REPLY_ACK 0x0u
+#define REPLY_READ 0x1u
+#define REPLY_ATOMIC 0x2u
+#define OPEN_NOTHING 0x0u
+#define OPEN_SEND 0x1u
+#define OPEN_WRITE 0x2u
+static const uint16_t mtu_bytes[8] = { 0, 256, 512, 1024, 2048, 4096, 0, 0 };
+static const uint16_t credit_counts[31] = { 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768 };
+
+struct queue_pair {
+	uint64_t una; /* oldest PSN that is not acknowledged */
+	uint64_t sent_psn; /* the PSN behind the last that was ever sent */
+	uint64_t sq_head; /* SQ index of the oldest entry that has not completed */
+	uint64_t send_index; /* SQ index of the first message with packets to send, now or again */
+	uint64_t fetch_index; /* SQ index of the next entry to fetch */
+	uint64_t tail; /* SQ_TAIL as software last stored it */
+	uint64_t read_index; /* SQ index of the oldest READ or atomic begun that lacks responses, or none */
+	uint64_t piece_first; /* slot of the oldest READ or atomic request that waits for responses */
+	uint64_t piece_count; /* how many wait */
+	uint64_t flying; /* packets in flight, READ responses that are due included */
+	uint64_t window; /* packets that may be in flight */
+	uint64_t widest; /* what the window opens to: the outstanding limit of 004 7.4 */
+	uint64_t most; /* the outstanding limit without congestion */
+	uint64_t uncounted; /* packets acknowledged that have not widened the window yet */
+	uint64_t ack_every; /* ask for an ACK where the PSN is a multiple of this */
+	uint64_t ack_timeout; /* local ACK timeout, 0 for never */
+	uint64_t retry_left; /* retries before the queue pair fails */
+	uint64_t rnr_left; /* RNR NAKs that it sits out before it fails */
+	uint64_t backoff; /* ACK timeouts in a row that passed in vain */
+	uint64_t rtt_psn; /* PSN whose round trip is being measured, or none */
+	uint64_t rtt_at; /* when it was sent */
+	uint64_t probe_shift; /* probes in a row that were answered by nothing */
+	uint64_t probe_due; /* the next turn begins with a tail-loss probe */
+	uint64_t ack_deadline; /* end of the local ACK timeout, or NEVER */
+	uint64_t probe_deadline; /* when to probe, or NEVER */
+	uint64_t rnr_until; /* end of the RNR wait, or NEVER */
+	uint64_t relief_ns; /* when a lowered outstanding limit ends, or NEVER */
+	uint64_t parked; /* it waits in line for room in flight */
+	uint64_t admitted; /* packets that it was given a turn for and has not sent */
+	uint64_t ssn; /* sequence number of the last message fetched */
+	uint64_t lsn; /* last SSN that the peer has a receive entry for, or none where it gives no credits */
+	uint64_t more; /* the last turn ended for its budget alone */
+	uint64_t head; /* first eight bytes of a BTH, without opcode, pad and destination */
+	uint64_t mtu; /* path MTU in bytes */
+	uint64_t read_chunk; /* response packets that one READ request asks for at most */
+	uint64_t service; /* service bits of the BTH opcode: 0 for RC, 0x20 for UC */
+	uint64_t batch_limit; /* packets in one burst: 1 without segmentation offload */
+	uint64_t implied_psn; /* PSN of the last implied NAK, or none */
+	uint64_t implied_at; /* when that was */
+	uint64_t open; /* the message that is open: none 0, SEND 1, WRITE 2 */
+	uint64_t offset; /* bytes of it that have been placed */
+	uint64_t write_length; /* bytes of a WRITE, as its RETH says */
+	uint64_t write_va; /* remote address of the open WRITE */
+	uint64_t write_rkey; /* its key */
+	uint64_t write_binding; /* what the key was bound to when the WRITE began */
+	uint64_t receive_index; /* RQ index of the receive entry in use, or none */
+	uint64_t receive_sges; /* scatter entries of it */
+	uint64_t receive_bytes; /* bytes that it takes */
+	uint64_t silent; /* a NAK is out: say nothing of packets beyond the expected PSN */
+	uint64_t established; /* a request came since RTR */
+	uint64_t msn; /* messages completed */
+	uint64_t resource_first; /* slot of the oldest executed READ or atomic that is kept */
+	uint64_t resource_count; /* how many are kept */
+	uint64_t reply_first; /* slot of the oldest reply that waits */
+	uint64_t reply_count; /* how many wait */
+	uint64_t pending_reads; /* READ and atomic replies among them but for answers to duplicates */
+	uint64_t reserved[8];
+};
+_Static_assert(sizeof(struct queue_pair) == 512, "queue pair");
+
+struct send_slot {
+	uint64_t entry_0; /* the SQ entry as it was fetched: WQE ID, opcode, flags */
+	uint64_t entry_1; /* local address */
+	uint64_t entry_2; /* remote address */
+	uint64_t entry_3; /* length, L_Key */
+	uint64_t entry_4; /* R_Key, immediate */
+	uint64_t entry_5; /* operand, or destination GID */
+	uint64_t entry_6; /* operand, or destination GID */
+	uint64_t entry_7; /* destination QPN, Q_Key */
+	uint64_t first_psn; /* the first PSN that it uses */
+	uint64_t packets; /* PSNs that it uses; of a READ those of its responses; 0 for what stays local */
+	uint64_t sent; /* packets sent since the last rewind */
+	uint64_t received; /* response packets of a READ that have been placed */
+	uint64_t ssn; /* its sequence number */
+	uint64_t status; /* what it completes with once everything before it has */
+	uint64_t begun; /* a packet of it was ever sent */
+	uint64_t executed; /* what stays local has had its effect */
+};
+_Static_assert(sizeof(struct send_slot) == 128, "send slot");
+
+struct read_piece {
+	uint64_t index; /* SQ index of its message */
+	uint64_t first_psn; /* PSN of its first response */
+	uint64_t offset; /* where in the message it begins, in bytes */
+	uint64_t packets; /* responses that it asks for */
+	uint64_t got; /* responses taken, in order */
+	uint64_t asked; /* its one response was part of a longer request's and was asked for again alone */
+};
+_Static_assert(sizeof(struct read_piece) == 48, "READ piece");
+
+struct reply {
+	uint64_t kind; /* ACK or NAK 0, READ responses 1, atomic acknowledge 2 */
+	uint64_t psn; /* PSN of its first packet */
+	uint64_t packets; /* packets of it */
+	uint64_t sent; /* packets sent */
+	uint64_t syndrome; /* AETH syndrome */
+	uint64_t msn; /* AETH message sequence number */
+	uint64_t again; /* it answers a duplicate */
+	uint64_t orig; /* original value of an atomic */
+	uint64_t va; /* where a READ's bytes lie */
+	uint64_t total; /* how many there are */
+	uint64_t rkey; /* the key that opens them */
+	uint64_t binding; /* what the key was bound to when the READ came */
+};
+_Static_assert(sizeof(struct reply) == 96, "reply");
+
+struct resource {
+	uint64_t psn; /* PSN of the request */
+	uint64_t packets; /* PSNs that it takes */
+	uint64_t opcode; /* its BTH opcode */
+	uint64_t atomic; /* it is an atomic */
+	uint64_t va; /* its remote address */
+	uint64_t rkey; /* its key */
+	uint64_t length; /* bytes that a READ asks for */
+	uint64_t swap_add; /* an atomic's operand */
+	uint64_t compare; /* what a compare-and-swap compares with */
+	uint64_t orig; /* original value of an atomic */
+};
+_Static_assert(sizeof(struct resource) == 80, "resource");
+
+struct scatter {
+	uint64_t va; /* virtual address */
+	uint64_t size_key; /* length in the low half, L_Key in the high */
+};
+_Static_assert(sizeof(struct scatter) == 16, "receive scatter entry");
+
+struct completion_queue {
+	uint64_t flags; /* CQ flags as software wrote them */
+	uint64_t start; /* virtual address of the ring; 0 with a key is the start of its region */
+	uint64_t logsize; /* log2 of the number of entries */
+	uint64_t usrpage; /* number of the queue block */
+	uint64_t comp_eqn; /* EQ of completion events */
+	uint64_t pd; /* protection domain */
+	uint64_t lkey; /* key of the ring; 0 for memory of the driver that made the queue */
+	uint64_t cqn; /* its number as software wrote it */
+	uint64_t ci_db; /* consumer index record */
+	uint64_t state_db; /* arm state record */
+	uint64_t tail; /* index of the entry that is stored next */
+	uint64_t phase; /* what its word 3 carries: the phase bit of this lap */
+	uint64_t room; /* free entries known of */
+	uint64_t failed; /* it takes no more entries */
+	uint64_t last_notified; /* producer index at the last event */
+	uint64_t solicited_index; /* producer index after the last solicited entry */
+	uint64_t due; /* its EQ could not take the completion event yet */
+};
+_Static_assert(sizeof(struct completion_queue) == 136, "completion queue");
+
+struct event_queue {
+	uint64_t flags; /* EQ flags as software wrote them */
+	uint64_t start; /* virtual address of the ring; 0 with a key is the start of its region */
+	uint64_t logsize; /* log2 of the number of entries */
+	uint64_t usrpage; /* number of the queue block */
+	uint64_t event_mask; /* event types that go to this EQ (WR_EQ_FUNC) */
+	uint64_t msix_vector; /* interrupt vector */
+	uint64_t pd; /* protection domain */
+	uint64_t lkey; /* key of the ring; 0 for memory of the driver that made the queue */
+	uint64_t tail; /* index of the entry that is stored next */
+	uint64_t phase; /* what its word 3 carries: the phase bit of this lap */
+	uint64_t room; /* free entries known of */
+	uint64_t failed; /* it takes no more entries */
+	uint64_t enabled; /* its event function is on */
+	uint64_t pending; /* its interrupt waits to be taken */
+	uint64_t reserved[2];
+};
+_Static_assert(sizeof(struct event_queue) == 128, "event queue");
+
+struct memory_key {
+	uint64_t key; /* L_Key and R_Key: index in bits 31:8, tag in 7:0 */
+	uint64_t valid; /* 1 while the key opens something */
+	uint64_t window; /* 0 for a region, 1 or 2 for a window of that type */
+	uint64_t pd; /* protection domain */
+	uint64_t access; /* IBV_ACCESS_* bits */
+	uint64_t start; /* first address that the key opens */
+	uint64_t end; /* the address behind the last */
+	uint64_t base; /* virtual address of the first byte in its process */
+	uint64_t qpn; /* the queue pair that a bound type 2 window belongs to, else 0 */
+	uint64_t bound; /* windows bound to a region */
+	uint64_t binding; /* counts the times that the entry stopped being valid */
+	uint64_t reserved[5];
+};
+_Static_assert(sizeof(struct memory_key) == 128, "memory key");
+
+#define QPC_SIZE 256u
+#define QPC_OPT_PARAM_MASK 0u, 4u, 0u, 32u
+#define QPC_STATE 8u, 4u, 28u, 4u
+#define QPC_FLAGS_27_24 8u, 4u, 24u, 4u
+#define QPC_SERVTYPE 8u, 4u, 16u, 8u
+#define QPC_FLAGS_15_13 8u, 4u, 13u, 3u
+#define QPC_MIG_STATE 8u, 4u, 11u, 2u
+#define QPC_FLAGS_10_0 8u, 4u, 0u, 11u
+#define QPC_MTU 12u, 4u, 29u, 3u
+#define QPC_MSGMAX 12u, 4u, 24u, 5u
+#define QPC_RQ_ENTRY_SZ_LOG 12u, 4u, 16u, 8u
+#define QPC_SQ_ENTRY_SZ_LOG 12u, 4u, 8u, 8u
+#define QPC_RLKEY_ARBEL_SCHED_QUEUE 12u, 4u, 0u, 8u
+#define QPC_USR_PAGE 16u, 4u, 0u, 32u
+#define QPC_LOCAL_QPN 20u, 4u, 0u, 32u
+#define QPC_REMOTE_QPN 24u, 4u, 0u, 32u
+#define QPC_PORT 28u, 4u, 24u, 3u
+#define QPC_PKEY_INDEX 28u, 4u, 0u, 7u
+#define QPC_RNR_RETRY 32u, 4u, 24u, 8u
+#define QPC_HAS_GRH 32u, 4u, 23u, 1u
+#define QPC_MY_LMC 32u, 4u, 16u, 7u
+#define QPC_ACKTO 36u, 1u, 0u, 8u
+#define QPC_MGID_INDEX 37u, 1u, 0u, 8u
+#define QPC_STATIC_RATE 38u, 1u, 0u, 8u
+#define QPC_HOP_LIMIT 39u, 1u, 0u, 8u
+#define QPC_SL 40u, 4u, 28u, 4u
+#define QPC_TCLASS 40u, 4u, 20u, 8u
+#define QPC_FLOW_LABEL 40u, 4u, 0u, 20u
+#define QPC_DLID 60u, 2u, 0u, 16u
+#define QPC_SLID 62u, 2u, 0u, 16u
+#define QPC_SMAC_HI 64u, 4u, 0u, 32u
+#define QPC_DMAC_HI 68u, 4u, 0u, 32u
+#define QPC_SIP 72u, 4u, 0u, 32u
+#define QPC_DIP 76u, 4u, 0u, 32u
+#define QPC_PD 92u, 4u, 0u, 32u
+#define QPC_WQE_BASE 96u, 4u, 0u, 32u
+#define QPC_WQE_LKEY 100u, 4u, 0u, 32u
+#define QPC_NEXT_SEND_PSN 108u, 4u, 0u, 32u
+#define QPC_CQN_SND 112u, 4u, 0u, 32u
+#define QPC_SND_WQE_BASE_LKEY 116u, 4u, 0u, 32u
+#define QPC_SND_WQE_LENGTH 120u, 4u, 0u, 32u
+#define QPC_LAST_ACKED_PSN 124u, 4u, 0u, 32u
+#define QPC_SSN 128u, 4u, 0u, 32u
+#define QPC_RNR_NAK_TIMER 132u, 4u, 24u, 8u
+#define QPC_EXPECTED_PSN 132u, 4u, 0u, 24u
+#define QPC_RA_BUFF_INDX 136u, 4u, 0u, 32u
+#define QPC_CQN_RCV 140u, 4u, 0u, 32u
+#define QPC_RCV_WQE_BASE_LKEY 144u, 4u, 0u, 32u
+#define QPC_RCV_WQE_LENGTH 148u, 4u, 0u, 32u
+#define QPC_QKEY 152u, 4u, 0u, 32u
+#define QPC_RMSN 156u, 4u, 0u, 32u
+#define QPC_RQ_WQE_COUNTER 188u, 4u, 16u, 16u
+#define QPC_SQ_WQE_COUNTER 188u, 4u, 0u, 16u
+#define QPC_SQ_BASE 208u, 8u, 0u, 64u
+#define QPC_RQ_BASE 216u, 8u, 0u, 64u
+#define QPC_ACCESS_FLAGS 224u, 1u, 0u, 8u
+#define QPC_RETRY_CNT 225u, 1u, 0u, 8u
+#define QPC_OPTIONS 226u, 1u, 0u, 8u
+#define QPC_SQ_DRAINING 227u, 1u, 0u, 8u
+#define QPC_MAX_RD_ATOMIC 228u, 1u, 0u, 8u
+#define QPC_MAX_DEST_RD_ATOMIC 229u, 1u, 0u, 8u
+#define QPC_UDP_SPORT 230u, 2u, 0u, 16u
+#define QPC_UDP_DPORT 232u, 2u, 0u, 16u
+#define QPC_SQ_MAX_SGE 234u, 1u, 0u, 8u
+#define QPC_RQ_MAX_SGE 235u, 1u, 0u, 8u
+#define QPC_SRQN 236u, 4u, 0u, 32u
+#define QPC_SQ_SLAB_BYTES 240u, 2u, 0u, 16u
+#define QPC_WINDOW_PACKETS 242u, 2u, 0u, 16u
+#define SQE_WQE_ID 0u, 0u, 32u
+#define SQE_OPCODE 0u, 32u, 16u
+#define SQE_SIGNALED 0u, 48u, 1u
+#define SQE_SOLICITED 0u, 49u, 1u
+#define SQE_FENCE 0u, 50u, 1u
+#define SQE_INLINE 0u, 51u, 1u
+#define SQE_LIST 0u, 52u, 1u
+#define SQE_LOCAL_ADDR 1u, 0u, 64u
+#define SQE_REMOTE_ADDR 2u, 0u, 64u
+#define SQE_LENGTH 3u, 0u, 32u
+#define SQE_LKEY 3u, 32u, 32u
+#define SQE_RKEY 4u, 0u, 32u
+#define SQE_IMM 4u, 32u, 32u
+
+#define ROW_START 0x1u
+#define ROW_END 0x2u
+#define ROW_PAYLOAD 0x4u
+#define ROW_SEND 0x8u
+#define ROW_WRITE 0x10u
+#define ROW_READ_RESPONSE 0x20u
+#define ROW_ATOMIC 0x40u
+#define ROW_RESPONSE 0x80u
+#define ROW_TAKES_RECEIVE 0x100u
+#define ROW_RETH 0x200u
+#define ROW_IMMDT 0x400u
+#define ROW_IETH 0x800u
+#define ROW_AETH 0x1000u
+struct opcode_row {
+	uint16_t header_bytes; /* BTH and extended headers; 0 where the opcode is not known */
+	uint16_t flags; /* ROW_* bits */
+};
+static const struct opcode_row opcode_rows[256] = {
+	[0x00] = { 12, 0x000d }, /* RC_SEND_FIRST */
+	[0x01] = { 12, 0x000c }, /* RC_SEND_MIDDLE */
+	[0x02] = { 12, 0x010e }, /* RC_SEND_LAST */
+	[0x03] = { 16, 0x050e }, /* RC_SEND_LAST_IMM */
+	[0x04] = { 12, 0x010f }, /* RC_SEND_ONLY */
+	[0x05] = { 16, 0x050f }, /* RC_SEND_ONLY_IMM */
+	[0x06] = { 28, 0x0215 }, /* RC_WRITE_FIRST */
+	[0x07] = { 12, 0x0014 }, /* RC_WRITE_MIDDLE */
+	[0x08] = { 12, 0x0016 }, /* RC_WRITE_LAST */
+	[0x09] = { 16, 0x0516 }, /* RC_WRITE_LAST_IMM */
+	[0x0a] = { 28, 0x0217 }, /* RC_WRITE_ONLY */
+	[0x0b] = { 32, 0x0717 }, /* RC_WRITE_ONLY_IMM */
+	[0x0c] = { 28, 0x0203 }, /* RC_READ_REQUEST */
+	[0x0d] = { 16, 0x10a5 }, /* RC_READ_RESPONSE_FIRST */
+	[0x0e] = { 12, 0x00a4 }, /* RC_READ_RESPONSE_MIDDLE */
+	[0x0f] = { 16, 0x10a6 }, /* RC_READ_RESPONSE_LAST */
+	[0x10] = { 16, 0x10a7 }, /* RC_READ_RESPONSE_ONLY */
+	[0x11] = { 16, 0x1083 }, /* RC_ACKNOWLEDGE */
+	[0x12] = { 24, 0x1083 }, /* RC_ATOMIC_ACKNOWLEDGE */
+	[0x13] = { 40, 0x0043 }, /* RC_COMPARE_SWAP */
+	[0x14] = { 40, 0x0043 }, /* RC_FETCH_ADD */
+	[0x16] = { 16, 0x090e }, /* RC_SEND_LAST_INV */
+	[0x17] = { 16, 0x090f }, /* RC_SEND_ONLY_INV */
+	[0x20] = { 12, 0x000d }, /* UC_SEND_FIRST */
+	[0x21] = { 12, 0x000c }, /* UC_SEND_MIDDLE */
+	[0x22] = { 12, 0x010e }, /* UC_SEND_LAST */
+	[0x23] = { 16, 0x050e }, /* UC_SEND_LAST_IMM */
+	[0x24] = { 12, 0x010f }, /* UC_SEND_ONLY */
+	[0x25] = { 16, 0x050f }, /* UC_SEND_ONLY_IMM */
+	[0x26] = { 28, 0x0215 }, /* UC_WRITE_FIRST */
+	[0x27] = { 12, 0x0014 }, /* UC_WRITE_MIDDLE */
+	[0x28] = { 12, 0x0016 }, /* UC_WRITE_LAST */
+	[0x29] = { 16, 0x0516 }, /* UC_WRITE_LAST_IMM */
+	[0x2a] = { 28, 0x0217 }, /* UC_WRITE_ONLY */
+	[0x2b] = { 32, 0x0717 }, /* UC_WRITE_ONLY_IMM */
+	[0x64] = { 20, 0x010f }, /* UD_SEND_ONLY */
+	[0x65] = { 24, 0x050f }, /* UD_SEND_ONLY_IMM */
+	[0x81] = { 12, 0x0007 }, /* CNP */
+};
+
+#endif
