@@ -189,7 +189,7 @@ def test_rights_are_those_of_the_programs_pages(directory: Path) -> None:
         ((attach.MSG_ADD, json.dumps({"address": "127.0.0.1", "congestion": 5}).encode()), "congestion=5 is no str"),
         ((attach.MSG_ADD, json.dumps({"address": "127.0.0.1", "source_ports": []}).encode()), "'source_ports'"),
         ((attach.MSG_INFO, b"nonsense"), "nonsense"),
-        ((attach.MSG_FAULT, b'{"device": ["x"], "event": []}'), "a JSON object with a device and an event"),
+        ((attach.MSG_FAULT, b'{"device": ["x"], "event": []}'), "is no device"),
         ((attach.MSG_FAULT, b'{"event": ["port-down", "%ss"]}' % (b"9" * 400)), "too long for a duration"),
         ((777, b""), "777 is unknown"),
     ],

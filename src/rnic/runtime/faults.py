@@ -25,6 +25,7 @@ from rnic.spec.ports import PORT_ACTIVE
 from rnic.wire.bursts import RxBurst, TxBurst
 
 if TYPE_CHECKING:
+    from rnic.device.nic import Nic
     from rnic.runtime.loop import Runtime
 
 MAX_PENDING = 1 << 16
@@ -287,6 +288,7 @@ class DeviceFaults(Middleware):
     def _region_gone(self, told: dict[str, Any]) -> Undo:
         nic = self._nic
         lost: list[device.LostRegion] = []
+
         def undo() -> None:
             for region in lost:
                 device.restore_region(nic, region)

@@ -565,7 +565,7 @@ class NicProcess:
             raise OSError(errno.EINVAL, "FAULT takes a JSON object with a device and an event")
         name, event = wanted.get("device") or next(iter(self.devices), ""), wanted["event"]
         if not isinstance(name, str):
-            raise OSError(errno.EINVAL, f"FAULT takes a JSON object with a device and an event, device={name!r} is none")
+            raise OSError(errno.EINVAL, f"FAULT takes a JSON object with a device and an event: {name!r} is no device")
         runtime = self.devices.get(name)
         if runtime is None:
             raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices) or 'none'}")
