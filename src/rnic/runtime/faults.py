@@ -264,7 +264,7 @@ class DeviceFaults(Middleware):
             device.check_send(self._nic, qpn)
             self._failing[qpn] = told["status"]
 
-        self._each(told["qp"], [qpn for qpn, qp in self._nic.qps.items() if qp.service == RC], fail)
+        self._each(told["qp"], [qpn for qpn, qp in self._nic.qps.items() if qp.opcodes == RC], fail)
 
     def _path_loss(self, told: dict[str, Any]) -> Undo:
         peer = told["peer"]

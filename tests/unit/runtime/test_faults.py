@@ -543,3 +543,10 @@ def test_what_lasts_is_bounded(rnic_pair: QpPair, monkeypatch: pytest.MonkeyPatc
         rnic_pair.a.port_down()
     rnic_pair.a.heal()
     assert rnic_pair.a.ctx.query_port().state == e.IBV_PORT_ACTIVE
+
+
+def test_all_sends_to_fail_are_those_of_reliable_connections(rnic_pair: QpPair) -> None:
+    a = rnic_pair.a
+    with QP(a.pd, QPInitAttr(e.IBV_QPT_UD, None, QPCap(4, 4), a.cq, a.cq, None)):
+        a.completion_error("RETRY_EXC_ERR", "all")
+    assert list(a.ctx.runtime.faults().state()["failing"]) == [str(a.qp.qp_num)]
