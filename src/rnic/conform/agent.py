@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from rnic.conform.frames import QKEY
 from rnic.conform.script import REGIONS, pattern
-from rnic.spec.errors import VerbsError
 from rnic.spec.limits import MTU_CODES
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import GID, SGE, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
