@@ -30,7 +30,7 @@ from rnic.device.nic import Nic
 from rnic.device.resources import Resources
 from rnic.link.base import Link, parse_address
 from rnic.link.fault_events import from_words
-from rnic.mem.order import fence
+from rnic.mem.order import fence, store32
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.client import Client, Fire, close_all, drain
 from rnic.runtime.directory import ProcessError
@@ -672,7 +672,7 @@ class NicProcess:
     def _set_asleep(self, value: int) -> None:
         for client in self.clients.values():
             if client.window is not None:
-                _U32.pack_into(client.window, _ASLEEP_AT, value)
+                store32(client.window, _ASLEEP_AT, value)
         if value:
             fence()  # programs store their doorbell, then look whether the NIC sleeps
 
@@ -758,7 +758,7 @@ class NicProcess:
         self.paths.close()  # while the lock says that they are ours
         for client in self.clients.values():
             if client.window is not None:
-                _U32.pack_into(client.window, attach.WINDOW["alive"].byte, 0)
+                store32(client.window, attach.WINDOW["alive"].byte, 0)
         for client in list(self.clients.values()):
             self._drop(client)
         with contextlib.suppress(FileNotFoundError):
