@@ -145,7 +145,7 @@ def test_a_deadline_that_moved_back_is_put_in_again() -> None:
         assert nic.timers.next_ns() == qp.armed_ns == now + 5_000
 
 
-def test_a_handler_that_raises_is_told_and_the_others_have_their_turns(pair, monkeypatch) -> None:
+def test_a_handler_that_raises_is_told_and_the_others_have_their_turns(pair, monkeypatch, own_errors) -> None:
     nic = pair.nics[0]
     for _ in range(3):
         pair.connect()
@@ -165,6 +165,7 @@ def test_a_handler_that_raises_is_told_and_the_others_have_their_turns(pair, mon
     nic.handle_timers(10)
     assert sorted(map(id, fired)) == sorted(id(qp) for qp in nic.qps.values() if qp is not victim)
     assert victim.ctx.state == ERR
+    assert [place for place, _ in own_errors] == ["timer"]
     assert nic.timers.next_ns() is None
 
 
