@@ -30,7 +30,7 @@ from rnic.device.nic import Nic
 from rnic.device.resources import Resources
 from rnic.link.base import Link, parse_address
 from rnic.link.fault_events import from_words
-from rnic.mem.order import fence
+from rnic.mem.order import fence, store32
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.client import Client, Fire, close_all, drain
 from rnic.runtime.directory import ProcessError
@@ -355,7 +355,11 @@ class NicProcess:
             code, body = error.errno or errno.EIO, str(error.strerror or error).encode()
         except (RnicError, ValueError, OverflowError, RecursionError) as error:  # the last of nested JSON
             code, body = errno.EINVAL, str(error).encode()
-        close_all(fds)
+        except BaseException:
+            close_all(made)
+            raise
+        finally:
+            close_all(fds)
         try:
             socket.send_fds(client.sock, [struct.pack("<III", kind, token, code) + body], [] if code else out)
         except OSError:  # gone, or it does not read its answers
@@ -573,6 +577,8 @@ class NicProcess:
         if not isinstance(wanted, dict) or not isinstance(wanted.get("event"), list):
             raise OSError(errno.EINVAL, "FAULT takes a JSON object with a device and an event")
         name, event = wanted.get("device") or next(iter(self.devices), ""), wanted["event"]
+        if not isinstance(name, str):
+            raise OSError(errno.EINVAL, f"FAULT takes a JSON object with a device and an event: {name!r} is no device")
         runtime = self.devices.get(name)
         if runtime is None:
             raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices) or 'none'}")
@@ -685,7 +691,7 @@ class NicProcess:
     def _set_asleep(self, value: int) -> None:
         for client in self.clients.values():
             if client.window is not None:
-                _U32.pack_into(client.window, _ASLEEP_AT, value)
+                store32(client.window, _ASLEEP_AT, value)
         if value:
             fence()  # programs store their doorbell, then look whether the NIC sleeps
 
@@ -771,7 +777,7 @@ class NicProcess:
         self.paths.close()  # while the lock says that they are ours
         for client in self.clients.values():
             if client.window is not None:
-                _U32.pack_into(client.window, attach.WINDOW["alive"].byte, 0)
+                store32(client.window, attach.WINDOW["alive"].byte, 0)
         for client in list(self.clients.values()):
             self._drop(client)
         with contextlib.suppress(FileNotFoundError):
