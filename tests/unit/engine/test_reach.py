@@ -54,14 +54,14 @@ def reach(request: pytest.FixtureRequest, parts: ctypes.CDLL) -> Iterator[Reach]
 
 
 @pytest.fixture
-def pages() -> Iterator[tuple[int, mmap.mmap]]:
+def pages() -> tuple[int, mmap.mmap]:
     """Two pages that can be used and one behind them that is out of reach; where they begin."""
     fd = os.memfd_create("pages")
     os.ftruncate(fd, 3 * PAGE)
     memory = mmap.mmap(fd, 3 * PAGE)
     os.ftruncate(fd, 2 * PAGE)
     os.close(fd)
-    yield address_of(memoryview(memory)), memory
+    return address_of(memoryview(memory)), memory
 
 
 @pytest.mark.parametrize("length", [0, 1, 8, 4096, PAGE + 3])
