@@ -58,6 +58,7 @@ class CompletionQueue(EntryRing):
         key.last_notified = 0
         key.solicited_index = 0
         key.due = 0
+        key.told = 0
         self._eqs = eqs
         self._overflowed = overflowed
 
@@ -95,6 +96,11 @@ class CompletionQueue(EntryRing):
             self._notify()
         return True
 
+    @property
+    def told(self) -> bool:
+        """Whether it has raised a completion event: its owner sleeps until it does."""
+        return bool(self.key.told)
+
     def fail(self) -> None:
         """The ring is full, or the context is gone: take no more entries, and tell."""
         if not self.key.failed:
@@ -113,6 +119,7 @@ class CompletionQueue(EntryRing):
         if eq is not None and eq.report(COMP, self.number):
             self.key.last_notified = self.key.tail
             self.key.due = 0
+            self.key.told = 1
         else:
             self.key.due = int(eq is not None and eq.stalled)
             self.regs.set(CQ_DOORBELL, armed)

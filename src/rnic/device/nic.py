@@ -589,8 +589,10 @@ class Nic:
             made = len(out)
             again = False
             try:
-                plain = not (qp.cnp_tag or qp.masked) and qp.pace is None
-                count = send_small(qp, now_ns, limit, out) if plain else 0
+                count = send_ack(qp, out) if qp.owes_first and not qp.cnp_tag else 0
+                plain = not (qp.cnp_tag or qp.masked or qp.owes_first) and qp.pace is None
+                if plain and count < limit:
+                    count += send_small(qp, now_ns, limit - count, out)
                 if count and qp.responder.replies and not qp.polite:
                     # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
                     qp.polite = True

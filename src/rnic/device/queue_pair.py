@@ -72,6 +72,12 @@ class ReceiveCompletions(_Completions):
         cq = self._cqs.get(self._ctx.cqn_rcv)
         return cq is not None and cq.complete(*entry)
 
+    @property
+    def told(self) -> bool:
+        """:attr:`~rnic.device.cq.CompletionQueue.told`; false where there is no such CQ."""
+        cq = self._cqs.get(self._ctx.cqn_rcv)
+        return cq is not None and cq.told
+
 
 class Rings(NamedTuple):
     """Where a context says that the rings are."""

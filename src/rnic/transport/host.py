@@ -35,6 +35,14 @@ class CompletionSink(Protocol):
         """Write one CQ entry; false where it is lost. ``word3`` holds opcode and ``CQE_*`` flags, without the phase."""
 
 
+class ReceiveCompletionSink(CompletionSink, Protocol):
+    """That of receive completions."""
+
+    @property
+    def told(self) -> bool:
+        """Whether it has raised a completion event: its owner sleeps until it does."""
+
+
 class ReceiveSource(Protocol):
     """A receive queue or a shared receive queue."""
 

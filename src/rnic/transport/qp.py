@@ -31,7 +31,7 @@ from rnic.state.record import place, within
 from rnic.transport.completer import Completer
 from rnic.transport.datagram import DatagramReceiver, send_datagram
 from rnic.transport.encap import FrameBatch, bth_base
-from rnic.transport.host import CompletionSink, Host, ReceiveSource
+from rnic.transport.host import CompletionSink, Host, ReceiveCompletionSink, ReceiveSource
 from rnic.transport.requester import Requester
 from rnic.transport.responder import SEND, WRITE, Responder
 from rnic.transport.wqe import ReceiveRing, SendRing
@@ -59,6 +59,8 @@ _BTH = struct.Struct(">QI")
 _CAN_SEND = frozenset({RTS, SQD})
 _CAN_RECEIVE = frozenset({RTR, RTS, SQD, SQE})
 _SERVICE_BITS = {ST_RC: RC, ST_UC: UC}
+_LEAST = 4
+"""Packets that those who come second in a turn may send, whatever the first have left."""
 _PAD_OR_TVER = 0x3F << 48
 """Pad count and TVer in the first eight bytes of a BTH: both zero in the packets of a run."""
 
@@ -107,7 +109,7 @@ class QueuePair:
         send_ring: SendRing,
         rq: ReceiveSource,
         send_cq: CompletionSink,
-        recv_cq: CompletionSink,
+        recv_cq: ReceiveCompletionSink,
     ) -> None:
         self.ctx = ctx
         self.host = host
@@ -226,32 +228,50 @@ class QueuePair:
         """Whether the last turn ended for its budget alone, or replies wait."""
         return bool(self.requester.more or self.responder.replies)
 
+    @property
+    def owes_first(self) -> bool:
+        """Whether replies go before requests.
+
+        They seldom hurry, but where the owner sleeps on completion events: what it posts once it was woken must not
+        overtake the ACK of what woke it. An adapter's ACK has left by then, and programs that sleep on one channel for
+        both directions (perftest) take the next event for that of their send.
+        """
+        return bool(self.responder.replies) and self.recv_cq.told
+
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
-        """Send up to ``budget`` packets: requests first, since replies seldom hurry; the number sent."""
+        """Send up to ``budget`` packets, requests before replies but where :attr:`owes_first`; the number sent."""
         sent = 0
         if self.cnp_tag:
             sent = self._notify(out)
+        first = self.owes_first
+        if first:
+            sent += self._reply(budget - sent, out)
         if self.ctx.state in _CAN_SEND and self.flow is not None and not self.masked:
-            sent += (
-                self.requester.produce(now_ns, budget, out) if self.pace is None else self._paced(now_ns, budget, out)
-            )
+            room = min(budget, max(budget - sent, _LEAST))
+            sent += self.requester.produce(now_ns, room, out) if self.pace is None else self._paced(now_ns, room, out)
         if self.requester.admitted:
             self.requester.flights.turn_over(self.requester)  # it had its turn and may not send
-        replies = self.responder.replies
-        if len(replies) and self.flow is not None:
-            ctx = self.ctx
-            batch = FrameBatch(self.flow, out, self.requester.batch_limit)
-            head = bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn)
+        if self.responder.replies and not first:
             # at least a little for replies, or two busy requesters would starve each other of ACKs
-            count, failed = replies.produce(head, ctx.mtu_bytes, max(budget - sent, 4), batch)
-            sent += count
-            batch.flush()
-            if failed is not None and ctx.state != ERR:
-                # answers behind the one that failed would only look like a loss
-                replies.clear()
-                replies.acknowledge(failed, NAK_REMOTE_OPERATION, self.responder.msn)
-                self.fail_receive(REM_OP_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
+            sent += self._reply(max(budget - sent, _LEAST), out)
         return sent
+
+    def _reply(self, budget: int, out: list[TxBurst]) -> int:
+        """Send up to ``budget`` packets of replies; the number sent."""
+        replies = self.responder.replies
+        if self.flow is None:
+            return 0
+        ctx = self.ctx
+        batch = FrameBatch(self.flow, out, self.requester.batch_limit)
+        head = bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn)
+        count, failed = replies.produce(head, ctx.mtu_bytes, budget, batch)
+        batch.flush()
+        if failed is not None and ctx.state != ERR:
+            # answers behind the one that failed would only look like a loss
+            replies.clear()
+            replies.acknowledge(failed, NAK_REMOTE_OPERATION, self.responder.msn)
+            self.fail_receive(REM_OP_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
+        return count
 
     def part(self) -> None:
         """Acknowledge what was taken before software stopped the queue pair, and drop all other replies.
