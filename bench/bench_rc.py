@@ -2,11 +2,11 @@
 
     ./dev bench rc [--rounds N] [--short] [--before COMMIT] [--json FILE] [--only WORD]
 
-All figures of a round are taken in turn, and the rounds follow each other: what is compared is of the same minutes. Best
-and median of the rounds; the verdict is that of the best, since whatever else runs on a machine only takes away. Raw
-sockets are a C program that is built here (``raw_udp.c``). A miss is printed as a miss and does not fail the run, since
-machines differ; what is not installed is left out with the reason. ``--before`` compares plain Python with that commit's.
-``--short`` is one round of short runs, under a minute on an idle machine.
+All figures of a round are taken in turn, and the rounds follow each other: what is compared is of the same minutes.
+Best and median of the rounds; the verdict is that of the best, since whatever else runs on a machine only takes away.
+Raw sockets are a C program that is built here (``raw_udp.c``). A miss is printed as a miss and does not fail the run,
+since machines differ; what is not installed is left out with the reason. ``--before`` compares plain Python with that
+commit's. ``--short`` is one round of short runs, under a minute on an idle machine.
 """
 
 from __future__ import annotations
