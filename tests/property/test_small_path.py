@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rnic.burst import SMALL
-from rnic.device import nic as device_nic
+from rnic.device import receiving, sending
 from rnic.link.faults import FaultRates
 from rnic.testing import QpPair
 from rnic.verbs import enums as e
@@ -86,12 +86,12 @@ def test_the_small_path_equals_the_full_path(steps: list[Step], loss: float, see
         return count
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_nic, "send_small", counted)
+        patch.setattr(sending, "send_small", counted)
         lean = run(steps, loss, seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_nic, "send_small", lambda *args: 0)
-        patch.setattr(device_nic, "send_ack", lambda *args: 0)
-        patch.setattr(device_nic, "receive_small", lambda *args: False)
+        patch.setattr(sending, "send_small", lambda *args: 0)
+        patch.setattr(sending, "send_ack", lambda *args: 0)
+        patch.setattr(receiving, "receive_small", lambda *args: False)
         full = run(steps, loss, seed)
     assert lean == full
     if steps[0].opcode != e.IBV_WR_RDMA_READ and 0 < steps[0].length <= 1024:
@@ -106,7 +106,7 @@ def test_a_fence_is_lean_unless_a_read_is_outstanding(reading: bool, monkeypatch
         taken.append(SMALL.send_small(*args))
         return taken[-1]
 
-    monkeypatch.setattr(device_nic, "send_small", counted)
+    monkeypatch.setattr(sending, "send_small", counted)
     fenced = e.IBV_SEND_SIGNALED | e.IBV_SEND_FENCE
     with QpPair(size=SIZE, depth=32) as pair:
         if reading:
