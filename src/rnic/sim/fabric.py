@@ -13,7 +13,7 @@ from rnic.sim.agenda import Agenda
 from rnic.sim.host import Host
 from rnic.sim.port import IPV4_WIRE_BYTES, Packet, Port
 from rnic.sim.switch import Switch
-from rnic.sim.topology import Topology, TopologyError
+from rnic.sim.topology import Link, Topology, TopologyError
 from rnic.sim.workloads import Flow
 from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MTU_CODES
 from rnic.spec.opcodes import WR_WRITE
@@ -105,7 +105,7 @@ class Fabric:
 
     def _connect(self, number: int) -> dict[str, Port]:
         link = self.topology.links[number]
-        delays = {node.name: node.delay_ns for node in (*self.topology.hosts, *self.topology.switches)}
+        delays = self.topology.delays
         ports = {}
         for here, there in ((link.a, link.b), (link.b, link.a)):
             port = Port(self.agenda, f"{here} > {there}", link, self._random(), delays[there])
@@ -212,10 +212,11 @@ class Fabric:
         delays = sum(2 * link.delay_ns for link, _ in way) + sum(delay for _, delay in way)
         return at_first + (total - first) * _BIT_NS // slowest + ack + delays
 
-    def _way(self, flow: Flow) -> list[tuple[Any, int]]:
+    def _way(self, flow: Flow) -> list[tuple[Link, int]]:
         """The links of one of its ways, and what the nodes at their ends take, both directions together."""
-        nodes = {node.name: node.delay_ns for node in (*self.topology.hosts, *self.topology.switches)}
-        name, way = flow.src, []
+        nodes = self.topology.delays
+        name = flow.src
+        way: list[tuple[Link, int]] = []
         while name != flow.dst:
             number = self.topology.routes[name][flow.dst][0]
             following = self.topology.other_end(number, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypeVar
 
@@ -112,7 +112,7 @@ class Topology:
     def __post_init__(self) -> None:
         if self.mtu not in MTU_CODES:
             raise TopologyError(f"mtu={self.mtu} is no path MTU: use one of {', '.join(map(str, MTU_CODES))}")
-        names = [node.name for node in (*self.hosts, *self.switches)]
+        names = [host.name for host in self.hosts] + [switch.name for switch in self.switches]
         for name in names:
             if names.count(name) > 1:
                 raise TopologyError(f"{name} is there twice: give each host and switch a name of its own")
@@ -151,6 +151,11 @@ class Topology:
                 near = [n for n in ends[name] if hops.get(self.other_end(n, name), len(hops)) == hops[name] - 1]
                 routes[name][target] = tuple(near)
         return routes
+
+    @property
+    def delays(self) -> dict[str, int]:
+        """What each node takes for a packet, in nanoseconds."""
+        return {host.name: host.delay_ns for host in self.hosts} | {each.name: each.delay_ns for each in self.switches}
 
     def other_end(self, number: int, name: str) -> str:
         """Who is at the other end of a link."""
@@ -244,7 +249,7 @@ class Topology:
 
     @classmethod
     def _named(cls, arguments: dict[str, Any]) -> Self:
-        kinds = {
+        kinds: dict[object, Callable[..., Self]] = {
             "pair": cls.pair,
             "star": cls.star,
             "dumbbell": cls.dumbbell,
@@ -253,7 +258,7 @@ class Topology:
         }
         kind = arguments.pop("kind", None)
         if kind not in kinds:
-            raise TopologyError(f"topology kind {kind!r} is not known: use {', '.join(kinds)}")
+            raise TopologyError(f"topology kind {kind!r} is not known: use {', '.join(map(str, kinds))}")
         try:
             return kinds[kind](**arguments)
         except TypeError as error:
