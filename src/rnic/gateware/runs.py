@@ -220,7 +220,9 @@ def _drive(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: Si
     if job.network:
         simulation.settle()
         if isinstance(receiver.ram, AxiRam):
-            result.arrived = receiver.ram.last_stored - start
+            params = receiver.top.params
+            slower = params.clock_mhz / (params.bus_clock_mhz or params.clock_mhz)
+            result.arrived = round(receiver.ram.last_stored * slower) - start
         if sender.mac is not None:
             result.frames, result.lost, result.line_bits = sender.mac.frames, sender.mac.lost, sender.mac.line_bits
         else:
