@@ -265,8 +265,8 @@ def test_a_limit_below_a_floor_is_not_raised_by_a_cut() -> None:
 
 def test_programs_take_turns_and_their_queue_pairs_in_order() -> None:
     _, busy, *waiting = known(2 * QUANTUM, *[1] * 7)
-    for place, asker in enumerate(waiting):
-        asker.program = place // 3  # three of each
+    for number, asker in enumerate(waiting):
+        asker.program = number // 3  # three of each
     busy.send(2 * QUANTUM)
     for asker in waiting:
         assert asker.send(QUANTUM) == 0
