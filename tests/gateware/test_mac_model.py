@@ -103,10 +103,11 @@ def test_a_line_is_no_faster_than_its_stream(rate: float) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     "parameters",
     [
-        pytest.param({"serial": True}, id="serial", marks=pytest.mark.full),
+        pytest.param({"serial": True}, id="serial"),
         pytest.param({"serial": False, "in_flight": 4}, id="several"),
     ],
 )

@@ -114,6 +114,7 @@ def test_each_clock_has_its_reset_buses_and_bounds() -> None:
     assert "-asynchronous -group aclk -group mac_aclk -group m_axi_aclk" in constraints(params)[f"{WRAPPER}.sdc"]
 
 
+@pytest.mark.full
 def test_an_engine_on_three_clocks_can_be_built(tmp_path: Path) -> None:
     if find_tool("yosys") is None or shutil.which("iverilog") is None:
         pytest.skip("no yosys or no iverilog")
