@@ -27,7 +27,7 @@ from rnic.spec.status import REM_OP_ERR, RETRY_EXC_ERR, WR_FLUSH_ERR
 from rnic.spec.syndromes import NAK_REMOTE_OPERATION
 from rnic.state.queue_pair import QP, QpMemory
 from rnic.state.queues import RECEIVE_RING, SEND_RING
-from rnic.state.record import place, within
+from rnic.state.record import Word, view, within
 from rnic.transport.completer import Completer
 from rnic.transport.datagram import DatagramReceiver, send_datagram
 from rnic.transport.encap import FrameBatch, bth_base
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from rnic.wire.flow import Flow
     from rnic.wire.packet import Packet
 
-_FLOW = place(QP, "flow")
 _SEND_RING = within(QP, "sq_", SEND_RING)
 _RECEIVE_RING = within(QP, "rq_", RECEIVE_RING)
 _BTH = struct.Struct(">QI")
@@ -65,6 +64,7 @@ _PAD_OR_TVER = 0x3F << 48
 """Pad count and TVer in the first eight bytes of a BTH: both zero in the packets of a run."""
 
 
+@view(QP, "QueuePair", "Timers", "Nic")
 class QueuePair:
     """A queue pair of any service type.
 
@@ -78,29 +78,33 @@ class QueuePair:
     """
 
     __slots__ = (
-        "armed_ns",
         "_flow",
-        "cnp_tag",
+        "_pace",
         "completer",
         "ctx",
         "datagrams",
         "host",
-        "masked",
         "memory",
-        "pace",
-        "pace_ns",
-        "program",
         "recv_cq",
         "requester",
         "responder",
         "rq",
-        "scheduled",
         "send_cq",
         "send_ring",
-        "signal_all",
-        "uses_srq",
         "words",
     )
+
+    path: Word
+    program: Word
+    signal_all: Word
+    uses_srq: Word
+    cnp_tag: Word
+    masked: Word
+    paced: Word
+    pace_ns: Word
+    armed_ns: Word
+    timer_place: Word
+    scheduled: Word
 
     def __init__(
         self,
@@ -117,23 +121,12 @@ class QueuePair:
         self.rq = rq
         self.send_cq = send_cq
         self.recv_cq = recv_cq
-        self.uses_srq = bool(ctx.srqn & SRQ_VALID)
-        self.signal_all = bool(ctx.options & OPT_SQ_SIG_ALL)
-        self.scheduled = False
-        self.armed_ns = NEVER
-        self.program = 0
-        """Whose it is: programs share what may be in flight."""
-        self.cnp_tag = False
-        """The next turn begins with a congestion notification (004 7.3, WQE process unit)."""
-        self.masked = False
-        """The send queue takes no part in the arbitration."""
-        self.pace: Pace | None = None
-        """What keeps requests to the rate that software set."""
-        self.pace_ns = NEVER
-        """When the rate lets the next request leave."""
+        self._pace: Pace | None = None
         self._flow: Flow | None = None
         self.memory = memory = QpMemory(host.arena, send_ring.entries)
         self.words = memory.qp
+        self.uses_srq, self.signal_all = bool(ctx.srqn & SRQ_VALID), bool(ctx.options & OPT_SQ_SIG_ALL)
+        self.armed_ns = self.pace_ns = NEVER
         send_ring.settle(self.words[_SEND_RING])
         if isinstance(rq, ReceiveRing):
             rq.settle(self.words[_RECEIVE_RING])
@@ -143,6 +136,16 @@ class QueuePair:
         self.datagrams = DatagramReceiver(self, rq, recv_cq)
 
     @property
+    def pace(self) -> Pace | None:
+        """What keeps requests to the rate that software set."""
+        return self._pace
+
+    @pace.setter
+    def pace(self, pace: Pace | None) -> None:
+        self._pace = pace
+        self.paced = pace is not None
+
+    @property
     def flow(self) -> Flow | None:
         """The path to its peer."""
         return self._flow
@@ -150,8 +153,8 @@ class QueuePair:
     @flow.setter
     def flow(self, flow: Flow | None) -> None:
         at = 0 if flow is None else flow.place
-        use(self.memory.cells, self.words[_FLOW], at)
-        self.words[_FLOW] = at
+        use(self.memory.cells, self.path, at)
+        self.path = at
         self._flow = flow
 
     # --------------------------------------------------------------------------------- state changes
@@ -248,7 +251,7 @@ class QueuePair:
             sent += self._reply(budget - sent, out)
         if self.ctx.state in _CAN_SEND and self.flow is not None and not self.masked:
             room = min(budget, max(budget - sent, _LEAST))
-            sent += self.requester.produce(now_ns, room, out) if self.pace is None else self._paced(now_ns, room, out)
+            sent += self._paced(now_ns, room, out) if self.paced else self.requester.produce(now_ns, room, out)
         if self.requester.admitted:
             self.requester.flights.turn_over(self.requester)  # it had its turn and may not send
         if self.responder.replies and not first:
@@ -291,7 +294,7 @@ class QueuePair:
 
     def _notify(self, out: list[TxBurst]) -> int:
         """Send the CNP that the tag asks for, ahead of data; 1, or 0 where there is no peer any more."""
-        self.cnp_tag = False
+        self.cnp_tag = 0
         flow = self.flow
         if flow is None:
             return 0

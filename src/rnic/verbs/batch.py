@@ -20,6 +20,7 @@ from rnic.rings.sqe import FLAG_FENCE, FLAG_SIGNALED, FLAG_SOLICITED, SQ_ENTRY_A
 from rnic.spec import opcodes as op
 from rnic.spec.errors import VerbsError
 from rnic.spec.layout import Layout
+from rnic.spec.source import install_hint
 
 if TYPE_CHECKING:
     import numpy
@@ -64,7 +65,7 @@ def _numpy() -> Any:
     try:
         import numpy  # noqa: PLC0415 - optional, and slow to import for who has no arrays
     except ImportError:
-        raise VerbsError(ENOSYS, "batches are NumPy arrays, and NumPy is missing: pip install 'rnic[numpy]'") from None
+        raise VerbsError(ENOSYS, f"batches are NumPy arrays, and NumPy is missing: {install_hint('numpy')}") from None
     return numpy
 
 
