@@ -53,7 +53,8 @@ class Host:
         self.burst = LOOPS
         self.memory = MemoryTable(self.random)
         self.arena = Arena(1 << 24)
-        self.flights = Flights(1 << 16, first=1 << 16)
+        self.arena.allocate_first(64)
+        self.flights = Flights(self.arena, 1 << 16, first=1 << 16)
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(
             **{"window_packets": 256, "window_bytes": 4 << 20, "ack_every": 64, "probe": True, "rq_almost_full": 0}

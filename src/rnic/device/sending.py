@@ -8,15 +8,20 @@ from rnic.burst import SMALL
 from rnic.device.queue_pair import DeviceQp
 from rnic.device.receiving import WRITE_BACK_NS
 from rnic.device.srq import SharedReceiveQueue
-from rnic.device.turns import Turns
+from rnic.device.turns import COUNT, Turns
 from rnic.rings.queue_block import SQ_TAIL
 from rnic.spec.states import ERR
+from rnic.state.queue_pair import QP
+from rnic.state.record import place
 from rnic.wire.bursts import TxBurst
 
 if TYPE_CHECKING:
     from rnic.device.cq import CompletionQueue
     from rnic.device.nic import Nic
 
+_SCHEDULED, _CNP_TAG, _MASKED, _PACED, _POLITE = (
+    place(QP, name) for name in ("scheduled", "cnp_tag", "masked", "paced", "polite")
+)
 send_ack, send_small = SMALL.send_ack, SMALL.send_small
 _WRITE_BACK_MASK = 0x3FF
 _WRITE_BACK_QPS = 4
@@ -43,7 +48,7 @@ class Sending:
 
     def has_work(self) -> bool:
         """Whether :meth:`produce` has something to do now."""
-        return bool(self.turns.count or self._doorbells.rung or self.failed_cqs or self.last_words)
+        return bool(self.turns.words[COUNT] or self._doorbells.rung or self.failed_cqs or self.last_words)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
         """Take the doorbells that were rung, then give queue pairs with work their turns, as :class:`Turns` says.
@@ -70,10 +75,12 @@ class Sending:
         qps = self.qps
         sent = 0
         packets = sum([burst.count for burst in out])
-        while turns.count and sent < budget:
+        waiting = turns.words
+        while waiting[COUNT] and sent < budget:
             record = turns.take()
             qp = qps[record]
-            qp.scheduled = 0
+            words = qp.words
+            words[_SCHEDULED] = 0
             limit = budget - sent
             allowance = turns.allowance(record)
             if allowance is not None and allowance < limit * qp.ctx.mtu_bytes:
@@ -81,23 +88,23 @@ class Sending:
             made = len(out)
             again = False
             try:
-                count = send_ack(qp, out) if qp.owes_first and not qp.cnp_tag else 0
-                plain = not (qp.cnp_tag or qp.masked or qp.paced or qp.owes_first)
+                count = send_ack(qp, out) if qp.owes_first and not words[_CNP_TAG] else 0
+                plain = not (words[_CNP_TAG] or words[_MASKED] or words[_PACED] or qp.owes_first)
                 if plain and count < limit:
                     count += send_small(qp, now_ns, limit - count, out)
-                if count and qp.responder.replies and not qp.polite:
+                if count and qp.responder.replies and not words[_POLITE]:
                     # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
-                    qp.polite = 1
+                    words[_POLITE] = 1
                     later.append(qp)
                     qp.show()
                     packets += count
                     sent += count
-                    turns.spent(record, sum([burst.length for burst in out[made:]]) if turns.count else 0, again)
+                    turns.spent(record, sum([burst.length for burst in out[made:]]) if waiting[COUNT] else 0, again)
                     continue
-                qp.polite = 0
-                if count < limit and not qp.requester.unsent and not qp.cnp_tag:
+                words[_POLITE] = 0
+                if count < limit and not qp.requester.unsent and not words[_CNP_TAG]:
                     count += send_ack(qp, out)
-                if count < limit and (qp.requester.unsent or qp.responder.replies or qp.cnp_tag):
+                if count < limit and (qp.requester.unsent or qp.responder.replies or words[_CNP_TAG]):
                     count += qp.produce(now_ns, limit - count, out)
                 qp.show()
             except Exception as error:  # noqa: BLE001 - the last guard
@@ -107,12 +114,12 @@ class Sending:
                 packets += count
                 sent += count
                 cut = count >= limit and qp.requester.unsent  # the lean path alone, which says nothing of more
-                if not qp.scheduled and (cut or qp.ready(now_ns)):
-                    qp.scheduled = again = True
+                if not words[_SCHEDULED] and (cut or qp.ready(now_ns)):
+                    words[_SCHEDULED] = again = True
             else:
                 # a turn without a packet costs too
                 sent += 1
-            turns.spent(record, sum([burst.length for burst in out[made:]]) if turns.count else 0, again)
+            turns.spent(record, sum([burst.length for burst in out[made:]]) if waiting[COUNT] else 0, again)
         for qp in later:
             self._nic.schedule(qp)
         if packets:

@@ -1,4 +1,4 @@
-"""Every interleaving of a NIC that stores an entry and a program that arms its CQ, looks, and sleeps where it saw none."""
+"""Every order of the steps of a NIC that stores an entry, and of a program that arms, looks, and sleeps if it saw none."""
 
 from __future__ import annotations
 
