@@ -1,4 +1,4 @@
-"""Every order of the steps of a NIC that stores an entry, and of a program that arms, looks, and sleeps if it saw none."""
+"""Every order of the steps of a NIC that stores an entry, and of a program that arms, looks, and sleeps."""
 
 from __future__ import annotations
 
