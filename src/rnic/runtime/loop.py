@@ -83,11 +83,6 @@ class Runtime:
             self.faults()
         _live.add(self)
 
-    @property
-    def has_faults(self) -> bool:
-        """Whether :meth:`faults` was called."""
-        return self._faults is not None
-
     def faults(self) -> DeviceFaults:
         """Events for this device, on command (:mod:`rnic.runtime.faults`); from the first call on it costs a little."""
         with self.lock:
