@@ -147,7 +147,8 @@ uint64_t engine_layout_hash(void);
 /* Take packets for `qp` from `start` on, in a buffer of segments; the bytes taken. Stops at a packet for another queue
  * pair, and behind one that has effects that others must see before the next is taken. */
 size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
-		      size_t segment, size_t start, const struct engine_meta *meta, uint64_t now,
+		      size_t segment, size_t start, const struct engine_meta *meta,
+		      const struct engine_flight *flight, uint64_t now,
 		      struct engine_effects *effects);
 
 /* Send requests: up to `budget` packets of WRITEs and SENDs, new or again; the number made. */
