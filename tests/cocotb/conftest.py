@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from pathlib import Path
 
 import pytest
 
 from rnic.spec.source import install_hint
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "gateware"))  # cocotb_run, which both folders run benches by
 HAVE_COCOTB = importlib.util.find_spec("cocotb") is not None
 collect_ignore_glob = [] if HAVE_COCOTB else ["test_*.py"]
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import re
 import shutil
-import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cocotb_run import run_testcase
 
 from rnic.gateware.tools import verilator_environment
 
@@ -47,29 +45,7 @@ def run(place: Path, tool: str, top: str, parameters: dict[str, int], bench: str
         timescale=("1ns", "1ps"),
         log_file=place / "build.log",
     )
-    log, results = place / "test.log", place / "results.xml"
-    places = [str(HERE / "benches"), str(place)]
-    sys.path[:0] = places  # cocotb's runner hands this Python's path on
-    try:
-        runner.test(
-            hdl_toplevel=top,
-            test_module=bench,
-            testcase=case,
-            build_dir=place / "build",
-            test_dir=place,
-            results_xml=str(results),
-            extra_env={"RNIC_BENCH": json.dumps(options)},
-            log_file=log,
-        )
-    except SystemExit:
-        end = "\n".join(log.read_text().splitlines()[-60:])
-        pytest.fail(f"{case} failed in the simulator; the end of {log}:\n{end}", pytrace=False)
-    finally:
-        del sys.path[: len(places)]
-    cases = list(ET.parse(results).iter("testcase"))
-    assert [found.get("name") for found in cases] == [case]
-    assert not list(cases[0].iter("failure")), f"{case} failed, see {log}\n{log.read_text()[-3000:]}"
-    return log.read_text()
+    return run_testcase(runner, place, top, bench, case, options, (HERE / "benches", place))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,23 @@ import pytest
 BENCHES = Path(__file__).parent / "cocotb_benches"
 
 
-def run_testcase(runner: Any, place: Path, top: str, module: str, testcase: str, options: dict[str, Any]) -> None:
-    """Run ``testcase`` of a bench with ``options`` in ``RNIC_BENCH``; a failure is ours, with the end of its log.
+def run_testcase(
+    runner: Any,
+    place: Path,
+    top: str,
+    module: str,
+    testcase: str,
+    options: dict[str, Any],
+    folders: Sequence[Path] = (BENCHES,),
+) -> str:
+    """Run ``testcase`` of a bench with ``options`` in ``RNIC_BENCH``; its log. A failure is ours, with the log's end.
 
     Args:
         place: the simulator is in its ``build``; logs and results go here.
+        folders: where the bench's modules lie.
     """
     log, results = place / f"{testcase}.log", place / f"{testcase}.xml"
-    sys.path.insert(0, str(BENCHES))  # cocotb's runner hands this Python's path on
+    sys.path[:0] = [str(folder) for folder in folders]  # cocotb's runner hands this Python's path on
     try:
         runner.test(
             hdl_toplevel=top,
@@ -37,10 +47,11 @@ def run_testcase(runner: Any, place: Path, top: str, module: str, testcase: str,
         end = "\n".join(log.read_text().splitlines()[-60:])
         pytest.fail(f"{testcase} failed in the simulator; the end of {log}:\n{end}", pytrace=False)
     finally:
-        sys.path.remove(str(BENCHES))
+        del sys.path[: len(folders)]
     cases = list(ET.parse(results).iter("testcase"))
     assert [case.get("name") for case in cases] == [testcase]
-    assert not list(cases[0].iter("failure")), f"{testcase} failed, see {log}"
+    assert not list(cases[0].iter("failure")), f"{testcase} failed, see {log}\n{log.read_text()[-3000:]}"
+    return log.read_text()
 
 
 def reason_to_skip(*modules: str) -> str | None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnic.cm.agent import CmAgent, News, Parameters
+from rnic.cm.agent import CmAgent
+from rnic.cm.connections import News, Parameters
 from rnic.cm.machine import Input, State
 from rnic.link.faults import FaultRates
 from rnic.spec import cm

@@ -10,9 +10,9 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from rnic.cm.connections import CmError, Connection, Listener, News, Parameters, Port, Tell, said_of
 from rnic.cm.machine import TABLE, Do, Input, State
 from rnic.spec import cm
 from rnic.trace.counters import Counters
@@ -42,115 +42,6 @@ _NO_LID = 0xFFFF
 _HOPS = 64
 _MRA_OF_REP = 1
 _COMM_ID_BITS = 32
-
-
-class Port(Protocol):
-    """What the connection manager needs of the port."""
-
-    @property
-    def guid(self) -> int:
-        """Node GUID."""
-
-    @property
-    def gid(self) -> bytes:
-        """16 bytes."""
-
-    @property
-    def mtu_code(self) -> int:
-        """Active path MTU."""
-
-    @property
-    def pkey(self) -> int:
-        """P_Key of the path."""
-
-    def send(self, datagram: bytes, gid: bytes, traffic_class: int) -> None:
-        """Send 256 bytes to the QP1 of a GID."""
-
-
-class CmError(Exception):
-    """The request does not fit the state, or a limit was reached. The errno says which."""
-
-    def __init__(self, code: int, words: str) -> None:
-        super().__init__(words)
-        self.errno = code
-
-
-@dataclass(slots=True)
-class Parameters:
-    """What one side says of itself in REQ or REP. ``initiator_depth`` and ``responder_resources`` are the sender's."""
-
-    qpn: int = 0
-    psn: int = 0
-    qkey: int = 0
-    responder_resources: int = 0
-    initiator_depth: int = 0
-    flow_control: int = 0
-    retry_count: int = 7
-    rnr_retry_count: int = 7
-    srq: int = 0
-
-
-@dataclass(slots=True)
-class News:
-    """Something that an owner is told."""
-
-    event: int
-    connection: Connection
-    status: int = 0
-    """Reason of a REJ, status of a SIDR_REP, or a negative errno."""
-    private: bytes = b""
-
-
-Tell = Callable[[News], None]
-
-
-@dataclass(slots=True, eq=False)
-class Listener:
-    """Somebody who listens on a service ID."""
-
-    service_id: int
-    tell: Tell
-    backlog: int
-    waiting: int = 0
-    """Requests that nobody has accepted or rejected."""
-
-
-@dataclass(slots=True, eq=False)
-class Connection:
-    """One communication ID and what is known of its peer."""
-
-    local_id: int
-    peer: bytes
-    """The peer's GID, which all of its datagrams come from."""
-    service_id: int
-    tell: Tell | None = None
-    listener: Listener | None = None
-    state: State = State.IDLE
-    datagram: bool = False
-    """It resolves a service ID only."""
-    remote_id: int = 0
-    tid: int = 0
-    transport: int = cm.TRANSPORT_RC
-    mtu_code: int = 1
-    traffic_class: int = 0
-    ack_timeout: int = cm.ACK_TIMEOUT
-    local: Parameters = field(default_factory=Parameters)
-    remote: Parameters = field(default_factory=Parameters)
-    private: bytes = b""
-    """What this side says with its next message."""
-    received: bytes = b""
-    """Private data of the message received last."""
-    reply: dict[str, int] = field(default_factory=dict)
-    """The REP received last."""
-    status: int = 0
-    """What the next REJ or SIDR_REP says, or what was received."""
-    peer_timeout: int = cm.RESPONSE_TIMEOUT
-    retries: int = cm.MAX_CM_RETRIES
-    tries: int = 0
-    last: bytes = b""
-    deadline_ns: int | None = None
-    expires: bool = False
-    """The deadline ends a time of waiting."""
 
 
 _DATAGRAM_EXPECTED = frozenset({CM_SIDR_REP})
@@ -370,7 +261,7 @@ class CmAgent:
         connection.mtu_code = fields["path_mtu"]
         connection.traffic_class = fields["traffic_class"]
         connection.ack_timeout = fields["ack_timeout"]
-        connection.remote = _said(fields)
+        connection.remote = said_of(fields)
         connection.peer_timeout = fields["local_cm_timeout"]
         connection.retries = fields["max_cm_retries"]
         connection.received = message.private
@@ -632,7 +523,7 @@ class CmAgent:
     def _take_rep(self, connection: Connection) -> None:
         """The first REP says who the peer is; those after it change nothing."""
         connection.remote_id = connection.reply["local_comm_id"]
-        connection.remote = _said(connection.reply)
+        connection.remote = said_of(connection.reply)
         connection.remote.retry_count = connection.local.retry_count
 
     def _tell(self, connection: Connection, event: int, status: int = 0) -> None:
@@ -642,20 +533,6 @@ class CmAgent:
     def _tell_sidr(self, connection: Connection) -> None:
         event = cm.EVENT_UNREACHABLE if connection.status else cm.EVENT_ESTABLISHED
         self._tell(connection, event, connection.status)
-
-
-def _said(fields: dict[str, int]) -> Parameters:
-    return Parameters(
-        fields["qpn"],
-        fields["psn"],
-        fields["qkey"],
-        fields["responder_resources"],
-        fields["initiator_depth"],
-        fields["flow_control"],
-        fields.get("retry_count", 0),
-        fields["rnr_retry_count"],
-        fields["srq"],
-    )
 
 
 _TIMED_OUT = -110

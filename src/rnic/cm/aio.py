@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 import socket
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec
 
 from rnic.cm.connection import MESSAGE_BYTES, RECEIVES, Connection
 from rnic.cm.exchange import (
-    DEFAULT_TIMEOUT_S,
     ExchangeError,
     LineSocket,
     dialling,
@@ -24,10 +25,12 @@ from rnic.cm.exchange import (
     refusal_line,
     tcp_port,
 )
-from rnic.cm.listener import DEFAULT_PORT, MAX_HANDSHAKES, prepare
+from rnic.cm.listener import DEFAULT_PORT, MAX_HANDSHAKES, connect, prepare
 from rnic.cm.shares import Shares, open_context
 from rnic.spec.errors import RnicError
 from rnic.verbs.context import Context
+
+_Given = ParamSpec("_Given")
 
 
 class _Connecting:
@@ -50,40 +53,33 @@ class _Connecting:
             self._connection.close()
 
 
-def aconnect(
-    host: str,
-    port: int | str = DEFAULT_PORT,
-    *,
-    addr: str | None = None,
-    udp_port: int | None = None,
-    share: Mapping[str, Any] | None = None,
-    message_bytes: int = MESSAGE_BYTES,
-    receives: int = RECEIVES,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    context: Context | None = None,
-) -> _Connecting:
-    """:func:`rnic.connect` for asyncio, with the same arguments and errors.
+def _for_asyncio(connect: Callable[_Given, Connection]) -> Callable[_Given, _Connecting]:
+    """``aconnect`` with whatever arguments ``connect`` has."""
+    signature = inspect.signature(connect)
 
-    It may be awaited, or opened with ``async with``.
-    """
-    return _Connecting(_connect(host, port, addr, udp_port, share, message_bytes, receives, timeout_s, context))
+    def aconnect(*args: _Given.args, **kwargs: _Given.kwargs) -> _Connecting:
+        """:func:`rnic.connect` for asyncio, with the same arguments and errors.
+
+        It may be awaited, or opened with ``async with``.
+        """
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        return _Connecting(_connect(**given.arguments))
+
+    aconnect.__qualname__ = "aconnect"
+    functools.update_wrapper(aconnect, connect, assigned=())  # its signature, for help() and editors
+    return aconnect
 
 
-async def _connect(
-    host: str,
-    port: int | str,
-    addr: str | None,
-    udp_port: int | None,
-    share: Mapping[str, Any] | None,
-    message_bytes: int,
-    receives: int,
-    timeout_s: float,
-    context: Context | None,
-) -> Connection:
+aconnect = _for_asyncio(connect)
+
+
+async def _connect(host: str, port: int | str, timeout_s: float, **end: Any) -> Connection:
+    """``end`` are the arguments of :func:`~rnic.cm.listener.connect` that make this side's end."""
     number = tcp_port(host, port, 1)
     lines = LineSocket(await _dial(host, number, timeout_s), f"{host} port {number}")
     try:
-        connection = prepare(lines, addr, udp_port, share, message_bytes, receives, context)
+        connection = prepare(lines, **end)
         try:
             await lines.asend(connection.endpoint().to_line(), timeout_s)
             connection.bring_up(parse_endpoint(await lines.areceive(timeout_s), lines.where), lines)

@@ -11,10 +11,26 @@ import errno
 import random
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from rnic.cm.agent import CmAgent, CmError, Connection, Listener, News, Parameters
+from rnic.cm.agent import CmAgent
+from rnic.cm.connections import CmError, News
+from rnic.cm.ids import (
+    IPV4,
+    MAPPED,
+    NOWHERE,
+    Bell,
+    Channel,
+    CmId,
+    CmPort,
+    Program,
+    family,
+    ip_header,
+    offer_of,
+    parameters_of,
+    queue_pair_of,
+    record,
+)
 from rnic.cm.machine import Input, State
 from rnic.spec import attach_cm as wire
 from rnic.spec import cm
@@ -28,92 +44,9 @@ MAX_IDS = 16_384
 MAX_CHANNELS = 1_024
 MAX_EVENTS = 65_536
 """Events that wait on one channel."""
-_MAPPED = bytes(10) + b"\xff\xff"
-_NOWHERE = bytes(16)
-_IPV4, _IPV6 = 4, 6
 _MULTICAST_QPN = 0xFFFFFF
 _ADDRESS_FAMILY = -97
 _NO_DEVICE = -19
-
-
-class Bell(Protocol):
-    """Tells a program that an event waits."""
-
-    def __call__(self) -> None:
-        """One more event waits."""
-
-    def close(self) -> None:
-        """The channel is closed."""
-
-
-@dataclass(eq=False, slots=True)
-class _Port:
-    """A device and its connection manager."""
-
-    name: str
-    nic: Nic
-    agent: CmAgent
-    bound: dict[tuple[int, int], list[_Id]] = field(default_factory=dict)
-    """IDs by port space and port."""
-
-    @property
-    def gid(self) -> bytes:
-        return self.nic.config.gid_table[0]
-
-
-@dataclass(eq=False, slots=True)
-class _Channel:
-    number: int
-    bell: Bell
-    events: deque[tuple[_Id, bytes]] = field(default_factory=deque)
-
-
-@dataclass(eq=False, slots=True)
-class _Id:
-    number: int
-    client: _Client
-    channel: _Channel
-    port_space: int
-    qp_type: int
-    src: bytes = _NOWHERE
-    dst: bytes = _NOWHERE
-    src_port: int = 0
-    dst_port: int = 0
-    reuse: bool = False
-    port: _Port | None = None
-    """Its device, once it is bound to one."""
-    bound: list[_Port] = field(default_factory=list)
-    """Devices whose port ``src_port`` it holds."""
-    listeners: list[tuple[_Port, Listener]] = field(default_factory=list)
-    connection: Connection | None = None
-    passive: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class _Client:
-    devices: frozenset[str] | None = None
-    """Names of those that it may use; all without."""
-    channels: dict[int, _Channel] = field(default_factory=dict)
-    ids: dict[int, _Id] = field(default_factory=dict)
-    last: int = 0
-
-
-def _family(gid: bytes) -> int:
-    return _IPV4 if gid.startswith(_MAPPED) else _IPV6
-
-
-def ip_header(src: bytes, src_port: int, dst: bytes) -> bytes:
-    """The 36 bytes that private data to an RDMA IP CM service begin with; addresses as GIDs."""
-    version = _family(dst)
-    strip = len(_MAPPED) if version == _IPV4 else 0
-    return IP_HEADER.pack(
-        {
-            "ip_version": version,
-            "src_port": src_port,
-            "src": int.from_bytes(src[strip:], "big"),
-            "dst": int.from_bytes(dst[strip:], "big"),
-        }
-    )
 
 
 class CmService:
@@ -125,8 +58,8 @@ class CmService:
 
     def __init__(self, rng: random.Random) -> None:
         self._random = rng
-        self._ports: dict[str, _Port] = {}
-        self._clients: dict[Hashable, _Client] = {}
+        self._ports: dict[str, CmPort] = {}
+        self._clients: dict[Hashable, Program] = {}
         self._now_ns = 0
 
     # ------------------------------------------------------------------------------------ devices
@@ -135,7 +68,7 @@ class CmService:
         """A device is there: manage its connections from now on."""
         agent = CmAgent(nic.gsi, random.Random(self._random.getrandbits(64)), nic.counters)
         nic.gsi.agent = agent
-        self._ports[name] = _Port(name, nic, agent)
+        self._ports[name] = CmPort(name, nic, agent)
 
     def went(self, name: str) -> None:
         """A device is gone; IDs that were bound to it hear of it."""
@@ -169,13 +102,13 @@ class CmService:
         self._now_ns = now_ns
         said = wire.CM_REQUEST.unpack(body)
         data = body[wire.CM_REQUEST["private"].byte :][: min(said["private_bytes"], wire.MAX_PRIVATE)]
-        client = self._clients.setdefault(key, _Client())
+        client = self._clients.setdefault(key, Program())
         op = said["op"]
         try:
             if op == wire.CM_OPEN:
                 names = frozenset(filter(None, data.decode(errors="replace").split(",")))
                 client.devices = names or None
-                return _record(id=0)
+                return record(id=0)
             if op == wire.CM_CHANNEL:
                 return self._open_channel(client, make_bell)
             if op == wire.CM_CLOSE_CHANNEL:
@@ -205,55 +138,55 @@ class CmService:
             for channel in client.channels.values():
                 channel.bell.close()
 
-    def _open_channel(self, client: _Client, make_bell: Callable[[], Bell]) -> bytes:
+    def _open_channel(self, client: Program, make_bell: Callable[[], Bell]) -> bytes:
         if len(client.channels) >= MAX_CHANNELS:
             raise OSError(errno.ENOMEM, f"a program has at most {MAX_CHANNELS} event channels")
         client.last += 1
-        client.channels[client.last] = _Channel(client.last, make_bell())
-        return _record(id=client.last)
+        client.channels[client.last] = Channel(client.last, make_bell())
+        return record(id=client.last)
 
-    def _close_channel(self, client: _Client, number: int) -> bytes:
+    def _close_channel(self, client: Program, number: int) -> bytes:
         channel = self._channel(client, number)
         for each in [each for each in client.ids.values() if each.channel is channel]:
             self._destroy(each)
         client.channels.pop(number).bell.close()
-        return _record(id=number)
+        return record(id=number)
 
     @staticmethod
-    def _channel(client: _Client, number: int) -> _Channel:
+    def _channel(client: Program, number: int) -> Channel:
         channel = client.channels.get(number)
         if channel is None:
             raise OSError(errno.EINVAL, f"event channel {number} is not there")
         return channel
 
-    def _create(self, client: _Client, said: dict[str, int]) -> bytes:
+    def _create(self, client: Program, said: dict[str, int]) -> bytes:
         if said["port_space"] not in cm.PORT_SPACES:
             raise OSError(errno.EPROTONOSUPPORT, f"port space {said['port_space']:#x} is unknown")
         return self._describe(self._new(client, self._channel(client, said["channel"]), said["port_space"], said))
 
     @staticmethod
-    def _new(client: _Client, channel: _Channel, port_space: int, said: dict[str, int]) -> _Id:
+    def _new(client: Program, channel: Channel, port_space: int, said: dict[str, int]) -> CmId:
         if len(client.ids) >= MAX_IDS:
             raise OSError(errno.ENOMEM, f"a program has at most {MAX_IDS} CM IDs: destroy some")
         client.last += 1
-        each = client.ids[client.last] = _Id(client.last, client, channel, port_space, said["qp_type"])
+        each = client.ids[client.last] = CmId(client.last, client, channel, port_space, said["qp_type"])
         return each
 
     # ------------------------------------------------------------------------------------- events
 
-    def _emit(self, each: _Id, event: int, status: int = 0, private: bytes = b"", **more: int) -> None:
+    def _emit(self, each: CmId, event: int, status: int = 0, private: bytes = b"", **more: int) -> None:
         channel = each.channel
         if len(channel.events) >= MAX_EVENTS:
             return
         channel.events.append((each, self._describe(each, event=event, status=status, private=private, **more)))
         channel.bell()
 
-    def _get_event(self, client: _Client, number: int) -> bytes:
+    def _get_event(self, client: Program, number: int) -> bytes:
         events = self._channel(client, number).events
-        return events.popleft()[1] if events else _record(id=number)
+        return events.popleft()[1] if events else record(id=number)
 
     def _describe(
-        self, each: _Id, event: int = wire.CM_NO_EVENT, status: int = 0, private: bytes = b"", **more: int
+        self, each: CmId, event: int = wire.CM_NO_EVENT, status: int = 0, private: bytes = b"", **more: int
     ) -> bytes:
         """Everything that a program may want to know of an ID."""
         values = {
@@ -272,36 +205,36 @@ class CmService:
             values["path_mtu"] = each.port.nic.gsi.mtu_code
         connection = each.connection
         if connection is not None:
-            values |= _queue_pair(connection, each.passive)
-        return _record(event=event, status=status & 0xFFFF_FFFF, private=private, **(values | more))
+            values |= queue_pair_of(connection, each.passive)
+        return record(event=event, status=status & 0xFFFF_FFFF, private=private, **(values | more))
 
     # ----------------------------------------------------------------------------------- addresses
 
-    def _usable(self, client: _Client) -> Iterable[_Port]:
+    def _usable(self, client: Program) -> Iterable[CmPort]:
         return [port for name, port in self._ports.items() if client.devices is None or name in client.devices]
 
-    def _at(self, client: _Client, gid: bytes) -> _Port:
+    def _at(self, client: Program, gid: bytes) -> CmPort:
         for port in self._usable(client):
             if port.gid == gid:
                 return port
         raise OSError(errno.EADDRNOTAVAIL, "no device of this program has this address: see rnic exec --addr")
 
-    def _bind(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+    def _bind(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         """Bind to an address (or all), and a port (or any)."""
         if each.bound:
             raise OSError(errno.EINVAL, "the ID is bound already")
         src = said["src"].to_bytes(16, "little")
         each.reuse = bool(said["flags"] & wire.CM_REUSEADDR)
-        any_address = src in (_NOWHERE, _MAPPED + bytes(4))
+        any_address = src in (NOWHERE, MAPPED + bytes(4))
         ports = list(self._usable(each.client)) if any_address else [self._at(each.client, src)]
-        if src == _MAPPED + bytes(4):
-            ports = [port for port in ports if _family(port.gid) == _IPV4]
+        if src == MAPPED + bytes(4):
+            ports = [port for port in ports if family(port.gid) == IPV4]
         if not any_address:
             each.port = ports[0]
         each.src = src
         self._hold(each, ports, said["src_port"])
 
-    def _hold(self, each: _Id, ports: list[_Port], number: int) -> None:
+    def _hold(self, each: CmId, ports: list[CmPort], number: int) -> None:
         """Take a port number on devices."""
         space = each.port_space
         if not number:
@@ -328,7 +261,7 @@ class CmService:
             device.bound.setdefault((space, number), []).append(each)
             each.bound.append(device)
 
-    def _release(self, each: _Id) -> None:
+    def _release(self, each: CmId) -> None:
         for device in each.bound:
             holders = device.bound.get((each.port_space, each.src_port), [])
             if each in holders:
@@ -337,12 +270,12 @@ class CmService:
                     del device.bound[each.port_space, each.src_port]
         each.bound.clear()
 
-    def _resolve_addr(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+    def _resolve_addr(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         if each.connection is not None or each.listeners:
             raise OSError(errno.EINVAL, "the ID is connected or listens already")
         dst, src = said["dst"].to_bytes(16, "little"), said["src"].to_bytes(16, "little")
         if each.port is None:
-            if src in (_NOWHERE, _MAPPED + bytes(4)):
+            if src in (NOWHERE, MAPPED + bytes(4)):
                 self._emit(each, cm.EVENT_ADDR_ERROR, _NO_DEVICE)
                 return
             try:
@@ -350,7 +283,7 @@ class CmService:
             except OSError:
                 self._emit(each, cm.EVENT_ADDR_ERROR, _NO_DEVICE)
                 return
-        if _family(dst) != _family(each.port.gid):
+        if family(dst) != family(each.port.gid):
             self._emit(each, cm.EVENT_ADDR_ERROR, _ADDRESS_FAMILY)
             return
         each.src, each.dst, each.dst_port = each.port.gid, dst, said["dst_port"]
@@ -358,19 +291,19 @@ class CmService:
             self._hold(each, [each.port], said["src_port"])
         self._emit(each, cm.EVENT_ADDR_RESOLVED)
 
-    def _resolve_route(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+    def _resolve_route(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         self._port_of(each)
         self._emit(each, cm.EVENT_ROUTE_RESOLVED)
 
     @staticmethod
-    def _port_of(each: _Id) -> _Port:
+    def _port_of(each: CmId) -> CmPort:
         if each.port is None:
             raise OSError(errno.EINVAL, "the ID is bound to no device: resolve an address first")
         return each.port
 
     # ---------------------------------------------------------------------------------- connections
 
-    def _listen(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+    def _listen(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         if each.listeners or each.connection is not None:
             raise OSError(errno.EINVAL, "the ID listens or is connected already")
         if not each.bound:
@@ -385,16 +318,16 @@ class CmService:
             raise
 
     @staticmethod
-    def _unlisten(each: _Id) -> None:
+    def _unlisten(each: CmId) -> None:
         for port, listener in each.listeners:
             port.agent.unlisten(listener)
         each.listeners.clear()
 
-    def arrived(self, listening: _Id, port: _Port, news: News) -> None:
+    def arrived(self, listening: CmId, port: CmPort, news: News) -> None:
         """A request came in for a listening ID."""
         connection = news.connection
         header = IP_HEADER.unpack(news.private)
-        known = header["version"] == 0 and header["ip_version"] == _family(connection.peer)
+        known = header["version"] == 0 and header["ip_version"] == family(connection.peer)
         if not known or len(listening.client.ids) >= MAX_IDS or len(listening.channel.events) >= MAX_EVENTS:
             reason = cm.REJ_NO_RESOURCES if known else cm.REJ_UNSUPPORTED
             port.agent.request(connection, Input.REJECT, self._time(port), status=reason)
@@ -406,35 +339,35 @@ class CmService:
         each.dst, each.dst_port = connection.peer, header["src_port"]
         connection.tell = _Watcher(self, each)
         data = news.private[IP_HEADER.size :]
-        self._emit(each, cm.EVENT_CONNECT_REQUEST, 0, data, listen_id=listening.number, **_offer(connection))
+        self._emit(each, cm.EVENT_CONNECT_REQUEST, 0, data, listen_id=listening.number, **offer_of(connection))
 
-    def happened(self, each: _Id, news: News) -> None:
+    def happened(self, each: CmId, news: News) -> None:
         """News of an ID's connection."""
         connection = news.connection
         more = {}
         if news.event == cm.EVENT_CONNECT_RESPONSE:
-            more = _offer(connection)
+            more = offer_of(connection)
         said = news.event in (cm.EVENT_CONNECT_RESPONSE, cm.EVENT_REJECTED) or (
             connection.datagram and news.event == cm.EVENT_ESTABLISHED
         )
         self._emit(each, news.event, news.status, news.private if said else b"", **more)
 
     @staticmethod
-    def _time(port: _Port) -> int:
+    def _time(port: CmPort) -> int:
         return port.nic.now_ns
 
-    def _connect(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+    def _connect(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         port = self._port_of(each)
         if each.connection is not None and each.connection.state is not State.CLOSED:
             raise OSError(errno.EINVAL, "the ID is connected already")
-        if each.dst == _NOWHERE:
+        if each.dst == NOWHERE:
             raise OSError(errno.EINVAL, "the ID has no peer: resolve its address first")
         each.connection = port.agent.connect(
             each.dst,
             cm.service_id(each.port_space, each.dst_port),
             _Watcher(self, each),
             self._now_ns,
-            local=_parameters(said),
+            local=parameters_of(said),
             private=ip_header(each.src, each.src_port, each.dst) + data,
             datagram=each.qp_type == wire.QP_UD,
             transport=cm.TRANSPORT_UC if each.qp_type == wire.QP_UC else cm.TRANSPORT_RC,
@@ -442,34 +375,34 @@ class CmService:
             ack_timeout=min(said["ack_timeout"] or cm.ACK_TIMEOUT, 31),
         )
 
-    def _request(self, each: _Id, what: Input, data: bytes = b"", status: int = 0) -> None:
+    def _request(self, each: CmId, what: Input, data: bytes = b"", status: int = 0) -> None:
         if each.connection is None:
             raise OSError(errno.EINVAL, "the ID is not connected")
         self._port_of(each).agent.request(each.connection, what, self._now_ns, data, status)
 
-    def _accept(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+    def _accept(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         if each.connection is None:
             raise OSError(errno.EINVAL, "the ID has nothing to accept")
         if (each.connection.state, Input.ACCEPT) in _ACCEPTABLE:
             psn = each.connection.local.psn  # the program has made its queue pair ready with it
-            each.connection.local = _parameters(said)
+            each.connection.local = parameters_of(said)
             each.connection.local.psn = psn
         self._request(each, Input.ACCEPT, data)
 
-    def _reject(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+    def _reject(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         usual = cm.SIDR_REJECTED if each.qp_type == wire.QP_UD else cm.REJ_CONSUMER_DEFINED
         self._request(each, Input.REJECT, data, said["status"] or usual)
 
-    def _establish(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+    def _establish(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         self._request(each, Input.ESTABLISH, data)
 
-    def _disconnect(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+    def _disconnect(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         self._request(each, Input.DISCONNECT, data)
 
-    def _notify(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+    def _notify(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         self._request(each, Input.DATA)
 
-    def _join(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+    def _join(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         self._port_of(each)
         self._emit(
             each,
@@ -481,13 +414,13 @@ class CmService:
             context=said["context"],
         )
 
-    def _leave(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+    def _leave(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         """Nothing is kept of a membership: the program's library attaches and detaches queue pairs."""
 
-    def _query(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+    def _query(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         """The answer says all."""
 
-    def _migrate(self, each: _Id, said: dict[str, int], data: bytes) -> None:
+    def _migrate(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         channel = self._channel(each.client, said["channel"])
         if channel is each.channel:
             return
@@ -498,7 +431,7 @@ class CmService:
             channel.bell()
         each.channel = channel
 
-    def _destroy(self, each: _Id, said: dict[str, int] | None = None, data: bytes = b"") -> None:
+    def _destroy(self, each: CmId, said: dict[str, int] | None = None, data: bytes = b"") -> None:
         each.client.ids.pop(each.number, None)
         self._unlisten(each)
         self._release(each)
@@ -513,7 +446,7 @@ class CmService:
             else:
                 each.channel.events.append(event)
 
-    def _destroy_unseen(self, child: _Id) -> None:
+    def _destroy_unseen(self, child: CmId) -> None:
         """An ID that its program never heard of, since who listened for it is gone."""
         child.client.ids.pop(child.number, None)
         if child.connection is not None and child.port is not None:
@@ -526,7 +459,7 @@ class _Arrivals:
 
     __slots__ = ("each", "port", "service")
 
-    def __init__(self, service: CmService, each: _Id, port: _Port) -> None:
+    def __init__(self, service: CmService, each: CmId, port: CmPort) -> None:
         self.service, self.each, self.port = service, each, port
 
     def __call__(self, news: News) -> None:
@@ -538,72 +471,15 @@ class _Watcher:
 
     __slots__ = ("each", "service")
 
-    def __init__(self, service: CmService, each: _Id) -> None:
+    def __init__(self, service: CmService, each: CmId) -> None:
         self.service, self.each = service, each
 
     def __call__(self, news: News) -> None:
         self.service.happened(self.each, news)
 
 
-def _record(private: bytes = b"", event: int = wire.CM_NO_EVENT, **values: int) -> bytes:
-    out = bytearray(wire.CM_RECORD.pack({"event": event, "private_bytes": len(private), **values}))
-    at = wire.CM_RECORD["private"].byte
-    out[at : at + len(private)] = private
-    return bytes(out)
-
-
-def _parameters(said: dict[str, int]) -> Parameters:
-    return Parameters(
-        qpn=said["qpn"] & 0xFFFFFF,
-        qkey=said["qkey"],
-        responder_resources=said["responder_resources"],
-        initiator_depth=said["initiator_depth"],
-        flow_control=said["flow_control"] & 1,
-        retry_count=said["retry_count"] & 7,
-        rnr_retry_count=said["rnr_retry_count"] & 7,
-        srq=said["srq"] & 1,
-    )
-
-
-def _offer(connection: Connection) -> dict[str, int]:
-    """What the peer says of itself, as seen from here: its depth is what this side answers, and the other way round."""
-    remote = connection.remote
-    return {
-        "qpn": remote.qpn,
-        "responder_resources": remote.initiator_depth,
-        "initiator_depth": remote.responder_resources,
-        "flow_control": remote.flow_control,
-        "retry_count": remote.retry_count,
-        "rnr_retry_count": remote.rnr_retry_count,
-        "srq": remote.srq,
-    }
-
-
-def _queue_pair(connection: Connection, passive: bool) -> dict[str, int]:
-    """What the attributes of an ID's queue pair come from."""
-    local, remote = connection.local, connection.remote
-    depth, resources = local.initiator_depth, local.responder_resources
-    if not passive:
-        depth, resources = min(depth, remote.responder_resources), min(resources, remote.initiator_depth)
-    return {
-        "qpn": remote.qpn,
-        "qkey": remote.qkey,
-        # each message says the PSN that its sender expects first
-        "sq_psn": remote.psn,
-        "rq_psn": local.psn,
-        "responder_resources": resources,
-        "initiator_depth": depth,
-        "retry_count": (remote if passive else local).retry_count,
-        "rnr_retry_count": remote.rnr_retry_count,
-        "srq": remote.srq,
-        "path_mtu": connection.mtu_code,
-        "ack_timeout": connection.ack_timeout,
-        "tos": connection.traffic_class,
-    }
-
-
 _ACCEPTABLE = frozenset({(state, Input.ACCEPT) for state in (State.REQ_RCVD, State.MRA_REQ_SENT, State.SIDR_REQ_RCVD)})
-_HANDLERS: dict[int, Callable[[CmService, _Id, dict[str, int], bytes], None]] = {
+_HANDLERS: dict[int, Callable[[CmService, CmId, dict[str, int], bytes], None]] = {
     wire.CM_DESTROY: CmService._destroy,
     wire.CM_BIND: CmService._bind,
     wire.CM_RESOLVE_ADDR: CmService._resolve_addr,

@@ -89,6 +89,7 @@ class CqKey(_QueueKey):
     phase: int
     room: int
     failed: int
+    driver: int
     last_notified: int
     solicited_index: int
     due: int
@@ -114,6 +115,7 @@ class EqKey(_QueueKey):
     phase: int
     room: int
     failed: int
+    driver: int
     enabled: int
     pending: int
 

@@ -198,7 +198,7 @@ class CThread:
             memory = self.getMem(size)
             va = next(reversed(self._mappings))
         else:
-            memory = memoryview(buffer).cast("B")[:size]  # type: ignore[arg-type]
+            memory = memoryview(buffer).cast("B")[:size]  # type: ignore[arg-type]  # any buffer: memoryview itself refuses others
             va = self.userMap(memory)
         stack = self.device.stack
         psn = secrets.randbits(24)

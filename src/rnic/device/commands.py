@@ -386,7 +386,10 @@ class CommandUnit:
             _refuse(cmd.ST_BAD_PARAM)
         if in_modifier in self._res.srqs:
             _refuse(cmd.ST_BAD_RES_STATE)
-        srq = SharedReceiveQueue(in_modifier, uar, block, start, size, 1 << stride, pd, self._nic)
+        try:
+            srq = SharedReceiveQueue(in_modifier, uar, block, start, size, 1 << stride, pd, self._nic)
+        except MemoryError:
+            _refuse(cmd.ST_EXCEED_LIM)
         srq.arm(srqc["limit"])
         self._res.srqs[in_modifier] = srq
         self._res.use_pd(pd)
@@ -411,6 +414,7 @@ class CommandUnit:
         del self._res.srqs[srq.number]
         self._res.vacate(srq)
         self._res.leave_pd(srq.pd)
+        srq.free()
 
     def _query_srq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
         srq = self._own_srq(uar, in_modifier)

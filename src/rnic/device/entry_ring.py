@@ -46,6 +46,7 @@ class EntryRing:
         self.number = number
         self.uar = uar
         self.key = key
+        key.driver = uar.number
         self.port = KeyedMemory(memory, key, "lkey", uar.port)
         self.regs = Registers(uar, key.usrpage)
         self.regs.clear()

@@ -102,7 +102,7 @@ def fail_srq(nic: Nic, number: int) -> None:
         raise _missing("SRQ", number, nic.resources.srqs)
     if srq.failed:
         return
-    srq.failed = True
+    srq.failed = 1
     srq.regs.set(QUEUE_STATE, QUEUE_ERROR)
     nic.event(SRQ_CATAS_ERROR, number)
     for qp in [qp for qp in nic.qps.values() if qp.srq is srq and qp.ctx.state != ERR]:
@@ -123,7 +123,7 @@ def check_send(nic: Nic, number: int) -> None:
     Raises:
         VerbsError: there is none of this number, or it is no reliable connection.
     """
-    if _qp(nic, number).service != RC:
+    if _qp(nic, number).opcodes != RC:
         raise VerbsError(EINVAL, f"queue pair {number} is no RC: completion-error takes {_CAN_COMPLETE_IN_ERROR}")
 
 

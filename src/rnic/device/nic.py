@@ -10,6 +10,7 @@ import random
 import struct
 from collections.abc import Mapping
 from functools import partial
+from itertools import count as counting
 
 from rnic.burst import LOOPS, SMALL
 from rnic.context.ctxmdata import CQ, EQ, QP
@@ -28,10 +29,11 @@ from rnic.device.hcr import Hcr
 from rnic.device.icrc import IcrcCheck
 from rnic.device.mailboxes import INIT_HCA
 from rnic.device.non_rdma import NonRdmaChannel
-from rnic.device.paths import Offload, Paths
+from rnic.device.paths import Offload, Paths, flow_bytes
 from rnic.device.qp_commands import create_qp
 from rnic.device.queue_pair import DeviceQp
 from rnic.device.resources import Resources
+from rnic.device.root import Root
 from rnic.device.srq import SharedReceiveQueue
 from rnic.device.timers import Timers
 from rnic.device.turns import Turns
@@ -47,6 +49,7 @@ from rnic.spec.opcodes import CNP, RC, UD
 from rnic.spec.registers import CONTROL_ENABLE, IRQ_EVENT, IRQ_FATAL, IRQ_NON_RDMA, IRQ_QP_FAULT
 from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE
 from rnic.state.arena import Arena
+from rnic.state.device import Directory
 from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard, Report
 from rnic.trace.tracer import NullTracer, Tracer
@@ -119,9 +122,13 @@ class Nic:
         self.tracer: Tracer = NullTracer() if tracer is None else tracer
         self.guard = Guard(self.counters, report)
         self.burst: BurstLoops = burst
-        self.arena = Arena(config.state_bytes + cache_bytes(config.log_max_qps))
+        log = config.log_max_qps
+        self.arena = Arena(config.state_bytes + cache_bytes(log) + flow_bytes(log))
+        self.root = Root(self.arena)
         self.memory = MemoryTable(rng, config.max_mrs, self.arena)
-        self.contexts = ContextManager(config.log_max_qps, self.counters, arena=self.arena)
+        self.contexts = ContextManager(log, self.counters, arena=self.arena)
+        self.directory = Directory(self.arena, log)
+        self.root.show(self.memory, self.contexts.key, self.directory)
         self.contexts.changed = self._context_changed
         self.contexts.image = self._context_image
         if self.tracer.enabled:
@@ -145,7 +152,7 @@ class Nic:
         self._held = True
         self._commands = CommandUnit(self)
         self._doorbells = self.resources.doorbells
-        self._paths = Paths(config, self.counters)
+        self._paths = Paths(config, self.counters, self.arena)
         self._icrc = IcrcCheck()
         self._timers = Timers(partial(self._own_error, "timer"))
         self._ready = Turns(config.program_turn_bytes)
@@ -173,6 +180,8 @@ class Nic:
         """
         uar = Uar(port, self._doorbells, self.resources.uar_blocks, buf, self.globals, program)
         uar.dead = self.globals.dead
+        taken = {other.number for other in self.resources.uars}
+        uar.number = next(number for number in counting() if number not in taken)
         self.resources.uars.append(uar)
         self.globals.came(uar)
         self.congestion.came(uar)
@@ -293,11 +302,12 @@ class Nic:
                 self._timers.forget(qp)
                 if qp.scheduled:
                     self._ready.remove(qp)
-            qp.held = True
+            qp.held = 1
         elif qp.number not in self._running:
             self._running[qp.number] = qp
             if qp.held:
-                qp.held = qp.scheduled = False
+                qp.held = 0
+                qp.scheduled = False
                 self._failed_cqs += [cq for cq in qp.cqs if cq.failed]
                 qp.rearm()
                 self._doorbells.ring(qp.regs.block)
@@ -506,7 +516,7 @@ class Nic:
         row = packet.row
         if qp.ctx.state not in _RECEIVING:
             self.counters.bump(DropReason.QP_STATE.value)
-        elif row.service != qp.service and packet.opcode != CNP:
+        elif row.service != qp.opcodes and packet.opcode != CNP:
             self.counters.bump(DropReason.WRONG_SERVICE.value)
         elif flow is not qp.peer and not qp.comes_from_peer(flow):
             self.counters.bump(DropReason.WRONG_ADDRESS.value)
@@ -515,7 +525,7 @@ class Nic:
         elif packet.opcode == CNP:
             self.congestion.notified(qp, self.now_ns)
         else:
-            if packet.ecn == CE and qp.service == RC:
+            if packet.ecn == CE and qp.opcodes == RC:
                 self.congestion.marked(qp, self.now_ns)
             qp.receive(packet, self.now_ns)
             if row.response:
@@ -535,7 +545,7 @@ class Nic:
             return
         for qpn in members:
             qp = self._running.get(qpn)
-            if qp is None or qp.service != UD or qp.ctx.state not in _RECEIVING:
+            if qp is None or qp.opcodes != UD or qp.ctx.state not in _RECEIVING:
                 self.counters.bump(DropReason.QP_STATE.value)
             elif packet.pkey != qp.pkey and not _same_partition(packet.pkey, qp.pkey):
                 self.counters.bump(DropReason.BAD_PKEY.value)
@@ -719,7 +729,9 @@ class Nic:
         if qp.scheduled and not qp.held:
             self._ready.remove(qp)
         qp.scheduled = False
+        qp.flow = None
         self._running.pop(qp.number, None)
+        self.directory[qp.number] = 0
 
     def event(self, event_type: int, number: int, status: int = 0) -> None:
         """Report an asynchronous event to the driver context that owns the queue it is about."""

@@ -6,9 +6,12 @@ from typing import Protocol
 
 from rnic.context.qp_context import QpContext
 from rnic.device.config import NicConfig, address_from_gid, gid_from_address
+from rnic.state.arena import Arena
+from rnic.state.paths import FLOW
 from rnic.trace.counters import Counters
 from rnic.transport.message import Message
 from rnic.wire.flow import MAX_IDENTS, Flow
+from rnic.wire.flow_records import FlowRecords
 
 DEFAULT_HOP_LIMIT = 64
 _MAX_FLOWS = 4_096
@@ -35,20 +38,30 @@ def peer_gid(ctx: QpContext, config: NicConfig) -> bytes:
     return gid.to_bytes(16, "big")
 
 
+def flow_bytes(log_max_qps: int) -> int:
+    """Bytes of an arena that flows take at most."""
+    return ((1 << log_max_qps) + _MAX_FLOWS + 1) * FLOW.size
+
+
 class Paths:
     """Makes flows and keeps them: queue pairs to one peer share one flow and so its CRC seeds.
 
-    ``offload`` is the link; without one a burst holds 64 packets where the peer agreed, else one.
+    Each has a record in ``arena``, by whose place :attr:`records` finds it. One that no queue pair has as its path is
+    forgotten when there are too many. ``offload`` is the link; without one a burst holds 64 packets where the peer
+    agreed, else one.
     """
 
-    __slots__ = ("_config", "_counters", "_flows", "_nowhere", "offload")
+    __slots__ = ("_config", "_counters", "_flows", "_most", "_nowhere", "offload", "records")
 
-    def __init__(self, config: NicConfig, counters: Counters) -> None:
+    def __init__(self, config: NicConfig, counters: Counters, arena: Arena) -> None:
         self._config = config
         self._counters = counters
+        self.records = FlowRecords(arena)
         self._flows: dict[tuple[bytes, int, int, int, int, int, int, bytes, tuple[int, int]], Flow] = {}
         nowhere = _NOWHERE_4 if len(config.address) == 4 else _NOWHERE_6
         self._nowhere = Flow(config.address, nowhere, config.port)
+        self.records.add(self._nowhere)
+        self._most = _MAX_FLOWS
         self.offload: Offload | None = None
 
     def connected(self, ctx: QpContext) -> Flow:
@@ -90,12 +103,22 @@ class Paths:
         )
         flow = self._flows.get(key)
         if flow is None:
-            if len(self._flows) >= _MAX_FLOWS:
-                self._flows.clear()
+            if len(self._flows) >= self._most:
+                self._sweep()
             flow = Flow(source, address_from_gid(dgid), *key[1:-2])
             flow.smac, flow.dmac = key[-1]
+            self.records.add(flow)
             self._flows[key] = flow
         return flow
+
+    def _sweep(self) -> None:
+        """Forget the flows that no queue pair has as its path: those of datagrams."""
+        users, flows = self.records.users, self._flows
+        self._flows = {key: flow for key, flow in flows.items() if users(flow)}
+        self._most = len(self._flows) + _MAX_FLOWS
+        for key, flow in flows.items():
+            if key not in self._flows:
+                self.records.drop(flow)
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
         """Packets that one burst on this path may hold."""

@@ -181,6 +181,7 @@ def create_qp(nic: Nic, uar: Uar, ctx: QpContext) -> DeviceQp:
         srq.users += 1
     res.occupy(ctx.usr_page, qp, QP_DOORS)
     res.qps[ctx.local_qpn] = qp
+    nic.directory[ctx.local_qpn] = qp.memory.record
     nic.settle(qp)
     return qp
 

@@ -23,6 +23,8 @@ from rnic.rings.sqe import SQE_SHIFT
 from rnic.spec.opcodes import RC, UC, UD
 from rnic.spec.psn import PSN_MASK, psn_diff
 from rnic.spec.states import ERR, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
+from rnic.state.queue_pair import QP
+from rnic.state.record import Word, view
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import ReceiveRing, SendRing
 from rnic.wire.flow import Flow
@@ -113,8 +115,9 @@ class RingMemory:
         return Rings(sq_base, entries, shift, rq_base, ctx.rcv_wqe_length >> stride, 1 << stride)
 
 
+@view(QP, "DeviceQp")
 class DeviceQp(QueuePair):
-    """One QP. ``service`` is what its packets' opcodes must say; ``notify_drained`` asks for SQ_DRAINED.
+    """One QP. ``opcodes`` is what its packets' opcodes must say; ``notify_drained`` asks for SQ_DRAINED.
 
     ``peer`` is the incoming path that was found right last, ``pkey`` the P_Key in use: what every packet is held
     against; :meth:`refresh` renews both after a modify command. ``turn`` is how many bytes it may send before the
@@ -129,16 +132,12 @@ class DeviceQp(QueuePair):
         "cnp_merge_ns",
         "cqs",
         "deficit",
-        "held",
         "nic",
         "notify_drained",
-        "number",
         "peer",
-        "pkey",
         "polite",
         "rate",
         "regs",
-        "service",
         "shown_head",
         "shown_state",
         "sq_entries",
@@ -147,25 +146,29 @@ class DeviceQp(QueuePair):
         "uar",
     )
 
+    number: Word
+    context: Word
+    srq_record: Word
+    block: Word
+    driver: Word
+    opcodes: Word
+    pkey: Word
+    held: Word
+
     def __init__(self, ctx: QpContext, nic: Nic, uar: Uar, srq: SharedReceiveQueue | None) -> None:
         res = nic.resources
         self.nic = nic
-        self.number = ctx.local_qpn
         self.uar = uar
         self.srq = srq
         self.regs = regs = Registers(uar, ctx.usr_page)
-        self.service = SERVICE_CODES[ctx.servtype]
         self.notify_drained = False
         self.peer: Flow | None = None
-        self.pkey = 0
         self.turn = 1
         self.deficit = 0
         self.cnp_merge_ns = 0
         self.rate = 0
         self.polite = False
         """Its replies have just let new messages go first; next time they go, come what may."""
-        self.held = False
-        """A context that it needs is not cached: nothing is sent, and what arrives is dropped."""
         self.shown_head = 0
         self.shown_state = ctx.state
         regs.clear()
@@ -181,6 +184,11 @@ class DeviceQp(QueuePair):
         self.cqs: tuple[CompletionQueue, ...] = ()
         """The CQs that it counts as a user of: those of its send and of its receive queue."""
         super().__init__(ctx, nic, send_ring, rq, SendCompletions(ctx, res.cqs), ReceiveCompletions(ctx, res.cqs))
+        self.number = ctx.local_qpn
+        self.context = nic.contexts.key.qps.slot(self.number)
+        self.opcodes = SERVICE_CODES[ctx.servtype]
+        self.block, self.driver = regs.block, uar.number
+        self.srq_record = 0 if srq is None else srq.record
         self.program = uar.program
         self.count()
 
@@ -233,7 +241,7 @@ class DeviceQp(QueuePair):
         old = self.shown_state
         known = ctx.servtype in SERVICE_CODES
         if known:
-            self.service = SERVICE_CODES[ctx.servtype]
+            self.opcodes = SERVICE_CODES[ctx.servtype]
         fits = self._place_rings()
         if ctx.state != old:
             self.on_modify(old, now_ns)
@@ -273,7 +281,7 @@ class DeviceQp(QueuePair):
     def comes_from_peer(self, flow: Flow) -> bool:
         """Whether packets on ``flow`` are for this queue pair: from its peer's address to its own, or UD."""
         path = self.flow
-        if path is None or (self.service != UD and (path.dst != flow.src or path.src != flow.dst)):
+        if path is None or (self.opcodes != UD and (path.dst != flow.src or path.src != flow.dst)):
             return False
         self.peer = flow
         return True

@@ -20,6 +20,8 @@ from rnic.rings.queue_block import (
     SRQ_LIMIT,
 )
 from rnic.spec.events import SRQ_LIMIT as SRQ_LIMIT_EVENT
+from rnic.state.queues import RECEIVE_RING, SRQ
+from rnic.state.record import Word, view, within
 from rnic.transport.host import Host
 from rnic.transport.wqe import ReceiveRing, ReceiveWqe, SharedReceiveRing
 
@@ -46,38 +48,42 @@ def show_ring(regs: Registers, base: int, entries: int, stride: int) -> None:
     regs.set(RQ_STRIDE, stride)
 
 
+@view(SRQ, "SharedReceiveQueue")
 class SharedReceiveQueue:
     """One SRQ, the transport's :class:`~rnic.transport.host.ReceiveSource`. ``users`` counts its queue pairs.
 
-    Its entries are of its own protection domain, whichever queue pair takes them (IBA ch. 10).
+    Its entries are of its own protection domain, whichever queue pair takes them (IBA ch. 10). ``record`` is the
+    offset of its record in the arena; ``failed``, where it takes no new queue pairs, is not what QUEUE_STATE shows to
+    software, which may store anything there.
+
+    Raises:
+        MemoryError: the arena is full.
     """
 
-    __slots__ = (
-        "_host",
-        "_returned",
-        "base",
-        "failed",
-        "limit",
-        "number",
-        "pd",
-        "regs",
-        "ring",
-        "taken",
-        "uar",
-        "users",
-    )
+    __slots__ = ("_host", "_returned", "base", "record", "regs", "ring", "uar", "users", "words")
+
+    number: Word
+    pd: Word
+    block: Word
+    driver: Word
+    limit: Word
+    taken: Word
+    returned: Word
+    failed: Word
 
     def __init__(
         self, number: int, uar: Uar, block: int, base: int, entries: int, stride: int, pd: int, host: Host
     ) -> None:
-        self.number = number
+        record = host.arena.allocate(SRQ.size)
+        if record is None:
+            raise MemoryError(f"no room for a shared receive queue in {host.arena.size} bytes of state")
+        self.record = record
+        self.words = host.arena.words(record, SRQ.size)
+        self.number, self.pd = number, pd
         self.uar = uar
         self.base = base
-        self.pd = pd
-        self.failed = False
-        """It takes no new queue pairs; QUEUE_STATE shows it to software, which may store anything there."""
-        self.limit = 0
-        self.taken = 0
+        self.block, self.driver = block, uar.number
+        self.failed = self.limit = self.taken = self.returned = 0
         self.users = 0
         self._host = host
         self.regs = Registers(uar, block)
@@ -85,11 +91,13 @@ class SharedReceiveQueue:
         self.regs.set(QUEUE_NUMBER, number)
         self.regs.set(QUEUE_STATE, QUEUE_VALID)
         self.ring = receive_ring(self.regs, base, entries, stride, SharedReceiveRing)
+        self.ring.settle(self.words[within(SRQ, "", RECEIVE_RING)])
         self._returned: deque[ReceiveWqe] = deque()
 
     def take(self) -> ReceiveWqe | None:
         """The next posted entry; raises the limit event, once, when fewer than the limit are left."""
-        wqe = self._returned.popleft() if self._returned else self.ring.take()
+        wqe = self._returned.popleft() if self.returned else self.ring.take()
+        self.returned = len(self._returned)
         if wqe is not None:
             self.taken += 1
         if self.limit and self.available() < self.limit:
@@ -104,6 +112,7 @@ class SharedReceiveQueue:
     def give_back(self, wqe: ReceiveWqe) -> None:
         """A queue pair was reset in the middle of a message: nobody will complete its entry, so others may have it."""
         self._returned.append(wqe)
+        self.returned += 1
         self.taken -= 1
 
     def ring_limit(self) -> bool:
@@ -114,6 +123,10 @@ class SharedReceiveQueue:
             return False
         self.limit = limit
         return True
+
+    def free(self) -> None:
+        """Give its record back: it is destroyed."""
+        self._host.arena.free(self.record, SRQ.size)
 
     def arm(self, limit: int) -> None:
         """Set the limit; 0 is off."""

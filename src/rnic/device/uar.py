@@ -111,6 +111,7 @@ class Uar:
         "dead",
         "event_queues",
         "hcr",
+        "number",
         "port",
         "program",
         "words",
@@ -127,6 +128,8 @@ class Uar:
     ) -> None:
         self.port = port
         self.program = program
+        self.number = 0
+        """Tells the open contexts of a device apart; a closed one's is given out again."""
         self.hcr = Hcr()
         self.blocks = blocks
         self.buf = memoryview(_private_memory(blocks * BLOCK_BYTES)) if buf is None else buf

@@ -118,6 +118,39 @@ class Link(Protocol):
         """Release everything; a second call does nothing. Sending afterwards raises :class:`LinkError`."""
 
 
+class UnpolledLink:
+    """What links without a descriptor share: nothing to poll, no deadline, any source port, packets that travel alone.
+
+    ``address`` and ``port`` are the subclass's to set.
+    """
+
+    address: bytes
+    port: int
+
+    def fileno(self) -> int | None:
+        """Nothing to poll."""
+        return None
+
+    def filenos(self) -> list[int]:
+        """Nothing to poll."""
+        return []
+
+    def next_deadline_ns(self) -> int | None:
+        """Never: what waits can be received at once."""
+        return None
+
+    def local_flow(self, remote_addr: bytes, remote_port: int, sport: int = 0) -> Flow:
+        """See :meth:`Link.local_flow`; any ``sport`` is granted."""
+        return flow_between(self.address, sport or self.port, remote_addr, remote_port)
+
+    def max_segments(self, flow: Flow) -> int:
+        """1: every packet travels alone."""
+        return 1
+
+    def allow_gso(self, flow: Flow) -> None:
+        """Changes nothing: what a burst may hold is settled."""
+
+
 def active_mtu_bytes(ip_mtu: int) -> int:
     """The largest InfiniBand MTU whose longest packet fits an IP MTU; 256, the smallest, where none does."""
     room = ip_mtu - _IP_UDP_BYTES - MAX_TRANSPORT_HEADERS - ICRC_BYTES

@@ -11,14 +11,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, overload
 
-from rnic.link.base import LinkError, check_group, flow_between, format_address
+from rnic.link.base import LinkError, UnpolledLink, check_group, format_address
 from rnic.link.packets import single_packets
 from rnic.spec.drops import DropReason
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 from rnic.wire.bursts import Buffer, RxBurst, TxBurst
 from rnic.wire.datagram import parse_ip
-from rnic.wire.flow import Flow
 from rnic.wire.ip import IPV6_BYTES, UDP_BYTES, ip_packet
 
 BEAT_BYTES = 64
@@ -114,7 +113,7 @@ class Reassembler:
         return packet
 
 
-class BeatLink:
+class BeatLink(UnpolledLink):
     """A link over a pair of beat streams.
 
     Args:
@@ -198,29 +197,6 @@ class BeatLink:
             found.hop_limit,
             found.flow_label,
         )
-
-    def fileno(self) -> int | None:
-        """Nothing to poll."""
-        return None
-
-    def filenos(self) -> list[int]:
-        """Nothing to poll."""
-        return []
-
-    def next_deadline_ns(self) -> int | None:
-        """Never: what waits can be received at once."""
-        return None
-
-    def local_flow(self, remote_addr: bytes, remote_port: int, sport: int = 0) -> Flow:
-        """See :meth:`rnic.link.base.Link.local_flow`; any ``sport`` is granted."""
-        return flow_between(self.address, sport or self.port, remote_addr, remote_port)
-
-    def max_segments(self, flow: Flow) -> int:
-        """1: every packet travels alone."""
-        return 1
-
-    def allow_gso(self, flow: Flow) -> None:
-        """Changes nothing: every packet travels alone."""
 
     def join(self, group: bytes) -> None:
         """See :meth:`rnic.link.base.Link.join`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from rnic.link.base import LinkError, check_group, flow_between, format_address
+from rnic.link.base import LinkError, UnpolledLink, check_group, format_address
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 from rnic.wire.bursts import RxBurst, TxBurst
@@ -85,7 +85,7 @@ class Fabric:
             self._groups.pop((group, port), None)
 
 
-class LoopbackLink:
+class LoopbackLink(UnpolledLink):
     """One NIC's end of a :class:`Fabric`; made by :meth:`Fabric.attach`."""
 
     def __init__(
@@ -165,28 +165,9 @@ class LoopbackLink:
             self._queued_bytes -= burst.length
         return out
 
-    def fileno(self) -> int | None:
-        """Nothing to poll."""
-        return None
-
-    def filenos(self) -> list[int]:
-        """Nothing to poll."""
-        return []
-
-    def next_deadline_ns(self) -> int | None:
-        """Never: what waits can be received at once."""
-        return None
-
-    def local_flow(self, remote_addr: bytes, remote_port: int, sport: int = 0) -> Flow:
-        """See :meth:`rnic.link.base.Link.local_flow`; any ``sport`` is granted."""
-        return flow_between(self.address, sport or self.port, remote_addr, remote_port)
-
     def max_segments(self, flow: Flow) -> int:
         """The same towards every peer: nothing in memory renumbers idents."""
         return self._max_segments
-
-    def allow_gso(self, flow: Flow) -> None:
-        """Bursts are always allowed."""
 
     def join(self, group: bytes) -> None:
         """See :meth:`rnic.link.base.Link.join`."""

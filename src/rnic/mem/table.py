@@ -171,7 +171,6 @@ class MemoryTable:
 
     __slots__ = (
         "_arena",
-        "_at",
         "_free",
         "_kinds",
         "_live",
@@ -181,6 +180,7 @@ class MemoryTable:
         "_windows",
         "guards",
         "max_entries",
+        "place",
         "reason",
     )
 
@@ -193,7 +193,8 @@ class MemoryTable:
         at = self._arena.allocate(size)
         if at is None:
             raise VerbsError(ENOMEM, f"max_entries={max_entries} memory keys do not fit the state; ask for fewer")
-        self._at = at
+        self.place = at
+        """Where the records begin in the arena."""
         self.guards: dict[int, Guard] = {}
         self.reason = VTP_SUCCESS
         self._rng = rng
@@ -292,7 +293,7 @@ class MemoryTable:
 
     def _house(self, entry: MemoryEntry) -> None:
         """Give an entry its record in the table."""
-        entry.move(self._arena.words(self._at + entry.index * KEY.size, KEY.size))
+        entry.move(self._arena.words(self.place + entry.index * KEY.size, KEY.size))
 
     @staticmethod
     def _leave(entry: MemoryEntry) -> None:

@@ -168,12 +168,15 @@ class RegisterBlock:
             "RETRY_ERROR": lambda: int(port.bridge.link == b.DOWN),
         }
         for letter, write in (("W", True), ("R", False)):
-            self._computed |= {
-                f"{letter}_LATENCY": lambda write=write: self._latency(write),  # type: ignore[misc]
-                f"{letter}_LATENCY_ID": lambda write=write: self._timed(write, "id"),  # type: ignore[misc]
-                f"{letter}_LATENCY_ADDR_LO": lambda write=write: self._timed(write, "addr") & 0xFFFF_FFFF,  # type: ignore[misc]
-                f"{letter}_LATENCY_ADDR_HI": lambda write=write: self._timed(write, "addr") >> 32,  # type: ignore[misc]
-            }
+            self._computed |= self._latency_registers(letter, write)
+
+    def _latency_registers(self, letter: str, write: bool) -> dict[str, Callable[[], int]]:
+        return {
+            f"{letter}_LATENCY": lambda: self._latency(write),
+            f"{letter}_LATENCY_ID": lambda: self._timed(write, "id"),
+            f"{letter}_LATENCY_ADDR_LO": lambda: self._timed(write, "addr") & 0xFFFF_FFFF,
+            f"{letter}_LATENCY_ADDR_HI": lambda: self._timed(write, "addr") >> 32,
+        }
 
     @property
     def interrupt(self) -> bool:

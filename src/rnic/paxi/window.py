@@ -47,7 +47,7 @@ class Window:
 
     # ---------------------------------------------------------------------------------------- bursts
 
-    def read(self, addr: int, size: int, len: int = 1, *, id: int = 0, burst: int = Burst.INCR) -> bytes:  # noqa: A002
+    def read(self, addr: int, size: int, len: int = 1, *, id: int = 0, burst: int = Burst.INCR) -> bytes:  # noqa: A002 - AxLEN's and AxID's names
         """One read burst.
 
         Args:
@@ -76,7 +76,7 @@ class Window:
         size: int | None = None,
         *,
         mask: Sequence[int] | None = None,
-        id: int = 0,  # noqa: A002
+        id: int = 0,  # noqa: A002 - AWID
         burst: int = Burst.INCR,
     ) -> None:
         """One write burst. On return the remote's memory has it.

@@ -242,7 +242,7 @@ class Runtime:
             os.write(self._wake_write, b"\0")
 
     def _run(self) -> None:
-        while not self._stop:
+        while True:
             timeout: float | None = PARK_NS / 1e9
             sockets: list[int] = []
             if not self._application_polls():  # asked without the lock, which is then the application's alone
@@ -254,6 +254,8 @@ class Runtime:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_read, 4096)
             self._sleep_until = None
+            if self._stop:
+                return
 
     def _application_polls(self) -> bool:
         """Whether an application drove the NIC a moment ago."""

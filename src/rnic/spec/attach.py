@@ -8,7 +8,7 @@ is not 0, one line of text. Closing the connection, in whatever way, closes the 
 
 from __future__ import annotations
 
-from rnic.spec.layout import Layout, half, wide, word
+from rnic.spec.layout import Field, Layout, half, wide, word
 
 MAGIC = 0x4349_4E52
 """``RNIC``."""
@@ -32,8 +32,8 @@ MAX_MESSAGE = 65_536
 PAGE_BYTES = 4096
 
 
-def _layout(name: str, size: int, *fields: object) -> Layout:
-    return Layout(name, size, "little", "process boundary", fields)  # type: ignore[arg-type]
+def _layout(name: str, size: int, *fields: Field) -> Layout:
+    return Layout(name, size, "little", "process boundary", fields)
 
 
 HEADER = _layout("message header", 8, word("kind", 0, "MSG_* number"), word("token", 4, "repeated by the answer"))

@@ -48,6 +48,18 @@ class Arena:
         self._end = at + size
         return at
 
+    def allocate_first(self, size: int) -> int:
+        """:meth:`allocate` of what lies at the start, so that nothing else has the offset 0.
+
+        Raises:
+            MemoryError: the arena is in use, or too small.
+        """
+        size = _rounded(size)
+        if self._end or size > self.size:
+            raise MemoryError(f"the first {size} bytes of {self.size} bytes of state are in use, or too few")
+        self._end = size
+        return 0
+
     def free(self, at: int, size: int) -> None:
         """Give back what :meth:`allocate` gave for the same size; nobody may use it any more."""
         self._free.setdefault(_rounded(size), []).append(at)

@@ -2,7 +2,8 @@
 
 A message *is* its send entry: send slot ``i`` belongs to SQ entry ``i``, and sent, in flight and completed are indices
 of that one ring. PSN, SSN and MSN have 24 bits, times are nanoseconds, flags 0 or 1; :data:`~rnic.state.record.NONE`
-says that there is no such thing. A word's owner is the class of :mod:`rnic.transport` that writes it.
+says that there is no such thing. A word's owner is the class that writes it, of :mod:`rnic.transport` or, of what the
+device alone knows, of :mod:`rnic.device`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,18 @@ from typing import Final
 
 from rnic.spec.limits import MAX_RD_ATOMIC, MAX_SGE
 from rnic.state.arena import Arena
-from rnic.state.record import WORD_BYTES, record
+from rnic.state.queues import RECEIVE_RING, SEND_RING
+from rnic.state.record import WORD_BYTES, part, place, record
 
 _SOURCE: Final = "design.md, Contexts are real, and state is bytes"
+
+_RUNS: Final = (
+    ("pieces", "READ pieces"),
+    ("replies", "replies"),
+    ("resources", "executed READs and atomics"),
+    ("scatters", "receive scatter entries"),
+    ("sends", "send slots"),
+)
 
 QP: Final = record(
     "queue pair",
@@ -79,9 +89,23 @@ QP: Final = record(
         ("reply_first", "ReplyQueue", "slot of the oldest reply that waits"),
         ("reply_count", "ReplyQueue", "how many wait"),
         ("pending_reads", "ReplyQueue", "READ and atomic replies among them but for answers to duplicates"),
+        *((name, "QpMemory", f"offset of its {what} in the arena") for name, what in _RUNS),
+        ("flow", "QueuePair", "offset of its path's record in the arena, or 0"),
+        *part("sq_", SEND_RING),
+        *part("rq_", RECEIVE_RING),
+        ("number", "DeviceQp", "its QPN"),
+        ("context", "DeviceQp", "offset of its QPC in the arena"),
+        ("srq_record", "DeviceQp", "offset of its shared receive queue's record, or 0"),
+        ("block", "DeviceQp", "number of its queue block"),
+        ("driver", "DeviceQp", "number of the driver context whose memory and window it uses"),
+        ("opcodes", "DeviceQp", "service bits of the BTH opcodes that it takes"),
+        ("pkey", "DeviceQp", "P_Key in use"),
+        ("held", "DeviceQp", "a context that it needs is not cached: nothing is sent, what arrives is dropped"),
     ),
-    64,
+    96,
 )
+
+_RUN_PLACES: Final = tuple(place(QP, name) for name, _ in _RUNS)
 
 SEND_SLOT: Final = record(
     "send slot",
@@ -175,7 +199,7 @@ SCATTERS: Final = MAX_SGE
 
 
 class QpMemory:
-    """Where a queue pair's record and slots lie: ``qp`` is the record, the others are places in ``cells``, in words.
+    """Where a queue pair's record and slots lie: ``qp`` is the record, runs of slots are places in ``cells``, in words.
 
     Args:
         arena: where they lie.
@@ -218,10 +242,13 @@ class QpMemory:
         self.record, self.slots = record, slots
         self.qp = arena.words(record, QP.size)
         arena.memory[record : record + QP.size] = bytes(QP.size)
-        starts = [slots // WORD_BYTES]
-        for size in runs:
-            starts.append(starts[-1] + size // WORD_BYTES)
-        self.pieces, self.replies, self.resources, self.scatters, self.sends, _ = starts
+        starts = []
+        at = slots
+        for word, size in zip(_RUN_PLACES, runs, strict=True):
+            starts.append(at // WORD_BYTES)
+            self.qp[word] = at
+            at += size
+        self.pieces, self.replies, self.resources, self.scatters, self.sends = starts
 
     def image(self) -> bytes:
         """All its bytes: what two executors are compared by."""

@@ -1,14 +1,15 @@
-"""Records of completion and event queues: what the key-data cache holds of their contexts, and where their rings are.
+"""Records of queues: where their rings are, and where in them the device is.
 
-The first words are the context's (owner ``ContextManager``), with the values of the CQC or EQC; they are zero while the
-context is not cached. The others are the queue's own and stay.
+The first words of a completion or event queue's are the context's (owner ``ContextManager``), with the values of the
+CQC or EQC; they are zero while the context is not cached. The others are the queue's own and stay. Rings lie in memory
+of a driver context, which a number names.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from rnic.state.record import WORD_BYTES, Owned, record
+from rnic.state.record import WORD_BYTES, Owned, part, record
 
 _SOURCE: Final = "002 4.2.2, 4.2.3; design.md, Contexts are real, and state is bytes"
 CONTEXT: Final = "ContextManager"
@@ -17,6 +18,46 @@ _RING: Final[tuple[Owned, ...]] = (
     ("phase", "EntryRing", "what its word 3 carries: the phase bit of this lap"),
     ("room", "EntryRing", "free entries known of"),
     ("failed", "EntryRing", "it takes no more entries"),
+    ("driver", "EntryRing", "number of the driver context whose memory and window it uses"),
+)
+
+SEND_RING: Final = record(
+    "send ring",
+    _SOURCE,
+    (
+        ("base", "SendRing", "virtual address of entry 0; the slab follows the last entry"),
+        ("entries", "SendRing", "entries in the ring"),
+        ("slab_bytes", "SendRing", "bytes of one slab slot, 0 for a ring without a slab"),
+        ("shift", "SendRing", "log2 of the bytes from one entry to the next"),
+    ),
+)
+
+RECEIVE_RING: Final = record(
+    "receive ring",
+    _SOURCE,
+    (
+        ("base", "ReceiveRing", "virtual address of slot 0"),
+        ("entries", "ReceiveRing", "slots in the ring"),
+        ("stride", "ReceiveRing", "bytes from one slot to the next"),
+        ("head", "ReceiveRing", "index of the entry that is taken next"),
+    ),
+)
+
+SRQ: Final = record(
+    "shared receive queue",
+    _SOURCE,
+    (
+        *part("", RECEIVE_RING),
+        ("number", "SharedReceiveQueue", "its number"),
+        ("pd", "SharedReceiveQueue", "protection domain of its entries"),
+        ("block", "SharedReceiveQueue", "number of its queue block"),
+        ("driver", "SharedReceiveQueue", "number of the driver context whose memory and window it uses"),
+        ("limit", "SharedReceiveQueue", "fewer entries than this raise the limit event; 0 for never"),
+        ("taken", "SharedReceiveQueue", "entries taken, less those given back"),
+        ("returned", "SharedReceiveQueue", "entries given back that nobody has taken again; they go first"),
+        ("failed", "SharedReceiveQueue", "it takes no new queue pairs"),
+    ),
+    16,
 )
 
 CQ: Final = record(

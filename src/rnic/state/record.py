@@ -47,6 +47,17 @@ def place(layout: Layout, name: str) -> int:
     return layout[name].byte // WORD_BYTES
 
 
+def part(prefix: str, layout: Layout) -> tuple[Owned, ...]:
+    """The words of a record as a run of words of a larger one, where their names begin with ``prefix``."""
+    return tuple((prefix + field.name, field.access, field.doc) for field in layout.fields)
+
+
+def within(layout: Layout, prefix: str, inner: Layout) -> slice:
+    """Where :func:`part` put the words of ``inner`` in a record."""
+    first = place(layout, prefix + inner.fields[0].name)
+    return slice(first, first + len(inner.fields))
+
+
 def _whole(index: int, doc: str) -> property:
     def get(self: Any) -> int:
         value: int = self.words[index]

@@ -25,17 +25,21 @@ from rnic.spec.psn import PSN_MASK, psn_diff
 from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import REM_OP_ERR, RETRY_EXC_ERR, WR_FLUSH_ERR
 from rnic.spec.syndromes import NAK_REMOTE_OPERATION
-from rnic.state.queue_pair import QpMemory
+from rnic.state.queue_pair import QP, QpMemory
+from rnic.state.queues import RECEIVE_RING, SEND_RING
+from rnic.state.record import place, within
 from rnic.transport.completer import Completer
 from rnic.transport.datagram import DatagramReceiver, send_datagram
 from rnic.transport.encap import FrameBatch, bth_base
 from rnic.transport.host import CompletionSink, Host, ReceiveSource
 from rnic.transport.requester import Requester
 from rnic.transport.responder import SEND, WRITE, Responder
+from rnic.transport.wqe import ReceiveRing, SendRing
 from rnic.wire.bursts import DONT_FRAGMENT, TxBurst
 from rnic.wire.cnp import CNP_PAYLOAD
 from rnic.wire.crc import crc32
 from rnic.wire.flow import residue
+from rnic.wire.flow_records import use
 from rnic.wire.packet import build, seal
 
 if TYPE_CHECKING:
@@ -43,11 +47,14 @@ if TYPE_CHECKING:
     from rnic.context.qp_context import QpContext
     from rnic.transport.message import Message
     from rnic.transport.payload import Payload
-    from rnic.transport.wqe import ReceiveWqe, SendRing
+    from rnic.transport.wqe import ReceiveWqe
     from rnic.wire.bursts import RxBurst
     from rnic.wire.flow import Flow
     from rnic.wire.packet import Packet
 
+_FLOW = place(QP, "flow")
+_SEND_RING = within(QP, "sq_", SEND_RING)
+_RECEIVE_RING = within(QP, "rq_", RECEIVE_RING)
 _BTH = struct.Struct(">QI")
 _CAN_SEND = frozenset({RTS, SQD})
 _CAN_RECEIVE = frozenset({RTR, RTS, SQD, SQE})
@@ -70,11 +77,11 @@ class QueuePair:
 
     __slots__ = (
         "armed_ns",
+        "_flow",
         "cnp_tag",
         "completer",
         "ctx",
         "datagrams",
-        "flow",
         "host",
         "masked",
         "memory",
@@ -90,6 +97,7 @@ class QueuePair:
         "send_ring",
         "signal_all",
         "uses_srq",
+        "words",
     )
 
     def __init__(
@@ -121,12 +129,28 @@ class QueuePair:
         """What keeps requests to the rate that software set."""
         self.pace_ns = NEVER
         """When the rate lets the next request leave."""
-        self.flow: Flow | None = None
+        self._flow: Flow | None = None
         self.memory = memory = QpMemory(host.arena, send_ring.entries)
+        self.words = memory.qp
+        send_ring.settle(self.words[_SEND_RING])
+        if isinstance(rq, ReceiveRing):
+            rq.settle(self.words[_RECEIVE_RING])
         self.requester = Requester(self, memory, send_ring, send_cq)
         self.completer = Completer(self, memory)
         self.responder = Responder(self, memory, rq, recv_cq)
         self.datagrams = DatagramReceiver(self, rq, recv_cq)
+
+    @property
+    def flow(self) -> Flow | None:
+        """The path to its peer."""
+        return self._flow
+
+    @flow.setter
+    def flow(self, flow: Flow | None) -> None:
+        at = 0 if flow is None else flow.place
+        use(self.memory.cells, self.words[_FLOW], at)
+        self.words[_FLOW] = at
+        self._flow = flow
 
     # --------------------------------------------------------------------------------- state changes
 

@@ -12,13 +12,17 @@ from collections.abc import Callable
 from rnic.mem.dma import DmaPort
 from rnic.rings.rqe import SGE_BYTES, SGE_STRUCT, SRQ_ORDER_BYTES, SRQ_ORDER_STRUCT, srq_bytes
 from rnic.rings.sqe import FLAG_LIST, SQE_BYTES, SQE_SHIFT
+from rnic.state.queues import RECEIVE_RING, SEND_RING
+from rnic.state.record import Word, place, view
 from rnic.transport.message import Message
 from rnic.transport.payload import Sge
 
+_ENTRIES = place(SEND_RING, "entries")
 ENTRY_STRUCT = struct.Struct("<8Q")
 """A whole send entry as words."""
 
 
+@view(SEND_RING)
 class SendRing:
     """The send ring and its slab in the driver's memory.
 
@@ -29,13 +33,19 @@ class SendRing:
         slab_bytes: bytes of one slab slot, 0 for a ring without a slab.
         shift: log2 of the bytes from one entry to the next; the descriptor is the first 64 of them.
 
-    ``view`` is ring and slab where they are in reach.
+    ``view`` is ring and slab where they are in reach. :meth:`settle` says which record is the ring's.
     """
 
-    __slots__ = ("_port", "base", "entries", "shift", "slab_bytes", "view")
+    __slots__ = ("_port", "view", "words")
+
+    base: Word
+    entries: Word
+    slab_bytes: Word
+    shift: Word
 
     def __init__(self, port: DmaPort, base: int, entries: int, slab_bytes: int, shift: int = SQE_SHIFT) -> None:
         self._port = port
+        self.words = memoryview(bytearray(SEND_RING.size)).cast("Q")
         self.place(base, entries, slab_bytes, shift)
 
     def place(self, base: int, entries: int, slab_bytes: int, shift: int) -> None:
@@ -46,9 +56,14 @@ class SendRing:
         self.shift = shift
         self.view = self._port.views(base, (entries << shift) + entries * slab_bytes)
 
+    def settle(self, words: memoryview) -> None:
+        """Be at ``words`` from now on, as before."""
+        words[:] = self.words[: len(words)]
+        self.words = words
+
     def after(self, index: int) -> int:
         """The index behind ``index``."""
-        return 0 if index + 1 == self.entries else index + 1
+        return 0 if index + 1 == self.words[_ENTRIES] else index + 1
 
     def _read(self, offset: int, length: int) -> bytearray | memoryview | None:
         if self.view is not None:
@@ -66,8 +81,8 @@ class SendRing:
             if raw is None:
                 return False
         words, base = message.words, message.base
-        for place, value in enumerate(ENTRY_STRUCT.unpack_from(raw, at), base):
-            words[place] = value
+        for word, value in enumerate(ENTRY_STRUCT.unpack_from(raw, at), base):
+            words[word] = value
         return True
 
     def inline(self, message: Message) -> bytearray | memoryview | None:
@@ -102,14 +117,20 @@ class ReceiveWqe:
         self.total = sum(sge[1] for sge in sges)
 
 
+@view(RECEIVE_RING)
 class ReceiveRing:
     """A receive ring in the driver's memory.
 
     ``read_tail`` returns the tail that software stored, ``write_head`` publishes the head.
-    A tail beyond the ring counts as an empty ring: software broke its contract.
+    A tail beyond the ring counts as an empty ring: software broke its contract. :meth:`settle` as :class:`SendRing`.
     """
 
-    __slots__ = ("_port", "_read_tail", "_view", "_write_head", "base", "entries", "head", "stride")
+    __slots__ = ("_port", "_read_tail", "_view", "_write_head", "words")
+
+    base: Word
+    entries: Word
+    stride: Word
+    head: Word
 
     def __init__(
         self,
@@ -123,7 +144,7 @@ class ReceiveRing:
         self._port = port
         self._read_tail = read_tail
         self._write_head = write_head
-        self.head = 0
+        self.words = memoryview(bytearray(RECEIVE_RING.size)).cast("Q")
         self.place(base, entries, stride)
 
     def place(self, base: int, entries: int, stride: int) -> None:
@@ -132,6 +153,11 @@ class ReceiveRing:
         self.entries = entries
         self.stride = stride
         self._view = self._port.views(base, self.size(entries, stride)) if entries else None
+
+    def settle(self, words: memoryview) -> None:
+        """Be at ``words`` from now on, as before."""
+        words[:] = self.words[: len(words)]
+        self.words = words
 
     @staticmethod
     def size(entries: int, stride: int) -> int:

@@ -94,6 +94,20 @@ def residue(length: int, byte4: int = 0) -> int:
     return value
 
 
+def masked_headers(flow: Flow, length: int = 0, ident: int = 0, frag: int | None = None) -> bytes:
+    """The ones, the IP header and the UDP header as the ICRC sees them, for a UDP payload of ``length`` bytes.
+
+    By default as a template: both length fields, ident, flags and offset are zero.
+    """
+    udp_length, ip_length = (length + 8, length + 28) if frag is not None else (0, 0)
+    udp = _UDP.pack(flow.sport, flow.dport, udp_length, 0xFFFF)
+    if len(flow.src) == 4:
+        ip = _IPV4.pack(0x45, 0xFF, ip_length, ident, frag or 0, 0xFF, 17, 0xFFFF, flow.src, flow.dst)
+    else:
+        ip = _IPV6.pack(0x6FFF_FFFF, udp_length, 17, 0xFF, flow.src, flow.dst)
+    return _ONES + ip + udp
+
+
 class Flow:
     """Addresses, ports and the unmasked header fields of one direction of a path.
 
@@ -120,6 +134,7 @@ class Flow:
         "idents",
         "kept",
         "link",
+        "place",
         "settled",
         "dmac",
         "sl",
@@ -154,6 +169,8 @@ class Flow:
         """Whatever the link wants to remember about this path, such as a socket address."""
         self.kept = _MAX_CACHED
         """Lengths whose CRC states are kept; few on a path on which no packet was right yet: anybody can make those."""
+        self.place = 0
+        """Offset of its record in its device's arena, 0 where it has none."""
         self._v4 = len(src) == 4
         self.idents: IdentTracker | None = None
         """The sender's habit, once a packet on this path was right whose IPv4 ident nobody saw."""
@@ -192,12 +209,7 @@ class Flow:
 
     def masked_headers(self, length: int, ident: int = 0, frag: int = DONT_FRAGMENT) -> bytes:
         """The ones, the IP header and the UDP header as the ICRC sees them, for a UDP payload of ``length``."""
-        udp = _UDP.pack(self.sport, self.dport, length + 8, 0xFFFF)
-        if len(self.src) == 4:
-            ip = _IPV4.pack(0x45, 0xFF, length + 28, ident, frag, 0xFF, 17, 0xFFFF, self.src, self.dst)
-        else:
-            ip = _IPV6.pack(0x6FFF_FFFF, length + 8, 17, 0xFF, self.src, self.dst)
-        return _ONES + ip + udp
+        return masked_headers(self, length, ident, frag)
 
     def seed(self, length: int, ident: int = 0, frag: int = DONT_FRAGMENT) -> int:
         """CRC state after the masked headers of a packet.

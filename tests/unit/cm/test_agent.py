@@ -7,7 +7,8 @@ from itertools import pairwise, product
 
 import pytest
 
-from rnic.cm.agent import MAX_BACKLOG, CmAgent, CmError, Connection, Listener, News, Parameters
+from rnic.cm.agent import MAX_BACKLOG, CmAgent
+from rnic.cm.connections import CmError, Connection, Listener, News, Parameters
 from rnic.cm.machine import TABLE, Do, Input, State
 from rnic.spec import cm
 from rnic.trace.counters import Counters

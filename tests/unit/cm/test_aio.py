@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 
 import numpy as np
@@ -119,3 +120,9 @@ def test_a_client_that_says_nonsense_is_told_and_the_rest_served() -> None:
                 assert (await peer.aread("a")).tolist() == [0, 1, 2]
 
     asyncio.run(main())
+
+
+def test_it_has_the_arguments_of_connect() -> None:
+    assert inspect.signature(rnic.aconnect).parameters == inspect.signature(rnic.connect).parameters
+    with pytest.raises(TypeError, match="no_such"):
+        rnic.aconnect("127.0.0.1", no_such=1)  # type: ignore[call-arg]

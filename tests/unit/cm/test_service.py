@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rnic.cm.service import CmService, ip_header
+from rnic.cm.ids import ip_header
+from rnic.cm.service import CmService
 from rnic.spec import attach_cm as a
 from rnic.spec import cm
 from rnic.testing.net import SimNet

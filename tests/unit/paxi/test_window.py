@@ -51,7 +51,7 @@ def test_slices_are_the_memory(width: int) -> None:
 
 
 def test_a_slice_of_another_buffer_type() -> None:
-    np = pytest.importorskip("numpy")
+    np = pytest.importorskip("numpy", reason="numpy is not installed: pip install '.[numpy]'")
     with PaxiPair() as pair:
         pair.window[64:96] = np.arange(4, dtype=np.float64)
         assert np.frombuffer(pair.window[64:96]).tolist() == [0, 1, 2, 3]

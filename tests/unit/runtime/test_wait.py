@@ -30,7 +30,7 @@ def test_waiting(pipe: tuple[int, int], has_poll: bool, monkeypatch: pytest.Monk
 
 
 def test_large_descriptors(pipe: tuple[int, int]) -> None:
-    resource = pytest.importorskip("resource")
+    resource = pytest.importorskip("resource", reason="this system has no resource limits")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2001:
         pytest.skip(f"this system allows {hard} descriptors")

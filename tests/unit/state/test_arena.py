@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,3 +61,13 @@ def test_no_two_pieces_overlap(steps: list[tuple[int, bool]]) -> None:
             held[at] = size
         else:
             arena.free(at, size)
+
+
+def test_what_lies_first_has_the_offset_0_and_nothing_else_does() -> None:
+    arena = Arena(8_192)
+    assert arena.allocate_first(100) == 0
+    assert (arena.used, arena.allocate(64)) == (128, 128)
+    with pytest.raises(MemoryError, match="the first 64 bytes of 8192 bytes of state are in use"):
+        arena.allocate_first(64)
+    with pytest.raises(MemoryError, match="or too few"):
+        Arena(4_096).allocate_first(5_000)

@@ -4,7 +4,7 @@ import pytest
 
 from rnic.state.arena import Arena
 from rnic.state.queue_pair import QP, QpMemory
-from rnic.state.record import NONE, Word, record, view
+from rnic.state.record import NONE, Word, part, place, record, view, within
 
 TABLE = record("table", "here", (("first", "one", "a"), ("second", "two", "b"), ("third", "one", "c")), 4)
 
@@ -75,14 +75,28 @@ def test_a_queue_pairs_memory_begins_at_zero_and_is_used_again() -> None:
     assert memory.image().count(b"\5") == 1
     memory.free()
     again = QpMemory(arena, 4)
-    assert (again.record, again.slots, list(again.qp)) == (memory.record, memory.slots, [0] * (QP.size // 8))
+    assert (again.record, again.slots) == (memory.record, memory.slots)
+    runs = [place(QP, name) for name in ("pieces", "replies", "resources", "scatters", "sends")]
+    assert [word // 8 for word in (again.qp[at] for at in runs)] == [
+        again.pieces, again.replies, again.resources, again.scatters, again.sends,
+    ]  # fmt: skip
+    assert not any(word for at, word in enumerate(again.qp) if at not in runs)
     with pytest.raises(MemoryError, match="no room for a queue pair of 100000 send entries"):
         QpMemory(arena, 100_000)
 
 
-def test_every_owner_of_a_queue_pairs_words_is_a_class_of_the_transport() -> None:
-    from rnic.transport import completer, outstanding, replies, requester, responder
+def test_a_record_within_a_record_is_a_run_of_its_words() -> None:
+    larger = record("larger", "here", (("own", "it", "z"), *part("in_", TABLE)))
+    assert [field.name for field in larger.fields] == ["own", "in_first", "in_second", "in_third"]
+    words = memoryview(bytearray(larger.size)).cast("Q")
+    Whole(words[within(larger, "in_", TABLE)]).third = 5
+    assert (list(words), place(larger, "in_third")) == ([0, 0, 0, 5], 3)
+
+
+def test_every_owner_of_a_queue_pairs_words_is_a_class_of_transport_or_device() -> None:
+    from rnic.device import queue_pair
+    from rnic.transport import completer, outstanding, qp, replies, requester, responder, wqe
 
     owners = {field.access for field in QP.fields}
-    modules = (completer, outstanding, replies, requester, responder)
+    modules = (completer, outstanding, qp, replies, requester, responder, wqe, queue_pair)
     assert all(any(hasattr(module, owner) for module in modules) for owner in owners)

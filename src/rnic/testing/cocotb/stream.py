@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rnic.link.base import check_group, flow_between
+from rnic.link.base import UnpolledLink, check_group
 from rnic.link.packets import joined, single_packets
 from rnic.spec.drops import DropReason
 from rnic.spec.errors import RnicError
@@ -20,7 +20,6 @@ from rnic.trace.counters import Counters
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.datagram import parse_ip
 from rnic.wire.ethernet import ETHERNET_BYTES, TYPE_IPV4, TYPE_IPV6, Ethernet
-from rnic.wire.flow import Flow
 from rnic.wire.ip import ip_packet
 
 WIDTHS = (64, 128, 256, 512)
@@ -164,7 +163,7 @@ def mac_number(mac: str | int) -> int:
     return number
 
 
-class FrameLink:
+class FrameLink(UnpolledLink):
     """The peer's link: whole frames to and from the streams.
 
     Args:
@@ -257,29 +256,6 @@ class FrameLink:
     def receive(self, limit: int) -> list[RxBurst]:
         """See :meth:`rnic.link.base.Link.receive`."""
         return [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
-
-    def fileno(self) -> int | None:
-        """Nothing to poll."""
-        return None
-
-    def filenos(self) -> list[int]:
-        """Nothing to poll."""
-        return []
-
-    def next_deadline_ns(self) -> int | None:
-        """Never."""
-        return None
-
-    def local_flow(self, remote_addr: bytes, remote_port: int, sport: int = 0) -> Flow:
-        """See :meth:`rnic.link.base.Link.local_flow`; any ``sport`` is granted."""
-        return flow_between(self.address, sport or self.port, remote_addr, remote_port)
-
-    def max_segments(self, flow: Flow) -> int:
-        """One: each packet has ident 0, as hardware sends it."""
-        return 1
-
-    def allow_gso(self, flow: Flow) -> None:
-        """Never."""
 
     def join(self, group: bytes) -> None:
         """Nothing to do but to look at the address."""

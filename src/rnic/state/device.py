@@ -1,0 +1,53 @@
+"""The first record of a device's arena: where everything else lies, so that C finds it from the arena's start alone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rnic.state.arena import Arena
+from rnic.state.record import WORD_BYTES, record
+
+DEVICE: Final = record(
+    "device",
+    "design.md, Contexts are real, and state is bytes",
+    (
+        ("keys", "Nic", "offset of the memory table"),
+        ("max_keys", "Nic", "records in it"),
+        ("log_qps", "Nic", "log2 of the slots for queue pairs and for CQs; that of a number is its low bits"),
+        ("log_eqs", "Nic", "log2 of the slots for EQs"),
+        ("qp_contexts", "Nic", "offset of the cached QPCs"),
+        ("cqs", "Nic", "offset of the CQ records"),
+        ("eqs", "Nic", "offset of the EQ records"),
+        ("directory", "Nic", "offset of a word for each slot of a queue pair: the offset of its record, 0 for none"),
+    ),
+    32,
+)
+
+
+class Directory:
+    """Where the record of each queue pair lies, by its number: one word each, 0 for none.
+
+    Args:
+        arena: where it lies.
+        log: log2 of its words; that of a number is its low bits.
+
+    Raises:
+        MemoryError: the arena is full.
+    """
+
+    __slots__ = ("_cells", "_first", "_mask", "place")
+
+    def __init__(self, arena: Arena, log: int) -> None:
+        place = arena.allocate(WORD_BYTES << log)
+        if place is None:
+            raise MemoryError(f"no room for a directory of {1 << log} queue pairs in {arena.size} bytes of state")
+        self.place = place
+        self._cells = arena.cells
+        self._first = place // WORD_BYTES
+        self._mask = (1 << log) - 1
+
+    def __getitem__(self, number: int) -> int:
+        return self._cells[self._first + (number & self._mask)]
+
+    def __setitem__(self, number: int, record: int) -> None:
+        self._cells[self._first + (number & self._mask)] = record

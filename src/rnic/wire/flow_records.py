@@ -1,0 +1,88 @@
+"""Flows as records in an arena: for whoever knows them by their place alone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rnic.state.arena import Arena
+from rnic.state.paths import FLOW, HEADER_WORDS
+from rnic.state.record import WORD_BYTES, place
+from rnic.wire.crc import crc32
+from rnic.wire.flow import Flow, masked_headers
+
+_USERS: Final = place(FLOW, "users")
+_ADDRESS_BYTES: Final = 16
+
+
+def _words(data: bytes, size: int) -> list[int]:
+    """Bytes as words that look the same in memory."""
+    return list(memoryview(data.ljust(size, b"\0")).cast("Q"))
+
+
+def use(cells: memoryview, old: int, new: int) -> None:
+    """A queue pair's path is the flow at ``new`` instead of that at ``old``, in an arena's words; 0 is none."""
+    if old:
+        cells[old // WORD_BYTES + _USERS] -= 1
+    if new:
+        cells[new // WORD_BYTES + _USERS] += 1
+
+
+class FlowRecords:
+    """The records of one device's flows.
+
+    Args:
+        arena: where they lie.
+    """
+
+    __slots__ = ("_arena", "_flows")
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._flows: dict[int, Flow] = {}
+
+    def add(self, flow: Flow) -> None:
+        """Give a flow a record, which nobody uses yet; :attr:`Flow.place` says where.
+
+        Raises:
+            MemoryError: the arena is full.
+        """
+        at = self._arena.allocate(FLOW.size)
+        if at is None:
+            raise MemoryError(f"no room for a flow in {self._arena.size} bytes of state")
+        header = masked_headers(flow)
+        words = (
+            4 if len(flow.src) == 4 else 6,
+            *_words(flow.src, _ADDRESS_BYTES),
+            *_words(flow.dst, _ADDRESS_BYTES),
+            flow.sport,
+            flow.dport,
+            flow.tclass,
+            flow.hop_limit,
+            flow.flow_label,
+            flow.sl,
+            flow.smac,
+            flow.dmac,
+            0,
+            crc32(header),
+            len(header),
+            *_words(header, HEADER_WORDS * WORD_BYTES),
+        )
+        record = self._arena.words(at, FLOW.size)
+        for index, word in enumerate(words):
+            record[index] = word
+        flow.place = at
+        self._flows[at] = flow
+
+    def __getitem__(self, at: int) -> Flow:
+        """The flow whose record lies at ``at``."""
+        return self._flows[at]
+
+    def users(self, flow: Flow) -> int:
+        """How many queue pairs have it as their path."""
+        return self._arena.cells[flow.place // WORD_BYTES + _USERS]
+
+    def drop(self, flow: Flow) -> None:
+        """Take a flow's record away, which nobody uses."""
+        del self._flows[flow.place]
+        self._arena.free(flow.place, FLOW.size)
+        flow.place = 0
