@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rnic.burst import SMALL
 from rnic.device import nic as device_nic
+from rnic.engine import use
 from rnic.link.faults import FaultRates
 from rnic.testing import QpPair
 from rnic.verbs import enums as e
@@ -84,9 +85,11 @@ def test_the_small_path_equals_the_full_path(steps: list[Step], loss: float, see
         return count
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(use, "ENGINE", None)
         patch.setattr(device_nic, "send_small", counted)
         lean = run(steps, loss, seed)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(use, "ENGINE", None)
         patch.setattr(device_nic, "send_small", lambda *args: 0)
         patch.setattr(device_nic, "send_ack", lambda *args: 0)
         patch.setattr(device_nic, "receive_small", lambda *args: False)

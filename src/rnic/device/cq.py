@@ -91,7 +91,7 @@ class CompletionQueue(EntryRing):
         arm = regs.words[regs.at + CQ_DOORBELL >> 2]
         # An entry in error counts as solicited (IBA chapter 11, completion notification).
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):
-            self._notify()
+            self.notify()
         return True
 
     def fail(self) -> None:
@@ -101,7 +101,7 @@ class CompletionQueue(EntryRing):
             self.regs.set(QUEUE_STATE, QUEUE_ERROR)
             self._overflowed(self)
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
         """Disarm and raise the completion event. With a full EQ the CQ stays armed: the next entry tries again.
 
         Disarming comes first: software that has seen the event may arm again at once.
@@ -119,7 +119,7 @@ class CompletionQueue(EntryRing):
     def catch_up(self) -> None:
         """Raise the completion event that its EQ could not take before."""
         if self.key.due and self.regs.get(CQ_DOORBELL):
-            self._notify()
+            self.notify()
 
     def live(self) -> dict[str, int]:
         """What the NIC and software change in the CQC: indices, and in ``flags`` whether it is armed."""

@@ -38,6 +38,7 @@ from rnic.device.srq import SharedReceiveQueue
 from rnic.device.timers import Timers
 from rnic.device.turns import Turns
 from rnic.device.uar import Uar
+from rnic.engine import use
 from rnic.mem.dma import DmaPort
 from rnic.mem.table import MemoryTable
 from rnic.rings.queue_block import SQ_TAIL
@@ -56,7 +57,7 @@ from rnic.trace.tracer import NullTracer, Tracer
 from rnic.transport.flights import Flights
 from rnic.transport.host import BurstLoops
 from rnic.transport.message import Message
-from rnic.transport.qp import QueuePair
+from rnic.transport.qp import LEAST_REPLIES, QueuePair
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.datagram import parse_ip
 from rnic.wire.flow import CE, Flow
@@ -128,6 +129,8 @@ class Nic:
         self.memory = MemoryTable(rng, config.max_mrs, self.arena)
         self.contexts = ContextManager(log, self.counters, arena=self.arena)
         self.directory = Directory(self.arena, log)
+        self.engine = use.port(self.arena, self.memory, config)
+        """The compiled engine's view of the whole, or ``None`` where the reference runs alone."""
         self.root.show(self.memory, self.contexts.key, self.directory)
         self.contexts.changed = self._context_changed
         self.contexts.image = self._context_image
@@ -469,6 +472,15 @@ class Nic:
             qp = qps.get(dqpn)
             try:
                 if qp is not None and not marked and (flow is qp.peer or qp.comes_from_peer(flow)):
+                    executor = qp.executor
+                    if executor is not None and (taken := executor.receive(burst, start, now_ns)):
+                        qp.show()
+                        count = -(-taken // segment)
+                        start += taken
+                        packets += count - 1
+                        if learning:
+                            self._icrc.learn(flow, count)
+                        continue
                     if length - start >= 2 * segment and (taken := qp.receive_burst(burst, start, now_ns)):
                         start += taken
                         packets += taken // segment - 1
@@ -590,7 +602,11 @@ class Nic:
             again = False
             try:
                 plain = not (qp.cnp_tag or qp.masked) and qp.pace is None
-                count = send_small(qp, now_ns, limit, out) if plain else 0
+                executor = qp.executor if plain else None
+                if executor is not None:
+                    count = self._requests(qp, now_ns, limit, out) if qp.requester.unsent else 0
+                else:
+                    count = send_small(qp, now_ns, limit, out) if plain else 0
                 if count and qp.responder.replies and not qp.polite:
                     # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
                     qp.polite = True
@@ -601,10 +617,15 @@ class Nic:
                     ready.spent(qp, sum([burst.length for burst in out[made:]]) if ready else 0, again)
                     continue
                 qp.polite = False
-                if count < limit and not qp.requester.unsent and not qp.cnp_tag:
-                    count += send_ack(qp, out)
-                if count < limit and (qp.requester.unsent or qp.responder.replies or qp.cnp_tag):
-                    count += qp.produce(now_ns, limit - count, out)
+                if executor is not None:
+                    if qp.responder.replies:
+                        left = max(limit - count, LEAST_REPLIES)
+                        count += executor.reply(left, out) or qp.produce_replies(left, out)
+                else:
+                    if count < limit and not qp.requester.unsent and not qp.cnp_tag:
+                        count += send_ack(qp, out)
+                    if count < limit and (qp.requester.unsent or qp.responder.replies or qp.cnp_tag):
+                        count += qp.produce(now_ns, limit - count, out)
                 qp.show()
             except Exception as error:  # noqa: BLE001 - the last guard
                 self._own_error("turn", qp, error)
@@ -626,6 +647,14 @@ class Nic:
             if self._write_back_at is None:
                 self._write_back_at = now_ns + WRITE_BACK_NS
         return out
+
+    @staticmethod
+    def _requests(qp: DeviceQp, now_ns: int, limit: int, out: list[TxBurst]) -> int:
+        """Send requests by the engine, and by the reference from the first one on that it leaves."""
+        count: int = qp.executor.send(now_ns, limit, out)
+        if qp.executor.punted and count < limit:
+            count += qp.produce_requests(now_ns, limit - count, out)
+        return count
 
     def _take_doorbells(self) -> None:
         doorbells = self._doorbells

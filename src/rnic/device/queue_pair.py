@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rnic.context.qpc import SRQ_VALID
 from rnic.device.cq import CompletionQueue
 from rnic.device.keyed_memory import KeyedMemory
 from rnic.device.srq import SharedReceiveQueue, receive_ring, show_ring
 from rnic.device.uar import Registers, Uar
+from rnic.engine import use
 from rnic.rings.queue_block import (
+    BLOCK_BYTES,
     QUEUE_NUMBER,
     QUEUE_STATE,
     SQ_BASE_HI,
@@ -58,8 +60,13 @@ class SendCompletions(_Completions):
 
     def complete(self, *entry: int) -> bool:
         """:meth:`~rnic.device.cq.CompletionQueue.complete`; false where there is no such CQ."""
-        cq = self._cqs.get(self._ctx.cqn_snd)
+        cq = self.queue
         return cq is not None and cq.complete(*entry)
+
+    @property
+    def queue(self) -> CompletionQueue | None:
+        """The CQ itself."""
+        return self._cqs.get(self._ctx.cqn_snd)
 
 
 class ReceiveCompletions(_Completions):
@@ -69,8 +76,13 @@ class ReceiveCompletions(_Completions):
 
     def complete(self, *entry: int) -> bool:
         """:meth:`~rnic.device.cq.CompletionQueue.complete`; false where there is no such CQ."""
-        cq = self._cqs.get(self._ctx.cqn_rcv)
+        cq = self.queue
         return cq is not None and cq.complete(*entry)
+
+    @property
+    def queue(self) -> CompletionQueue | None:
+        """The CQ itself."""
+        return self._cqs.get(self._ctx.cqn_rcv)
 
 
 class Rings(NamedTuple):
@@ -132,6 +144,7 @@ class DeviceQp(QueuePair):
         "cnp_merge_ns",
         "cqs",
         "deficit",
+        "executor",
         "nic",
         "notify_drained",
         "peer",
@@ -162,6 +175,8 @@ class DeviceQp(QueuePair):
         self.srq = srq
         self.regs = regs = Registers(uar, ctx.usr_page)
         self.notify_drained = False
+        self.executor: Any = None
+        """The engine's hold of it, where there is an engine that knows its service."""
         self.peer: Flow | None = None
         self.turn = 1
         self.deficit = 0
@@ -232,8 +247,16 @@ class DeviceQp(QueuePair):
     def refresh(self) -> None:
         """The context was modified."""
         self.peer = None
+        self._take_executor()
         self.pkey = self.host.pkey(self.ctx.pkey_index)
         self.show()
+
+    def _take_executor(self) -> None:
+        engine = self.nic.engine
+        self.executor = None
+        if engine is not None and self.ctx.servtype == ST_RC and self.ctx.state in _CONNECTED:
+            block = self.regs.words[self.regs.at >> 2 : self.regs.at + BLOCK_BYTES >> 2]
+            self.executor = use.ENGINE.Executor(engine, self, block)
 
     def reload(self, now_ns: int) -> None:
         """The context was changed outside any transition: what was taken from it is taken anew."""

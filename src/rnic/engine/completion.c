@@ -9,7 +9,7 @@ static uint32_t block_load(const struct engine_cq *cq, unsigned reg)
 	return atomic_load_explicit(&cq->block[reg / 4], memory_order_acquire);
 }
 
-int cq_reserve(struct engine_cq *cq, uint64_t count, struct cq_room *room)
+int engine_cq_reserve(struct engine_cq *cq, uint64_t count, struct cq_room *room)
 {
 	room->cq = cq;
 	room->left = 0;
@@ -30,7 +30,7 @@ int cq_reserve(struct engine_cq *cq, uint64_t count, struct cq_room *room)
 	return 0;
 }
 
-int cq_push(struct cq_room *room, const struct completion *entry)
+int engine_cq_push(struct cq_room *room, const struct completion *entry)
 {
 	struct engine_cq *cq = room->cq;
 	struct completion_queue *record = cq->record;

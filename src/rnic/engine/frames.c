@@ -10,12 +10,12 @@ static uint64_t padded(uint64_t size)
 	return (size + 3) & ~(uint64_t)3;
 }
 
-void frames_flush(struct engine_out *out)
+void engine_frames_flush(struct engine_out *out)
 {
 	out->open = 0;
 }
 
-uint8_t *frame_begin(struct engine_out *out, uint64_t header, uint64_t payload, int run)
+uint8_t *engine_frame_begin(struct engine_out *out, uint64_t header, uint64_t payload, int run)
 {
 	uint64_t length = header + padded(payload) + ICRC_BYTES;
 	if (length > out->room - out->used)
@@ -31,7 +31,7 @@ uint8_t *frame_begin(struct engine_out *out, uint64_t header, uint64_t payload, 
 	return out->bytes + out->used;
 }
 
-void frame_end(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
+void engine_frame_end(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
 	       uint64_t header, uint64_t payload)
 {
 	uint64_t covered = header + padded(payload), length = covered + ICRC_BYTES;
@@ -47,7 +47,7 @@ void frame_end(struct engine_out *out, const struct engine_port *port, const str
 		burst->count = 0;
 		out->open = 1;
 	}
-	uint32_t crc = icrc_begin(port->crc, flow, length, burst->count, DONT_FRAGMENT, frame);
+	uint32_t crc = engine_icrc_begin(port->crc, flow, length, burst->count, DONT_FRAGMENT, frame);
 	crc = port->crc(crc, frame + 8, covered - 8);
 	for (unsigned i = 0; i < ICRC_BYTES; i++)
 		frame[covered + i] = (uint8_t)(crc >> 8 * i);

@@ -9,7 +9,7 @@
 #define BTH_PART 8u
 #define MASKED_AT 4u /* the byte of FECN and BECN */
 
-uint32_t icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag,
+uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag,
 		    const uint8_t *bth)
 {
 	uint8_t head[ONES + IPV6_BYTES + UDP_BYTES + BTH_PART];
@@ -42,10 +42,10 @@ uint32_t icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t len
 	return crc(0, head, (uint64_t)(at - head));
 }
 
-int icrc_right(engine_crc crc, const struct engine_flow *flow, const uint8_t *packet, uint64_t length, uint32_t ident,
+int engine_icrc_right(engine_crc crc, const struct engine_flow *flow, const uint8_t *packet, uint64_t length, uint32_t ident,
 	       uint32_t frag)
 {
 	uint64_t covered = length - ICRC_BYTES;
-	uint32_t state = icrc_begin(crc, flow, length, ident, frag, packet);
+	uint32_t state = engine_icrc_begin(crc, flow, length, ident, frag, packet);
 	return crc(state, packet + BTH_PART, covered - BTH_PART) == le_load(packet + covered, ICRC_BYTES);
 }

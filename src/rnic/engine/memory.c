@@ -7,7 +7,7 @@ static uint64_t key_index(uint32_t key)
 	return key >> 16 | (uint64_t)(key >> 8 & 0xFF) << 16;
 }
 
-const struct memory_key *key_check(const struct engine_port *port, uint32_t key, uint64_t pd, uint64_t va,
+const struct memory_key *engine_key_check(const struct engine_port *port, uint32_t key, uint64_t pd, uint64_t va,
 				   uint64_t length, uint64_t rights, uint64_t qpn, int local)
 {
 	uint64_t index = key_index(key);
@@ -25,7 +25,7 @@ const struct memory_key *key_check(const struct engine_port *port, uint32_t key,
 	return record;
 }
 
-int key_read(const struct engine_port *port, const struct memory_key *key, uint64_t va, uint8_t *to, uint64_t length)
+int engine_key_read(const struct engine_port *port, const struct memory_key *key, uint64_t va, uint8_t *to, uint64_t length)
 {
 	const struct engine_reach *reach = &port->reach[key - port->keys];
 	uint64_t at = va - key->start;
@@ -37,7 +37,7 @@ int key_read(const struct engine_port *port, const struct memory_key *key, uint6
 	return segment ? segment->memory->read(segment->self, at + key->base, to, length) : -1;
 }
 
-int key_write(const struct engine_port *port, const struct memory_key *key, uint64_t va, const uint8_t *from,
+int engine_key_write(const struct engine_port *port, const struct memory_key *key, uint64_t va, const uint8_t *from,
 	      uint64_t length)
 {
 	const struct engine_reach *reach = &port->reach[key - port->keys];

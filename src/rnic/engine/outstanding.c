@@ -5,20 +5,20 @@
 #define ACKS_A_WINDOW 4u
 #define REPEAT_MIN_NS 1000000u /* a tail-loss probe waits at least this long */
 
-int sq_sound(const struct engine_qp *qp)
+int engine_sq_sound(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
-	uint64_t entries = qp->sq_entries;
-	return record->sq_head < entries && record->send_index < entries && record->fetch_index < entries &&
+	uint64_t entries = record->sq_entries;
+	return entries <= qp->send_slots && record->sq_head < entries && record->send_index < entries && record->fetch_index < entries &&
 	       record->tail < entries;
 }
 
-struct send_slot *sq_last(const struct engine_qp *qp)
+struct send_slot *engine_sq_last(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
 	if (record->sq_head == record->send_index)
 		return NULL;
-	return &qp->sends[(record->send_index ? record->send_index : qp->sq_entries) - 1];
+	return &qp->sends[(record->send_index ? record->send_index : qp->record->sq_entries) - 1];
 }
 
 /* ------------------------------------------------------------------ timers */
@@ -43,7 +43,7 @@ static uint64_t probe_at(const struct queue_pair *record, uint64_t srtt, uint64_
 	return now + (greater(REPEAT_MIN_NS, 2 * srtt + 4 * rttvar) << (record->probe_shift & 63));
 }
 
-void watch(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
+void engine_watch(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
 	   struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
@@ -88,7 +88,7 @@ static enum engine_end reserve(struct engine_qp *qp, uint64_t psn, struct cq_roo
 		index = sq_after(qp, index);
 	}
 	int known = qp->send_cq && qp->send_cqn == be_get(qp->qpc, QPC_CQN_SND);
-	return cq_reserve(known ? qp->send_cq : NULL, entries, room) ? PUNT_CQ : ENGINE_DONE;
+	return engine_cq_reserve(known ? qp->send_cq : NULL, entries, room) ? PUNT_CQ : ENGINE_DONE;
 }
 
 /* Complete, in order, every message that is wholly acknowledged. */
@@ -125,7 +125,7 @@ static void retire(struct engine_qp *qp, struct cq_room *room, struct engine_eff
 				.requested = length,
 				.qpn = (uint32_t)be_get(qp->qpc, QPC_LOCAL_QPN),
 			};
-			if (cq_push(room, &entry))
+			if (engine_cq_push(room, &entry))
 				effects->effects |= EFFECT_NOTIFY_SEND;
 		}
 		index = after;
@@ -161,14 +161,14 @@ static void measured(uint64_t *srtt, uint64_t *rttvar, uint64_t sample)
 	*srtt += (uint64_t)(off >> 3);
 }
 
-enum engine_end advance(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
+enum engine_end engine_advance(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
 			const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t srtt = flight->srtt, rttvar = flight->rttvar;
 	struct cq_room room;
 
-	if (!sq_sound(qp))
+	if (!engine_sq_sound(qp))
 		return PUNT_STATE;
 	enum engine_end end = reserve(qp, psn, &room);
 	if (end != ENGINE_DONE)

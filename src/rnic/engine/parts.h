@@ -94,10 +94,10 @@ static inline uint64_t context_longest(const uint8_t *qpc)
 /* ------------------------------------------------------------------ icrc.c */
 
 /* CRC state behind the masked headers of a packet of `length` bytes, BTH to ICRC, and its first eight bytes. */
-uint32_t icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag,
+uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag,
 		    const uint8_t *bth);
 /* Whether a whole packet carries the right ICRC. */
-int icrc_right(engine_crc crc, const struct engine_flow *flow, const uint8_t *packet, uint64_t length, uint32_t ident,
+int engine_icrc_right(engine_crc crc, const struct engine_flow *flow, const uint8_t *packet, uint64_t length, uint32_t ident,
 	       uint32_t frag);
 
 #define DONT_FRAGMENT 0x4000u
@@ -108,11 +108,11 @@ int icrc_right(engine_crc crc, const struct engine_flow *flow, const uint8_t *pa
 
 /* The record of a key that lets a queue pair of `pd` access `length` bytes, at least 1, at `va`; NULL if none does.
  * `local`: it is an L_Key, so that windows do not count. */
-const struct memory_key *key_check(const struct engine_port *port, uint32_t key, uint64_t pd, uint64_t va,
+const struct memory_key *engine_key_check(const struct engine_port *port, uint32_t key, uint64_t pd, uint64_t va,
 				   uint64_t length, uint64_t rights, uint64_t qpn, int local);
 /* Move bytes that key_check let through; 0, or -1 where they are not in reach. */
-int key_read(const struct engine_port *port, const struct memory_key *key, uint64_t va, uint8_t *to, uint64_t length);
-int key_write(const struct engine_port *port, const struct memory_key *key, uint64_t va, const uint8_t *from,
+int engine_key_read(const struct engine_port *port, const struct memory_key *key, uint64_t va, uint8_t *to, uint64_t length);
+int engine_key_write(const struct engine_port *port, const struct memory_key *key, uint64_t va, const uint8_t *from,
 	      uint64_t length);
 
 /* ------------------------------------------------------------------ completion.c */
@@ -127,20 +127,20 @@ struct cq_room {
 	uint64_t left;
 };
 /* 0, or -1 where they do not fit, the CQ is not in reach, or more than one of them might raise an event. */
-int cq_reserve(struct engine_cq *cq, uint64_t count, struct cq_room *room);
+int engine_cq_reserve(struct engine_cq *cq, uint64_t count, struct cq_room *room);
 /* Store one entry that was reserved; 1 where the CQ was armed for it. */
-int cq_push(struct cq_room *room, const struct completion *entry);
+int engine_cq_push(struct cq_room *room, const struct completion *entry);
 
 /* ------------------------------------------------------------------ frames.c */
 
 /* Begin a packet of `header` and `payload` bytes; where its header goes, or NULL where there is no room. `run`: it is
  * one of a run of equal ones, which never ends a burst of longer packets. */
-uint8_t *frame_begin(struct engine_out *out, uint64_t header, uint64_t payload, int run);
+uint8_t *engine_frame_begin(struct engine_out *out, uint64_t header, uint64_t payload, int run);
 /* Its bytes are there: pad it and seal it. */
-void frame_end(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
+void engine_frame_end(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
 	       uint64_t header, uint64_t payload);
 /* No packet joins the last burst any more. */
-void frames_flush(struct engine_out *out);
+void engine_frames_flush(struct engine_out *out);
 
 /* ------------------------------------------------------------------ requests.c, responses.c, replies.c, outstanding.c */
 
@@ -160,32 +160,32 @@ struct packet {
 };
 
 /* Whether its ICRC is right: asked last, once everything else is. */
-int packet_right(const struct engine_port *port, const struct packet *packet);
+int engine_packet_right(const struct engine_port *port, const struct packet *packet);
 
 /* Take one packet; ENGINE_DONE, ENGINE_TOLD, or a punt with nothing changed. */
-enum engine_end request_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+enum engine_end engine_request_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
 				struct engine_effects *effects);
-enum engine_end response_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+enum engine_end engine_response_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
 				 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects);
 
 /* Queue an ACK or NAK. */
-void reply_acknowledge(struct engine_qp *qp, uint64_t psn, uint64_t syndrome, struct engine_effects *effects);
+void engine_reply_acknowledge(struct engine_qp *qp, uint64_t psn, uint64_t syndrome, struct engine_effects *effects);
 
 /* The SQ index behind one. */
 static inline uint64_t sq_after(const struct engine_qp *qp, uint64_t index)
 {
-	return index + 1 == qp->sq_entries ? 0 : index + 1;
+	return index + 1 == qp->record->sq_entries ? 0 : index + 1;
 }
 
-/* Whether the indices of the send ring are in it. */
-int sq_sound(const struct engine_qp *qp);
+/* Whether the indices of the send ring are in it, and it has a slot for each entry. */
+int engine_sq_sound(const struct engine_qp *qp);
 /* The newest message all of which was sent, if it has not completed, or NULL. */
-struct send_slot *sq_last(const struct engine_qp *qp);
+struct send_slot *engine_sq_last(const struct engine_qp *qp);
 /* Everything before `psn` is acknowledged; ENGINE_TOLD, or a punt with nothing changed. */
-enum engine_end advance(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
+enum engine_end engine_advance(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
 			const struct engine_flight *flight, uint64_t now, struct engine_effects *effects);
 /* Start the timers that are not running. */
-void watch(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
+void engine_watch(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
 	   struct engine_effects *effects);
 
 #endif

@@ -15,11 +15,11 @@ uint64_t engine_layout_hash(void)
 	return STATE_LAYOUT_HASH;
 }
 
-int packet_right(const struct engine_port *port, const struct packet *packet)
+int engine_packet_right(const struct engine_port *port, const struct packet *packet)
 {
 	const struct engine_meta *meta = packet->meta;
 	uint32_t frag = meta->ident == IDENT_UNSEEN ? DONT_FRAGMENT : meta->frag;
-	return icrc_right(port->crc, &meta->flow, packet->bytes, packet->length, packet->ident, frag);
+	return engine_icrc_right(port->crc, &meta->flow, packet->bytes, packet->length, packet->ident, frag);
 }
 
 /* What a packet is, as far as its own bytes say; ENGINE_DONE, or a punt. */
@@ -76,9 +76,9 @@ size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, cons
 			else
 				packet.ident = (uint32_t)(meta->ident + place) & 0xFFFF;
 			if (!(packet.row->flags & ROW_RESPONSE))
-				end = request_receive(port, qp, &packet, effects);
+				end = engine_request_receive(port, qp, &packet, effects);
 			else if (state == QP_STATE_RTS)
-				end = response_receive(port, qp, &packet, flight, now, effects);
+				end = engine_response_receive(port, qp, &packet, flight, now, effects);
 			else
 				end = PUNT_STATE;
 		}

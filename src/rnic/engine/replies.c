@@ -8,7 +8,7 @@ static struct reply *reply_at(const struct engine_qp *qp, uint64_t place)
 	return &qp->replies[(qp->record->reply_first + place) % QP_REPLIES];
 }
 
-void reply_acknowledge(struct engine_qp *qp, uint64_t psn, uint64_t syndrome, struct engine_effects *effects)
+void engine_reply_acknowledge(struct engine_qp *qp, uint64_t psn, uint64_t syndrome, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	struct reply *reply;
@@ -57,18 +57,18 @@ uint64_t engine_reply(const struct engine_port *port, struct engine_qp *qp, uint
 	uint64_t made = 0;
 	while (made < count) {
 		const struct reply *reply = reply_at(qp, 0);
-		uint8_t *frame = frame_begin(out, ACK_HEADER, 0, 0);
+		uint8_t *frame = engine_frame_begin(out, ACK_HEADER, 0, 0);
 		if (!frame)
 			break;
 		be_store(frame, 8, record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (uint64_t)BTH_ACKNOWLEDGE << 56);
 		be_store(frame + 8, 4, reply->psn);
 		be_store(frame + BTH_BYTES, 4, reply->syndrome << 24 | reply->msn);
-		frame_end(out, port, &qp->flow, frame, ACK_HEADER, 0);
+		engine_frame_end(out, port, &qp->flow, frame, ACK_HEADER, 0);
 		record->reply_first = (record->reply_first + 1) % QP_REPLIES;
 		record->reply_count--;
 		made++;
 	}
-	frames_flush(out);
+	engine_frames_flush(out);
 	effects->packets += made;
 	return made;
 }

@@ -46,15 +46,15 @@ static enum engine_end find(const struct engine_port *port, const struct engine_
 	if (!is_known(entry_get(slot, SQE_OPCODE)) || entry_get(slot, SQE_LIST))
 		return PUNT_REQUEST;
 	if (entry_get(slot, SQE_INLINE)) {
-		if (length > qp->sq_slab_bytes)
+		if (length > qp->record->sq_slab_bytes)
 			return PUNT_REQUEST;
-		source->bytes = qp->sq + (qp->sq_entries << qp->sq_shift) + index * qp->sq_slab_bytes;
+		source->bytes = qp->sq + (qp->record->sq_entries << qp->record->sq_shift) + index * qp->record->sq_slab_bytes;
 		return ENGINE_DONE;
 	}
 	if (!length)
 		return ENGINE_DONE;
 	source->va = entry_get(slot, SQE_LOCAL_ADDR);
-	source->key = key_check(port, (uint32_t)entry_get(slot, SQE_LKEY), be_get(qp->qpc, QPC_PD), source->va, length, 0,
+	source->key = engine_key_check(port, (uint32_t)entry_get(slot, SQE_LKEY), be_get(qp->qpc, QPC_PD), source->va, length, 0,
 				0, 1);
 	return source->key ? ENGINE_DONE : PUNT_KEY;
 }
@@ -63,7 +63,7 @@ static int copy(const struct engine_port *port, const struct source *source, uin
 		uint64_t size)
 {
 	if (source->key)
-		return key_read(port, source->key, source->va + offset, to, size);
+		return engine_key_read(port, source->key, source->va + offset, to, size);
 	if (size)
 		memcpy(to, source->bytes + offset, size);
 	return 0;
@@ -79,10 +79,10 @@ static enum engine_end fetch(const struct engine_port *port, struct engine_qp *q
 
 	if (index == record->tail || after == record->sq_head)
 		return ENGINE_TOLD;
-	const struct send_slot *last = sq_last(qp);
+	const struct send_slot *last = engine_sq_last(qp);
 	if (last && last->status)
 		return ENGINE_TOLD; /* what follows a request that failed here is flushed, not sent */
-	const uint8_t *raw = qp->sq + (index << qp->sq_shift);
+	const uint8_t *raw = qp->sq + (index << qp->record->sq_shift);
 	for (unsigned i = 0; i < SQE_WORDS; i++)
 		(&read.entry_0)[i] = le_load(raw + 8 * i, 8);
 	enum engine_end end = find(port, qp, &read, index, &source);
@@ -105,7 +105,7 @@ static enum engine_end fetch(const struct engine_port *port, struct engine_qp *q
 static int follows(struct engine_qp *qp, const struct send_slot *slot)
 {
 	struct queue_pair *record = qp->record;
-	const struct send_slot *before = sq_last(qp);
+	const struct send_slot *before = engine_sq_last(qp);
 	if (before)
 		return slot->first_psn == ((before->first_psn + before->packets) & PSN_MASK);
 	if (record->una == record->sent_psn) {
@@ -209,7 +209,7 @@ static int make(const struct engine_port *port, struct engine_qp *qp, const stru
 	uint64_t word_at = header;
 	if (last && has_immediate(opcode))
 		header += 4;
-	uint8_t *frame = frame_begin(out, header, size, run);
+	uint8_t *frame = engine_frame_begin(out, header, size, run);
 	if (!frame || copy(port, source, offset, frame + header, size))
 		return -1;
 	uint64_t head = record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << PAD_SHIFT;
@@ -224,7 +224,7 @@ static int make(const struct engine_port *port, struct engine_qp *qp, const stru
 	}
 	if (header > word_at)
 		be_store(frame + word_at, 4, entry_get(slot, SQE_IMM));
-	frame_end(out, port, &qp->flow, frame, header, size);
+	engine_frame_end(out, port, &qp->flow, frame, header, size);
 	return 0;
 }
 
@@ -297,9 +297,10 @@ static enum engine_end ready(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
 	if (be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || !record->mtu ||
-	    !record->ack_every || record->service || !sq_sound(qp))
+	    !record->ack_every || record->service || !engine_sq_sound(qp))
 		return PUNT_STATE;
-	if (!qp->sq || qp->sq_shift < SQE_SHIFT)
+	if (!qp->sq || record->sq_shift < SQE_SHIFT || record->sq_shift > 16 || record->sq_slab_bytes > qp->sq_bytes ||
+	    (record->sq_entries << record->sq_shift) + record->sq_entries * record->sq_slab_bytes > qp->sq_bytes)
 		return PUNT_MEMORY;
 	if (record->rnr_until != NEVER || record->probe_due || record->read_index != NONE || record->piece_count ||
 	    record->lsn != NONE)
@@ -337,9 +338,9 @@ uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint6
 	}
 	if (end == ENGINE_DONE && made >= budget)
 		record->more = 1;
-	frames_flush(out);
+	engine_frames_flush(out);
 	if (made)
-		watch(port, qp, flight, now, effects);
+		engine_watch(port, qp, flight, now, effects);
 	effects->end = end == ENGINE_TOLD ? ENGINE_DONE : end;
 	effects->packets += made;
 	return made;

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0xd56dee0f2e42a378ull
+#define STATE_LAYOUT_HASH 0xe4d1d59f1d14c7eeull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -251,9 +251,31 @@ struct queue_pair {
 	uint64_t reply_first; /* slot of the oldest reply that waits */
 	uint64_t reply_count; /* how many wait */
 	uint64_t pending_reads; /* READ and atomic replies among them but for answers to duplicates */
-	uint64_t reserved[8];
+	uint64_t pieces; /* offset of its READ pieces in the arena */
+	uint64_t replies; /* offset of its replies in the arena */
+	uint64_t resources; /* offset of its executed READs and atomics in the arena */
+	uint64_t scatters; /* offset of its receive scatter entries in the arena */
+	uint64_t sends; /* offset of its send slots in the arena */
+	uint64_t flow; /* offset of its path's record in the arena, or 0 */
+	uint64_t sq_base; /* virtual address of entry 0; the slab follows the last entry */
+	uint64_t sq_entries; /* entries in the ring */
+	uint64_t sq_slab_bytes; /* bytes of one slab slot, 0 for a ring without a slab */
+	uint64_t sq_shift; /* log2 of the bytes from one entry to the next */
+	uint64_t rq_base; /* virtual address of slot 0 */
+	uint64_t rq_entries; /* slots in the ring */
+	uint64_t rq_stride; /* bytes from one slot to the next */
+	uint64_t rq_head; /* index of the entry that is taken next */
+	uint64_t number; /* its QPN */
+	uint64_t context; /* offset of its QPC in the arena */
+	uint64_t srq_record; /* offset of its shared receive queue's record, or 0 */
+	uint64_t block; /* number of its queue block */
+	uint64_t driver; /* number of the driver context whose memory and window it uses */
+	uint64_t opcodes; /* service bits of the BTH opcodes that it takes */
+	uint64_t pkey; /* P_Key in use */
+	uint64_t held; /* a context that it needs is not cached: nothing is sent, what arrives is dropped */
+	uint64_t reserved[18];
 };
-_Static_assert(sizeof(struct queue_pair) == 512, "queue pair");
+_Static_assert(sizeof(struct queue_pair) == 768, "queue pair");
 
 struct send_slot {
 	uint64_t entry_0; /* the SQ entry as it was fetched: WQE ID, opcode, flags */
@@ -336,11 +358,12 @@ struct completion_queue {
 	uint64_t phase; /* what its word 3 carries: the phase bit of this lap */
 	uint64_t room; /* free entries known of */
 	uint64_t failed; /* it takes no more entries */
+	uint64_t driver; /* number of the driver context whose memory and window it uses */
 	uint64_t last_notified; /* producer index at the last event */
 	uint64_t solicited_index; /* producer index after the last solicited entry */
 	uint64_t due; /* its EQ could not take the completion event yet */
 };
-_Static_assert(sizeof(struct completion_queue) == 136, "completion queue");
+_Static_assert(sizeof(struct completion_queue) == 144, "completion queue");
 
 struct event_queue {
 	uint64_t flags; /* EQ flags as software wrote them */
@@ -355,9 +378,10 @@ struct event_queue {
 	uint64_t phase; /* what its word 3 carries: the phase bit of this lap */
 	uint64_t room; /* free entries known of */
 	uint64_t failed; /* it takes no more entries */
+	uint64_t driver; /* number of the driver context whose memory and window it uses */
 	uint64_t enabled; /* its event function is on */
 	uint64_t pending; /* its interrupt waits to be taken */
-	uint64_t reserved[2];
+	uint64_t reserved[1];
 };
 _Static_assert(sizeof(struct event_queue) == 128, "event queue");
 

@@ -249,16 +249,24 @@ class Flights:
         """Whether others have packets in flight or wait for room, and may take the next."""
         return self.inflight > requester.flying or bool(self._queue)
 
+    @property
+    def queued(self) -> int:
+        """Peers that somebody waits for."""
+        return len(self._queue)
+
     def take(self, requester: Outstanding, packets: int) -> None:
         """``packets`` more of a requester are in flight."""
-        peer = requester.peer
-        peer.inflight += packets
-        self.inflight += packets
         own = min(requester.admitted, packets)
         if own:
             requester.admitted -= own
-            peer.promised -= own
-            self.promised -= own
+        self.took(requester.peer, packets, own)
+
+    def took(self, peer: Peer, packets: int, own: int) -> None:
+        """``packets`` more are in flight to a peer, of which ``own`` had been promised."""
+        peer.inflight += packets
+        self.inflight += packets
+        peer.promised -= own
+        self.promised -= own
 
     def give(self, peer: Peer, packets: int) -> None:
         """``packets`` fewer are."""

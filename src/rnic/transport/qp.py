@@ -58,6 +58,8 @@ _RECEIVE_RING = within(QP, "rq_", RECEIVE_RING)
 _BTH = struct.Struct(">QI")
 _CAN_SEND = frozenset({RTS, SQD})
 _CAN_RECEIVE = frozenset({RTR, RTS, SQD, SQE})
+LEAST_REPLIES = 4
+"""Packets of replies that a turn has room for, whatever the requests took."""
 _SERVICE_BITS = {ST_RC: RC, ST_UC: UC}
 _PAD_OR_TVER = 0x3F << 48
 """Pad count and TVer in the first eight bytes of a BTH: both zero in the packets of a run."""
@@ -231,26 +233,37 @@ class QueuePair:
         sent = 0
         if self.cnp_tag:
             sent = self._notify(out)
+        sent += self.produce_requests(now_ns, budget, out)
+        if len(self.responder.replies):
+            # at least a little for replies, or two busy requesters would starve each other of ACKs
+            sent += self.produce_replies(max(budget - sent, LEAST_REPLIES), out)
+        return sent
+
+    def produce_requests(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
+        """Send up to ``budget`` packets of requests; the number sent."""
+        sent = 0
         if self.ctx.state in _CAN_SEND and self.flow is not None and not self.masked:
-            sent += (
+            sent = (
                 self.requester.produce(now_ns, budget, out) if self.pace is None else self._paced(now_ns, budget, out)
             )
         if self.requester.admitted:
             self.requester.flights.turn_over(self.requester)  # it had its turn and may not send
-        replies = self.responder.replies
-        if len(replies) and self.flow is not None:
-            ctx = self.ctx
-            batch = FrameBatch(self.flow, out, self.requester.batch_limit)
-            head = bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn)
-            # at least a little for replies, or two busy requesters would starve each other of ACKs
-            count, failed = replies.produce(head, ctx.mtu_bytes, max(budget - sent, 4), batch)
-            sent += count
-            batch.flush()
-            if failed is not None and ctx.state != ERR:
-                # answers behind the one that failed would only look like a loss
-                replies.clear()
-                replies.acknowledge(failed, NAK_REMOTE_OPERATION, self.responder.msn)
-                self.fail_receive(REM_OP_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
+        return sent
+
+    def produce_replies(self, budget: int, out: list[TxBurst]) -> int:
+        """Send up to ``budget`` packets of the replies that wait; the number sent."""
+        if self.flow is None:
+            return 0
+        ctx, replies = self.ctx, self.responder.replies
+        batch = FrameBatch(self.flow, out, self.requester.batch_limit)
+        head = bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn)
+        sent, failed = replies.produce(head, ctx.mtu_bytes, budget, batch)
+        batch.flush()
+        if failed is not None and ctx.state != ERR:
+            # answers behind the one that failed would only look like a loss
+            replies.clear()
+            replies.acknowledge(failed, NAK_REMOTE_OPERATION, self.responder.msn)
+            self.fail_receive(REM_OP_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
         return sent
 
     def part(self) -> None:
