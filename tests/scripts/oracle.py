@@ -16,6 +16,7 @@ from rnic.context.cache import CqKey
 from rnic.device.cq import CompletionQueue
 from rnic.device.uar import Doorbells, Uar
 from rnic.engine import use
+from rnic.mem.space import SimAddressSpace
 from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES
 from rnic.rings.queue_block import BLOCK_BYTES, CQ_DOORBELL, CQ_HEAD, RQ_HEAD, RQ_TAIL
 from rnic.spec.status import SYNDROME_NAMES
@@ -310,7 +311,7 @@ def engine_script(base: type[Any]) -> type[Any]:
             self.block[RQ_HEAD : RQ_HEAD + 4] = head.to_bytes(4, "little")
 
         def queue(self) -> Any:
-            return RingQueue(self.host.space, self.host.memory, [])
+            return RingQueue(SimAddressSpace(), self.host.memory, [])
 
         def bursts(self, budget: int = 256) -> list[TxBurst]:
             out: list[TxBurst] = []

@@ -294,7 +294,8 @@ cdef class Executor:
         self.qp, self.host, self.ctx = qp, qp.host, qp.ctx
         self.requester, self.responder = qp.requester, qp.responder
         self.counters, self.flights = qp.host.counters, qp.host.flights
-        self.send_ring, self.rq = qp.send_ring, qp.rq
+        self.send_ring = qp.send_ring
+        self.rq = None if qp.uses_srq else qp.rq
         self.place.qpc = <uint8_t *> <uintptr_t> ctypes.addressof(qp.ctx)
         self.place.record = <queue_pair *> (port.base + <size_t> memory.record)
         self.place.sends = <send_slot *> (port.base + 8 * <size_t> memory.sends)
@@ -331,6 +332,8 @@ cdef class Executor:
 
     cdef int _find_receive_ring(self) except -1:
         cdef Py_ssize_t length = 0
+        if self.rq is None:
+            return 0
         view = self.rq.view
         if view is not self.rq_view:
             self.place.rq = NULL

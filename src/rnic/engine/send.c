@@ -296,8 +296,11 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 static enum engine_end ready(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
-	if (be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || !record->mtu ||
-	    !record->ack_every || record->service || !engine_sq_sound(qp))
+	if (be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || record->service ||
+	    !engine_sq_sound(qp))
+		return PUNT_STATE;
+	if (!record->mtu || record->mtu > MAX_PATH_MTU || !record->ack_every || record->window > PSN_WINDOW ||
+	    record->flying > PSN_WINDOW || record->admitted > PSN_WINDOW)
 		return PUNT_STATE;
 	if (!qp->sq || record->sq_shift < SQE_SHIFT || record->sq_shift > 16 || record->sq_slab_bytes > qp->sq_bytes ||
 	    (record->sq_entries << record->sq_shift) + record->sq_entries * record->sq_slab_bytes > qp->sq_bytes)
