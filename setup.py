@@ -26,8 +26,8 @@ WITH_C = {"rnic.engine._engine": sorted(glob.glob("src/rnic/engine/[!_]*.c"))}
 """C files that are compiled into an extension beside its own source."""
 if sys.platform == "linux":
     TWINS.append("rnic.link._udp_calls")
-if os.name == "posix" and sys.byteorder == "little":
-    TWINS.append("rnic.engine._engine")
+    if sys.byteorder == "little":
+        TWINS.append("rnic.engine._engine")
 PURE = os.environ.get("RNIC_PURE", "") not in ("", "0")
 REPOSITORY = os.environ.get("RNIC_REPOSITORY", "").rstrip("/")
 REQUIRED = os.environ.get("RNIC_REQUIRE_COMPILED", "") not in ("", "0")

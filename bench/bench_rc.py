@@ -1,135 +1,320 @@
-"""RC over UDP on loopback against raw UDP sockets, and in memory: ratios, measured in turn in one run.
+"""RC over UDP on loopback beside raw sockets, UCX, libfabric and ZeroMQ: one table with floors, aims and verdicts.
 
-    ./dev bench rc [ROUNDS]
+    ./dev bench rc [--rounds N] [--short] [--before COMMIT] [--json FILE] [--only WORD]
 
-Compiled loops and plain Python are measured in turn too, each in processes of its own. Prints best and median of
-the rounds. The targets are those of the project's first milestone; a missed one is
-printed as such and does not fail the run, since machines differ.
+All figures of a round are taken in turn, and the rounds follow each other: what is compared is of the same minutes.
+Best and median of the rounds; the verdict is that of the best, since whatever else runs on a machine only takes away.
+Raw sockets are a C program that is built here (``raw_udp.c``). A miss is printed as a miss and does not fail the run,
+since machines differ; what is not installed is left out with the reason. ``--before`` compares plain Python with that
+commit's. ``--short`` is one round of short runs, under a minute on an idle machine.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
-import time
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
-import raw_udp
+import bench_busy
+import peers
+import rc_figures as own
+from peers import LeftOutError
 
-from rnic.burst import COMPILED
-from rnic.cli.perf import measure, own_peer
-from rnic.link.loopback import loopback_pair
-from rnic.spec import opcodes as op
-from rnic.verbs import CQ, MR, PD, QP, AHAttr, Context, GlobalRoute, QPAttr, QPCap, QPInitAttr
-from rnic.verbs import enums as e
+from rnic.spec import twins
+from rnic.spec.errors import RnicError
 
+ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 5
-MESSAGE = 1 << 20
-ADDRESS = "127.0.0.1"
+LOSS = 0.01
+SEGMENT_4096, SEGMENT_1024 = 4096 + 16, 1024 + 16
+"""BTH, payload, ICRC: the packets in the middle of a WRITE."""
 
 
-def rnic_row(test: str, size: int, iterations: int) -> dict[str, float]:
-    """One row of rnic perf between two processes."""
-    with own_peer(ADDRESS) as (host, port):
-        rows = list(measure(test, [size], host, port, addr=ADDRESS, udp_port=0, iterations=iterations))
-    assert rows[0]["verified"]
-    return {key: float(value) for key, value in rows[0].items() if isinstance(value, int | float)}
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a figure, or its ratio to others of the same rounds.
+
+    ``against`` are figures of which the best counts. ``less`` means that less is better. Floor and aim are of the ratio
+    where there is one, else of the figure.
+    """
+
+    what: str
+    figure: str
+    unit: str
+    floor: float | None = None
+    aim: float | None = None
+    against: tuple[str, ...] = ()
+    less: bool = False
 
 
-def loopback_gbps(seconds: float = 0.5) -> float:
-    """GB/s of 1 MiB WRITEs with ICRC between two NICs of this process, over the in-memory link."""
-    links = loopback_pair(bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2)), 4791)
-    contexts = [Context(link=link) for link in links]
-    sides = []
-    for context in contexts:
-        pd = PD(context)
-        cq = CQ(context, 64)
-        cap = QPCap(16, 1)
-        qp = QP(pd, QPInitAttr(e.IBV_QPT_RC, cap=cap, scq=cq, rcq=cq))
-        mr = MR(pd, bytearray(os.urandom(MESSAGE)), e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE)
-        sides.append((qp, cq, mr, context))
-    for (qp, _, _, _), (peer, _, _, other) in (sides, sides[::-1]):
-        attr = QPAttr()
-        attr.path_mtu = e.IBV_MTU_4096
-        attr.dest_qp_num = peer.qp_num
-        attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE
-        attr.gso = True
-        attr.ah_attr = AHAttr(GlobalRoute(other.query_gid()), udp_dport=other.udp_port)
-        qp.to_rts(attr)
-    (qp, cq, mr, context), (_, _, target, other) = sides
-    done = 0
-    start = time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        qp.post_rdma(op.WR_WRITE, mr.buf, MESSAGE, mr.lkey, target.buf, target.rkey)
-        while not cq.poll(1)[0]:
-            other.runtime.progress()
-        done += 1
-    rate = done * MESSAGE / (time.perf_counter() - start) / 1e9
-    assert mr.buffer == target.buffer
-    for each in contexts:
-        each.close()
-    return rate
+ROWS = (
+    Row("raw C UDP, GSO and GRO, segments of 4112", "raw 4096", "GB/s"),
+    Row("raw C UDP, GSO and GRO, segments of 1040", "raw 1024", "GB/s"),
+    Row("raw C UDP, half round trip of 40 bytes", "raw latency", "us", less=True),
+    Row("UCX tcp tag, half round trip of 8 bytes", "ucx latency", "us", less=True),
+    Row("UCX tcp tag, 8 bytes", "ucx rate", "M/s"),
+    Row("UCX tcp tag, 64 KiB", "ucx 64K", "GB/s"),
+    Row("libfabric tcp, 64 KiB, one in flight", "libfabric 64K", "GB/s"),
+    Row("ZeroMQ, 64 KiB", "zeromq 64K", "GB/s"),
+    Row("8-byte WRITE, half round trip, to raw C UDP", "write latency", "us", 2.2, 1.6, ("raw latency",), True),
+    Row("8-byte WRITE, half round trip, to UCX tcp tag", "write latency", "us", 1.2, 0.8, ("ucx latency",), True),
+    Row("1 MiB WRITE, PMTU 4096, to raw C UDP GSO", "write 4096", "GB/s", 0.6, 0.72, ("raw 4096",)),
+    Row("1 MiB WRITE, PMTU 1024, to raw C UDP GSO", "write 1024", "GB/s", 0.4, 0.55, ("raw 1024",)),
+    Row("1 MiB READ, to WRITE", "read", "GB/s", 0.85, 0.95, ("write 4096",)),
+    Row("1 MiB SEND, to WRITE", "send", "GB/s", 0.85, 0.95, ("write 4096",)),
+    Row(
+        "64 KiB WRITE, to the best of UCX, libfabric, ZeroMQ",
+        "write 64K",
+        "GB/s",
+        1.0,
+        1.3,
+        ("ucx 64K", "libfabric 64K", "zeromq 64K"),
+    ),
+    Row("8-byte WRITEs by post_batch, 64 a doorbell", "batch", "M/s", 3.0, 10.0),
+    Row("8-byte SENDs by post_send, to UCX tcp tag", "sends", "M/s", 0.8, 1.2, ("ucx rate",)),
+    Row("in-memory loopback, 1 MiB, with ICRC", "memory", "GB/s", 8.0, 15.0),
+    Row("1 MiB WRITE at 1 % loss, to none", "loss", "GB/s", 0.5, 0.7, ("no loss",)),
+    Row("reference, 8 bytes: speed of the release before", "reference short", "us", 0.5, 0.8, ("before short",), True),
+    Row("reference, 1 MiB: speed of the release before", "reference long", "us", 0.5, 0.8, ("before long",), True),
+    Row("256 busy queue pairs, time to one's", "busy 256", "s", 1.2, 1.05, ("alone 256",), True),
+    Row("1,024 busy queue pairs, time to one's", "busy 1024", "s", 1.2, 1.05, ("alone 1024",), True),
+)
+_SPEEDS = ("reference short", "reference long")
+"""Times whose floor is a speed's: the ratio is turned round."""
 
 
-def one_round() -> dict[str, float]:
-    """This process's twin: GB/s of long WRITEs, microseconds of short ones, GB/s in memory."""
-    return {
-        "bandwidth": rnic_row("write_bw", MESSAGE, 500)["bw_average_MBps"] / 1e3,
-        "latency": rnic_row("write_lat", 8, 3_000)["t_typical_us"],
-        "memory": loopback_gbps(),
-    }
+class RawUdp:
+    """The C program, built where a compiler is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.program = folder / "raw_udp"
+        self.missing = ""
+        compiler = shutil.which("cc")
+        if compiler is None:
+            self.missing = "no C compiler (cc) to build raw_udp.c with"
+            return
+        source = Path(__file__).with_name("raw_udp.c")
+        done = subprocess.run(
+            [compiler, "-O2", "-std=c11", "-o", str(self.program), str(source)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            self.missing = f"raw_udp.c was not built: {(done.stderr.splitlines() or ['cc failed'])[0]}"
+
+    def run(self, *words: str) -> float:
+        """What it prints."""
+        if self.missing:
+            raise LeftOutError(self.missing)
+        done = subprocess.run([self.program, *words], capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode:
+            raise LeftOutError(done.stderr.strip() or "raw_udp failed")
+        return float(done.stdout)
 
 
-def round_of(plain: bool) -> dict[str, float]:
-    """:func:`one_round` in a process that uses one of the twins, and whose peer does."""
-    env = {**os.environ, "RNIC_PLAIN": "1" if plain else "0"}
-    command = [sys.executable, os.path.abspath(__file__), "--one-round"]
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+@contextmanager
+def tree_of(commit: str | None, folder: Path) -> Iterator[Path | None]:
+    """A work tree of a commit, for as long as this lasts; ``None`` where none is wanted."""
+    if commit is None:
+        yield None
+        return
+    tree = folder / "before"
+    git = ["git", "-C", str(ROOT), "worktree"]
+    done = subprocess.run([*git, "add", "--detach", str(tree), commit], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"bench rc: --before {commit}: {done.stderr.strip().splitlines()[-1]}")
+    try:
+        yield tree
+    finally:
+        subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+
+
+def processor_time(tree: Path, rounds: int) -> dict[str, float]:
+    """:func:`rc_figures.processor_time` of a tree's plain Python, in a process of its own."""
+    code = (
+        f"import sys; sys.path[:0] = [{str(tree / 'src')!r}, {str(ROOT / 'bench')!r}]\n"
+        "import json, rnic\n"
+        f"assert rnic.__file__.startswith({str(tree)!r}), rnic.__file__\n"
+        "import rc_processor_time as t\n"
+        f"print(json.dumps(t.processor_time({rounds})))\n"
+    )
+    env = {**os.environ, "RNIC_PLAIN": "1", "RNIC_ENGINE": "0"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = done.stderr.strip().splitlines()
+        raise LeftOutError(f"{tree.name} does not run: {words[-1] if words else 'it said nothing'}")
     figures: dict[str, float] = json.loads(done.stdout)
     return figures
 
 
-def show(name: str, rounds: list[dict[str, float]], raw_bw: list[float], raw_lat: list[float]) -> None:
-    """Figures of one twin beside those of the raw sockets of the same rounds."""
-    bw, lat, memory = ([figures[key] for figures in rounds] for key in ("bandwidth", "latency", "memory"))
-    rows = (
-        ("WRITE 1 MiB, PMTU 4096, GB/s", max(bw), median(bw), ""),
-        ("  ratio to raw", max(bw) / max(raw_bw), median(bw) / median(raw_bw), ">= 0.4"),
-        ("WRITE 8 bytes, half round trip, us", min(lat), median(lat), ""),
-        ("  ratio to raw", min(lat) / min(raw_lat), median(lat) / median(raw_lat), "<= 3"),
-        ("in-memory loopback, 1 MiB with ICRC, GB/s", max(memory), median(memory), ">= 1.5"),
-    )
-    print(f"rnic, {name}")
-    for what, best, middle, target in rows:
-        print(f"  {what:<44}{best:>10.2f}{middle:>10.2f}   {target}")
+def figures_of_a_round(raw: RawUdp, before: Path | None, short: bool) -> Iterator[tuple[str, Callable[[], float]]]:
+    """Names of all figures in the order in which they are taken, and what takes each."""
+    seconds = "0.3" if short else "0.8"
+    long, small = (60, 4_000) if short else (400, 40_000)
+    yield "raw 4096", lambda: raw.run("bw", str(SEGMENT_4096), seconds)
+    yield "write 4096", lambda: own.gbps("write", own.LONG, long)
+    yield "raw 1024", lambda: raw.run("bw", str(SEGMENT_1024), seconds)
+    yield "write 1024", lambda: own.gbps("write", own.LONG, long, 1024)
+    yield "read", lambda: own.gbps("read", own.LONG, long)
+    yield "send", lambda: own.gbps("send", own.LONG, long)
+    yield "raw latency", lambda: raw.run("lat", "20000")
+    yield "ucx latency", lambda: peers.ucx_tag_latency(5_000 if short else 20_000)
+    yield "write latency", lambda: own.write_latency(2_000 if short else 6_000)
+    yield "ucx 64K", lambda: peers.ucx_tag_gbps(1 << 16, 3_000)
+    yield "libfabric 64K", lambda: peers.libfabric_gbps(1 << 16, 1_000)
+    yield "zeromq 64K", lambda: peers.zeromq_gbps(1 << 16)
+    yield "write 64K", lambda: own.gbps("write", 1 << 16, long * 8)
+    yield "batch", lambda: own.batch_rate(small * 8)
+    yield "ucx rate", lambda: peers.ucx_tag_rate(small * 2)
+    yield "sends", lambda: own.send_rate(small)
+    yield "memory", lambda: own.memory_gbps(0.3 if short else 0.8)
+    yield "no loss", lambda: own.lossy_gbps(0, long)
+    yield "loss", lambda: own.lossy_gbps(LOSS, long)
+    for kind in ("short", "long"):
+        yield from _reference(kind, before, 2 if short else 6)
+
+
+def _reference(kind: str, before: Path | None, rounds: int) -> Iterator[tuple[str, Callable[[], float]]]:
+    def then() -> float:
+        if before is None:
+            raise LeftOutError("no release to compare with: give --before COMMIT")
+        return processor_time(before, rounds)[kind]
+
+    yield f"reference {kind}", lambda: processor_time(ROOT, rounds)[kind]
+    yield f"before {kind}", then
+
+
+def busy(found: dict[str, list[float]], numbers: tuple[int, ...]) -> None:
+    """Seconds of many queue pairs, and of one with the same bytes."""
+    conn, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=bench_busy.other_process, args=(there,), daemon=True)
+    process.start()
+    for number in numbers:
+        alone, many = bench_busy.one_round(conn, "one way", number)
+        if many["failed"] or alone["failed"]:
+            raise LeftOutError(f"{number} busy queue pairs: {int(many['failed'] + alone['failed'])} WRITEs failed")
+        found.setdefault(f"alone {number}", []).append(alone["seconds"])
+        found.setdefault(f"busy {number}", []).append(many["seconds"])
+    conn.send(("stop",))
+    process.join(10)
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """All figures by name, a value for each round, and why some are not there."""
+    raw = RawUdp(folder)
+    found: dict[str, list[float]] = {}
+    missing: dict[str, str] = {}
+    wanted = names_for(arguments.only)
+    with tree_of(arguments.before, folder) as before:
+        for turn in range(arguments.rounds):
+            for name, take in figures_of_a_round(raw, before, arguments.short):
+                if name in missing or name not in wanted:
+                    continue
+                print(f"\rround {turn + 1} of {arguments.rounds}: {name:<20}", end="", file=sys.stderr, flush=True)
+                try:
+                    found.setdefault(name, []).append(take())
+                except (LeftOutError, own.NotMeasuredError, RnicError) as error:
+                    missing[name] = str(error)
+            numbers = tuple(n for n in ((256,) if arguments.short else (256, 1024)) if f"busy {n}" in wanted)
+            if numbers:
+                try:
+                    busy(found, numbers)
+                except (LeftOutError, RnicError) as error:
+                    missing.update({f"busy {number}": str(error) for number in numbers})
+    print("\r" + " " * 50 + "\r", end="", file=sys.stderr)
+    if arguments.short and "busy 1024" in wanted:
+        missing["busy 1024"] = "takes long: not with --short"
+    return {name: values for name, values in found.items() if values}, missing
+
+
+def names_for(word: str | None) -> set[str]:
+    """Names of the figures of all rows whose text has ``word`` in it, with those that they are compared to."""
+    return {name for row in ROWS if word is None or word in row.what for name in (row.figure, *row.against)}
+
+
+def line(row: Row, found: dict[str, list[float]], missing: dict[str, str]) -> dict[str, object]:
+    """One row of the table, with its verdict: ``floor missed``, ``ok``, ``aim reached``, or why there is none."""
+    out: dict[str, object] = {"what": row.what, "unit": row.unit, "floor": row.floor, "aim": row.aim}
+    values = found.get(row.figure)
+    if values is None or row.figure in missing:
+        return out | {"verdict": f"left out: {missing.get(row.figure, 'not asked for')}"}
+    best = min if row.less else max
+    out |= {"best": best(values), "median": median(values)}
+    measure_of = values
+    if row.against:
+        others = [found[name] for name in row.against if name in found and name not in missing]
+        if not others:
+            return out | {"verdict": f"left out: {missing.get(row.against[0], 'nothing to compare with')}"}
+        ratios = (best(values) / best(best(other) for other in others),
+                  median(values) / best(median(other) for other in others))  # fmt: skip
+        if row.figure in _SPEEDS:
+            ratios = (1 / ratios[0], 1 / ratios[1])
+        out |= {"ratio_best": ratios[0], "ratio_median": ratios[1]}
+        measure_of = [ratios[0]]
+    if row.floor is None or row.aim is None:
+        return out | {"verdict": ""}
+    less = row.less and row.figure not in _SPEEDS
+    figure = min(measure_of) if less else max(measure_of)
+    reached = [figure <= mark if less else figure >= mark for mark in (row.floor, row.aim)]
+    return out | {"verdict": "aim reached" if reached[1] else "ok" if reached[0] else "MISSED"}
+
+
+def show(lines: list[dict[str, object]]) -> None:
+    """Print the table."""
+
+    def cell(value: object, width: int = 9) -> str:
+        if not isinstance(value, float):
+            return " " * width
+        return f"{value:>{width}.2f}" if value >= 1 else f"{value:>{width}.3f}"
+
+    print(f"{'':<52}{'best':>9}{'median':>9} {'':5}{'ratio':>8}{'median':>9}{'floor':>7}{'aim':>7}")
+    for one in lines:
+        less = any(row.what == one["what"] and row.less and row.figure not in _SPEEDS for row in ROWS)
+        sign = " " if one["floor"] is None else "≤" if less else "≥"
+        print(
+            f"{one['what']:<52}{cell(one.get('best'))}{cell(one.get('median'))} {one['unit']:<5}"
+            f"{cell(one.get('ratio_best'), 8)}{cell(one.get('ratio_median'))}"
+            f" {sign}{cell(one['floor'], 5)}{cell(one['aim'], 7)}  {one['verdict']}"
+        )
+    judged = [one for one in lines if one["floor"] is not None and not str(one["verdict"]).startswith("left out")]
+    missed = sum(one["verdict"] == "MISSED" for one in judged)
+    print(f"{missed} of {len(judged)} floors missed" if missed else f"all of {len(judged)} floors met")
 
 
 def main(argv: list[str]) -> int:
     """Measure and print."""
-    if argv == ["--one-round"]:
-        print(json.dumps(one_round()))
-        return 0
-    count = int(argv[0]) if argv else ROUNDS
-    raw_bw, raw_lat = [], []
-    twins: dict[str, list[dict[str, float]]] = (
-        {"compiled": [], "plain Python": []} if COMPILED else {"plain Python": []}
-    )
-    for turn in range(count):
-        print(f"round {turn + 1} of {count}", file=sys.stderr, flush=True)
-        raw_bw.append(raw_udp.throughput(0.5))
-        raw_lat.append(raw_udp.half_rtt(3_000))
-        for name, rounds in twins.items():
-            rounds.append(round_of(plain=name != "compiled"))
-    print(f"{'figure':<46}{'best':>10}{'median':>10}   target")
-    print("raw UDP sockets, plain Python")
-    print(f"  {'GSO/GRO, 1 MiB, GB/s':<44}{max(raw_bw):>10.2f}{median(raw_bw):>10.2f}")
-    print(f"  {'half round trip of 40 bytes, us':<44}{min(raw_lat):>10.2f}{median(raw_lat):>10.2f}")
-    for name, rounds in twins.items():
-        show(name, rounds, raw_bw, raw_lat)
-    if not COMPILED:
-        print("rnic, compiled: not here (no C compiler when it was installed, or RNIC_PLAIN is set)")
+    parser = argparse.ArgumentParser(prog="./dev bench rc", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=0, help=f"rounds of all figures; {ROUNDS}, with --short 1")
+    parser.add_argument("--short", action="store_true", help="one round of short runs")
+    parser.add_argument("--before", metavar="COMMIT", help="compare plain Python with that of this commit")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write rows and all values there too")
+    parser.add_argument("--only", metavar="WORD", help="only rows whose text has this word in it")
+    arguments = parser.parse_args(argv)
+    arguments.rounds = arguments.rounds or (1 if arguments.short else ROUNDS)
+    if not names_for(arguments.only):
+        parser.error(f"--only {arguments.only}: no row has that in it")
+    with tempfile.TemporaryDirectory() as folder:
+        found, missing = measure(arguments, Path(folder))
+    rows = [row for row in ROWS if {row.figure} <= names_for(arguments.only)]
+    lines = [line(row, found, missing) for row in rows]
+    compiled = sorted(name for name, used in twins.in_use.items() if used)
+    print(f"compiled: {', '.join(compiled) or 'nothing, plain Python'}; {arguments.rounds} rounds")
+    show(lines)
+    if arguments.json is not None:
+        arguments.json.write_text(
+            json.dumps({"rows": lines, "figures": found, "left_out": missing, "compiled": compiled}, indent=1) + "\n"
+        )
     return 0
 
 

@@ -27,6 +27,7 @@ REQ, REC, READ, RSP = "test_requester.py", "test_recovery.py", "test_reads.py", 
 CPL, BST, FAR, HST = "test_completions.py", "test_burst.py", "test_far_memory.py", "test_hostile.py"
 NIC, MOD, WALK = "tests/unit/device/test_nic.py", "tests/unit/context/test_modify.py", "tests/verbs/test_walk.py"
 ICRC, QUEUES, STATES = "tests/unit/device/test_icrc.py", "tests/verbs/test_queues.py", "tests/verbs/test_states.py"
+ORDER = "tests/unit/device/test_reply_order.py"
 MATRIX, CONGESTION = "tests/netsim/test_matrix.py", "tests/netsim/test_congestion.py"
 
 RULES: tuple[Rule, ...] = (
@@ -57,6 +58,11 @@ RULES: tuple[Rule, ...] = (
     _rule("IBA 9.7.5.1.2", "An ACK covers all requests before it; responders may leave ACKs out",
           f"{REQ}::test_ack_is_cumulative", f"{RSP}::test_ack_coalescing",
           f"{RSP}::test_write_is_stored_and_acknowledged", f"{RSP}::test_no_ack_where_none_is_asked_for"),
+    _rule("design", "Requests leave before replies, but where software sleeps on completion events: then what woke it"
+          " is acknowledged before its answer leaves", f"{RSP}::test_neither_answers_nor_requests_starve_the_others",
+          f"{ORDER}::test_who_was_woken_does_not_overtake_the_acknowledgement",
+          f"{ORDER}::test_who_was_woken_does_not_overtake_answers_before_it",
+          f"{ORDER}::test_who_polls_is_served_first"),
     _rule("IBA 9.7.6", "Responses come in order: what a later one passes over was lost (implied NAK)",
           f"{READ}::test_implied_nak_of_a_lost_response", f"{READ}::test_a_response_acknowledges_what_was_before_it",
           f"{READ}::test_acks_behind_a_rewound_read_do_not_complete_it"),

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+
+from rnic.testing import own_network
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "programs"
 
@@ -117,10 +122,70 @@ def test_rows_without_their_program_are_left_out(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     row = next(runner.rows())
-    runner.Bench(tmp_path, tmp_path, 1.0).run(row, 0)
+    runner.Bench(tmp_path, tmp_path, 1.0, tmp_path).run(row, 0)
     assert row.result == f"left out: ibv_devices is not installed: apt-get install {runner.PACKAGES}"
     assert row.good
     assert runner.totals([row]) == "1 rows: 0 good, 0 failed, 1 left out; 0 packets"
+
+
+@pytest.fixture(scope="module")
+def ends(runner: ModuleType) -> ModuleType:
+    return sys.modules[runner.End.__module__]
+
+
+def _shell(ends: ModuleType, name: str, script: str) -> Any:
+    return ends.End(name, ["sh", "-c", script], dict(os.environ))
+
+
+def test_ends_that_are_waited_for(ends: ModuleType, tmp_path: Path) -> None:
+    with _shell(ends, "server", "sleep 0.05; echo good") as first, _shell(ends, "client", "exit 3") as second:
+        ends.wait_all([first, second], 5.0, tmp_path)
+        assert (first.status, first.text, second.status) == (0, "good\n", 3)
+
+
+@pytest.mark.parametrize(("status", "seconds"), [(0, 0.15), (17, 0.05)], ids=["time is up", "the other has failed"])
+def test_one_that_does_not_end_is_looked_at(
+    ends: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, seconds: float
+) -> None:
+    monkeypatch.setattr(ends.shutil, "which", lambda name: None)
+    with (
+        _shell(ends, "server", f"echo bad luck; exit {status}") as first,
+        _shell(ends, "client", "echo waiting; sleep 60; exit 1") as second,
+    ):
+        first.process.wait()
+        with pytest.raises(ends.StuckError) as caught:
+            ends.wait_all([first, second], 0.15, tmp_path, patience=0.05)
+        assert str(caught.value) == f"no end of client within {seconds:.0f} s; server {status}: bad luck"
+        report = "\n".join(caught.value.report)
+        assert f"--- server ended with {status}: sh -c" in report
+        assert "--- client runs: sh -c" in report
+        assert "    said: waiting" in report
+        assert f"  process {second.process.pid}: sh -c" in report
+        assert ": sleep 60: State:" in report, "what it started is looked at"
+        assert "    no stacks: gdb is not installed" in report
+        assert "--- no NIC process runs" in report
+        children = ends._family(second.process.pid)
+    assert len(children) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children[:1]), "it is ended, with all that it started"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("gdb") is None, reason="needs gdb")
+def test_report_shows_stacks_queues_and_the_recording(ends: ModuleType, env: dict[str, str], tmp_path: Path) -> None:
+    capture = tmp_path / "wire.pcapng"
+    command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", f"{own_network()}.233", "--capture", str(capture)]
+    hangs = "import ctypes; lib = ctypes.CDLL('libibverbs.so.1'); lib.ibv_get_device_list(None); print('begun');"
+    sleeps = f"{hangs} import time; time.sleep(60)"
+    with ends.End("program", [*command, "--", sys.executable, "-c", sleeps], env) as end:
+        runtime = Path(env["RNIC_RUNTIME_DIR"])
+        with pytest.raises(ends.StuckError) as caught:
+            ends.wait_all([end], 3.0, runtime)
+    report = "\n".join(caught.value.report)
+    assert re.search(r"#\d+ .*(time_sleep|clock_nanosleep)", report), "its stack"
+    assert re.search(r"--- NIC process\n  process \d+: .*serve.*\n(.*\n)*    #\d+ .*epoll_wait", report)
+    assert "rnic0: event_port_change" in report
+    assert re.search(r"    log:   File .*process.py.* in _turn", report)
+    assert ends.last_packets(capture)[0].startswith("--- wire.pcapng, the last of ")
 
 
 @pytest.mark.slow

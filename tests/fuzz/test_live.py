@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rnic.burst import plain, small
-from rnic.device import nic as device_nic
+from rnic.device import receiving
 from rnic.device.icrc import IcrcCheck
 from rnic.mem.table import MemoryTable
 from rnic.testing.flaws import FLAWS
@@ -108,7 +108,7 @@ HOLES: dict[str, tuple[object, str, Any]] = {
     "lean path: no ICRC": (small, "_icrc_right", _no_check),
     "burst loop: no ICRC": (plain, "place_run", _place_unchecked),
     "full path: no ICRC": (IcrcCheck, "accepts", _no_check),
-    "any partition": (device_nic, "_same_partition", _no_check),
+    "any partition": (receiving, "_same_partition", _no_check),
     "no rights": (MemoryTable, "check", _no_rights),
     "no length": (responder, "STEPS", _next_step("check_length")),
     "no key": (responder, "STEPS", _next_step("check_key")),
@@ -123,7 +123,7 @@ HOLES: dict[str, tuple[object, str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("hole", HOLES)
 def test_a_missing_check_is_found(hole: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_nic, "receive_small", small.receive_small)
+    monkeypatch.setattr(receiving, "receive_small", small.receive_small)
     owner, name, instead = HOLES[hole]
     monkeypatch.setattr(owner, name, instead)
     with LivePeer("RC", 3) as peer:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rnic.device import nic as device_nic
+from rnic.device import receiving
 from rnic.engine import use
 from rnic.link.faults import FaultRates
 from rnic.testing import QpPair
@@ -125,7 +125,7 @@ def test_a_run_by_the_engine_leaves_what_the_reference_leaves(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # what the engine punts is the steps', in both runs
-        patch.setattr(device_nic, "receive_small", lambda *args: False)
+        patch.setattr(receiving, "receive_small", lambda *args: False)
         patch.setattr(QueuePair, "receive_burst", lambda *args: 0)
         by_engine = run(steps, loss, seed, segments)
         patch.setattr(use, "ENGINE", type("Stub", (), {"Port": use.ENGINE.Port, "Executor": Reference}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rnic.burst import SMALL
-from rnic.device import nic as device_nic
+from rnic.device import receiving, sending
 from rnic.engine import use
 from rnic.link.faults import FaultRates
 from rnic.testing import QpPair
 from rnic.verbs import enums as e
 
 SIZE = 8192
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _reference_alone() -> Iterator[None]:
+    """The lean path is of the reference, which runs where there is no engine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(use, "ENGINE", None)
+        yield
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,9 @@ STEPS = st.lists(
         opcode=st.sampled_from([e.IBV_WR_RDMA_WRITE, e.IBV_WR_SEND, e.IBV_WR_RDMA_READ]),
         length=st.sampled_from([0, 1, 3, 8, 64, 255, 256, 1000, 1024, 1025, 3000]),
         offset=st.integers(0, SIZE // 2 - 3000),
-        flags=st.sampled_from([e.IBV_SEND_SIGNALED, e.IBV_SEND_SIGNALED | e.IBV_SEND_SOLICITED]),
+        flags=st.sets(st.sampled_from([e.IBV_SEND_SOLICITED, e.IBV_SEND_FENCE])).map(
+            lambda more: e.IBV_SEND_SIGNALED | sum(more)
+        ),
         waits=st.booleans(),
     ),
     min_size=1,
@@ -85,15 +96,34 @@ def test_the_small_path_equals_the_full_path(steps: list[Step], loss: float, see
         return count
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(use, "ENGINE", None)
-        patch.setattr(device_nic, "send_small", counted)
+        patch.setattr(sending, "send_small", counted)
         lean = run(steps, loss, seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(use, "ENGINE", None)
-        patch.setattr(device_nic, "send_small", lambda *args: 0)
-        patch.setattr(device_nic, "send_ack", lambda *args: 0)
-        patch.setattr(device_nic, "receive_small", lambda *args: False)
+        patch.setattr(sending, "send_small", lambda *args: 0)
+        patch.setattr(sending, "send_ack", lambda *args: 0)
+        patch.setattr(receiving, "receive_small", lambda *args: False)
         full = run(steps, loss, seed)
     assert lean == full
     if steps[0].opcode != e.IBV_WR_RDMA_READ and 0 < steps[0].length <= 1024:
         assert sum(taken), "the lean path was never taken"
+
+
+@pytest.mark.parametrize("reading", [False, True])
+def test_a_fence_is_lean_unless_a_read_is_outstanding(reading: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+
+    def counted(*args: Any) -> int:
+        taken.append(SMALL.send_small(*args))
+        return taken[-1]
+
+    monkeypatch.setattr(sending, "send_small", counted)
+    fenced = e.IBV_SEND_SIGNALED | e.IBV_SEND_FENCE
+    with QpPair(size=SIZE, depth=32) as pair:
+        if reading:
+            pair.a.post_send(e.IBV_WR_RDMA_READ, 8)
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 8, flags=fenced)
+        pair.a.wait(1 + reading)
+        assert sum(taken) == (not reading)
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 8, flags=fenced)
+        pair.a.wait()
+        assert sum(taken) == 1 + (not reading)

@@ -108,6 +108,7 @@ class Queue:
     def __init__(self) -> None:
         self.entries: list[Any] = []
         self.room = 1 << 20
+        self.told = False
 
     def complete(
         self,

@@ -40,6 +40,7 @@ class RingQueue:
         self.uar = Uar(space, Doorbells(), 48)
         self.queue = CompletionQueue(1, self.uar, self.key, memory, {}, lambda cq: told.append(cq.number))
         self.seen = 0
+        self.told = False
         self._room = FULL
 
     def complete(self, *entry: int) -> bool:
@@ -317,11 +318,13 @@ def engine_script(base: type[Any]) -> type[Any]:
             out: list[TxBurst] = []
             qp = self.qp
             qp.scheduled = False
-            if qp.cnp_tag or qp.masked or qp.pace is not None:
+            if qp.cnp_tag or qp.masked or qp.paced:
                 qp.produce(self.now, budget, out)
                 return out
-            sent = self.oracle.requests(budget, out)
-            if qp.responder.replies:
+            first = qp.owes_first
+            sent = self.oracle.replies(budget, out) if first else 0
+            sent += self.oracle.requests(min(budget, max(budget - sent, 4)), out)
+            if qp.responder.replies and not first:
                 self.oracle.replies(max(budget - sent, 4), out)
             return out
 

@@ -655,3 +655,18 @@ def test_ra_buff_indx_is_the_slot_that_the_next_read_or_atomic_takes(new) -> Non
         s.out()
     s.inject("READ_REQUEST", 104, va=s.va, rkey=s.key, dma_length=8)  # a duplicate takes none
     assert s.ctx.ra_buff_indx == 2
+
+
+# ------------------------------------------------------------------------ beside requests of its own
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_neither_answers_nor_requests_starve_the_others(new, told: bool) -> None:
+    s = new()
+    s.recv_cq.told = told
+    s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=64 * 256)
+    s.post("WRITE", 64 * 256)
+    first = [text.split()[0] for text in s.out(16)]
+    assert len(first) == 20, "four packets for who comes second"
+    answers = [text.startswith("READ_RESPONSE") for text in first]
+    assert answers == ([True] * 16 + [False] * 4 if told else [False] * 16 + [True] * 4)

@@ -25,7 +25,9 @@ import pytest
 import rnic
 from rnic import enums as e
 from rnic.runtime.attach import ask, connect
+from rnic.runtime.client import Client
 from rnic.runtime.directory import ProcessError, runtime_directory
+from rnic.runtime.process import NicProcess
 from rnic.runtime.remote import RemoteDriver
 from rnic.spec import attach
 from rnic.spec import commands as cmd
@@ -187,6 +189,8 @@ def test_rights_are_those_of_the_programs_pages(directory: Path) -> None:
         ((attach.MSG_ADD, json.dumps({"address": "127.0.0.1", "congestion": 5}).encode()), "congestion=5 is no str"),
         ((attach.MSG_ADD, json.dumps({"address": "127.0.0.1", "source_ports": []}).encode()), "'source_ports'"),
         ((attach.MSG_INFO, b"nonsense"), "nonsense"),
+        ((attach.MSG_FAULT, b'{"device": ["x"], "event": []}'), "is no device"),
+        ((attach.MSG_FAULT, b'{"event": ["port-down", "%ss"]}' % (b"9" * 400)), "too long for a duration"),
         ((777, b""), "777 is unknown"),
     ],
 )
@@ -198,6 +202,27 @@ def test_bad_messages_are_answered(directory: Path, message: tuple[int, bytes], 
         connection.ask(*message)
     assert connection.ask(attach.MSG_LIST)[0][:5] == b"rnic0"
     connection.close()
+
+
+def test_a_message_that_trips_the_nic_process_leaves_no_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever we forgot to expect of a program."""
+    served = NicProcess(tmp_path, lambda *_: pytest.fail("no device is wanted"))
+    monkeypatch.setattr(served, "_list", lambda *_: {}[0])
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        client = Client(there, os.getpid(), 0, None)
+        client.greeted = True
+        before = descriptors(os.getpid())
+        socket.send_fds(here, [struct.pack("<II", attach.MSG_LIST, 1)], [here.fileno()] * 2)
+        with pytest.raises(KeyError):
+            served._read(client)
+        assert descriptors(os.getpid()) == before
+    finally:
+        here.close()
+        there.close()
+        served.close()
 
 
 def test_another_version_is_told(directory: Path) -> None:

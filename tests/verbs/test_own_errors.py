@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rnic.device.icrc import IcrcCheck
 from rnic.spec import commands as cmd
 from rnic.testing import QpPair
 from rnic.trace.guard import OWN_ERRORS
@@ -158,7 +159,7 @@ def test_a_packet_that_nobody_has_vouched_for_fails_no_queue_pair(
 ) -> None:
     """Else whoever finds such a packet could end every connection."""
     with Neighbours() as n:
-        target, name = (n.nic._icrc.__class__, where) if where == "accepts" else ("rnic.device.nic", "parse")
+        target, name = (IcrcCheck, where) if where == "accepts" else ("rnic.device.receiving", "parse")
         with monkeypatch.context() as planted:
             if where == "accepts":
                 planted.setattr(target, name, broken)

@@ -34,7 +34,7 @@ from rnic.wire.flow import Flow, residue, tx_delta
 SMALL_BYTES = 1_024
 """Longer payloads gain nothing here: moving them costs more than deciding about them."""
 
-_NOT_PLAIN = FLAG_FENCE | FLAG_INLINE | FLAG_LIST
+_NOT_PLAIN = FLAG_INLINE | FLAG_LIST
 _PAD_SHIFT = 52
 _PAD = 3 << _PAD_SHIFT
 _WRITE_HEADER_BYTES = 28
@@ -73,6 +73,8 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
     view = ring.view
     if view is None:
         return 0
+    # nothing here begins a READ or atomic: where none is outstanding, there is none to wait for either
+    refused = _NOT_PLAIN | FLAG_FENCE if requester.piece_count else _NOT_PLAIN
     last = requester.last()
     if last is not None and last.status:
         return 0
@@ -96,7 +98,7 @@ def send_small(qp: QueuePair, now_ns: int, budget: int, out: list[TxBurst]) -> i
         opcode, flags = what >> 32 & 0xFFFF, what >> 48
         length, lkey, rkey = size_key & _LOW, size_key >> 32, keys & _LOW
         head = _HEADS.get(opcode)
-        if head is None or flags & _NOT_PLAIN or length > longest:
+        if head is None or flags & refused or length > longest:
             break
         data: memoryview | bytearray | bytes = b""
         if length:

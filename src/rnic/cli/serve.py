@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import random
@@ -170,6 +171,7 @@ def serve(
     process = NicProcess(runtime_directory(), make_runtime, service)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: process.stop())
+    faulthandler.register(signal.SIGUSR1)  # says where it is, whatever it does: see docs/programs.md
     try:
         options: dict[str, object] = {
             "faults": fault_rules(faults),

@@ -1,5 +1,7 @@
 """``rnic trace``: one operation between two NICs of this process, stage by stage, as a trace for ui.perfetto.dev.
 
+``--attach`` follows a running program's operations instead (:mod:`rnic.cli.trace_attach`).
+
 The lanes are the five components of 000 5.8: software, register interface, transmit path, wire, receive path; and the
 context manager of 002, with what the modules of the engine ask it for at that stage. The data path itself works on
 typed views of the same cache: for the trace the requests are made in message form. Each NIC is a process of the trace.
@@ -17,8 +19,10 @@ from typing import Any
 import click
 
 from rnic.cli.files import OutFile
+from rnic.cli.trace_attach import MAX_SECONDS, follow
 from rnic.context import messages
 from rnic.link.base import Link
+from rnic.runtime.tap import MAX_SAMPLE
 from rnic.testing.pair import QpPair, Side
 from rnic.trace.tracer import Tracer
 from rnic.verbs import enums as e
@@ -228,12 +232,37 @@ def record(operation: str, size: int) -> dict[str, Any]:
 
 
 @click.command()
+@click.option(
+    "--attach", metavar="PID|QP", help="Follow a running program, or a queue pair, of the NIC process instead."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, MAX_SECONDS),
+    default=2.0,
+    show_default=True,
+    help="With --attach: how long.",
+)
+@click.option(
+    "--sample",
+    type=click.IntRange(1, MAX_SAMPLE),
+    default=1,
+    show_default=True,
+    help="With --attach: one message in so many, with all its packets at both ends.",
+)
 @click.option("--op", "operation", type=click.Choice(sorted(OPERATIONS)), default="write", help="Operation.")
 @click.option("--size", type=click.IntRange(1, 1 << 20), default=4096, help="Bytes; atomics have 8.")
 @click.option("--out", "-o", type=OutFile(), default="rnic-trace.json", help="File to write.")
 @click.option("--json", "as_json", is_flag=True, help="Print the trace instead.")
-def trace(operation: str, size: int, out: Path, as_json: bool) -> None:
-    """Write one operation's life, stage by stage, for ui.perfetto.dev."""
+def trace(attach: str | None, seconds: float, sample: int, operation: str, size: int, out: Path, as_json: bool) -> None:
+    """Write one operation's life, or a running program's operations, for ui.perfetto.dev."""
+    if attach is not None:
+        followed = follow(attach, seconds, sample)
+        if as_json:
+            print(json.dumps(followed.document()))
+        else:
+            out.write_text(json.dumps(followed.document()), encoding="utf-8")
+            print(f"{out}: {followed.summary()}; open it at ui.perfetto.dev")
+        return
     document = record(operation, 8 if operation == "fetch-add" else size)
     if as_json:
         print(json.dumps(document))

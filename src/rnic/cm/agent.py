@@ -42,6 +42,9 @@ _NO_LID = 0xFFFF
 _HOPS = 64
 _MRA_OF_REP = 1
 _COMM_ID_BITS = 32
+_GUID_BYTES = 8
+_STALE_TIMES, _STALE_AT_LEAST = 2, 64
+"""Deadlines that were moved stay in the queue, up to so many times the connections, and so many more."""
 
 
 _DATAGRAM_EXPECTED = frozenset({CM_SIDR_REP})
@@ -154,6 +157,8 @@ class CmAgent:
         answers = CM_SIDR_REP if connection.datagram else _ANSWERS.get(what, CM_RTU)
         if len(private) > wire.private_bytes(answers):
             raise CmError(22, f"{len(private)} bytes of private data are too many")
+        if status > (0xFF if connection.datagram else 0xFFFF):
+            raise CmError(22, f"status={status} is too large for a {wire.MESSAGES[answers].name}")
         connection.private = private
         connection.status = status
         if what is Input.ABANDON:
@@ -309,7 +314,6 @@ class CmAgent:
         what = _INPUTS.get(message.attr)
         if message.attr == CM_MRA:
             what = Input.RX_MRA_REP if fields["message"] == _MRA_OF_REP else Input.RX_MRA_REQ
-            connection.peer_timeout = fields["service_timeout"]
         elif message.attr == CM_LAP:
             said = {"local_comm_id": mine, "remote_comm_id": fields["local_comm_id"], "status": cm.APR_UNSUPPORTED}
             self._send(wire.pack(CM_APR, message.tid, said), source, connection.traffic_class, CM_APR)
@@ -321,6 +325,8 @@ class CmAgent:
             connection.received = message.private
             if what is Input.RX_REJ:
                 connection.status = fields["reason"]
+            elif message.attr == CM_MRA:
+                connection.peer_timeout = fields["service_timeout"]
             elif what is Input.RX_REP:
                 connection.reply = fields
             elif what is Input.RX_SIDR_REP:
@@ -479,7 +485,9 @@ class CmAgent:
 
     def _send_rej_timeout(self, connection: Connection) -> None:
         about = cm.REJECTED_OTHER if connection.listener is None else cm.REJECTED_REQ
-        self._say(connection, CM_REJ, message=about, reason=cm.REJ_TIMEOUT)
+        # the peer may not have said its ID, and knows the connection by our GUID and ID (12.6.7.2)
+        guid = self.port.guid
+        self._say(connection, CM_REJ, message=about, reason=cm.REJ_TIMEOUT, info_length=_GUID_BYTES, ca_guid=guid)
 
     def _send_dreq(self, connection: Connection) -> None:
         connection.tid = self._random.getrandbits(64)
@@ -506,7 +514,13 @@ class CmAgent:
     def _wait(self, connection: Connection, delay_ns: int, expires: bool = False) -> None:
         connection.expires = expires
         connection.deadline_ns = self._now_ns + delay_ns
-        heapq.heappush(self._deadlines, (connection.deadline_ns, connection.local_id))
+        heap = self._deadlines
+        heapq.heappush(heap, (connection.deadline_ns, connection.local_id))
+        if len(heap) > _STALE_TIMES * len(self.connections) + _STALE_AT_LEAST:  # a peer may move its deadline for ever
+            heap[:] = [
+                (each.deadline_ns, each.local_id) for each in self.connections.values() if each.deadline_ns is not None
+            ]
+            heapq.heapify(heap)
 
     @staticmethod
     def _turn_ns(connection: Connection) -> int:

@@ -133,6 +133,8 @@ class CmService:
         self._now_ns = now_ns
         client = self._clients.pop(key, None)
         if client is not None:
+            for channel in client.channels.values():
+                channel.events.clear()  # or each ID would look through all of them
             for each in list(client.ids.values()):
                 self._destroy(each)
             for channel in client.channels.values():

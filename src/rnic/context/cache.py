@@ -93,6 +93,7 @@ class CqKey(_QueueKey):
     last_notified: int
     solicited_index: int
     due: int
+    told: int
 
 
 class EqKey(_QueueKey):

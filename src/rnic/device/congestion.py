@@ -55,7 +55,7 @@ class Congestion:
             counters.bump("cnps_merged")
             return
         qp.cnp_merge_ns = now_ns + self.settings.merge_ns
-        qp.cnp_tag = True
+        qp.cnp_tag = 1
         self._nic.schedule(qp)
 
     def notified(self, qp: DeviceQp, now_ns: int) -> None:

@@ -19,6 +19,7 @@ from rnic.rings.queue_block import (
     CQ_TAIL,
     QUEUE_STATE,
 )
+from rnic.rings.ring import waiting
 from rnic.spec.events import COMP
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class CompletionQueue(EntryRing):
         key.last_notified = 0
         key.solicited_index = 0
         key.due = 0
+        key.told = 0
         self._eqs = eqs
         self._overflowed = overflowed
 
@@ -88,11 +90,16 @@ class CompletionQueue(EntryRing):
         if word3 & CQE_SOLICITED:
             key.solicited_index = key.tail
         fence()  # software arms, then looks: one of the two sees what the other stored
-        arm = regs.words[regs.at + CQ_DOORBELL >> 2]
+        arm = regs.get(CQ_DOORBELL)
         # An entry in error counts as solicited (IBA chapter 11, completion notification).
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):
             self.notify()
         return True
+
+    @property
+    def told(self) -> bool:
+        """Whether it has raised a completion event: its owner sleeps until it does."""
+        return bool(self.key.told)
 
     def fail(self) -> None:
         """The ring is full, or the context is gone: take no more entries, and tell."""
@@ -112,6 +119,7 @@ class CompletionQueue(EntryRing):
         if eq is not None and eq.report(COMP, self.number):
             self.key.last_notified = self.key.tail
             self.key.due = 0
+            self.key.told = 1
         else:
             self.key.due = int(eq is not None and eq.stalled)
             self.regs.set(CQ_DOORBELL, armed)
@@ -140,7 +148,7 @@ class CompletionQueue(EntryRing):
     def unread(self) -> int | None:
         """Entries that software has not taken; ``None`` while CQ_HEAD is no index of the ring."""
         head = self.regs.get(CQ_HEAD)
-        return (self.tail - head) & (self.size - 1) if head < self.size else None
+        return waiting(head, self.tail, self.size) if head < self.size else None
 
     def unread_entries(self) -> list[bytes] | None:
         """Their bytes, oldest first; ``None`` where they cannot be read."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from rnic.device.keyed_memory import KeyedMemory
 from rnic.device.uar import U32, Registers, Uar
+from rnic.mem.order import store32
+from rnic.mem.space import address_of
 from rnic.rings.cqe import CQE_BYTES, CQE_PHASE, CQE_SHIFT
 from rnic.rings.queue_block import (
     CQ_BASE_HI,
@@ -17,6 +19,7 @@ from rnic.rings.queue_block import (
     QUEUE_NUMBER,
     QUEUE_STATE,
 )
+from rnic.rings.ring import room
 
 if TYPE_CHECKING:
     from rnic.context.cache import CqKey, EqKey
@@ -40,7 +43,7 @@ class EntryRing:
     with a key is memory of that region, and each entry asks for it.
     """
 
-    __slots__ = ("key", "number", "port", "regs", "uar", "view", "words")
+    __slots__ = ("key", "number", "port", "regs", "uar", "view")
 
     def __init__(self, number: int, uar: Uar, key: CqKey | EqKey, memory: MemoryTable) -> None:
         self.number = number
@@ -87,7 +90,8 @@ class EntryRing:
         """The record says where the ring lies, and how long it is: take its memory, and show it in the queue block."""
         base = self.base
         view = self.port.views(base, self.size << CQE_SHIFT)
-        self.use(None if view is None or view.readonly else view)
+        # words are stored whole where they are aligned; simulated addresses may be so and their memory not
+        self.use(None if view is None or view.readonly or address_of(view) & 3 else view)
         self.regs.set(CQ_BASE_LO, base & 0xFFFF_FFFF)
         self.regs.set(CQ_BASE_HI, base >> 32)
         self.regs.set(CQ_SIZE, self.size)
@@ -102,31 +106,28 @@ class EntryRing:
     def use(self, view: memoryview | None) -> None:
         """Take up the ring's memory where it is in reach."""
         self.view = view
-        # A packed store clears its bytes first, which may look like a phase: word 3 is stored as a whole.
-        self.words = None if view is None else view.cast("I")
 
     def count_room(self) -> int:
         """Free entries as software's CQ_HEAD says now; none if it is no index of the ring."""
-        head, size = self.regs.get(CQ_HEAD), self.size
-        return (head - self.key.tail - 1) & (size - 1) if head < size else 0
+        return room(self.regs.get(CQ_HEAD), self.key.tail, self.size)
 
     def push(self, w0: int, w1: int, w2: int, w3: int, w4: int, w5: int, w6: int, w7: int) -> bool:
         """Store one entry, word 3 with the phase last; false where the ring is full or its memory is gone."""
         key = self.key
-        room = key.room
-        if room == 0:
-            room = key.room = self.count_room()
-            if room == 0:
+        free = key.room
+        if free == 0:
+            free = key.room = self.count_room()
+            if free == 0:
                 return False
         tail = key.tail
         w3 = w3 & _LOW31 | key.phase
         view = self.view
-        words = self.words
-        if view is not None and words is not None:
+        if view is not None:
             at = tail << CQE_SHIFT
+            # a packed store clears its bytes first, which may look like a phase: word 3 is stored as a whole
             _LOW.pack_into(view, at, w0, w1, w2)
             _HIGH.pack_into(view, at + 16, w4, w5, w6, w7)
-            words[at + 12 >> 2] = w3
+            store32(view, at + 12, w3)  # the words before it are seen before it
         else:
             at = self.base + (tail << CQE_SHIFT)
             write = self.port.write
@@ -136,7 +137,7 @@ class EntryRing:
                 and write(at + 12, U32.pack(w3))
             ):
                 return False
-        key.room = room - 1
+        key.room = free - 1
         tail += 1
         if tail >> key.logsize:
             tail = 0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from rnic.device.entry_ring import QUEUE_ERROR
 from rnic.device.mailboxes import INIT_HCA, MAX_GIDS, MAX_PKEYS
 from rnic.mem.keys import key_index
+from rnic.mem.table import REGION
 from rnic.rings.queue_block import QUEUE_STATE
 from rnic.spec.errors import VerbsError
 from rnic.spec.events import LOCAL_CATAS_ERROR, PORT_CHANGE, SRQ_CATAS_ERROR
@@ -150,6 +151,16 @@ class LostRegion:
         self.port: DmaPort | None = entry.port
 
 
+def regions(nic: Nic) -> list[int]:
+    """Keys of the regions that can be lost: those that are valid now."""
+    entries = [record.entry for record in nic.resources.keys.values()]
+    return [
+        entry.key
+        for entry in entries
+        if entry is not None and entry.kind == REGION and nic.memory.lookup(entry.key) is entry
+    ]
+
+
 def lose_region(nic: Nic, key: int) -> LostRegion:
     """A region's key fails from now on, for the owner (LOC_PROT_ERR) and for peers (remote access error).
 
@@ -158,9 +169,8 @@ def lose_region(nic: Nic, key: int) -> LostRegion:
     """
     record = nic.resources.keys.get(key_index(key))
     entry = None if record is None else record.entry
-    if entry is None or entry.key != key:
-        keys = {each.key: None for each in nic.resources.keys.values() if each.entry is not None}
-        raise _missing("memory key", key, keys)
+    if entry is None or entry.key != key or nic.memory.lookup(key) is not entry or entry.kind != REGION:
+        raise _missing("region of key", key, dict.fromkeys(regions(nic)))
     lost = LostRegion(entry)
     nic.memory.disable(key)
     return lost

@@ -6,6 +6,7 @@ Register values are integers; ``fields`` splits a register by its table. Rings s
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from rnic.context import inspect as contexts
@@ -191,7 +192,10 @@ def summary(nic: Nic) -> Tree:
             {
                 "qpn": qpn,
                 "state": STATE_NAMES[qp.ctx.state],
+                "program": qp.regs.uar.program,
+                "peer": "" if qp.flow is None else str(ip_address(qp.flow.dst)),
                 "remote_qpn": qp.ctx.remote_qpn,
+                "last_acked_psn": qp.ctx.last_acked_psn,
                 "next_send_psn": qp.ctx.next_send_psn,
                 "expected_psn": qp.ctx.expected_psn,
                 "sq_head": qp.requester.sq_head,
@@ -199,6 +203,10 @@ def summary(nic: Nic) -> Tree:
                 "sq_entries": qp.sq_entries,
             }
             for qpn, qp in sorted(res.qps.items())
+        ],
+        "cqs": [
+            {"cqn": cqn, "unread": cq.unread(), "entries": cq.size, "tail": cq.tail, "failed": cq.failed}
+            for cqn, cq in sorted(res.cqs.items())
         ],
         "counters": counters(nic),
     }

@@ -7,48 +7,42 @@ call is bounded. Nothing that arrives from the wire raises.
 from __future__ import annotations
 
 import random
-import struct
-from collections.abc import Mapping
 from functools import partial
 from itertools import count as counting
 
-from rnic.burst import LOOPS, SMALL
+from rnic.burst import LOOPS
 from rnic.context.ctxmdata import CQ, EQ, QP
-from rnic.context.ctxmgt import CHANGED, INVALID, ContextManager, Status, cache_bytes
+from rnic.context.ctxmgt import ContextManager, Status, cache_bytes
 from rnic.context.messages import SOURCE_NAMES
 from rnic.context.qp_context import QpContext
 from rnic.device import admission
 from rnic.device.commands import CommandResult, CommandUnit
 from rnic.device.config import NicConfig
 from rnic.device.congestion import Congestion
+from rnic.device.context_changes import ContextChanges
 from rnic.device.cq import CompletionQueue
 from rnic.device.eq import EventQueue
 from rnic.device.global_block import GlobalBlock
 from rnic.device.gsi import Gsi
 from rnic.device.hcr import Hcr
-from rnic.device.icrc import IcrcCheck
 from rnic.device.mailboxes import INIT_HCA
 from rnic.device.non_rdma import NonRdmaChannel
 from rnic.device.paths import Offload, Paths, flow_bytes
-from rnic.device.qp_commands import create_qp
 from rnic.device.queue_pair import DeviceQp
+from rnic.device.receiving import MULTICAST_QPN, WRITE_BACK_NS, Receiving
 from rnic.device.resources import Resources
 from rnic.device.root import Root
+from rnic.device.sending import Sending
 from rnic.device.srq import SharedReceiveQueue
-from rnic.device.timers import Timers
-from rnic.device.turns import Turns
+from rnic.device.timers import TIMERS_PER_CALL, Timers
 from rnic.device.uar import Uar
 from rnic.engine import use
 from rnic.mem.dma import DmaPort
 from rnic.mem.table import MemoryTable
-from rnic.rings.queue_block import SQ_TAIL
 from rnic.spec import commands as cmd
 from rnic.spec import events
-from rnic.spec.drops import DropReason
-from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_TRANSPORT_HEADERS, MAX_UDP_PAYLOAD
-from rnic.spec.opcodes import CNP, RC, UD
-from rnic.spec.registers import CONTROL_ENABLE, IRQ_EVENT, IRQ_FATAL, IRQ_NON_RDMA, IRQ_QP_FAULT
-from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE
+from rnic.spec.registers import CONTROL_ENABLE, IRQ_EVENT, IRQ_FATAL, IRQ_QP_FAULT
+from rnic.spec.states import ERR, RESET
 from rnic.state.arena import Arena
 from rnic.state.device import Directory
 from rnic.trace.counters import Counters
@@ -57,39 +51,15 @@ from rnic.trace.tracer import NullTracer, Tracer
 from rnic.transport.flights import Flights
 from rnic.transport.host import BurstLoops
 from rnic.transport.message import Message
-from rnic.transport.qp import LEAST_REPLIES, QueuePair
+from rnic.transport.qp import QueuePair
 from rnic.wire.bursts import RxBurst, TxBurst
-from rnic.wire.datagram import parse_ip
-from rnic.wire.flow import CE, Flow
-from rnic.wire.mad import GSI_QPN
-from rnic.wire.packet import Packet, parse
+from rnic.wire.flow import Flow
 
 __all__ = ["MULTICAST_QPN", "Nic", "Offload"]
 
-MULTICAST_QPN = 0xFFFFFF
-_MIN_PACKET = BTH_BYTES + ICRC_BYTES
-_SMALL_PACKET = SMALL.SMALL_BYTES + MAX_TRANSPORT_HEADERS + ICRC_BYTES
-receive_small, send_ack, send_small = SMALL.receive_small, SMALL.send_ack, SMALL.send_small
-_DQPN = struct.Struct(">I")
-_DQPN_AT = 4
-_QPN_MASK = 0xFFFFFF
-_FULL_MEMBER = 0x8000
-_WRITE_BACK_MASK = 0x3FF
-_WRITE_BACK_QPS = 4
-"""Every 1024 calls of ``produce``, this many queue pairs have their state and PSNs written back."""
-WRITE_BACK_NS = 10_000_000
-"""Once it moves no more packets, so long after the first of them, a NIC writes back what is left."""
 _IDLE_WRITE_BACK_QPS = 256
 _IDLE_WRITE_BACK_STEP_NS = 1_000_000
 _NOT_AT_WORK = frozenset({RESET, ERR})
-_RECEIVING = frozenset({RTR, RTS, SQD, SQE})
-_WAY = {RTR: _RECEIVING, RTS: frozenset({RTS, SQD})}
-"""States that a queue pair is in after it was in RTR, and in RTS."""
-
-
-def _same_partition(one: int, other: int) -> bool:
-    """IBA 10.9.3: equal but for the membership bit, and not two limited members."""
-    return not (one ^ other) & ~_FULL_MEMBER and bool((one | other) & _FULL_MEMBER)
 
 
 class Nic:
@@ -130,17 +100,17 @@ class Nic:
         self.contexts = ContextManager(log, self.counters, arena=self.arena)
         self.directory = Directory(self.arena, log)
         self.engine = use.port(self.arena, self.memory, config)
-        """The compiled engine's view of the whole, or ``None`` where the reference runs alone."""
-        self.root.show(self.memory, self.contexts.key, self.directory)
-        self.contexts.changed = self._context_changed
-        self.contexts.image = self._context_image
+        """The compiled engine's hold of it, or ``None`` where the reference runs alone."""
+        self.context_changes = ContextChanges(self)
+        self.contexts.changed = self.context_changes.changed
+        self.contexts.image = self.context_changes.image
         if self.tracer.enabled:
             self.contexts.observe = self._trace_channel
         self.flights = Flights(config.flight_packets)
         self.resources = Resources(config, self.memory, self.contexts)
         self.contexts.parser.admit = partial(admission.fits, self)
         self.qps: dict[int, DeviceQp] = self.resources.qps
-        self._running: dict[int, DeviceQp] = {}
+        self.running: dict[int, DeviceQp] = {}
         """Those whose contexts are all cached."""
         self.now_ns = 0
         """The time that was handed in last."""
@@ -151,18 +121,17 @@ class Nic:
         self.congestion = Congestion(self, config.congestion)
         self.hca: dict[str, int] = {}
         """What INIT_HCA said, by the fields of its mailbox; empty before."""
-        self._enabled = False
-        self._held = True
+        self.enabled = False
+        """Packets are taken."""
+        self.held = True
+        """Nothing is sent, and nothing times out."""
         self._commands = CommandUnit(self)
-        self._doorbells = self.resources.doorbells
         self._paths = Paths(config, self.counters, self.arena)
-        self._icrc = IcrcCheck()
-        self._timers = Timers(partial(self._own_error, "timer"))
-        self._ready = Turns(config.program_turn_bytes)
-        self._failed_cqs: list[CompletionQueue] = []
-        self._last_words: list[TxBurst] = []
-        self._turns = 0
-        self._write_back_at: int | None = None
+        self.timers = Timers(self.arena, 1 << log)
+        self.sending = Sending(self)
+        self._receiving = Receiving(self)
+        self.root.show(self)
+        self.write_back_at: int | None = None
         self._to_write_back = 0
         if config.autostart:
             self.globals.control = CONTROL_ENABLE
@@ -181,7 +150,7 @@ class Nic:
             buf: memory for its window, zeros; by default the process's own.
             program: tells programs apart: contexts with one number are one program's.
         """
-        uar = Uar(port, self._doorbells, self.resources.uar_blocks, buf, self.globals, program)
+        uar = Uar(port, self.resources.doorbells, self.resources.uar_blocks, buf, self.globals, program)
         uar.dead = self.globals.dead
         taken = {other.number for other in self.resources.uars}
         uar.number = next(number for number in counting() if number not in taken)
@@ -194,7 +163,6 @@ class Nic:
         """Close a driver context: everything that it owns is destroyed. A second call does nothing."""
         if not uar.closed:
             self._commands.release(uar)
-            self._timers.sweep()
             uar.closed = True
             self.resources.uars.remove(uar)
             self.globals.went(uar)
@@ -234,107 +202,13 @@ class Nic:
             for number in list(cached):
                 self.contexts.flush_one(kind, number)
 
-    def _context_image(self, kind: str, number: int) -> bytes | None:
-        """The context manager writes a context back whole: what it holds now."""
-        if kind == QP:
-            qp = self.qps.get(number)
-            if qp is not None:
-                qp.query()
-            return None
-        queues: Mapping[int, CompletionQueue | EventQueue] = self.resources.cqs if kind == CQ else self.resources.eqs
-        queue = queues.get(number)
-        return None if queue is None else queue.image()
-
-    def _context_changed(self, kind: str, number: int, what: str) -> None:
-        """The context manager says what became of a context: its queue follows.
-
-        One that was evicted stalls its queue, and the queue pairs that complete to it; one that is no more fails it
-        (002 table 2.2). Whatever else changed, acts now.
-        """
-        if kind == QP:
-            self._qp_changed(number, what)
-        elif kind == CQ:
-            cq = self.resources.cqs.get(number)
-            if cq is not None:
-                if what == INVALID:
-                    cq.fail()
-                elif what == CHANGED:
-                    cq.changed()
-                    cq.catch_up()
-                for qp in [qp for qp in self.qps.values() if cq in qp.cqs]:
-                    self.settle(qp)
-        elif what == CHANGED:
-            eq = self.resources.eqs.get(number)
-            if eq is not None:
-                eq.changed()
-                eq.back()
-                for cq in self.resources.cqs.values():
-                    if cq.key.comp_eqn == number:
-                        cq.catch_up()
-
-    def _qp_changed(self, number: int, what: str) -> None:
-        qp = self.qps.get(number)
-        if qp is None:
-            uar = self.resources.pools[cmd.RES_QP].owners.get(number)
-            if uar is not None and what == CHANGED and self.contexts.key.qps.view(number).state != RESET:
-                self._take_up(uar, number)
-            return
-        self.settle(qp)
-        if what == CHANGED:
-            with self.guard.around("context", f"QP {number:#x}"):
-                qp.reload(self.now_ns)
-                self.settle(qp)
-
-    def _take_up(self, uar: Uar, number: int) -> None:
-        """A context of a queue pair that no command made has come: make it, in the state that it has."""
-        with self.guard.around("context", f"QP {number:#x}"):
-            qp = create_qp(self, uar, self.contexts.key.qps.view(number))
-            state = qp.ctx.state
-            for step in (RTR, RTS):
-                # as its transitions would have: to receive, then to send
-                if state in _WAY[step]:
-                    qp.on_modify(INIT if step == RTR else RTR, self.now_ns)
-            qp.refresh()
-
-    def settle(self, qp: DeviceQp) -> None:
-        """Let a queue pair run, or hold it, as its contexts are cached or not."""
-        key = self.contexts.key
-        held = qp.number in key.qps.evicted or any(cq.number in key.cqs.evicted for cq in qp.cqs)
-        if held:
-            if self._running.pop(qp.number, None) is not None:
-                self._timers.forget(qp)
-                if qp.scheduled:
-                    self._ready.remove(qp)
-            qp.held = 1
-        elif qp.number not in self._running:
-            self._running[qp.number] = qp
-            if qp.held:
-                qp.held = 0
-                qp.scheduled = False
-                self._failed_cqs += [cq for cq in qp.cqs if cq.failed]
-                qp.rearm()
-                self._doorbells.ring(qp.regs.block)
-                self.schedule(qp)
-
-    def bring(self, queue: DeviceQp | CompletionQueue) -> Status:
-        """Load what of a queue's contexts was evicted: a command works on it."""
-        cqs = queue.cqs if isinstance(queue, DeviceQp) else (queue,)
-        wanted = [(CQ, cq.number) for cq in cqs]
-        if isinstance(queue, DeviceQp):
-            wanted.append((QP, queue.number))
-        status = Status.OK
-        for kind, number in wanted:
-            if self.contexts.evicted(kind, number):
-                status = self.contexts.load(kind, number) or status
-        return status
-
     def _trace_channel(self, source: int, request: str, index: int, status: str) -> None:
         """Tell the tracer of one request to the context manager."""
         self.tracer.event(
             self.now_ns, "channel", index, source=SOURCE_NAMES[source], request=request, index=index, status=status
         )
 
-    def _own_error(self, place: str, qp: QueuePair | None, error: Exception) -> None:
+    def own_error(self, place: str, qp: QueuePair | None, error: Exception) -> None:
         """A mistake of our own: the queue pair concerned goes to the ERR state, everybody else goes on."""
         self.guard.caught(place, error, "" if qp is None else f"QP {qp.ctx.local_qpn:#x}")
         if qp is None or qp.ctx.state in _NOT_AT_WORK:
@@ -370,8 +244,8 @@ class Nic:
 
     def gate(self) -> None:
         """CONTROL or the port changed: what may run from now on."""
-        self._enabled = self.globals.enabled
-        self._held = not self._enabled or self.globals.paused
+        self.enabled = self.globals.enabled
+        self.held = not self.enabled or self.globals.paused
 
     def soft_reset(self) -> None:
         """Destroy every object of every context, and go back to how the NIC powers up; contexts stay open."""
@@ -380,8 +254,8 @@ class Nic:
             uar.hcr = Hcr()
         self.resources.icm.clear()
         self.resources.interrupts.clear()
-        self._failed_cqs.clear()
-        self._last_words.clear()
+        self.sending.failed_cqs.clear()
+        self.sending.last_words.clear()
         self.gsi.waiting.clear()
         self.non_rdma.clear()
         self.hca = {}
@@ -412,25 +286,11 @@ class Nic:
 
     def receive_other(self, frame: bytes | bytearray | memoryview, now_ns: int) -> None:
         """Take a frame that is not RDMA: to the non-RDMA channel (004 7.6)."""
-        if not self._enabled:
-            self.counters.bump(DropReason.DISABLED.value)
-        elif self.non_rdma.put(frame, now_ns):
-            self.globals.raise_cause(IRQ_NON_RDMA)
+        self._receiving.take_other(frame, now_ns)
 
     def receive_frame(self, packet: memoryview, now_ns: int) -> None:
         """Take a whole packet, from its IP header on: RDMA by its UDP port, or for the non-RDMA channel (004 7.3)."""
-        try:
-            datagram = parse_ip(packet, self.config.port)
-        except Exception as error:  # noqa: BLE001 - the last guard
-            self.guard.caught("packet", error)
-            return
-        if isinstance(datagram, DropReason):
-            self.receive_other(packet, now_ns)
-            return
-        payload, size = datagram.payload, len(datagram.payload)
-        flow, ident, frag = datagram.flow(), datagram.ident, datagram.frag
-        how = datagram.tclass, datagram.hop_limit, datagram.flow_label
-        self.receive(RxBurst(flow, payload, size, size, ident, frag, *how), now_ns)
+        self._receiving.take_frame(packet, now_ns)
 
     # ---------------------------------------------------------------------------- the link's side
 
@@ -446,257 +306,27 @@ class Nic:
 
     def receive(self, burst: RxBurst, now_ns: int) -> None:
         """Take what arrived. A bad packet bumps a drop counter and has no other effect."""
-        self.now_ns = now_ns
-        if not self._enabled:
-            self.counters.bump(DropReason.DISABLED.value)
-            return
-        length = burst.length
-        segment = burst.segment if burst.segment > 0 else length
-        buf = burst.buf
-        flow = burst.flow
-        qps = self._running
-        marked = burst.ecn == CE
-        learning = burst.ident is None and not flow.settled
-        start = 0
-        packets = 0
-        while start < length:
-            end = start + segment
-            if end > length:
-                end = length
-            packets += 1
-            if end - start < _MIN_PACKET:
-                self.counters.bump(DropReason.TOO_SHORT.value)
-                start = end
-                continue
-            dqpn = _DQPN.unpack_from(buf, start + _DQPN_AT)[0] & _QPN_MASK
-            qp = qps.get(dqpn)
-            try:
-                if qp is not None and not marked and (flow is qp.peer or qp.comes_from_peer(flow)):
-                    executor = qp.executor
-                    if executor is not None and (taken := executor.receive(burst, start, now_ns)):
-                        qp.show()
-                        count = -(-taken // segment)
-                        start += taken
-                        packets += count - 1
-                        if learning:
-                            self._icrc.learn(flow, count)
-                        continue
-                    if length - start >= 2 * segment and (taken := qp.receive_burst(burst, start, now_ns)):
-                        start += taken
-                        packets += taken // segment - 1
-                        if learning:
-                            self._icrc.learn(flow, taken // segment)
-                        continue
-                    if end - start <= _SMALL_PACKET and receive_small(qp, burst, start, end, qp.pkey, now_ns):
-                        qp.show()
-                        start = end
-                        if learning:
-                            self._icrc.learn(flow, 1)
-                        continue
-                self._receive_packet(qp, dqpn, burst, buf[start:end], start // segment)
-            except Exception as error:  # noqa: BLE001 - the last guard
-                self._own_error("packet", qp, error)
-            start = end
-        self.counters["rx_packets"] += packets
-        if self._write_back_at is None:
-            self._write_back_at = now_ns + WRITE_BACK_NS
-
-    def _receive_packet(self, qp: DeviceQp | None, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> None:
-        """One packet by the full path: ICRC, header, queue pair, state, service, address, P_Key (004 7.3)."""
-        size = len(view)
-        if size > MAX_UDP_PAYLOAD or size & 3:
-            # Headers, padded payload and ICRC are whole words. Seeds and residues are cached by length, so nobody
-            # may fill those caches with lengths that no packet has.
-            self.counters.bump((DropReason.TOO_LONG if size > MAX_UDP_PAYLOAD else DropReason.BAD_LENGTH).value)
-            return
-        try:
-            if not self._icrc.accepts(view, burst, index):
-                self.counters.bump(DropReason.BAD_ICRC.value)
-                return
-            packet = parse(view)
-        except Exception as error:  # noqa: BLE001 - the last guard; who sent it is not shown yet, so no QP fails
-            self.guard.caught("packet", error)
-            return
-        if isinstance(packet, DropReason):
-            self.counters.bump(packet.value)
-            return
-        packet.arrive(burst)
-        flow = burst.flow
-        if qp is None:
-            self._receive_elsewhere(packet, dqpn)
-            return
-        row = packet.row
-        if qp.ctx.state not in _RECEIVING:
-            self.counters.bump(DropReason.QP_STATE.value)
-        elif row.service != qp.opcodes and packet.opcode != CNP:
-            self.counters.bump(DropReason.WRONG_SERVICE.value)
-        elif flow is not qp.peer and not qp.comes_from_peer(flow):
-            self.counters.bump(DropReason.WRONG_ADDRESS.value)
-        elif packet.pkey != qp.pkey and not _same_partition(packet.pkey, qp.pkey):
-            self.counters.bump(DropReason.BAD_PKEY.value)
-        elif packet.opcode == CNP:
-            self.congestion.notified(qp, self.now_ns)
-        else:
-            if packet.ecn == CE and qp.opcodes == RC:
-                self.congestion.marked(qp, self.now_ns)
-            qp.receive(packet, self.now_ns)
-            if row.response:
-                qp.show()
-
-    def _receive_elsewhere(self, packet: Packet, dqpn: int) -> None:
-        """A packet to no queue pair of a program's: to QP1, to a multicast group, or to nobody."""
-        if dqpn == GSI_QPN:
-            self.gsi.receive(packet, self.now_ns)
-            return
-        members = self.resources.groups.members.get(packet.flow.dst, ()) if dqpn == MULTICAST_QPN else ()
-        if not members:
-            self.counters.bump((DropReason.NOT_CACHED if dqpn in self.qps else DropReason.UNKNOWN_QP).value)
-            return
-        if packet.row.service != UD:
-            self.counters.bump(DropReason.WRONG_SERVICE.value)
-            return
-        for qpn in members:
-            qp = self._running.get(qpn)
-            if qp is None or qp.opcodes != UD or qp.ctx.state not in _RECEIVING:
-                self.counters.bump(DropReason.QP_STATE.value)
-            elif packet.pkey != qp.pkey and not _same_partition(packet.pkey, qp.pkey):
-                self.counters.bump(DropReason.BAD_PKEY.value)
-            else:
-                try:
-                    qp.receive(packet, self.now_ns)
-                except Exception as error:  # noqa: BLE001 - the last guard; the other members get it all the same
-                    self._own_error("packet", qp, error)
+        self._receiving.take(burst, now_ns)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
-        """Take the doorbells that were rung, then give queue pairs with work their turns, as :class:`Turns` says.
+        """Take the doorbells that were rung, then give queue pairs with work their turns (:mod:`rnic.device.turns`).
 
         Args:
             budget: about how many packets to send at most.
         """
-        self.now_ns = now_ns
-        if self._held:
-            return []
-        if self._failed_cqs:
-            self._fail_users()
-        self._turns += 1
-        if not self._turns & _WRITE_BACK_MASK:
-            with self.guard.around("write-back"):
-                self.contexts.write_back(_WRITE_BACK_QPS)
-        if self._doorbells.rung:
-            self._take_doorbells()
-        out, self._last_words = self._last_words, []
-        if self.gsi.waiting:
-            out += self.gsi.take()
-        later: list[DeviceQp] = []
-        ready = self._ready
-        sent = 0
-        packets = sum([burst.count for burst in out])
-        while ready and sent < budget:
-            qp = ready.take()
-            qp.scheduled = False
-            limit = budget - sent
-            allowance = ready.allowance(qp)
-            if allowance is not None and allowance < limit * qp.ctx.mtu_bytes:
-                limit = -(-allowance // qp.ctx.mtu_bytes)
-            made = len(out)
-            again = False
-            try:
-                plain = not (qp.cnp_tag or qp.masked) and qp.pace is None
-                executor = qp.executor if plain else None
-                if executor is not None:
-                    count = self._requests(qp, now_ns, limit, out) if qp.requester.unsent else 0
-                else:
-                    count = send_small(qp, now_ns, limit, out) if plain else 0
-                if count and qp.responder.replies and not qp.polite:
-                    # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
-                    qp.polite = True
-                    later.append(qp)
-                    qp.show()
-                    packets += count
-                    sent += count
-                    ready.spent(qp, sum([burst.length for burst in out[made:]]) if ready else 0, again)
-                    continue
-                qp.polite = False
-                if executor is not None:
-                    if qp.responder.replies:
-                        left = max(limit - count, LEAST_REPLIES)
-                        count += executor.reply(left, out) or qp.produce_replies(left, out)
-                else:
-                    if count < limit and not qp.requester.unsent and not qp.cnp_tag:
-                        count += send_ack(qp, out)
-                    if count < limit and (qp.requester.unsent or qp.responder.replies or qp.cnp_tag):
-                        count += qp.produce(now_ns, limit - count, out)
-                qp.show()
-            except Exception as error:  # noqa: BLE001 - the last guard
-                self._own_error("turn", qp, error)
-                count = 0
-            if count:
-                packets += count
-                sent += count
-                cut = count >= limit and qp.requester.unsent  # the lean path alone, which says nothing of more
-                if not qp.scheduled and (cut or qp.ready(now_ns)):
-                    qp.scheduled = again = True
-            else:
-                # a turn without a packet costs too
-                sent += 1
-            ready.spent(qp, sum([burst.length for burst in out[made:]]) if ready else 0, again)
-        for qp in later:
-            self.schedule(qp)
-        if packets:
-            self.counters["tx_packets"] += packets
-            if self._write_back_at is None:
-                self._write_back_at = now_ns + WRITE_BACK_NS
-        return out
-
-    @staticmethod
-    def _requests(qp: DeviceQp, now_ns: int, limit: int, out: list[TxBurst]) -> int:
-        """Send requests by the engine, and by the reference from the first one on that it leaves."""
-        count: int = qp.executor.send(now_ns, limit, out)
-        if qp.executor.punted and count < limit:
-            count += qp.produce_requests(now_ns, limit - count, out)
-        return count
-
-    def _take_doorbells(self) -> None:
-        doorbells = self._doorbells
-        blocks = self.resources.blocks
-        for _ in range(len(doorbells.rung)):
-            queue = blocks.get(doorbells.take())
-            if queue.__class__ is DeviceQp:
-                try:
-                    self._ring_qp(queue)
-                except Exception as error:  # noqa: BLE001 - the last guard
-                    self._own_error("doorbell", queue, error)
-            elif queue.__class__ is SharedReceiveQueue and not queue.ring_limit():
-                self.counters.bump("bad_doorbells")
-
-    def _ring_qp(self, qp: DeviceQp) -> None:
-        if qp.held:
-            return  # it rings again when it is cached
-        tail = qp.regs.get(SQ_TAIL)
-        if self.tracer.enabled:
-            self.tracer.event(self.now_ns, "doorbell", qp.ctx.local_qpn, tail=tail)
-        state = qp.ctx.state
-        if tail >= qp.sq_entries:
-            self.counters.bump("bad_doorbells")
-            if state != ERR:
-                qp.enter_error()
-        elif tail != qp.requester.tail or state == ERR:
-            # in ERR whatever was posted to the receive queue is to be flushed as well
-            qp.doorbell(tail)
+        return self.sending.produce(now_ns, budget)
 
     def has_work(self) -> bool:
         """Whether :meth:`produce` has something to do now."""
-        return not self._held and bool(
-            self._ready or self._doorbells.rung or self._failed_cqs or self._last_words or self.gsi.waiting
-        )
+        return not self.held and (self.sending.has_work() or bool(self.gsi.waiting))
 
     # -------------------------------------------------------------------------------------- timers
 
     def next_deadline_ns(self) -> int | None:
         """When :meth:`handle_timers` wants to be called, at the latest; ``None`` where never."""
-        if self._held:
+        if self.held:
             return None
-        deadline, write_back = self._timers.next_ns(), self._write_back_at if self.qps else None
+        deadline, write_back = self.timers.next_ns(), self.write_back_at if self.qps else None
         if self.gsi.agent is not None and (datagrams := self.gsi.next_deadline_ns()) is not None:
             deadline = datagrams if deadline is None or datagrams < deadline else deadline
         return write_back if deadline is None or (write_back is not None and write_back < deadline) else deadline
@@ -704,23 +334,39 @@ class Nic:
     def handle_timers(self, now_ns: int) -> None:
         """Handle the deadlines that have come."""
         self.now_ns = now_ns
-        if self._held:
+        if self.held:
             return
-        self._timers.handle(now_ns)
+        self._handle_deadlines(now_ns)
         with self.guard.around("datagram"):
             self.gsi.handle_timers(now_ns)
-        if self._write_back_at is not None and self._write_back_at <= now_ns:
+        if self.write_back_at is not None and self.write_back_at <= now_ns:
             with self.guard.around("write-back"):
                 self._write_back_all(now_ns)
 
+    def _handle_deadlines(self, now_ns: int) -> None:
+        """Call the queue pairs whose deadlines have come; a bounded number, the others next time."""
+        timers, qps = self.timers, self.sending.qps
+        for _ in range(TIMERS_PER_CALL):
+            record = timers.due(now_ns)
+            if not record:
+                return
+            qp = qps[record]
+            try:
+                if qp.deadline_ns <= now_ns:
+                    qp.handle_timer(now_ns)
+                if qp.deadline_ns < qp.armed_ns:
+                    self.arm(qp)
+            except Exception as error:  # noqa: BLE001 - the last guard
+                self.own_error("timer", qp, error)
+
     def _write_back_all(self, now_ns: int) -> None:
         """Write some queue pairs back, and go on later until all had their turn."""
-        self._write_back_at = None
+        self.write_back_at = None
         left = self._to_write_back or len(self.qps)
         count = min(left, _IDLE_WRITE_BACK_QPS)
         self._to_write_back = left - count
         if self._to_write_back:
-            self._write_back_at = now_ns + _IDLE_WRITE_BACK_STEP_NS
+            self.write_back_at = now_ns + _IDLE_WRITE_BACK_STEP_NS
         self.contexts.write_back(count)
 
     # ------------------------------------------------------------------------ the transport's side
@@ -728,38 +374,60 @@ class Nic:
     def schedule(self, qp: QueuePair) -> None:
         """``qp`` may have something to send: give it a turn."""
         if not qp.scheduled:
-            qp.scheduled = True
+            qp.scheduled = 1
             if not qp.held:  # type: ignore[attr-defined]  # the transport knows no more of a DeviceQp
-                self._ready.add(qp)  # type: ignore[arg-type]
+                self.sending.turns.add(qp.memory.record)
 
     def arm(self, qp: QueuePair) -> None:
         """``qp.deadline_ns`` lies before ``qp.armed_ns``: wake it then."""
         if not qp.held:  # type: ignore[attr-defined]
-            self._timers.arm(qp)
+            self.timers.arm(qp.memory.record, qp.deadline_ns)
 
     def last_words(self, bursts: list[TxBurst]) -> None:
         """Send ``bursts`` of a queue pair that has no more turns: they go first next time."""
-        self._last_words += bursts
+        self.sending.last_words += bursts
 
     def farewell(self) -> list[TxBurst]:
         """Acknowledgements that are due, where :meth:`produce` is not called again."""
-        if self._held:
+        if self.held:
             return []
-        for qp in self._running.values():
+        for qp in self.running.values():
             with self.guard.around("release"):
                 qp.part()
-        out, self._last_words = self._last_words, []
+        out, self.sending.last_words = self.sending.last_words, []
         return out
+
+    def meet(self, qp: DeviceQp) -> None:
+        """``qp`` was made: it may have turns and deadlines.
+
+        Raises:
+            MemoryError: there is no room for its program.
+        """
+        record = qp.memory.record
+        self.sending.turns.enroll(record, qp.uar.program, self.config.turn_bytes)
+        self.sending.qps[record] = qp
+        self.directory[qp.number] = record
+
+    def settle(self, qp: DeviceQp) -> None:
+        """Let a queue pair run, or hold it, as its contexts are cached or not."""
+        self.context_changes.settle(qp)
+
+    def bring(self, queue: DeviceQp | CompletionQueue) -> Status:
+        """Load what of a queue's contexts was evicted: a command works on it."""
+        return self.context_changes.bring(queue)
 
     def forget(self, qp: DeviceQp) -> None:
         """``qp`` is destroyed: no more turns and deadlines."""
-        self._timers.forget(qp)
+        record = qp.memory.record
+        self.timers.forget(record)
         qp.requester.depart()
         if qp.scheduled and not qp.held:
-            self._ready.remove(qp)
-        qp.scheduled = False
+            self.sending.turns.remove(record)
+        qp.scheduled = 0
         qp.flow = None
-        self._running.pop(qp.number, None)
+        self.sending.turns.dismiss(record)
+        del self.sending.qps[record]
+        self.running.pop(qp.number, None)
         self.directory[qp.number] = 0
 
     def event(self, event_type: int, number: int, status: int = 0) -> None:
@@ -786,8 +454,8 @@ class Nic:
         self.counters.bump("qp_faults")
         with self.guard.around("write-back"):
             self.contexts.write_back_one(number)
-        if self._write_back_at is None:
-            self._write_back_at = self.now_ns + WRITE_BACK_NS
+        if self.write_back_at is None:
+            self.write_back_at = self.now_ns + WRITE_BACK_NS
         self.globals.raise_cause(IRQ_QP_FAULT)
 
     def make_flow(self, ctx: QpContext) -> Flow:
@@ -808,14 +476,5 @@ class Nic:
 
     def cq_overflowed(self, cq: CompletionQueue) -> None:
         """A CQ could not take an entry: its queue pairs fail with the next :meth:`produce`."""
-        self._failed_cqs.append(cq)
+        self.sending.failed_cqs.append(cq)
         self.event(events.CQ_ERROR, cq.number)
-
-    def _fail_users(self) -> None:
-        failed, self._failed_cqs = self._failed_cqs, []
-        for qp in [qp for qp in self._running.values() if any(cq in failed for cq in qp.cqs)]:
-            if qp.ctx.state != ERR:
-                try:
-                    qp.enter_error()
-                except Exception as error:  # noqa: BLE001 - the last guard
-                    self._own_error("turn", qp, error)

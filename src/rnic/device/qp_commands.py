@@ -171,17 +171,20 @@ def create_qp(nic: Nic, uar: Uar, ctx: QpContext) -> DeviceQp:
     """Make a queue pair around its cached context, of which everything that it names was found."""
     res = nic.resources
     srq = res.srqs[ctx.srqn & SRQN_MASK] if ctx.srqn & SRQ_VALID else None
+    qp = None
     try:
         qp = DeviceQp(ctx, nic, uar, srq)
+        nic.meet(qp)
     except MemoryError:
+        if qp is not None:
+            qp.uncount()
+            qp.memory.free()
         res.contexts.drop_qp(ctx.local_qpn)
         raise Refused(cmd.ST_EXCEED_LIM) from None
-    qp.turn = nic.config.turn_bytes
     if srq is not None:
         srq.users += 1
     res.occupy(ctx.usr_page, qp, QP_DOORS)
     res.qps[ctx.local_qpn] = qp
-    nic.directory[ctx.local_qpn] = qp.memory.record
     nic.settle(qp)
     return qp
 

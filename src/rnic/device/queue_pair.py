@@ -84,6 +84,12 @@ class ReceiveCompletions(_Completions):
         """The CQ itself."""
         return self._cqs.get(self._ctx.cqn_rcv)
 
+    @property
+    def told(self) -> bool:
+        """:attr:`~rnic.device.cq.CompletionQueue.told`; false where there is no such CQ."""
+        cq = self._cqs.get(self._ctx.cqn_rcv)
+        return cq is not None and cq.told
+
 
 class Rings(NamedTuple):
     """Where a context says that the rings are."""
@@ -127,7 +133,7 @@ class RingMemory:
         return Rings(sq_base, entries, shift, rq_base, ctx.rcv_wqe_length >> stride, 1 << stride)
 
 
-@view(QP, "DeviceQp")
+@view(QP, "DeviceQp", "Turns")
 class DeviceQp(QueuePair):
     """One QP. ``opcodes`` is what its packets' opcodes must say; ``notify_drained`` asks for SQ_DRAINED.
 
@@ -141,24 +147,21 @@ class DeviceQp(QueuePair):
         "_counted",
         "_memory",
         "_most",
-        "cnp_merge_ns",
         "cqs",
-        "deficit",
         "executor",
         "nic",
-        "notify_drained",
         "peer",
-        "polite",
-        "rate",
         "regs",
-        "shown_head",
-        "shown_state",
         "sq_entries",
         "srq",
-        "turn",
         "uar",
     )
 
+    next_ready: Word
+    previous_ready: Word
+    program_record: Word
+    turn: Word
+    deficit: Word
     number: Word
     context: Word
     srq_record: Word
@@ -166,6 +169,12 @@ class DeviceQp(QueuePair):
     driver: Word
     opcodes: Word
     pkey: Word
+    polite: Word
+    notify_drained: Word
+    cnp_merge_ns: Word
+    rate: Word
+    shown_head: Word
+    shown_state: Word
     held: Word
 
     def __init__(self, ctx: QpContext, nic: Nic, uar: Uar, srq: SharedReceiveQueue | None) -> None:
@@ -174,18 +183,9 @@ class DeviceQp(QueuePair):
         self.uar = uar
         self.srq = srq
         self.regs = regs = Registers(uar, ctx.usr_page)
-        self.notify_drained = False
         self.executor: Any = None
         """The engine's hold of it, where there is an engine that knows its service."""
         self.peer: Flow | None = None
-        self.turn = 1
-        self.deficit = 0
-        self.cnp_merge_ns = 0
-        self.rate = 0
-        self.polite = False
-        """Its replies have just let new messages go first; next time they go, come what may."""
-        self.shown_head = 0
-        self.shown_state = ctx.state
         regs.clear()
         regs.set(QUEUE_NUMBER, ctx.local_qpn)
         regs.set(QUEUE_STATE, ctx.state)
@@ -200,6 +200,7 @@ class DeviceQp(QueuePair):
         """The CQs that it counts as a user of: those of its send and of its receive queue."""
         super().__init__(ctx, nic, send_ring, rq, SendCompletions(ctx, res.cqs), ReceiveCompletions(ctx, res.cqs))
         self.number = ctx.local_qpn
+        self.shown_state = ctx.state
         self.context = nic.contexts.key.qps.slot(self.number)
         self.opcodes = SERVICE_CODES[ctx.servtype]
         self.block, self.driver = regs.block, uar.number
@@ -255,7 +256,7 @@ class DeviceQp(QueuePair):
         engine = self.nic.engine
         self.executor = None
         if engine is not None and self.ctx.servtype == ST_RC and self.ctx.state in _CONNECTED:
-            block = self.regs.words[self.regs.at >> 2 : self.regs.at + BLOCK_BYTES >> 2]
+            block = self.regs.buf[self.regs.at : self.regs.at + BLOCK_BYTES]
             self.executor = use.ENGINE.Executor(engine, self, block)
 
     def reload(self, now_ns: int) -> None:

@@ -8,10 +8,8 @@ from rnic.state.device import DEVICE
 from rnic.state.record import Word, view
 
 if TYPE_CHECKING:
-    from rnic.context.key_qpc_data import KeyQpcData
-    from rnic.mem.table import MemoryTable
+    from rnic.device.nic import Nic
     from rnic.state.arena import Arena
-    from rnic.state.device import Directory
 
 
 @view(DEVICE)
@@ -28,14 +26,18 @@ class Root:
     cqs: Word
     eqs: Word
     directory: Word
+    timers: Word
+    turns: Word
 
     def __init__(self, arena: Arena) -> None:
         at = arena.allocate_first(DEVICE.size)
         self.words = arena.words(at, DEVICE.size)
 
-    def show(self, memory: MemoryTable, key: KeyQpcData, directory: Directory) -> None:
+    def show(self, nic: Nic) -> None:
         """Say where the tables are."""
-        self.keys, self.max_keys = memory.place, memory.max_entries
+        key = nic.contexts.key
+        self.keys, self.max_keys = nic.memory.place, nic.memory.max_entries
         self.log_qps, self.log_eqs = key.qps.log, key.eqs.log
         self.qp_contexts, self.cqs, self.eqs = key.qps.place, key.cqs.place, key.eqs.place
-        self.directory = directory.place
+        self.directory = nic.directory.place
+        self.timers, self.turns = nic.timers.record, nic.sending.turns.record

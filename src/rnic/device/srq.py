@@ -74,10 +74,7 @@ class SharedReceiveQueue:
     def __init__(
         self, number: int, uar: Uar, block: int, base: int, entries: int, stride: int, pd: int, host: Host
     ) -> None:
-        record = host.arena.allocate(SRQ.size)
-        if record is None:
-            raise MemoryError(f"no room for a shared receive queue in {host.arena.size} bytes of state")
-        self.record = record
+        self.record = record = host.arena.take(SRQ.size, "a shared receive queue")
         self.words = host.arena.words(record, SRQ.size)
         self.number, self.pd = number, pd
         self.uar = uar

@@ -1,82 +1,132 @@
-"""Deadlines of queue pairs: a heap with lazy deletion, so that idle queue pairs cost nothing."""
+"""Deadlines of queue pairs: a binary heap of their records, so that idle queue pairs cost nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
-
 from rnic.spec.limits import NEVER
-
-if TYPE_CHECKING:
-    from rnic.transport.qp import QueuePair
+from rnic.state.arena import Arena
+from rnic.state.queue_pair import QP
+from rnic.state.record import WORD_BYTES, WORD_SHIFT, Word, place, view
+from rnic.state.schedule import TIMERS
 
 TIMERS_PER_CALL = 1_024
 """Expired deadlines handled in one call, so that its work is bounded."""
 
+_ARMED = place(QP, "armed_ns")
+_PLACE = place(QP, "timer_place")
 
+
+@view(TIMERS)
 class Timers:
     """Wakes each queue pair at its deadline or before, never after.
 
-    ``qp.armed_ns`` is when the heap wakes it. An entry with another time is stale and skipped; a queue pair whose
-    deadline has moved back is put in again when its old time comes.
+    Queue pairs are offsets of records. The word ``armed_ns`` of one is when the heap wakes it, or ``NEVER``;
+    ``timer_place`` where in the heap it is, or 0. Whoever is woken too early, since its deadline has moved back, is to
+    be armed again.
 
     Args:
-        failed: gets an exception that a queue pair's handler raised, and which queue pair it was.
+        arena: where the heap and all records lie.
+        capacity: queue pairs at most.
+
+    Raises:
+        MemoryError: the arena is full.
     """
 
-    __slots__ = ("_count", "_failed", "_heap")
+    __slots__ = ("_cells", "_heap", "record", "words")
 
-    def __init__(self, failed: Callable[[QueuePair, Exception], None]) -> None:
-        self._failed = failed
-        self._heap: list[tuple[int, int, QueuePair]] = []
-        self._count = 0
+    heap: Word
+    capacity: Word
+    count: Word
+
+    def __init__(self, arena: Arena, capacity: int) -> None:
+        self.record = arena.take(TIMERS.size, "timers")
+        self._cells = arena.cells
+        self.words = arena.words(self.record, TIMERS.size)
+        heap = arena.take(WORD_BYTES * (capacity + 1), f"timers of {capacity} queue pairs")
+        self.heap, self.capacity, self.count = heap, capacity, 0
+        self._heap = heap >> WORD_SHIFT
 
     def __len__(self) -> int:
-        """Entries, stale ones included."""
-        return len(self._heap)
-
-    def arm(self, qp: QueuePair) -> None:
-        """Wake ``qp`` at its deadline, which lies before ``qp.armed_ns``."""
-        deadline = qp.deadline_ns
-        qp.armed_ns = deadline
-        self._count += 1
-        heappush(self._heap, (deadline, self._count, qp))
+        """Queue pairs in the heap."""
+        return self.count
 
     @staticmethod
-    def forget(qp: QueuePair) -> None:
-        """Wake ``qp`` no more."""
-        qp.armed_ns = NEVER
+    def room(capacity: int) -> int:
+        """Bytes of an arena that this takes."""
+        return TIMERS.size + WORD_BYTES * (capacity + 8)
 
-    def sweep(self) -> None:
-        """Let go of what was forgotten; a stale entry else stays until its time comes."""
-        self._heap = [entry for entry in self._heap if entry[0] == entry[2].armed_ns]
-        heapify(self._heap)
+    def arm(self, qp: int, deadline_ns: int) -> None:
+        """Wake ``qp`` at ``deadline_ns``, which lies before its ``armed_ns``."""
+        cells = self._cells
+        at = qp >> WORD_SHIFT
+        cells[at + _ARMED] = deadline_ns
+        place = cells[at + _PLACE]
+        if not place:
+            place = self.count = self.count + 1
+        self._rise(place, qp, deadline_ns)
+
+    def forget(self, qp: int) -> None:
+        """Wake ``qp`` no more."""
+        cells = self._cells
+        at = qp >> WORD_SHIFT
+        cells[at + _ARMED] = NEVER
+        place = cells[at + _PLACE]
+        if not place:
+            return
+        cells[at + _PLACE] = 0
+        last = self.count
+        self.count = last - 1
+        if place != last:
+            moved = cells[self._heap + last]
+            deadline = cells[(moved >> WORD_SHIFT) + _ARMED]
+            above = cells[self._heap + (place >> 1)] if place > 1 else 0
+            if above and cells[(above >> WORD_SHIFT) + _ARMED] > deadline:
+                self._rise(place, moved, deadline)
+            else:
+                self._sink(place, moved, deadline)
 
     def next_ns(self) -> int | None:
-        """The earliest time at which :meth:`handle` may have something to do."""
-        heap = self._heap
-        while heap:
-            deadline, _, qp = heap[0]
-            if deadline == qp.armed_ns:
-                return deadline
-            heappop(heap)
-        return None
+        """When somebody is to be woken next, ``None`` where nobody is."""
+        return self._cells[(self._cells[self._heap + 1] >> WORD_SHIFT) + _ARMED] if self.count else None
 
-    def handle(self, now_ns: int) -> None:
-        """Call every queue pair whose deadline has come."""
-        heap = self._heap
-        for _ in range(TIMERS_PER_CALL):
-            if not heap or heap[0][0] > now_ns:
-                return
-            deadline, _, qp = heappop(heap)
-            if deadline != qp.armed_ns:
-                continue
-            qp.armed_ns = NEVER
-            try:
-                if qp.deadline_ns <= now_ns:
-                    qp.handle_timer(now_ns)
-                if qp.deadline_ns < qp.armed_ns:
-                    self.arm(qp)
-            except Exception as error:  # noqa: BLE001 - the last guard
-                self._failed(qp, error)
+    def due(self, now_ns: int) -> int:
+        """A queue pair whose time has come, which is armed no more; 0 where there is none."""
+        if not self.count:
+            return 0
+        qp = self._cells[self._heap + 1]
+        if self._cells[(qp >> WORD_SHIFT) + _ARMED] > now_ns:
+            return 0
+        self.forget(qp)
+        return qp
+
+    def _rise(self, place: int, qp: int, deadline: int) -> None:
+        """Put ``qp`` at ``place``, or above, where those that are later make way."""
+        cells, heap = self._cells, self._heap
+        while place > 1:
+            above = cells[heap + (place >> 1)]
+            at = above >> WORD_SHIFT
+            if cells[at + _ARMED] <= deadline:
+                break
+            cells[heap + place] = above
+            cells[at + _PLACE] = place
+            place >>= 1
+        cells[heap + place] = qp
+        cells[(qp >> WORD_SHIFT) + _PLACE] = place
+
+    def _sink(self, place: int, qp: int, deadline: int) -> None:
+        """Put ``qp`` at ``place``, or below, where those that are sooner make way."""
+        cells, heap, count = self._cells, self._heap, self.count
+        while (below := place << 1) <= count:
+            child = cells[heap + below]
+            soonest = cells[(child >> WORD_SHIFT) + _ARMED]
+            if below < count:
+                other = cells[heap + below + 1]
+                time = cells[(other >> WORD_SHIFT) + _ARMED]
+                if time < soonest:
+                    below, child, soonest = below + 1, other, time
+            if soonest >= deadline:
+                break
+            cells[heap + place] = child
+            cells[(child >> WORD_SHIFT) + _PLACE] = place
+            place = below
+        cells[heap + place] = qp
+        cells[(qp >> WORD_SHIFT) + _PLACE] = place

@@ -6,107 +6,173 @@ Who has nothing to send saves up nothing.
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING
+from rnic.state import links
+from rnic.state.arena import Arena
+from rnic.state.queue_pair import QP
+from rnic.state.record import WORD_SHIFT, Word, place, view
+from rnic.state.schedule import PROGRAM, TURNS
 
-if TYPE_CHECKING:
-    from rnic.device.queue_pair import DeviceQp
+_LINK = place(QP, "next_ready")
+_QP_PROGRAM = place(QP, "program_record")
+_QP_DEFICIT = place(QP, "deficit")
+_TURN = place(QP, "turn")
+_NEXT = place(PROGRAM, "next")
+_QUEUE = place(PROGRAM, "first")
+_DEFICIT = place(PROGRAM, "deficit")
+_LISTED = place(PROGRAM, "listed")
+_USERS = place(PROGRAM, "users")
+_NUMBER = place(PROGRAM, "number")
+_FIRST = place(TURNS, "first")
 
 
-class _Program:
-    """Queue pairs of one program that wait, and the bytes that it may still send before the next program."""
-
-    __slots__ = ("deficit", "listed", "queue")
-
-    def __init__(self) -> None:
-        self.queue: deque[DeviceQp] = deque()
-        self.deficit = 0
-        self.listed = False
-        """It is in the rotation."""
-
-
+@view(TURNS)
 class Turns:
-    """Queue pairs with something to send.
+    """Queue pairs with something to send, named by the offsets of their records.
+
+    A queue pair's own share is its word ``turn``, in bytes; ``deficit`` is what it may send still.
 
     Args:
-        quantum: bytes that a program may send before the next has its turn. A queue pair's own is ``qp.turn``.
+        arena: where all records lie.
+        quantum: bytes that a program may send before the next has its turn.
+
+    Raises:
+        MemoryError: the arena is full.
     """
 
-    __slots__ = ("_count", "_programs", "_rotation", "quantum")
+    __slots__ = ("_arena", "_at", "_cells", "_programs", "_signed", "record", "words")
 
-    def __init__(self, quantum: int) -> None:
-        self.quantum = quantum
-        self._programs: dict[int, _Program] = {}
-        self._rotation: deque[_Program] = deque()
-        """Programs with somebody who waits; the first has its turn."""
-        self._count = 0
+    first: Word
+    last: Word
+    count: Word
+    quantum: Word
+
+    def __init__(self, arena: Arena, quantum: int) -> None:
+        self.record = arena.take(TURNS.size, "turns")
+        self._arena = arena
+        self._cells = arena.cells
+        self._signed = arena.signed
+        self.words = arena.words(self.record, TURNS.size)
+        self._at = self.record >> WORD_SHIFT
+        self.first = self.last = 0
+        self.count, self.quantum = 0, quantum
+        self._programs: dict[int, int] = {}
+        """Records of the programs that have queue pairs, by number."""
 
     def __len__(self) -> int:
-        return self._count
+        """Queue pairs that wait."""
+        return self.count
 
-    def add(self, qp: DeviceQp) -> None:
+    def enroll(self, qp: int, program: int, turn: int) -> None:
+        """``qp`` is a queue pair of a program, with a share of ``turn`` bytes; it does not wait.
+
+        Raises:
+            MemoryError: the arena is full.
+        """
+        cells = self._cells
+        record = self._programs.get(program)
+        if record is None:
+            record = self._programs[program] = self._arena.take(PROGRAM.size, "a program")
+            self._arena.words(record, PROGRAM.size)[:] = memoryview(bytes(PROGRAM.size)).cast("Q")
+            cells[(record >> WORD_SHIFT) + _NUMBER] = program
+        cells[(record >> WORD_SHIFT) + _USERS] += 1
+        at = qp >> WORD_SHIFT
+        cells[at + _QP_PROGRAM] = record
+        cells[at + _TURN] = turn
+        self._signed[at + _QP_DEFICIT] = 0
+
+    def dismiss(self, qp: int) -> None:
+        """``qp``, which does not wait, is no more."""
+        cells = self._cells
+        record = cells[(qp >> WORD_SHIFT) + _QP_PROGRAM]
+        at = record >> WORD_SHIFT
+        cells[(qp >> WORD_SHIFT) + _QP_PROGRAM] = 0
+        cells[at + _USERS] -= 1
+        if not cells[at + _USERS]:
+            del self._programs[cells[at + _NUMBER]]
+            self._arena.free(record, PROGRAM.size)
+
+    def add(self, qp: int) -> None:
         """``qp`` waits for its turn; it must not wait already."""
-        program = self._programs.get(qp.uar.program)
-        if program is None:
-            program = self._programs[qp.uar.program] = _Program()
-        if not program.listed:
-            program.listed = True
-            program.deficit = self.quantum
-            self._rotation.append(program)
-        program.queue.append(qp)
-        self._count += 1
+        cells = self._cells
+        program = cells[(qp >> WORD_SHIFT) + _QP_PROGRAM]
+        at = program >> WORD_SHIFT
+        if not cells[at + _LISTED]:
+            self._list(program, self.quantum)
+        links.append(cells, at + _QUEUE, _LINK, qp)
+        self.count += 1
 
-    def take(self) -> DeviceQp:
-        """The queue pair whose turn it is: ``IndexError`` where none waits. :meth:`spent` ends the turn.
+    def _list(self, program: int, deficit: int) -> None:
+        """A program becomes the last of the rotation."""
+        at = program >> WORD_SHIFT
+        self._cells[at + _LISTED] = 1
+        self._signed[at + _DEFICIT] = deficit
+        links.append(self._cells, self._at + _FIRST, _NEXT, program)
+
+    def _unlist(self, program: int) -> None:
+        self._cells[(program >> WORD_SHIFT) + _LISTED] = 0
+        links.unlink(self._cells, self._at + _FIRST, _NEXT, program)
+
+    def take(self) -> int:
+        """The queue pair whose turn it is; one must wait. :meth:`spent` ends the turn.
 
         Who sent more than its share, by at most a packet where others waited, sits out turns until that is made up.
         """
+        cells, signed = self._cells, self._signed
         while True:
-            program = self._rotation[0]
-            if program.deficit <= 0:
-                program.deficit += self.quantum
-                self._rotation.rotate(-1)
+            program = self.first
+            at = program >> WORD_SHIFT
+            deficit = signed[at + _DEFICIT]
+            if deficit <= 0:
+                self._unlist(program)
+                self._list(program, deficit + self.quantum)
                 continue
-            qp = program.queue.popleft()
-            qp.deficit += qp.turn
-            if qp.deficit > 0:
-                self._count -= 1
+            qp = cells[at + _QUEUE]
+            links.unlink(cells, at + _QUEUE, _LINK, qp)
+            own = (qp >> WORD_SHIFT) + _QP_DEFICIT
+            signed[own] += cells[(qp >> WORD_SHIFT) + _TURN]
+            if signed[own] > 0:
+                self.count -= 1
                 return qp
-            program.queue.append(qp)
+            links.append(cells, at + _QUEUE, _LINK, qp)
 
-    def allowance(self, qp: DeviceQp) -> int | None:
+    def allowance(self, qp: int) -> int | None:
         """Bytes that the queue pair taken last may send now; ``None`` where nobody else waits."""
-        if not self._count:
+        if not self.count:
             return None
-        return min(qp.deficit, self._rotation[0].deficit) if len(self._rotation) > 1 else qp.deficit
+        signed = self._signed
+        own = signed[(qp >> WORD_SHIFT) + _QP_DEFICIT]
+        if self.first == self.last:
+            return own
+        return min(own, signed[(self.first >> WORD_SHIFT) + _DEFICIT])
 
-    def spent(self, qp: DeviceQp, size: int, again: bool) -> None:
+    def spent(self, qp: int, size: int, again: bool) -> None:
         """The turn ends after ``size`` bytes; ``again``: there is more to send."""
-        program = self._rotation[0]
-        alone = not self._count
-        program.deficit -= size
-        qp.deficit = min(qp.deficit - size, qp.turn) if again and not alone else 0
+        cells, signed = self._cells, self._signed
+        program = self.first
+        at = program >> WORD_SHIFT
+        alone = not self.count
+        deficit = signed[at + _DEFICIT] - size
+        own = (qp >> WORD_SHIFT) + _QP_DEFICIT
+        signed[own] = min(signed[own] - size, cells[(qp >> WORD_SHIFT) + _TURN]) if again and not alone else 0
         if again:
-            program.queue.append(qp)
-            self._count += 1
-        if program.deficit > 0 and program.queue:
+            links.append(cells, at + _QUEUE, _LINK, qp)
+            self.count += 1
+        if deficit > 0 and cells[at + _QUEUE]:
+            signed[at + _DEFICIT] = deficit
             return
-        self._rotation.popleft()
-        if program.queue:
-            program.deficit = self.quantum + (0 if alone else min(program.deficit, 0))
-            self._rotation.append(program)
-        else:
-            program.listed = False
-            del self._programs[qp.uar.program]
+        self._unlist(program)
+        if cells[at + _QUEUE]:
+            self._list(program, self.quantum + (0 if alone else min(deficit, 0)))
 
-    def remove(self, qp: DeviceQp) -> None:
+    def remove(self, qp: int) -> None:
         """``qp``, which waits, waits no more."""
-        program = self._programs[qp.uar.program]
-        program.queue.remove(qp)
-        self._count -= 1
-        if not program.queue:
-            self._rotation.remove(program)
-            del self._programs[qp.uar.program]
+        cells = self._cells
+        program = cells[(qp >> WORD_SHIFT) + _QP_PROGRAM]
+        at = program >> WORD_SHIFT
+        links.unlink(cells, at + _QUEUE, _LINK, qp)
+        self.count -= 1
+        if not cells[at + _QUEUE]:
+            self._unlist(program)
 
 
 __all__ = ["Turns"]

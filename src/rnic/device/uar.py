@@ -13,6 +13,7 @@ from typing import Protocol
 
 from rnic.device.hcr import Hcr
 from rnic.mem.dma import DmaPort
+from rnic.mem.order import load32, store32
 from rnic.rings.queue_block import (
     BLOCK_BYTES,
     BLOCK_SHIFT,
@@ -114,7 +115,6 @@ class Uar:
         "number",
         "port",
         "program",
-        "words",
     )
 
     def __init__(
@@ -133,8 +133,6 @@ class Uar:
         self.hcr = Hcr()
         self.blocks = blocks
         self.buf = memoryview(_private_memory(blocks * BLOCK_BYTES)) if buf is None else buf
-        self.words = self.buf.cast("I")
-        """The same memory as 32-bit words, each read and stored as a whole: the other side sees no half of one."""
         self.closed = False
         self.dead = False
         """The device failed under it: commands do nothing any more."""
@@ -161,7 +159,7 @@ class Uar:
             if 0 <= block < GLOBAL_BLOCKS and self._globals is not None and 0 <= register < BLOCK_BYTES:
                 self._globals.write(self, (block << BLOCK_SHIFT) + register, value & 0xFFFF_FFFF)
             return
-        self.words[(block << BLOCK_SHIFT) + register >> 2] = value & 0xFFFF_FFFF
+        store32(self.buf, (block << BLOCK_SHIFT) + register, value)
         if rings:
             doorbells.ring(block)
 
@@ -171,7 +169,7 @@ class Uar:
             return 0
         if block < GLOBAL_BLOCKS:
             return 0 if self._globals is None else self._globals.read(self, (block << BLOCK_SHIFT) + register)
-        return self.words[(block << BLOCK_SHIFT) + register >> 2]
+        return load32(self.buf, (block << BLOCK_SHIFT) + register)
 
     def write(self, offset: int, value: int) -> None:
         """:meth:`store` by byte offset in the window."""
@@ -185,22 +183,21 @@ class Uar:
 class Registers:
     """The device's own access to one block: read-only registers too."""
 
-    __slots__ = ("at", "block", "buf", "uar", "words")
+    __slots__ = ("at", "block", "buf", "uar")
 
     def __init__(self, uar: Uar, block: int) -> None:
         self.uar = uar
         self.block = block
         self.buf = uar.buf
-        self.words = uar.words
         self.at = block << BLOCK_SHIFT
 
     def get(self, register: int) -> int:
         """One register."""
-        return self.words[self.at + register >> 2]
+        return load32(self.buf, self.at + register)
 
     def set(self, register: int, value: int) -> None:
         """Store one register."""
-        self.words[self.at + register >> 2] = value
+        store32(self.buf, self.at + register, value)
 
     def clear(self) -> None:
         """Zero the whole block."""

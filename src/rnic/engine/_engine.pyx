@@ -20,21 +20,8 @@ cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *thing)
     PyObject *PyList_GET_ITEM(object items, Py_ssize_t place)
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-
-    /* zlib's crc32 with ISA-L's arguments. */
-    typedef unsigned long (*rnic_zlib_crc)(unsigned long, const unsigned char *, unsigned int);
-    static rnic_zlib_crc rnic_engine_zlib;
-    static uint32_t rnic_engine_crc(uint32_t state, const uint8_t *data, uint64_t length)
-    {
-        return (uint32_t)rnic_engine_zlib(state, data, (unsigned int)length);
-    }
-    """
-    ctypedef unsigned long (*rnic_zlib_crc)(unsigned long, const unsigned char *, unsigned int) noexcept nogil
-    rnic_zlib_crc rnic_engine_zlib
-    uint32_t rnic_engine_crc(uint32_t state, const uint8_t *data, uint64_t length) noexcept nogil
+cdef extern from "crc32.h" nogil:
+    uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length) noexcept
 
 cdef extern from "state.h" nogil:
     struct memory_key:
@@ -208,7 +195,6 @@ cdef class Port:
         arena: its memory.
         table: its memory table, whose records lie in ``arena``.
         config: settings of the transport.
-        crc: address of a C CRC-32, and whether it has zlib's signature.
     """
 
     cdef engine_port port
@@ -217,8 +203,7 @@ cdef class Port:
     cdef uint8_t *base
     cdef object guards
 
-    def __cinit__(self, arena, table, config, crc):
-        cdef uintptr_t function
+    def __cinit__(self, arena, table, config):
         self.arena = arena.memory
         self.guards = table.guards
         self.base = _address(self.arena, NULL)
@@ -228,13 +213,7 @@ cdef class Port:
         if self.reach == NULL:
             raise MemoryError("no memory for pointers to registered memory")
         self.port.reach = self.reach
-        function = crc[0]
-        if crc[1]:
-            global rnic_engine_zlib
-            rnic_engine_zlib = <rnic_zlib_crc> function
-            self.port.crc = rnic_engine_crc
-        else:
-            self.port.crc = <engine_crc> function
+        self.port.crc = engine_crc32
         self.port.ack_every = config.ack_every
         self.port.probe = config.probe
         self.port.rq_almost_full = config.rq_almost_full
@@ -255,16 +234,16 @@ cdef class _Cq:
     """A completion queue whose ring is in reach, as it was when it was looked at."""
 
     cdef engine_cq cq
-    cdef object queue, words
+    cdef object queue, view
 
     def __cinit__(self, queue):
         cdef Py_ssize_t ring = 0, block = 0
         self.queue = queue
-        self.words = words = queue.words
+        self.view = queue.view
         self.cq.record = <completion_queue *> <uintptr_t> ctypes.addressof(queue.key)
-        self.cq.ring = _address(words, &ring)
+        self.cq.ring = _address(self.view, &ring)
         self.cq.entries = ring >> 5
-        self.cq.block = <atomic_word *> (_address(queue.regs.words, &block) + <Py_ssize_t> queue.regs.at)
+        self.cq.block = <atomic_word *> (_address(queue.regs.buf, &block) + <Py_ssize_t> queue.regs.at)
 
 
 cdef class Executor:
@@ -346,9 +325,9 @@ cdef class Executor:
     cdef int _find_send_cq(self) except -1:
         cdef uint32_t number = self.ctx.cqn_snd
         queue = self.qp.send_cq.queue
-        if self.send_cq is None or self.send_cq.queue is not queue or self.send_cq.words is not queue.words:
+        if self.send_cq is None or queue is None or self.send_cq.queue is not queue or self.send_cq.view is not queue.view:
             self.place.send_cq = NULL
-            self.send_cq = None if queue is None or queue.words is None else _Cq(queue)
+            self.send_cq = None if queue is None or queue.view is None else _Cq(queue)
             if self.send_cq is not None:
                 self.place.send_cq = &self.send_cq.cq
         self.place.send_cqn = number
@@ -357,9 +336,9 @@ cdef class Executor:
     cdef int _find_recv_cq(self) except -1:
         cdef uint32_t number = self.ctx.cqn_rcv
         queue = self.qp.recv_cq.queue
-        if self.recv_cq is None or self.recv_cq.queue is not queue or self.recv_cq.words is not queue.words:
+        if self.recv_cq is None or queue is None or self.recv_cq.queue is not queue or self.recv_cq.view is not queue.view:
             self.place.recv_cq = NULL
-            self.recv_cq = None if queue is None or queue.words is None else _Cq(queue)
+            self.recv_cq = None if queue is None or queue.view is None else _Cq(queue)
             if self.recv_cq is not None:
                 self.place.recv_cq = &self.recv_cq.cq
         self.place.recv_cqn = number

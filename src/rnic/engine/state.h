@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0xe4d1d59f1d14c7eeull
+#define STATE_LAYOUT_HASH 0x92fa48d0f587f2c7ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -256,7 +256,22 @@ struct queue_pair {
 	uint64_t resources; /* offset of its executed READs and atomics in the arena */
 	uint64_t scatters; /* offset of its receive scatter entries in the arena */
 	uint64_t sends; /* offset of its send slots in the arena */
-	uint64_t flow; /* offset of its path's record in the arena, or 0 */
+	uint64_t path; /* offset of its flow's record in the arena, or 0 */
+	uint64_t program; /* whose it is: programs share what may be in flight */
+	uint64_t signal_all; /* every send request completes, whatever its flags say */
+	uint64_t uses_srq; /* it receives from a shared receive queue */
+	uint64_t cnp_tag; /* the next turn begins with a congestion notification (004 7.3, WQE process unit) */
+	uint64_t masked; /* the send queue takes no part in the arbitration */
+	uint64_t paced; /* its requests keep to a rate */
+	uint64_t pace_ns; /* when the rate lets the next request leave, or NEVER */
+	uint64_t armed_ns; /* when the timers wake it, or NEVER */
+	uint64_t timer_place; /* where in their heap it is, 0 for nowhere */
+	uint64_t scheduled; /* it waits for a turn, or has asked for one while it was held */
+	uint64_t next_ready; /* the next of its program that waits for a turn, or 0 */
+	uint64_t previous_ready; /* the one before, or 0 */
+	uint64_t program_record; /* offset of its program's record */
+	uint64_t turn; /* bytes that it may send before the others of its program have their turns */
+	uint64_t deficit; /* bytes that it may send still, signed, as two's complement */
 	uint64_t sq_base; /* virtual address of entry 0; the slab follows the last entry */
 	uint64_t sq_entries; /* entries in the ring */
 	uint64_t sq_slab_bytes; /* bytes of one slab slot, 0 for a ring without a slab */
@@ -272,10 +287,15 @@ struct queue_pair {
 	uint64_t driver; /* number of the driver context whose memory and window it uses */
 	uint64_t opcodes; /* service bits of the BTH opcodes that it takes */
 	uint64_t pkey; /* P_Key in use */
+	uint64_t polite; /* its replies have just let new messages go first: next time they go, come what may */
+	uint64_t notify_drained; /* an SQ_DRAINED event was asked for */
+	uint64_t cnp_merge_ns; /* until when marks bring no further CNP */
+	uint64_t rate; /* its rate register */
+	uint64_t shown_head; /* SQ_HEAD in its queue block */
+	uint64_t shown_state; /* QUEUE_STATE in its queue block */
 	uint64_t held; /* a context that it needs is not cached: nothing is sent, what arrives is dropped */
-	uint64_t reserved[18];
 };
-_Static_assert(sizeof(struct queue_pair) == 768, "queue pair");
+_Static_assert(sizeof(struct queue_pair) == 792, "queue pair");
 
 struct send_slot {
 	uint64_t entry_0; /* the SQ entry as it was fetched: WQE ID, opcode, flags */
@@ -362,8 +382,9 @@ struct completion_queue {
 	uint64_t last_notified; /* producer index at the last event */
 	uint64_t solicited_index; /* producer index after the last solicited entry */
 	uint64_t due; /* its EQ could not take the completion event yet */
+	uint64_t told; /* it has raised a completion event: its owner sleeps until it does */
 };
-_Static_assert(sizeof(struct completion_queue) == 144, "completion queue");
+_Static_assert(sizeof(struct completion_queue) == 152, "completion queue");
 
 struct event_queue {
 	uint64_t flags; /* EQ flags as software wrote them */

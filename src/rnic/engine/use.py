@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from rnic.engine.header import layout_hash
 from rnic.spec.twins import compiled_twin, in_use
-from rnic.wire.crc_function import c_crc
 
 if TYPE_CHECKING:
     from rnic.mem.table import MemoryTable
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from rnic.transport.host import TransportConfig
 
 _NAME = "rnic.engine"
-_CRC = c_crc()
 
 
 def _choose() -> Any:
@@ -26,7 +24,7 @@ def _choose() -> Any:
         in_use[_NAME] = False
         return None
     engine = compiled_twin(_NAME, "rnic.engine._engine")
-    if engine is not None and (_CRC is None or engine.layout_hash() != layout_hash()):
+    if engine is not None and engine.layout_hash() != layout_hash():
         in_use[_NAME] = False  # compiled from other tables: what it takes for one field is another now
         return None
     return engine
@@ -40,6 +38,6 @@ def port(arena: Arena, table: MemoryTable, config: TransportConfig) -> Any:
     """What all queue pairs of a device share, told of every key from now on; ``None`` without the engine."""
     if ENGINE is None:
         return None
-    made = ENGINE.Port(arena, table, config, _CRC)
+    made = ENGINE.Port(arena, table, config)
     table.told = made.changed
     return made

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES
+from rnic.rings.ring import next_index
 from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES
 from rnic.spec.engine_net_regs import (
     DECAP_OFFSETS,
@@ -299,7 +300,7 @@ class Driver:
                 break
             self._write_descriptor(tail, request)
             self._posted[tail] = request
-            tail = self._next(tail, self.layout.sq_size)
+            tail = next_index(tail, self.layout.sq_size)
             count += 1
         if tail != first:
             self.put("SQ_TAIL", tail)
@@ -332,7 +333,7 @@ class Driver:
         out = []
         while head != tail:
             out.append(self._read_entry(head))
-            head = self._next(head, self.layout.cq_size)
+            head = next_index(head, self.layout.cq_size)
             self.put("CQ_HEAD", head)
         return out
 
@@ -390,7 +391,3 @@ class Driver:
         """What the engine wrote: invalidate, then read (000 5.7.6)."""
         self.backend.invalidate(address, count)
         return self.backend.read(address, count)
-
-    @staticmethod
-    def _next(index: int, size: int) -> int:
-        return 0 if index + 1 == size else index + 1

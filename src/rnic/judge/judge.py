@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from rnic.judge.connections import Connections
 from rnic.judge.findings import Finding
-from rnic.judge.packet import Seen
+from rnic.judge.packet import ICRC_BYTES, Form, Seen
 from rnic.judge.requests import take_request
 from rnic.judge.responses import take_response, unsent
 from rnic.judge.stream import Stream
@@ -16,22 +16,28 @@ from rnic.spec.limits import MAX_PATH_MTU, ROCE_UDP_PORT
 from rnic.spec.opcodes import CNP, OPERATION_MASK, RC, SERVICE_MASK, UC, UD
 from rnic.wire.crc import crc32
 from rnic.wire.dissect import LINKTYPE_ETHERNET, MALFORMED, ROCE, dissect
-from rnic.wire.flow import Flow
+from rnic.wire.flow import DONT_FRAGMENT, IDENT_HIGH, IDENT_LOW, Flow, residue
 from rnic.wire.mad import GSI_QPN
 from rnic.wire.opcode import OPCODES
 
 CNP_GAP_NS = 4_000
 """CNPs of one flow closer than this are said to be: the least that common NICs are set to."""
 MAX_PATHS = 1 << 17
+MAX_FORMS = 1 << 16
 MAX_SKEW = 64
 """Frames that a response may come before the request that it answers: a mirror joins the two directions as it likes."""
-_PLAIN = struct.Struct(">12xHBxHHHxB12xHH")
-"""Of Ethernet, IPv4 without options and UDP: type, version, length, ident, fragment, protocol, port, length."""
+_PLAIN = struct.Struct(">12xIHHI2x14s2x8sI")
+"""Of Ethernet, IPv4 without options, UDP and BTH: type to type of service, length, ident, fragment to protocol,
+addresses to UDP length, the first eight bytes of the BTH, its last four."""
 _IPV4_UDP = 42
+_UDP = 17
+_START, _START_MASK = 0x0800_4500, 0xFFFF_FF00
+_MIDDLE, _MIDDLE_MASK = DONT_FRAGMENT << 16 | _UDP, 0xFFFF_00FF
+_DQPN_RESERVED, _WORD_RESERVED = 0x3F00_0000, 0x7F00_0000
+_PORTS = struct.Struct(">HHH")
 _BTH = struct.Struct(">BBHII")
 _LEAST = 16
 _CNP_SIZE = 16
-_DONT_FRAGMENT = 0x4000
 _FRAGMENT = 0x3FFF
 _UNJUDGED = {0x1C: "FLUSH", 0x1D: "ATOMIC_WRITE"}
 """RC operations of later editions of the standard."""
@@ -59,10 +65,13 @@ class Judge:
         skew: int = MAX_SKEW,
     ) -> None:
         self._report = report
+        self._breaks = self._broken
         self._skew = skew
         self._port = port
         self._cnp_gap_ns = cnp_gap_ns
         self._paths: dict[bytes, tuple[Flow, Stream]] = {}
+        self._forms: dict[bytes, Form] = {}
+        """Of what is right in itself: by addresses, ports, UDP length and the first eight bytes of the BTH."""
         self.connections = Connections()
         self.frames = 0
         self.packets = 0
@@ -90,27 +99,50 @@ class Judge:
         if self._early and self._early[0][0] < self.frames:
             self._settle()
         if linktype == LINKTYPE_ETHERNET and len(data) >= _IPV4_UDP + _LEAST:
-            kind, version, total, ident, frag, protocol, dport, udp = _PLAIN.unpack_from(data)
-            if kind == 0x0800 and version == 0x45:
-                if protocol != 17 or dport != self._port or frag & _FRAGMENT:
-                    return
-                path = self._paths.get(data[26:36] + data[47:50])
-                if path is None:
-                    path = self._path(data[26:30], data[30:34], int.from_bytes(data[34:36], "big"), data[47:50])
-                if udp != total - 20 or udp & 3 or udp < 8 + _LEAST:
-                    self._find(path[1].name, "length", f"IP says {total - 28} bytes of UDP payload, UDP {udp - 8}")
-                    return
+            start, total, ident, middle, ends, bth, word = _PLAIN.unpack_from(data)
+            if start & _START_MASK == _START:
                 payload = data[_IPV4_UDP : 14 + total]
-                self._packet(path, ident, frag, payload, len(payload) == udp - 8)
+                key = ends + bth
+                form = self._forms.get(key)
+                if (
+                    form is None
+                    or form.total != total
+                    or total > len(data) - 14
+                    or middle & _MIDDLE_MASK != _MIDDLE
+                    or word & _WORD_RESERVED
+                    or crc32(payload, form.seed ^ IDENT_HIGH[ident >> 8] ^ IDENT_LOW[ident & 0xFF]) != form.residue
+                ):
+                    self._plain(key, total, ident, middle, payload)
+                    return
+                self.packets += 1
+                tail = payload[form.tail :]
+                packet = Seen(form, self.frames, time_ns, ident, word, payload[12 : form.header_bytes], tail)
+                if form.request and form.pkey == form.stream.pkey:
+                    take_request(self._breaks, form.stream, packet)
+                else:
+                    self._take(packet, payload)
                 return
         frame = dissect(memoryview(data), linktype, self._port)
         flow = frame.flow
         if frame.kind == ROCE and flow is not None:
             payload = bytes(frame.payload)
             path = self._path(flow.src, flow.dst, flow.sport, payload[5:8])
-            self._packet(path, frame.ident, frame.frag, payload, frame.complete)
+            key = flow.src + flow.dst + _PORTS.pack(flow.sport, self._port, len(payload) + 8) + payload[:8]
+            self._packet(path, key, frame.ident, frame.frag, payload, frame.complete)
         elif frame.kind == MALFORMED:
             self._find("", "length", "headers contradict each other")
+
+    def _plain(self, key: bytes, total: int, ident: int, middle: int, payload: bytes) -> None:
+        """An IPv4 packet without options in Ethernet that is the first of its form, or not right."""
+        frag = middle >> 16
+        sport, dport, udp = _PORTS.unpack_from(key, 8)
+        if middle & 0xFF != _UDP or dport != self._port or frag & _FRAGMENT:
+            return
+        path = self._path(key[:4], key[4:8], sport, key[19:22])
+        if udp != total - 20 or udp & 3 or udp < 8 + _LEAST:
+            self._find(path[1].name, "length", f"IP says {total - 28} bytes of UDP payload, UDP {udp - 8}")
+            return
+        self._packet(path, key, ident, frag, payload, len(payload) == udp - 8)
 
     def _path(self, src: bytes, dst: bytes, sport: int, dqpn: bytes) -> tuple[Flow, Stream]:
         """The flow of a packet, for its ICRC, and the stream that it is part of."""
@@ -119,25 +151,33 @@ class Judge:
         if path is None:
             if len(self._paths) >= MAX_PATHS:
                 self._paths.clear()
+                self._forms.clear()
             stream = self.connections.stream(src, dst, int.from_bytes(dqpn, "big"))
             path = self._paths[key] = (Flow(src, dst, sport, self._port), stream)
         return path
 
     # ------------------------------------------------------------------------------------------ packets
 
-    def _packet(self, path: tuple[Flow, Stream], ident: int, frag: int, payload: bytes, complete: bool) -> None:
+    def _packet(
+        self, path: tuple[Flow, Stream], key: bytes, ident: int, frag: int, payload: bytes, complete: bool
+    ) -> None:
+        """Judge what a packet is in itself, and keep its form, by ``key``, where nothing is wrong with that."""
         self.packets += 1
         flow, stream = path
-        opcode, flags, pkey, dqpn, psn_word = _BTH.unpack_from(payload)
-        if complete and not flow.check(payload, ident, frag):
-            self._find(stream.name, "icrc", f"ICRC of {len(payload)} bytes is wrong")
+        opcode, flags, pkey, dqpn, word = _BTH.unpack_from(payload)
+        length = len(payload)
+        right = residue(length, payload[4])
+        if complete and crc32(payload, flow.seed(length, ident, frag)) != right:
+            self._find(stream.name, "icrc", f"ICRC of {length} bytes is wrong")
             return
-        if frag != _DONT_FRAGMENT and len(flow.src) == 4:
+        whole = frag == DONT_FRAGMENT or len(flow.src) != 4
+        if not whole:
             self._find(stream.name, "fragment", "DF is not set")
         if flags & 0x0F:
             self._find(stream.name, "tver", f"TVer {flags & 0x0F}")
             return
-        if dqpn & 0x3F00_0000 or psn_word & 0x7F00_0000:
+        reserved = dqpn & _DQPN_RESERVED
+        if reserved or word & _WORD_RESERVED:
             self._find(stream.name, "reserved", "reserved bits of the BTH are set")
         row = OPCODES[opcode]
         if row is None:
@@ -148,66 +188,76 @@ class Judge:
                 stream.facts.add("packets of services not judged", self.frames)
             return
         pad = flags >> 4 & 3
-        end = len(payload) - (4 + pad if complete else 0)
+        end = length - (ICRC_BYTES + pad if complete else 0)
         if end < row.header_bytes or (not row.payload and complete and (end != row.header_bytes or pad)):
-            self._find(stream.name, "headers", f"{row.name} of {len(payload)} bytes, {pad} of padding")
+            self._find(stream.name, "headers", f"{row.name} of {length} bytes, {pad} of padding")
             return
-        packet = Seen(self.frames, self._time_ns, row, ident)
-        packet.psn = psn_word & 0xFF_FFFF
-        packet.ackreq = psn_word & 0x8000_0000 != 0
-        packet.solicited = flags & 0x80 != 0
-        packet.dqpn = dqpn & 0xFF_FFFF
-        packet.pkey = pkey
-        packet.pad = pad
-        packet.header = payload[12 : row.header_bytes]
-        packet.size = end - row.header_bytes
-        if complete:
-            packet.digest = crc32(payload[row.header_bytes : end])
-        if row.deth:
-            self._datagram(stream, packet, payload, complete)
-        elif opcode == CNP:
-            self._notification(stream, packet, payload, dqpn)
-        elif row.request and pkey == stream.pkey:
-            take_request(self._broken, stream, packet)
+        form = Form(stream, row, flow.sport, frag, flags, pkey, dqpn, length, end - row.header_bytes)
+        if complete and whole and not reserved:
+            form.seed = flow.seed(length)
+            form.residue = right
+            if len(self._forms) >= MAX_FORMS:
+                self._forms.clear()
+            # it may be known, and only this packet not plain
+            form = self._forms.setdefault(key, form)
+        tail = payload[form.tail :] if complete else b""
+        packet = Seen(form, self.frames, self._time_ns, ident, word, payload[12 : row.header_bytes], tail)
+        self._take(packet, payload)
+
+    def _take(self, packet: Seen, payload: bytes) -> None:
+        """A packet that is right in itself goes where it belongs."""
+        form = packet.form
+        row = form.row
+        stream = form.stream
+        if form.request and form.pkey == stream.pkey:
+            take_request(self._breaks, stream, packet)
+        elif row.deth:
+            self._datagram(stream, packet, payload)
+        elif row.opcode == CNP:
+            self._notification(stream, packet, payload)
         else:
             self._connected(stream, packet)
 
     def _connected(self, stream: Stream, packet: Seen) -> None:
         """A response, or a packet with another P_Key than before, of RC or UC."""
-        if stream.pkey != packet.pkey:
+        form = packet.form
+        if stream.pkey != form.pkey:
             if stream.pkey >= 0:
-                self._find(stream.name, "pkey", f"P_Key {packet.pkey:#06x}, and {stream.pkey:#06x} before")
-            stream.pkey = packet.pkey
-        if packet.row.request:
-            take_request(self._broken, stream, packet)
+                self._find(stream.name, "pkey", f"P_Key {form.pkey:#06x}, and {stream.pkey:#06x} before")
+            stream.pkey = form.pkey
+        if form.row.request:
+            take_request(self._breaks, stream, packet)
             return
-        answered = self.connections.answered(stream, packet.psn)
+        answered = stream.peer or self.connections.answered(stream, packet.psn)
         if answered is None:
             return
-        if self._skew and unsent(answered, packet.psn):
+        early = unsent(answered, packet.psn)
+        if early and self._skew:
             self._early.append((packet.frame + self._skew, answered, packet))
         else:
-            take_response(self._broken, answered, packet)
+            take_response(self._breaks, answered, packet, early)
 
     def _settle(self) -> None:
         """The oldest early response has waited long enough."""
         _, stream, packet = self._early.popleft()
-        if not unsent(stream, packet.psn):
+        early = unsent(stream, packet.psn)
+        if not early:
             stream.facts.add("responses captured before their requests", packet.frame)
-        take_response(self._broken, stream, packet)
+        take_response(self._breaks, stream, packet, early)
 
     def finish(self) -> None:
         """The capture has ended: nothing more comes that could explain what waits."""
         while self._early:
             self._settle()
 
-    def _datagram(self, stream: Stream, packet: Seen, payload: bytes, complete: bool) -> None:
+    def _datagram(self, stream: Stream, packet: Seen, payload: bytes) -> None:
         if packet.size > MAX_PATH_MTU:
             self._find(stream.name, "ud-size", f"{packet.size} bytes")
-        if packet.dqpn == GSI_QPN and complete:
-            self.connections.management(stream.key, payload[packet.row.header_bytes : len(payload) - 4])
+        if stream.key[2] == GSI_QPN and packet.tail:
+            self.connections.management(stream.key, payload[packet.form.header_bytes : len(payload) - ICRC_BYTES])
 
-    def _notification(self, stream: Stream, packet: Seen, payload: bytes, dqpn: int) -> None:
+    def _notification(self, stream: Stream, packet: Seen, payload: bytes) -> None:
+        dqpn = packet.form.dqpn
         stream.facts.add("CNPs", packet.frame)
         if packet.size != _CNP_SIZE or any(payload[12:28]) or not dqpn & 0x4000_0000:
             self._find(stream.name, "cnp-form", f"{packet.size} bytes, BECN {dqpn >> 30 & 1}")

@@ -28,25 +28,33 @@ _SMALLEST = min(MTU_CODES)
 def take_request(report: Report, stream: Stream, packet: Seen) -> None:
     """Judge one request and remember it."""
     psn = packet.psn
-    row = packet.row
+    form = packet.form
+    row = form.row
     history = stream.history
     if psn != stream.highest or stream.jump is not None:
         if not _displaced(report, stream, packet):
             return
         history = stream.history
-    elif psn == stream.front and not (row.start or row.end or packet.pad or packet.solicited or stream.lsn >= 0):
+    elif psn == stream.front and form.fit == stream.mtu and (stream.lsn < 0 or not row.send):
         before = history.get(psn - 1 & PSN_MASK)
-        if before is not None and before.row is row and packet.size == stream.mtu and stream.left != 0:
-            # one more in a row of middles: the rules below say nothing else
+        left = stream.left
+        if form.middle and before is not None and before.form is form and (left < 0 or left >= form.size):
+            # one more in a row of middles
+            if left > 0:
+                stream.left = left - form.size
+            simple = True
+        else:
+            simple = _simply_next(stream, before, packet)
+        if simple:
+            # the rules below say nothing else
             history[psn] = packet
             packet.done = stream.total
             stream.front = stream.highest = psn + 1 & PSN_MASK
-            if stream.left > 0:
-                stream.left = max(0, stream.left - packet.size)
             if len(history) > 2 * KEEP:
                 stream.prune()
             return
-    check_form(report, stream, packet)
+    if check_form(report, stream, packet) and not (row.atomiceth or row.operation == READ_REQUEST):
+        form.fit = stream.mtu
     if row.operation == READ_REQUEST and row.reth:
         packet.packets = _asked(stream, packet)
     history[psn] = packet
@@ -60,6 +68,33 @@ def take_request(report: Report, stream: Stream, packet: Seen) -> None:
         advance(report, stream)
     if len(history) > 2 * KEEP:
         stream.prune()
+
+
+def _simply_next(stream: Stream, before: Seen | None, packet: Seen) -> bool:
+    """Whether a SEND or WRITE of a proved form follows what came before it, and brings what is left to bring."""
+    form = packet.form
+    row = form.row
+    left = stream.left
+    if row.start:
+        if before is not None and not before.form.row.end:
+            return False
+        if row.write:
+            left = _RETH.unpack_from(packet.header)[2]
+    else:
+        if before is None or before.packets != 1:
+            return False
+        old = before.form.row
+        if old.end or old.send != row.send or old.write != row.write:
+            return False
+    if left >= 0 and row.write:
+        left -= form.size
+        if left < 0 or (row.end and left):
+            return False
+    if row.end:
+        stream.total += 1
+        left = -1
+    stream.left = left
+    return True
 
 
 def _displaced(report: Report, stream: Stream, packet: Seen) -> bool:
@@ -119,32 +154,41 @@ def _leads_back(report: Report, stream: Stream, packet: Seen) -> bool:
 # ----------------------------------------------------------------------------------------- the packet by itself
 
 
-def check_form(report: Report, stream: Stream, packet: Seen) -> None:
-    """Sizes, padding, solicited bit, and what the extended headers say."""
+def check_form(report: Report, stream: Stream, packet: Seen) -> bool:
+    """Sizes, padding, solicited bit, and what the extended headers say; whether nothing was wrong."""
+    fine = True
     row = packet.row
     size = packet.size
     if row.send or row.write:
         mtu = stream.mtu
         if not row.end:
             if packet.pad:
+                fine = False
                 report(packet, stream, "pad", f"{packet.pad} bytes of padding in {row.name}")
             if not mtu:
                 if size not in MTU_CODES:
+                    fine = False
                     report(packet, stream, "size", f"{row.name} carries {size} bytes, which is no path MTU")
                 else:
                     learn_mtu(report, stream, size)
             elif size != mtu:
+                fine = False
                 report(packet, stream, "size", f"{row.name} carries {size} bytes; the path MTU is {mtu}")
         elif size > (mtu or _BIGGEST) or (not row.start and not size):
+            fine = False
             report(packet, stream, "size", f"{row.name} carries {size} bytes; the path MTU is {mtu or 'at most 4096'}")
     if packet.solicited and not (row.end and (row.send or row.immdt)):
+        fine = False
         report(packet, stream, "solicited", f"{row.name} is solicited")
     if row.atomiceth and _VA.unpack_from(packet.header)[0] & 7:
+        fine = False
         report(packet, stream, "atomic-aligned", f"address {_VA.unpack_from(packet.header)[0]:#x}")
     if row.operation == READ_REQUEST and row.reth:
         length = _RETH.unpack(packet.header)[2]
         if length > MAX_READ:
+            fine = False
             report(packet, stream, "read-length", f"{length} bytes")
+    return fine
 
 
 def unknown_span(stream: Stream) -> bool:
@@ -163,6 +207,7 @@ def learn_mtu(report: Report, stream: Stream, mtu: int) -> None:
 def learn_span(report: Report, stream: Stream, read: Read, packets: int) -> None:
     """It is known how many PSNs a READ uses."""
     read.packets = packets
+    stream.reading = None
     sent = stream.history.get(read.first)
     if sent is not None:
         sent.packets = packets
@@ -179,6 +224,7 @@ def _asked(stream: Stream, packet: Seen) -> int:
     """Remember a READ; the PSNs that it uses, 0 where the path MTU would have to be known."""
     va, rkey, length = _RETH.unpack(packet.header)
     packets = psn_count(length, stream.mtu) if stream.mtu else 1 if length <= _SMALLEST else 0
+    stream.reading = None
     stream.reads.append(Read(packet.psn, packets, va, rkey, length))
     return packets
 
@@ -211,13 +257,12 @@ def _repeated(report: Report, stream: Stream, packet: Seen, known: Seen) -> None
     """A PSN that was used before."""
     stream.facts.add("repeated packets", packet.frame)
     stream.steady = False
-    known.times += 1
     known.refused = False
     if (known.row, known.size, known.header) != (packet.row, packet.size, packet.header):
         what = f"{packet.row.name} of {packet.size} bytes"
         before = f"{known.row.name} of {known.size} bytes in frame {known.frame}"
         report(packet, stream, "repeat", f"PSN {packet.psn}: {what}, but {before}")
-    elif known.digest != packet.digest and known.digest >= 0 <= packet.digest:
+    elif known.carries_other_bytes(packet):
         report(packet, stream, "repeat-payload", f"PSN {packet.psn} had other bytes in frame {known.frame}")
     # a copy that the network made is the same to the last bit, and says nothing about its sender
     if packet.psn == stream.rnr_psn and packet.ident != known.ident:
@@ -225,7 +270,7 @@ def _repeated(report: Report, stream: Stream, packet: Seen, known: Seen) -> None
         if early > RNR_SLACK_NS:
             report(packet, stream, "rnr-wait", f"PSN {packet.psn} again {early / 1000:.0f} us too early")
         stream.rnr_psn = -1
-    known.ident = packet.ident
+    known.repeated_with(packet.ident)
 
 
 # --------------------------------------------------------------------------------------- the packet among others

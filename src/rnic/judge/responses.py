@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from rnic.judge.packet import ACK_REQUEST
 from rnic.judge.requests import Report, advance, learn_mtu, learn_span, unknown_span
 from rnic.judge.stream import KEEP, Read, Stream
 from rnic.spec.limits import MTU_CODES
@@ -31,16 +32,19 @@ if TYPE_CHECKING:
 _AETH = struct.Struct(">I")
 _ATOMIC = struct.Struct(">IQ")
 _LONGEST_READ = 1 << 23
+_BEHIND = 1 << 23
+"""The bit of a difference of PSNs that says that the first lies before the second."""
 
 
-def take_response(report: Report, stream: Stream, packet: Seen) -> None:
-    """Judge one response to the requests of ``stream``."""
-    row = packet.row
-    if packet.ackreq or packet.solicited:
+def take_response(report: Report, stream: Stream, packet: Seen, early: bool) -> None:
+    """Judge one response to the requests of ``stream``; ``early`` is what :func:`unsent` says of it."""
+    form = packet.form
+    row = form.row
+    if packet.word & ACK_REQUEST or form.solicited:
         report(packet, stream, "response-bits", f"{row.name} has {'AckReq' if packet.ackreq else 'SE'} set")
     if stream.front < 0:
         return
-    if unsent(stream, packet.psn):
+    if early:
         report(packet, stream, "ack-unsent", f"{row.name} for PSN {packet.psn}; {stream.highest} is next to be sent")
         return
     if row.read_response:
@@ -53,7 +57,9 @@ def take_response(report: Report, stream: Stream, packet: Seen) -> None:
 
 def unsent(stream: Stream, psn: int) -> bool:
     """Whether no request with this PSN has been seen, nor one behind it."""
-    return stream.front >= 0 and psn_diff(psn, stream.highest) >= 0 and not _in_unknown_read(stream, psn)
+    if psn - stream.highest & _BEHIND or stream.front < 0:
+        return False
+    return not _in_unknown_read(stream, psn)
 
 
 def _in_unknown_read(stream: Stream, psn: int) -> bool:
@@ -127,6 +133,7 @@ def _out_of_sequence(report: Report, stream: Stream, packet: Seen, sent: Seen | 
             refused = stream.history.get(psn + index & PSN_MASK)
             if refused is not None:
                 refused.refused = True
+        stream.refused_end = stream.highest
     stream.nak_psn, stream.nak_ident = psn, packet.ident
 
 
@@ -137,16 +144,14 @@ def _sent_later(packet: Seen, ident: int) -> bool:
 
 def acknowledged(report: Report, stream: Stream, packet: Seen, upto: int) -> None:
     """Everything before ``upto`` is acknowledged."""
-    count = psn_diff(upto, stream.acked)
-    if count <= 0:
+    acked = stream.acked
+    count = upto - acked & PSN_MASK
+    if not count or count & _BEHIND:
         return
-    for index in range(max(0, count - KEEP), count):
-        psn = stream.acked + index & PSN_MASK
-        sent = stream.history.get(psn)
-        if (sent is None and psn == stream.nak_psn) or (sent is not None and sent.refused):
-            report(packet, stream, "ack-gap", f"PSN {psn} was refused, and not sent since")
-            stream.nak_psn = -1
-            break
+    if stream.refused_end >= 0 or (stream.nak_psn >= 0 and stream.nak_psn - acked & PSN_MASK < count):
+        _check_refused(report, stream, packet, count)
+        if psn_diff(upto, stream.refused_end) >= 0:
+            stream.refused_end = -1
     stream.acked = upto
     stream.response_ident = packet.ident
     if stream.rnr_psn >= 0 and psn_diff(upto, stream.rnr_psn) > 0:
@@ -157,6 +162,17 @@ def acknowledged(report: Report, stream: Stream, packet: Seen, upto: int) -> Non
         stream.front = upto
         stream.base = stream.left = -1
         advance(report, stream)
+
+
+def _check_refused(report: Report, stream: Stream, packet: Seen, count: int) -> None:
+    """Whether any of the ``count`` packets that are acknowledged now was refused and not sent again."""
+    for index in range(max(0, count - KEEP), count):
+        psn = stream.acked + index & PSN_MASK
+        sent = stream.history.get(psn)
+        if (sent is None and psn == stream.nak_psn) or (sent is not None and sent.refused):
+            report(packet, stream, "ack-gap", f"PSN {psn} was refused, and not sent since")
+            stream.nak_psn = -1
+            break
 
 
 def _check_msn(report: Report, stream: Stream, packet: Seen, msn: int, sent: Seen | None) -> None:
@@ -186,8 +202,16 @@ def take_credits(stream: Stream, syndrome: int, msn: int) -> None:
 
 
 def _read_response(report: Report, stream: Stream, packet: Seen) -> None:
-    row = packet.row
+    form = packet.form
+    row = form.row
     psn = packet.psn
+    if form.middle and form.size == stream.mtu and not form.pad:
+        read = stream.reading
+        if read is not None and (psn - read.first & PSN_MASK) + 1 < read.packets and psn not in read.starts:
+            # one more in a row of middles: the rules below say nothing else
+            if psn - stream.front & _BEHIND:
+                acknowledged(report, stream, packet, psn + 1 & PSN_MASK)
+            return
     if row.aeth:
         (aeth,) = _AETH.unpack_from(packet.header)
         if aeth >> 24 & (0x80 | AETH_TYPE_MASK):

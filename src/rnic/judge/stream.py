@@ -37,6 +37,12 @@ class Read:
         self.ends: set[int] = set()
         """PSNs at which a part that was asked for ends."""
 
+    def overlaps(self, other: Read) -> bool:
+        """Whether a PSN belongs to both."""
+        return (other.first - self.first) & PSN_MASK < self.packets or (
+            self.first - other.first
+        ) & PSN_MASK < other.packets
+
 
 class Stream:
     """State of one direction. ``-1`` stands for what is not known yet."""
@@ -66,7 +72,9 @@ class Stream:
         "name",
         "peer",
         "pkey",
+        "reading",
         "reads",
+        "refused_end",
         "rnr_psn",
         "response_ident",
         "rnr_until",
@@ -89,6 +97,8 @@ class Stream:
         """Another connection uses these numbers from now on."""
         self.history: dict[int, Seen] = {}
         self.reads: deque[Read] = deque(maxlen=MAX_READS)
+        self.reading: Read | None = None
+        """The one that responses belonged to last, while it is sure that no newer one has its PSNs too."""
         self.atomics: dict[int, int] = {}
         """Values that atomics were answered with, by PSN."""
         self.mtu = 0
@@ -115,6 +125,8 @@ class Stream:
         """The last packet that was sent without a credit."""
         self.nak_psn = self.nak_ident = self.rnr_psn = self.fatal = -1
         self.rnr_until = 0
+        self.refused_end = -1
+        """The PSN behind the newest packet that a sequence NAK refused, while it is not acknowledged."""
         self.response_ident = 0
         """Ident of the last response that acknowledged something; 0 where its sender counts none."""
         self.steady = True
@@ -130,11 +142,18 @@ class Stream:
 
     def partly_asked(self) -> bool:
         """Whether a READ waits of which a part was asked for again: its responder may count one message, or two."""
-        return any(read.ends and not read.answered for read in self.reads)
+        reads = self.reads
+        return bool(reads) and any(read.ends and not read.answered for read in reads)
 
     def read_at(self, psn: int) -> Read | None:
         """The READ whose responses ``psn`` belongs to; the newest, where numbers went round."""
+        last = self.reading
+        if last is not None and (psn - last.first) & PSN_MASK < last.packets:
+            return last
+        newer: list[Read] = []
         for read in reversed(self.reads):
             if (psn - read.first) & PSN_MASK < read.packets:
+                self.reading = None if any(read.overlaps(other) for other in newer) else read
                 return read
+            newer.append(read)
         return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from rnic.device.config import gid_from_address
 from rnic.spec.status import SYNDROME_NAMES, WR_FLUSH_ERR
@@ -20,9 +20,12 @@ from rnic.spec.status import SYNDROME_NAMES, WR_FLUSH_ERR
 ALL = "all"
 _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
+LONGEST_NS = 1 << 62
+"""No duration is longer: about 146 years."""
 STATUSES = {name: code for code, name in SYNDROME_NAMES.items() if code not in (0, WR_FLUSH_ERR)}
 """Statuses that a completion can be made to have: all but success, and but what follows from another error."""
 _REQUIRED = object()
+_Real = TypeVar("_Real", int, float)
 
 
 def duration_ns(value: object) -> int:
@@ -32,11 +35,17 @@ def duration_ns(value: object) -> int:
         ValueError: it is none, in one line.
     """
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
+        return _bounded(value, value)
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         raise ValueError(f"{value!r} is no duration: give a number and ns, us, ms or s, such as 150ms")
-    return round(float(found[1]) * _UNITS_NS[found[2]])
+    return round(_bounded(float(found[1]) * _UNITS_NS[found[2]], value))
+
+
+def _bounded(duration: _Real, value: object) -> _Real:
+    if duration > LONGEST_NS:
+        raise ValueError(f"{str(value)[:40]} is too long for a duration: give at most {LONGEST_NS // 10**9}s")
+    return duration
 
 
 def _number(low: int, high: int) -> Callable[[object], int]:

@@ -44,7 +44,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple, NoReturn
 
 from rnic.link.base import LinkError, parse_address
-from rnic.link.fault_events import EVENTS, FaultEvent, TimedEvent, make_event, timed_event
+from rnic.link.fault_events import EVENTS, LONGEST_NS, FaultEvent, TimedEvent, make_event, timed_event
 from rnic.spec.limits import BTH_BYTES
 from rnic.spec.psn import PSN_MASK
 from rnic.spec.syndromes import AETH_ACK, AETH_NAK, AETH_RNR_NAK, AETH_TYPE_MASK
@@ -226,7 +226,7 @@ def _told(
         value = rule.get(key)
         if value is None:
             continue
-        low, high = {"byte": (-(1 << 16), 1 << 16), "xor": (1, 255), "behind": (1, 1 << 16)}.get(key, (0, 1 << 62))
+        low, high = {"byte": (-(1 << 16), 1 << 16), "xor": (1, 255), "behind": (1, 1 << 16)}.get(key, (0, LONGEST_NS))
         told[key] = _integer(f"{where}: {key}", value, low, high)
     if action == "delay" and told["delay_ns"] is None:
         _refuse(f"{where}: delay_ns", None, "nanoseconds, such as 3_000_000")

@@ -113,11 +113,14 @@ class _Source:
     def error(self, what: str) -> CaptureError:
         return CaptureError(f"{self.name}: {what} at byte {self.at}, after {self.packets} packets")
 
+    def short(self, what: str, count: int, left: int) -> CaptureError:
+        return self.error(f"cut short: {what} needs {count} bytes and {left} are left,")
+
     def take(self, count: int, what: str) -> bytes:
         """Exactly ``count`` bytes."""
         data = self.file.read(count)
         if len(data) != count:
-            raise self.error(f"cut short: {what} needs {count} bytes and {len(data)} are left,")
+            raise self.short(what, count, len(data))
         self.at += count
         return data
 
@@ -125,7 +128,7 @@ class _Source:
         """``count`` bytes, or none where the file ends here."""
         data = self.file.read(count)
         if data and len(data) != count:
-            raise self.error(f"cut short: {what} needs {count} bytes and {len(data)} are left,")
+            raise self.short(what, count, len(data))
         self.at += len(data)
         return data
 
@@ -135,11 +138,18 @@ def _read_classic(file: BinaryIO, name: str, order: str, unit_ns: int) -> Iterat
     header = struct.Struct(f"{order}IIII")
     *_, linktype = struct.unpack(f"{order}HHiIII", source.take(20, "the file header"))
     linktype &= 0xFFFF  # the upper half may say how long the Ethernet checksums are
-    while record := source.take_or_end(16, "a packet header"):
-        seconds, fraction, captured, length = header.unpack(record)
+    read, unpack = file.read, header.unpack
+    while record := read(16):
+        if len(record) != 16:
+            raise source.short("a packet header", 16, len(record))
+        source.at += 16
+        seconds, fraction, captured, length = unpack(record)
         if captured > _MAX_RECORD:
             raise source.error(f"damaged: a packet of {captured} bytes")
-        data = source.take(captured, "a packet")
+        data = read(captured)
+        if len(data) != captured:
+            raise source.short("a packet", captured, len(data))
+        source.at += captured
         source.packets += 1
         yield CapturedPacket(seconds * 1_000_000_000 + fraction * unit_ns, linktype, data, length)
 

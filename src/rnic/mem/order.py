@@ -6,26 +6,32 @@ machines that keep stores in order (x86); there too each access is one aligned w
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Callable
 
 from rnic.spec.twins import compiled_twin
 
+Words = memoryview | mmap.mmap
+"""Memory that holds shared words."""
+
 _WORD = struct.Struct("=I")
 
 
-def _check(buf: memoryview, offset: int) -> None:
-    if offset & 3 or not 0 <= offset <= buf.nbytes - 4:
-        raise ValueError(f"offset={offset}: a multiple of 4 within {buf.nbytes} bytes")
+def _check(buf: Words, offset: int) -> None:
+    size = len(buf)
+    if offset & 3 or not 0 <= offset <= size - 4:
+        raise ValueError(f"offset={offset}: a multiple of 4 within {size} bytes")
 
 
-def plain_store32(buf: memoryview, offset: int, value: int) -> None:
+def plain_store32(buf: Words, offset: int, value: int) -> None:
     """See :data:`store32`."""
     _check(buf, offset)
-    _WORD.pack_into(buf, offset, value & 0xFFFF_FFFF)
+    # one store; a packed one would clear the word first, for all to see
+    memoryview(buf)[offset : offset + 4].cast("I")[0] = value & 0xFFFF_FFFF
 
 
-def plain_load32(buf: memoryview, offset: int) -> int:
+def plain_load32(buf: Words, offset: int) -> int:
     """See :data:`load32`."""
     _check(buf, offset)
     value: int = _WORD.unpack_from(buf, offset)[0]
@@ -40,14 +46,14 @@ _twin = compiled_twin(__name__, "rnic.mem._order")
 COMPILED = _twin is not None
 """Whether the order is promised."""
 
-store32: Callable[[memoryview, int, int], None] = plain_store32 if _twin is None else _twin.store32
+store32: Callable[[Words, int, int], None] = plain_store32 if _twin is None else _twin.store32
 """``store32(buf, offset, value)``: store the low 32 bits in host order; all stores before are seen before it.
 
-``buf`` is contiguous writable memory that starts on a multiple of 4, ``offset`` a multiple of 4 within it.
+``buf`` is writable memory, a byte an element, that starts on a multiple of 4, ``offset`` a multiple of 4 within it.
 Raises ``ValueError`` otherwise.
 """
 
-load32: Callable[[memoryview, int], int] = plain_load32 if _twin is None else _twin.load32
+load32: Callable[[Words, int], int] = plain_load32 if _twin is None else _twin.load32
 """``load32(buf, offset)``: the 32 bits there; all loads after it see at least what was stored before them."""
 
 fence: Callable[[], None] = plain_fence if _twin is None else _twin.fence

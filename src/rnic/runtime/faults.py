@@ -15,29 +15,63 @@ from typing import TYPE_CHECKING, Any
 
 from rnic.device import faults as device
 from rnic.link.base import Link
-from rnic.link.fault_events import ALL, FaultEvent, TimedEvent, make_event
+from rnic.link.fault_events import ALL, EVENTS, FaultEvent, TimedEvent, make_event
 from rnic.link.faults import FaultyLink
 from rnic.link.middleware import Middleware
 from rnic.link.packets import kept
 from rnic.spec.errors import VerbsError
+from rnic.spec.opcodes import RC
 from rnic.spec.ports import PORT_ACTIVE
 from rnic.wire.bursts import RxBurst, TxBurst
 
 if TYPE_CHECKING:
+    from rnic.device.nic import Nic
     from rnic.runtime.loop import Runtime
 
 MAX_PENDING = 1 << 16
-"""Events that may wait for their time."""
-_TIMED_LIMIT = 1 << 20
+"""Events that may wait for their time, and interrupts."""
+MAX_LASTING = 1 << 12
+"""Events that may last at a time."""
+MAX_HELD = 1 << 12
+"""Bursts that slow memory may keep back in each direction; what comes beyond is lost."""
+_STEPS_PER_TURN = 64
+"""Events that one turn lets happen, however many are due: others want their turn too."""
 Undo = Callable[[], object]
+
+
+class _Layers:
+    """Values of one thing, one on top of another: of those that still last, the newest is in force.
+
+    ``store`` puts a value in force and returns the one before.
+    """
+
+    def __init__(self, store: Callable[[Any], Any]) -> None:
+        self._store = store
+        self._lowest: Any = None
+        self._held: dict[object, Any] = {}
+
+    def put(self, value: object) -> Undo:
+        """Put a value on top; what is returned takes it away, wherever it lies by then."""
+        before = self._store(value)
+        if not self._held:
+            self._lowest = before
+        key = object()
+        self._held[key] = value
+        return partial(self._take, key)
+
+    def _take(self, key: object) -> None:
+        top = next(reversed(self._held))
+        del self._held[key]
+        if key is top:
+            self._store(next(reversed(self._held.values()), self._lowest))
 
 
 class DeviceFaults(Middleware):
     """What happens to one running device. Get it by :meth:`rnic.runtime.loop.Runtime.faults`.
 
     Everything runs under the runtime's lock. Packets that it takes away are counted as ``fault_port_down``,
-    ``fault_path_loss`` and ``fault_slow_dma``, interrupts as ``fault_interrupt_lost`` and ``fault_interrupt_late``,
-    events as ``fault_event_NAME``.
+    ``fault_path_loss`` and ``fault_slow_dma`` (those that find no room to wait in as ``fault_slow_dma_full``),
+    interrupts as ``fault_interrupt_lost`` and ``fault_interrupt_late``, events as ``fault_event_NAME``.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -52,10 +86,16 @@ class DeviceFaults(Middleware):
         """What holds the port down: it is up at 0."""
         self._lost_peers: dict[bytes, int] = {}
         self._dma_ns = 0
+        self._slow_dmas = _Layers(self._set_dma_ns)
+        self._tables: dict[tuple[str, int], _Layers] = {}
+        """Entries of the GID and P_Key tables that an event changed."""
         self._leaving: deque[tuple[int, TxBurst]] = deque()
         self._arriving: deque[tuple[int, RxBurst]] = deque()
         self._interrupts_lost = 0
         self._interrupt_ns = 0
+        self._late_interrupts = _Layers(self._set_interrupt_ns)
+        self._late: list[tuple[int, int, int]] = []
+        """Interrupts that come late: when, a serial number, the vector."""
         self._failing: dict[int, int] = {}
         """Status that the next send of a queue pair completes with."""
         self._schedule: list[tuple[int, int, Undo]] = []
@@ -102,10 +142,13 @@ class DeviceFaults(Middleware):
 
     def _soon(self, event: FaultEvent) -> None:
         """A rule of the fault script struck, perhaps in the middle of a turn: the event comes with the next round."""
+        if len(self._schedule) >= MAX_PENDING:
+            self.counters.bump("fault_event_missed")
+            return
         self._at(self._clock(), partial(self._try, event))
 
     def _tick(self, timed: TimedEvent, count: int) -> None:
-        if timed.every_ns is not None and (timed.times is None or count < timed.times) and count < _TIMED_LIMIT:
+        if timed.every_ns is not None and (timed.times is None or count < timed.times):
             due = self._began_ns + timed.at_ns + count * timed.every_ns
             self._at(due, partial(self._tick, timed, count + 1))
         self._try(timed.event)
@@ -120,6 +163,10 @@ class DeviceFaults(Middleware):
     def _happen(self, event: FaultEvent) -> None:
         told = event.told
         name = event.name
+        if EVENTS[name].takes("for") and len(self._lasting) >= MAX_LASTING:
+            raise VerbsError(EINVAL, f"{name}: {MAX_LASTING} events last already: heal first")
+        if event.for_ns is not None or name == "flap":
+            self._check_room()
         made = _EVENTS[name](self, told)
         self.counters.bump(f"fault_event_{name.replace('-', '_')}")
         tracer = self._nic.tracer
@@ -141,11 +188,18 @@ class DeviceFaults(Middleware):
         if lasting is not None:
             lasting[1]()
 
+    def _end_all(self, *names: str) -> None:
+        for number in [number for number, (name, _) in self._lasting.items() if name in names]:
+            self._end(number)
+
     def _at(self, due_ns: int, action: Undo) -> None:
-        if len(self._schedule) >= MAX_PENDING:
-            raise VerbsError(EINVAL, f"{MAX_PENDING} fault events wait already: heal first")
+        self._check_room()
         self._serial += 1
         heapq.heappush(self._schedule, (due_ns, self._serial, action))
+
+    def _check_room(self) -> None:
+        if len(self._schedule) >= MAX_PENDING:
+            raise VerbsError(EINVAL, f"{MAX_PENDING} fault events wait already: heal first")
 
     # ---------------------------------------------------------------------------------------- events
 
@@ -164,8 +218,7 @@ class DeviceFaults(Middleware):
         return undo
 
     def _port_up(self, told: dict[str, Any]) -> None:
-        for number in [number for number, (name, _) in self._lasting.items() if name in ("port-down", "flap")]:
-            self._end(number)
+        self._end_all("port-down", "flap")
 
     def _flap(self, told: dict[str, Any]) -> None:
         times, down, up = told["times"], told["down"], told["up"]
@@ -183,12 +236,15 @@ class DeviceFaults(Middleware):
         go_down(times, now)
 
     def _gid(self, told: dict[str, Any]) -> Undo:
-        before = device.set_gid(self._nic, told["index"], told["value"])
-        return partial(device.set_gid, self._nic, told["index"], before)
+        return self._put("gid", told, device.set_gid)
 
     def _pkey(self, told: dict[str, Any]) -> Undo:
-        before = device.set_pkey(self._nic, told["index"], told["value"])
-        return partial(device.set_pkey, self._nic, told["index"], before)
+        return self._put("pkey", told, device.set_pkey)
+
+    def _put(self, table: str, told: dict[str, Any], store: Callable[[Nic, int, Any], Any]) -> Undo:
+        index = told["index"]
+        layers = self._tables.setdefault((table, index), _Layers(partial(store, self._nic, index)))
+        return layers.put(told["value"])
 
     def _each(self, told: object, there: Iterable[int], act: Callable[[int], None]) -> None:
         for number in list(there) if told == ALL else [told]:
@@ -208,7 +264,7 @@ class DeviceFaults(Middleware):
             device.check_send(self._nic, qpn)
             self._failing[qpn] = told["status"]
 
-        self._each(told["qp"], self._nic.qps, fail)
+        self._each(told["qp"], [qpn for qpn, qp in self._nic.qps.items() if qp.opcodes == RC], fail)
 
     def _path_loss(self, told: dict[str, Any]) -> Undo:
         peer = told["peer"]
@@ -223,26 +279,31 @@ class DeviceFaults(Middleware):
         return undo
 
     def _slow_dma(self, told: dict[str, Any]) -> Undo:
-        self._dma_ns = told["delay"]
+        return self._slow_dmas.put(told["delay"])
 
-        def undo() -> None:
-            self._dma_ns = 0
-
-        return undo
+    def _set_dma_ns(self, delay_ns: int) -> int:
+        before, self._dma_ns = self._dma_ns, delay_ns
+        return before
 
     def _region_gone(self, told: dict[str, Any]) -> Undo:
+        nic = self._nic
         lost: list[device.LostRegion] = []
-        keys = [record.key for record in self._nic.resources.keys.values() if record.entry is not None]
-        self._each(told["key"], keys, lambda key: lost.append(device.lose_region(self._nic, key)))
 
         def undo() -> None:
             for region in lost:
-                device.restore_region(self._nic, region)
+                device.restore_region(nic, region)
 
+        try:
+            self._each(told["key"], device.regions(nic), lambda key: lost.append(device.lose_region(nic, key)))
+        except VerbsError:  # one has windows: then none goes
+            undo()
+            raise
         return undo
 
-    def _interrupt_lost(self, told: dict[str, Any]) -> Undo:
+    def _interrupt_lost(self, told: dict[str, Any]) -> Undo | None:
         self._interrupts_lost += told["times"]
+        if self._interrupts_lost > told["times"]:
+            return None  # the one that lasts grows
 
         def undo() -> None:
             self._interrupts_lost = 0
@@ -250,12 +311,11 @@ class DeviceFaults(Middleware):
         return undo
 
     def _interrupt_late(self, told: dict[str, Any]) -> Undo:
-        self._interrupt_ns = told["delay"]
+        return self._late_interrupts.put(told["delay"])
 
-        def undo() -> None:
-            self._interrupt_ns = 0
-
-        return undo
+    def _set_interrupt_ns(self, delay_ns: int) -> int:
+        before, self._interrupt_ns = self._interrupt_ns, delay_ns
+        return before
 
     def _fatal(self, told: dict[str, Any]) -> Undo:
         device.fail_device(self._nic)
@@ -276,11 +336,17 @@ class DeviceFaults(Middleware):
         self.kill()
 
     def _heal(self, told: dict[str, Any]) -> None:
-        """Undo what lasts, the newest first, and forget what was still to come, scripts included."""
+        """Undo what lasts, the newest first, and forget what was still to come, scripts included.
+
+        Interrupts that were late come now: nobody else would wake who waits for them.
+        """
         self._schedule.clear()
         self._failing.clear()
         while self._lasting:
             self._end(max(self._lasting))
+        late, self._late = sorted(self._late), []
+        for _, _, vector in late:
+            self._runtime.interrupt(vector)
 
     # -------------------------------------------------------------------------------------- as a link
 
@@ -294,10 +360,13 @@ class DeviceFaults(Middleware):
         if self._interrupts_lost:
             self._interrupts_lost -= 1
             self.counters.bump("fault_interrupt_lost")
+            if not self._interrupts_lost:
+                self._end_all("interrupt-lost")
             return False
-        if self._interrupt_ns:
+        if self._interrupt_ns and len(self._late) < MAX_PENDING:
             self.counters.bump("fault_interrupt_late")
-            self._at(self._clock() + self._interrupt_ns, partial(self._runtime.interrupt, vector))
+            self._serial += 1
+            heapq.heappush(self._late, (self._clock() + self._interrupt_ns, self._serial, vector))
             return False
         return True
 
@@ -314,8 +383,11 @@ class DeviceFaults(Middleware):
                 bursts = [burst for burst in bursts if burst.flow.dst not in lost]
         if self._dma_ns or self._leaving:
             due = self._clock() + self._dma_ns
-            self._leaving += [(due, burst) for burst in bursts]
-            self.counters.bump("fault_slow_dma", sum([burst.count for burst in bursts]))
+            room = max(0, MAX_HELD - len(self._leaving))
+            self._leaving += [(due, burst) for burst in bursts[:room]]
+            self.counters.bump("fault_slow_dma", sum([burst.count for burst in bursts[:room]]))
+            if bursts[room:]:
+                self.counters.bump("fault_slow_dma_full", sum([burst.count for burst in bursts[room:]]))
             return
         if bursts:
             self.inner.send(bursts)
@@ -323,12 +395,17 @@ class DeviceFaults(Middleware):
     def receive(self, limit: int) -> list[RxBurst]:
         """Let happen what is due, then give what has arrived."""
         now = self._clock()
-        while self._schedule and self._schedule[0][0] <= now:
+        for _ in range(_STEPS_PER_TURN):
+            if not self._schedule or self._schedule[0][0] > now:
+                break
             action = heapq.heappop(self._schedule)[2]
             with self._runtime.guard.around("fault"):
                 action()
-        for qpn in [qpn for qpn, status in self._failing.items() if device.fail_send(self._nic, qpn, status)]:
-            del self._failing[qpn]
+        while self._late and self._late[0][0] <= now:
+            self._runtime.interrupt(heapq.heappop(self._late)[2])
+        for qpn, status in list(self._failing.items()):
+            if qpn not in self._nic.qps or device.fail_send(self._nic, qpn, status):
+                del self._failing[qpn]
         self._release(now)
         bursts = self.inner.receive(limit)
         if self._down or self._nic.globals.dead:
@@ -339,7 +416,10 @@ class DeviceFaults(Middleware):
             self.counters.bump("fault_path_loss", len(bursts) - len(kept_back))
             bursts = kept_back
         if self._dma_ns or self._arriving:
-            self._arriving += [(now + self._dma_ns, kept(burst)) for burst in bursts]
+            room = max(0, MAX_HELD - len(self._arriving))
+            self._arriving += [(now + self._dma_ns, kept(burst)) for burst in bursts[:room]]
+            if bursts[room:]:
+                self.counters.bump("fault_slow_dma_full", len(bursts[room:]))
             bursts = []
             while self._arriving and self._arriving[0][0] <= now and len(bursts) < limit:
                 bursts.append(self._arriving.popleft()[1])
@@ -356,7 +436,7 @@ class DeviceFaults(Middleware):
 
     def next_deadline_ns(self) -> int | None:
         """When something happens by itself, here or in the inner link."""
-        mine = [queue[0][0] for queue in (self._schedule, self._leaving, self._arriving) if queue]
+        mine = [queue[0][0] for queue in (self._schedule, self._late, self._leaving, self._arriving) if queue]
         inner = self.inner.next_deadline_ns()
         return min(mine if inner is None else [inner, *mine], default=None)
 

@@ -18,6 +18,7 @@ from rnic.device.nic import Nic
 from rnic.link.base import Link
 from rnic.runtime.faults import DeviceFaults, wanted_by
 from rnic.runtime.report import log_report
+from rnic.runtime.tap import Tap
 from rnic.runtime.wait import wait_readable
 from rnic.wire.bursts import RxBurst
 
@@ -73,6 +74,7 @@ class Runtime:
         nic.attach(link)
         nic.non_rdma.fed = link.frames is not None
         self._faults: DeviceFaults | None = None
+        self._tap: Tap | None = None
         if wanted_by(link):
             self.faults()
         _live.add(self)
@@ -89,6 +91,13 @@ class Runtime:
                 self._faults = DeviceFaults(self)
                 self.link = self._faults
             return self._faults
+
+    def tap(self) -> Tap:
+        """What passes this device, for those who look; it costs something only while somebody asks it."""
+        with self.lock:
+            if self._tap is None:
+                self._tap = Tap(self)
+            return self._tap
 
     def attend(self) -> None:
         """Something happened to the NIC from outside: deliver its interrupts, send what is due, and look again."""

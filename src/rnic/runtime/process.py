@@ -30,7 +30,7 @@ from rnic.device.nic import Nic
 from rnic.device.resources import Resources
 from rnic.link.base import Link, parse_address
 from rnic.link.fault_events import from_words
-from rnic.mem.order import fence
+from rnic.mem.order import fence, store32
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.client import Client, Fire, close_all, drain
 from rnic.runtime.directory import ProcessError
@@ -38,6 +38,7 @@ from rnic.runtime.loop import BUDGET, Runtime
 from rnic.runtime.paths import PathTree
 from rnic.runtime.program import CopiedMemory, ProgramMemory
 from rnic.runtime.report import log_report
+from rnic.runtime.watching import TAP, devices
 from rnic.spec import attach, attach_cm
 from rnic.spec import commands as cmd
 from rnic.spec.errors import RnicError
@@ -354,7 +355,11 @@ class NicProcess:
             code, body = error.errno or errno.EIO, str(error.strerror or error).encode()
         except (RnicError, ValueError, OverflowError, RecursionError) as error:  # the last of nested JSON
             code, body = errno.EINVAL, str(error).encode()
-        close_all(fds)
+        except BaseException:
+            close_all(made)
+            raise
+        finally:
+            close_all(fds)
         try:
             socket.send_fds(client.sock, [struct.pack("<III", kind, token, code) + body], [] if code else out)
         except OSError:  # gone, or it does not read its answers
@@ -538,14 +543,26 @@ class NicProcess:
         return struct.pack("<IIQ", result.status, len(result.outbox), result.out_param) + result.outbox
 
     def _info(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """What ``body`` asks for, ``DEVICE WHAT``, as JSON in a memfd: ``null`` where there is no such thing."""
+        """What ``body`` asks for, ``DEVICE WHAT``, as JSON in a memfd: ``null`` where there is no such thing.
+
+        Beside the views of :func:`rnic.device.inspect.look` there are ``tap`` (:meth:`rnic.runtime.tap.Tap.answer`)
+        and, of no device, ``devices`` (:func:`rnic.runtime.watching.devices`).
+        """
         name, _, what = body.decode().partition(" ")
+        if what == "devices":
+            return self._inform(client, devices(self.devices, list(self.clients.values())), out)
         runtime = self.devices.get(name) if name else next(iter(self.devices.values()), None)
         if runtime is None:
             raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices) or 'none'}")
+        if what.startswith(TAP):
+            return self._inform(client, runtime.tap().answer(what.removeprefix(TAP)), out)
         seen = look(runtime.nic, what)
         if seen is not None and what == "counters":
             seen |= {name: seen.get(name, 0) + count for name, count in self.counters.items()}
+        return self._inform(client, seen, out)
+
+    @staticmethod
+    def _inform(client: Client, seen: object, out: list[int]) -> bytes:
         text = json.dumps(seen).encode()
         fd = os.memfd_create("rnic info", os.MFD_CLOEXEC)
         client.made.append(fd)
@@ -560,6 +577,8 @@ class NicProcess:
         if not isinstance(wanted, dict) or not isinstance(wanted.get("event"), list):
             raise OSError(errno.EINVAL, "FAULT takes a JSON object with a device and an event")
         name, event = wanted.get("device") or next(iter(self.devices), ""), wanted["event"]
+        if not isinstance(name, str):
+            raise OSError(errno.EINVAL, f"FAULT takes a JSON object with a device and an event: {name!r} is no device")
         runtime = self.devices.get(name)
         if runtime is None:
             raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices) or 'none'}")
@@ -672,7 +691,7 @@ class NicProcess:
     def _set_asleep(self, value: int) -> None:
         for client in self.clients.values():
             if client.window is not None:
-                _U32.pack_into(client.window, _ASLEEP_AT, value)
+                store32(client.window, _ASLEEP_AT, value)
         if value:
             fence()  # programs store their doorbell, then look whether the NIC sleeps
 
@@ -758,7 +777,7 @@ class NicProcess:
         self.paths.close()  # while the lock says that they are ours
         for client in self.clients.values():
             if client.window is not None:
-                _U32.pack_into(client.window, attach.WINDOW["alive"].byte, 0)
+                store32(client.window, attach.WINDOW["alive"].byte, 0)
         for client in list(self.clients.values()):
             self._drop(client)
         with contextlib.suppress(FileNotFoundError):

@@ -16,7 +16,7 @@ from errno import ENODEV
 from weakref import WeakSet
 
 from rnic.device.commands import CommandResult
-from rnic.mem.order import fence
+from rnic.mem.order import fence, load32, store32
 from rnic.mem.space import AddressSpace, Mapping, address_of
 from rnic.rings.queue_block import BLOCK_SHIFT, RQ_TAIL, SQ_DOORBELL, SQ_TAIL, SRQ_LIMIT
 from rnic.runtime.attach import Connection
@@ -26,7 +26,7 @@ from rnic.spec.errors import VerbsError
 _RINGING = frozenset({SQ_TAIL, SQ_DOORBELL, RQ_TAIL, SRQ_LIMIT})
 _COMMAND = struct.Struct("<HHIQI4x")
 _COMMAND_REPLY = struct.Struct("<IIQ")
-_ASLEEP_WORD = attach.WINDOW["asleep"].byte >> 2
+_ASLEEP_AT = attach.WINDOW["asleep"].byte
 _CHUNK = 1 << 20
 _LARGEST_CHUNK = 1 << 26
 _SMALLEST = 1 << 10
@@ -135,25 +135,25 @@ class RemoteDriver:
             self._window = mmap.mmap(window, opened["window_bytes"])
         finally:
             os.close(window)
-        self._words = memoryview(self._window).cast("I")
         self._rung = opened["rung_offset"]
-        self._blocks = opened["blocks_offset"] >> 2
+        self._blocks = opened["blocks_offset"]
 
     # ----------------------------------------------------------------------------------- data path
 
     def store(self, block: int, register: int, value: int) -> None:
         """See :class:`~rnic.runtime.driver.Driver`."""
-        words = self._words
-        words[self._blocks + ((block << BLOCK_SHIFT) + register >> 2)] = value & 0xFFFF_FFFF
+        window = self._window
+        store32(window, self._blocks + (block << BLOCK_SHIFT) + register, value)
         if register in _RINGING:
-            self._window[self._rung + block] = 1
+            fence()  # the register before the byte that says so
+            window[self._rung + block] = 1
             fence()  # the NIC says that it sleeps, then looks at the rung bytes; here it is the other way round
-            if words[_ASLEEP_WORD]:
+            if load32(window, _ASLEEP_AT):
                 os.eventfd_write(self._wake, 1)
 
     def load(self, block: int, register: int) -> int:
         """See :class:`~rnic.runtime.driver.Driver`."""
-        return self._words[self._blocks + ((block << BLOCK_SHIFT) + register >> 2)]
+        return load32(self._window, self._blocks + (block << BLOCK_SHIFT) + register)
 
     def kick(self) -> None:
         """The doorbell was all that it takes."""

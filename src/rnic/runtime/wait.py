@@ -6,12 +6,18 @@ import math
 import select
 from collections.abc import Iterable
 
+_LONGEST_S = 1_000_000.0
+"""Seconds that one wait lasts at most: ``poll`` takes no more milliseconds than a C int holds."""
+
 
 def wait_readable(descriptors: Iterable[int], timeout_s: float | None) -> bool:
     """Wait until a descriptor can be read, or for ``timeout_s`` seconds (``None``: for ever); whether one can.
 
+    A wait of more than eleven days may end early.
     ``select`` takes no descriptor from 1024 on, so ``poll`` serves where the system has it.
     """
+    if timeout_s is not None:
+        timeout_s = min(timeout_s, _LONGEST_S)
     if not hasattr(select, "poll"):
         return bool(select.select(list(descriptors), [], [], timeout_s)[0])
     poller = select.poll()

@@ -137,7 +137,7 @@ REQUEST_BYTES: dict[int, tuple[int, int]] = {
     MSG_VECTOR: (VECTOR.size, VECTOR.size),
     MSG_SHARE: (SHARE.size, SHARE.size),
     MSG_UNSHARE: (UNSHARE.size, UNSHARE.size),
-    MSG_INFO: (1, 64),
+    MSG_INFO: (1, 512),
     MSG_ADD: (2, MAX_MESSAGE),
     MSG_FAULT: (2, MAX_MESSAGE),
 }

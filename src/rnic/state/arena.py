@@ -20,13 +20,15 @@ class Arena:
     Memory that was never touched costs nothing where the system knows how to reserve addresses alone.
     """
 
-    __slots__ = ("_end", "_free", "cells", "memory", "size")
+    __slots__ = ("_end", "_free", "cells", "memory", "signed", "size")
 
     def __init__(self, size: int) -> None:
         self.size = -(-size // _PAGE) * _PAGE
         self.memory = memoryview(_reserve(self.size))
         self.cells = self.memory.cast("Q")
         """The whole of it as 64-bit words in the host's byte order."""
+        self.signed = self.memory.cast("q")
+        """The same, for words with a sign."""
         self._end = 0
         self._free: dict[int, list[int]] = {}
 
@@ -59,6 +61,17 @@ class Arena:
             raise MemoryError(f"the first {size} bytes of {self.size} bytes of state are in use, or too few")
         self._end = size
         return 0
+
+    def take(self, size: int, what: str) -> int:
+        """:meth:`allocate` for ``what``.
+
+        Raises:
+            MemoryError: no room is left.
+        """
+        at = self.allocate(size)
+        if at is None:
+            raise MemoryError(f"no room for {what} in {self.size} bytes of state")
+        return at
 
     def free(self, at: int, size: int) -> None:
         """Give back what :meth:`allocate` gave for the same size; nobody may use it any more."""

@@ -19,6 +19,8 @@ DEVICE: Final = record(
         ("cqs", "Nic", "offset of the CQ records"),
         ("eqs", "Nic", "offset of the EQ records"),
         ("directory", "Nic", "offset of a word for each slot of a queue pair: the offset of its record, 0 for none"),
+        ("timers", "Nic", "offset of the timers' record"),
+        ("turns", "Nic", "offset of the record of turns"),
     ),
     32,
 )
@@ -38,10 +40,7 @@ class Directory:
     __slots__ = ("_cells", "_first", "_mask", "place")
 
     def __init__(self, arena: Arena, log: int) -> None:
-        place = arena.allocate(WORD_BYTES << log)
-        if place is None:
-            raise MemoryError(f"no room for a directory of {1 << log} queue pairs in {arena.size} bytes of state")
-        self.place = place
+        self.place = place = arena.take(WORD_BYTES << log, f"a directory of {1 << log} queue pairs")
         self._cells = arena.cells
         self._first = place // WORD_BYTES
         self._mask = (1 << log) - 1

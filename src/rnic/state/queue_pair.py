@@ -14,6 +14,7 @@ from rnic.spec.limits import MAX_RD_ATOMIC, MAX_SGE
 from rnic.state.arena import Arena
 from rnic.state.queues import RECEIVE_RING, SEND_RING
 from rnic.state.record import WORD_BYTES, part, place, record
+from rnic.state.schedule import SIGNED
 
 _SOURCE: Final = "design.md, Contexts are real, and state is bytes"
 
@@ -90,7 +91,22 @@ QP: Final = record(
         ("reply_count", "ReplyQueue", "how many wait"),
         ("pending_reads", "ReplyQueue", "READ and atomic replies among them but for answers to duplicates"),
         *((name, "QpMemory", f"offset of its {what} in the arena") for name, what in _RUNS),
-        ("flow", "QueuePair", "offset of its path's record in the arena, or 0"),
+        ("path", "QueuePair", "offset of its flow's record in the arena, or 0"),
+        ("program", "QueuePair", "whose it is: programs share what may be in flight"),
+        ("signal_all", "QueuePair", "every send request completes, whatever its flags say"),
+        ("uses_srq", "QueuePair", "it receives from a shared receive queue"),
+        ("cnp_tag", "QueuePair", "the next turn begins with a congestion notification (004 7.3, WQE process unit)"),
+        ("masked", "QueuePair", "the send queue takes no part in the arbitration"),
+        ("paced", "QueuePair", "its requests keep to a rate"),
+        ("pace_ns", "QueuePair", "when the rate lets the next request leave, or NEVER"),
+        ("armed_ns", "Timers", "when the timers wake it, or NEVER"),
+        ("timer_place", "Timers", "where in their heap it is, 0 for nowhere"),
+        ("scheduled", "Nic", "it waits for a turn, or has asked for one while it was held"),
+        ("next_ready", "Turns", "the next of its program that waits for a turn, or 0"),
+        ("previous_ready", "Turns", "the one before, or 0"),
+        ("program_record", "Turns", "offset of its program's record"),
+        ("turn", "Turns", "bytes that it may send before the others of its program have their turns"),
+        ("deficit", "Turns", f"bytes that it may send still, {SIGNED}"),
         *part("sq_", SEND_RING),
         *part("rq_", RECEIVE_RING),
         ("number", "DeviceQp", "its QPN"),
@@ -100,6 +116,12 @@ QP: Final = record(
         ("driver", "DeviceQp", "number of the driver context whose memory and window it uses"),
         ("opcodes", "DeviceQp", "service bits of the BTH opcodes that it takes"),
         ("pkey", "DeviceQp", "P_Key in use"),
+        ("polite", "DeviceQp", "its replies have just let new messages go first: next time they go, come what may"),
+        ("notify_drained", "DeviceQp", "an SQ_DRAINED event was asked for"),
+        ("cnp_merge_ns", "DeviceQp", "until when marks bring no further CNP"),
+        ("rate", "DeviceQp", "its rate register"),
+        ("shown_head", "DeviceQp", "SQ_HEAD in its queue block"),
+        ("shown_state", "DeviceQp", "QUEUE_STATE in its queue block"),
         ("held", "DeviceQp", "a context that it needs is not cached: nothing is sent, what arrives is dropped"),
     ),
     96,

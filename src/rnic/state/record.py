@@ -14,6 +14,8 @@ from typing import Any, Final, TypeVar
 from rnic.spec.layout import Layout, wide
 
 WORD_BYTES: Final = 8
+WORD_SHIFT: Final = 3
+"""log2 of it: an offset shifted by this is a place in an arena's words."""
 NONE: Final = (1 << 64) - 1
 """In a word: no such index, no such PSN."""
 

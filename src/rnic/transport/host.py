@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -10,7 +9,6 @@ if TYPE_CHECKING:
     from rnic.mem.table import MemoryTable
     from rnic.state.arena import Arena
     from rnic.trace.counters import Counters
-    from rnic.trace.tracer import Tracer
     from rnic.transport.flights import Flights
     from rnic.transport.message import Message
     from rnic.transport.qp import QueuePair
@@ -35,6 +33,14 @@ class CompletionSink(Protocol):
         imm: int,
     ) -> bool:
         """Write one CQ entry; false where it is lost. ``word3`` holds opcode and ``CQE_*`` flags, without the phase."""
+
+
+class ReceiveCompletionSink(CompletionSink, Protocol):
+    """That of receive completions."""
+
+    @property
+    def told(self) -> bool:
+        """Whether it has raised a completion event: its owner sleeps until it does."""
 
 
 class ReceiveSource(Protocol):
@@ -96,10 +102,8 @@ class Host(Protocol):
 
     arena: Arena
     counters: Counters
-    tracer: Tracer
     memory: MemoryTable
     flights: Flights
-    random: random.Random
     burst: BurstLoops
 
     @property

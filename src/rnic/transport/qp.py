@@ -27,11 +27,11 @@ from rnic.spec.status import REM_OP_ERR, RETRY_EXC_ERR, WR_FLUSH_ERR
 from rnic.spec.syndromes import NAK_REMOTE_OPERATION
 from rnic.state.queue_pair import QP, QpMemory
 from rnic.state.queues import RECEIVE_RING, SEND_RING
-from rnic.state.record import place, within
+from rnic.state.record import Word, view, within
 from rnic.transport.completer import Completer
 from rnic.transport.datagram import DatagramReceiver, send_datagram
 from rnic.transport.encap import FrameBatch, bth_base
-from rnic.transport.host import CompletionSink, Host, ReceiveSource
+from rnic.transport.host import CompletionSink, Host, ReceiveCompletionSink, ReceiveSource
 from rnic.transport.requester import Requester
 from rnic.transport.responder import SEND, WRITE, Responder
 from rnic.transport.wqe import ReceiveRing, SendRing
@@ -52,19 +52,19 @@ if TYPE_CHECKING:
     from rnic.wire.flow import Flow
     from rnic.wire.packet import Packet
 
-_FLOW = place(QP, "flow")
 _SEND_RING = within(QP, "sq_", SEND_RING)
 _RECEIVE_RING = within(QP, "rq_", RECEIVE_RING)
 _BTH = struct.Struct(">QI")
 _CAN_SEND = frozenset({RTS, SQD})
 _CAN_RECEIVE = frozenset({RTR, RTS, SQD, SQE})
-LEAST_REPLIES = 4
-"""Packets of replies that a turn has room for, whatever the requests took."""
 _SERVICE_BITS = {ST_RC: RC, ST_UC: UC}
+LEAST = 4
+"""Packets that those who come second in a turn may send, whatever the first have left."""
 _PAD_OR_TVER = 0x3F << 48
 """Pad count and TVer in the first eight bytes of a BTH: both zero in the packets of a run."""
 
 
+@view(QP, "QueuePair", "Timers", "Nic")
 class QueuePair:
     """A queue pair of any service type.
 
@@ -78,29 +78,33 @@ class QueuePair:
     """
 
     __slots__ = (
-        "armed_ns",
         "_flow",
-        "cnp_tag",
+        "_pace",
         "completer",
         "ctx",
         "datagrams",
         "host",
-        "masked",
         "memory",
-        "pace",
-        "pace_ns",
-        "program",
         "recv_cq",
         "requester",
         "responder",
         "rq",
-        "scheduled",
         "send_cq",
         "send_ring",
-        "signal_all",
-        "uses_srq",
         "words",
     )
+
+    path: Word
+    program: Word
+    signal_all: Word
+    uses_srq: Word
+    cnp_tag: Word
+    masked: Word
+    paced: Word
+    pace_ns: Word
+    armed_ns: Word
+    timer_place: Word
+    scheduled: Word
 
     def __init__(
         self,
@@ -109,7 +113,7 @@ class QueuePair:
         send_ring: SendRing,
         rq: ReceiveSource,
         send_cq: CompletionSink,
-        recv_cq: CompletionSink,
+        recv_cq: ReceiveCompletionSink,
     ) -> None:
         self.ctx = ctx
         self.host = host
@@ -117,23 +121,12 @@ class QueuePair:
         self.rq = rq
         self.send_cq = send_cq
         self.recv_cq = recv_cq
-        self.uses_srq = bool(ctx.srqn & SRQ_VALID)
-        self.signal_all = bool(ctx.options & OPT_SQ_SIG_ALL)
-        self.scheduled = False
-        self.armed_ns = NEVER
-        self.program = 0
-        """Whose it is: programs share what may be in flight."""
-        self.cnp_tag = False
-        """The next turn begins with a congestion notification (004 7.3, WQE process unit)."""
-        self.masked = False
-        """The send queue takes no part in the arbitration."""
-        self.pace: Pace | None = None
-        """What keeps requests to the rate that software set."""
-        self.pace_ns = NEVER
-        """When the rate lets the next request leave."""
+        self._pace: Pace | None = None
         self._flow: Flow | None = None
         self.memory = memory = QpMemory(host.arena, send_ring.entries)
         self.words = memory.qp
+        self.uses_srq, self.signal_all = bool(ctx.srqn & SRQ_VALID), bool(ctx.options & OPT_SQ_SIG_ALL)
+        self.armed_ns = self.pace_ns = NEVER
         send_ring.settle(self.words[_SEND_RING])
         if isinstance(rq, ReceiveRing):
             rq.settle(self.words[_RECEIVE_RING])
@@ -143,6 +136,16 @@ class QueuePair:
         self.datagrams = DatagramReceiver(self, rq, recv_cq)
 
     @property
+    def pace(self) -> Pace | None:
+        """What keeps requests to the rate that software set."""
+        return self._pace
+
+    @pace.setter
+    def pace(self, pace: Pace | None) -> None:
+        self._pace = pace
+        self.paced = pace is not None
+
+    @property
     def flow(self) -> Flow | None:
         """The path to its peer."""
         return self._flow
@@ -150,8 +153,8 @@ class QueuePair:
     @flow.setter
     def flow(self, flow: Flow | None) -> None:
         at = 0 if flow is None else flow.place
-        use(self.memory.cells, self.words[_FLOW], at)
-        self.words[_FLOW] = at
+        use(self.memory.cells, self.path, at)
+        self.path = at
         self._flow = flow
 
     # --------------------------------------------------------------------------------- state changes
@@ -228,24 +231,35 @@ class QueuePair:
         """Whether the last turn ended for its budget alone, or replies wait."""
         return bool(self.requester.more or self.responder.replies)
 
+    @property
+    def owes_first(self) -> bool:
+        """Whether replies go before requests.
+
+        They seldom hurry, but where the owner sleeps on completion events: what it posts once it was woken must not
+        overtake the ACK of what woke it. An adapter's ACK has left by then, and programs that sleep on one channel for
+        both directions (perftest) take the next event for that of their send.
+        """
+        return bool(self.responder.replies) and self.recv_cq.told
+
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
-        """Send up to ``budget`` packets: requests first, since replies seldom hurry; the number sent."""
+        """Send up to ``budget`` packets, requests before replies but where :attr:`owes_first`; the number sent."""
         sent = 0
         if self.cnp_tag:
             sent = self._notify(out)
-        sent += self.produce_requests(now_ns, budget, out)
-        if len(self.responder.replies):
+        first = self.owes_first
+        if first:
+            sent += self.produce_replies(budget - sent, out)
+        sent += self.produce_requests(now_ns, min(budget, max(budget - sent, LEAST)), out)
+        if self.responder.replies and not first:
             # at least a little for replies, or two busy requesters would starve each other of ACKs
-            sent += self.produce_replies(max(budget - sent, LEAST_REPLIES), out)
+            sent += self.produce_replies(max(budget - sent, LEAST), out)
         return sent
 
     def produce_requests(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
         """Send up to ``budget`` packets of requests; the number sent."""
         sent = 0
         if self.ctx.state in _CAN_SEND and self.flow is not None and not self.masked:
-            sent = (
-                self.requester.produce(now_ns, budget, out) if self.pace is None else self._paced(now_ns, budget, out)
-            )
+            sent = self._paced(now_ns, budget, out) if self.paced else self.requester.produce(now_ns, budget, out)
         if self.requester.admitted:
             self.requester.flights.turn_over(self.requester)  # it had its turn and may not send
         return sent
@@ -284,7 +298,7 @@ class QueuePair:
 
     def _notify(self, out: list[TxBurst]) -> int:
         """Send the CNP that the tag asks for, ahead of data; 1, or 0 where there is no peer any more."""
-        self.cnp_tag = False
+        self.cnp_tag = 0
         flow = self.flow
         if flow is None:
             return 0

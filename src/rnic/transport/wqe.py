@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 
 from rnic.mem.dma import DmaPort
+from rnic.rings.ring import next_index, waiting
 from rnic.rings.rqe import SGE_BYTES, SGE_STRUCT, SRQ_ORDER_BYTES, SRQ_ORDER_STRUCT, srq_bytes
 from rnic.rings.sqe import FLAG_LIST, SQE_BYTES, SQE_SHIFT
 from rnic.state.queues import RECEIVE_RING, SEND_RING
@@ -63,7 +64,7 @@ class SendRing:
 
     def after(self, index: int) -> int:
         """The index behind ``index``."""
-        return 0 if index + 1 == self.words[_ENTRIES] else index + 1
+        return next_index(index, self.words[_ENTRIES])
 
     def _read(self, offset: int, length: int) -> bytearray | memoryview | None:
         if self.view is not None:
@@ -167,7 +168,7 @@ class ReceiveRing:
     def available(self) -> int:
         """Entries posted and not taken."""
         tail = self._read_tail()
-        return (tail - self.head) % self.entries if tail < self.entries else 0
+        return waiting(self.head, tail, self.entries)
 
     def take(self) -> ReceiveWqe | None:
         """The next entry, or ``None`` if there is none or the ring's memory cannot be read."""
@@ -186,7 +187,7 @@ class ReceiveRing:
             if sge[1] == 0 and sge[2] == 0:
                 break
             sges.append(sge)
-        self.head = 0 if head + 1 == self.entries else head + 1
+        self.head = next_index(head, self.entries)
         self._write_head(self.head)
         return ReceiveWqe(slot, sges)
 

@@ -20,6 +20,7 @@ from rnic.verbs.attrs import (
     SrqAttr,
     SrqInitAttr,
 )
+from rnic.verbs.batch import completion_dtype, datagram_dtype, send_dtype
 from rnic.verbs.context import AsyncEvent, CompChannel, Context, Device, get_device_list, runtime_on
 from rnic.verbs.cq import CQ
 from rnic.verbs.memory import AH, MR, MW, PD, next_key
@@ -54,7 +55,10 @@ __all__ = [
     "SendWR",
     "SrqAttr",
     "SrqInitAttr",
+    "completion_dtype",
+    "datagram_dtype",
     "get_device_list",
     "next_key",
     "runtime_on",
+    "send_dtype",
 ]

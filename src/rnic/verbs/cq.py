@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import threading
 from errno import EINVAL
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rnic.context.cqc import CQC
 from rnic.mem.space import Mapping
-from rnic.rings.cqe import CQE_BYTES, CQE_GRH, CQE_IMM, CQE_INV, CQE_RECEIVE
+from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, CQE_GRH, CQE_IMM, CQE_INV, CQE_RECEIVE
 from rnic.rings.queue_block import ARM_NEXT, ARM_SOLICITED, CQ_DOORBELL, CQ_HEAD
-from rnic.rings.ring import PhaseConsumer
+from rnic.rings.ring import Entry, PhaseConsumer
 from rnic.spec import commands as cmd
 from rnic.spec import opcodes as op
 from rnic.spec import status as st
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import WC
+from rnic.verbs.batch import BatchPolls, check_identifiers, checked, completion_dtype
 from rnic.verbs.context import CompChannel, Context
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _STATUS = {
     st.SUCCESS: e.IBV_WC_SUCCESS,
@@ -49,6 +53,7 @@ _SEND_OPCODE = {
 }
 _FLAGS = CQE_IMM | CQE_INV | CQE_GRH
 MAX_CQE = (1 << 16) - 1
+_FLAGS_WORD, _QPN_WORD = CQ_ENTRY["phase"].byte // 4, CQ_ENTRY["qpn"].byte // 4
 
 
 class CQ:
@@ -79,7 +84,8 @@ class CQ:
         self.comp_events = 0
         self._queues: dict[int, Any] = {}
         """Queue pairs that complete here, by number; they know the work request identifiers."""
-        self._kept: list[WC] = []
+        self._batches: BatchPolls | None = None
+        self._kept: list[tuple[WC, Entry]] = []
         """Completions taken out of the ring that nobody has polled yet."""
         log = _log_entries(cqe)
         with ctx.driver.lock:
@@ -124,9 +130,9 @@ class CQ:
             while (entry := ring.pop()) is not None:
                 wc = self._translate(entry)  # also of what is not reported: receive slots get free with it
                 if wc is not None and wc.qp_num != qpn:
-                    self._kept.append(wc)
+                    self._kept.append((wc, entry))
             if self._kept:
-                self._kept = [wc for wc in self._kept if wc.qp_num != qpn]
+                self._kept = [kept for kept in self._kept if kept[0].qp_num != qpn]
             self.driver.store(self._block, CQ_HEAD, ring.head)
 
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
@@ -137,14 +143,15 @@ class CQ:
         Returns:
             How many there are, and they themselves.
         """
-        if not self._ring.ready() and not self._kept:
+        if not self.ready():
             self.driver.progress()
             if not self._ring.ready():
                 return 0, []
         found: list[WC] = []
         with self.lock:
             if self._kept:
-                found, self._kept = self._kept[:num_entries], self._kept[num_entries:]
+                found = [wc for wc, _ in self._kept[:num_entries]]
+                self._kept = self._kept[num_entries:]
             ring = self._ring
             while len(found) < num_entries and (entry := ring.pop()) is not None:
                 wc = self._translate(entry)
@@ -152,6 +159,72 @@ class CQ:
                     found.append(wc)
             self.driver.store(self._block, CQ_HEAD, ring.head)
         return len(found), found
+
+    def poll_batch(self, array: NDArray[Any], wr_ids: NDArray[Any] | None = None) -> int:
+        """Take completions as they lie in the ring, up to ``len(array)``; polling an empty queue drives the NIC.
+
+        Args:
+            array: filled from its start; of :func:`rnic.verbs.batch.completion_dtype`, one dimension, its entries one
+                behind the other in memory. ``wqe_id`` is the
+                low half of a send's work request identifier; ``status`` 0 is success, any other a syndrome of
+                :mod:`rnic.spec.status`.
+            wr_ids: filled with the whole identifiers, of receives too; 64-bit integers, at least as many.
+
+        Returns:
+            How many there are.
+
+        Raises:
+            VerbsError: EINVAL for an array of another type.
+        """
+        checked(array, completion_dtype(), "completion_dtype", filled=True)
+        if wr_ids is not None:
+            check_identifiers(wr_ids, len(array))
+        if not self.ready():
+            self.driver.progress()
+            if not self._ring.ready():
+                return 0
+        if not len(array):
+            return 0
+        words = array.view("<u4").reshape(len(array), -1)
+        with self.lock:
+            count = min(len(self._kept), len(array))
+            for at, (wc, entry) in enumerate(self._kept[:count]):
+                words[at] = entry
+                if wr_ids is not None:
+                    wr_ids[at] = wc.wr_id
+            del self._kept[:count]
+            if self._batches is None or not self._batches.of(self._ring):
+                self._batches = BatchPolls(self._ring)
+            for _ in range(2):  # up to the end of the ring, and from its start on
+                if taken := self._batches.take(words[count:]) if count < len(words) else 0:
+                    count += self._note(words[count : count + taken], None if wr_ids is None else wr_ids[count:])
+                if self._ring.head:
+                    break
+            self.driver.store(self._block, CQ_HEAD, self._ring.head)
+        return count
+
+    def _note(self, words: NDArray[Any], wr_ids: NDArray[Any] | None) -> int:
+        """Free what completed and store its identifiers; how many stay without those of queue pairs that are gone."""
+        owners = words[:, _QPN_WORD] & 0xFFFFFF
+        receives = words[:, _FLAGS_WORD] & CQE_RECEIVE != 0
+        first = int(owners[0])
+        if wr_ids is None and first in self._queues and (owners == first).all() and not receives.any():
+            self._queues[first].take_send(int(words[-1, 0]))  # and with it those before it
+            return len(words)
+        kept = 0
+        for at, (index, number, receive) in enumerate(
+            zip(words[:, 0].tolist(), owners.tolist(), receives.tolist(), strict=True)
+        ):
+            queue = self._queues.get(number)
+            if queue is None:
+                continue
+            wr_id = (queue.take_receive if receive else queue.take_send)(index)
+            if wr_ids is not None:
+                wr_ids[kept] = wr_id
+            if kept != at:
+                words[kept] = words[at]
+            kept += 1
+        return kept
 
     def ready(self) -> bool:
         """Whether a completion waits; takes nothing and does not drive the NIC."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from errno import EINVAL, ENOMEM
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rnic.context import modify as m
 from rnic.context.qpc import OPT_CREDITS, OPT_GSO, OPT_NO_PROBE, OPT_SQ_SIG_ALL, QPC, SRQ_VALID
 from rnic.rings.queue_block import QUEUE_STATE, RQ_TAIL, SQ_HEAD, SQ_TAIL
+from rnic.rings.ring import next_index, room
 from rnic.rings.sqe import (
     FLAG_FENCE,
     FLAG_INLINE,
@@ -32,12 +33,27 @@ from rnic.spec.ids import Qpn, Rkey
 from rnic.spec.limits import MAX_INLINE
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import GID, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
+from rnic.verbs.batch import (
+    RC_OPCODES,
+    RDMA_OPCODES,
+    SEND_OPCODES,
+    BatchRing,
+    checked,
+    datagram_dtype,
+    first_bad,
+    send_dtype,
+    words_of,
+)
 from rnic.verbs.cq import CQ
 from rnic.verbs.memory import AH, MR, MW, PD
 from rnic.verbs.multicast import change_membership
 from rnic.verbs.srq import SRQ, ReceivePoster, chain
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _SERVICE = {e.IBV_QPT_RC: s.ST_RC, e.IBV_QPT_UC: s.ST_UC, e.IBV_QPT_UD: s.ST_UD}
+_BATCH_OPCODES = {e.IBV_QPT_RC: RC_OPCODES, e.IBV_QPT_UC: RDMA_OPCODES, e.IBV_QPT_UD: SEND_OPCODES}
 _STATE_TO_DEVICE = {
     e.IBV_QPS_RESET: s.RESET,
     e.IBV_QPS_INIT: s.INIT,
@@ -173,6 +189,7 @@ class QP:
         self._tail = 0
         self._head = 0
         self._ids: list[int] = [0] * self._entries
+        self._batches: BatchRing | None = None
         if self._rq is not None:
             self._rq.reset()
 
@@ -358,9 +375,53 @@ class QP:
             self._store(self._block, SQ_TAIL, self._tail)
         self._kick()
 
+    def post_batch(self, array: NDArray[Any]) -> int:
+        """Post an array of descriptors, as many as the queue has room for, and ring the doorbell once.
+
+        Args:
+            array: one dimension; of :func:`rnic.verbs.batch.send_dtype`, for UD of
+                :func:`rnic.verbs.batch.datagram_dtype`. ``wqe_id`` becomes the work request identifier. Any operation
+                but binding a window; no inline data and no scatter lists.
+
+        Returns:
+            How many were posted, from the start of the array.
+
+        Raises:
+            VerbsError: EINVAL for another type of array, for a queue pair not yet in RTS, and for a descriptor that
+                contradicts itself: ``bad_wr`` of the error is its place, those before it are posted.
+        """
+        datagrams = self.qp_type == e.IBV_QPT_UD
+        kind, maker = (datagram_dtype(), "datagram_dtype") if datagrams else (send_dtype(), "send_dtype")
+        checked(array, kind, maker)
+        if self.qp_state in (e.IBV_QPS_RESET, e.IBV_QPS_INIT, e.IBV_QPS_RTR):
+            raise VerbsError(EINVAL, f"queue pair {self.qp_num} is not in RTS yet: sends cannot be posted")
+        if not len(array):
+            return 0
+        words = words_of(array)
+        good, reason = first_bad(words, _BATCH_OPCODES[self.qp_type])
+        with self.lock:
+            tail = self._tail
+            count = min(good, room(self._head, tail, self._entries))
+            if count:
+                if self._batches is None:
+                    self._batches = BatchRing(self._ring, self._entries)
+                ids = self._batches.put(tail, words[:count])
+                first = min(count, self._entries - tail)
+                self._ids[tail : tail + first] = ids[:first]
+                self._ids[: count - first] = ids[first:]
+                self._tail = (tail + count) % self._entries
+                self._store(self._block, SQ_TAIL, self._tail)
+        if count:
+            self._kick()
+        if count == good < len(array):
+            error = VerbsError(EINVAL, f"array[{good}]: {reason}")
+            error.bad_wr = good
+            raise error
+        return count
+
     def _claim(self, wr_id: int) -> int:
         index = self._tail
-        tail = index + 1 if index + 1 < self._entries else 0
+        tail = next_index(index, self._entries)
         if tail == self._head:
             raise VerbsError(ENOMEM, f"send queue of {self.cap.max_send_wr} is full: poll completions first")
         self._ids[index] = wr_id
@@ -471,7 +532,7 @@ class QP:
 
     def take_send(self, index: int) -> int:
         """A send entry completed: it and all before it are free. Its identifier."""
-        self._head = index + 1 if index + 1 < self._entries else 0
+        self._head = next_index(index, self._entries)
         return self._ids[index]
 
     def take_receive(self, index: int) -> int:

@@ -11,6 +11,7 @@ from rnic.context.cqc import SRQC
 from rnic.device.mailboxes import SRQ_ARM
 from rnic.mem.space import Mapping
 from rnic.rings.queue_block import RQ_TAIL, SRQ_LIMIT
+from rnic.rings.ring import next_index
 from rnic.rings.rqe import (
     SGE_BYTES,
     SGE_STRUCT,
@@ -83,7 +84,7 @@ class ReceivePoster:
             SRQ_ORDER_STRUCT.pack_into(self._view, self.entries * self.stride + tail * SRQ_ORDER_BYTES, slot)
         self._ids[slot] = wr.wr_id
         self._posted += 1
-        self.tail = 0 if tail + 1 == self.entries else tail + 1
+        self.tail = next_index(tail, self.entries)
 
     def take(self, index: int) -> int:
         """The identifier of a completed entry, whose slot is free from now on."""

@@ -88,6 +88,7 @@ REJ = _message(
     bits("message", 8, 31, 30, "what is rejected: 0 REQ, 1 REP, 2 neither"),
     bits("info_length", 8, 23, 17, "bytes of additional information"),
     bits("reason", 8, 15, 0, "reason"),
+    wide("ca_guid", 12, "additional information of a timeout: the sender's CA GUID"),
 )
 REP = _message(
     "CM REP",

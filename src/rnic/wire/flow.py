@@ -57,8 +57,9 @@ def _byte_effects(after: int) -> tuple[int, ...]:
 
 
 # Bytes of the IPv4 and UDP headers behind each byte of [ident | flags and offset].
-_IDENT_HIGH, _IDENT_LOW, _FRAG_HIGH, _FRAG_LOW = (_byte_effects(after) for after in (23, 22, 21, 20))
-_SMALL_IDENTS = _IDENT_LOW[:MAX_IDENTS]
+IDENT_HIGH, IDENT_LOW, _FRAG_HIGH, _FRAG_LOW = (_byte_effects(after) for after in (23, 22, 21, 20))
+"""What to XOR into a seed for ident 0 for either byte of the IPv4 ident."""
+_SMALL_IDENTS = IDENT_LOW[:MAX_IDENTS]
 
 _tx_deltas: dict[int, int] = {}
 _residues: dict[int, int] = {}
@@ -226,7 +227,7 @@ class Flow:
             value = self._seeds[length] = crc32(self.masked_headers(length))
         if self._v4:
             if ident:
-                value ^= _IDENT_HIGH[ident >> 8] ^ _IDENT_LOW[ident & 0xFF]
+                value ^= IDENT_HIGH[ident >> 8] ^ IDENT_LOW[ident & 0xFF]
             if frag != DONT_FRAGMENT:
                 frag ^= DONT_FRAGMENT
                 value ^= _FRAG_HIGH[frag >> 8] ^ _FRAG_LOW[frag & 0xFF]

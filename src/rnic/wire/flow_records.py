@@ -46,9 +46,7 @@ class FlowRecords:
         Raises:
             MemoryError: the arena is full.
         """
-        at = self._arena.allocate(FLOW.size)
-        if at is None:
-            raise MemoryError(f"no room for a flow in {self._arena.size} bytes of state")
+        at = self._arena.take(FLOW.size, "a flow")
         header = masked_headers(flow)
         words = (
             4 if len(flow.src) == 4 else 6,

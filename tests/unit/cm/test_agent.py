@@ -402,3 +402,44 @@ def test_private_data_that_is_too_long_is_refused() -> None:
     with pytest.raises(CmError, match="too many"):
         bench.agent.request(connection, Input.REJECT, 0, bytes(149))
     bench.agent.request(connection, Input.REJECT, 0, bytes(148))
+
+
+def test_a_timeout_says_whose_it_is() -> None:
+    """Linux finds the connection by the GUID in the additional information, and by the sender's ID."""
+    bench = Bench()
+    connection = bench.agent.connect(THERE, SERVICE, bench.news.append, 0)
+    bench.agent.request(connection, Input.ABANDON, 0)
+    said = bench.port.last()
+    assert (said.attr, said.fields["reason"], said.fields["info_length"]) == (mad.CM_REJ, cm.REJ_TIMEOUT, 8)
+    assert wire.REJ.pack(said.fields)[12:20] == Wire.guid.to_bytes(8, "big")
+    assert said.fields["local_comm_id"] == connection.local_id
+
+
+@pytest.mark.parametrize("datagram", [False, True])
+def test_a_reason_that_fits_no_message_is_refused_and_changes_nothing(datagram: bool) -> None:
+    bench = Bench()
+    connection = bench.in_state(State.SIDR_REQ_RCVD if datagram else State.REQ_RCVD)
+    with pytest.raises(CmError, match="status=65536 is too large for a CM"):
+        bench.agent.request(connection, Input.REJECT, 0, status=0x10000)
+    assert connection.state in (State.SIDR_REQ_RCVD, State.REQ_RCVD)
+    bench.agent.request(connection, Input.REJECT, 0, status=0xFF)
+    while (deadline := bench.agent.next_deadline_ns()) is not None:
+        bench.agent.handle_timers(deadline)
+    assert bench.agent.connections == {}
+
+
+def test_a_peer_that_moves_its_deadline_again_and_again_costs_no_memory() -> None:
+    bench = Bench()
+    connection = bench.in_state(State.REP_SENT)
+    for _ in range(1_000):
+        bench.hear(mad.CM_MRA, local_comm_id=77, remote_comm_id=connection.local_id, message=1, service_timeout=31)
+    assert connection.state is State.MRA_REP_RCVD
+    assert len(bench.agent._deadlines) < 100
+    assert bench.agent.next_deadline_ns() == connection.deadline_ns
+
+
+def test_an_mra_of_another_id_extends_nothing() -> None:
+    bench = Bench()
+    connection = bench.in_state(State.REP_SENT)
+    bench.hear(mad.CM_MRA, local_comm_id=78, remote_comm_id=connection.local_id, message=1, service_timeout=31)
+    assert connection.peer_timeout == cm.RESPONSE_TIMEOUT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -325,3 +326,26 @@ def test_the_ip_header_of_annex_a11() -> None:
     header = ip_header(src, 0x1234, dst)
     assert header == bytes.fromhex("00401234" + "00" * 12 + "c0a80101" + "00" * 12 + "c0a80102")
     assert IP_HEADER.unpack(ip_header(bytes(15) + b"\1", 5, bytes(15) + b"\2"))["ip_version"] == 6
+
+
+def test_the_end_of_a_program_looks_once_at_what_it_never_took(pair: Pair) -> None:
+    """Each of its IDs would else look through all events of its channel, and everybody would wait."""
+    program = Program(pair.service, pair.net)
+    numbers = [program.create() for _ in range(20)]
+    for number in numbers:
+        for _ in range(5):
+            program.ask(a.CM_RESOLVE_ADDR, id=number, dst=pair.gids[1])  # no device: an event
+    (channel,) = pair.service._clients[program].channels.values()
+    looked = Looked(channel.events)
+    channel.events = looked  # type: ignore[assignment]
+    pair.service.gone(program, 0)
+    assert looked.times <= len(numbers) + 5
+
+
+class Looked(deque[tuple[object, bytes]]):
+    times = 0
+
+    def __iter__(self) -> Iterator[tuple[object, bytes]]:
+        for each in super().__iter__():
+            self.times += 1
+            yield each

@@ -12,6 +12,7 @@ from rnic.device import Nic, NicConfig
 from rnic.device.config import gid_from_address
 from rnic.device.mailboxes import MGM
 from rnic.device.nic import MULTICAST_QPN
+from rnic.device.receiving import Receiving
 from rnic.rings.queue_block import ARM_NEXT, QUEUE_STATE, RQ_TAIL, SQ_DOORBELL, SQ_HEAD, SQ_TAIL
 from rnic.spec import commands as cmd
 from rnic.spec import events
@@ -68,9 +69,8 @@ def test_long_bursts_take_the_fast_path(new_pair, monkeypatch) -> None:
     pair.drivers[0].ok(cmd.RTS2SQD, a.number)
     pair.drivers[0].ok(cmd.SQD2RTS, a.number)
     full = []
-    monkeypatch.setattr(
-        pair.nics[1], "_receive_packet", lambda *args, f=pair.nics[1]._receive_packet: full.append(f(*args))
-    )
+    take = Receiving.take_packet
+    monkeypatch.setattr(Receiving, "take_packet", lambda *args: full.append(take(*args)))
     pair.drivers[0].write(a, src_va, len(src), lkey, dst_va, rkey)
     pair.wire.run()
     assert dst == src

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rnic.device.inspect import look
+from rnic.mem.order import store32
 from rnic.rings.queue_block import BLOCK_BYTES, BLOCK_SHIFT, SRQ_LIMIT
 from rnic.spec import commands as cmd
 from rnic.spec.states import ST_RC, ST_UD
@@ -21,7 +22,7 @@ def test_every_word_of_a_queue_block(driver, kind: str) -> None:
         driver.to_rts(qp, driver.nic.config.gid_table[0], qp.number)
         queue = {"rc": qp, "ud": qp, "srq": srq, "cq": cq, "eq": eq}[kind]
         for now, value in enumerate(VALUES):
-            driver.uar.words[(queue.block << BLOCK_SHIFT) + offset >> 2] = value
+            store32(driver.uar.buf, (queue.block << BLOCK_SHIFT) + offset, value)
             driver.nic.resources.doorbells.ring(queue.block)
             driver.nic.produce(now)
             driver.nic.handle_timers(now)

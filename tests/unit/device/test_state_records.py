@@ -38,7 +38,7 @@ def test_everything_of_a_queue_pair_is_found_from_its_number(pair) -> None:
     assert (qp["number"], qp["opcodes"], qp["pkey"], qp["held"]) == (a.number, RC, 0xFFFF, 0)
     context = QPC.unpack(bytes(nic.arena.memory[qp["context"] : qp["context"] + QPC.size]))
     assert (context["local_qpn"], context["remote_qpn"], context["state"]) == (a.number, b.number, RTS)
-    flow = at(nic, FLOW, qp["flow"])
+    flow = at(nic, FLOW, qp["path"])
     sent = flow["dst_0"].to_bytes(8, "little") + flow["dst_1"].to_bytes(8, "little")
     assert (sent.rstrip(b"\0"), flow["users"]) == (pair.nics[1].config.address, 1)
     live = nic.qps[a.number]
@@ -65,7 +65,7 @@ def test_a_receive_moves_the_head_in_the_record(pair) -> None:
 def test_what_is_destroyed_is_found_no_more_and_its_path_has_no_user(pair) -> None:
     a, _ = pair.connect()
     nic = pair.nics[0]
-    flow = at(nic, QP, find(nic, a.number))["flow"]
+    flow = at(nic, QP, find(nic, a.number))["path"]
     pair.drivers[0].ok(cmd.ERR2RST, a.number)
     assert find(nic, a.number) == 0
     assert at(nic, FLOW, flow)["users"] == 0

@@ -4,40 +4,52 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rnic.device.turns import Turns
+from rnic.state.arena import Arena
+from rnic.state.queue_pair import QP
 
 QUANTUM = 4_096
 PACKET = 1_040
 
 
-def queue_pair(program: int, weight: int = 1) -> Any:
-    return SimpleNamespace(uar=SimpleNamespace(program=program), turn=QUANTUM * weight, deficit=0)
+class Service(Turns):
+    """Turns in an arena of their own, and the records of queue pairs."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        arena = Arena(1 << 20)
+        arena.allocate_first(64)
+        super().__init__(arena, QUANTUM)
+
+    def queue_pair(self, program: int, weight: int = 1) -> int:
+        record = self._arena.take(QP.size, "a queue pair")
+        self.enroll(record, program, QUANTUM * weight)
+        return record
 
 
 def serve(turns: Turns, packets: dict[int, int], rounds: int) -> Counter[int]:
-    """Let queue pairs that never run dry send packets of their own size; bytes by the object's id."""
+    """Let queue pairs that never run dry send packets of their own size; bytes by its record."""
     sent: Counter[int] = Counter()
     for _ in range(rounds):
         qp = turns.take()
-        size = packets[id(qp)]
+        size = packets[qp]
         allowance = turns.allowance(qp)
         count = 64 if allowance is None else -(-allowance // size)
         turns.spent(qp, count * size, again=True)
-        sent[id(qp)] += count * size
+        sent[qp] += count * size
     return sent
 
 
 def test_queue_pairs_send_equally_many_bytes_whatever_their_packets() -> None:
-    turns = Turns(QUANTUM)
-    qps = [queue_pair(1) for _ in range(4)]
-    sizes = dict(zip(map(id, qps), (64, 300, 1_040, 4_112), strict=True))
+    turns = Service()
+    qps = [turns.queue_pair(1) for _ in range(4)]
+    sizes = dict(zip(qps, (64, 300, 1_040, 4_112), strict=True))
     for qp in qps:
         turns.add(qp)
     sent = serve(turns, sizes, 4_000)
@@ -45,60 +57,60 @@ def test_queue_pairs_send_equally_many_bytes_whatever_their_packets() -> None:
 
 
 def test_programs_send_equally_many_bytes_whatever_their_queue_pairs() -> None:
-    turns = Turns(QUANTUM)
-    many = [queue_pair(1) for _ in range(50)]
-    one = queue_pair(2)
+    turns = Service()
+    many = [turns.queue_pair(1) for _ in range(50)]
+    one = turns.queue_pair(2)
     for qp in [*many, one]:
         turns.add(qp)
-    sent = serve(turns, dict.fromkeys(map(id, [*many, one]), PACKET), 20_000)
-    of_many = sum(sent[id(qp)] for qp in many)
-    assert abs(of_many - sent[id(one)]) <= 2 * (QUANTUM + PACKET)
-    assert max(sent[id(qp)] for qp in many) - min(sent[id(qp)] for qp in many) <= 3 * (QUANTUM + PACKET)
+    sent = serve(turns, dict.fromkeys([*many, one], PACKET), 20_000)
+    of_many = sum(sent[qp] for qp in many)
+    assert abs(of_many - sent[one]) <= 2 * (QUANTUM + PACKET)
+    assert max(sent[qp] for qp in many) - min(sent[qp] for qp in many) <= 3 * (QUANTUM + PACKET)
 
 
 def test_a_weight_is_a_larger_share() -> None:
-    turns = Turns(QUANTUM)
-    heavy, light = queue_pair(1, 3), queue_pair(1)
+    turns = Service()
+    heavy, light = turns.queue_pair(1, 3), turns.queue_pair(1)
     for qp in (heavy, light):
         turns.add(qp)
-    sent = serve(turns, dict.fromkeys(map(id, (heavy, light)), PACKET), 1_000)
-    assert sent[id(heavy)] / sent[id(light)] == pytest.approx(3, rel=0.02)
+    sent = serve(turns, dict.fromkeys((heavy, light), PACKET), 1_000)
+    assert sent[heavy] / sent[light] == pytest.approx(3, rel=0.02)
 
 
 def test_who_comes_late_waits_for_one_turn_of_each_other() -> None:
-    turns = Turns(QUANTUM)
-    busy = [queue_pair(number) for number in range(3)]
+    turns = Service()
+    busy = [turns.queue_pair(number) for number in range(3)]
     for qp in busy:
         turns.add(qp)
-    serve(turns, dict.fromkeys(map(id, busy), PACKET), 100)
-    late = queue_pair(9)
+    serve(turns, dict.fromkeys(busy, PACKET), 100)
+    late = turns.queue_pair(9)
     turns.add(late)
     before = []
-    while (qp := turns.take()) is not late:
+    while (qp := turns.take()) != late:
         before.append(qp)
         turns.spent(qp, turns.allowance(qp) or 0, again=True)
     assert len(before) <= len(busy)
 
 
 def test_nothing_is_saved_up() -> None:
-    turns = Turns(QUANTUM)
-    idle, busy = queue_pair(1), queue_pair(2)
+    turns = Service()
+    idle, busy = turns.queue_pair(1), turns.queue_pair(2)
     for _ in range(50):  # a message now and then
         turns.add(idle)
-        assert turns.take() is idle
+        assert turns.take() == idle
         turns.spent(idle, 8, again=False)
     for qp in (idle, busy):
         turns.add(qp)
-    assert turns.take() is idle
+    assert turns.take() == idle
     assert turns.allowance(idle) == QUANTUM
 
 
 @given(st.lists(st.integers(0, 5), max_size=60), st.integers(0, 1000))
 def test_whoever_waits_gets_a_turn_and_nobody_twice(steps: list[int], seed: int) -> None:
     rng = random.Random(seed)
-    turns = Turns(QUANTUM)
-    idle = [queue_pair(number % 3) for number in range(9)]
-    waiting: list[Any] = []
+    turns = Service()
+    idle = [turns.queue_pair(number % 3) for number in range(9)]
+    waiting: list[int] = []
     for step in steps:
         if step < 2 and idle:
             waiting.append(idle.pop())
@@ -109,15 +121,15 @@ def test_whoever_waits_gets_a_turn_and_nobody_twice(steps: list[int], seed: int)
             idle.append(gone)
         elif waiting:
             qp = turns.take()
-            assert any(qp is other for other in waiting)
+            assert qp in waiting
             again = step == 5
             turns.spent(qp, rng.randrange(10_000), again)
             if not again:
-                waiting = [other for other in waiting if other is not qp]
+                waiting.remove(qp)
                 idle.append(qp)
         assert len(turns) == len(waiting)
     served = []
     while turns:
         served.append(turns.take())
         turns.spent(served[-1], 1, again=False)
-    assert sorted(map(id, served)) == sorted(map(id, waiting))
+    assert sorted(served) == sorted(waiting)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rnic.judge import RULES, Finding, Judge
-from rnic.spec.opcodes import CNP
+from rnic.spec.opcodes import CNP, RC, WRITE_ONLY
+from rnic.wire.dissect import LINKTYPE_ETHERNET
 from rnic.wire.flow import Flow
 from rnic.wire.ip import ip_packet
 from rnic.wire.packet import build, seal
@@ -19,6 +21,9 @@ assert _spec is not None
 assert _spec.loader is not None
 recordings = sys.modules["recordings"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(recordings)
+
+
+_WAY = Flow(bytes(4), bytes((0, 0, 0, 1)), 50_000)
 
 
 @pytest.mark.parametrize("name", recordings.NAMES)
@@ -54,3 +59,43 @@ def test_one_cnp_may_be_a_copy(idents: tuple[int, ...], count: int) -> None:
         packet = ip_packet(way, seal(build(CNP, dqpn=17, psn=0, becn=True, payload=bytes(16)), way, ident), ident)
         judge.frame(number, 101, packet, len(packet))
     assert [finding.rule for finding in found] == ["cnp-rate"] * count
+
+
+def _written(payload: bytes, *, psn: int = 7, ident: int = 0, ackreq: bool = False, pad: bytes = b"\0\0\0") -> bytes:
+    """A WRITE with a byte of payload, as a whole IPv4 packet whose ICRC is right."""
+    body = bytearray(build(RC | WRITE_ONLY, dqpn=17, psn=psn, ackreq=ackreq, payload=payload, dma_length=len(payload)))
+    body[-3:] = pad
+    return ip_packet(_WAY, seal(bytes(body), _WAY, ident), ident)
+
+
+@pytest.mark.parametrize(
+    ("again", "rules"),
+    [
+        ({}, []),
+        ({"ident": 0x1234, "ackreq": True}, []),
+        ({"ident": 9, "pad": b"\1\2\3"}, []),
+        ({"payload": b"x"}, ["repeat-payload"]),
+        ({"payload": b"x", "ident": 9, "ackreq": True, "pad": b"\1\2\3"}, ["repeat-payload"]),
+    ],
+    ids=["a copy", "other ident and AckReq", "other padding", "other byte", "all of it"],
+)
+@pytest.mark.parametrize("between", [False, True], ids=["at once", "a second time"])
+def test_a_repetition_is_compared_by_its_payload_alone(again: dict[str, Any], rules: list[str], between: bool) -> None:
+    found: list[Finding] = []
+    judge = Judge(found.append)
+    sent = [{}, {"ident": 5, "ackreq": True}, again] if between else [{}, again]
+    for number, change in enumerate(sent):
+        packet = _written(**{"payload": b"a", **change})
+        judge.frame(number, 101, packet, len(packet))
+    assert [finding.rule for finding in found] == rules
+
+
+def test_a_cut_packet_that_is_repeated_is_not_compared() -> None:
+    found: list[Finding] = []
+    judge = Judge(found.append)
+    for payload in (b"a" * 301, b"b" * 301):
+        frame = bytes(12) + b"\x08\0" + _written(payload)
+        judge.frame(0, LINKTYPE_ETHERNET, frame[:100], len(frame))
+    assert "repeat-payload" not in {finding.rule for finding in found}
+    facts = next(stream.facts.counts for stream in judge.streams())
+    assert facts["repeated packets"] == 1

@@ -26,6 +26,12 @@ def test_no_durations(said: object) -> None:
         duration_ns(said)
 
 
+@pytest.mark.parametrize("said", ["9" * 400 + "s", "5000000000s", 1 << 63, int("9" * 400)])
+def test_too_long_durations(said: object) -> None:
+    with pytest.raises(ValueError, match="is too long for a duration: give at most 4611686018s"):
+        duration_ns(said)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

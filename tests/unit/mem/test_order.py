@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -54,3 +57,41 @@ def test_read_only_memory_is_not_stored_to(twin: SimpleNamespace) -> None:
 
 def test_a_fence_takes_nothing_and_gives_nothing(twin: SimpleNamespace) -> None:
     assert twin.fence() is None
+
+
+def test_a_word_holds_the_old_value_until_it_holds_the_new_one() -> None:
+    """A packed store clears its bytes before it asks for the value: another process would see what nobody stored."""
+    buf = memoryview(bytearray(b"\xee" * 8))
+    seen: list[bytes] = []
+
+    class Looking:
+        def __and__(self, mask: int) -> Looking:
+            return self
+
+        def __index__(self) -> int:
+            seen.append(bytes(buf))
+            return 5
+
+    order.plain_store32(buf, 4, Looking())  # type: ignore[arg-type]
+    assert set(seen) == {b"\xee" * 8}
+    assert buf[4:].cast("I")[0] == 5
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a second process on the same memory")
+def test_another_process_sees_no_value_that_was_never_stored(twin: SimpleNamespace) -> None:
+    shared = mmap.mmap(-1, mmap.PAGESIZE)
+    twin.store32(shared, 64, 0x1111_1111)
+    child = os.fork()
+    if not child:
+        end = time.monotonic() + 20
+        while not twin.load32(shared, 0) and time.monotonic() < end:
+            twin.store32(shared, 64, 0x2222_2222)
+            twin.store32(shared, 64, 0x1111_1111)
+        os._exit(0)
+    try:
+        seen = {twin.load32(shared, 64) for _ in range(200_000)}
+    finally:
+        twin.store32(shared, 0, 1)
+        os.waitpid(child, 0)
+    assert seen <= {0x1111_1111, 0x2222_2222}

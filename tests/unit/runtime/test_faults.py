@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from errno import EINVAL, EIO
+from errno import EBUSY, EINVAL, EIO
 
 import pytest
 
 from rnic import enums as e
 from rnic.link.fault_events import EVENTS
+from rnic.runtime import faults
 from rnic.runtime.faults import _EVENTS
 from rnic.spec.errors import VerbsError
 from rnic.testing import QpPair
 from rnic.testing.pair import Side
-from rnic.verbs import CQ, GID, PD, QP, CompChannel, Context, QPAttr, QPCap, QPInitAttr, SrqAttr, SrqInitAttr
+from rnic.verbs import (
+    CQ,
+    GID,
+    MR,
+    MW,
+    PD,
+    QP,
+    BindInfo,
+    CompChannel,
+    Context,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    SrqAttr,
+    SrqInitAttr,
+)
 from rnic.verbs.srq import SRQ
 
 QUICK = {"timeout": 8, "retry_cnt": 3}
@@ -399,3 +415,138 @@ def test_by_the_clock(rnic_pair: QpPair) -> None:
 
 def test_every_event_is_done_by_somebody() -> None:
     assert set(_EVENTS) == set(EVENTS)
+
+
+# ------------------------------------------------------------------------------- one on top of another
+
+
+@PAIRS
+def test_the_end_of_one_slow_memory_leaves_the_other(rnic_pair: QpPair) -> None:
+    b, clock = rnic_pair.b, rnic_pair.clock
+    b.slow_dma("100us", "1ms")
+    b.slow_dma("500us", "40ms")
+    rnic_pair.net.run(lambda: clock.now_ns >= 1 * MS)
+    began = clock.now_ns
+    assert write(rnic_pair.a) == "SUCCESS"
+    assert clock.now_ns - began >= 1 * MS, "in and out, each 500 us late"
+    rnic_pair.run()
+    began = clock.now_ns
+    assert write(rnic_pair.a) == "SUCCESS"
+    assert clock.now_ns - began < 500_000
+
+
+@pytest.mark.parametrize("first_ends", ["first", "last"])
+def test_a_table_entry_that_changes_twice_comes_back(rnic_pair: QpPair, first_ends: str) -> None:
+    a, clock = rnic_pair.a, rnic_pair.clock
+    own = a.ctx.query_gid(1, 0)
+    lasts = ("2ms", "6ms") if first_ends == "first" else ("6ms", "2ms")
+    a.change_gid(0, "10.0.0.77", lasts[0])
+    a.change_gid(0, "10.0.0.78", lasts[1])
+    a.change_pkey(0, 0x8001, lasts[0])
+    a.change_pkey(0, 0x8002, lasts[1])
+    assert (a.ctx.query_gid(1, 0), a.ctx.query_pkey()) == (GID("::ffff:10.0.0.78"), 0x8002)
+    rnic_pair.net.run(lambda: clock.now_ns >= 4 * MS)
+    left = "78" if first_ends == "first" else "77"
+    assert a.ctx.query_gid(1, 0) == GID(f"::ffff:10.0.0.{left}")
+    assert a.ctx.query_pkey() == (0x8002 if first_ends == "first" else 0x8001)
+    rnic_pair.run()
+    assert (a.ctx.query_gid(1, 0), a.ctx.query_pkey()) == (own, 0xFFFF)
+
+
+@PAIRS
+def test_regions_that_are_lost_again_come_back(rnic_pair: QpPair) -> None:
+    b = rnic_pair.b
+    b.lose_region()
+    b.lose_region("all", "1ms")
+    rnic_pair.run()
+    b.heal()
+    assert write(rnic_pair.a) == "SUCCESS"
+
+
+@PAIRS
+def test_no_region_is_lost_where_one_of_all_has_windows(rnic_pair: QpPair) -> None:
+    b = rnic_pair.b
+    rights = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND
+    with MR(b.pd, bytearray(4096), rights) as under, MW(b.pd, e.IBV_MW_TYPE_1) as window:
+        window.bind(b.qp, BindInfo(under, under.buf, 100, 0), wr_id=1)
+        assert statuses(b, 1) == ["SUCCESS"]
+        with pytest.raises(VerbsError) as busy:
+            b.lose_region("all")
+        assert busy.value.errno == EBUSY
+        with pytest.raises(VerbsError, match="region of key"):
+            b.lose_region(window.rkey)
+        assert write(rnic_pair.a) == "SUCCESS"
+
+
+def test_a_heal_brings_late_interrupts_at_once(notified: tuple[QpPair, CompChannel]) -> None:
+    pair, channel = notified
+    a, b = pair.a, pair.b
+    b.delay_interrupts("10s")
+    b.cq.req_notify()
+    b.post_recv(100)
+    a.post_send(e.IBV_WR_SEND, 100)
+    a.wait()
+    pair.net.run(lambda: bool(b.counters["fault_interrupt_late"]))
+    assert not said(channel)
+    b.heal()
+    pair.run()
+    assert said(channel)
+
+
+def test_events_that_wait_do_not_stop_interrupts(
+    notified: tuple[QpPair, CompChannel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair, channel = notified
+    a, b = pair.a, pair.b
+    b.delay_interrupts("10s")
+    monkeypatch.setattr(faults, "MAX_PENDING", 0)
+    b.cq.req_notify()
+    b.post_recv(100)
+    a.post_send(e.IBV_WR_SEND, 100)
+    pair.run()
+    assert said(channel), "there is no room to have it come late"
+
+
+def test_a_flap_without_pause_leaves_time_for_others(rnic_pair: QpPair) -> None:
+    rnic_pair.a.flap(100_000, down=0, up=0)
+    device = rnic_pair.a.ctx.runtime.faults()
+    device.receive(1)
+    assert rnic_pair.a.counters["fault_event_flap"] == 1
+    assert len(events(rnic_pair.a.ctx)) < 1_000, "one turn does a part of it"
+    assert device.next_deadline_ns() == rnic_pair.clock.now_ns
+    rnic_pair.a.heal()
+
+
+def test_a_completion_error_goes_with_its_queue_pair(rnic_pair: QpPair) -> None:
+    a = rnic_pair.a
+    device = a.ctx.runtime.faults()
+    a.completion_error("RETRY_EXC_ERR")
+    a.qp.close()
+    rnic_pair.run()
+    assert device.state()["failing"] == {}
+
+
+def test_what_is_kept_late_is_bounded(rnic_pair: QpPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "MAX_HELD", 3)
+    a = rnic_pair.a
+    a.slow_dma("1s", "2s")
+    a.post_send(e.IBV_WR_RDMA_WRITE, 50_000)
+    rnic_pair.net.run(lambda: a.counters["fault_slow_dma_full"] > 0)
+    assert a.counters["fault_slow_dma"] <= 3 * 64
+
+
+def test_what_lasts_is_bounded(rnic_pair: QpPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "MAX_LASTING", 2)
+    for _ in range(2):
+        rnic_pair.a.port_down()
+    with pytest.raises(VerbsError, match="2 events last already: heal first"):
+        rnic_pair.a.port_down()
+    rnic_pair.a.heal()
+    assert rnic_pair.a.ctx.query_port().state == e.IBV_PORT_ACTIVE
+
+
+def test_all_sends_to_fail_are_those_of_reliable_connections(rnic_pair: QpPair) -> None:
+    a = rnic_pair.a
+    with QP(a.pd, QPInitAttr(e.IBV_QPT_UD, None, QPCap(4, 4), a.cq, a.cq, None)):
+        a.completion_error("RETRY_EXC_ERR", "all")
+    assert list(a.ctx.runtime.faults().state()["failing"]) == [str(a.qp.qp_num)]

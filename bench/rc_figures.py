@@ -1,0 +1,193 @@
+"""rnic's own figures for ``./dev bench rc``, each between two processes unless it says otherwise."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from rnic.cli.perf import measure, own_peer
+from rnic.cli.perf_peer import Endpoint, dial
+from rnic.cli.perf_tests import Run
+from rnic.link.faults import FaultRates, FaultyLink
+from rnic.link.loopback import loopback_pair
+from rnic.rings.sqe import FLAG_SIGNALED
+from rnic.spec import opcodes as op
+from rnic.spec import status as st
+from rnic.spec.limits import MTU_BYTES
+from rnic.verbs import (
+    CQ,
+    MR,
+    PD,
+    QP,
+    SGE,
+    AHAttr,
+    Context,
+    GlobalRoute,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    SendWR,
+    completion_dtype,
+    send_dtype,
+)
+from rnic.verbs import enums as e
+
+ADDRESS = "127.0.0.1"
+LONG = 1 << 20
+A_DOORBELL = 64
+_WAIT_S = 20.0
+_DEPTH = 1024
+
+
+class NotMeasuredError(Exception):
+    """A run that did not come to its end."""
+
+
+@contextmanager
+def running(operation: str, size: int, depth: int = 32, mtu: int = 0) -> Iterator[Run]:
+    """A queue pair towards a passive side in another process that serves ``operation``."""
+    with own_peer(ADDRESS) as (host, port):
+        end = Endpoint(ADDRESS, 0, "RC", size, depth, mtu)
+        try:
+            line = dial(host, port)
+            try:
+                line.send(
+                    test=f"{operation}_bw", service="RC", max_size=size, depth=depth, mtu_bytes=MTU_BYTES[end.mtu],
+                    end=end.describe(),
+                )  # fmt: skip
+                end.connect(line.receive()["end"])
+                yield Run(end, line, operation)
+                line.send(bye=True)
+            finally:
+                line.close()
+        finally:
+            end.close()
+
+
+def verify(run: Run, size: int) -> None:
+    """The passive side has what was sent; :class:`NotMeasuredError` otherwise."""
+    if not run._verify(size):
+        raise NotMeasuredError(f"{run.operation} of {size} bytes: data differs from what was sent")
+
+
+def perf(test: str, size: int, count: int, mtu: int = 0) -> dict[str, Any]:
+    """One row of ``rnic perf``."""
+    with own_peer(ADDRESS) as (host, port):
+        row = next(iter(measure(test, [size], host, port, addr=ADDRESS, udp_port=0, iterations=count, mtu=mtu)))
+    if not row["verified"]:
+        raise NotMeasuredError(f"{test} of {size} bytes: data differs from what was sent")
+    return row
+
+
+def gbps(operation: str, size: int, count: int, mtu: int = 4096) -> float:
+    """GB/s of messages, 32 of them outstanding."""
+    return float(perf(f"{operation}_bw", size, count, mtu)["bw_average_MBps"]) / 1e3
+
+
+def write_latency(count: int) -> float:
+    """Half a round trip of 8-byte WRITEs in us, typical."""
+    return float(perf("write_lat", 8, count)["t_typical_us"])
+
+
+def batch_rate(count: int) -> float:
+    """Millions of 8-byte WRITEs a second by the array, 64 a doorbell."""
+    with running("write", 8, _DEPTH) as run:
+        run._begin(8, count)
+        end = run.end
+        entries = np.zeros(A_DOORBELL, send_dtype())
+        entries["opcode"], entries["length"], entries["lkey"] = op.WR_WRITE, 8, end.mr.lkey
+        entries["flags"][-1] = FLAG_SIGNALED
+        entries["local_addr"], entries["remote_addr"] = end.out, int(end.peer["into"])
+        entries["rkey"] = int(end.peer["rkey"])
+        found = np.zeros(A_DOORBELL, completion_dtype())
+        batches = max(1, count // A_DOORBELL)
+        posted = done = 0
+        start = time.perf_counter()
+        while done < batches:
+            if posted < batches and posted - done < _DEPTH // A_DOORBELL:
+                if end.qp.post_batch(entries) != A_DOORBELL:
+                    raise NotMeasuredError("the send queue was full where it had room")
+                posted += 1
+            if got := end.cq.poll_batch(found):
+                if (found["status"][:got] != st.SUCCESS).any():
+                    raise NotMeasuredError("a WRITE of a batch completed in error")
+                done += got
+            elif time.perf_counter() - start > _WAIT_S:
+                raise NotMeasuredError(f"{done} of {batches} batches completed within {_WAIT_S:g} s")
+        rate = batches * A_DOORBELL / (time.perf_counter() - start) / 1e6
+        verify(run, 8)
+        return rate
+
+
+def send_rate(count: int) -> float:
+    """Millions of 8-byte SENDs a second by ``post_send``, one a doorbell, up to 64 outstanding."""
+    with running("send", 8, A_DOORBELL) as run:
+        run._begin(8, count)
+        end = run.end
+        wr = SendWR(0, e.IBV_WR_SEND, send_flags=e.IBV_SEND_SIGNALED, sg=[SGE(end.out, 8, end.mr.lkey)])
+        posted = done = 0
+        start = time.perf_counter()
+        while done < count:
+            if posted < count and posted - done < A_DOORBELL:
+                end.qp.post_send(wr)
+                posted += 1
+            done += run._take(A_DOORBELL)
+            if time.perf_counter() - start > _WAIT_S:
+                raise NotMeasuredError(f"{done} of {count} SENDs completed within {_WAIT_S:g} s")
+        rate = count / (time.perf_counter() - start) / 1e6
+        verify(run, 8)
+        return rate
+
+
+def lossy_gbps(loss: float, count: int) -> float:
+    """GB/s of 1 MiB WRITEs where each packet that comes or goes is lost with a probability, by a seeded generator."""
+    with running("write", LONG, 32, 4096) as run:
+        runtime = run.end.ctx.runtime
+        rates = FaultRates(drop=loss)
+        runtime.link = FaultyLink(runtime.link, clock=runtime.clock, rng=random.Random(13), tx=rates, rx=rates)
+        row = run.bandwidth(LONG, count)
+        if not row["verified"]:
+            raise NotMeasuredError("with losses: data differs from what was sent")
+        return float(row["bw_average_MBps"]) / 1e3
+
+
+def memory_gbps(seconds: float) -> float:
+    """GB/s of 1 MiB WRITEs with ICRC between two NICs of this process, over the in-memory link."""
+    links = loopback_pair(bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2)), 4791)
+    contexts = [Context(link=link) for link in links]
+    sides = []
+    for context in contexts:
+        pd = PD(context)
+        cq = CQ(context, 64)
+        cap = QPCap(16, 1)
+        qp = QP(pd, QPInitAttr(e.IBV_QPT_RC, cap=cap, scq=cq, rcq=cq))
+        mr = MR(pd, bytearray(random.Random(7).randbytes(LONG)), e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE)
+        sides.append((qp, cq, mr, context))
+    for (qp, _, _, _), (peer, _, _, other) in (sides, sides[::-1]):
+        attr = QPAttr()
+        attr.path_mtu = e.IBV_MTU_4096
+        attr.dest_qp_num = peer.qp_num
+        attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE
+        attr.gso = True
+        attr.ah_attr = AHAttr(GlobalRoute(other.query_gid()), udp_dport=other.udp_port)
+        qp.to_rts(attr)
+    (qp, cq, mr, _), (_, _, target, other) = sides
+    target.buffer[:] = bytes(LONG)
+    done = 0
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        qp.post_rdma(op.WR_WRITE, mr.buf, LONG, mr.lkey, target.buf, target.rkey)
+        while not cq.poll(1)[0]:
+            other.runtime.progress()
+        done += 1
+    rate = done * LONG / (time.perf_counter() - start) / 1e9
+    if mr.buffer != target.buffer:
+        raise NotMeasuredError("in memory: data differs from what was sent")
+    for each in contexts:
+        each.close()
+    return rate

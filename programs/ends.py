@@ -1,0 +1,256 @@
+"""The programs of a row while they run: how they end, and what can be seen of those that do not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rnic.spec.attach import SOCKET_NAME
+
+PATIENCE = 5.0
+"""Seconds that the other end has once one has failed: it may wait for that one for ever."""
+_LOOK_SECONDS = 20.0
+_END_SECONDS = 10.0
+_MOST_PROCESSES = 12
+_LAST_PACKETS = 40
+_WORDS_OF_AN_END = 15
+_MOST_QUEUES = 8
+_DEVICES = ("rnic0", "rnic1")
+_UCRED = struct.Struct("3i")
+_THREAD_FILES = ("wchan", "syscall")
+
+
+class StuckError(Exception):
+    """A program did not end; the first line says which, ``report`` what was seen of everybody."""
+
+    def __init__(self, line: str, report: list[str]) -> None:
+        super().__init__(line)
+        self.report = report
+
+
+class End:
+    """One program of a row. What it says goes to a file, so that it can be read while the program runs."""
+
+    def __init__(self, name: str, command: Sequence[str], env: dict[str, str], cwd: str | None = None) -> None:
+        self.name = name
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the program
+        self.process = subprocess.Popen(
+            command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=self._said, stderr=subprocess.STDOUT
+        )
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status; ``None`` while it runs."""
+        return self.process.poll()
+
+    @property
+    def text(self) -> str:
+        """What it has said so far."""
+        size = os.fstat(self._said.fileno()).st_size
+        return os.pread(self._said.fileno(), size, 0).decode(errors="replace")
+
+    def __enter__(self) -> End:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.status is None:
+            for pid in reversed(_family(self.process.pid)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.wait()
+        self._said.close()
+
+
+def last_line(text: str) -> str:
+    """What a program said last."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "said nothing"
+
+
+def wait_all(ends: Sequence[End], timeout: float, runtime: Path, patience: float = PATIENCE) -> None:
+    """Until all have ended.
+
+    Args:
+        ends: the programs of a row.
+        timeout: seconds, anew whenever one has ended well.
+        runtime: the row's runtime directory, for the report.
+        patience: seconds for the others once one has failed.
+
+    Raises:
+        StuckError: one did not end in time. All still run when the report is made.
+    """
+    running = list(ends)
+    limit = timeout
+    deadline = time.monotonic() + timeout
+    while running:
+        _wait_one(running, deadline - time.monotonic())
+        left = [end for end in running if end.status is None]
+        if len(left) == len(running):
+            if time.monotonic() < deadline:
+                continue
+            raise StuckError(_headline(ends, limit), report(ends, runtime))
+        if any(end.status for end in running if end.status is not None):
+            limit = min(limit, patience)
+        deadline = time.monotonic() + limit
+        running = left
+
+
+def _wait_one(ends: Iterable[End], seconds: float) -> None:
+    """Until one of them ends, or time is up."""
+    poller = select.poll()
+    with contextlib.ExitStack() as held:
+        for end in ends:
+            if end.status is not None:
+                return
+            fd = os.pidfd_open(end.process.pid)
+            held.callback(os.close, fd)
+            poller.register(fd, select.POLLIN)
+        poller.poll(max(0.0, seconds) * 1000)
+
+
+def _headline(ends: Sequence[End], limit: float) -> str:
+    """One line: who runs still, and what became of the others."""
+    running = " and ".join(end.name for end in ends if end.status is None)
+    ended = [f"{end.name} {end.status}: {last_line(end.text)}" for end in ends if end.status is not None]
+    return "; ".join([f"no end of {running} within {limit:.0f} s", *ended])
+
+
+def report(ends: Sequence[End], runtime: Path) -> list[str]:
+    """What is to be seen of the programs and of their NIC process: words, states, stacks, queues, counters."""
+    lines = []
+    for end in ends:
+        state = "runs" if end.status is None else f"ended with {end.status}"
+        pids = [] if end.status is not None else _family(end.process.pid)
+        seen = [line for pid in pids[:_MOST_PROCESSES] for line in _process(pid)]
+        lines += [f"--- {end.name} {state}: {' '.join(map(str, end.process.args))}", *seen]  # type: ignore[arg-type]
+        # what it had in its buffer was flushed by the look at its stack
+        lines += [f"    said: {line}" for line in end.text.splitlines()[-_WORDS_OF_AN_END:]]
+    pid = _nic_process(runtime)
+    if pid is None:
+        return [*lines, "--- no NIC process runs"]
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGUSR1)  # its own stack goes to its log
+    lines += ["--- NIC process", *_process(pid, flush=False), *_queues(runtime)]
+    with contextlib.suppress(OSError):
+        lines += [f"    log: {line}" for line in (runtime / "nic.log").read_text(errors="replace").splitlines()]
+    return lines
+
+
+def _nic_process(runtime: Path) -> int | None:
+    """Whose socket it is; the process itself is not asked, which may be the one that hangs."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        try:
+            sock.connect(str(runtime / SOCKET_NAME))
+        except OSError:
+            return None
+        pid: int = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[0]
+        return pid
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all that it started."""
+    found = [pid]
+    for each in found:
+        for path in Path(f"/proc/{each}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += map(int, path.read_text().split())
+    return found
+
+
+def _process(pid: int, flush: bool = True) -> list[str]:
+    """State, threads and stacks of one process; what it has said and not written yet is written."""
+    root = Path(f"/proc/{pid}")
+    try:
+        name = root.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        state = [line for line in root.joinpath("status").read_text().splitlines() if line.startswith("State")]
+    except OSError as error:
+        return [f"  process {pid}: {error.strerror}"]
+    lines = [f"  process {pid}: {name}: {' '.join(state)}"]
+    for task in sorted(root.glob("task/*")):
+        seen = []
+        for file in _THREAD_FILES:
+            with contextlib.suppress(OSError):
+                seen.append(f"{file} {task.joinpath(file).read_text().strip()}")
+        lines.append(f"    thread {task.name}: {', '.join(seen)}")
+    gdb = shutil.which("gdb")
+    if gdb is None:
+        return [*lines, "    no stacks: gdb is not installed"]
+    commands = ["-ex", "thread apply all backtrace 25"]
+    if flush:
+        commands += ["-ex", "call (int)fflush((void *)0)"]
+    said = _said([gdb, "--batch", "-nx", "-p", str(pid), *commands])
+    return lines + [f"    {line}" for line in said if line.startswith(("Thread", "#"))]
+
+
+def _said(command: list[str], env: dict[str, str] | None = None) -> list[str]:
+    """What a tool says, which may itself take no longer than it should."""
+    try:
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=_LOOK_SECONDS, check=False, errors="replace"
+        )
+    except subprocess.TimeoutExpired:
+        return [f"# {command[0]}: no end within {_LOOK_SECONDS:.0f} s"]
+    return (done.stdout + done.stderr).splitlines()
+
+
+def end_nic_process(runtime: Path) -> bool:
+    """Have a row's NIC process end, and with it what it holds; false if it does not."""
+    pid = _nic_process(runtime)
+    if pid is None:
+        return True
+    with contextlib.suppress(ProcessLookupError):
+        fd = os.pidfd_open(pid)
+        with contextlib.ExitStack() as held:
+            held.callback(os.close, fd)
+            signal.pidfd_send_signal(fd, signal.SIGTERM)
+            poller = select.poll()
+            poller.register(fd, select.POLLIN)
+            return bool(poller.poll(_END_SECONDS * 1000))
+    return True
+
+
+def _queues(runtime: Path) -> list[str]:
+    """Queue pairs, their CQs, and counters of each device, by ``rnic`` itself."""
+    env = {**os.environ, "RNIC_RUNTIME_DIR": str(runtime)}
+
+    def asked(*words: str) -> list[str]:
+        return _said([sys.executable, "-m", "rnic.cli", *words], env)
+
+    lines = []
+    for device in _DEVICES:
+        seen = asked("qp", "--json", "--device", device)
+        try:
+            numbers = [str(pair["qpn"]) for pair in json.loads(seen[0])]
+        except (ValueError, IndexError, TypeError):
+            lines += [f"    {device}: {line}" for line in seen]
+            continue
+        cqs = set()
+        for number in numbers[:_MOST_QUEUES]:
+            said = asked("qp", number, "--device", device)
+            cqs |= {line.split()[1] for line in said if line.startswith(("send_cq", "receive_cq"))}
+            lines += [f"    {device} qp {number}: {line}" for line in said if not line.startswith("  ")]
+        for number in sorted(cqs)[:_MOST_QUEUES]:
+            said = asked("cq", str(int(number, 0)), "--device", device)
+            lines += [f"    {device} cq {number}: {line}" for line in said]
+        lines += [f"    {device}: {line}" for line in asked("counters", "--device", device)]
+    return lines
+
+
+def last_packets(capture: Path) -> list[str]:
+    """The end of a recording."""
+    if not capture.exists():
+        return ["--- no recording"]
+    said = _said([sys.executable, "-m", "rnic.cli", "decode", str(capture)])
+    return [f"--- {capture.name}, the last of {len(said)} lines", *(f"    {line}" for line in said[-_LAST_PACKETS:])]

@@ -1,0 +1,207 @@
+"""The list of ``./dev programs``: which programs, with which options, and how each is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+PINGPONG = ("-g", "0", "-n", "200", "-c")
+PERFTEST = ("-x", "0", "-F")
+LEFT_OUT = "left out"
+MPI_ENV = {
+    "UCX_TLS": "rc_v,ud_v,self",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+"""Ranks of one machine would talk through shared memory, were they not told."""
+OPEN_MPI = ("--oversubscribe", "--bind-to", "none", "--mca", "pml", "ucx", "--mca", "osc", "ucx")
+
+LOSS = '[{"every": 61, "action": "drop"}]'
+CM_LOSS = '[{"every": 7, "action": "drop"}]'
+
+
+@dataclass
+class Row:
+    """One program with its options.
+
+    ``kind`` is how it is run, ``peer`` the other end's command where that is another program, ``refused`` what a
+    refusal has to say, ``said`` what a program that is run alone has to say, ``env`` its environment beside. ``ends``
+    are what server and client of a ``cm`` row are told besides, with ``SERVER`` and ``CLIENT`` for the addresses; a
+    server that ``stays`` is ended once its client has. Rows that are not ``short`` move much data, or take long, and CI
+    leaves them out.
+    """
+
+    program: str
+    options: tuple[str, ...] = ()
+    kind: str = "pair"
+    short: bool = True
+    refused: str = ""
+    said: str = "rnic0"
+    peer: tuple[str, ...] = ()
+    hosts: tuple[str, str] = ("", "")
+    env: dict[str, str] = field(default_factory=dict)
+    preload: bool = False
+    ends: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    stays: bool = False
+    faults: str = ""
+    note: str = ""
+    result: str = ""
+    seconds: float = 0.0
+    packets: int = 0
+    notes: list[str] = field(default_factory=list)
+    report: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """As it is typed, and what is special about it."""
+        return " ".join((self.program, *self.options)) + (f" ({self.note})" if self.note else "")
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is on an address that there is only once."""
+        return any(":" in host for host in self.hosts)
+
+    @property
+    def good(self) -> bool:
+        """Not failed: it may have been left out."""
+        return self.result == "ok" or self.result.startswith(LEFT_OUT)
+
+
+def _pingpong(name: str, *options: str, **more: object) -> Row:
+    return Row(f"ibv_{name}_pingpong", (*PINGPONG, *options), **more)  # type: ignore[arg-type]
+
+
+def _perftest(name: str, *options: str, **more: object) -> Row:
+    return Row(f"ib_{name}", (*PERFTEST, *options), **more)  # type: ignore[arg-type]
+
+
+def _python(service: str, *options: str) -> tuple[str, ...]:
+    shared = ("--srq", "-q", "16") if service == "srq" else ("--service", service.upper())
+    return ("pingpong", "--compat", "ibv", *shared, "-n", "200", "-c", *options)
+
+
+def rows() -> Iterator[Row]:
+    """The list, in the order in which it is run."""
+    yield Row("ibv_devices", kind="alone")
+    yield Row("ibv_devinfo", ("-v",), kind="alone")
+    yield Row("ibv_asyncwatch", kind="watch")
+    yield from _pingpongs()
+    yield Row("ibv_xsrq_pingpong", ("-g", "0"), kind="refused", refused="XRC is not supported")
+    yield from _perftests()
+    yield Row("ibstat", kind="alone")
+    yield Row("ibstatus", kind="alone")
+    yield from _ucx()
+    yield from _mpi()
+    yield from _connection_manager()
+    yield Row("rstream", kind="refused", refused="rsockets")
+    yield Row("ib_write_bw", ("--use_cuda=0",), kind="refused", refused="use_cuda")
+    yield Row("pyverbs", ("tests/run_tests.py", "-v"), kind="pyverbs", note="Debian's own test suite")
+    yield Row("pypi_ibverbs.py", kind="consumer", note="PyPI's ibverbs")
+    yield Row("pypi_mooncake.py", kind="consumer", note="PyPI's mooncake-transfer-engine")
+    ucx = {"UCX_TLS": "rc_v,ud_v"}
+    yield Row("pypi_nixl.py", kind="consumer", env=ucx, preload=True, note="PyPI's nixl, with the UCX of its wheel")
+    yield Row("pypi_ibverbs.py", ("HOST", "PORT"), kind="consumer-pair", note="against ibv_rc_pingpong")
+
+
+def _pingpongs() -> Iterator[Row]:
+    yield _pingpong("rc")
+    yield _pingpong("rc", "-e")
+    yield _pingpong("rc", "-s", "1")
+    yield _pingpong("rc", "-s", "65536", "-m", "4096")
+    yield _pingpong("rc", "-s", "1048576", "-n", "10", "-m", "256", short=False)
+    yield _pingpong("rc", hosts=("same", "same"), note="both on one device")
+    yield _pingpong("rc", hosts=("::1", "::1"), note="IPv6")
+    yield _pingpong("rc", faults=LOSS, note="every 61st packet lost")
+    yield _pingpong("uc")
+    yield _pingpong("uc", "-e", "-s", "16384")
+    yield _pingpong("ud", "-s", "1024")
+    yield _pingpong("ud", "-s", "2048", "-e")
+    yield _pingpong("ud", "-s", "1024", hosts=("::1", "::1"), note="IPv6")
+    yield _pingpong("srq")
+    yield _pingpong("srq", "-e", "-q", "4", "-s", "65536")
+    for name in ("rc", "uc", "ud", "srq"):
+        small = ("-s", "1024") if name == "ud" else ()
+        yield _pingpong(name, *small, peer=_python(name, *small), note="against rnic in Python")
+    yield _pingpong("rc", "-e", peer=_python("rc", "-e"), kind="python-first", note="Python serves")
+
+
+def _perftests() -> Iterator[Row]:
+    for verb in ("write", "read", "send", "atomic"):
+        yield _perftest(f"{verb}_bw", "-n", "200")
+        yield _perftest(f"{verb}_lat", "-n", "200")
+        yield _perftest(f"{verb}_bw", "-n", "100", "-q", "4")
+        yield _perftest(f"{verb}_bw", "-n", "100", "-b")
+        yield _perftest(f"{verb}_bw", "-n", "100", "--use_old_post_send")
+        yield _perftest(f"{verb}_lat", "-n", "100", "--use_old_post_send")
+        if verb != "atomic":
+            yield _perftest(f"{verb}_bw", "-n", "5", "-a", short=False)
+            yield _perftest(f"{verb}_lat", "-n", "5", "-a", short=False)
+        if verb != "write":
+            yield _perftest(f"{verb}_bw", "-n", "200", "-e")
+            yield _perftest(f"{verb}_lat", "-n", "200", "-e")
+    yield _perftest("atomic_bw", "-n", "200", "-A", "CMP_AND_SWAP")
+    for verb in ("write", "send"):
+        yield _perftest(f"{verb}_bw", "-n", "100", "-c", "UC")
+        yield _perftest(f"{verb}_lat", "-n", "100", "-c", "UC")
+    yield _perftest("send_bw", "-n", "200", "-c", "UD")
+    yield _perftest("send_lat", "-n", "200", "-c", "UD", "-e")
+    yield _perftest("send_bw", "-n", "200", "-c", "UD", "-q", "4")
+    yield _perftest("send_bw", "-n", "200", "-r", "64", "--use-srq")
+    yield _perftest("write_lat", "-n", "200", "-s", "64", "-I", "128")
+    yield _perftest("write_bw", "-n", "96", "-m", "1024", "-l", "8")
+    yield _perftest("send_bw", "-n", "50", "-s", "1048576", "-b", short=False)
+    yield _perftest("write_bw", "-n", "100", faults=LOSS, note="every 61st packet lost")
+    yield _perftest("read_bw", "-n", "100", faults=LOSS, note="every 61st packet lost")
+
+
+def _ucx() -> Iterator[Row]:
+    """Every test of UCX's protocol layer over each of its two verbs transports."""
+    yield Row("ucx_info", ("-d",), kind="alone", said="rc_verbs")
+    few = {"rc_v": ("tag_lat", "ucp_put_bw", "ucp_get", "ucp_am_bw", "stream_bw", "ucp_cswap"), "ud_v": ("tag_bw",)}
+    every = [f"tag_{way}" for way in ("lat", "bw", "sync_lat", "sync_bw")]
+    every += [f"ucp_{name}" for name in ("put_lat", "put_bw", "get", "am_lat", "am_bw")]
+    every += ["stream_lat", "stream_bw", *(f"ucp_{name}" for name in ("add", "fadd", "swap", "cswap"))]
+    for transport, short in few.items():
+        for test in every:
+            options = ("-t", test, "-n", "100", "-w", "10")
+            env = {"UCX_TLS": transport}
+            yield Row("ucx_perftest", options, env=env, note=f"UCX_TLS={transport}", short=test in short)
+        much = ("-t", "tag_bw", "-n", "20", "-w", "2", "-s", "1000000")
+        yield Row("ucx_perftest", much, env=env, note=f"UCX_TLS={transport}", short=False)
+
+
+def _mpi() -> Iterator[Row]:
+    """Ring, all-reduce and RMA with checked data; the devices' counters have to say that it went over them."""
+    for ranks in ("2", "4"):
+        short = ranks == "2"
+        yield Row("mpirun.mpich", ("-np", ranks), kind="mpi", env=MPI_ENV, note="MPICH over UCX", short=short)
+        yield Row("mpirun.openmpi", (*OPEN_MPI, "-np", ranks), kind="mpi", env=MPI_ENV, short=short)
+
+
+def _cm(program: str, *options: str, ends: tuple[tuple[str, ...], tuple[str, ...]], **more: object) -> Row:
+    return Row(program, options, kind="cm", ends=ends, **more)  # type: ignore[arg-type]
+
+
+def _connection_manager() -> Iterator[Row]:
+    """Programs that connect by librdmacm."""
+    by_option = ((), ("-s", "SERVER"))
+    by_name = ((), ("SERVER",))
+    rping = (("-s", "-a", "SERVER"), ("-c", "-a", "SERVER"))
+    groups = (("-b", "SERVER"), ("-b", "CLIENT", "-s"))
+    yield _cm("rping", "-V", "-C", "20", ends=rping)
+    yield _cm("rping", "-V", "-C", "5", "-S", "16384", ends=rping)
+    yield _cm("rping", "-V", "-C", "20", ends=rping, hosts=("::1", "::1"), note="IPv6")
+    yield _cm("rping", "-V", "-C", "20", ends=rping, faults=CM_LOSS, note="every 7th packet lost")
+    yield _cm("ucmatose", "-c", "8", "-C", "10", ends=by_option)
+    yield _cm(
+        "ucmatose", "-c", "2", "-C", "10", ends=(("-b", "SERVER"), ("-s", "SERVER")), hosts=("::1", "::1"), note="IPv6"
+    )
+    yield _cm("udaddy", "-c", "4", "-C", "8", ends=by_option)
+    yield _cm("mckey", "-m", "239.1.2.3", "-C", "8", ends=groups)
+    yield _cm("cmtime", "-c", "100", ends=by_option, stays=True)
+    yield _cm("rdma_server", ends=by_option, peer=("rdma_client",))
+    for name in ("write_bw", "read_lat", "send_bw", "atomic_bw"):
+        yield _cm(f"ib_{name}", "-R", "-F", "-n", "200", ends=by_name)
+    yield _cm("ib_read_bw", "-R", "-F", "-n", "100", "-q", "4", ends=by_name)
+    yield _cm("ib_send_lat", "-R", "-F", "-n", "100", "-c", "UD", ends=by_name)
+    yield _cm("qperf", ends=((), ("-t", "1", "-cm", "1", "SERVER", "rc_lat", "rc_bw")), stays=True)

@@ -1,0 +1,126 @@
+"""What becomes of queues when their contexts change under them: evicted, loaded, edited, gone (002 table 2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rnic.context.ctxmdata import CQ, QP
+from rnic.context.ctxmgt import CHANGED, INVALID, Status
+from rnic.device.eq import EventQueue
+from rnic.device.qp_commands import create_qp
+from rnic.device.queue_pair import DeviceQp
+from rnic.spec import commands as cmd
+from rnic.spec.states import INIT, RESET, RTR, RTS, SQD, SQE
+
+if TYPE_CHECKING:
+    from rnic.device.cq import CompletionQueue
+    from rnic.device.nic import Nic
+    from rnic.device.uar import Uar
+
+_WAY = {RTR: frozenset({RTR, RTS, SQD, SQE}), RTS: frozenset({RTS, SQD})}
+"""States that a queue pair is in after it was in RTR, and in RTS."""
+
+
+class ContextChanges:
+    """Follows the context manager, for one NIC."""
+
+    __slots__ = ("_nic",)
+
+    def __init__(self, nic: Nic) -> None:
+        self._nic = nic
+
+    def image(self, kind: str, number: int) -> bytes | None:
+        """The context manager writes a context back whole: what it holds now."""
+        if kind == QP:
+            qp = self._nic.qps.get(number)
+            if qp is not None:
+                qp.query()
+            return None
+        res = self._nic.resources
+        queues: Mapping[int, CompletionQueue | EventQueue] = res.cqs if kind == CQ else res.eqs
+        queue = queues.get(number)
+        return None if queue is None else queue.image()
+
+    def changed(self, kind: str, number: int, what: str) -> None:
+        """The context manager says what became of a context: its queue follows.
+
+        One that was evicted stalls its queue, and the queue pairs that complete to it; one that is no more fails it
+        (002 table 2.2). Whatever else changed, acts now.
+        """
+        if kind == QP:
+            self._qp_changed(number, what)
+        elif kind == CQ:
+            cq = self._nic.resources.cqs.get(number)
+            if cq is not None:
+                if what == INVALID:
+                    cq.fail()
+                elif what == CHANGED:
+                    cq.changed()
+                    cq.catch_up()
+                for qp in [qp for qp in self._nic.qps.values() if cq in qp.cqs]:
+                    self.settle(qp)
+        elif what == CHANGED:
+            eq = self._nic.resources.eqs.get(number)
+            if eq is not None:
+                eq.changed()
+                eq.back()
+                for cq in self._nic.resources.cqs.values():
+                    if cq.key.comp_eqn == number:
+                        cq.catch_up()
+
+    def _qp_changed(self, number: int, what: str) -> None:
+        qp = self._nic.qps.get(number)
+        if qp is None:
+            uar = self._nic.resources.pools[cmd.RES_QP].owners.get(number)
+            if uar is not None and what == CHANGED and self._nic.contexts.key.qps.view(number).state != RESET:
+                self._take_up(uar, number)
+            return
+        self.settle(qp)
+        if what == CHANGED:
+            with self._nic.guard.around("context", f"QP {number:#x}"):
+                qp.reload(self._nic.now_ns)
+                self.settle(qp)
+
+    def _take_up(self, uar: Uar, number: int) -> None:
+        """A context of a queue pair that no command made has come: make it, in the state that it has."""
+        with self._nic.guard.around("context", f"QP {number:#x}"):
+            qp = create_qp(self._nic, uar, self._nic.contexts.key.qps.view(number))
+            state = qp.ctx.state
+            for step in (RTR, RTS):
+                # as its transitions would have: to receive, then to send
+                if state in _WAY[step]:
+                    qp.on_modify(INIT if step == RTR else RTR, self._nic.now_ns)
+            qp.refresh()
+
+    def settle(self, qp: DeviceQp) -> None:
+        """Let a queue pair run, or hold it, as its contexts are cached or not."""
+        nic = self._nic
+        key = nic.contexts.key
+        held = qp.number in key.qps.evicted or any(cq.number in key.cqs.evicted for cq in qp.cqs)
+        if held:
+            if nic.running.pop(qp.number, None) is not None:
+                nic.timers.forget(qp.memory.record)
+                if qp.scheduled:
+                    nic.sending.turns.remove(qp.memory.record)
+            qp.held = 1
+        elif qp.number not in nic.running:
+            nic.running[qp.number] = qp
+            if qp.held:
+                qp.held = qp.scheduled = 0
+                nic.sending.failed_cqs += [cq for cq in qp.cqs if cq.failed]
+                qp.rearm()
+                nic.resources.doorbells.ring(qp.regs.block)
+                nic.schedule(qp)
+
+    def bring(self, queue: DeviceQp | CompletionQueue) -> Status:
+        """Load what of a queue's contexts was evicted: a command works on it."""
+        cqs = queue.cqs if isinstance(queue, DeviceQp) else (queue,)
+        wanted = [(CQ, cq.number) for cq in cqs]
+        if isinstance(queue, DeviceQp):
+            wanted.append((QP, queue.number))
+        status = Status.OK
+        for kind, number in wanted:
+            if self._nic.contexts.evicted(kind, number):
+                status = self._nic.contexts.load(kind, number) or status
+        return status

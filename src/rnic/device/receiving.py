@@ -1,0 +1,196 @@
+"""What arrives: bursts by the quick ways first, each other packet by the full path, frames of other protocols."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from rnic.burst import SMALL
+from rnic.device.icrc import IcrcCheck
+from rnic.spec.drops import DropReason
+from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_TRANSPORT_HEADERS, MAX_UDP_PAYLOAD
+from rnic.spec.opcodes import CNP, RC, UD
+from rnic.spec.registers import IRQ_NON_RDMA
+from rnic.spec.states import RTR, RTS, SQD, SQE
+from rnic.wire.bursts import RxBurst
+from rnic.wire.datagram import parse_ip
+from rnic.wire.flow import CE
+from rnic.wire.mad import GSI_QPN
+from rnic.wire.packet import Packet, parse
+
+if TYPE_CHECKING:
+    from rnic.device.nic import Nic
+    from rnic.device.queue_pair import DeviceQp
+
+MULTICAST_QPN = 0xFFFFFF
+WRITE_BACK_NS = 10_000_000
+"""Once it moves no more packets, so long after the first of them, a NIC writes back what is left."""
+_MIN_PACKET = BTH_BYTES + ICRC_BYTES
+_SMALL_PACKET = SMALL.SMALL_BYTES + MAX_TRANSPORT_HEADERS + ICRC_BYTES
+receive_small = SMALL.receive_small
+_DQPN = struct.Struct(">I")
+_DQPN_AT = 4
+_QPN_MASK = 0xFFFFFF
+_FULL_MEMBER = 0x8000
+_RECEIVING = frozenset({RTR, RTS, SQD, SQE})
+
+
+def _same_partition(one: int, other: int) -> bool:
+    """IBA 10.9.3: equal but for the membership bit, and not two limited members."""
+    return not (one ^ other) & ~_FULL_MEMBER and bool((one | other) & _FULL_MEMBER)
+
+
+class Receiving:
+    """The way in of one NIC. Nothing that arrives raises; work per burst is bounded by its packets."""
+
+    __slots__ = ("_icrc", "_nic")
+
+    def __init__(self, nic: Nic) -> None:
+        self._nic = nic
+        self._icrc = IcrcCheck()
+
+    def take_other(self, frame: bytes | bytearray | memoryview, now_ns: int) -> None:
+        """Take a frame that is not RDMA: to the non-RDMA channel (004 7.6)."""
+        if not self._nic.enabled:
+            self._nic.counters.bump(DropReason.DISABLED.value)
+        elif self._nic.non_rdma.put(frame, now_ns):
+            self._nic.globals.raise_cause(IRQ_NON_RDMA)
+
+    def take_frame(self, packet: memoryview, now_ns: int) -> None:
+        """Take a whole packet, from its IP header on: RDMA by its UDP port, or for the non-RDMA channel (004 7.3)."""
+        try:
+            datagram = parse_ip(packet, self._nic.config.port)
+        except Exception as error:  # noqa: BLE001 - the last guard
+            self._nic.guard.caught("packet", error)
+            return
+        if isinstance(datagram, DropReason):
+            self.take_other(packet, now_ns)
+            return
+        payload, size = datagram.payload, len(datagram.payload)
+        flow, ident, frag = datagram.flow(), datagram.ident, datagram.frag
+        how = datagram.tclass, datagram.hop_limit, datagram.flow_label
+        self.take(RxBurst(flow, payload, size, size, ident, frag, *how), now_ns)
+
+    def take(self, burst: RxBurst, now_ns: int) -> None:
+        """Take what arrived. A bad packet bumps a drop counter and has no other effect."""
+        nic = self._nic
+        nic.now_ns = now_ns
+        if not nic.enabled:
+            nic.counters.bump(DropReason.DISABLED.value)
+            return
+        length = burst.length
+        segment = burst.segment if burst.segment > 0 else length
+        buf = burst.buf
+        flow = burst.flow
+        qps = nic.running
+        marked = burst.ecn == CE
+        learning = burst.ident is None and not flow.settled
+        start = 0
+        packets = 0
+        while start < length:
+            end = start + segment
+            if end > length:
+                end = length
+            packets += 1
+            if end - start < _MIN_PACKET:
+                self._nic.counters.bump(DropReason.TOO_SHORT.value)
+                start = end
+                continue
+            dqpn = _DQPN.unpack_from(buf, start + _DQPN_AT)[0] & _QPN_MASK
+            qp = qps.get(dqpn)
+            try:
+                if qp is not None and not marked and (flow is qp.peer or qp.comes_from_peer(flow)):
+                    executor = qp.executor
+                    if executor is not None and (taken := executor.receive(burst, start, now_ns)):
+                        qp.show()
+                        count = -(-taken // segment)
+                        start += taken
+                        packets += count - 1
+                        if learning:
+                            self._icrc.learn(flow, count)
+                        continue
+                    if length - start >= 2 * segment and (taken := qp.receive_burst(burst, start, now_ns)):
+                        start += taken
+                        packets += taken // segment - 1
+                        if learning:
+                            self._icrc.learn(flow, taken // segment)
+                        continue
+                    if end - start <= _SMALL_PACKET and receive_small(qp, burst, start, end, qp.pkey, now_ns):
+                        qp.show()
+                        start = end
+                        if learning:
+                            self._icrc.learn(flow, 1)
+                        continue
+                self.take_packet(qp, dqpn, burst, buf[start:end], start // segment)
+            except Exception as error:  # noqa: BLE001 - the last guard
+                self._nic.own_error("packet", qp, error)
+            start = end
+        nic.counters["rx_packets"] += packets
+        if nic.write_back_at is None:
+            nic.write_back_at = now_ns + WRITE_BACK_NS
+
+    def take_packet(self, qp: DeviceQp | None, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> None:
+        """One packet by the full path: ICRC, header, queue pair, state, service, address, P_Key (004 7.3)."""
+        size = len(view)
+        if size > MAX_UDP_PAYLOAD or size & 3:
+            # Headers, padded payload and ICRC are whole words. Seeds and residues are cached by length, so nobody
+            # may fill those caches with lengths that no packet has.
+            self._nic.counters.bump((DropReason.TOO_LONG if size > MAX_UDP_PAYLOAD else DropReason.BAD_LENGTH).value)
+            return
+        try:
+            if not self._icrc.accepts(view, burst, index):
+                self._nic.counters.bump(DropReason.BAD_ICRC.value)
+                return
+            packet = parse(view)
+        except Exception as error:  # noqa: BLE001 - the last guard; who sent it is not shown yet, so no QP fails
+            self._nic.guard.caught("packet", error)
+            return
+        if isinstance(packet, DropReason):
+            self._nic.counters.bump(packet.value)
+            return
+        packet.arrive(burst)
+        flow = burst.flow
+        if qp is None:
+            self._take_elsewhere(packet, dqpn)
+            return
+        row = packet.row
+        if qp.ctx.state not in _RECEIVING:
+            self._nic.counters.bump(DropReason.QP_STATE.value)
+        elif row.service != qp.opcodes and packet.opcode != CNP:
+            self._nic.counters.bump(DropReason.WRONG_SERVICE.value)
+        elif flow is not qp.peer and not qp.comes_from_peer(flow):
+            self._nic.counters.bump(DropReason.WRONG_ADDRESS.value)
+        elif packet.pkey != qp.pkey and not _same_partition(packet.pkey, qp.pkey):
+            self._nic.counters.bump(DropReason.BAD_PKEY.value)
+        elif packet.opcode == CNP:
+            self._nic.congestion.notified(qp, self._nic.now_ns)
+        else:
+            if packet.ecn == CE and qp.opcodes == RC:
+                self._nic.congestion.marked(qp, self._nic.now_ns)
+            qp.receive(packet, self._nic.now_ns)
+            if row.response:
+                qp.show()
+
+    def _take_elsewhere(self, packet: Packet, dqpn: int) -> None:
+        """A packet to no queue pair of a program's: to QP1, to a multicast group, or to nobody."""
+        if dqpn == GSI_QPN:
+            self._nic.gsi.receive(packet, self._nic.now_ns)
+            return
+        members = self._nic.resources.groups.members.get(packet.flow.dst, ()) if dqpn == MULTICAST_QPN else ()
+        if not members:
+            self._nic.counters.bump((DropReason.NOT_CACHED if dqpn in self._nic.qps else DropReason.UNKNOWN_QP).value)
+            return
+        if packet.row.service != UD:
+            self._nic.counters.bump(DropReason.WRONG_SERVICE.value)
+            return
+        for qpn in members:
+            qp = self._nic.running.get(qpn)
+            if qp is None or qp.opcodes != UD or qp.ctx.state not in _RECEIVING:
+                self._nic.counters.bump(DropReason.QP_STATE.value)
+            elif packet.pkey != qp.pkey and not _same_partition(packet.pkey, qp.pkey):
+                self._nic.counters.bump(DropReason.BAD_PKEY.value)
+            else:
+                try:
+                    qp.receive(packet, self._nic.now_ns)
+                except Exception as error:  # noqa: BLE001 - the last guard; the other members get it all the same
+                    self._nic.own_error("packet", qp, error)

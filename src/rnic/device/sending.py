@@ -1,0 +1,191 @@
+"""What leaves: doorbells are taken, and queue pairs with something to send have their turns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rnic.burst import SMALL
+from rnic.device.queue_pair import DeviceQp
+from rnic.device.receiving import WRITE_BACK_NS
+from rnic.device.srq import SharedReceiveQueue
+from rnic.device.turns import Turns
+from rnic.rings.queue_block import SQ_TAIL
+from rnic.spec.states import ERR
+from rnic.transport.qp import LEAST
+from rnic.wire.bursts import TxBurst
+
+if TYPE_CHECKING:
+    from rnic.device.cq import CompletionQueue
+    from rnic.device.nic import Nic
+
+send_ack, send_small = SMALL.send_ack, SMALL.send_small
+_WRITE_BACK_MASK = 0x3FF
+_WRITE_BACK_QPS = 4
+"""Every 1024 calls of ``produce``, this many queue pairs have their state and PSNs written back."""
+
+
+def _replies(qp: DeviceQp, budget: int, out: list[TxBurst]) -> int:
+    """Send replies by the engine where it knows all that wait, else by the reference."""
+    return qp.executor.reply(budget, out) or qp.produce_replies(budget, out)
+
+
+class Sending:
+    """The way out of one NIC.
+
+    ``qps`` are its queue pairs by the offsets of their records, as ``turns`` names them. ``failed_cqs`` could not take
+    an entry, and fail their queue pairs; ``last_words`` are of queue pairs that have no more turns. Both go first.
+    """
+
+    __slots__ = ("_doorbells", "_nic", "_turns", "failed_cqs", "last_words", "qps", "turns")
+
+    def __init__(self, nic: Nic) -> None:
+        self._nic = nic
+        self._doorbells = nic.resources.doorbells
+        self.turns = Turns(nic.arena, nic.config.program_turn_bytes)
+        self.qps: dict[int, DeviceQp] = {}
+        self.failed_cqs: list[CompletionQueue] = []
+        self.last_words: list[TxBurst] = []
+        self._turns = 0
+
+    def has_work(self) -> bool:
+        """Whether :meth:`produce` has something to do now."""
+        return bool(self.turns.count or self._doorbells.rung or self.failed_cqs or self.last_words)
+
+    def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
+        """Take the doorbells that were rung, then give queue pairs with work their turns, as :class:`Turns` says.
+
+        Args:
+            budget: about how many packets to send at most.
+        """
+        self._nic.now_ns = now_ns
+        if self._nic.held:
+            return []
+        if self.failed_cqs:
+            self._fail_users()
+        self._turns += 1
+        if not self._turns & _WRITE_BACK_MASK:
+            with self._nic.guard.around("write-back"):
+                self._nic.contexts.write_back(_WRITE_BACK_QPS)
+        if self._doorbells.rung:
+            self._take_doorbells()
+        out, self.last_words = self.last_words, []
+        if self._nic.gsi.waiting:
+            out += self._nic.gsi.take()
+        later: list[DeviceQp] = []
+        turns = self.turns
+        qps = self.qps
+        sent = 0
+        packets = sum([burst.count for burst in out])
+        while turns.count and sent < budget:
+            record = turns.take()
+            qp = qps[record]
+            qp.scheduled = 0
+            limit = budget - sent
+            allowance = turns.allowance(record)
+            if allowance is not None and allowance < limit * qp.ctx.mtu_bytes:
+                limit = -(-allowance // qp.ctx.mtu_bytes)
+            made = len(out)
+            again = False
+            try:
+                count = self._first(qp, now_ns, limit, out)
+                if count and qp.responder.replies and not qp.polite:
+                    # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
+                    qp.polite = 1
+                    later.append(qp)
+                    qp.show()
+                    packets += count
+                    sent += count
+                    turns.spent(record, sum([burst.length for burst in out[made:]]) if turns.count else 0, again)
+                    continue
+                qp.polite = 0
+                count += self._rest(qp, now_ns, limit, count, out)
+                qp.show()
+            except Exception as error:  # noqa: BLE001 - the last guard
+                self._nic.own_error("turn", qp, error)
+                count = 0
+            if count:
+                packets += count
+                sent += count
+                cut = count >= limit and qp.requester.unsent  # the lean path alone, which says nothing of more
+                if not qp.scheduled and (cut or qp.ready(now_ns)):
+                    qp.scheduled = again = True
+            else:
+                # a turn without a packet costs too
+                sent += 1
+            turns.spent(record, sum([burst.length for burst in out[made:]]) if turns.count else 0, again)
+        for qp in later:
+            self._nic.schedule(qp)
+        if packets:
+            self._nic.counters["tx_packets"] += packets
+            if self._nic.write_back_at is None:
+                self._nic.write_back_at = now_ns + WRITE_BACK_NS
+        return out
+
+    @staticmethod
+    def _first(qp: DeviceQp, now_ns: int, limit: int, out: list[TxBurst]) -> int:
+        """Send what goes first in a turn, by the quick ways: requests, but where replies are owed first."""
+        plain = not (qp.cnp_tag or qp.masked or qp.paced)
+        executor = qp.executor
+        if executor is None or not plain:
+            count = send_ack(qp, out) if qp.owes_first and not qp.cnp_tag else 0
+            if plain and count < limit and not qp.owes_first:
+                count += send_small(qp, now_ns, limit - count, out)
+            return count
+        count = _replies(qp, limit, out) if qp.owes_first else 0
+        if qp.requester.unsent:
+            room = min(limit, max(limit - count, LEAST))
+            made: int = executor.send(now_ns, room, out)
+            if executor.punted and made < room:
+                # the reference goes on at the first work request that the engine does not know
+                made += qp.produce_requests(now_ns, room - made, out)
+            count += made
+        return count
+
+    @staticmethod
+    def _rest(qp: DeviceQp, now_ns: int, limit: int, count: int, out: list[TxBurst]) -> int:
+        """Send what is left, after ``count`` packets of a turn."""
+        sent = 0
+        if qp.executor is not None and not (qp.cnp_tag or qp.masked or qp.paced):
+            return _replies(qp, max(limit - count, LEAST), out) if qp.responder.replies else 0
+        if count < limit and not qp.requester.unsent and not qp.cnp_tag:
+            sent = send_ack(qp, out)
+        if count + sent < limit and (qp.requester.unsent or qp.responder.replies or qp.cnp_tag):
+            sent += qp.produce(now_ns, limit - count - sent, out)
+        return sent
+
+    def _take_doorbells(self) -> None:
+        doorbells = self._doorbells
+        blocks = self._nic.resources.blocks
+        for _ in range(len(doorbells.rung)):
+            queue = blocks.get(doorbells.take())
+            if queue.__class__ is DeviceQp:
+                try:
+                    self._ring_qp(queue)
+                except Exception as error:  # noqa: BLE001 - the last guard
+                    self._nic.own_error("doorbell", queue, error)
+            elif queue.__class__ is SharedReceiveQueue and not queue.ring_limit():
+                self._nic.counters.bump("bad_doorbells")
+
+    def _ring_qp(self, qp: DeviceQp) -> None:
+        if qp.held:
+            return  # it rings again when it is cached
+        tail = qp.regs.get(SQ_TAIL)
+        if self._nic.tracer.enabled:
+            self._nic.tracer.event(self._nic.now_ns, "doorbell", qp.ctx.local_qpn, tail=tail)
+        state = qp.ctx.state
+        if tail >= qp.sq_entries:
+            self._nic.counters.bump("bad_doorbells")
+            if state != ERR:
+                qp.enter_error()
+        elif tail != qp.requester.tail or state == ERR:
+            # in ERR whatever was posted to the receive queue is to be flushed as well
+            qp.doorbell(tail)
+
+    def _fail_users(self) -> None:
+        failed, self.failed_cqs = self.failed_cqs, []
+        for qp in [qp for qp in self._nic.running.values() if any(cq in failed for cq in qp.cqs)]:
+            if qp.ctx.state != ERR:
+                try:
+                    qp.enter_error()
+                except Exception as error:  # noqa: BLE001 - the last guard
+                    self._nic.own_error("turn", qp, error)

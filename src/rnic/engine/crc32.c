@@ -1,0 +1,210 @@
+#include "crc32.h"
+
+#include <string.h>
+
+#define POLYNOMIAL 0xedb88320u /* x^32 + x^26 + ... + 1, lowest bit first */
+#define SLICES 16
+
+static uint32_t tables[SLICES][256];
+
+/* Table k holds what a byte does to the CRC once k more bytes have come. */
+__attribute__((constructor)) static void make_tables(void)
+{
+	for (uint32_t byte = 0; byte < 256; byte++) {
+		uint32_t crc = byte;
+		for (int bit = 0; bit < 8; bit++)
+			crc = crc >> 1 ^ (crc & 1 ? POLYNOMIAL : 0);
+		tables[0][byte] = crc;
+	}
+	for (int k = 1; k < SLICES; k++)
+		for (int byte = 0; byte < 256; byte++)
+			tables[k][byte] = tables[k - 1][byte] >> 8 ^ tables[0][tables[k - 1][byte] & 0xff];
+}
+
+static uint32_t little(const uint8_t *at)
+{
+	return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+/* Four bytes of sixteen, of which `after` are still to come. */
+static uint32_t slice(uint32_t word, int after)
+{
+	return tables[after + 3][word & 0xff] ^ tables[after + 2][word >> 8 & 0xff] ^
+	       tables[after + 1][word >> 16 & 0xff] ^ tables[after][word >> 24];
+}
+
+/* Between the complements that begin and end a CRC. */
+static uint32_t run_tables(uint32_t crc, const uint8_t *data, uint64_t length)
+{
+	for (; length >= SLICES; data += SLICES, length -= SLICES)
+		crc = slice(little(data) ^ crc, 12) ^ slice(little(data + 4), 8) ^ slice(little(data + 8), 4) ^
+		      slice(little(data + 12), 0);
+	if (length & 8) {
+		crc = slice(little(data) ^ crc, 4) ^ slice(little(data + 4), 0);
+		data += 8;
+	}
+	if (length & 4) {
+		crc = slice(little(data) ^ crc, 0);
+		data += 4;
+	}
+	for (length &= 3; length; data++, length--)
+		crc = crc >> 8 ^ tables[0][(crc ^ *data) & 0xff];
+	return crc;
+}
+
+uint32_t engine_crc32_tables(uint32_t state, const uint8_t *data, uint64_t length)
+{
+	return ~run_tables(~state, data, length);
+}
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+/* Fewer bytes than this are not worth folding. */
+#define FOLD_LEAST 64
+
+/* Folding (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel 2009): a block of 128
+ * bits is multiplied by x^n mod P and added to the block n bits further on. The constants are x^n mod P with their bits
+ * reversed and shifted by one, for n = 1024 +- 32, 128 +- 32 and 64; then P and floor(x^64 / P). */
+static const uint64_t BY_1024[2] = { 0x1e88ef372, 0x14a7fe880 };
+static const uint64_t BY_128[2] = { 0x1751997d0, 0x0ccaa009e };
+static const uint64_t BY_64[2] = { 0x163cd6124, 0 };
+static const uint64_t BARRETT[2] = { 0x1db710641, 0x1f7011641 };
+
+#define FOLDING __attribute__((target("pclmul,sse4.1")))
+
+FOLDING static __m128i load(const uint8_t *at)
+{
+	return _mm_loadu_si128((const __m128i *)(const void *)at);
+}
+
+FOLDING static __m128i fold(__m128i block, __m128i by, __m128i next)
+{
+	__m128i low = _mm_clmulepi64_si128(block, by, 0x00);
+	__m128i high = _mm_clmulepi64_si128(block, by, 0x11);
+	return _mm_xor_si128(_mm_xor_si128(low, high), next);
+}
+
+/* The next 16 bytes, copied to `*to` on the way where that is wanted. */
+FOLDING static inline __attribute__((always_inline)) __m128i take(const uint8_t **from, uint8_t **to, int copies)
+{
+	__m128i block = load(*from);
+	*from += 16;
+	if (copies) {
+		_mm_storeu_si128((__m128i *)(void *)*to, block);
+		*to += 16;
+	}
+	return block;
+}
+
+/* `length` is at least FOLD_LEAST; what does not fill a block goes by tables. */
+FOLDING static inline __attribute__((always_inline)) uint32_t run_folding(uint32_t crc, uint8_t *to,
+									  const uint8_t *from, uint64_t length,
+									  int copies)
+{
+	__m128i by = load((const uint8_t *)BY_128);
+	__m128i a = _mm_xor_si128(take(&from, &to, copies), _mm_cvtsi32_si128((int)crc));
+	__m128i b;
+	length -= 16;
+	if (length >= 256 - 16) {
+		/* as many chains as hide the latency of a multiplication */
+		__m128i far = load((const uint8_t *)BY_1024);
+		__m128i c, d, e, f, g, h;
+		b = take(&from, &to, copies);
+		c = take(&from, &to, copies);
+		d = take(&from, &to, copies);
+		e = take(&from, &to, copies);
+		f = take(&from, &to, copies);
+		g = take(&from, &to, copies);
+		h = take(&from, &to, copies);
+		for (length -= 128 - 16; length >= 128; length -= 128) {
+			a = fold(a, far, take(&from, &to, copies));
+			b = fold(b, far, take(&from, &to, copies));
+			c = fold(c, far, take(&from, &to, copies));
+			d = fold(d, far, take(&from, &to, copies));
+			e = fold(e, far, take(&from, &to, copies));
+			f = fold(f, far, take(&from, &to, copies));
+			g = fold(g, far, take(&from, &to, copies));
+			h = fold(h, far, take(&from, &to, copies));
+		}
+		a = fold(fold(fold(fold(a, by, b), by, c), by, d), by, e);
+		a = fold(fold(fold(a, by, f), by, g), by, h);
+	}
+	for (; length >= 16; length -= 16)
+		a = fold(a, by, take(&from, &to, copies));
+
+	/* 128 bits to 96 and to 64, then Barrett's reduction to 32 */
+	const __m128i low_word = _mm_setr_epi32(-1, 0, -1, 0);
+	a = _mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, by, 0x10));
+	b = _mm_srli_si128(a, 4);
+	a = _mm_clmulepi64_si128(_mm_and_si128(a, low_word), load((const uint8_t *)BY_64), 0x00);
+	a = _mm_xor_si128(a, b);
+	by = load((const uint8_t *)BARRETT);
+	b = _mm_clmulepi64_si128(_mm_and_si128(a, low_word), by, 0x10);
+	b = _mm_clmulepi64_si128(_mm_and_si128(b, low_word), by, 0x00);
+	crc = (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, b), 1);
+
+	if (copies && length)
+		memcpy(to, from, length);
+	return run_tables(crc, copies ? to : from, length);
+}
+
+FOLDING static uint32_t fold_only(uint32_t crc, const uint8_t *data, uint64_t length)
+{
+	return run_folding(crc, 0, data, length, 0);
+}
+
+FOLDING static uint32_t fold_and_copy(uint32_t crc, uint8_t *to, const uint8_t *from, uint64_t length)
+{
+	return run_folding(crc, to, from, length, 1);
+}
+
+static int folds;
+
+__attribute__((constructor)) static void look_at_processor(void)
+{
+	__builtin_cpu_init();
+	folds = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+}
+
+int engine_crc32_folds(void)
+{
+	return folds;
+}
+
+uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length)
+{
+	if (folds && length >= FOLD_LEAST)
+		return ~fold_only(~state, data, length);
+	return engine_crc32_tables(state, data, length);
+}
+
+uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length)
+{
+	if (folds && length >= FOLD_LEAST)
+		return ~fold_and_copy(~state, to, from, length);
+	if (length)
+		memcpy(to, from, length);
+	return engine_crc32_tables(state, to, length); /* of the copy: `from` may change meanwhile */
+}
+
+#else
+
+int engine_crc32_folds(void)
+{
+	return 0;
+}
+
+uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length)
+{
+	return engine_crc32_tables(state, data, length);
+}
+
+uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length)
+{
+	if (length)
+		memcpy(to, from, length);
+	return engine_crc32_tables(state, to, length);
+}
+
+#endif

@@ -1,0 +1,19 @@
+/* CRC-32 as zlib and the ICRC have it: `state` is 0, or the CRC of what came before. Any length, any alignment. */
+#ifndef RNIC_ENGINE_CRC32_H
+#define RNIC_ENGINE_CRC32_H
+
+#include <stdint.h>
+
+/* By carry-less multiplication where the processor has it, by tables elsewhere. An engine_crc. */
+uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length);
+
+/* The same, and the bytes are copied to `to`, which they do not overlap: what is covered is what was copied. */
+uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length);
+
+/* By tables alone. */
+uint32_t engine_crc32_tables(uint32_t state, const uint8_t *data, uint64_t length);
+
+/* Whether the processor multiplies without carry. */
+int engine_crc32_folds(void);
+
+#endif

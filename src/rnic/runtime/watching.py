@@ -1,0 +1,65 @@
+"""What a NIC process shows of itself beside its devices' own views: which devices there are, and who uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rnic.link.base import format_address
+from rnic.spec.states import STATE_NAMES
+
+if TYPE_CHECKING:
+    from rnic.runtime.client import Client
+    from rnic.runtime.loop import Runtime
+
+TAP = "tap "
+"""What an INFO message about :meth:`rnic.runtime.tap.Tap.answer` begins with."""
+
+
+def devices(runtimes: Mapping[str, Runtime], clients: Iterable[Client]) -> list[dict[str, Any]]:
+    """Every device, with its programs and the ends of its queue pairs.
+
+    Each is ``{"name", "address", "udp_port", "guid", "port_state", "dead", "programs": [program], "qps": [pair]}``, a
+    program ``{"pid", "command"}``, a pair ``{"qpn", "pid", "state", "remote_qpn", "remote_address"}``; the last is
+    empty for one that has no peer.
+    """
+    users = list(clients)
+    return [
+        _device(name, runtime, {user.pid for user in users if user.runtime is runtime})
+        for name, runtime in runtimes.items()
+    ]
+
+
+def _device(name: str, runtime: Runtime, pids: set[int]) -> dict[str, Any]:
+    nic = runtime.nic
+    return {
+        "name": name,
+        "address": format_address(nic.config.address),
+        "udp_port": nic.config.port,
+        "guid": f"{nic.config.guid:016x}",
+        "port_state": nic.globals.port_state,
+        "dead": bool(nic.globals.dead),
+        "programs": [{"pid": pid, "command": command_of(pid)} for pid in sorted(pids)],
+        "qps": [
+            {
+                "qpn": qpn,
+                "pid": qp.regs.uar.program,
+                "state": STATE_NAMES[qp.ctx.state],
+                "remote_qpn": qp.ctx.remote_qpn,
+                "remote_address": "" if qp.flow is None else format_address(qp.flow.dst),
+            }
+            for qpn, qp in sorted(nic.qps.items())
+        ],
+    }
+
+
+def command_of(pid: int) -> str:
+    """The name of a program; ``?`` where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return "?"
+
+
+__all__ = ["TAP", "command_of", "devices"]

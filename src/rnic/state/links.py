@@ -1,0 +1,38 @@
+"""Lists of records: doubly linked by offsets in an arena, so that joining, leaving and moving on cost the same always.
+
+A list's ends are two words of its owner's record, first and last; a member's links are two words of its own, next and
+previous. 0 is nobody. ``ends`` and ``link`` are where these pairs begin: ``ends`` as a place in the arena's words,
+``link`` as a place in the member's record.
+"""
+
+from __future__ import annotations
+
+from rnic.state.record import WORD_SHIFT
+
+
+def append(cells: memoryview, ends: int, link: int, item: int) -> None:
+    """``item``, which is in no list by these links, becomes the last."""
+    last = cells[ends + 1]
+    at = (item >> WORD_SHIFT) + link
+    cells[at] = 0
+    cells[at + 1] = last
+    if last:
+        cells[(last >> WORD_SHIFT) + link] = item
+    else:
+        cells[ends] = item
+    cells[ends + 1] = item
+
+
+def unlink(cells: memoryview, ends: int, link: int, item: int) -> None:
+    """``item``, which is in the list, leaves it."""
+    at = (item >> WORD_SHIFT) + link
+    after, before = cells[at], cells[at + 1]
+    if before:
+        cells[(before >> WORD_SHIFT) + link] = after
+    else:
+        cells[ends] = after
+    if after:
+        cells[(after >> WORD_SHIFT) + link + 1] = before
+    else:
+        cells[ends + 1] = before
+    cells[at] = cells[at + 1] = 0

@@ -1,0 +1,49 @@
+"""Records of who is served when: deadlines, and the queue pairs that wait for their turns.
+
+Queue pairs are named by the offsets of their records, and linked by words there (owners ``Timers`` and ``Turns``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rnic.state.record import record
+
+_SOURCE: Final = "design.md, Contexts are real, and state is bytes; Many at once"
+SIGNED: Final = "signed, as two's complement"
+
+TIMERS: Final = record(
+    "timers",
+    _SOURCE,
+    (
+        ("heap", "Timers", "offset of a binary heap of queue pair records by armed_ns; its first word is not used"),
+        ("capacity", "Timers", "queue pairs that it has room for"),
+        ("count", "Timers", "queue pairs in it"),
+    ),
+)
+
+TURNS: Final = record(
+    "turns",
+    _SOURCE,
+    (
+        ("first", "Turns", "the program whose turn it is: offset of its record, 0 for none"),
+        ("last", "Turns", "the last of the rotation"),
+        ("count", "Turns", "queue pairs that wait"),
+        ("quantum", "Turns", "bytes that a program may send before the next has its turn"),
+    ),
+)
+
+PROGRAM: Final = record(
+    "program",
+    _SOURCE,
+    (
+        ("next", "Turns", "the next program of the rotation, 0 for none"),
+        ("previous", "Turns", "the one before"),
+        ("first", "Turns", "its queue pair that has the next turn, 0 for none"),
+        ("last", "Turns", "the last that waits"),
+        ("deficit", "Turns", f"bytes that it may still send, {SIGNED}"),
+        ("listed", "Turns", "it is in the rotation"),
+        ("users", "Turns", "its queue pairs"),
+        ("number", "Turns", "tells programs apart"),
+    ),
+)

@@ -1,0 +1,40 @@
+"""The engine's C parts that stand alone, as a library of their own."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rnic.engine
+
+SOURCES = Path(rnic.engine.__file__).parent
+FLAGS = ["-std=c11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
+
+
+def build(out: Path, *names: str, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
+    """A library of some of the sources."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc) here")
+    command = [compiler, *FLAGS, *flags, "-o", str(out), *(str(SOURCES / name) for name in names)]
+    subprocess.run(command, check=True)
+    return ctypes.CDLL(str(out))
+
+
+@pytest.fixture(scope="session")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """CRC and ways to memory."""
+    if sys.platform != "linux":
+        pytest.skip("the ways to memory are Linux's")
+    library = build(tmp_path_factory.mktemp("parts") / "parts.so", "crc32.c", "memory_own.c", "memory_proc.c")
+    for name in ("engine_crc32", "engine_crc32_tables"):
+        getattr(library, name).argtypes = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint64)
+        getattr(library, name).restype = ctypes.c_uint32
+    library.engine_crc32_copy.argtypes = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+    library.engine_crc32_copy.restype = ctypes.c_uint32
+    return library

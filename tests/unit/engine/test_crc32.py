@@ -1,0 +1,80 @@
+"""The engine's CRC-32 against the one that wire/ uses, on every way that it takes."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rnic.mem.space import address_of
+from rnic.wire.crc import crc32
+from rnic.wire.flow import Flow
+
+GUARD = 0xA5
+
+
+def place(data: bytes, shift: int) -> tuple[bytearray, int]:
+    """Memory that holds ``data`` behind ``shift`` bytes, and where it begins."""
+    memory = bytearray(bytes(shift) + data + b"\0")
+    return memory, address_of(memoryview(memory)) + shift
+
+
+@pytest.fixture(params=["engine_crc32", "engine_crc32_tables"])
+def function(request: pytest.FixtureRequest, parts: ctypes.CDLL) -> ctypes._CFuncPtr:
+    found: ctypes._CFuncPtr = getattr(parts, request.param)
+    return found
+
+
+def test_every_short_length_and_every_alignment(function: ctypes._CFuncPtr) -> None:
+    data = bytes(n * 167 + 13 & 0xFF for n in range(300))
+    for length in range(300):
+        memory, at = place(data[:length], length % 17)
+        assert function(0, at, length) == crc32(data[:length]), length
+        assert function(0xDEADBEEF, at, length) == crc32(data[:length], 0xDEADBEEF), length
+        del memory
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=9000), st.integers(0, 0xFFFF_FFFF), st.integers(0, 63), st.data())
+def test_any_bytes_whole_and_in_pieces(
+    parts: ctypes.CDLL, data: bytes, state: int, shift: int, draw: st.DataObject
+) -> None:
+    cut = draw.draw(st.integers(0, len(data)))
+    memory, at = place(data, shift)
+    expected = crc32(data, state)
+    for function in (parts.engine_crc32, parts.engine_crc32_tables):
+        assert function(state, at, len(data)) == expected
+        assert function(function(state, at, cut), at + cut, len(data) - cut) == expected
+    del memory
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=9000), st.integers(0, 0xFFFF_FFFF), st.integers(0, 31), st.integers(0, 31))
+def test_copying_on_the_way_copies_just_that(
+    parts: ctypes.CDLL, data: bytes, state: int, shift: int, there: int
+) -> None:
+    memory, at = place(data, shift)
+    copy = bytearray([GUARD]) * (there + len(data) + 40)
+    to = address_of(memoryview(copy)) + there
+    assert parts.engine_crc32_copy(state, to, at, len(data)) == crc32(data, state)
+    assert copy == bytes([GUARD]) * there + data + bytes([GUARD]) * 40
+    del memory
+
+
+def test_it_carries_a_flow_s_icrc(parts: ctypes.CDLL) -> None:
+    """From the seed of the masked headers on, over a frame whose BTH byte 4 is masked."""
+    for flow in (Flow(b"\x0a\0\0\1", b"\x0a\0\0\2", 49152), Flow(bytes(15) + b"\1", bytes(15) + b"\2", 49152)):
+        for length in (12, 40, 1036, 4108):
+            frame = bytes(n * 89 & 0xFF for n in range(length))
+            masked = frame[:4] + b"\xff" + frame[5:]
+            memory, at = place(masked, 3)
+            assert parts.engine_crc32(flow.seed(length + 4), at, length) == flow.icrc(frame)
+            del memory
+
+
+def test_this_processor_takes_the_way_that_it_has(parts: ctypes.CDLL) -> None:
+    with open("/proc/cpuinfo", encoding="ascii") as file:
+        flags = next((set(line.split()) for line in file if line.startswith("flags")), set())
+    assert parts.engine_crc32_folds() == int({"pclmulqdq", "sse4_1"} <= flags)

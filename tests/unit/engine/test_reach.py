@@ -1,0 +1,127 @@
+"""The ways to memory: bytes move whole or there is an error, and never a signal."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from rnic.mem.space import address_of
+
+PAGE = mmap.PAGESIZE
+CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class Table(ctypes.Structure):
+    """``struct engine_memory``."""
+
+    _fields_ = (("read", CALL), ("write", CALL))
+
+
+class Reach:
+    """One way, for what ``self`` stands for."""
+
+    def __init__(self, parts: ctypes.CDLL, name: str, number: int) -> None:
+        self.table = Table.in_dll(parts, name)
+        self.what = ctypes.c_int(number)
+        self.here = ctypes.addressof(self.what)
+
+    def read(self, va: int, length: int) -> bytes | None:
+        buffer = bytearray(length + 1)
+        done = self.table.read(self.here, va, address_of(memoryview(buffer)), length)
+        assert done in (0, -1)
+        assert not buffer[length]
+        return bytes(buffer[:length]) if not done else None
+
+    def write(self, va: int, data: bytes) -> bool:
+        buffer = bytearray(data + b"\0")
+        done = self.table.write(self.here, va, address_of(memoryview(buffer)), len(data))
+        assert done in (0, -1)
+        return not done
+
+
+@pytest.fixture(params=["own", "file"])
+def reach(request: pytest.FixtureRequest, parts: ctypes.CDLL) -> Iterator[Reach]:
+    if request.param == "own":
+        yield Reach(parts, "reach_own", os.getpid())
+        return
+    fd = os.open("/proc/self/mem", os.O_RDWR)
+    yield Reach(parts, "reach_file", fd)
+    os.close(fd)
+
+
+@pytest.fixture
+def pages() -> tuple[int, mmap.mmap]:
+    """Two pages that can be used and one behind them that is out of reach; where they begin."""
+    fd = os.memfd_create("pages")
+    os.ftruncate(fd, 3 * PAGE)
+    memory = mmap.mmap(fd, 3 * PAGE)
+    os.ftruncate(fd, 2 * PAGE)
+    os.close(fd)
+    return address_of(memoryview(memory)), memory
+
+
+@pytest.mark.parametrize("length", [0, 1, 8, 4096, PAGE + 3])
+def test_bytes_move(reach: Reach, pages: tuple[int, mmap.mmap], length: int) -> None:
+    at, memory = pages
+    data = bytes(n * 31 + 7 & 0xFF for n in range(length))
+    assert reach.write(at + 5, data)
+    assert memory[5 : 5 + length] == data
+    assert reach.read(at + 5, length) == data
+
+
+def test_what_is_out_of_reach_is_an_error(reach: Reach, pages: tuple[int, mmap.mmap]) -> None:
+    at, memory = pages
+    end = at + 2 * PAGE
+    for va in (0, 1, (1 << 64) - 4096, 1 << 63, (1 << 47) + 5):
+        assert reach.read(va, 8) is None
+        assert not reach.write(va, bytes(8))
+    assert reach.read(end - 8, 9) is None
+    assert not reach.write(end - PAGE - 8, bytes(2 * PAGE))
+    assert reach.read(end - 8, 8) == bytes(8)
+    assert memory[:8] == bytes(8)
+
+
+def test_memory_that_is_given_back_is_out_of_reach(reach: Reach) -> None:
+    memory = mmap.mmap(-1, PAGE)
+    view = memoryview(memory)
+    at = address_of(view)
+    assert reach.write(at, b"here")
+    view.release()
+    memory.close()
+    assert reach.read(at, 4) is None
+    assert not reach.write(at, b"gone")
+
+
+def test_read_only_memory_of_one_s_own_is_not_stored_to(parts: ctypes.CDLL) -> None:
+    """By a file of /proc it would be: rights are checked before."""
+    with open("/proc/self/exe", "rb") as file, mmap.mmap(file.fileno(), PAGE, prot=mmap.PROT_READ) as memory:
+        view = memoryview(memory)
+        assert not Reach(parts, "reach_own", os.getpid()).write(address_of(view), b"\0")
+        assert view[:4] == b"\x7fELF"
+        view.release()
+
+
+def test_a_process_that_is_gone_is_out_of_reach(parts: ctypes.CDLL) -> None:
+    memory = mmap.mmap(-1, PAGE)
+    at = address_of(memoryview(memory))
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        memory[:5] = b"child"
+        os.write(ready[1], b"\0")
+        os.read(go[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    fd = os.open(f"/proc/{child}/mem", os.O_RDWR)
+    ways = [Reach(parts, "reach_own", child), Reach(parts, "reach_file", fd)]
+    assert [way.read(at, 5) for way in ways] == [b"child"] * 2
+    os.write(go[1], b"\0")
+    os.waitpid(child, 0)
+    assert [way.read(at, 5) for way in ways] == [None] * 2
+    assert [way.write(at, b"x") for way in ways] == [False] * 2
+    for each in (fd, *ready, *go):
+        os.close(each)
