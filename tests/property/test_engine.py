@@ -100,7 +100,6 @@ def run(steps: list[Step], loss: float, seed: int, segments: int) -> list[Any]:
     seen = []
     with QpPair(size=SIZE, depth=32, seed=seed, tx=rates, max_segments=segments) as pair:
         pair.a.buf[:] = bytes(index * 7 & 0xFF for index in range(SIZE))
-        outstanding = 0
         for number, step in enumerate(steps):
             if step.arms:
                 pair.a.cq.req_notify()
@@ -108,7 +107,6 @@ def run(steps: list[Step], loss: float, seed: int, segments: int) -> list[Any]:
             if step.opcode in TAKES_RECEIVE:
                 pair.b.post_recv(5000, HALF)
             pair.a.post_send(step.opcode, step.length, step.offset, remote=step.offset, wr_id=number, flags=step.flags)
-            outstanding += 1
             if step.waits:
                 pair.net.run()
                 seen.append(images(pair))
