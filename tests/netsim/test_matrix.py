@@ -81,7 +81,8 @@ class Side:
         self.burst = LOOPS
         self.memory = MemoryTable(self.random)
         self.arena = Arena(1 << 24)
-        self.flights = Flights(64)
+        self.arena.allocate_first(64)
+        self.flights = Flights(self.arena, 64)
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(
             window_packets=64, window_bytes=1 << 20, ack_every=16, probe=True, rq_almost_full=0

@@ -54,8 +54,9 @@ class Host:
         self.random = random.Random(1)
         self.burst = LOOPS
         self.arena = Arena(1 << 24)
+        self.arena.allocate_first(64)
         self.memory = MemoryTable(self.random, 1 << 10, self.arena)
-        self.flights = Flights(1 << 16, first=1 << 16)
+        self.flights = Flights(self.arena, 1 << 16, first=1 << 16)
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(
             **{"window_packets": 256, "window_bytes": 4 << 20, "ack_every": 64, "probe": True, "rq_almost_full": 0}

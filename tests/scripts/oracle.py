@@ -8,7 +8,6 @@ images are compared. What the engine punts it must have left as it was.
 from __future__ import annotations
 
 import ctypes
-from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,6 @@ from rnic.mem.space import SimAddressSpace
 from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES
 from rnic.rings.queue_block import BLOCK_BYTES, CQ_DOORBELL, CQ_HEAD, RQ_HEAD, RQ_TAIL
 from rnic.spec.status import SYNDROME_NAMES
-from rnic.transport.flights import Line, Peer
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.packet import Packet, parse
 
@@ -107,16 +105,11 @@ class RingQueue:
         self.uar.buf[at : at + BLOCK_BYTES] = saved[2]
 
 
-def _line(line: Line) -> dict[int, list[Any]]:
-    return {program: list(waiting) for program, waiting in line._programs.items()}
-
-
 class Image:
     """Everything that an executor may change."""
 
     def __init__(self, script: Any) -> None:
         host, qp = script.host, script.qp
-        flights = host.flights
         self.state = {
             "arena": bytes(host.arena.memory[: host.arena.used]),
             "context": bytes(qp.ctx),
@@ -127,15 +120,12 @@ class Image:
             "events": list(host.events),
             "turn": (qp.scheduled, qp.armed_ns),
             "guarded": dict(qp.responder.replies.guarded),
-            "flights": (flights.inflight, flights.promised, list(flights._queue)),
-            "peer": {name: getattr(qp.requester.peer, name) for name in Peer.__slots__ if name != "waiting"},
-            "waiting": _line(qp.requester.peer.waiting),
+            "arena's free pieces": {size: list(places) for size, places in host.arena._free.items()},
             "parted": list(host.parted),
         }
 
     def put_back(self, script: Any) -> None:
         host, qp, state = script.host, script.qp, self.state
-        flights, peer = host.flights, qp.requester.peer
         host.arena.memory[: len(state["arena"])] = state["arena"]
         ctypes.memmove(ctypes.addressof(qp.ctx), state["context"], len(state["context"]))
         views = [entry.view for entry in host.memory._live.values() if entry.view is not None]
@@ -150,12 +140,7 @@ class Image:
         host.events[:] = state["events"]
         qp.scheduled, qp.armed_ns = state["turn"]
         qp.responder.replies.guarded = dict(state["guarded"])
-        flights.inflight, flights.promised = state["flights"][:2]
-        flights._queue = deque(state["flights"][2])
-        for name, value in state["peer"].items():
-            setattr(peer, name, value)
-        peer.waiting._programs = {program: deque(waiting) for program, waiting in state["waiting"].items()}
-        peer.waiting._count = sum(map(len, state["waiting"].values()))
+        host.arena._free = {size: list(places) for size, places in state["arena's free pieces"].items()}
         host.parted[:] = state["parted"]
 
     def differences(self, other: Image) -> list[str]:

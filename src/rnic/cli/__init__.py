@@ -30,6 +30,7 @@ COMMANDS = {
     "trace": ("rnic.cli.trace", "Write one operation's life, stage by stage, as a trace file."),
     "pingpong": ("rnic.cli.pingpong", "Exchange messages with a peer, as ibv_rc_pingpong does."),
     "vectors": ("rnic.cli.vectors", "Write test vectors: frames in, and frames that must come out."),
+    "web": ("rnic.cli.web", "Show a running NIC on a local page, with JSON and Prometheus metrics."),
     "serve": ("rnic.cli.serve", "Run the NIC process that serves this user's programs."),
 }
 

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import socket
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec
@@ -25,7 +26,7 @@ from rnic.cm.exchange import (
     refusal_line,
     tcp_port,
 )
-from rnic.cm.listener import DEFAULT_PORT, MAX_HANDSHAKES, connect, prepare
+from rnic.cm.listener import CHECK_S, DEFAULT_PORT, MAX_HANDSHAKES, connect, prepare
 from rnic.cm.shares import Shares, open_context
 from rnic.spec.errors import RnicError
 from rnic.verbs.context import Context
@@ -132,8 +133,9 @@ class AsyncListener:
         self._shares = shares
         self._message_bytes = message_bytes
         self._receives = receives
-        self._accepted: asyncio.Queue[Connection | None] = asyncio.Queue()
-        self._waiting: set[Connection] = set()
+        self._came = asyncio.Event()
+        self._waiting: deque[Connection] = deque()
+        """Connections that nobody has accepted, in order of arrival."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(MAX_HANDSHAKES)
 
@@ -149,12 +151,12 @@ class AsyncListener:
 
     async def accept(self) -> Connection:
         """The next connection; ``asyncio.timeout`` bounds the wait. :class:`ExchangeError` once it is closed."""
-        connection = await self._accepted.get()
-        if connection is None or self.closed:
-            self._accepted.put_nowait(None)
+        while not self._waiting and not self.closed:
+            self._came.clear()
+            await self._came.wait()
+        if self.closed:
             raise ExchangeError(f"the listener on {self.address} port {self.port} is closed")
-        self._waiting.discard(connection)
-        return connection
+        return self._waiting.popleft()
 
     async def __aiter__(self) -> AsyncIterator[Connection]:
         while not self.closed:
@@ -166,6 +168,7 @@ class AsyncListener:
     async def __aenter__(self) -> AsyncListener:
         self._socket.setblocking(False)
         self._spawn(self._run())
+        self._spawn(self._close_abandoned())
         return self
 
     async def __aexit__(
@@ -182,9 +185,9 @@ class AsyncListener:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._socket.close()
-        for connection in self._waiting:
-            connection.close()
-        self._accepted.put_nowait(None)
+        while self._waiting:
+            self._waiting.popleft().close()
+        self._came.set()
         self._shares.close()
 
     def __repr__(self) -> str:
@@ -229,8 +232,16 @@ class AsyncListener:
             raise
         finally:
             self._slots.release()
-        self._waiting.add(connection)
-        self._accepted.put_nowait(connection)
+        self._waiting.append(connection)
+        self._came.set()
+
+    async def _close_abandoned(self) -> None:
+        """Close connections whose peer is gone and that nobody accepted."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            for connection in [connection for connection in self._waiting if connection.peer_gone()]:
+                self._waiting.remove(connection)
+                connection.close()
 
 
 _RETRY_S = 0.1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import socket
 import threading
+import time
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,7 @@ from rnic.verbs.context import Context
 DEFAULT_PORT = 7471
 MAX_HANDSHAKES = 32
 """Exchanges under way at a time; more wait in the system's backlog."""
-_CHECK_S = 0.5
+CHECK_S = 0.5
 """How often connections that nobody accepted are looked at for their end."""
 
 
@@ -63,9 +64,9 @@ class Listener:
             raise
         self._message_bytes = message_bytes
         self._receives = receives
-        self._lock = threading.Lock()
-        self._connections: list[Connection] = []
-        self._accepted: queue.SimpleQueue[Connection | None] = queue.SimpleQueue()
+        self._came = threading.Condition()
+        self._waiting: deque[Connection] = deque()
+        """Connections that nobody has accepted, in order of arrival."""
         self._slots = threading.Semaphore(MAX_HANDSHAKES)
         self._start()
 
@@ -96,17 +97,12 @@ class Listener:
             TimeoutError: nobody connected in time.
             ExchangeError: the listener was closed meanwhile.
         """
-        try:
-            connection = self._accepted.get(timeout=timeout_s)
-        except queue.Empty:
-            raise TimeoutError(f"nobody connected to {self.address} port {self.port} within {timeout_s:g} s") from None
-        if connection is None:
-            self._accepted.put(None)
-            raise ExchangeError(f"the listener on {self.address} port {self.port} is closed")
-        with self._lock:
-            if connection in self._connections:
-                self._connections.remove(connection)
-        return connection
+        with self._came:
+            if not self._came.wait_for(lambda: self._waiting or self.closed, timeout_s):
+                raise TimeoutError(f"nobody connected to {self.address} port {self.port} within {timeout_s:g} s")
+            if self.closed:
+                raise ExchangeError(f"the listener on {self.address} port {self.port} is closed")
+            return self._waiting.popleft()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Serve until the listener is closed, the time is over, or the program is interrupted."""
@@ -121,11 +117,12 @@ class Listener:
         _wake(self._socket)
         self._thread.join(timeout=5)
         self._socket.close()
-        with self._lock:
-            connections, self._connections = self._connections, []
+        with self._came:
+            connections = list(self._waiting)
+            self._waiting.clear()
+            self._came.notify_all()
         for connection in connections:
             connection.close()
-        self._accepted.put(None)
         self._shares.close()
 
     def __enter__(self) -> Listener:
@@ -145,14 +142,17 @@ class Listener:
     # ------------------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        self._socket.settimeout(_CHECK_S)
+        self._socket.settimeout(CHECK_S)
+        looked = time.monotonic()
         while not self._closing.is_set():
+            if time.monotonic() - looked >= CHECK_S:
+                looked = time.monotonic()
+                self._close_abandoned()
             self._slots.acquire()
             try:
                 sock, address = self._socket.accept()
             except (TimeoutError, OSError):
                 self._slots.release()
-                self._close_abandoned()
                 continue
             if self._closing.is_set():
                 sock.close()
@@ -176,19 +176,19 @@ class Listener:
             return
         finally:
             self._slots.release()
-        with self._lock:
+        with self._came:
             if not self.closed:
-                self._connections.append(connection)
-                self._accepted.put(connection)
+                self._waiting.append(connection)
+                self._came.notify()
                 return
         connection.close()
 
     def _close_abandoned(self) -> None:
         """Close connections whose peer is gone and that nobody accepted."""
-        with self._lock:
-            gone = [connection for connection in self._connections if connection.peer_gone()]
+        with self._came:
+            gone = [connection for connection in self._waiting if connection.peer_gone()]
             for connection in gone:
-                self._connections.remove(connection)
+                self._waiting.remove(connection)
         for connection in gone:
             connection.close()
 

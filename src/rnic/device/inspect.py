@@ -118,13 +118,13 @@ def queue_pair(nic: Nic, qpn: int) -> Tree | None:
         "state": STATE_NAMES[ctx.state],
         "cached": cached,
         "block": regs.block,
-        "scheduled": qp.scheduled,
+        "scheduled": bool(qp.scheduled),
         "turn_bytes": qp.turn,
         "congestion": {
             "outstanding_limit": qp.requester.widest,
             "lowered": qp.requester.relief_ns != NEVER,
             "rate": qp.rate,
-            "masked": qp.masked,
+            "masked": bool(qp.masked),
         },
         "send_ring": {
             "base": qp.send_ring.base,

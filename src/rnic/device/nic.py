@@ -45,6 +45,8 @@ from rnic.spec.registers import CONTROL_ENABLE, IRQ_EVENT, IRQ_FATAL, IRQ_QP_FAU
 from rnic.spec.states import ERR, RESET
 from rnic.state.arena import Arena
 from rnic.state.device import Directory
+from rnic.state.queue_pair import QP as QP_RECORD
+from rnic.state.record import place
 from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard, Report
 from rnic.trace.tracer import NullTracer, Tracer
@@ -57,6 +59,7 @@ from rnic.wire.flow import Flow
 
 __all__ = ["MULTICAST_QPN", "Nic", "Offload"]
 
+_SCHEDULED, _HELD = place(QP_RECORD, "scheduled"), place(QP_RECORD, "held")
 _IDLE_WRITE_BACK_QPS = 256
 _IDLE_WRITE_BACK_STEP_NS = 1_000_000
 _NOT_AT_WORK = frozenset({RESET, ERR})
@@ -106,7 +109,7 @@ class Nic:
         self.contexts.image = self.context_changes.image
         if self.tracer.enabled:
             self.contexts.observe = self._trace_channel
-        self.flights = Flights(config.flight_packets)
+        self.flights = Flights(self.arena, config.flight_packets)
         self.resources = Resources(config, self.memory, self.contexts)
         self.contexts.parser.admit = partial(admission.fits, self)
         self.qps: dict[int, DeviceQp] = self.resources.qps
@@ -373,14 +376,15 @@ class Nic:
 
     def schedule(self, qp: QueuePair) -> None:
         """``qp`` may have something to send: give it a turn."""
-        if not qp.scheduled:
-            qp.scheduled = 1
-            if not qp.held:  # type: ignore[attr-defined]  # the transport knows no more of a DeviceQp
+        words = qp.words
+        if not words[_SCHEDULED]:
+            words[_SCHEDULED] = 1
+            if not words[_HELD]:
                 self.sending.turns.add(qp.memory.record)
 
     def arm(self, qp: QueuePair) -> None:
         """``qp.deadline_ns`` lies before ``qp.armed_ns``: wake it then."""
-        if not qp.held:  # type: ignore[attr-defined]
+        if not qp.words[_HELD]:
             self.timers.arm(qp.memory.record, qp.deadline_ns)
 
     def last_words(self, bursts: list[TxBurst]) -> None:

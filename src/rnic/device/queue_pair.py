@@ -26,7 +26,7 @@ from rnic.spec.opcodes import RC, UC, UD
 from rnic.spec.psn import PSN_MASK, psn_diff
 from rnic.spec.states import ERR, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
 from rnic.state.queue_pair import QP
-from rnic.state.record import Word, view
+from rnic.state.record import Word, place, view
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import ReceiveRing, SendRing
 from rnic.wire.flow import Flow
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rnic.mem.dma import DmaPort
     from rnic.mem.table import MemoryTable
 
+_HEAD, _SHOWN_HEAD, _SHOWN_STATE = (place(QP, name) for name in ("sq_head", "shown_head", "shown_state"))
 _CONNECTED = frozenset({RTR, RTS, SQD, SQE})
 _SENDING = frozenset({RTS, SQD})
 SERVICE_CODES = {ST_RC: RC, ST_UC: UC, ST_UD: UD}
@@ -323,11 +324,12 @@ class DeviceQp(QueuePair):
 
     def show(self) -> None:
         """Bring SQ_HEAD and QUEUE_STATE up to date."""
-        head = self.requester.sq_head
-        if head != self.shown_head:
-            self.shown_head = head
+        words = self.words
+        head = words[_HEAD]
+        if head != words[_SHOWN_HEAD]:
+            words[_SHOWN_HEAD] = head
             self.regs.set(SQ_HEAD, head)
         state = self.ctx.state
-        if state != self.shown_state:
-            self.shown_state = state
+        if state != words[_SHOWN_STATE]:
+            words[_SHOWN_STATE] = state
             self.regs.set(QUEUE_STATE, state)

@@ -28,6 +28,7 @@ class Root:
     directory: Word
     timers: Word
     turns: Word
+    flights: Word
 
     def __init__(self, arena: Arena) -> None:
         at = arena.allocate_first(DEVICE.size)
@@ -41,3 +42,4 @@ class Root:
         self.qp_contexts, self.cqs, self.eqs = key.qps.place, key.cqs.place, key.eqs.place
         self.directory = nic.directory.place
         self.timers, self.turns = nic.timers.record, nic.sending.turns.record
+        self.flights = nic.flights.record

@@ -8,9 +8,11 @@ from rnic.burst import SMALL
 from rnic.device.queue_pair import DeviceQp
 from rnic.device.receiving import WRITE_BACK_NS
 from rnic.device.srq import SharedReceiveQueue
-from rnic.device.turns import Turns
+from rnic.device.turns import COUNT, Turns
 from rnic.rings.queue_block import SQ_TAIL
 from rnic.spec.states import ERR
+from rnic.state.queue_pair import QP
+from rnic.state.record import place
 from rnic.transport.qp import LEAST
 from rnic.wire.bursts import TxBurst
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from rnic.device.cq import CompletionQueue
     from rnic.device.nic import Nic
 
+_SCHEDULED, _CNP_TAG, _MASKED, _PACED, _POLITE = (
+    place(QP, name) for name in ("scheduled", "cnp_tag", "masked", "paced", "polite")
+)
 send_ack, send_small = SMALL.send_ack, SMALL.send_small
 _WRITE_BACK_MASK = 0x3FF
 _WRITE_BACK_QPS = 4
@@ -49,7 +54,7 @@ class Sending:
 
     def has_work(self) -> bool:
         """Whether :meth:`produce` has something to do now."""
-        return bool(self.turns.count or self._doorbells.rung or self.failed_cqs or self.last_words)
+        return bool(self.turns.words[COUNT] or self._doorbells.rung or self.failed_cqs or self.last_words)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
         """Take the doorbells that were rung, then give queue pairs with work their turns, as :class:`Turns` says.
@@ -76,10 +81,12 @@ class Sending:
         qps = self.qps
         sent = 0
         packets = sum([burst.count for burst in out])
-        while turns.count and sent < budget:
+        waiting = turns.words
+        while waiting[COUNT] and sent < budget:
             record = turns.take()
             qp = qps[record]
-            qp.scheduled = 0
+            words = qp.words
+            words[_SCHEDULED] = 0
             limit = budget - sent
             allowance = turns.allowance(record)
             if allowance is not None and allowance < limit * qp.ctx.mtu_bytes:
@@ -88,16 +95,16 @@ class Sending:
             again = False
             try:
                 count = self._first(qp, now_ns, limit, out)
-                if count and qp.responder.replies and not qp.polite:
+                if count and qp.responder.replies and not words[_POLITE]:
                     # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
-                    qp.polite = 1
+                    words[_POLITE] = 1
                     later.append(qp)
                     qp.show()
                     packets += count
                     sent += count
-                    turns.spent(record, sum([burst.length for burst in out[made:]]) if turns.count else 0, again)
+                    turns.spent(record, sum([burst.length for burst in out[made:]]) if waiting[COUNT] else 0, again)
                     continue
-                qp.polite = 0
+                words[_POLITE] = 0
                 count += self._rest(qp, now_ns, limit, count, out)
                 qp.show()
             except Exception as error:  # noqa: BLE001 - the last guard
@@ -107,12 +114,12 @@ class Sending:
                 packets += count
                 sent += count
                 cut = count >= limit and qp.requester.unsent  # the lean path alone, which says nothing of more
-                if not qp.scheduled and (cut or qp.ready(now_ns)):
-                    qp.scheduled = again = True
+                if not words[_SCHEDULED] and (cut or qp.ready(now_ns)):
+                    words[_SCHEDULED] = again = True
             else:
                 # a turn without a packet costs too
                 sent += 1
-            turns.spent(record, sum([burst.length for burst in out[made:]]) if turns.count else 0, again)
+            turns.spent(record, sum([burst.length for burst in out[made:]]) if waiting[COUNT] else 0, again)
         for qp in later:
             self._nic.schedule(qp)
         if packets:
@@ -124,10 +131,11 @@ class Sending:
     @staticmethod
     def _first(qp: DeviceQp, now_ns: int, limit: int, out: list[TxBurst]) -> int:
         """Send what goes first in a turn, by the quick ways: requests, but where replies are owed first."""
-        plain = not (qp.cnp_tag or qp.masked or qp.paced)
+        words = qp.words
+        plain = not (words[_CNP_TAG] or words[_MASKED] or words[_PACED])
         executor = qp.executor
         if executor is None or not plain:
-            count = send_ack(qp, out) if qp.owes_first and not qp.cnp_tag else 0
+            count = send_ack(qp, out) if qp.owes_first and not words[_CNP_TAG] else 0
             if plain and count < limit and not qp.owes_first:
                 count += send_small(qp, now_ns, limit - count, out)
             return count
@@ -145,11 +153,12 @@ class Sending:
     def _rest(qp: DeviceQp, now_ns: int, limit: int, count: int, out: list[TxBurst]) -> int:
         """Send what is left, after ``count`` packets of a turn."""
         sent = 0
-        if qp.executor is not None and not (qp.cnp_tag or qp.masked or qp.paced):
+        words = qp.words
+        if qp.executor is not None and not (words[_CNP_TAG] or words[_MASKED] or words[_PACED]):
             return _replies(qp, max(limit - count, LEAST), out) if qp.responder.replies else 0
-        if count < limit and not qp.requester.unsent and not qp.cnp_tag:
+        if count < limit and not qp.requester.unsent and not words[_CNP_TAG]:
             sent = send_ack(qp, out)
-        if count + sent < limit and (qp.requester.unsent or qp.responder.replies or qp.cnp_tag):
+        if count + sent < limit and (qp.requester.unsent or qp.responder.replies or words[_CNP_TAG]):
             sent += qp.produce(now_ns, limit - count - sent, out)
         return sent
 

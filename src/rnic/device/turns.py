@@ -22,7 +22,8 @@ _DEFICIT = place(PROGRAM, "deficit")
 _LISTED = place(PROGRAM, "listed")
 _USERS = place(PROGRAM, "users")
 _NUMBER = place(PROGRAM, "number")
-_FIRST = place(TURNS, "first")
+_FIRST, _LAST, _QUANTUM = (place(TURNS, name) for name in ("first", "last", "quantum"))
+COUNT = place(TURNS, "count")
 
 
 @view(TURNS)
@@ -60,7 +61,7 @@ class Turns:
 
     def __len__(self) -> int:
         """Queue pairs that wait."""
-        return self.count
+        return self.words[COUNT]
 
     def enroll(self, qp: int, program: int, turn: int) -> None:
         """``qp`` is a queue pair of a program, with a share of ``turn`` bytes; it does not wait.
@@ -97,9 +98,9 @@ class Turns:
         program = cells[(qp >> WORD_SHIFT) + _QP_PROGRAM]
         at = program >> WORD_SHIFT
         if not cells[at + _LISTED]:
-            self._list(program, self.quantum)
+            self._list(program, self.words[_QUANTUM])
         links.append(cells, at + _QUEUE, _LINK, qp)
-        self.count += 1
+        self.words[COUNT] += 1
 
     def _list(self, program: int, deficit: int) -> None:
         """A program becomes the last of the rotation."""
@@ -119,7 +120,7 @@ class Turns:
         """
         cells, signed = self._cells, self._signed
         while True:
-            program = self.first
+            program = self.words[_FIRST]
             at = program >> WORD_SHIFT
             deficit = signed[at + _DEFICIT]
             if deficit <= 0:
@@ -131,32 +132,33 @@ class Turns:
             own = (qp >> WORD_SHIFT) + _QP_DEFICIT
             signed[own] += cells[(qp >> WORD_SHIFT) + _TURN]
             if signed[own] > 0:
-                self.count -= 1
+                self.words[COUNT] -= 1
                 return qp
             links.append(cells, at + _QUEUE, _LINK, qp)
 
     def allowance(self, qp: int) -> int | None:
         """Bytes that the queue pair taken last may send now; ``None`` where nobody else waits."""
-        if not self.count:
+        words = self.words
+        if not words[COUNT]:
             return None
         signed = self._signed
         own = signed[(qp >> WORD_SHIFT) + _QP_DEFICIT]
-        if self.first == self.last:
+        if words[_FIRST] == words[_LAST]:
             return own
-        return min(own, signed[(self.first >> WORD_SHIFT) + _DEFICIT])
+        return min(own, signed[(words[_FIRST] >> WORD_SHIFT) + _DEFICIT])
 
     def spent(self, qp: int, size: int, again: bool) -> None:
         """The turn ends after ``size`` bytes; ``again``: there is more to send."""
         cells, signed = self._cells, self._signed
-        program = self.first
+        program = self.words[_FIRST]
         at = program >> WORD_SHIFT
-        alone = not self.count
+        alone = not self.words[COUNT]
         deficit = signed[at + _DEFICIT] - size
         own = (qp >> WORD_SHIFT) + _QP_DEFICIT
         signed[own] = min(signed[own] - size, cells[(qp >> WORD_SHIFT) + _TURN]) if again and not alone else 0
         if again:
             links.append(cells, at + _QUEUE, _LINK, qp)
-            self.count += 1
+            self.words[COUNT] += 1
         if deficit > 0 and cells[at + _QUEUE]:
             signed[at + _DEFICIT] = deficit
             return
@@ -170,7 +172,7 @@ class Turns:
         program = cells[(qp >> WORD_SHIFT) + _QP_PROGRAM]
         at = program >> WORD_SHIFT
         links.unlink(cells, at + _QUEUE, _LINK, qp)
-        self.count -= 1
+        self.words[COUNT] -= 1
         if not cells[at + _QUEUE]:
             self._unlist(program)
 

@@ -14,6 +14,7 @@ from libc.string cimport memcpy, memset
 
 import ctypes
 
+from rnic.state.flights import FRACTION_BITS
 from rnic.wire.bursts import TxBurst
 
 cdef extern from "Python.h":
@@ -131,6 +132,7 @@ cdef extern from "engine.h" nogil:
     uint64_t engine_reply(const engine_port *port, engine_qp *qp, uint64_t budget, engine_out *out,
                           engine_effects *effects)
 
+cdef int FRACTION = FRACTION_BITS
 cdef uint64_t NONE_WORD = 0xFFFFFFFFFFFFFFFFULL
 DEF MAX_PACKETS = 256
 DEF OUT_BYTES = MAX_PACKETS * 4132
@@ -457,8 +459,8 @@ cdef class Executor:
         if self.flow is None or requester.flow is not self.flow:
             return 0
         peer = requester.peer
-        flight.peer_limit = <uint64_t> <double> peer.limit
-        flight.peer_inflight, flight.peer_promised, flight.peer_waiting = peer.inflight, peer.promised, len(peer.waiting)
+        flight.peer_limit = <uint64_t> peer.limit_16 >> FRACTION
+        flight.peer_inflight, flight.peer_promised, flight.peer_waiting = peer.inflight, peer.promised, peer.waiting
         flight.nic_limit, flight.nic_inflight, flight.nic_promised = flights.limit, flights.inflight, flights.promised
         flight.nic_queued = flights.queued
         flight.srtt, flight.rttvar = peer.srtt, peer.rttvar

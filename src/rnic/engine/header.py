@@ -23,10 +23,14 @@ from rnic.rings.sqe import SQ_ENTRY
 from rnic.spec import access, limits, opcodes, psn, states, status, syndromes
 from rnic.spec.layout import Layout
 from rnic.state import queue_pair
+from rnic.state.device import DEVICE
+from rnic.state.flights import FLIGHTS, LINE, PEER
 from rnic.state.memory import KEY
+from rnic.state.paths import FLOW
 from rnic.state.queue_pair import PIECE, QP, REPLY, RESOURCE, SCATTER, SEND_SLOT
-from rnic.state.queues import CQ, EQ
+from rnic.state.queues import CQ, EQ, SRQ
 from rnic.state.record import NONE, WORD_BYTES
+from rnic.state.schedule import PROGRAM, TIMERS, TURNS
 from rnic.transport import replies, responder
 from rnic.wire.opcode import OPCODES, OpcodeRow
 
@@ -42,6 +46,15 @@ RECORDS: dict[str, Layout] = {
     "completion_queue": CQ,
     "event_queue": EQ,
     "memory_key": KEY,
+    "shared_receive_queue": SRQ,
+    "device": DEVICE,
+    "flow": FLOW,
+    "timers": TIMERS,
+    "turns": TURNS,
+    "program": PROGRAM,
+    "flights": FLIGHTS,
+    "peer": PEER,
+    "line": LINE,
 }
 """Records by the name of their ``struct``."""
 

@@ -1,3 +1,4 @@
+#if defined(__linux__)
 #define _GNU_SOURCE
 #include "reach.h"
 
@@ -32,3 +33,4 @@ static int write_own(void *self, uint64_t va, const void *from, size_t length)
 }
 
 const struct engine_memory reach_own = { read_own, write_own };
+#endif

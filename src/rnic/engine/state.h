@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x92fa48d0f587f2c7ull
+#define STATE_LAYOUT_HASH 0x4954fa52a9717809ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -224,6 +224,10 @@ struct queue_pair {
 	uint64_t relief_ns; /* when a lowered outstanding limit ends, or NEVER */
 	uint64_t parked; /* it waits in line for room in flight */
 	uint64_t admitted; /* packets that it was given a turn for and has not sent */
+	uint64_t peer_record; /* offset of the account of the peer that its path leads to, or 0 */
+	uint64_t line; /* offset of the line in which it waits for room in flight, or 0 */
+	uint64_t next_waiting; /* the next queue pair of that line, or 0 */
+	uint64_t previous_waiting; /* the one before, or 0 */
 	uint64_t ssn; /* sequence number of the last message fetched */
 	uint64_t lsn; /* last SSN that the peer has a receive entry for, or none where it gives no credits */
 	uint64_t more; /* the last turn ended for its budget alone */
@@ -295,7 +299,7 @@ struct queue_pair {
 	uint64_t shown_state; /* QUEUE_STATE in its queue block */
 	uint64_t held; /* a context that it needs is not cached: nothing is sent, what arrives is dropped */
 };
-_Static_assert(sizeof(struct queue_pair) == 792, "queue pair");
+_Static_assert(sizeof(struct queue_pair) == 824, "queue pair");
 
 struct send_slot {
 	uint64_t entry_0; /* the SQ entry as it was fetched: WQE ID, opcode, flags */
@@ -421,6 +425,136 @@ struct memory_key {
 	uint64_t reserved[5];
 };
 _Static_assert(sizeof(struct memory_key) == 128, "memory key");
+
+struct shared_receive_queue {
+	uint64_t base; /* virtual address of slot 0 */
+	uint64_t entries; /* slots in the ring */
+	uint64_t stride; /* bytes from one slot to the next */
+	uint64_t head; /* index of the entry that is taken next */
+	uint64_t number; /* its number */
+	uint64_t pd; /* protection domain of its entries */
+	uint64_t block; /* number of its queue block */
+	uint64_t driver; /* number of the driver context whose memory and window it uses */
+	uint64_t limit; /* fewer entries than this raise the limit event; 0 for never */
+	uint64_t taken; /* entries taken, less those given back */
+	uint64_t returned; /* entries given back that nobody has taken again; they go first */
+	uint64_t failed; /* it takes no new queue pairs */
+	uint64_t reserved[4];
+};
+_Static_assert(sizeof(struct shared_receive_queue) == 128, "shared receive queue");
+
+struct device {
+	uint64_t keys; /* offset of the memory table */
+	uint64_t max_keys; /* records in it */
+	uint64_t log_qps; /* log2 of the slots for queue pairs and for CQs; that of a number is its low bits */
+	uint64_t log_eqs; /* log2 of the slots for EQs */
+	uint64_t qp_contexts; /* offset of the cached QPCs */
+	uint64_t cqs; /* offset of the CQ records */
+	uint64_t eqs; /* offset of the EQ records */
+	uint64_t directory; /* offset of a word for each slot of a queue pair: the offset of its record, 0 for none */
+	uint64_t timers; /* offset of the timers' record */
+	uint64_t turns; /* offset of the record of turns */
+	uint64_t flights; /* offset of the record of flights */
+	uint64_t reserved[21];
+};
+_Static_assert(sizeof(struct device) == 256, "device");
+
+struct flow {
+	uint64_t family; /* 4 or 6: the IP version */
+	uint64_t src_0; /* sender's address, bytes 0 to 7: bytes in the order in which they are sent; of IPv4 only the first four */
+	uint64_t src_1; /* bytes 8 to 15 */
+	uint64_t dst_0; /* receiver's address, bytes 0 to 7: bytes in the order in which they are sent; of IPv4 only the first four */
+	uint64_t dst_1; /* bytes 8 to 15 */
+	uint64_t sport; /* sender's UDP port */
+	uint64_t dport; /* receiver's UDP port */
+	uint64_t tclass; /* type of service or traffic class */
+	uint64_t hop_limit; /* time to live or hop limit */
+	uint64_t flow_label; /* IPv6 flow label */
+	uint64_t sl; /* service level: the priority in the sender's own queues */
+	uint64_t smac; /* sender's MAC address, 0 where the link makes one up */
+	uint64_t dmac; /* receiver's MAC address, 0 where the link makes one up */
+	uint64_t users; /* queue pairs whose path it is */
+	uint64_t seed; /* CRC-32 of the header below, lengths and ident zero; CRCs are linear: theirs are XORed in */
+	uint64_t header_bytes; /* 36 or 56: bytes of the header below */
+	uint64_t header_0; /* ones, IP and UDP header as the ICRC sees them, bytes 0 to 7 */
+	uint64_t header_1; /* ones, IP and UDP header as the ICRC sees them, bytes 8 to 15 */
+	uint64_t header_2; /* ones, IP and UDP header as the ICRC sees them, bytes 16 to 23 */
+	uint64_t header_3; /* ones, IP and UDP header as the ICRC sees them, bytes 24 to 31 */
+	uint64_t header_4; /* ones, IP and UDP header as the ICRC sees them, bytes 32 to 39 */
+	uint64_t header_5; /* ones, IP and UDP header as the ICRC sees them, bytes 40 to 47 */
+	uint64_t header_6; /* ones, IP and UDP header as the ICRC sees them, bytes 48 to 55 */
+};
+_Static_assert(sizeof(struct flow) == 184, "flow");
+
+struct timers {
+	uint64_t heap; /* offset of a binary heap of queue pair records by armed_ns; its first word is not used */
+	uint64_t capacity; /* queue pairs that it has room for */
+	uint64_t count; /* queue pairs in it */
+};
+_Static_assert(sizeof(struct timers) == 24, "timers");
+
+struct turns {
+	uint64_t first; /* the program whose turn it is: offset of its record, 0 for none */
+	uint64_t last; /* the last of the rotation */
+	uint64_t count; /* queue pairs that wait */
+	uint64_t quantum; /* bytes that a program may send before the next has its turn */
+};
+_Static_assert(sizeof(struct turns) == 32, "turns");
+
+struct program {
+	uint64_t next; /* the next program of the rotation, 0 for none */
+	uint64_t previous; /* the one before */
+	uint64_t first; /* its queue pair that has the next turn, 0 for none */
+	uint64_t last; /* the last that waits */
+	uint64_t deficit; /* bytes that it may still send, signed, as two's complement */
+	uint64_t listed; /* it is in the rotation */
+	uint64_t users; /* its queue pairs */
+	uint64_t number; /* tells programs apart */
+};
+_Static_assert(sizeof(struct program) == 64, "program");
+
+struct flights {
+	uint64_t limit; /* packets in flight from this NIC, READ responses to it included */
+	uint64_t inflight; /* packets in flight */
+	uint64_t promised; /* packets for which turns were given that have not been sent */
+	uint64_t first_peer; /* the first of the peers that somebody waits for, in turn */
+	uint64_t last_peer; /* the last of them */
+	uint64_t waited_for; /* how many they are */
+};
+_Static_assert(sizeof(struct flights) == 48, "flights");
+
+struct peer {
+	uint64_t inflight; /* packets in flight to it */
+	uint64_t promised; /* packets for which turns were given that have not been sent */
+	uint64_t most; /* what the limit grows to */
+	uint64_t limit_16; /* packets that may be in flight to it, in 65,536ths */
+	uint64_t srtt; /* mean round trip in nanoseconds, 0 before the first */
+	uint64_t rttvar; /* mean deviation from it */
+	uint64_t lossy; /* a packet was lost on the way */
+	uint64_t cut_ns; /* when the limit became smaller last */
+	uint64_t low; /* the shortest round trip of late, 0 for none */
+	uint64_t low_before; /* the shortest of the time before */
+	uint64_t low_since; /* when this time began */
+	uint64_t queue_ns; /* how long the last packet queued */
+	uint64_t least; /* the shortest of the round trips in a row */
+	uint64_t samples; /* how many these are */
+	uint64_t users; /* queue pairs whose path leads to it */
+	uint64_t first_line; /* the line that has the next turn */
+	uint64_t last_line; /* the last line */
+	uint64_t waiting; /* queue pairs in its lines */
+	uint64_t next_peer; /* the next peer that somebody waits for */
+	uint64_t previous_peer; /* the one before */
+};
+_Static_assert(sizeof(struct peer) == 160, "peer");
+
+struct line {
+	uint64_t next; /* the peer's next line */
+	uint64_t previous; /* the one before */
+	uint64_t first; /* the queue pair that is next */
+	uint64_t last; /* the last that waits */
+	uint64_t program; /* whose queue pairs they are */
+};
+_Static_assert(sizeof(struct line) == 40, "line");
 
 #define QPC_SIZE 256u
 #define QPC_OPT_PARAM_MASK 0u, 4u, 0u, 32u

@@ -18,7 +18,7 @@ from rnic.spec.errors import VerbsError
 from rnic.spec.limits import MAX_MRS
 from rnic.state.arena import Arena
 from rnic.state.memory import KEY
-from rnic.state.record import Word, view
+from rnic.state.record import Word, place, view
 
 REGION: Final = "region"
 WINDOW1: Final = "window1"
@@ -149,6 +149,8 @@ class _Nothing(MemoryEntry):
 NOTHING: Final[MemoryEntry] = _Nothing(0, 0, 0, 0, 0, view=memoryview(bytearray()))
 NOTHING.valid = 1
 
+
+_BINDING: Final = place(KEY, "binding")
 
 Guard = Callable[[int, int, int, int, int], MemoryEntry | None]
 """Key, protection domain, address, length and rights of a remote access: the entry for it, ``None`` to refuse."""
@@ -300,15 +302,18 @@ class MemoryTable:
         self.told(entry)
 
     def _house(self, entry: MemoryEntry) -> None:
-        """Give an entry its record in the table."""
-        entry.move(self._arena.words(self.place + entry.index * KEY.size, KEY.size))
+        """Give an entry its record in the table, which goes on counting where the last one there ended."""
+        words = self._arena.words(self.place + entry.index * KEY.size, KEY.size)
+        entry.binding = max(entry.binding, words[_BINDING])
+        entry.move(words)
 
     @staticmethod
     def _leave(entry: MemoryEntry) -> None:
-        """The entry's record is free for the next of its index."""
+        """The entry's record is free for the next of its index; its count of bindings stays."""
         words = entry.words
         entry.move(memoryview(bytearray(KEY.size)).cast("Q"))
         words[:] = memoryview(bytes(KEY.size)).cast("Q")
+        words[_BINDING] = entry.binding
 
     def disable(self, key: int) -> None:
         """Make a key fail from now on, and let go of its memory. A window leaves its region.

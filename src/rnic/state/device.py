@@ -21,6 +21,7 @@ DEVICE: Final = record(
         ("directory", "Nic", "offset of a word for each slot of a queue pair: the offset of its record, 0 for none"),
         ("timers", "Nic", "offset of the timers' record"),
         ("turns", "Nic", "offset of the record of turns"),
+        ("flights", "Nic", "offset of the record of flights"),
     ),
     32,
 )

@@ -27,8 +27,14 @@ waits again. A queue pair that does not wait yet queues up behind those that do.
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from rnic.state import links
+from rnic.state.arena import Arena
+from rnic.state.flights import FLIGHTS, FRACTION_BITS, LINE, PEER
+from rnic.state.queue_pair import QP
+from rnic.state.record import WORD_SHIFT, Word, place, view
 
 if TYPE_CHECKING:
     from rnic.transport.outstanding import Outstanding
@@ -57,82 +63,76 @@ _MAX_PEERS = 4_096
 """Accounts above which those that no queue pair uses are forgotten."""
 
 
-class Line:
-    """Requesters that wait: programs in turn, and those of each program in order."""
-
-    __slots__ = ("_count", "_programs")
-
-    def __init__(self) -> None:
-        self._programs: dict[int, deque[Outstanding]] = {}
-        """The first has the next turn."""
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def append(self, requester: Outstanding) -> None:
-        """``requester`` waits behind those of its program."""
-        self._programs.setdefault(requester.qp.program, deque()).append(requester)
-        self._count += 1
-
-    def popleft(self) -> Outstanding:
-        """Who is next."""
-        program, waiting = next(iter(self._programs.items()))
-        del self._programs[program]
-        requester = waiting.popleft()
-        if waiting:
-            self._programs[program] = waiting
-        self._count -= 1
-        return requester
-
-    def remove(self, requester: Outstanding) -> None:
-        """``requester`` waits no more."""
-        program = requester.qp.program
-        waiting = self._programs[program]
-        waiting.remove(requester)
-        if not waiting:
-            del self._programs[program]
-        self._count -= 1
+_ONE = 1 << FRACTION_BITS
+_WAITING = place(QP, "next_waiting")
+_QP_LINE = place(QP, "line")
+_INFLIGHT = place(PEER, "inflight")
+_PROMISED = place(PEER, "promised")
+_LIMIT = place(PEER, "limit_16")
+_MOST = place(PEER, "most")
+_SRTT, _RTTVAR = place(PEER, "srtt"), place(PEER, "rttvar")
+_LOW, _LOW_BEFORE, _LOW_SINCE = (place(PEER, name) for name in ("low", "low_before", "low_since"))
+_QUEUE_NS, _LEAST_NS, _SAMPLED = (place(PEER, name) for name in ("queue_ns", "least", "samples"))
+_LOSSY_PATH = place(PEER, "lossy")
+_LINES = place(PEER, "first_line")
+_COUNT = place(PEER, "waiting")
+_NEXT_PEER = place(PEER, "next_peer")
+_LINE = place(LINE, "next")
+_QUEUE = place(LINE, "first")
+_PROGRAM = place(LINE, "program")
+_PEERS = place(FLIGHTS, "first_peer")
+_ALL_INFLIGHT = place(FLIGHTS, "inflight")
+_ALL_PROMISED = place(FLIGHTS, "promised")
+_ALL_LIMIT = place(FLIGHTS, "limit")
+_WAITED_FOR = place(FLIGHTS, "waited_for")
 
 
+@view(PEER)
 class Peer:
-    """One peer's account: packets in flight to it, how many may be, its measured round trips, who waits."""
+    """One peer's account: packets in flight to it, how many may be, its measured round trips, who waits.
 
-    __slots__ = (
-        "_cut_ns",
-        "_least",
-        "_low",
-        "_low_before",
-        "_lossy",
-        "_low_since",
-        "_queue_ns",
-        "_samples",
-        "inflight",
-        "limit",
-        "most",
-        "promised",
-        "rttvar",
-        "srtt",
-        "users",
-        "waiting",
-    )
+    Args:
+        words: its record, all zeros; ``record`` is its offset.
+        first: the limit that it begins with.
+        most: what the limit grows to.
+    """
 
-    def __init__(self, first: int, most: int) -> None:
-        self.inflight = 0
-        self.promised = 0
-        self.most = most
-        self.limit = float(min(first, most))
-        self.srtt = 0
-        self.rttvar = 0
-        self.waiting = Line()
-        self.users = 0
-        """Queue pairs whose path leads here."""
-        self._lossy = False
-        self._cut_ns = 0
-        self._low = self._low_before = 0
-        self._low_since = 0
-        self._least = self._samples = 0
-        self._queue_ns = 0
+    __slots__ = ("record", "words")
+
+    inflight: Word
+    promised: Word
+    most: Word
+    limit_16: Word
+    srtt: Word
+    rttvar: Word
+    lossy: Word
+    cut_ns: Word
+    low: Word
+    low_before: Word
+    low_since: Word
+    queue_ns: Word
+    least: Word
+    samples: Word
+    users: Word
+    first_line: Word
+    last_line: Word
+    waiting: Word
+    next_peer: Word
+    previous_peer: Word
+
+    def __init__(self, words: memoryview, record: int, first: int, most: int) -> None:
+        self.words = words
+        self.record = record
+        self.most, self.limit_16 = most, min(first, most) << FRACTION_BITS
+
+    @property
+    def limit(self) -> float:
+        """Packets that may be in flight to it."""
+        return self.limit_16 / _ONE
+
+    @limit.setter
+    def limit(self, packets: float) -> None:
+        self.limit_16 = int(packets * _ONE)
 
     def quantum(self, shared: bool) -> int:
         """Packets of one turn.
@@ -140,57 +140,65 @@ class Peer:
         Where it is ``shared``, half of what may be in flight, so that one turn is under way while the next is made.
         Who is alone sends little by little: a loss shows by the packets behind it.
         """
-        limit = int(self.limit)
+        limit = self.words[_LIMIT] >> FRACTION_BITS
         small = min(_SMALL_QUANTUM, limit)
         return max(small, min(QUANTUM, limit >> 1)) if shared else small
 
     def measured(self, sample_ns: int, now_ns: int) -> None:
         """A round trip was measured. Mean and deviation as RFC 6298 has them."""
-        if self.srtt == 0:
-            self.srtt, self.rttvar = sample_ns, sample_ns >> 1
+        words = self.words
+        srtt = words[_SRTT]
+        if srtt == 0:
+            words[_SRTT], words[_RTTVAR] = sample_ns, sample_ns >> 1
         else:
-            self.rttvar += (abs(sample_ns - self.srtt) - self.rttvar) >> 2
-            self.srtt += (sample_ns - self.srtt) >> 3
-        if self._low == 0 or now_ns - self._low_since > _LOW_NS:
-            self._low_before, self._low, self._low_since = self._low or sample_ns, sample_ns, now_ns
-        elif sample_ns < self._low:
-            self._low = sample_ns
-        queue_ns = sample_ns - min(self._low, self._low_before)
-        self._queue_ns = queue_ns
-        self._least = min(self._least, sample_ns) if self._samples else sample_ns
-        self._samples += 1
-        if self._samples == _SAMPLES:
-            self._samples = 0
-            queue_ns = self._least - min(self._low, self._low_before)
+            words[_RTTVAR] += (abs(sample_ns - srtt) - words[_RTTVAR]) >> 2
+            words[_SRTT] += (sample_ns - srtt) >> 3
+        low = words[_LOW]
+        if low == 0 or now_ns - words[_LOW_SINCE] > _LOW_NS:
+            words[_LOW_BEFORE], words[_LOW], words[_LOW_SINCE] = low or sample_ns, sample_ns, now_ns
+        elif sample_ns < low:
+            words[_LOW] = sample_ns
+        shortest = min(words[_LOW], words[_LOW_BEFORE])
+        words[_QUEUE_NS] = sample_ns - shortest
+        samples = words[_SAMPLED] + 1
+        words[_LEAST_NS] = sample_ns if samples == 1 else min(words[_LEAST_NS], sample_ns)
+        words[_SAMPLED] = samples
+        if samples == _SAMPLES:
+            words[_SAMPLED] = 0
+            queue_ns = words[_LEAST_NS] - shortest
             if queue_ns > QUEUE_NS:
-                self._cut(max(0.5, QUEUE_NS / queue_ns), CROWDED, now_ns)
+                limit = words[_LIMIT]
+                self._cut(max(limit >> 1, limit * QUEUE_NS // queue_ns), CROWDED, now_ns)
 
     def acknowledged(self, packets: int) -> None:
         """Packets arrived: more may be in flight, if the limit is what held them back."""
-        limit = self.limit
-        if limit < self.most and 2 * self.inflight > limit:
-            if self._queue_ns <= QUEUE_NS >> 2:
-                limit += packets / (4 if self._lossy else 2)
-            elif self._queue_ns <= QUEUE_NS:
-                limit += packets * STEP / limit
-            self.limit = min(limit, float(self.most))
+        words = self.words
+        limit = words[_LIMIT]
+        most = words[_MOST] << FRACTION_BITS
+        if limit < most and words[_INFLIGHT] << FRACTION_BITS + 1 > limit:
+            queue_ns = words[_QUEUE_NS]
+            if queue_ns <= QUEUE_NS >> 2:
+                limit += (packets << FRACTION_BITS) >> (2 if words[_LOSSY_PATH] else 1)
+            elif queue_ns <= QUEUE_NS:
+                limit += (packets * STEP << 2 * FRACTION_BITS) // limit
+            words[_LIMIT] = min(limit, most)
 
     def lost(self, now_ns: int) -> None:
         """A packet was lost."""
-        self._lossy = True
-        self._cut(0.5, LOSSY, now_ns)
+        self.lossy = 1
+        self._cut(self.limit_16 >> 1, LOSSY, now_ns)
 
     def silent(self, now_ns: int) -> None:
         """Nothing came for an ACK timeout."""
-        self._cut(0.0, LEAST, now_ns)
+        self._cut(0, LEAST, now_ns)
 
-    def _cut(self, factor: float, least: int, now_ns: int) -> None:
-        if now_ns - self._cut_ns > self.srtt:
-            self._cut_ns = now_ns
-            self.limit = max(self.limit * factor, min(float(least), self.limit))
+    def _cut(self, limit_16: int, least: int, now_ns: int) -> None:
+        if now_ns - self.cut_ns > self.srtt:
+            self.cut_ns = now_ns
+            self.limit_16 = max(limit_16, min(least << FRACTION_BITS, self.limit_16))
 
 
-NOBODY = Peer(FIRST, FIRST)
+NOBODY = Peer(memoryview(bytearray(PEER.size)).cast("Q"), 0, FIRST, FIRST)
 """The peer of a queue pair that is not connected; nothing ever flies to it."""
 
 
@@ -198,61 +206,105 @@ class Flights:
     """The account of one NIC.
 
     Args:
+        arena: where the records lie.
         limit: packets in flight from this NIC, READ responses to it included.
         first: what a peer starts with.
+
+    Raises:
+        MemoryError: the arena is full.
     """
 
-    __slots__ = ("_first", "_peers", "_queue", "_sweep_at", "inflight", "limit", "promised")
+    __slots__ = ("_arena", "_cells", "_first", "_known", "_members", "_peers", "_sweep_at", "record", "words")
 
-    def __init__(self, limit: int, first: int = FIRST) -> None:
-        self.limit = limit
-        self.inflight = 0
-        self.promised = 0
+    def __init__(self, arena: Arena, limit: int, first: int = FIRST) -> None:
+        self._arena = arena
+        self._cells = arena.cells
+        self.record = arena.take(FLIGHTS.size, "flights")
+        self.words = _cleared(arena, self.record, FLIGHTS.size)
+        self.words[_ALL_LIMIT] = limit
         self._first = first
-        self._peers: dict[tuple[bytes, int], Peer] = {}
+        self._known: dict[tuple[bytes, int], Peer] = {}
+        self._peers: dict[int, Peer] = {}
+        """The same by the offsets of their records."""
         self._sweep_at = _MAX_PEERS
-        self._queue: deque[Peer] = deque()
-        """Peers that somebody waits for, in turn."""
+        self._members: dict[int, Outstanding] = {}
+        """Requesters by the offsets of their queue pairs' records."""
 
-    def peer(self, flow: Flow) -> Peer:
-        """The account of the peer that ``flow`` leads to."""
-        key = flow.dst, flow.dport
-        peer = self._peers.get(key)
-        if peer is None:
-            if len(self._peers) >= self._sweep_at:
-                self._peers = {known: account for known, account in self._peers.items() if account.users}
-                self._sweep_at = max(_MAX_PEERS, 2 * len(self._peers))
-            peer = self._peers[key] = Peer(self._first, self.limit)
-        return peer
+    @property
+    def limit(self) -> int:
+        """Packets that may be in flight from this NIC."""
+        return self.words[_ALL_LIMIT]
 
-    def room(self, requester: Outstanding, want: int) -> int:
-        """Packets that a requester may send now, if it has ``want``, at least 1, to send; 0 if it has to wait."""
-        peer = requester.peer
-        limit = int(peer.limit)
-        own = requester.admitted
-        if own:
-            # its own promise is its own; those of others are not
-            room = min(limit - peer.inflight - peer.promised, self.limit - self.inflight - self.promised) + own
-            if peer.waiting:
-                room = min(room, own)
-                want = min(want, own)
-        elif peer.waiting:
-            return 0
-        else:
-            room = min(limit - peer.inflight - peer.promised, self.limit - self.inflight - self.promised)
-        if room >= min(want, peer.quantum(self.shared(requester)), self.limit):
-            return room
-        # peers that do not answer may hold all that there is: one with nothing in flight gets a little all the same
-        return min(want, LEAST, limit) if not peer.inflight else 0
+    @property
+    def inflight(self) -> int:
+        """Packets in flight."""
+        return self.words[_ALL_INFLIGHT]
 
-    def shared(self, requester: Outstanding) -> bool:
-        """Whether others have packets in flight or wait for room, and may take the next."""
-        return self.inflight > requester.flying or bool(self._queue)
+    @property
+    def promised(self) -> int:
+        """Packets for which turns were given that have not been sent."""
+        return self.words[_ALL_PROMISED]
 
     @property
     def queued(self) -> int:
         """Peers that somebody waits for."""
-        return len(self._queue)
+        return self.words[_WAITED_FOR]
+
+    def join(self, requester: Outstanding) -> None:
+        """There is a requester, which neither flies nor waits."""
+        self._members[requester.record] = requester
+
+    def part(self, requester: Outstanding) -> None:
+        """There is a requester no more; it neither flies nor waits."""
+        self._members.pop(requester.record, None)
+
+    def peer(self, flow: Flow) -> Peer:
+        """The account of the peer that ``flow`` leads to.
+
+        Raises:
+            MemoryError: the arena is full.
+        """
+        key = flow.dst, flow.dport
+        peer = self._known.get(key)
+        if peer is None:
+            if len(self._known) >= self._sweep_at:
+                self._sweep()
+            record = self._arena.take(PEER.size, "a peer")
+            peer = Peer(_cleared(self._arena, record, PEER.size), record, self._first, self.limit)
+            self._known[key] = self._peers[record] = peer
+        return peer
+
+    def _sweep(self) -> None:
+        for key, peer in list(self._known.items()):
+            if not peer.users:
+                del self._known[key], self._peers[peer.record]
+                self._arena.free(peer.record, PEER.size)
+        self._sweep_at = max(_MAX_PEERS, 2 * len(self._known))
+
+    def room(self, requester: Outstanding, want: int) -> int:
+        """Packets that a requester may send now, if it has ``want``, at least 1, to send; 0 if it has to wait."""
+        peer = requester.peer
+        account, words = self.words, peer.words
+        limit = words[_LIMIT] >> FRACTION_BITS
+        own = requester.admitted
+        if not own and words[_COUNT]:
+            return 0
+        # its own promise is its own; those of others are not
+        room = own + min(
+            limit - words[_INFLIGHT] - words[_PROMISED],
+            account[_ALL_LIMIT] - account[_ALL_INFLIGHT] - account[_ALL_PROMISED],
+        )
+        if own and words[_COUNT]:
+            room = min(room, own)
+            want = min(want, own)
+        if room >= min(want, peer.quantum(self.shared(requester)), account[_ALL_LIMIT]):
+            return room
+        # peers that do not answer may hold all that there is: one with nothing in flight gets a little all the same
+        return min(want, LEAST, limit) if not words[_INFLIGHT] else 0
+
+    def shared(self, requester: Outstanding) -> bool:
+        """Whether others have packets in flight or wait for room, and may take the next."""
+        return self.words[_ALL_INFLIGHT] > requester.flying or bool(self.words[_WAITED_FOR])
 
     def take(self, requester: Outstanding, packets: int) -> None:
         """``packets`` more of a requester are in flight."""
@@ -263,16 +315,18 @@ class Flights:
 
     def took(self, peer: Peer, packets: int, own: int) -> None:
         """``packets`` more are in flight to a peer, of which ``own`` had been promised."""
-        peer.inflight += packets
-        self.inflight += packets
-        peer.promised -= own
-        self.promised -= own
+        account, words = self.words, peer.words
+        words[_INFLIGHT] += packets
+        account[_ALL_INFLIGHT] += packets
+        if own:
+            words[_PROMISED] -= own
+            account[_ALL_PROMISED] -= own
 
     def give(self, peer: Peer, packets: int) -> None:
         """``packets`` fewer are."""
-        peer.inflight -= packets
-        self.inflight -= packets
-        if self._queue:
+        peer.words[_INFLIGHT] -= packets
+        self.words[_ALL_INFLIGHT] -= packets
+        if self.words[_WAITED_FOR]:
             self._admit()
 
     def wait(self, requester: Outstanding) -> None:
@@ -281,18 +335,47 @@ class Flights:
             return
         requester.parked = 1
         peer = requester.peer
+        cells, at = self._cells, peer.record >> WORD_SHIFT
+        program = requester.qp.program
+        line = peer.first_line
+        while line and cells[(line >> WORD_SHIFT) + _PROGRAM] != program:
+            line = cells[(line >> WORD_SHIFT) + _LINE]
+        if not line:
+            line = self._arena.take(LINE.size, "a line")
+            _cleared(self._arena, line, LINE.size)[_PROGRAM] = program
+            links.append(cells, at + _LINES, _LINE, line)
+        links.append(cells, (line >> WORD_SHIFT) + _QUEUE, _WAITING, requester.record)
+        cells[(requester.record >> WORD_SHIFT) + _QP_LINE] = line
         if not peer.waiting:
-            self._queue.append(peer)
-        peer.waiting.append(requester)
+            self._queue(links.append, peer)
+        peer.waiting += 1
+
+    def _queue(self, how: Callable[[memoryview, int, int, int], None], peer: Peer) -> None:
+        """Put a peer into the queue of those that somebody waits for, or take it out."""
+        how(self._cells, (self.record >> WORD_SHIFT) + _PEERS, _NEXT_PEER, peer.record)
+        self.words[_WAITED_FOR] += 1 if how is links.append else -1
+
+    def _leave_line(self, peer: Peer, record: int) -> int:
+        """A queue pair waits no more: its line, 0 where that is empty now and gone."""
+        cells = self._cells
+        line = cells[(record >> WORD_SHIFT) + _QP_LINE]
+        links.unlink(cells, (line >> WORD_SHIFT) + _QUEUE, _WAITING, record)
+        cells[(record >> WORD_SHIFT) + _QP_LINE] = 0
+        peer.waiting -= 1
+        if cells[(line >> WORD_SHIFT) + _QUEUE]:
+            return line
+        links.unlink(cells, (peer.record >> WORD_SHIFT) + _LINES, _LINE, line)
+        self._arena.free(line, LINE.size)
+        return 0
 
     def turn_over(self, requester: Outstanding) -> None:
         """A requester has had a turn: what it was promised and did not take is for others."""
         own = requester.admitted
         if own:
             requester.admitted = 0
-            requester.peer.promised -= own
-            self.promised -= own
-        if self._queue:
+            requester.peer.words[_PROMISED] -= own
+            self.words[_ALL_PROMISED] -= own
+        if self.words[_WAITED_FOR]:
             self._admit()
 
     def leave(self, requester: Outstanding) -> None:
@@ -300,29 +383,48 @@ class Flights:
         peer = requester.peer
         if requester.parked:
             requester.parked = 0
-            peer.waiting.remove(requester)
+            self._leave_line(peer, requester.record)
             if not peer.waiting:
-                self._queue.remove(peer)
+                self._queue(links.unlink, peer)
         self.turn_over(requester)
+
+    def _next(self, peer: Peer) -> Outstanding:
+        """Who waits for this peer and is next; its program's line then waits behind the others."""
+        cells, at = self._cells, peer.record >> WORD_SHIFT
+        line = peer.first_line
+        record = cells[(line >> WORD_SHIFT) + _QUEUE]
+        if self._leave_line(peer, record):
+            links.unlink(cells, at + _LINES, _LINE, line)
+            links.append(cells, at + _LINES, _LINE, line)
+        return self._members[record]
 
     def _admit(self) -> None:
         """Give turns to who waits, peer by peer, as long as there is room that nobody was promised."""
-        queue = self._queue
+        account = self.words
         blocked = 0
-        while queue and blocked < len(queue):
-            peer = queue.popleft()
-            quantum = peer.quantum(len(peer.waiting) > 1 or bool(queue) or peer.users > 1)
-            full = self.limit - self.inflight - self.promised < min(quantum, self.limit)
-            if peer.inflight + peer.promised and (full or int(peer.limit) - peer.inflight - peer.promised < quantum):
-                queue.append(peer)
+        while blocked < account[_WAITED_FOR]:
+            peer = self._peers[account[_PEERS]]
+            self._queue(links.unlink, peer)
+            quantum = peer.quantum(peer.waiting > 1 or bool(account[_WAITED_FOR]) or peer.users > 1)
+            limit = account[_ALL_LIMIT]
+            full = limit - account[_ALL_INFLIGHT] - account[_ALL_PROMISED] < min(quantum, limit)
+            used = peer.inflight + peer.promised
+            if used and (full or (peer.limit_16 >> FRACTION_BITS) - used < quantum):
+                self._queue(links.append, peer)
                 blocked += 1
                 continue
-            requester = peer.waiting.popleft()
+            requester = self._next(peer)
             if peer.waiting:
-                queue.append(peer)
+                self._queue(links.append, peer)
             requester.parked = 0
             requester.admitted = quantum
             peer.promised += quantum
-            self.promised += quantum
+            account[_ALL_PROMISED] += quantum
             blocked = 0
             requester.host.schedule(requester.qp)
+
+
+def _cleared(arena: Arena, record: int, size: int) -> memoryview:
+    """The words of a record, zero."""
+    arena.memory[record : record + size] = bytes(size)
+    return arena.words(record, size)

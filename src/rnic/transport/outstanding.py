@@ -22,7 +22,7 @@ from rnic.spec.states import SQD
 from rnic.spec.status import SUCCESS
 from rnic.spec.syndromes import ack_timeout_ns
 from rnic.state.queue_pair import PIECES, QP, QpMemory
-from rnic.state.record import NONE, Word, view
+from rnic.state.record import NONE, Word, place, view
 from rnic.transport.flights import NOBODY
 from rnic.transport.message import PIECE_WORDS, SLOT_WORDS, Message, ReadPiece
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rnic.transport.qp import QueuePair
     from rnic.transport.wqe import SendRing
 
+_ARMED = place(QP, "armed_ns")
 _REPEAT_MIN_NS = 1_000_000
 """A tail-loss probe waits at least this long."""
 _SILENT_PROBES = 3
@@ -47,7 +48,7 @@ _WIDEN_AFTER = 4
 """Packets to be acknowledged for each one more in flight."""
 
 
-@view(QP, "Outstanding")
+@view(QP, "Outstanding", "Flights")
 class Outstanding:
     """The state of the sending half of one queue pair, and what acknowledgements and time do to it.
 
@@ -57,7 +58,20 @@ class Outstanding:
     stay in proportion to those between two losses. The standard leaves it to the requester how much it sends.
     """
 
-    __slots__ = ("_cells", "_pieces", "_slots", "cq", "ctx", "flights", "host", "peer", "qp", "ring", "words")
+    __slots__ = (
+        "_cells",
+        "_pieces",
+        "_slots",
+        "cq",
+        "ctx",
+        "flights",
+        "host",
+        "peer",
+        "qp",
+        "record",
+        "ring",
+        "words",
+    )
 
     una: Word
     sent_psn: Word
@@ -88,12 +102,17 @@ class Outstanding:
     relief_ns: Word
     parked: Word
     admitted: Word
+    peer_record: Word
+    line: Word
+    next_waiting: Word
+    previous_waiting: Word
 
     def __init__(self, qp: QueuePair, memory: QpMemory, ring: SendRing, cq: CompletionSink) -> None:
         self.qp = qp
         self.ctx = qp.ctx
         self.host = qp.host
         self.words = memory.qp
+        self.record = memory.record
         self._cells = memory.cells
         self._slots = memory.sends
         self._pieces = memory.pieces
@@ -101,6 +120,7 @@ class Outstanding:
         self.cq = cq
         self.flights = qp.host.flights
         self.peer = NOBODY
+        self.flights.join(self)
         self.reset()
 
     def reset(self) -> None:
@@ -258,11 +278,17 @@ class Outstanding:
         self._land(self.flying)
         self.flights.leave(self)
 
+    def _turn_to(self, peer: Peer) -> None:
+        self.peer.users -= 1 if self.peer_record else 0
+        self.peer = peer
+        self.peer_record = peer.record
+        peer.users += 1 if peer.record else 0
+
     def depart(self) -> None:
         """The queue pair is destroyed: its peer's account is one user poorer."""
         self.ground()
-        self.peer.users -= 1
-        self.peer = NOBODY
+        self._turn_to(NOBODY)
+        self.flights.part(self)
 
     def meet(self, peer: Peer) -> None:
         """The path leads to ``peer`` from now on."""
@@ -270,9 +296,7 @@ class Outstanding:
             flying = self.flying
             self._land(flying)
             self.flights.leave(self)
-            self.peer.users -= 1
-            self.peer = peer
-            peer.users += 1
+            self._turn_to(peer)
             # it may have waited with the other peer, where nobody will call it any more
             self.host.schedule(self.qp)
             self.fly(flying)
@@ -389,7 +413,7 @@ class Outstanding:
                 deadline = probe
         else:
             self.probe_deadline = NEVER
-        if deadline < self.qp.armed_ns:
+        if deadline < self.words[_ARMED]:
             self.host.arm(self.qp)
 
     def wait_until(self, deadline_ns: int) -> None:

@@ -130,9 +130,9 @@ def check_identifiers(wr_ids: object, least: int) -> None:
 
 
 def words_of(entries: NDArray[Any]) -> NDArray[Any]:
-    """Descriptors as rows of 64-bit words; where they follow each other in memory, that memory."""
+    """Descriptors as rows of 32-bit words; where they follow each other in memory, that memory."""
     numpy: Any = sys.modules["numpy"]
-    words: NDArray[Any] = numpy.ascontiguousarray(entries).view("<u8").reshape(len(entries), -1)
+    words: NDArray[Any] = numpy.ascontiguousarray(entries).view("<u4").reshape(len(entries), -1)
     return words
 
 
@@ -141,12 +141,18 @@ def first_bad(words: NDArray[Any], opcodes: frozenset[int]) -> tuple[int, str]:
 
     What else may be wrong with it, keys, addresses and rights, the device finds, as with any descriptor.
     """
-    kinds = words[:, 0] >> 32
-    first = int(kinds[0])
-    if not _fault(first, opcodes) and (kinds == first).all():
-        return len(words), ""
+    kinds = words[:, 1]
+    if alike(kinds):
+        reason = _fault(int(kinds[0]), opcodes)
+        return (0, reason) if reason else (len(words), "")
     faults = {kind: reason for kind in set(kinds.tolist()) if (reason := _fault(kind, opcodes))}
     return next(((at, faults[kind]) for at, kind in enumerate(kinds.tolist()) if kind in faults), (len(words), ""))
+
+
+def alike(column: NDArray[Any]) -> bool:
+    """Whether all of at least one 32-bit words are equal; as bytes, a quarter of what NumPy's ``all`` takes."""
+    data = column.tobytes()
+    return data == data[:4] * len(column)
 
 
 def _fault(kind: int, opcodes: frozenset[int]) -> str:
@@ -160,12 +166,12 @@ def _fault(kind: int, opcodes: frozenset[int]) -> str:
 
 
 class BatchRing:
-    """A send ring as rows of 64-bit words."""
+    """A send ring as rows of 32-bit words."""
 
     __slots__ = ("_rows",)
 
     def __init__(self, ring: memoryview, entries: int) -> None:
-        self._rows: NDArray[Any] = _numpy().frombuffer(ring[: entries * SQE_BYTES], "<u8").reshape(entries, -1)
+        self._rows: NDArray[Any] = _numpy().frombuffer(ring[: entries * SQE_BYTES], "<u4").reshape(entries, -1)
 
     def put(self, tail: int, words: NDArray[Any]) -> list[int]:
         """Store descriptors from ``tail`` on, round the end, for which there is room; their identifiers."""
@@ -174,7 +180,7 @@ class BatchRing:
         rows[tail : tail + len(words)] = words[:first]
         if first < len(words):
             rows[: len(words) - first] = words[first:]
-        ids: list[int] = (words[:, 0] & 0xFFFF_FFFF).tolist()
+        ids: list[int] = words[:, 0].tolist()
         return ids
 
 
@@ -197,8 +203,10 @@ class BatchPolls:
         ring = self._ring
         head = ring.head
         rows = self._rows[head : head + len(words)]
-        valid = (rows[:, 3] & CQE_PHASE) == ring.phase
-        count = len(rows) if valid.all() else int(valid.argmin())
+        in_phase = (rows[:, 3] >= CQE_PHASE).tobytes()
+        count = in_phase.find(b"\0" if ring.phase else b"\1")
+        if count < 0:
+            count = len(rows)
         fence()  # the words behind a phase are read after it
         words[:count] = rows[:count]
         ring.skip(count)

@@ -17,7 +17,7 @@ from rnic.spec import status as st
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import WC
-from rnic.verbs.batch import BatchPolls, check_identifiers, checked, completion_dtype
+from rnic.verbs.batch import BatchPolls, alike, check_identifiers, checked, completion_dtype, words_of
 from rnic.verbs.context import CompChannel, Context
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class CQ:
                 return 0
         if not len(array):
             return 0
-        words = array.view("<u4").reshape(len(array), -1)
+        words = words_of(array)
         with self.lock:
             count = min(len(self._kept), len(array))
             for at, (wc, entry) in enumerate(self._kept[:count]):
@@ -205,20 +205,20 @@ class CQ:
 
     def _note(self, words: NDArray[Any], wr_ids: NDArray[Any] | None) -> int:
         """Free what completed and store its identifiers; how many stay without those of queue pairs that are gone."""
-        owners = words[:, _QPN_WORD] & 0xFFFFFF
-        receives = words[:, _FLAGS_WORD] & CQE_RECEIVE != 0
-        first = int(owners[0])
-        if wr_ids is None and first in self._queues and (owners == first).all() and not receives.any():
+        owners, flags = words[:, _QPN_WORD], words[:, _FLAGS_WORD]
+        first = int(owners[0]) & 0xFFFFFF
+        sends = wr_ids is None and not int(flags[0]) & CQE_RECEIVE
+        if sends and first in self._queues and alike(owners) and alike(flags):
             self._queues[first].take_send(int(words[-1, 0]))  # and with it those before it
             return len(words)
         kept = 0
-        for at, (index, number, receive) in enumerate(
-            zip(words[:, 0].tolist(), owners.tolist(), receives.tolist(), strict=True)
+        for at, (index, number, word3) in enumerate(
+            zip(words[:, 0].tolist(), owners.tolist(), flags.tolist(), strict=True)
         ):
-            queue = self._queues.get(number)
+            queue = self._queues.get(number & 0xFFFFFF)
             if queue is None:
                 continue
-            wr_id = (queue.take_receive if receive else queue.take_send)(index)
+            wr_id = (queue.take_receive if word3 & CQE_RECEIVE else queue.take_send)(index)
             if wr_ids is not None:
                 wr_ids[kept] = wr_id
             if kept != at:

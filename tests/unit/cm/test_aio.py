@@ -126,3 +126,23 @@ def test_it_has_the_arguments_of_connect() -> None:
     assert inspect.signature(rnic.aconnect).parameters == inspect.signature(rnic.connect).parameters
     with pytest.raises(TypeError, match="no_such"):
         rnic.aconnect("127.0.0.1", no_such=1)  # type: ignore[call-arg]
+
+
+def test_peers_that_come_and_go_unaccepted_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rnic.cm.aio.CHECK_S", 0.01)
+
+    async def main() -> None:
+        here = rnic.Context(addr="127.0.0.1", port=0)
+        async with rnic.alisten(port=0, share={"a": np.arange(4)}, context=here) as listener:
+            for _ in range(3):
+                async with rnic.aconnect("127.0.0.1", listener.port, udp_port=0) as peer:
+                    await peer.aread("a")
+            async with asyncio.timeout(10):
+                while here.nic.qps:
+                    await asyncio.sleep(0.01)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await listener.accept()
+        here.close()
+
+    asyncio.run(main())

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import socket
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -256,6 +259,26 @@ def test_hostile_clients_disturb_nobody() -> None:
             assert b'"error"' in answer or answer == b""
         with rnic.connect("127.0.0.1", listener.port, udp_port=0) as client:
             assert bytes(client.read("a")) == b"fine"
+
+
+def test_peers_that_come_and_go_unaccepted_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rnic.cm.listener.CHECK_S", 0.01)
+    with (
+        rnic.Context(addr="127.0.0.1", port=0) as ctx,
+        rnic.listen("127.0.0.1", 0, context=ctx, receives=2, message_bytes=100) as listener,
+    ):
+        closed: weakref.WeakSet[object] = weakref.WeakSet()
+        for _ in range(3):
+            rnic.connect("127.0.0.1", listener.port, udp_port=0).close()
+        end = time.monotonic() + 10
+        while ctx.nic.qps and time.monotonic() < end:
+            closed |= {each for each in gc.get_objects() if type(each) is rnic.Connection}
+            time.sleep(0.01)
+        assert ctx.nic.qps == {}
+        gc.collect()
+        assert len(closed) == 0, "a listener that only shares keeps none of them"
+        with pytest.raises(TimeoutError):
+            listener.accept(0.01)
 
 
 def test_a_server_that_refuses_is_quoted() -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rnic.conform.agent import VerbsAgent
 from rnic.conform.bench import Arrived, Bench, BenchError, HandBench, RemoteAgent, SimAgent, SimWire, simulated
 from rnic.conform.frames import Region, frame_of
 from rnic.conform.makers import DEVIATIONS, RXE
@@ -184,3 +185,35 @@ def test_an_agent_of_another_version() -> None:
     wire = SimpleNamespace(address=parse_address("127.0.0.1"), port=1)
     with pytest.raises(BenchError, match="speaks version 9"):
         Bench(wire, agent)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "poll",
+        "post SEND len=8",
+        "open",
+        "open service=RC",
+        "open service=XX qpn=5",
+        "recv x 8",
+        "bytes Q 0 8",
+        "bytes M 0",
+        "post SEND len=99999999999999999999",
+        "post SEND len=8 imm=99999999999",
+        "nonsense",
+        "do__close",
+    ],
+)
+@pytest.mark.parametrize("opened", [False, True])
+def test_an_agent_answers_whatever_it_is_asked(line: str, opened: bool) -> None:
+    with SimNet(1) as net:
+        bench = simulated(net)
+        if opened:
+            bench.open(next(iter(scripts())))
+        answer = VerbsAgent(net.nodes[0].ctx).ask(line) if not opened else bench._software.ask(line)
+        words = answer.splitlines()
+        assert len(words) == 1
+        assert words[0].startswith("error ") or (opened and words[0] in ("ok", "ok none"))
+        bench.close()
+        bench.hang_up()

@@ -6,6 +6,7 @@ import ctypes
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,14 @@ def build(out: Path, *names: str, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
     command = [compiler, *FLAGS, *flags, "-o", str(out), *(str(SOURCES / name) for name in names)]
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(out))
+
+
+@pytest.fixture(scope="session")
+def builds() -> Callable[..., ctypes.CDLL]:
+    """:func:`build`, on Linux."""
+    if sys.platform != "linux":
+        pytest.skip("the parts that do I/O are Linux's")
+    return build
 
 
 @pytest.fixture(scope="session")

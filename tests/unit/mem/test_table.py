@@ -169,6 +169,20 @@ class TestEnable:
         assert len(table) == before
         assert not entry.valid
 
+    def test_another_region_under_the_same_key_is_told_apart(self) -> None:
+        """What began under the first must not go on in the second."""
+        table = make_table()
+        first = add_region(table)
+        key, before = first.key, first.binding
+        table.disable(key)
+        second = MemoryEntry(key, PD, ALL, VA, 100, view=memoryview(bytearray(100)))
+        table.enable(second)
+        assert second.binding != before
+        table.disable(key)
+        first.view = memoryview(bytearray(100))
+        table.enable(first)
+        assert first.binding not in (before, second.binding - 1)
+
     def test_refuses_keys_that_nobody_allocated(self) -> None:
         table = make_table()
         key = table.alloc_key(REGION)

@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 
+from rnic.state.arena import Arena
+from rnic.state.flights import FLIGHTS, LINE, PEER
+from rnic.state.queue_pair import QP
+from rnic.state.record import place
 from rnic.transport.flights import CROWDED, FIRST, LEAST, LOSSY, QUANTUM, QUEUE_NS, STEP, Flights, Peer
 from rnic.wire.flow import Flow
 
@@ -18,11 +22,23 @@ def flow(number: int, port: int = 4791) -> Flow:
     return Flow(ME, bytes((10, 0, 1, number)), 4791, port)
 
 
+def budget(limit: int, first: int = FIRST) -> Flights:
+    arena = Arena(1 << 20)
+    arena.allocate_first(64)
+    return Flights(arena, limit, first)
+
+
+def account(first: int, most: int) -> Peer:
+    return Peer(memoryview(bytearray(PEER.size)).cast("Q"), 64, first, most)
+
+
 class Asker:
     """A requester, as far as the budget knows one."""
 
     def __init__(self, flights: Flights, number: int = 1) -> None:
         self.flights = flights
+        self.record = flights._arena.take(QP.size, "a queue pair")
+        flights.join(self)  # type: ignore[arg-type]
         self.peer = flights.peer(flow(number))
         self.peer.users += 1
         self.parked = self.admitted = self.program = 0
@@ -53,12 +69,12 @@ class Asker:
 
 def known(limit: int, *numbers: int) -> tuple[Any, ...]:
     """A budget whose peers have shown that they take all of it, and askers for them."""
-    flights = Flights(limit, first=limit)
+    flights = budget(limit, limit)
     return flights, *(Asker(flights, number) for number in numbers)
 
 
 def test_queue_pairs_to_one_peer_share_its_account() -> None:
-    flights = Flights(100)
+    flights = budget(100)
     assert flights.peer(flow(1)) is flights.peer(Flow(ME, bytes((10, 0, 1, 1)), 9, 4791))
     assert flights.peer(flow(1)) is not flights.peer(flow(1, 4792))
     assert flights.peer(flow(1)) is not flights.peer(flow(2))
@@ -173,7 +189,7 @@ def trip(peer: Peer, rtt_ns: int, now: int) -> None:
 
 
 def test_an_unknown_peer_is_sent_little_and_then_half_as_much_again_each_round_trip() -> None:
-    peer = Peer(FIRST, 366)
+    peer = account(FIRST, 366)
     seen = []
     for turn in range(9):
         seen.append(int(peer.limit))
@@ -182,7 +198,7 @@ def test_an_unknown_peer_is_sent_little_and_then_half_as_much_again_each_round_t
 
 
 def test_a_limit_that_holds_nobody_back_does_not_grow() -> None:
-    peer = Peer(FIRST, 366)
+    peer = account(FIRST, 366)
     peer.inflight = 2
     for _ in range(100):
         peer.acknowledged(2)
@@ -190,7 +206,7 @@ def test_a_limit_that_holds_nobody_back_does_not_grow() -> None:
 
 
 def test_growth_slows_down_when_packets_queue_and_stops_when_they_queue_long() -> None:
-    peer = Peer(FIRST, 366)
+    peer = account(FIRST, 366)
     trip(peer, 100_000, 1)
     trip(peer, 100_000 + QUEUE_NS // 2, 2)
     before = peer.limit
@@ -200,7 +216,7 @@ def test_growth_slows_down_when_packets_queue_and_stops_when_they_queue_long() -
 
 
 def test_a_queue_that_stands_shrinks_the_limit_and_one_long_trip_does_not() -> None:
-    peer = Peer(300, 366)
+    peer = account(300, 366)
     now = MS
     for rtt in (100_000, *[5 * MS, 5 * MS, 5 * MS, 5 * MS, 5 * MS, 5 * MS, 100_000] * 10):
         now += MS
@@ -217,7 +233,7 @@ def test_a_queue_that_stands_shrinks_the_limit_and_one_long_trip_does_not() -> N
 
 
 def test_a_path_that_became_longer_is_no_queue() -> None:
-    peer = Peer(64, 366)
+    peer = account(64, 366)
     now = MS
     for rtt in [100_000] * 20 + [10 * MS] * 60:
         now += 10 * MS
@@ -226,7 +242,7 @@ def test_a_path_that_became_longer_is_no_queue() -> None:
 
 
 def test_losses_halve_once_a_round_trip_and_silence_leaves_the_least() -> None:
-    peer = Peer(256, 366)
+    peer = account(256, 366)
     peer.measured(MS, 10 * MS)
     peer.lost(20 * MS)
     peer.lost(20 * MS + 1)
@@ -239,7 +255,7 @@ def test_losses_halve_once_a_round_trip_and_silence_leaves_the_least() -> None:
 
 
 def test_a_limit_below_a_floor_is_not_raised_by_a_cut() -> None:
-    peer = Peer(8, 8)
+    peer = account(8, 8)
     peer.lost(MS)
     assert peer.limit == 8
     peer.silent(100 * MS)
@@ -249,8 +265,8 @@ def test_a_limit_below_a_floor_is_not_raised_by_a_cut() -> None:
 
 def test_programs_take_turns_and_their_queue_pairs_in_order() -> None:
     _, busy, *waiting = known(2 * QUANTUM, *[1] * 7)
-    for place, asker in enumerate(waiting):
-        asker.program = place // 3  # three of each
+    for number, asker in enumerate(waiting):
+        asker.program = number // 3  # three of each
     busy.send(2 * QUANTUM)
     for asker in waiting:
         assert asker.send(QUANTUM) == 0
@@ -283,10 +299,36 @@ def test_who_was_given_a_turn_sends_its_quantum_and_no_more_while_others_wait() 
 
 def test_accounts_that_somebody_uses_are_never_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rnic.transport.flights._MAX_PEERS", 4)
-    flights = Flights(100)
+    flights = budget(100)
     used = [flights.peer(flow(number)) for number in range(3)]
     for peer in used:
         peer.users = 1
     for number in range(3, 60):
         flights.peer(flow(number))
     assert [flights.peer(flow(number)) for number in range(3)] == used
+
+
+def test_the_lines_are_records_linked_by_their_places_and_given_back() -> None:
+    flights, one, two, three = known(64, 1, 1, 1)
+    cells = flights._arena.cells
+    two.program = 7
+    assert one.send(64) == 64
+    for asker in (two, three):
+        asker.program = 7
+        assert asker.send(10) == 0
+    one.program = 3
+    assert one.send(1) == 0
+    peer = PEER.unpack(bytes(one.peer.words))
+    assert (peer["waiting"], peer["inflight"]) == (3, 64)
+    line = LINE.unpack(bytes(flights._arena.memory[peer["first_line"] : peer["first_line"] + LINE.size]))
+    assert (line["program"], line["first"], line["last"]) == (7, two.record, three.record)
+    assert cells[two.record // 8 + place(QP, "next_waiting")] == three.record
+    assert cells[three.record // 8 + place(QP, "line")] == peer["first_line"]
+    second = LINE.unpack(bytes(flights._arena.memory[line["next"] : line["next"] + LINE.size]))
+    assert (second["program"], second["first"], second["next"]) == (3, one.record, 0)
+    for asker in (three, two, one):
+        flights.leave(asker)
+    peer = PEER.unpack(bytes(one.peer.words))
+    assert (peer["waiting"], peer["first_line"], peer["last_line"]) == (0, 0, 0)
+    assert FLIGHTS.unpack(bytes(flights.words))["waited_for"] == 0
+    assert flights._arena.take(LINE.size, "a line") == line["next"], "the line that was left last is used again"

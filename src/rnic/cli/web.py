@@ -1,0 +1,449 @@
+"""``rnic web``: a local page about this user's NIC process, its JSON, and Prometheus metrics.
+
+It shows what ``rnic top``, ``rnic qp`` and ``rnic trace --attach`` show. Only this user reaches it: the server binds a
+loopback address, asks the kernel whose connection it is, wants its own Host and an unguessable token in the path, and
+answers nothing that changes a NIC. Everything that it keeps is bounded.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
+
+import click
+
+from rnic.cli import metrics
+from rnic.cli.ladder import Ladder, Rung, as_svg
+from rnic.cli.look import LookError
+from rnic.cli.top import rates
+from rnic.runtime.attach import ask
+from rnic.runtime.directory import ProcessError, runtime_directory
+from rnic.runtime.tap import MAX_ANSWER, MAX_EVENTS
+
+HISTORY = 300
+"""Looks that are kept for the graphs."""
+MAX_COUNTERS = 200
+"""Counters of a device whose history is kept."""
+MAX_PAIRS = 1_000
+"""Queue pairs and CQs of a device that an answer lists; the rest is counted."""
+MAX_PACKETS = 400
+"""Events of one answer about packets."""
+MAX_RUNGS = 120
+"""Packets of the ladder."""
+MAX_DEVICES = 64
+MAX_CONNECTIONS = 16
+MAX_NUMBER = 0xFF_FFFF
+TOKEN_BYTES = 24
+_CONNECTION_S = 10.0
+_MAX_QUERY = 512
+_PAGE = "web_page.html"
+
+Answer = tuple[str, bytes]
+"""Content type and body."""
+
+
+class RefusalError(Exception):
+    """A request that gets no answer of its own: status and one line."""
+
+    def __init__(self, status: HTTPStatus, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class Watcher:
+    """Looks at the NIC process again and again, and keeps the last looks.
+
+    Args:
+        fetch: asks the NIC process: device and question (:func:`rnic.runtime.attach.ask`).
+        interval: seconds between looks.
+    """
+
+    def __init__(self, fetch: Callable[[str, str], Any], interval: float) -> None:
+        self.fetch = fetch
+        self.interval = interval
+        self.error = "not looked yet"
+        self.devices: list[dict[str, Any]] = []
+        self.views: dict[str, dict[str, Any]] = {}
+        self.history: dict[str, deque[dict[str, Any]]] = {}
+        self._then: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+
+    def look(self, now: float) -> None:
+        """Look once, at a time in seconds."""
+        try:
+            devices = self.fetch("", "devices")[:MAX_DEVICES]
+            views = {device["name"]: self.fetch(device["name"], "top") for device in devices}
+        except (ProcessError, LookError) as error:
+            with self._lock:
+                self.error, self.devices, self.views, self._then = str(error), [], {}, {}
+            return
+        with self._lock:
+            for name, view in views.items():
+                seconds = now - self._then.get(name, now)
+                before = self.views[name]["counters"] if name in self.views else view["counters"]
+                moved = rates(before, view["counters"], seconds)
+                view["rates"] = dict(sorted(moved.items())[:MAX_COUNTERS])
+                kept = self.history.setdefault(name, deque(maxlen=HISTORY))
+                kept.append({"t": round(now, 3), "rates": view["rates"], "qps": view["objects"]["qps"]})
+                for pair in view["qps"]:
+                    pair["backlog"] = metrics.backlog(pair)
+            self.history = {name: self.history[name] for name in views}
+            self.error, self.devices, self.views = "", devices, views
+            self._then = dict.fromkeys(views, now)
+
+    def run(self) -> None:
+        """Look until :meth:`stop`; for a thread."""
+        while True:
+            self.look(time.monotonic())
+            if self._stop.wait(self.interval):
+                return
+
+    def stop(self) -> None:
+        """Have :meth:`run` return."""
+        self._stop.set()
+
+    def state(self) -> dict[str, Any]:
+        """The last look, cut to what a page shows."""
+        with self._lock:
+            devices = []
+            for device in self.devices:
+                view = self.views[device["name"]]
+                programs = {program["pid"]: program["command"] for program in device["programs"]}
+                devices.append(
+                    {
+                        **{key: value for key, value in device.items() if key != "qps"},
+                        "objects": view["objects"],
+                        "counters": view["counters"],
+                        "rates": view["rates"],
+                        "qps": [
+                            {**pair, "command": programs.get(pair["program"], "")} for pair in view["qps"][:MAX_PAIRS]
+                        ],
+                        "qps_left_out": max(0, len(view["qps"]) - MAX_PAIRS),
+                        "cqs": view["cqs"][:MAX_PAIRS],
+                        "cqs_left_out": max(0, len(view["cqs"]) - MAX_PAIRS),
+                    }
+                )
+            return {"error": self.error, "interval": self.interval, "devices": devices}
+
+    def past(self, name: str) -> list[dict[str, Any]]:
+        """The looks at a device that are kept, oldest first."""
+        with self._lock:
+            return list(self.history.get(name, ()))
+
+    def prometheus(self) -> str:
+        """The last look as metrics."""
+        with self._lock:
+            return metrics.DOWN if self.error else metrics.exposition(self.devices, self.views)
+
+    def device(self, name: str) -> dict[str, Any]:
+        """A device of the last look, the first for an empty name; :class:`RefusalError` where there is none."""
+        with self._lock:
+            for device in self.devices:
+                if name in ("", device["name"]):
+                    return device
+        raise RefusalError(HTTPStatus.NOT_FOUND, self.error or f"device {name!r} is not there")
+
+
+def owner_of(client: tuple[Any, ...], server: tuple[Any, ...], table: str | None = None) -> int | None:
+    """The user whose socket ``client`` is, by the kernel's table of TCP sockets; ``None`` where that does not say.
+
+    Args:
+        client: address and port of the peer.
+        server: our own.
+        table: the text of ``/proc/net/tcp`` or ``tcp6``; by default it is read.
+    """
+    ends = f"{_hexadecimal(client)} {_hexadecimal(server)}"
+    if table is None:
+        name = "tcp6" if ":" in client[0] else "tcp"
+        try:
+            table = Path(f"/proc/net/{name}").read_text()
+        except OSError:
+            return None
+    for line in table.splitlines():
+        fields = line.split()
+        if len(fields) > 7 and f"{fields[1]} {fields[2]}" == ends:
+            return int(fields[7])
+    return None
+
+
+def _hexadecimal(end: tuple[Any, ...]) -> str:
+    """An address and port as ``/proc/net/tcp`` writes them: words of the machine's order."""
+    packed = ipaddress.ip_address(end[0].partition("%")[0]).packed
+    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words) + f":{end[1]:04X}"
+
+
+def ladder_svg(events: list[Any], address: str) -> str:
+    """The packets of a tap's answer as a ladder: this device on the left, whoever it talks to on the right."""
+    packets = [event for event in events if event[2] in ("sent", "received")][-MAX_RUNGS:]
+    ladder = Ladder(address, "peer")
+    seen: set[tuple[str, int]] = set()
+    began = packets[0][1] if packets else 0
+    for number, time_ns, stage, qpn, fields in packets:
+        sent = stage == "sent"
+        peer = fields["dst"] if sent else fields["src"]
+        text = f"{fields['opcode']} psn {fields['psn']} QP {qpn} {'to' if sent else 'from'} {peer}, {fields['bytes']} B"
+        key = f"{stage} {qpn} {fields['opcode']}", fields["psn"]
+        mark = "again" if key in seen else ""
+        seen.add(key)
+        ladder.add(Rung(number, time_ns - began, sent, text, mark))
+    return as_svg(ladder)
+
+
+class Site:
+    """What the paths behind the token answer."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+        self._session = f"web{secrets.randbits(32):08x}"
+        self._page = resources.files("rnic.cli").joinpath(_PAGE).read_text(encoding="utf-8")
+        self._routes: dict[str, Callable[[dict[str, str]], Answer]] = {
+            "api/state": lambda said: _json(self.watcher.state()),
+            "api/history": self._history,
+            "api/qp": lambda said: self._look("qp", said),
+            "api/cq": lambda said: self._look("cq", said),
+            "api/packets": self._packets,
+            "api/ladder.svg": self._ladder,
+            "metrics": lambda said: (metrics.CONTENT_TYPE, self.watcher.prometheus().encode()),
+        }
+
+    def page(self, nonce: str) -> Answer:
+        """The page; its script and style carry the nonce."""
+        return "text/html; charset=utf-8", self._page.replace("NONCE", nonce).encode()
+
+    def answer(self, path: str, query: str) -> Answer:
+        """What a path answers; :class:`RefusalError` for one that there is not, or a query that means nothing."""
+        route = self._routes.get(path)
+        if route is None:
+            raise RefusalError(HTTPStatus.NOT_FOUND, f"nothing is at {path[:80]!r}: {', '.join(self._routes)} are")
+        if len(query) > _MAX_QUERY:
+            raise RefusalError(HTTPStatus.REQUEST_URI_TOO_LONG, "the query is too long")
+        try:
+            return route({key: values[0] for key, values in parse_qs(query, max_num_fields=8).items()})
+        except ValueError as error:
+            raise RefusalError(HTTPStatus.BAD_REQUEST, str(error)) from None
+        except (ProcessError, LookError) as error:
+            raise RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
+
+    def _history(self, said: dict[str, str]) -> Answer:
+        name = self.watcher.device(said.get("device", ""))["name"]
+        return _json({"device": name, "interval": self.watcher.interval, "looks": self.watcher.past(name)})
+
+    def _look(self, kind: str, said: dict[str, str]) -> Answer:
+        name = self.watcher.device(said.get("device", ""))["name"]
+        number = _number(said, "n")
+        seen = self.watcher.fetch(name, f"{kind} {number}")
+        if seen is None:
+            raise RefusalError(HTTPStatus.NOT_FOUND, f"device {name} has no {kind} {number}")
+        return _json(seen)
+
+    def _tap(self, device: dict[str, Any], since: int) -> dict[str, Any]:
+        answer: dict[str, Any] = self.watcher.fetch(device["name"], f"tap {self._session} {since} 1")
+        return answer
+
+    def _packets(self, said: dict[str, str]) -> Answer:
+        device = self.watcher.device(said.get("device", ""))
+        answer = self._tap(device, _number(said, "since", (1 << 62) - 1, 0))
+        left = answer["events"][:-MAX_PACKETS]
+        return _json({**answer, "events": answer["events"][-MAX_PACKETS:], "lost": answer["lost"] + len(left)})
+
+    def _ladder(self, said: dict[str, str]) -> Answer:
+        device = self.watcher.device(said.get("device", ""))
+        answer = self._tap(device, 0)
+        for _ in range(MAX_EVENTS // MAX_ANSWER):  # the last of them, without running after a busy NIC for ever
+            more = self._tap(device, answer["next"])
+            if more["events"]:
+                answer = more
+        events = [event for event in answer["events"] if "qp" not in said or event[3] == _number(said, "qp")]
+        return "image/svg+xml", ladder_svg(events, device["address"]).encode()
+
+
+def _number(said: dict[str, str], name: str, most: int = MAX_NUMBER, usual: int | None = None) -> int:
+    text = said.get(name, "" if usual is None else str(usual))
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= most):
+        raise ValueError(f"{name}={text[:40]!r} is no number from 0 to {most}")
+    return int(text)
+
+
+def _json(tree: object) -> Answer:
+    return "application/json", json.dumps(tree).encode()
+
+
+class WebServer(ThreadingHTTPServer):
+    """The page's server: so many connections at once, each for a short time.
+
+    Args:
+        address: a loopback address.
+        port: TCP port, 0 for any free one.
+        site: what is answered.
+        token: what paths begin with; by default a new one.
+
+    Raises:
+        click.ClickException: the address is no loopback address, or the port cannot be had.
+    """
+
+    daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS
+
+    def __init__(self, address: str, port: int, site: Site, token: str | None = None) -> None:
+        try:
+            parsed = ipaddress.ip_address(address)
+        except ValueError:
+            parsed = None
+        if parsed is None or not parsed.is_loopback:
+            raise click.ClickException(f"--addr {address}: is no loopback address: 127.0.0.1 and ::1 are")
+        self.address_family = socket.AF_INET6 if parsed.version == 6 else socket.AF_INET
+        self.site = site
+        self.token = secrets.token_urlsafe(TOKEN_BYTES) if token is None else token
+        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        try:
+            super().__init__((address, port), Handler)
+        except OSError as error:
+            raise click.ClickException(f"port {port} on {address}: {error.strerror}: give another --port") from None
+        number = self.server_address[1]
+        host = f"[{address}]" if parsed.version == 6 else address
+        self.hosts = frozenset({f"{host}:{number}", f"localhost:{number}"})
+        self.url = f"http://{host}:{number}/{self.token}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A connection; one too many is closed."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer one connection, then make room."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who went away hears nothing; a mistake of ours is told."""
+        if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection: one request, for GET and HEAD alone."""
+
+    server: WebServer
+    timeout = _CONNECTION_S
+    server_version = "rnic"
+    sys_version = ""
+    _headers: ClassVar[dict[str, str]] = {
+        "Cache-Control": "no-store",
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Cross-Origin-Resource-Policy": "same-origin",
+    }
+
+    def do_GET(self) -> None:
+        """Answer."""
+        nonce = secrets.token_urlsafe(16)
+        try:
+            path, query = self._admitted()
+            kind, body = self.server.site.page(nonce) if not path else self.server.site.answer(path, query)
+        except RefusalError as refusal:
+            self._say(refusal.status, "text/plain; charset=utf-8", f"{refusal}\n".encode(), nonce)
+            return
+        self._say(HTTPStatus.OK, kind, body, nonce)
+
+    do_HEAD = do_GET  # noqa: N815 - http.server's name
+
+    def _admitted(self) -> tuple[str, str]:
+        """Path behind the token, and query; :class:`RefusalError` for whoever may not ask."""
+        owner = owner_of(self.client_address, self.server.socket.getsockname())
+        if owner is not None and owner != os.geteuid():
+            raise RefusalError(HTTPStatus.FORBIDDEN, f"this page is user {os.geteuid()}'s")
+        if self.headers.get("Host", "") not in self.server.hosts:
+            raise RefusalError(HTTPStatus.FORBIDDEN, "another host was asked for")
+        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            raise RefusalError(HTTPStatus.FORBIDDEN, "another page asks")
+        parts = urlsplit(self.path)
+        token, slash, path = parts.path.removeprefix("/").partition("/")
+        bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if parts.path == "/metrics" and _equal(bearer, self.server.token):
+            return "metrics", ""
+        if not slash or not _equal(token, self.server.token):
+            raise RefusalError(HTTPStatus.FORBIDDEN, "the address lacks its token: take it as rnic web printed it")
+        return path, parts.query
+
+    def _say(self, status: HTTPStatus, kind: str, body: bytes, nonce: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if kind.startswith("image/svg"):
+            allowed = "style-src 'unsafe-inline'"
+        else:
+            own = "connect-src 'self'; img-src 'self'"
+            allowed = f"{own}; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'"
+        limits = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        self.send_header("Content-Security-Policy", f"default-src 'none'; {allowed}; {limits}")
+        for name, value in self._headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
+        """Nothing: a page that looks each second would fill the terminal, and lines hold the token."""
+
+
+def _equal(said: str, token: str) -> bool:
+    return hmac.compare_digest(said.encode(), token.encode())
+
+
+@click.command()
+@click.option("--addr", default="127.0.0.1", show_default=True, help="Loopback address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="TCP port; by default any free one.")
+@click.option(
+    "--interval", type=click.FloatRange(0.1, 60.0), default=1.0, show_default=True, help="Seconds between looks."
+)
+@click.option(
+    "--token-file", type=click.Path(dir_okay=False), help="Write the token there, for you alone: Prometheus reads it."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print address and token as JSON.")
+def web(addr: str, port: int, interval: float, token_file: str | None, as_json: bool) -> None:
+    """Show this user's NIC process on a local page, with JSON and Prometheus metrics; Ctrl-C ends it."""
+    watcher = Watcher(lambda device, what: ask(runtime_directory(), device, what), interval)
+    with WebServer(addr, port, Site(watcher)) as server:
+        if token_file is not None:
+            descriptor = os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            os.fchmod(descriptor, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(server.token)
+        if as_json:
+            print(json.dumps({"url": server.url, "token": server.token, "port": server.server_address[1]}), flush=True)
+        else:
+            print(f"rnic web: {server.url} (keep it to yourself; metrics/ behind it; Ctrl-C ends it)", flush=True)
+        thread = threading.Thread(target=watcher.run, name="rnic web", daemon=True)
+        thread.start()
+        try:
+            server.serve_forever(0.2)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            watcher.stop()
+            thread.join(5)
+
+
+__all__ = ["Site", "Watcher", "WebServer", "ladder_svg", "owner_of", "web"]

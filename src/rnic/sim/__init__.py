@@ -1,0 +1,21 @@
+"""A fabric to study the transport in: switches, links and any number of NICs in virtual time.
+
+The NICs are :class:`rnic.device.nic.Nic` as everywhere, their packets are real to the ICRC. What is between them is a
+model: links with rate and delay, switches with shared buffers, ECN marking, PFC and ECMP. The same seed gives the same
+run.
+"""
+
+from rnic.sim.fabric import Fabric, FlowResult
+from rnic.sim.topology import Topology, TopologyError
+from rnic.sim.workloads import Flow, all_to_all, incast, permutation
+
+__all__ = [
+    "Fabric",
+    "Flow",
+    "FlowResult",
+    "Topology",
+    "TopologyError",
+    "all_to_all",
+    "incast",
+    "permutation",
+]

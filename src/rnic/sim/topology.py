@@ -1,0 +1,286 @@
+"""Who is connected with whom: a table of hosts, switches and links, written as TOML or made by name."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any, Self, TypeVar
+
+from rnic.spec.errors import RnicError
+from rnic.spec.limits import MTU_CODES
+
+DEFAULT_GBPS = 25.0
+DEFAULT_DELAY_NS = 1_000
+
+
+class TopologyError(RnicError):
+    """A topology that cannot be. One line: the thing, its value, the remedy."""
+
+
+def _check(what: str, value: float, least: float, most: float | None = None) -> None:
+    if value < least or (most is not None and value > most):
+        bounds = f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
+        raise TopologyError(f"{what}={value:g} cannot be: give {bounds}")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A NIC. ``delay_ns`` is what it takes a packet from the wire to the transport."""
+
+    name: str
+    delay_ns: int = 0
+
+    def __post_init__(self) -> None:
+        _check(f"host {self.name}: delay_ns", self.delay_ns, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A switch that stores and forwards, with one buffer for all its ports and one class of traffic.
+
+    ECN marks a packet whose sender declared ECT where the queue that it joins holds more than ``kmin_bytes``, with a
+    probability that rises to ``pmax`` at ``kmax_bytes`` and is 1 above (the DCQCN paper's figure 5). PFC, with
+    ``xoff_bytes`` above 0, pauses a link of which so much is in the buffer until it is ``xon_bytes`` or less; what
+    still arrives has ``headroom_bytes`` of its own for each link. What finds no room is dropped.
+    """
+
+    name: str
+    buffer_bytes: int = 4 << 20
+    kmin_bytes: int = 0
+    kmax_bytes: int = 0
+    pmax: float = 0.0
+    xoff_bytes: int = 0
+    xon_bytes: int = 0
+    headroom_bytes: int = 0
+    delay_ns: int = 0
+
+    def __post_init__(self) -> None:
+        _check(f"switch {self.name}: buffer_bytes", self.buffer_bytes, 1)
+        _check(f"switch {self.name}: kmin_bytes", self.kmin_bytes, 0)
+        _check(f"switch {self.name}: kmax_bytes", self.kmax_bytes, self.kmin_bytes)
+        _check(f"switch {self.name}: pmax", self.pmax, 0, 1)
+        _check(f"switch {self.name}: xoff_bytes", self.xoff_bytes, 0)
+        _check(f"switch {self.name}: xon_bytes", self.xon_bytes, 0, self.xoff_bytes)
+        _check(f"switch {self.name}: headroom_bytes", self.headroom_bytes, 0)
+        _check(f"switch {self.name}: delay_ns", self.delay_ns, 0)
+
+    @property
+    def marks(self) -> bool:
+        """Whether it marks at all."""
+        return self.kmax_bytes > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A cable, the same in both directions. ``loss`` is the share of packets that it loses."""
+
+    a: str
+    b: str
+    gbps: float = DEFAULT_GBPS
+    delay_ns: int = DEFAULT_DELAY_NS
+    loss: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(f"link {self.a} - {self.b}: gbps", self.gbps, 0.001)
+        _check(f"link {self.a} - {self.b}: delay_ns", self.delay_ns, 0)
+        _check(f"link {self.a} - {self.b}: loss", self.loss, 0, 1)
+
+    @property
+    def bits_s(self) -> int:
+        """Bits a second."""
+        return round(self.gbps * 1e9)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Hosts, switches and links; ``mtu`` is the path MTU in bytes.
+
+    Raises:
+        TopologyError: names that are there twice or not at all, a host with no link or several, hosts that do not
+            reach each other, a value out of its range.
+    """
+
+    hosts: tuple[Host, ...]
+    switches: tuple[Switch, ...] = ()
+    links: tuple[Link, ...] = ()
+    mtu: int = 1024
+    routes: dict[str, dict[str, tuple[int, ...]]] = field(init=False, repr=False, compare=False)
+    """For each node and host, the links of the node (by number) that lie on a shortest way there."""
+
+    def __post_init__(self) -> None:
+        if self.mtu not in MTU_CODES:
+            raise TopologyError(f"mtu={self.mtu} is no path MTU: use one of {', '.join(map(str, MTU_CODES))}")
+        names = [host.name for host in self.hosts] + [switch.name for switch in self.switches]
+        for name in names:
+            if names.count(name) > 1:
+                raise TopologyError(f"{name} is there twice: give each host and switch a name of its own")
+        ends: dict[str, list[int]] = {name: [] for name in names}
+        for number, link in enumerate(self.links):
+            for name in (link.a, link.b):
+                if name not in ends:
+                    raise TopologyError(f"link {link.a} - {link.b}: there is no {name}: add it as a host or switch")
+                ends[name].append(number)
+            if link.a == link.b:
+                raise TopologyError(f"link {link.a} - {link.b} leads nowhere: connect two")
+        for host in self.hosts:
+            if len(ends[host.name]) != 1:
+                raise TopologyError(f"host {host.name} has {len(ends[host.name])} links: give each host one")
+        object.__setattr__(self, "routes", self._find_routes(ends))
+
+    def _find_routes(self, ends: dict[str, list[int]]) -> dict[str, dict[str, tuple[int, ...]]]:
+        routes: dict[str, dict[str, tuple[int, ...]]] = {name: {} for name in ends}
+        hosts = {host.name for host in self.hosts}
+        for target in hosts:
+            hops = {target: 0}
+            waiting = deque([target])
+            while waiting:
+                name = waiting.popleft()
+                if name in hosts and name != target:
+                    continue  # a host forwards nothing
+                for number in ends[name]:
+                    other = self.other_end(number, name)
+                    if other not in hops:
+                        hops[other] = hops[name] + 1
+                        waiting.append(other)
+            for host in self.hosts:
+                if host.name not in hops:
+                    raise TopologyError(f"host {host.name} does not reach {target}: connect their switches")
+            for name in hops.keys() - {target}:
+                near = [n for n in ends[name] if hops.get(self.other_end(n, name), len(hops)) == hops[name] - 1]
+                routes[name][target] = tuple(near)
+        return routes
+
+    @property
+    def delays(self) -> dict[str, int]:
+        """What each node takes for a packet, in nanoseconds."""
+        return {host.name: host.delay_ns for host in self.hosts} | {each.name: each.delay_ns for each in self.switches}
+
+    def other_end(self, number: int, name: str) -> str:
+        """Who is at the other end of a link."""
+        link = self.links[number]
+        return link.b if link.a == name else link.a
+
+    # ------------------------------------------------------------------------------------------ by name
+
+    @classmethod
+    def pair(cls, *, mtu: int = 1024, **link: Any) -> Self:
+        """Two hosts back to back."""
+        return cls((Host("h0"), Host("h1")), (), (Link("h0", "h1", **link),), mtu)
+
+    @classmethod
+    def star(cls, hosts: int, *, mtu: int = 1024, switch: dict[str, Any] | None = None, **link: Any) -> Self:
+        """``hosts`` on one switch."""
+        names = _names("h", hosts)
+        links = tuple(Link(name, "s0", **link) for name in names)
+        return cls(tuple(map(Host, names)), (Switch("s0", **(switch or {})),), links, mtu)
+
+    @classmethod
+    def dumbbell(cls, hosts: int, *, mtu: int = 1024, switch: dict[str, Any] | None = None, **link: Any) -> Self:
+        """``hosts`` on either side of one link between two switches; the first half sits on the left."""
+        names = _names("h", 2 * hosts)
+        switches = tuple(Switch(name, **(switch or {})) for name in ("s0", "s1"))
+        links = [Link(name, f"s{index // hosts}", **link) for index, name in enumerate(names)]
+        return cls(tuple(map(Host, names)), switches, (*links, Link("s0", "s1", **link)), mtu)
+
+    @classmethod
+    def leaf_spine(
+        cls,
+        leaves: int,
+        spines: int,
+        hosts: int,
+        *,
+        mtu: int = 1024,
+        switch: dict[str, Any] | None = None,
+        up_gbps: float | None = None,
+        **link: Any,
+    ) -> Self:
+        """``hosts`` on each of ``leaves`` switches, each of which is linked to all ``spines``."""
+        names = _names("h", leaves * hosts)
+        leaf_names, spine_names = _names("leaf", leaves), _names("spine", spines)
+        switches = tuple(Switch(name, **(switch or {})) for name in (*leaf_names, *spine_names))
+        links = [Link(name, leaf_names[index // hosts], **link) for index, name in enumerate(names)]
+        up = link if up_gbps is None else {**link, "gbps": up_gbps}
+        links += [Link(leaf, spine, **up) for leaf in leaf_names for spine in spine_names]
+        return cls(tuple(map(Host, names)), switches, tuple(links), mtu)
+
+    @classmethod
+    def fat_tree(cls, k: int, *, mtu: int = 1024, switch: dict[str, Any] | None = None, **link: Any) -> Self:
+        """The three-level tree of switches with ``k`` ports: ``k`` pods, ``k^3 / 4`` hosts."""
+        if k < 2 or k % 2:
+            raise TopologyError(f"k={k}: a fat tree has switches with an even number of ports: give 2, 4, 6 ...")
+        half = k // 2
+        edge = [[f"edge{pod}.{i}" for i in range(half)] for pod in range(k)]
+        middle = [[f"agg{pod}.{i}" for i in range(half)] for pod in range(k)]
+        core = [[f"core{i}.{j}" for j in range(half)] for i in range(half)]
+        hosts = _names("h", k * half * half)
+        links = [Link(name, edge[at // half // half][at // half % half], **link) for at, name in enumerate(hosts)]
+        for pod in range(k):
+            links += [Link(low, up, **link) for low in edge[pod] for up in middle[pod]]
+            links += [Link(middle[pod][i], core[i][j], **link) for i in range(half) for j in range(half)]
+        names = [name for rows in (*edge, *middle, *core) for name in rows]
+        return cls(tuple(map(Host, hosts)), tuple(Switch(name, **(switch or {})) for name in names), tuple(links), mtu)
+
+    @classmethod
+    def from_toml(cls, text: str) -> Self:
+        """Read ``mtu`` and the tables ``[[host]]``, ``[[switch]]`` and ``[[link]]``, or ``[topology]`` with a ``kind``.
+
+        ``kind`` is ``pair``, ``star``, ``dumbbell``, ``leaf-spine`` or ``fat-tree``; the other keys of the table are
+        the arguments of the method of that name.
+
+        Raises:
+            TopologyError: as the class says, and for TOML that is none, or keys that do not exist.
+        """
+        try:
+            table = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise TopologyError(f"topology is no TOML: {error}") from None
+        named = table.pop("topology", None)
+        if named is not None:
+            return cls._named(dict(named))
+        hosts = tuple(_rows(Host, "host", table.pop("host", [])))
+        switches = tuple(_rows(Switch, "switch", table.pop("switch", [])))
+        links = tuple(_rows(Link, "link", table.pop("link", [])))
+        mtu = table.pop("mtu", 1024)
+        if table:
+            raise TopologyError(f"{next(iter(table))!r} is no part of a topology: use mtu, host, switch and link")
+        return cls(hosts, switches, links, mtu)
+
+    @classmethod
+    def _named(cls, arguments: dict[str, Any]) -> Self:
+        kinds: dict[object, Callable[..., Self]] = {
+            "pair": cls.pair,
+            "star": cls.star,
+            "dumbbell": cls.dumbbell,
+            "leaf-spine": cls.leaf_spine,
+            "fat-tree": cls.fat_tree,
+        }
+        kind = arguments.pop("kind", None)
+        if kind not in kinds:
+            raise TopologyError(f"topology kind {kind!r} is not known: use {', '.join(map(str, kinds))}")
+        try:
+            return kinds[kind](**arguments)
+        except TypeError as error:
+            raise TopologyError(f"topology {kind}: {error}") from None
+
+
+def _names(prefix: str, count: int) -> list[str]:
+    if count < 1:
+        raise TopologyError(f"{count} nodes named {prefix} are too few: give 1 or more")
+    return [f"{prefix}{index}" for index in range(count)]
+
+
+Row = TypeVar("Row", Host, Switch, Link)
+
+
+def _rows(kind: type[Row], name: str, rows: Iterable[dict[str, Any]]) -> Iterable[Row]:
+    known = {each.name for each in fields(kind)}
+    for row in rows:
+        unknown = row.keys() - known
+        if unknown:
+            raise TopologyError(f"[[{name}]] has no {min(unknown)}: use {', '.join(sorted(known))}")
+        try:
+            yield kind(**row)
+        except TypeError as error:
+            raise TopologyError(f"[[{name}]] {row}: {error}") from None

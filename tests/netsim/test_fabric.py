@@ -1,0 +1,105 @@
+"""NICs on a fabric of switches: the real transport, in virtual time."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from rnic.sim import Fabric, Flow, Topology, TopologyError, incast, permutation
+from rnic.verbs import enums as e
+
+KIB = 1 << 10
+PFC = {"buffer_bytes": 64 * KIB, "xoff_bytes": 8 * KIB, "xon_bytes": 6 * KIB, "headroom_bytes": 16 * KIB}
+
+
+def outcome(fabric: Fabric) -> list[Any]:
+    """All that a run shows."""
+    ports = [(port.name, port.sent, port.peak_bytes, port.marked, port.pauses) for port in fabric.ports.values()]
+    return [fabric.results, ports, [host.nic.counters.snapshot() for host in fabric.hosts.values()]]
+
+
+def test_one_flow_takes_what_it_takes_alone() -> None:
+    with Fabric(Topology.star(2)) as fabric:
+        fabric.add([Flow("h0", "h1", 256 * KIB, start_ns=1_000)])
+        (result,) = fabric.run()
+        assert result.status == e.IBV_WC_SUCCESS
+        # its window opens in the first round trips
+        round_trip_ns = 4 * 1_000 + 2 * 400
+        assert 0 <= result.took_ns - result.ideal_ns < 3 * round_trip_ns
+        assert fabric.count("retransmitted_packets") == fabric.count("probes") == 0
+
+
+@pytest.mark.slow
+def test_an_incast_shares_the_last_link() -> None:
+    sources = [f"h{index}" for index in range(4)]
+    with Fabric(Topology.star(5)) as fabric:
+        fabric.add(incast(sources, "h4", 64 * KIB))
+        results = fabric.run()
+        last = fabric.ports["s0", "h4"]
+        # all of them through one link: as long as their bytes take, and hardly longer
+        busy_ns = last.sent_bytes * 8 / 25
+        assert busy_ns < results[-1].end_ns < 1.15 * busy_ns
+        assert fabric.switches["s0"].dropped == 0
+        assert {result.flow.src for result in results} == set(sources)
+
+
+@pytest.mark.slow
+def test_the_same_seed_is_the_same_run() -> None:
+    def run(seed: int) -> list[Any]:
+        switch = {"kmin_bytes": 4_000, "kmax_bytes": 40_000, "pmax": 0.3}
+        with Fabric(Topology.leaf_spine(2, 2, 2, loss=0.002, switch=switch), seed=seed) as fabric:
+            fabric.add(permutation(list(fabric.hosts), 48 * KIB, rng=random.Random(seed)))
+            fabric.run()
+            return outcome(fabric)
+
+    first = run(3)
+    assert run(3) == first
+    assert run(4) != first
+
+
+@pytest.mark.slow
+def test_losses_on_a_link_are_repaired() -> None:
+    with Fabric(Topology.pair(loss=0.02), seed=5) as fabric:
+        fabric.add([Flow("h0", "h1", 128 * KIB)])
+        (result,) = fabric.run()
+        assert result.status == e.IBV_WC_SUCCESS
+        assert fabric.ports["h0", "h1"].lost > 0
+        assert fabric.count("retransmitted_packets") > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pfc", [False, True])
+def test_pauses_keep_a_small_buffer_from_losing(pfc: bool) -> None:
+    """Eight senders into a buffer of 64 KiB: with tail drop packets are lost, with PFC none is."""
+    switch = {**PFC, "buffer_bytes": 8 * PFC["xoff_bytes"]} if pfc else {"buffer_bytes": 60 * KIB}
+    with Fabric(Topology.star(9, switch=switch)) as fabric:
+        fabric.add(incast([f"h{index}" for index in range(8)], "h8", 48 * KIB))
+        results = fabric.run()
+        assert all(result.status == e.IBV_WC_SUCCESS for result in results)
+        pauses = sum(port.pauses for port in fabric.ports.values())
+        assert (fabric.switches["s0"].dropped == 0) is pfc
+        assert (pauses > 0) is pfc
+
+
+@pytest.mark.slow
+def test_marks_reach_the_sender_as_notifications() -> None:
+    switch = {"kmin_bytes": 3_000, "kmax_bytes": 30_000, "pmax": 1.0}
+    with Fabric(Topology.star(3, switch=switch)) as fabric:
+        fabric.add(incast(["h0", "h1"], "h2", 64 * KIB))
+        fabric.run()
+        marked = fabric.ports["s0", "h2"].marked
+        assert marked > 0
+        assert fabric.hosts["h2"].nic.counters["ecn_marked_packets"] == marked
+        assert fabric.count("cnps_received") == fabric.count("cnps_sent") > 0
+
+
+def test_flows_that_cannot_be() -> None:
+    with Fabric(Topology.pair()) as fabric:
+        for flow in (Flow("h0", "h9", 1), Flow("h0", "h0", 1), Flow("h0", "h1", 0), Flow("h0", "h1", 1, -1)):
+            with pytest.raises(TopologyError):
+                fabric.add([flow])
+        fabric.add([Flow("h0", "h1", 64 * KIB)])
+        with pytest.raises(TimeoutError, match="1 flows are not over"):
+            fabric.run(limit_ns=1_000)
