@@ -1,12 +1,13 @@
 """RC over UDP on loopback beside raw sockets, UCX, libfabric and ZeroMQ: one table with floors, aims and verdicts.
 
-    ./dev bench rc [--rounds N] [--short] [--before COMMIT] [--json FILE] [--only WORD]
+    ./dev bench rc [--rounds N] [--short] [--before COMMIT|TREE] [--json FILE] [--only WORD]
 
 All figures of a round are taken in turn, and the rounds follow each other: what is compared is of the same minutes.
 Best and median of the rounds; the verdict is that of the best, since whatever else runs on a machine only takes away.
 Raw sockets are a C program that is built here (``raw_udp.c``). A miss is printed as a miss and does not fail the run,
-since machines differ; what is not installed is left out with the reason. ``--before`` compares plain Python with that
-commit's. ``--short`` is one round of short runs, under a minute on an idle machine.
+since machines differ; what is not installed is left out with the reason. ``--before`` compares the reference, without
+engine, with that commit's, both as plain Python; given a tree instead in which the twins are compiled, with the twins.
+``--short`` is one round of short runs, under a minute on an idle machine.
 """
 
 from __future__ import annotations
@@ -125,9 +126,12 @@ class RawUdp:
 
 @contextmanager
 def tree_of(commit: str | None, folder: Path) -> Iterator[Path | None]:
-    """A work tree of a commit, for as long as this lasts; ``None`` where none is wanted."""
+    """A work tree of a commit, for as long as this lasts, or the tree that is named; ``None`` where none is wanted."""
     if commit is None:
         yield None
+        return
+    if (Path(commit) / "src" / "rnic").is_dir():
+        yield Path(commit).resolve()
         return
     tree = folder / "before"
     git = ["git", "-C", str(ROOT), "worktree"]
@@ -140,8 +144,13 @@ def tree_of(commit: str | None, folder: Path) -> Iterator[Path | None]:
         subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
-def processor_time(tree: Path, rounds: int) -> dict[str, float]:
-    """:func:`rc_figures.processor_time` of a tree's plain Python, in a process of its own."""
+def has_twins(tree: Path) -> bool:
+    """Whether a tree's inner loops are compiled."""
+    return any(tree.glob("src/rnic/mem/_order.*.so"))
+
+
+def processor_time(tree: Path, rounds: int, plain: bool) -> dict[str, float]:
+    """What :mod:`rc_processor_time` finds in a tree, without the engine, in a process of its own."""
     code = (
         f"import sys; sys.path[:0] = [{str(tree / 'src')!r}, {str(ROOT / 'bench')!r}]\n"
         "import json, rnic\n"
@@ -149,7 +158,7 @@ def processor_time(tree: Path, rounds: int) -> dict[str, float]:
         "import rc_processor_time as t\n"
         f"print(json.dumps(t.processor_time({rounds})))\n"
     )
-    env = {**os.environ, "RNIC_PLAIN": "1", "RNIC_ENGINE": "0"}
+    env = {**os.environ, "RNIC_PLAIN": "1" if plain else "0", "RNIC_ENGINE": "0"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         words = done.stderr.strip().splitlines()
@@ -186,12 +195,14 @@ def figures_of_a_round(raw: RawUdp, before: Path | None, short: bool) -> Iterato
 
 
 def _reference(kind: str, before: Path | None, rounds: int) -> Iterator[tuple[str, Callable[[], float]]]:
+    plain = not (has_twins(ROOT) and before is not None and has_twins(before))
+
     def then() -> float:
         if before is None:
             raise LeftOutError("no release to compare with: give --before COMMIT")
-        return processor_time(before, rounds)[kind]
+        return processor_time(before, rounds, plain)[kind]
 
-    yield f"reference {kind}", lambda: processor_time(ROOT, rounds)[kind]
+    yield f"reference {kind}", lambda: processor_time(ROOT, rounds, plain)[kind]
     yield f"before {kind}", then
 
 
@@ -297,7 +308,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="./dev bench rc", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=0, help=f"rounds of all figures; {ROUNDS}, with --short 1")
     parser.add_argument("--short", action="store_true", help="one round of short runs")
-    parser.add_argument("--before", metavar="COMMIT", help="compare plain Python with that of this commit")
+    parser.add_argument("--before", metavar="COMMIT", help="compare the reference with this commit's, or a tree's")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write rows and all values there too")
     parser.add_argument("--only", metavar="WORD", help="only rows whose text has this word in it")
     arguments = parser.parse_args(argv)

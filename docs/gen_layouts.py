@@ -68,7 +68,14 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "64-bit words, and slots behind a queue pair's. Send slot *i* belongs to SQ entry *i*; a message is its send "
         "entry. Words are in the host's byte order. Instead of an access each row names its owner, the one class that "
         "writes it.",
-        ("rnic.state.queue_pair", "rnic.state.queues", "rnic.state.memory"),
+        (
+            "rnic.state.device",
+            "rnic.state.queue_pair",
+            "rnic.state.queues",
+            "rnic.state.memory",
+            "rnic.state.paths",
+            "rnic.state.schedule",
+        ),
     ),
     (
         "cm",

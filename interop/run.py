@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cm_runs import PROGRAMS, Program
+from cm_runs import run as run_program
 from rig import SMOKE, UNAVAILABLE, Rig, UnavailableError, booted
 
 from rnic.link.pcap import read_packets
@@ -44,10 +46,14 @@ class Tool:
     quick: tuple[tuple[int | None, int], ...] = ((1024, 3001),)
     """Path MTU and size of the runs that are made without ``--all``."""
     quick_events: bool = False
+    connects: Program | None = None
+    """It connects by librdmacm, on both sides."""
 
     @property
     def program(self) -> str:
         """The guest's program."""
+        if self.connects is not None:
+            return self.connects.name
         return _PROGRAMS.get(self.name, f"ibv_{self.name}_pingpong")
 
 
@@ -95,7 +101,7 @@ class Case:
     @property
     def quick(self) -> bool:
         """Whether it is made without ``--all``."""
-        if self.tool in (LATE, CONFORM) or self.marks:
+        if self.tool in (LATE, CONFORM) or self.marks or self.tool.connects is not None:
             return True
         if self.unmodified:
             return self.family == 4
@@ -105,6 +111,8 @@ class Case:
     def name(self) -> str:
         """What ``-k`` selects by."""
         parts = [self.tool.name, self.role, f"ipv{self.family}"]
+        if self.tool.connects is not None:
+            return "-".join((*parts, "cm"))
         parts += [f"mtu{self.mtu}"] if self.mtu else []
         parts += [f"size{self.size}"] + (["events"] if self.events else [])
         return "-".join(parts + (["exec"] if self.unmodified else []) + (["marks"] if self.marks else []))
@@ -142,6 +150,10 @@ def cases() -> Iterator[Case]:
                 yield Case(tool, role, family, tool.mtus[0], tool.sizes[2], events=False, unmodified=True)
     yield Case(TOOLS[0], "server", 4, 1024, 65536, events=False, unmodified=True, marks=True)
     yield Case(LATE, "client", 4, 1024, 1024, events=False)
+    for program in PROGRAMS:
+        for family in program.families:
+            for role in ("client", "server"):
+                yield Case(Tool(program.name, connects=program), role, family, None, 0, events=False, unmodified=True)
     for family in (4, 6):
         yield Case(CONFORM, "client", family, 1024, 1024, events=False)
 
@@ -256,6 +268,9 @@ def run_case(rig: Rig, case: Case, runtime: str) -> Result:
     if case.tool is CONFORM:
         return run_conform(rig, case, runtime)
     start = time.monotonic()
+    if case.tool.connects is not None:
+        problem, output = run_program(rig, case.tool.connects, case.family, case.role == "server", runtime)
+        return Result(case, time.monotonic() - start, problem, output)
     options = case.options()
     guest_words = [case.tool.program, "-d", "rxe0", "-g", str(GID_INDEX[case.family]), *options]
     rnic_words = rnic_command(rig, case, runtime)

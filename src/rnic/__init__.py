@@ -7,48 +7,54 @@ Two ways in. The short one shares arrays between processes::
 
 The other is the verbs API, with pyverbs' objects (:class:`Context`, :class:`PD`, :class:`MR`, :class:`CQ`,
 :class:`QP` ...) and the ``IBV_*`` numbers in :mod:`rnic.enums`.
+
+Each name is loaded when it is used first, so that commands start fast.
 """
 
-from rnic.cm.aio import AsyncListener, aconnect, alisten
-from rnic.cm.batch import Batch, Pending
-from rnic.cm.connection import Connection
-from rnic.cm.exchange import BufferInfo, ExchangeError
-from rnic.cm.jobs import PeerClosedError
-from rnic.cm.listener import Listener, connect, listen
-from rnic.cm.remote_array import RemoteArray
-from rnic.link.base import LinkError
-from rnic.spec.errors import RnicError, VerbsError, WorkCompletionError
-from rnic.verbs import (
-    AH,
-    CQ,
-    GID,
-    MR,
-    MW,
-    PD,
-    QP,
-    SGE,
-    SRQ,
-    WC,
-    AHAttr,
-    AsyncEvent,
-    BindInfo,
-    CompChannel,
-    Context,
-    Device,
-    DeviceAttr,
-    GlobalRoute,
-    PortAttr,
-    QPAttr,
-    QPCap,
-    QPInitAttr,
-    RecvWR,
-    SendWR,
-    SrqAttr,
-    SrqInitAttr,
-    enums,
-    get_device_list,
-)
-from rnic.verbs import open as open  # noqa: A004 - as programs call it; import * leaves the builtin alone
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rnic.cm.aio import AsyncListener, aconnect, alisten
+    from rnic.cm.batch import Batch, Pending
+    from rnic.cm.connection import Connection
+    from rnic.cm.exchange import BufferInfo, ExchangeError
+    from rnic.cm.jobs import PeerClosedError
+    from rnic.cm.listener import Listener, connect, listen
+    from rnic.cm.remote_array import RemoteArray
+    from rnic.link.base import LinkError
+    from rnic.spec.errors import RnicError, VerbsError, WorkCompletionError
+    from rnic.verbs import (
+        AH,
+        CQ,
+        GID,
+        MR,
+        MW,
+        PD,
+        QP,
+        SGE,
+        SRQ,
+        WC,
+        AHAttr,
+        AsyncEvent,
+        BindInfo,
+        CompChannel,
+        Context,
+        Device,
+        DeviceAttr,
+        GlobalRoute,
+        PortAttr,
+        QPAttr,
+        QPCap,
+        QPInitAttr,
+        RecvWR,
+        SendWR,
+        SrqAttr,
+        SrqInitAttr,
+        enums,
+        get_device_list,
+    )
+    from rnic.verbs import open as open  # noqa: A004 - as programs call it; import * leaves the builtin alone
 
 __version__ = "0.1.0"
 
@@ -100,3 +106,32 @@ __all__ = [
     "get_device_list",
     "listen",
 ]
+
+_HOMES = {
+    name: module
+    for module, names in {
+        "rnic.cm.aio": "AsyncListener aconnect alisten",
+        "rnic.cm.batch": "Batch Pending",
+        "rnic.cm.connection": "Connection",
+        "rnic.cm.exchange": "BufferInfo ExchangeError",
+        "rnic.cm.jobs": "PeerClosedError",
+        "rnic.cm.listener": "Listener connect listen",
+        "rnic.cm.remote_array": "RemoteArray",
+        "rnic.link.base": "LinkError",
+        "rnic.spec.errors": "RnicError VerbsError WorkCompletionError",
+    }.items()
+    for name in names.split()
+}
+"""Where names come from that do not come from :mod:`rnic.verbs`."""
+
+
+def __getattr__(name: str) -> object:
+    if name != "open" and name not in __all__:
+        raise AttributeError(f"module 'rnic' has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES.get(name, "rnic.verbs")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "open"})

@@ -25,12 +25,20 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="session")
+def byte_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory of Python's byte code: most of a start is compiling, where nobody keeps that."""
+    return tmp_path_factory.mktemp("byte_code")
+
+
 @pytest.fixture
-def env(libraries: Path, tmp_path: Path) -> dict[str, str]:
+def env(libraries: Path, byte_code: Path, tmp_path: Path) -> dict[str, str]:
     """Environment of programs on a NIC process of this test alone."""
     runtime = tmp_path / "nic"
     runtime.mkdir(mode=0o700)
-    return {**os.environ, "RNIC_RUNTIME_DIR": str(runtime), "RNIC_LIBRARIES": str(libraries)}
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    ours = {"RNIC_RUNTIME_DIR": str(runtime), "RNIC_LIBRARIES": str(libraries)}
+    return {"PYTHONPYCACHEPREFIX": str(byte_code), **kept, **ours}
 
 
 def _compile(out: Path, name: str, flags: list[str]) -> Path:

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rnic.cli.perf import BW_COLUMNS, LAT_COLUMNS, TESTS, header_line, iterations_for, row_line
+from rnic.cli import demo
+from rnic.cli.demo import with_unit
+from rnic.cli.perf import BW_COLUMNS, LAT_COLUMNS, TESTS, header_line, iterations_for, measure, own_peer, row_line
+from rnic.cli.perf_tests import Peak
 
 
 def perf(*args: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -135,3 +138,55 @@ def test_capture_holds_every_packet_with_a_right_icrc(tmp_path: Path) -> None:
     assert opcodes["RC_WRITE_LAST"] >= 10
     assert opcodes["RC_WRITE_MIDDLE"] >= 30
     assert opcodes["RC_ACKNOWLEDGE"] >= 1
+
+
+def test_the_peak_is_of_a_whole_run_in_flight() -> None:
+    """A burst of completions that are read together is no rate of its own."""
+    peak = Peak(4)
+    for second in range(8):
+        peak.posted(float(second))
+    peak.completed(3, 10.0)
+    assert peak.rate == 0.0, "no run has ended"
+    peak.completed(1, 10.0)
+    assert peak.rate == 4 / 10
+    peak.completed(4, 10.001)
+    assert peak.rate == pytest.approx(4 / (10.001 - 4))
+
+
+@pytest.mark.slow
+def test_several_clients_one_after_another() -> None:
+    with own_peer("127.0.0.1", clients=2) as (host, port):
+        for test in ("write_bw", "send_bw"):
+            (row,) = measure(test, [64], host, port, addr="127.0.0.1", udp_port=0, iterations=20)
+            assert row["verified"] is True
+            assert row["bw_peak_MBps"] >= row["bw_average_MBps"]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.07, "MB/s", "70 KB/s"),
+        (145.2, "MB/s", "145 MB/s"),
+        (2_800.0, "MB/s", "2.8 GB/s"),
+        (0.5, "us", "500 ns"),
+        (28.4, "us", "28.4 us"),
+        (1_500.0, "us", "1.5 ms"),
+    ],
+)
+def test_figures_of_the_demo_have_units_for_people(value: float, unit: str, text: str) -> None:
+    assert with_unit(value, unit) == text
+
+
+@pytest.mark.slow
+def test_the_picture_of_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install '.[plot]'")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "TESTS", [("write_bw", demo.SIZES, 4), ("write_lat", demo.LATENCY_SIZES, 4)])
+    monkeypatch.setattr(demo, "OPERATIONS", ("write",))
+    assert demo.main([]) == 0
+    shown = capsys.readouterr().out
+    assert "[1 of 2, " in shown
+    assert "7 of 7 rows verified" in shown
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")

@@ -99,3 +99,17 @@ def test_the_yardstick_is_built_and_runs(bench: ModuleType, tmp_path: Path) -> N
     assert raw.run("bw", "4112", "0.05") > 0
     with pytest.raises(bench.LeftOutError, match="usage"):
         raw.run("nothing")
+
+
+def test_a_tree_is_taken_as_it_is_and_nothing_without_one(bench: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "old" / "src" / "rnic" / "mem").mkdir(parents=True)
+    with bench.tree_of(str(tmp_path / "old"), tmp_path) as tree:
+        assert tree == tmp_path / "old"
+        assert not bench.has_twins(tree)
+        (tree / "src/rnic/mem/_order.some-abi.so").touch()
+        assert bench.has_twins(tree)
+    assert (tmp_path / "old").is_dir()
+    with bench.tree_of(None, tmp_path) as tree:
+        assert tree is None
+    with pytest.raises(SystemExit, match="--before no-such-commit"), bench.tree_of("no-such-commit", tmp_path):
+        pass

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rnic.cc.settings import CongestionSettings
 from rnic.sim import Fabric, Flow, Topology, TopologyError, incast, permutation
 from rnic.verbs import enums as e
 
@@ -103,3 +104,26 @@ def test_flows_that_cannot_be() -> None:
         fabric.add([Flow("h0", "h1", 64 * KIB)])
         with pytest.raises(TimeoutError, match="1 flows are not over"):
             fabric.run(limit_ns=1_000)
+
+
+@pytest.mark.slow
+def test_dcqcn_keeps_the_queue_short() -> None:
+    """Two flows into one link of 10 Gb/s with the paper's marking: how long its queue is, and what the NICs say."""
+
+    def run(mode: str) -> tuple[float, Fabric]:
+        switch = {"kmin_bytes": 5_000, "kmax_bytes": 200_000, "pmax": 0.01}
+        nic = {"congestion": CongestionSettings(mode)}
+        with Fabric(Topology.star(3, mtu=4096, gbps=10, switch=switch), settings=nic) as fabric:
+            last = fabric.ports["s0", "h2"]
+            queued: list[int] = []
+            fabric.every(20_000, lambda now_ns: queued.append(last.queued_bytes))
+            fabric.add(incast(["h0", "h1"], "h2", 1 << 20))
+            results = fabric.run()
+            assert all(result.status == e.IBV_WC_SUCCESS for result in results)
+            assert fabric.count("retransmitted_packets") == fabric.count("probes") == 0
+            return sum(queued) / len(queued), fabric
+
+    without, _ = run("none")
+    queued, fabric = run("dcqcn")
+    assert fabric.count("cnp_rate_cuts") == fabric.count("cnps_received") > 2
+    assert queued < without / 3

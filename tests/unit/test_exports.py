@@ -34,7 +34,19 @@ def test_errors_have_one_base() -> None:
     assert (error.errno, error.error_code, str(error)) == (22, 22, "size=-1: use 1 to 5 (Invalid argument)")
 
 
+def test_names_that_are_not_there() -> None:
+    with pytest.raises(AttributeError, match="module 'rnic' has no attribute 'queue_pair'"):
+        rnic.queue_pair  # noqa: B018
+    assert {*rnic.__all__, "open"} <= {*dir(rnic)}
+
+
+@pytest.mark.slow
+def test_names_are_loaded_when_they_are_used_first() -> None:
+    code = "import sys, rnic; assert not {'asyncio', 'rnic.verbs', 'rnic.device'} & {*sys.modules}; rnic.aconnect"
+    subprocess.run([sys.executable, "-c", f"{code}; assert 'asyncio' in sys.modules"], check=True)
+
+
 @pytest.mark.slow
 def test_importing_needs_no_numpy() -> None:
-    code = "import sys; sys.modules['numpy'] = None; import rnic, rnic.testing; assert 'matplotlib' not in sys.modules"
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+    code = "import sys; sys.modules['numpy'] = None; from rnic import *; import rnic.testing"
+    subprocess.run([sys.executable, "-W", "error", "-c", f"{code}; assert 'matplotlib' not in sys.modules"], check=True)

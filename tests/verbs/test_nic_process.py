@@ -24,6 +24,8 @@ import pytest
 
 import rnic
 from rnic import enums as e
+from rnic.cli.serve import make_runtime
+from rnic.runtime import process as process_module
 from rnic.runtime.attach import ask, connect
 from rnic.runtime.client import Client
 from rnic.runtime.directory import ProcessError, runtime_directory
@@ -153,6 +155,40 @@ def test_a_wild_remote_address_costs_that_queue_pair_alone(ends: tuple[End, End]
     peer.connect(other)
     other.post(e.IBV_WR_RDMA_WRITE, 8, peer)
     assert other.wait().status == e.IBV_WC_SUCCESS
+
+
+def test_what_was_posted_before_a_command_has_left_before_it(tmp_path: Path) -> None:
+    """As with a device, which sees doorbells at once, however late the NIC process comes to look at either."""
+    process = NicProcess(tmp_path, make_runtime)
+    posts = threading.Event()
+    refused: list[VerbsError] = []
+
+    def program() -> None:
+        with rnic.open(f"{NET}.93", port=4000, directory=tmp_path) as ctx:
+            end = End(ctx)
+            end.qp = QP(end.pd, QPInitAttr(e.IBV_QPT_UC, None, QPCap(64, 64, 2, 2, 64), end.cq, end.cq, None))
+            end.connect(end)
+            posts.set()
+            for _ in range(6):
+                end.post(e.IBV_WR_RDMA_WRITE, 8, end)
+            with pytest.raises(VerbsError) as caught:
+                end.cq.resize(1)
+            refused.append(caught.value)
+
+    thread = threading.Thread(target=program)
+    thread.start()
+    pace = process_module._Pace(0)
+    try:
+        while not posts.is_set():
+            process._turn(pace, None)
+        # nobody looks at doorbells until the command is there as well
+        assert select.select([client.sock for client in process.clients.values()], [], [], SECONDS)[0]
+        process._dispatch(0)
+        while thread.is_alive():
+            process._turn(pace, None)
+    finally:
+        process.close()
+    assert [error.errno for error in refused] == [errno.EINVAL]
 
 
 # ------------------------------------------------------------------------------------ what is refused

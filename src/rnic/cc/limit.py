@@ -24,7 +24,7 @@ class Flight(Protocol):
 
 def notified(flight: Flight, settings: CongestionSettings, now_ns: int) -> bool:
     """A CNP came: halve the limit, or hold it down for longer; whether it was whole before."""
-    if settings.mode == "none":
+    if settings.mode != "limit":
         return False
     whole = flight.relief_ns == NEVER
     flight.relief_ns = now_ns + settings.timer_ns

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from rnic.cc.dcqcn import DcqcnSettings
 from rnic.spec.congestion_regs import TIME_MASK, WINDOW_NS
 from rnic.spec.errors import VerbsError
 
-MODES = ("none", "limit")
-"""Names of what a notification does: nothing but being counted, or halving the outstanding limit."""
+MODES = ("none", "limit", "dcqcn")
+"""Names of what a notification does: nothing but being counted, halving the outstanding limit, or lowering the rate
+that the queue pair finds itself (:mod:`rnic.cc.dcqcn`)."""
 
 
 @dataclass(slots=True)
@@ -27,6 +29,8 @@ class CongestionSettings:
     """CNP_MERGE: one CNP a flow in this time; about 50 us, as common NICs have it."""
     limiter: bool = False
     """Whether queue pairs keep to the rates that software set."""
+    dcqcn: DcqcnSettings = field(default_factory=DcqcnSettings)
+    """How the mode ``"dcqcn"`` finds rates; no register has them."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

@@ -114,10 +114,11 @@ def serve(line: Line, addr: str, udp_port: int | None, attach: bool = False) -> 
 
 
 @contextmanager
-def own_peer(addr: str, attach: bool = False) -> Iterator[tuple[str, int]]:
-    """A passive side in a process of its own; its host and TCP port."""
+def own_peer(addr: str, attach: bool = False, clients: int = 1) -> Iterator[tuple[str, int]]:
+    """A passive side in a process of its own, for so many clients one after another; its host and TCP port."""
     command = [sys.executable, "-m", "rnic.cli", "perf", "write_bw", "--listen", "--addr", addr, "--port", "0"]
     command += ["--attach"] if attach else ["--udp-port", "0"]
+    command += ["--clients", str(clients)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     # Behind one NIC process there are three parties, and the scheduler knows best.
     restore = _nothing if attach else _keep_apart(process.pid)
@@ -253,15 +254,16 @@ def plot(series: Mapping[str, list[Row]], kind: str, title: str, path: Path) -> 
     plt.close(figure)
 
 
-def _listen_forever(addr: str, port: int, udp_port: int | None, attach: bool) -> None:
+def _listen(addr: str, port: int, udp_port: int | None, attach: bool, clients: int) -> None:
     with listen(addr, port) as listener:
         print(f"rnic perf: waiting for a client on {addr} TCP port {listener.getsockname()[1]}", flush=True)
-        sock, _ = listener.accept()
-    line = Line(sock, timeout_s=600)
-    try:
-        serve(line, addr, udp_port, attach)
-    finally:
-        line.close()
+        for _ in range(clients):
+            sock, _ = listener.accept()
+            line = Line(sock, timeout_s=600)
+            try:
+                serve(line, addr, udp_port, attach)
+            finally:
+                line.close()
 
 
 @click.command(epilog="Without HOST a peer process is started on this machine.")
@@ -286,6 +288,7 @@ def _listen_forever(addr: str, port: int, udp_port: int | None, attach: bool) ->
 @click.option("-t", "--tx-depth", default=32, show_default=True, type=click.IntRange(1, 8192), help="In flight.")
 @click.option("-m", "--mtu", default=0, help="Path MTU: 256 to 4096; the port's by default.")
 @click.option("-c", "--service", default="RC", show_default=True, type=click.Choice(tuple(SERVICES)), help="Service.")
+@click.option("--clients", default=1, hidden=True, type=click.IntRange(1), help="Serve so many, one after another.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as one JSON array.")
 @click.option("--capture", type=OutFile(), help="Record the packets as pcapng.")
 @click.option("--attach", is_flag=True, help="Through this user's NIC process, as programs under rnic exec.")
@@ -303,6 +306,7 @@ def perf(
     tx_depth: int,
     mtu: int,
     service: str,
+    clients: int,
     as_json: bool,
     capture: Path | None,
     attach: bool,
@@ -312,7 +316,7 @@ def perf(
     if mtu and mtu not in MTU_BYTES.values():
         raise click.BadParameter(f"{mtu} is no path MTU: use 256, 512, 1024, 2048 or 4096", param_hint="--mtu")
     if serving:
-        _listen_forever(addr, port, udp_port, attach)
+        _listen(addr, port, udp_port, attach, clients)
         return
     operation = test.partition("_")[0]
     check_combination(operation, service)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from rnic.cc.dcqcn import DcqcnPace
 from rnic.cc.limit import notified
 from rnic.cc.pacing import Pace
 from rnic.cc.settings import CongestionSettings
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _SENDING = frozenset({RTS, SQD})
 _WIDE = 8
+_MODE_BITS = {"none": 0, "limit": reg.OST_LIMIT, "dcqcn": reg.HW_EN}
 
 
 class Congestion:
@@ -65,10 +67,26 @@ class Congestion:
         nic.globals.raise_cause(IRQ_CNP)
         if qp.ctx.state not in _SENDING:
             return
-        if notified(qp.requester, self.settings, now_ns):
+        if self.settings.mode == "dcqcn":
+            self._slow_down(qp, now_ns)
+        elif notified(qp.requester, self.settings, now_ns):
             nic.counters.bump("cnp_limits")
             nic.event(CONGESTION, qp.ctx.local_qpn)
             qp.rearm()
+
+    def _slow_down(self, qp: DeviceQp, now_ns: int) -> None:
+        """DCQCN: the first notification gives the queue pair a reaction point, each lowers its rate."""
+        pace = qp.pace
+        if not isinstance(pace, DcqcnPace):
+            if pace is not None:
+                return  # software has set its rate
+            pace = qp.pace = DcqcnPace(self.settings.dcqcn, now_ns, qp.largest_packet)
+            # its turns end where the bucket is empty, with what is left of the window too little for the next: each
+            # packet's ACK opens that again
+            qp.requester.ack_every = 1
+            self._nic.event(CONGESTION, qp.ctx.local_qpn)
+        pace.notified(now_ns)
+        self._nic.counters.bump("cnp_rate_cuts")
 
     # --------------------------------------------------------------------------------------- registers
 
@@ -78,7 +96,7 @@ class Congestion:
         if offset == reg.CNP_TIMER_THRD:
             return settings.timer_windows
         if offset == reg.CONGESTION_CTRL:
-            limit = reg.OST_LIMIT if settings.mode == "limit" else 0
+            limit = _MODE_BITS[settings.mode]
             return settings.merge_windows | limit | (reg.LIMITER if settings.limiter else 0)
         base, qp = self.queue_pair(offset)
         if qp is None:
@@ -98,7 +116,7 @@ class Congestion:
             settings.timer_windows = value & reg.TIME_MASK
         elif offset == reg.CONGESTION_CTRL:
             settings.merge_windows = value & reg.TIME_MASK
-            settings.mode = "limit" if value & reg.OST_LIMIT else "none"
+            settings.mode = "limit" if value & reg.OST_LIMIT else "dcqcn" if value & reg.HW_EN else "none"
             settings.limiter = bool(value & reg.LIMITER)
             for each in self._nic.qps.values():
                 self.apply_rate(each)

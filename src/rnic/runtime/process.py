@@ -535,6 +535,9 @@ class NicProcess:
         op, op_modifier, in_modifier, _, inbox_bytes = _COMMAND.unpack_from(body)
         if client.runtime is None or client.uar is None:
             raise OSError(errno.ENODEV, "no device is open on this connection")
+        # the message may be looked at before the doorbells that the program rang before it
+        if client.window is not None and self._doorbells_of(client, client.window, client.runtime.nic.resources):
+            client.runtime.kick()
         inbox = body[_COMMAND.size : _COMMAND.size + inbox_bytes]
         result = client.runtime.nic.command(client.uar, op, in_modifier, op_modifier, inbox)
         if result.status == cmd.ST_OK and (op, in_modifier) == (cmd.ALLOC_RES, cmd.RES_UAR_BLOCK):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from rnic.device.config import NicConfig
@@ -126,6 +127,10 @@ class Fabric:
         address = b"\x0a" + (index + 1).to_bytes(3, "big")
         counters = Counters()
         link = memory.attach(address, max_segments=1, counters=counters)
+        if "congestion" in settings:
+            # a rate is found below what the wire takes
+            dcqcn = replace(settings["congestion"].dcqcn, line_rate=port.window_bytes)
+            settings["congestion"] = replace(settings["congestion"], dcqcn=dcqcn)
         config = NicConfig(address, name=name, mtu=self.topology.mtu, **{"fixed_sport": False, **settings})
         nic = Nic(config, rng=self._random(), counters=counters)
         host = self.hosts[name] = Host(name, nic, link, port, self.agenda)

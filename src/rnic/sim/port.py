@@ -7,6 +7,8 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from rnic.spec.congestion_regs import WINDOW_NS
+
 if TYPE_CHECKING:
     from rnic.sim.agenda import Agenda
     from rnic.sim.topology import Link
@@ -106,6 +108,11 @@ class Port:
         self._free_actor = agenda.actor(self._freed)
         self._wire_actor = agenda.actor(self._arrived)
         self._signal_actor = agenda.actor(self._signalled)
+
+    @property
+    def window_bytes(self) -> int:
+        """Its rate in bytes a window of the congestion registers."""
+        return max(1, self._bits_s * WINDOW_NS // _BIT_NS)
 
     def put(self, packet: Packet) -> None:
         """Queue a packet behind those that wait."""

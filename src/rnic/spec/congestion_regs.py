@@ -2,8 +2,8 @@
 
 Offsets and bits are those of the core that 004 describes. It gives no unit for its two times; here both count
 windows of :data:`WINDOW_NS`, the 1,024 cycles of a 1 GHz clock in which that core counts bytes (a choice).
-Two of its three modes are here: the outstanding limit, and rates that software sets and the device keeps. Registers
-of the mode in which the device finds the rates itself (DCQCN) are not, and their offsets read 0.
+Besides the outstanding limit, rates that software sets and the device keeps, and rates that the device finds itself
+(DCQCN). The registers of the latter's parameters and rates are not here, and their offsets read 0.
 
 A register of a queue pair up to 8192 lies ``QP_STRIDE * (QPN - 1)`` behind that of queue pair 1.
 """
@@ -29,6 +29,7 @@ QP_REGISTERS: Final = 0x2000
 
 TIME_MASK: Final = 0xFFFF
 RATE_MASK: Final = 0xFFFF_FFFF
+HW_EN: Final = 1 << 24
 OST_LIMIT: Final = 1 << 26
 LIMITER: Final = 1 << 54
 SQ_ARB_MASK: Final = 1 << 1
@@ -59,6 +60,9 @@ CONGESTION_REGISTERS: tuple[WideRegister, ...] = (
         "what congestion does",
         (
             bits("CNP_MERGE", 0, 15, 0, "windows of 1,024 ns in which one flow gets one CNP; 0: each mark one", "RW"),
+            bits(
+                "HW_EN", 0, 24, 24, "1: queue pairs find their rates by their CNPs (DCQCN); OST_LIMIT goes before", "RW"
+            ),
             bits("OST_LIMIT", 0, 26, 26, "1: a CNP halves the outstanding limit of its queue pair", "RW"),
             Field("LIMITER", 0, 54, 54, "1: no queue pair sends faster than its QP_RATE", 8, "RW"),
         ),

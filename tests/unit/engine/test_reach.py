@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -105,23 +107,26 @@ def test_read_only_memory_of_one_s_own_is_not_stored_to(parts: ctypes.CDLL) -> N
         view.release()
 
 
+_CHILD = """
+import ctypes, sys
+buffer = ctypes.create_string_buffer(b"child")
+print(ctypes.addressof(buffer), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
 def test_a_process_that_is_gone_is_out_of_reach(parts: ctypes.CDLL) -> None:
-    memory = mmap.mmap(-1, PAGE)
-    at = address_of(memoryview(memory))
-    ready, go = os.pipe(), os.pipe()
-    child = os.fork()
-    if not child:
-        memory[:5] = b"child"
-        os.write(ready[1], b"\0")
-        os.read(go[0], 1)
-        os._exit(0)
-    os.read(ready[0], 1)
-    fd = os.open(f"/proc/{child}/mem", os.O_RDWR)
-    ways = [Reach(parts, "reach_own", child), Reach(parts, "reach_file", fd)]
-    assert [way.read(at, 5) for way in ways] == [b"child"] * 2
-    os.write(go[1], b"\0")
-    os.waitpid(child, 0)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-S", "-c", _CHILD], stdin=pipe, stdout=pipe, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        at = int(child.stdout.readline())
+        fd = os.open(f"/proc/{child.pid}/mem", os.O_RDWR)
+        ways = [Reach(parts, "reach_own", child.pid), Reach(parts, "reach_file", fd)]
+        assert [way.read(at, 5) for way in ways] == [b"child"] * 2
+        child.stdin.close()
+        child.wait(20)
     assert [way.read(at, 5) for way in ways] == [None] * 2
     assert [way.write(at, b"x") for way in ways] == [False] * 2
-    for each in (fd, *ready, *go):
-        os.close(each)
+    os.close(fd)
