@@ -170,7 +170,7 @@ def processor_time(tree: Path, rounds: int, plain: bool) -> dict[str, float]:
 def figures_of_a_round(raw: RawUdp, before: Path | None, short: bool) -> Iterator[tuple[str, Callable[[], float]]]:
     """Names of all figures in the order in which they are taken, and what takes each."""
     seconds = "0.3" if short else "0.8"
-    long, small = (60, 4_000) if short else (400, 40_000)
+    long, small = (60, 8_000) if short else (400, 80_000)
     yield "raw 4096", lambda: raw.run("bw", str(SEGMENT_4096), seconds)
     yield "write 4096", lambda: own.gbps("write", own.LONG, long)
     yield "raw 1024", lambda: raw.run("bw", str(SEGMENT_1024), seconds)
@@ -184,9 +184,9 @@ def figures_of_a_round(raw: RawUdp, before: Path | None, short: bool) -> Iterato
     yield "libfabric 64K", lambda: peers.libfabric_gbps(1 << 16, 1_000)
     yield "zeromq 64K", lambda: peers.zeromq_gbps(1 << 16)
     yield "write 64K", lambda: own.gbps("write", 1 << 16, long * 8)
-    yield "batch", lambda: own.batch_rate(small * 8)
-    yield "ucx rate", lambda: peers.ucx_tag_rate(small * 2)
-    yield "sends", lambda: own.send_rate(small)
+    yield "batch", lambda: own.batch_rate(float(seconds))
+    yield "ucx rate", lambda: peers.ucx_tag_rate(small)
+    yield "sends", lambda: own.send_rate(float(seconds))
     yield "memory", lambda: own.memory_gbps(0.3 if short else 0.8)
     yield "no loss", lambda: own.lossy_gbps(0, long)
     yield "loss", lambda: own.lossy_gbps(LOSS, long)

@@ -94,10 +94,10 @@ def write_latency(count: int) -> float:
     return float(perf("write_lat", 8, count)["t_typical_us"])
 
 
-def batch_rate(count: int) -> float:
+def batch_rate(seconds: float) -> float:
     """Millions of 8-byte WRITEs a second by the array, 64 a doorbell."""
     with running("write", 8, _DEPTH) as run:
-        run._begin(8, count)
+        run._begin(8, 0)
         end = run.end
         entries = np.zeros(A_DOORBELL, send_dtype())
         entries["opcode"], entries["length"], entries["lkey"] = op.WR_WRITE, 8, end.mr.lkey
@@ -105,11 +105,10 @@ def batch_rate(count: int) -> float:
         entries["local_addr"], entries["remote_addr"] = end.out, int(end.peer["into"])
         entries["rkey"] = int(end.peer["rkey"])
         found = np.zeros(A_DOORBELL, completion_dtype())
-        batches = max(1, count // A_DOORBELL)
         posted = done = 0
         start = time.perf_counter()
-        while done < batches:
-            if posted < batches and posted - done < _DEPTH // A_DOORBELL:
+        while not (over := time.perf_counter() - start >= seconds) or done < posted:
+            if not over and posted - done < _DEPTH // A_DOORBELL:
                 if end.qp.post_batch(entries) != A_DOORBELL:
                     raise NotMeasuredError("the send queue was full where it had room")
                 posted += 1
@@ -117,29 +116,29 @@ def batch_rate(count: int) -> float:
                 if (found["status"][:got] != st.SUCCESS).any():
                     raise NotMeasuredError("a WRITE of a batch completed in error")
                 done += got
-            elif time.perf_counter() - start > _WAIT_S:
-                raise NotMeasuredError(f"{done} of {batches} batches completed within {_WAIT_S:g} s")
-        rate = batches * A_DOORBELL / (time.perf_counter() - start) / 1e6
+            elif time.perf_counter() - start > seconds + _WAIT_S:
+                raise NotMeasuredError(f"{done} of {posted} batches completed within {_WAIT_S:g} s")
+        rate = done * A_DOORBELL / (time.perf_counter() - start) / 1e6
         verify(run, 8)
         return rate
 
 
-def send_rate(count: int) -> float:
+def send_rate(seconds: float) -> float:
     """Millions of 8-byte SENDs a second by ``post_send``, one a doorbell, up to 64 outstanding."""
     with running("send", 8, A_DOORBELL) as run:
-        run._begin(8, count)
+        run._begin(8, 0)
         end = run.end
         wr = SendWR(0, e.IBV_WR_SEND, send_flags=e.IBV_SEND_SIGNALED, sg=[SGE(end.out, 8, end.mr.lkey)])
         posted = done = 0
         start = time.perf_counter()
-        while done < count:
-            if posted < count and posted - done < A_DOORBELL:
+        while not (over := time.perf_counter() - start >= seconds) or done < posted:
+            if not over and posted - done < A_DOORBELL:
                 end.qp.post_send(wr)
                 posted += 1
             done += run._take(A_DOORBELL)
-            if time.perf_counter() - start > _WAIT_S:
-                raise NotMeasuredError(f"{done} of {count} SENDs completed within {_WAIT_S:g} s")
-        rate = count / (time.perf_counter() - start) / 1e6
+            if time.perf_counter() - start > seconds + _WAIT_S:
+                raise NotMeasuredError(f"{done} of {posted} SENDs completed within {_WAIT_S:g} s")
+        rate = done / (time.perf_counter() - start) / 1e6
         verify(run, 8)
         return rate
 

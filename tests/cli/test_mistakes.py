@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from rnic.cli.elf import looks_static
 from rnic.cli.files import OutFile
 from rnic.spec.source import install_hint
 
@@ -86,3 +88,11 @@ def test_output_that_nobody_reads_any_more_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m rnic.cli devinfo --json | true"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=30, check=False)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("size", [0, 1, 55])
+def test_a_file_with_a_broken_segment_table_is_no_static_program(tmp_path: Path, size: int) -> None:
+    made = tmp_path / "made"
+    head = b"\x7fELF\2\1\1".ljust(16, b"\0") + struct.pack("<HHIQQQIHHH", 2, 62, 1, 0, 64, 0, 0, 64, size, 1)
+    made.write_bytes(head.ljust(64 + size, b"\0"))
+    assert not looks_static(str(made))

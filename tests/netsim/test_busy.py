@@ -20,6 +20,7 @@ from rnic.testing import SimNet
 from rnic.verbs import CQ, MR, PD, QP, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr
 from rnic.verbs import enums as e
 from rnic.wire.bursts import RxBurst, TxBurst
+from rnic.wire.flow import Flow
 
 PACKET_NS = 4_000
 MTU = 256
@@ -189,3 +190,45 @@ def test_a_receiver_with_little_room_costs_losses_but_no_failure() -> None:
     busy.run()
     assert slow.lost > 0
     busy.close()
+
+
+def test_a_sender_that_did_not_run_takes_what_came_before_it_calls_anything_late() -> None:
+    """A loaded machine leaves a process alone for longer than an ACK timeout. The ACKs wait in its socket meanwhile."""
+    qps, size = 64, 4 * MTU
+    net = SimNet(2)
+    a, b = (node.ctx for node in net.nodes)
+    ends = []
+    for ctx in (a, b):
+        pd, cq = PD(ctx), CQ(ctx, 2 * qps)
+        memory = MR(pd, bytearray(size), RIGHTS)
+        made = [QP(pd, QPInitAttr(e.IBV_QPT_RC, cap=QPCap(1, 1), scq=cq, rcq=cq)) for _ in range(qps)]
+        ends.append((made, memory, cq))
+    (senders, source, cq), (receivers, target, _) = ends
+    for one, other in zip(senders, receivers, strict=True):
+        for qp, peer, ctx in ((one, other, b), (other, one, a)):
+            attr = QPAttr()
+            attr.path_mtu, attr.timeout, attr.retry_cnt = e.IBV_MTU_256, 14, 7
+            attr.dest_qp_num, attr.qp_access_flags = peer.qp_num, RIGHTS
+            attr.ah_attr = AHAttr(GlobalRoute(ctx.query_gid()))
+            qp.to_rts(attr)
+    net.nodes[0].nic.flights.peer(senders_flow(net)).limit = 4 * qps
+    for qp in senders:
+        qp.post_rdma(WR_WRITE, source.buf, size, source.lkey, target.buf, target.rkey)
+    net.driving = True
+    for _ in range(200):
+        b.runtime.progress()
+    net.driving = False
+    assert net.nodes[0].nic.flights.inflight == 4 * qps
+    net.clock.advance(400_000_000)
+    assert net.run(lambda: net.nodes[0].counters["acks_received"] >= qps)
+    assert not net.nodes[0].counters["ack_timeouts"]
+    assert not net.nodes[0].counters["retransmitted_packets"]
+    assert cq.poll(2 * qps)[0] == qps
+    net.close()
+
+
+def senders_flow(net: SimNet) -> Flow:
+    """The path of node 0's first queue pair."""
+    flow = next(iter(net.nodes[0].nic.qps.values())).flow
+    assert flow is not None
+    return flow

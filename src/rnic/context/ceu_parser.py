@@ -28,7 +28,6 @@ from rnic.mem.dma import DmaPort
 
 EXTRACT_BYTES: Final = 48
 """One extract FIFO is 384 bits wide: 12 QPC words; the second one's last three are zero."""
-FIRST_WORDS: Final = EXTRACT_BYTES // 4
 _KIND: Final = {WR_QP_CXT: QP, WR_CQ_CXT: CQ, WR_EQ_CXT: EQ}
 Admit = Callable[[str, int, bytes], bool]
 """Kind, number and bytes of a context: whether the device can run on it."""

@@ -572,10 +572,6 @@ class ContextManager:
         """Write a CQC and cache its key data."""
         return self._do(m.WR_CQ_CXT, m.WR_CQ_ALL, cqn, payload=cqc)
 
-    def modify_cq(self, cqn: int, cqc: bytes) -> Status:
-        """Write a CQC anew, as RESIZE_CQ does."""
-        return self._do(m.WR_CQ_CXT, m.WR_CQ_MODIFY, cqn, payload=cqc)
-
     def invalidate_cq(self, cqn: int) -> Status:
         """Zero a CQC and forget it, even where its page is gone."""
         status = self._do(m.WR_CQ_CXT, m.WR_CQ_INVALID, cqn)

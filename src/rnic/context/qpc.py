@@ -21,7 +21,6 @@ OPT_CREDITS = 1 << 3
 """Send end-to-end credits instead of the invalid-credits code."""
 
 SRQ_VALID = 1 << 31
-PD_NONE = 0
 
 _WR = "WR"
 

@@ -27,6 +27,8 @@ from rnic.wire.bursts import RxBurst, TxBurst
 
 _UNCOVERED_BYTE = 4
 """FECN, BECN and reserved bits of a BTH: the ICRC does not see them change."""
+MAX_HELD = 1 << 16
+"""Packets that are held back in each direction at most: what comes beyond is lost."""
 _MAX_ROUNDS = 1_024
 """Bound on what one ``receive`` loses before it returns."""
 
@@ -87,7 +89,8 @@ class FaultyLink(Middleware):
         script: rules as :mod:`rnic.link.fault_script` defines them.
         tracer: told of every fault, at stage ``"fault"``.
 
-    Counters are named ``fault_tx_drop``, ``fault_rx_delay`` and so on.
+    Counters are named ``fault_tx_drop``, ``fault_rx_delay`` and so on; ``fault_tx_full`` and ``fault_rx_full`` count
+    what was lost because too much was held back already.
 
     Raises:
         ValueError: a bad rule, in one line.
@@ -227,6 +230,10 @@ class _Judge:
             )
         return faults
 
+    def overflowed(self) -> None:
+        """A packet was to be held back, and there are too many already."""
+        self._counters.bump(f"fault_{self._direction}_full")
+
     def _gap(self, rate: float) -> int:
         """How many packets a strike of this probability spares: drawn once for many, as often as one by one."""
         return int(min(math.log(1 - self.rng.random()) / math.log1p(-rate), _NEVER)) if rate < 1 else 0
@@ -329,10 +336,12 @@ class _Lane(Generic[_Burst]):
             packet = self.marked(packet)
         if "duplicate" in faults:
             later = faults["duplicate"]["delay_ns"]
-            if later:
-                self._delay(self.own(packet), now_ns + later)
-            else:
+            if not later:
                 self._pass(packet, out)
+            elif self._room():
+                self._delay(self.own(packet), now_ns + later)
+        if ("delay" in faults or "reorder" in faults) and not self._room():
+            return
         if "delay" in faults:
             self._delay(self.own(packet), now_ns + (faults["delay"]["delay_ns"] or 0))
         elif "reorder" in faults:
@@ -351,6 +360,13 @@ class _Lane(Generic[_Burst]):
             else:
                 out.append(held.packet)
         self._held = waiting
+
+    def _room(self) -> bool:
+        """Whether one packet more may be held back; what may not is lost, and counted."""
+        if len(self._delayed) + len(self._held) < MAX_HELD:
+            return True
+        self._judge.overflowed()
+        return False
 
     def _delay(self, packet: _Burst, due_ns: int) -> None:
         # The serial keeps packets that are due together in their order.

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from rnic.link.base import Link
 from rnic.link.middleware import Middleware
 from rnic.link.pcap import PcapngWriter
-from rnic.wire.bursts import Buffer, RxBurst, TxBurst
+from rnic.wire.bursts import DONT_FRAGMENT, Buffer, RxBurst, TxBurst
 from rnic.wire.dissect import LINKTYPE_ETHERNET
 from rnic.wire.ethernet import TYPE_IPV4, TYPE_IPV6, Ethernet
 from rnic.wire.flow import Flow
@@ -109,7 +109,8 @@ class Recorder(Middleware):
                     ident = _ident(packet, burst.flow, index) if self._solve_idents else index
                 else:
                     ident = burst.ident + index & 0xFFFF
-                self._record(now_ns, burst.flow, packet, ident, burst.frag)
+                arrived = burst.tclass, burst.hop_limit, burst.flow_label
+                self._record(now_ns, burst.flow, packet, ident, burst.frag, arrived)
         return bursts
 
     def close(self) -> None:
@@ -120,10 +121,18 @@ class Recorder(Middleware):
             self._end(error)
         self.inner.close()
 
-    def _record(self, now_ns: int, flow: Flow, payload: Buffer, ident: int, frag: int = 0x4000) -> None:
+    def _record(
+        self,
+        now_ns: int,
+        flow: Flow,
+        payload: Buffer,
+        ident: int,
+        frag: int = DONT_FRAGMENT,
+        arrived: tuple[int, int, int] | None = None,
+    ) -> None:
         if self._writer is None:
             return
-        packet = ip_packet(flow, payload, ident, frag)
+        packet = ip_packet(flow, payload, ident, frag, arrived)
         if self._linktype == LINKTYPE_ETHERNET:
             packet = _ethernet(flow).pack() + packet
         try:

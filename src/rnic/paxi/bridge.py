@@ -32,7 +32,6 @@ BROKEN: Final = 1
 """Nothing is posted until the connection has been made anew."""
 DOWN: Final = 2
 """The remote is lost: everything is answered SLVERR."""
-LINK_NAMES: Final = ("up", "broken", "down")
 
 SUCCESS: Final = 0
 REFUSED: Final = 1

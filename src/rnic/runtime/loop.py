@@ -28,6 +28,8 @@ PARK_NS = 2_000_000
 """How long after its last poll an application still counts as polling."""
 _RECEIVE_LIMIT = 4
 _REPLIES_AT_LEAST_EVERY = 2
+_TIMERS_AT_LEAST_EVERY = 256
+"""Rounds after which deadlines count although more may have arrived: as many bursts as a receive buffer holds."""
 _THREAD_ROUNDS = 256
 _IDLE_BEFORE_YIELD = 32
 _AFTER_OWN_ERROR_S = 0.01
@@ -65,6 +67,8 @@ class Runtime:
         self._frames = link.frames
         self._link_up = True
         self._rounds_without_replies = 0
+        self._full_rounds = 0
+        """Rounds in a row that took as many bursts as one takes: there may be more."""
         self._last_poll = 0
         self._idle_rounds = 0
         self._thread: threading.Thread | None = None
@@ -78,11 +82,6 @@ class Runtime:
         if wanted_by(link):
             self.faults()
         _live.add(self)
-
-    @property
-    def has_faults(self) -> bool:
-        """Whether :meth:`faults` was called."""
-        return self._faults is not None
 
     def faults(self) -> DeviceFaults:
         """Events for this device, on command (:mod:`rnic.runtime.faults`); from the first call on it costs a little."""
@@ -147,11 +146,14 @@ class Runtime:
             did = True
         elif nic.has_work():
             did = self._transmit(now)
-        deadline = nic.next_deadline_ns()
-        if deadline is not None and deadline <= now:
-            nic.handle_timers(now)
-            self._transmit(now)
-            did = True
+        # What arrived in time is not late because this process did not run: nothing is overdue before all is read.
+        self._full_rounds = self._full_rounds + 1 if len(bursts) >= _RECEIVE_LIMIT else 0
+        if self._full_rounds % _TIMERS_AT_LEAST_EVERY == 0:
+            deadline = nic.next_deadline_ns()
+            if deadline is not None and deadline <= now:
+                nic.handle_timers(now)
+                self._transmit(now)
+                did = True
         if nic.resources.interrupts:
             self._interrupts()
         return did

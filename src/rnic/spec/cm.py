@@ -14,22 +14,7 @@ REJ_INVALID_GID = 12
 REJ_INVALID_MTU = 26
 REJ_CONSUMER_DEFINED = 28
 REJ_DUPLICATE_COMM_ID = 30
-
-REJ_NAMES = {
-    REJ_NO_QP: "no queue pair is available",
-    REJ_NO_RESOURCES: "no resources",
-    REJ_TIMEOUT: "timeout",
-    REJ_UNSUPPORTED: "unsupported request",
-    REJ_INVALID_COMM_ID: "unknown communication ID",
-    REJ_INVALID_SERVICE_ID: "nobody listens on this service ID",
-    REJ_INVALID_TRANSPORT_TYPE: "wrong transport service type",
-    REJ_STALE_CONN: "stale connection",
-    REJ_INVALID_GID: "GID is not this port's",
-    REJ_INVALID_MTU: "path MTU is too large",
-    REJ_CONSUMER_DEFINED: "rejected by the listener",
-    REJ_DUPLICATE_COMM_ID: "communication ID is in use",
-}
-"""Reasons of REJ (IBA 12.6.7.2) as far as they are given here."""
+"""Reasons of REJ (IBA 12.6.7.2) as far as they are given here; all have names in :mod:`rnic.wire.cm_message`."""
 
 REJECTED_REQ, REJECTED_REP, REJECTED_OTHER = range(3)
 """Which message a REJ is about; MRA's numbers are the same for REQ and REP."""

@@ -211,9 +211,24 @@ def _header(flow: Flow, udp_payload: int, ident: int, frag: int, tclass: int, ho
     return _IPV6.pack(first, udp_payload + UDP_BYTES, PROTO_UDP, hop_limit, flow.src, flow.dst)
 
 
-def ip_packet(flow: Flow, payload: Buffer, ident: int = 0, frag: int = DONT_FRAGMENT) -> bytes:
-    """A whole IP packet around a UDP payload. IPv4 has no UDP checksum, IPv6 the right one."""
-    header = ip_header(flow, len(payload), ident, frag)
+def ip_packet(
+    flow: Flow,
+    payload: Buffer,
+    ident: int = 0,
+    frag: int = DONT_FRAGMENT,
+    arrived: tuple[int, int, int] | None = None,
+) -> bytes:
+    """A whole IP packet around a UDP payload. IPv4 has no UDP checksum, IPv6 the right one.
+
+    Args:
+        flow: addresses and ports, and what else is in the header.
+        payload: from the BTH to the ICRC.
+        ident: IPv4 identification.
+        frag: IPv4 flags and fragment offset.
+        arrived: traffic class, hop limit and flow label as they arrived, where routers may have changed the flow's.
+    """
+    changeable = arrived or (flow.tclass, flow.hop_limit, flow.flow_label)
+    header = _header(flow, len(payload), ident, frag, *changeable)
     length = len(payload) + UDP_BYTES
     udp = _UDP.pack(flow.sport, flow.dport, length, 0)
     if len(flow.src) == 16:

@@ -516,3 +516,23 @@ def test_bad_rules_are_refused_in_one_line(script: list[dict[str, object]], mess
     with pytest.raises(ValueError, match=message) as caught:
         Pair(script)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rule", [{"action": "delay", "delay_ns": 1_000}, {"action": "reorder", "behind": 1_000}])
+def test_what_is_held_back_is_bounded(rule: Mapping[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rnic.link.faults.MAX_HELD", 3)
+    pair = Pair([rule])
+    pair.send(*range(10))
+    assert pair.a.counters["fault_tx_full"] == 7
+    pair.wait(10_000_000)
+    assert pair.arrived() == [0, 1, 2]
+
+
+def test_a_late_copy_that_finds_no_room_costs_the_copy_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rnic.link.faults.MAX_HELD", 1)
+    pair = Pair([{"action": "duplicate", "delay_ns": 1_000}])
+    pair.send(0, 1)
+    assert pair.arrived() == [0, 1]
+    pair.wait(1_000)
+    assert pair.arrived() == [0]
+    assert pair.a.counters["fault_tx_full"] == 1

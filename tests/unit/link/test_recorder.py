@@ -59,6 +59,22 @@ def test_received(flow: Flow, linktype: int) -> None:
         assert [frame.ident for frame in frames] == [0, 1, 0xBEEF, 0xFFFF, 0]
 
 
+@pytest.mark.parametrize("flow", [V4, V6], ids=["v4", "v6"])
+def test_a_mark_of_a_switch_is_recorded(flow: Flow) -> None:
+    """With the rest of what routers change, and the ICRC does not cover."""
+    burst = RxBurst(flow, memoryview(packet(flow, 0)), 20, 20, tclass=0x6B, hop_limit=9, flow_label=0x12345)
+    file = io.BytesIO()
+    Recorder(Given([burst]), file, LINKTYPE_RAW, clock=lambda: 77).receive(1)
+    (captured,) = recorded(file)
+    frame = dissect(memoryview(captured.data), captured.linktype)
+    assert frame.icrc_ok
+    data = captured.data
+    if flow is V4:
+        assert (data[1], data[8]) == (0x6B, 9)
+    else:
+        assert (int.from_bytes(data[:4], "big"), data[7]) == (6 << 28 | 0x6B << 20 | 0x12345, 9)
+
+
 def test_corrupt_and_short_packets_stay_so() -> None:
     bad = bytearray(packet(V4, 0))
     bad[12] ^= 0xFF
