@@ -16,7 +16,7 @@ from rnic.testing import QpPair
 from rnic.transport.qp import QueuePair
 from rnic.verbs import enums as e
 
-pytestmark = pytest.mark.skipif(use.ENGINE is None, reason="the engine is not compiled, or RNIC_ENGINE=0")
+pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
 SIZE = 16_384
 HALF = SIZE // 2
 
@@ -125,7 +125,8 @@ def test_a_run_by_the_engine_leaves_what_the_reference_leaves(
         # what the engine punts is the steps', in both runs
         patch.setattr(receiving, "receive_small", lambda *args: False)
         patch.setattr(QueuePair, "receive_burst", lambda *args: 0)
+        patch.setattr(use, "ENGINE", use.COMPILED)
         by_engine = run(steps, loss, seed, segments)
-        patch.setattr(use, "ENGINE", type("Stub", (), {"Port": use.ENGINE.Port, "Executor": Reference}))
+        patch.setattr(use, "ENGINE", type("Stub", (), {"Port": use.COMPILED.Port, "Executor": Reference}))
         by_reference = run(steps, loss, seed, segments)
     assert by_engine == by_reference

@@ -377,7 +377,7 @@ class LeanScript(Script):
             super().inject(name, psn, **fields)
 
 
-NO_ENGINE = pytest.mark.skipif(use.ENGINE is None, reason="the engine is not compiled, or RNIC_ENGINE=0")
+NO_ENGINE = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
 
 
 @pytest.fixture(

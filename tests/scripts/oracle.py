@@ -174,10 +174,11 @@ class Oracle:
 
     def __init__(self, script: Any) -> None:
         self.script = script
-        self.port = use.port(script.host.arena, script.host.memory, script.host.config)
+        self.port = use.COMPILED.Port(script.host.arena, script.host.memory, script.host.config)
+        script.host.memory.told = self.port.changed
         for entry in script.host.memory._live.values():
             self.port.changed(entry)
-        self.executor = use.ENGINE.Executor(self.port, script.qp, memoryview(script.block).cast("I"))
+        self.executor = use.COMPILED.Executor(self.port, script.qp, memoryview(script.block).cast("I"))
         self.taken = 0
         """Packets that the engine took or made."""
 

@@ -1,6 +1,6 @@
-"""Whether the engine is in use: where it is compiled, from the tables as they are, and nobody turned it off.
+"""Whether the engine is in use: where it is compiled, from the tables as they are, and ``RNIC_ENGINE=1`` asks for it.
 
-``RNIC_ENGINE=0`` takes the reference alone; ``RNIC_PLAIN=1`` implies it.
+``RNIC_PLAIN=1`` takes the reference whatever else is said.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 _NAME = "rnic.engine"
 
 
-def _choose() -> Any:
-    if os.environ.get("RNIC_ENGINE", "") == "0":
-        in_use[_NAME] = False
-        return None
+def _find() -> Any:
     engine = compiled_twin(_NAME, "rnic.engine._engine")
     if engine is not None and engine.layout_hash() != layout_hash():
-        in_use[_NAME] = False  # compiled from other tables: what it takes for one field is another now
-        return None
+        return None  # compiled from other tables: what it takes for one field is another now
     return engine
 
 
-ENGINE: Any = _choose()
+COMPILED: Any = _find()
 """The compiled engine, or ``None``."""
+
+ENGINE: Any = COMPILED if os.environ.get("RNIC_ENGINE", "") not in ("", "0") else None
+"""The engine that devices take, or ``None``."""
+
+in_use[_NAME] = ENGINE is not None
 
 
 def port(arena: Arena, table: MemoryTable, config: TransportConfig) -> Any:
