@@ -73,11 +73,12 @@ def speed_table() -> str:
 
 
 def latency_table() -> str:
-    """Cycles of each WRITE, and Gb/s, by what is sent and how late memory answers."""
-    lines = ["| WRITEs | memory latency, cycles | cycles each | Gb/s |", "|---|---:|---:|---:|"]
+    """Cycles of each WRITE, and Gb/s of payload and on the line, by what is sent and how late memory answers."""
+    lines = ["| WRITEs | memory latency, cycles | cycles each | Gb/s | on the line |", "|---|---:|---:|---:|---:|"]
     for row in json.loads(FIGURES.read_text())["latency"]:
         rate = row["bytes"] * 8 * MHZ / row["cycles"] / 1000
-        lines.append(f"| {row['what']} | {row['latency']} | {row['cycles']} | {rate:.1f} |")
+        line = row.get("line_gbps", "")
+        lines.append(f"| {row['what']} | {row['latency']} | {row['cycles']} | {rate:.1f} | {line} |")
     return "\n".join(lines) + "\n"
 
 

@@ -66,6 +66,8 @@ WHEELS = {
 MPI_CHECK = HERE / "mpi_check.c"
 _LONG = ("pyverbs", "mpi")
 _JOBS = 2
+_given_ports: set[int] = set()
+_ports_lock = threading.Lock()
 
 
 class Bench:
@@ -293,10 +295,15 @@ class Run:
 
 
 def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
+    """A TCP port that nobody uses, and that no other row was given."""
+    while True:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port: int = free.getsockname()[1]
+        with _ports_lock:
+            if port not in _given_ports:
+                _given_ports.add(port)
+                return port
 
 
 def _wait_listening(port: int, server: subprocess.Popen[bytes]) -> None:

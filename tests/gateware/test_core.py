@@ -662,13 +662,31 @@ def carried_out(scenario: Callable[[Engine], None], serial: bool) -> dict[str, s
     return engine.seen
 
 
-@pytest.mark.parametrize("serial", [True, False], ids=["serial", "overlapped"])
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+LONG = (reset_in_every_state,)
+"""A minute each: only with --full."""
+OVERLAPPED = (small_writes_and_ring_wrap, back_to_back, bus_errors, watchdog)
+"""What the short run carries out on the overlapped engine too; the rest is for the full one."""
+
+
+@pytest.mark.xdist_group("scenarios")  # what one of these tests carried out, others look at
+@pytest.mark.parametrize(
+    ("scenario", "serial"),
+    [
+        pytest.param(
+            scenario,
+            serial,
+            id=f"{scenario.__name__}-{'serial' if serial else 'overlapped'}",
+            marks=pytest.mark.full if scenario in LONG or not (serial or scenario in OVERLAPPED) else (),
+        )
+        for scenario in SCENARIOS
+        for serial in (True, False)
+    ],
+)
 def test_scenario(scenario: Callable[[Engine], None], serial: bool) -> None:
     carried_out(scenario, serial)
 
 
-@pytest.mark.parametrize("width", [32, 512])
+@pytest.mark.parametrize("width", [32, pytest.param(512, marks=pytest.mark.full)])
 @pytest.mark.parametrize("serial", [True, False], ids=["serial", "overlapped"])
 def test_stalls_on_every_channel(serial: bool, width: int) -> None:
     engine = Engine(serial, seed=width, stall_rate=0.4, width=width)
@@ -691,7 +709,7 @@ def test_rings_of_different_sizes_wrap_each_at_its_own(serial: bool, ring: int, 
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("serial", [True, False], ids=["serial", "overlapped"])
+@pytest.mark.parametrize("serial", [True, pytest.param(False, marks=pytest.mark.full)], ids=["serial", "overlapped"])
 def test_every_order_of_address_and_data_at_any_latency(serial: bool, order: str) -> None:
     engine = Engine(serial, stall_rate=0.2, timing=Timing(11, order, 8, mix_ids=True))
     engine.good()
@@ -852,9 +870,9 @@ def test_the_watchdog_ends_what_is_in_flight_and_the_rest_goes_on(silent_from: i
     engine.good()
 
 
-def test_a_reset_at_any_time_of_several() -> None:
+def test_a_reset_at_any_time_of_several(request: pytest.FixtureRequest) -> None:
     engine = several(Timing(7), stall_rate=0.1)
-    for moment in range(1, 200, 13):
+    for moment in range(1, 200, 13 if request.config.getoption("full") else 33):
         engine.fill(70 * 5)
         engine.driver.submit([Request(SOURCE + 70 * n, TARGET + 70 * n, 70, n) for n in range(5)])
         engine.simulation.run_cycles(moment)
@@ -956,12 +974,21 @@ EXPECTED_OVERLAPPED = EXPECTED | {
 }
 
 
+@pytest.mark.xdist_group("scenarios")
 @pytest.mark.parametrize(
-    ("serial", "expected"), [(True, EXPECTED_SERIAL), (False, EXPECTED_OVERLAPPED)], ids=["serial", "overlapped"]
+    ("serial", "expected"),
+    [
+        pytest.param(True, EXPECTED_SERIAL, id="serial"),
+        pytest.param(False, EXPECTED_OVERLAPPED, id="overlapped", marks=pytest.mark.full),
+    ],
 )
-def test_every_state_and_transition(serial: bool, expected: dict[str, set[Transition]]) -> None:
+def test_every_state_and_transition(
+    serial: bool, expected: dict[str, set[Transition]], request: pytest.FixtureRequest
+) -> None:
+    full = request.config.getoption("full")
+    scenarios = [scenario for scenario in SCENARIOS if full or scenario not in LONG]
     for block, wanted in expected.items():
-        seen = set().union(*(carried_out(scenario, serial)[block] for scenario in SCENARIOS))
+        seen = set().union(*(carried_out(scenario, serial)[block] for scenario in scenarios))
         print(f"\n{block}: {len(seen)} transitions")
         for before, after in sorted(seen):
             note = "" if (before, after) in wanted else "  (abort)"

@@ -89,11 +89,19 @@ def test_udp_checksums_are_those_of_scapy() -> None:
         assert l2.Ether(bytes(packet))[inet.UDP].chksum == stated
 
 
+META_OF_ENDPOINT = {
+    "src_ip": net.DEFAULT_SRC_IP,
+    "dst_ip": net.DEFAULT_DST_IP,
+    "src_port": net.DEFAULT_SRC_PORT,
+    "dst_port": net.DEFAULT_DST_PORT,
+}
+
+
 class EncapBench:
     """An encapsulator with its endpoint table, a source, a sink and a queue of META words."""
 
-    def __init__(self, width: int, stalls: Stalls | None = None) -> None:
-        params = EngineParams(bus_width=width)
+    def __init__(self, width: int, stalls: Stalls | None = None, **parameters: int) -> None:
+        params = EngineParams(bus_width=width, **parameters)
         self.dut = IpEncapsulator(params)
         self.table = EndpointLookup(params)
         m = Module()
@@ -109,16 +117,7 @@ class EncapBench:
 
     def send(self, packet: bytes, **meta: int) -> None:
         self.source.send(packet)
-        self.metas.append(
-            {
-                "length": len(packet),
-                "src_ip": net.DEFAULT_SRC_IP,
-                "dst_ip": net.DEFAULT_DST_IP,
-                "src_port": net.DEFAULT_SRC_PORT,
-                "dst_port": net.DEFAULT_DST_PORT,
-                **meta,
-            }
-        )
+        self.metas.append({"length": len(packet), **META_OF_ENDPOINT, **meta})
 
     async def _meta(self, ctx: Any) -> None:
         port = self.dut.s_meta
@@ -334,13 +333,13 @@ def test_the_fate_of_each_packet_is_told_in_turn_and_of_a_frame_when_it_has_left
     assert len(bench.sink.frames) == 2
 
 
-@pytest.mark.parametrize("ready", [1.0, 0.1, 0.0])
+@pytest.mark.parametrize("ready", [0.1, *(pytest.param(ready, marks=pytest.mark.full) for ready in (1.0, 0.0))])
 def test_a_reset_never_glues_two_frames(ready: float) -> None:
     """Whatever the MAC does while it lasts: what has begun to leave ends as it should, and nothing else comes."""
     rng = random.Random(7)
     before, after = engine_packet(rng, 64), engine_packet(rng, 50)
     begun = 0
-    for cycles in range(1, 75, 2 if ready == 0.1 else 6):
+    for cycles in range(1, 75, 6):
         bench = EncapBench(32)
 
         async def test(ctx: Any, bench: EncapBench = bench, cycles: int = cycles) -> None:
@@ -417,6 +416,85 @@ def test_the_ip_checksum_has_its_last_carry() -> None:
     bench.run(test)
     (frame,) = bench.sink.frames
     assert checksum(frame.data[14:34]) == 0
+
+
+SEVERAL = {"serial": False, "in_flight": 4}
+"""META is checked, and endpoints are looked up, ahead of the packet in hand."""
+
+
+@pytest.mark.parametrize("width", [64, 512])
+def test_meta_ahead_refuses_what_it_must_and_tells_each_fate_in_turn(width: int) -> None:
+    rng = random.Random(17)
+    bench = EncapBench(width, Stalls(rng, 0.2), **SEVERAL)
+    good: list[bytes] = []
+    fates: list[int] = []
+
+    async def test(ctx: Any) -> None:
+        regs, offsets = bench.dut.regs, net.ENCAP_OFFSETS
+        await write_reg(ctx, regs, offsets["CTRL"], ENABLE)
+        for number, (meta, code) in enumerate(META_FAULTS):
+            bench.send(engine_packet(rng, 40 + number), **meta)
+            good.append(engine_packet(rng, SIZES[number] * 5))
+            bench.send(good[-1])
+            short = engine_packet(rng, 30)
+            bench.send(short, length=len(short) + 1)
+            fates.extend([code, net.META_OK, net.TX_PACKET_LENGTH])
+        while len(bench.fates) < len(fates):  # the test's own time limit ends it
+            await ctx.tick().repeat(50)
+        assert await read_reg(ctx, regs, offsets["PKT_CNT"]) == len(good)
+        assert await read_reg(ctx, regs, offsets["DROP_CNT"]) == 2 * len(META_FAULTS)
+
+    bench.run(test)
+    assert bench.fates == fates
+    assert bench.errors == 2 * len(META_FAULTS)
+    assert len(bench.sink.frames) == len(good)
+    for ident, (frame, packet) in enumerate(zip(bench.sink.frames, good, strict=True)):
+        check_frame(frame, packet, ident)
+
+
+def test_the_registers_are_checked_beside_meta_ahead() -> None:
+    bench = EncapBench(64, **SEVERAL)
+    packet = engine_packet(random.Random(18), 30)
+
+    async def test(ctx: Any) -> None:
+        regs, offsets = bench.dut.regs, net.ENCAP_OFFSETS
+        await write_reg(ctx, regs, offsets["CTRL"], START)
+        await ctx.tick().repeat(6)
+        status = await read_reg(ctx, regs, offsets["STATUS"])
+        assert net.NET_STATUS.get(status.to_bytes(4, "little"), "code") == net.META_LENGTH_ZERO
+        assert await read_reg(ctx, regs, offsets["DROP_CNT"]) == 0
+        bench.send(packet)  # not enabled
+        await ctx.tick().repeat(40)
+        status = await read_reg(ctx, regs, offsets["STATUS"])
+        assert net.NET_STATUS.get(status.to_bytes(4, "little"), "code") == net.TX_DISABLED
+        await write_reg(ctx, regs, offsets["CTRL"], ENABLE)
+        bench.send(packet)
+        await ctx.tick().repeat(60)
+
+    bench.run(test)
+    assert bench.fates == [net.TX_DISABLED, net.META_OK]
+    check_frame(bench.sink.frames[0], packet, 0)
+
+
+def test_frames_follow_one_another() -> None:
+    """512 bits, packets of 1024 bytes: 17 beats in, 18 out, and not more than 19 cycles each, identifications in order;
+    a sum whose carries meet the identification's."""
+    bench = EncapBench(512, **SEVERAL)
+    bench.sink.keep_beats = True
+    rng = random.Random(19)
+    packets = [engine_packet(rng, 1024) for _ in range(12)]
+
+    async def test(ctx: Any) -> None:
+        await write_reg(ctx, bench.dut.regs, net.ENCAP_OFFSETS["CTRL"], ENABLE)
+        for packet in packets:
+            bench.send(packet)
+        await ctx.tick().repeat(300)
+
+    bench.run(test)
+    for ident, (frame, packet) in enumerate(zip(bench.sink.frames, packets, strict=True)):
+        check_frame(frame, packet, ident)
+    ends = [frame.beats[-1][0] for frame in bench.sink.frames]
+    assert ends[-1] - ends[1] <= 19 * (len(ends) - 2)
 
 
 class DecapBench:
@@ -509,7 +587,7 @@ FRAME_FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("width", [32, 64, 512])
+@pytest.mark.parametrize("width", [32, pytest.param(64, marks=pytest.mark.full), 512])
 @pytest.mark.parametrize(("changes", "code"), FRAME_FAULTS)
 def test_bad_frame_is_dropped_and_named(width: int, changes: dict[str, int], code: int) -> None:
     rng = random.Random(8)
@@ -560,6 +638,57 @@ def test_frames_cut_anywhere_and_spoilt_ones_are_dropped(width: int) -> None:
 
     bench.run(test)
     assert [frame.data for frame in bench.sink.frames] == [packet, packet]
+
+
+@pytest.mark.parametrize("width", [32, 128, 512])
+def test_the_next_frame_is_gathered_before_the_sum_is_known(width: int) -> None:
+    """Frames without a gap between them, good and bad in turn: each meets its own fate, and the registers show the last
+    good one's fields, not those of the frame behind it."""
+    rng = random.Random(20)
+    bench = DecapBench(width)
+    packets = [engine_packet(rng, size) for size in (1, 64, 200, 3, 70)]
+    offsets, shown = net.DECAP_OFFSETS, {}
+
+    async def test(ctx: Any) -> None:
+        await write_reg(ctx, bench.dut.regs, offsets["CTRL"], ENABLE)
+        for number, packet in enumerate(packets):
+            bench.source.send(frame_of(packet, src=number + 1, sport=number + 9, udp_checksum_off=0))
+            bench.source.send(frame_of(packet, src=0x77, sport=0x77, udp_checksum_off=1))  # a wrong sum
+            bench.source.send(frame_of(packet, src=0x88, sport=0x88, dport=1))  # refused while the sum is waited for
+        await ctx.tick().repeat(900 * 32 // width + 200)
+        assert await read_reg(ctx, bench.dut.regs, offsets["PKT_CNT"]) == len(packets)
+        assert await read_reg(ctx, bench.dut.regs, offsets["DROP_CNT"]) == 2 * len(packets)
+        names = ("RX_SRC_IP", "RX_DST_IP", "RX_SRC_PORT", "RX_DST_PORT", "RX_LEN")
+        shown.update({name: await read_reg(ctx, bench.dut.regs, offsets[name]) for name in names})
+
+    bench.run(test)
+    assert [frame.data for frame in bench.sink.frames] == packets
+    assert bench.errors == 2 * len(packets)
+    assert shown == {
+        "RX_SRC_IP": len(packets),
+        "RX_DST_IP": net.DEFAULT_SRC_IP,
+        "RX_SRC_PORT": len(packets) + 8,
+        "RX_DST_PORT": net.DEFAULT_DST_PORT,
+        "RX_LEN": len(packets[-1]),
+    }
+
+
+def test_frames_that_follow_one_another_are_taken_apart_as_fast() -> None:
+    """512 bits, packets of 1024 bytes, sums to check: 18 beats in, 17 out, not more than 21 cycles each."""
+    bench = DecapBench(512)
+    rng = random.Random(21)
+    packets = [engine_packet(rng, 1024) for _ in range(7)]
+
+    async def test(ctx: Any) -> None:
+        await write_reg(ctx, bench.dut.regs, net.DECAP_OFFSETS["CTRL"], ENABLE)
+        for packet in packets:
+            bench.source.send(frame_of(packet, udp_checksum_off=0))
+        await ctx.tick().repeat(250)
+
+    bench.run(test)
+    assert [frame.data for frame in bench.sink.frames] == packets
+    ends = [frame.beats[-1][0] for frame in bench.sink.frames]
+    assert ends[-1] - ends[0] <= 21 * (len(ends) - 1)
 
 
 @pytest.mark.parametrize("width", [32, 512])

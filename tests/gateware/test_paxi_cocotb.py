@@ -15,7 +15,7 @@ from rnic.gateware.tools import verilator_environment
 from rnic.testing import own_network
 
 ADDR = f"{own_network()}.74"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("paxi_cocotb")]
 TESTS = ("traffic", "traffic_with_stalls_on_every_channel", "error_answers", "a_dead_target_is_slverr")
 
 

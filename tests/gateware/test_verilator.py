@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cocotb_run import BENCHES, run_testcase
 from cocotb_run import reason_to_skip as modules_missing
-from cocotb_run import run_testcase
 
 from rnic.gateware.params import EngineParams
 from rnic.gateware.tools import find_tool, verilator_environment
@@ -29,7 +29,11 @@ BUILD_ARGS = (
 )
 MAKEFLAGS = "OPT_FAST=-O1"
 """The benches' time goes into Python; a quick compilation is worth more than a quick simulator."""
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("verilator"),  # one worker builds each simulator once
+]
 
 
 def reason_to_skip() -> str | None:
@@ -100,7 +104,7 @@ def simulate(
 
     runner, place = simulators.get(params, tool)
     options["params"] = dataclasses.asdict(params)
-    run_testcase(runner, place, TOP_NAME, bench, testcase, options)
+    run_testcase(runner, place, TOP_NAME, bench, testcase, options, (BENCHES, BENCHES.parent))
 
 
 SERIAL_32 = EngineParams()
@@ -129,9 +133,22 @@ def test_overlapped_engine(simulators: Simulators, width: int, testcase: str) ->
     simulate(simulators, EngineParams(bus_width=width, serial=False), testcase)
 
 
-@pytest.mark.parametrize("testcase", ["documents_own_test", "every_size_and_alignment", "soft_reset_at_any_time"])
-def test_overlapped_engine_of_512_bits(simulators: Simulators, testcase: str) -> None:
-    simulate(simulators, EngineParams(bus_width=512, serial=False), testcase, small=80)
+SEVERAL_32, SEVERAL_512 = (
+    EngineParams(bus_width=width, serial=False, in_flight=8, outstanding=32) for width in (32, 512)
+)
+IN_SHORT = ("every_size_and_alignment", "packets_on_the_mac", "soft_reset_at_any_time")
+
+
+@pytest.mark.parametrize("params", [SEVERAL_32, SEVERAL_512], ids=["32", "512"])
+@pytest.mark.parametrize("testcase", TESTS)
+@pytest.mark.full
+def test_engine_with_several_writes_in_flight(simulators: Simulators, params: EngineParams, testcase: str) -> None:
+    simulate(simulators, params, testcase)
+
+
+@pytest.mark.parametrize("testcase", IN_SHORT)
+def test_engine_with_several_writes_in_flight_in_short(simulators: Simulators, testcase: str) -> None:
+    simulate(simulators, SEVERAL_512, testcase, small=80)
 
 
 # ---------------------------------------------------------------- rnic's own slave, in every order
@@ -153,25 +170,56 @@ TIMINGS: tuple[dict[str, Any], ...] = (
 )
 
 
+ENGINES = [
+    pytest.param(SERIAL_32, id="32-serial"),
+    pytest.param(OVERLAPPED_512, id="512-overlapped", marks=pytest.mark.full),
+    pytest.param(SEVERAL_32, id="32-several", marks=pytest.mark.full),
+    pytest.param(SEVERAL_512, id="512-several"),
+]
+
+
 @pytest.mark.parametrize("timing", TIMINGS, ids=lambda timing: "-".join(map(str, timing.values())))
-@pytest.mark.parametrize("params", [SERIAL_32, OVERLAPPED_512], ids=["32-serial", "512-overlapped"])
+@pytest.mark.parametrize("params", ENGINES)
 def test_every_order_of_address_and_data(simulators: Simulators, params: EngineParams, timing: dict[str, Any]) -> None:
     simulate(simulators, params, "every_order_of_address_and_data", bench="axi_bench", timing=timing, stalls=0.2)
 
 
-@pytest.mark.parametrize("params", [SERIAL_32, OVERLAPPED_512], ids=["32-serial", "512-overlapped"])
+@pytest.mark.parametrize("params", ENGINES)
 def test_a_soft_reset_keeps_the_bus_in_order(simulators: Simulators, params: EngineParams) -> None:
     timing = {"order": "data_first", "latency": 5}
     simulate(simulators, params, "a_soft_reset_keeps_the_bus_in_order", bench="axi_bench", timing=timing, stalls=0.1)
 
 
-@pytest.mark.parametrize("params", [SERIAL_32, pytest.param(OVERLAPPED_512, marks=pytest.mark.full)], ids=["32", "512"])
+@pytest.mark.parametrize("params", ENGINES)
+def test_memory_fails_and_falls_silent_anywhere(simulators: Simulators, params: EngineParams) -> None:
+    timing = {"order": "any", "latency": 9, "mix_ids": True}
+    simulate(simulators, params, "memory_fails_and_falls_silent_anywhere", bench="axi_bench", timing=timing, rounds=12)
+
+
+UNDER_ICARUS = [
+    pytest.param(SERIAL_32, id="32"),
+    pytest.param(OVERLAPPED_512, id="512", marks=pytest.mark.full),
+    pytest.param(SEVERAL_32, id="32-several"),
+    pytest.param(SEVERAL_512, id="512-several", marks=pytest.mark.full),
+]
+
+
+@pytest.mark.parametrize("params", UNDER_ICARUS)
 def test_every_order_under_icarus(icarus: Simulators, params: EngineParams) -> None:
     timing = {"order": "data_first", "latency": 3, "mix_ids": True}
     simulate(icarus, params, "every_order_of_address_and_data", "icarus", "axi_bench", timing=timing, stalls=0.1)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("params", [SERIAL_32, OVERLAPPED_512], ids=["32", "512"])
+@pytest.mark.parametrize("params", UNDER_ICARUS)
+def test_memory_fails_and_falls_silent_anywhere_under_icarus(icarus: Simulators, params: EngineParams) -> None:
+    timing = {"order": "together", "latency": 9, "mix_ids": True}
+    testcase = "memory_fails_and_falls_silent_anywhere"
+    simulate(icarus, params, testcase, "icarus", "axi_bench", timing=timing, rounds=12)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("params", UNDER_ICARUS)
 def test_models_of_others_under_icarus(icarus: Simulators, params: EngineParams) -> None:
-    simulate(icarus, params, "documents_own_test", "icarus")
+    for testcase in ("documents_own_test", "packets_on_the_mac"):
+        simulate(icarus, params, testcase, "icarus")

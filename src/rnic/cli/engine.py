@@ -54,6 +54,8 @@ def _with_parameters(command: Any) -> Any:
             click.option("--outstanding", default=16, show_default=True, help="Bursts on the bus in each direction."),
             click.option("--watchdog", default=1_000_000, show_default=True, help="WATCHDOG after reset, in cycles."),
             click.option("--clock-mhz", default=100.0, show_default=True, help="Clock that constraints ask for."),
+            click.option("--mac-clock-mhz", default=0.0, help="The MAC's own clock; 0: the engine's."),
+            click.option("--bus-clock-mhz", default=0.0, help="The memory bus's own clock; 0: the engine's."),
             click.option("--documented-debug", is_flag=True, help="Debug registers as the register document has them."),
             click.option("--network/--no-network", default=True, help="With MAC ports, or in loopback only."),
             click.option("--check-address/--any-address", default=True, help="Drop frames for other IP addresses."),
@@ -126,6 +128,7 @@ def engine() -> None:
 @click.option("--local-window", help="BASE:SIZE that payloads may be read from; unless told, where they lie.")
 @click.option("--window", help="BASE:SIZE that they may be written to; unless told, where they go.")
 @click.option("--ddr", metavar="HOST", help="The DDR is memory of another machine, which rnic paxi serves there.")
+@click.option("--line-gbps", default=0.0, type=click.FloatRange(0, 800), help="With --two: MACs with such a line.")
 @click.option("--ddr-port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(1, 65535), help="Its port.")
 @click.option("--seed", default=0, help="Of payloads, stalls and losses.")
 @click.option("--states", is_flag=True, help="Also cycles by block and state.")
@@ -147,6 +150,7 @@ def run(
     local_window: str | None,
     window: str | None,
     ddr: str | None,
+    line_gbps: float,
     ddr_port: int,
     seed: int,
     states: bool,
@@ -158,6 +162,8 @@ def run(
     """Run WRITEs through the simulated engine and verify every byte. Exit status 1 if one is wrong."""
     if loss and not two:
         raise click.UsageError(f"--loss {loss}: only with --two")
+    if line_gbps and not two:
+        raise click.UsageError(f"--line-gbps {line_gbps}: only with --two")
     if ddr is not None and two:
         raise click.UsageError("--ddr: one engine alone, without --two")
     sizes = _numbers(size, 1, MAX_WRITE_BYTES, "--size")
@@ -181,6 +187,7 @@ def run(
         local_window=_window(local_window, "--local-window"),
         remote_window=_window(window, "--window"),
         timing=_gateware("axi_model").Timing(latency),
+        line_gbps=line_gbps,
     )
     try:
         with contextlib.ExitStack() as stack:
@@ -201,7 +208,8 @@ def run(
             f"{found['bytes_per_cycle']:.3f} bytes/cycle ({found['share_of_bus']:.0%} of {params.bus_width} bit)"
         )
         if two:
-            print(f"{found['frames']} frames, {found['frames_lost']} lost")
+            line = f", {found['line_gbps']} Gb/s on the line at {params.clock_mhz:g} MHz" if line_gbps else ""
+            print(f"{found['frames']} frames, {found['frames_lost']} lost{line}")
         for block, cycles in found["states"].items():
             print(f"{block}: " + ", ".join(f"{state} {spent}" for state, spent in cycles.items()))
         print("pass" if result.passed else "\n".join(["FAIL", *result.wrong]))
@@ -219,6 +227,22 @@ def verilog(output: Path, **parameters: Any) -> None:
     module = _gateware("verilog")
     try:
         paths = module.write_engine(_params(**parameters), output)
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+    for path in paths:
+        print(path)
+
+
+@engine.command()
+@click.option(
+    "-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory to write into."
+)
+@_with_parameters
+def package(output: Path, **parameters: Any) -> None:
+    """Write the engine for vendors' tools: a file for each module, wrapper, IP-XACT, constraints, C header."""
+    module = _gateware("package")
+    try:
+        paths = module.write_package(_params(**parameters), output)
     except OSError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from None
     for path in paths:

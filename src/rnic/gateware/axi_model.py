@@ -95,6 +95,20 @@ class Timing:
     mix_ids: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What a memory does to its master at random.
+
+    ``errors``: probability that a beat is answered SLVERR or DECERR; one that was read carries random data then, one
+    that was to be written may be stored all the same. ``silences``: probability, in each cycle, that reads or writes
+    stop, for up to ``longest`` cycles.
+    """
+
+    errors: float = 0.0
+    silences: float = 0.0
+    longest: int = 200
+
+
 @dataclass(slots=True)
 class _ReadBurst:
     due: int
@@ -126,14 +140,19 @@ class AxiSlave:
         """Answers to inject: ("read" or "write", page number) -> response."""
         self.silent: set[str] = set()
         """"read" or "write", where the memory has stopped answering."""
+        self.trouble = Trouble()
         self.moved = 0
         """Beats read and written."""
+        self.last_stored = 0
+        """Edge at which the last data came, counted from the first."""
         self.most_reads = 0
         """Bursts of reads that were under way at once, at most."""
         self.arready = self.awready = self.wready = False
         self.r: Read | None = None
         self.b: Answer | None = None
         self._rng = random.Random(seed)
+        self._luck = random.Random(seed + 1)
+        self._silent_until = {"read": 0, "write": 0}
         self._now = 0
         self._reads: deque[_ReadBurst] = deque()
         self._addresses: deque[_WriteBurst] = deque()
@@ -161,6 +180,7 @@ class AxiSlave:
             self._addresses.append(_WriteBurst(aw.ident, aw.address & -self.lanes, aw.beats))
         if w is not None and self.wready:
             self.moved += 1
+            self.last_stored = self._now
             self._data.append(w)
             self._bursts_of_data += w.last
 
@@ -179,7 +199,7 @@ class AxiSlave:
                 self._addresses.popleft()
 
     def _drive(self, aw: Address | None, w: Data | None) -> None:
-        reading, writing = "read" not in self.silent, "write" not in self.silent
+        reading, writing = self._answers_now("read"), self._answers_now("write")
         order, depth, stalls = self.timing.order, self.timing.depth, self.stalls
         if self.r is None and reading and not stalls():
             self.r = self._next_read()
@@ -203,6 +223,16 @@ class AxiSlave:
         else:
             self.awready = room and not stalls()
             self.wready = writing and len(self._data) < 4 and not stalls()
+
+    def _answers_now(self, kind: str) -> bool:
+        if self.trouble.silences and self._luck.random() < self.trouble.silences:
+            self._silent_until[kind] = self._now + self._luck.randint(1, self.trouble.longest)
+        return kind not in self.silent and self._now >= self._silent_until[kind]
+
+    def _error_at_random(self) -> int | None:
+        if self.trouble.errors and self._luck.random() < self.trouble.errors:
+            return self._luck.choice((Resp.SLVERR, Resp.DECERR)).value
+        return None
 
     def _next_read(self) -> Read | None:
         burst = _choose(self._reads, lambda each: each.ident, lambda each: each.due, self._now, self._mixer())
@@ -229,6 +259,10 @@ class AxiSlave:
         base = burst.address & -lanes
         fault = self.faults.get(("read", burst.address // BOUNDARY_BYTES))
         for at in range(base, base + burst.beats * lanes, lanes):
+            error = self._error_at_random()
+            if error is not None:
+                out.append((self._luck.getrandbits(lanes * 8), error))
+                continue
             try:
                 data = int.from_bytes(self.memory.read(at, lanes), "little")
                 out.append((data, Resp.OKAY.value) if fault is None else (0, int(fault)))
@@ -241,6 +275,9 @@ class AxiSlave:
         fault = self.faults.get(("write", at // BOUNDARY_BYTES))
         if fault is not None:
             return int(fault)
+        error = self._error_at_random()
+        if error is not None and self._luck.random() < 0.5:
+            return error
         raw, lane, lanes = data.to_bytes(self.lanes, "little"), 0, self.lanes
         try:
             while lane < lanes:
@@ -254,7 +291,7 @@ class AxiSlave:
                 lane = end
         except LookupError:
             return Resp.DECERR.value
-        return Resp.OKAY.value
+        return Resp.OKAY.value if error is None else error
 
 
 Entry = TypeVar("Entry")

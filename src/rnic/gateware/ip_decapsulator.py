@@ -96,7 +96,8 @@ class IpDecapsulator(wiring.Component):
         value = bank.value
         m.submodules.fifo = fifo = PacketFifo(params.bus_width, FIFO_BYTES // lanes)
         wiring.connect(m, fifo.m_axis, wiring.flipped(self.m_axis))
-        m.d.comb += self.pending.eq(((state >= HEADER) & (state <= FINISH)) | ~fifo.empty)
+        closing = Signal()  # a packet is in the FIFO, and its sum is not known yet
+        m.d.comb += self.pending.eq(((state >= HEADER) & (state <= FINISH)) | closing | ~fifo.empty)
 
         prefix = Signal(prefix_beats * lanes * 8)
         beat = Signal(range(prefix_beats + 1))
@@ -163,9 +164,21 @@ class IpDecapsulator(wiring.Component):
         ):
             verdict = Mux(wrong, Const(number, 4), verdict)
 
+        shown = {  # of the last good frame, once it is known to be one
+            "RX_SRC_IP": ip("src"),
+            "RX_DST_IP": ip("dst"),
+            "RX_SRC_PORT": udp("sport"),
+            "RX_DST_PORT": udp("dport"),
+            "RX_LEN": udp_length - UDP_BYTES,
+        }
+        held = {name: Signal(32 if "IP" in name else 16, name=f"{name}_held") for name in shown}
         drop, drop_code = Signal(), Signal(4)
         good = Signal()
-        summed, wrong_sum = self._udp_sum(m, fifo, prefix) if params.check_udp_checksum else (1, 0)
+        begins = Signal()
+        summed, wrong_sum = (
+            self._udp_sum(m, fifo, prefix, begins) if params.check_udp_checksum else (Const(1), Const(0))
+        )
+        spoilt, unsummed = Signal(), Signal()
         with m.Switch(state):
             with m.Case(GATHER):
                 m.d.comb += source.tready.eq(1)
@@ -177,12 +190,15 @@ class IpDecapsulator(wiring.Component):
                             m.d.sync += prefix[low : low + lanes * 8].eq(source.tdata)
                         with m.Elif(beat == 0):  # nothing of an earlier frame may pass for this one's
                             m.d.sync += prefix[low : low + lanes * 8].eq(0)
-                    with m.If(source.tlast | (beat == prefix_beats - 1)):
+                    # addresses to ports lie before the last of these beats: their sums are there with it
+                    with m.If(beat == prefix_beats - 1):
+                        m.d.sync += state.eq(CHECK)
+                    with m.Elif(source.tlast):
                         m.d.sync += state.eq(SUM)
             with m.Case(SUM):
                 m.d.sync += [beat.eq(0), state.eq(CHECK)]
-            with m.Case(CHECK):
-                m.d.comb += code.eq(verdict)
+            with m.Case(CHECK), m.If(~closing):
+                m.d.comb += [begins.eq(1), code.eq(verdict)]
                 m.d.sync += [beat.eq(0), left.eq(udp_length - (UDP_BYTES + ENGINE_HEADER_BYTES))]
                 with m.If(code == RX_OK):
                     m.d.sync += state.eq(HEADER)
@@ -222,18 +238,28 @@ class IpDecapsulator(wiring.Component):
             with m.Case(FINISH):
                 # what follows the UDP payload is Ethernet padding
                 m.d.comb += source.tready.eq(~ended)
-                with m.If(ended & summed):
-                    m.d.sync += state.eq(GATHER)
-                    with m.If(bad | (got < frame_bytes)):
-                        m.d.comb += [drop.eq(1), drop_code.eq(RX_FRAME), fifo.rollback.eq(1)]
-                    with m.Elif(wrong_sum):
-                        m.d.comb += [drop.eq(1), drop_code.eq(RX_UDP_CHECKSUM), fifo.rollback.eq(1)]
-                    with m.Else():
-                        m.d.comb += [good.eq(1), fifo.commit.eq(1)]
+                with m.If(ended):
+                    m.d.sync += [
+                        closing.eq(1),
+                        spoilt.eq(bad | (got < frame_bytes)),
+                        unsummed.eq(udp("checksum") == 0),
+                        *(held[name].eq(now) for name, now in shown.items()),
+                        state.eq(GATHER),
+                    ]
             with m.Case(DRAIN):
                 m.d.comb += source.tready.eq(1)
                 with m.If(taken & source.tlast):
                     m.d.sync += state.eq(GATHER)
+
+        # ---- the fate of a packet whose sum is known, while the next frame is gathered
+        with m.If(closing & (spoilt | unsummed | summed)):
+            m.d.sync += closing.eq(0)
+            with m.If(spoilt):
+                m.d.comb += [drop.eq(1), drop_code.eq(RX_FRAME), fifo.rollback.eq(1)]
+            with m.Elif(wrong_sum & ~unsummed):
+                m.d.comb += [drop.eq(1), drop_code.eq(RX_UDP_CHECKSUM), fifo.rollback.eq(1)]
+            with m.Else():
+                m.d.comb += [good.eq(1), fifo.commit.eq(1)]
 
         # a frame begins with nothing of the one before
         between = Signal()
@@ -251,7 +277,7 @@ class IpDecapsulator(wiring.Component):
         m.d.comb += fifo.clear.eq(self.reset)
         with m.If(self.reset):
             m.d.comb += [source.tready.eq(0), drop.eq(0), good.eq(0)]
-            m.d.sync += [beat.eq(0), state.eq(GATHER)]
+            m.d.sync += [beat.eq(0), closing.eq(0), state.eq(GATHER)]
 
         # ---- what software sees
         m.d.comb += self.error.eq(drop | lost.any())
@@ -262,15 +288,8 @@ class IpDecapsulator(wiring.Component):
         with m.If(bank.was_read["HDR_VALID"]):
             m.d.sync += value["HDR_VALID"].eq(0)
         with m.If(good):
-            m.d.sync += [
-                value["RX_SRC_IP"].eq(ip("src")),
-                value["RX_DST_IP"].eq(ip("dst")),
-                value["RX_SRC_PORT"].eq(udp("sport")),
-                value["RX_DST_PORT"].eq(udp("dport")),
-                value["RX_LEN"].eq(udp_length - UDP_BYTES),
-                value["PKT_CNT"].eq(value["PKT_CNT"] + 1),
-                value["HDR_VALID"].eq(1),
-            ]
+            m.d.sync += [value[name].eq(last) for name, last in held.items()]
+            m.d.sync += [value["PKT_CNT"].eq(value["PKT_CNT"] + 1), value["HDR_VALID"].eq(1)]
         with m.If(bank.written["IRQ_ACK"] | clear):
             m.d.sync += [failed.eq(0), status_code.eq(0)]
         with m.If(lost.any()):
@@ -280,7 +299,7 @@ class IpDecapsulator(wiring.Component):
         m.d.sync += value["DROP_CNT"].eq(value["DROP_CNT"] + drop + lost.any())
         with m.If(clear):
             m.d.sync += [value["PKT_CNT"].eq(0), value["DROP_CNT"].eq(0)]
-        busy = (state != GATHER) | (beat != 0)
+        busy = (state != GATHER) | (beat != 0) | closing
         m.d.comb += value["STATUS"].eq(
             pack(NET_STATUS, {"busy": busy, "error": failed, "code": status_code, "fsm": state})
         )
@@ -313,20 +332,18 @@ class IpDecapsulator(wiring.Component):
             m.d.sync += [full.eq(0), forget.eq(Mux(mac.tvalid, ~mac.tlast, inside))]
         return lost
 
-    def _udp_sum(self, m: Module, fifo: PacketFifo, prefix: Signal) -> tuple[Value, Value]:
+    def _udp_sum(self, m: Module, fifo: PacketFifo, prefix: Signal, begins: Signal) -> tuple[Value, Value]:
         """Whether the sum of the packet that was written is known, and whether it is wrong.
 
-        Addresses, protocol, lengths and ports are summed while the header is checked, the seven words and the payload
-        as they go into the FIFO: a beat's words in groups, then the groups.
+        Addresses, protocol, lengths and ports are summed while the header is checked, at ``begins``; the seven words
+        and the payload as they go into the FIFO: a beat's words in groups, then the groups.
         """
         lanes = self.params.bus_bytes
-        begins = self.state == CHECK
 
         def words(lanes_of: Value) -> list[Value]:
             return [Cat(lanes_of[at + 8 : at + 16], lanes_of[at : at + 8]) for at in range(0, len(lanes_of), 16)]
 
         head = Signal(20)
-        stated = unpack(prefix, UDP_HEADER, "checksum", UDP_AT)
         length = unpack(prefix, UDP_HEADER, "length", UDP_AT)
         addresses = prefix[(UDP_AT - 8) * 8 : UDP_AT * 8]
         m.d.sync += head.eq(sum(words(addresses) + words(prefix[UDP_AT * 8 : PACKET_AT * 8])) + length + PROTO_UDP)
@@ -337,9 +354,9 @@ class IpDecapsulator(wiring.Component):
         )
         each = words(masked)
         groups = [Signal(19, name=f"group_{at}") for at in range(0, len(each), 8)]
-        pushed, late = Signal(), Signal(2)
+        pushed, late = Signal(), Signal()
         total = Signal(32)
-        m.d.sync += [pushed.eq(fifo.push & fifo.room), late.eq(Cat(pushed, late[0]))]
+        m.d.sync += [pushed.eq(fifo.push & fifo.room), late.eq(pushed)]
         m.d.sync += [group.eq(sum(each[at * 8 : at * 8 + 8])) for at, group in enumerate(groups)]
         with m.If(begins):
             m.d.sync += total.eq(head)
@@ -347,8 +364,6 @@ class IpDecapsulator(wiring.Component):
             m.d.sync += total.eq(total + sum(groups))
         once = Signal(17)
         m.d.sync += once.eq(total[:16] + total[16:])
-        unstated = Signal()
-        m.d.comb += unstated.eq(stated == 0)
         folded = Signal(16)
         m.d.comb += folded.eq(once[:16] + once[16])
-        return unstated | ~(pushed | late.any()), ~unstated & (folded != 0xFFFF)
+        return ~(pushed | late), folded != 0xFFFF

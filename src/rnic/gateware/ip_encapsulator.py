@@ -5,14 +5,17 @@ payload stand without a gap behind 42 bytes of Ethernet, IP and UDP headers. The
 first, 70 bytes whose remainder in the last beat is the same for every packet, so that the payload needs one fixed
 shift.
 
-A packet whose META is refused, or that has no endpoint, is drained: it never holds up the transmit path. Frames are
+A packet whose META is refused, or that has no endpoint, is drained: it never holds up the transmit path. With several
+WRITEs in flight the next packet's META is checked, and its endpoint looked up, while a packet goes out. Frames are
 stored whole before they leave, so none has a gap, and one whose packet turns out bad never leaves. A frame that has
 begun to leave ends well, whatever is reset behind it.
 """
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from collections.abc import Mapping
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, ValueLike
 from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
@@ -47,6 +50,8 @@ from rnic.wire.ip import DONT_FRAGMENT, IPV4_BYTES, IPV4_HEADER, PROTO_UDP, UDP_
 PREFIX_BYTES = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES + ENGINE_HEADER_BYTES
 """70; without the seven words 42: 11 beats of a 32-bit bus, the payload two bytes on."""
 
+META_NAMES = ("length", "src_ip", "dst_ip", "src_port", "dst_port")
+
 FIFO_BYTES = 4096
 """Two frames of the largest size: one is written while another leaves."""
 VERDICTS = 64
@@ -70,6 +75,81 @@ def meta_code(length: Value, src_ip: Value, dst_ip: Value, src_port: Value, dst_
     ):
         code = Mux(refused, Const(number, 4), code)
     return code
+
+
+def ip_fields(meta: Mapping[str, Value], ident: Value | int) -> dict[str, ValueLike]:
+    """The IP header but for its checksum."""
+    return {
+        "version": 4,
+        "ihl": IPV4_BYTES // 4,
+        "total_length": (meta["length"] + (IPV4_BYTES + UDP_BYTES))[:16],
+        "identification": ident,
+        "flags_fragment": DONT_FRAGMENT,
+        "ttl": IP_TTL,
+        "protocol": PROTO_UDP,
+        "src": meta["src_ip"],
+        "dst": meta["dst_ip"],
+    }
+
+
+def ip_sum(fields: Mapping[str, ValueLike]) -> Value:
+    """The sum of the header's ten words, carries not folded in; 20 bits."""
+    lanes = pack(IPV4_HEADER, fields)
+    words = (Cat(lanes[at + 8 : at + 16], lanes[at : at + 8]) for at in range(0, len(lanes), 16))
+    return Value.cast(sum(words))[:20]
+
+
+class MetaAhead(wiring.Component):
+    """One META word ahead of the packet in hand: checked, its endpoint looked up, its header summed but for the
+    identification. ``code`` is why its packet is refused, or META_OK; it and all else go with ``m_meta``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "s_meta": In(Meta()),
+                "m_meta": Out(Meta()),
+                "code": Out(4),
+                "sum": Out(20),
+                "dst_mac": Out(48),
+                "src_mac": Out(48),
+                "lookup": Out(Lookup()),
+                "enable": In(1),
+                "clear": In(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        """Take, check, ask, show."""
+        m = Module()
+        empty, check, asked, shown = range(4)
+        state = Signal(range(4))
+        meta = {name: getattr(self.m_meta, name) for name in META_NAMES}
+        m.d.comb += [
+            self.s_meta.ready.eq(state == empty),
+            self.m_meta.valid.eq(state == shown),
+            self.lookup.ip.eq(meta["dst_ip"]),
+        ]
+        m.d.sync += self.sum.eq(ip_sum(ip_fields(meta, 0)))
+        code = Signal(4)
+        m.d.comb += code.eq(Mux(self.enable, meta_code(**meta), TX_DISABLED))
+        with m.Switch(state):
+            with m.Case(empty):
+                m.d.sync += [kept.eq(getattr(self.s_meta, name)) for name, kept in meta.items()]
+                with m.If(self.s_meta.valid):
+                    m.d.sync += state.eq(check)
+            with m.Case(check):
+                m.d.comb += self.lookup.request.eq((code == META_OK) & ~self.clear)
+                m.d.sync += [self.code.eq(code), state.eq(Mux(code == META_OK, asked, shown))]
+            with m.Case(asked):
+                m.d.sync += [self.dst_mac.eq(self.lookup.dst_mac), self.src_mac.eq(self.lookup.src_mac)]
+                with m.If(self.lookup.response):
+                    m.d.sync += [self.code.eq(Mux(self.lookup.hit, META_OK, TX_LOOKUP_MISS)), state.eq(shown)]
+            with m.Case(shown), m.If(self.m_meta.ready):
+                m.d.sync += state.eq(empty)
+        with m.If(self.clear):
+            m.d.sync += state.eq(empty)
+        return m
 
 
 class IpEncapsulator(wiring.Component):
@@ -116,8 +196,7 @@ class IpEncapsulator(wiring.Component):
         ):
             m.d.comb += getattr(self.endpoint, name).eq(value[register])
 
-        meta = {name: Signal(16 if "port" in name or name == "length" else 32, name=f"meta_{name}")
-                for name in ("length", "src_ip", "dst_ip", "src_port", "dst_port")}  # fmt: skip
+        meta = {name: Signal.like(getattr(self.s_meta, name), name=f"meta_{name}") for name in META_NAMES}
         code = Signal(4)
         test_only = Signal()  # the META word in hand is that of CTRL.start
         test_wanted = Signal()
@@ -126,31 +205,23 @@ class IpEncapsulator(wiring.Component):
 
         # the frame's first 70 bytes; the checksum's sums are registered on the way from CHECK to PREFIX
         header = Signal(ENGINE_HEADER_BYTES * 8)
-        ip_bytes = Signal(16)
         checksum = Signal(16)
-        ip_fields: dict[str, Value | int] = {
-            "version": 4,
-            "ihl": IPV4_BYTES // 4,
-            "total_length": ip_bytes,
-            "identification": ident,
-            "flags_fragment": DONT_FRAGMENT,
-            "ttl": IP_TTL,
-            "protocol": PROTO_UDP,
-            "src": meta["src_ip"],
-            "dst": meta["dst_ip"],
-        }
+        fields = ip_fields(meta, ident)
         halves = Signal(20)
-        summed = pack(IPV4_HEADER, ip_fields)
-        m.d.comb += ip_bytes.eq(meta["length"] + IPV4_BYTES + UDP_BYTES)
-        m.d.sync += halves.eq(
-            sum(Cat(summed[at + 8 : at + 16], summed[at : at + 8]) for at in range(0, len(summed), 16))
-        )
+        ahead = MetaAhead() if params.in_flight > 1 else None
+        if ahead is not None:
+            m.submodules.ahead = ahead
+            wiring.connect(m, wiring.flipped(self.s_meta), ahead.s_meta)
+            wiring.connect(m, ahead.lookup, wiring.flipped(self.lookup))
+            m.d.comb += [ahead.enable.eq(value["CTRL"][ENCAP_CTRL["enable"].lsb]), ahead.clear.eq(self.reset)]
+        else:
+            m.d.sync += halves.eq(ip_sum(fields))
         folded = Signal(17)
         m.d.comb += folded.eq(halves[:16] + halves[16:])
         m.d.sync += checksum.eq(~(folded[:16] + folded[16]))
         prefix = Cat(
             pack(ETHERNET, {"dst_mac": dst_mac, "src_mac": src_mac, "ethertype": TYPE_IPV4}),
-            pack(IPV4_HEADER, {**ip_fields, "checksum": checksum}),
+            pack(IPV4_HEADER, {**fields, "checksum": checksum}),
             pack(
                 UDP_HEADER,
                 {"sport": meta["src_port"], "dport": meta["dst_port"], "length": meta["length"] + UDP_BYTES},
@@ -169,7 +240,7 @@ class IpEncapsulator(wiring.Component):
         m.submodules.frames = frames = PacketFifo(params.bus_width, FIFO_BYTES // lanes, keep_begun=True)
         wiring.connect(m, frames.m_axis, wiring.flipped(out))
         push, data, count, last = Signal(), Signal(lanes * 8), Signal(range(lanes + 1)), Signal()
-        spoil = Signal()
+        spoil, spoiled = Signal(), Signal()
         room = Signal()
         sent = Signal()
         m.d.comb += [
@@ -202,9 +273,33 @@ class IpEncapsulator(wiring.Component):
         with m.If(ctrl_written & bank.write_data[start_bit]):
             m.d.sync += test_wanted.eq(1)
 
+        def begin() -> None:
+            """The packet whose META was checked ahead is next; until it is there, none."""
+            m.d.sync += state.eq(IDLE)
+            if ahead is None:
+                return
+            m.d.sync += [beat.eq(0), got.eq(0), bad.eq(0), ended.eq(0), test_only.eq(0)]
+            room_for_fate = verdicts.level < VERDICTS - 1
+            with m.If(ahead.m_meta.valid & ~test_wanted & room_for_fate & ~spoiled):
+                m.d.comb += [
+                    ahead.m_meta.ready.eq(1),
+                    refuse.eq(ahead.code != META_OK),
+                    refuse_code.eq(ahead.code),
+                ]
+                m.d.sync += [meta[name].eq(getattr(ahead.m_meta, name)) for name in meta]
+                m.d.sync += [
+                    dst_mac.eq(ahead.dst_mac),
+                    src_mac.eq(ahead.src_mac),
+                    halves.eq(ahead.sum + (ident + (sent & ~spoil))[:16]),
+                    state.eq(Mux(refuse, DRAIN, GATHER)),
+                ]
+
         with m.Switch(state):
             with m.Case(IDLE):
-                m.d.comb += self.s_meta.ready.eq(~test_wanted & verdicts.w_rdy)
+                if ahead is not None:
+                    begin()
+                else:
+                    m.d.comb += self.s_meta.ready.eq(~test_wanted & verdicts.w_rdy)
                 m.d.sync += [beat.eq(0), got.eq(0), bad.eq(0), ended.eq(0), test_only.eq(test_wanted)]
                 with m.If(test_wanted):
                     m.d.sync += [test_wanted.eq(0), state.eq(CHECK)]
@@ -213,24 +308,27 @@ class IpEncapsulator(wiring.Component):
                         for name, register in (("length", "META_LEN"), ("src_ip", "SRC_IP"), ("dst_ip", "DST_IP"),
                                                ("src_port", "SRC_PORT"), ("dst_port", "DST_PORT"))
                     ]  # fmt: skip
-                with m.Elif(self.s_meta.valid & verdicts.w_rdy):
-                    m.d.sync += [meta[name].eq(getattr(self.s_meta, name)) for name in meta]
-                    m.d.sync += state.eq(CHECK)
+                if ahead is None:
+                    with m.Elif(self.s_meta.valid & verdicts.w_rdy):
+                        m.d.sync += [meta[name].eq(getattr(self.s_meta, name)) for name in meta]
+                        m.d.sync += state.eq(CHECK)
             with m.Case(CHECK):
                 m.d.comb += code.eq(meta_code(**meta))
-                m.d.comb += self.lookup.ip.eq(meta["dst_ip"])
+                if ahead is None:
+                    m.d.comb += self.lookup.ip.eq(meta["dst_ip"])
                 with m.If(test_only):
                     m.d.comb += [refuse.eq(code != META_OK), refuse_code.eq(code)]
                     m.d.sync += state.eq(IDLE)
-                with m.Elif(~value["CTRL"][ENCAP_CTRL["enable"].lsb]):
-                    m.d.comb += [refuse.eq(1), refuse_code.eq(TX_DISABLED)]
-                    m.d.sync += state.eq(DRAIN)
-                with m.Elif(code != META_OK):
-                    m.d.comb += [refuse.eq(1), refuse_code.eq(code)]
-                    m.d.sync += state.eq(DRAIN)
-                with m.Else():
-                    m.d.comb += self.lookup.request.eq(1)
-                    m.d.sync += state.eq(LOOKUP)
+                if ahead is None:
+                    with m.Elif(~value["CTRL"][ENCAP_CTRL["enable"].lsb]):
+                        m.d.comb += [refuse.eq(1), refuse_code.eq(TX_DISABLED)]
+                        m.d.sync += state.eq(DRAIN)
+                    with m.Elif(code != META_OK):
+                        m.d.comb += [refuse.eq(1), refuse_code.eq(code)]
+                        m.d.sync += state.eq(DRAIN)
+                    with m.Else():
+                        m.d.comb += self.lookup.request.eq(1)
+                        m.d.sync += state.eq(LOOKUP)
             with m.Case(LOOKUP):
                 m.d.sync += [dst_mac.eq(self.lookup.dst_mac), src_mac.eq(self.lookup.src_mac)]
                 with m.If(self.lookup.response & self.lookup.hit):
@@ -281,7 +379,9 @@ class IpEncapsulator(wiring.Component):
                         bad.eq(bad | source.tuser),
                     ]
                     with m.If(source.tlast):
-                        m.d.sync += state.eq(Mux(last, IDLE, TAIL))
+                        m.d.sync += state.eq(TAIL)
+                        with m.If(last):
+                            begin()
             with m.Case(TAIL):
                 m.d.comb += [
                     push.eq(1),
@@ -291,7 +391,7 @@ class IpEncapsulator(wiring.Component):
                     spoil.eq(bad | (got != meta["length"])),
                 ]
                 with m.If(room):
-                    m.d.sync += state.eq(IDLE)
+                    begin()
             with m.Case(DRAIN):
                 m.d.comb += source.tready.eq(1)
                 with m.If(taken & source.tlast):
@@ -328,7 +428,6 @@ class IpEncapsulator(wiring.Component):
             m.d.sync += outlived.eq(frames.begun & ~gone)
 
         # ---- what software sees
-        spoiled = Signal()
         m.d.comb += spoiled.eq(sent & spoil)
         m.d.comb += self.error.eq(refuse | spoiled)
         failed, missed = Signal(), Signal()

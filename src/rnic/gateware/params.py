@@ -37,6 +37,10 @@ class EngineParams:
     """WATCHDOG after reset, in cycles; 0 switches it off."""
     clock_mhz: float = 100.0
     """Clock that reports and constraints name; the logic does not depend on it."""
+    mac_clock_mhz: float = 0.0
+    """The MAC's streams have a clock of their own, of so many MHz; 0: the engine's."""
+    bus_clock_mhz: float = 0.0
+    """The memory bus has one, likewise."""
     max_burst: int = 64
     """Longest AXI burst in beats: a power of two, 1 to 256."""
     documented_debug: bool = False
@@ -76,6 +80,11 @@ class EngineParams:
             raise ValueError(f"watchdog_cycles={self.watchdog_cycles}: 0 to 4294967295")
         if self.clock_mhz <= 0:
             raise ValueError(f"clock_mhz={self.clock_mhz}: must be positive")
+        for name, mhz in (("mac_clock_mhz", self.mac_clock_mhz), ("bus_clock_mhz", self.bus_clock_mhz)):
+            if mhz < 0:
+                raise ValueError(f"{name}={mhz}: must be positive, or 0 for the engine's clock")
+        if self.mac_clock_mhz and not self.network:
+            raise ValueError(f"mac_clock_mhz={self.mac_clock_mhz} with network=False: there is no MAC")
 
     @property
     def bus_bytes(self) -> int:

@@ -13,7 +13,7 @@ from rnic.gateware.cache import SparseMemory
 from rnic.gateware.driver import Completion, Driver, NetworkSetup, QueueLayout, Request, Window
 from rnic.gateware.params import EngineParams
 from rnic.gateware.sim import EngineMemory, Simulation
-from rnic.gateware.sim_bus import Frame
+from rnic.gateware.sim_bus import AxiRam, Frame
 from rnic.gateware.trace import StateLog, write_trace
 
 SQ_BASE, REMOTE_BASE, PAYLOAD_BASE, CQ_BASE = 0x10000000, 0x20000000, 0x30000000, 0x40000000
@@ -34,8 +34,11 @@ MEASURED = {
 """Engines whose speed the documentation has, by the name that it gives them."""
 LONG_BYTES, SHORT_BYTES = 16384, 64
 
-TOLERANT = EngineParams(bus_width=512, fifo_depth=64, serial=False, in_flight=32, outstanding=64)
+TOLERANT = EngineParams(
+    bus_width=512, fifo_depth=64, serial=False, in_flight=32, outstanding=64, clock_mhz=250, rx_fifo_bytes=16384
+)
 """The engine of the figures with memory latency as an axis."""
+LINE_GBPS = 100.0
 LATENCIES = (0, 30, 60, 120)
 """Cycles from an address, or from a burst's last data, to the memory's answer."""
 
@@ -62,6 +65,8 @@ class Job:
     """What the driver opens to the engines; unless told, the places of the sources and of the destinations."""
     timing: Timing = field(default_factory=Timing)
     """Of the memories."""
+    line_gbps: float = 0.0
+    """Network only: MACs with a line of so many Gb/s between the engines; 0: a wire that takes a beat in each cycle."""
 
 
 @dataclass
@@ -72,12 +77,16 @@ class Result:
     """From the first doorbell to the last completion read."""
     start: int
     """The simulation's cycle at which they begin."""
+    arrived: int
+    """From the first doorbell to the last data that the receiver's memory took; network only."""
     payload_bytes: int
     completions: list[Completion]
     wrong: list[str]
     """What is not as it should be, one line each."""
     frames: list[bytes] = field(default_factory=list)
     lost: int = 0
+    line_bits: int = 0
+    """What the line from the sender has carried: preambles, padding, FCS and gaps too."""
     states: dict[str, dict[str, int]] = field(default_factory=dict)
     """Cycles by block and state, where a log was kept."""
     controller: dict[str, int] = field(default_factory=dict)
@@ -132,7 +141,8 @@ def run_job(
     def lose(_frame: Frame) -> bool:
         return loss_rng.random() < job.loss
 
-    simulation = Simulation(params, memories, job.seed, job.stall_rate, lose, job.timing)
+    line_rate = job.line_gbps * 1000 / 8 / (params.mac_clock_mhz or params.clock_mhz)
+    simulation = Simulation(params, memories, job.seed, job.stall_rate, lose, job.timing, line_rate)
     sender, receiver = simulation.engines[0], simulation.engines[-1]
     logs = []
     if trace is not None or log_states:
@@ -206,13 +216,19 @@ def _drive(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: Si
             driver.submit([request])
             completions += driver.wait()
     cycles = simulation.cycle - start
-    frames: list[bytes] = []
-    lost = 0
+    result = Result(cycles, start, 0, sum(each.bytes for each in completions), completions, [])
     if job.network:
         simulation.settle()
-        frames = [frame.data for frame in simulation.links[0].frames]
-        lost = len(simulation.links[0].lost)
-    return Result(cycles, start, sum(each.bytes for each in completions), completions, [], frames, lost)
+        if isinstance(receiver.ram, AxiRam):
+            params = receiver.top.params
+            slower = params.clock_mhz / (params.bus_clock_mhz or params.clock_mhz)
+            result.arrived = round(receiver.ram.last_stored * slower) - start
+        if sender.mac is not None:
+            result.frames, result.lost, result.line_bits = sender.mac.frames, sender.mac.lost, sender.mac.line_bits
+        else:
+            result.frames = [frame.data for frame in simulation.links[0].frames]
+            result.lost = len(simulation.links[0].lost)
+    return result
 
 
 def _verify(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: Simulation, result: Result) -> list[str]:
@@ -255,24 +271,31 @@ def summary(result: Result, params: EngineParams) -> dict[str, Any]:
         "completions": len(result.completions),
         "frames": len(result.frames),
         "frames_lost": result.lost,
+        "line_gbps": round(result.line_bits / max(result.cycles, result.arrived) * params.clock_mhz / 1000, 3),
         "wrong": result.wrong,
         "states": result.states,
     }
 
 
-def measure_latency(size: int, latency: int, network: bool = False, count: int = 8) -> float:
-    """Cycles of each of ``count`` WRITEs posted at once to :data:`TOLERANT`, in front of an in-order memory.
+def measure_latency(
+    size: int, latency: int, network: bool = False, count: int = 8, line_gbps: float = 0.0
+) -> tuple[float, float]:
+    """Cycles of each of ``count`` WRITEs posted at once to :data:`TOLERANT`, in front of an in-order memory; and
+    bits on the line in each of them.
 
-    From the first doorbell to the last completion read, so that filling the pipeline counts too.
+    From the first doorbell to the last completion read, and to the last data in the receiver's memory, so that filling
+    the pipeline counts too.
 
     Raises:
-        AssertionError: a byte is wrong.
+        AssertionError: a byte is wrong, or a frame was lost.
     """
     timing = Timing(latency, depth=128)
-    job = Job(sizes=(size,), count=count, ring_size=64, network=network, timing=timing)
+    job = Job(sizes=(size,), count=count, ring_size=64, network=network, timing=timing, line_gbps=line_gbps)
     result = run_job(job, TOLERANT)
     assert result.passed, result.wrong
-    return result.cycles / count
+    assert result.lost == 0
+    cycles = max(result.cycles, result.arrived)
+    return cycles / count, result.line_bits / cycles
 
 
 def measure(params: EngineParams) -> tuple[dict[str, int], dict[str, int]]:

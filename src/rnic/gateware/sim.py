@@ -17,7 +17,7 @@ from rnic.gateware.axi_model import Stalls
 from rnic.gateware.cache import NonCoherentCache, SparseMemory
 from rnic.gateware.params import EngineParams
 from rnic.gateware.paxi_bus import PaxiBus, RemoteMemory
-from rnic.gateware.sim_bus import AxiLiteMaster, AxiRam, Frame, MacLink, StreamSink, StreamSource, Timing
+from rnic.gateware.sim_bus import AxiLiteMaster, AxiRam, Frame, MacLink, MacPort, StreamSink, StreamSource, Timing
 from rnic.gateware.top import Top
 from rnic.spec.errors import RnicError
 
@@ -37,7 +37,13 @@ class SimEngine:
     """One engine of a :class:`Simulation` as the driver's backend; its DMA passes by the processor's cache."""
 
     def __init__(
-        self, simulation: Simulation, params: EngineParams, memory: EngineMemory, stalls: Stalls, timing: Timing | None
+        self,
+        simulation: Simulation,
+        params: EngineParams,
+        memory: EngineMemory,
+        stalls: Stalls,
+        timing: Timing | None,
+        line_rate: float,
     ) -> None:
         self._simulation = simulation
         self.top = Top(params)
@@ -51,6 +57,12 @@ class SimEngine:
             self.ram = AxiRam(self.top.m_axi, self.cache.device, stalls, timing)
         self.mac_out = StreamSink(self.top.mac_tx_axis, stalls)
         self.mac_in = StreamSource(self.top.mac_rx_axis, stalls)
+        self.mac = MacPort(self.top.mac_tx_axis, self.top.mac_rx_axis, line_rate) if line_rate else None
+        """In place of these two, where there is a line."""
+        self.ram.domain = "bus" if params.bus_clock_mhz else "sync"
+        for port in (self.mac, self.mac_out, self.mac_in):
+            if port is not None:
+                port.domain = "mac" if params.mac_clock_mhz else "sync"
         self.accesses: list[tuple[int, int, int, int | None]] = []
         """(first cycle, last cycle, offset, value written or ``None``) of each register access."""
         self.notes: list[tuple[int, str, int, int]] = []
@@ -99,6 +111,8 @@ class SimEngine:
 
     def traffic(self) -> tuple[int, ...]:
         """Counts that stand still once the engine has nothing more to send, to take or to store."""
+        if self.mac is not None:
+            return self.ram.moved, self.mac.moved, self.mac.line_bits, self.mac.busy()
         return self.ram.moved, self.mac_out.moved, self.mac_in.moved, len(self.mac_in.queue)
 
     def _note(self, call: str, address: int, count: int) -> None:
@@ -115,6 +129,8 @@ class Simulation:
         stall_rate: probability that a channel holds back in a cycle.
         lose: two engines: asked for each frame; true loses it.
         timing: how the memories behave.
+        line_rate: two engines: bytes that the line between their MACs carries in a cycle; 0: no MAC, but a wire that
+            takes a beat in each cycle.
     """
 
     def __init__(
@@ -125,23 +141,35 @@ class Simulation:
         stall_rate: float = 0.0,
         lose: Callable[[Frame], bool] | None = None,
         timing: Timing | None = None,
+        line_rate: float = 0.0,
     ) -> None:
         rng = random.Random(seed)
         self.cycle = 0
         self.watchers: list[Callable[[Any, int], None]] = []
         """Called at each clock edge with the simulator's context and the cycle, before the run starts to be slow."""
-        self.engines = [SimEngine(self, params, memory, Stalls(rng, stall_rate), timing) for memory in memories]
+        self.engines = [
+            SimEngine(self, params, memory, Stalls(rng, stall_rate), timing, line_rate) for memory in memories
+        ]
         m = Module()
         for index, engine in enumerate(self.engines):
             m.submodules[f"engine{index}"] = engine.top
         self.simulator = Simulator(m)
         self.simulator.add_clock(CLOCK_PERIOD)
+        for domain, mhz in (("mac", params.mac_clock_mhz), ("bus", params.bus_clock_mhz)):
+            if mhz:
+                self.simulator.add_clock(CLOCK_PERIOD * params.clock_mhz / mhz, phase=CLOCK_PERIOD / 3, domain=domain)
         self.links: list[MacLink] = []
         if len(self.engines) == 2:
             a, b = self.engines
-            self.links = [MacLink(a.mac_out, b.mac_in, lose), MacLink(b.mac_out, a.mac_in, lose)]
+            if a.mac is not None and b.mac is not None:
+                a.mac.peer, b.mac.peer = b.mac, a.mac
+                if lose is not None:
+                    a.mac.harm = b.mac.harm = lambda frame: None if lose(Frame(frame)) else frame
+            else:
+                self.links = [MacLink(a.mac_out, b.mac_in, lose), MacLink(b.mac_out, a.mac_in, lose)]
         for engine in self.engines:
-            for model in (engine.axil, engine.ram, engine.mac_out, engine.mac_in):
+            network = (engine.mac,) if engine.mac is not None else (engine.mac_out, engine.mac_in)
+            for model in (engine.axil, engine.ram, *network):
                 self.simulator.add_testbench(model.run, background=True)
         self.simulator.add_testbench(self._count, background=True)
 

@@ -26,6 +26,7 @@ from rnic.gateware.axi_model import (
     Timing,
     Wires,
 )
+from rnic.gateware.mac_model import Beat, Mac
 
 
 @dataclass
@@ -46,6 +47,8 @@ class StreamSource:
         self.stalls = stalls or Stalls()
         self.lanes = len(axis.tkeep)
         self.header_bytes = header_bytes
+        self.domain = "sync"
+        """Of the stream's clock."""
         self.queue: deque[tuple[bytes, bool, bool]] = deque()
         self.sent = 0
         """Packets whose last beat has been taken."""
@@ -73,7 +76,7 @@ class StreamSource:
                 ctx.set(axis.tlast, last)
                 ctx.set(axis.tuser, bad)
             ctx.set(axis.tvalid, beat is not None)
-            _clk, _rst, ready = await ctx.tick().sample(axis.tready)
+            _clk, _rst, ready = await ctx.tick(self.domain).sample(axis.tready)
             if beat is not None and ready:
                 self.sent += beat[1]
                 self.moved += 1
@@ -87,6 +90,8 @@ class StreamSink:
         self.axis = axis
         self.stalls = stalls or Stalls()
         self.keep_beats = keep_beats
+        self.domain = "sync"
+        """Of the stream's clock."""
         self.frames: list[Frame] = []
         self.moved = 0
         """Beats that have been taken."""
@@ -102,7 +107,7 @@ class StreamSink:
         while True:
             ready = not self.stalls()
             ctx.set(axis.tready, ready)
-            _clk, _rst, valid, value = await ctx.tick().sample(axis.tvalid, wires)
+            _clk, _rst, valid, value = await ctx.tick(self.domain).sample(axis.tvalid, wires)
             now += 1
             if held is not None and (not valid or value != held):
                 raise BusError("an AXI4-Stream beat changed before it was taken")
@@ -125,6 +130,41 @@ class StreamSink:
                     self.hook(frame)
 
 
+class MacPort(Mac):
+    """:class:`~rnic.gateware.mac_model.Mac` on Amaranth's simulator, at both of an engine's streams.
+
+    Raises:
+        BusError: from :meth:`run`.
+    """
+
+    def __init__(self, tx: Any, rx: Any, rate: float) -> None:
+        super().__init__(len(tx.tkeep), rate)
+        self.domain = "sync"
+        self.tx_axis, self.rx_axis = tx, rx
+
+    async def run(self, ctx: Any) -> None:
+        """The testbench."""
+        tx, rx, width = self.tx_axis, self.rx_axis, self.lanes * 8
+        out = Cat(tx.tdata, tx.tkeep, tx.tlast, tx.tuser)
+        driven: Beat | None = None
+        while True:
+            ctx.set(tx.tready, self.tx_ready)
+            ctx.set(rx.tvalid, self.rx is not None)
+            if self.rx is not None and self.rx is not driven:
+                driven = self.rx
+                ctx.set(rx.tdata, int.from_bytes(driven.data, "little"))
+                ctx.set(rx.tkeep, (1 << len(driven.data)) - 1)
+                ctx.set(rx.tlast, driven.last)
+                ctx.set(rx.tuser, driven.bad and driven.last)
+            _clk, _rst, valid, value, ready = await ctx.tick(self.domain).sample(tx.tvalid, out, rx.tready)
+            shown = None
+            if valid:
+                count = (value >> width & (1 << self.lanes) - 1).bit_length()
+                last, bad = (bool(value >> width + self.lanes + bit & 1) for bit in (0, 1))
+                shown = Beat((value & (1 << count * 8) - 1).to_bytes(count, "little"), last, bad)
+            self.edge(shown, bool(ready))
+
+
 class SlaveOnAmaranth:
     """A slave that knows no simulator on Amaranth's, with an :class:`AxiChecker` beside it.
 
@@ -133,6 +173,8 @@ class SlaveOnAmaranth:
     """
 
     axi: Any
+    domain: str = "sync"
+    """Of the bus's clock."""
     lanes: int
     checker: AxiChecker
     arready: bool
@@ -173,7 +215,7 @@ class SlaveOnAmaranth:
             if self.b is not None and self.b is not shown_b:
                 shown_b = self.b
                 ctx.set(b_wires, shown_b.ident | shown_b.response << ids)
-            sampled = await ctx.tick().sample(inputs, ar_wires, aw_wires, w_wires)
+            sampled = await ctx.tick(self.domain).sample(inputs, ar_wires, aw_wires, w_wires)
             flags, ar, aw, w = sampled[2:]
             wires = Wires(
                 _address(aw, ids) if flags & 1 else None,
@@ -310,6 +352,7 @@ __all__ = [
     "BusError",
     "Frame",
     "MacLink",
+    "MacPort",
     "Stalls",
     "StreamSink",
     "StreamSource",

@@ -13,6 +13,7 @@ from rnic.gateware.axi_arbiter import AxiArbiter
 from rnic.gateware.bits import pack, unpack
 from rnic.gateware.cmd_master import CmdMaster
 from rnic.gateware.control_streams import CqStreamer, DescriptorParser
+from rnic.gateware.crossings import AxiCrossing, MacRxCrossing, MacTxCrossing
 from rnic.gateware.data_mover import DataMover
 from rnic.gateware.endpoint_lookup import EndpointLookup
 from rnic.gateware.interfaces import Axi4, Axi4Lite, AxiStream
@@ -36,20 +37,23 @@ from rnic.spec.engine_regs import (
 )
 
 
+def interface(params: EngineParams) -> dict[str, wiring.Member]:
+    """The engine's ports."""
+    width = params.bus_width
+    return {
+        "s_axil": In(Axi4Lite(AXIL_ADDRESS_BITS)),
+        "m_axi": Out(Axi4(width, 1)),
+        "mac_tx_axis": Out(AxiStream(width)),
+        "mac_rx_axis": In(AxiStream(width)),
+        "irq": Out(1),
+    }
+
+
 class Top(wiring.Component):
     """One engine."""
 
     def __init__(self, params: EngineParams) -> None:
-        width = params.bus_width
-        super().__init__(
-            {
-                "s_axil": In(Axi4Lite(AXIL_ADDRESS_BITS)),
-                "m_axi": Out(Axi4(width, 1)),
-                "mac_tx_axis": Out(AxiStream(width)),
-                "mac_rx_axis": In(AxiStream(width)),
-                "irq": Out(1),
-            }
-        )
+        super().__init__(interface(params))
         self.params = params
         self.registers = Registers(params)
         self.several = params.in_flight > 1
@@ -200,7 +204,12 @@ class Top(wiring.Component):
         m.submodules.arbiter = arbiter = AxiArbiter(self.params)
         connect(m, self.control_mover.axi, arbiter.first)
         connect(m, self.data_mover.axi, arbiter.second)
-        connect(m, arbiter.bus, flipped(self.m_axi))
+        if self.params.bus_clock_mhz:
+            m.submodules.bus_crossing = crossing = AxiCrossing(self.params)
+            connect(m, arbiter.bus, crossing.engine)
+            connect(m, crossing.bus, flipped(self.m_axi))
+        else:
+            connect(m, arbiter.bus, flipped(self.m_axi))
 
         # ---- abort, soft reset
         m.d.comb += [
@@ -232,7 +241,7 @@ class Top(wiring.Component):
             m.d.sync += settled_for.eq(0)
         m.d.comb += registers.clear.eq(settled_for == 3)
 
-        self._watch(m)
+        self._watch(m, arbiter.bus)
         return m
 
     def _one_at_a_time(self, m: Module, packet_out: Value, packet_error: Value, tx_abort: Signal) -> None:
@@ -299,8 +308,16 @@ class Top(wiring.Component):
         connect(m, registers.decap, decap.regs)
         connect(m, registers.lookup, self.lookup.regs)
         connect(m, encap.lookup, self.lookup.lookup)
-        connect(m, encap.m_axis, flipped(self.mac_tx_axis))
-        connect(m, flipped(self.mac_rx_axis), decap.s_axis)
+        if self.params.mac_clock_mhz:
+            m.submodules.tx_crossing = to_mac = MacTxCrossing(self.params)
+            m.submodules.rx_crossing = from_mac = MacRxCrossing(self.params)
+            connect(m, encap.m_axis, to_mac.s_axis)
+            connect(m, to_mac.m_axis, flipped(self.mac_tx_axis))
+            connect(m, flipped(self.mac_rx_axis), from_mac.s_axis)
+            connect(m, from_mac.m_axis, decap.s_axis)
+        else:
+            connect(m, encap.m_axis, flipped(self.mac_tx_axis))
+            connect(m, flipped(self.mac_rx_axis), decap.s_axis)
         m.d.comb += [
             meta.src_ip.eq(encap.endpoint.src_ip),
             meta.dst_ip.eq(encap.endpoint.dst_ip),
@@ -350,10 +367,10 @@ class Top(wiring.Component):
                 received.tready.eq(rx.s_axis.tready),
             ]
 
-    def _watch(self, m: Module) -> None:
+    def _watch(self, m: Module, bus: Any) -> None:
         """What software sees beside the queues: status, events, counters, the descriptor in hand."""
         registers, controller, streamer = self.registers, self.controller, self.rx_streamer
-        value, bus, out = registers.value, self.m_axi, self.header_inserter.m_axis
+        value, out = registers.value, self.header_inserter.m_axis
         m.d.comb += controller.progress.eq(
             Cat(
                 bus.arvalid & bus.arready,

@@ -12,6 +12,7 @@ from amaranth.lib import wiring
 
 from rnic.gateware.interfaces import flat_ports
 from rnic.gateware.params import EngineParams
+from rnic.gateware.readable import readable
 from rnic.gateware.tools import run_tool
 from rnic.gateware.top import Top
 
@@ -32,12 +33,12 @@ def to_verilog(component: wiring.Component, name: str) -> str:
     """
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
-        (place / "in.il").write_text(to_rtlil(component, name))
+        (place / "in.il").write_text(readable(to_rtlil(component, name)))
         script = (
             "read_rtlil in.il; proc -norom; pmuxtree; opt_clean; memory_collect; "
             "attrmap -remove generator -remove src -remove top -remove amaranth.hierarchy -remove amaranth.decoding; "
             "attrmap -modattr -remove generator -remove src -remove amaranth.hierarchy -remove amaranth.decoding; "
-            "write_verilog -norename -noattr out.v"
+            "write_verilog -noattr out.v"
         )
         run_tool("yosys", "-q", "-p", script, cwd=place)
         return (place / "out.v").read_text()

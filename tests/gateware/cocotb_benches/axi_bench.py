@@ -12,6 +12,7 @@ from typing import Any
 import cocotb
 from cocotb.triggers import RisingEdge
 from engine_bench import AREA, CQ, OPTIONS, PARAMS, PAYLOAD, REMOTE, SQ, Bench, check_against_model, random_requests
+from hardship import endure
 
 from rnic.gateware.axi_model import (
     Address,
@@ -133,4 +134,27 @@ async def a_soft_reset_keeps_the_bus_in_order(dut: Any) -> None:
     await bench.drive(program)
 
 
-__all__ = ["AREA", "CQ", "SQ", "a_soft_reset_keeps_the_bus_in_order", "every_order_of_address_and_data"]
+@cocotb.test(timeout_time=40, timeout_unit="ms")
+async def memory_fails_and_falls_silent_anywhere(dut: Any) -> None:
+    """Errors and silences at random, on every channel and at every address: see :func:`hardship.endure`."""
+    bench = OwnBench(dut)
+
+    def program(driver: Driver) -> None:
+        driver.start()
+        places = PAYLOAD, REMOTE, 128 * PARAMS.bus_bytes
+        seen = endure(driver, bench.ram, random.Random(11), OPTIONS["rounds"], places)
+        cocotb.log.info("%s", dict(seen))
+        assert min(seen[name] for name in ("none", "halted", "the watchdog ran out")) > 0, dict(seen)
+        bench.checker.quiet()
+
+    await bench.drive(program, ring=8)
+
+
+__all__ = [
+    "AREA",
+    "CQ",
+    "SQ",
+    "a_soft_reset_keeps_the_bus_in_order",
+    "every_order_of_address_and_data",
+    "memory_fails_and_falls_silent_anywhere",
+]
