@@ -8,6 +8,7 @@ release workflow knows and the tree does not.
 
 from __future__ import annotations
 
+import glob
 import importlib
 import os
 import subprocess
@@ -21,8 +22,12 @@ from setuptools.command.build_ext import build_ext
 TWINS = ["rnic.mem._order", "rnic.burst._compiled", "rnic.burst._small"]
 SAME_SOURCE = {"rnic.burst._small": "src/rnic/burst/small.py"}
 """Twins that are the plain module itself, compiled under another name."""
+WITH_C = {"rnic.engine._engine": sorted(glob.glob("src/rnic/engine/[!_]*.c"))}
+"""C files that are compiled into an extension beside its own source."""
 if sys.platform == "linux":
     TWINS.append("rnic.link._udp_calls")
+    if sys.byteorder == "little":
+        TWINS.append("rnic.engine._engine")
 PURE = os.environ.get("RNIC_PURE", "") not in ("", "0")
 REPOSITORY = os.environ.get("RNIC_REPOSITORY", "").rstrip("/")
 REQUIRED = os.environ.get("RNIC_REQUIRE_COMPILED", "") not in ("", "0")
@@ -51,7 +56,13 @@ def extensions() -> list[Extension]:
         name: same_source(name) if name in SAME_SOURCE else f"src/{name.replace('.', '/')}.pyx" for name in TWINS
     }
     wanted = [
-        Extension(name, [source], extra_compile_args=["-O2"] if os.name == "posix" else [])
+        Extension(
+            name,
+            [source, *WITH_C.get(name, ())],
+            include_dirs=["src/rnic/engine"] if name in WITH_C else [],
+            depends=sorted(glob.glob("src/rnic/engine/*.h")) if name in WITH_C else [],
+            extra_compile_args=["-O2", "-fvisibility=hidden"] if os.name == "posix" else [],
+        )
         for name, source in sources.items()
     ]
     made: list[Extension] = cythonize(wanted, build_dir="build/cython", language_level=3, quiet=True)

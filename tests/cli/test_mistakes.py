@@ -34,7 +34,11 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["serve", "--addr", "127.0.0.1", "--faults", "{}/none.json"], 2, "No such file or directory"),
         (["qp"], 2, "no NIC process runs"),
         (["top", "--once"], 2, "no NIC process runs"),
+        (["web", "--addr", "0.0.0.0"], 2, "is no loopback address: 127.0.0.1 and ::1 are"),
+        (["web", "--token-file", "{}/none/token"], 2, "No such file or directory"),
+        (["trace", "--attach", "1"], 2, "no NIC process runs"),
         (["nonsense"], 2, "No such command"),
+        (["env"], 2, "No such command 'env'. To run that program: rnic exec -- env"),
     ],
 )
 def test_one_line_and_a_status(words: list[str], status: int, says: str, tmp_path: Path) -> None:
@@ -42,6 +46,14 @@ def test_one_line_and_a_status(words: list[str], status: int, says: str, tmp_pat
     assert (done.returncode, done.stdout) == (status, "")
     assert says in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.slow
+def test_a_client_without_a_server_is_told_what_to_start(tmp_path: Path) -> None:
+    done = run(tmp_path, "perf", "write_bw", "127.0.0.1", "--port", "1")
+    assert done.returncode == 2
+    assert done.stderr.endswith("start one there with rnic perf write_bw --listen\n")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_missing_extra_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -26,6 +26,12 @@ PACKET_NS = 4_000
 MTU = 256
 RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
 MOST_REPEATED = 0.01
+ROUND_NS = 2_000
+"""Half a packet: with 17 NICs out of step something moves in every round, and all are asked."""
+SHORT_NS = 1_000
+"""Where sixteen wires work side by side, and all is over within a few round trips."""
+LIMIT_NS = 1_000_000_000
+"""Virtual time for what takes some tens of milliseconds: what bounds a run that goes wrong is its work."""
 
 
 class SlowReceiver(Middleware):
@@ -66,8 +72,19 @@ class SlowReceiver(Middleware):
 class Busy:
     """Node 0 and ``sources`` others, with ``qps`` queue pairs between them that have ``packets`` packets each."""
 
-    def __init__(self, qps: int, packets: int, *, sources: int = 1, opcode: int = WR_WRITE, both: bool = False) -> None:
-        self.net = SimNet(1 + sources, packet_ns=PACKET_NS, latency_ns=5_000, settings={"flight_packets": 366})
+    def __init__(
+        self,
+        qps: int,
+        packets: int,
+        *,
+        sources: int = 1,
+        opcode: int = WR_WRITE,
+        both: bool = False,
+        round_ns: int = ROUND_NS,
+    ) -> None:
+        self.net = SimNet(
+            1 + sources, packet_ns=PACKET_NS, latency_ns=5_000, round_ns=round_ns, settings={"flight_packets": 366}
+        )
         self.size = packets * MTU
         self.qps = qps
         self.cqs = []
@@ -115,7 +132,7 @@ class Busy:
             turns += 1
             return turns % 16 == 0 and poll()
 
-        assert self.net.run(done) or poll()
+        assert self.net.run(done, LIMIT_NS) or poll()
         return self.net.clock.now_ns - start
 
     @property
@@ -140,7 +157,7 @@ class Busy:
 PATTERNS = {
     "one way": {},
     "both ways": {"both": True},
-    "all to one": {"sources": 16},
+    "all to one": {"sources": 16, "round_ns": SHORT_NS},
     "READ": {"opcode": WR_READ},
     "READ both ways": {"opcode": WR_READ, "both": True},
     "READ from one": {"opcode": WR_READ, "sources": 16},

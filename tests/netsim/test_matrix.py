@@ -117,7 +117,7 @@ class Side:
         ctx = QpContext(QPC.pack(fields))
         ring = ReceiveRing(self.space, self.rq_va, ENTRIES, 16, lambda: self.rq_tail, lambda head: None)
         send = SimpleNamespace(complete=lambda *a: self.done.append((a[0], a[1], a[3])))
-        recv = SimpleNamespace(complete=self.take)
+        recv = SimpleNamespace(complete=self.take, told=False)
         self.qp = QueuePair(ctx, self, SendRing(self.space, self.sq_va, ENTRIES, 0), ring, send, recv)  # type: ignore[arg-type]
         self.qp.on_modify(1, 0)
         ctx.state = RTS

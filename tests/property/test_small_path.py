@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,20 @@ from hypothesis import strategies as st
 
 from rnic.burst import SMALL
 from rnic.device import receiving, sending
+from rnic.engine import use
 from rnic.link.faults import FaultRates
 from rnic.testing import QpPair
 from rnic.verbs import enums as e
 
 SIZE = 8192
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _reference_alone() -> Iterator[None]:
+    """The lean path is of the reference, which runs where there is no engine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(use, "ENGINE", None)
+        yield
 
 
 @dataclass(frozen=True)

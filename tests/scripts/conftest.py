@@ -12,6 +12,7 @@ import pytest
 from rnic.burst import LOOPS, SMALL
 from rnic.context.qp_context import QpContext
 from rnic.context.qpc import QPC
+from rnic.engine import use
 from rnic.mem.space import SimAddressSpace
 from rnic.mem.table import MemoryEntry, MemoryTable
 from rnic.rings.sqe import FLAG_LIST, FLAG_SIGNALED, SGE_STRUCT, SQE_ATOMIC_STRUCT, SQE_STRUCT, SQE_UD_STRUCT
@@ -30,6 +31,7 @@ from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.flow import Flow
 from rnic.wire.opcode import OPCODES, UNSUPPORTED
 from rnic.wire.packet import Packet, build, parse, seal
+from tests.scripts.oracle import engine_script
 
 QPN = 16
 PEER_QPN = 17
@@ -51,9 +53,9 @@ class Host:
         self.tracer = NullTracer()
         self.random = random.Random(1)
         self.burst = LOOPS
-        self.memory = MemoryTable(self.random)
         self.arena = Arena(1 << 24)
         self.arena.allocate_first(64)
+        self.memory = MemoryTable(self.random, 1 << 10, self.arena)
         self.flights = Flights(self.arena, 1 << 16, first=1 << 16)
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(
@@ -159,12 +161,14 @@ class Script:
         self.counters = self.host.counters
         self.events = self.host.events
         self.service = service
+        self.still = True
+        """Nobody else writes the memory: what one executor does can be done again by another."""
         self.now = 1_000_000
         space = self.host.space
         self.sq = bytearray(ENTRIES * (64 + SLAB))
         self.rq = bytearray(ENTRIES * STRIDE)
         self.sq_tail = self.rq_tail = 0
-        self.send_cq, self.recv_cq = Queue(), Queue()
+        self.send_cq, self.recv_cq = self.queue(), self.queue()
         base = {
             "local_qpn": QPN,
             "remote_qpn": PEER_QPN,
@@ -185,7 +189,7 @@ class Script:
         }
         self.ctx = QpContext(QPC.pack(base | fields))
         send_ring = SendRing(space, space.map(self.sq).va, ENTRIES, SLAB)
-        ring = ReceiveRing(space, space.map(self.rq).va, ENTRIES, STRIDE, lambda: self.rq_tail, lambda head: None)
+        ring = ReceiveRing(space, space.map(self.rq).va, ENTRIES, STRIDE, lambda: self.rq_tail, self.show_head)
         self.qp = QueuePair(self.ctx, self.host, send_ring, ring, self.send_cq, self.recv_cq)
         self.qp.on_modify(INIT, self.now)
         if state != RTR:
@@ -194,6 +198,13 @@ class Script:
         self.mr = self.register(self.data)
         self.key, self.va = self.mr.key, self.mr.start
         self.in_flow = self.host.flow.reverse()
+
+    def queue(self) -> Any:
+        """A completion queue."""
+        return Queue()
+
+    def show_head(self, head: int) -> None:
+        """The receive ring's head moved."""
 
     def to(self, state: int) -> None:
         """Modify the queue pair."""
@@ -366,7 +377,14 @@ class LeanScript(Script):
             super().inject(name, psn, **fields)
 
 
-@pytest.fixture(scope="session", params=[Script, LeanScript], ids=["steps", "lean"])
+NO_ENGINE = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
+
+
+@pytest.fixture(
+    scope="session",
+    params=[Script, LeanScript, pytest.param(engine_script(Script), marks=NO_ENGINE)],
+    ids=["steps", "lean", "engine"],
+)
 def new(request: pytest.FixtureRequest) -> Callable[..., Script]:
     """Make a script: ``new(ST_UC, ackto=10)``."""
     maker: Callable[..., Script] = request.param

@@ -404,3 +404,14 @@ def test_a_nak_said_twice_goes_back_once(new) -> None:
         s.ack(101, syndrome=0x60)
     assert s.counters["rewinds"] == 1
     assert [p.psn for p in s.packets()] == [101, 102, 103]
+
+
+def test_the_ack_timeout_runs_from_the_oldest_packet(new) -> None:
+    s = new(probe=False)
+    s.post("WRITE", 8)
+    s.packets()
+    whole = s.deadline
+    s.wait(1_000)
+    s.post("WRITE", 8)
+    s.packets()
+    assert s.deadline == whole - 1_000, "what is sent later does not put it off"

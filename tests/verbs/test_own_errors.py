@@ -80,17 +80,40 @@ def plant(monkeypatch: pytest.MonkeyPatch, victim: object, name: str) -> None:
     monkeypatch.setattr(kind, name, only(victim, getattr(kind, name)))
 
 
+class Broken:
+    """An engine with a mistake."""
+
+    def receive(self, *args: object) -> int:
+        raise PlantedError
+
+    def send(self, *args: object) -> int:
+        raise PlantedError
+
+
 def at_a_packet(n: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
+    n.qp.executor = None
     plant(monkeypatch, n.qp.responder, "receive")
     n.first.b.post_send(e.IBV_WR_SEND, 8)
 
 
+def at_a_packet_of_the_engine(n: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
+    n.qp.executor = Broken()
+    n.first.b.post_send(e.IBV_WR_SEND, 8)
+
+
+def at_a_turn_of_the_engine(n: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
+    n.qp.executor = Broken()
+    n.first.a.post_send(e.IBV_WR_RDMA_WRITE, 2000)
+
+
 def at_a_burst(n: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
+    n.qp.executor = None
     plant(monkeypatch, n.qp, "receive_burst")
     n.first.b.post_send(e.IBV_WR_RDMA_WRITE, SIZE)
 
 
 def at_a_turn(n: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
+    n.qp.executor = None
     plant(monkeypatch, n.qp.requester, "produce")
     n.first.a.post_send(e.IBV_WR_RDMA_WRITE, 2000)
 
@@ -111,6 +134,8 @@ def at_a_timer(n: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
     ("mistake", "place"),
     [
         (at_a_packet, "packet"),
+        (at_a_packet_of_the_engine, "packet"),
+        (at_a_turn_of_the_engine, "turn"),
         (at_a_burst, "packet"),
         (at_a_turn, "turn"),
         (at_a_doorbell, "doorbell"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
 
 import click
@@ -53,6 +54,14 @@ class LazyGroup(click.Group):
             importlib.import_module(entry[0]), "execute" if cmd_name == "exec" else cmd_name
         )
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; who names a program of this machine instead learns how it is run."""
+        if self.get_command(ctx, args[0]) is None and shutil.which(args[0]) is not None:
+            raise click.UsageError(f"No such command {args[0]!r}. To run that program: rnic exec -- {args[0]}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""

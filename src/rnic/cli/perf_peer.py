@@ -251,4 +251,5 @@ def dial(host: str, port: int, timeout_s: float = 10.0) -> Line:
     try:
         return Line(socket.create_connection((host, port), timeout=timeout_s))
     except OSError as error:
-        raise PerfError(f"no rnic perf answers at {host} port {port}: {error.strerror or error}") from None
+        words = f"no rnic perf answers at {host} port {port} ({error.strerror or error})"
+        raise PerfError(f"{words}: start one there with rnic perf write_bw --listen") from None

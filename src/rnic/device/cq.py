@@ -93,7 +93,7 @@ class CompletionQueue(EntryRing):
         arm = regs.get(CQ_DOORBELL)
         # An entry in error counts as solicited (IBA chapter 11, completion notification).
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):
-            self._notify()
+            self.notify()
         return True
 
     @property
@@ -108,7 +108,7 @@ class CompletionQueue(EntryRing):
             self.regs.set(QUEUE_STATE, QUEUE_ERROR)
             self._overflowed(self)
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
         """Disarm and raise the completion event. With a full EQ the CQ stays armed: the next entry tries again.
 
         Disarming comes first: software that has seen the event may arm again at once.
@@ -127,7 +127,7 @@ class CompletionQueue(EntryRing):
     def catch_up(self) -> None:
         """Raise the completion event that its EQ could not take before."""
         if self.key.due and self.regs.get(CQ_DOORBELL):
-            self._notify()
+            self.notify()
 
     def live(self) -> dict[str, int]:
         """What the NIC and software change in the CQC: indices, and in ``flags`` whether it is armed."""

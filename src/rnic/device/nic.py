@@ -36,6 +36,7 @@ from rnic.device.sending import Sending
 from rnic.device.srq import SharedReceiveQueue
 from rnic.device.timers import TIMERS_PER_CALL, Timers
 from rnic.device.uar import Uar
+from rnic.engine import use
 from rnic.mem.dma import DmaPort
 from rnic.mem.table import MemoryTable
 from rnic.spec import commands as cmd
@@ -101,6 +102,8 @@ class Nic:
         self.memory = MemoryTable(rng, config.max_mrs, self.arena)
         self.contexts = ContextManager(log, self.counters, arena=self.arena)
         self.directory = Directory(self.arena, log)
+        self.engine = use.port(self.arena, self.memory, config)
+        """The compiled engine's hold of it, or ``None`` where the reference runs alone."""
         self.context_changes = ContextChanges(self)
         self.contexts.changed = self.context_changes.changed
         self.contexts.image = self.context_changes.image

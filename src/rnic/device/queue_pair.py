@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rnic.context.qpc import SRQ_VALID
 from rnic.device.cq import CompletionQueue
 from rnic.device.keyed_memory import KeyedMemory
 from rnic.device.srq import SharedReceiveQueue, receive_ring, show_ring
 from rnic.device.uar import Registers, Uar
+from rnic.engine import use
 from rnic.rings.queue_block import (
+    BLOCK_BYTES,
     QUEUE_NUMBER,
     QUEUE_STATE,
     SQ_BASE_HI,
@@ -59,8 +61,13 @@ class SendCompletions(_Completions):
 
     def complete(self, *entry: int) -> bool:
         """:meth:`~rnic.device.cq.CompletionQueue.complete`; false where there is no such CQ."""
-        cq = self._cqs.get(self._ctx.cqn_snd)
+        cq = self.queue
         return cq is not None and cq.complete(*entry)
+
+    @property
+    def queue(self) -> CompletionQueue | None:
+        """The CQ itself."""
+        return self._cqs.get(self._ctx.cqn_snd)
 
 
 class ReceiveCompletions(_Completions):
@@ -70,8 +77,13 @@ class ReceiveCompletions(_Completions):
 
     def complete(self, *entry: int) -> bool:
         """:meth:`~rnic.device.cq.CompletionQueue.complete`; false where there is no such CQ."""
-        cq = self._cqs.get(self._ctx.cqn_rcv)
+        cq = self.queue
         return cq is not None and cq.complete(*entry)
+
+    @property
+    def queue(self) -> CompletionQueue | None:
+        """The CQ itself."""
+        return self._cqs.get(self._ctx.cqn_rcv)
 
     @property
     def told(self) -> bool:
@@ -137,6 +149,7 @@ class DeviceQp(QueuePair):
         "_memory",
         "_most",
         "cqs",
+        "executor",
         "nic",
         "peer",
         "regs",
@@ -171,6 +184,8 @@ class DeviceQp(QueuePair):
         self.uar = uar
         self.srq = srq
         self.regs = regs = Registers(uar, ctx.usr_page)
+        self.executor: Any = None
+        """The engine's hold of it, where there is an engine that knows its service."""
         self.peer: Flow | None = None
         regs.clear()
         regs.set(QUEUE_NUMBER, ctx.local_qpn)
@@ -234,8 +249,16 @@ class DeviceQp(QueuePair):
     def refresh(self) -> None:
         """The context was modified."""
         self.peer = None
+        self._take_executor()
         self.pkey = self.host.pkey(self.ctx.pkey_index)
         self.show()
+
+    def _take_executor(self) -> None:
+        engine = self.nic.engine
+        self.executor = None
+        if engine is not None and self.ctx.servtype == ST_RC and self.ctx.state in _CONNECTED:
+            block = self.regs.buf[self.regs.at : self.regs.at + BLOCK_BYTES]
+            self.executor = use.ENGINE.Executor(engine, self, block)
 
     def reload(self, now_ns: int) -> None:
         """The context was changed outside any transition: what was taken from it is taken anew."""

@@ -100,6 +100,15 @@ class Receiving:
             qp = qps.get(dqpn)
             try:
                 if qp is not None and not marked and (flow is qp.peer or qp.comes_from_peer(flow)):
+                    executor = qp.executor
+                    if executor is not None and (taken := executor.receive(burst, start, now_ns)):
+                        qp.show()
+                        count = -(-taken // segment)
+                        start += taken
+                        packets += count - 1
+                        if learning:
+                            self._icrc.learn(flow, count)
+                        continue
                     if length - start >= 2 * segment and (taken := qp.receive_burst(burst, start, now_ns)):
                         start += taken
                         packets += taken // segment - 1

@@ -13,6 +13,7 @@ from rnic.rings.queue_block import SQ_TAIL
 from rnic.spec.states import ERR
 from rnic.state.queue_pair import QP
 from rnic.state.record import place
+from rnic.transport.qp import LEAST
 from rnic.wire.bursts import TxBurst
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ send_ack, send_small = SMALL.send_ack, SMALL.send_small
 _WRITE_BACK_MASK = 0x3FF
 _WRITE_BACK_QPS = 4
 """Every 1024 calls of ``produce``, this many queue pairs have their state and PSNs written back."""
+
+
+def _replies(qp: DeviceQp, budget: int, out: list[TxBurst]) -> int:
+    """Send replies by the engine where it knows all that wait, else by the reference."""
+    return qp.executor.reply(budget, out) or qp.produce_replies(budget, out)
 
 
 class Sending:
@@ -88,10 +94,7 @@ class Sending:
             made = len(out)
             again = False
             try:
-                count = send_ack(qp, out) if qp.owes_first and not words[_CNP_TAG] else 0
-                plain = not (words[_CNP_TAG] or words[_MASKED] or words[_PACED] or qp.owes_first)
-                if plain and count < limit:
-                    count += send_small(qp, now_ns, limit - count, out)
+                count = self._first(qp, now_ns, limit, out)
                 if count and qp.responder.replies and not words[_POLITE]:
                     # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
                     words[_POLITE] = 1
@@ -102,10 +105,7 @@ class Sending:
                     turns.spent(record, sum([burst.length for burst in out[made:]]) if waiting[COUNT] else 0, again)
                     continue
                 words[_POLITE] = 0
-                if count < limit and not qp.requester.unsent and not words[_CNP_TAG]:
-                    count += send_ack(qp, out)
-                if count < limit and (qp.requester.unsent or qp.responder.replies or words[_CNP_TAG]):
-                    count += qp.produce(now_ns, limit - count, out)
+                count += self._rest(qp, now_ns, limit, count, out)
                 qp.show()
             except Exception as error:  # noqa: BLE001 - the last guard
                 self._nic.own_error("turn", qp, error)
@@ -127,6 +127,40 @@ class Sending:
             if self._nic.write_back_at is None:
                 self._nic.write_back_at = now_ns + WRITE_BACK_NS
         return out
+
+    @staticmethod
+    def _first(qp: DeviceQp, now_ns: int, limit: int, out: list[TxBurst]) -> int:
+        """Send what goes first in a turn, by the quick ways: requests, but where replies are owed first."""
+        words = qp.words
+        plain = not (words[_CNP_TAG] or words[_MASKED] or words[_PACED])
+        executor = qp.executor
+        if executor is None or not plain:
+            count = send_ack(qp, out) if qp.owes_first and not words[_CNP_TAG] else 0
+            if plain and count < limit and not qp.owes_first:
+                count += send_small(qp, now_ns, limit - count, out)
+            return count
+        count = _replies(qp, limit, out) if qp.owes_first else 0
+        if qp.requester.unsent:
+            room = min(limit, max(limit - count, LEAST))
+            made: int = executor.send(now_ns, room, out)
+            if executor.punted and made < room:
+                # the reference goes on at the first work request that the engine does not know
+                made += qp.produce_requests(now_ns, room - made, out)
+            count += made
+        return count
+
+    @staticmethod
+    def _rest(qp: DeviceQp, now_ns: int, limit: int, count: int, out: list[TxBurst]) -> int:
+        """Send what is left, after ``count`` packets of a turn."""
+        sent = 0
+        words = qp.words
+        if qp.executor is not None and not (words[_CNP_TAG] or words[_MASKED] or words[_PACED]):
+            return _replies(qp, max(limit - count, LEAST), out) if qp.responder.replies else 0
+        if count < limit and not qp.requester.unsent and not words[_CNP_TAG]:
+            sent = send_ack(qp, out)
+        if count + sent < limit and (qp.requester.unsent or qp.responder.replies or words[_CNP_TAG]):
+            sent += qp.produce(now_ns, limit - count - sent, out)
+        return sent
 
     def _take_doorbells(self) -> None:
         doorbells = self._doorbells

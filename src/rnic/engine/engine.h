@@ -27,6 +27,7 @@ struct engine_port {
 	engine_crc crc;
 	uint64_t ack_every; /* ask for an ACK at least every so many packets */
 	uint64_t probe; /* tail-loss probes are on */
+	uint64_t rq_almost_full; /* receive entries that are kept back */
 };
 
 /* A completion queue whose ring is in reach. */
@@ -50,13 +51,15 @@ struct engine_flow {
 struct engine_qp {
 	uint8_t *qpc; /* its context: QPC_SIZE bytes of the key-data cache */
 	struct queue_pair *record;
-	struct send_slot *sends; /* one for each SQ entry */
+	struct send_slot *sends; /* one for each SQ entry, `send_slots` of them */
 	struct reply *replies; /* QP_REPLIES */
 	struct scatter *scatters; /* QP_SCATTERS */
+	uint64_t send_slots;
 	const uint8_t *sq; /* the send ring, its slab behind it; NULL where it is not in reach */
-	uint64_t sq_entries;
-	uint64_t sq_shift; /* log2 of the bytes from one entry to the next */
-	uint64_t sq_slab_bytes; /* of one slot of the slab */
+	uint64_t sq_bytes;
+	const uint8_t *rq; /* the receive ring; NULL where it is shared or not in reach */
+	uint64_t rq_bytes;
+	_Atomic uint32_t *block; /* its queue block, or NULL */
 	struct engine_cq *send_cq; /* the CQ of number send_cqn, or NULL */
 	struct engine_cq *recv_cq;
 	uint32_t send_cqn;
@@ -147,7 +150,8 @@ uint64_t engine_layout_hash(void);
 /* Take packets for `qp` from `start` on, in a buffer of segments; the bytes taken. Stops at a packet for another queue
  * pair, and behind one that has effects that others must see before the next is taken. */
 size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
-		      size_t segment, size_t start, const struct engine_meta *meta, uint64_t now,
+		      size_t segment, size_t start, const struct engine_meta *meta,
+		      const struct engine_flight *flight, uint64_t now,
 		      struct engine_effects *effects);
 
 /* Send requests: up to `budget` packets of WRITEs and SENDs, new or again; the number made. */

@@ -166,8 +166,11 @@ class FaultyLink(Middleware):
         """When the next packet that is held back is due, here or in the inner link."""
         if self._ready:
             return self._clock()
-        deadlines = (self._tx.deadline_ns(), self._rx.deadline_ns(), self.inner.next_deadline_ns())
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        first = self.inner.next_deadline_ns()
+        for deadline in (self._tx.deadline_ns(), self._rx.deadline_ns()):
+            if deadline is not None and (first is None or deadline < first):
+                first = deadline
+        return first
 
 
 class _Judge:
@@ -399,6 +402,8 @@ class _Lane(Generic[_Burst]):
 
     def deadline_ns(self) -> int | None:
         """When :meth:`release` has something to give, unless other packets come first."""
+        if not self._held and not self._delayed:
+            return None
         deadlines = [held.deadline_ns for held in self._held]
         if self._delayed:
             deadlines.append(self._delayed[0][0])

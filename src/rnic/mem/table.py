@@ -156,6 +156,10 @@ Guard = Callable[[int, int, int, int, int], MemoryEntry | None]
 """Key, protection domain, address, length and rights of a remote access: the entry for it, ``None`` to refuse."""
 
 
+def _ignore(entry: MemoryEntry) -> None:
+    """Nobody is to be told."""
+
+
 class MemoryTable:
     """All keys of one device.
 
@@ -184,6 +188,7 @@ class MemoryTable:
         "max_entries",
         "place",
         "reason",
+        "told",
     )
 
     def __init__(self, rng: random.Random, max_entries: int = MAX_MRS, arena: Arena | None = None) -> None:
@@ -198,6 +203,8 @@ class MemoryTable:
         self.place = at
         """Where the records begin in the arena."""
         self.guards: dict[int, Guard] = {}
+        self.told: Callable[[MemoryEntry], None] = _ignore
+        """Told of each entry that has begun to be valid, or ended."""
         self.reason = VTP_SUCCESS
         self._rng = rng
         self._live: dict[int, MemoryEntry] = {}
@@ -292,6 +299,7 @@ class MemoryTable:
         self._house(entry)
         entry.valid = 1
         self._live[key] = entry
+        self.told(entry)
 
     def _house(self, entry: MemoryEntry) -> None:
         """Give an entry its record in the table, which goes on counting where the last one there ended."""
@@ -330,6 +338,7 @@ class MemoryTable:
         del self._live[key]
         entry.binding += 1
         entry.valid = 0
+        self.told(entry)
         entry.view = None
         entry.port = None
         self._leave(entry)
@@ -438,6 +447,7 @@ class MemoryTable:
         window.valid = 1
         region.bound += 1
         self._live[new_key] = window
+        self.told(window)
         return True
 
     def invalidate(self, key: int, pd: int, qpn: int) -> bool:
@@ -460,5 +470,6 @@ class MemoryTable:
         window.qpn = 0
         window.binding += 1
         window.valid = 0
+        self.told(window)
         window.view = None
         window.port = None

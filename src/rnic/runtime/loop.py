@@ -130,6 +130,10 @@ class Runtime:
                 _yield_core()
         return did
 
+    def busy(self) -> None:
+        """What was polled in vain counts no longer: the next polls do not make way for others."""
+        self._idle_rounds = 0
+
     def _round(self, now: int) -> bool:
         nic = self.nic
         did = False

@@ -238,6 +238,7 @@ class QpMemory:
     __slots__ = (
         "arena",
         "cells",
+        "entries",
         "pieces",
         "qp",
         "record",
@@ -259,6 +260,7 @@ class QpMemory:
         )
         self.arena = arena
         self.cells = arena.cells
+        self.entries = entries
         self.size = sum(runs)
         record, slots = arena.allocate(QP.size), arena.allocate(self.size)
         if record is None or slots is None:

@@ -41,7 +41,10 @@ class VirtualRuntime(Runtime):
 
     def progress(self) -> bool:
         """One turn of the simulation."""
-        return super().progress() if self._net.driving else self._net.turn()
+        if not self._net.driving:
+            return self._net.turn()
+        self.busy()  # nobody else's turn comes sooner where this one gives up the core
+        return super().progress()
 
     def start(self) -> None:
         """Nothing: who waits drives."""
@@ -84,6 +87,7 @@ class SimNet:
         max_segments: packets of one burst, 1 to 64.
         packet_ns: how long a packet keeps its sender's wire busy; with 0 there is none.
         latency_ns: how long a packet is under way on that wire.
+        round_ns: what one round of all NICs takes; with longer ones a wire that is slow anyway costs less to simulate.
         mark_packets: a packet of a sender that declared ECT leaves with ECN 11 where so many wait for that wire.
         settings: further fields of :class:`~rnic.device.config.NicConfig`, the same for all.
 
@@ -105,12 +109,13 @@ class SimNet:
         packet_ns: int = 0,
         latency_ns: int = 0,
         mark_packets: int | None = None,
+        round_ns: int = 1_000,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.clock = clock or VirtualClock()
         self.fabric = Fabric()
         self.driving = False
-        self._loop = SimLoop(self.clock)
+        self._loop = SimLoop(self.clock, round_ns)
         self._quiet = 0
         scripts = faults if isinstance(faults, Mapping) else {0: faults}
         rng = random.Random(seed)

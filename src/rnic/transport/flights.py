@@ -245,6 +245,11 @@ class Flights:
         """Packets for which turns were given that have not been sent."""
         return self.words[_ALL_PROMISED]
 
+    @property
+    def queued(self) -> int:
+        """Peers that somebody waits for."""
+        return self.words[_WAITED_FOR]
+
     def join(self, requester: Outstanding) -> None:
         """There is a requester, which neither flies nor waits."""
         self._members[requester.record] = requester
@@ -303,12 +308,17 @@ class Flights:
 
     def take(self, requester: Outstanding, packets: int) -> None:
         """``packets`` more of a requester are in flight."""
-        account, words = self.words, requester.peer.words
-        words[_INFLIGHT] += packets
-        account[_ALL_INFLIGHT] += packets
         own = min(requester.admitted, packets)
         if own:
             requester.admitted -= own
+        self.took(requester.peer, packets, own)
+
+    def took(self, peer: Peer, packets: int, own: int) -> None:
+        """``packets`` more are in flight to a peer, of which ``own`` had been promised."""
+        account, words = self.words, peer.words
+        words[_INFLIGHT] += packets
+        account[_ALL_INFLIGHT] += packets
+        if own:
             words[_PROMISED] -= own
             account[_ALL_PROMISED] -= own
 

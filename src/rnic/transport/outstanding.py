@@ -327,6 +327,10 @@ class Outstanding:
                 self.probe_due = probed and self._probing and not self.piece_count
                 self.qp.rearm()
             self.retire()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Something was acknowledged: what waited for that may be sent."""
         if self.probe_due or ((self.pending or self.fetch_index != self.tail) and not self.parked):
             self.host.schedule(self.qp)
 

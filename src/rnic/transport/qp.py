@@ -58,7 +58,7 @@ _BTH = struct.Struct(">QI")
 _CAN_SEND = frozenset({RTS, SQD})
 _CAN_RECEIVE = frozenset({RTR, RTS, SQD, SQE})
 _SERVICE_BITS = {ST_RC: RC, ST_UC: UC}
-_LEAST = 4
+LEAST = 4
 """Packets that those who come second in a turn may send, whatever the first have left."""
 _PAD_OR_TVER = 0x3F << 48
 """Pad count and TVer in the first eight bytes of a BTH: both zero in the packets of a run."""
@@ -248,33 +248,37 @@ class QueuePair:
             sent = self._notify(out)
         first = self.owes_first
         if first:
-            sent += self._reply(budget - sent, out)
-        if self.ctx.state in _CAN_SEND and self.flow is not None and not self.masked:
-            room = min(budget, max(budget - sent, _LEAST))
-            sent += self._paced(now_ns, room, out) if self.paced else self.requester.produce(now_ns, room, out)
-        if self.requester.admitted:
-            self.requester.flights.turn_over(self.requester)  # it had its turn and may not send
+            sent += self.produce_replies(budget - sent, out)
+        sent += self.produce_requests(now_ns, min(budget, max(budget - sent, LEAST)), out)
         if self.responder.replies and not first:
             # at least a little for replies, or two busy requesters would starve each other of ACKs
-            sent += self._reply(max(budget - sent, _LEAST), out)
+            sent += self.produce_replies(max(budget - sent, LEAST), out)
         return sent
 
-    def _reply(self, budget: int, out: list[TxBurst]) -> int:
-        """Send up to ``budget`` packets of replies; the number sent."""
-        replies = self.responder.replies
+    def produce_requests(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
+        """Send up to ``budget`` packets of requests; the number sent."""
+        sent = 0
+        if self.ctx.state in _CAN_SEND and self.flow is not None and not self.masked:
+            sent = self._paced(now_ns, budget, out) if self.paced else self.requester.produce(now_ns, budget, out)
+        if self.requester.admitted:
+            self.requester.flights.turn_over(self.requester)  # it had its turn and may not send
+        return sent
+
+    def produce_replies(self, budget: int, out: list[TxBurst]) -> int:
+        """Send up to ``budget`` packets of the replies that wait; the number sent."""
         if self.flow is None:
             return 0
-        ctx = self.ctx
+        ctx, replies = self.ctx, self.responder.replies
         batch = FrameBatch(self.flow, out, self.requester.batch_limit)
         head = bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn)
-        count, failed = replies.produce(head, ctx.mtu_bytes, budget, batch)
+        sent, failed = replies.produce(head, ctx.mtu_bytes, budget, batch)
         batch.flush()
         if failed is not None and ctx.state != ERR:
             # answers behind the one that failed would only look like a loss
             replies.clear()
             replies.acknowledge(failed, NAK_REMOTE_OPERATION, self.responder.msn)
             self.fail_receive(REM_OP_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
-        return count
+        return sent
 
     def part(self) -> None:
         """Acknowledge what was taken before software stopped the queue pair, and drop all other replies.

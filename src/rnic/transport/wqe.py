@@ -126,7 +126,7 @@ class ReceiveRing:
     A tail beyond the ring counts as an empty ring: software broke its contract. :meth:`settle` as :class:`SendRing`.
     """
 
-    __slots__ = ("_port", "_read_tail", "_view", "_write_head", "words")
+    __slots__ = ("_port", "_read_tail", "_write_head", "view", "words")
 
     base: Word
     entries: Word
@@ -153,7 +153,7 @@ class ReceiveRing:
         self.base = base
         self.entries = entries
         self.stride = stride
-        self._view = self._port.views(base, self.size(entries, stride)) if entries else None
+        self.view = self._port.views(base, self.size(entries, stride)) if entries else None
 
     def settle(self, words: memoryview) -> None:
         """Be at ``words`` from now on, as before."""
@@ -192,8 +192,8 @@ class ReceiveRing:
         return ReceiveWqe(slot, sges)
 
     def _read(self, offset: int, length: int) -> bytearray | memoryview | None:
-        if self._view is not None:
-            return self._view[offset : offset + length]
+        if self.view is not None:
+            return self.view[offset : offset + length]
         data = bytearray(length)
         return data if self._port.read(self.base + offset, data) else None
 

@@ -1,0 +1,205 @@
+/* What is sent and not acknowledged: progress, window, timers, completions (IBA 9.7.6; transport/outstanding.py). */
+#include "parts.h"
+
+#define WIDEN_AFTER 4u /* packets to be acknowledged for each one more in flight */
+#define ACKS_A_WINDOW 4u
+#define REPEAT_MIN_NS 1000000u /* a tail-loss probe waits at least this long */
+
+int engine_sq_sound(const struct engine_qp *qp)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t entries = record->sq_entries;
+	return entries <= qp->send_slots && record->sq_head < entries && record->send_index < entries && record->fetch_index < entries &&
+	       record->tail < entries;
+}
+
+struct send_slot *engine_sq_last(const struct engine_qp *qp)
+{
+	const struct queue_pair *record = qp->record;
+	if (record->sq_head == record->send_index)
+		return NULL;
+	return &qp->sends[(record->send_index ? record->send_index : qp->record->sq_entries) - 1];
+}
+
+/* ------------------------------------------------------------------ timers */
+
+/* When what is sent or waits now counts as lost: the local ACK timeout, doubled by each that passed in vain, no shorter
+ * than four round trips, at most four times itself (IBA 9.7.6.1.3). */
+static uint64_t overdue(const struct queue_pair *record, uint64_t srtt, uint64_t now)
+{
+	uint64_t timeout = record->ack_timeout;
+	if (!timeout)
+		return NEVER;
+	return now + lesser(greater(timeout << (record->backoff & 63), 4 * srtt), 4 * timeout);
+}
+
+static int probing(const struct engine_port *port, const struct engine_qp *qp)
+{
+	return port->probe && !(be_get(qp->qpc, QPC_OPTIONS) & OPT_NO_PROBE);
+}
+
+static uint64_t probe_at(const struct queue_pair *record, uint64_t srtt, uint64_t rttvar, uint64_t now)
+{
+	return now + (greater(REPEAT_MIN_NS, 2 * srtt + 4 * rttvar) << (record->probe_shift & 63));
+}
+
+void engine_watch(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
+	   struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	if (!record->flying)
+		return;
+	if (record->ack_deadline == NEVER)
+		record->ack_deadline = overdue(record, flight->srtt, now);
+	record->probe_deadline = probing(port, qp) ? probe_at(record, flight->srtt, flight->rttvar, now) : NEVER;
+	effects->effects |= EFFECT_ARM;
+}
+
+/* ------------------------------------------------------------------ completions */
+
+/* Whether a message has had its share: what waits behind it is not looked at. */
+static int begun(const struct send_slot *slot)
+{
+	return slot->packets ? slot->begun != 0 : slot->executed != 0;
+}
+
+static uint64_t end_psn(const struct send_slot *slot)
+{
+	return (slot->first_psn + slot->packets) & PSN_MASK;
+}
+
+static int signaled(const struct engine_qp *qp, const struct send_slot *slot)
+{
+	return qp->signal_all || entry_get(slot, SQE_SIGNALED);
+}
+
+/* Find out what acknowledging all before `psn` completes; 0, or a punt. */
+static enum engine_end reserve(struct engine_qp *qp, uint64_t psn, struct cq_room *room)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t index = record->sq_head, entries = 0;
+	while (index != record->fetch_index) {
+		const struct send_slot *slot = &qp->sends[index];
+		if (!begun(slot) || psn_diff(end_psn(slot), psn) > 0)
+			break;
+		if (slot->status)
+			return PUNT_REQUEST; /* a request that failed here is its turn to complete: an error */
+		entries += (uint64_t)(signaled(qp, slot) != 0);
+		index = sq_after(qp, index);
+	}
+	int known = qp->send_cq && qp->send_cqn == be_get(qp->qpc, QPC_CQN_SND);
+	return engine_cq_reserve(known ? qp->send_cq : NULL, entries, room) ? PUNT_CQ : ENGINE_DONE;
+}
+
+/* Complete, in order, every message that is wholly acknowledged. */
+static void retire(struct engine_qp *qp, struct cq_room *room, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t index = record->sq_head, una = record->una;
+	while (index != record->fetch_index) {
+		struct send_slot *slot = &qp->sends[index];
+		if (!begun(slot))
+			break;
+		if (psn_diff(end_psn(slot), una) > 0) {
+			/* acknowledged after a rewind: what arrived need not be sent again */
+			if (index == record->send_index) {
+				int64_t arrived = psn_diff(una, slot->first_psn);
+				if (arrived > 0)
+					slot->sent = greater(slot->sent, (uint64_t)arrived);
+			}
+			break;
+		}
+		uint64_t after = sq_after(qp, index);
+		if (index == record->send_index)
+			record->send_index = after;
+		record->sq_head = after;
+		be_put(qp->qpc, QPC_SQ_WQE_COUNTER, be_get(qp->qpc, QPC_SQ_WQE_COUNTER) + 1);
+		if (signaled(qp, slot)) {
+			uint32_t length = (uint32_t)entry_get(slot, SQE_LENGTH);
+			struct completion entry = {
+				.index = (uint32_t)index,
+				.status = SYN_SUCCESS,
+				.length = length,
+				.word3 = (uint32_t)entry_get(slot, SQE_OPCODE),
+				.wqe_id = (uint32_t)entry_get(slot, SQE_WQE_ID),
+				.requested = length,
+				.qpn = (uint32_t)be_get(qp->qpc, QPC_LOCAL_QPN),
+			};
+			if (engine_cq_push(room, &entry))
+				effects->effects |= EFFECT_NOTIFY_SEND;
+		}
+		index = after;
+	}
+}
+
+/* ------------------------------------------------------------------ progress */
+
+static void resize(const struct engine_port *port, struct queue_pair *record, uint64_t packets)
+{
+	record->window = packets;
+	record->ack_every = greater(1, lesser(port->ack_every, packets / ACKS_A_WINDOW));
+}
+
+static void widen(const struct engine_port *port, struct queue_pair *record, uint64_t acknowledged)
+{
+	uint64_t counted = record->uncounted + acknowledged, more = counted / WIDEN_AFTER;
+	record->uncounted = counted % WIDEN_AFTER;
+	if (more)
+		resize(port, record, lesser(record->widest, record->window + more));
+}
+
+/* Mean round trip and its deviation with one more sample, as RFC 6298 has them. */
+static void measured(uint64_t *srtt, uint64_t *rttvar, uint64_t sample)
+{
+	if (!*srtt) {
+		*srtt = sample;
+		*rttvar = sample >> 1;
+		return;
+	}
+	int64_t off = (int64_t)(sample - *srtt), apart = off < 0 ? -off : off;
+	*rttvar += (uint64_t)((apart - (int64_t)*rttvar) >> 2);
+	*srtt += (uint64_t)(off >> 3);
+}
+
+enum engine_end engine_advance(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
+			const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t srtt = flight->srtt, rttvar = flight->rttvar;
+	struct cq_room room;
+
+	if (!engine_sq_sound(qp))
+		return PUNT_STATE;
+	enum engine_end end = reserve(qp, psn, &room);
+	if (end != ENGINE_DONE)
+		return end;
+	effects->effects |= EFFECT_ACKNOWLEDGED;
+	effects->sample = NONE;
+	if (record->rtt_psn != NONE && psn_diff(psn, record->rtt_psn) > 0) {
+		effects->sample = now - record->rtt_at;
+		measured(&srtt, &rttvar, effects->sample);
+		record->rtt_psn = NONE;
+	}
+	uint64_t count = (uint64_t)psn_diff(psn, record->una);
+	if (record->window < record->widest)
+		widen(port, record, count);
+	record->una = psn;
+	effects->acknowledged = count;
+	effects->landed = lesser(count, record->flying);
+	record->flying -= effects->landed;
+	be_put(qp->qpc, QPC_LAST_ACKED_PSN, psn);
+	record->retry_left = be_get(qp->qpc, QPC_RETRY_CNT);
+	record->rnr_left = be_get(qp->qpc, QPC_RNR_RETRY);
+	int probed = record->probe_shift != 0;
+	record->probe_shift = record->backoff = 0;
+	if (!record->flying) {
+		record->ack_deadline = record->probe_deadline = NEVER;
+	} else {
+		record->ack_deadline = overdue(record, srtt, now);
+		record->probe_deadline = probing(port, qp) ? probe_at(record, srtt, rttvar, now) : NEVER;
+		/* what a probe brought to light need not be all */
+		record->probe_due = probed && probing(port, qp) && !record->piece_count;
+	}
+	retire(qp, &room, effects);
+	return ENGINE_TOLD;
+}

@@ -1,0 +1,277 @@
+/* The responder: RC_CHK in the standard's order for what is in order and allowed, then the effect (IBA 9.7; 004 7.3).
+ *
+ * transport/responder.py has the same steps and does what each asks for where it fails; here failing is a punt, so
+ * nothing is stored before the last check has passed. */
+#include "parts.h"
+
+#define ANY_BINDING NONE
+
+/* What a request will do, once all checks have passed. */
+struct effect {
+	uint64_t kind; /* OPEN_SEND or OPEN_WRITE */
+	uint64_t offset; /* where in the message its payload goes */
+	uint64_t va, length; /* of a WRITE: of the whole message */
+	uint32_t rkey;
+	const struct memory_key *key; /* of a WRITE with bytes */
+};
+
+/* A receive entry: the one in use, or the next of the ring. */
+struct receive {
+	int fresh; /* it is to be taken from the ring */
+	uint64_t index, sges, bytes;
+	struct scatter scatters[QP_SCATTERS];
+};
+
+static const uint8_t *behind_bth(const struct packet *packet)
+{
+	return packet->bytes + BTH_BYTES;
+}
+
+/* Length validation for one packet of a message (IBA C9-92, C9-94). */
+static int length_fits(const struct packet *packet, uint64_t mtu)
+{
+	uint16_t flags = packet->row->flags;
+	if (packet->size > mtu || (!(flags & ROW_END) && packet->size != mtu))
+		return 0;
+	return !(flags & ROW_END) || (flags & ROW_START) || packet->size;
+}
+
+static enum engine_end check_write(const struct engine_port *port, const struct engine_qp *qp,
+				   const struct packet *packet, struct effect *effect)
+{
+	const struct queue_pair *record = qp->record;
+	uint16_t flags = packet->row->flags;
+	if (!(be_get(qp->qpc, QPC_ACCESS_FLAGS) & ACCESS_REMOTE_WRITE))
+		return PUNT_KEY;
+	uint64_t binding = ANY_BINDING;
+	if (flags & ROW_START) {
+		const uint8_t *reth = behind_bth(packet);
+		effect->va = be_load(reth, 8);
+		effect->rkey = (uint32_t)be_load(reth + 8, 4);
+		effect->length = be_load(reth + 12, 4);
+		effect->offset = 0;
+	} else {
+		effect->va = record->write_va;
+		effect->rkey = (uint32_t)record->write_rkey;
+		effect->length = record->write_length;
+		effect->offset = record->offset;
+		binding = record->write_binding;
+	}
+	if (effect->length > context_longest(qp->qpc) || effect->offset > effect->length)
+		return PUNT_LENGTH;
+	uint64_t left = effect->length - effect->offset;
+	if (flags & ROW_END ? packet->size != left : packet->size >= left)
+		return PUNT_LENGTH;
+	if (!effect->length)
+		return ENGINE_DONE;
+	effect->key = engine_key_check(port, effect->rkey, be_get(qp->qpc, QPC_PD), effect->va, effect->length,
+				ACCESS_REMOTE_WRITE, be_get(qp->qpc, QPC_LOCAL_QPN), 0);
+	if (!effect->key || (binding != ANY_BINDING && effect->key->binding != binding))
+		return PUNT_KEY;
+	return ENGINE_DONE;
+}
+
+static void message_done(struct engine_qp *qp)
+{
+	struct queue_pair *record = qp->record;
+	record->msn = (record->msn + 1) & PSN_MASK;
+	be_put(qp->qpc, QPC_RMSN, record->msn);
+	record->open = OPEN_NOTHING;
+	record->offset = 0;
+}
+
+/* ------------------------------------------------------------------ what takes a receive entry */
+
+/* Read the next entry of the receive ring (transport/wqe.py, ReceiveRing.take); 0, or -1 where there is none. */
+static int next_receive(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t head = record->rq_head, entries = record->rq_entries, stride = record->rq_stride;
+	if (!qp->rq || !qp->block || port->rq_almost_full || head >= entries || !stride ||
+	    entries > qp->rq_bytes / stride)
+		return -1;
+	uint32_t tail = atomic_load_explicit(&qp->block[REG_RQ_TAIL / 4], memory_order_acquire);
+	if (tail == head || tail >= entries)
+		return -1;
+	receive->fresh = 1;
+	receive->index = head;
+	const uint8_t *entry = qp->rq + head * stride;
+	for (uint64_t at = 0; at + SGE_BYTES <= stride; at += SGE_BYTES) {
+		struct scatter sge = { le_load(entry + at, 8), le_load(entry + at + 8, 8) };
+		if (!sge.size_key)
+			break;
+		if (receive->sges == QP_SCATTERS)
+			return -1;
+		receive->scatters[receive->sges++] = sge;
+		receive->bytes += (uint32_t)sge.size_key;
+	}
+	return 0;
+}
+
+static int find_receive(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
+{
+	const struct queue_pair *record = qp->record;
+	receive->fresh = 0;
+	receive->sges = receive->bytes = 0;
+	if (record->receive_index == NONE)
+		return next_receive(port, qp, receive);
+	if (record->receive_sges > QP_SCATTERS)
+		return -1;
+	receive->index = record->receive_index;
+	receive->sges = record->receive_sges;
+	receive->bytes = record->receive_bytes;
+	memcpy(receive->scatters, qp->scatters, receive->sges * sizeof *receive->scatters);
+	return 0;
+}
+
+/* Take what next_receive found: the ring's slot is software's again. */
+static void use_receive(struct engine_qp *qp, const struct receive *receive)
+{
+	struct queue_pair *record = qp->record;
+	if (!receive->fresh)
+		return;
+	memcpy(qp->scatters, receive->scatters, receive->sges * sizeof *receive->scatters);
+	record->receive_index = receive->index;
+	record->receive_sges = receive->sges;
+	record->receive_bytes = receive->bytes;
+	record->rq_head = receive->index + 1 == record->rq_entries ? 0 : receive->index + 1;
+	atomic_store_explicit(&qp->block[REG_RQ_HEAD / 4], (uint32_t)record->rq_head, memory_order_release);
+	be_put(qp->qpc, QPC_RQ_WQE_COUNTER, be_get(qp->qpc, QPC_RQ_WQE_COUNTER) + 1);
+}
+
+/* The key of a scatter entry, where it opens all of it and its bytes are in this process; else NULL. */
+static const struct memory_key *scatter_key(const struct engine_port *port, const struct engine_qp *qp,
+					    const struct scatter *sge)
+{
+	const struct memory_key *key = engine_key_check(port, (uint32_t)(sge->size_key >> 32), be_get(qp->qpc, QPC_PD), sge->va,
+						 (uint32_t)sge->size_key, ACCESS_LOCAL_WRITE, 0, 1);
+	return key && port->reach[key - port->keys].bytes ? key : NULL;
+}
+
+static int scatters_open(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive)
+{
+	for (uint64_t i = 0; i < receive->sges; i++)
+		if ((uint32_t)receive->scatters[i].size_key && !scatter_key(port, qp, &receive->scatters[i]))
+			return 0;
+	return 1;
+}
+
+static void scatter(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive,
+		    uint64_t offset, const uint8_t *from, uint64_t size)
+{
+	for (uint64_t i = 0; size && i < receive->sges; i++) {
+		const struct scatter *sge = &receive->scatters[i];
+		uint64_t length = (uint32_t)sge->size_key;
+		if (offset >= length) {
+			offset -= length;
+			continue;
+		}
+		uint64_t part = lesser(size, length - offset);
+		engine_key_write(port, scatter_key(port, qp, sge), sge->va + offset, from, part);
+		from += part;
+		size -= part;
+		offset = 0;
+	}
+}
+
+static enum engine_end check_send(const struct engine_port *port, const struct engine_qp *qp,
+				  const struct packet *packet, const struct receive *receive, struct effect *effect)
+{
+	effect->offset = packet->row->flags & ROW_START ? 0 : qp->record->offset;
+	if (effect->offset > receive->bytes || packet->size > receive->bytes - effect->offset)
+		return PUNT_LENGTH;
+	return scatters_open(port, qp, receive) ? ENGINE_DONE : PUNT_KEY;
+}
+
+/* The completion of a message that used up a receive entry. */
+static int complete(struct engine_qp *qp, const struct packet *packet, struct cq_room *room, uint64_t length)
+{
+	uint16_t flags = packet->row->flags;
+	int imm = (flags & ROW_IMMDT) != 0;
+	struct completion entry = {
+		.index = (uint32_t)qp->record->receive_index,
+		.status = SYN_SUCCESS,
+		.length = (uint32_t)length,
+		.word3 = CQE_RECEIVE | (flags & ROW_SEND ? (imm ? WR_SEND_IMM : WR_SEND) : WR_WRITE_IMM),
+		.qpn = (uint32_t)be_get(qp->qpc, QPC_LOCAL_QPN),
+	};
+	if (imm) {
+		entry.word3 |= CQE_IMM;
+		entry.imm = (uint32_t)be_load(packet->payload - 4, 4);
+	}
+	if (packet->solicited)
+		entry.word3 |= CQE_SOLICITED;
+	qp->record->receive_index = NONE;
+	return engine_cq_push(room, &entry);
+}
+
+/* ------------------------------------------------------------------ one request */
+
+enum engine_end engine_request_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+				struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint16_t flags = packet->row->flags;
+	int takes = (flags & ROW_TAKES_RECEIVE) != 0, notify = 0;
+	struct effect effect = { .kind = flags & ROW_SEND ? OPEN_SEND : OPEN_WRITE };
+	struct receive receive;
+	struct cq_room room;
+	enum engine_end end;
+
+	if (!record->established)
+		return PUNT_STATE; /* the first one raises an event */
+	if (packet->psn != be_get(qp->qpc, QPC_EXPECTED_PSN))
+		return PUNT_PSN;
+	if (!(flags & (ROW_WRITE | ROW_SEND)) || flags & ROW_IETH)
+		return PUNT_HEADER;
+	if (record->open != (flags & ROW_START ? OPEN_NOTHING : effect.kind))
+		return PUNT_SEQUENCE;
+	if (flags & ROW_SEND && !(flags & ROW_START) && record->receive_index == NONE)
+		return PUNT_SEQUENCE;
+	if (be_get(qp->qpc, QPC_OPTIONS) & OPT_CREDITS)
+		return PUNT_REPLY;
+	if ((takes || flags & ROW_SEND) && (be_get(qp->qpc, QPC_SRQN) & SRQ_VALID))
+		return PUNT_REQUEST;
+	if (!length_fits(packet, context_mtu(qp->qpc)))
+		return PUNT_LENGTH;
+	if ((takes || flags & ROW_SEND) && find_receive(port, qp, &receive))
+		return PUNT_REQUEST;
+	end = flags & ROW_SEND ? check_send(port, qp, packet, &receive, &effect) : check_write(port, qp, packet, &effect);
+	if (end != ENGINE_DONE)
+		return end;
+	int known = qp->recv_cq && qp->recv_cqn == be_get(qp->qpc, QPC_CQN_RCV);
+	if (takes && engine_cq_reserve(known ? qp->recv_cq : NULL, 1, &room))
+		return PUNT_CQ;
+	if (!engine_packet_right(port, packet))
+		return PUNT_ICRC;
+	if (flags & ROW_SEND)
+		scatter(port, qp, &receive, effect.offset, packet->payload, packet->size);
+	else if (packet->size &&
+		 engine_key_write(port, effect.key, effect.va + effect.offset, packet->payload, packet->size))
+		return PUNT_MEMORY;
+
+	record->silent = 0;
+	if (takes || flags & ROW_SEND)
+		use_receive(qp, &receive);
+	if (flags & ROW_START) {
+		record->open = effect.kind;
+		if (flags & ROW_WRITE) {
+			record->write_length = effect.length;
+			record->write_va = effect.va;
+			record->write_rkey = effect.rkey;
+			record->write_binding = effect.key ? effect.key->binding : ANY_BINDING;
+		}
+	}
+	record->offset = effect.offset + packet->size;
+	if (takes)
+		notify = complete(qp, packet, &room, flags & ROW_SEND ? record->offset : record->write_length);
+	be_put(qp->qpc, QPC_EXPECTED_PSN, (packet->psn + 1) & PSN_MASK);
+	if (flags & ROW_END)
+		message_done(qp);
+	if (packet->ask)
+		engine_reply_acknowledge(qp, packet->psn, CREDITS_INVALID, effects);
+	if (!notify)
+		return ENGINE_DONE;
+	effects->effects |= EFFECT_NOTIFY_RECV;
+	return ENGINE_TOLD;
+}

@@ -1,0 +1,350 @@
+/* The requester: fetch work requests, check them, number packets, send within the window (IBA 9.7;
+ * transport/requester.py). */
+#include "parts.h"
+
+#define HEADERS (BTH_BYTES + 16u) /* BTH and RETH; an immediate word may follow */
+#define SQE_WORDS 8u
+#define BTH_SOLICITED ((uint64_t)1 << 55)
+#define PAD_SHIFT 52
+#define ACK_REQ ((uint64_t)1 << 31)
+
+/* Packets in flight to a peer that does not answer, and of one turn: transport/flights.py. */
+#define LEAST 4u
+#define SMALL_QUANTUM 16u
+#define QUANTUM 64u
+
+/* Where a message's bytes come from. */
+struct source {
+	const struct memory_key *key; /* or NULL: they are inline, or there are none */
+	uint64_t va;
+	const uint8_t *bytes;
+	uint64_t length;
+};
+
+static int is_write(uint64_t opcode)
+{
+	return opcode == WR_WRITE || opcode == WR_WRITE_IMM;
+}
+
+static int has_immediate(uint64_t opcode)
+{
+	return opcode == WR_WRITE_IMM || opcode == WR_SEND_IMM;
+}
+
+static int is_known(uint64_t opcode)
+{
+	return is_write(opcode) || opcode == WR_SEND || opcode == WR_SEND_IMM;
+}
+
+/* Find a message's bytes; ENGINE_DONE, or why the reference must look. */
+static enum engine_end find(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot,
+			    uint64_t index, struct source *source)
+{
+	uint64_t length = entry_get(slot, SQE_LENGTH);
+	memset(source, 0, sizeof *source);
+	source->length = length;
+	if (!is_known(entry_get(slot, SQE_OPCODE)) || entry_get(slot, SQE_LIST))
+		return PUNT_REQUEST;
+	if (entry_get(slot, SQE_INLINE)) {
+		if (length > qp->record->sq_slab_bytes)
+			return PUNT_REQUEST;
+		source->bytes = qp->sq + (qp->record->sq_entries << qp->record->sq_shift) + index * qp->record->sq_slab_bytes;
+		return ENGINE_DONE;
+	}
+	if (!length)
+		return ENGINE_DONE;
+	source->va = entry_get(slot, SQE_LOCAL_ADDR);
+	source->key = engine_key_check(port, (uint32_t)entry_get(slot, SQE_LKEY), be_get(qp->qpc, QPC_PD), source->va, length, 0,
+				0, 1);
+	return source->key ? ENGINE_DONE : PUNT_KEY;
+}
+
+static int copy(const struct engine_port *port, const struct source *source, uint64_t offset, uint8_t *to,
+		uint64_t size)
+{
+	if (source->key)
+		return engine_key_read(port, source->key, source->va + offset, to, size);
+	if (size)
+		memcpy(to, source->bytes + offset, size);
+	return 0;
+}
+
+/* Take the next descriptor from the ring; ENGINE_DONE, ENGINE_TOLD where there is none to take now, or a punt. */
+static enum engine_end fetch(const struct engine_port *port, struct engine_qp *qp)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t index = record->fetch_index, after = sq_after(qp, index);
+	struct source source;
+	struct send_slot read = { 0 };
+
+	if (index == record->tail || after == record->sq_head)
+		return ENGINE_TOLD;
+	const struct send_slot *last = engine_sq_last(qp);
+	if (last && last->status)
+		return ENGINE_TOLD; /* what follows a request that failed here is flushed, not sent */
+	const uint8_t *raw = qp->sq + (index << qp->record->sq_shift);
+	for (unsigned i = 0; i < SQE_WORDS; i++)
+		(&read.entry_0)[i] = le_load(raw + 8 * i, 8);
+	enum engine_end end = find(port, qp, &read, index, &source);
+	if (end != ENGINE_DONE)
+		return end;
+	uint64_t longest = lesser(context_longest(qp->qpc), record->mtu * PSN_WINDOW);
+	if (source.length > longest)
+		return PUNT_LENGTH;
+	uint64_t first = be_get(qp->qpc, QPC_NEXT_SEND_PSN) & PSN_MASK;
+	read.first_psn = first;
+	read.packets = psn_count(source.length, record->mtu);
+	be_put(qp->qpc, QPC_NEXT_SEND_PSN, (first + read.packets) & PSN_MASK);
+	record->ssn = read.ssn = (record->ssn + 1) & PSN_MASK;
+	record->fetch_index = after;
+	qp->sends[index] = read;
+	return ENGINE_DONE;
+}
+
+/* Whether a message that was not begun may be: it continues the PSNs, or nothing is outstanding. */
+static int follows(struct engine_qp *qp, const struct send_slot *slot)
+{
+	struct queue_pair *record = qp->record;
+	const struct send_slot *before = engine_sq_last(qp);
+	if (before)
+		return slot->first_psn == ((before->first_psn + before->packets) & PSN_MASK);
+	if (record->una == record->sent_psn) {
+		record->una = record->sent_psn = slot->first_psn;
+		be_put(qp->qpc, QPC_LAST_ACKED_PSN, slot->first_psn);
+		return 1;
+	}
+	return psn_diff(slot->first_psn, record->una) <= 0;
+}
+
+/* ------------------------------------------------------------------ room in flight (transport/flights.py) */
+
+static int shared(const struct queue_pair *record, const struct engine_flight *flight)
+{
+	return flight->nic_inflight > record->flying || flight->nic_queued;
+}
+
+static uint64_t quantum(const struct engine_flight *flight, int is_shared)
+{
+	uint64_t small = lesser(SMALL_QUANTUM, flight->peer_limit);
+	return is_shared ? greater(small, lesser(QUANTUM, flight->peer_limit >> 1)) : small;
+}
+
+static int64_t granted(const struct queue_pair *record, const struct engine_flight *flight, int64_t want)
+{
+	int64_t limit = (int64_t)flight->peer_limit, own = (int64_t)record->admitted;
+	int64_t peer = limit - (int64_t)flight->peer_inflight - (int64_t)flight->peer_promised;
+	int64_t nic = (int64_t)flight->nic_limit - (int64_t)flight->nic_inflight - (int64_t)flight->nic_promised;
+	int64_t room = (peer < nic ? peer : nic) + own;
+	if (flight->peer_waiting) {
+		if (!own)
+			return 0;
+		room = room < own ? room : own;
+		want = want < own ? want : own;
+	}
+	int64_t least = (int64_t)lesser(quantum(flight, shared(record, flight)), flight->nic_limit);
+	if (room >= (want < least ? want : least))
+		return room;
+	if (flight->peer_inflight)
+		return 0;
+	return (int64_t)lesser(lesser((uint64_t)want, LEAST), flight->peer_limit);
+}
+
+/* Packets that may be sent of `want`; 0 where it has to wait. */
+static uint64_t allowance(struct engine_qp *qp, const struct engine_flight *flight, uint64_t want,
+			  struct engine_effects *effects)
+{
+	const struct queue_pair *record = qp->record;
+	int64_t room = (int64_t)record->window - (int64_t)record->flying;
+	if (room <= 0)
+		return 0;
+	int64_t more = granted(record, flight, room < (int64_t)want ? room : (int64_t)want);
+	if (more <= 0) {
+		effects->effects |= EFFECT_NO_ROOM;
+		return 0;
+	}
+	return (uint64_t)(room < more ? room : more);
+}
+
+static void fly(struct queue_pair *record, struct engine_flight *flight, uint64_t packets,
+		struct engine_effects *effects)
+{
+	uint64_t own = lesser(record->admitted, packets);
+	record->flying += packets;
+	flight->peer_inflight += packets;
+	flight->nic_inflight += packets;
+	record->admitted -= own;
+	flight->peer_promised -= own;
+	flight->nic_promised -= own;
+	effects->flown += packets;
+	effects->admitted += own;
+}
+
+/* ------------------------------------------------------------------ packets */
+
+static uint8_t operation(uint64_t opcode, int first, int last)
+{
+	int imm = last && has_immediate(opcode);
+	if (is_write(opcode)) {
+		if (first)
+			return last ? (imm ? BTH_WRITE_ONLY_IMM : BTH_WRITE_ONLY) : BTH_WRITE_FIRST;
+		return last ? (imm ? BTH_WRITE_LAST_IMM : BTH_WRITE_LAST) : BTH_WRITE_MIDDLE;
+	}
+	if (first)
+		return last ? (imm ? BTH_SEND_ONLY_IMM : BTH_SEND_ONLY) : BTH_SEND_FIRST;
+	return last ? (imm ? BTH_SEND_LAST_IMM : BTH_SEND_LAST) : BTH_SEND_MIDDLE;
+}
+
+/* Make packet `index` of a message; 0, or -1 where its bytes or room for them are out of reach. */
+static int make(const struct engine_port *port, struct engine_qp *qp, const struct send_slot *slot,
+		const struct source *source, uint64_t index, int ask, int run, struct engine_out *out)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t opcode = entry_get(slot, SQE_OPCODE), mtu = record->mtu, offset = index * mtu;
+	uint64_t size = lesser(mtu, source->length - offset);
+	int last = index + 1 == slot->packets;
+	uint64_t psn = (slot->first_psn + index) & PSN_MASK;
+	uint64_t header = BTH_BYTES;
+	if (is_write(opcode) && !index)
+		header = HEADERS;
+	uint64_t word_at = header;
+	if (last && has_immediate(opcode))
+		header += 4;
+	uint8_t *frame = engine_frame_begin(out, header, size, run);
+	if (!frame || copy(port, source, offset, frame + header, size))
+		return -1;
+	uint64_t head = record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << PAD_SHIFT;
+	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
+		head |= BTH_SOLICITED;
+	be_store(frame, 8, head | (uint64_t)operation(opcode, !index, last) << 56);
+	be_store(frame + 8, 4, psn | (last || ask || psn % record->ack_every == 0 ? ACK_REQ : 0));
+	if (word_at == HEADERS) {
+		be_store(frame + 12, 8, entry_get(slot, SQE_REMOTE_ADDR));
+		be_store(frame + 20, 4, entry_get(slot, SQE_RKEY));
+		be_store(frame + 24, 4, source->length);
+	}
+	if (header > word_at)
+		be_store(frame + word_at, 4, entry_get(slot, SQE_IMM));
+	engine_frame_end(out, port, &qp->flow, frame, header, size);
+	return 0;
+}
+
+/* Send the next `count` packets of a message, `ask` with the last; how many. */
+static uint64_t send_data(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
+			  const struct source *source, uint64_t count, int ask, struct engine_out *out)
+{
+	uint64_t done = 0, run = 0;
+	while (done < count) {
+		uint64_t index = slot->sent;
+		if (!run && index) {
+			/* middles that are all alike form a run, but the one that asks for an ACK */
+			uint64_t middles = lesser(count - done - (uint64_t)ask, slot->packets - 1 - index);
+			run = middles > 1 ? middles : 0;
+		}
+		int asks = ask && !run && done + 1 == count;
+		if (make(port, qp, slot, source, index, asks, run != 0, out))
+			break;
+		slot->sent++;
+		done++;
+		if (run)
+			run--;
+	}
+	uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
+	if (psn_diff(psn, qp->record->sent_psn) > 0)
+		qp->record->sent_psn = psn;
+	return done;
+}
+
+/* Send packets of one message; ENGINE_DONE with how many, 0 if it has to wait; or a punt with nothing changed. */
+static enum engine_end send_message(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
+				    uint64_t slot_index, uint64_t now, uint64_t budget, struct engine_flight *flight,
+				    struct engine_out *out, uint64_t *sent, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	struct source source;
+	enum engine_end end = find(port, qp, slot, slot_index, &source);
+
+	*sent = 0;
+	if (end != ENGINE_DONE)
+		return end;
+	if (!slot->packets || slot->status || slot->sent >= slot->packets ||
+	    slot->packets != psn_count(source.length, record->mtu))
+		return PUNT_REQUEST;
+	if (source.key && !port->reach[source.key - port->keys].bytes)
+		return PUNT_MEMORY;
+	if (!slot->sent && !follows(qp, slot))
+		return ENGINE_DONE;
+	slot->begun = 1;
+	uint64_t left = slot->packets - slot->sent, room = allowance(qp, flight, left, effects);
+	if (!room)
+		return ENGINE_DONE;
+	uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
+	uint64_t count = lesser(lesser(budget, left), room);
+	/* Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on. */
+	int ask = count < left && (count == room || shared(record, flight));
+	int64_t ahead = psn_diff(psn, record->sent_psn);
+	if (ahead < 0) {
+		effects->retransmitted += lesser(count, (uint64_t)-ahead);
+	} else if (record->rtt_psn == NONE && (ask || count == left)) {
+		record->rtt_psn = (psn + count - 1) & PSN_MASK;
+		record->rtt_at = now;
+	}
+	*sent = send_data(port, qp, slot, &source, count, ask, out);
+	fly(record, flight, *sent, effects);
+	return ENGINE_DONE;
+}
+
+static enum engine_end ready(const struct engine_qp *qp)
+{
+	const struct queue_pair *record = qp->record;
+	if (be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || record->service ||
+	    !engine_sq_sound(qp))
+		return PUNT_STATE;
+	if (!record->mtu || record->mtu > MAX_PATH_MTU || !record->ack_every || record->window > PSN_WINDOW ||
+	    record->flying > PSN_WINDOW || record->admitted > PSN_WINDOW)
+		return PUNT_STATE;
+	if (!qp->sq || record->sq_shift < SQE_SHIFT || record->sq_shift > 16 || record->sq_slab_bytes > qp->sq_bytes ||
+	    (record->sq_entries << record->sq_shift) + record->sq_entries * record->sq_slab_bytes > qp->sq_bytes)
+		return PUNT_MEMORY;
+	if (record->rnr_until != NEVER || record->probe_due || record->read_index != NONE || record->piece_count ||
+	    record->lsn != NONE)
+		return PUNT_WAIT;
+	return ENGINE_DONE;
+}
+
+uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint64_t now, uint64_t budget,
+		     struct engine_flight *flight, struct engine_out *out, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t made = 0;
+	enum engine_end end = ready(qp);
+
+	effects->end = end;
+	if (end != ENGINE_DONE)
+		return 0;
+	record->more = 0;
+	while (made < budget) {
+		if (record->send_index == record->fetch_index) {
+			end = fetch(port, qp);
+			if (end != ENGINE_DONE)
+				break;
+		}
+		uint64_t index = record->send_index, sent;
+		struct send_slot *slot = &qp->sends[index];
+		end = send_message(port, qp, slot, index, now, budget - made, flight, out, &sent, effects);
+		if (end != ENGINE_DONE)
+			break;
+		if (slot->sent >= slot->packets)
+			record->send_index = sq_after(qp, index);
+		else if (!sent)
+			break;
+		made += sent;
+	}
+	if (end == ENGINE_DONE && made >= budget)
+		record->more = 1;
+	engine_frames_flush(out);
+	if (made)
+		engine_watch(port, qp, flight, now, effects);
+	effects->end = end == ENGINE_TOLD ? ENGINE_DONE : end;
+	effects->packets += made;
+	return made;
+}

@@ -1,0 +1,44 @@
+"""Whether the engine is in use: where it is compiled, from the tables as they are, and ``RNIC_ENGINE=1`` asks for it.
+
+``RNIC_PLAIN=1`` takes the reference whatever else is said.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from rnic.engine.header import layout_hash
+from rnic.spec.twins import compiled_twin, in_use
+
+if TYPE_CHECKING:
+    from rnic.mem.table import MemoryTable
+    from rnic.state.arena import Arena
+    from rnic.transport.host import TransportConfig
+
+_NAME = "rnic.engine"
+
+
+def _find() -> Any:
+    engine = compiled_twin(_NAME, "rnic.engine._engine")
+    if engine is not None and engine.layout_hash() != layout_hash():
+        return None  # compiled from other tables: what it takes for one field is another now
+    return engine
+
+
+COMPILED: Any = _find()
+"""The compiled engine, or ``None``."""
+
+ENGINE: Any = COMPILED if os.environ.get("RNIC_ENGINE", "") not in ("", "0") else None
+"""The engine that devices take, or ``None``."""
+
+in_use[_NAME] = ENGINE is not None
+
+
+def port(arena: Arena, table: MemoryTable, config: TransportConfig) -> Any:
+    """What all queue pairs of a device share, told of every key from now on; ``None`` without the engine."""
+    if ENGINE is None:
+        return None
+    made = ENGINE.Port(arena, table, config)
+    table.told = made.changed
+    return made

@@ -1,0 +1,239 @@
+/* The engine against memory and packets of somebody who means ill, to be run under sanitizers: every piece of memory is
+ * an allocation of its own, so that a byte beside it is seen. Arguments: seed, rounds. Prints what was taken and made. */
+#include "../../../src/rnic/engine/parts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ENTRIES 8u
+#define SLAB 64u
+#define STRIDE 64u
+#define CQ_ENTRIES 16u
+#define REGION 8192u
+#define KEY 0x00010055u
+#define QPN 16u
+
+static uint64_t state;
+
+static uint64_t draw(void)
+{
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return state;
+}
+
+static uint64_t odd_number(void)
+{
+	static const uint64_t odd[] = { 0, 1, 2, 7, 8, 9, 255, 4096, 4097, 0xFFFFFF, 1ull << 31, 1ull << 63, ~0ull, ~0ull - 7 };
+	return draw() & 1 ? odd[draw() % (sizeof odd / sizeof *odd)] : draw() >> draw() % 64;
+}
+
+static uint32_t crc32(uint32_t crc, const uint8_t *data, uint64_t length)
+{
+	crc = ~crc;
+	while (length--) {
+		crc ^= *data++;
+		for (int i = 0; i < 8; i++)
+			crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
+	}
+	return ~crc;
+}
+
+static void *piece(size_t size)
+{
+	void *made = calloc(1, size);
+	if (!made)
+		abort();
+	return made;
+}
+
+static struct memory_key *keys;
+static struct engine_reach reach[4];
+static struct engine_port port;
+static struct engine_qp qp;
+static struct engine_cq cq;
+static struct engine_meta meta;
+static uint8_t *sq, *rq;
+
+static void begin(void)
+{
+	uint8_t *qpc = qp.qpc;
+	memset(qpc, 0, QPC_SIZE);
+	be_put(qpc, QPC_STATE, QP_STATE_RTS);
+	be_put(qpc, QPC_MTU, 1);
+	be_put(qpc, QPC_LOCAL_QPN, QPN);
+	be_put(qpc, QPC_REMOTE_QPN, QPN + 1);
+	be_put(qpc, QPC_PD, 1);
+	be_put(qpc, QPC_ACCESS_FLAGS, 0xF);
+	be_put(qpc, QPC_EXPECTED_PSN, 100);
+	be_put(qpc, QPC_NEXT_SEND_PSN, 100);
+	struct queue_pair *record = qp.record;
+	memset(record, 0, sizeof *record);
+	memset(qp.sends, 0, ENTRIES * sizeof *qp.sends);
+	record->una = record->sent_psn = 100;
+	record->read_index = record->lsn = record->rtt_psn = record->receive_index = NONE;
+	record->ack_deadline = record->probe_deadline = record->rnr_until = NEVER;
+	record->window = record->widest = 64;
+	record->ack_every = 16;
+	record->mtu = 256;
+	record->head = (uint64_t)0x4000FFFF << 32;
+	record->established = 1;
+	record->batch_limit = 15;
+	record->sq_entries = record->rq_entries = ENTRIES;
+	record->sq_shift = 6;
+	record->sq_slab_bytes = SLAB;
+	record->rq_stride = STRIDE;
+	memset(cq.record, 0, sizeof *cq.record);
+	cq.record->logsize = 4;
+	cq.record->phase = CQE_PHASE;
+	for (unsigned i = 0; i < 32; i++)
+		qp.block[i] = cq.block[i] = 0;
+}
+
+static void make(void)
+{
+	keys = piece(4 * sizeof *keys);
+	for (unsigned i = 0; i < 4; i++) {
+		uint32_t length = i == 3 ? 1 : REGION >> i;
+		keys[i] = (struct memory_key){ .key = i << 16 | 0x55, .valid = i != 2, .pd = 1, .access = 0xF };
+		keys[i].start = 0x1000 * (i + 1);
+		keys[i].end = keys[i].start + length;
+		keys[i].base = keys[i].start;
+		reach[i].bytes = i == 2 ? NULL : piece(length);
+	}
+	port = (struct engine_port){ .keys = keys, .reach = reach, .key_count = 4, .crc = crc32, .ack_every = 64, .probe = 1 };
+	cq.record = piece(sizeof *cq.record);
+	cq.ring = piece(CQ_ENTRIES << CQE_SHIFT);
+	cq.entries = CQ_ENTRIES;
+	cq.block = piece(128);
+	qp.qpc = piece(QPC_SIZE);
+	qp.record = piece(sizeof *qp.record);
+	qp.sends = piece(ENTRIES * sizeof *qp.sends);
+	qp.replies = piece(QP_REPLIES * sizeof *qp.replies);
+	qp.scatters = piece(QP_SCATTERS * sizeof *qp.scatters);
+	qp.send_slots = ENTRIES;
+	qp.sq_bytes = ENTRIES * (64 + SLAB);
+	qp.sq = sq = piece(qp.sq_bytes);
+	qp.rq_bytes = ENTRIES * STRIDE;
+	qp.rq = rq = piece(qp.rq_bytes);
+	qp.block = piece(128);
+	qp.send_cq = qp.recv_cq = &cq;
+	qp.flow.address_bytes = meta.flow.address_bytes = 4;
+}
+
+/* Mostly of one region, which address() chooses and key() opens. */
+static uint64_t region;
+
+static uint64_t address(void)
+{
+	region = draw() % 8 ? draw() % 2 : 2 + draw() % 2;
+	return 0x1000 * (1 + region) + (draw() % 8 ? draw() % 64 : odd_number());
+}
+
+static uint32_t key(void)
+{
+	return draw() % 16 ? (uint32_t)region << 16 | 0x55 : (uint32_t)odd_number();
+}
+
+static void post(void)
+{
+	static const uint8_t known[] = { WR_SEND, WR_SEND_IMM, WR_WRITE, WR_WRITE_IMM, WR_READ, WR_NOP };
+	uint8_t *entry = sq + draw() % ENTRIES * 64;
+	uint64_t words[8] = { 0 };
+	uint64_t length = draw() % 8 ? draw() % 1000 : (uint32_t)odd_number();
+	words[0] = (uint64_t)known[draw() % 8 ? draw() % 4 : draw() % sizeof known] << 32 | draw() % (draw() % 4 ? 8 : 32) << 48;
+	words[1] = address();
+	words[2] = address();
+	words[3] = (uint32_t)length | (uint64_t)key() << 32;
+	words[4] = draw();
+	memcpy(entry, words, sizeof words);
+	qp.record->tail = draw() % ENTRIES;
+	uint64_t sge[2] = { address(), (uint64_t)key() << 32 | (draw() % 4 ? draw() % 500 : (uint32_t)odd_number()) };
+	memcpy(rq + draw() % ENTRIES * STRIDE + draw() % 4 * 16, sge, sizeof sge);
+	qp.block[REG_RQ_TAIL / 4] = (uint32_t)(draw() % (ENTRIES + 1));
+	cq.block[REG_CQ_HEAD / 4] = (uint32_t)(draw() % 8 ? cq.record->tail : odd_number());
+	cq.block[REG_CQ_DOORBELL / 4] = (uint32_t)(draw() % 3);
+}
+
+/* One packet that is mostly in order, sealed after its bytes were spoilt here and there. */
+static uint64_t packet(uint8_t *to)
+{
+	static const uint8_t known[] = { BTH_SEND_FIRST, BTH_SEND_MIDDLE, BTH_SEND_LAST,  BTH_SEND_ONLY, BTH_SEND_ONLY_IMM,
+					 BTH_WRITE_FIRST, BTH_WRITE_MIDDLE, BTH_WRITE_LAST, BTH_WRITE_ONLY,
+					 BTH_WRITE_ONLY_IMM, BTH_WRITE_LAST_IMM, BTH_ACKNOWLEDGE, BTH_READ_REQUEST };
+	uint8_t opcode = draw() % 16 ? known[draw() % sizeof known] : (uint8_t)draw();
+	if (qp.record->open == OPEN_SEND && draw() % 4)
+		opcode = BTH_SEND_MIDDLE + draw() % 2;
+	if (qp.record->open == OPEN_WRITE && draw() % 4)
+		opcode = BTH_WRITE_MIDDLE + draw() % 2;
+	const struct opcode_row *row = &opcode_rows[opcode];
+	int answer = opcode == BTH_ACKNOWLEDGE;
+	uint64_t size = row->flags & ROW_PAYLOAD ? (row->flags & ROW_END ? draw() % 257 : 256) : 0;
+	if (opcode == BTH_WRITE_LAST && draw() % 4)
+		size = (qp.record->write_length - qp.record->offset) % 257;
+	uint64_t pad = -size & 3;
+	uint64_t header = row->header_bytes ? row->header_bytes : BTH_BYTES, covered = header + size + pad;
+	for (uint64_t i = 0; i < covered; i++)
+		to[i] = (uint8_t)draw();
+	uint64_t psn = answer ? qp.record->una + draw() % 8 : be_get(qp.qpc, QPC_EXPECTED_PSN) + (draw() % 16 == 0);
+	be_store(to, 8, (uint64_t)opcode << 56 | pad << 52 | (uint64_t)0xFFFF << 32 | QPN);
+	be_store(to + 8, 4, (psn & PSN_MASK) | (draw() & 1) << 31);
+	if (row->flags & ROW_RETH) {
+		be_store(to + 12, 8, address());
+		be_store(to + 20, 4, key());
+		be_store(to + 24, 4, row->flags & ROW_END ? size : draw() % 4 ? 257 + draw() % 600 : odd_number());
+	}
+	if (answer)
+		to[12] = draw() % 8 ? CREDITS_INVALID : (uint8_t)draw();
+	while (draw() % 12 == 0)
+		to[draw() % covered] ^= (uint8_t)(1 << draw() % 8);
+	uint32_t crc = engine_icrc_begin(crc32, &meta.flow, covered + 4, meta.ident, DONT_FRAGMENT, to);
+	crc = crc32(crc, to + 8, covered - 8);
+	for (unsigned i = 0; i < 4; i++)
+		to[covered + i] = (uint8_t)(crc >> 8 * i);
+	return covered + 4;
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t rounds = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000, taken = 0, made = 0, answered = 0;
+	state = (argc > 1 ? strtoull(argv[1], NULL, 10) : 1) * 2654435761u + 1;
+	make();
+	for (uint64_t i = 0; i < rounds; i++) {
+		struct engine_effects effects = { 0 };
+		struct engine_flight flight = { .peer_limit = 64, .nic_limit = 64, .srtt = draw() % 1000000 };
+		if (i % 24 == 0)
+			begin();
+		post();
+		if (draw() % 24 == 0)
+			((uint64_t *)qp.record)[draw() % (sizeof *qp.record / 8)] = odd_number();
+		if (draw() % 32 == 0)
+			((uint64_t *)qp.sends)[draw() % (ENTRIES * sizeof *qp.sends / 8)] = odd_number();
+		if (draw() % 64 == 0)
+			((uint64_t *)cq.record)[draw() % (sizeof *cq.record / 8)] = odd_number();
+		if (draw() % 64 == 0)
+			qp.qpc[draw() % QPC_SIZE] = (uint8_t)draw();
+		struct engine_out out = { .max_segments = qp.record->batch_limit };
+		out.room = draw() % 4 ? 4000 : draw() % 400;
+		out.bytes = piece(out.room);
+		if (draw() & 1)
+			made += engine_send(&port, &qp, i * 1000, draw() % 20, &flight, &out, &effects);
+		else
+			answered += engine_reply(&port, &qp, draw() % 20, &out, &effects);
+		free(out.bytes);
+		uint8_t bytes[512];
+		meta.ident = draw() % 4 ? 0 : (uint32_t)(draw() & 0xFFFF);
+		meta.frag = DONT_FRAGMENT;
+		uint64_t length = packet(bytes);
+		uint64_t cut = draw() % 16 ? length : draw() % length;
+		uint8_t *buffer = piece(cut ? cut : 1);
+		memcpy(buffer, bytes, cut);
+		memset(&effects, 0, sizeof effects);
+		taken += engine_receive(&port, &qp, buffer, cut, draw() % 16 ? length : draw() % 600, 0, &meta, &flight, i * 1000 + 1,
+					&effects) != 0;
+		free(buffer);
+	}
+	printf("%llu %llu %llu\n", (unsigned long long)taken, (unsigned long long)made, (unsigned long long)answered);
+	return 0;
+}
