@@ -190,7 +190,8 @@ def test_a_soft_reset_keeps_the_bus_in_order(simulators: Simulators, params: Eng
     simulate(simulators, params, "a_soft_reset_keeps_the_bus_in_order", bench="axi_bench", timing=timing, stalls=0.1)
 
 
-@pytest.mark.parametrize("params", ENGINES)
+# serially, at 32 bits, it takes minutes
+@pytest.mark.parametrize("params", [pytest.param(SERIAL_32, id="32-serial", marks=pytest.mark.full), *ENGINES[1:]])
 def test_memory_fails_and_falls_silent_anywhere(simulators: Simulators, params: EngineParams) -> None:
     timing = {"order": "any", "latency": 9, "mix_ids": True}
     simulate(simulators, params, "memory_fails_and_falls_silent_anywhere", bench="axi_bench", timing=timing, rounds=12)
