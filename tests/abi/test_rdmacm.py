@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,29 @@ import pytest
 from rnic.abi.build import find_compiler
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import ProcessError
+from rnic.spec.attach import LOCK_NAME
 from rnic.testing import own_network
 
 NET = own_network()
 SERVER, CLIENT = f"{NET}.71", f"{NET}.72"
+
+
+@pytest.fixture(autouse=True)
+def the_next_one_has_its_addresses(env: dict[str, str]) -> Iterator[None]:
+    """All tests use the same ones: the NIC process of one ends, soon after its programs, before the next starts."""
+    yield
+    path = Path(env["RNIC_RUNTIME_DIR"]) / LOCK_NAME
+    if not path.exists():
+        return
+    with path.open("r+") as lock:
+        for _ in range(400):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.025)
+            else:
+                return
+    raise AssertionError("the NIC process of this test did not end within 10 s")
 
 
 def command(*program: str, addresses: tuple[str, ...] = (SERVER,)) -> list[str]:
