@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,16 @@ def run(
         sys.exit(1)
 
 
+def _write(write: Callable[[Any, Path], Iterable[Path]], params: Any, output: Path) -> None:
+    """Have files written into a directory, and say which."""
+    try:
+        paths = write(params, output)
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+    for path in paths:
+        print(path)
+
+
 @engine.command()
 @click.option(
     "-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory to write into."
@@ -224,13 +235,7 @@ def run(
 @_with_parameters
 def verilog(output: Path, **parameters: Any) -> None:
     """Write the engine as one Verilog file, and its parameters as JSON."""
-    module = _gateware("verilog")
-    try:
-        paths = module.write_engine(_params(**parameters), output)
-    except OSError as error:
-        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
-    for path in paths:
-        print(path)
+    _write(_gateware("verilog").write_engine, _params(**parameters), output)
 
 
 @engine.command()
@@ -240,10 +245,4 @@ def verilog(output: Path, **parameters: Any) -> None:
 @_with_parameters
 def package(output: Path, **parameters: Any) -> None:
     """Write the engine for vendors' tools: a file for each module, wrapper, IP-XACT, constraints, C header."""
-    module = _gateware("package")
-    try:
-        paths = module.write_package(_params(**parameters), output)
-    except OSError as error:
-        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
-    for path in paths:
-        print(path)
+    _write(_gateware("package").write_package, _params(**parameters), output)
