@@ -22,7 +22,7 @@ from rnic.spec.status import SYNDROME_NAMES
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.packet import Packet, parse
 
-LOG_ENTRIES = 10
+LOG_ENTRIES = 7
 FULL = 1 << 20
 """``room`` of a queue that nothing limits."""
 
@@ -38,7 +38,6 @@ class RingQueue:
         self.uar = Uar(space, Doorbells(), 48)
         self.queue = CompletionQueue(1, self.uar, self.key, memory, {}, lambda cq: told.append(cq.number))
         self.seen = 0
-        self.told = False
         self._room = FULL
 
     def complete(self, *entry: int) -> bool:
@@ -53,13 +52,21 @@ class RingQueue:
     @room.setter
     def room(self, room: int) -> None:
         self._room = room
+        self.key.room = 0  # software took room back, as nobody else does: what the device knew of it is wrong
         self._limit()
+
+    @property
+    def told(self) -> bool:
+        return self.queue.told
+
+    @told.setter
+    def told(self, told: bool) -> None:
+        self.key.told = told
 
     def _limit(self) -> None:
         size = 1 << LOG_ENTRIES
         head = self.seen if self._room >= FULL else self.key.tail + 1 + max(0, self._room - len(self.entries))
         self.queue.regs.set(CQ_HEAD, head % size)
-        self.key.room = 0
 
     @property
     def entries(self) -> list[Any]:
@@ -68,7 +75,9 @@ class RingQueue:
         size = 1 << LOG_ENTRIES
         for place in range(self.seen, self.seen + (self.key.tail - self.seen) % size):
             entry = CQ_ENTRY.unpack(self.ring, place % size * CQE_BYTES)
-            word3 = int.from_bytes(self.ring[place % size * CQE_BYTES + 12 :][:4], "little") & 0x7FFF_FFFF
+            word3 = int.from_bytes(self.ring[place % size * CQE_BYTES + 12 :][:4], "little")
+            assert word3 >> 31 == 1 - place // size % 2, "the phase bit is that of the lap"
+            word3 &= 0x7FFF_FFFF
             found.append(
                 SimpleNamespace(
                     index=entry["index"],
@@ -87,7 +96,7 @@ class RingQueue:
     def take(self) -> list[str]:
         entries = self.entries
         self.last = entries[-1] if entries else None
-        self.seen = self.key.tail
+        self.seen += len(entries)
         self._limit()
         return [entry.status for entry in entries]
 

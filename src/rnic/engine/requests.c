@@ -218,7 +218,7 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	struct cq_room room;
 	enum engine_end end;
 
-	if (!record->established)
+	if (!record->established && be_get(qp->qpc, QPC_STATE) == QP_STATE_RTR)
 		return PUNT_STATE; /* the first one raises an event */
 	if (packet->psn != be_get(qp->qpc, QPC_EXPECTED_PSN))
 		return PUNT_PSN;
@@ -250,6 +250,7 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 		 engine_key_write(port, effect.key, effect.va + effect.offset, packet->payload, packet->size))
 		return PUNT_MEMORY;
 
+	record->established = 1;
 	record->silent = 0;
 	if (takes || flags & ROW_SEND)
 		use_receive(qp, &receive);
