@@ -6,6 +6,7 @@ import pytest
 
 from rnic.context.qpc import OPT_CREDITS, SRQ_VALID
 from rnic.rings.cqe import CQE_IMM, CQE_INV, CQE_SOLICITED
+from rnic.rings.queue_block import ARM_NEXT, ARM_SOLICITED
 from rnic.spec.access import REMOTE_WRITE
 from rnic.spec.events import COMM_EST, SRQ_LAST_WQE, WQ_ACCESS_ERROR, WQ_CATAS_ERROR, WQ_INVAL_REQ_ERROR
 from rnic.spec.states import ERR, RESET, RTR, RTS, ST_UC, ST_UD
@@ -725,3 +726,18 @@ def test_neither_answers_nor_requests_starve_the_others(new, told: bool) -> None
     assert len(first) == 20, "four packets for who comes second"
     answers = [text.startswith("READ_RESPONSE") for text in first]
     assert answers == ([True] * 16 + [False] * 4 if told else [False] * 16 + [True] * 4)
+
+
+@pytest.mark.parametrize("arm", [0, ARM_NEXT, ARM_SOLICITED])
+@pytest.mark.parametrize("solicited", [False, True])
+def test_answers_go_first_where_the_owner_sleeps_on_events(new, arm: int, solicited: bool) -> None:
+    """What it posts once it was woken must not overtake the ACK of what woke it."""
+    s = new()
+    s.recv(100)
+    s.recv_cq.arm(arm)
+    write(s, "SEND_ONLY", 100, b"1234", ackreq=True, solicited=solicited)
+    s.post("SEND", 10)
+    woken = arm == ARM_NEXT or (solicited and arm == ARM_SOLICITED)
+    assert s.recv_cq.told == woken
+    sent = s.out()
+    assert sent == (["ACKNOWLEDGE 100 1f", "SEND_ONLY 100!"] if woken else ["SEND_ONLY 100!", "ACKNOWLEDGE 100 1f"])

@@ -149,6 +149,15 @@ static int64_t granted(const struct queue_pair *record, const struct engine_flig
 	return (int64_t)lesser(lesser((uint64_t)want, LEAST), flight->peer_limit);
 }
 
+/* Whether who sends `packets` now finds room for more of `want` without an answer to them. */
+static int enough(const struct queue_pair *record, const struct engine_flight *flight, uint64_t packets, uint64_t want)
+{
+	int64_t peer = (int64_t)flight->peer_limit - (int64_t)flight->peer_inflight - (int64_t)flight->peer_promised;
+	int64_t nic = (int64_t)flight->nic_limit - (int64_t)flight->nic_inflight - (int64_t)flight->nic_promised;
+	int64_t room = (peer < nic ? peer : nic) + (int64_t)record->admitted - (int64_t)packets;
+	return room >= (int64_t)lesser(lesser(want, quantum(flight, 1)), flight->nic_limit);
+}
+
 /* Packets that may be sent of `want`; 0 where it has to wait. */
 static uint64_t allowance(struct engine_qp *qp, const struct engine_flight *flight, uint64_t want,
 			  struct engine_effects *effects)
@@ -280,7 +289,8 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 	uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
 	uint64_t count = lesser(lesser(budget, left), room);
 	/* Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on. */
-	int ask = count < left && (count == room || shared(record, flight));
+	uint64_t more = lesser(left, record->window - record->flying) - count;
+	int ask = count < left && (count == room || shared(record, flight) || !enough(record, flight, count, more));
 	int64_t ahead = psn_diff(psn, record->sent_psn);
 	if (ahead < 0) {
 		effects->retransmitted += lesser(count, (uint64_t)-ahead);

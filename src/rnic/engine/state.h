@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x4954fa52a9717809ull
+#define STATE_LAYOUT_HASH 0xa65f48114bd12786ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -386,7 +386,7 @@ struct completion_queue {
 	uint64_t last_notified; /* producer index at the last event */
 	uint64_t solicited_index; /* producer index after the last solicited entry */
 	uint64_t due; /* its EQ could not take the completion event yet */
-	uint64_t told; /* it has raised a completion event: its owner sleeps until it does */
+	uint64_t told; /* it was armed for an entry that came: its owner sleeps on completion events */
 };
 _Static_assert(sizeof(struct completion_queue) == 152, "completion queue");
 
