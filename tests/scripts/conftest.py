@@ -296,8 +296,12 @@ class Script:
         end = self.now + ns
         while self.qp.deadline_ns <= end:
             self.now = max(self.now, self.qp.deadline_ns)
-            self.qp.handle_timer(self.now)
+            self.handle_timer()
         self.now = end
+
+    def handle_timer(self) -> None:
+        """A deadline has come."""
+        self.qp.handle_timer(self.now)
 
     @property
     def deadline(self) -> int | None:

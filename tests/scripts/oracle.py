@@ -144,6 +144,20 @@ class Oracle:
         out += sent
         return count
 
+    def timer(self) -> bool:
+        """Handle a deadline that has come; false where the reference is to."""
+        script = self.script
+        before = Image(script)
+        taken: bool = self.executor.timeout(script.now)
+        after = Image(script)
+        if not taken:
+            same(after, before, script)
+            return False
+        before.put_back(script)
+        script.qp.handle_timer(script.now)
+        same(after, Image(script), script)
+        return True
+
     def replies(self, budget: int, out: list[TxBurst]) -> int:
         script, qp = self.script, self.script.qp
         if not script.still:
@@ -220,6 +234,10 @@ def engine_script(base: type[Any]) -> type[Any]:
             if qp.responder.replies and not first:
                 self.oracle.replies(max(budget - sent, 4), out)
             return out
+
+        def handle_timer(self) -> None:
+            if not self.oracle.timer():
+                super().handle_timer()
 
         def inject(self, name: str, psn: int, **fields: Any) -> None:
             frame = self.frame(name, psn, **fields)

@@ -300,6 +300,7 @@ class DeviceQp(QueuePair):
         psn = ctx.last_acked_psn & PSN_MASK
         if 0 < psn_diff(psn, requester.una) <= psn_diff(requester.sent_psn, requester.una):
             requester.advance(psn, now_ns)
+            self.rearm()
         else:
             ctx.last_acked_psn = requester.una
 

@@ -293,13 +293,62 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 	int ask = count < left && (count == room || shared(record, flight) || !enough(record, flight, count, more));
 	int64_t ahead = psn_diff(psn, record->sent_psn);
 	if (ahead < 0) {
-		effects->retransmitted += lesser(count, (uint64_t)-ahead);
+		effects->counts[COUNT_RETRANSMITTED] += (uint32_t)lesser(count, (uint64_t)-ahead);
 	} else if (record->rtt_psn == NONE && (ask || count == left)) {
 		record->rtt_psn = (psn + count - 1) & PSN_MASK;
 		record->rtt_at = now;
 	}
 	*sent = send_data(port, qp, slot, &source, count, ask, out);
 	fly(record, flight, *sent, effects);
+	return ENGINE_DONE;
+}
+
+/* Repeat the oldest and the last packet that are not acknowledged, with AckReq; ENGINE_DONE with how many were sent, or a
+ * punt with nothing changed. */
+static enum engine_end probe(const struct engine_port *port, struct engine_qp *qp, struct engine_out *out, uint64_t *sent,
+			     struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	struct source source;
+	uint64_t ends[2], at[2], pending = 0;
+
+	*sent = 0;
+	for (uint64_t index = record->sq_head; record->flying && index != record->fetch_index; index = sq_after(qp, index)) {
+		const struct send_slot *slot = &qp->sends[index];
+		if (slot->sent && slot->packets)
+			ends[pending++ ? 1 : 0] = index;
+	}
+	if (record->flying && !pending)
+		return PUNT_REQUEST;
+	unsigned count = record->flying ? pending > 1 ? 2 : 1 : 0;
+	if (count) {
+		const struct send_slot *oldest = &qp->sends[ends[0]], *last = &qp->sends[ends[count - 1]];
+		int64_t first = psn_diff(record->una, oldest->first_psn);
+		if (first < 0 || (uint64_t)first >= oldest->sent)
+			return PUNT_REQUEST;
+		at[0] = (uint64_t)first;
+		at[1] = last->sent - 1;
+		if (count == 1 && at[0] != at[1])
+			ends[count++] = ends[0];
+	}
+	for (unsigned i = 0; i < count; i++) {
+		const struct send_slot *slot = &qp->sends[ends[i]];
+		enum engine_end end = find(port, qp, slot, ends[i], &source);
+		if (end != ENGINE_DONE)
+			return end;
+		if (at[i] >= slot->packets || slot->packets != psn_count(source.length, record->mtu))
+			return PUNT_REQUEST;
+		if (source.key && !port->reach[source.key - port->keys].bytes)
+			return PUNT_MEMORY;
+	}
+	record->probe_due = 0;
+	for (unsigned i = 0; i < count; i++) {
+		struct send_slot *slot = &qp->sends[ends[i]];
+		find(port, qp, slot, ends[i], &source);
+		if (!make(port, qp, slot, &source, at[i], 1, 0, out))
+			++*sent;
+	}
+	effects->counts[COUNT_PROBES] += *sent != 0;
 	return ENGINE_DONE;
 }
 
@@ -315,8 +364,7 @@ static enum engine_end ready(const struct engine_qp *qp)
 	if (!qp->sq || record->sq_shift < SQE_SHIFT || record->sq_shift > 16 || record->sq_slab_bytes > qp->sq_bytes ||
 	    (record->sq_entries << record->sq_shift) + record->sq_entries * record->sq_slab_bytes > qp->sq_bytes)
 		return PUNT_MEMORY;
-	if (record->rnr_until != NEVER || record->probe_due || record->read_index != NONE || record->piece_count ||
-	    record->lsn != NONE)
+	if (record->read_index != NONE || record->piece_count || record->lsn != NONE)
 		return PUNT_WAIT;
 	return ENGINE_DONE;
 }
@@ -331,8 +379,15 @@ uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint6
 	effects->end = end;
 	if (end != ENGINE_DONE)
 		return 0;
+	if (record->probe_due && record->rnr_until == NEVER) {
+		end = probe(port, qp, out, &made, effects);
+		if (end != ENGINE_DONE) {
+			effects->end = end;
+			return 0;
+		}
+	}
 	record->more = 0;
-	while (made < budget) {
+	while (made < budget && record->rnr_until == NEVER) {
 		if (record->send_index == record->fetch_index) {
 			end = fetch(port, qp);
 			if (end != ENGINE_DONE)
