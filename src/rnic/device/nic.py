@@ -355,7 +355,7 @@ class Nic:
                 return
             qp = qps[record]
             try:
-                if qp.deadline_ns <= now_ns and (qp.executor is None or not qp.executor.timeout(now_ns)):
+                if qp.deadline_ns <= now_ns:
                     qp.handle_timer(now_ns)
                 if qp.deadline_ns < qp.armed_ns:
                     self.arm(qp)

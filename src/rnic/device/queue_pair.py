@@ -317,6 +317,11 @@ class DeviceQp(QueuePair):
         """Protection domain of the entries that it receives into: a shared receive queue has its own."""
         return self.ctx.pd if self.srq is None else self.srq.pd
 
+    def handle_timer(self, now_ns: int) -> None:
+        """The deadline may have come; the engine's, where it knows what is to be done."""
+        if self.executor is None or not self.executor.timeout(now_ns):
+            super().handle_timer(now_ns)
+
     def stop(self, state: int) -> None:
         """Take an error state, and show it."""
         super().stop(state)
