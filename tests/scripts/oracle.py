@@ -15,6 +15,7 @@ from rnic.rings.queue_block import BLOCK_BYTES, RQ_HEAD, RQ_TAIL
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.packet import Packet, parse
 
+
 class Image:
     """Everything that an executor may change."""
 
