@@ -35,6 +35,8 @@ cdef extern from "state.h" nogil:
         uint64_t window
     struct send_slot:
         pass
+    struct read_piece:
+        pass
     struct reply:
         pass
     struct scatter:
@@ -68,6 +70,7 @@ cdef extern from "engine.h" nogil:
         uint8_t *qpc
         queue_pair *record
         send_slot *sends
+        read_piece *pieces
         reply *replies
         scatter *scatters
         uint64_t send_slots
@@ -143,6 +146,7 @@ COUNTERS = (
     "acks_received",
     "acks_coalesced",
     "retransmitted_packets",
+    "retransmitted_requests",
     "drop_psn_gap",
     "drop_naked",
     "drop_duplicate",
@@ -304,6 +308,7 @@ cdef class Executor:
         self.place.qpc = <uint8_t *> <uintptr_t> ctypes.addressof(qp.ctx)
         self.place.record = <queue_pair *> (port.base + <size_t> memory.record)
         self.place.sends = <send_slot *> (port.base + 8 * <size_t> memory.sends)
+        self.place.pieces = <read_piece *> (port.base + 8 * <size_t> memory.pieces)
         self.place.replies = <reply *> (port.base + 8 * <size_t> memory.replies)
         self.place.scatters = <scatter *> (port.base + 8 * <size_t> memory.scatters)
         self.place.send_slots = memory.entries

@@ -52,6 +52,7 @@ struct engine_qp {
 	uint8_t *qpc; /* its context: QPC_SIZE bytes of the key-data cache */
 	struct queue_pair *record;
 	struct send_slot *sends; /* one for each SQ entry, `send_slots` of them */
+	struct read_piece *pieces; /* QP_PIECES */
 	struct reply *replies; /* QP_REPLIES */
 	struct scatter *scatters; /* QP_SCATTERS */
 	uint64_t send_slots;
@@ -101,7 +102,7 @@ enum engine_end {
 	PUNT_ACK, /* neither an ACK nor a NAK that asks for a packet again; or the retries are used up */
 	PUNT_CQ, /* not in reach, or full */
 	PUNT_REQUEST, /* a work request that is not a plain one */
-	PUNT_WAIT, /* a READ or credits are waited for, or the rate lets nothing leave */
+	PUNT_WAIT, /* a READ must be probed for, credits are waited for, or the rate lets nothing leave */
 };
 
 /* Effects beyond the state's bytes, for whoever called. */
@@ -122,6 +123,7 @@ enum engine_count {
 	COUNT_ACKS_RECEIVED,
 	COUNT_ACKS_COALESCED,
 	COUNT_RETRANSMITTED, /* packets */
+	COUNT_RETRANSMITTED_REQUESTS, /* for READs and atomics */
 	COUNT_PSN_GAP,
 	COUNT_NAKED,
 	COUNT_DUPLICATE,
@@ -178,7 +180,7 @@ size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, cons
 		      const struct engine_flight *flight, uint64_t now,
 		      struct engine_effects *effects);
 
-/* Send requests: up to `budget` packets of WRITEs and SENDs, new or again; the number made. */
+/* Send requests: up to `budget` packets of WRITEs, SENDs, READs and atomics, new or again; the number made. */
 uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint64_t now, uint64_t budget,
 		     struct engine_flight *flight, struct engine_out *out, struct engine_effects *effects);
 

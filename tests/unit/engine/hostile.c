@@ -66,6 +66,7 @@ static void begin(void)
 	be_put(qpc, QPC_REMOTE_QPN, QPN + 1);
 	be_put(qpc, QPC_PD, 1);
 	be_put(qpc, QPC_ACCESS_FLAGS, 0xF);
+	be_put(qpc, QPC_MAX_RD_ATOMIC, 2);
 	be_put(qpc, QPC_EXPECTED_PSN, 100);
 	be_put(qpc, QPC_NEXT_SEND_PSN, 100);
 	struct queue_pair *record = qp.record;
@@ -78,6 +79,7 @@ static void begin(void)
 	record->ack_timeout = 4096;
 	record->window = record->widest = 64;
 	record->ack_every = 16;
+	record->read_chunk = 4;
 	record->mtu = 256;
 	record->head = (uint64_t)0x4000FFFF << 32;
 	record->established = 1;
@@ -112,6 +114,7 @@ static void make(void)
 	qp.qpc = piece(QPC_SIZE);
 	qp.record = piece(sizeof *qp.record);
 	qp.sends = piece(ENTRIES * sizeof *qp.sends);
+	qp.pieces = piece(QP_PIECES * sizeof *qp.pieces);
 	qp.replies = piece(QP_REPLIES * sizeof *qp.replies);
 	qp.scatters = piece(QP_SCATTERS * sizeof *qp.scatters);
 	qp.send_slots = ENTRIES;
@@ -140,7 +143,7 @@ static uint32_t key(void)
 
 static void post(void)
 {
-	static const uint8_t known[] = { WR_SEND, WR_SEND_IMM, WR_WRITE, WR_WRITE_IMM, WR_READ, WR_NOP };
+	static const uint8_t known[] = { WR_SEND, WR_SEND_IMM, WR_WRITE, WR_WRITE_IMM, WR_READ, WR_CMP_SWAP, WR_NOP };
 	uint8_t *entry = sq + draw() % ENTRIES * 64;
 	uint64_t words[8] = { 0 };
 	uint64_t length = draw() % 8 ? draw() % 1000 : (uint32_t)odd_number();
