@@ -6,6 +6,7 @@ import pytest
 
 from rnic.context.qpc import OPT_GSO, OPT_SQ_SIG_ALL
 from rnic.rings.sqe import FLAG_INLINE, FLAG_SIGNALED, FLAG_SOLICITED, SQE_ENTRY_BIND_STRUCT
+from rnic.spec.access import REMOTE_READ
 from rnic.spec.events import SQ_DRAINED
 from rnic.spec.opcodes import WR_BIND_MW
 from rnic.spec.states import ERR, RTS, SQD, SQE, ST_UC, ST_UD
@@ -301,6 +302,17 @@ def test_read_without_max_rd_atomic(new) -> None:
     s.post("READ", 8)
     s.out()
     assert s.send_cq.take() == ["LOC_QP_OP_ERR"]
+
+
+@pytest.mark.parametrize("name", ["READ", "FETCH_ADD"])
+def test_what_brings_bytes_needs_the_right_to_write_them(new, name: str) -> None:
+    s = new()
+    entry = s.register(bytearray(64), access=REMOTE_READ)
+    s.post("SEND", 8, at=entry.start - s.va, lkey=entry.key)
+    s.post(name, 8, at=entry.start - s.va, lkey=entry.key)
+    assert s.out() == ["SEND_ONLY 100!"]
+    s.ack(100)
+    assert s.send_cq.take() == ["SUCCESS", "LOC_PROT_ERR"]
 
 
 def test_bind_refused(new) -> None:
