@@ -35,6 +35,9 @@ class Reference:
     def send(self, now_ns: int, budget: int, out: list[Any]) -> int:
         return self.qp.produce_requests(now_ns, budget, out)
 
+    def timeout(self, now_ns: int) -> bool:
+        return False
+
     def reply(self, budget: int, out: list[Any]) -> int:
         return 0
 

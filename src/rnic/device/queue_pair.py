@@ -300,6 +300,7 @@ class DeviceQp(QueuePair):
         psn = ctx.last_acked_psn & PSN_MASK
         if 0 < psn_diff(psn, requester.una) <= psn_diff(requester.sent_psn, requester.una):
             requester.advance(psn, now_ns)
+            self.rearm()
         else:
             ctx.last_acked_psn = requester.una
 
@@ -315,6 +316,11 @@ class DeviceQp(QueuePair):
     def receive_pd(self) -> int:
         """Protection domain of the entries that it receives into: a shared receive queue has its own."""
         return self.ctx.pd if self.srq is None else self.srq.pd
+
+    def handle_timer(self, now_ns: int) -> None:
+        """The deadline may have come; the engine's, where it knows what is to be done."""
+        if self.executor is None or not self.executor.timeout(now_ns):
+            super().handle_timer(now_ns)
 
     def stop(self, state: int) -> None:
         """Take an error state, and show it."""

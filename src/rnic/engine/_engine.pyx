@@ -35,6 +35,8 @@ cdef extern from "state.h" nogil:
         uint64_t window
     struct send_slot:
         pass
+    struct read_piece:
+        pass
     struct reply:
         pass
     struct scatter:
@@ -68,6 +70,7 @@ cdef extern from "engine.h" nogil:
         uint8_t *qpc
         queue_pair *record
         send_slot *sends
+        read_piece *pieces
         reply *replies
         scatter *scatters
         uint64_t send_slots
@@ -93,8 +96,8 @@ cdef extern from "engine.h" nogil:
     struct engine_effects:
         uint32_t effects
         uint32_t end
-        uint64_t packets, acknowledged, landed, flown, admitted, sample
-        uint64_t acks_received, acks_coalesced, retransmitted
+        uint64_t packets, acknowledged, landed, flown, admitted, sample, grounded
+        uint32_t counts[32]
     struct engine_burst:
         uint64_t offset
         uint64_t length
@@ -119,6 +122,10 @@ cdef extern from "engine.h" nogil:
         EFFECT_NOTIFY_RECV
         EFFECT_NO_ROOM
         EFFECT_ARM
+        EFFECT_GO_ON
+        EFFECT_LOST
+        EFFECT_SILENT
+        ENGINE_COUNTS
         MAX_PATH_MTU
         MAX_TRANSPORT_HEADERS
         ICRC_BYTES
@@ -129,10 +136,31 @@ cdef extern from "engine.h" nogil:
                           engine_effects *effects)
     uint64_t engine_send(const engine_port *port, engine_qp *qp, uint64_t now, uint64_t budget, engine_flight *flight,
                          engine_out *out, engine_effects *effects)
+    void engine_timeout(const engine_port *port, engine_qp *qp, const engine_flight *flight, uint64_t now,
+                        engine_effects *effects)
     uint64_t engine_reply(const engine_port *port, engine_qp *qp, uint64_t budget, engine_out *out,
                           engine_effects *effects)
 
 cdef int FRACTION = FRACTION_BITS
+COUNTERS = (
+    "acks_received",
+    "acks_coalesced",
+    "retransmitted_packets",
+    "retransmitted_requests",
+    "drop_psn_gap",
+    "drop_naked",
+    "drop_duplicate",
+    "drop_stale_response",
+    "drop_ghost_response",
+    "sequence_naks_sent",
+    "rnr_naks_sent",
+    "sequence_naks_received",
+    "rnr_naks_received",
+    "rewinds",
+    "ack_timeouts",
+    "probes",
+)
+assert len(COUNTERS) == ENGINE_COUNTS
 cdef uint64_t NONE_WORD = 0xFFFFFFFFFFFFFFFFULL
 DEF MAX_PACKETS = 256
 DEF OUT_BYTES = MAX_PACKETS * 4132
@@ -280,6 +308,7 @@ cdef class Executor:
         self.place.qpc = <uint8_t *> <uintptr_t> ctypes.addressof(qp.ctx)
         self.place.record = <queue_pair *> (port.base + <size_t> memory.record)
         self.place.sends = <send_slot *> (port.base + 8 * <size_t> memory.sends)
+        self.place.pieces = <read_piece *> (port.base + 8 * <size_t> memory.pieces)
         self.place.replies = <reply *> (port.base + 8 * <size_t> memory.replies)
         self.place.scatters = <scatter *> (port.base + 8 * <size_t> memory.scatters)
         self.place.send_slots = memory.entries
@@ -393,29 +422,61 @@ cdef class Executor:
         self.end = effects.end
         return at - start
 
-    cdef int _received(self, engine_effects *effects, uint64_t now) except -1:
-        if effects.acks_coalesced:
-            self.counters["acks_coalesced"] += effects.acks_coalesced
-        if effects.acks_received:
-            self.counters["acks_received"] += effects.acks_received
-        if effects.effects & EFFECT_SCHEDULE:
-            self.host.schedule(self.qp)
-        if effects.effects & EFFECT_NOTIFY_RECV:
-            self.recv_cq.queue.notify()
-        if not effects.effects & EFFECT_ACKNOWLEDGED:
-            return 0
-        requester = self.requester
-        peer = requester.peer
-        if effects.sample != NONE_WORD:
-            peer.measured(effects.sample, now)
-        peer.acknowledged(effects.acknowledged)
-        if effects.landed:
-            self.flights.give(peer, effects.landed)
-        if effects.effects & EFFECT_NOTIFY_SEND:
-            self.send_cq.queue.notify()
-        self.qp.rearm()
-        requester.go_on()
+    cdef int _count(self, engine_effects *effects) except -1:
+        cdef int i
+        for i in range(ENGINE_COUNTS):
+            if effects.counts[i]:
+                self.counters[COUNTERS[i]] += effects.counts[i]
         return 0
+
+    cdef int _received(self, engine_effects *effects, uint64_t now) except -1:
+        cdef uint32_t told = effects.effects
+        requester = self.requester
+        self._count(effects)
+        if told & EFFECT_NOTIFY_RECV:
+            self.recv_cq.queue.notify()
+        if told & EFFECT_ACKNOWLEDGED:
+            peer = requester.peer
+            if effects.sample != NONE_WORD:
+                peer.measured(effects.sample, now)
+            peer.acknowledged(effects.acknowledged)
+            if effects.landed:
+                self.flights.give(peer, effects.landed)
+            if told & EFFECT_NOTIFY_SEND:
+                self.send_cq.queue.notify()
+        if told & EFFECT_GO_ON:
+            requester.go_on()
+        return self._after(effects, now)
+
+    cdef int _after(self, engine_effects *effects, uint64_t now) except -1:
+        """What the peer's account learns of losses, and what follows from deadlines that moved."""
+        cdef uint32_t told = effects.effects
+        if told & EFFECT_SILENT:
+            self.requester.peer.silent(now)
+        if told & EFFECT_LOST:
+            self.requester.peer.lost(now)
+        if effects.grounded:
+            self.flights.give(self.requester.peer, effects.grounded)
+        if told & EFFECT_SCHEDULE:
+            self.host.schedule(self.qp)
+        if told & EFFECT_ARM:
+            self.qp.rearm()
+        return 0
+
+    def timeout(self, uint64_t now):
+        """Handle a deadline that may have come, as the queue pair's ``handle_timer``; false for a punt."""
+        cdef engine_effects effects
+        cdef engine_flight flight
+        peer = self.requester.peer
+        flight.srtt, flight.rttvar = peer.srtt, peer.rttvar
+        memset(&effects, 0, sizeof(effects))
+        engine_timeout(&self.port.port, &self.place, &flight, now, &effects)
+        self.end = effects.end
+        if effects.end != ENGINE_DONE:
+            return False
+        self._count(&effects)
+        self._after(&effects, now)
+        return True
 
     # ------------------------------------------------------------------- sending
 
@@ -478,8 +539,7 @@ cdef class Executor:
         if made:
             self._emit(&result, buffer, out)
             flights.took(peer, effects.flown, effects.admitted)
-            if effects.retransmitted:
-                self.counters["retransmitted_packets"] += effects.retransmitted
+            self._count(&effects)
         if effects.effects & EFFECT_NO_ROOM:
             flights.wait(requester)
         if effects.effects & EFFECT_ARM:

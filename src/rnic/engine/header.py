@@ -134,6 +134,8 @@ def _numbers() -> list[str]:
                 lines.append(f"#define {prefix}{name} {value:#x}{'u' if value < 1 << 32 else 'ull'}")
     sizes = ", ".join(str(limits.MTU_BYTES.get(code, 0)) for code in range(QPC["mtu"].mask + 1))
     lines.append(f"static const uint16_t mtu_bytes[{QPC['mtu'].mask + 1}] = {{ {sizes} }};")
+    times = ", ".join(str(time) for time in syndromes.RNR_TIMER_US)
+    lines.append(f"static const uint32_t rnr_timer_us[{len(syndromes.RNR_TIMER_US)}] = {{ {times} }};")
     counts = ", ".join(str(count) for count in syndromes.CREDIT_COUNTS)
     lines.append(f"static const uint16_t credit_counts[{len(syndromes.CREDIT_COUNTS)}] = {{ {counts} }};")
     return lines

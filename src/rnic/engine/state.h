@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x4954fa52a9717809ull
+#define STATE_LAYOUT_HASH 0xbfead56ab1e6107dull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -192,6 +192,7 @@
 #define OPEN_SEND 0x1u
 #define OPEN_WRITE 0x2u
 static const uint16_t mtu_bytes[8] = { 0, 256, 512, 1024, 2048, 4096, 0, 0 };
+static const uint32_t rnr_timer_us[32] = { 655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840, 5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520 };
 static const uint16_t credit_counts[31] = { 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768 };
 
 struct queue_pair {
@@ -386,7 +387,7 @@ struct completion_queue {
 	uint64_t last_notified; /* producer index at the last event */
 	uint64_t solicited_index; /* producer index after the last solicited entry */
 	uint64_t due; /* its EQ could not take the completion event yet */
-	uint64_t told; /* it has raised a completion event: its owner sleeps until it does */
+	uint64_t told; /* it was armed for an entry that came: its owner sleeps on completion events */
 };
 _Static_assert(sizeof(struct completion_queue) == 152, "completion queue");
 

@@ -306,6 +306,20 @@ class Flights:
         """Whether others have packets in flight or wait for room, and may take the next."""
         return self.words[_ALL_INFLIGHT] > requester.flying or bool(self.words[_WAITED_FOR])
 
+    def enough(self, requester: Outstanding, packets: int, want: int) -> bool:
+        """Whether who sends ``packets`` now finds room for more of ``want`` without an answer to them.
+
+        Whoever joins meanwhile and takes some room gives it back; but then it has to be room for a whole turn.
+        """
+        peer = requester.peer
+        account, words = self.words, peer.words
+        room = requester.admitted - packets
+        room += min(
+            (words[_LIMIT] >> FRACTION_BITS) - words[_INFLIGHT] - words[_PROMISED],
+            account[_ALL_LIMIT] - account[_ALL_INFLIGHT] - account[_ALL_PROMISED],
+        )
+        return room >= min(want, peer.quantum(True), account[_ALL_LIMIT])
+
     def take(self, requester: Outstanding, packets: int) -> None:
         """``packets`` more of a requester are in flight."""
         own = min(requester.admitted, packets)

@@ -272,7 +272,8 @@ class Requester(Outstanding):
         psn = message.first_psn + message.sent & PSN_MASK
         count = min(budget, left, room)
         # Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on.
-        ask = count < left and (count == room or self.flights.shared(self))
+        flights, more = self.flights, min(left, self.window - self.flying) - count
+        ask = count < left and (count == room or flights.shared(self) or not flights.enough(self, count, more))
         if (
             message.takes_receive
             and self.lsn != NONE
