@@ -259,6 +259,7 @@ class DeviceQp(QueuePair):
         if engine is not None and self.ctx.servtype == ST_RC and self.ctx.state in _CONNECTED:
             block = self.regs.buf[self.regs.at : self.regs.at + BLOCK_BYTES]
             self.executor = use.ENGINE.Executor(engine, self, block)
+            self.nic.engine_device.enroll(self.executor)
 
     def reload(self, now_ns: int) -> None:
         """The context was changed outside any transition: what was taken from it is taken anew."""

@@ -1,6 +1,6 @@
 /* What is in flight at once: the accounts of the NIC and of each peer, and who waits for room (transport/flights.py). */
 #include "parts.h"
-#include "sched.h"
+#include "schedule.h"
 
 #define WAITING offsetof(struct queue_pair, next_waiting)
 #define LINES offsetof(struct line, next)

@@ -1,5 +1,5 @@
 /* Whose turn it is to send: deficit round robin by bytes (device/turns.py), and the lists that all records share. */
-#include "sched.h"
+#include "schedule.h"
 
 #define LINK offsetof(struct queue_pair, next_ready)
 #define NEXT offsetof(struct program, next)

@@ -1,7 +1,7 @@
 /* Who is served when, on the records of `state`: flights, turns and timers. They are the port's; the files of one queue
  * pair do not call them. Queue pairs, programs, peers and lines are named by the offsets of their records; 0 is nobody. */
-#ifndef RNIC_ENGINE_SCHED_H
-#define RNIC_ENGINE_SCHED_H
+#ifndef RNIC_ENGINE_SCHEDULE_H
+#define RNIC_ENGINE_SCHEDULE_H
 
 #include <stddef.h>
 #include <stdint.h>
