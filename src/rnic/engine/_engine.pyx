@@ -697,6 +697,8 @@ cdef class Device:
         """Python takes an open turn over; packets made."""
         cdef uint64_t count
         self.nic.now_ns = now
+        if not self.device.sched.flights.spare_line:
+            self.nic.flights.stock()
         count, polite = self.sending.take_over(
             now, out, sending.qp, sending.limit, sending.step, sending.count, sending.bytes, sending.room
         )
@@ -725,8 +727,7 @@ cdef class Device:
             counters["retransmitted_packets"] += counts.retransmitted_packets
         memset(counts, 0, sizeof(counts[0]))
         if not self.device.sched.flights.spare_line:
-            with self.nic.guard.around("release"):
-                self.nic.flights.stock()
+            self.nic.flights.stock()
         return 0
 
     # ------------------------------------------------------------------- sans I/O
@@ -856,6 +857,8 @@ cdef class Pump:
 
     def stop(self):
         """The device takes the link alone from now on."""
+        if not self.off:
+            self._give_back()
         self.off = True
         self.device.pump = None
         self.device.device.changes += 1
@@ -880,8 +883,8 @@ cdef class Pump:
         cdef int place
         for outlet, place in self.outlets.items():
             self.shapes[place].tclass, self.shapes[place].hop_limit = outlet.tclass, outlet.hop_limit
-            if outlet.sl:
-                self.stop()
+        if any([outlet.sl for outlet in self.outlets]):
+            self.stop()  # packets of service level 0 would leave with the priority of others
         return 0
 
     cdef int _give_back(self) except -1:

@@ -382,8 +382,8 @@ class UdpLink:
 
     @property
     def lone(self) -> bool:
-        """Whether everything comes through one socket: no group is joined."""
-        return not self._groups
+        """Whether everything comes through one open socket: no group is joined."""
+        return not self._groups and not self._closed
 
     @property
     def outlets(self) -> tuple[_Outlet, ...]:

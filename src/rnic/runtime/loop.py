@@ -162,10 +162,9 @@ class Runtime:
     def _round(self, now: int) -> bool:
         nic = self.nic
         if self._pumps:
-            if nic.sending.owes():
-                self._carry(nic.sending.prepare(now))
+            before = nic.sending.owes() and self._carry(nic.sending.prepare(now))
             came, did = self._pump.round(now, self.budget)
-            return self._end(now, came >= _RECEIVE_LIMIT, bool(did))
+            return self._end(now, came >= _RECEIVE_LIMIT, bool(did or before))
         did = False
         if self._rounds_without_replies >= _REPLIES_AT_LEAST_EVERY:
             did = self._transmit(now)
@@ -370,6 +369,9 @@ class Runtime:
             if thread is not None:
                 self._wake()
             with self.guard.around("link"):
+                if self._pump is not None:
+                    self._pump.stop()
+                    self._pump = None
                 self.link.send(self.nic.farewell())
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
@@ -386,6 +388,7 @@ def _after_fork() -> None:
         runtime.lock = threading.RLock()
         runtime.closed = True
         runtime._thread = None
+        runtime._pump = None
 
 
 if hasattr(os, "register_at_fork"):

@@ -345,9 +345,13 @@ class Flights:
         if not line:
             self.stock()
             line = self.words[_SPARE_LINE]
+            if not line:
+                requester.parked = 0
+                raise MemoryError(f"no room for a line in {self._arena.size} bytes of state")
             self.words[_SPARE_LINE] = cells[(line >> WORD_SHIFT) + _LINE]
             _cleared(self._arena, line, LINE.size)[_PROGRAM] = program
             links.append(cells, at + _LINES, _LINE, line)
+            self.stock()
         links.append(cells, (line >> WORD_SHIFT) + _QUEUE, _WAITING, requester.record)
         cells[(requester.record >> WORD_SHIFT) + _QP_LINE] = line
         if not peer.waiting:
@@ -355,15 +359,12 @@ class Flights:
         peer.waiting += 1
 
     def stock(self) -> None:
-        """There is a line for the next who waits: who works on the records alone cannot ask the arena for one.
-
-        Raises:
-            MemoryError: the arena is full.
-        """
+        """If the arena has room there is a line for the next who waits: who works on records alone cannot make one."""
         if not self.words[_SPARE_LINE]:
-            line = self._arena.take(LINE.size, "a line")
-            _cleared(self._arena, line, LINE.size)
-            self.words[_SPARE_LINE] = line
+            line = self._arena.allocate(LINE.size)
+            if line is not None:
+                _cleared(self._arena, line, LINE.size)
+                self.words[_SPARE_LINE] = line
 
     def _queue(self, how: Callable[[memoryview, int, int, int], None], peer: Peer) -> None:
         """Put a peer into the queue of those that somebody waits for, or take it out."""

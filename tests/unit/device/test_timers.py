@@ -121,6 +121,7 @@ def test_work_per_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         fired: list[int] = []
         sent = list(range(64, 64 * 6, 64))
         left = list(sent)
+        monkeypatch.setattr(nic, "engine_device", None)
         monkeypatch.setattr(type(nic.timers), "due", lambda timers, now_ns: left.pop(0) if left else 0)
         waiting = SimpleNamespace(deadline_ns=0, armed_ns=0, handle_timer=fired.append)
         nic.sending.qps |= dict.fromkeys(sent, waiting)
