@@ -135,7 +135,7 @@ class Nic:
         self._receiving = Receiving(self)
         self.root.show(self)
         self.engine_device = use.device(self)
-        """The engine's hold of all queue pairs together, or ``None``: what it finds by pointers, :meth:`moved` forgets."""
+        """The engine's hold of all queue pairs, or ``None``: pointers that it found, :meth:`moved` forgets."""
         self.write_back_at: int | None = None
         self._to_write_back = 0
         if config.autostart:
@@ -449,6 +449,9 @@ class Nic:
             self.sending.turns.remove(record)
         qp.scheduled = 0
         qp.flow = None
+        if qp.executor is not None:
+            self.engine_device.dismiss(qp.number)
+            qp.executor = None
         self.sending.turns.dismiss(record)
         del self.sending.qps[record]
         self.running.pop(qp.number, None)

@@ -255,6 +255,8 @@ class DeviceQp(QueuePair):
 
     def _take_executor(self) -> None:
         engine = self.nic.engine
+        if self.executor is not None:
+            self.nic.engine_device.dismiss(self.number)
         self.executor = None
         if engine is not None and self.ctx.servtype == ST_RC and self.ctx.state in _CONNECTED:
             block = self.regs.buf[self.regs.at : self.regs.at + BLOCK_BYTES]

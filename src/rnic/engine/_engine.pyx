@@ -355,7 +355,6 @@ cdef class Executor:
     cdef readonly bint punted
     cdef readonly int end
     cdef Device device
-    cdef size_t slot
 
     def __cinit__(self, Port port, qp, block):
         cdef Py_ssize_t length = 0
@@ -376,10 +375,6 @@ cdef class Executor:
         self.block = block
         if block is not None:
             self.place.block = <atomic_word *> _address(block, NULL)
-
-    def __dealloc__(self):
-        if self.device is not None and self.device.qps[self.slot] == &self.place:
-            self.device.qps[self.slot] = NULL
 
     # ------------------------------------------------------------------- where things lie that Python may move
 
@@ -630,7 +625,7 @@ cdef class Device:
     cdef engine_device device
     cdef engine_qp **qps
     cdef object nic, sending
-    cdef dict routes
+    cdef dict routes, executors
     cdef Pump pump
     cdef readonly int end
 
@@ -643,7 +638,7 @@ cdef class Device:
         if self.qps == NULL:
             raise MemoryError("no memory for pointers to queue pairs")
         self.device.qps = self.qps
-        self.routes = {}
+        self.routes, self.executors = {}, {}
 
     def __dealloc__(self):
         free(self.qps)
@@ -651,8 +646,15 @@ cdef class Device:
     def enroll(self, Executor executor):
         """A queue pair has this executor from now on."""
         cdef size_t slot = <size_t> executor.qp.number & ((<size_t> 1 << self.device.log_qps) - 1)
-        executor.device, executor.slot = self, slot
+        executor.device = self
+        self.executors[slot] = executor  # while C has the pointer
         self.qps[slot] = &executor.place
+
+    def dismiss(self, number):
+        """A queue pair has no executor any more."""
+        cdef size_t slot = <size_t> number & ((<size_t> 1 << self.device.log_qps) - 1)
+        self.qps[slot] = NULL
+        self.executors.pop(slot, None)
 
     def moved(self):
         """Queues, their rings or paths may lie elsewhere than before: all is found anew when it is needed."""

@@ -29,7 +29,9 @@ class Image:
 
     def __init__(self, nic: Any) -> None:
         memory = [mapping.view for uar in nic.resources.uars for mapping in uar.port._by_va._items]
-        blocks = [(uar.buf, block * BLOCK_BYTES) for uar in nic.resources.uars for block in nic.resources.doorbells.doors]
+        blocks = [
+            (uar.buf, block * BLOCK_BYTES) for uar in nic.resources.uars for block in nic.resources.doorbells.doors
+        ]
         self.nic, self.memory, self.blocks = nic, [view for view in memory if not view.readonly], blocks
         self.state = {
             "arena": bytes(nic.arena.memory[: nic.arena.used]),
@@ -213,8 +215,7 @@ def test_what_the_engine_does_not_know_is_left_and_gone_on_with(held: Any) -> No
     pairs[0].run()
     for pair in pairs:
         assert [wc.status for wc in pair.a.poll()] == [enums.IBV_WC_SUCCESS] * 5
-    assert a.left and b.left
-    assert a.taken and b.taken
+    assert min(a.left, b.left, a.taken, b.taken) > 0
 
 
 @pytest.mark.parametrize("seed", range(3))
