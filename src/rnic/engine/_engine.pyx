@@ -43,8 +43,14 @@ cdef extern from "state.h" nogil:
 cdef extern from "engine.h" nogil:
     ctypedef uint32_t (*engine_crc)(uint32_t state, const uint8_t *data, uint64_t length) noexcept nogil
     ctypedef uint32_t atomic_word "_Atomic uint32_t"
+    struct engine_memory:
+        pass
+    struct engine_segment:
+        const engine_memory *memory
+        void *self
     struct engine_reach:
         uint8_t *bytes
+        const engine_segment *segment
     struct engine_port:
         const memory_key *keys
         const engine_reach *reach
@@ -134,6 +140,14 @@ cdef extern from "engine.h" nogil:
                          engine_out *out, engine_effects *effects)
     uint64_t engine_reply(const engine_port *port, engine_qp *qp, uint64_t budget, engine_out *out,
                           engine_effects *effects)
+
+cdef extern from "reach.h" nogil:
+    struct reach_file:
+        int fd
+    struct reach_program_self "reach_program":
+        reach_file memory
+        int maps
+    const engine_memory reach_program
 
 cdef extern from "port.h" nogil:
     struct flights:
@@ -273,6 +287,18 @@ def layout_hash():
     return engine_layout_hash()
 
 
+cdef class _Segment:
+    """A program's memory, by descriptors that are its own as long as it lives."""
+
+    cdef engine_segment segment
+    cdef reach_program_self program
+
+    def __cinit__(self, int memory, int maps):
+        self.program.memory.fd, self.program.maps = memory, maps
+        self.segment.memory = &reach_program
+        self.segment.self = &self.program
+
+
 cdef class Port:
     """What all queue pairs of a device share.
 
@@ -287,10 +313,12 @@ cdef class Port:
     cdef object arena
     cdef uint8_t *base
     cdef object guards
+    cdef dict segments
 
     def __cinit__(self, arena, table, config):
         self.arena = arena.memory
         self.guards = table.guards
+        self.segments = {}
         self.base = _address(self.arena, NULL)
         self.port.keys = <const memory_key *> (self.base + <size_t> table.place)
         self.port.key_count = table.max_entries
@@ -311,8 +339,16 @@ cdef class Port:
         cdef size_t index = entry.index
         if index >= self.port.key_count:
             raise IndexError(f"index={index}: the memory table has {self.port.key_count} keys")
+        cdef _Segment segment
         view = entry.view
         self.reach[index].bytes = _address(view, NULL) if entry.valid and view is not None else NULL
+        self.reach[index].segment = NULL
+        self.segments.pop(index, None)
+        if entry.valid and view is None:
+            descriptors = getattr(entry.port, "descriptors", None)
+            if descriptors is not None:
+                segment = self.segments[index] = _Segment(*descriptors)
+                self.reach[index].segment = &segment.segment
 
 
 cdef class _Cq:

@@ -6,7 +6,9 @@ image taken, everything put back, done again by :mod:`rnic.device`, and the two 
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -14,7 +16,9 @@ import pytest
 from rnic import enums as e
 from rnic.engine import use
 from rnic.link.faults import FaultRates
+from rnic.mem.space import address_of
 from rnic.rings.queue_block import BLOCK_BYTES
+from rnic.runtime.program import ProgramMemory
 from rnic.spec.limits import NEVER
 from rnic.testing import QpPair
 from rnic.testing.net import SimNet
@@ -282,3 +286,31 @@ def test_deadlines_are_the_timers_s(held: Any) -> None:
     assert armed
     assert device.due(first * 1_000, 5) == (0, 5 - armed - 1)
     assert len(nic.timers) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another process's memory is reached through /proc")
+def test_memory_of_another_process_is_written_by_the_engine(held: Any) -> None:
+    """Here it is this process's own, through the descriptors that a program hands over."""
+    (pair,), (_, b) = held()
+    nic = pair.b.node.nic
+    entry = next(entry for entry in nic.memory._live.values() if entry.key == pair.b.mr.rkey)
+    port = ProgramMemory(os.open("/proc/self/mem", os.O_RDWR), os.getpid())
+    before = entry.view
+    entry.base = address_of(memoryview(pair.b.buf))
+    entry.view, entry.port = None, port
+    nic.memory.told(entry)
+    pair.a.buf[:8] = b"far away"
+    for _ in range(3):
+        write(pair, 8)
+        assert [wc.status for wc in pair.a.wait()] == [enums.IBV_WC_SUCCESS]
+    assert pair.b.buf[:8] == b"far away"
+    if not b.taken and not _asks():
+        pytest.skip("the kernel has no PROCMAP_QUERY, so the reference does it all")
+    assert b.taken == 2  # the first request that comes raises an event, which is Python's
+    entry.view = before
+    nic.memory.told(entry)
+    port.close()
+
+
+def _asks() -> bool:
+    return tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 11)
