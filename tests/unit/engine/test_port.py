@@ -121,14 +121,14 @@ class Held:
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
         nic = self.nic
         if nic.held:
-            return self.producing(now_ns, budget)
+            return list(self.producing(now_ns, budget))
         before = Image(nic)
         out = nic.sending.prepare(now_ns)
         first = len(out)
         nic.engine_device.send(now_ns, budget, out)
         after = Image(nic)
         before.put_back()
-        expected = self.producing(now_ns, budget)
+        expected: list[TxBurst] = self.producing(now_ns, budget)
         reference = Image(nic)
         # what comes before turns is counted where both are together
         prepared = sum(burst.count for burst in expected[:first])

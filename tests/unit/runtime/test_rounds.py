@@ -121,7 +121,7 @@ def test_senders_are_unknown_until_their_idents_are_known(ends: Pumped) -> None:
 
 def test_faults_and_taps_take_the_reference(ends: Pumped) -> None:
     ends.warm()
-    runtime = ends.ctxs[0].runtime
+    runtime: Any = ends.ctxs[0].runtime
     assert runtime._pumps
     runtime.faults()
     assert not runtime._pumps
@@ -131,7 +131,8 @@ def test_faults_and_taps_take_the_reference(ends: Pumped) -> None:
 
 
 def test_a_tracer_a_group_and_a_guard_take_the_reference(ends: Pumped) -> None:
-    first, second = (ctx.runtime for ctx in ends.ctxs)
+    first: Any = ends.ctxs[0].runtime
+    second: Any = ends.ctxs[1].runtime
     link: Any = second.link
     link._groups[b"\xe0\0\0\1"] = None
     assert not second._pumps
