@@ -255,10 +255,13 @@ class DeviceQp(QueuePair):
 
     def _take_executor(self) -> None:
         engine = self.nic.engine
+        if self.executor is not None:
+            self.nic.engine_device.dismiss(self.number)
         self.executor = None
         if engine is not None and self.ctx.servtype == ST_RC and self.ctx.state in _CONNECTED:
             block = self.regs.buf[self.regs.at : self.regs.at + BLOCK_BYTES]
             self.executor = use.ENGINE.Executor(engine, self, block)
+            self.nic.engine_device.enroll(self.executor)
 
     def reload(self, now_ns: int) -> None:
         """The context was changed outside any transition: what was taken from it is taken anew."""

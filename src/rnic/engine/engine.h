@@ -67,6 +67,8 @@ struct engine_qp {
 	uint32_t recv_cqn;
 	uint64_t signal_all; /* every send work request is signaled */
 	struct engine_flow flow; /* to the peer */
+	uint64_t found; /* the device's `changes` when all of these pointers were found */
+	const void *route; /* to the peer, for whoever carries its packets: the port passes it on with each burst */
 };
 
 /* The accounts of what is in flight: the NIC's and the peer's, as they are at a turn's begin. */
@@ -158,8 +160,9 @@ struct engine_burst {
 	uint64_t length;
 	uint32_t segment;
 	uint32_t count;
+	const void *route; /* of the queue pair, where the port made them */
 };
-#define ENGINE_BURSTS 256u
+#define ENGINE_BURSTS 288u /* those of 256 packets, and what a turn may send beyond its budget */
 struct engine_out {
 	uint8_t *bytes;
 	uint64_t room;

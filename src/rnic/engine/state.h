@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0xbfead56ab1e6107dull
+#define STATE_LAYOUT_HASH 0x30a0ecd7a6d5413dull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -188,6 +188,16 @@
 #define REPLY_ACK 0x0u
 #define REPLY_READ 0x1u
 #define REPLY_ATOMIC 0x2u
+#define FLIGHT_FRACTION_BITS 0x10u
+#define FLIGHT_LOSSY 0x20u
+#define FLIGHT_CROWDED 0x40u
+#define FLIGHT_LEAST 0x4u
+#define FLIGHT_STEP 0x4u
+#define FLIGHT_QUANTUM 0x40u
+#define FLIGHT_SMALL_QUANTUM 0x10u
+#define FLIGHT_QUEUE_NS 0x16e360u
+#define FLIGHT_SAMPLES 0x8u
+#define FLIGHT_LOW_NS 0x5f5e100u
 #define OPEN_NOTHING 0x0u
 #define OPEN_SEND 0x1u
 #define OPEN_WRITE 0x2u
@@ -521,8 +531,9 @@ struct flights {
 	uint64_t first_peer; /* the first of the peers that somebody waits for, in turn */
 	uint64_t last_peer; /* the last of them */
 	uint64_t waited_for; /* how many they are */
+	uint64_t spare_line; /* the first of the lines that nobody waits in, linked by their next; 0 for none */
 };
-_Static_assert(sizeof(struct flights) == 48, "flights");
+_Static_assert(sizeof(struct flights) == 56, "flights");
 
 struct peer {
 	uint64_t inflight; /* packets in flight to it */
