@@ -95,8 +95,9 @@ class Held:
     def __init__(self, nic: Any) -> None:
         self.nic = nic
         self.taken = self.sent = self.left = 0
-        self.receiving, self.producing = nic.receive, nic.produce
-        nic.receive, nic.produce = self.receive, self.produce
+        self.timed = 0
+        self.receiving, self.producing, self.timing = nic.receive, nic.produce, nic.handle_timers
+        nic.receive, nic.produce, nic.handle_timers = self.receive, self.produce, self.handle_timers
 
     def receive(self, burst: RxBurst, now_ns: int, start: int = 0) -> None:
         nic = self.nic
@@ -139,6 +140,20 @@ class Held:
         assert [self.bytes_of(burst) for burst in out] == [self.bytes_of(burst) for burst in expected]
         self.sent += sum(burst.count for burst in out)
         return expected
+
+    def handle_timers(self, now_ns: int) -> None:
+        nic = self.nic
+        before = Image(nic)
+        self.timing(now_ns)
+        after = Image(nic)
+        before.put_back()
+        device, nic.engine_device = nic.engine_device, None
+        try:
+            self.timing(now_ns)
+        finally:
+            nic.engine_device = device
+        same(after, Image(nic))
+        self.timed += 1
 
     @staticmethod
     def bytes_of(burst: TxBurst) -> tuple[Any, ...]:
@@ -234,6 +249,9 @@ def test_losses(held: Any, seed: int) -> None:
     for pair in pairs:
         assert {wc.status for side in (pair.a, pair.b) for wc in side.poll()} == {enums.IBV_WC_SUCCESS}
     assert min(a.taken, b.taken) > 20
+    assert a.timed
+    assert b.timed
+    assert a.nic.counters["probes"] + b.nic.counters["probes"]
 
 
 def test_events_of_armed_queues_are_raised(held: Any) -> None:
