@@ -69,7 +69,7 @@ def test_no_thread_for_a_connection_or_a_call() -> None:
 def test_a_cancelled_operation_breaks_nothing() -> None:
     async def main() -> None:
         there = rnic.Context(addr="127.0.0.1", port=0)
-        async with rnic.alisten(port=0, share={"a": np.arange(1 << 18)}, context=there) as listener:
+        async with rnic.alisten(port=0, share={"a": np.arange(1 << 18)}, context=there) as listener:  # noqa: SIM117
             async with rnic.aconnect("127.0.0.1", listener.port, udp_port=0) as peer:
                 server = await listener.accept()
                 with there.driver.lock:  # its NIC answers nothing, or the READ might be done before it is cancelled
