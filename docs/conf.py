@@ -13,7 +13,8 @@ project = "rnic"
 author = "the rnic developers"
 release = version = installed_version("rnic")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+sys.path.insert(0, str(HERE))
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "citations"]
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True
