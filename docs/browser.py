@@ -191,3 +191,11 @@ CUT_OFF = """
 })()
 """
 """What a reader cannot see at this width, a text each. What scrolls inside its own frame can be seen."""
+
+SCROLLS = """
+[...document.querySelectorAll("body *")].filter(node =>
+  /auto|scroll/.test(getComputedStyle(node).overflowX) && node.clientWidth > 50 &&
+  node.scrollWidth > node.clientWidth + 1
+).map(node => `${node.tagName.toLowerCase()} "${node.textContent.trim().slice(0, 40)}" must be scrolled`)
+"""
+"""Frames that a reader has to scroll sideways, a text each."""

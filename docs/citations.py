@@ -1,8 +1,8 @@
 """Makes each citation of a source document on a page a link to its clause: "000 5.2.4", "004 §7.3", "002 (5.4.2)".
 
-The targets are the labels ``dNNN-A-B`` of the pages in ``documents``; ``design.md``, ``hardware.md`` and ``software.md`` have
-theirs. A clause without a label of its own leads to the one above it; one whose chapter is unknown is a warning, which
-fails the build.
+The targets are the labels ``dNNN-A-B`` of the pages in ``documents``; ``design.md``, ``hardware.md`` and
+``software.md`` have theirs. A clause without a label of its own leads to the one above it; one whose chapter is unknown
+is a warning, which fails the build.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Citations(SphinxPostTransform):
     def run(self, **kwargs: Any) -> None:
         """Replace texts of the page by texts and references."""
         here = self.env.docname
-        known = self.env.domains["std"].anonlabels  # type: ignore[attr-defined]
+        known = self.env.domains["std"].anonlabels
         for text in list(self.document.findall(nodes.Text)):
             node: nodes.Node | None = text
             while node is not None and not isinstance(node, LEAVE):

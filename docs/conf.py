@@ -22,6 +22,8 @@ exclude_patterns = ["_build", "layouts/conformance-table.md", "layouts/ctxmgt-ro
 myst_heading_anchors = 3
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["rnic.css"]
 html_title = f"rnic {release}"
 
 subprocess.run([sys.executable, HERE / "gen_layouts.py"], check=True)

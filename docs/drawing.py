@@ -1,7 +1,7 @@
 """Drawings of the documentation as SVG: boxes and arrows, state machines, who tells whom, and bit layouts.
 
 Everything is measured before it is drawn: a text that does not fit its place is an error of the build, never cut off.
-Drawings are at most 640 units wide, so that they can be read on a phone. Colours follow the reader's light or dark mode.
+Drawings are at most 640 units wide, so that they can be read on a phone. Colours follow light or dark mode.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ text { font-family: "DejaVu Sans", Verdana, "Noto Sans CJK SC", sans-serif; fill
 @media (prefers-color-scheme: dark) {
 text { fill: #e6ebf0; } .paper { fill: #1a1e23; }
 .hw { fill: #1d3353; stroke: #7fb0f5; } .sw { fill: #2a3037; stroke: #9aa5b1; }
-.mem { fill: #20382a; stroke: #7cc48c; } .net { fill: #42351a; stroke: #e0b050; } .rsv { fill: #2f353c; stroke: #6b7682; }
+.mem { fill: #20382a; stroke: #7cc48c; } .net { fill: #42351a; stroke: #e0b050; }
+.rsv { fill: #2f353c; stroke: #6b7682; }
 .line { stroke: #9cc0f0; } .say { fill: #9cc0f0; } .tip { fill: #9cc0f0; }
 }"""
 
@@ -205,10 +206,10 @@ def machine(label: str, states: Iterable[tuple[str, str]], edges: Iterable[tuple
     skips = [n for n, (source, target, _) in enumerate(ways) if target > source + 1]
     backs = [n for n, (source, target, _) in enumerate(ways) if target <= source]
     for side, numbers in (("left", skips), ("right", backs)):
-        for number in numbers:
-            source, target, _ = ways[number]
-            getattr(boxes[target], side).append(number)
-            getattr(boxes[source], side).append(number)
+        for one in numbers:
+            start, end, _ = ways[one]
+            getattr(boxes[end], side).append(one)
+            getattr(boxes[start], side).append(one)
     labels = {n: wrap(why, 132, SMALL) for n, (_, _, why) in enumerate(ways) if why}
     w = 200.0
     room = {"left": 148.0 + 12 * len(skips) if skips else 8.0, "right": 148.0 + 12 * len(backs) if backs else 8.0}
@@ -276,7 +277,6 @@ def sequence(label: str, actors: Sequence[tuple[str, Kind]], steps: Iterable[Ste
     for name, kind in actors:
         picture.box(centre[name] - column / 2 + 4, 6, column - 8, head, name, kind)
     y = head + 18.0
-    drawn: list[tuple[str, Step, float]] = []
     for step in steps:
         if isinstance(step, str):
             y += 8

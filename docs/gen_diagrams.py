@@ -8,6 +8,8 @@ State names, state machines and layouts come from the code's own tables. A test 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from drawing import Drawing, layout_picture, machine, sequence
@@ -483,7 +485,7 @@ def paxi_bridge() -> Drawing:
     return d
 
 
-PICTURES = {
+PICTURES: dict[str, Callable[[], Drawing]] = {
     "engine-blocks": engine_blocks,
     "engine-rings": rings,
     "engine-movers": movers,
@@ -500,7 +502,7 @@ PICTURES = {
     "engine-dm-command": lambda: layout_picture(regs.DM_COMMAND),
     "ctxmgt-blocks": ctxmgt_blocks,
     "ctxmgt-translation": translation,
-    **{f"ctxmgt-{name.replace('_', '-')}": (lambda name=name: ctxmgt_machine(name)) for name in machines.MACHINES},
+    **{f"ctxmgt-{name.replace('_', '-')}": partial(ctxmgt_machine, name) for name in machines.MACHINES},
     "coyote-stack": coyote_stack,
     "coyote-write": coyote_write,
     "coyote-sq": lambda: layout_picture(coyote.RDMA_SQ),

@@ -147,10 +147,11 @@ HOW_TO_READ = """\
 Each structure of rnic is one table in the code, and these pages are made from those tables at every build.
 
 An *offset* is where an integer of so many *bytes* begins, in hexadecimal; *bits* count within that integer, 0 the least
-significant. In the pictures each row is a 32-bit word with bit 31 at the left. A letter stands for a name that does not fit,
-explained below the picture; rows of reserved words are left out.
+significant. In the pictures each row is a 32-bit word with bit 31 at the left. A letter stands for a name that does not
+fit, explained below the picture; rows of reserved words are left out.
 """
 EXTENDED_HEADERS = ("deth", "reth", "aeth", "atomiceth", "atomicacketh", "immdt", "ieth")
+
 
 def layouts_of(module: str) -> list[Layout]:
     """The layouts that a module defines, in its order; one that it only imports is on another page."""

@@ -11,10 +11,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from browser import CUT_OFF, MISSING, Browser, find
+from browser import CUT_OFF, MISSING, SCROLLS, Browser, find
 
 HERE = Path(__file__).resolve().parent
 WIDTHS = (1400, 390)
+ROOMY = 1000
+"""In windows as wide as that nothing needs to be scrolled sideways."""
 SKIPPED = ("genindex.html", "search.html")
 LEFT_OUT = 77
 
@@ -26,6 +28,8 @@ def faults(browser: Browser, page: Path, pictures: Path | None = None) -> list[s
         browser.resize(width)
         browser.open(page.as_uri())
         found += [f"{page.name} at {width}: {what}" for what in browser.ask(CUT_OFF)]
+        if width >= ROOMY:
+            found += [f"{page.name} at {width}: {what}" for what in browser.ask(SCROLLS)]
         broken = "[...document.images].filter(i => !i.complete || !i.naturalWidth).map(i => i.src)"
         found += [f"{page.name} at {width}: no picture at {source}" for source in browser.ask(broken)]
         found += [f"{page.name} at {width}: {what}" for what in browser.problems()]

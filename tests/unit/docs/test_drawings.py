@@ -1,4 +1,4 @@
-"""The drawings: each layout's bits are where they belong, nothing is cut off, and the kept files are the tables' own."""
+"""The drawings: each layout's bits are in place, nothing is cut off, and the kept files are what the tables say."""
 
 from __future__ import annotations
 
