@@ -16,7 +16,10 @@ ATTRIBUTES = (
 )
 SHORT = "AsyncListener Batch BufferInfo Connection Listener Pending RemoteArray aconnect alisten connect listen"
 BY_CM = "CmConnection CmListener CmRequest acm_connect cm_connect cm_listen"
-ERRORS = "CmConnectError CmRejectedError CmTimeoutError ExchangeError LinkError PeerClosedError RnicError VerbsError WorkCompletionError"
+ERRORS = (
+    "CmConnectError CmRejectedError CmTimeoutError ExchangeError LinkError PeerClosedError RnicError VerbsError "
+    "WorkCompletionError"
+)
 REST = "__version__ enums get_device_list"
 """``rnic.open`` is there too; ``import *`` leaves the builtin alone."""
 
