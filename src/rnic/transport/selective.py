@@ -1,15 +1,16 @@
 """Selective repeat: what came beyond a gap is kept, and of what was sent only the missing packet is sent again.
 
 An option of rnic's, not of the standard, for peers that both have it (``recovery="selective-repeat"`` of
-:class:`~rnic.device.config.NicConfig`; Mittal and others, "Revisiting Network Support for RDMA", SIGCOMM 2018, say what it
-is worth). On the wire it is the standard's: the NAK names the first packet that is missing. The responder keeps what is
-beyond, so that the answer may be that packet alone; when it has come, the responder goes on with what it kept and names
-the next gap at once. Against a peer without the option everything works, as Go-Back-N or with a NAK for each packet.
+:class:`~rnic.device.config.NicConfig`; Mittal and others, "Revisiting Network Support for RDMA", SIGCOMM 2018, say
+what it is worth). On the wire it is the standard's: the NAK names the first packet that is missing. The responder keeps
+what is beyond, so that the answer may be that packet alone; when it has come, the responder goes on with what it kept
+and names the next gap at once. Against a peer without the option everything works, as Go-Back-N or with a NAK for each
+packet.
 
-The NAK is said again with every sixteenth packet that is kept, and a packet that is named again after two round trips is
-sent again, which costs a retry. Only requests are repaired so: READ responses and atomics go by their own rules. Where no
-packet comes any more, the tail-loss probe, sooner than else, repeats the missing one; where the timeout passes, it is Go-Back-N. The engine
-takes no part: a NIC with this option runs the reference.
+The NAK is said again with every sixteenth packet that is kept, and a packet that is named again after two round trips
+is sent again, which costs a retry. Only requests are repaired so: READ responses and atomics go by their own rules.
+Where no packet comes any more, the tail-loss probe, sooner than else, repeats the missing one; where the timeout
+passes, it is Go-Back-N. The engine takes no part: a NIC with this option runs the reference.
 """
 
 from __future__ import annotations
