@@ -182,7 +182,7 @@ def victim(short: bool) -> tuple[list[Row], list[Line]]:
     """A flow that only shares a cable with an incast: alone, beside it with PFC, and with DCQCN in addition."""
     gbps = 10
     whole_ms = 12 if short else 30
-    pfc: dict[str, Any] = {**PAPER_MARKS, "xoff_bytes": 1_000_000, "xon_bytes": 990_000, "headroom_bytes": 400_000}
+    pfc: dict[str, Any] = {**PAPER_MARKS, "xoff_bytes": 400_000, "xon_bytes": 380_000, "headroom_bytes": 400_000}
     names = ["v0", "v1", "t", *(f"i{at}" for at in range(4))]
     left = ["v0", *names[3:]]
     links = [Link(name, "s0" if name in left else "s1", gbps) for name in names]
