@@ -99,8 +99,8 @@ def convergence(short: bool) -> Row:
         fabric.add([Flow("h0", "h2", ENDLESS), Flow("h1", "h2", ENDLESS, start_ms * 1_000_000)])
         run_for(fabric, whole_ms * 1_000_000)
         unequal = start_ms
-        for ms in range(start_ms + 1, whole_ms):
-            one, other = goodputs(measure, (ms - 1) * 1_000_000, (ms + 1) * 1_000_000)
+        for ms in range(start_ms + 2, whole_ms - 1):
+            one, other = goodputs(measure, (ms - 2) * 1_000_000, (ms + 2) * 1_000_000)
             if min(one, other) < 0.75 * (one + other) / 2:
                 unequal = ms
         return {"flows": "1 + 1", "equal_after_ms": unequal - start_ms, "of_ms": whole_ms - start_ms}
@@ -148,8 +148,8 @@ def incast_queue(short: bool) -> tuple[list[Row], list[Line]]:
 
 def loss(short: bool) -> tuple[list[Row], list[Line]]:
     """One flow over a link that loses packets: what is left of its goodput, by what is sent again."""
-    shares = (0.0, 0.01) if short else (0.0, 0.0001, 0.001, 0.003, 0.01, 0.02, 0.05)
-    size = (2 if short else 16) << 20
+    shares = (0.0, 0.01) if short else (0.0, 0.0003, 0.001, 0.003, 0.01, 0.02)
+    size = (2 if short else 6) << 20
     rows: list[Row] = []
     for recovery in RECOVERIES:
         for share in shares:
