@@ -93,12 +93,13 @@ class CompletionQueue(EntryRing):
         arm = regs.get(CQ_DOORBELL)
         # An entry in error counts as solicited (IBA chapter 11, completion notification).
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):
+            key.told = 1
             self.notify()
         return True
 
     @property
     def told(self) -> bool:
-        """Whether it has raised a completion event: its owner sleeps until it does."""
+        """Whether it was armed for an entry that came: its owner sleeps on completion events."""
         return bool(self.key.told)
 
     def fail(self) -> None:
@@ -120,7 +121,6 @@ class CompletionQueue(EntryRing):
         if eq is not None and eq.report(COMP, self.number):
             self.key.last_notified = self.key.tail
             self.key.due = 0
-            self.key.told = 1
         else:
             self.key.due = int(eq is not None and eq.stalled)
 
