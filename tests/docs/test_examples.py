@@ -146,18 +146,6 @@ def test_page_has_examples(page: Path) -> None:
     assert list(python_blocks(page.name, page.read_text(encoding="utf-8")))
 
 
-def test_troubleshooting_has_messages_that_there_are() -> None:
-    said = re.findall(
-        r"^\| ([^|]+)\|", (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    quoted = [words for cell in said for words in re.findall(r"`([^`]+)`", cell)]
-    assert len(quoted) > 15
-    files = [*(ROOT / "src").rglob("*.py"), ROOT / "src/rnic/verbs/enums.py"]
-    source = "".join(path.read_text(encoding="utf-8") for path in files)
-    plain = re.sub(r'"\s*f?"', "", source)  # a text over several lines
-    assert [words for words in quoted if words not in plain] == []
-
-
 PAGE = """\
 ```python
 print("one", 1)
