@@ -17,11 +17,11 @@ from rnic.context import messages as m
 from rnic.context.ctxmgt import ContextManager, Status
 from rnic.gateware.ctxmgt.key_qpc_data import WRITES
 from rnic.gateware.ctxmgt.params import CtxMgtParams
-from rnic.gateware.ctxmgt.streams import BEAT_BYTES
+from rnic.gateware.ctxmgt.streams import BEAT_BYTES, FAILED_BIT
 from rnic.gateware.ctxmgt.top import EVENTS
 from rnic.trace.counters import Counters
 
-ERROR = 1 << 127
+ERROR = 1 << FAILED_BIT
 QUIET = 16
 """Cycles; a request that the golden model has dropped is longer on its way in the gateware."""
 COUNTED = {

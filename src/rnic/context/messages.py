@@ -265,11 +265,7 @@ DMA_HEADER = vector(
     16,
     "big",
     "002 5.5.2, 5.6.2",
-    (
-        ("error", 127, 127, "in a response: host memory did not take or give the bytes (0 in 002)"),
-        ("addr", 95, 32, "host address"),
-        ("len", 11, 0, "bytes, at most 256"),
-    ),
+    (("addr", 95, 32, "host address"), ("len", 11, 0, "bytes, at most 256")),
     "WR",
 )
 SELECTED_CHANNEL = vector(

@@ -486,7 +486,7 @@ def test_dma_interface(loaded: tuple[ContextManager, Memory]) -> None:
     contexts.parser.fifo.append((m.ceu_request(m.RD_QP_CXT, m.RD_QP_ALL, QPN), b"", None))
     contexts.run()
     ((_, (write,)),) = contexts.writectx.dma
-    assert m.DMA_HEADER.unpack(write.header) == {"error": 0, "addr": HOST + 4096 * 17 + 5 * 64, "len": 64}
+    assert m.DMA_HEADER.unpack(write.header) == {"addr": HOST + 4096 * 17 + 5 * 64, "len": 64}
     assert [len(beat) for beat in write.beats] == [32, 32]
     assert contexts.parser.fifo  # the next request waits until memory has taken this one
     contexts.stalled = False

@@ -8,7 +8,7 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from rnic.context import messages as msg
-from rnic.gateware.ctxmgt.streams import READ_REQUEST_BITS, ContextStream, get, vector
+from rnic.gateware.ctxmgt.streams import FAILED_BIT, READ_REQUEST_BITS, ContextStream, get, vector
 from rnic.gateware.interfaces import WordStream
 
 PENDING = 2
@@ -49,7 +49,7 @@ class ReadCtx(wiring.Component):
             pending.w_data.eq(Cat(names["qpn"], self.code)),
             pending.w_en.eq(out.tvalid & out.tready),
         ]
-        error, taken = get(back.tuser, msg.DMA_HEADER, "error"), Signal()
+        error, taken = back.tuser[FAILED_BIT], Signal()
         qpn, code = pending.r_data[:32], pending.r_data[32:]
         m.d.comb += [
             answer.tuser.eq(vector(msg.CEU_HEADER, {"type": code[4:], "opcode": code[:4], "addr": qpn})),

@@ -20,6 +20,8 @@ EXTRACT_WORDS: Final = 12
 EXTRACT_BITS: Final = EXTRACT_WORDS * 32
 PARSER_REQUEST_BITS: Final = 35
 READ_REQUEST_BITS: Final = 108
+FAILED_BIT: Final = 127
+"""Of the header of a DMA response: host memory did not take or give the bytes. The document has zero there."""
 OK, REFUSED, DMA_ERROR = range(3)
 """The CEU's statuses, as :class:`~rnic.context.ctxmgt.Status` has them."""
 

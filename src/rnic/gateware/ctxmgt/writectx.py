@@ -15,6 +15,7 @@ from rnic.gateware.ctxmgt.params import CtxMgtParams
 from rnic.gateware.ctxmgt.streams import (
     BEAT_BITS,
     BEAT_BYTES,
+    FAILED_BIT,
     HEADER_BITS,
     STATES,
     ContextStream,
@@ -132,7 +133,7 @@ class WriteCtx(wiring.Component):
                 m.d.sync += second.eq(1)
 
         back, bad = self.dma_cm_wr_rsp, Signal()
-        error = get(back.tdata, msg.DMA_HEADER, "error")
+        error = back.tdata[FAILED_BIT]
         m.d.comb += [
             back.tready.eq(pending.r_rdy),
             pending.r_en.eq(back.tvalid),
