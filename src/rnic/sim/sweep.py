@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
@@ -150,7 +151,7 @@ class Ray:
 
         mine = not ray.is_initialized()
         if mine:
-            ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
+            ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
         try:
             task = ray.remote(_tried)
             asked = {task.options(max_retries=RETRIES).remote(job): job for job in jobs}
