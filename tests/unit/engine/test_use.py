@@ -10,7 +10,10 @@ import pytest
 
 from rnic.engine import use
 
-ASK = "from rnic.engine import use; from rnic.spec.twins import in_use; print(use.ENGINE is not None, in_use['rnic.engine'])"
+ASK = (
+    "from rnic.engine import use; from rnic.spec.twins import in_use;"
+    "print(use.ENGINE is not None, in_use['rnic.engine'])"
+)
 
 
 @pytest.mark.slow
