@@ -119,10 +119,6 @@ class Sending:
             self._nic.moved_packets(now_ns)
         return out
 
-    def owes(self) -> bool:
-        """Whether there is something to do before turns are taken."""
-        return bool(self._doorbells.rung or self.failed_cqs or self.last_words or self._nic.gsi.waiting)
-
     def prepare(self, now_ns: int) -> list[TxBurst]:
         """Do what comes before turns; what is to be sent first."""
         self._nic.now_ns = now_ns

@@ -151,8 +151,8 @@ class Runtime:
 
     def _round(self, now: int) -> bool:
         nic = self.nic
-        pump = self._pump
-        if pump is not None and pump.takes(self.link):
+        if self._pumps:
+            pump = self._pump
             before = pump.owes and self._carry(nic.sending.prepare(now))
             came, did = pump.round(now, self.budget)
             return self._end(now, came >= _RECEIVE_LIMIT, bool(did or before))
@@ -177,11 +177,10 @@ class Runtime:
         nic = self.nic
         # What arrived in time is not late because this process did not run: nothing is overdue before all is read.
         self._full_rounds = self._full_rounds + 1 if full else 0
-        if self._full_rounds % _TIMERS_AT_LEAST_EVERY == 0:
-            if self._late(now):
-                nic.handle_timers(now)
-                self._transmit(now)
-                did = True
+        if self._full_rounds % _TIMERS_AT_LEAST_EVERY == 0 and self._late(now):
+            nic.handle_timers(now)
+            self._transmit(now)
+            did = True
         if nic.resources.interrupts:
             self._interrupts()
         return did
@@ -207,10 +206,9 @@ class Runtime:
     def _transmit(self, now: int) -> bool:
         """Send everything that may be sent now, up to the NIC's budget."""
         self._rounds_without_replies = 0
-        pump = self._pump
-        if pump is not None and pump.takes(self.link):
-            did = pump.owes and self._carry(self.nic.sending.prepare(now))
-            did = pump.turns(now, self.budget) or did
+        if self._pumps:
+            did = self._pump.owes and self._carry(self.nic.sending.prepare(now))
+            did = self._pump.turns(now, self.budget) or did
             self._look_at_link()
         else:
             did = self._carry(self.nic.produce(now, self.budget))

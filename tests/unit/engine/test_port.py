@@ -373,7 +373,8 @@ def _asks() -> bool:
 @pytest.mark.skipif(sys.platform != "linux", reason="another process's memory is reached through /proc")
 def test_memory_of_another_process_is_sent_by_the_engine(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (pair,), (a, _) = held(settings={"flight_packets": 64})
-    nic, taken_over = a.nic, []
+    nic = a.nic
+    taken_over: list[int] = []
     entry = next(entry for entry in nic.memory._live.values() if entry.key == pair.a.mr.lkey)
     port = ProgramMemory(os.open("/proc/self/mem", os.O_RDWR), os.getpid())
     before, base = entry.view, entry.base
@@ -382,7 +383,12 @@ def test_memory_of_another_process_is_sent_by_the_engine(held: Any, monkeypatch:
     nic.memory.told(entry)
     pair.a.buf[:] = bytes(range(256)) * (len(pair.a.buf) // 256)
     take_over = Sending.take_over
-    monkeypatch.setattr(Sending, "take_over", lambda *turn: taken_over.append(turn[3]) or take_over(*turn))
+
+    def noted(sending: Any, now_ns: int, out: list[TxBurst], *turn: int) -> tuple[int, bool]:
+        taken_over.append(turn[0])
+        return take_over(sending, now_ns, out, *turn)
+
+    monkeypatch.setattr(Sending, "take_over", noted)
     for length in (8, 9_000, 1):
         write(pair, length)
         assert [wc.status for wc in pair.a.wait()] == [enums.IBV_WC_SUCCESS]
