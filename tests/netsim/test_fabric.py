@@ -127,3 +127,19 @@ def test_dcqcn_keeps_the_queue_short() -> None:
     queued, fabric = run("dcqcn")
     assert fabric.count("cnp_rate_cuts") == fabric.count("cnps_received") > 2
     assert queued < without / 3
+
+
+@pytest.mark.slow
+def test_a_paced_queue_pair_goes_on_after_a_probe() -> None:
+    """The second flow takes the first down to a packet in a millisecond, which probes: it must not stand still then."""
+    switch = {"buffer_bytes": 12_000_000, "kmin_bytes": 5_000, "kmax_bytes": 200_000, "pmax": 0.01}
+    nic = {"congestion": CongestionSettings("dcqcn")}
+    with Fabric(Topology.star(3, mtu=4096, gbps=10, switch=switch), settings=nic, seed=1) as fabric:
+        fabric.add([Flow("h0", "h2", 1 << 30), Flow("h1", "h2", 1 << 30, 5_000_000)])
+        with pytest.raises(TimeoutError):
+            fabric.run(limit_ns=9_000_000)
+        assert fabric.hosts["h0"].nic.counters["probes"] > 0
+        before = fabric.ports["h0", "s0"].sent
+        with pytest.raises(TimeoutError):
+            fabric.run(limit_ns=1_000_000)
+        assert fabric.ports["h0", "s0"].sent > before + 20

@@ -28,12 +28,12 @@ class Pace:
         self._credit = self._most
 
     def allowance(self, now_ns: int, packet_bytes: int) -> int:
-        """How many packets of this size may leave now."""
+        """How many packets of this size may leave now; 0 also where a probe has left more than the bucket held."""
         # the path MTU may have become known, or larger, since the rate was set
         self._most = max(self._most, packet_bytes * WINDOW_NS)
         self._credit = min(self._most, self._credit + (now_ns - self._since_ns) * self.rate)
         self._since_ns = now_ns
-        return self._credit // (packet_bytes * WINDOW_NS)
+        return max(0, self._credit // (packet_bytes * WINDOW_NS))
 
     def spend(self, sent_bytes: int) -> None:
         """So much has left."""

@@ -83,9 +83,6 @@ class Congestion:
             if pace is not None:
                 return  # software has set its rate
             pace = qp.pace = DcqcnPace(self.settings.dcqcn, now_ns, qp.largest_packet)
-            # its turns end where the bucket is empty, with what is left of the window too little for the next: each
-            # packet's ACK opens that again
-            qp.requester.ack_every = 1
             self._nic.event(CONGESTION, qp.ctx.local_qpn)
         pace.notified(now_ns)
         self._nic.counters.bump("cnp_rate_cuts")

@@ -40,3 +40,13 @@ def test_ready_is_the_first_moment(rate: int, size: int) -> None:
 def test_a_packet_larger_than_what_the_windows_bring_still_leaves() -> None:
     pace = Pace(1, 0, 4_096)
     assert pace.allowance(0, 4_096) == 1
+
+
+def test_a_probe_beyond_the_bucket_is_owed_and_not_more() -> None:
+    """Probes leave whatever the bucket holds. Less than nothing in it is nothing, until that has been paid back."""
+    pace = Pace(64, 0, 4_096)
+    pace.spend(pace.allowance(0, 4_096) * 4_096 + 8_192)
+    assert pace.allowance(0, 4_096) == 0
+    ready = pace.ready_ns(4_096)
+    assert ready == 3 * 4_096 * WINDOW_NS // 64
+    assert (pace.allowance(ready - 1, 4_096), pace.allowance(ready, 4_096)) == (0, 1)
