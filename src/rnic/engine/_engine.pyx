@@ -39,6 +39,8 @@ cdef extern from "state.h" nogil:
         pass
     struct reply:
         pass
+    struct resource:
+        pass
     struct scatter:
         pass
 
@@ -78,6 +80,7 @@ cdef extern from "engine.h" nogil:
         send_slot *sends
         read_piece *pieces
         reply *replies
+        resource *resources
         scatter *scatters
         uint64_t send_slots
         const uint8_t *sq
@@ -123,6 +126,7 @@ cdef extern from "engine.h" nogil:
     enum:
         ENGINE_BURSTS
         ENGINE_DONE
+        ENGINE_AGAIN
         ENGINE_TOLD
         IDENT_UNSEEN
         EFFECT_SCHEDULE
@@ -134,6 +138,7 @@ cdef extern from "engine.h" nogil:
         EFFECT_GO_ON
         EFFECT_LOST
         EFFECT_SILENT
+        EFFECT_BEGUN
         ENGINE_COUNTS
         MAX_PATH_MTU
         MAX_TRANSPORT_HEADERS
@@ -256,6 +261,10 @@ COUNTERS = (
     "rewinds",
     "ack_timeouts",
     "probes",
+    "drop_duplicate_unmatched",
+    "duplicate_reads",
+    "duplicate_atomics",
+    "implied_naks",
 )
 assert len(COUNTERS) == ENGINE_COUNTS
 cdef uint64_t NONE_WORD = 0xFFFFFFFFFFFFFFFFULL
@@ -435,6 +444,7 @@ cdef class Executor:
         self.place.sends = <send_slot *> (port.base + 8 * <size_t> memory.sends)
         self.place.pieces = <read_piece *> (port.base + 8 * <size_t> memory.pieces)
         self.place.replies = <reply *> (port.base + 8 * <size_t> memory.replies)
+        self.place.resources = <resource *> (port.base + 8 * <size_t> memory.resources)
         self.place.scatters = <scatter *> (port.base + 8 * <size_t> memory.scatters)
         self.place.send_slots = memory.entries
         self.place.signal_all = qp.signal_all
@@ -554,7 +564,7 @@ cdef class Executor:
                                                segment, at, &self.meta, &flight, now, &effects)
                 at += taken
                 self._received(&effects, now)
-                if effects.end != ENGINE_TOLD:
+                if effects.end != ENGINE_TOLD and effects.end != ENGINE_AGAIN:
                     break
         finally:
             PyBuffer_Release(&source)
@@ -585,6 +595,8 @@ cdef class Executor:
                 self.send_cq.queue.notify()
         if told & EFFECT_GO_ON:
             requester.go_on()
+        if told & EFFECT_BEGUN:
+            self.host.schedule(self.qp)
         return self._after(effects, now)
 
     cdef int _after(self, engine_effects *effects, uint64_t now) except -1:
@@ -688,7 +700,7 @@ cdef class Executor:
         return made
 
     def reply(self, uint64_t budget, list out):
-        """Send the ACKs and NAKs that are due, where nothing else waits with them; the number sent."""
+        """Send up to ``budget`` packets of the replies that are due; 0 where the reference is to."""
         cdef engine_effects effects
         cdef engine_out result
         self._find_flow()

@@ -54,6 +54,7 @@ struct engine_qp {
 	struct send_slot *sends; /* one for each SQ entry, `send_slots` of them */
 	struct read_piece *pieces; /* QP_PIECES */
 	struct reply *replies; /* QP_REPLIES */
+	struct resource *resources; /* QP_RESOURCES */
 	struct scatter *scatters; /* QP_SCATTERS */
 	uint64_t send_slots;
 	const uint8_t *sq; /* the send ring, its slab behind it; NULL where it is not in reach */
@@ -89,6 +90,7 @@ struct engine_meta {
 /* Why a call ended. */
 enum engine_end {
 	ENGINE_DONE, /* nothing is left, or the budget is used up */
+	ENGINE_AGAIN, /* effects must be carried out before the same packet goes on, half of which is done */
 	ENGINE_TOLD, /* effects must be carried out before it goes on */
 	/* punts: the reference takes the next packet or work request */
 	PUNT_SHORT, /* not a whole packet */
@@ -118,6 +120,7 @@ enum engine_effect {
 	EFFECT_GO_ON = 64, /* what waited for an answer may be sent */
 	EFFECT_LOST = 128, /* a packet to the peer was lost; `grounded` are taken back after its account knows */
 	EFFECT_SILENT = 256, /* nothing comes from the peer; its account knows before it hears of a loss */
+	EFFECT_BEGUN = 512, /* messages wait for answers behind one that came: a turn, before it hears of a loss */
 };
 
 /* What is counted, in the order of `counts`. */
@@ -138,6 +141,10 @@ enum engine_count {
 	COUNT_REWINDS,
 	COUNT_ACK_TIMEOUTS,
 	COUNT_PROBES,
+	COUNT_DUPLICATE_UNMATCHED,
+	COUNT_DUPLICATE_READS,
+	COUNT_DUPLICATE_ATOMICS,
+	COUNT_IMPLIED_NAKS,
 	ENGINE_COUNTS
 };
 
@@ -177,7 +184,8 @@ struct engine_out {
 uint64_t engine_layout_hash(void);
 
 /* Take packets for `qp` from `start` on, in a buffer of segments; the bytes taken. Stops at a packet for another queue
- * pair, and behind one that has effects that others must see before the next is taken. */
+ * pair, and behind one that has effects that others must see before the next is taken; or amidst it (ENGINE_AGAIN): then
+ * it is the first of the next call, and the reference may have it as well. */
 size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
 		      size_t segment, size_t start, const struct engine_meta *meta,
 		      const struct engine_flight *flight, uint64_t now,
@@ -194,7 +202,7 @@ uint64_t engine_deadline(const struct engine_qp *qp);
 void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
 		    struct engine_effects *effects);
 
-/* Send the ACKs and NAKs that are due, up to the first READ response or atomic result; the number made. */
+/* Send the replies that are due, up to `budget` packets; the number made. */
 uint64_t engine_reply(const struct engine_port *port, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
 		      struct engine_effects *effects);
 

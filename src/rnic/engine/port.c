@@ -113,6 +113,8 @@ static void carry_out(struct engine_device *device, uint64_t at, const struct en
 		if (record->probe_due || (waits && !record->parked))
 			engine_schedule(sched, at);
 	}
+	if (told & EFFECT_BEGUN)
+		engine_schedule(sched, at);
 	if (told & EFFECT_SILENT)
 		engine_peer_silent(peer, now);
 	if (told & EFFECT_LOST)
@@ -160,7 +162,7 @@ size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, 
 		device->counts.rx_packets += effects.packets;
 		carry_out(device, found, &effects, now);
 		told->end = effects.end;
-		if (!taken)
+		if (!taken && effects.end != ENGINE_AGAIN)
 			break;
 		at += taken;
 		show(qp);

@@ -83,7 +83,7 @@ size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, cons
 				end = PUNT_STATE;
 		}
 		effects->end = end;
-		if (end > ENGINE_TOLD)
+		if (end > ENGINE_TOLD || end == ENGINE_AGAIN)
 			break;
 		at += size;
 		effects->packets++;

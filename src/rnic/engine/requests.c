@@ -213,8 +213,10 @@ static enum engine_end out_of_order(const struct engine_port *port, struct engin
 	struct queue_pair *record = qp->record;
 	uint64_t expected = be_get(qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK;
 
-	if (distance < 0 && (!(packet->row->flags & (ROW_SEND | ROW_WRITE)) || be_get(qp->qpc, QPC_OPTIONS) & OPT_CREDITS))
-		return PUNT_PSN; /* a READ or an atomic has its saved answer; credits are counted */
+	if (distance < 0 && be_get(qp->qpc, QPC_OPTIONS) & OPT_CREDITS)
+		return PUNT_PSN; /* credits are counted */
+	if (distance < 0 && !(packet->row->flags & (ROW_SEND | ROW_WRITE)))
+		return engine_read_again(port, qp, packet, effects);
 	if (!engine_packet_right(port, packet))
 		return PUNT_ICRC;
 	record->established = 1;
@@ -264,6 +266,8 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	int64_t distance = psn_diff(packet->psn, be_get(qp->qpc, QPC_EXPECTED_PSN));
 	if (distance)
 		return out_of_order(port, qp, packet, distance, effects);
+	if (!(flags & (ROW_WRITE | ROW_SEND)) && !(be_get(qp->qpc, QPC_OPTIONS) & OPT_CREDITS))
+		return engine_read_receive(port, qp, packet, effects);
 	if (!(flags & (ROW_WRITE | ROW_SEND)) || flags & ROW_IETH)
 		return PUNT_HEADER;
 	if (record->open != (flags & ROW_START ? OPEN_NOTHING : effect.kind))
