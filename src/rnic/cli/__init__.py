@@ -32,6 +32,7 @@ COMMANDS = {
     "pingpong": ("rnic.cli.pingpong", "Exchange messages with a peer, as ibv_rc_pingpong does."),
     "vectors": ("rnic.cli.vectors", "Write test vectors: frames in, and frames that must come out."),
     "web": ("rnic.cli.web", "Show a running NIC on a local page, with JSON and Prometheus metrics."),
+    "sim": ("rnic.cli.sim", "Run a network of NICs in virtual time: topology, workload, congestion."),
     "serve": ("rnic.cli.serve", "Run the NIC process that serves this user's programs."),
 }
 

@@ -449,7 +449,7 @@ class Nic:
             self.sending.turns.remove(record)
         qp.scheduled = 0
         qp.flow = None
-        if qp.executor is not None:
+        if self.engine_device is not None:
             self.engine_device.dismiss(qp.number)
             qp.executor = None
         self.sending.turns.dismiss(record)

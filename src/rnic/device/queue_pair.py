@@ -251,17 +251,18 @@ class DeviceQp(QueuePair):
         self.peer = None
         self._take_executor()
         self.pkey = self.host.pkey(self.ctx.pkey_index)
+        self.requester.take_pkey()
         self.show()
 
     def _take_executor(self) -> None:
-        engine = self.nic.engine
-        if self.executor is not None:
-            self.nic.engine_device.dismiss(self.number)
+        engine, device = self.nic.engine, self.nic.engine_device
+        if device is not None:
+            device.dismiss(self.number)
         self.executor = None
-        if engine is not None and self.ctx.servtype == ST_RC and self.ctx.state in _CONNECTED:
+        if device is not None and self.ctx.servtype == ST_RC and self.ctx.state in _CONNECTED:
             block = self.regs.buf[self.regs.at : self.regs.at + BLOCK_BYTES]
             self.executor = use.ENGINE.Executor(engine, self, block)
-            self.nic.engine_device.enroll(self.executor)
+            device.enroll(self.executor)
 
     def reload(self, now_ns: int) -> None:
         """The context was changed outside any transition: what was taken from it is taken anew."""

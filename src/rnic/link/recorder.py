@@ -134,7 +134,7 @@ class Recorder(Middleware):
             return
         packet = ip_packet(flow, payload, ident, frag, arrived)
         if self._linktype == LINKTYPE_ETHERNET:
-            packet = _ethernet(flow).pack() + packet
+            packet = path_ethernet(flow).pack() + packet
         try:
             self._writer.write(now_ns, packet)
         except OSError as error:
@@ -149,7 +149,7 @@ def _ident(packet: memoryview, flow: Flow, index: int) -> int:
     return index if solved is None else solved
 
 
-def _ethernet(flow: Flow) -> Ethernet:
+def path_ethernet(flow: Flow) -> Ethernet:
     """The path's own addresses, or locally administered ones that end in the IP addresses."""
     return Ethernet(
         dst_mac=flow.dmac or 0x0200 << 32 | int.from_bytes(flow.dst[-4:], "big"),

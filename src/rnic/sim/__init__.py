@@ -5,11 +5,13 @@ model: links with rate and delay, switches with shared buffers, ECN marking, PFC
 run.
 """
 
-from rnic.sim.fabric import Fabric, FlowResult
+from rnic.sim.fabric import Fabric
 from rnic.sim.topology import Topology, TopologyError
+from rnic.sim.traffic import Channel, FlowResult
 from rnic.sim.workloads import Flow, all_to_all, incast, permutation
 
 __all__ = [
+    "Channel",
     "Fabric",
     "Flow",
     "FlowResult",

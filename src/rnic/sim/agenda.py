@@ -26,6 +26,8 @@ class Agenda:
         self._entered = 0
         self._heap: list[int] = []
         self._actors: list[Callable[[], None]] = []
+        self._free: list[int] = []
+        """Numbers of those that act no more."""
 
     def __call__(self) -> int:
         """The time in nanoseconds."""
@@ -41,6 +43,20 @@ class Agenda:
             raise OverflowError(f"{len(self._actors)} actors are as many as there can be: make the topology smaller")
         self._actors.append(act)
         return len(self._actors) - 1
+
+    def once(self, time_ns: int, call: Callable[[], None]) -> None:
+        """``call`` is called at ``time_ns``, and its number is free again."""
+
+        def act() -> None:
+            self._free.append(number)
+            call()
+
+        if self._free:
+            number = self._free.pop()
+            self._actors[number] = act
+        else:
+            number = self.actor(act)
+        self.at(time_ns, number)
 
     def at(self, time_ns: int, actor: int) -> None:
         """``actor`` acts at ``time_ns``, which is not before now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from rnic.device.config import NicConfig
 from rnic.device.nic import Nic
@@ -14,51 +14,20 @@ from rnic.sim.agenda import Agenda
 from rnic.sim.host import Host
 from rnic.sim.port import IPV4_WIRE_BYTES, Packet, Port
 from rnic.sim.switch import Switch
+from rnic.sim.tasks import Program, Signal, Tasks
 from rnic.sim.topology import Link, Topology, TopologyError
+from rnic.sim.traffic import Channel, FlowResult, Traffic
 from rnic.sim.workloads import Flow
-from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MTU_CODES
-from rnic.spec.opcodes import WR_WRITE
+from rnic.spec.limits import BTH_BYTES, ICRC_BYTES
 from rnic.trace.counters import Counters
-from rnic.verbs import CQ, MR, PD, QP, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr
-from rnic.verbs import enums as e
 from rnic.wire.flow import ECT
 
 DEFAULT_LIMIT_NS = 10_000_000_000
-_RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
+ASKED_EVERY = 512
+"""Events between two questions whether to go on."""
 _RETH_BYTES = 16
 _AETH_BYTES = 4
 _BIT_NS = 8_000_000_000
-
-
-class FlowResult(NamedTuple):
-    """A flow that is over: from its start to its completion at the sender."""
-
-    flow: Flow
-    end_ns: int
-    ideal_ns: int
-    """What it would take alone."""
-    status: int
-    """Of its completion."""
-
-    @property
-    def took_ns(self) -> int:
-        """Its completion time."""
-        return self.end_ns - self.flow.start_ns
-
-    @property
-    def slowdown(self) -> float:
-        """Its completion time over what it would take alone."""
-        return self.took_ns / self.ideal_ns
-
-
-class _Running:
-    """A flow on its queue pair."""
-
-    __slots__ = ("flow", "post")
-
-    def __init__(self, flow: Flow, post: Callable[[], None]) -> None:
-        self.flow = flow
-        self.post = post
 
 
 class Fabric:
@@ -81,16 +50,13 @@ class Fabric:
     ) -> None:
         self.topology = topology
         self.agenda = Agenda()
-        self.results: list[FlowResult] = []
+        self.traffic = Traffic(self.agenda, self.ideal_ns, topology.mtu, traffic_class)
         self.switches: dict[str, Switch] = {}
         self.hosts: dict[str, Host] = {}
         self.ports: dict[tuple[str, str], Port] = {}
         """By the names of the node that sends and of the one that it sends to; the newest of parallel links."""
-        self._traffic_class = traffic_class
         self._rng = random.Random(seed)
-        self._running: dict[str, dict[int, Flow]] = {host.name: {} for host in topology.hosts}
-        self._left = 0
-        self._ends: dict[str, tuple[PD, CQ, MR]] = {}
+        self._tasks = Tasks()
         self._links: list[dict[str, Port]] = [self._connect(number) for number in range(len(topology.links))]
         memory = loopback.Fabric()
         for salt, row in enumerate(topology.switches):
@@ -134,7 +100,7 @@ class Fabric:
         config = NicConfig(address, name=name, mtu=self.topology.mtu, **{"fixed_sport": False, **settings})
         nic = Nic(config, rng=self._random(), counters=counters)
         host = self.hosts[name] = Host(name, nic, link, port, self.agenda)
-        host.after = lambda: self._completed(host)
+        host.after = lambda: self.traffic.completed(host)
         port.peer.arrive = host.arrive
 
     def _route(self) -> None:
@@ -145,62 +111,85 @@ class Fabric:
 
     # ------------------------------------------------------------------------------------------- flows
 
+    @property
+    def results(self) -> list[FlowResult]:
+        """What is over, in the order of the ends."""
+        return self.traffic.results
+
+    @property
+    def left(self) -> int:
+        """Flows and programs that are not over."""
+        return self.traffic.left + self._tasks.running
+
     def add(self, flows: Iterable[Flow]) -> None:
-        """Flows to run; each gets its queue pairs now, and is posted at its start.
+        """Flows to run; each gets its queue pairs and is posted at its start, and gives them back at its end.
 
         Raises:
             TopologyError: a host that is not there, a flow to itself, no bytes, or a start that has passed.
         """
         for flow in flows:
-            for name in (flow.src, flow.dst):
-                if name not in self.hosts:
-                    raise TopologyError(f"flow {flow.src} > {flow.dst}: there is no host {name}")
-            if flow.src == flow.dst or flow.size < 1 or flow.start_ns < self.agenda.now_ns:
-                raise TopologyError(f"{flow} cannot be: give two hosts, 1 byte or more and a start that is to come")
-            self._begin(flow)
+            source, target = self._checked(flow)
+            self.traffic.left += 1
+            if flow.start_ns == self.agenda.now_ns:
+                begin = self.traffic.begin(source, target, flow)
+            else:
+                begin = self._beginning(source, target, flow)
+            self.agenda.once(flow.start_ns, begin)
 
-    def _begin(self, flow: Flow) -> None:
-        source, target = (self._end(name, flow.size) for name in (flow.src, flow.dst))
-        one, other = (
-            QP(pd, QPInitAttr(e.IBV_QPT_RC, cap=QPCap(1, 1), scq=cq, rcq=cq)) for pd, cq, _ in (source, target)
-        )
-        for qp, peer, name in ((one, other, flow.dst), (other, one, flow.src)):
-            attr = QPAttr()
-            attr.path_mtu, attr.timeout, attr.retry_cnt, attr.rnr_retry = MTU_CODES[self.topology.mtu], 14, 7, 7
-            attr.max_rd_atomic = attr.max_dest_rd_atomic = 16
-            attr.dest_qp_num, attr.qp_access_flags = peer.qp_num, _RIGHTS
-            ctx = self.hosts[name].ctx
-            route = GlobalRoute(ctx.query_gid(), traffic_class=self._traffic_class)
-            attr.ah_attr = AHAttr(route, udp_dport=ctx.udp_port)
-            qp.to_rts(attr)
-        self._running[flow.src][one.qp_num] = flow
-        self._left += 1
-        mr, there = source[2], target[2]
+    def _checked(self, flow: Flow) -> tuple[Host, Host]:
+        for name in (flow.src, flow.dst):
+            if name not in self.hosts:
+                raise TopologyError(f"flow {flow.src} > {flow.dst}: there is no host {name}: the topology names them")
+        if flow.src == flow.dst or flow.size < 1 or flow.start_ns < self.agenda.now_ns:
+            raise TopologyError(f"{flow} cannot be: give two hosts, 1 byte or more and a start that is to come")
+        return self.hosts[flow.src], self.hosts[flow.dst]
 
-        def post() -> None:
-            one.post_rdma(WR_WRITE, mr.buf, flow.size, mr.lkey, there.buf, there.rkey)
-            self.hosts[flow.src].wake()
+    def _beginning(self, source: Host, target: Host, flow: Flow) -> Callable[[], None]:
+        def begin() -> None:
+            post = self.traffic.begin(source, target, flow)
+            post()
 
-        self.agenda.at(flow.start_ns, self.agenda.actor(post))
+        return begin
 
-    def _end(self, name: str, size: int) -> tuple[PD, CQ, MR]:
-        """A host's domain, completion queue, and a region that is large enough for a flow."""
-        end = self._ends.get(name)
-        if end is None or len(memoryview(end[2].buffer)) < size:
-            ctx = self.hosts[name].ctx
-            pd, cq = (PD(ctx), CQ(ctx, 4_096)) if end is None else end[:2]
-            end = self._ends[name] = (pd, cq, MR(pd, bytearray(size), _RIGHTS))
-        return end
+    # ---------------------------------------------------------------------------------------- programs
 
-    def _completed(self, host: Host) -> None:
-        end = self._ends.get(host.name)
-        if end is None or not self._running[host.name]:
-            return
-        count, completions = end[1].poll(64)
-        for completion in completions[:count]:
-            flow = self._running[host.name].pop(completion.qp_num)
-            self._left -= 1
-            self.results.append(FlowResult(flow, self.agenda.now_ns, self.ideal_ns(flow), completion.status))
+    def start(self, program: Program) -> Signal[Any]:
+        """Run a coroutine in virtual time; the run is not over before it is. Await what is returned for its end.
+
+        It may await what :meth:`write`, :meth:`sleep` and a channel's methods return, and other such ends.
+        """
+        return self._tasks.start(program)
+
+    def serve(self, program: Program) -> None:
+        """Run a coroutine as :meth:`start` does, but the run does not wait for its end."""
+        self._tasks.start(program, waited_for=False)
+
+    def sleep(self, time_ns: int) -> Signal[int]:
+        """Await it for so long; its value is the time then."""
+        over: Signal[int] = Signal()
+        self.agenda.once(self.agenda.now_ns + time_ns, lambda: over.set(self.agenda.now_ns))
+        return over
+
+    def write(self, src: str, dst: str, size: int, label: str = "") -> Signal[FlowResult]:
+        """A flow that starts now; await it for its end.
+
+        Raises:
+            TopologyError: as :meth:`add`.
+        """
+        flow = Flow(src, dst, size, self.agenda.now_ns, label)
+        source, target = self._checked(flow)
+        self.traffic.left += 1
+        over: Signal[FlowResult] = Signal()
+        self.traffic.begin(source, target, flow, over)()
+        return over
+
+    def channel(self, src: str, dst: str, size: int) -> Channel:
+        """A connection that stays, for messages of up to ``size`` bytes from ``src`` to ``dst``.
+
+        Raises:
+            TopologyError: as :meth:`add`.
+        """
+        return Channel(self.traffic, *self._checked(Flow(src, dst, size, self.agenda.now_ns)), size)
 
     def ideal_ns(self, flow: Flow) -> int:
         """What a flow takes alone: its packets one behind the other through the slowest link, and its ACK back."""
@@ -231,19 +220,33 @@ class Fabric:
 
     # ------------------------------------------------------------------------------------------- running
 
-    def run(self, limit_ns: int = DEFAULT_LIMIT_NS) -> list[FlowResult]:
-        """Run until all flows are over.
+    def run(self, limit_ns: int = DEFAULT_LIMIT_NS, go_on: Callable[[], bool] | None = None) -> list[FlowResult]:
+        """Run until all flows and programs are over.
+
+        Args:
+            limit_ns: of virtual time, from now.
+            go_on: asked each :data:`ASKED_EVERY` events; the run ends where it says no.
 
         Returns:
-            What became of them, in the order of their ends.
+            What became of the flows, in the order of their ends.
 
         Raises:
-            TimeoutError: ``limit_ns`` of virtual time were not enough.
+            TimeoutError: ``limit_ns`` were not enough; ``results`` has what is over.
         """
         end = self.agenda.now_ns + limit_ns
-        while self._left:
-            if not self.agenda.step() or self.agenda.now_ns > end:
-                raise TimeoutError(f"{self._left} flows are not over after {limit_ns / 1e9:g} s of virtual time")
+        step = self.agenda.step
+        while self.left:
+            for _ in range(ASKED_EVERY):
+                if not step() or self.agenda.now_ns > end:
+                    raise TimeoutError(
+                        f"{self.left} flows are not over after {limit_ns / 1e9:g} s of virtual time: "
+                        "give more, or less to do"
+                    )
+                if not self.left:
+                    break
+            else:
+                if go_on is not None and not go_on():
+                    break
         return self.results
 
     def every(self, period_ns: int, call: Callable[[int], None]) -> None:
@@ -261,7 +264,8 @@ class Fabric:
         return sum(host.nic.counters[name] for host in self.hosts.values())
 
     def close(self) -> None:
-        """Close all contexts."""
+        """End programs and close all contexts."""
+        self._tasks.close()
         for host in self.hosts.values():
             host.ctx.close()
 

@@ -52,7 +52,8 @@ class Port:
 
     ``peer`` is the port at the other end, for pauses. ``arrive`` is called there with each packet, ``left`` here when a
     packet has left. The counts are of packets, but for ``pauses``, of PFC frames that stopped this port,
-    ``peak_bytes``, the longest that its queue was, and ``paused_ns``, how long it stood.
+    ``peak_bytes``, the longest that its queue was, and ``paused_ns``, how long it stood. ``stops``, where somebody put
+    a list there, gets the times when it stops and goes on, in turn; ``tap`` is called with each packet that leaves.
     """
 
     __slots__ = (
@@ -83,6 +84,8 @@ class Port:
         "queued_bytes",
         "sent",
         "sent_bytes",
+        "stops",
+        "tap",
     )
 
     peer: Port
@@ -95,6 +98,8 @@ class Port:
         self.queued_bytes = self.peak_bytes = 0
         self.sent = self.sent_bytes = self.lost = self.marked = self.pauses = self.paused_ns = 0
         self.paused = False
+        self.stops: list[int] | None = None
+        self.tap: Callable[[Packet], None] | None = None
         self._agenda = agenda
         self._bits_s = link.bits_s
         self._delay_ns = link.delay_ns + extra_ns
@@ -143,6 +148,8 @@ class Port:
         self.sent += 1
         self.sent_bytes += packet.size
         self._busy = False
+        if self.tap is not None:
+            self.tap(packet)
         if self._lost and self._rng.random() < self._lost:
             self.lost += 1
         else:
@@ -164,8 +171,12 @@ class Port:
         if stop and not self.paused:
             self.pauses += 1
             self._since_ns = now_ns
+            if self.stops is not None:
+                self.stops.append(now_ns)
         elif self.paused and not stop:
             self.paused_ns += now_ns - self._since_ns
+            if self.stops is not None:
+                self.stops.append(now_ns)
         self.paused = stop
         if not stop and self.queue and not self._busy:
             self._start()

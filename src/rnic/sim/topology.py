@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypeVar
@@ -13,13 +13,17 @@ from rnic.spec.limits import MTU_CODES
 
 DEFAULT_GBPS = 25.0
 DEFAULT_DELAY_NS = 1_000
+MAX_NODES = 100_000
+"""Of one kind in a topology by name."""
 
 
 class TopologyError(RnicError):
     """A topology that cannot be. One line: the thing, its value, the remedy."""
 
 
-def _check(what: str, value: float, least: float, most: float | None = None) -> None:
+def _check(what: str, value: object, least: float, most: float | None = None) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TopologyError(f"{what}={value!r} is no number: give one")
     if value < least or (most is not None and value > most):
         bounds = f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
         raise TopologyError(f"{what}={value:g} cannot be: give {bounds}")
@@ -113,8 +117,8 @@ class Topology:
         if self.mtu not in MTU_CODES:
             raise TopologyError(f"mtu={self.mtu} is no path MTU: use one of {', '.join(map(str, MTU_CODES))}")
         names = [host.name for host in self.hosts] + [switch.name for switch in self.switches]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(names).items():
+            if count > 1:
                 raise TopologyError(f"{name} is there twice: give each host and switch a name of its own")
         ends: dict[str, list[int]] = {name: [] for name in names}
         for number, link in enumerate(self.links):
@@ -236,16 +240,27 @@ class Topology:
             table = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise TopologyError(f"topology is no TOML: {error}") from None
+        made = cls.take(table)
+        if table:
+            raise TopologyError(f"{next(iter(table))!r} is no part of a topology: use mtu, host, switch and link")
+        return made
+
+    @classmethod
+    def take(cls, table: dict[str, Any]) -> Self:
+        """What :meth:`from_toml` makes, from a table read already; its keys are taken out.
+
+        Raises:
+            TopologyError: as :meth:`from_toml`.
+        """
         named = table.pop("topology", None)
         if named is not None:
+            if not isinstance(named, dict):
+                raise TopologyError(f"topology={named!r} is no table: write [topology] and kind = ... below it")
             return cls._named(dict(named))
         hosts = tuple(_rows(Host, "host", table.pop("host", [])))
         switches = tuple(_rows(Switch, "switch", table.pop("switch", [])))
         links = tuple(_rows(Link, "link", table.pop("link", [])))
-        mtu = table.pop("mtu", 1024)
-        if table:
-            raise TopologyError(f"{next(iter(table))!r} is no part of a topology: use mtu, host, switch and link")
-        return cls(hosts, switches, links, mtu)
+        return cls(hosts, switches, links, table.pop("mtu", 1024))
 
     @classmethod
     def _named(cls, arguments: dict[str, Any]) -> Self:
@@ -266,8 +281,7 @@ class Topology:
 
 
 def _names(prefix: str, count: int) -> list[str]:
-    if count < 1:
-        raise TopologyError(f"{count} nodes named {prefix} are too few: give 1 or more")
+    _check(f"how many nodes named {prefix}", count, 1, MAX_NODES)
     return [f"{prefix}{index}" for index in range(count)]
 
 

@@ -127,11 +127,15 @@ class Requester(Outstanding):
         self.begin(self.mtu)
         self.read_chunk = max(1, min(self.widest // 2, READ_CHUNK))
 
+    def take_pkey(self) -> None:
+        """Send with the P_Key at the context's index, as the table has it now."""
+        self.head = bth_base(self.host.pkey(self.ctx.pkey_index), 0)
+
     def refresh(self, flow: Flow | None) -> None:
         """Take over attributes that may change while the QP runs."""
         ctx = self.ctx
         self.mtu = ctx.mtu_bytes
-        self.head = bth_base(self.host.pkey(ctx.pkey_index), 0)
+        self.take_pkey()
         self.service = UC if ctx.servtype == ST_UC else 0
         self.refresh_retries()
         if flow is not None:

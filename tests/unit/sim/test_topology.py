@@ -83,9 +83,12 @@ def test_ways_of_a_fat_tree() -> None:
         ("colour = 1", "'colour' is no part"),
         ('[topology]\nkind = "ring"', "kind 'ring' is not known"),
         ('[topology]\nkind = "star"', "topology star"),
-        ('[topology]\nkind = "star"\nhosts = 0', "give 1 or more"),
+        ('[topology]\nkind = "star"\nhosts = 0', "how many nodes named h=0 cannot be: give 1 to 100000"),
         ('[topology]\nkind = "fat-tree"\nk = 3', "even number of ports"),
         ('[topology]\nkind = "pair"\ngbps = 0', "gbps=0 cannot be"),
+        ('[topology]\nkind = "pair"\ngbps = "fast"', "gbps='fast' is no number"),
+        ('[topology]\nkind = "star"\nhosts = "many"', "how many nodes named h='many' is no number"),
+        ("topology = 1", "topology=1 is no table"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said_in_a_line(text: str, says: str) -> None:

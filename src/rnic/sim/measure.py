@@ -1,0 +1,256 @@
+"""What a run shows: queues and progress over time, pauses, captures of links, and figures at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rnic.link.pcap import PcapngWriter
+from rnic.link.recorder import path_ethernet
+from rnic.sim.topology import TopologyError
+from rnic.spec.psn import psn_diff
+from rnic.wire.ip import ip_packet
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from rnic.sim.fabric import Fabric
+    from rnic.sim.port import Packet, Port
+    from rnic.sim.workloads import Flow
+
+MOST_SAMPLES = 4_096
+"""When there are so many, an even number, every other is dropped and the period doubles."""
+WATCHED_FLOWS = 64
+"""Flows whose progress is recorded: the first."""
+COUNTERS = (
+    "cnps_sent",
+    "cnps_received",
+    "cnp_rate_cuts",
+    "ecn_marked_packets",
+    "retransmitted_packets",
+    "probes",
+    "ack_timeouts",
+    "sequence_naks_sent",
+)
+PERCENTILES = (50, 90, 99, 99.9, 100)
+SIZE_CLASSES = (10_000, 100_000, 1_000_000, 10_000_000)
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The smallest value that ``percent`` of them do not exceed (nearest rank); ``ordered`` rises and is not empty."""
+    return ordered[max(0, ceil(len(ordered) * percent / 100) - 1)]
+
+
+class Pause(NamedTuple):
+    """A port that stood still."""
+
+    port: str
+    start_ns: int
+    end_ns: int
+
+
+class Watched(NamedTuple):
+    """A flow whose progress is recorded: ``bytes`` that have arrived in order, from the sample ``first`` on."""
+
+    flow: Flow
+    first: int
+    bytes: list[int]
+
+
+class Measure:
+    """Looks at a fabric while it runs.
+
+    Args:
+        fabric: before it runs.
+        period_ns: between two looks; 0 looks at nothing over time.
+
+    ``times_ns`` are those of the looks; ``queues`` holds for each port of a switch how many bytes waited then.
+    """
+
+    def __init__(self, fabric: Fabric, period_ns: int) -> None:
+        self.fabric = fabric
+        self.period_ns = period_ns
+        self.times_ns: list[int] = []
+        self.ports: list[Port] = [port for (here, _), port in fabric.ports.items() if here in fabric.switches]
+        self.queues: list[list[int]] = [[] for _ in self.ports]
+        self.watched: dict[int, Watched] = {}
+        self._last: dict[int, tuple[int, int]] = {}
+        self.cnps: list[int] = []
+        self._skip = 0
+        self._every = 1
+        if period_ns:
+            fabric.every(period_ns, self._look)
+        for port in fabric.ports.values():
+            port.stops = []
+
+    def _look(self, now_ns: int) -> None:
+        self._skip += 1
+        if self._skip < self._every:
+            return
+        self._skip = 0
+        at = len(self.times_ns)
+        self.times_ns.append(now_ns)
+        for port, series in zip(self.ports, self.queues, strict=True):
+            series.append(port.queued_bytes)
+        self.cnps.append(self.fabric.count("cnps_sent"))
+        self._progress(at)
+        if len(self.times_ns) >= MOST_SAMPLES:
+            self._thin()
+
+    def _progress(self, at: int) -> None:
+        mtu = self.fabric.topology.mtu
+        for number, (flow, pair) in self.fabric.traffic.begun.items():
+            if number >= WATCHED_FLOWS:
+                break
+            if flow.start_ns > self.fabric.agenda.now_ns:
+                continue
+            watched = self.watched.get(number)
+            if watched is None:
+                watched = self.watched[number] = Watched(flow, at, [])
+            psn, packets = self._last.get(number, (0, 0))
+            now = pair.target.nic.qps[pair.receiver.qp_num].ctx.expected_psn
+            packets += psn_diff(now, psn)
+            self._last[number] = now, packets
+            watched.bytes.append(min(flow.size, packets * mtu))
+        for number, watched in self.watched.items():
+            if number not in self.fabric.traffic.begun and len(watched.bytes) + watched.first <= at:
+                watched.bytes.append(watched.flow.size)
+
+    def _thin(self) -> None:
+        self.times_ns = self.times_ns[::2]
+        self.queues = [series[::2] for series in self.queues]
+        self.cnps = self.cnps[::2]
+        self.watched = {
+            number: Watched(flow, (first + 1) // 2, series[first % 2 :: 2])
+            for number, (flow, first, series) in self.watched.items()
+        }
+        # the newest look was dropped: the next is as far from the newest that was kept as the others are apart
+        self._skip = self._every
+        self._every *= 2
+
+    # -------------------------------------------------------------------------------------- at the end
+
+    def pauses(self) -> list[Pause]:
+        """When which port stood still."""
+        now_ns = self.fabric.agenda.now_ns
+        found = []
+        for port in self.fabric.ports.values():
+            stops = [*(port.stops or ()), now_ns]
+            pairs = zip(stops[::2], stops[1::2], strict=False)
+            found += [Pause(port.name, begin, end) for begin, end in pairs]
+        return found
+
+    def flows(self) -> list[dict[str, Any]]:
+        """A row for each flow that is over."""
+        return [
+            {
+                "src": flow.src,
+                "dst": flow.dst,
+                "workload": flow.label,
+                "bytes": flow.size,
+                "start_ns": flow.start_ns,
+                "fct_ns": result.took_ns,
+                "ideal_ns": result.ideal_ns,
+                "slowdown": round(result.slowdown, 6),
+                "goodput_gbps": round(flow.size * 8 / result.took_ns, 6),
+                "status": result.status,
+            }
+            for result in self.fabric.results
+            for flow in (result.flow,)
+        ]
+
+    def sizes(self) -> list[dict[str, Any]]:
+        """Completion times and slowdowns by size of the flows; the last row is of all."""
+        rows = []
+        below = 0
+        good = [result for result in self.fabric.results if not result.status]
+        for above in (*SIZE_CLASSES, 0):
+            some = [each for each in good if below < each.flow.size <= above or (not above and each.flow.size > below)]
+            rows.append(_size_row(f"up to {above:,}" if above else f"over {below:,}", some))
+            below = above
+        return [row for row in [*rows, _size_row("all", good)] if row["flows"]]
+
+    def port_rows(self) -> list[dict[str, Any]]:
+        """A row for each port that sent, or stood still."""
+        series = dict(zip((id(port) for port in self.ports), self.queues, strict=True))
+        rows = []
+        for port in self.fabric.ports.values():
+            if not port.sent and not port.pauses:
+                continue
+            looks = sorted(series.get(id(port), ()))
+            rows.append(
+                {
+                    "port": port.name,
+                    "packets": port.sent,
+                    "bytes": port.sent_bytes,
+                    "queue_peak_bytes": port.peak_bytes,
+                    "queue_mean_bytes": round(sum(looks) / len(looks)) if looks else None,
+                    "queue_p99_bytes": percentile(looks, 99) if looks else None,
+                    "marked": port.marked,
+                    "lost": port.lost,
+                    "pauses": port.pauses,
+                    "paused_ns": port.paused_ns,
+                }
+            )
+        return rows
+
+    def summary(self) -> dict[str, Any]:
+        """Figures of the whole run."""
+        fabric = self.fabric
+        good = [result for result in fabric.results if not result.status]
+        moved = sum(result.flow.size for result in good)
+        begun = min((result.flow.start_ns for result in good), default=0)
+        ended = max((result.end_ns for result in good), default=0)
+        return {
+            "virtual_ns": fabric.agenda.now_ns,
+            "events": fabric.agenda.events,
+            "nics": len(fabric.hosts),
+            "flows_over": len(fabric.results),
+            "flows_failed": len(fabric.results) - len(good),
+            "flows_left": fabric.left,
+            "bytes": moved,
+            "goodput_gbps": round(moved * 8 / (ended - begun), 6) if ended > begun else 0.0,
+            "packets": sum(port.sent for (_, there), port in fabric.ports.items() if there in fabric.hosts),
+            "dropped": sum(switch.dropped for switch in fabric.switches.values()),
+            "lost": sum(port.lost for port in fabric.ports.values()),
+            "marked": sum(port.marked for port in fabric.ports.values()),
+            "pauses": sum(port.pauses for port in fabric.ports.values()),
+            "paused_ns": sum(port.paused_ns for port in fabric.ports.values()),
+            **{name: fabric.count(name) for name in COUNTERS},
+        }
+
+
+def _size_row(name: str, results: Sequence[Any]) -> dict[str, Any]:
+    times = sorted(each.took_ns for each in results)
+    slow = sorted(each.slowdown for each in results)
+    row: dict[str, Any] = {"size": name, "flows": len(results)}
+    if results:
+        row |= {f"fct_p{percent:g}_ns": percentile(times, percent) for percent in PERCENTILES}
+        row |= {f"slowdown_p{percent:g}": round(percentile(slow, percent), 6) for percent in PERCENTILES}
+    return row
+
+
+def capture(fabric: Fabric, link: str, file: BinaryIO) -> None:
+    """Record what both ends of a link send, as pcapng; the time of a packet is when it has left whole.
+
+    Args:
+        link: the names of its ends with a ``-`` between, ``s0-h16``.
+        file: opened for writing bytes.
+
+    Raises:
+        TopologyError: there is no such link.
+    """
+    found = [ports for (here, there), ports in fabric.ports.items() if link in (f"{here}-{there}", f"{there}-{here}")]
+    if not found:
+        some = ", ".join(f"{row.a}-{row.b}" for row in fabric.topology.links[:4])
+        raise TopologyError(f"link {link!r}: there is none: name its two ends, such as {some}")
+    writer = PcapngWriter(file, interface=link)
+
+    def write(packet: Packet) -> None:
+        burst = packet.burst
+        flow = burst.flow.marked() if packet.ce else burst.flow
+        writer.write(fabric.agenda.now_ns, path_ethernet(flow).pack() + ip_packet(flow, b"".join(burst.buffers)))
+
+    for port in found:
+        port.tap = write

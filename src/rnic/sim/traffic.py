@@ -1,0 +1,231 @@
+"""Queue pairs between the fabric's hosts, and what goes over them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rnic.sim.host import Host
+from rnic.sim.tasks import Signal
+from rnic.sim.workloads import Flow
+from rnic.spec.limits import MTU_CODES
+from rnic.spec.opcodes import WR_WRITE, WR_WRITE_IMM
+from rnic.verbs import CQ, MR, PD, QP, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, RecvWR
+from rnic.verbs import enums as e
+
+_RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
+_CQ_ENTRIES = 4_096
+RECEIVES = 64
+"""Messages that a channel takes before the program at its far end has looked."""
+
+
+class FlowResult(NamedTuple):
+    """A flow that is over: from its start to its completion at the sender."""
+
+    flow: Flow
+    end_ns: int
+    ideal_ns: int
+    """What it would take alone."""
+    status: int
+    """Of its completion."""
+
+    @property
+    def took_ns(self) -> int:
+        """Its completion time."""
+        return self.end_ns - self.flow.start_ns
+
+    @property
+    def slowdown(self) -> float:
+        """Its completion time over what it would take alone."""
+        return self.took_ns / self.ideal_ns
+
+
+class _End(NamedTuple):
+    """A host's domain and completion queue."""
+
+    pd: PD
+    cq: CQ
+
+
+class Pair:
+    """Two queue pairs, connected; ``sender`` is the one that writes."""
+
+    __slots__ = ("_region", "_there", "receiver", "sender", "source", "target")
+
+    def __init__(self, traffic: Traffic, source: Host, target: Host, size: int, receives: int) -> None:
+        self.source, self.target = source, target
+        self._region, self._there = (traffic.region(host, size) for host in (source, target))
+        self.sender, self.receiver = (
+            QP(end.pd, QPInitAttr(e.IBV_QPT_RC, cap=QPCap(depth, max(1, receives)), scq=end.cq, rcq=end.cq))
+            for end, depth in ((traffic.end(source), max(1, receives)), (traffic.end(target), 1))
+        )
+        ends = ((self.sender, self.receiver, target), (self.receiver, self.sender, source))
+        for qp, peer, host in ends:
+            attr = QPAttr()
+            attr.path_mtu, attr.timeout, attr.retry_cnt, attr.rnr_retry = MTU_CODES[traffic.mtu], 14, 7, 7
+            attr.max_rd_atomic = attr.max_dest_rd_atomic = 16
+            attr.dest_qp_num, attr.qp_access_flags = peer.qp_num, _RIGHTS
+            route = GlobalRoute(host.ctx.query_gid(), traffic_class=traffic.traffic_class)
+            attr.ah_attr = AHAttr(route, udp_dport=host.ctx.udp_port)
+            qp.to_rts(attr)
+        for _ in range(receives):
+            self.receive()
+
+    def receive(self) -> None:
+        """Let one message more arrive."""
+        self.receiver.post_recv(RecvWR())
+
+    def write(self, size: int, *, announced: bool = False) -> None:
+        """Post one WRITE; ``announced`` takes a receive entry at the other end."""
+        opcode = WR_WRITE_IMM if announced else WR_WRITE
+        here, there = self._region, self._there
+        self.sender.post_rdma(opcode, here.buf, size, here.lkey, there.buf, there.rkey)
+        self.source.wake()
+
+    def close(self) -> None:
+        """Destroy both queue pairs."""
+        self.sender.close()
+        self.receiver.close()
+
+
+class Channel:
+    """A connection that stays: messages one way, in order, and their arrivals. Made by ``Fabric.channel``."""
+
+    def __init__(self, traffic: Traffic, source: Host, target: Host, size: int) -> None:
+        self.largest = size
+        self._traffic = traffic
+        self._pair = Pair(traffic, source, target, size, RECEIVES)
+        self._sent: deque[tuple[Flow, Signal[FlowResult]]] = deque()
+        self._arrived = 0
+        self._waiting: deque[Signal[int]] = deque()
+        traffic.expect(source, self._pair.sender, self._completed)
+        traffic.expect(target, self._pair.receiver, self._arrival)
+
+    def write(self, size: int, label: str = "") -> Signal[FlowResult]:
+        """Send ``size`` bytes; await it for its completion.
+
+        Raises:
+            ValueError: it has no bytes, or more than the channel was made for.
+        """
+        if not 0 < size <= self.largest:
+            raise ValueError(f"size={size} does not fit this channel: give 1 to {self.largest}")
+        flow = Flow(self._pair.source.name, self._pair.target.name, size, self._traffic.now_ns(), label)
+        over: Signal[FlowResult] = Signal()
+        self._sent.append((flow, over))
+        self._traffic.left += 1
+        self._pair.write(size, announced=True)
+        return over
+
+    def arrival(self) -> Signal[int]:
+        """Await it for the next message at the far end; its value is the time in nanoseconds."""
+        came: Signal[int] = Signal()
+        if self._arrived:
+            self._arrived -= 1
+            came.set(self._traffic.now_ns())
+        else:
+            self._waiting.append(came)
+        return came
+
+    def _completed(self, status: int) -> None:
+        flow, over = self._sent.popleft()
+        over.set(self._traffic.over(flow, status))
+
+    def _arrival(self, status: int) -> None:
+        if status != e.IBV_WC_SUCCESS:
+            return  # the sender's completion says it
+        self._pair.receive()
+        if self._waiting:
+            self._waiting.popleft().set(self._traffic.now_ns())
+        else:
+            self._arrived += 1
+
+
+class Traffic:
+    """All that goes over the fabric.
+
+    Args:
+        now_ns: virtual time.
+        ideal_ns: what a flow takes alone.
+        mtu: path MTU in bytes.
+        traffic_class: of what is sent.
+
+    ``left`` counts what has begun or is to come and is not over; ``results`` is what is, in the order of the ends.
+    """
+
+    def __init__(
+        self, now_ns: Callable[[], int], ideal_ns: Callable[[Flow], int], mtu: int, traffic_class: int
+    ) -> None:
+        self.now_ns = now_ns
+        self.mtu = mtu
+        self.traffic_class = traffic_class
+        self.left = 0
+        self.results: list[FlowResult] = []
+        self.begun: dict[int, tuple[Flow, Pair]] = {}
+        """Flows with a queue pair of their own that are not over, by number in the order of their connecting."""
+        self._numbers = 0
+        self._ideal_ns = ideal_ns
+        self._memory = bytearray(1)
+        self._ends: dict[str, _End] = {}
+        self._regions: dict[str, MR] = {}
+        self._expected: dict[str, dict[int, Callable[[int], None]]] = {}
+
+    def end(self, host: Host) -> _End:
+        """A host's domain and completion queue."""
+        end = self._ends.get(host.name)
+        if end is None:
+            end = self._ends[host.name] = _End(PD(host.ctx), CQ(host.ctx, _CQ_ENTRIES))
+        return end
+
+    def region(self, host: Host, size: int) -> MR:
+        """A host's region of ``size`` bytes or more: all hosts' are over the same memory, since nobody looks at it."""
+        if len(self._memory) < size:
+            self._memory = bytearray(size)
+        region = self._regions.get(host.name)
+        if region is None or len(memoryview(region.buffer)) < size:
+            region = self._regions[host.name] = MR(self.end(host).pd, self._memory, _RIGHTS)
+        return region
+
+    def expect(self, host: Host, qp: QP, call: Callable[[int], None]) -> None:
+        """Call ``call`` with the status of each completion of ``qp``."""
+        self._expected.setdefault(host.name, {})[qp.qp_num] = call
+
+    def begin(
+        self, source: Host, target: Host, flow: Flow, over: Signal[FlowResult] | None = None
+    ) -> Callable[[], None]:
+        """Connect a flow's queue pairs; what is returned posts it. They are destroyed when it is over."""
+        number = self._numbers
+        self._numbers += 1
+        pair = Pair(self, source, target, flow.size, 0)
+        self.begun[number] = flow, pair
+
+        def completed(status: int) -> None:
+            del self._expected[source.name][pair.sender.qp_num], self.begun[number]
+            pair.close()
+            result = self.over(flow, status)
+            if over is not None:
+                over.set(result)
+
+        self.expect(source, pair.sender, completed)
+        return lambda: pair.write(flow.size)
+
+    def over(self, flow: Flow, status: int) -> FlowResult:
+        """A flow is over now."""
+        self.left -= 1
+        result = FlowResult(flow, self.now_ns(), self._ideal_ns(flow), status)
+        self.results.append(result)
+        return result
+
+    def completed(self, host: Host) -> None:
+        """Something has happened at a host: look at its completion queue."""
+        end = self._ends.get(host.name)
+        if end is None:
+            return
+        expected = self._expected.get(host.name, {})
+        count, completions = end.cq.poll(64)
+        while count:
+            for completion in completions[:count]:
+                call = expected.get(completion.qp_num)
+                if call is not None:
+                    call(completion.status)
+            count, completions = end.cq.poll(64)

@@ -1,0 +1,204 @@
+"""``rnic sim``: what it prints and writes, that one seed is one output, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rnic.cli.sim import sim
+from rnic.link.pcap import read_packets
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "incast.toml"
+SMALL = """\
+seed = 3
+sample_us = 2
+[topology]
+kind = "leaf-spine"
+leaves = 2
+spines = 2
+hosts = 2
+loss = 0.002
+switch = { buffer_bytes = 300000, kmin_bytes = 4000, kmax_bytes = 40000, pmax = 0.3 }
+[congestion]
+mode = "dcqcn"
+[[workload]]
+kind = "permutation"
+size_bytes = 40000
+[[workload]]
+kind = "poisson"
+sizes = "fb-hadoop"
+load = 0.3
+duration_ms = 0.2
+"""
+PAUSED = """\
+[topology]
+kind = "star"
+hosts = 5
+switch = { buffer_bytes = 40000, xoff_bytes = 8000, xon_bytes = 6000, headroom_bytes = 16000 }
+[[workload]]
+kind = "incast"
+name = "burst"
+size_bytes = 30000
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "scenario.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(sim, [str(word) for word in words])
+
+
+@pytest.mark.slow
+def test_same_seed_is_the_same_output_in_another_process(tmp_path: Path) -> None:
+    path = written(tmp_path, SMALL)
+    outputs = []
+    for number in ("1", "2"):
+        folder = tmp_path / number
+        folder.mkdir()
+        command = [sys.executable, "-m", "rnic.cli", "sim", str(path), "--json", "--trace", "t.json", "--plot", "p.png"]
+        done = subprocess.run(
+            [*command, "--pcap", "leaf0-spine1=l.pcapng"], cwd=folder, capture_output=True, timeout=50, check=False,
+            env={**os.environ, "PYTHONHASHSEED": number},
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, b"")
+        outputs.append([done.stdout, *((folder / name).read_bytes() for name in ("t.json", "p.png", "l.pcapng"))])
+    assert outputs[0] == outputs[1]
+    assert json.loads(run(path, "--json", "--seed", "4").stdout)["flows"] != json.loads(outputs[0][0])["flows"]
+
+
+@pytest.mark.slow
+def test_the_example_and_its_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "incast.png"
+    done = run(EXAMPLE, "--plot", picture)
+    assert done.exit_code == 0, done.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "incast: seed 1, congestion control dcqcn, 9 NICs" in done.output
+    assert "s0 > h8" in done.output
+    queue = {
+        mode: next(
+            row["queue_mean_bytes"]
+            for row in json.loads(run(EXAMPLE, "--json", "--set", f"congestion.mode={mode}").stdout)["ports"]
+            if row["port"] == "s0 > h8"
+        )
+        for mode in ("none", "dcqcn")
+    }
+    assert queue["dcqcn"] < queue["none"] / 3
+
+
+@pytest.mark.slow
+def test_figures_as_json_and_csv_agree(tmp_path: Path) -> None:
+    path = written(tmp_path, PAUSED)
+    found = json.loads(run(path, "--json").stdout)
+    summary = found["summary"]
+    assert (summary["flows_over"], summary["flows_left"], summary["dropped"]) == (4, 0, 0)
+    assert summary["pauses"] == sum(row["pauses"] for row in found["ports"]) > 0
+    assert {row["workload"] for row in found["flows"]} == {"burst"}
+    rows = list(csv.DictReader(io.StringIO(run(path, "--csv", "flows").stdout)))
+    assert [int(row["fct_ns"]) for row in rows] == [row["fct_ns"] for row in found["flows"]]
+    assert found["sizes"][-1]["fct_p100_ns"] == max(row["fct_ns"] for row in found["flows"])
+
+
+@pytest.mark.slow
+def test_capture_and_trace(tmp_path: Path) -> None:
+    path, trace, pcap = written(tmp_path, PAUSED), tmp_path / "t.json", tmp_path / "l.pcapng"
+    done = run(path, "--json", "--trace", trace, "--pcap", f"h4-s0={pcap}")
+    assert done.exit_code == 0, done.output
+    sent = {row["port"]: row["packets"] for row in json.loads(done.stdout)["ports"]}
+    packets = list(read_packets(pcap))
+    assert len(packets) == sent["s0 > h4"] + sent["h4 > s0"]
+    assert [each.time_ns for each in packets] == sorted(each.time_ns for each in packets)
+    rows = json.loads(trace.read_text())["traceEvents"]
+    assert sum(row["ph"] == "X" and row["cat"] == "flow" for row in rows) == 4
+    assert {row["name"] for row in rows if row["ph"] == "C"} >= {"queue s0 > h4"}
+    paused = sum(row["dur"] for row in rows if row["name"] == "paused")
+    assert paused * 1_000 == pytest.approx(json.loads(done.stdout)["summary"]["paused_ns"])
+
+
+def test_what_the_limit_cut_off_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:
+    done = run(written(tmp_path, "limit_ms = 0.02\n" + PAUSED), "--json")
+    assert done.exit_code == 1
+    assert done.stderr == ("rnic sim: 4 flows are not over after 2e-05 s of virtual time: give more, or less to do\n")
+    assert json.loads(done.stdout)["summary"]["flows_left"] == 4
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_what_was_measured(tmp_path: Path) -> None:
+    path = written(tmp_path, PAUSED + '[[workload]]\nkind = "incast"\nstart_us = 100\nsize_bytes = 200000000\n')
+    pcap = tmp_path / "l.pcapng"
+    command = [sys.executable, "-m", "rnic.cli", "sim", str(path), "--json", "--pcap", f"s0-h4={pcap}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while not pcap.exists() or pcap.stat().st_size < 400_000:  # more than the first workload leaves there
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "rnic sim: stopped: 4 flows are over, 4 are not\n")
+    found = json.loads(said)
+    assert [row["workload"] for row in found["flows"]] == ["burst"] * 4
+    assert found["summary"]["flows_left"] == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("seed = [", "is no TOML"),
+        ("", "there is no host: write [topology]"),
+        ('[topology]\nkind = "pair"', "there is nothing to do: write [[workload]]"),
+        ('[topology]\nkind = "pair"\n[[workload]]\nkind = "dance"', "workload 0: kind='dance' is not known: use flow"),
+        ('[topology]\nkind = "pair"\n[[workload]]\nkind = "incast"', "workload 0: there is no size_bytes"),
+        (PAUSED + "sources = 9", "sources=9: there are 4 hosts: give 1 to 4"),
+        (PAUSED + 'sources = ["x"]', "sources: there is no host 'x'"),
+        (PAUSED + "colour = 1", "workload 0 has no colour: it has kind, name"),
+        (PAUSED + '[congestion]\nmode = "magic"', "congestion='magic' is no congestion control"),
+        (PAUSED + "[congestion.dcqcn]\ng_shift = 0", "dcqcn g_shift=0 cannot be"),
+        (PAUSED + "[nic]\nwindow_packets = 0", "nic: window_packets=0 cannot be"),
+        (PAUSED + "[nic]\nspeed = 0", "nic has no speed"),
+        ("limit_ms = -1\n" + PAUSED, "limit_ms=-1 cannot be"),
+        ("seed = 1.5\n" + PAUSED, "seed=1.5 is no whole number"),
+        ("name = 7\n" + PAUSED, "name=7 is no text"),
+        ('[topology]\nkind = "pair"\n[[workload]]\nkind = "poisson"\nsizes = "x"\n', "sizes='x' is not known"),
+        ('[topology]\nkind = "pair"\n[[workload]]\nkind = "poisson"\nsizes = [[9, 0], [1, 1]]\n', "do not rise"),
+        ('[topology]\nkind = "pair"\n[[workload]]\nkind = "program"\nfile = "no.py"\n', "file='no.py': there is no"),
+        ('[topology]\nkind = "pair"\n[[workload]]\nkind = "flow"\nsrc = "h0"\ndst = "h7"\nsize_bytes = 1',
+         "there is no host h7"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_said_in_a_line(text: str, says: str, tmp_path: Path) -> None:
+    done = run(written(tmp_path, text))
+    assert done.exit_code != 0
+    assert done.stdout == ""
+    said = str(done.exception) if done.stderr == "" else done.stderr
+    assert says in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--pcap", "s0-h9"], "link 's0-h9': there is none: name its two ends, such as h0-s0"),
+        (["--set", "mode"], "--set mode: give KEY=VALUE"),
+        (["--set", "workload.7.name=x"], "workload.7.name='x': the file has no such place"),
+        (["--set", "sample_us=0", "--trace", "t.json"], "sample_us=0: --plot and --trace show"),
+    ],
+)
+def test_mistakes_on_the_command_line(
+    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run(written(tmp_path, PAUSED), *words)
+    assert done.exit_code != 0
+    assert says in (done.stderr or str(done.exception))
