@@ -138,6 +138,7 @@ cdef extern from "engine.h" nogil:
         EFFECT_GO_ON
         EFFECT_LOST
         EFFECT_SILENT
+        EFFECT_FIRST
         EFFECT_BEGUN
         ENGINE_COUNTS
         MAX_PATH_MTU
@@ -582,6 +583,8 @@ cdef class Executor:
         cdef uint32_t told = effects.effects
         requester = self.requester
         self._count(effects)
+        if told & EFFECT_FIRST:
+            self.host.schedule(self.qp)
         if told & EFFECT_NOTIFY_RECV:
             self.recv_cq.queue.notify()
         if told & EFFECT_ACKNOWLEDGED:

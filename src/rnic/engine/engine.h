@@ -102,11 +102,11 @@ enum engine_end {
 	PUNT_LENGTH,
 	PUNT_KEY, /* no key that opens the memory */
 	PUNT_MEMORY, /* not in reach */
-	PUNT_REPLY, /* no room for it, or credits are counted */
-	PUNT_ACK, /* neither an ACK nor a NAK that asks for a packet again; or the retries are used up */
+	PUNT_REPLY, /* no room for it */
+	PUNT_ACK, /* a NAK that does not ask for a packet again; or the retries are used up */
 	PUNT_CQ, /* not in reach, or full */
 	PUNT_REQUEST, /* a work request that is not a plain one */
-	PUNT_WAIT, /* a READ must be probed for, credits are waited for, or the rate lets nothing leave */
+	PUNT_WAIT, /* for what only the reference knows: the rate, or the end of congestion */
 };
 
 /* Effects beyond the state's bytes, for whoever called. */
@@ -120,6 +120,7 @@ enum engine_effect {
 	EFFECT_GO_ON = 64, /* what waited for an answer may be sent */
 	EFFECT_LOST = 128, /* a packet to the peer was lost; `grounded` are taken back after its account knows */
 	EFFECT_SILENT = 256, /* nothing comes from the peer; its account knows before it hears of a loss */
+	EFFECT_FIRST = 1024, /* a turn, before all other effects */
 	EFFECT_BEGUN = 512, /* messages wait for answers behind one that came: a turn, before it hears of a loss */
 };
 

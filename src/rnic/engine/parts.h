@@ -205,6 +205,12 @@ enum engine_end engine_read_receive(const struct engine_port *port, struct engin
 enum engine_end engine_read_again(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
 				  struct engine_effects *effects);
 
+/* Receive entries posted and not taken; 0 also where the ring is not in reach. */
+uint64_t engine_receives_left(const struct engine_qp *qp);
+/* Whether an ACK that says how many there are can. */
+int engine_credits_known(const struct engine_qp *qp);
+/* The syndrome of an ACK: end-to-end credits where they are on, else the invalid code. */
+uint64_t engine_ack_code(const struct engine_port *port, const struct engine_qp *qp);
 /* Queue an ACK or NAK. */
 void engine_reply_acknowledge(struct engine_qp *qp, uint64_t psn, uint64_t syndrome, struct engine_effects *effects);
 /* Queue the responses to a READ, or an atomic's; `again` if they answer a duplicate. Its slot, or NULL where there is no

@@ -101,6 +101,8 @@ static void carry_out(struct engine_device *device, uint64_t at, const struct en
 	uint32_t told = effects->effects;
 
 	count_events(device, effects);
+	if (told & EFFECT_FIRST)
+		engine_schedule(sched, at);
 	if (told & EFFECT_ACKNOWLEDGED) {
 		if (effects->sample != NONE)
 			engine_peer_measured(peer, effects->sample, now);

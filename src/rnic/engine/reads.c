@@ -46,11 +46,11 @@ static int opens(const struct engine_port *port, const struct engine_qp *qp, str
 	return wanted->key != NULL;
 }
 
-static void answer(struct engine_qp *qp, const struct packet *packet, const struct wanted *wanted, uint64_t orig,
+static void answer(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet, const struct wanted *wanted, uint64_t orig,
 		   int again, struct engine_effects *effects)
 {
 	struct reply *reply = engine_reply_new(qp, wanted->atomic ? REPLY_ATOMIC : REPLY_READ, packet->psn, wanted->packets,
-					       CREDITS_INVALID, again);
+					       engine_ack_code(port, qp), again);
 	effects->effects |= EFFECT_SCHEDULE;
 	if (!reply)
 		return;
@@ -167,7 +167,7 @@ enum engine_end engine_read_receive(const struct engine_port *port, struct engin
 	record->silent = 0;
 	record->msn = (record->msn + 1) & PSN_MASK;
 	keep(qp, packet, &wanted, orig);
-	answer(qp, packet, &wanted, orig, 0, effects);
+	answer(port, qp, packet, &wanted, orig, 0, effects);
 	be_put(qp->qpc, QPC_EXPECTED_PSN, (packet->psn + wanted.packets) & PSN_MASK);
 	be_put(qp->qpc, QPC_RMSN, record->msn);
 	return ENGINE_DONE;
@@ -208,6 +208,6 @@ enum engine_end engine_read_again(const struct engine_port *port, struct engine_
 		return ENGINE_DONE;
 	}
 	effects->counts[wanted.atomic ? COUNT_DUPLICATE_ATOMICS : COUNT_DUPLICATE_READS]++;
-	answer(qp, packet, &wanted, resource->orig, 1, effects);
+	answer(port, qp, packet, &wanted, resource->orig, 1, effects);
 	return ENGINE_DONE;
 }

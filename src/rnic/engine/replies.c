@@ -9,6 +9,36 @@ int engine_replies_sound(const struct engine_qp *qp)
 	return qp->record->reply_count <= QP_REPLIES && qp->record->reply_first < QP_REPLIES;
 }
 
+int engine_credits_known(const struct engine_qp *qp)
+{
+	return !(be_get(qp->qpc, QPC_OPTIONS) & OPT_CREDITS) || qp->record->uses_srq || qp->block;
+}
+
+uint64_t engine_receives_left(const struct engine_qp *qp)
+{
+	uint64_t head = qp->record->rq_head, entries = qp->record->rq_entries;
+	if (!qp->block || head >= entries)
+		return 0;
+	uint64_t tail = atomic_load_explicit(&qp->block[REG_RQ_TAIL / 4], memory_order_acquire);
+	if (tail >= entries)
+		return 0;
+	return tail < head ? tail + entries - head : tail - head;
+}
+
+uint64_t engine_ack_code(const struct engine_port *port, const struct engine_qp *qp)
+{
+	uint64_t code = 0, left;
+	if (!(be_get(qp->qpc, QPC_OPTIONS) & OPT_CREDITS) || qp->record->uses_srq)
+		return CREDITS_INVALID;
+	left = engine_receives_left(qp);
+	left -= lesser(left, port->rq_almost_full);
+	/* the entry of an open message counts, since its message is not in the MSN yet */
+	left += qp->record->receive_index != NONE;
+	while (code + 1 < CREDITS_INVALID && credit_counts[code + 1] <= left)
+		code++;
+	return code;
+}
+
 struct reply *engine_reply_new(struct engine_qp *qp, uint64_t kind, uint64_t psn, uint64_t packets, uint64_t syndrome,
 			       int again)
 {

@@ -86,9 +86,10 @@ static enum engine_end next_receive(const struct engine_port *port, const struct
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t head = record->rq_head, entries = record->rq_entries, stride = record->rq_stride;
-	if (!qp->rq || !qp->block || port->rq_almost_full || head >= entries || !stride ||
-	    entries > qp->rq_bytes / stride)
+	if (!qp->rq || !qp->block || head >= entries || !stride || entries > qp->rq_bytes / stride)
 		return PUNT_REQUEST;
+	if (port->rq_almost_full && engine_receives_left(qp) <= port->rq_almost_full)
+		return ENGINE_TOLD;
 	uint32_t tail = atomic_load_explicit(&qp->block[REG_RQ_TAIL / 4], memory_order_acquire);
 	if (tail == head || tail >= entries)
 		return ENGINE_TOLD;
@@ -213,8 +214,6 @@ static enum engine_end out_of_order(const struct engine_port *port, struct engin
 	struct queue_pair *record = qp->record;
 	uint64_t expected = be_get(qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK;
 
-	if (distance < 0 && be_get(qp->qpc, QPC_OPTIONS) & OPT_CREDITS)
-		return PUNT_PSN; /* credits are counted */
 	if (distance < 0 && !(packet->row->flags & (ROW_SEND | ROW_WRITE)))
 		return engine_read_again(port, qp, packet, effects);
 	if (!engine_packet_right(port, packet))
@@ -222,7 +221,7 @@ static enum engine_end out_of_order(const struct engine_port *port, struct engin
 	record->established = 1;
 	if (distance < 0) {
 		effects->counts[COUNT_DUPLICATE]++;
-		engine_reply_acknowledge(qp, (expected - 1) & PSN_MASK, CREDITS_INVALID, effects);
+		engine_reply_acknowledge(qp, (expected - 1) & PSN_MASK, engine_ack_code(port, qp), effects);
 	} else if (record->silent) {
 		effects->counts[COUNT_NAKED]++;
 	} else {
@@ -263,19 +262,19 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 
 	if (!record->established && be_get(qp->qpc, QPC_STATE) == QP_STATE_RTR)
 		return PUNT_STATE; /* the first one raises an event */
+	if (!engine_replies_sound(qp) || !engine_credits_known(qp))
+		return PUNT_REPLY;
 	int64_t distance = psn_diff(packet->psn, be_get(qp->qpc, QPC_EXPECTED_PSN));
 	if (distance)
 		return out_of_order(port, qp, packet, distance, effects);
-	if (!(flags & (ROW_WRITE | ROW_SEND)) && !(be_get(qp->qpc, QPC_OPTIONS) & OPT_CREDITS))
+	if (!(flags & (ROW_WRITE | ROW_SEND)))
 		return engine_read_receive(port, qp, packet, effects);
-	if (!(flags & (ROW_WRITE | ROW_SEND)) || flags & ROW_IETH)
+	if (flags & ROW_IETH)
 		return PUNT_HEADER;
 	if (record->open != (flags & ROW_START ? OPEN_NOTHING : effect.kind))
 		return PUNT_SEQUENCE;
 	if (flags & ROW_SEND && !(flags & ROW_START) && record->receive_index == NONE)
 		return PUNT_SEQUENCE;
-	if (be_get(qp->qpc, QPC_OPTIONS) & OPT_CREDITS)
-		return PUNT_REPLY;
 	if ((takes || flags & ROW_SEND) && (be_get(qp->qpc, QPC_SRQN) & SRQ_VALID))
 		return PUNT_REQUEST;
 	if (flags & ROW_WRITE && !(be_get(qp->qpc, QPC_ACCESS_FLAGS) & ACCESS_REMOTE_WRITE))
@@ -323,7 +322,7 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	if (flags & ROW_END)
 		message_done(qp);
 	if (packet->ask)
-		engine_reply_acknowledge(qp, packet->psn, CREDITS_INVALID, effects);
+		engine_reply_acknowledge(qp, packet->psn, engine_ack_code(port, qp), effects);
 	if (!notify)
 		return ENGINE_DONE;
 	effects->effects |= EFFECT_NOTIFY_RECV;

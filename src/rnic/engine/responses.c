@@ -1,5 +1,5 @@
-/* The completer: ACKs, NAKs that ask for packets again, READ and atomic responses, where no credits are counted (IBA
- * 9.7.6, 9.7.7; transport/completer.py). What fails the queue pair is a punt. */
+/* The completer: ACKs, NAKs that ask for packets again, credits, READ and atomic responses (IBA 9.7.6,
+ * 9.7.7; transport/completer.py). What fails the queue pair is a punt. */
 #include "parts.h"
 
 /* Whether a retry is left once all before `psn` is acknowledged, which restores the count. */
@@ -61,13 +61,28 @@ static enum engine_end cover(const struct engine_port *port, struct engine_qp *q
 	return end;
 }
 
+/* End-to-end flow control: MSN plus credits is the last SSN that has a receive entry (9.7.7.2). */
+static void credits(struct queue_pair *record, const struct packet *packet, int pending, struct engine_effects *effects)
+{
+	uint64_t aeth = be_load(packet->bytes + BTH_BYTES, 4), code = aeth >> 24 & AETH_VALUE_MASK;
+	if (code == CREDITS_INVALID) {
+		record->lsn = NONE;
+		return;
+	}
+	record->lsn = (aeth + credit_counts[code]) & PSN_MASK;
+	if (pending)
+		effects->effects |= EFFECT_FIRST;
+}
+
 static enum engine_end acknowledged(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
 				    const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
 {
-	int missing;
+	int missing, pending = qp->record->send_index != qp->record->fetch_index;
 	enum engine_end end = cover(port, qp, (packet->psn + 1) & PSN_MASK, flight, now, &missing, effects);
-	if (end == ENGINE_TOLD)
+	if (end == ENGINE_TOLD) {
 		effects->counts[COUNT_ACKS_RECEIVED]++;
+		credits(qp->record, packet, pending, effects);
+	}
 	return end;
 }
 
@@ -213,14 +228,18 @@ static enum engine_end response(const struct engine_port *port, struct engine_qp
 static enum engine_end take(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
 			    const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
 {
-	const struct queue_pair *record = qp->record;
+	struct queue_pair *record = qp->record;
 	uint64_t syndrome = packet->bytes[BTH_BYTES];
 
 	if (psn_diff(packet->psn, record->sent_psn) >= 0) {
 		effects->counts[COUNT_GHOST_RESPONSE]++;
 		return ENGINE_DONE;
 	}
-	if (psn_diff(packet->psn, record->una) < 0) {
+	int64_t ahead = psn_diff(packet->psn, record->una);
+	if (ahead < 0) {
+		/* an unsolicited ACK may repeat the last PSN to grant credits */
+		if (ahead == -1 && packet->opcode == BTH_ACKNOWLEDGE && (syndrome & AETH_TYPE_MASK) == AETH_ACK)
+			credits(record, packet, record->send_index != record->fetch_index, effects);
 		effects->counts[COUNT_STALE_RESPONSE]++;
 		return ENGINE_DONE;
 	}
@@ -236,11 +255,12 @@ enum engine_end engine_response_receive(const struct engine_port *port, struct e
 {
 	uint64_t syndrome = packet->bytes[BTH_BYTES];
 
-	if (!engine_sq_sound(qp) || qp->record->lsn != NONE)
-		return PUNT_ACK;
-	/* an ACK grants no credits, and a NAK says nothing worse than that packets are to be sent again */
-	if (packet->opcode == BTH_ACKNOWLEDGE && syndrome != CREDITS_INVALID && syndrome != NAK_PSN_SEQUENCE &&
-	    (syndrome & AETH_TYPE_MASK) != AETH_RNR_NAK)
+	uint64_t kind = syndrome & AETH_TYPE_MASK;
+
+	if (!engine_sq_sound(qp))
+		return PUNT_STATE;
+	/* a NAK says nothing worse than that packets are to be sent again */
+	if (packet->opcode == BTH_ACKNOWLEDGE && kind != AETH_ACK && kind != AETH_RNR_NAK && syndrome != NAK_PSN_SEQUENCE)
 		return PUNT_ACK;
 	if (!engine_packet_right(port, packet))
 		return PUNT_ICRC;

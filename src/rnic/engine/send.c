@@ -307,6 +307,23 @@ static uint64_t send_requests(const struct engine_port *port, struct engine_qp *
 	return requests;
 }
 
+/* Whether a message wants a receive entry that the peer has not said it has. */
+static int lacks_credit(const struct queue_pair *record, const struct send_slot *slot)
+{
+	uint64_t opcode = entry_get(slot, SQE_OPCODE);
+	int takes = opcode == WR_SEND || opcode == WR_SEND_INV || has_immediate(opcode);
+	return takes && record->lsn != NONE && psn_diff(slot->ssn, record->lsn) > 0 && psn_diff(record->una, slot->first_psn) <= 0;
+}
+
+/* Whether a message before it went without credit, and its one packet is not acknowledged yet. */
+static int asks_for_credit(const struct engine_qp *qp, uint64_t before)
+{
+	for (uint64_t index = qp->record->sq_head; index != before; index = sq_after(qp, index))
+		if (qp->sends[index].packets && lacks_credit(qp->record, &qp->sends[index]))
+			return 1;
+	return 0;
+}
+
 /* Send packets of one message; ENGINE_DONE with how many, 0 if it has to wait; or a punt with nothing changed. */
 static enum engine_end send_message(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
 				    uint64_t slot_index, uint64_t now, uint64_t budget, struct engine_flight *flight,
@@ -344,6 +361,13 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 	/* Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on. */
 	uint64_t more = lesser(left, record->window - record->flying) - count;
 	int ask = count < left && (count == room || shared(record, flight) || !enough(record, flight, count, more));
+	if (lacks_credit(record, slot)) {
+		/* only one packet may probe for credit; its ACK says that the message has a receive entry (IBA 9.7.7.2) */
+		if (slot->sent || asks_for_credit(qp, slot_index))
+			return ENGINE_DONE;
+		count = 1;
+		ask = 1;
+	}
 	int64_t ahead = psn_diff(psn, record->sent_psn);
 	if (ahead < 0) {
 		effects->counts[COUNT_RETRANSMITTED] += (uint32_t)lesser(count, (uint64_t)-ahead);
@@ -453,8 +477,6 @@ static enum engine_end ready(const struct engine_qp *qp)
 		return PUNT_STATE;
 	if (!engine_ring_reached(qp))
 		return PUNT_MEMORY;
-	if (record->lsn != NONE)
-		return PUNT_WAIT;
 	if (record->piece_count > QP_PIECES - 2 || !record->read_chunk || record->read_chunk > PSN_WINDOW)
 		return PUNT_STATE;
 	return ENGINE_DONE;
