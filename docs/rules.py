@@ -140,6 +140,7 @@ RULES: tuple[Rule, ...] = (
           f"{REC}::test_a_round_trip_ends_with_the_last_packet_of_what_was_sent",
           f"{REC}::test_a_lost_nak_costs_one_probe",
           f"{REC}::test_an_answered_probe_is_followed_by_another_at_once", f"{REC}::test_probe_off",
+          f"{REC}::test_a_probe_that_finds_no_packet_asks_for_none",
           f"{REC}::test_a_steady_round_trip_is_waited_for_twice",
           f"{READ}::test_the_oldest_is_probed_for_whatever_it_is"),
     _rule("design", "READs and atomics are asked for again, without the local ACK timeout",
@@ -153,6 +154,8 @@ RULES: tuple[Rule, ...] = (
           f"{REQ}::test_one_credit_is_good_for_one_message",
           f"{REQ}::test_one_packet_asks_for_credit_however_many_messages_wait",
           f"{REQ}::test_an_unsolicited_ack_grants_credits",
+          f"{REQ}::test_a_request_that_the_peer_counts_twice_gives_no_credit",
+          f"{REQ}::test_credits_count_each_request_of_a_long_read",
           f"{REQ}::test_read_responses_carry_no_credits", f"{RSP}::test_credits_count_the_entry_of_an_open_message"),
     # ------------------------------------------------------------------------- receive checks
     _rule("004 7.3 RX 1", "ICRC and length before all else; what fails is dropped and counted",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rnic.cm.exchange import BufferInfo, ExchangeError
     from rnic.cm.jobs import PeerClosedError
     from rnic.cm.listener import Listener, connect, listen
+    from rnic.cm.managed import CmConnectError, CmConnection, CmRejectedError, CmTimeoutError
+    from rnic.cm.managed_ends import CmListener, CmRequest, acm_connect, cm_connect, cm_listen
     from rnic.cm.remote_array import RemoteArray
     from rnic.link.base import LinkError
     from rnic.spec.errors import RnicError, VerbsError, WorkCompletionError
@@ -75,6 +77,12 @@ __all__ = [
     "Batch",
     "BindInfo",
     "BufferInfo",
+    "CmConnectError",
+    "CmConnection",
+    "CmListener",
+    "CmRejectedError",
+    "CmRequest",
+    "CmTimeoutError",
     "CompChannel",
     "Connection",
     "Context",
@@ -99,8 +107,11 @@ __all__ = [
     "VerbsError",
     "WorkCompletionError",
     "__version__",
+    "acm_connect",
     "aconnect",
     "alisten",
+    "cm_connect",
+    "cm_listen",
     "connect",
     "enums",
     "get_device_list",
@@ -116,6 +127,8 @@ _HOMES = {
         "rnic.cm.exchange": "BufferInfo ExchangeError",
         "rnic.cm.jobs": "PeerClosedError",
         "rnic.cm.listener": "Listener connect listen",
+        "rnic.cm.managed": "CmConnectError CmConnection CmRejectedError CmTimeoutError",
+        "rnic.cm.managed_ends": "CmListener CmRequest acm_connect cm_connect cm_listen",
         "rnic.cm.remote_array": "RemoteArray",
         "rnic.link.base": "LinkError",
         "rnic.spec.errors": "RnicError VerbsError WorkCompletionError",

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from rnic.abi.build import FLAGS, SANITIZERS, SOURCES, STRICT, build, find_compiler
 from rnic.abi.header import c_header
+from rnic.runtime.attach import ask
+from rnic.runtime.directory import ProcessError
+from rnic.spec.attach import LOCK_NAME
 
 HERE = Path(__file__).parent
 
@@ -39,6 +45,42 @@ def env(libraries: Path, byte_code: Path, tmp_path: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     ours = {"RNIC_RUNTIME_DIR": str(runtime), "RNIC_LIBRARIES": str(libraries)}
     return {"PYTHONPYCACHEPREFIX": str(byte_code), **kept, **ours}
+
+
+@pytest.fixture
+def alone(env: dict[str, str]) -> Iterator[None]:
+    """For tests that use the same addresses: the NIC process of one ends before the next starts."""
+    yield
+    path = Path(env["RNIC_RUNTIME_DIR"]) / LOCK_NAME
+    if not path.exists():
+        return
+    with path.open("r+") as lock:
+        for _ in range(400):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.025)
+            else:
+                return
+    raise AssertionError("the NIC process of this test did not end within 10 s")
+
+
+@pytest.fixture
+def listening(env: dict[str, str]) -> Callable[[subprocess.Popen[str]], None]:
+    """Waits until somebody listens by CM on the first device; the program that is to has not ended meanwhile."""
+
+    def wait(server: subprocess.Popen[str]) -> None:
+        for _ in range(400):
+            try:
+                if ask(Path(env["RNIC_RUNTIME_DIR"]), "rnic0", "cm")["services"]:
+                    return
+            except ProcessError:
+                pass
+            assert server.poll() is None, server.communicate()
+            time.sleep(0.025)
+        raise AssertionError("nobody listens")
+
+    return wait
 
 
 def _compile(out: Path, name: str, flags: list[str]) -> Path:

@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import rnic
 from rnic.abi.build import find_compiler
-from rnic.runtime.attach import ask
-from rnic.runtime.directory import ProcessError
-from rnic.spec.attach import LOCK_NAME
 from rnic.testing import own_network
 
 NET = own_network()
-SERVER, CLIENT = f"{NET}.71", f"{NET}.72"
+SERVER, CLIENT, LATER = f"{NET}.71", f"{NET}.72", f"{NET}.73"
 
 
-@pytest.fixture(autouse=True)
-def the_next_one_has_its_addresses(env: dict[str, str]) -> Iterator[None]:
-    """All tests use the same ones: the NIC process of one ends, soon after its programs, before the next starts."""
-    yield
-    path = Path(env["RNIC_RUNTIME_DIR"]) / LOCK_NAME
-    if not path.exists():
-        return
-    with path.open("r+") as lock:
-        for _ in range(400):
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(0.025)
-            else:
-                return
-    raise AssertionError("the NIC process of this test did not end within 10 s")
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def command(*program: str, addresses: tuple[str, ...] = (SERVER,)) -> list[str]:
@@ -87,19 +68,6 @@ def test_the_c_program_under_valgrind(program: Path, env: dict[str, str]) -> Non
     assert (done.returncode, done.stdout) == (0, "all as it should be\n"), done.stderr
 
 
-def listening(env: dict[str, str], server: subprocess.Popen[str]) -> None:
-    """Until somebody listens on the first device."""
-    for _ in range(400):
-        try:
-            if ask(Path(env["RNIC_RUNTIME_DIR"]), "rnic0", "cm")["services"]:
-                return
-        except ProcessError:
-            pass
-        assert server.poll() is None, server.communicate()
-        time.sleep(0.025)
-    raise AssertionError("nobody listens")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("server", "client"),
@@ -111,14 +79,19 @@ def listening(env: dict[str, str], server: subprocess.Popen[str]) -> None:
     ],
     ids=lambda words: words[0],
 )
-def test_programs_of_the_distribution(env: dict[str, str], server: tuple[str, ...], client: tuple[str, ...]) -> None:
+def test_programs_of_the_distribution(
+    env: dict[str, str],
+    listening: Callable[[subprocess.Popen[str]], None],
+    server: tuple[str, ...],
+    client: tuple[str, ...],
+) -> None:
     if shutil.which(server[0]) is None:
         pytest.skip(f"{server[0]} is not installed: apt-get install rdmacm-utils")
     with subprocess.Popen(
         command(*server), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as first:
         try:
-            listening(env, first)
+            listening(first)
             done = subprocess.run(
                 command(*client, addresses=(CLIENT,)), env=env, capture_output=True, text=True, timeout=40, check=False
             )
@@ -127,3 +100,45 @@ def test_programs_of_the_distribution(env: dict[str, str], server: tuple[str, ..
             first.kill()
     assert done.returncode == 0, done.stdout + done.stderr
     assert first.returncode == 0, said
+
+
+@pytest.mark.slow
+def test_more_devices_are_named_than_one_request_holds(
+    env: dict[str, str], listening: Callable[[subprocess.Popen[str]], None]
+) -> None:
+    """``rnic exec`` names a program's devices in RNIC_DEVICE, here the one that is there behind many that are not."""
+    if shutil.which("rping") is None:
+        pytest.skip("rping is not installed: apt-get install rdmacm-utils")
+    names = ",".join([*(f"rnic{number}" for number in range(100, 200)), "rnic0"])
+    server = command("env", f"RNIC_DEVICE={names}", "rping", "-s", "-a", SERVER, "-C", "1")
+    with subprocess.Popen(server, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as first:
+        try:
+            listening(first)
+            client = command("rping", "-c", "-a", SERVER, "-C", "1", addresses=(CLIENT,))
+            done = subprocess.run(client, env=env, capture_output=True, text=True, timeout=40, check=False)
+            said, _ = first.communicate(timeout=20)
+        finally:
+            first.kill()
+    assert (done.returncode, first.returncode) == (0, 0), done.stdout + done.stderr + said
+
+
+@pytest.mark.slow
+def test_a_listener_on_all_addresses_is_reached_on_a_device_that_came_later(
+    env: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    listening: Callable[[subprocess.Popen[str]], None],
+) -> None:
+    if shutil.which("rping") is None:
+        pytest.skip("rping is not installed: apt-get install rdmacm-utils")
+    monkeypatch.setenv("RNIC_RUNTIME_DIR", env["RNIC_RUNTIME_DIR"])
+    server = command("env", "-u", "RNIC_DEVICE", "rping", "-s", "-C", "1", "-V")
+    with subprocess.Popen(server, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as first:
+        try:
+            listening(first)
+            with rnic.open(LATER):
+                client = command("rping", "-c", "-a", LATER, "-C", "1", "-V", addresses=(CLIENT,))
+                done = subprocess.run(client, env=env, capture_output=True, text=True, timeout=40, check=False)
+                said, _ = first.communicate(timeout=20)
+        finally:
+            first.kill()
+    assert (done.returncode, first.returncode) == (0, 0), done.stdout + done.stderr + said

@@ -232,7 +232,10 @@ class Script:
 
     def packets(self, budget: int = 256) -> list[Packet]:
         """What the queue pair sends now, each packet with its ICRC checked."""
-        return self.parse(self.bursts(budget))
+        packets = self.parse(self.bursts(budget))
+        requester = self.qp.requester
+        assert not requester.flying or requester._ends(), "packets are in flight, and of no message"
+        return packets
 
     @staticmethod
     def parse(bursts: list[TxBurst]) -> list[Packet]:

@@ -352,6 +352,19 @@ def test_a_lost_nak_costs_one_probe(new) -> None:
     assert s.out() == ["WRITE_MIDDLE 101", "WRITE_MIDDLE 102", "WRITE_LAST 103!"]
 
 
+def test_a_probe_that_finds_no_packet_asks_for_none(new) -> None:
+    """No sequence of events leads there; a word of the state that another executor wrote wrong must not raise."""
+    s = new(ackto=10)
+    s.qp.requester.fly(1)
+    s.qp.requester.watch(s.now)
+    s.wait(1_000_000)
+    assert s.qp.requester.probe_due
+    assert s.bursts() == []
+    assert s.counters["probes"] == 0
+    s.wait(10_000_000)  # the ACK timeout starts again from nothing
+    assert s.qp.requester.flying == 0
+
+
 @pytest.mark.parametrize("how", [{"probe": False}, {"options": OPT_NO_PROBE}])
 def test_probe_off(new, how) -> None:
     s = new(ackto=0, **how)

@@ -255,6 +255,44 @@ def test_an_ack_of_long_ago_grants_no_credits(new) -> None:
     assert s.out() == ["SEND_FIRST 102!"]  # it has to ask all the same
 
 
+def test_a_request_that_the_peer_counts_twice_gives_no_credit(new) -> None:
+    """A READ request is lost, and a probe asks for its first response alone: the peer has two requests of one."""
+    s = new(ackto=0)
+    s.post("READ", 768)
+    s.out()
+    s.wait(1_000_000)
+    assert s.out() == ["READ_REQUEST 100!"]
+    s.inject("READ_RESPONSE_ONLY", 100, payload=bytes(256), msn=1)
+    assert s.out() == ["READ_REQUEST 101!"]
+    s.inject("READ_RESPONSE_FIRST", 101, payload=bytes(256), msn=2)
+    s.inject("READ_RESPONSE_LAST", 102, payload=bytes(256), msn=2)
+    s.post("SEND", 10)
+    s.out()
+    s.ack(103, msn=3, syndrome=1)  # one more receive entry
+    s.post("SEND", 700)
+    s.post("SEND", 700)
+    assert s.out() == ["SEND_FIRST 104", "SEND_MIDDLE 105", "SEND_LAST 106!", "SEND_FIRST 107!"]
+    assert s.send_cq.take() == ["SUCCESS"] * 2
+
+
+def test_credits_count_each_request_of_a_long_read(new) -> None:
+    """While the first request of three is answered, three requests more are not: the credits begin behind that one."""
+    s = new(ackto=0)
+    s.post("SEND", 10)
+    s.post("READ", 130 * 256)
+    s.post("SEND", 10)
+    s.post("SEND", 700)
+    s.out(2)
+    s.ack(100, msn=1, syndrome=3)  # for requests two to four: the READ's
+    assert s.out() == ["READ_REQUEST 165!", "READ_REQUEST 229!", "SEND_ONLY 231!"]
+    assert s.out() == []
+    s.inject("READ_RESPONSE_FIRST", 101, payload=bytes(256))
+    for psn in range(102, 165):
+        s.inject("READ_RESPONSE_LAST" if psn == 164 else "READ_RESPONSE_MIDDLE", psn, payload=bytes(256))
+    s.ack(164, msn=2, syndrome=4)  # up to request six: both SENDs
+    assert s.out() == ["SEND_FIRST 232", "SEND_MIDDLE 233", "SEND_LAST 234!"]
+
+
 def test_read_responses_carry_no_credits(new) -> None:
     """software.md section 4: common NICs put syndrome 0 there, which would stop every SEND."""
     s = new()

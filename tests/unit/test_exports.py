@@ -15,13 +15,17 @@ ATTRIBUTES = (
     "SrqAttr SrqInitAttr"
 )
 SHORT = "AsyncListener Batch BufferInfo Connection Listener Pending RemoteArray aconnect alisten connect listen"
-ERRORS = "ExchangeError LinkError PeerClosedError RnicError VerbsError WorkCompletionError"
+BY_CM = "CmConnection CmListener CmRequest acm_connect cm_connect cm_listen"
+ERRORS = (
+    "CmConnectError CmRejectedError CmTimeoutError ExchangeError LinkError PeerClosedError RnicError VerbsError "
+    "WorkCompletionError"
+)
 REST = "__version__ enums get_device_list"
 """``rnic.open`` is there too; ``import *`` leaves the builtin alone."""
 
 
 def test_exports() -> None:
-    assert sorted(rnic.__all__) == sorted(" ".join((OBJECTS, ATTRIBUTES, SHORT, ERRORS, REST)).split())
+    assert sorted(rnic.__all__) == sorted(" ".join((OBJECTS, ATTRIBUTES, SHORT, BY_CM, ERRORS, REST)).split())
     for name in rnic.__all__:
         assert getattr(rnic, name).__doc__ or name == "__version__", name
 

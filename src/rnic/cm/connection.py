@@ -64,24 +64,28 @@ class Connection(OneSided):
         self._peer_message_bytes = 0
         self._messages: deque[WC] = deque()
         self._broken: WC | None = None
-        cap = QPCap(DEPTH, max(1, receives), 2, 1, 0)
-        cq = self._jobs.cq
-        self._qp = QP(shares.pd, QPInitAttr(e.IBV_QPT_RC, None, cap, cq, cq))
-        self._jobs.use(self._qp)
-        self._attr = attr = QPAttr()
-        attr.qp_access_flags = _ACCESS
-        self._qp.to_init(attr)
         self._psn = random.SystemRandom().getrandbits(24)
         self._slot_bytes = HEADER_BYTES + message_bytes
         self._receives = receives if message_bytes else 0
         self._slots: MR | None = None
         self._slot_view = memoryview(b"")
-        if self._receives:
-            memory = bytearray(self._slot_bytes * self._receives)
-            self._slots = MR(shares.pd, memory)
-            self._slot_view = memoryview(memory)
-            for slot in range(self._receives):
-                self._post_slot(slot)
+        self._attr = QPAttr()
+        self._attr.qp_access_flags = _ACCESS
+        cap = QPCap(DEPTH, max(1, receives), 2, 1, 0)
+        cq = self._jobs.cq
+        try:
+            self._qp = QP(shares.pd, QPInitAttr(e.IBV_QPT_RC, None, cap, cq, cq))
+            self._jobs.use(self._qp)
+            self._qp.to_init(self._attr)
+            if self._receives:
+                memory = bytearray(self._slot_bytes * self._receives)
+                self._slots = MR(shares.pd, memory)
+                self._slot_view = memoryview(memory)
+                for slot in range(self._receives):
+                    self._post_slot(slot)
+        except BaseException:
+            self._let_go()
+            raise
         # A passive side must answer while its program does something else.
         ctx.driver.start()
 
@@ -205,15 +209,20 @@ class Connection(OneSided):
         # what arrived last may still want its acknowledgement
         self._shares.ctx.driver.kick()
         self._jobs.forget_loop()
-        self._qp.close()
-        self._jobs.close()
-        for mr in (self._slots, self._bounce):
-            if mr is not None:
-                mr.close()
+        self._let_go()
         if self._owned:
             self._shares.close()
         if self._lines is not None:
             self._lines.close()
+
+    def _let_go(self) -> None:
+        """Destroy what was made in the device; the queue pair is not there where making it failed."""
+        if hasattr(self, "_qp"):
+            self._qp.close()
+        self._jobs.close()
+        for mr in (self._slots, self._bounce):
+            if mr is not None:
+                mr.close()
 
     def __enter__(self) -> Connection:
         return self

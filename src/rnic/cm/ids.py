@@ -75,7 +75,11 @@ class CmId:
     """Its device, once it is bound to one."""
     bound: list[CmPort] = field(default_factory=list)
     """Devices whose port ``src_port`` it holds."""
+    everywhere: bool = False
+    """It is bound to all addresses, those of devices that come later too."""
     listeners: list[tuple[CmPort, Listener]] = field(default_factory=list)
+    backlog: int | None = None
+    """Requests that may wait on each device, 0 for the usual number; ``None`` where it does not listen."""
     connection: Connection | None = None
     passive: bool = False
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from rnic.runtime.wait import wait_readable
 from rnic.spec.errors import RnicError, VerbsError, WorkCompletionError
@@ -41,6 +41,13 @@ _HINTS = {
 
 class PeerClosedError(RnicError, ConnectionError):
     """The peer closed the connection, so nothing will arrive any more."""
+
+
+class HasFileno(Protocol):
+    """What becomes readable at the end of a connection, and not before."""
+
+    def fileno(self) -> int:
+        """Its descriptor."""
 
 
 class Job:
@@ -148,14 +155,12 @@ class Jobs:
 
     # ---------------------------------------------------------------------------------- in threads
 
-    def wait(
-        self, ready: Callable[[], bool], timeout_s: float | None = None, hang_up: socket.socket | None = None
-    ) -> bool:
+    def wait(self, ready: Callable[[], bool], timeout_s: float | None = None, hang_up: HasFileno | None = None) -> bool:
         """Drive until ``ready()``.
 
         Args:
             timeout_s: how long; ``None`` for ever.
-            hang_up: the peer's TCP connection, where its end ends the wait.
+            hang_up: what tells of the peer's end, where that ends the wait.
 
         Returns:
             Whether it is ready; false after the timeout, or when the peer hung up.
@@ -183,7 +188,7 @@ class Jobs:
                 return ready()
             self._sleep(_SLEEP_S if end is None else min(_SLEEP_S, (end - now) / 1e9), hang_up)
 
-    def _sleep(self, seconds: float, hang_up: socket.socket | None) -> None:
+    def _sleep(self, seconds: float, hang_up: HasFileno | None) -> None:
         sockets = self._runtime.filenos()
         watched = [self.channel.fileno(), *sockets]
         if hang_up is not None:
@@ -199,7 +204,7 @@ class Jobs:
 
     # ---------------------------------------------------------------------------------- in asyncio
 
-    async def wait_async(self, ready: Callable[[], bool], hang_up: socket.socket | None = None) -> bool:
+    async def wait_async(self, ready: Callable[[], bool], hang_up: HasFileno | None = None) -> bool:
         """As :meth:`wait`, for a task of the running event loop."""
         self.dispatch()
         if ready():
@@ -219,7 +224,7 @@ class Jobs:
                 await waiter
         return True
 
-    def _watch(self, loop: asyncio.AbstractEventLoop, hang_up: socket.socket | None) -> None:
+    def _watch(self, loop: asyncio.AbstractEventLoop, hang_up: HasFileno | None) -> None:
         if self._loop is not loop:
             self.forget_loop()
             self._loop = loop
@@ -272,6 +277,6 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
             waiter.set_result(None)
 
 
-def hung_up(sock: socket.socket) -> bool:
+def hung_up(sock: HasFileno) -> bool:
     """Whether the peer closed its end. Nothing is ever sent after the exchange, so whatever is readable is the end."""
     return wait_readable([sock.fileno()], 0)

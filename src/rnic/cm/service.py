@@ -45,6 +45,8 @@ MAX_CHANNELS = 1_024
 MAX_EVENTS = 65_536
 """Events that wait on one channel."""
 _MULTICAST_QPN = 0xFFFFFF
+_EVERYWHERE = (NOWHERE, MAPPED + bytes(4))
+"""Addresses that stand for all: of either family, and of IPv4."""
 _ADDRESS_FAMILY = -97
 _NO_DEVICE = -19
 
@@ -68,7 +70,22 @@ class CmService:
         """A device is there: manage its connections from now on."""
         agent = CmAgent(nic.gsi, random.Random(self._random.getrandbits(64)), nic.counters)
         nic.gsi.agent = agent
-        self._ports[name] = CmPort(name, nic, agent)
+        port = self._ports[name] = CmPort(name, nic, agent)
+        for client in self._clients.values():
+            for each in [each for each in client.ids.values() if each.everywhere]:
+                self._spread(each, port)
+
+    def _spread(self, each: CmId, port: CmPort) -> None:
+        """Bind an ID that is bound to all addresses on a device that came later; where the port is taken there, not."""
+        if port not in self._usable(each.client) or not _within(each.src, port):
+            return
+        try:
+            self._take(each, [port], each.src_port)
+        except OSError:
+            port.agent.counters.bump("cm_late_listeners_refused")
+            return
+        if each.backlog is not None:
+            self._hear(each, port)
 
     def went(self, name: str) -> None:
         """A device is gone; IDs that were bound to it hear of it."""
@@ -77,6 +94,10 @@ class CmService:
             return
         port.nic.gsi.agent = None
         for client in self._clients.values():
+            for each in client.ids.values():
+                # its number is free on a device of the same name that comes later
+                each.bound = [bound for bound in each.bound if bound is not port]
+                each.listeners = [pair for pair in each.listeners if pair[0] is not port]
             for each in [each for each in client.ids.values() if each.port is port]:
                 each.connection = None
                 each.port = None
@@ -107,6 +128,8 @@ class CmService:
         try:
             if op == wire.CM_OPEN:
                 names = frozenset(filter(None, data.decode(errors="replace").split(",")))
+                if said["flags"] & wire.CM_MORE:
+                    names |= client.devices or frozenset()
                 client.devices = names or None
                 return record(id=0)
             if op == wire.CM_CHANNEL:
@@ -223,18 +246,22 @@ class CmService:
 
     def _bind(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         """Bind to an address (or all), and a port (or any)."""
-        if each.bound:
+        if each.bound or each.everywhere:
             raise OSError(errno.EINVAL, "the ID is bound already")
         src = said["src"].to_bytes(16, "little")
         each.reuse = bool(said["flags"] & wire.CM_REUSEADDR)
-        any_address = src in (NOWHERE, MAPPED + bytes(4))
-        ports = list(self._usable(each.client)) if any_address else [self._at(each.client, src)]
-        if src == MAPPED + bytes(4):
-            ports = [port for port in ports if family(port.gid) == IPV4]
-        if not any_address:
-            each.port = ports[0]
+        if src in _EVERYWHERE:
+            self._hold_everywhere(each, src, said["src_port"])
+            return
+        each.port = self._at(each.client, src)
         each.src = src
-        self._hold(each, ports, said["src_port"])
+        self._hold(each, [each.port], said["src_port"])
+
+    def _hold_everywhere(self, each: CmId, src: bytes, number: int) -> None:
+        """Take a port number on all devices, and on those that will come."""
+        ports = [port for port in self._usable(each.client) if _within(src, port)]
+        self._hold(each, ports, number)
+        each.src, each.everywhere = src, True
 
     def _hold(self, each: CmId, ports: list[CmPort], number: int) -> None:
         """Take a port number on devices."""
@@ -255,6 +282,11 @@ class CmService:
             )
             if not number:
                 raise OSError(errno.EADDRNOTAVAIL, "no port number is free")
+        self._take(each, ports, number)
+
+    @staticmethod
+    def _take(each: CmId, ports: list[CmPort], number: int) -> None:
+        space = each.port_space
         for device in ports:
             if any(not (each.reuse and other.reuse) for other in device.bound.get((space, number), ())):
                 raise OSError(errno.EADDRINUSE, f"port {number} is taken")
@@ -273,7 +305,7 @@ class CmService:
         each.bound.clear()
 
     def _resolve_addr(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        if each.connection is not None or each.listeners:
+        if each.connection is not None or each.backlog is not None:
             raise OSError(errno.EINVAL, "the ID is connected or listens already")
         dst, src = said["dst"].to_bytes(16, "little"), said["src"].to_bytes(16, "little")
         if each.port is None:
@@ -288,6 +320,7 @@ class CmService:
         if family(dst) != family(each.port.gid):
             self._emit(each, cm.EVENT_ADDR_ERROR, _ADDRESS_FAMILY)
             return
+        each.everywhere = False  # it leaves by this one
         each.src, each.dst, each.dst_port = each.port.gid, dst, said["dst_port"]
         if not each.bound:
             self._hold(each, [each.port], said["src_port"])
@@ -306,24 +339,29 @@ class CmService:
     # ---------------------------------------------------------------------------------- connections
 
     def _listen(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        if each.listeners or each.connection is not None:
+        if each.backlog is not None or each.connection is not None:
             raise OSError(errno.EINVAL, "the ID listens or is connected already")
-        if not each.bound:
-            self._hold(each, list(self._usable(each.client)), said["src_port"])
-        number = cm.service_id(each.port_space, each.src_port)
+        if not each.bound and not each.everywhere:
+            self._hold_everywhere(each, NOWHERE, said["src_port"])
+        each.backlog = said["value"]
         try:
             for port in each.bound:
-                listener = port.agent.listen(number, _Arrivals(self, each, port), said["value"])
-                each.listeners.append((port, listener))
+                self._hear(each, port)
         except CmError:
             self._unlisten(each)
             raise
+
+    def _hear(self, each: CmId, port: CmPort) -> None:
+        """Listen on one device."""
+        number = cm.service_id(each.port_space, each.src_port)
+        each.listeners.append((port, port.agent.listen(number, _Arrivals(self, each, port), each.backlog or 0)))
 
     @staticmethod
     def _unlisten(each: CmId) -> None:
         for port, listener in each.listeners:
             port.agent.unlisten(listener)
         each.listeners.clear()
+        each.backlog = None
 
     def arrived(self, listening: CmId, port: CmPort, news: News) -> None:
         """A request came in for a listening ID."""
@@ -454,6 +492,11 @@ class CmService:
         if child.connection is not None and child.port is not None:
             child.port.agent.request(child.connection, Input.ABANDON, self._now_ns)
             child.connection = None
+
+
+def _within(src: bytes, port: CmPort) -> bool:
+    """Whether an address that stands for all stands for this device's."""
+    return src == NOWHERE or family(port.gid) == IPV4
 
 
 class _Arrivals:

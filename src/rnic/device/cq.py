@@ -112,17 +112,17 @@ class CompletionQueue(EntryRing):
     def notify(self) -> None:
         """Disarm and raise the completion event. With a full EQ the CQ stays armed: the next entry tries again.
 
-        Disarming comes first: software that has seen the event may arm again at once.
+        Disarming comes first: software that has seen the event may arm again at once. And it may arm at any time, so
+        that what it has stored is never stored back.
         """
-        armed = self.regs.get(CQ_DOORBELL)
-        self.regs.set(CQ_DOORBELL, 0)
         eq = self.eq
+        if eq is not None and eq.ready:
+            self.regs.set(CQ_DOORBELL, 0)
         if eq is not None and eq.report(COMP, self.number):
             self.key.last_notified = self.key.tail
             self.key.due = 0
         else:
             self.key.due = int(eq is not None and eq.stalled)
-            self.regs.set(CQ_DOORBELL, armed)
 
     def catch_up(self) -> None:
         """Raise the completion event that its EQ could not take before."""

@@ -38,6 +38,8 @@ CM_NO_EVENT = 0xFFFF_FFFF
 """``event`` of an answer to GET_EVENT where none waits, and of the answers to everything else."""
 CM_REUSEADDR = 1
 """``flags``: two IDs that both say so may bind one port."""
+CM_MORE = 2
+"""``flags`` of CM_OPEN: names beside those of the one before, where they are too many for one."""
 QP_RC, QP_UC, QP_UD = 2, 3, 4
 """``qp_type``, as ``enum ibv_qp_type``."""
 MAX_PRIVATE = 256
@@ -71,7 +73,7 @@ CM_REQUEST = Layout(
         octet("ack_timeout", 76, "local ACK timeout, 0 for the usual one"),
         wide("context", 80, "of CM_JOIN: comes back with its event"),
         word("private_bytes", 88, "of private data"),
-        word("flags", 92, "CM_REUSEADDR"),
+        word("flags", 92, "CM_REUSEADDR, CM_MORE"),
         wide("private", 96, "private data", MAX_PRIVATE),
     ),
 )

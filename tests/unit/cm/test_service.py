@@ -349,3 +349,75 @@ class Looked(deque[tuple[object, bytes]]):
         for each in super().__iter__():
             self.times += 1
             yield each
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_listener_on_all_addresses_hears_on_devices_that_come_later(bound: bool) -> None:
+    net = SimNet(2)
+    service = CmService(random.Random(3))
+    service.came("rnic0", net.nodes[0].nic)
+    server = Program(service, net)
+    listening = server.create()
+    if bound:
+        server.ask(a.CM_BIND, id=listening, src_port=7174)
+    port = server.ask(a.CM_LISTEN, id=listening)["src_port"]
+    service.came("rnic1", net.nodes[1].nic)
+    client = Program(service, net, "rnic0")
+    number = client.create()
+    gids = [node.nic.gsi.gid for node in net.nodes]
+    client.ask(a.CM_RESOLVE_ADDR, id=number, src=gids[0], dst=gids[1], dst_port=port)
+    client.expect(cm.EVENT_ADDR_RESOLVED)
+    client.ask(a.CM_CONNECT, id=number, qpn=0x20)
+    assert server.expect(cm.EVENT_CONNECT_REQUEST)["src"] == int.from_bytes(gids[1], "little")
+    # the port is taken there, and free again once the listener is gone
+    other = server.create()
+    with pytest.raises(OSError, match="is taken"):
+        server.ask(a.CM_BIND, id=other, src=gids[1], src_port=port)
+    server.ask(a.CM_DESTROY, id=listening)
+    server.ask(a.CM_BIND, id=other, src=gids[1], src_port=port)
+
+
+def test_devices_that_come_later_and_are_not_the_listeners() -> None:
+    """Of another family, of another program, or with the port taken: the listener goes on without."""
+    net = SimNet(3)
+    service = CmService(random.Random(3))
+    service.came("rnic0", net.nodes[0].nic)
+    first, second = Program(service, net, "rnic0,rnic2"), Program(service, net)
+    listeners = []
+    for program in (first, second):
+        listeners.append(program.create())
+        program.ask(a.CM_BIND, id=listeners[-1], src_port=7174 if program is first else 7175)
+        program.ask(a.CM_LISTEN, id=listeners[-1])
+    service.came("rnic1", net.nodes[1].nic)
+    assert sorted(net.nodes[1].nic.gsi.agent.view()["services"]) == [cm.service_id(cm.PS_TCP, 7175)]
+    service.came("rnic2", net.nodes[2].nic)
+    assert len(net.nodes[2].nic.gsi.agent.view()["services"]) == 2
+    # one that goes takes its bindings along: of the same name it may come again
+    service.went("rnic2")
+    service.came("rnic2", net.nodes[2].nic)
+    assert len(net.nodes[2].nic.gsi.agent.view()["services"]) == 2
+    # two listeners of one number: the port is the first one's there
+    for program in (first, second):
+        both = program.create()
+        program.ask(a.CM_BIND, id=both, src_port=7180)
+        if program is first:
+            service.went("rnic2")
+            service.went("rnic0")
+    service.came("rnic2", net.nodes[2].nic)
+    assert net.nodes[2].nic.counters["cm_late_listeners_refused"] == 1
+
+
+def test_more_names_of_devices_than_one_request_holds() -> None:
+    net = SimNet(2)
+    service = CmService(random.Random(3))
+    for node in net.nodes:
+        service.came(f"rnic{node.index}", node.nic)
+    program = Program(service, net, "rnic7")
+    program.ask(a.CM_OPEN, b"rnic1", flags=a.CM_MORE)
+    listening = program.create()
+    program.ask(a.CM_BIND, id=listening, src=net.nodes[1].nic.gsi.gid, src_port=7174)
+    other = program.create()
+    with pytest.raises(OSError, match="no device of this program has this address"):
+        program.ask(a.CM_BIND, id=other, src=net.nodes[0].nic.gsi.gid, src_port=7174)
+    program.ask(a.CM_OPEN, b"rnic0")
+    program.ask(a.CM_BIND, id=other, src=net.nodes[0].nic.gsi.gid, src_port=7174)

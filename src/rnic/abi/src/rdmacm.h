@@ -100,14 +100,17 @@ static inline int minus(int error) /* -1 with errno, or 0 */
 	return -1;
 }
 
-/* rdmacm.c */
+/* rdmacm_ask.c */
 void cm_begin(struct cm_said *said, uint32_t op, const struct cm_id *id);
 int cm_ask(struct cm_said *said);
 void cm_private(struct cm_said *said, const void *data, size_t bytes);
 int cm_request(const struct cm_id *id, uint32_t op, struct cm_said *said);
 int cm_simple(const struct cm_id *id, uint32_t op);
 struct cm_device *cm_devices(void);
-struct cm_device *cm_device_at(const union ibv_gid *gid);
+struct cm_device *cm_device_at(const union ibv_gid *gid, bool anew);
+struct ibv_pd *cm_device_pd(struct cm_device *device);
+
+/* rdmacm.c */
 void cm_adopt(struct cm_id *id, const struct cm_said *said);
 int cm_complete(struct cm_id *id);
 void cm_drop_event(struct cm_id *id);

@@ -154,6 +154,7 @@ void rdma_destroy_srq(struct rdma_cm_id *id);
 struct ibv_device **ibv_get_device_list(int *count);
 void ibv_free_device_list(struct ibv_device **list);
 struct ibv_context *ibv_open_device(struct ibv_device *device);
+int ibv_close_device(struct ibv_context *context);
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr);
 int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid);
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context);

@@ -85,7 +85,7 @@ struct cm_device *cm_device_towards(const struct sockaddr *address)
 		bool known = connect(probe, address, cm_address_bytes(address)) == 0 &&
 			     getsockname(probe, (struct sockaddr *)&own, &bytes) == 0 &&
 			     cm_gid_of((struct sockaddr *)&own, &from, &port) == 0;
-		struct cm_device *device = known ? cm_device_at(&from) : NULL;
+		struct cm_device *device = known ? cm_device_at(&from, false) : NULL;
 
 		close(probe);
 		if (device)

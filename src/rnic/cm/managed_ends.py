@@ -1,0 +1,380 @@
+"""``rnic.cm_listen`` and ``rnic.cm_connect``: from an address to a :class:`~rnic.cm.managed.CmConnection`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from errno import EINVAL
+from typing import Any
+
+from rnic.cm.exchange import DEFAULT_TIMEOUT_S, tcp_port
+from rnic.cm.ids import MAPPED
+from rnic.cm.managed import (
+    LOOK_S,
+    MAX_PRIVATE,
+    MAX_PRIVATE_ACCEPT,
+    MAX_PRIVATE_REJECT,
+    MESSAGE_BYTES,
+    RECEIVES,
+    CmConnectError,
+    CmConnection,
+    Steps,
+    readable,
+)
+from rnic.cm.manager import Event, EventChannel, Manager, manager_of
+from rnic.link.base import LinkError, format_address
+from rnic.runtime.wait import wait_readable
+from rnic.spec import attach_cm as wire
+from rnic.spec import cm
+from rnic.spec.errors import RnicError, VerbsError
+from rnic.verbs.attrs import GID
+from rnic.verbs.context import Context
+
+_LOOPBACKS = 16
+"""``cm_connect`` tries 127.0.0.1 to 127.0.0.16 for an address of this process's own."""
+
+
+class CmRequest:
+    """Somebody who wants to connect; :meth:`CmListener.get_request` gives it.
+
+    ``peer`` says who, ``private`` is what it says with it, 56 bytes with the zeros that they were filled up with. A
+    request that is neither accepted nor rejected keeps its peer waiting for about a minute.
+    """
+
+    def __init__(self, listener: CmListener, event: Event) -> None:
+        self.private = event.private
+        self._listener = listener
+        self._number = event.number
+        self._asked = event.fields
+        address = _address_text(event.fields["dst"].to_bytes(16, "little"))
+        self.peer = f"client {address} port {event.fields['dst_port']}"
+        self._answered = False
+
+    def accept(self, private: bytes = b"", timeout_s: float = DEFAULT_TIMEOUT_S) -> CmConnection:
+        """Accept it; the connection, once the peer is ready.
+
+        Args:
+            private: at most 196 bytes for the peer.
+            timeout_s: for the peer to be ready.
+
+        Raises:
+            CmRejectedError: the peer changed its mind.
+            CmTimeoutError: it did not say that it is ready.
+            VerbsError: EINVAL for private data that is too long, or a request that was answered already.
+        """
+        connection = self._begin(private)
+        steps = connection.accepting(self._number, self._asked, private)
+        _or_close(connection, lambda: connection.drive(steps, timeout_s, "did not say that it is ready"))
+        return connection
+
+    async def aaccept(self, private: bytes = b"", timeout_s: float = DEFAULT_TIMEOUT_S) -> CmConnection:
+        """:meth:`accept` for asyncio."""
+        connection = self._begin(private)
+        try:
+            steps = connection.accepting(self._number, self._asked, private)
+            await connection.adrive(steps, timeout_s, "did not say that it is ready")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def reject(self, private: bytes = b"") -> None:
+        """Say no, with at most 148 bytes of why. The peer gets :class:`CmRejectedError` with reason 28."""
+        _check_private(private, MAX_PRIVATE_REJECT)
+        self._answer()
+        manager = self._listener.manager
+        manager.ask(wire.CM_REJECT, private, id=self._number)
+        manager.ask(wire.CM_DESTROY, id=self._number)
+
+    def _begin(self, private: bytes) -> CmConnection:
+        _check_private(private, MAX_PRIVATE_ACCEPT)
+        self._answer()
+        listener = self._listener
+        try:
+            connection = CmConnection(listener.ctx, False, self.peer, listener.message_bytes, listener.receives)
+        except RnicError:
+            self._answered = False
+            raise
+        connection.private = self.private
+        return connection
+
+    def _answer(self) -> None:
+        if self._answered:
+            raise VerbsError(EINVAL, f"the request of {self.peer} was answered already")
+        self._answered = True
+
+    def __repr__(self) -> str:
+        return f"<CmRequest of {self.peer}>"
+
+
+class CmListener:
+    """Listens by CM on a port of a device; :func:`cm_listen` makes it."""
+
+    def __init__(
+        self, ctx: Context, owned: bool, port: int | str, backlog: int, message_bytes: int, receives: int
+    ) -> None:
+        self.ctx = ctx
+        self.message_bytes = message_bytes
+        self.receives = receives
+        self.closed = False
+        self._owned = owned
+        number = tcp_port(ctx.address, port, 0)
+        self.manager: Manager = manager_of(ctx)
+        self._channel: EventChannel = self.manager.channel()
+        ask = self.manager.ask
+        try:
+            self._number = ask(wire.CM_CREATE, channel=self._channel.number, port_space=cm.PS_TCP, qp_type=wire.QP_RC)[
+                "id"
+            ]
+            gid = int.from_bytes(ctx.query_gid().raw, "little")
+            ask(wire.CM_BIND, id=self._number, src=gid, src_port=number)
+            self.port = ask(wire.CM_LISTEN, id=self._number, value=backlog)["src_port"]
+        except VerbsError as error:
+            self._channel.close()
+            raise CmConnectError(f"cannot listen by CM on {ctx.address} port {port}: {error.strerror}") from None
+        ctx.driver.start()
+
+    @property
+    def address(self) -> str:
+        """The device's IP address."""
+        return self.ctx.address
+
+    def get_request(self, timeout_s: float | None = None) -> CmRequest:
+        """The next request, in order of arrival.
+
+        Raises:
+            TimeoutError: none came in time.
+            CmConnectError: the listener is closed.
+        """
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        self.ctx.driver.rest()
+        while (request := self._next()) is None:
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"nobody connected to {self.address} port {self.port} within {timeout_s:g} s")
+            wait_readable(self._waits(), LOOK_S if left is None else min(left, LOOK_S))
+        return request
+
+    async def aget_request(self) -> CmRequest:
+        """:meth:`get_request` for asyncio; ``asyncio.timeout`` bounds it."""
+        loop = asyncio.get_running_loop()
+        self.ctx.driver.rest()
+        while (request := self._next()) is None:
+            await readable(loop, self._waits(), LOOK_S)
+        return request
+
+    def accept(self, timeout_s: float | None = None, private: bytes = b"") -> CmConnection:
+        """Accept the next request; those who wait in vain for its RTU raise as :meth:`CmRequest.accept`."""
+        return self.get_request(timeout_s).accept(private)
+
+    async def aaccept(self, private: bytes = b"") -> CmConnection:
+        """:meth:`accept` for asyncio."""
+        return await (await self.aget_request()).aaccept(private)
+
+    def _waits(self) -> list[int]:
+        return [self._channel.fileno(), *self.manager.lifelines()]
+
+    def _next(self) -> CmRequest | None:
+        while not self.closed:
+            event = self._channel.take()
+            if event is None:
+                self.ctx.driver.check()
+                return None
+            if event.event == cm.EVENT_CONNECT_REQUEST:
+                return CmRequest(self, event)
+            # who asked has given up before anybody looked
+            with contextlib.suppress(VerbsError):
+                if event.number != self._number:
+                    self.manager.ask(wire.CM_DESTROY, id=event.number)
+        raise CmConnectError(f"the listener on {self.address} port {self.port} is closed")
+
+    def close(self) -> None:
+        """Listen no more; who waits is rejected. A second call does nothing.
+
+        Where the NIC was made for the listener, the connections that it accepted end with it.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        self._channel.close()
+        if self._owned:
+            self.ctx.close()
+
+    def __enter__(self) -> CmListener:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> CmListener:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<CmListener on {self.address} port {self.port}{' closed' if self.closed else ''}>"
+
+
+def cm_listen(
+    addr: str = "127.0.0.1",
+    port: int | str = 0,
+    *,
+    backlog: int = 0,
+    message_bytes: int = MESSAGE_BYTES,
+    receives: int = RECEIVES,
+    udp_port: int | None = None,
+    context: Context | None = None,
+) -> CmListener:
+    """Listen for connections by CM.
+
+    Args:
+        addr: local address of the NIC, which is made in this process.
+        port: in rdma_cm's TCP port space; 0 for any free one. No TCP port of the system is taken.
+        backlog: requests that may wait, 0 for 128.
+        message_bytes: longest message that each connection receives.
+        receives: messages that may wait on each connection.
+        udp_port: UDP port of the NIC, 4791 by default; peers must have the same, since CM messages name none.
+        context: use this opened device, such as ``rnic.open(addr)`` gives one of the NIC process.
+
+    Raises:
+        CmConnectError: the port is taken.
+        LinkError: the address is not local, or a NIC is on it already.
+    """
+    ctx = context or Context(addr=addr, port=udp_port)
+    try:
+        return CmListener(ctx, context is None, port, backlog, message_bytes, receives)
+    except BaseException:
+        if context is None:
+            ctx.close()
+        raise
+
+
+def cm_connect(
+    host: str,
+    port: int | str,
+    *,
+    private: bytes = b"",
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    addr: str | None = None,
+    udp_port: int | None = None,
+    message_bytes: int = MESSAGE_BYTES,
+    receives: int = RECEIVES,
+    context: Context | None = None,
+) -> CmConnection:
+    """Connect by CM to whoever listens: :func:`cm_listen`, a program on librdmacm, Linux, an adapter.
+
+    Args:
+        host: its name or address.
+        port: in rdma_cm's TCP port space.
+        private: at most 56 bytes for the listener.
+        timeout_s: for the connection to be made.
+        addr: local address of the NIC, which is made in this process; by default the one that leads to ``host``, or on
+            loopback the first of 127.0.0.1 to 127.0.0.16 that has none.
+        udp_port: its UDP port, 4791 by default; the peer must have the same.
+        message_bytes: longest message that this end receives.
+        receives: messages that may wait.
+        context: use this opened device instead.
+
+    Raises:
+        CmRejectedError: the listener said no, or nobody listens there.
+        CmTimeoutError: nobody answered in time.
+        CmConnectError: the host is unknown or of another IP version.
+        LinkError: no NIC can be made on ``addr``.
+        VerbsError: EINVAL for private data that is too long.
+    """
+    connection, steps = _begin(host, port, private, addr, udp_port, message_bytes, receives, context, timeout_s)
+    _or_close(connection, lambda: connection.drive(steps, timeout_s, "did not answer"))
+    return connection
+
+
+async def acm_connect(
+    host: str,
+    port: int | str,
+    *,
+    private: bytes = b"",
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    addr: str | None = None,
+    udp_port: int | None = None,
+    message_bytes: int = MESSAGE_BYTES,
+    receives: int = RECEIVES,
+    context: Context | None = None,
+) -> CmConnection:
+    """:func:`cm_connect` for asyncio, with the same arguments and errors. A ``host`` by name is looked up at once."""
+    connection, steps = _begin(host, port, private, addr, udp_port, message_bytes, receives, context, timeout_s)
+    try:
+        await connection.adrive(steps, timeout_s, "did not answer")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _begin(
+    host: str,
+    port: int | str,
+    private: bytes,
+    addr: str | None,
+    udp_port: int | None,
+    message_bytes: int,
+    receives: int,
+    context: Context | None,
+    timeout_s: float,
+) -> tuple[CmConnection, Steps[None]]:
+    _check_private(private, MAX_PRIVATE)
+    number = tcp_port(host, port, 1)
+    where = f"{host} port {number}"
+    try:
+        family, *_, place = socket.getaddrinfo(host, number, type=socket.SOCK_DGRAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise CmConnectError(f"cannot reach {where}: {getattr(error, 'strerror', None) or error}") from None
+    ctx = context or _own_device(addr, family, place, udp_port)
+    try:
+        connection = CmConnection(ctx, context is None, where, message_bytes, receives)
+    except BaseException:
+        if context is None:
+            ctx.close()
+        raise
+    target = GID(str(place[0]).partition("%")[0]).raw
+    return connection, connection.connecting(ctx.query_gid().raw, target, number, private)
+
+
+def _own_device(addr: str | None, family: int, place: Any, udp_port: int | None) -> Context:
+    """A NIC in this process on the address that leads to a place."""
+    if addr is not None:
+        return Context(addr=addr, port=udp_port)
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(place)
+        except OSError as error:
+            raise CmConnectError(f"cannot reach {place[0]}: {error.strerror}") from None
+        own = str(probe.getsockname()[0])
+    if own != "127.0.0.1":
+        return Context(addr=own, port=udp_port)
+    for last in range(1, _LOOPBACKS):
+        with contextlib.suppress(LinkError):
+            return Context(addr=f"127.0.0.{last}", port=udp_port)
+    return Context(addr=f"127.0.0.{_LOOPBACKS}", port=udp_port)
+
+
+def _check_private(private: bytes, most: int) -> None:
+    if len(private) > most:
+        raise VerbsError(EINVAL, f"private data of {len(private)} bytes: this message has room for {most}")
+
+
+def _or_close(connection: CmConnection, work: Callable[[], None]) -> None:
+    try:
+        work()
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _address_text(gid: bytes) -> str:
+    return format_address(gid[len(MAPPED) :] if gid.startswith(MAPPED) else gid)
+
+
+__all__ = ["CmListener", "CmRequest", "acm_connect", "cm_connect", "cm_listen"]
