@@ -41,6 +41,8 @@ cdef extern from "state.h" nogil:
         pass
     struct resource:
         pass
+    struct shared_receive_queue:
+        pass
     struct scatter:
         pass
 
@@ -87,6 +89,8 @@ cdef extern from "engine.h" nogil:
         uint64_t sq_bytes
         const uint8_t *rq
         uint64_t rq_bytes
+        shared_receive_queue *srq
+        atomic_word *srq_block
         atomic_word *block
         engine_cq *send_cq
         engine_cq *recv_cq
@@ -439,7 +443,8 @@ cdef class Executor:
         self.requester, self.responder = qp.requester, qp.responder
         self.counters, self.flights = qp.host.counters, qp.host.flights
         self.send_ring = qp.send_ring
-        self.rq = None if qp.uses_srq else qp.rq
+        srq = getattr(qp, "srq", None)
+        self.rq = qp.rq if not qp.uses_srq else None if srq is None else srq.ring
         self.place.qpc = <uint8_t *> <uintptr_t> ctypes.addressof(qp.ctx)
         self.place.record = <queue_pair *> (port.base + <size_t> memory.record)
         self.place.sends = <send_slot *> (port.base + 8 * <size_t> memory.sends)
@@ -449,6 +454,9 @@ cdef class Executor:
         self.place.scatters = <scatter *> (port.base + 8 * <size_t> memory.scatters)
         self.place.send_slots = memory.entries
         self.place.signal_all = qp.signal_all
+        if srq is not None:
+            self.place.srq = <shared_receive_queue *> (port.base + <size_t> srq.record)
+            self.place.srq_block = <atomic_word *> (_address(srq.regs.buf, &length) + <Py_ssize_t> srq.regs.at)
         self.block = block
         if block is not None:
             self.place.block = <atomic_word *> _address(block, NULL)

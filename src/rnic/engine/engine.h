@@ -59,8 +59,10 @@ struct engine_qp {
 	uint64_t send_slots;
 	const uint8_t *sq; /* the send ring, its slab behind it; NULL where it is not in reach */
 	uint64_t sq_bytes;
-	const uint8_t *rq; /* the receive ring; NULL where it is shared or not in reach */
+	const uint8_t *rq; /* the receive ring, its own or the shared one; NULL where it is not in reach */
 	uint64_t rq_bytes;
+	struct shared_receive_queue *srq; /* or NULL: the ring is its own */
+	_Atomic uint32_t *srq_block; /* the shared queue's block */
 	_Atomic uint32_t *block; /* its queue block, or NULL */
 	struct engine_cq *send_cq; /* the CQ of number send_cqn, or NULL */
 	struct engine_cq *recv_cq;

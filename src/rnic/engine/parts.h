@@ -205,6 +205,13 @@ enum engine_end engine_read_receive(const struct engine_port *port, struct engin
 enum engine_end engine_read_again(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
 				  struct engine_effects *effects);
 
+/* Entries to take for a consumer at `head` when the producer says that it stands at `tail`. */
+static inline uint64_t engine_waiting(uint64_t head, uint64_t tail, uint64_t entries)
+{
+	if (tail >= entries || head >= entries)
+		return 0;
+	return tail < head ? tail + entries - head : tail - head;
+}
 /* Receive entries posted and not taken; 0 also where the ring is not in reach. */
 uint64_t engine_receives_left(const struct engine_qp *qp);
 /* Whether an ACK that says how many there are can. */

@@ -16,13 +16,10 @@ int engine_credits_known(const struct engine_qp *qp)
 
 uint64_t engine_receives_left(const struct engine_qp *qp)
 {
-	uint64_t head = qp->record->rq_head, entries = qp->record->rq_entries;
-	if (!qp->block || head >= entries)
+	if (!qp->block)
 		return 0;
 	uint64_t tail = atomic_load_explicit(&qp->block[REG_RQ_TAIL / 4], memory_order_acquire);
-	if (tail >= entries)
-		return 0;
-	return tail < head ? tail + entries - head : tail - head;
+	return engine_waiting(qp->record->rq_head, tail, qp->record->rq_entries);
 }
 
 uint64_t engine_ack_code(const struct engine_port *port, const struct engine_qp *qp)

@@ -54,7 +54,9 @@ static struct engine_port port;
 static struct engine_qp qp;
 static struct engine_cq cq;
 static struct engine_meta meta;
-static uint8_t *sq, *rq;
+static uint8_t *sq, *rq, *shared;
+static struct shared_receive_queue *srq;
+static _Atomic uint32_t *srq_block;
 
 static void begin(void)
 {
@@ -89,6 +91,15 @@ static void begin(void)
 	record->sq_shift = 6;
 	record->sq_slab_bytes = SLAB;
 	record->rq_stride = STRIDE;
+	/* now its own receive ring, now a shared one */
+	int shares = draw() & 1;
+	be_put(qpc, QPC_SRQN, shares ? SRQ_VALID | 3 : 0);
+	qp.srq = shares ? srq : NULL;
+	qp.srq_block = shares ? srq_block : NULL;
+	qp.rq = shares ? shared : rq;
+	qp.rq_bytes = ENTRIES * (STRIDE + (shares ? SRQ_ORDER_BYTES : 0));
+	record->uses_srq = (uint64_t)shares;
+	*srq = (struct shared_receive_queue){ .entries = ENTRIES, .stride = STRIDE, .pd = 1, .limit = draw() % 4 };
 	memset(cq.record, 0, sizeof *cq.record);
 	cq.record->logsize = 4;
 	cq.record->phase = CQE_PHASE;
@@ -124,6 +135,9 @@ static void make(void)
 	qp.sq = sq = piece(qp.sq_bytes);
 	qp.rq_bytes = ENTRIES * STRIDE;
 	qp.rq = rq = piece(qp.rq_bytes);
+	shared = piece(ENTRIES * (STRIDE + SRQ_ORDER_BYTES));
+	srq = piece(sizeof *srq);
+	srq_block = piece(128);
 	qp.block = piece(128);
 	qp.send_cq = qp.recv_cq = &cq;
 	qp.flow.address_bytes = meta.flow.address_bytes = 4;
@@ -171,6 +185,12 @@ static void post(void)
 	}
 	uint64_t sge[2] = { address(), (uint64_t)key() << 32 | (draw() % 4 ? draw() % 500 : (uint32_t)odd_number()) };
 	memcpy(rq + draw() % ENTRIES * STRIDE + draw() % 4 * 16, sge, sizeof sge);
+	memcpy(shared + draw() % ENTRIES * STRIDE + draw() % 4 * 16, sge, sizeof sge);
+	uint32_t slot = (uint32_t)(draw() % 16 ? draw() % ENTRIES : odd_number());
+	memcpy(shared + ENTRIES * STRIDE + draw() % ENTRIES * SRQ_ORDER_BYTES, &slot, sizeof slot);
+	srq_block[REG_RQ_TAIL / 4] = (uint32_t)(draw() % (ENTRIES + 1));
+	if (draw() % 64 == 0)
+		((uint64_t *)srq)[draw() % (sizeof *srq / 8)] = odd_number();
 	qp.block[REG_RQ_TAIL / 4] = (uint32_t)(draw() % (ENTRIES + 1));
 	cq.block[REG_CQ_HEAD / 4] = (uint32_t)(draw() % 8 ? cq.record->tail : odd_number());
 	cq.block[REG_CQ_DOORBELL / 4] = (uint32_t)(draw() % 3);

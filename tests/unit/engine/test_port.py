@@ -22,7 +22,7 @@ from rnic.runtime.program import ProgramMemory
 from rnic.spec.limits import NEVER
 from rnic.testing import QpPair
 from rnic.testing.net import SimNet
-from rnic.verbs import enums
+from rnic.verbs import SrqAttr, enums
 from rnic.wire.bursts import RxBurst, TxBurst
 
 pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
@@ -168,8 +168,9 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def make(pairs: int = 1, **options: Any) -> tuple[list[QpPair], list[Held]]:
         settings = {"log_max_qps": 4, "max_mrs": 64} | options.pop("settings", {})
+        srq = options.pop("srq", False)
         net = SimNet(2, settings=settings, **options)
-        made = [QpPair(net=net, size=1 << 14, depth=16) for _ in range(pairs)]
+        made = [QpPair(net=net, size=1 << 14, depth=16, srq=srq) for _ in range(pairs)]
         return made, [Held(node.nic) for node in net.nodes]
 
     return make
@@ -266,6 +267,41 @@ def test_reads_and_atomics_need_no_python(held: Any, segments: int) -> None:
     assert statuses == {enums.IBV_WC_SUCCESS}
     assert (a.left, b.left) == (0, 0)
     assert min(a.taken, b.taken) > 50
+
+
+def test_receives_from_a_shared_queue(held: Any) -> None:
+    """Its own limit event, and an empty queue's RNR NAK, are in the midst."""
+    pairs, (a, b) = held(2, srq=True)
+    for _ in range(2):
+        for pair in pairs:
+            write(pair, 8)
+        pairs[0].run()  # the first packets of each are the reference's
+        for pair in pairs:
+            pair.a.poll()
+    b.taken = b.left = 0
+    got = []
+    for turn in range(6):
+        for pair in pairs:
+            for _ in range(2):
+                pair.a.post_send(e.IBV_WR_SEND, 1_500 * turn)
+            pair.a.post_send(e.IBV_WR_RDMA_WRITE_WITH_IMM, 8)
+        pairs[0].net.turn()
+        for pair in pairs:
+            for _ in range(3):
+                pair.b.post_recv(8_000)
+        pairs[0].run()
+        for pair in pairs:
+            got += [wc.status for wc in pair.b.poll()]
+            assert {wc.status for wc in pair.a.poll()} == {enums.IBV_WC_SUCCESS}
+    assert got == [enums.IBV_WC_SUCCESS] * 36
+    assert b.left == 0
+    assert b.taken > 40
+    pairs[0].b.srq.modify(SrqAttr(srq_limit=2), e.IBV_SRQ_LIMIT)
+    for _ in range(3):
+        pairs[0].b.post_recv(10)
+        pairs[0].a.post_send(e.IBV_WR_SEND, 10)
+    pairs[0].run()
+    assert b.left == 1
 
 
 @pytest.mark.parametrize("seed", range(3))
