@@ -270,6 +270,7 @@ COUNTERS = (
     "duplicate_reads",
     "duplicate_atomics",
     "implied_naks",
+    "drop_bad_sequence",
 )
 assert len(COUNTERS) == ENGINE_COUNTS
 cdef uint64_t NONE_WORD = 0xFFFFFFFFFFFFFFFFULL
@@ -679,6 +680,7 @@ cdef class Executor:
         self.punted = True
         self._find_flow()
         self._find_rings()
+        self._find_send_cq()
         if self.flow is None or requester.flow is not self.flow:
             return 0
         peer = requester.peer
@@ -700,8 +702,11 @@ cdef class Executor:
         self.punted = effects.end != ENGINE_DONE
         if made:
             self._emit(&result, buffer, out)
-            flights.took(peer, effects.flown, effects.admitted)
+            if effects.flown:
+                flights.took(peer, effects.flown, effects.admitted)
             self._count(&effects)
+        if effects.effects & EFFECT_NOTIFY_SEND:
+            self.send_cq.queue.notify()
         if effects.effects & EFFECT_NO_ROOM:
             flights.wait(requester)
         if effects.effects & EFFECT_ARM:
@@ -910,9 +915,11 @@ cdef class Device:
                     out.append(TxBurst(flows[at], [data], result.bursts[i].segment, result.bursts[i].count, len(data)))
                 if told.stop == STOP_FULL:
                     result.used = result.open = result.count = 0
-                elif told.stop == STOP_FIND:
+                elif told.stop == STOP_FIND or told.stop == STOP_NOTIFY:
                     self._stopped(&told)
                 elif told.stop == STOP_TURN:
+                    if told.effects:
+                        self._stopped(&told)
                     self._take_over(now, sending, out)
                 else:
                     break
@@ -1069,6 +1076,8 @@ cdef class Pump:
             at, state.slot, state.at = state.at, state.slot + 1, 0
             self._reference(&state.slots[state.slot - 1], at, now)
         elif told.stop == STOP_TURN:
+            if told.effects:
+                self.device._stopped(told)
             out = []
             sent = state.sending.sent
             self.device._take_over(now, &state.sending, out)

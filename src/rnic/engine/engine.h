@@ -148,6 +148,7 @@ enum engine_count {
 	COUNT_DUPLICATE_READS,
 	COUNT_DUPLICATE_ATOMICS,
 	COUNT_IMPLIED_NAKS,
+	COUNT_BAD_SEQUENCE,
 	ENGINE_COUNTS
 };
 
@@ -194,7 +195,8 @@ size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, cons
 		      const struct engine_flight *flight, uint64_t now,
 		      struct engine_effects *effects);
 
-/* Send requests: up to `budget` packets of WRITEs, SENDs, READs and atomics, new or again; the number made. */
+/* Send requests: up to `budget` packets of WRITEs, SENDs, READs and atomics, new or again; the number made. What is sent
+ * unreliably completes with that. */
 uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint64_t now, uint64_t budget,
 		     struct engine_flight *flight, struct engine_out *out, struct engine_effects *effects);
 

@@ -101,6 +101,13 @@ static enum engine_end reserve(struct engine_qp *qp, uint64_t psn, struct cq_roo
 	return engine_cq_reserve(known ? qp->send_cq : NULL, entries, room) ? PUNT_CQ : ENGINE_DONE;
 }
 
+enum engine_end engine_may_complete(struct engine_qp *qp, const struct send_slot *slot)
+{
+	struct cq_room room;
+	int known = qp->send_cq && qp->send_cqn == be_get(qp->qpc, QPC_CQN_SND);
+	return engine_cq_reserve(known ? qp->send_cq : NULL, (uint64_t)(signaled(qp, slot) != 0), &room) ? PUNT_CQ : ENGINE_DONE;
+}
+
 /* Complete, in order, every message that is wholly acknowledged. */
 static void retire(struct engine_qp *qp, struct cq_room *room, struct engine_effects *effects)
 {
@@ -140,6 +147,15 @@ static void retire(struct engine_qp *qp, struct cq_room *room, struct engine_eff
 		}
 		index = after;
 	}
+}
+
+enum engine_end engine_complete_sent(struct engine_qp *qp, struct engine_effects *effects)
+{
+	struct cq_room room;
+	enum engine_end end = reserve(qp, qp->record->una, &room);
+	if (end == ENGINE_DONE)
+		retire(qp, &room, effects);
+	return end;
 }
 
 /* ------------------------------------------------------------------ progress */

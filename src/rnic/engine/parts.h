@@ -255,6 +255,14 @@ static inline uint64_t message_due(const struct send_slot *slot)
 	return (slot->first_psn + slot->received) & PSN_MASK;
 }
 
+/* Requests that a message goes out as, each with a sequence number: a long READ takes several. */
+static inline uint64_t engine_requests_of(const struct queue_pair *record, const struct send_slot *slot)
+{
+	if (entry_get(slot, SQE_OPCODE) != WR_READ)
+		return 1;
+	return (slot->packets + record->read_chunk - 1) / record->read_chunk;
+}
+
 /* READ or atomic request number `place` of those that wait for responses, oldest first. */
 static inline struct read_piece *engine_piece(const struct engine_qp *qp, uint64_t place)
 {
@@ -276,6 +284,10 @@ enum engine_end engine_advance(const struct engine_port *port, struct engine_qp 
 			const struct engine_flight *flight, uint64_t now, struct engine_effects *effects);
 /* Whether engine_advance may; ENGINE_DONE, or what it would punt for. */
 enum engine_end engine_may_advance(struct engine_qp *qp, uint64_t psn);
+/* Whether there is room for a message's completion, so that engine_complete_sent may; ENGINE_DONE, or a punt. */
+enum engine_end engine_may_complete(struct engine_qp *qp, const struct send_slot *slot);
+/* Complete what was sent unreliably; ENGINE_DONE, or a punt with nothing changed. */
+enum engine_end engine_complete_sent(struct engine_qp *qp, struct engine_effects *effects);
 /* Nanoseconds in which what was repeated should have been answered. */
 uint64_t engine_repeat_interval(uint64_t srtt, uint64_t rttvar);
 /* Mean round trip and its deviation with one more sample. */

@@ -283,6 +283,31 @@ static enum engine_end not_ready(const struct engine_port *port, struct engine_q
 	return ENGINE_DONE;
 }
 
+/* ------------------------------------------------------------------ unreliable connections (IBA 9.8) */
+
+/* What was open is lost. Its receive entry stays for the next message. */
+static void abandon(struct queue_pair *record)
+{
+	record->open = OPEN_NOTHING;
+	record->offset = 0;
+}
+
+/* A packet of a message that is lost: the next that starts one is taken. */
+static enum engine_end pass_over(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+				 enum engine_count reason, struct engine_effects *effects)
+{
+	if (!engine_packet_right(port, packet))
+		return PUNT_ICRC;
+	qp->record->established = 1;
+	effects->counts[reason]++;
+	abandon(qp->record);
+	if (reason == COUNT_BAD_SEQUENCE) { /* its PSN was the expected one */
+		qp->record->silent = 0;
+		be_put(qp->qpc, QPC_EXPECTED_PSN, (packet->psn + 1) & PSN_MASK);
+	}
+	return ENGINE_DONE;
+}
+
 /* ------------------------------------------------------------------ one request */
 
 enum engine_end engine_request_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
@@ -300,15 +325,21 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 		return PUNT_STATE; /* the first one raises an event */
 	if (!engine_replies_sound(qp) || !engine_credits_known(qp))
 		return PUNT_REPLY;
+	int reliable = be_get(qp->qpc, QPC_SERVTYPE) == ST_RC;
 	int64_t distance = psn_diff(packet->psn, be_get(qp->qpc, QPC_EXPECTED_PSN));
-	if (distance)
+	if (distance && reliable)
 		return out_of_order(port, qp, packet, distance, effects);
+	if (distance && !(flags & ROW_START))
+		return pass_over(port, qp, packet, COUNT_PSN_GAP, effects);
 	if (!(flags & (ROW_WRITE | ROW_SEND)))
 		return engine_read_receive(port, qp, packet, effects);
 	if (flags & ROW_IETH)
 		return PUNT_HEADER;
-	if (record->open != (flags & ROW_START ? OPEN_NOTHING : effect.kind))
+	int breaks = !distance && record->open != (flags & ROW_START ? OPEN_NOTHING : effect.kind);
+	if (breaks && reliable)
 		return PUNT_SEQUENCE;
+	if (breaks && !(flags & ROW_START))
+		return pass_over(port, qp, packet, COUNT_BAD_SEQUENCE, effects);
 	if (flags & ROW_SEND && !(flags & ROW_START) && record->receive_index == NONE)
 		return PUNT_SEQUENCE;
 	if ((takes || flags & ROW_SEND) && (be_get(qp->qpc, QPC_SRQN) & SRQ_VALID ? !qp->srq : qp->srq != NULL))
@@ -318,7 +349,7 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	if (takes || flags & ROW_SEND) {
 		end = find_receive(port, qp, &receive);
 		if (end == ENGINE_TOLD)
-			return not_ready(port, qp, packet, effects);
+			return reliable ? not_ready(port, qp, packet, effects) : PUNT_REQUEST;
 		if (end != ENGINE_DONE)
 			return end;
 	}
@@ -340,6 +371,8 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 
 	record->established = 1;
 	record->silent = 0;
+	effects->counts[COUNT_PSN_GAP] += distance != 0;
+	effects->counts[COUNT_BAD_SEQUENCE] += (uint32_t)breaks;
 	if (takes || flags & ROW_SEND)
 		use_receive(qp, &receive);
 	if (flags & ROW_START) {
@@ -357,7 +390,7 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	be_put(qp->qpc, QPC_EXPECTED_PSN, (packet->psn + 1) & PSN_MASK);
 	if (flags & ROW_END)
 		message_done(qp);
-	if (packet->ask)
+	if (packet->ask && reliable)
 		engine_reply_acknowledge(qp, packet->psn, engine_ack_code(port, qp), effects);
 	if (!notify)
 		return ENGINE_DONE;

@@ -61,28 +61,46 @@ static enum engine_end cover(const struct engine_port *port, struct engine_qp *q
 	return end;
 }
 
-/* End-to-end flow control: MSN plus credits is the last SSN that has a receive entry (9.7.7.2). */
-static void credits(struct queue_pair *record, const struct packet *packet, int pending, struct engine_effects *effects)
+/* Sequence number of the last request of which everything lies before `psn` (transport/requester.py, ssn_before). */
+static uint64_t ssn_before(const struct engine_qp *qp, uint64_t psn)
 {
-	uint64_t aeth = be_load(packet->bytes + BTH_BYTES, 4), code = aeth >> 24 & AETH_VALUE_MASK;
-	if (code == CREDITS_INVALID) {
-		record->lsn = NONE;
-		return;
+	const struct queue_pair *record = qp->record;
+	for (uint64_t index = record->sq_head; index != record->fetch_index; index = sq_after(qp, index)) {
+		const struct send_slot *slot = &qp->sends[index];
+		int64_t behind = psn_diff(psn, slot->first_psn);
+		if (!slot->packets || psn_diff(slot->first_psn + slot->packets, psn) <= 0)
+			continue;
+		uint64_t taken = entry_get(slot, SQE_OPCODE) == WR_READ && behind > 0 ? (uint64_t)behind / record->read_chunk : 0;
+		return (slot->ssn - engine_requests_of(record, slot) + taken) & PSN_MASK;
 	}
-	record->lsn = (aeth + credit_counts[code]) & PSN_MASK;
-	if (pending)
+	return record->ssn;
+}
+
+/* The last SSN for which the peer has a receive entry (9.7.7.2), as an ACK says before it has any other effect. The MSN is
+ * told from the PSN, with which it goes: by our own count of requests, which the peer's may exceed. */
+static uint64_t credits(const struct engine_qp *qp, const struct packet *packet, struct engine_effects *effects)
+{
+	uint64_t code = packet->bytes[BTH_BYTES] & AETH_VALUE_MASK;
+	if (code == CREDITS_INVALID)
+		return NONE;
+	if (qp->record->send_index != qp->record->fetch_index)
 		effects->effects |= EFFECT_FIRST;
+	return (ssn_before(qp, packet->psn + 1) + credit_counts[code]) & PSN_MASK;
 }
 
 static enum engine_end acknowledged(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
 				    const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
 {
-	int missing, pending = qp->record->send_index != qp->record->fetch_index;
+	uint32_t before = effects->effects;
+	uint64_t lsn = credits(qp, packet, effects);
+	int missing;
 	enum engine_end end = cover(port, qp, (packet->psn + 1) & PSN_MASK, flight, now, &missing, effects);
-	if (end == ENGINE_TOLD) {
-		effects->counts[COUNT_ACKS_RECEIVED]++;
-		credits(qp->record, packet, pending, effects);
+	if (end != ENGINE_TOLD) {
+		effects->effects = before;
+		return end;
 	}
+	effects->counts[COUNT_ACKS_RECEIVED]++;
+	qp->record->lsn = lsn;
 	return end;
 }
 
@@ -239,7 +257,7 @@ static enum engine_end take(const struct engine_port *port, struct engine_qp *qp
 	if (ahead < 0) {
 		/* an unsolicited ACK may repeat the last PSN to grant credits */
 		if (ahead == -1 && packet->opcode == BTH_ACKNOWLEDGE && (syndrome & AETH_TYPE_MASK) == AETH_ACK)
-			credits(record, packet, record->send_index != record->fetch_index, effects);
+			record->lsn = credits(qp, packet, effects);
 		effects->counts[COUNT_STALE_RESPONSE]++;
 		return ENGINE_DONE;
 	}
@@ -257,7 +275,7 @@ enum engine_end engine_response_receive(const struct engine_port *port, struct e
 
 	uint64_t kind = syndrome & AETH_TYPE_MASK;
 
-	if (!engine_sq_sound(qp))
+	if (!engine_sq_sound(qp) || !qp->record->read_chunk)
 		return PUNT_STATE;
 	/* a NAK says nothing worse than that packets are to be sent again */
 	if (packet->opcode == BTH_ACKNOWLEDGE && kind != AETH_ACK && kind != AETH_RNR_NAK && syndrome != NAK_PSN_SEQUENCE)

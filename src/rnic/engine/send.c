@@ -37,7 +37,7 @@ static enum engine_end find(const struct engine_port *port, const struct engine_
 	int answered = is_answered(slot);
 	if (!answered && !is_known(opcode))
 		return PUNT_REQUEST;
-	if (answered && !be_get(qp->qpc, QPC_MAX_RD_ATOMIC))
+	if (answered && (!be_get(qp->qpc, QPC_MAX_RD_ATOMIC) || qp->record->service))
 		return PUNT_REQUEST;
 	if (is_atomic(opcode) && entry_get(slot, SQE_LENGTH) != 8)
 		return PUNT_REQUEST;
@@ -75,10 +75,8 @@ static enum engine_end fetch(const struct engine_port *port, struct engine_qp *q
 	read.first_psn = first;
 	read.packets = packets_of(&read, source.length, record->mtu);
 	be_put(qp->qpc, QPC_NEXT_SEND_PSN, (first + read.packets) & PSN_MASK);
-	uint64_t requests = 1; /* a long READ goes as several, each of which the peer counts */
-	if (entry_get(&read, SQE_OPCODE) == WR_READ)
-		requests = (read.packets + record->read_chunk - 1) / record->read_chunk;
-	record->ssn = read.ssn = (record->ssn + requests) & PSN_MASK;
+	if (!record->service)
+		record->ssn = read.ssn = (record->ssn + engine_requests_of(record, &read)) & PSN_MASK;
 	record->fetch_index = after;
 	qp->sends[index] = read;
 	return ENGINE_DONE;
@@ -207,8 +205,9 @@ static int make(const struct engine_port *port, struct engine_qp *qp, const stru
 	uint64_t head = record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << PAD_SHIFT;
 	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
 		head |= BTH_SOLICITED;
-	be_store(frame, 8, head | (uint64_t)operation(opcode, !index, last) << 56);
-	be_store(frame + 8, 4, psn | (last || ask || psn % record->ack_every == 0 ? ACK_REQ : 0));
+	be_store(frame, 8, head | (record->service | operation(opcode, !index, last)) << 56);
+	int asks = !record->service && (last || ask || psn % record->ack_every == 0);
+	be_store(frame + 8, 4, psn | (asks ? ACK_REQ : 0));
 	if (word_at == HEADERS) {
 		be_store(frame + 12, 8, entry_get(slot, SQE_REMOTE_ADDR));
 		be_store(frame + 20, 4, entry_get(slot, SQE_RKEY));
@@ -344,9 +343,16 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 		return ENGINE_DONE;
 	if (!answered && !engine_source_near(port, &source))
 		return PUNT_MEMORY;
+	if (record->service && (end = engine_may_complete(qp, slot)) != ENGINE_DONE)
+		return end;
 	if (!slot->sent && !follows(qp, slot))
 		return ENGINE_DONE;
 	slot->begun = 1;
+	if (record->service) {
+		*sent = send_data(port, qp, slot, &source, lesser(budget, slot->packets - slot->sent), 0, out);
+		record->una = record->sent_psn;
+		return ENGINE_DONE;
+	}
 	if (answered && record->read_index == NONE)
 		record->read_index = slot_index;
 	uint64_t left = slot->packets - slot->sent, room = allowance(qp, flight, left, effects);
@@ -469,8 +475,9 @@ static enum engine_end probe(const struct engine_port *port, struct engine_qp *q
 static enum engine_end ready(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
-	if (be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || record->service ||
-	    !engine_sq_sound(qp))
+	uint64_t service = be_get(qp->qpc, QPC_SERVTYPE);
+	if ((service != ST_RC && service != ST_UC) || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS ||
+	    record->service != (service == ST_UC ? SERVICE_UC : 0) || !engine_sq_sound(qp))
 		return PUNT_STATE;
 	if (!record->mtu || record->mtu > MAX_PATH_MTU || !record->ack_every || record->window > PSN_WINDOW ||
 	    record->flying > PSN_WINDOW || record->admitted > PSN_WINDOW)
@@ -516,6 +523,8 @@ uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint6
 		else if (!sent)
 			break;
 		made += sent;
+		if (record->service && (end = engine_complete_sent(qp, effects)) != ENGINE_DONE)
+			break;
 	}
 	if (end == ENGINE_DONE && made >= budget)
 		record->more = 1;

@@ -168,9 +168,9 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def make(pairs: int = 1, **options: Any) -> tuple[list[QpPair], list[Held]]:
         settings = {"log_max_qps": 4, "max_mrs": 64} | options.pop("settings", {})
-        srq = options.pop("srq", False)
+        how = {name: options.pop(name) for name in ("srq", "service") if name in options}
         net = SimNet(2, settings=settings, **options)
-        made = [QpPair(net=net, size=1 << 14, depth=16, srq=srq) for _ in range(pairs)]
+        made = [QpPair(net=net, size=1 << 14, depth=16, **how) for _ in range(pairs)]
         return made, [Held(node.nic) for node in net.nodes]
 
     return make
@@ -302,6 +302,34 @@ def test_receives_from_a_shared_queue(held: Any) -> None:
         pairs[0].a.post_send(e.IBV_WR_SEND, 10)
     pairs[0].run()
     assert b.left == 1
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.1])
+def test_unreliable_connections(held: Any, drop: float) -> None:
+    """What is lost stays lost; what is sent is complete."""
+    pairs, (a, b) = held(2, service="UC", tx=FaultRates(drop=drop))
+    rng = random.Random(3)
+    for _ in range(5):
+        for pair in pairs:
+            write(pair, 8)
+        pairs[0].run()  # the first packets of each are the reference's
+    for pair in pairs:
+        pair.a.poll()
+    a.left = b.taken = b.left = 0
+    got = 0
+    for _ in range(6):
+        for pair in pairs:
+            pair.a.cq.req_notify()
+            pair.b.post_recv(9_000)
+            pair.a.post_send(rng.choice((e.IBV_WR_SEND, e.IBV_WR_SEND_WITH_IMM)), rng.choice((0, 8, 1_500, 9_000)))
+            write(pair, rng.choice((0, 8, 6_000)))
+        pairs[0].run()
+        for pair in pairs:
+            assert [wc.status for wc in pair.a.poll()] == [enums.IBV_WC_SUCCESS] * 2
+            got += len(pair.b.poll())
+    assert b.taken > 20
+    if not drop:
+        assert (got, a.left, b.left) == (12, 0, 0)
 
 
 @pytest.mark.parametrize("seed", range(3))
