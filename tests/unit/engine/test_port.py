@@ -271,7 +271,7 @@ def test_reads_and_atomics_need_no_python(held: Any, segments: int) -> None:
 
 def test_receives_from_a_shared_queue(held: Any) -> None:
     """Its own limit event, and an empty queue's RNR NAK, are in the midst."""
-    pairs, (a, b) = held(2, srq=True)
+    pairs, (_, b) = held(2, srq=True)
     for _ in range(2):
         for pair in pairs:
             write(pair, 8)
