@@ -117,7 +117,7 @@ class Drawing:
     def box(self, x: float, y: float, w: float, h: float, title: str, kind: Kind = "hw", sub: str = "") -> None:
         """A box with a title, and smaller lines below it, wrapped to its width and centred."""
         lines = [(line, FONT) for line in wrap(title, w - 8)] + [(line, SMALL) for line in wrap(sub, w - 8, SMALL)]
-        if len(lines) * LINE > h + 4:
+        if len(lines) * LINE + 2 > h:
             raise DrawingError(f"{title!r}: {len(lines)} lines do not fit a box {h:.0f} high")
         self._reach(x, y, title)
         self._reach(x + w, y + h, title)
