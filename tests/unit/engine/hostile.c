@@ -91,6 +91,12 @@ static void begin(void)
 	record->sq_shift = 6;
 	record->sq_slab_bytes = SLAB;
 	record->rq_stride = STRIDE;
+	if (draw() % 4 == 0) {
+		be_put(qpc, QPC_SERVTYPE, ST_UC);
+		record->service = SERVICE_UC;
+	}
+	if (draw() % 4 == 0)
+		be_put(qpc, QPC_OPTIONS, OPT_CREDITS);
 	/* now its own receive ring, now a shared one */
 	int shares = draw() & 1;
 	be_put(qpc, QPC_SRQN, shares ? SRQ_VALID | 3 : 0);
@@ -163,7 +169,7 @@ static void post(void)
 	uint8_t *entry = sq + draw() % ENTRIES * 64;
 	uint64_t words[8] = { 0 };
 	uint64_t length = draw() % 8 ? draw() % 1000 : (uint32_t)odd_number();
-	uint64_t opcode = known[draw() % 4 ? draw() % 4 : draw() % sizeof known];
+	uint64_t opcode = known[draw() % 2 ? draw() % 4 : draw() % sizeof known];
 	words[0] = opcode << 32 | draw() % (draw() % 4 ? 8 : 32) << 48;
 	words[1] = address();
 	if (opcode == WR_CMP_SWAP && draw() % 4)
@@ -215,10 +221,12 @@ static uint64_t packet(uint8_t *to)
 			 draw() % 8 ? (piece->got ? BTH_READ_RESPONSE_MIDDLE : BTH_READ_RESPONSE_FIRST) +
 					      (piece->got + 1 == piece->packets ? piece->got ? 1 : 3 : 0) :
 				      BTH_READ_RESPONSE_FIRST + draw() % 4;
+	if (qp.record->service == SERVICE_UC && opcode <= BTH_WRITE_ONLY_IMM)
+		opcode |= SERVICE_UC;
 	const struct opcode_row *row = &opcode_rows[opcode];
 	int answer = (row->flags & ROW_RESPONSE) != 0;
 	uint64_t size = row->flags & ROW_PAYLOAD ? (row->flags & ROW_END ? draw() % 257 : 256) : 0;
-	if (opcode == BTH_WRITE_LAST && draw() % 4)
+	if ((opcode & BTH_OPERATION_MASK) == BTH_WRITE_LAST && draw() % 4)
 		size = (qp.record->write_length - qp.record->offset) % 257;
 	if (waits && opcode != BTH_ATOMIC_ACKNOWLEDGE && draw() % 8)
 		size = lesser(256, entry_get(&qp.sends[piece->index], SQE_LENGTH) - piece->offset - piece->got * 256);
@@ -241,7 +249,7 @@ static uint64_t packet(uint8_t *to)
 		be_store(to + 20, 4, key());
 	}
 	if (answer)
-		to[12] = draw() % 4 ? CREDITS_INVALID : draw() % 4 ? NAK_PSN_SEQUENCE - draw() % 2 * 32 : (uint8_t)draw();
+		to[12] = draw() % 4 ? (draw() % 4 ? CREDITS_INVALID : draw() % 32) : draw() % 4 ? NAK_PSN_SEQUENCE - draw() % 2 * 32 : (uint8_t)draw();
 	while (draw() % 12 == 0)
 		to[draw() % covered] ^= (uint8_t)(1 << draw() % 8);
 	uint32_t crc = engine_icrc_begin(crc32, &meta.flow, covered + 4, meta.ident, DONT_FRAGMENT, to);
@@ -254,10 +262,12 @@ static uint64_t packet(uint8_t *to)
 /* READs and atomics by what became of them: requests taken, responses placed. */
 static uint64_t asked, placed;
 
-static void count(const struct queue_pair *after, const struct queue_pair *before)
+static uint64_t received(void)
 {
-	asked += after->pending_reads == before->pending_reads + 1;
-	placed += before->piece_count && after->una != before->una && qp.sends[0].received + qp.sends[1].received;
+	uint64_t sum = 0;
+	for (unsigned i = 0; i < ENTRIES; i++)
+		sum += qp.sends[i].received;
+	return sum;
 }
 
 int main(int argc, char **argv)
@@ -305,7 +315,7 @@ int main(int argc, char **argv)
 		meta.ident = draw() % 4 ? 0 : (uint32_t)(draw() & 0xFFFF);
 		meta.frag = DONT_FRAGMENT;
 		uint64_t length = packet(bytes);
-		struct queue_pair before = *qp.record;
+		uint64_t pending = qp.record->pending_reads, before = received();
 		uint64_t cut = draw() % 16 ? length : draw() % length;
 		uint8_t *buffer = piece(cut ? cut : 1);
 		memcpy(buffer, bytes, cut);
@@ -317,7 +327,8 @@ int main(int argc, char **argv)
 			got = engine_receive(&port, &qp, buffer, cut, segment, 0, &meta, &flight, i * 1000 + 1, &effects);
 		}
 		taken += got != 0;
-		count(qp.record, &before);
+		asked += qp.record->pending_reads == pending + 1;
+		placed += received() == before + 1;
 		free(buffer);
 	}
 	printf("%llu %llu %llu %llu %llu %llu\n", (unsigned long long)taken, (unsigned long long)made,
