@@ -25,14 +25,11 @@ from rnic.abi.exports import (
     VERBS_PRIVATE,
 )
 from rnic.abi.header import c_header
+from rnic.abi.places import LIBRARIES, PATHS_LIBRARY
 from rnic.spec.errors import RnicError
 
 SOURCES = Path(__file__).parent / "src"
 PATHS_SOURCE = Path(__file__).parent / "paths" / "turn.c"
-PATHS_LIBRARY = "librnicpaths.so"
-"""What turns a program's device paths to the tree in the runtime directory."""
-LIBRARIES = Path(__file__).parent / "lib"
-"""Where the package's build leaves the libraries."""
 
 FLAGS = [
     "-std=gnu11",

@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from rnic.engine.header import layout_hash
+from rnic.spec.limits import GO_BACK_N
 from rnic.spec.twins import compiled_twin, in_use
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ in_use[_NAME] = ENGINE is not None
 
 def port(arena: Arena, table: MemoryTable, config: TransportConfig) -> Any:
     """What all queue pairs of a device share, told of every key from now on; ``None`` without the engine."""
-    if ENGINE is None:
+    if ENGINE is None or config.recovery != GO_BACK_N:
         return None
     made = ENGINE.Port(arena, table, config)
     table.told = made.changed
