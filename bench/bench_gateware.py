@@ -3,6 +3,7 @@
     ./dev bench gateware [--json]
     ./dev bench gateware --latency
     ./dev bench gateware --costs
+    ./dev bench gateware --ctxmgt
 
 Bytes per cycle of a 16 KiB WRITE in loopback, from doorbell to CQ_TAIL, at 32 bit as documented and at 512 bit with
 overlapping fragments; and cycles from the doorbell to CQ_TAIL of a 64-byte WRITE, by state of the controller.
@@ -10,7 +11,9 @@ overlapping fragments; and cycles from the doorbell to CQ_TAIL of a 64-byte WRIT
 ``--latency`` lets memory be slow instead, with several WRITEs in flight, for some minutes; the network rows have MACs
 and a line between two engines.
 
-``--costs`` synthesizes, places and routes instead, for a quarter of an hour. Both write their part of
+``--ctxmgt`` prints cycles and requests a second of CtxMgt.
+
+``--costs`` synthesizes, places and routes instead, for a quarter of an hour. All three write their part of
 docs/gateware-figures.json, which the documentation prints and the tests hold the gateware to.
 """
 
@@ -18,8 +21,10 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
+from rnic.gateware.ctxmgt.measure import measure as measure_ctxmgt
 from rnic.gateware.params import EngineParams
 from rnic.gateware.runs import LATENCIES, LINE_GBPS, LONG_BYTES, MEASURED, SHORT_BYTES, measure, measure_latency
 from rnic.gateware.synthesis import COSTED, max_frequency_mhz, synthesize
@@ -83,12 +88,25 @@ def latency() -> int:
     return 1 if failed else 0
 
 
+def ctxmgt() -> int:
+    """Print CtxMgt's cycles for each request, and write them for the documentation."""
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = measure_ctxmgt(Path(scratch))
+    for row in rows:
+        print(f"{row['what']}, memory latency {row['latency']}: {row['cycles']} cycles, "
+              f"{MHZ / row['cycles']:.1f} million a second at {MHZ} MHz")  # fmt: skip
+    write_figures(ctxmgt=rows)
+    return 0
+
+
 def main() -> int:
     """Print the figures; 1 if a floor is not reached or a byte is wrong."""
     if "--latency" in sys.argv:
         return latency()
     if "--costs" in sys.argv:
         return costs()
+    if "--ctxmgt" in sys.argv:
+        return ctxmgt()
     rows, failed = [], []
     for name, params in MEASURED.items():
         long, short = measure(params)

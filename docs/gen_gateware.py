@@ -82,6 +82,19 @@ def latency_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def ctxmgt_table() -> str:
+    """CtxMgt's cycles for each request, by how late memory answers."""
+    rows = json.loads(FIGURES.read_text())["ctxmgt"]
+    latencies = sorted({row["latency"] for row in rows})
+    found = {(row["what"], row["latency"]): row["cycles"] for row in rows}
+    heads = [f"cycles, memory latency {latency} | million a second" for latency in latencies]
+    lines = [f"| request | {' | '.join(heads)} |", "|---|" + "---:|---:|" * len(latencies)]
+    for what in dict.fromkeys(row["what"] for row in rows):
+        cells = [f"{found[what, latency]} | {MHZ / found[what, latency]:.1f}" for latency in latencies]
+        lines.append(f"| {what} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Write all tables."""
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "layouts"
@@ -90,6 +103,7 @@ def main() -> None:
     (target / "gateware-resource-table.md").write_text(resource_table())
     (target / "gateware-speed-table.md").write_text(speed_table())
     (target / "gateware-latency-table.md").write_text(latency_table())
+    (target / "gateware-ctxmgt-table.md").write_text(ctxmgt_table())
 
 
 if __name__ == "__main__":

@@ -54,7 +54,8 @@ def run(place: Path, tool: str, top: str, parameters: dict[str, int], bench: str
         ("icarus", 64, True, "every_operation"),
         ("icarus", 512, False, "every_operation"),
         ("icarus", 128, True, "losses_and_reorderings"),
-        ("verilator", 256, False, "losses_and_reorderings"),
+        # a compilation of a minute, for what Icarus has shown
+        pytest.param("verilator", 256, False, "losses_and_reorderings", marks=pytest.mark.full),
     ],
 )
 def test_two_peers_back_to_back(tmp_path: Path, tool: str, width: int, ethernet: bool, case: str) -> None:

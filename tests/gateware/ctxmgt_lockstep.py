@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from rnic.context import messages as m
 from rnic.context.ctxmgt import ContextManager, Status
+from rnic.gateware.ctxmgt.driver import beats_of
 from rnic.gateware.ctxmgt.key_qpc_data import WRITES
 from rnic.gateware.ctxmgt.params import CtxMgtParams
 from rnic.gateware.ctxmgt.streams import BEAT_BYTES, FAILED_BIT
@@ -31,14 +32,6 @@ COUNTED = {
     "bad_payload": "ctx_bad_payloads",
     "bad_request": "ctx_bad_requests",
 }
-
-
-def beats_of(header: bytes, payload: bytes) -> list[int]:
-    """A request's payload as it crosses the interface; a request without is one beat of no meaning."""
-    beats = [payload[at : at + BEAT_BYTES] for at in range(0, len(payload), BEAT_BYTES)]
-    if header[0] >> 4 == m.MAP_ICM_CXT:
-        return [int.from_bytes(beat[16:] + beat[:16], "big") for beat in beats] or [0]
-    return [int.from_bytes(beat, "big") for beat in beats] or [0]
 
 
 class Memory:

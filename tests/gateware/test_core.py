@@ -664,7 +664,7 @@ def carried_out(scenario: Callable[[Engine], None], serial: bool) -> dict[str, s
 
 LONG = (reset_in_every_state,)
 """A minute each: only with --full."""
-OVERLAPPED = (small_writes_and_ring_wrap, back_to_back, bus_errors, watchdog)
+OVERLAPPED = (small_writes_and_ring_wrap, back_to_back, bus_errors)
 """What the short run carries out on the overlapped engine too; the rest is for the full one."""
 
 
@@ -708,8 +708,9 @@ def test_rings_of_different_sizes_wrap_each_at_its_own(serial: bool, ring: int, 
     assert engine.write(8).phase == 1, "a reset begins with phase 1"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("serial", [True, pytest.param(False, marks=pytest.mark.full)], ids=["serial", "overlapped"])
+@pytest.mark.parametrize("serial", [True, False], ids=["serial", "overlapped"])
 def test_every_order_of_address_and_data_at_any_latency(serial: bool, order: str) -> None:
     engine = Engine(serial, stall_rate=0.2, timing=Timing(11, order, 8, mix_ids=True))
     engine.good()
@@ -870,6 +871,7 @@ def test_the_watchdog_ends_what_is_in_flight_and_the_rest_goes_on(silent_from: i
     engine.good()
 
 
+@pytest.mark.full
 def test_a_reset_at_any_time_of_several(request: pytest.FixtureRequest) -> None:
     engine = several(Timing(7), stall_rate=0.1)
     for moment in range(1, 200, 13 if request.config.getoption("full") else 33):

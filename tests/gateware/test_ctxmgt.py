@@ -5,13 +5,19 @@ Every test holds the two equal in all they do; what a test asserts beside that i
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import os
+import shutil
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from amaranth.lib.wiring import Signature
-from ctxmgt_lockstep import Lockstep, Transfer
+from cocotb_run import BENCHES, reason_to_skip, run_testcase
+from ctxmgt_lockstep import Lockstep, Memory, Transfer
 from ctxmgt_run import library, run
 from ctxmgt_streams import Streams
 
@@ -20,9 +26,14 @@ from rnic.context.cqc import CQC
 from rnic.context.ctxmgt import Status
 from rnic.context.eqc import EQC
 from rnic.context.qpc import QPC
+from rnic.gateware.ctxmgt.driver import InProcess
+from rnic.gateware.ctxmgt.measure import measure
 from rnic.gateware.ctxmgt.params import CtxMgtParams, CtxMgtParamsError
 from rnic.gateware.ctxmgt.streams import BEAT_BYTES
 from rnic.gateware.ctxmgt.top import interface
+from rnic.gateware.tools import find_tool, verilator_environment
+from rnic.gateware.verilog import CTXMGT_NAME, write_ctxmgt
+from rnic.spec.source import install_hint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("ctxmgt")]
 PARAMS = CtxMgtParams(log_qps=5, log_eqs=2, fifo_depth=8)
@@ -684,6 +695,78 @@ def streams(params: CtxMgtParams, requests: int, **options: Any) -> None:
     assert feeder.requests >= requests
     for name in ("took_key", "read", "refused", "unknown_qp", "bad_payload", "bad_request"):
         assert bench.counted[name], name
+
+
+def test_the_driver_runs_requests_in_this_process() -> None:
+    built = library(PARAMS)
+    if built is None:
+        pytest.skip("no Yosys, Verilator or C++ compiler")
+    memory = Memory()
+    failing: list[int] = []
+
+    def store(addr: int, data: bytes) -> bool:
+        memory.write(addr, data)
+        return not failing
+
+    driver = InProcess(built, lambda addr, count: None if failing else memory.read(addr, count), store, latency=9)
+    try:
+        assert driver.ceu(m.ceu_request(m.WR_ICMMAP_CXT, m.WR_ICMMAP_EN), m.ICMMAP.pack(ICMMAP))[0] == OK
+        assert driver.ceu(m.ceu_request(m.MAP_ICM_CXT, m.MAP_ICM_EN, 4), chunks(*PAGES))[0] == OK
+        assert driver.ceu(m.ceu_request(m.WR_QP_CXT, m.WR_QP_ALL, QPN), qpc())[0] == OK
+        ask = m.ceu_request(m.RD_QP_CXT, m.RD_QP_ALL, QPN)
+        assert driver.ceu(ask) == (OK, ask, qpc())
+        driver.request(m.RTC, m.engine_request(m.WR_QP_CXT, m.WR_QP_NPST, QPN), m.engine_payload(0xABC, 4))
+        driver.request(m.RTC, m.engine_request(m.RD_QP_CXT, m.RD_QP_NPST, QPN))
+        driver.settle()
+        answer = m.RTC_RESPONSE.unpack(driver.contexts[m.RTC].popleft())
+        assert (answer["next_psn"], answer["state"]) == (0xABC, 4)
+        assert memory.read(QP_AT + 0x6D, 3) == b"\x00\x0a\xbc"
+        failing.append(1)
+        assert driver.ceu(ask) == (DMA_ERROR, b"", b"")
+        driver.stalled = True
+        driver.request(m.EE, m.engine_request(m.WR_QP_CXT, m.WR_QP_EPST, QPN), m.engine_payload(1, 4))
+        driver.settle()
+        assert driver.counted["wrote"] == 2
+        driver.stalled = False
+        driver.settle()
+        assert (driver.counted["wrote"], driver.counted["write_failed"]) == (3, 1)
+    finally:
+        driver.close()
+
+
+@pytest.mark.full
+def test_requests_take_the_cycles_that_the_documentation_has(tmp_path: Path) -> None:
+    if library(PARAMS) is None:
+        pytest.skip("no Yosys, Verilator or C++ compiler")
+    documented = json.loads((Path(__file__).parents[2] / "docs" / "gateware-figures.json").read_text())["ctxmgt"]
+    assert measure(tmp_path) == documented
+
+
+@pytest.mark.parametrize("tool", ["icarus", pytest.param("verilator", marks=pytest.mark.full)])
+def test_exported_verilog_in_simulators_of_others(tool: str, tmp_path: Path) -> None:
+    """Icarus knows four states of a wire: nothing depends on one that nobody has driven."""
+    reason = reason_to_skip("cocotb")
+    if reason or (tool == "icarus" and shutil.which("iverilog") is None):
+        pytest.skip(reason or "no iverilog on PATH: apt install iverilog")
+    environment = verilator_environment()
+    if find_tool("yosys") is None or (tool == "verilator" and isinstance(environment, str)):
+        pytest.skip(f"no yosys, or no Verilator: {install_hint('gateware-test')}")
+    if isinstance(environment, dict):
+        os.environ.update(environment)
+    from cocotb_tools.runner import get_runner
+
+    runner = get_runner(tool)
+    source, _ = write_ctxmgt(PARAMS, tmp_path)
+    runner.build(
+        sources=[source],
+        hdl_toplevel=CTXMGT_NAME,
+        build_dir=tmp_path / "build",
+        build_args=["-Wno-fatal", "-Wno-lint"] if tool == "verilator" else [],
+        timescale=("1ns", "1ps"),
+        log_file=tmp_path / "build.log",
+    )
+    options = {"params": dataclasses.asdict(PARAMS), "seed": 5, "requests": 250, "limit": 60_000}
+    run_testcase(runner, tmp_path, CTXMGT_NAME, "ctxmgt_bench", "random_streams", options, (BENCHES, BENCHES.parent))
 
 
 def test_amaranths_simulator_says_the_same() -> None:

@@ -294,12 +294,14 @@ def test_the_arbiter_keeps_both_sides_apart(tmp_path: Path) -> None:
     prove(ArbiterRules(block), ports_of(block), 8, tmp_path)
 
 
+@pytest.mark.full
 def test_the_register_bus(tmp_path: Path) -> None:
     block = Registers(PARAMS)
     prove(RegisterRules(block), ports_of(block), 8, tmp_path)
 
 
-@pytest.mark.parametrize("serial", [True, pytest.param(False, marks=pytest.mark.full)], ids=["serial", "overlapped"])
+@pytest.mark.full
+@pytest.mark.parametrize("serial", [True, False], ids=["serial", "overlapped"])
 def test_the_packet_stream(serial: bool, tmp_path: Path) -> None:
     block = TxHeaderInserter(EngineParams(serial=serial))
     prove(InserterRules(block), ports_of(block), 12, tmp_path)

@@ -102,6 +102,7 @@ def test_the_documents_own_test_with_ddr_in_another_process(width: int) -> None:
     run_in_another_process(Job(batch=False), EngineParams(bus_width=width))
 
 
+@pytest.mark.full
 def test_a_bad_network_changes_nothing_but_time() -> None:
     params = EngineParams(bus_width=128, fifo_depth=64, serial=False)
     job = Job(sizes=(1500,), local_offsets=(9,), remote_offsets=(30,), count=3, stall_rate=0.1)

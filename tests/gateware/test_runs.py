@@ -32,7 +32,7 @@ def header_of(frame: bytes) -> EngineHeader:
     return EngineHeader.parse(frame, HEADERS)
 
 
-@pytest.mark.parametrize("serial", [True, False], ids=["serial", "overlapped"])
+@pytest.mark.parametrize("serial", [True, pytest.param(False, marks=pytest.mark.full)], ids=["serial", "overlapped"])
 def test_two_engines_exchange_data_through_their_mac_ports(serial: bool) -> None:
     params = EngineParams(block_size=64, boundary=64, fifo_depth=64, serial=serial)
     job = Job(sizes=(1, 150, 64), local_offsets=(0, 3), remote_offsets=(0, 5, 2), count=6, network=True, stall_rate=0.2)
@@ -44,12 +44,14 @@ def test_two_engines_exchange_data_through_their_mac_ports(serial: bool) -> None
     assert max(lengths) == 64
 
 
+@pytest.mark.full
 def test_a_lost_fragment_never_corrupts_other_data() -> None:
     result = run_job(Job(sizes=(200,), count=6, network=True, loss=0.4), SMALL)
     assert result.wrong == []
     assert 0 < result.lost < len(result.frames)
 
 
+@pytest.mark.full
 def test_frames_are_what_scapy_reads() -> None:
     inet = pytest.importorskip("scapy.layers.inet", reason="no scapy: pip install '.[test]'")
     l2 = pytest.importorskip("scapy.layers.l2")
@@ -88,6 +90,7 @@ def test_the_verdict_can_be_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+@pytest.mark.full
 def test_same_seed_same_run() -> None:
     job = Job(sizes=(70,), count=2, stall_rate=0.3, seed=5)
     assert run_job(job, SMALL).cycles == run_job(job, SMALL).cycles

@@ -173,6 +173,19 @@ class ContextManager:
 
         Not while :attr:`stalled`.
         """
+        status, answer, data = self.carry_out(header, payload, port)
+        if status == Status.DMA_ERROR:
+            self.counters.bump("ctx_dma_errors")
+        if status == Status.OK and not self._quiet:
+            self._tell_written(header, payload)
+        if self.observe is not None:
+            row = m.BY_CODE.get((header[0] >> 4, header[0] & 15))
+            number = int.from_bytes(header[4:8], "big")
+            self.observe(m.CEU, row.name if row else f"{header[0]:#04x}", number, status.name)
+        return status, answer, data
+
+    def carry_out(self, header: bytes, payload: bytes, port: DmaPort | None) -> tuple[Status, bytes, bytes]:
+        """:meth:`ceu` without what is counted and told afterwards."""
         self.parser.fifo.append((header, payload, port))
         self._ceu_status = Status.OK
         self.run()
@@ -184,14 +197,6 @@ class ContextManager:
                 status = Status.DMA_ERROR
             else:
                 data = read
-        if status == Status.DMA_ERROR:
-            self.counters.bump("ctx_dma_errors")
-        if status == Status.OK and not self._quiet:
-            self._tell_written(header, payload)
-        if self.observe is not None:
-            row = m.BY_CODE.get((header[0] >> 4, header[0] & 15))
-            number = int.from_bytes(header[4:8], "big")
-            self.observe(m.CEU, row.name if row else f"{header[0]:#04x}", number, status.name)
         return status, answer, data
 
     def _tell_written(self, header: bytes, payload: bytes) -> None:

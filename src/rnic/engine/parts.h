@@ -163,8 +163,7 @@ int engine_ring_reached(const struct engine_qp *qp);
 /* Find the bytes of the message of SQ entry `index`, with `rights` to them; ENGINE_DONE, or why the reference must look. */
 enum engine_end engine_source_find(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot,
 				   uint64_t index, uint64_t rights, struct source *source);
-/* Whether all of them are in this process; whether there is a way to all of them. */
-int engine_source_near(const struct engine_port *port, const struct source *source);
+/* Whether there is a way to all of them: this process's own memory, or another's by its segment. */
 int engine_source_reached(const struct engine_port *port, const struct source *source);
 /* Move bytes from `offset` on, in range by contract; 0, or -1 where they are not in reach. */
 int engine_source_read(const struct engine_port *port, const struct source *source, uint64_t offset, uint8_t *to,

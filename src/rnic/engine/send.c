@@ -184,8 +184,11 @@ static uint8_t operation(uint64_t opcode, int first, int last)
 	return last ? (imm ? BTH_SEND_LAST_IMM : BTH_SEND_LAST) : BTH_SEND_MIDDLE;
 }
 
-/* Make packet `index` of a message; 0, or -1 where its bytes or room for them are out of reach. */
-static int make(const struct engine_port *port, struct engine_qp *qp, const struct send_slot *slot,
+/* How a packet was made. */
+enum made { MADE, NO_ROOM, UNREAD };
+
+/* Make packet `index` of a message. */
+static enum made make(const struct engine_port *port, struct engine_qp *qp, const struct send_slot *slot,
 		const struct source *source, uint64_t index, int ask, int run, struct engine_out *out)
 {
 	const struct queue_pair *record = qp->record;
@@ -200,8 +203,10 @@ static int make(const struct engine_port *port, struct engine_qp *qp, const stru
 	if (last && has_immediate(opcode))
 		header += 4;
 	uint8_t *frame = engine_frame_begin(out, header, size, run);
-	if (!frame || engine_source_read(port, source, offset, frame + header, size))
-		return -1;
+	if (!frame)
+		return NO_ROOM;
+	if (engine_source_read(port, source, offset, frame + header, size))
+		return UNREAD;
 	uint64_t head = record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << PAD_SHIFT;
 	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
 		head |= BTH_SOLICITED;
@@ -216,14 +221,15 @@ static int make(const struct engine_port *port, struct engine_qp *qp, const stru
 	if (header > word_at)
 		be_store(frame + word_at, 4, entry_get(slot, SQE_IMM));
 	engine_frame_end(out, port, &qp->flow, frame, header, size);
-	return 0;
+	return MADE;
 }
 
-/* Send the next `count` packets of a message, `ask` with the last; how many. */
+/* Send the next `count` packets of a message, `ask` with the last; how many. `how` says why that were not all. */
 static uint64_t send_data(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
-			  const struct source *source, uint64_t count, int ask, struct engine_out *out)
+			  const struct source *source, uint64_t count, int ask, struct engine_out *out, enum made *how)
 {
 	uint64_t done = 0, run = 0;
+	*how = MADE;
 	while (done < count) {
 		uint64_t index = slot->sent;
 		if (!run && index) {
@@ -232,7 +238,8 @@ static uint64_t send_data(const struct engine_port *port, struct engine_qp *qp, 
 			run = middles > 1 ? middles : 0;
 		}
 		int asks = ask && !run && done + 1 == count;
-		if (make(port, qp, slot, source, index, asks, run != 0, out))
+		*how = make(port, qp, slot, source, index, asks, run != 0, out);
+		if (*how != MADE)
 			break;
 		slot->sent++;
 		done++;
@@ -323,13 +330,14 @@ static int asks_for_credit(const struct engine_qp *qp, uint64_t before)
 	return 0;
 }
 
-/* Send packets of one message; ENGINE_DONE with how many, 0 if it has to wait; or a punt with nothing changed. */
+/* Send packets of one message; ENGINE_DONE with how many, 0 if it has to wait; or a punt, behind as many. */
 static enum engine_end send_message(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
 				    uint64_t slot_index, uint64_t now, uint64_t budget, struct engine_flight *flight,
 				    struct engine_out *out, uint64_t *sent, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	struct source source;
+	enum made how;
 	int answered = is_answered(slot);
 	enum engine_end end = find(port, qp, slot, slot_index, &source);
 
@@ -341,7 +349,7 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 		return PUNT_REQUEST;
 	if (entry_get(slot, SQE_FENCE) && !slot->sent && record->piece_count)
 		return ENGINE_DONE;
-	if (!answered && !engine_source_near(port, &source))
+	if (!engine_source_reached(port, &source))
 		return PUNT_MEMORY;
 	if (record->service && (end = engine_may_complete(qp, slot)) != ENGINE_DONE)
 		return end;
@@ -349,9 +357,9 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 		return ENGINE_DONE;
 	slot->begun = 1;
 	if (record->service) {
-		*sent = send_data(port, qp, slot, &source, lesser(budget, slot->packets - slot->sent), 0, out);
+		*sent = send_data(port, qp, slot, &source, lesser(budget, slot->packets - slot->sent), 0, out, &how);
 		record->una = record->sent_psn;
-		return ENGINE_DONE;
+		return how == UNREAD ? PUNT_MEMORY : ENGINE_DONE;
 	}
 	if (answered && record->read_index == NONE)
 		record->read_index = slot_index;
@@ -375,15 +383,17 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 		ask = 1;
 	}
 	int64_t ahead = psn_diff(psn, record->sent_psn);
+	*sent = send_data(port, qp, slot, &source, count, ask, out, &how);
+	if (how == UNREAD)
+		count = *sent; /* the reference finds out again, and what becomes of the message */
 	if (ahead < 0) {
 		effects->counts[COUNT_RETRANSMITTED] += (uint32_t)lesser(count, (uint64_t)-ahead);
-	} else if (record->rtt_psn == NONE && (ask || count == left)) {
+	} else if (how != UNREAD && record->rtt_psn == NONE && (ask || count == left)) {
 		record->rtt_psn = (psn + count - 1) & PSN_MASK;
 		record->rtt_at = now;
 	}
-	*sent = send_data(port, qp, slot, &source, count, ask, out);
 	fly(record, flight, *sent, effects);
-	return ENGINE_DONE;
+	return how == UNREAD ? PUNT_MEMORY : ENGINE_DONE;
 }
 
 /* Ask for the response that is due of the oldest request, which then is a request of its own in front of the rest; 1, 0
@@ -457,15 +467,15 @@ static enum engine_end probe(const struct engine_port *port, struct engine_qp *q
 			return end;
 		if (at[i] >= slot->packets || slot->packets != psn_count(source.length, record->mtu))
 			return PUNT_REQUEST;
-		if (!engine_source_near(port, &source))
+		if (!engine_source_reached(port, &source))
 			return PUNT_MEMORY;
 	}
 	record->probe_due = 0;
 	for (unsigned i = 0; i < count; i++) {
 		struct send_slot *slot = &qp->sends[ends[i]];
 		/* software may have spoilt its scatter list meanwhile */
-		if (find(port, qp, slot, ends[i], &source) == ENGINE_DONE && engine_source_near(port, &source) &&
-		    !make(port, qp, slot, &source, at[i], 1, 0, out))
+		if (find(port, qp, slot, ends[i], &source) == ENGINE_DONE && engine_source_reached(port, &source) &&
+		    make(port, qp, slot, &source, at[i], 1, 0, out) == MADE)
 			++*sent;
 	}
 	effects->counts[COUNT_PROBES] += *sent != 0;
@@ -516,13 +526,13 @@ uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint6
 		uint64_t index = record->send_index, sent;
 		struct send_slot *slot = &qp->sends[index];
 		end = send_message(port, qp, slot, index, now, budget - made, flight, out, &sent, effects);
+		made += sent;
 		if (end != ENGINE_DONE)
 			break;
 		if (slot->sent >= slot->packets)
 			record->send_index = sq_after(qp, index);
 		else if (!sent)
 			break;
-		made += sent;
 		if (record->service && (end = engine_complete_sent(qp, effects)) != ENGINE_DONE)
 			break;
 	}

@@ -66,14 +66,6 @@ enum engine_end engine_source_find(const struct engine_port *port, const struct 
 	return ENGINE_DONE;
 }
 
-int engine_source_near(const struct engine_port *port, const struct source *source)
-{
-	for (unsigned i = 0; i < source->count; i++)
-		if (!port->reach[source->spans[i].key - port->keys].bytes)
-			return 0;
-	return 1;
-}
-
 int engine_source_reached(const struct engine_port *port, const struct source *source)
 {
 	for (unsigned i = 0; i < source->count; i++) {

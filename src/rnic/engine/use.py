@@ -1,6 +1,7 @@
-"""Whether the engine is in use: where it is compiled, from the tables as they are, and ``RNIC_ENGINE=1`` asks for it.
+"""Whether the engine is in use: where it is compiled, from the tables as they are.
 
-``RNIC_PLAIN=1`` takes the reference whatever else is said.
+``RNIC_ENGINE=0`` takes the reference, with the twins of its inner loops; ``RNIC_PLAIN=1`` takes plain Python
+everywhere.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def _find() -> Any:
 COMPILED: Any = _find()
 """The compiled engine, or ``None``."""
 
-ENGINE: Any = COMPILED if os.environ.get("RNIC_ENGINE", "") not in ("", "0") else None
+ENGINE: Any = None if os.environ.get("RNIC_ENGINE") == "0" else COMPILED
 """The engine that devices take, or ``None``."""
 
 in_use[_NAME] = ENGINE is not None
