@@ -13,7 +13,8 @@ project = "rnic"
 author = "the rnic developers"
 release = version = installed_version("rnic")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+sys.path.insert(0, str(HERE))
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "citations"]
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True
@@ -21,6 +22,8 @@ exclude_patterns = ["_build", "layouts/conformance-table.md", "layouts/ctxmgt-ro
 myst_heading_anchors = 3
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["rnic.css"]
 html_title = f"rnic {release}"
 
 subprocess.run([sys.executable, HERE / "gen_layouts.py"], check=True)

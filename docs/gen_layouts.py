@@ -10,13 +10,14 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
+
+from drawing import INLINE_STYLE, layout_picture
 
 from rnic.context import modify
 from rnic.device.hcr import OUTBOX_BYTES, inbox_bytes
 from rnic.spec import commands, events, states
-from rnic.spec.layout import Field, Layout
+from rnic.spec.layout import Layout
 from rnic.wire.opcode import OPCODES
 
 HERE = Path(__file__).resolve().parent
@@ -146,13 +147,10 @@ HOW_TO_READ = """\
 Each structure of rnic is one table in the code, and these pages are made from those tables at every build.
 
 An *offset* is where an integer of so many *bytes* begins, in hexadecimal; *bits* count within that integer, 0 the least
-significant. In the pictures each row is a 32-bit word with bit 31 at the left; a name that does not fit is cut short,
-and rows of reserved words are left out.
+significant. In the pictures each row is a 32-bit word with bit 31 at the left. A letter stands for a name that does not
+fit, explained below the picture; rows of reserved words are left out.
 """
 EXTENDED_HEADERS = ("deth", "reth", "aeth", "atomiceth", "atomicacketh", "immdt", "ieth")
-
-Bit = tuple[Field, int]
-"""A field, and which of its bits."""
 
 
 def layouts_of(module: str) -> list[Layout]:
@@ -169,50 +167,6 @@ def escape(text: str) -> str:
     return "".join("\\" + letter if letter in "*|<[" else letter for letter in text)
 
 
-# ------------------------------------------------------------------------------------------ pictures
-
-
-def words_of(layout: Layout) -> list[list[Bit | None]]:
-    """For each 32-bit word, what its bits 31 to 0 hold."""
-    words: list[list[Bit | None]] = [[None] * 32 for _ in range(-(-layout.size // 4))]
-    little = layout.endian == "little"
-    for field in layout.fields:
-        for bit in range(field.lsb, field.msb + 1):
-            byte = field.byte + (bit // 8 if little else field.unit - 1 - bit // 8)
-            column = byte % 4 * 8 if little else 24 - byte % 4 * 8
-            words[byte // 4][31 - column - bit % 8] = (field, bit)
-    return words
-
-
-def label(layout: Layout, field: Field, bits: list[int], word: int) -> str:
-    """A cell's text: the field's name, with the part of it that the cell holds where that is not all."""
-    if len(bits) == field.width:
-        return field.name
-    if field.unit == 16 and field.width == 128:  # GIDs are bytes in order, not numbers
-        first = word * 4 - field.byte
-        return f"{field.name}, bytes {first} to {first + len(bits) // 8 - 1}"
-    return f"{field.name}[{bits[0] - field.lsb}:{bits[-1] - field.lsb}]"
-
-
-def picture(layout: Layout) -> Iterator[str]:
-    """The structure drawn two characters a bit."""
-    yield "     " + "".join(f" {bit // 10}" if bit % 10 == 0 or bit == 31 else "  " for bit in range(31, -1, -1))
-    yield "     " + "".join(f" {bit % 10}" for bit in range(31, -1, -1))
-    rule = "     " + "+-" * 32 + "+"
-    yield rule
-    for number, word in enumerate(words_of(layout)):
-        if not any(word):
-            continue
-        cells = []
-        for field, group in groupby(word, key=lambda bit: bit[0] if bit else None):
-            run = list(group)
-            width = 2 * len(run) - 1
-            text = "" if field is None else label(layout, field, [bit[1] for bit in run if bit], number)
-            cells.append(text[:width].center(width))
-        yield f"{number * 4:02X}h".rjust(4) + " |" + "|".join(cells) + "|"
-        yield rule
-
-
 # --------------------------------------------------------------------------------------------- pages
 
 
@@ -222,8 +176,8 @@ def section(layout: Layout) -> Iterator[str]:
     yield ""
     yield f"{layout.size} bytes, {layout.endian}-endian. Source: {escape(layout.source)}."
     yield ""
-    yield "```text"
-    yield from (line.rstrip() for line in picture(layout))
+    yield "```{raw} html"
+    yield layout_picture(layout).svg(inline=True)
     yield "```"
     yield ""
     yield "| offset | bytes | bits | name | access | meaning |"
@@ -311,7 +265,7 @@ def pages() -> dict[str, str]:
         layouts = [layout for layout in dict.fromkeys(layouts) if layout not in seen]
         seen += layouts
         titles[name] = title
-        out[name] = [f"# {title}", "", text, ""]
+        out[name] = [f"# {title}", "", text, "", "```{raw} html", INLINE_STYLE, "```", ""]
         for layout in layouts:
             out[name] += section(layout)
     titles["commands"] = "Commands"

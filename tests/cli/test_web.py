@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -359,7 +360,7 @@ def test_the_command_prints_its_address_and_writes_the_token(
 
 NODE = """
 const made = name => { const it = { name, children: [], className: "", hidden: false, value: "", textContent: "",
-  setAttribute() {}, appendChild(child) { it.children.push(child); },
+  dataset: {}, setAttribute() {}, appendChild(child) { it.children.push(child); return child; },
   replaceChildren(...all) { it.children = all; } }; return it; };
 const places = {};
 globalThis.document = { getElementById: id => places[id] ??= made(id), createElement: made,
@@ -405,3 +406,40 @@ def test_the_script_of_the_page_shows_the_answers(server: WebServer, nics: Nics,
     assert "RC_WRITE_FIRST" in shown["packets"]
     assert shown["pair"].startswith("Queue pair 16: RTS")
     assert "next_send_psn" in shown["memory"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+    import browser as module
+
+    if module.find() is None:
+        pytest.skip(module.MISSING)
+    with module.Browser() as opened:
+        opened.cut_off = module.CUT_OFF
+        opened.scrolls = module.SCROLLS
+        yield opened
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_browser_shows_all_of_it(server: WebServer, nics: Nics, browser: Any, width: int) -> None:
+    """As a user would: look, open a queue pair, watch packets; nothing is cut off, no script fails."""
+    nics.write()
+    server.site.watcher.look(12.0)
+    browser.resize(width)
+    browser.open(f"http://127.0.0.1:{server.server_address[1]}/{TOKEN}/")
+    browser.wait("document.querySelectorAll('#qps tr').length > 1")
+    assert browser.ask("document.querySelector('#qps .pick').textContent").startswith(str(nics.pair.a.qp.qp_num))
+    assert browser.ask("document.querySelectorAll('#counters svg.graph').length") > 0
+    browser.ask("document.querySelector('#qps .pick').click()")
+    browser.wait("!document.getElementById('detail').hidden && document.querySelectorAll('#memory tr').length > 20")
+    assert "RTS" in browser.ask("document.getElementById('pair').textContent")
+    browser.ask("document.getElementById('watch').click()")
+    browser.wait("document.getElementById('ladder').naturalWidth > 0")
+    nics.write()
+    browser.wait("document.querySelectorAll('#packets tr').length > 3")
+    assert "RC_WRITE_FIRST" in browser.ask("document.getElementById('packets').textContent")
+    assert browser.ask(browser.cut_off) + browser.problems() == []
+    browser.ask("document.getElementById('ladder').remove()")  # which a phone scrolls, so that it can be read
+    assert browser.ask(browser.scrolls) == []

@@ -1,4 +1,5 @@
-"""Runs the Python examples of the README and the documentation, each as a script of its own in an empty directory.
+"""Runs the examples of the README and the documentation, each as a script of its own in an empty directory: the Python
+ones, and on the page of how-tos the shell's too, in a network namespace with the addresses of the page.
 
 A fenced ``python`` block must end well, with nothing on stderr. A fenced ``text`` block after it (one empty line
 between) is what it prints: there ``...`` stands for any characters, and alone on a line for any lines. A comment on
@@ -10,7 +11,9 @@ the line above a block changes how it is run:
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from rnic.abi.build import LIBRARIES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -43,9 +48,22 @@ class Block:
     note: str
     code: str
     printed: str | None = None
+    language: str = "python"
 
 
-def python_blocks(page: str, text: str) -> Iterator[Block]:
+SHELL_PAGES = ("howto.md",)
+"""Pages whose shell examples run, every one."""
+SHELL_PROGRAMS = ("unshare", "ip", "ibv_rc_pingpong")
+NAMESPACE = """\
+ip link set lo up && ip address add 192.0.2.1/32 dev lo && ip address add 192.0.2.2/32 dev lo
+mkdir -m 700 r
+export RNIC_RUNTIME_DIR=$PWD/r
+"""
+WAIT = "until [ -s first.out ] || ! kill -0 $!; do sleep 0.1; done; sleep 0.5\n"
+
+
+def blocks_of(page: str, text: str) -> Iterator[Block]:
+    languages = ("python", "sh") if Path(page).name in SHELL_PAGES else ("python",)
     last_end = 0
     block: Block | None = None
     for match in FENCE.finditer(text):
@@ -56,10 +74,10 @@ def python_blocks(page: str, text: str) -> Iterator[Block]:
         if block is not None:
             yield block
             block = None
-        if match[1] == "python":
+        if match[1] in languages:
             note = NOTE.search(between)
             line = text.count("\n", 0, match.start()) + 1
-            block = Block(page, line, note[1] if note else "", match[2])
+            block = Block(page, line, note[1] if note else "", match[2], language=match[1])
     if block is not None:
         yield block
 
@@ -79,7 +97,7 @@ def all_scenes() -> list[list[Block]]:
     return [
         scene
         for page in PAGES
-        for scene in scenes(list(python_blocks(str(page.relative_to(ROOT)), page.read_text(encoding="utf-8"))))
+        for scene in scenes(list(blocks_of(str(page.relative_to(ROOT)), page.read_text(encoding="utf-8"))))
     ]
 
 
@@ -115,6 +133,41 @@ def finish(block: Block, process: subprocess.Popen[str], output: str = "") -> No
         )
 
 
+def play_in_shells(scene: list[Block], folder: Path) -> None:
+    """What comes before the last runs in the background, and must end well, too."""
+    missing = [name for name in SHELL_PROGRAMS if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)}: not installed")
+    namespace = ["unshare", "--user", "--map-root-user", "--net", "--pid", "--mount-proc", "--fork"]
+    if subprocess.run([*namespace, "true"], check=False).returncode:
+        pytest.skip("the kernel lets this user make no namespaces")
+    if not (LIBRARIES / "libibverbs.so.1").exists():
+        pytest.skip("rnic exec needs the C library, which was not built here")
+    script = NAMESPACE
+    for number, block in enumerate(scene):
+        (folder / f"{number}.sh").write_text(block.code, encoding="utf-8")
+        last = block is scene[-1]
+        script += f"bash -eu {number}.sh\n" if last else f"bash -eu {number}.sh > first.out &\n{WAIT}"
+    script += "wait\n" if len(scene) > 1 else ""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [*namespace, "bash", "-eu", "-c", script],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=2 * SECONDS,
+        check=False,
+    )
+    place = f"{scene[-1].page}:{scene[-1].line}"
+    assert done.returncode == 0, f"{place} ended with status {done.returncode}:\n{done.stdout}{done.stderr}"
+    if scene[-1].printed is not None:
+        assert matches(scene[-1].printed, done.stdout), (
+            f"{place} prints\n{done.stdout}\nand the page says\n{scene[-1].printed}"
+        )
+
+
 def play(scene: list[Block], folder: Path) -> None:
     running: list[tuple[Block, subprocess.Popen[str], str]] = []
     try:
@@ -138,24 +191,15 @@ def play(scene: list[Block], folder: Path) -> None:
 def test_example(scene: list[Block], tmp_path: Path) -> None:
     if scene[-1].note.startswith("not run, "):
         pytest.skip(scene[-1].note.removeprefix("not run, "))
-    play(scene, tmp_path)
+    if scene[-1].language == "sh":
+        play_in_shells(scene, tmp_path)
+    else:
+        play(scene, tmp_path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_has_examples(page: Path) -> None:
-    assert list(python_blocks(page.name, page.read_text(encoding="utf-8")))
-
-
-def test_troubleshooting_has_messages_that_there_are() -> None:
-    said = re.findall(
-        r"^\| ([^|]+)\|", (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    quoted = [words for cell in said for words in re.findall(r"`([^`]+)`", cell)]
-    assert len(quoted) > 15
-    files = [*(ROOT / "src").rglob("*.py"), ROOT / "src/rnic/verbs/enums.py"]
-    source = "".join(path.read_text(encoding="utf-8") for path in files)
-    plain = re.sub(r'"\s*f?"', "", source)  # a text over several lines
-    assert [words for words in quoted if words not in plain] == []
+    assert list(blocks_of(page.name, page.read_text(encoding="utf-8")))
 
 
 PAGE = """\
@@ -184,7 +228,7 @@ not python
 
 
 def test_blocks_are_found() -> None:
-    first, second, third = python_blocks("page", PAGE)
+    first, second, third = blocks_of("page", PAGE)
     assert (first.line, first.note, first.printed) == (1, "", "one ...\n")
     assert (second.note, second.code, second.printed) == ("with the next", 'print("ready")\n', None)
     assert [len(scene) for scene in scenes([first, second, third])] == [1, 2]
@@ -192,10 +236,26 @@ def test_blocks_are_found() -> None:
 
 @pytest.mark.slow
 def test_a_bad_example_fails(tmp_path: Path) -> None:
-    blocks = list(python_blocks("page", PAGE))
+    blocks = list(blocks_of("page", PAGE))
     play([blocks[0]], tmp_path)
     with pytest.raises(AssertionError, match="ended with status 3"):
         play(blocks[1:], tmp_path)
+
+
+def test_shell_blocks_are_found_where_they_run() -> None:
+    found = list(blocks_of("docs/howto.md", PAGE))
+    assert [(block.language, block.code) for block in found][-1] == ("sh", "not python\n")
+    assert "sh" not in {block.language for block in blocks_of("docs/start.md", PAGE)}
+
+
+@pytest.mark.slow
+def test_a_bad_shell_example_fails(tmp_path: Path) -> None:
+    good = Block("page", 1, "with the next", "echo ready; sleep 0.2\n", language="sh")
+    for number, (code, says) in enumerate((("false\nexit 0\n", "ended with status 1"), ("echo 2\n", "the page says"))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with pytest.raises(AssertionError, match=says):
+            play_in_shells([good, Block("page", 5, "", code, "1\n", "sh")], folder)
 
 
 @pytest.mark.parametrize(

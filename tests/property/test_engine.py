@@ -35,8 +35,30 @@ class Reference:
     def send(self, now_ns: int, budget: int, out: list[Any]) -> int:
         return self.qp.produce_requests(now_ns, budget, out)
 
+    def timeout(self, now_ns: int) -> bool:
+        return False
+
     def reply(self, budget: int, out: list[Any]) -> int:
         return 0
+
+
+class Nobody:
+    """All queue pairs of a device in the same way."""
+
+    def __init__(self, port: Any, nic: Any) -> None:
+        self.timers = nic.timers
+
+    def enroll(self, executor: Any) -> None:
+        pass
+
+    def dismiss(self, number: int) -> None:
+        pass
+
+    def moved(self) -> None:
+        pass
+
+    def due(self, now_ns: int, most: int) -> tuple[int, int]:
+        return self.timers.due(now_ns), most - 1
 
 
 @dataclass(frozen=True)
@@ -127,6 +149,7 @@ def test_a_run_by_the_engine_leaves_what_the_reference_leaves(
         patch.setattr(QueuePair, "receive_burst", lambda *args: 0)
         patch.setattr(use, "ENGINE", use.COMPILED)
         by_engine = run(steps, loss, seed, segments)
-        patch.setattr(use, "ENGINE", type("Stub", (), {"Port": use.COMPILED.Port, "Executor": Reference}))
+        stub = {"Port": use.COMPILED.Port, "Executor": Reference, "Device": Nobody}
+        patch.setattr(use, "ENGINE", type("Stub", (), stub))
         by_reference = run(steps, loss, seed, segments)
     assert by_engine == by_reference

@@ -20,7 +20,6 @@ from rnic.spec.drops import DropReason
 from rnic.spec.limits import NEVER
 from rnic.spec.opcodes import WR_NAMES
 from rnic.spec.states import INIT, RTR, RTS, ST_RC, ST_UC, ST_UD
-from rnic.spec.status import SYNDROME_NAMES
 from rnic.state.arena import Arena
 from rnic.trace import Counters, NullTracer
 from rnic.transport.flights import Flights
@@ -32,6 +31,7 @@ from rnic.wire.flow import Flow
 from rnic.wire.opcode import OPCODES, UNSUPPORTED
 from rnic.wire.packet import Packet, build, parse, seal
 from tests.scripts.oracle import engine_script
+from tests.scripts.queues import Queue
 
 QPN = 16
 PEER_QPN = 17
@@ -39,7 +39,7 @@ ME, PEER = bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))
 ENTRIES = 64
 SLAB = 512
 STRIDE = 64
-CONFIG = ("window_packets", "window_bytes", "ack_every", "probe", "rq_almost_full")
+CONFIG = ("window_packets", "window_bytes", "ack_every", "probe", "rq_almost_full", "first_packets")
 CODES = {row.name: row.opcode for row in (*OPCODES, *UNSUPPORTED.values()) if row is not None}
 SERVICES = {ST_RC: "RC", ST_UC: "UC", ST_UD: "UD"}
 WORK = {name: code for code, name in WR_NAMES.items()}
@@ -56,7 +56,7 @@ class Host:
         self.arena = Arena(1 << 24)
         self.arena.allocate_first(64)
         self.memory = MemoryTable(self.random, 1 << 10, self.arena)
-        self.flights = Flights(self.arena, 1 << 16, first=1 << 16)
+        self.flights = Flights(self.arena, 1 << 16, first=config.pop("first_packets", 1 << 16))  # type: ignore[arg-type]
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(
             **{"window_packets": 256, "window_bytes": 4 << 20, "ack_every": 64, "probe": True, "rq_almost_full": 0}
@@ -103,51 +103,6 @@ class FarSpace(SimAddressSpace):
         return None
 
 
-class Queue:
-    """A completion queue: entries as (index, status name, length)."""
-
-    def __init__(self) -> None:
-        self.entries: list[Any] = []
-        self.room = 1 << 20
-        self.told = False
-
-    def complete(
-        self,
-        index: int,
-        status: int,
-        vendor_err: int,
-        length: int,
-        word3: int,
-        wqe_id: int,
-        requested: int,
-        qpn: int,
-        imm: int,
-    ) -> bool:
-        if len(self.entries) >= self.room:
-            return False
-        self.entries.append(
-            SimpleNamespace(
-                index=index,
-                status=SYNDROME_NAMES[status],
-                vendor=vendor_err,
-                length=length,
-                word3=word3,
-                wqe_id=wqe_id,
-                requested=requested,
-                qpn=qpn,
-                imm=imm,
-            )
-        )
-        return True
-
-    def take(self) -> list[str]:
-        """Statuses since the last call."""
-        statuses = [entry.status for entry in self.entries]
-        self.last = self.entries[-1] if self.entries else None
-        self.entries.clear()
-        return statuses
-
-
 class Script:
     """One queue pair in RTS with a path MTU of 256, its first PSN either way 100, and 64 KiB of memory."""
 
@@ -168,7 +123,7 @@ class Script:
         self.sq = bytearray(ENTRIES * (64 + SLAB))
         self.rq = bytearray(ENTRIES * STRIDE)
         self.sq_tail = self.rq_tail = 0
-        self.send_cq, self.recv_cq = self.queue(), self.queue()
+        self.send_cq, self.recv_cq = Queue(self.host.memory), Queue(self.host.memory)
         base = {
             "local_qpn": QPN,
             "remote_qpn": PEER_QPN,
@@ -198,10 +153,6 @@ class Script:
         self.mr = self.register(self.data)
         self.key, self.va = self.mr.key, self.mr.start
         self.in_flow = self.host.flow.reverse()
-
-    def queue(self) -> Any:
-        """A completion queue."""
-        return Queue()
 
     def show_head(self, head: int) -> None:
         """The receive ring's head moved."""
@@ -281,7 +232,10 @@ class Script:
 
     def packets(self, budget: int = 256) -> list[Packet]:
         """What the queue pair sends now, each packet with its ICRC checked."""
-        return self.parse(self.bursts(budget))
+        packets = self.parse(self.bursts(budget))
+        requester = self.qp.requester
+        assert not requester.flying or requester._ends(), "packets are in flight, and of no message"
+        return packets
 
     @staticmethod
     def parse(bursts: list[TxBurst]) -> list[Packet]:
@@ -345,8 +299,12 @@ class Script:
         end = self.now + ns
         while self.qp.deadline_ns <= end:
             self.now = max(self.now, self.qp.deadline_ns)
-            self.qp.handle_timer(self.now)
+            self.handle_timer()
         self.now = end
+
+    def handle_timer(self) -> None:
+        """A deadline has come."""
+        self.qp.handle_timer(self.now)
 
     @property
     def deadline(self) -> int | None:
@@ -364,7 +322,9 @@ class LeanScript(Script):
         out: list[TxBurst] = []
         qp = self.qp
         qp.scheduled = False
-        sent = SMALL.send_small(qp, self.now, budget, out)
+        sent = SMALL.send_ack(qp, out) if qp.owes_first else 0
+        if sent < budget and not qp.owes_first:
+            sent += SMALL.send_small(qp, self.now, budget - sent, out)
         if sent < budget and not qp.requester.unsent:
             sent += SMALL.send_ack(qp, out)
         if sent < budget and (qp.requester.unsent or qp.responder.replies):

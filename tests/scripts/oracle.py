@@ -8,101 +8,12 @@ images are compared. What the engine punts it must have left as it was.
 from __future__ import annotations
 
 import ctypes
-from types import SimpleNamespace
 from typing import Any
 
-from rnic.context.cache import CqKey
-from rnic.device.cq import CompletionQueue
-from rnic.device.uar import Doorbells, Uar
 from rnic.engine import use
-from rnic.mem.space import SimAddressSpace
-from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES
-from rnic.rings.queue_block import BLOCK_BYTES, CQ_DOORBELL, CQ_HEAD, RQ_HEAD, RQ_TAIL
-from rnic.spec.status import SYNDROME_NAMES
+from rnic.rings.queue_block import BLOCK_BYTES, RQ_HEAD, RQ_TAIL
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.packet import Packet, parse
-
-LOG_ENTRIES = 10
-FULL = 1 << 20
-"""``room`` of a queue that nothing limits."""
-
-
-class RingQueue:
-    """A completion queue in memory, with the face of the scripts' ``Queue``."""
-
-    def __init__(self, space: Any, memory: Any, told: list[int]) -> None:
-        size = CQE_BYTES << LOG_ENTRIES
-        self.ring = bytearray(size)
-        self.key = CqKey()
-        self.key.start, self.key.logsize, self.key.usrpage = space.map(self.ring).va, LOG_ENTRIES, 40
-        self.uar = Uar(space, Doorbells(), 48)
-        self.queue = CompletionQueue(1, self.uar, self.key, memory, {}, lambda cq: told.append(cq.number))
-        self.seen = 0
-        self.told = False
-        self._room = FULL
-
-    def complete(self, *entry: int) -> bool:
-        if self.queue.failed and self.room:
-            self.key.failed = 0  # the scripts' queue takes entries again as soon as there is room
-        return self.queue.complete(*entry)
-
-    @property
-    def room(self) -> int:
-        return self._room
-
-    @room.setter
-    def room(self, room: int) -> None:
-        self._room = room
-        self._limit()
-
-    def _limit(self) -> None:
-        size = 1 << LOG_ENTRIES
-        head = self.seen if self._room >= FULL else self.key.tail + 1 + max(0, self._room - len(self.entries))
-        self.queue.regs.set(CQ_HEAD, head % size)
-        self.key.room = 0
-
-    @property
-    def entries(self) -> list[Any]:
-        """What came since the last :meth:`take`."""
-        found = []
-        size = 1 << LOG_ENTRIES
-        for place in range(self.seen, self.seen + (self.key.tail - self.seen) % size):
-            entry = CQ_ENTRY.unpack(self.ring, place % size * CQE_BYTES)
-            word3 = int.from_bytes(self.ring[place % size * CQE_BYTES + 12 :][:4], "little") & 0x7FFF_FFFF
-            found.append(
-                SimpleNamespace(
-                    index=entry["index"],
-                    status=SYNDROME_NAMES[entry["status"]],
-                    vendor=entry["vendor_err"],
-                    length=entry["bytes"],
-                    word3=word3,
-                    wqe_id=entry["wqe_id"],
-                    requested=entry["requested"],
-                    qpn=entry["qpn"],
-                    imm=entry["imm"],
-                )
-            )
-        return found
-
-    def take(self) -> list[str]:
-        entries = self.entries
-        self.last = entries[-1] if entries else None
-        self.seen = self.key.tail
-        self._limit()
-        return [entry.status for entry in entries]
-
-    def arm(self, how: int) -> None:
-        self.queue.regs.set(CQ_DOORBELL, how)
-
-    def save(self) -> tuple[bytes, ...]:
-        at = self.queue.regs.at
-        return bytes(self.ring), bytes(self.key), bytes(self.uar.buf[at : at + BLOCK_BYTES])
-
-    def put_back(self, saved: tuple[bytes, ...]) -> None:
-        at = self.queue.regs.at
-        self.ring[:] = saved[0]
-        ctypes.memmove(ctypes.addressof(self.key), saved[1], len(saved[1]))
-        self.uar.buf[at : at + BLOCK_BYTES] = saved[2]
 
 
 class Image:
@@ -234,6 +145,20 @@ class Oracle:
         out += sent
         return count
 
+    def timer(self) -> bool:
+        """Handle a deadline that has come; false where the reference is to."""
+        script = self.script
+        before = Image(script)
+        taken: bool = self.executor.timeout(script.now)
+        after = Image(script)
+        if not taken:
+            same(after, before, script)
+            return False
+        before.put_back(script)
+        script.qp.handle_timer(script.now)
+        same(after, Image(script), script)
+        return True
+
     def replies(self, budget: int, out: list[TxBurst]) -> int:
         script, qp = self.script, self.script.qp
         if not script.still:
@@ -297,9 +222,6 @@ def engine_script(base: type[Any]) -> type[Any]:
         def show_head(self, head: int) -> None:
             self.block[RQ_HEAD : RQ_HEAD + 4] = head.to_bytes(4, "little")
 
-        def queue(self) -> Any:
-            return RingQueue(SimAddressSpace(), self.host.memory, [])
-
         def bursts(self, budget: int = 256) -> list[TxBurst]:
             out: list[TxBurst] = []
             qp = self.qp
@@ -313,6 +235,10 @@ def engine_script(base: type[Any]) -> type[Any]:
             if qp.responder.replies and not first:
                 self.oracle.replies(max(budget - sent, 4), out)
             return out
+
+        def handle_timer(self) -> None:
+            if not self.oracle.timer():
+                super().handle_timer()
 
         def inject(self, name: str, psn: int, **fields: Any) -> None:
             frame = self.frame(name, psn, **fields)

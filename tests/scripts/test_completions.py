@@ -69,6 +69,17 @@ def test_receives(new) -> None:
     ]
 
 
+def test_entries_go_round_the_ring(new) -> None:
+    """With the phase bit of each lap, and with the room that software gives back."""
+    s = new()
+    for lap in range(6):
+        for _ in range(25):
+            s.post("WRITE", 1)
+        s.out()
+        s.ack(99 + 25 * (lap + 1))
+        assert s.send_cq.take() == ["SUCCESS"] * 25
+
+
 def test_a_send_with_invalidate_names_the_key(new) -> None:
     from rnic.mem.table import WINDOW2, MemoryEntry
 

@@ -352,6 +352,19 @@ def test_a_lost_nak_costs_one_probe(new) -> None:
     assert s.out() == ["WRITE_MIDDLE 101", "WRITE_MIDDLE 102", "WRITE_LAST 103!"]
 
 
+def test_a_probe_that_finds_no_packet_asks_for_none(new) -> None:
+    """No sequence of events leads there; a word of the state that another executor wrote wrong must not raise."""
+    s = new(ackto=10)
+    s.qp.requester.fly(1)
+    s.qp.requester.watch(s.now)
+    s.wait(1_000_000)
+    assert s.qp.requester.probe_due
+    assert s.bursts() == []
+    assert s.counters["probes"] == 0
+    s.wait(10_000_000)  # the ACK timeout starts again from nothing
+    assert s.qp.requester.flying == 0
+
+
 @pytest.mark.parametrize("how", [{"probe": False}, {"options": OPT_NO_PROBE}])
 def test_probe_off(new, how) -> None:
     s = new(ackto=0, **how)
@@ -415,3 +428,38 @@ def test_the_ack_timeout_runs_from_the_oldest_packet(new) -> None:
     s.post("WRITE", 8)
     s.packets()
     assert s.deadline == whole - 1_000, "what is sent later does not put it off"
+
+
+# ------------------------------------------------------------------------------------ short turns
+
+
+@pytest.mark.parametrize("budget", [1, 2, 5, 16, 63])
+@pytest.mark.parametrize("first", [4, 16, 40])
+def test_short_turns_do_not_wait_for_the_probe(new, budget: int, first: int) -> None:
+    """A turn that its budget ends asks for an ACK where the next might find no room: nothing else would give it any."""
+    s = new(first_packets=first)
+    s.post("WRITE", 60_000)
+    asked: list[int] = []
+    while not s.send_cq.entries:
+        sent = s.packets(budget)
+        asked += [packet.psn for packet in sent if packet.ackreq]
+        if not sent:
+            assert asked, "it waits, and no answer is under way"
+            s.wait(20_000)
+            s.ack(asked[-1])
+            asked.clear()
+    assert s.counters["probes"] == 0
+
+
+def test_who_joins_between_two_turns_makes_nobody_wait_for_the_probe(new) -> None:
+    """Ten packets are under way and six more would go. Another takes four; then there is no room for a turn."""
+    s = new(first_packets=16)
+    flights, peer = s.host.flights, s.qp.requester.peer
+    s.post("WRITE", 60_000)
+    asked = [packet.psn for packet in s.packets(10) if packet.ackreq]
+    flights.took(peer, 4, 0)
+    assert s.out() == []
+    flights.give(peer, 4)
+    assert s.out() == []
+    s.ack(asked[-1])
+    assert s.out() != []

@@ -6,9 +6,11 @@ import pytest
 
 from rnic.context.qpc import OPT_GSO, OPT_SQ_SIG_ALL
 from rnic.rings.sqe import FLAG_INLINE, FLAG_SIGNALED, FLAG_SOLICITED, SQE_ENTRY_BIND_STRUCT
+from rnic.spec.access import REMOTE_READ
 from rnic.spec.events import SQ_DRAINED
 from rnic.spec.opcodes import WR_BIND_MW
 from rnic.spec.states import ERR, RTS, SQD, SQE, ST_UC, ST_UD
+from rnic.wire.flow import Flow
 
 ALL = FLAG_SIGNALED
 
@@ -77,6 +79,16 @@ def test_bursts_are_long_only_where_the_peer_agreed(new) -> None:
         assert new(options=options).host.gso_agreed == agreed
 
 
+@pytest.mark.parametrize(("name", "counts"), [("WRITE", [2, 1]), ("SEND", [3]), ("SEND_IMM", [2, 1])])
+def test_a_shorter_packet_ends_its_burst(new, name, counts) -> None:
+    """What divides a burst divides it into equal packets but for the last (UDP_SEGMENT). A WRITE's first has a RETH."""
+    s = new(segments=15)
+    s.post(name, 768)
+    bursts = s.bursts()
+    assert [burst.count for burst in bursts] == counts
+    assert [packet.psn for packet in s.parse(bursts)] == [100, 101, 102]
+
+
 def test_window_bounds_bytes_as_well(new) -> None:
     s = new(window_bytes=4 * (256 + 64) + 1)
     s.post("WRITE", 20 * 256)
@@ -89,6 +101,17 @@ def test_ack_is_asked_for_regularly(new) -> None:
         s.post("WRITE", 20 * 256)
         asked = [p.psn for p in s.packets() if p.ackreq]
         assert asked == [100, 104, 108, 112, 116, 119]
+
+
+def test_an_ack_is_asked_for_where_others_may_take_the_room(new) -> None:
+    """Who shares the way with others has a turn at a time: the ACK of one gives him the next."""
+    for others in (0, 5):
+        s = new()
+        flights = s.host.flights
+        flights.took(flights.peer(Flow(b"1234", b"5678", 50_000)), others, 0)
+        s.post("WRITE", 20 * 256)
+        assert [p.psn for p in s.packets(10) if p.ackreq] == ([109] if others else [])
+        assert [p.psn for p in s.packets(10) if p.ackreq] == [119]
 
 
 def test_uc_never_asks_for_an_ack(new) -> None:
@@ -232,6 +255,44 @@ def test_an_ack_of_long_ago_grants_no_credits(new) -> None:
     assert s.out() == ["SEND_FIRST 102!"]  # it has to ask all the same
 
 
+def test_a_request_that_the_peer_counts_twice_gives_no_credit(new) -> None:
+    """A READ request is lost, and a probe asks for its first response alone: the peer has two requests of one."""
+    s = new(ackto=0)
+    s.post("READ", 768)
+    s.out()
+    s.wait(1_000_000)
+    assert s.out() == ["READ_REQUEST 100!"]
+    s.inject("READ_RESPONSE_ONLY", 100, payload=bytes(256), msn=1)
+    assert s.out() == ["READ_REQUEST 101!"]
+    s.inject("READ_RESPONSE_FIRST", 101, payload=bytes(256), msn=2)
+    s.inject("READ_RESPONSE_LAST", 102, payload=bytes(256), msn=2)
+    s.post("SEND", 10)
+    s.out()
+    s.ack(103, msn=3, syndrome=1)  # one more receive entry
+    s.post("SEND", 700)
+    s.post("SEND", 700)
+    assert s.out() == ["SEND_FIRST 104", "SEND_MIDDLE 105", "SEND_LAST 106!", "SEND_FIRST 107!"]
+    assert s.send_cq.take() == ["SUCCESS"] * 2
+
+
+def test_credits_count_each_request_of_a_long_read(new) -> None:
+    """While the first request of three is answered, three requests more are not: the credits begin behind that one."""
+    s = new(ackto=0)
+    s.post("SEND", 10)
+    s.post("READ", 130 * 256)
+    s.post("SEND", 10)
+    s.post("SEND", 700)
+    s.out(2)
+    s.ack(100, msn=1, syndrome=3)  # for requests two to four: the READ's
+    assert s.out() == ["READ_REQUEST 165!", "READ_REQUEST 229!", "SEND_ONLY 231!"]
+    assert s.out() == []
+    s.inject("READ_RESPONSE_FIRST", 101, payload=bytes(256))
+    for psn in range(102, 165):
+        s.inject("READ_RESPONSE_LAST" if psn == 164 else "READ_RESPONSE_MIDDLE", psn, payload=bytes(256))
+    s.ack(164, msn=2, syndrome=4)  # up to request six: both SENDs
+    assert s.out() == ["SEND_FIRST 232", "SEND_MIDDLE 233", "SEND_LAST 234!"]
+
+
 def test_read_responses_carry_no_credits(new) -> None:
     """software.md section 4: common NICs put syndrome 0 there, which would stop every SEND."""
     s = new()
@@ -279,6 +340,17 @@ def test_read_without_max_rd_atomic(new) -> None:
     s.post("READ", 8)
     s.out()
     assert s.send_cq.take() == ["LOC_QP_OP_ERR"]
+
+
+@pytest.mark.parametrize("name", ["READ", "FETCH_ADD"])
+def test_what_brings_bytes_needs_the_right_to_write_them(new, name: str) -> None:
+    s = new()
+    entry = s.register(bytearray(64), access=REMOTE_READ)
+    s.post("SEND", 8, at=entry.start - s.va, lkey=entry.key)
+    s.post(name, 8, at=entry.start - s.va, lkey=entry.key)
+    assert s.out() == ["SEND_ONLY 100!"]
+    s.ack(100)
+    assert s.send_cq.take() == ["SUCCESS", "LOC_PROT_ERR"]
 
 
 def test_bind_refused(new) -> None:

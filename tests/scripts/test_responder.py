@@ -6,6 +6,7 @@ import pytest
 
 from rnic.context.qpc import OPT_CREDITS, SRQ_VALID
 from rnic.rings.cqe import CQE_IMM, CQE_INV, CQE_SOLICITED
+from rnic.rings.queue_block import ARM_NEXT, ARM_SOLICITED
 from rnic.spec.access import REMOTE_WRITE
 from rnic.spec.events import COMM_EST, SRQ_LAST_WQE, WQ_ACCESS_ERROR, WQ_CATAS_ERROR, WQ_INVAL_REQ_ERROR
 from rnic.spec.states import ERR, RESET, RTR, RTS, ST_UC, ST_UD
@@ -114,6 +115,14 @@ def test_zero_length_needs_no_key(new) -> None:
     assert s.out() == ["ACKNOWLEDGE 100 1f", "READ_RESPONSE_ONLY 101"]
 
 
+def test_msn_wraps(new) -> None:
+    s = new()
+    s.qp.responder.msn = 0xFFFFFF
+    write(s, "WRITE_ONLY", 100, b"1234", ackreq=True)
+    (ack,) = s.packets()
+    assert (ack.psn, ack.msn, s.ctx.rmsn) == (100, 0, 0)
+
+
 # ------------------------------------------------------------------------------------ check_psn
 
 
@@ -126,6 +135,15 @@ def test_one_sequence_nak_a_gap(new) -> None:
     write(s, "WRITE_ONLY", 100, b"1234")
     write(s, "WRITE_ONLY", 102, b"1234")
     assert s.out() == ["ACKNOWLEDGE 101 60"]
+
+
+def test_an_ack_does_not_take_the_place_of_a_nak(new) -> None:
+    """Later ACKs cover earlier ones (IBA 9.7.5.1.2), not what asks for a packet again."""
+    s = new()
+    write(s, "WRITE_ONLY", 101, b"1234")
+    write(s, "WRITE_ONLY", 100, b"1234", ackreq=True)
+    write(s, "WRITE_ONLY", 101, b"1234", ackreq=True)
+    assert s.out() == ["ACKNOWLEDGE 100 60", "ACKNOWLEDGE 101 1f"]
 
 
 def test_duplicate_send_and_write(new) -> None:
@@ -262,6 +280,7 @@ def test_sequence(new, packets, nak, event) -> None:
     [
         ("WRITE_ONLY", {"rkey": 1}, 0x62),
         ("WRITE_ONLY", {"va": 1}, 0x62),
+        ("WRITE_ONLY", {"va": (1 << 64) - 2}, 0x62),
         ("READ_REQUEST", {"rkey": 1, "dma_length": 8}, 0x62),
         ("FETCH_ADD", {"rkey": 1}, 0x62),
         ("FETCH_ADD", {"va": 4}, 0x61),
@@ -296,6 +315,24 @@ def test_rights_and_pd(new) -> None:
         entry = s.register(bytearray(64), access, pd)
         write(s, "WRITE_ONLY", 100, b"1234", va=entry.start, rkey=entry.key)
         assert s.out() == ["ACKNOWLEDGE 100 62"]
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_write_ends_with_its_region_at_the_latest(new, beyond: int) -> None:
+    s = new()
+    entry = s.register(bytearray(64))
+    write(s, "WRITE_ONLY", 100, b"1234", va=entry.start + 60 + beyond, rkey=entry.key, ackreq=True)
+    assert s.out() == [f"ACKNOWLEDGE 100 {0x62 if beyond else 0x1F:02x}"]
+
+
+def test_a_scatter_entry_ends_with_its_region_at_the_latest(new) -> None:
+    s = new()
+    s.recv(8, at=len(s.data) - 8)
+    s.recv(8, at=len(s.data) - 7)
+    s.inject("SEND_ONLY", 100, payload=b"12345678")
+    s.inject("SEND_ONLY", 101, payload=b"1")
+    assert s.data[-8:] == b"12345678"
+    assert s.out() == ["ACKNOWLEDGE 101 63"]
 
 
 def test_too_many_reads(new) -> None:
@@ -414,6 +451,25 @@ def test_window_bound_elsewhere_under_an_open_write(new) -> None:
     before = bytes(s.data)
     s.inject("WRITE_LAST", 101, payload=FULL)
     assert s.out() == ["ACKNOWLEDGE 101 62"]
+    assert s.data == before
+
+
+def test_window_bound_to_more_under_an_open_write(new) -> None:
+    """It opens all that the WRITE needs still, but it is not what the WRITE began in."""
+    from rnic.mem.table import WINDOW1, MemoryEntry
+
+    s = new()
+    table = s.host.memory
+    key = table.alloc_key(WINDOW1)
+    table.enable(MemoryEntry(key, 1, 0, 0, 0, kind=WINDOW1))
+    assert table.bind_window(key, key, s.key, 1, 16, s.va, 1024, REMOTE_WRITE)
+    write(s, "WRITE_FIRST", 100, FULL, length=768, rkey=key)
+    s.inject("WRITE_MIDDLE", 101, payload=FULL)
+    assert s.data[256:512] == FULL
+    assert table.bind_window(key, key, s.key, 1, 16, s.va, 2048, REMOTE_WRITE)
+    before = bytes(s.data)
+    s.inject("WRITE_LAST", 102, payload=FULL)
+    assert s.out() == ["ACKNOWLEDGE 102 62"]
     assert s.data == before
 
 
@@ -670,3 +726,18 @@ def test_neither_answers_nor_requests_starve_the_others(new, told: bool) -> None
     assert len(first) == 20, "four packets for who comes second"
     answers = [text.startswith("READ_RESPONSE") for text in first]
     assert answers == ([True] * 16 + [False] * 4 if told else [False] * 16 + [True] * 4)
+
+
+@pytest.mark.parametrize("arm", [0, ARM_NEXT, ARM_SOLICITED])
+@pytest.mark.parametrize("solicited", [False, True])
+def test_answers_go_first_where_the_owner_sleeps_on_events(new, arm: int, solicited: bool) -> None:
+    """What it posts once it was woken must not overtake the ACK of what woke it."""
+    s = new()
+    s.recv(100)
+    s.recv_cq.arm(arm)
+    write(s, "SEND_ONLY", 100, b"1234", ackreq=True, solicited=solicited)
+    s.post("SEND", 10)
+    woken = arm == ARM_NEXT or (solicited and arm == ARM_SOLICITED)
+    assert s.recv_cq.told == woken
+    sent = s.out()
+    assert sent == (["ACKNOWLEDGE 100 1f", "SEND_ONLY 100!"] if woken else ["SEND_ONLY 100!", "ACKNOWLEDGE 100 1f"])

@@ -54,3 +54,10 @@ def test_names_are_loaded_when_they_are_used_first() -> None:
 def test_importing_needs_no_numpy() -> None:
     code = "import sys; sys.modules['numpy'] = None; from rnic import *; import rnic.testing"
     subprocess.run([sys.executable, "-W", "error", "-c", f"{code}; assert 'matplotlib' not in sys.modules"], check=True)
+
+
+def test_the_numbers_are_a_module_as_pyverbs_has_them() -> None:
+    code = "import rnic.enums as e; from rnic.enums import IBV_QPS_RTS; import rnic.verbs.enums as v; "
+    code += "assert {n for n in vars(v) if n.startswith('IBV_')} <= set(vars(e)); print(e.IBV_QPS_RTS == IBV_QPS_RTS)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

@@ -245,10 +245,10 @@ def test_a_message_that_trips_the_nic_process_leaves_no_descriptors(
 ) -> None:
     """Whatever we forgot to expect of a program."""
     served = NicProcess(tmp_path, lambda *_: pytest.fail("no device is wanted"))
-    monkeypatch.setattr(served, "_list", lambda *_: {}[0])
+    monkeypatch.setattr(served._requests, "_list", lambda *_: {}[0])
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        client = Client(there, os.getpid(), 0, None)
+        client = Client(there, os.getpid(), None)
         client.greeted = True
         before = descriptors(os.getpid())
         socket.send_fds(here, [struct.pack("<II", attach.MSG_LIST, 1)], [here.fileno()] * 2)

@@ -80,6 +80,13 @@ def plant(monkeypatch: pytest.MonkeyPatch, victim: object, name: str) -> None:
     monkeypatch.setattr(kind, name, only(victim, getattr(kind, name)))
 
 
+def by_reference(nic: Any, qp: Any) -> None:
+    """The engine, where there is one, knows a queue pair no more."""
+    qp.executor = None
+    if nic.engine_device is not None:
+        nic.engine_device.dismiss(qp.number)
+
+
 class Broken:
     """An engine with a mistake."""
 
@@ -91,7 +98,7 @@ class Broken:
 
 
 def at_a_packet(n: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
-    n.qp.executor = None
+    by_reference(n.nic, n.qp)
     plant(monkeypatch, n.qp.responder, "receive")
     n.first.b.post_send(e.IBV_WR_SEND, 8)
 
@@ -107,13 +114,13 @@ def at_a_turn_of_the_engine(n: Neighbours, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def at_a_burst(n: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
-    n.qp.executor = None
+    by_reference(n.nic, n.qp)
     plant(monkeypatch, n.qp, "receive_burst")
     n.first.b.post_send(e.IBV_WR_RDMA_WRITE, SIZE)
 
 
 def at_a_turn(n: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
-    n.qp.executor = None
+    by_reference(n.nic, n.qp)
     plant(monkeypatch, n.qp.requester, "produce")
     n.first.a.post_send(e.IBV_WR_RDMA_WRITE, 2000)
 
@@ -124,6 +131,7 @@ def at_a_doorbell(n: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def at_a_timer(n: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_reference(n.nic, n.qp)
     plant(monkeypatch, n.qp.requester, "handle_timer")
     n.first.a.post_send(e.IBV_WR_RDMA_WRITE, 8)
     assert n.first.b.node.link.receive(64), "what was sent, and is lost now"
@@ -170,7 +178,9 @@ def test_the_queue_pair_concerned_fails_and_nobody_else(
 def test_it_is_told_once_and_counted_each_time(own_errors: OwnErrors, monkeypatch: pytest.MonkeyPatch) -> None:
     with Neighbours() as n:
         for pair in (n.first, n.second):
-            plant(monkeypatch, n.nic.qps[pair.a.qp.qp_num].responder, "receive")
+            qp = n.nic.qps[pair.a.qp.qp_num]
+            by_reference(n.nic, qp)
+            plant(monkeypatch, qp.responder, "receive")
             pair.b.post_send(e.IBV_WR_SEND, 8)
             n.first.net.run(lambda pair=pair: state(pair.a) == e.IBV_QPS_ERR)  # type: ignore[misc]
         assert n.nic.counters[OWN_ERRORS] == 2
@@ -184,6 +194,7 @@ def test_a_packet_that_nobody_has_vouched_for_fails_no_queue_pair(
 ) -> None:
     """Else whoever finds such a packet could end every connection."""
     with Neighbours() as n:
+        by_reference(n.nic, n.qp)
         target, name = (IcrcCheck, where) if where == "accepts" else ("rnic.device.receiving", "parse")
         with monkeypatch.context() as planted:
             if where == "accepts":

@@ -200,6 +200,7 @@ def receive_small(qp: QueuePair, burst: RxBurst, start: int, end: int, pkey: int
             return False
         qp.host.counters["acks_received"] += 1
         requester.advance(psn + 1 & PSN_MASK, now_ns)
+        qp.rearm()
         return True
     responder = qp.responder
     if operation != WRITE_ONLY or psn != ctx.expected_psn or responder.open or not responder.established:

@@ -48,6 +48,7 @@ class ContextChanges:
         One that was evicted stalls its queue, and the queue pairs that complete to it; one that is no more fails it
         (002 table 2.2). Whatever else changed, acts now.
         """
+        self._nic.moved()
         if kind == QP:
             self._qp_changed(number, what)
         elif kind == CQ:

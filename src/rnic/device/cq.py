@@ -93,12 +93,13 @@ class CompletionQueue(EntryRing):
         arm = regs.get(CQ_DOORBELL)
         # An entry in error counts as solicited (IBA chapter 11, completion notification).
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):
+            key.told = 1
             self.notify()
         return True
 
     @property
     def told(self) -> bool:
-        """Whether it has raised a completion event: its owner sleeps until it does."""
+        """Whether it was armed for an entry that came: its owner sleeps on completion events."""
         return bool(self.key.told)
 
     def fail(self) -> None:
@@ -111,18 +112,17 @@ class CompletionQueue(EntryRing):
     def notify(self) -> None:
         """Disarm and raise the completion event. With a full EQ the CQ stays armed: the next entry tries again.
 
-        Disarming comes first: software that has seen the event may arm again at once.
+        Disarming comes first: software that has seen the event may arm again at once. And it may arm at any time, so
+        that what it has stored is never stored back.
         """
-        armed = self.regs.get(CQ_DOORBELL)
-        self.regs.set(CQ_DOORBELL, 0)
         eq = self.eq
+        if eq is not None and eq.ready:
+            self.regs.set(CQ_DOORBELL, 0)
         if eq is not None and eq.report(COMP, self.number):
             self.key.last_notified = self.key.tail
             self.key.due = 0
-            self.key.told = 1
         else:
             self.key.due = int(eq is not None and eq.stalled)
-            self.regs.set(CQ_DOORBELL, armed)
 
     def catch_up(self) -> None:
         """Raise the completion event that its EQ could not take before."""

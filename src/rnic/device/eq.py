@@ -73,6 +73,11 @@ class EventQueue(EntryRing):
         """Whether its context was taken out of the cache: events wait until it is loaded."""
         return self.number in self._cached.evicted
 
+    @property
+    def ready(self) -> bool:
+        """Whether it takes an event now: it has room, which software makes and only the NIC uses up."""
+        return self.number in self._cached and not self.disabled and bool(self.key.room or self.count_room())
+
     def image(self) -> bytes:
         """The EQC as it is now."""
         indices = {"consumer_index": self.regs.get(CQ_HEAD), "producer_index": self.key.tail}

@@ -134,6 +134,8 @@ class Nic:
         self.sending = Sending(self)
         self._receiving = Receiving(self)
         self.root.show(self)
+        self.engine_device = use.device(self)
+        """The engine's hold of all queue pairs, or ``None``: pointers that it found, :meth:`moved` forgets."""
         self.write_back_at: int | None = None
         self._to_write_back = 0
         if config.autostart:
@@ -166,6 +168,7 @@ class Nic:
         """Close a driver context: everything that it owns is destroyed. A second call does nothing."""
         if not uar.closed:
             self._commands.release(uar)
+            self.moved()
             uar.closed = True
             self.resources.uars.remove(uar)
             self.globals.went(uar)
@@ -184,6 +187,7 @@ class Nic:
         except Exception as error:  # noqa: BLE001 - the last guard
             self.guard.caught("command", error, f"{op:#x}")
             result = CommandResult(cmd.ST_INTERNAL_ERR)
+        self.moved()
         if self.tracer.enabled:
             self.tracer.event(self.now_ns, "command", 0, op=op, modifier=in_modifier, status=result.status)
         return result
@@ -225,6 +229,11 @@ class Nic:
             else:
                 return
 
+    def moved(self) -> None:
+        """Queues, their rings or paths may lie elsewhere than before."""
+        if self.engine_device is not None:
+            self.engine_device.moved()
+
     # ------------------------------------------------------------------------- the device as a whole
 
     def start(self, mailbox: bytes) -> None:
@@ -255,6 +264,7 @@ class Nic:
         for uar in self.resources.uars:
             self._commands.release(uar)
             uar.hcr = Hcr()
+        self.moved()
         self.resources.icm.clear()
         self.resources.interrupts.clear()
         self.sending.failed_cqs.clear()
@@ -300,6 +310,7 @@ class Nic:
     def attach(self, offload: Offload | None) -> None:
         """Say which link carries the packets, so that bursts are as long as it takes."""
         self._paths.offload = offload
+        self.moved()
 
     def take_group_changes(self) -> list[tuple[bytes, bool]]:
         """Multicast groups, by IP address, that the link must join (true) or leave, since the last call."""
@@ -307,9 +318,9 @@ class Nic:
         changes, groups.changes = groups.changes, []
         return changes
 
-    def receive(self, burst: RxBurst, now_ns: int) -> None:
-        """Take what arrived. A bad packet bumps a drop counter and has no other effect."""
-        self._receiving.take(burst, now_ns)
+    def receive(self, burst: RxBurst, now_ns: int, start: int = 0) -> None:
+        """Take what arrived, from byte ``start`` on. A bad packet bumps a drop counter and has no other effect."""
+        self._receiving.take(burst, now_ns, start)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
         """Take the doorbells that were rung, then give queue pairs with work their turns (:mod:`rnic.device.turns`).
@@ -348,9 +359,13 @@ class Nic:
 
     def _handle_deadlines(self, now_ns: int) -> None:
         """Call the queue pairs whose deadlines have come; a bounded number, the others next time."""
-        timers, qps = self.timers, self.sending.qps
-        for _ in range(TIMERS_PER_CALL):
-            record = timers.due(now_ns)
+        timers, qps, device = self.timers, self.sending.qps, self.engine_device
+        left = TIMERS_PER_CALL
+        while left:
+            if device is None:
+                record, left = timers.due(now_ns), left - 1
+            else:
+                record, left = device.due(now_ns, left)
             if not record:
                 return
             qp = qps[record]
@@ -361,6 +376,11 @@ class Nic:
                     self.arm(qp)
             except Exception as error:  # noqa: BLE001 - the last guard
                 self.own_error("timer", qp, error)
+
+    def moved_packets(self, now_ns: int) -> None:
+        """Packets came or went: what they changed is written back before long."""
+        if self.write_back_at is None:
+            self.write_back_at = now_ns + WRITE_BACK_NS
 
     def _write_back_all(self, now_ns: int) -> None:
         """Write some queue pairs back, and go on later until all had their turn."""
@@ -429,6 +449,9 @@ class Nic:
             self.sending.turns.remove(record)
         qp.scheduled = 0
         qp.flow = None
+        if self.engine_device is not None:
+            self.engine_device.dismiss(qp.number)
+            qp.executor = None
         self.sending.turns.dismiss(record)
         del self.sending.qps[record]
         self.running.pop(qp.number, None)

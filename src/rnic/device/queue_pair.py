@@ -251,14 +251,18 @@ class DeviceQp(QueuePair):
         self.peer = None
         self._take_executor()
         self.pkey = self.host.pkey(self.ctx.pkey_index)
+        self.requester.take_pkey()
         self.show()
 
     def _take_executor(self) -> None:
-        engine = self.nic.engine
+        engine, device = self.nic.engine, self.nic.engine_device
+        if device is not None:
+            device.dismiss(self.number)
         self.executor = None
-        if engine is not None and self.ctx.servtype == ST_RC and self.ctx.state in _CONNECTED:
+        if device is not None and self.ctx.servtype == ST_RC and self.ctx.state in _CONNECTED:
             block = self.regs.buf[self.regs.at : self.regs.at + BLOCK_BYTES]
             self.executor = use.ENGINE.Executor(engine, self, block)
+            device.enroll(self.executor)
 
     def reload(self, now_ns: int) -> None:
         """The context was changed outside any transition: what was taken from it is taken anew."""
@@ -300,6 +304,7 @@ class DeviceQp(QueuePair):
         psn = ctx.last_acked_psn & PSN_MASK
         if 0 < psn_diff(psn, requester.una) <= psn_diff(requester.sent_psn, requester.una):
             requester.advance(psn, now_ns)
+            self.rearm()
         else:
             ctx.last_acked_psn = requester.una
 
@@ -315,6 +320,11 @@ class DeviceQp(QueuePair):
     def receive_pd(self) -> int:
         """Protection domain of the entries that it receives into: a shared receive queue has its own."""
         return self.ctx.pd if self.srq is None else self.srq.pd
+
+    def handle_timer(self, now_ns: int) -> None:
+        """The deadline may have come; the engine's, where it knows what is to be done."""
+        if self.executor is None or not self.executor.timeout(now_ns):
+            super().handle_timer(now_ns)
 
     def stop(self, state: int) -> None:
         """Take an error state, and show it."""

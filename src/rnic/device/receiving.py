@@ -71,8 +71,8 @@ class Receiving:
         how = datagram.tclass, datagram.hop_limit, datagram.flow_label
         self.take(RxBurst(flow, payload, size, size, ident, frag, *how), now_ns)
 
-    def take(self, burst: RxBurst, now_ns: int) -> None:
-        """Take what arrived. A bad packet bumps a drop counter and has no other effect."""
+    def take(self, burst: RxBurst, now_ns: int, start: int = 0) -> None:
+        """Take what arrived, from byte ``start`` on. A bad packet bumps a drop counter and has no other effect."""
         nic = self._nic
         nic.now_ns = now_ns
         if not nic.enabled:
@@ -85,7 +85,6 @@ class Receiving:
         qps = nic.running
         marked = burst.ecn == CE
         learning = burst.ident is None and not flow.settled
-        start = 0
         packets = 0
         while start < length:
             end = start + segment
@@ -126,8 +125,7 @@ class Receiving:
                 self._nic.own_error("packet", qp, error)
             start = end
         nic.counters["rx_packets"] += packets
-        if nic.write_back_at is None:
-            nic.write_back_at = now_ns + WRITE_BACK_NS
+        nic.moved_packets(now_ns)
 
     def take_packet(self, qp: DeviceQp | None, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> None:
         """One packet by the full path: ICRC, header, queue pair, state, service, address, P_Key (004 7.3)."""

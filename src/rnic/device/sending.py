@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from rnic.burst import SMALL
 from rnic.device.queue_pair import DeviceQp
-from rnic.device.receiving import WRITE_BACK_NS
 from rnic.device.srq import SharedReceiveQueue
 from rnic.device.turns import COUNT, Turns
 from rnic.rings.queue_block import SQ_TAIL
@@ -32,6 +31,34 @@ _WRITE_BACK_QPS = 4
 def _replies(qp: DeviceQp, budget: int, out: list[TxBurst]) -> int:
     """Send replies by the engine where it knows all that wait, else by the reference."""
     return qp.executor.reply(budget, out) or qp.produce_replies(budget, out)
+
+
+STEP_FIRST, STEP_REQUESTS, STEP_REST = range(3)
+"""Where a turn goes on: at its begin, among its requests, behind them."""
+
+
+class Turn:
+    """One turn: packets that it may send, and what of it the engine has done.
+
+    Args:
+        record: offset of the queue pair's record.
+        limit: packets that it may send.
+        step: where it goes on.
+        count: packets made before, of ``size`` bytes.
+        room: packets that its requests may be, from ``STEP_REQUESTS`` on.
+    """
+
+    __slots__ = ("count", "limit", "record", "room", "size", "step")
+
+    def __init__(
+        self, record: int, limit: int, step: int = STEP_FIRST, count: int = 0, size: int = 0, room: int = 0
+    ) -> None:
+        self.record = record
+        self.limit = limit
+        self.step = step
+        self.count = count
+        self.size = size
+        self.room = room
 
 
 class Sending:
@@ -62,76 +89,98 @@ class Sending:
         Args:
             budget: about how many packets to send at most.
         """
-        self._nic.now_ns = now_ns
         if self._nic.held:
+            self._nic.now_ns = now_ns
             return []
-        if self.failed_cqs:
-            self._fail_users()
-        self._turns += 1
-        if not self._turns & _WRITE_BACK_MASK:
-            with self._nic.guard.around("write-back"):
-                self._nic.contexts.write_back(_WRITE_BACK_QPS)
-        if self._doorbells.rung:
-            self._take_doorbells()
-        out, self.last_words = self.last_words, []
-        if self._nic.gsi.waiting:
-            out += self._nic.gsi.take()
-        later: list[DeviceQp] = []
+        out = self.prepare(now_ns)
         turns = self.turns
         qps = self.qps
         sent = 0
         packets = sum([burst.count for burst in out])
         waiting = turns.words
+        later: list[DeviceQp] = []
         while waiting[COUNT] and sent < budget:
             record = turns.take()
             qp = qps[record]
-            words = qp.words
-            words[_SCHEDULED] = 0
+            qp.words[_SCHEDULED] = 0
             limit = budget - sent
             allowance = turns.allowance(record)
             if allowance is not None and allowance < limit * qp.ctx.mtu_bytes:
                 limit = -(-allowance // qp.ctx.mtu_bytes)
-            made = len(out)
-            again = False
-            try:
-                count = self._first(qp, now_ns, limit, out)
-                if count and qp.responder.replies and not words[_POLITE]:
-                    # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
-                    words[_POLITE] = 1
-                    later.append(qp)
-                    qp.show()
-                    packets += count
-                    sent += count
-                    turns.spent(record, sum([burst.length for burst in out[made:]]) if waiting[COUNT] else 0, again)
-                    continue
-                words[_POLITE] = 0
-                count += self._rest(qp, now_ns, limit, count, out)
-                qp.show()
-            except Exception as error:  # noqa: BLE001 - the last guard
-                self._nic.own_error("turn", qp, error)
-                count = 0
-            if count:
-                packets += count
-                sent += count
-                cut = count >= limit and qp.requester.unsent  # the lean path alone, which says nothing of more
-                if not words[_SCHEDULED] and (cut or qp.ready(now_ns)):
-                    words[_SCHEDULED] = again = True
-            else:
-                # a turn without a packet costs too
-                sent += 1
-            turns.spent(record, sum([burst.length for burst in out[made:]]) if waiting[COUNT] else 0, again)
+            count, polite = self.take_turn(qp, now_ns, out, Turn(record, limit))
+            if polite:
+                later.append(qp)
+            packets += count
+            sent += count or 1  # a turn without a packet costs too
         for qp in later:
             self._nic.schedule(qp)
         if packets:
             self._nic.counters["tx_packets"] += packets
-            if self._nic.write_back_at is None:
-                self._nic.write_back_at = now_ns + WRITE_BACK_NS
+            self._nic.moved_packets(now_ns)
         return out
 
+    def owes(self) -> bool:
+        """Whether there is something to do before turns are taken."""
+        return bool(self._doorbells.rung or self.failed_cqs or self.last_words or self._nic.gsi.waiting)
+
+    def prepare(self, now_ns: int) -> list[TxBurst]:
+        """Do what comes before turns; what is to be sent first."""
+        self._nic.now_ns = now_ns
+        if self.failed_cqs:
+            self._fail_users()
+        self._turns += 1
+        if not self._turns & _WRITE_BACK_MASK:
+            self.write_back()
+        if self._doorbells.rung:
+            self._take_doorbells()
+        out, self.last_words = self.last_words, []
+        if self._nic.gsi.waiting:
+            out += self._nic.gsi.take()
+        return out
+
+    def write_back(self) -> None:
+        """A few queue pairs have their state and PSNs written back, however busy the NIC is."""
+        with self._nic.guard.around("write-back"):
+            self._nic.contexts.write_back(_WRITE_BACK_QPS)
+
+    def take_turn(self, qp: DeviceQp, now_ns: int, out: list[TxBurst], turn: Turn) -> tuple[int, bool]:
+        """A queue pair's turn, or what the engine left of it; a mistake of our own ends it.
+
+        Returns:
+            Packets of the turn, and whether its replies have let new messages go first: it is to be scheduled once
+            more in the end.
+        """
+        words, turns = qp.words, self.turns
+        made = len(out)
+        count, again, polite = turn.count, False, False
+        try:
+            if turn.step != STEP_REST:
+                count = self._first(qp, now_ns, out, turn)
+                # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
+                polite = bool(count and qp.responder.replies and not words[_POLITE])
+                words[_POLITE] = polite
+            if not polite:
+                count += self._rest(qp, now_ns, turn.limit, count, out)
+            qp.show()
+        except Exception as error:  # noqa: BLE001 - the last guard
+            self._nic.own_error("turn", qp, error)
+            count, polite = 0, False
+        if count and not polite:
+            cut = count >= turn.limit and qp.requester.unsent  # the lean path alone, which says nothing of more
+            if not words[_SCHEDULED] and (cut or qp.ready(now_ns)):
+                words[_SCHEDULED] = again = True
+        size = turn.size + sum([burst.length for burst in out[made:]]) if turns.words[COUNT] else 0
+        turns.spent(turn.record, size, again)
+        return count, polite
+
+    def take_over(self, now_ns: int, out: list[TxBurst], *turn: int) -> tuple[int, bool]:
+        """:meth:`take_turn` for a turn that the engine leaves; ``turn`` as :class:`Turn` has it."""
+        return self.take_turn(self.qps[turn[0]], now_ns, out, Turn(*turn))
+
     @staticmethod
-    def _first(qp: DeviceQp, now_ns: int, limit: int, out: list[TxBurst]) -> int:
+    def _first(qp: DeviceQp, now_ns: int, out: list[TxBurst], turn: Turn) -> int:
         """Send what goes first in a turn, by the quick ways: requests, but where replies are owed first."""
-        words = qp.words
+        words, limit = qp.words, turn.limit
         plain = not (words[_CNP_TAG] or words[_MASKED] or words[_PACED])
         executor = qp.executor
         if executor is None or not plain:
@@ -139,6 +188,8 @@ class Sending:
             if plain and count < limit and not qp.owes_first:
                 count += send_small(qp, now_ns, limit - count, out)
             return count
+        if turn.step == STEP_REQUESTS:
+            return turn.count + qp.produce_requests(now_ns, turn.room, out)
         count = _replies(qp, limit, out) if qp.owes_first else 0
         if qp.requester.unsent:
             room = min(limit, max(limit - count, LEAST))

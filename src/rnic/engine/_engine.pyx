@@ -35,6 +35,8 @@ cdef extern from "state.h" nogil:
         uint64_t window
     struct send_slot:
         pass
+    struct read_piece:
+        pass
     struct reply:
         pass
     struct scatter:
@@ -43,8 +45,14 @@ cdef extern from "state.h" nogil:
 cdef extern from "engine.h" nogil:
     ctypedef uint32_t (*engine_crc)(uint32_t state, const uint8_t *data, uint64_t length) noexcept nogil
     ctypedef uint32_t atomic_word "_Atomic uint32_t"
+    struct engine_memory:
+        pass
+    struct engine_segment:
+        const engine_memory *memory
+        void *self
     struct engine_reach:
         uint8_t *bytes
+        const engine_segment *segment
     struct engine_port:
         const memory_key *keys
         const engine_reach *reach
@@ -68,6 +76,7 @@ cdef extern from "engine.h" nogil:
         uint8_t *qpc
         queue_pair *record
         send_slot *sends
+        read_piece *pieces
         reply *replies
         scatter *scatters
         uint64_t send_slots
@@ -82,6 +91,8 @@ cdef extern from "engine.h" nogil:
         uint32_t recv_cqn
         uint64_t signal_all
         engine_flow flow
+        uint64_t found
+        const void *route
     struct engine_flight:
         uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting
         uint64_t nic_limit, nic_inflight, nic_promised, nic_queued
@@ -93,13 +104,14 @@ cdef extern from "engine.h" nogil:
     struct engine_effects:
         uint32_t effects
         uint32_t end
-        uint64_t packets, acknowledged, landed, flown, admitted, sample
-        uint64_t acks_received, acks_coalesced, retransmitted
+        uint64_t packets, acknowledged, landed, flown, admitted, sample, grounded
+        uint32_t counts[32]
     struct engine_burst:
         uint64_t offset
         uint64_t length
         uint32_t segment
         uint32_t count
+        const void *route
     struct engine_out:
         uint8_t *bytes
         uint64_t room
@@ -107,7 +119,7 @@ cdef extern from "engine.h" nogil:
         uint64_t max_segments
         uint32_t open
         uint32_t count
-        engine_burst bursts[256]
+        engine_burst bursts[288]
     enum:
         ENGINE_BURSTS
         ENGINE_DONE
@@ -119,6 +131,10 @@ cdef extern from "engine.h" nogil:
         EFFECT_NOTIFY_RECV
         EFFECT_NO_ROOM
         EFFECT_ARM
+        EFFECT_GO_ON
+        EFFECT_LOST
+        EFFECT_SILENT
+        ENGINE_COUNTS
         MAX_PATH_MTU
         MAX_TRANSPORT_HEADERS
         ICRC_BYTES
@@ -129,14 +145,124 @@ cdef extern from "engine.h" nogil:
                           engine_effects *effects)
     uint64_t engine_send(const engine_port *port, engine_qp *qp, uint64_t now, uint64_t budget, engine_flight *flight,
                          engine_out *out, engine_effects *effects)
+    void engine_timeout(const engine_port *port, engine_qp *qp, const engine_flight *flight, uint64_t now,
+                        engine_effects *effects)
     uint64_t engine_reply(const engine_port *port, engine_qp *qp, uint64_t budget, engine_out *out,
                           engine_effects *effects)
 
+cdef extern from "reach.h" nogil:
+    struct reach_file:
+        int fd
+    struct reach_program_self "reach_program":
+        reach_file memory
+        int maps
+    const engine_memory reach_program
+
+cdef extern from "port.h" nogil:
+    struct flights:
+        uint64_t spare_line
+    struct turns:
+        uint64_t count
+    struct engine_sched:
+        uint8_t *arena
+        flights *flights
+        turns *turns
+    struct engine_counts:
+        uint64_t rx_packets, tx_packets
+        uint64_t events[32]
+    struct engine_device:
+        const engine_port *port
+        engine_sched sched
+        engine_qp **qps
+        uint64_t log_qps
+        uint64_t changes
+        engine_counts counts
+    struct engine_told:
+        uint32_t stop
+        uint32_t end
+        uint64_t qp
+        uint32_t effects
+    struct engine_sending:
+        uint64_t sent, qp, limit, count, bytes, room
+        uint32_t step, later
+        uint64_t polite[288]
+    enum:
+        STOP_DONE
+        STOP_PACKET
+        STOP_NOTIFY
+        STOP_FIND
+        STOP_TURN
+        STOP_FULL
+        ENGINE_LEAST
+    void engine_device_find(engine_device *device, uint8_t *arena)
+    size_t engine_port_receive(engine_device *device, const uint8_t *buffer, size_t length, size_t segment, size_t start,
+                               const engine_meta *meta, uint64_t now, engine_told *told)
+    void engine_port_send(engine_device *device, uint64_t now, uint64_t budget, engine_out *out, engine_sending *sending,
+                          engine_told *told)
+    void engine_port_sent(engine_device *device, engine_sending *sending)
+    uint64_t engine_port_due(engine_device *device, uint64_t now, uint64_t *most)
+    uint64_t engine_port_deadline(const engine_device *device)
+
+cdef extern from "round.h" nogil:
+    struct pump_outlet:
+        int fd
+        int ipv4, tclass, hop_limit
+    struct pump_path:
+        pump_outlet *outlet
+        uint8_t name[28]
+        uint32_t name_bytes, max_segments
+        int tclass, hop_limit
+    struct pump_slot:
+        uint8_t *buffer
+        size_t size
+        uint32_t segment, name_bytes
+        uint8_t name[28]
+        uint8_t tclass, hop_limit
+        uint32_t flow_label
+    struct pump_counts:
+        uint64_t sent, drop_tx_too_long, drop_tx_unreachable, drop_tx_blocked, drop_tx_error, gso_refused, look
+    struct pump_round_state "pump_round":
+        uint32_t phase, came, slot
+        uint64_t at, sent, rx_bytes, tx_bytes, too_short, socket_errors
+        pump_counts counts
+        engine_sending sending
+        pump_slot slots[4]
+    enum:
+        ROUND_SLOTS
+        ROUND_SLOT_BYTES
+        ROUND_OUT_BYTES
+        ROUND_BUDGET
+    void pump_round_init(pump_round_state *round, engine_device *device, int fd, uint8_t *buffers, uint8_t *out)
+    void pump_round_know(pump_round_state *round, const uint8_t *name, uint32_t name_bytes, const engine_flow *flow)
+    void pump_round_forget(pump_round_state *round, const uint8_t *name, uint32_t name_bytes)
+    void pump_round_go "pump_round"(pump_round_state *round, uint64_t now, uint64_t budget, engine_told *told)
+    void pump_round_send(pump_round_state *round, uint64_t now, uint64_t budget, engine_told *told)
+
 cdef int FRACTION = FRACTION_BITS
+COUNTERS = (
+    "acks_received",
+    "acks_coalesced",
+    "retransmitted_packets",
+    "retransmitted_requests",
+    "drop_psn_gap",
+    "drop_naked",
+    "drop_duplicate",
+    "drop_stale_response",
+    "drop_ghost_response",
+    "sequence_naks_sent",
+    "rnr_naks_sent",
+    "sequence_naks_received",
+    "rnr_naks_received",
+    "rewinds",
+    "ack_timeouts",
+    "probes",
+)
+assert len(COUNTERS) == ENGINE_COUNTS
 cdef uint64_t NONE_WORD = 0xFFFFFFFFFFFFFFFFULL
 DEF MAX_PACKETS = 256
 DEF OUT_BYTES = MAX_PACKETS * 4132
 DEF POOL = 8
+DEF MAX_ROUTES = 4096
 DEF COPY_BELOW = 4096
 DEF KEEP_LOCK_BELOW = 16384
 
@@ -190,6 +316,18 @@ def layout_hash():
     return engine_layout_hash()
 
 
+cdef class _Segment:
+    """A program's memory, by descriptors that are its own as long as it lives."""
+
+    cdef engine_segment segment
+    cdef reach_program_self program
+
+    def __cinit__(self, int memory, int maps):
+        self.program.memory.fd, self.program.maps = memory, maps
+        self.segment.memory = &reach_program
+        self.segment.self = &self.program
+
+
 cdef class Port:
     """What all queue pairs of a device share.
 
@@ -204,10 +342,12 @@ cdef class Port:
     cdef object arena
     cdef uint8_t *base
     cdef object guards
+    cdef dict segments
 
     def __cinit__(self, arena, table, config):
         self.arena = arena.memory
         self.guards = table.guards
+        self.segments = {}
         self.base = _address(self.arena, NULL)
         self.port.keys = <const memory_key *> (self.base + <size_t> table.place)
         self.port.key_count = table.max_entries
@@ -228,8 +368,16 @@ cdef class Port:
         cdef size_t index = entry.index
         if index >= self.port.key_count:
             raise IndexError(f"index={index}: the memory table has {self.port.key_count} keys")
+        cdef _Segment segment
         view = entry.view
         self.reach[index].bytes = _address(view, NULL) if entry.valid and view is not None else NULL
+        self.reach[index].segment = NULL
+        self.segments.pop(index, None)
+        if entry.valid and view is None:
+            descriptors = getattr(entry.port, "descriptors", None)
+            if descriptors is not None:
+                segment = self.segments[index] = _Segment(*descriptors)
+                self.reach[index].segment = &segment.segment
 
 
 cdef class _Cq:
@@ -246,6 +394,10 @@ cdef class _Cq:
         self.cq.ring = _address(self.view, &ring)
         self.cq.entries = ring >> 5
         self.cq.block = <atomic_word *> (_address(queue.regs.buf, &block) + <Py_ssize_t> queue.regs.at)
+
+
+cdef class Device
+cdef class Pump
 
 
 cdef class Executor:
@@ -267,6 +419,7 @@ cdef class Executor:
     cdef _Cq send_cq, recv_cq
     cdef readonly bint punted
     cdef readonly int end
+    cdef Device device
 
     def __cinit__(self, Port port, qp, block):
         cdef Py_ssize_t length = 0
@@ -280,6 +433,7 @@ cdef class Executor:
         self.place.qpc = <uint8_t *> <uintptr_t> ctypes.addressof(qp.ctx)
         self.place.record = <queue_pair *> (port.base + <size_t> memory.record)
         self.place.sends = <send_slot *> (port.base + 8 * <size_t> memory.sends)
+        self.place.pieces = <read_piece *> (port.base + 8 * <size_t> memory.pieces)
         self.place.replies = <reply *> (port.base + 8 * <size_t> memory.replies)
         self.place.scatters = <scatter *> (port.base + 8 * <size_t> memory.scatters)
         self.place.send_slots = memory.entries
@@ -289,6 +443,20 @@ cdef class Executor:
             self.place.block = <atomic_word *> _address(block, NULL)
 
     # ------------------------------------------------------------------- where things lie that Python may move
+
+    cdef int find(self) except -1:
+        """Find everything at once, for the device."""
+        cdef Device device = self.device
+        self.place.route = NULL
+        self._find_flow()
+        self._find_rings()
+        self._find_receive_ring()
+        self._find_send_cq()
+        self._find_recv_cq()
+        if self.flow is not None and self.requester.flow is self.flow:
+            self.place.route = device.route(self.flow)
+        self.place.found = device.device.changes
+        return 0
 
     cdef int _find_flow(self) except -1:
         flow = self.qp.flow
@@ -393,29 +561,61 @@ cdef class Executor:
         self.end = effects.end
         return at - start
 
-    cdef int _received(self, engine_effects *effects, uint64_t now) except -1:
-        if effects.acks_coalesced:
-            self.counters["acks_coalesced"] += effects.acks_coalesced
-        if effects.acks_received:
-            self.counters["acks_received"] += effects.acks_received
-        if effects.effects & EFFECT_SCHEDULE:
-            self.host.schedule(self.qp)
-        if effects.effects & EFFECT_NOTIFY_RECV:
-            self.recv_cq.queue.notify()
-        if not effects.effects & EFFECT_ACKNOWLEDGED:
-            return 0
-        requester = self.requester
-        peer = requester.peer
-        if effects.sample != NONE_WORD:
-            peer.measured(effects.sample, now)
-        peer.acknowledged(effects.acknowledged)
-        if effects.landed:
-            self.flights.give(peer, effects.landed)
-        if effects.effects & EFFECT_NOTIFY_SEND:
-            self.send_cq.queue.notify()
-        self.qp.rearm()
-        requester.go_on()
+    cdef int _count(self, engine_effects *effects) except -1:
+        cdef int i
+        for i in range(ENGINE_COUNTS):
+            if effects.counts[i]:
+                self.counters[COUNTERS[i]] += effects.counts[i]
         return 0
+
+    cdef int _received(self, engine_effects *effects, uint64_t now) except -1:
+        cdef uint32_t told = effects.effects
+        requester = self.requester
+        self._count(effects)
+        if told & EFFECT_NOTIFY_RECV:
+            self.recv_cq.queue.notify()
+        if told & EFFECT_ACKNOWLEDGED:
+            peer = requester.peer
+            if effects.sample != NONE_WORD:
+                peer.measured(effects.sample, now)
+            peer.acknowledged(effects.acknowledged)
+            if effects.landed:
+                self.flights.give(peer, effects.landed)
+            if told & EFFECT_NOTIFY_SEND:
+                self.send_cq.queue.notify()
+        if told & EFFECT_GO_ON:
+            requester.go_on()
+        return self._after(effects, now)
+
+    cdef int _after(self, engine_effects *effects, uint64_t now) except -1:
+        """What the peer's account learns of losses, and what follows from deadlines that moved."""
+        cdef uint32_t told = effects.effects
+        if told & EFFECT_SILENT:
+            self.requester.peer.silent(now)
+        if told & EFFECT_LOST:
+            self.requester.peer.lost(now)
+        if effects.grounded:
+            self.flights.give(self.requester.peer, effects.grounded)
+        if told & EFFECT_SCHEDULE:
+            self.host.schedule(self.qp)
+        if told & EFFECT_ARM:
+            self.qp.rearm()
+        return 0
+
+    def timeout(self, uint64_t now):
+        """Handle a deadline that may have come, as the queue pair's ``handle_timer``; false for a punt."""
+        cdef engine_effects effects
+        cdef engine_flight flight
+        peer = self.requester.peer
+        flight.srtt, flight.rttvar = peer.srtt, peer.rttvar
+        memset(&effects, 0, sizeof(effects))
+        engine_timeout(&self.port.port, &self.place, &flight, now, &effects)
+        self.end = effects.end
+        if effects.end != ENGINE_DONE:
+            return False
+        self._count(&effects)
+        self._after(&effects, now)
+        return True
 
     # ------------------------------------------------------------------- sending
 
@@ -478,8 +678,7 @@ cdef class Executor:
         if made:
             self._emit(&result, buffer, out)
             flights.took(peer, effects.flown, effects.admitted)
-            if effects.retransmitted:
-                self.counters["retransmitted_packets"] += effects.retransmitted
+            self._count(&effects)
         if effects.effects & EFFECT_NO_ROOM:
             flights.wait(requester)
         if effects.effects & EFFECT_ARM:
@@ -501,3 +700,410 @@ cdef class Executor:
         if made:
             self._emit(&result, buffer, out)
         return made
+
+
+cdef class _Route:
+    """Where the packets of a flow go."""
+
+    cdef pump_path path
+    cdef object flow
+
+
+cdef class Device:
+    """All queue pairs of a device: receiving and turns without Python, as far as the engine knows what is asked.
+
+    Args:
+        port: what they share.
+        nic: the device, which takes over what the engine leaves.
+
+    """
+
+    cdef Port port
+    cdef engine_device device
+    cdef engine_qp **qps
+    cdef object nic, sending
+    cdef dict routes, executors
+    cdef Pump pump
+    cdef readonly int end
+
+    def __cinit__(self, Port port, nic):
+        self.port, self.nic, self.sending = port, nic, nic.sending
+        self.device.port = &port.port
+        engine_device_find(&self.device, port.base)
+        self.device.changes = 1
+        self.qps = <engine_qp **> calloc(<size_t> 1 << self.device.log_qps, sizeof(engine_qp *))
+        if self.qps == NULL:
+            raise MemoryError("no memory for pointers to queue pairs")
+        self.device.qps = self.qps
+        self.routes, self.executors = {}, {}
+
+    def __dealloc__(self):
+        free(self.qps)
+
+    def enroll(self, Executor executor):
+        """A queue pair has this executor from now on."""
+        cdef size_t slot = <size_t> executor.qp.number & ((<size_t> 1 << self.device.log_qps) - 1)
+        executor.device = self
+        self.executors[slot] = executor  # while C has the pointer
+        self.qps[slot] = &executor.place
+
+    def dismiss(self, number):
+        """A queue pair has no executor any more."""
+        cdef size_t slot = <size_t> number & ((<size_t> 1 << self.device.log_qps) - 1)
+        self.qps[slot] = NULL
+        self.executors.pop(slot, None)
+
+    def moved(self):
+        """Queues, their rings or paths may lie elsewhere than before: all is found anew when it is needed."""
+        self.device.changes += 1
+
+    cdef const void *route(self, flow) except? NULL:
+        cdef _Route route = self.routes.get(flow)
+        if route is None:
+            if len(self.routes) >= MAX_ROUTES:
+                # whoever has one of these finds another before it is used
+                self.routes.clear()
+                self.device.changes += 1
+            route = self.routes[flow] = _Route()
+            route.flow = flow
+        if self.pump is not None and not self.pump.lead(route):
+            return NULL
+        return &route.path
+
+    # ------------------------------------------------------------------- what C leaves to others
+
+    cdef int _stopped(self, engine_told *told) except -1:
+        """Do what it asks for that concerns one queue pair."""
+        cdef Executor executor
+        qp = self.sending.qps[told.qp]
+        try:
+            if told.stop == STOP_FIND:
+                executor = qp.executor
+                executor.find()
+                return 0
+            if told.effects & EFFECT_NOTIFY_RECV:
+                qp.recv_cq.queue.notify()
+            if told.effects & EFFECT_NOTIFY_SEND:
+                qp.send_cq.queue.notify()
+        except Exception as error:
+            if told.stop == STOP_FIND:
+                executor.place.route = NULL
+                executor.place.found = self.device.changes
+            self.nic.own_error("packet", qp, error)
+        return 0
+
+    cdef object _take_over(self, uint64_t now, engine_sending *sending, list out):
+        """Python takes an open turn over; packets made."""
+        cdef uint64_t count
+        self.nic.now_ns = now
+        if not self.device.sched.flights.spare_line:
+            self.nic.flights.stock()
+        count, polite = self.sending.take_over(
+            now, out, sending.qp, sending.limit, sending.step, sending.count, sending.bytes, sending.room
+        )
+        if polite:
+            sending.polite[sending.later] = sending.qp
+            sending.later += 1
+        sending.sent += count if count else 1
+        sending.qp = 0
+        self.device.counts.tx_packets += count
+
+    cdef int _count(self, uint64_t now) except -1:
+        """What C counted is counted by the device."""
+        cdef int i
+        cdef engine_counts *counts = &self.device.counts
+        counters = self.nic.counters
+        if counts.rx_packets or counts.tx_packets:
+            if counts.rx_packets:
+                counters["rx_packets"] += counts.rx_packets
+            if counts.tx_packets:
+                counters["tx_packets"] += counts.tx_packets
+            self.nic.moved_packets(now)
+        for i in range(ENGINE_COUNTS):
+            if counts.events[i]:
+                counters[COUNTERS[i]] += counts.events[i]
+        memset(counts, 0, sizeof(counts[0]))
+        if not self.device.sched.flights.spare_line:
+            self.nic.flights.stock()
+        return 0
+
+    # ------------------------------------------------------------------- sans I/O
+
+    def receive(self, burst, Py_ssize_t start, uint64_t now):
+        """Take packets from ``start`` of a burst on; the bytes taken, up to the first that is the reference's."""
+        cdef Py_buffer source
+        cdef engine_told told
+        cdef engine_meta meta
+        cdef size_t at = start
+        if self.port.guards or burst.ecn == 3:
+            return 0
+        _take_flow(&meta.flow, burst.flow)
+        ident = burst.ident
+        meta.ident = IDENT_UNSEEN if ident is None else ident
+        meta.frag = burst.frag
+        self.nic.now_ns = now
+        PyObject_GetBuffer(burst.buf, &source, PyBUF_SIMPLE)
+        try:
+            if burst.length > source.len or start < 0 or burst.segment < 1:
+                raise ValueError(f"{burst.length} bytes from {start} on of a buffer of {source.len}")
+            while True:
+                at += engine_port_receive(&self.device, <const uint8_t *> source.buf, burst.length, burst.segment, at,
+                                          &meta, now, &told)
+                if told.stop != STOP_NOTIFY and told.stop != STOP_FIND:
+                    break
+                self._stopped(&told)
+        finally:
+            PyBuffer_Release(&source)
+        self.end = told.end
+        self._count(now)
+        return at - start
+
+    def send(self, uint64_t now, uint64_t budget, list out):
+        """Turns, as :meth:`~rnic.device.sending.Sending.produce` gives them once everything before them is done."""
+        cdef engine_told told
+        cdef engine_out result
+        cdef engine_sending *sending = <engine_sending *> calloc(1, sizeof(engine_sending))
+        cdef _Route route
+        if sending == NULL:
+            raise MemoryError("no memory for a round of turns")
+        flows = {}
+        if budget > ROUND_BUDGET:
+            budget = ROUND_BUDGET
+        buffer = PyBytes_FromStringAndSize(NULL, ROUND_OUT_BYTES)
+        view = memoryview(buffer)
+        result.bytes = <uint8_t *> PyBytes_AS_STRING(buffer)
+        result.room = ROUND_OUT_BYTES
+        result.used = result.open = result.count = 0
+        try:
+            while True:
+                first = result.count
+                engine_port_send(&self.device, now, budget, &result, sending, &told)
+                for i in range(first, result.count):
+                    at = result.bursts[i].offset
+                    for route in self.routes.values():
+                        if <const void *> &route.path == result.bursts[i].route:
+                            flows[at] = route.flow
+                    data = bytes(view[at : at + result.bursts[i].length])
+                    out.append(TxBurst(flows[at], [data], result.bursts[i].segment, result.bursts[i].count, len(data)))
+                if told.stop == STOP_FULL:
+                    result.used = result.open = result.count = 0
+                elif told.stop == STOP_FIND:
+                    self._stopped(&told)
+                elif told.stop == STOP_TURN:
+                    self._take_over(now, sending, out)
+                else:
+                    break
+            engine_port_sent(&self.device, sending)
+        finally:
+            free(sending)
+        self._count(now)
+
+    def due(self, uint64_t now, uint64_t most):
+        """Handle deadlines, up to one that is the reference's.
+
+        Returns:
+            The record of its queue pair, 0 for none; and how many of ``most`` are left.
+        """
+        cdef uint64_t record = engine_port_due(&self.device, now, &most)
+        self._count(now)
+        return record, most
+
+    @property
+    def deadline(self):
+        """When :meth:`due` wants to be called, or ``NEVER``."""
+        return engine_port_deadline(&self.device)
+
+
+cdef class Pump:
+    """A device's rounds on a UDP socket.
+
+    Args:
+        device: the device.
+        link: a :class:`~rnic.link.udp.UdpLink`, whose sockets it uses; link and pump take turns.
+        send: hands packets that Python made to the link.
+
+    ``off``: something was asked for that the pump cannot do; the device takes the link alone from now on.
+    """
+
+    cdef Device device
+    cdef pump_round_state *round_state
+    cdef object link, nic, send, counters, memory, out, guards
+    cdef dict outlets
+    cdef pump_outlet *shapes
+    cdef readonly bint off
+    cdef uint32_t rounds
+
+    def __cinit__(self, Device device, link, send):
+        cdef int place
+        self.device, self.nic, self.link, self.send = device, device.nic, link, send
+        self.counters, self.guards = device.nic.counters, device.port.guards
+        self.memory = memoryview(bytearray(ROUND_SLOTS * ROUND_SLOT_BYTES))
+        self.out = bytearray(ROUND_OUT_BYTES)
+        self.round_state = <pump_round_state *> calloc(1, sizeof(pump_round_state))
+        self.outlets = {outlet: place for place, outlet in enumerate(link.outlets)}
+        self.shapes = <pump_outlet *> calloc(len(self.outlets), sizeof(pump_outlet))
+        if self.round_state == NULL or self.shapes == NULL:
+            raise MemoryError("no memory for rounds")
+        for outlet, place in self.outlets.items():
+            self.shapes[place].fd = outlet.descriptor
+            self.shapes[place].ipv4 = len(link.address) == 4
+        pump_round_init(self.round_state, &device.device, link.fileno(), _address(self.memory, NULL),
+                        _address(self.out, NULL))
+        device.pump = self
+        device.device.changes += 1
+        self._borrow()
+
+    def __dealloc__(self):
+        free(self.round_state)
+        free(self.shapes)
+
+    def stop(self):
+        """The device takes the link alone from now on."""
+        if not self.off:
+            self._give_back()
+        self.off = True
+        self.device.pump = None
+        self.device.device.changes += 1
+
+    cdef bint lead(self, _Route route) except -1:
+        """Where a route's packets leave, and where they go; false where the link alone knows."""
+        flow = route.flow
+        if flow.sl:
+            return False
+        outlet, raw, segments = self.link.way(flow)
+        cdef bytes name = raw
+        route.path.outlet = &self.shapes[<int> self.outlets[outlet]]
+        route.path.name_bytes = <uint32_t> len(name)
+        memcpy(route.path.name, PyBytes_AS_STRING(name), len(name))
+        route.path.max_segments = segments
+        route.path.tclass, route.path.hop_limit = flow.tclass, flow.hop_limit
+        return True
+
+    # ------------------------------------------------------------------- the sockets' options are the link's too
+
+    cdef int _borrow(self) except -1:
+        cdef int place
+        for outlet, place in self.outlets.items():
+            self.shapes[place].tclass, self.shapes[place].hop_limit = outlet.tclass, outlet.hop_limit
+        if any([outlet.sl for outlet in self.outlets]):
+            self.stop()  # packets of service level 0 would leave with the priority of others
+        return 0
+
+    cdef int _give_back(self) except -1:
+        cdef int place
+        for outlet, place in self.outlets.items():
+            outlet.tclass, outlet.hop_limit = self.shapes[place].tclass, self.shapes[place].hop_limit
+        return 0
+
+    def carry(self, list bursts):
+        """Send what Python made."""
+        self._give_back()
+        try:
+            self.send(bursts)
+        finally:
+            self._borrow()
+
+    # ------------------------------------------------------------------- rounds
+
+    @property
+    def fits(self):
+        """Whether it knows all that a round may need."""
+        if self.guards:
+            self.stop()
+        return not self.off
+
+    def round(self, uint64_t now, uint64_t budget):
+        """Receive and take, else send; bursts that came, and whether anything happened."""
+        cdef engine_told told
+        self.nic.now_ns = now
+        while True:
+            with nogil:
+                pump_round_go(self.round_state, now, budget, &told)
+            if told.stop == STOP_DONE:
+                break
+            self._stopped(&told, now)
+        self._count(now)
+        return self.round_state.came, self.round_state.came or self.round_state.sent
+
+    def turns(self, uint64_t now, uint64_t budget):
+        """Send what waits; whether anything was."""
+        cdef engine_told told
+        self.nic.now_ns = now
+        self.round_state.sent = 0
+        while True:
+            with nogil:
+                pump_round_send(self.round_state, now, budget, &told)
+            if told.stop == STOP_DONE:
+                break
+            self._stopped(&told, now)
+        self._count(now)
+        return self.round_state.sent != 0
+
+    cdef int _stopped(self, engine_told *told, uint64_t now) except -1:
+        cdef pump_round_state *state = self.round_state
+        cdef list out
+        if told.stop == STOP_PACKET:
+            at, state.slot, state.at = state.at, state.slot + 1, 0
+            self._reference(&state.slots[state.slot - 1], at, now)
+        elif told.stop == STOP_TURN:
+            out = []
+            sent = state.sending.sent
+            self.device._take_over(now, &state.sending, out)
+            if out:
+                state.sent += len(out)
+                self.carry(out)
+        else:
+            self.device._stopped(told)
+        return 0
+
+    cdef int _reference(self, pump_slot *slot, uint64_t at, uint64_t now) except -1:
+        """The rest of a burst is the reference's."""
+        cdef engine_flow reverse
+        cdef Py_ssize_t first = slot.buffer - _address(self.memory, NULL)
+        cdef bytes name = PyBytes_FromStringAndSize(<char *> slot.name, slot.name_bytes)
+        view = self.memory[first : first + <Py_ssize_t> slot.size]
+        burst = self.link.arrived(name, view, slot.segment, slot.tclass, slot.hop_limit, slot.flow_label)
+        self.nic.receive(burst, now, at)
+        if burst.flow.settled:
+            _take_flow(&reverse, burst.flow)
+            pump_round_know(self.round_state, slot.name, slot.name_bytes, &reverse)
+        else:
+            pump_round_forget(self.round_state, slot.name, slot.name_bytes)
+        return 0
+
+    cdef int _count(self, uint64_t now) except -1:
+        cdef pump_round_state *state = self.round_state
+        cdef pump_counts *counts = &state.counts
+        counters = self.counters
+        if state.rx_bytes:
+            counters["rx_bytes"] += state.rx_bytes
+        if state.tx_bytes:
+            counters["tx_bytes"] += state.tx_bytes
+        if state.too_short or state.socket_errors:
+            self.link.failed(too_short=state.too_short, rx_socket_error=state.socket_errors)
+        if counts.drop_tx_too_long or counts.drop_tx_unreachable or counts.drop_tx_blocked or counts.drop_tx_error:
+            self.link.failed(
+                drop_tx_too_long=counts.drop_tx_too_long,
+                drop_tx_unreachable=counts.drop_tx_unreachable,
+                drop_tx_blocked=counts.drop_tx_blocked,
+                drop_tx_error=counts.drop_tx_error,
+            )
+        if counts.look:
+            self.link.look()
+        if counts.gso_refused:
+            self.link.failed(gso_refused=counts.gso_refused)
+            self._refused()
+        state.rx_bytes = state.tx_bytes = state.too_short = state.socket_errors = 0
+        memset(counts, 0, sizeof(counts[0]))
+        self.rounds += 1
+        if self.rounds & 1023 == 0:
+            self.device.sending.write_back()
+        return self.device._count(now)
+
+    cdef int _refused(self) except -1:
+        """The system refused a burst: the link sends packet by packet to there as well."""
+        cdef _Route route
+        for route in list(self.device.routes.values()):
+            if route.path.outlet != NULL and route.path.max_segments == 1:
+                self.link.refused(route.flow)
+        return 0

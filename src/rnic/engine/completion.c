@@ -58,5 +58,8 @@ int engine_cq_push(struct cq_room *room, const struct completion *entry)
 	/* software arms, then looks: one of the two sees what the other stored */
 	atomic_thread_fence(memory_order_seq_cst);
 	uint32_t arm = block_load(cq, REG_CQ_DOORBELL);
-	return (arm & ARM_NEXT) || ((arm & ARM_SOLICITED) && ((entry->word3 & CQE_SOLICITED) || entry->status));
+	int armed = (arm & ARM_NEXT) || ((arm & ARM_SOLICITED) && ((entry->word3 & CQE_SOLICITED) || entry->status));
+	if (armed)
+		record->told = 1;
+	return armed;
 }

@@ -52,6 +52,7 @@ struct engine_qp {
 	uint8_t *qpc; /* its context: QPC_SIZE bytes of the key-data cache */
 	struct queue_pair *record;
 	struct send_slot *sends; /* one for each SQ entry, `send_slots` of them */
+	struct read_piece *pieces; /* QP_PIECES */
 	struct reply *replies; /* QP_REPLIES */
 	struct scatter *scatters; /* QP_SCATTERS */
 	uint64_t send_slots;
@@ -66,6 +67,8 @@ struct engine_qp {
 	uint32_t recv_cqn;
 	uint64_t signal_all; /* every send work request is signaled */
 	struct engine_flow flow; /* to the peer */
+	uint64_t found; /* the device's `changes` when all of these pointers were found */
+	const void *route; /* to the peer, for whoever carries its packets: the port passes it on with each burst */
 };
 
 /* The accounts of what is in flight: the NIC's and the peer's, as they are at a turn's begin. */
@@ -98,10 +101,10 @@ enum engine_end {
 	PUNT_KEY, /* no key that opens the memory */
 	PUNT_MEMORY, /* not in reach */
 	PUNT_REPLY, /* no room for it, or credits are counted */
-	PUNT_ACK, /* not a plain one */
+	PUNT_ACK, /* neither an ACK nor a NAK that asks for a packet again; or the retries are used up */
 	PUNT_CQ, /* not in reach, or full */
 	PUNT_REQUEST, /* a work request that is not a plain one */
-	PUNT_WAIT, /* an RNR wait, a probe, a READ */
+	PUNT_WAIT, /* a READ must be probed for, credits are waited for, or the rate lets nothing leave */
 };
 
 /* Effects beyond the state's bytes, for whoever called. */
@@ -112,6 +115,30 @@ enum engine_effect {
 	EFFECT_NOTIFY_RECV = 8, /* the receive CQ was */
 	EFFECT_NO_ROOM = 16, /* it waits in line for room in flight */
 	EFFECT_ARM = 32, /* its deadline may be earlier than it was */
+	EFFECT_GO_ON = 64, /* what waited for an answer may be sent */
+	EFFECT_LOST = 128, /* a packet to the peer was lost; `grounded` are taken back after its account knows */
+	EFFECT_SILENT = 256, /* nothing comes from the peer; its account knows before it hears of a loss */
+};
+
+/* What is counted, in the order of `counts`. */
+enum engine_count {
+	COUNT_ACKS_RECEIVED,
+	COUNT_ACKS_COALESCED,
+	COUNT_RETRANSMITTED, /* packets */
+	COUNT_RETRANSMITTED_REQUESTS, /* for READs and atomics */
+	COUNT_PSN_GAP,
+	COUNT_NAKED,
+	COUNT_DUPLICATE,
+	COUNT_STALE_RESPONSE,
+	COUNT_GHOST_RESPONSE,
+	COUNT_SEQUENCE_NAKS_SENT,
+	COUNT_RNR_NAKS_SENT,
+	COUNT_SEQUENCE_NAKS_RECEIVED,
+	COUNT_RNR_NAKS_RECEIVED,
+	COUNT_REWINDS,
+	COUNT_ACK_TIMEOUTS,
+	COUNT_PROBES,
+	ENGINE_COUNTS
 };
 
 struct engine_effects {
@@ -123,7 +150,8 @@ struct engine_effects {
 	uint64_t flown; /* packets that are from now on */
 	uint64_t admitted; /* of these, promised before */
 	uint64_t sample; /* a round trip in nanoseconds, or NONE */
-	uint64_t acks_received, acks_coalesced, retransmitted; /* for the counters */
+	uint64_t grounded; /* packets that are not in flight any more since they are sent again */
+	uint32_t counts[ENGINE_COUNTS];
 };
 
 /* Packets that were made, in the order to send them. Segments of one burst are equally long, but the last. */
@@ -132,8 +160,9 @@ struct engine_burst {
 	uint64_t length;
 	uint32_t segment;
 	uint32_t count;
+	const void *route; /* of the queue pair, where the port made them */
 };
-#define ENGINE_BURSTS 256u
+#define ENGINE_BURSTS 288u /* those of 256 packets, and what a turn may send beyond its budget */
 struct engine_out {
 	uint8_t *bytes;
 	uint64_t room;
@@ -154,9 +183,16 @@ size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, cons
 		      const struct engine_flight *flight, uint64_t now,
 		      struct engine_effects *effects);
 
-/* Send requests: up to `budget` packets of WRITEs and SENDs, new or again; the number made. */
+/* Send requests: up to `budget` packets of WRITEs, SENDs, READs and atomics, new or again; the number made. */
 uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint64_t now, uint64_t budget,
 		     struct engine_flight *flight, struct engine_out *out, struct engine_effects *effects);
+
+/* When engine_timeout has something to do, or NEVER. */
+uint64_t engine_deadline(const struct engine_qp *qp);
+
+/* The deadline may have come: an RNR wait is over, the local ACK timeout has passed, a tail-loss probe is due. */
+void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
+		    struct engine_effects *effects);
 
 /* Send the ACKs and NAKs that are due, up to the first READ response or atomic result; the number made. */
 uint64_t engine_reply(const struct engine_port *port, struct engine_qp *qp, uint64_t budget, struct engine_out *out,

@@ -31,7 +31,7 @@ from rnic.state.queue_pair import PIECE, QP, REPLY, RESOURCE, SCATTER, SEND_SLOT
 from rnic.state.queues import CQ, EQ, SRQ
 from rnic.state.record import NONE, WORD_BYTES
 from rnic.state.schedule import PROGRAM, TIMERS, TURNS
-from rnic.transport import replies, responder
+from rnic.transport import flights, replies, responder
 from rnic.wire.opcode import OPCODES, OpcodeRow
 
 PATH = Path(__file__).with_name("state.h")
@@ -58,6 +58,8 @@ RECORDS: dict[str, Layout] = {
 }
 """Records by the name of their ``struct``."""
 
+BUDGET = ("LOSSY", "CROWDED", "LEAST", "STEP", "QUANTUM", "SMALL_QUANTUM", "QUEUE_NS", "SAMPLES", "LOW_NS", "FRACTION_")
+"""Numbers of the budget of what is in flight."""
 NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     # prefix, module, beginnings of the names that are taken; () takes all
     ("BTH_", opcodes, ("SEND_", "WRITE_", "READ_", "ACKNOWLEDGE", "ATOMIC_", "COMPARE_", "FETCH_", "CNP")),
@@ -79,6 +81,7 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("", queue_block, ("ARM_", "BLOCK_")),
     ("QP_", queue_pair, ("PIECES", "REPLIES", "RESOURCES", "SCATTERS")),
     ("REPLY_", replies, ("ACK", "READ", "ATOMIC")),
+    ("FLIGHT_", flights, BUDGET),
     ("OPEN_", responder, ("NOTHING", "SEND", "WRITE")),
 )
 
@@ -134,6 +137,8 @@ def _numbers() -> list[str]:
                 lines.append(f"#define {prefix}{name} {value:#x}{'u' if value < 1 << 32 else 'ull'}")
     sizes = ", ".join(str(limits.MTU_BYTES.get(code, 0)) for code in range(QPC["mtu"].mask + 1))
     lines.append(f"static const uint16_t mtu_bytes[{QPC['mtu'].mask + 1}] = {{ {sizes} }};")
+    times = ", ".join(str(time) for time in syndromes.RNR_TIMER_US)
+    lines.append(f"static const uint32_t rnr_timer_us[{len(syndromes.RNR_TIMER_US)}] = {{ {times} }};")
     counts = ", ".join(str(count) for count in syndromes.CREDIT_COUNTS)
     lines.append(f"static const uint16_t credit_counts[{len(syndromes.CREDIT_COUNTS)}] = {{ {counts} }};")
     return lines

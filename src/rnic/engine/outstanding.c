@@ -4,6 +4,10 @@
 #define WIDEN_AFTER 4u /* packets to be acknowledged for each one more in flight */
 #define ACKS_A_WINDOW 4u
 #define REPEAT_MIN_NS 1000000u /* a tail-loss probe waits at least this long */
+#define SILENT_PROBES 3u /* in vain, after which the peer counts as silent */
+#define PROBE_MAX_SHIFT 10u
+#define BACKOFF_MOST 2u
+#define NARROWEST 32u /* packets in flight that no number of losses takes away */
 
 int engine_sq_sound(const struct engine_qp *qp)
 {
@@ -170,10 +174,14 @@ enum engine_end engine_advance(const struct engine_port *port, struct engine_qp 
 
 	if (!engine_sq_sound(qp))
 		return PUNT_STATE;
+	if (psn == record->una) {
+		effects->effects |= EFFECT_GO_ON;
+		return ENGINE_TOLD;
+	}
 	enum engine_end end = reserve(qp, psn, &room);
 	if (end != ENGINE_DONE)
 		return end;
-	effects->effects |= EFFECT_ACKNOWLEDGED;
+	effects->effects |= EFFECT_ACKNOWLEDGED | EFFECT_GO_ON;
 	effects->sample = NONE;
 	if (record->rtt_psn != NONE && psn_diff(psn, record->rtt_psn) > 0) {
 		effects->sample = now - record->rtt_at;
@@ -202,4 +210,95 @@ enum engine_end engine_advance(const struct engine_port *port, struct engine_qp 
 	}
 	retire(qp, &room, effects);
 	return ENGINE_TOLD;
+}
+
+/* ------------------------------------------------------------------ going back */
+
+static void take_back(struct send_slot *slot, uint64_t psn)
+{
+	int64_t kept = psn_diff(psn, slot->first_psn);
+	slot->sent = lesser(slot->sent, kept < 0 ? 0 : (uint64_t)kept);
+}
+
+void engine_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t index = record->send_index;
+
+	record->rtt_psn = NONE;
+	record->probe_due = 0;
+	if (index != record->fetch_index)
+		take_back(&qp->sends[index], psn);
+	while (index != record->sq_head) {
+		index = (index ? index : record->sq_entries) - 1;
+		struct send_slot *slot = &qp->sends[index];
+		if (psn_diff(end_psn(slot), psn) <= 0)
+			break;
+		take_back(slot, psn);
+		record->send_index = index;
+	}
+	int64_t ahead = psn_diff(psn, record->una);
+	uint64_t kept = ahead < 0 ? 0 : (uint64_t)ahead;
+	if (record->flying > kept) {
+		effects->grounded += record->flying - kept;
+		record->flying = kept;
+	}
+	if (!record->flying) /* what waits to be sent again, perhaps long, is not late */
+		record->ack_deadline = record->probe_deadline = NEVER;
+	effects->effects |= EFFECT_SCHEDULE;
+}
+
+void engine_retry(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	record->retry_left--;
+	effects->counts[COUNT_REWINDS]++;
+	resize(port, record, greater(lesser(NARROWEST, record->widest), record->window >> 1));
+	effects->effects |= EFFECT_LOST;
+	engine_rewind(qp, psn, effects);
+}
+
+/* ------------------------------------------------------------------ deadlines that come */
+
+uint64_t engine_deadline(const struct engine_qp *qp)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t own = lesser(lesser(record->ack_deadline, record->probe_deadline), record->rnr_until);
+	return lesser(own, lesser(record->relief_ns, record->pace_ns));
+}
+
+void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
+		    struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	int late = record->ack_deadline <= now;
+
+	effects->end = PUNT_STATE;
+	if (be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || !engine_sq_sound(qp))
+		return;
+	effects->end = PUNT_WAIT;
+	if (record->pace_ns <= now || record->relief_ns <= now || record->read_index != NONE || record->piece_count)
+		return;
+	effects->end = PUNT_ACK;
+	if (late && !record->retry_left)
+		return;
+	effects->end = ENGINE_DONE;
+	if (record->rnr_until <= now) {
+		record->rnr_until = NEVER;
+		effects->effects |= EFFECT_SCHEDULE;
+	}
+	if (late) {
+		effects->counts[COUNT_ACK_TIMEOUTS]++;
+		record->ack_deadline = NEVER;
+		record->backoff = lesser(record->backoff + 1, BACKOFF_MOST);
+		effects->effects |= EFFECT_SILENT;
+		engine_retry(port, qp, record->una, effects);
+	} else if (record->probe_deadline <= now) {
+		record->probe_due = 1;
+		if (record->probe_shift >= SILENT_PROBES)
+			effects->effects |= EFFECT_SILENT;
+		record->probe_shift = lesser(record->probe_shift + 1, PROBE_MAX_SHIFT);
+		record->probe_deadline = probe_at(record, flight->srtt, flight->rttvar, now);
+		effects->effects |= EFFECT_SCHEDULE;
+	}
 }

@@ -184,6 +184,10 @@ struct send_slot *engine_sq_last(const struct engine_qp *qp);
 /* Everything before `psn` is acknowledged; ENGINE_TOLD, or a punt with nothing changed. */
 enum engine_end engine_advance(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
 			const struct engine_flight *flight, uint64_t now, struct engine_effects *effects);
+/* A packet was lost: go back to `psn`. The caller has made sure that a retry is left and that no READ waits. */
+void engine_retry(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects);
+/* Go back: the next packet sent is `psn` (Go-Back-N). No READ waits. */
+void engine_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects *effects);
 /* Start the timers that are not running. */
 void engine_watch(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
 	   struct engine_effects *effects);

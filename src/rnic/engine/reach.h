@@ -19,4 +19,12 @@ struct reach_file {
 };
 extern const struct engine_memory reach_file;
 
+/* The same, as far as the program itself may read or write now: each access asks `maps`, its open /proc/PID/maps
+ * (PROCMAP_QUERY, Linux 6.11; without it nothing is in reach). `self` is a struct reach_program. */
+struct reach_program {
+	struct reach_file memory;
+	int maps;
+};
+extern const struct engine_memory reach_program;
+
 #endif

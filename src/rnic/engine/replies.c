@@ -23,7 +23,7 @@ void engine_reply_acknowledge(struct engine_qp *qp, uint64_t psn, uint64_t syndr
 			reply->psn = psn;
 			reply->syndrome = syndrome;
 			reply->msn = record->msn;
-			effects->acks_coalesced++;
+			effects->counts[COUNT_ACKS_COALESCED]++;
 			return;
 		}
 	}

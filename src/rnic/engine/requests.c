@@ -41,8 +41,6 @@ static enum engine_end check_write(const struct engine_port *port, const struct 
 {
 	const struct queue_pair *record = qp->record;
 	uint16_t flags = packet->row->flags;
-	if (!(be_get(qp->qpc, QPC_ACCESS_FLAGS) & ACCESS_REMOTE_WRITE))
-		return PUNT_KEY;
 	uint64_t binding = ANY_BINDING;
 	if (flags & ROW_START) {
 		const uint8_t *reth = behind_bth(packet);
@@ -82,17 +80,18 @@ static void message_done(struct engine_qp *qp)
 
 /* ------------------------------------------------------------------ what takes a receive entry */
 
-/* Read the next entry of the receive ring (transport/wqe.py, ReceiveRing.take); 0, or -1 where there is none. */
-static int next_receive(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
+/* Read the next entry of the receive ring (transport/wqe.py, ReceiveRing.take); ENGINE_DONE, ENGINE_TOLD where none is
+ * posted, or a punt. */
+static enum engine_end next_receive(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t head = record->rq_head, entries = record->rq_entries, stride = record->rq_stride;
 	if (!qp->rq || !qp->block || port->rq_almost_full || head >= entries || !stride ||
 	    entries > qp->rq_bytes / stride)
-		return -1;
+		return PUNT_REQUEST;
 	uint32_t tail = atomic_load_explicit(&qp->block[REG_RQ_TAIL / 4], memory_order_acquire);
 	if (tail == head || tail >= entries)
-		return -1;
+		return ENGINE_TOLD;
 	receive->fresh = 1;
 	receive->index = head;
 	const uint8_t *entry = qp->rq + head * stride;
@@ -101,14 +100,14 @@ static int next_receive(const struct engine_port *port, const struct engine_qp *
 		if (!sge.size_key)
 			break;
 		if (receive->sges == QP_SCATTERS)
-			return -1;
+			return PUNT_REQUEST;
 		receive->scatters[receive->sges++] = sge;
 		receive->bytes += (uint32_t)sge.size_key;
 	}
-	return 0;
+	return ENGINE_DONE;
 }
 
-static int find_receive(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
+static enum engine_end find_receive(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
 {
 	const struct queue_pair *record = qp->record;
 	receive->fresh = 0;
@@ -116,12 +115,12 @@ static int find_receive(const struct engine_port *port, const struct engine_qp *
 	if (record->receive_index == NONE)
 		return next_receive(port, qp, receive);
 	if (record->receive_sges > QP_SCATTERS)
-		return -1;
+		return PUNT_REQUEST;
 	receive->index = record->receive_index;
 	receive->sges = record->receive_sges;
 	receive->bytes = record->receive_bytes;
 	memcpy(receive->scatters, qp->scatters, receive->sges * sizeof *receive->scatters);
-	return 0;
+	return ENGINE_DONE;
 }
 
 /* Take what next_receive found: the ring's slot is software's again. */
@@ -205,6 +204,48 @@ static int complete(struct engine_qp *qp, const struct packet *packet, struct cq
 	return engine_cq_push(room, &entry);
 }
 
+/* ------------------------------------------------------------------ requests that are answered and not carried out */
+
+/* A request that is not the expected one: beyond a gap, or a duplicate (IBA C9-105). */
+static enum engine_end out_of_order(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+				    int64_t distance, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t expected = be_get(qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK;
+
+	if (distance < 0 && (!(packet->row->flags & (ROW_SEND | ROW_WRITE)) || be_get(qp->qpc, QPC_OPTIONS) & OPT_CREDITS))
+		return PUNT_PSN; /* a READ or an atomic has its saved answer; credits are counted */
+	if (!engine_packet_right(port, packet))
+		return PUNT_ICRC;
+	record->established = 1;
+	if (distance < 0) {
+		effects->counts[COUNT_DUPLICATE]++;
+		engine_reply_acknowledge(qp, (expected - 1) & PSN_MASK, CREDITS_INVALID, effects);
+	} else if (record->silent) {
+		effects->counts[COUNT_NAKED]++;
+	} else {
+		record->silent = 1;
+		effects->counts[COUNT_PSN_GAP]++;
+		effects->counts[COUNT_SEQUENCE_NAKS_SENT]++;
+		engine_reply_acknowledge(qp, expected, NAK_PSN_SEQUENCE, effects);
+	}
+	return ENGINE_DONE;
+}
+
+/* There is no receive entry for it: RNR NAK (IBA 9.7.5.2.8). */
+static enum engine_end not_ready(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+				 struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	if (!engine_packet_right(port, packet))
+		return PUNT_ICRC;
+	record->established = 1;
+	record->silent = 1;
+	effects->counts[COUNT_RNR_NAKS_SENT]++;
+	engine_reply_acknowledge(qp, packet->psn, AETH_RNR_NAK | (be_get(qp->qpc, QPC_RNR_NAK_TIMER) & 0x1F), effects);
+	return ENGINE_DONE;
+}
+
 /* ------------------------------------------------------------------ one request */
 
 enum engine_end engine_request_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
@@ -218,10 +259,11 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	struct cq_room room;
 	enum engine_end end;
 
-	if (!record->established)
+	if (!record->established && be_get(qp->qpc, QPC_STATE) == QP_STATE_RTR)
 		return PUNT_STATE; /* the first one raises an event */
-	if (packet->psn != be_get(qp->qpc, QPC_EXPECTED_PSN))
-		return PUNT_PSN;
+	int64_t distance = psn_diff(packet->psn, be_get(qp->qpc, QPC_EXPECTED_PSN));
+	if (distance)
+		return out_of_order(port, qp, packet, distance, effects);
 	if (!(flags & (ROW_WRITE | ROW_SEND)) || flags & ROW_IETH)
 		return PUNT_HEADER;
 	if (record->open != (flags & ROW_START ? OPEN_NOTHING : effect.kind))
@@ -232,10 +274,17 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 		return PUNT_REPLY;
 	if ((takes || flags & ROW_SEND) && (be_get(qp->qpc, QPC_SRQN) & SRQ_VALID))
 		return PUNT_REQUEST;
+	if (flags & ROW_WRITE && !(be_get(qp->qpc, QPC_ACCESS_FLAGS) & ACCESS_REMOTE_WRITE))
+		return PUNT_KEY;
+	if (takes || flags & ROW_SEND) {
+		end = find_receive(port, qp, &receive);
+		if (end == ENGINE_TOLD)
+			return not_ready(port, qp, packet, effects);
+		if (end != ENGINE_DONE)
+			return end;
+	}
 	if (!length_fits(packet, context_mtu(qp->qpc)))
 		return PUNT_LENGTH;
-	if ((takes || flags & ROW_SEND) && find_receive(port, qp, &receive))
-		return PUNT_REQUEST;
 	end = flags & ROW_SEND ? check_send(port, qp, packet, &receive, &effect) : check_write(port, qp, packet, &effect);
 	if (end != ENGINE_DONE)
 		return end;
@@ -250,6 +299,7 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 		 engine_key_write(port, effect.key, effect.va + effect.offset, packet->payload, packet->size))
 		return PUNT_MEMORY;
 
+	record->established = 1;
 	record->silent = 0;
 	if (takes || flags & ROW_SEND)
 		use_receive(qp, &receive);

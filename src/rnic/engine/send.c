@@ -3,6 +3,7 @@
 #include "parts.h"
 
 #define HEADERS (BTH_BYTES + 16u) /* BTH and RETH; an immediate word may follow */
+#define ATOMIC_HEADERS (BTH_BYTES + 28u)
 #define SQE_WORDS 8u
 #define BTH_SOLICITED ((uint64_t)1 << 55)
 #define PAD_SHIFT 52
@@ -34,6 +35,39 @@ static int has_immediate(uint64_t opcode)
 static int is_known(uint64_t opcode)
 {
 	return is_write(opcode) || opcode == WR_SEND || opcode == WR_SEND_IMM;
+}
+
+static int is_atomic(uint64_t opcode)
+{
+	return opcode == WR_CMP_SWAP || opcode == WR_FETCH_ADD;
+}
+
+static int reads(const struct send_slot *slot)
+{
+	uint64_t opcode = entry_get(slot, SQE_OPCODE);
+	return opcode == WR_READ || is_atomic(opcode);
+}
+
+/* Whether what a READ or atomic brings has a place to go to; ENGINE_DONE, or why the reference must look. */
+static enum engine_end find_place(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot,
+				  struct source *source)
+{
+	uint64_t length = entry_get(slot, SQE_LENGTH), va = entry_get(slot, SQE_LOCAL_ADDR);
+	memset(source, 0, sizeof *source);
+	source->length = length;
+	if (entry_get(slot, SQE_LIST) || entry_get(slot, SQE_INLINE) || !be_get(qp->qpc, QPC_MAX_RD_ATOMIC))
+		return PUNT_REQUEST;
+	if (is_atomic(entry_get(slot, SQE_OPCODE)) && length != 8)
+		return PUNT_REQUEST;
+	if (length && !engine_key_check(port, (uint32_t)entry_get(slot, SQE_LKEY), be_get(qp->qpc, QPC_PD), va, length,
+					ACCESS_LOCAL_WRITE, 0, 1))
+		return PUNT_KEY;
+	return ENGINE_DONE;
+}
+
+static uint64_t packets_of(const struct send_slot *slot, uint64_t length, uint64_t mtu)
+{
+	return is_atomic(entry_get(slot, SQE_OPCODE)) ? 1 : psn_count(length, mtu);
 }
 
 /* Find a message's bytes; ENGINE_DONE, or why the reference must look. */
@@ -85,7 +119,7 @@ static enum engine_end fetch(const struct engine_port *port, struct engine_qp *q
 	const uint8_t *raw = qp->sq + (index << qp->record->sq_shift);
 	for (unsigned i = 0; i < SQE_WORDS; i++)
 		(&read.entry_0)[i] = le_load(raw + 8 * i, 8);
-	enum engine_end end = find(port, qp, &read, index, &source);
+	enum engine_end end = reads(&read) ? find_place(port, qp, &read, &source) : find(port, qp, &read, index, &source);
 	if (end != ENGINE_DONE)
 		return end;
 	uint64_t longest = lesser(context_longest(qp->qpc), record->mtu * PSN_WINDOW);
@@ -93,9 +127,12 @@ static enum engine_end fetch(const struct engine_port *port, struct engine_qp *q
 		return PUNT_LENGTH;
 	uint64_t first = be_get(qp->qpc, QPC_NEXT_SEND_PSN) & PSN_MASK;
 	read.first_psn = first;
-	read.packets = psn_count(source.length, record->mtu);
+	read.packets = packets_of(&read, source.length, record->mtu);
 	be_put(qp->qpc, QPC_NEXT_SEND_PSN, (first + read.packets) & PSN_MASK);
-	record->ssn = read.ssn = (record->ssn + 1) & PSN_MASK;
+	uint64_t requests = 1; /* a long READ goes as several, each of which the peer counts */
+	if (entry_get(&read, SQE_OPCODE) == WR_READ)
+		requests = (read.packets + record->read_chunk - 1) / record->read_chunk;
+	record->ssn = read.ssn = (record->ssn + requests) & PSN_MASK;
 	record->fetch_index = after;
 	qp->sends[index] = read;
 	return ENGINE_DONE;
@@ -147,6 +184,15 @@ static int64_t granted(const struct queue_pair *record, const struct engine_flig
 	if (flight->peer_inflight)
 		return 0;
 	return (int64_t)lesser(lesser((uint64_t)want, LEAST), flight->peer_limit);
+}
+
+/* Whether who sends `packets` now finds room for more of `want` without an answer to them. */
+static int enough(const struct queue_pair *record, const struct engine_flight *flight, uint64_t packets, uint64_t want)
+{
+	int64_t peer = (int64_t)flight->peer_limit - (int64_t)flight->peer_inflight - (int64_t)flight->peer_promised;
+	int64_t nic = (int64_t)flight->nic_limit - (int64_t)flight->nic_inflight - (int64_t)flight->nic_promised;
+	int64_t room = (peer < nic ? peer : nic) + (int64_t)record->admitted - (int64_t)packets;
+	return room >= (int64_t)lesser(lesser(want, quantum(flight, 1)), flight->nic_limit);
 }
 
 /* Packets that may be sent of `want`; 0 where it has to wait. */
@@ -254,6 +300,67 @@ static uint64_t send_data(const struct engine_port *port, struct engine_qp *qp, 
 	return done;
 }
 
+/* Make the request for `packets` responses from `index` on, or an atomic request; 0, or -1 where there is no room. */
+static int make_request(const struct engine_port *port, struct engine_qp *qp, const struct send_slot *slot, uint64_t index,
+			uint64_t packets, struct engine_out *out)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t opcode = entry_get(slot, SQE_OPCODE), header = opcode == WR_READ ? HEADERS : ATOMIC_HEADERS;
+	uint64_t operation = BTH_READ_REQUEST, offset = index * record->mtu;
+	uint8_t *frame = engine_frame_begin(out, header, 0, 0);
+	if (!frame)
+		return -1;
+	if (opcode != WR_READ)
+		operation = opcode == WR_CMP_SWAP ? BTH_COMPARE_SWAP : BTH_FETCH_ADD;
+	be_store(frame, 8, record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | operation << 56);
+	be_store(frame + 8, 4, ((slot->first_psn + index) & PSN_MASK) | ACK_REQ);
+	be_store(frame + 12, 8, entry_get(slot, SQE_REMOTE_ADDR) + (opcode == WR_READ ? offset : 0));
+	be_store(frame + 20, 4, entry_get(slot, SQE_RKEY));
+	if (opcode == WR_READ) {
+		be_store(frame + 24, 4, lesser(packets * record->mtu, entry_get(slot, SQE_LENGTH) - offset));
+	} else {
+		be_store(frame + 24, 8, slot->entry_5);
+		be_store(frame + 32, 8, opcode == WR_CMP_SWAP ? slot->entry_6 : 0);
+	}
+	engine_frame_end(out, port, &qp->flow, frame, header, 0);
+	return 0;
+}
+
+/* Send READ requests or an atomic request, within the limit of outstanding ones; how many. */
+static uint64_t send_requests(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
+			      uint64_t slot_index, uint64_t now, uint64_t budget, uint64_t room,
+			      struct engine_flight *flight, struct engine_out *out, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t most = lesser(be_get(qp->qpc, QPC_MAX_RD_ATOMIC), MAX_RD_ATOMIC), requests = 0;
+
+	while (slot->sent < slot->packets && requests < budget && room) {
+		uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
+		uint64_t packets = lesser(record->read_chunk - slot->sent % record->read_chunk, slot->packets - slot->sent);
+		if (record->piece_count >= most || (record->flying && packets > record->window - lesser(record->flying, record->window)))
+			break;
+		if (make_request(port, qp, slot, slot->sent, packets, out))
+			break;
+		struct read_piece *piece = &qp->pieces[(record->piece_first + record->piece_count++) % QP_PIECES];
+		*piece = (struct read_piece){ .index = slot_index, .first_psn = psn, .offset = slot->sent * record->mtu,
+					      .packets = packets };
+		if (psn_diff(psn, record->sent_psn) < 0) {
+			effects->counts[COUNT_RETRANSMITTED_REQUESTS]++;
+		} else if (record->rtt_psn == NONE) {
+			record->rtt_psn = psn;
+			record->rtt_at = now;
+		}
+		slot->sent += packets;
+		fly(record, flight, packets, effects);
+		room -= lesser(packets, room);
+		requests++;
+		uint64_t end = (psn + packets) & PSN_MASK;
+		if (psn_diff(end, record->sent_psn) > 0)
+			record->sent_psn = end;
+	}
+	return requests;
+}
+
 /* Send packets of one message; ENGINE_DONE with how many, 0 if it has to wait; or a punt with nothing changed. */
 static enum engine_end send_message(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
 				    uint64_t slot_index, uint64_t now, uint64_t budget, struct engine_flight *flight,
@@ -261,35 +368,94 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 {
 	struct queue_pair *record = qp->record;
 	struct source source;
-	enum engine_end end = find(port, qp, slot, slot_index, &source);
+	int answered = reads(slot);
+	enum engine_end end = answered ? find_place(port, qp, slot, &source) : find(port, qp, slot, slot_index, &source);
 
 	*sent = 0;
 	if (end != ENGINE_DONE)
 		return end;
 	if (!slot->packets || slot->status || slot->sent >= slot->packets ||
-	    slot->packets != psn_count(source.length, record->mtu))
+	    slot->packets != packets_of(slot, source.length, record->mtu))
 		return PUNT_REQUEST;
+	if (entry_get(slot, SQE_FENCE) && !slot->sent && record->piece_count)
+		return ENGINE_DONE;
 	if (source.key && !port->reach[source.key - port->keys].bytes)
 		return PUNT_MEMORY;
 	if (!slot->sent && !follows(qp, slot))
 		return ENGINE_DONE;
 	slot->begun = 1;
+	if (answered && record->read_index == NONE)
+		record->read_index = slot_index;
 	uint64_t left = slot->packets - slot->sent, room = allowance(qp, flight, left, effects);
 	if (!room)
 		return ENGINE_DONE;
+	if (answered) {
+		*sent = send_requests(port, qp, slot, slot_index, now, budget, room, flight, out, effects);
+		return ENGINE_DONE;
+	}
 	uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
 	uint64_t count = lesser(lesser(budget, left), room);
 	/* Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on. */
-	int ask = count < left && (count == room || shared(record, flight));
+	uint64_t more = lesser(left, record->window - record->flying) - count;
+	int ask = count < left && (count == room || shared(record, flight) || !enough(record, flight, count, more));
 	int64_t ahead = psn_diff(psn, record->sent_psn);
 	if (ahead < 0) {
-		effects->retransmitted += lesser(count, (uint64_t)-ahead);
+		effects->counts[COUNT_RETRANSMITTED] += (uint32_t)lesser(count, (uint64_t)-ahead);
 	} else if (record->rtt_psn == NONE && (ask || count == left)) {
 		record->rtt_psn = (psn + count - 1) & PSN_MASK;
 		record->rtt_at = now;
 	}
 	*sent = send_data(port, qp, slot, &source, count, ask, out);
 	fly(record, flight, *sent, effects);
+	return ENGINE_DONE;
+}
+
+/* Repeat the oldest and the last packet that are not acknowledged, with AckReq; ENGINE_DONE with how many were sent, or a
+ * punt with nothing changed. */
+static enum engine_end probe(const struct engine_port *port, struct engine_qp *qp, struct engine_out *out, uint64_t *sent,
+			     struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	struct source source;
+	uint64_t ends[2], at[2], pending = 0;
+
+	*sent = 0;
+	for (uint64_t index = record->sq_head; record->flying && index != record->fetch_index; index = sq_after(qp, index)) {
+		const struct send_slot *slot = &qp->sends[index];
+		if (slot->sent && slot->packets)
+			ends[pending++ ? 1 : 0] = index;
+	}
+	if (record->flying && !pending)
+		return PUNT_REQUEST;
+	unsigned count = record->flying ? pending > 1 ? 2 : 1 : 0;
+	if (count) {
+		const struct send_slot *oldest = &qp->sends[ends[0]], *last = &qp->sends[ends[count - 1]];
+		int64_t first = psn_diff(record->una, oldest->first_psn);
+		if (first < 0 || (uint64_t)first >= oldest->sent)
+			return PUNT_REQUEST;
+		at[0] = (uint64_t)first;
+		at[1] = last->sent - 1;
+		if (count == 1 && at[0] != at[1])
+			ends[count++] = ends[0];
+	}
+	for (unsigned i = 0; i < count; i++) {
+		const struct send_slot *slot = &qp->sends[ends[i]];
+		enum engine_end end = find(port, qp, slot, ends[i], &source);
+		if (end != ENGINE_DONE)
+			return end;
+		if (at[i] >= slot->packets || slot->packets != psn_count(source.length, record->mtu))
+			return PUNT_REQUEST;
+		if (source.key && !port->reach[source.key - port->keys].bytes)
+			return PUNT_MEMORY;
+	}
+	record->probe_due = 0;
+	for (unsigned i = 0; i < count; i++) {
+		struct send_slot *slot = &qp->sends[ends[i]];
+		find(port, qp, slot, ends[i], &source);
+		if (!make(port, qp, slot, &source, at[i], 1, 0, out))
+			++*sent;
+	}
+	effects->counts[COUNT_PROBES] += *sent != 0;
 	return ENGINE_DONE;
 }
 
@@ -305,9 +471,11 @@ static enum engine_end ready(const struct engine_qp *qp)
 	if (!qp->sq || record->sq_shift < SQE_SHIFT || record->sq_shift > 16 || record->sq_slab_bytes > qp->sq_bytes ||
 	    (record->sq_entries << record->sq_shift) + record->sq_entries * record->sq_slab_bytes > qp->sq_bytes)
 		return PUNT_MEMORY;
-	if (record->rnr_until != NEVER || record->probe_due || record->read_index != NONE || record->piece_count ||
-	    record->lsn != NONE)
+	if (record->lsn != NONE || (record->probe_due && (record->read_index != NONE || record->piece_count)))
 		return PUNT_WAIT;
+	if (record->piece_count > QP_PIECES - 2 || record->piece_first >= QP_PIECES || !record->read_chunk ||
+	    record->read_chunk > PSN_WINDOW)
+		return PUNT_STATE;
 	return ENGINE_DONE;
 }
 
@@ -321,8 +489,15 @@ uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint6
 	effects->end = end;
 	if (end != ENGINE_DONE)
 		return 0;
+	if (record->probe_due && record->rnr_until == NEVER) {
+		end = probe(port, qp, out, &made, effects);
+		if (end != ENGINE_DONE) {
+			effects->end = end;
+			return 0;
+		}
+	}
 	record->more = 0;
-	while (made < budget) {
+	while (made < budget && record->rnr_until == NEVER) {
 		if (record->send_index == record->fetch_index) {
 			end = fetch(port, qp);
 			if (end != ENGINE_DONE)

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x4954fa52a9717809ull
+#define STATE_LAYOUT_HASH 0x30a0ecd7a6d5413dull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -188,10 +188,21 @@
 #define REPLY_ACK 0x0u
 #define REPLY_READ 0x1u
 #define REPLY_ATOMIC 0x2u
+#define FLIGHT_FRACTION_BITS 0x10u
+#define FLIGHT_LOSSY 0x20u
+#define FLIGHT_CROWDED 0x40u
+#define FLIGHT_LEAST 0x4u
+#define FLIGHT_STEP 0x4u
+#define FLIGHT_QUANTUM 0x40u
+#define FLIGHT_SMALL_QUANTUM 0x10u
+#define FLIGHT_QUEUE_NS 0x16e360u
+#define FLIGHT_SAMPLES 0x8u
+#define FLIGHT_LOW_NS 0x5f5e100u
 #define OPEN_NOTHING 0x0u
 #define OPEN_SEND 0x1u
 #define OPEN_WRITE 0x2u
 static const uint16_t mtu_bytes[8] = { 0, 256, 512, 1024, 2048, 4096, 0, 0 };
+static const uint32_t rnr_timer_us[32] = { 655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840, 5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520 };
 static const uint16_t credit_counts[31] = { 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768 };
 
 struct queue_pair {
@@ -386,7 +397,7 @@ struct completion_queue {
 	uint64_t last_notified; /* producer index at the last event */
 	uint64_t solicited_index; /* producer index after the last solicited entry */
 	uint64_t due; /* its EQ could not take the completion event yet */
-	uint64_t told; /* it has raised a completion event: its owner sleeps until it does */
+	uint64_t told; /* it was armed for an entry that came: its owner sleeps on completion events */
 };
 _Static_assert(sizeof(struct completion_queue) == 152, "completion queue");
 
@@ -520,8 +531,9 @@ struct flights {
 	uint64_t first_peer; /* the first of the peers that somebody waits for, in turn */
 	uint64_t last_peer; /* the last of them */
 	uint64_t waited_for; /* how many they are */
+	uint64_t spare_line; /* the first of the lines that nobody waits in, linked by their next; 0 for none */
 };
-_Static_assert(sizeof(struct flights) == 48, "flights");
+_Static_assert(sizeof(struct flights) == 56, "flights");
 
 struct peer {
 	uint64_t inflight; /* packets in flight to it */

@@ -42,3 +42,8 @@ def port(arena: Arena, table: MemoryTable, config: TransportConfig) -> Any:
     made = ENGINE.Port(arena, table, config)
     table.told = made.changed
     return made
+
+
+def device(nic: Any) -> Any:
+    """All queue pairs of a device together, whose state is all laid out; ``None`` without the engine."""
+    return None if nic.engine is None else ENGINE.Device(nic.engine, nic)

@@ -15,8 +15,9 @@ from rnic.judge.stream import Stream
 from rnic.spec.limits import MAX_PATH_MTU, ROCE_UDP_PORT
 from rnic.spec.opcodes import CNP, OPERATION_MASK, RC, SERVICE_MASK, UC, UD
 from rnic.wire.crc import crc32
-from rnic.wire.dissect import LINKTYPE_ETHERNET, MALFORMED, ROCE, dissect
+from rnic.wire.dissect import LINKTYPE_ETHERNET, MALFORMED, ROCE, Frame, dissect
 from rnic.wire.flow import DONT_FRAGMENT, IDENT_HIGH, IDENT_LOW, Flow, residue
+from rnic.wire.ip import IPv4, IPv6, Udp
 from rnic.wire.mad import GSI_QPN
 from rnic.wire.opcode import OPCODES
 
@@ -123,12 +124,12 @@ class Judge:
                     self._take(packet, payload)
                 return
         frame = dissect(memoryview(data), linktype, self._port)
-        flow = frame.flow
-        if frame.kind == ROCE and flow is not None:
+        if frame.kind == ROCE and len(frame.payload) >= _BTH.size:
             payload = bytes(frame.payload)
-            path = self._path(flow.src, flow.dst, flow.sport, payload[5:8])
-            key = flow.src + flow.dst + _PORTS.pack(flow.sport, self._port, len(payload) + 8) + payload[:8]
-            self._packet(path, key, frame.ident, frame.frag, payload, frame.complete)
+            src, dst, udp, ident, frag = _outside(frame)
+            path = self._path(src, dst, udp.sport, payload[5:8])
+            key = src + dst + _PORTS.pack(udp.sport, self._port, udp.length) + payload[:8]
+            self._packet(path, key, ident, frag, payload, udp.length - 8)
         elif frame.kind == MALFORMED:
             self._find("", "length", "headers contradict each other")
 
@@ -142,7 +143,7 @@ class Judge:
         if udp != total - 20 or udp & 3 or udp < 8 + _LEAST:
             self._find(path[1].name, "length", f"IP says {total - 28} bytes of UDP payload, UDP {udp - 8}")
             return
-        self._packet(path, key, ident, frag, payload, len(payload) == udp - 8)
+        self._packet(path, key, ident, frag, payload, udp - 8)
 
     def _path(self, src: bytes, dst: bytes, sport: int, dqpn: bytes) -> tuple[Flow, Stream]:
         """The flow of a packet, for its ICRC, and the stream that it is part of."""
@@ -159,13 +160,16 @@ class Judge:
     # ------------------------------------------------------------------------------------------ packets
 
     def _packet(
-        self, path: tuple[Flow, Stream], key: bytes, ident: int, frag: int, payload: bytes, complete: bool
+        self, path: tuple[Flow, Stream], key: bytes, ident: int, frag: int, payload: bytes, length: int
     ) -> None:
-        """Judge what a packet is in itself, and keep its form, by ``key``, where nothing is wrong with that."""
+        """Judge what a packet is in itself, and keep its form, by ``key``, where nothing is wrong with that.
+
+        ``length`` bytes of UDP payload it had on the wire; the capture may have cut them.
+        """
         self.packets += 1
         flow, stream = path
         opcode, flags, pkey, dqpn, word = _BTH.unpack_from(payload)
-        length = len(payload)
+        complete = len(payload) == length
         right = residue(length, payload[4])
         if complete and crc32(payload, flow.seed(length, ident, frag)) != right:
             self._find(stream.name, "icrc", f"ICRC of {length} bytes is wrong")
@@ -188,9 +192,14 @@ class Judge:
                 stream.facts.add("packets of services not judged", self.frames)
             return
         pad = flags >> 4 & 3
-        end = length - (ICRC_BYTES + pad if complete else 0)
-        if end < row.header_bytes or (not row.payload and complete and (end != row.header_bytes or pad)):
+        end = length - ICRC_BYTES - pad
+        if end < row.header_bytes or (not row.payload and (end != row.header_bytes or pad)):
             self._find(stream.name, "headers", f"{row.name} of {length} bytes, {pad} of padding")
+            return
+        if len(payload) < row.header_bytes:
+            stream.facts.add("packets cut in their headers", self.frames)
+            if row.request and not row.deth:
+                stream.lose()
             return
         form = Form(stream, row, flow.sport, frag, flags, pkey, dqpn, length, end - row.header_bytes)
         if complete and whole and not reserved:
@@ -211,6 +220,8 @@ class Judge:
         stream = form.stream
         if form.request and form.pkey == stream.pkey:
             take_request(self._breaks, stream, packet)
+        elif form.request and stream.lost:
+            stream.facts.add("packets of a connection whose headers are cut", packet.frame)
         elif row.deth:
             self._datagram(stream, packet, payload)
         elif row.opcode == CNP:
@@ -278,3 +289,14 @@ class Judge:
 
     def _find(self, name: str, rule: str, detail: str) -> None:
         self._report(Finding(self.frames, self._time_ns, name, rule, detail))
+
+
+def _outside(frame: Frame) -> tuple[bytes, bytes, Udp, int, int]:
+    """Addresses, UDP header, ident and fragment field of a frame, be it cut or not."""
+    network, udp = frame.headers[-2:]
+    assert isinstance(udp, Udp)
+    if isinstance(network, IPv4):
+        source, destination = network.src.to_bytes(4, "big"), network.dst.to_bytes(4, "big")
+        return source, destination, udp, network.identification, network.flags_fragment
+    assert isinstance(network, IPv6)
+    return network.src.to_bytes(16, "big"), network.dst.to_bytes(16, "big"), udp, 0, 0

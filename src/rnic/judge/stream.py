@@ -65,6 +65,7 @@ class Stream:
         "key",
         "left",
         "limited",
+        "lost",
         "lsn",
         "mtu",
         "nak_ident",
@@ -95,6 +96,8 @@ class Stream:
 
     def forget(self) -> None:
         """Another connection uses these numbers from now on."""
+        self.lost = False
+        """It cannot be followed."""
         self.history: dict[int, Seen] = {}
         self.reads: deque[Read] = deque(maxlen=MAX_READS)
         self.reading: Read | None = None
@@ -133,6 +136,11 @@ class Stream:
         """Nothing was repeated or late yet."""
         self.jump: Seen | None = None
         """A packet whose PSN led nowhere; what follows it says what it was."""
+
+    def lose(self) -> None:
+        """The capture holds too little of a request to follow the connection: nothing more is said about it."""
+        self.forget()
+        self.lost = True
 
     def prune(self) -> None:
         """Forget packets far behind the newest; insertion order is nearly PSN order."""

@@ -25,7 +25,7 @@ class Recorder(Middleware):
 
     A link that shows no IP headers leaves the IPv4 ident open: the recorded packet then carries the one for which
     its ICRC is right, so that a corrupt packet, and only a corrupt one, is shown as such. Ethernet addresses are made
-    from the IP addresses.
+    from the IP addresses. What a link sends to itself is recorded once, when it is sent.
 
     Nothing waits for the file, and nothing fails because of it. A packet for which it has no room just now (a FIFO
     whose reader is slow) is left out and counted as ``capture_dropped``. Where it takes no more at all (the disk is
@@ -102,6 +102,8 @@ class Recorder(Middleware):
         bursts = self.inner.receive(limit)
         now_ns = self._clock()
         for burst in bursts if self._writer is not None else ():
+            if burst.flow.src == self.address and burst.flow.sport in self.source_ports:
+                continue
             buf = burst.buf[: burst.length]
             for index, start in enumerate(range(0, burst.length, burst.segment)):
                 packet = buf[start : start + burst.segment]

@@ -84,7 +84,7 @@ class _Outlet:
     priority to the system, as long as no other was asked for.
     """
 
-    __slots__ = ("_counters", "_hop_limit", "_ipv4", "_sl", "_tclass", "descriptor", "port", "socket")
+    __slots__ = ("_counters", "_ipv4", "descriptor", "hop_limit", "port", "sl", "socket", "tclass")
 
     def __init__(self, sock: socket.socket, ipv4: bool, counters: Counters) -> None:
         self.socket = sock
@@ -92,22 +92,22 @@ class _Outlet:
         self.port = int(sock.getsockname()[1])
         self._counters = counters
         self._ipv4 = ipv4
-        self._tclass = self._hop_limit = -1
-        self._sl = 0
+        self.tclass = self.hop_limit = -1
+        self.sl = 0
 
     def shape(self, flow: Flow) -> None:
         """What leaves from now on has the traffic class, hop limit and priority of ``flow``."""
-        if flow.tclass != self._tclass:
-            self._tclass = flow.tclass
+        if flow.tclass != self.tclass:
+            self.tclass = flow.tclass
             set_tclass(self.socket, self._ipv4, flow.tclass)
-            if self._ipv4 and self._sl:
-                self._sl = -1  # the system has just made a priority of the type of service
-        if flow.sl != self._sl:
-            self._sl = flow.sl
+            if self._ipv4 and self.sl:
+                self.sl = -1  # the system has just made a priority of the type of service
+        if flow.sl != self.sl:
+            self.sl = flow.sl
             if not set_priority(self.socket, flow.sl):
                 self._counters.bump("priority_refused")
-        if flow.hop_limit != self._hop_limit:
-            self._hop_limit = flow.hop_limit
+        if flow.hop_limit != self.hop_limit:
+            self.hop_limit = flow.hop_limit
             set_hop_limit(self.socket, self._ipv4, flow.hop_limit)
 
 
@@ -378,6 +378,48 @@ class UdpLink:
         self._agreed.add(key)
         self._path(flow).peer.segments = self._segments_towards(key)
 
+    # ------------------------------------------------------------------- for who drives the sockets beside the link
+
+    @property
+    def lone(self) -> bool:
+        """Whether everything comes through one open socket: no group is joined."""
+        return not self._groups and not self._closed
+
+    @property
+    def outlets(self) -> tuple[_Outlet, ...]:
+        """Sockets to send from. Who sends beside the link says to them how the options are then."""
+        return tuple(self._outlets.values())
+
+    def way(self, flow: Flow) -> tuple[_Outlet, bytes, int]:
+        """The socket from which a flow's packets leave, the raw address that they go to, and how many a burst holds."""
+        path = flow.link
+        if not isinstance(path, _Path) or path.owner is not self:
+            path = self._path(flow)
+        return path.outlet, path.raw, path.peer.segments
+
+    def arrived(self, sender: bytes, buf: memoryview, *how: int) -> RxBurst:
+        """What somebody else received on the unicast socket from a raw address, as :meth:`receive` would give it.
+
+        Args:
+            how: segment size, traffic class, hop limit, flow label.
+        """
+        return self._inboxes[0].arrived(self, sender, buf, *how)
+
+    def refused(self, flow: Flow) -> None:
+        """The system refused a burst: from now on packets go there one by one."""
+        self._gso_refused.add((flow.dst, flow.dport))
+        self._path(flow).peer.segments = 1
+
+    def failed(self, **counts: int) -> None:
+        """What became of packets that somebody else sent or received, by the names of the counters."""
+        for name, count in counts.items():
+            if count:
+                self.counters.bump(DropReason.TOO_SHORT.value if name == "too_short" else name, count)
+
+    def look(self) -> None:
+        """A send failed as it does where the interface is down: look whether it is."""
+        self.up = self._interface_up()
+
     def join(self, group: bytes) -> None:
         """See :meth:`rnic.link.base.Link.join`; each group has a socket of its own."""
         check_group(group, self.address)
@@ -465,11 +507,15 @@ class _Inbox:
             if not size:
                 link.counters.bump(DropReason.TOO_SHORT.value)
                 continue
-            flow = self.flows.get(sender)
-            if flow is None:
-                flow = self._flow(link, sender, *split_address(sender))
-            out.append(RxBurst(flow, buffer[:size], segment, size, None, DONT_FRAGMENT, tclass, hop_limit, label))
+            out.append(self.arrived(link, sender, buffer[:size], segment, tclass, hop_limit, label))
         return False
+
+    def arrived(self, link: UdpLink, sender: bytes, buf: memoryview, *how: int) -> RxBurst:
+        """What came from a raw socket address; ``how``: segment size, traffic class, hop limit, flow label."""
+        flow = self.flows.get(sender)
+        if flow is None:
+            flow = self._flow(link, sender, *split_address(sender))
+        return RxBurst(flow, buf, how[0], len(buf), None, DONT_FRAGMENT, *how[1:])
 
     def _flow(self, link: UdpLink, sender: tuple[str, int] | bytes, address: bytes, port: int) -> Flow:
         if len(self.flows) >= _MAX_CACHED:

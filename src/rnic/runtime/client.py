@@ -9,10 +9,14 @@ import select
 import socket
 
 from rnic.device.uar import Uar
+from rnic.mem.order import fence
 from rnic.runtime.loop import Runtime
 from rnic.runtime.program import CopiedMemory, ProgramMemory
 from rnic.runtime.wait import wait_readable
+from rnic.spec import attach
 
+RUNG_AT = attach.PAGE_BYTES
+"""Where a window's bytes for rung doorbells begin, one for each queue block."""
 NEVER_RANG_NS = -(1 << 62)
 _EVENTFD_BYTES = 8
 
@@ -23,11 +27,10 @@ class Client:
     Args:
         sock: the connection.
         pid: the program.
-        rung_at: where the rung bytes begin in its window.
         refusal: errno and words for a program that comes while the process is full: the answer to its HELLO.
     """
 
-    def __init__(self, sock: socket.socket, pid: int, rung_at: int = 0, refusal: tuple[int, str] | None = None) -> None:
+    def __init__(self, sock: socket.socket, pid: int, refusal: tuple[int, str] | None = None) -> None:
         self.sock = sock
         self.pid = pid
         self.refusal = refusal
@@ -36,7 +39,7 @@ class Client:
         self.uar: Uar | None = None
         self.memory: ProgramMemory | CopiedMemory | None = None
         self.window: mmap.mmap | None = None
-        self.rung_end = rung_at
+        self.rung_end = RUNG_AT
         self.rang_ns = NEVER_RANG_NS
         """When it was last seen to ring a doorbell."""
         self.vectors: dict[int, Fire] = {}
@@ -44,6 +47,26 @@ class Client:
         """Devices that it asked for."""
         self.made: list[int] = []
         """Descriptors made for the answer under way alone."""
+
+    def take_doorbells(self) -> bool:
+        """Hand the doorbells that the program rang to its device; whether there were any."""
+        window, runtime = self.window, self.runtime
+        if window is None or runtime is None:
+            return False
+        resources = runtime.nic.resources
+        rung = False
+        at = window.find(b"\x01", RUNG_AT, self.rung_end)
+        while at >= 0:
+            window[at] = 0
+            block = at - RUNG_AT
+            queue = resources.blocks.get(block)
+            if queue is not None and queue.regs.uar is self.uar:
+                resources.doorbells.ring(block)
+            rung = True
+            at = window.find(b"\x01", at + 1, self.rung_end)
+        if rung:
+            fence()  # the bytes are clear before the registers are read: whoever rings from now on is heard again
+        return rung
 
 
 def drain(fd: int) -> None:
@@ -84,4 +107,4 @@ def close_all(fds: list[int]) -> None:
         os.close(fd)
 
 
-__all__ = ["Client", "Fire", "close_all", "drain"]
+__all__ = ["RUNG_AT", "Client", "Fire", "close_all", "drain"]

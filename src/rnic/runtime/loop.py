@@ -12,15 +12,18 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 from weakref import WeakSet
 
 from rnic.device.nic import Nic
+from rnic.engine import use
 from rnic.link.base import Link
+from rnic.link.udp import UdpLink
 from rnic.runtime.faults import DeviceFaults, wanted_by
 from rnic.runtime.report import log_report
 from rnic.runtime.tap import Tap
 from rnic.runtime.wait import wait_readable
-from rnic.wire.bursts import RxBurst
+from rnic.wire.bursts import RxBurst, TxBurst
 
 BUDGET = 256
 """Packets that one round sends where nothing else waits for the next: the longer, the less each costs."""
@@ -81,7 +84,29 @@ class Runtime:
         self._tap: Tap | None = None
         if wanted_by(link):
             self.faults()
+        self._pump = self._make_pump(link)
         _live.add(self)
+
+    def _make_pump(self, link: Link) -> Any:
+        """The engine's rounds, where there is an engine and a plain UDP link; else ``None``."""
+        if self.nic.engine_device is None or link.__class__ is not UdpLink:
+            return None
+        return use.ENGINE.Pump(self.nic.engine_device, link, self._send)
+
+    @property
+    def _pumps(self) -> bool:
+        """Whether the engine's pump takes this round: who looks at packets, or delays them, does so on the link."""
+        pump, nic, link = self._pump, self.nic, self.link
+        return (
+            pump is not None
+            and link.__class__ is UdpLink
+            and link.up
+            and link.lone
+            and nic.enabled
+            and not nic.held
+            and not nic.tracer.enabled
+            and pump.fits
+        )
 
     def faults(self) -> DeviceFaults:
         """Events for this device, on command (:mod:`rnic.runtime.faults`); from the first call on it costs a little."""
@@ -136,6 +161,10 @@ class Runtime:
 
     def _round(self, now: int) -> bool:
         nic = self.nic
+        if self._pumps:
+            before = nic.sending.owes() and self._carry(nic.sending.prepare(now))
+            came, did = self._pump.round(now, self.budget)
+            return self._end(now, came >= _RECEIVE_LIMIT, bool(did or before))
         did = False
         if self._rounds_without_replies >= _REPLIES_AT_LEAST_EVERY:
             did = self._transmit(now)
@@ -150,8 +179,13 @@ class Runtime:
             did = True
         elif nic.has_work():
             did = self._transmit(now)
+        return self._end(now, len(bursts) >= _RECEIVE_LIMIT, did)
+
+    def _end(self, now: int, full: bool, did: bool) -> bool:
+        """What ends a round: deadlines and interrupts."""
+        nic = self.nic
         # What arrived in time is not late because this process did not run: nothing is overdue before all is read.
-        self._full_rounds = self._full_rounds + 1 if len(bursts) >= _RECEIVE_LIMIT else 0
+        self._full_rounds = self._full_rounds + 1 if full else 0
         if self._full_rounds % _TIMERS_AT_LEAST_EVERY == 0:
             deadline = nic.next_deadline_ns()
             if deadline is not None and deadline <= now:
@@ -176,18 +210,12 @@ class Runtime:
     def _transmit(self, now: int) -> bool:
         """Send everything that may be sent now, up to the NIC's budget."""
         self._rounds_without_replies = 0
-        out = self.nic.produce(now, self.budget)
-        if out:
-            link = self.link
-            for burst in out:
-                self.nic.counters["tx_bytes"] += burst.length
-            try:
-                link.send(out)
-            except Exception as error:  # noqa: BLE001 - the last guard; what is lost is repeated
-                self.guard.caught("link", error)
-            if link.up is not self._link_up:
-                self._link_up = link.up
-                self.nic.set_link(self._link_up)
+        if self._pumps:
+            did = self._carry(self.nic.sending.prepare(now))
+            did = self._pump.turns(now, self.budget) or did
+            self._look_at_link()
+        else:
+            did = self._carry(self.nic.produce(now, self.budget))
         changes = self.nic.take_group_changes()
         for group, join in changes:
             with self.guard.around("link"):
@@ -197,7 +225,33 @@ class Runtime:
                     self.link.leave(group)
         if changes and self._thread is not None:
             self._wake()  # it may be asleep on the sockets of before
-        return bool(out)
+        return did
+
+    def _carry(self, out: list[TxBurst]) -> bool:
+        """Send what the NIC made; whether there was anything."""
+        if not out:
+            return False
+        try:
+            if self._pump is not None and not self._pump.off:
+                self._pump.carry(out)
+            else:
+                self._send(out)
+        except Exception as error:  # noqa: BLE001 - the last guard; what is lost is repeated
+            self.guard.caught("link", error)
+        self._look_at_link()
+        return True
+
+    def _send(self, out: list[TxBurst]) -> None:
+        """Hand packets to the link as it is now."""
+        for burst in out:
+            self.nic.counters["tx_bytes"] += burst.length
+        self.link.send(out)
+
+    def _look_at_link(self) -> None:
+        link = self.link
+        if link.up is not self._link_up:
+            self._link_up = link.up
+            self.nic.set_link(self._link_up)
 
     def kick(self) -> None:
         """After a doorbell: send at once what the NIC has to send."""
@@ -315,6 +369,9 @@ class Runtime:
             if thread is not None:
                 self._wake()
             with self.guard.around("link"):
+                if self._pump is not None:
+                    self._pump.stop()
+                    self._pump = None
                 self.link.send(self.nic.farewell())
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
@@ -331,6 +388,7 @@ def _after_fork() -> None:
         runtime.lock = threading.RLock()
         runtime.closed = True
         runtime._thread = None
+        runtime._pump = None
 
 
 if hasattr(os, "register_at_fork"):

@@ -44,6 +44,11 @@ class Maps:
         self._query = True
         self._question = bytearray(_SIZE)
 
+    @property
+    def descriptor(self) -> int:
+        """The open file, for who asks the kernel directly."""
+        return self._fd
+
     def covers(self, va: int, length: int, writable: bool) -> bool:
         """Whether the program may read, or write, the whole range; false where nothing is known."""
         need, end = va, va + length

@@ -36,7 +36,10 @@ _CLASSES = {"infiniband": None, "infiniband_verbs": "6", "infiniband_mad": "5"}
 """Directories of ``/sys/class``, and the kernel ABI that they say: what libraries of this name look for first."""
 _UVERBS_MAJOR, _UVERBS_MINOR = 231, 192
 _PORT_STATES = {1: ("1: DOWN", "3: Disabled"), 4: ("4: ACTIVE", "5: LinkUp")}
-_COUNTED = ("ports/1/counters", "ports/1/hw_counters")
+_MOVING = tuple(f"ports/1/{place}" for place in (
+    "counters", "hw_counters", "pkeys", "gids", "gid_attrs/types", "gid_attrs/ndevs"
+))  # fmt: skip
+"""Directories of what changes."""
 _CAPABILITIES = 1 << 16 | 1 << 26
 """Port capability mask: connection management, GIDs made of IP addresses (as ``ibv_query_port`` says)."""
 _WORD_BYTES = 4
@@ -162,13 +165,6 @@ def device_files(nic: Nic) -> dict[str, str]:
         "ports/1/sm_sl": "0",
         "ports/1/cap_mask": f"0x{_CAPABILITIES:08x}",
     }
-    for index, pkey in enumerate(config.pkeys):
-        files[f"ports/1/pkeys/{index}"] = f"0x{pkey:04x}"
-    for index, gid in enumerate(config.gid_table):
-        files[f"ports/1/gids/{index}"] = spelled_gid(gid)
-        files[f"ports/1/gid_attrs/types/{index}"] = "RoCE v2"
-        if interface is not None:
-            files[f"ports/1/gid_attrs/ndevs/{index}"] = interface
     if interface is not None:
         files["parent"] = interface
         files[f"device/net/{interface}/dev_port"] = "0"
@@ -182,7 +178,9 @@ def verbs_files(name: str) -> dict[str, str]:
 
 
 def moving_files(nic: Nic, counted: Mapping[str, int]) -> dict[str, str]:
-    """What changes below a device's directory: port state and counters.
+    """What changes below a device's directory: port state, GID and P_Key tables, counters.
+
+    An entry without a GID has no type and no interface, where the kernel answers with an error.
 
     Args:
         nic: the device.
@@ -190,6 +188,15 @@ def moving_files(nic: Nic, counted: Mapping[str, int]) -> dict[str, str]:
     """
     state, physical = _PORT_STATES.get(nic.globals.port_state, _PORT_STATES[1])
     files = {"ports/1/state": state, "ports/1/phys_state": physical}
+    for index, pkey in enumerate(nic.config.pkeys):
+        files[f"ports/1/pkeys/{index}"] = f"0x{pkey:04x}"
+    interface = interface_of(nic.config.address)
+    for index, gid in enumerate(nic.config.gid_table):
+        files[f"ports/1/gids/{index}"] = spelled_gid(gid)
+        if any(gid):
+            files[f"ports/1/gid_attrs/types/{index}"] = "RoCE v2"
+            if interface is not None:
+                files[f"ports/1/gid_attrs/ndevs/{index}"] = interface
     for name, parts in PORT_COUNTERS.items():
         files[f"ports/1/counters/{name}"] = str(sum(counted.get(part, 0) for part in parts))
     for name, ours in (("port_xmit_data", "tx_bytes"), ("port_rcv_data", "rx_bytes")):
@@ -242,7 +249,7 @@ class PathTree:
         with self._unless_broken():
             files = {virtual / "infiniband" / name / path: text for path, text in device_files(nic).items()}
             files |= {virtual / "infiniband_verbs" / uverbs / path: text for path, text in verbs_files(name).items()}
-            places = {path.parent for path in files} | {virtual / "infiniband" / name / place for place in _COUNTED}
+            places = {path.parent for path in files} | {virtual / "infiniband" / name / place for place in _MOVING}
             for place in places:
                 place.mkdir(parents=True, exist_ok=True)
             for path, text in files.items():
@@ -257,10 +264,14 @@ class PathTree:
         if shown is None:
             return
         directory = self.root / WHOLE / "sys/devices/virtual/infiniband" / nic.config.name
-        for path, text in moving_files(nic, look(nic, "counters") or {}).items():
+        files = moving_files(nic, look(nic, "counters") or {})
+        for path, text in files.items():
             if shown.get(path) != text:
                 shown[path] = text
                 _write(directory / path, text)
+        for path in shown.keys() - files.keys():
+            del shown[path]
+            (directory / path).unlink(missing_ok=True)
 
     def refresh(self, nics: Iterable[Nic], now_ns: int) -> None:
         """Write what has changed of devices that are shown."""

@@ -11,47 +11,30 @@ import contextlib
 import errno
 import fcntl
 import gc
-import json
-import mmap
 import os
-import re
 import selectors
-import signal
 import socket
 import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
-from rnic.device.config import gid_from_address
-from rnic.device.inspect import look
-from rnic.device.nic import Nic
-from rnic.device.resources import Resources
 from rnic.link.base import Link, parse_address
-from rnic.link.fault_events import from_words
 from rnic.mem.order import fence, store32
-from rnic.rings.queue_block import BLOCK_BYTES
-from rnic.runtime.client import Client, Fire, close_all, drain
+from rnic.runtime.client import Client, close_all, drain
 from rnic.runtime.directory import ProcessError
 from rnic.runtime.loop import BUDGET, Runtime
 from rnic.runtime.paths import PathTree
-from rnic.runtime.program import CopiedMemory, ProgramMemory
 from rnic.runtime.report import log_report
-from rnic.runtime.watching import TAP, devices
-from rnic.spec import attach, attach_cm
-from rnic.spec import commands as cmd
+from rnic.runtime.requests import CHOSEN, MAX_DEVICES, Manager, Requests
+from rnic.spec import attach
 from rnic.spec.errors import RnicError
-from rnic.spec.limits import MAX_EQS, ROCE_UDP_PORT
+from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard
 
-_PAGE = attach.PAGE_BYTES
-_RUNG_AT = _PAGE
 _ASLEEP_AT = attach.WINDOW["asleep"].byte
-_U32 = struct.Struct("<I")
 _UCRED = struct.Struct("3i")
-_COMMAND = struct.Struct("<HHIQI4x")
 SPIN_ROUNDS = 30
 """Empty rounds before the NIC process sleeps; fewer where it sees that somebody wants its core."""
 _YIELD_IS_LONG_NS = 20_000
@@ -62,7 +45,6 @@ _SPARE_DESCRIPTORS = 8
 """Kept back, so that who comes when there are no more can be told."""
 _OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _ACCEPT_PAUSE_S = 0.05
-MAX_DEVICES = 256
 _MESSAGES_EVERY_NS = 300_000
 """However busy the devices are, a program's message waits about so long."""
 _AT_WORK_NS = 5_000_000
@@ -73,31 +55,8 @@ _DRAIN_ROUNDS = 64
 _DRAIN_BURSTS = 4
 _AFTER_OWN_ERROR_S = 0.01
 """Seconds that the loop keeps off a turn that raised: it may raise again at once."""
-_NAME = re.compile(r"rnic(0|[1-9]\d{0,2})", re.ASCII)
-_CHOSEN = ("faults", "capture", "congestion")
-"""What programs may choose of a device that they ask for."""
-_ADD_KINDS = {"address": str, "port": int, "name": str, **dict.fromkeys(_CHOSEN, str)}
 _LONGEST_SLEEP = 0.05
 """Seconds; a program that forgot its fence waits no longer."""
-
-
-_REQUEST_BYTES = attach.REQUEST_BYTES | attach_cm.REQUEST_BYTES
-
-
-class Manager(Protocol):
-    """Who manages connections on the devices' QP1 (:class:`rnic.cm.service.CmService`)."""
-
-    def came(self, name: str, nic: Nic, /) -> None:
-        """A device is there."""
-
-    def went(self, name: str, /) -> None:
-        """A device is gone."""
-
-    def request(self, key: Client, body: bytes, make_bell: Callable[[], Fire], now_ns: int, /) -> bytes:
-        """A program's request; ``OSError`` with words where it is refused."""
-
-    def gone(self, key: Client, now_ns: int, /) -> None:
-        """A program has ended."""
 
 
 class NicProcess:
@@ -124,6 +83,7 @@ class NicProcess:
         """The UDP port that was asked for with each device."""
         self._kept: set[str] = set()
         self.clients: dict[int, Client] = {}
+        self._requests = Requests(self)
         self.counters = Counters()
         """What the process itself counts; shown with every device's."""
         self.guard = Guard(self.counters, log_report)
@@ -131,8 +91,8 @@ class NicProcess:
         self._spare = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE_DESCRIPTORS)]
         self._accept_again = 0.0
         """When to look again for programs that came while there were no descriptors; 0 while they are looked for."""
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._selector.register(self._wake, selectors.EVENT_READ, self._woken)
+        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._selector.register(self.wake, selectors.EVENT_READ, self._woken)
         self._lock = os.open(directory / attach.LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,15 +144,15 @@ class NicProcess:
         """
         name = self._find(address, port)
         if name is not None:
-            other = [key for key in _CHOSEN if options.get(key) != self._options[name].get(key)]
-            if other and not self._in_use(name):
+            other = [key for key in CHOSEN if options.get(key) != self._options[name].get(key)]
+            if other and not self.in_use(name):
                 self._remove(name)
             elif asked := [key for key in other if options.get(key)]:
                 raise ProcessError(
                     f"device {name} at {address} runs already without this {asked[0]} setting:"
                     " use another address, or wait until its users are gone"
                 )
-        taken = {used for used in self.devices if self._in_use(used)}
+        taken = {used for used in self.devices if self.in_use(used)}
         free = next(free for number in range(MAX_DEVICES + 1) if (free := f"rnic{number}") not in taken)
         if wanted is not None and wanted not in taken:
             free = wanted
@@ -224,7 +184,8 @@ class NicProcess:
                 return name
         return None
 
-    def _in_use(self, name: str) -> bool:
+    def in_use(self, name: str) -> bool:
+        """Whether anybody uses a device, or may find it: the process itself, or a program."""
         runtime = self.devices[name]
         users = self.clients.values()
         return name in self._kept or any(user.runtime is runtime or name in user.added for user in users)
@@ -252,7 +213,7 @@ class NicProcess:
     # ---------------------------------------------------------------------------------- connections
 
     def _woken(self) -> None:
-        drain(self._wake)
+        drain(self.wake)
 
     def _guarded_accept(self) -> None:
         with self.guard.around("accept"):
@@ -299,7 +260,7 @@ class NicProcess:
         if refusal is not None and len(refused) >= _MOST_REFUSED:
             self._drop(refused[0])
         sock.setblocking(False)
-        client = Client(sock, pid, _RUNG_AT, refusal)
+        client = Client(sock, pid, refusal)
         self._selector.register(sock, selectors.EVENT_READ, lambda: self._guarded_read(client))
         self.clients[sock.fileno()] = client
 
@@ -348,7 +309,7 @@ class NicProcess:
                 raise OSError(
                     errno.EMFILE, f"NIC process {os.getpid()} has no descriptors left for yours: raise its `ulimit -n`"
                 )
-            code, body = 0, self._message(client, kind, data[attach.HEADER.size :], fds, out)
+            code, body = 0, self._requests.answer(client, kind, data[attach.HEADER.size :], fds, out)
         except MemoryError:
             code, body = errno.ENOMEM, b"the NIC process has no memory for it"
         except OSError as error:
@@ -396,269 +357,24 @@ class NicProcess:
             self._litter = True
         for name in client.added:
             # nobody finds a device again whose port was any free one
-            if self._ports.get(name) == 0 and not self._in_use(name):
+            if self._ports.get(name) == 0 and not self.in_use(name):
                 with around("release", whose):
                     self._remove(name)
         self._descriptors_are_back()
-
-    def _message(self, client: Client, kind: int, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        least, most = _REQUEST_BYTES.get(kind, (0, attach.MAX_MESSAGE))
-        if not least <= len(body) <= most:
-            raise OSError(
-                errno.EINVAL, f"message kind {kind} has {len(body)} bytes of body: {least} to {most} are right"
-            )
-        if kind == attach.MSG_HELLO:
-            return self._hello(client, body)
-        if not client.greeted:
-            raise OSError(errno.EPROTO, "HELLO comes first")
-        handler = {
-            attach.MSG_LIST: self._list,
-            attach.MSG_OPEN: self._open,
-            attach.MSG_COMMAND: self._command,
-            attach.MSG_VECTOR: self._vector,
-            attach.MSG_SHARE: self._share,
-            attach.MSG_UNSHARE: self._unshare,
-            attach.MSG_ADD: self._add,
-            attach.MSG_INFO: self._info,
-            attach.MSG_FAULT: self._fault,
-            attach_cm.MSG_CM: self._manage,
-        }.get(kind)
-        if handler is None:
-            raise OSError(errno.ENOSYS, f"message kind {kind} is unknown")
-        return handler(client, body, fds, out)
-
-    def _hello(self, client: Client, body: bytes) -> bytes:
-        hello = attach.HELLO.unpack(body)
-        if hello["magic"] != attach.MAGIC or hello["version"] != attach.VERSION:
-            raise OSError(
-                errno.EPROTO,
-                f"the library speaks version {hello['version']} of the process boundary and NIC process {os.getpid()}"
-                f" version {attach.VERSION}: install one rnic and end the old NIC process",
-            )
-        if client.refusal is not None:
-            code, why = client.refusal
-            raise OSError(code, f"NIC process {os.getpid()} is full: {why}")
-        client.greeted = True
-        return struct.pack("<III", attach.VERSION, os.getpid(), len(self.devices))
-
-    def _list(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        records = []
-        for name, runtime in self.devices.items():
-            config = runtime.nic.config
-            if runtime.nic.globals.dead:
-                continue  # gone, until it appears anew
-            records.append(
-                name.encode().ljust(16, b"\0")
-                + gid_from_address(config.address)
-                + config.guid.to_bytes(8, "big")
-                + struct.pack("<HHI", config.port, config.mtu, runtime.nic.globals.port_state)
-            )
-        return b"".join(records)
-
-    def _add(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        wanted = json.loads(body)
-        if not isinstance(wanted, dict) or not isinstance(wanted.get("address"), str):
-            raise OSError(errno.EINVAL, "ADD takes a JSON object with an address")
-        for name, value in wanted.items():
-            kind = _ADD_KINDS.get(name)
-            if kind is None:
-                raise OSError(errno.EINVAL, f"ADD: {name!r} is nothing that a program may choose of a device")
-            if value is not None and type(value) is not kind:
-                raise OSError(errno.EINVAL, f"ADD: {name}={value!r} is no {kind.__name__}")
-        if wanted.get("port") is not None and not 0 <= wanted["port"] <= 0xFFFF:
-            raise OSError(errno.EINVAL, f"port={wanted['port']} is no UDP port: 0 to 65535 are")
-        name = wanted.pop("name", None)
-        if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
-            raise OSError(errno.EINVAL, f"ADD: name={name!r} is no device's: rnic0 to rnic{MAX_DEVICES - 1} are")
-        if sum(map(self._in_use, self.devices)) >= MAX_DEVICES:
-            raise OSError(errno.ENOSPC, f"a NIC process has at most {MAX_DEVICES} devices")
-        return self.add(wanted["address"], wanted.get("port"), wanted, client, name).encode().ljust(16, b"\0")
-
-    def _open(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        name = body[:16].split(b"\0", 1)[0].decode()
-        runtime = self.devices.get(name)
-        if runtime is None:
-            raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices)}")
-        if runtime.nic.globals.dead:
-            raise OSError(errno.ENODEV, f"device {name!r} has failed and is gone: it may appear anew")
-        if client.uar is not None or len(fds) != 1:
-            raise OSError(errno.EINVAL, "OPEN comes once, with one descriptor")
-        memory = self._memory_of(client, fds[0], attach.OPEN.get(body, "mode"), attach.OPEN.get(body, "copier"))
-        try:
-            return self._map_window(client, runtime, memory, out)
-        except BaseException:
-            memory.close()
-            raise
-
-    @staticmethod
-    def _memory_of(client: Client, fd: int, mode: int, copier: int) -> ProgramMemory | CopiedMemory:
-        """The program's memory by the descriptor that it brought, which stays open for whoever holds it."""
-        if mode not in (attach.DMA_PROC_MEM, attach.DMA_COPIER):
-            raise OSError(errno.EINVAL, f"DMA mode {mode} is unknown")
-        held = os.dup(fd)
-        try:
-            if mode == attach.DMA_COPIER:
-                return CopiedMemory(held, client.pid, copier)
-            return ProgramMemory(held, client.pid)
-        except PermissionError:
-            os.close(held)
-            raise OSError(
-                errno.EACCES,
-                f"the NIC process may not look into program {client.pid} (ptrace rules):"
-                " unset RNIC_DMA, so that a thread of the program copies",
-            ) from None
-        except BaseException:
-            os.close(held)
-            raise
-
-    def _map_window(
-        self, client: Client, runtime: Runtime, memory: ProgramMemory | CopiedMemory, out: list[int]
-    ) -> bytes:
-        blocks = runtime.nic.resources.uar_blocks
-        blocks_at = _RUNG_AT + -(-blocks // _PAGE) * _PAGE
-        size = blocks_at + blocks * BLOCK_BYTES
-        fd = os.memfd_create("rnic window", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        client.made.append(fd)
-        os.ftruncate(fd, size)
-        # the program may not take away what the NIC writes to
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        window = mmap.mmap(fd, size)
-        window[: attach.WINDOW.size] = attach.WINDOW.pack(
-            {"magic": attach.MAGIC, "version": attach.VERSION, "blocks": blocks, "alive": 1}
-        )
-        client.uar = runtime.nic.map_uar(memory, memoryview(window)[blocks_at:], client.pid)
-        client.runtime, client.memory, client.window = runtime, memory, window
-        out += [fd, self._wake]
-        return struct.pack("<IIQQQ", blocks, BLOCK_BYTES, size, _RUNG_AT, blocks_at)
-
-    def _command(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        op, op_modifier, in_modifier, _, inbox_bytes = _COMMAND.unpack_from(body)
-        if client.runtime is None or client.uar is None:
-            raise OSError(errno.ENODEV, "no device is open on this connection")
-        # the message may be looked at before the doorbells that the program rang before it
-        if client.window is not None and self._doorbells_of(client, client.window, client.runtime.nic.resources):
-            client.runtime.kick()
-        inbox = body[_COMMAND.size : _COMMAND.size + inbox_bytes]
-        result = client.runtime.nic.command(client.uar, op, in_modifier, op_modifier, inbox)
-        if result.status == cmd.ST_OK and (op, in_modifier) == (cmd.ALLOC_RES, cmd.RES_UAR_BLOCK):
-            client.rung_end = max(client.rung_end, _RUNG_AT + result.out_param + 1)
-        client.runtime.kick()
-        return struct.pack("<IIQ", result.status, len(result.outbox), result.out_param) + result.outbox
-
-    def _info(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """What ``body`` asks for, ``DEVICE WHAT``, as JSON in a memfd: ``null`` where there is no such thing.
-
-        Beside the views of :func:`rnic.device.inspect.look` there are ``tap`` (:meth:`rnic.runtime.tap.Tap.answer`)
-        and, of no device, ``devices`` (:func:`rnic.runtime.watching.devices`).
-        """
-        name, _, what = body.decode().partition(" ")
-        if what == "devices":
-            return self._inform(client, devices(self.devices, list(self.clients.values())), out)
-        runtime = self.devices.get(name) if name else next(iter(self.devices.values()), None)
-        if runtime is None:
-            raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices) or 'none'}")
-        if what.startswith(TAP):
-            return self._inform(client, runtime.tap().answer(what.removeprefix(TAP)), out)
-        seen = look(runtime.nic, what)
-        if seen is not None and what == "counters":
-            seen |= {name: seen.get(name, 0) + count for name, count in self.counters.items()}
-        return self._inform(client, seen, out)
-
-    @staticmethod
-    def _inform(client: Client, seen: object, out: list[int]) -> bytes:
-        text = json.dumps(seen).encode()
-        fd = os.memfd_create("rnic info", os.MFD_CLOEXEC)
-        client.made.append(fd)
-        with open(os.dup(fd), "wb") as file:
-            file.write(text)
-        out.append(fd)
-        return attach.INFO_REPLY.pack({"bytes": len(text)})
-
-    def _fault(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """Let something happen to a device; the answer is what holds there now, as JSON."""
-        wanted = json.loads(body)
-        if not isinstance(wanted, dict) or not isinstance(wanted.get("event"), list):
-            raise OSError(errno.EINVAL, "FAULT takes a JSON object with a device and an event")
-        name, event = wanted.get("device") or next(iter(self.devices), ""), wanted["event"]
-        if not isinstance(name, str):
-            raise OSError(errno.EINVAL, f"FAULT takes a JSON object with a device and an event: {name!r} is no device")
-        runtime = self.devices.get(name)
-        if runtime is None:
-            raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {', '.join(self.devices) or 'none'}")
-        faults = runtime.faults()
-        faults.kill = _die
-        if event:
-            faults.happen(from_words(event))
-        return json.dumps(faults.state()).encode()
-
-    def _manage(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """A request to the connection manager."""
-        if self.manager is None:
-            raise OSError(errno.EOPNOTSUPP, "this NIC process manages no connections")
-
-        def make_bell() -> Fire:
-            fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
-            out.append(fd)
-            return Fire(fd)
-
-        return self.manager.request(client, body, make_bell, time.monotonic_ns())
-
-    def _vector(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        vector = _U32.unpack(body)[0]
-        if client.runtime is None or vector >= MAX_EQS:
-            raise OSError(errno.EINVAL, f"vector {vector} is out of range")
-        eq = client.runtime.nic.resources.eqs.get(vector)
-        if eq is None or eq.uar is not client.uar:
-            raise OSError(errno.EINVAL, f"vector {vector} is no event queue of this context")
-        old = client.vectors.pop(vector, None)
-        if old is not None:
-            old.close()
-        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        client.vectors[vector] = client.runtime.handlers[vector] = Fire(fd)
-        out.append(fd)
-        return b""
-
-    def _share(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        if client.memory is None or len(fds) != 1:
-            raise OSError(errno.EINVAL, "SHARE needs an open device and one descriptor")
-        va, length, offset, writable = struct.unpack_from("<QQQI", body)
-        client.memory.share(va, length, fds[0], offset, bool(writable))
-        return b""
-
-    def _unshare(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        if client.memory is not None:
-            client.memory.unshare(struct.unpack_from("<Q", body)[0])
-        return b""
 
     # ----------------------------------------------------------------------------------------- loop
 
     def _doorbells(self) -> bool:
         rung = False
         for client in tuple(self.clients.values()):
-            if client.window is not None and client.runtime is not None:
+            if client.window is not None:
                 try:
-                    if self._doorbells_of(client, client.window, client.runtime.nic.resources):
+                    if client.take_doorbells():
                         client.rang_ns = time.monotonic_ns()
                         rung = True
                 except Exception as error:  # noqa: BLE001 - the last guard
                     self.guard.caught("doorbell", error, f"program {client.pid}")
                     self._drop(client)
-        return rung
-
-    @staticmethod
-    def _doorbells_of(client: Client, window: mmap.mmap, resources: Resources) -> bool:
-        rung = False
-        at = window.find(b"\x01", _RUNG_AT, client.rung_end)
-        while at >= 0:
-            window[at] = 0
-            block = at - _RUNG_AT
-            queue = resources.blocks.get(block)
-            if queue is not None and queue.regs.uar is client.uar:
-                resources.doorbells.ring(block)
-            rung = True
-            at = window.find(b"\x01", at + 1, client.rung_end)
-        if rung:
-            fence()  # the bytes are clear before the registers are read: whoever rings from now on is heard again
         return rung
 
     def _round(self) -> bool:
@@ -729,7 +445,7 @@ class NicProcess:
         """Have :meth:`serve` return soon. For signal handlers: raising there would end whatever runs just then."""
         self._stopped = True
         with contextlib.suppress(OSError):
-            os.eventfd_write(self._wake, 1)
+            os.eventfd_write(self.wake, 1)
 
     def _turn(self, pace: _Pace, idle_exit: float | None) -> bool:
         """One round, and messages or sleep as they are due; false once it is time to end."""
@@ -787,16 +503,11 @@ class NicProcess:
             (self.directory / attach.SOCKET_NAME).unlink()
         self._selector.close()
         self._listener.close()
-        os.close(self._wake)
+        os.close(self.wake)
         os.close(self._lock)
         close_all(self._spare)
         for runtime in self.devices.values():
             runtime.close()
-
-
-def _die() -> None:
-    """As ``kill -9`` does it: nobody is told, nothing is written back."""
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class _Pace:

@@ -125,6 +125,11 @@ class ProgramMemory(SharedFiles):
         self._maps = Maps(pid)
         self._fd = fd
 
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """Of its memory and its maps, for the engine: open until :meth:`close`, before which every key is invalid."""
+        return self._fd, self._maps.descriptor
+
     def read(self, va: int, buf: bytearray | memoryview) -> bool:
         """See :class:`rnic.mem.dma.DmaPort`."""
         view = self.views(va, len(buf)) if self._starts else None

@@ -35,7 +35,8 @@ from rnic.wire.opcode import OPCODES, OpcodeRow
 from rnic.wire.packet import seal
 
 if TYPE_CHECKING:
-    from rnic.testing.live import LivePeer, Right
+    from rnic.testing.live import LivePeer
+    from rnic.testing.live_model import Right
 
 Fields = dict[str, Any]
 

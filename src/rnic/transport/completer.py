@@ -173,13 +173,16 @@ class Completer:
         requester.wait_until(now_ns + rnr_timer_ns(packet.syndrome & AETH_VALUE_MASK))
 
     def _credits(self, packet: Packet) -> None:
-        """End-to-end flow control: MSN plus credits is the last SSN that has a receive entry (9.7.7.2)."""
+        """End-to-end flow control: MSN plus credits is the last SSN that has a receive entry (9.7.7.2).
+
+        The MSN is told from the PSN, with which it goes: by our own count of requests, which the peer's may exceed.
+        """
         code = packet.syndrome & AETH_VALUE_MASK
         requester = self.requester
         if code == CREDITS_INVALID:
             requester.lsn = NONE
         else:
-            requester.lsn = packet.msn + CREDIT_COUNTS[code] & PSN_MASK
+            requester.lsn = requester.ssn_before(packet.psn + 1 & PSN_MASK) + CREDIT_COUNTS[code] & PSN_MASK
             if requester.pending:
                 self.host.schedule(self.qp)
 

@@ -14,7 +14,7 @@ Packets queue for as long as a round trip is longer than the shortest of late. S
 everybody who sends to a peer sees the same delay, all of them together keep no more there than it serves in that time.
 Three things make the limit smaller, at most once a round trip each:
 
-* longer queues, :data:`_SAMPLES` times in a row: in proportion, by half at most and not below :data:`CROWDED`.
+* longer queues, :data:`SAMPLES` times in a row: in proportion, by half at most and not below :data:`CROWDED`.
 * a loss: half, not below :data:`LOSSY`.
 * no sign of life within an ACK timeout: down to :data:`LEAST`, so that a peer that is gone does not hold what others
   could use.
@@ -52,12 +52,12 @@ STEP = 4
 """Packets by which a limit grows in a round trip, once it has been cut."""
 QUANTUM = 64
 """Packets that there must be room for before a queue pair that waits is given a turn; fewer where limits are small."""
-_SMALL_QUANTUM = 16
+SMALL_QUANTUM = 16
 QUEUE_NS = 1_500_000
 """Nanoseconds that packets may queue at a peer: at 2 to 4 us for each, 400 to 750 of them."""
-_SAMPLES = 8
+SAMPLES = 8
 """Round trips in a row of which each must be too long: a single one may be the scheduler's doing."""
-_LOW_NS = 100_000_000
+LOW_NS = 100_000_000
 """The shortest round trip is remembered for one to two times this long: a machine that became slower is no queue."""
 _MAX_PEERS = 4_096
 """Accounts above which those that no queue pair uses are forgotten."""
@@ -85,6 +85,7 @@ _ALL_INFLIGHT = place(FLIGHTS, "inflight")
 _ALL_PROMISED = place(FLIGHTS, "promised")
 _ALL_LIMIT = place(FLIGHTS, "limit")
 _WAITED_FOR = place(FLIGHTS, "waited_for")
+_SPARE_LINE = place(FLIGHTS, "spare_line")
 
 
 @view(PEER)
@@ -141,7 +142,7 @@ class Peer:
         Who is alone sends little by little: a loss shows by the packets behind it.
         """
         limit = self.words[_LIMIT] >> FRACTION_BITS
-        small = min(_SMALL_QUANTUM, limit)
+        small = min(SMALL_QUANTUM, limit)
         return max(small, min(QUANTUM, limit >> 1)) if shared else small
 
     def measured(self, sample_ns: int, now_ns: int) -> None:
@@ -154,7 +155,7 @@ class Peer:
             words[_RTTVAR] += (abs(sample_ns - srtt) - words[_RTTVAR]) >> 2
             words[_SRTT] += (sample_ns - srtt) >> 3
         low = words[_LOW]
-        if low == 0 or now_ns - words[_LOW_SINCE] > _LOW_NS:
+        if low == 0 or now_ns - words[_LOW_SINCE] > LOW_NS:
             words[_LOW_BEFORE], words[_LOW], words[_LOW_SINCE] = low or sample_ns, sample_ns, now_ns
         elif sample_ns < low:
             words[_LOW] = sample_ns
@@ -163,7 +164,7 @@ class Peer:
         samples = words[_SAMPLED] + 1
         words[_LEAST_NS] = sample_ns if samples == 1 else min(words[_LEAST_NS], sample_ns)
         words[_SAMPLED] = samples
-        if samples == _SAMPLES:
+        if samples == SAMPLES:
             words[_SAMPLED] = 0
             queue_ns = words[_LEAST_NS] - shortest
             if queue_ns > QUEUE_NS:
@@ -222,6 +223,7 @@ class Flights:
         self.record = arena.take(FLIGHTS.size, "flights")
         self.words = _cleared(arena, self.record, FLIGHTS.size)
         self.words[_ALL_LIMIT] = limit
+        self.stock()
         self._first = first
         self._known: dict[tuple[bytes, int], Peer] = {}
         self._peers: dict[int, Peer] = {}
@@ -306,6 +308,20 @@ class Flights:
         """Whether others have packets in flight or wait for room, and may take the next."""
         return self.words[_ALL_INFLIGHT] > requester.flying or bool(self.words[_WAITED_FOR])
 
+    def enough(self, requester: Outstanding, packets: int, want: int) -> bool:
+        """Whether who sends ``packets`` now finds room for more of ``want`` without an answer to them.
+
+        Whoever joins meanwhile and takes some room gives it back; but then it has to be room for a whole turn.
+        """
+        peer = requester.peer
+        account, words = self.words, peer.words
+        room = requester.admitted - packets
+        room += min(
+            (words[_LIMIT] >> FRACTION_BITS) - words[_INFLIGHT] - words[_PROMISED],
+            account[_ALL_LIMIT] - account[_ALL_INFLIGHT] - account[_ALL_PROMISED],
+        )
+        return room >= min(want, peer.quantum(True), account[_ALL_LIMIT])
+
     def take(self, requester: Outstanding, packets: int) -> None:
         """``packets`` more of a requester are in flight."""
         own = min(requester.admitted, packets)
@@ -341,14 +357,28 @@ class Flights:
         while line and cells[(line >> WORD_SHIFT) + _PROGRAM] != program:
             line = cells[(line >> WORD_SHIFT) + _LINE]
         if not line:
-            line = self._arena.take(LINE.size, "a line")
+            self.stock()
+            line = self.words[_SPARE_LINE]
+            if not line:
+                requester.parked = 0
+                raise MemoryError(f"no room for a line in {self._arena.size} bytes of state")
+            self.words[_SPARE_LINE] = cells[(line >> WORD_SHIFT) + _LINE]
             _cleared(self._arena, line, LINE.size)[_PROGRAM] = program
             links.append(cells, at + _LINES, _LINE, line)
+            self.stock()
         links.append(cells, (line >> WORD_SHIFT) + _QUEUE, _WAITING, requester.record)
         cells[(requester.record >> WORD_SHIFT) + _QP_LINE] = line
         if not peer.waiting:
             self._queue(links.append, peer)
         peer.waiting += 1
+
+    def stock(self) -> None:
+        """If the arena has room there is a line for the next who waits: who works on records alone cannot make one."""
+        if not self.words[_SPARE_LINE]:
+            line = self._arena.allocate(LINE.size)
+            if line is not None:
+                _cleared(self._arena, line, LINE.size)
+                self.words[_SPARE_LINE] = line
 
     def _queue(self, how: Callable[[memoryview, int, int, int], None], peer: Peer) -> None:
         """Put a peer into the queue of those that somebody waits for, or take it out."""
@@ -365,7 +395,8 @@ class Flights:
         if cells[(line >> WORD_SHIFT) + _QUEUE]:
             return line
         links.unlink(cells, (peer.record >> WORD_SHIFT) + _LINES, _LINE, line)
-        self._arena.free(line, LINE.size)
+        cells[(line >> WORD_SHIFT) + _LINE] = self.words[_SPARE_LINE]
+        self.words[_SPARE_LINE] = line
         return 0
 
     def turn_over(self, requester: Outstanding) -> None:

@@ -40,7 +40,7 @@ class ReceiveCompletionSink(CompletionSink, Protocol):
 
     @property
     def told(self) -> bool:
-        """Whether it has raised a completion event: its owner sleeps until it does."""
+        """Whether it was armed for an entry that came: its owner sleeps on completion events."""
 
 
 class ReceiveSource(Protocol):

@@ -302,7 +302,10 @@ class Outstanding:
             self.fly(flying)
 
     def advance(self, psn: int, now_ns: int) -> None:
-        """Everything before ``psn`` is acknowledged. May end in a failure: see the context's state."""
+        """Everything before ``psn`` is acknowledged. May end in a failure: see the context's state.
+
+        Deadlines may be earlier than they were: once all of a packet has had its effect, the caller rearms.
+        """
         if psn != self.una:
             if self.rtt_psn != NONE and psn_diff(psn, self.rtt_psn) > 0:
                 self.peer.measured(now_ns - self.rtt_at, now_ns)
@@ -325,7 +328,6 @@ class Outstanding:
                 self.probe_deadline = now_ns + self._probe_interval() if self._probing else NEVER
                 # What a probe brought to light need not be all; but behind one READ response there are mostly more.
                 self.probe_due = probed and self._probing and not self.piece_count
-                self.qp.rearm()
             self.retire()
         self.go_on()
 
@@ -420,7 +422,6 @@ class Outstanding:
         """The responder is not ready: send nothing, and expect nothing, until then (IBA 9.7.5.2.8)."""
         self.rnr_until = deadline_ns
         self.ack_deadline = self.probe_deadline = NEVER
-        self.qp.rearm()
 
     def _overdue(self, now_ns: int) -> int:
         """When what is sent now, or waits now, counts as lost if nothing is acknowledged; never with a timeout of 0.

@@ -422,6 +422,7 @@ class QueuePair:
             return 0
         if response:
             self.completer.took(taken, now_ns)
+            self.rearm()
         else:
             ctx.expected_psn = psn + taken & PSN_MASK
             responder.offset = offset + taken * mtu

@@ -127,11 +127,15 @@ class Requester(Outstanding):
         self.begin(self.mtu)
         self.read_chunk = max(1, min(self.widest // 2, READ_CHUNK))
 
+    def take_pkey(self) -> None:
+        """Send with the P_Key at the context's index, as the table has it now."""
+        self.head = bth_base(self.host.pkey(self.ctx.pkey_index), 0)
+
     def refresh(self, flow: Flow | None) -> None:
         """Take over attributes that may change while the QP runs."""
         ctx = self.ctx
         self.mtu = ctx.mtu_bytes
-        self.head = bth_base(self.host.pkey(ctx.pkey_index), 0)
+        self.take_pkey()
         self.service = UC if ctx.servtype == ST_UC else 0
         self.refresh_retries()
         if flow is not None:
@@ -200,9 +204,25 @@ class Requester(Outstanding):
             message.status = LOC_PROT_ERR
         self.fetch_index = after
         if message.packets and self.ctx.servtype == ST_RC:
-            requests = -(-message.packets // self.read_chunk) if message.opcode == WR_READ else 1
-            self.ssn = message.ssn = self.ssn + requests & PSN_MASK
+            self.ssn = message.ssn = self.ssn + self._requests(message) & PSN_MASK
         return True
+
+    def _requests(self, message: Message) -> int:
+        """Requests that it goes out as, each with a sequence number: a long READ takes several."""
+        return -(-message.packets // self.read_chunk) if message.opcode == WR_READ else 1
+
+    def ssn_before(self, psn: int) -> int:
+        """Sequence number of the last request of which everything lies before ``psn``: what a peer that has taken so
+        much says as its MSN, unless it counted a request twice.
+
+        So it does where a READ request was lost and a probe asked for its first response alone: to the peer that and
+        the request for the rest are two.
+        """
+        for message in self.messages(self.sq_head, self.fetch_index):
+            if message.packets and psn_diff(message.end_psn, psn) > 0:
+                taken = max(0, psn_diff(psn, message.first_psn)) // self.read_chunk if message.opcode == WR_READ else 0
+                return message.ssn - self._requests(message) + taken & PSN_MASK
+        return self.ssn
 
     def _check(self, message: Message) -> int:
         """Check a descriptor and give it its PSNs; the status of one that is wrong, which has none."""
@@ -272,7 +292,8 @@ class Requester(Outstanding):
         psn = message.first_psn + message.sent & PSN_MASK
         count = min(budget, left, room)
         # Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on.
-        ask = count < left and (count == room or self.flights.shared(self))
+        flights, more = self.flights, min(left, self.window - self.flying) - count
+        ask = count < left and (count == room or flights.shared(self) or not flights.enough(self, count, more))
         if (
             message.takes_receive
             and self.lsn != NONE
@@ -469,13 +490,7 @@ class Requester(Outstanding):
             batch.add(self._request(message, due.first_psn, due.offset, 1))
             sent = 1
         else:
-            pending = [
-                message for message in self.messages(self.sq_head, self.fetch_index) if message.sent and message.packets
-            ]
-            oldest, last = pending[0], pending[-1]
-            at, end = psn_diff(self.una, oldest.first_psn), last.sent - 1
-            same = oldest.index == last.index and at == end
-            for message, index in ((last, end),) if same else ((oldest, at), (last, end)):
+            for message, index in self._ends():
                 if message.reads or not 0 <= index < message.sent:
                     continue
                 payload = self.payload(message)
@@ -484,6 +499,17 @@ class Requester(Outstanding):
         if sent:
             self.host.counters.bump("probes")
         return sent
+
+    def _ends(self) -> list[tuple[Message, int]]:
+        """The oldest and the last packet in flight, as message and place in it; one pair where they are the same."""
+        messages = self.messages(self.sq_head, self.fetch_index)
+        flying = [message for message in messages if message.sent and message.packets]
+        if not flying:
+            return []
+        oldest, last = flying[0], flying[-1]
+        at, end = psn_diff(self.una, oldest.first_psn), last.sent - 1
+        same = oldest.index == last.index and at == end
+        return [(last, end)] if same else [(oldest, at), (last, end)]
 
     def _split(self) -> ReadPiece:
         """Take the response that is due out of the oldest request, as one of its own in front of the rest."""

@@ -6,7 +6,6 @@ import threading
 from errno import EINVAL, ENOMEM
 from typing import TYPE_CHECKING, Any
 
-from rnic.context import modify as m
 from rnic.context.qpc import OPT_CREDITS, OPT_GSO, OPT_NO_PROBE, OPT_SQ_SIG_ALL, QPC, SRQ_VALID
 from rnic.rings.queue_block import QUEUE_STATE, RQ_TAIL, SQ_HEAD, SQ_TAIL
 from rnic.rings.ring import next_index, room
@@ -47,6 +46,17 @@ from rnic.verbs.batch import (
 from rnic.verbs.cq import CQ
 from rnic.verbs.memory import AH, MR, MW, PD
 from rnic.verbs.multicast import change_membership
+from rnic.verbs.qp_states import (
+    INIT_MASK,
+    RANGES,
+    RTR_MASK,
+    RTS_MASK,
+    STATE_FROM_DEVICE,
+    STATE_TO_DEVICE,
+    command_between,
+    name_of,
+    path_fields,
+)
 from rnic.verbs.srq import SRQ, ReceivePoster, chain
 
 if TYPE_CHECKING:
@@ -54,16 +64,6 @@ if TYPE_CHECKING:
 
 _SERVICE = {e.IBV_QPT_RC: s.ST_RC, e.IBV_QPT_UC: s.ST_UC, e.IBV_QPT_UD: s.ST_UD}
 _BATCH_OPCODES = {e.IBV_QPT_RC: RC_OPCODES, e.IBV_QPT_UC: RDMA_OPCODES, e.IBV_QPT_UD: SEND_OPCODES}
-_STATE_TO_DEVICE = {
-    e.IBV_QPS_RESET: s.RESET,
-    e.IBV_QPS_INIT: s.INIT,
-    e.IBV_QPS_RTR: s.RTR,
-    e.IBV_QPS_RTS: s.RTS,
-    e.IBV_QPS_SQD: s.SQD,
-    e.IBV_QPS_SQE: s.SQE,
-    e.IBV_QPS_ERR: s.ERR,
-}
-_STATE_FROM_DEVICE = {device: verbs for verbs, device in _STATE_TO_DEVICE.items()}
 _OPCODE = {
     e.IBV_WR_SEND: op.WR_SEND,
     e.IBV_WR_SEND_WITH_IMM: op.WR_SEND_IMM,
@@ -84,47 +84,6 @@ _FLAGS = (
 )
 FLAG_TABLE = tuple(sum(bit for verbs, bit in _FLAGS if flags & verbs) for flags in range(16))
 """Descriptor flags for each combination of ``IBV_SEND_*`` flags."""
-
-_INIT = e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT
-_RTR = e.IBV_QP_STATE | e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
-_INIT_MASK = {
-    e.IBV_QPT_RC: _INIT | e.IBV_QP_ACCESS_FLAGS,
-    e.IBV_QPT_UC: _INIT | e.IBV_QP_ACCESS_FLAGS,
-    e.IBV_QPT_UD: _INIT | e.IBV_QP_QKEY,
-}
-_RTR_MASK = {
-    e.IBV_QPT_RC: _RTR | e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER,
-    e.IBV_QPT_UC: _RTR,
-    e.IBV_QPT_UD: e.IBV_QP_STATE,
-}
-_RTS_MASK = {
-    e.IBV_QPT_RC: e.IBV_QP_STATE
-    | e.IBV_QP_SQ_PSN
-    | e.IBV_QP_TIMEOUT
-    | e.IBV_QP_RETRY_CNT
-    | e.IBV_QP_RNR_RETRY
-    | e.IBV_QP_MAX_QP_RD_ATOMIC,
-    e.IBV_QPT_UC: e.IBV_QP_STATE | e.IBV_QP_SQ_PSN,
-    e.IBV_QPT_UD: e.IBV_QP_STATE | e.IBV_QP_SQ_PSN,
-}
-_RANGES = {
-    # attribute: (mask bit, QPC field, largest value)
-    "pkey_index": (e.IBV_QP_PKEY_INDEX, "pkey_index", 127),
-    "port_num": (e.IBV_QP_PORT, "port", 7),
-    "qkey": (e.IBV_QP_QKEY, "qkey", 0xFFFF_FFFF),
-    "qp_access_flags": (e.IBV_QP_ACCESS_FLAGS, "access_flags", 0xFF),
-    "path_mtu": (e.IBV_QP_PATH_MTU, "mtu", 5),
-    "timeout": (e.IBV_QP_TIMEOUT, "ackto", 31),
-    "retry_cnt": (e.IBV_QP_RETRY_CNT, "retry_cnt", 7),
-    "rnr_retry": (e.IBV_QP_RNR_RETRY, "rnr_retry", 7),
-    "rq_psn": (e.IBV_QP_RQ_PSN, "expected_psn", 0xFFFFFF),
-    "sq_psn": (e.IBV_QP_SQ_PSN, "next_send_psn", 0xFFFFFF),
-    "max_rd_atomic": (e.IBV_QP_MAX_QP_RD_ATOMIC, "max_rd_atomic", 128),
-    "max_dest_rd_atomic": (e.IBV_QP_MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", 128),
-    "min_rnr_timer": (e.IBV_QP_MIN_RNR_TIMER, "rnr_nak_timer", 31),
-    "dest_qp_num": (e.IBV_QP_DEST_QPN, "remote_qpn", 0xFFFFFF),
-    "path_mig_state": (e.IBV_QP_PATH_MIG_STATE, "mig_state", 3),
-}
 
 
 class QP:
@@ -198,7 +157,7 @@ class QP:
     @property
     def qp_state(self) -> int:
         """The state as the device has it now."""
-        return _STATE_FROM_DEVICE[self.ctx.driver.load(self._block, QUEUE_STATE)]
+        return STATE_FROM_DEVICE[self.ctx.driver.load(self._block, QUEUE_STATE)]
 
     def modify(self, attr: QPAttr, comp_mask: int) -> None:
         """Change state and attributes (ibv_modify_qp).
@@ -207,14 +166,14 @@ class QP:
             VerbsError: EINVAL, with nothing changed, for a transition that does not exist, for missing or
                 extra attributes, and for values out of range.
         """
-        current = _STATE_TO_DEVICE[self.qp_state]
-        if comp_mask & e.IBV_QP_CUR_STATE and _STATE_TO_DEVICE.get(attr.cur_qp_state) != current:
-            raise VerbsError(EINVAL, f"cur_qp_state={attr.cur_qp_state}: the queue pair is in {_name(current)}")
+        current = STATE_TO_DEVICE[self.qp_state]
+        if comp_mask & e.IBV_QP_CUR_STATE and STATE_TO_DEVICE.get(attr.cur_qp_state) != current:
+            raise VerbsError(EINVAL, f"cur_qp_state={attr.cur_qp_state}: the queue pair is in {name_of(current)}")
         target = current
         if comp_mask & e.IBV_QP_STATE:
-            if attr.qp_state not in _STATE_TO_DEVICE:
+            if attr.qp_state not in STATE_TO_DEVICE:
                 raise VerbsError(EINVAL, f"qp_state={attr.qp_state} is no state")
-            target = _STATE_TO_DEVICE[attr.qp_state]
+            target = STATE_TO_DEVICE[attr.qp_state]
         if target == s.RESET:
             if current != s.RESET:
                 self.ctx.command(cmd.ERR2RST, self.qp_num)
@@ -222,15 +181,15 @@ class QP:
                 self.rcq.clean(self.qp_num)
             self._reset()
             return
-        opcode = _command(current, target)
+        opcode = command_between(current, target)
         if opcode is None:
-            raise VerbsError(EINVAL, f"queue pair {self.qp_num} cannot go from {_name(current)} to {_name(target)}")
+            raise VerbsError(EINVAL, f"queue pair {self.qp_num} cannot go from {name_of(current)} to {name_of(target)}")
         values = self._creation_values() if current == s.RESET else {"servtype": _SERVICE[self.qp_type]}
         values["local_qpn"] = self.qp_num
         if not attr.en_sqd_async_notify:
             comp_mask &= ~e.IBV_QP_EN_SQD_ASYNC_NOTIFY  # the device takes the attribute's presence for a yes
         values["opt_param_mask"] = comp_mask
-        for name, (bit, field, largest) in _RANGES.items():
+        for name, (bit, field, largest) in RANGES.items():
             if comp_mask & bit:
                 value = getattr(attr, name)
                 if not 0 <= value <= largest:
@@ -243,14 +202,14 @@ class QP:
                 | (0 if attr.probe else OPT_NO_PROBE)
                 | (OPT_CREDITS if attr.credits else 0)
             )
-            values |= _path(attr.ah_attr)
+            values |= path_fields(attr.ah_attr)
         values["options"] = options
         try:
             self.ctx.command(opcode, self.qp_num, inbox=QPC.pack(values))
         except VerbsError as error:
             raise VerbsError(
                 error.errno or EINVAL,
-                f"queue pair {self.qp_num}: {_name(current)} to {_name(target)} with attributes {comp_mask:#x}"
+                f"queue pair {self.qp_num}: {name_of(current)} to {name_of(target)} with attributes {comp_mask:#x}"
                 f" refused: {error.strerror}",
             ) from None
         if target == s.RTR:
@@ -288,28 +247,28 @@ class QP:
     def to_init(self, qp_attr: QPAttr) -> None:
         """RESET to INIT."""
         qp_attr.qp_state = e.IBV_QPS_INIT
-        self.modify(qp_attr, _INIT_MASK[self.qp_type])
+        self.modify(qp_attr, INIT_MASK[self.qp_type])
 
     def to_rtr(self, qp_attr: QPAttr) -> None:
         """To RTR, over INIT where it is in RESET."""
         if self.qp_state == e.IBV_QPS_RESET:
             self.to_init(qp_attr)
         qp_attr.qp_state = e.IBV_QPS_RTR
-        self.modify(qp_attr, _RTR_MASK[self.qp_type])
+        self.modify(qp_attr, RTR_MASK[self.qp_type])
 
     def to_rts(self, qp_attr: QPAttr) -> None:
         """To RTS, over the states before it."""
         if self.qp_state in (e.IBV_QPS_RESET, e.IBV_QPS_INIT):
             self.to_rtr(qp_attr)
         qp_attr.qp_state = e.IBV_QPS_RTS
-        self.modify(qp_attr, _RTS_MASK[self.qp_type])
+        self.modify(qp_attr, RTS_MASK[self.qp_type])
 
     def query(self, attr_mask: int = 0) -> tuple[QPAttr, QPInitAttr]:
         """All attributes as the device has them."""
         qpc = QPC.unpack(self.ctx.command(cmd.QUERY_QP, self.qp_num)[1])
-        attr = QPAttr(_STATE_FROM_DEVICE[qpc["state"]])
+        attr = QPAttr(STATE_FROM_DEVICE[qpc["state"]])
         attr.cur_qp_state = attr.qp_state
-        for name, (_, field, _) in _RANGES.items():
+        for name, (_, field, _) in RANGES.items():
             setattr(attr, name, qpc[field])
         attr.sq_draining = qpc["sq_draining"]
         attr.gso = bool(qpc["options"] & OPT_GSO)
@@ -585,33 +544,6 @@ class QP:
 
     def __repr__(self) -> str:
         return f"<QP {self.qp_num} {e.QP_TYPE_NAMES[self.qp_type]} {e.QP_STATE_NAMES[self.qp_state]}>"
-
-
-def _name(state: int) -> str:
-    return s.STATE_NAMES[state]
-
-
-def _command(current: int, target: int) -> int | None:
-    """The command that leads from one state to another."""
-    for opcode, transition in m.TRANSITIONS.items():
-        if transition.target == target and current in transition.sources:
-            return opcode
-    return None
-
-
-def _path(ah: AHAttr) -> dict[str, int]:
-    route = ah.gr
-    return {
-        "rgid": int.from_bytes(route.dgid.raw, "big"),
-        "mgid_index": route.sgid_index,
-        "hop_limit": route.hop_limit,
-        "tclass": route.traffic_class,
-        "flow_label": route.flow_label,
-        "sl": ah.sl,
-        "static_rate": ah.static_rate,
-        "has_grh": int(bool(ah.is_global)),
-        "udp_dport": ah.udp_dport,
-    }
 
 
 def _check_cap(cap: QPCap, limits: dict[str, int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rnic.device.eq import EventQueue
 from rnic.mem.space import SimAddressSpace
 from rnic.rings.cqe import CQ_ENTRY, CQE_RECEIVE, CQE_SOLICITED
 from rnic.rings.queue_block import ARM_NEXT, ARM_SOLICITED, CQ_DOORBELL, CQ_HEAD, CQ_SIZE, CQ_TAIL, QUEUE_STATE
@@ -150,6 +151,50 @@ def test_full_eq_leaves_the_cq_armed(driver, nic) -> None:
     assert [entry[1] for entry in driver.poll(eq)] == [first.number]
     fill(cqs[1])
     assert [entry[1] for entry in driver.poll(eq)] == [second.number]
+
+
+@pytest.mark.parametrize("armed", [ARM_NEXT, ARM_SOLICITED])
+def test_software_that_arms_while_the_eq_is_full_has_the_last_word(driver, nic, monkeypatch, armed: int) -> None:
+    eq = driver.eq(logsize=1)
+    cq, other = (driver.cq(eq) for _ in range(2))
+    device, full = (nic.resources.cqs[queue.number] for queue in (cq, other))
+    driver.arm(other, ARM_NEXT)
+    fill(full)  # the EQ's only place
+    driver.arm(cq, ARM_SOLICITED)
+
+    def software_arms(event_queue: EventQueue, *event: int) -> bool:
+        driver.arm(cq, armed)
+        return report(event_queue, *event)
+
+    report = EventQueue.report
+    monkeypatch.setattr(EventQueue, "report", software_arms)
+    fill(device, word3=4 | CQE_SOLICITED)
+    monkeypatch.undo()
+    assert nic.counters["eq_overflows"] == 1
+    assert driver.uar.load(cq.block, CQ_DOORBELL) == armed
+    driver.poll(eq)
+    fill(device)
+    assert [entry[1] for entry in driver.poll(eq)] == ([cq.number] if armed == ARM_NEXT else [])
+
+
+def test_an_event_that_just_found_room_leaves_the_cq_armed(driver, nic, monkeypatch) -> None:
+    """Between the look for room and the event software takes an entry: one event too many, but none is lost."""
+    eq = driver.eq(logsize=1)
+    cq, other = (driver.cq(eq) for _ in range(2))
+    driver.arm(other, ARM_NEXT)
+    fill(nic.resources.cqs[other.number])
+    driver.arm(cq, ARM_NEXT)
+
+    def software_takes(event_queue: EventQueue, *event: int) -> bool:
+        driver.poll(eq)
+        return report(event_queue, *event)
+
+    report = EventQueue.report
+    monkeypatch.setattr(EventQueue, "report", software_takes)
+    fill(nic.resources.cqs[cq.number])
+    monkeypatch.undo()
+    assert driver.uar.load(cq.block, CQ_DOORBELL) == ARM_NEXT
+    assert [entry[1] for entry in driver.poll(eq)] == [cq.number]
 
 
 @pytest.mark.parametrize("taken", [0, 3, 6])

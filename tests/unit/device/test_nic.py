@@ -13,6 +13,7 @@ from rnic.device.config import gid_from_address
 from rnic.device.mailboxes import MGM
 from rnic.device.nic import MULTICAST_QPN
 from rnic.device.receiving import Receiving
+from rnic.engine import use
 from rnic.rings.queue_block import ARM_NEXT, QUEUE_STATE, RQ_TAIL, SQ_DOORBELL, SQ_HEAD, SQ_TAIL
 from rnic.spec import commands as cmd
 from rnic.spec import events
@@ -187,6 +188,31 @@ def test_drops(target, reason: str, fields: dict[str, int], how: dict[str, int])
     assert nic.counters["rx_packets"] == 1
     assert nic.qps[target.qps[1].number].ctx.store() == before
     assert not nic.has_work()
+
+
+@pytest.fixture(
+    params=[
+        "reference",
+        pytest.param("engine", marks=pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")),
+    ]
+)
+def executor(request, monkeypatch) -> None:
+    """Who takes packets on devices that are made from now on."""
+    monkeypatch.setattr(use, "ENGINE", use.COMPILED if request.param == "engine" else None)
+
+
+@pytest.mark.parametrize("size", [8, 7, 6, 5])
+def test_a_packet_is_whole_words(executor, target, size: int) -> None:
+    """A payload is padded to whole words and its pad count says how far; nothing else may be short of one."""
+    nic = target.nics[1]
+    dst, dst_va, rkey = target.mrs[1]
+    psn = nic.qps[target.qps[1].number].ctx.expected_psn
+    fields = {"opcode": RC | WRITE_ONLY, "psn": psn, "va": dst_va, "rkey": rkey, "dma_length": size}
+    frame = send(target, **fields)
+    deliver(target, frame[: len(frame) - 8 + size])
+    whole = size == 8
+    assert drops(nic) == ({} if whole else {"drop_bad_length": 1})
+    assert dst[:8] == (b"x" * 8 if whole else bytes(8))
 
 
 @pytest.mark.parametrize(

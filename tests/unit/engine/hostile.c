@@ -66,6 +66,7 @@ static void begin(void)
 	be_put(qpc, QPC_REMOTE_QPN, QPN + 1);
 	be_put(qpc, QPC_PD, 1);
 	be_put(qpc, QPC_ACCESS_FLAGS, 0xF);
+	be_put(qpc, QPC_MAX_RD_ATOMIC, 2);
 	be_put(qpc, QPC_EXPECTED_PSN, 100);
 	be_put(qpc, QPC_NEXT_SEND_PSN, 100);
 	struct queue_pair *record = qp.record;
@@ -73,9 +74,12 @@ static void begin(void)
 	memset(qp.sends, 0, ENTRIES * sizeof *qp.sends);
 	record->una = record->sent_psn = 100;
 	record->read_index = record->lsn = record->rtt_psn = record->receive_index = NONE;
-	record->ack_deadline = record->probe_deadline = record->rnr_until = NEVER;
+	record->ack_deadline = record->probe_deadline = record->rnr_until = record->relief_ns = record->pace_ns = NEVER;
+	record->retry_left = record->rnr_left = 3;
+	record->ack_timeout = 4096;
 	record->window = record->widest = 64;
 	record->ack_every = 16;
+	record->read_chunk = 4;
 	record->mtu = 256;
 	record->head = (uint64_t)0x4000FFFF << 32;
 	record->established = 1;
@@ -110,6 +114,7 @@ static void make(void)
 	qp.qpc = piece(QPC_SIZE);
 	qp.record = piece(sizeof *qp.record);
 	qp.sends = piece(ENTRIES * sizeof *qp.sends);
+	qp.pieces = piece(QP_PIECES * sizeof *qp.pieces);
 	qp.replies = piece(QP_REPLIES * sizeof *qp.replies);
 	qp.scatters = piece(QP_SCATTERS * sizeof *qp.scatters);
 	qp.send_slots = ENTRIES;
@@ -138,7 +143,7 @@ static uint32_t key(void)
 
 static void post(void)
 {
-	static const uint8_t known[] = { WR_SEND, WR_SEND_IMM, WR_WRITE, WR_WRITE_IMM, WR_READ, WR_NOP };
+	static const uint8_t known[] = { WR_SEND, WR_SEND_IMM, WR_WRITE, WR_WRITE_IMM, WR_READ, WR_CMP_SWAP, WR_NOP };
 	uint8_t *entry = sq + draw() % ENTRIES * 64;
 	uint64_t words[8] = { 0 };
 	uint64_t length = draw() % 8 ? draw() % 1000 : (uint32_t)odd_number();
@@ -176,7 +181,7 @@ static uint64_t packet(uint8_t *to)
 	uint64_t header = row->header_bytes ? row->header_bytes : BTH_BYTES, covered = header + size + pad;
 	for (uint64_t i = 0; i < covered; i++)
 		to[i] = (uint8_t)draw();
-	uint64_t psn = answer ? qp.record->una + draw() % 8 : be_get(qp.qpc, QPC_EXPECTED_PSN) + (draw() % 16 == 0);
+	uint64_t psn = answer ? qp.record->una + draw() % 8 : be_get(qp.qpc, QPC_EXPECTED_PSN) + (draw() % 8 ? 0 : draw() % 4 - 2);
 	be_store(to, 8, (uint64_t)opcode << 56 | pad << 52 | (uint64_t)0xFFFF << 32 | QPN);
 	be_store(to + 8, 4, (psn & PSN_MASK) | (draw() & 1) << 31);
 	if (row->flags & ROW_RETH) {
@@ -185,7 +190,7 @@ static uint64_t packet(uint8_t *to)
 		be_store(to + 24, 4, row->flags & ROW_END ? size : draw() % 4 ? 257 + draw() % 600 : odd_number());
 	}
 	if (answer)
-		to[12] = draw() % 8 ? CREDITS_INVALID : (uint8_t)draw();
+		to[12] = draw() % 4 ? CREDITS_INVALID : draw() % 4 ? NAK_PSN_SEQUENCE - draw() % 2 * 32 : (uint8_t)draw();
 	while (draw() % 12 == 0)
 		to[draw() % covered] ^= (uint8_t)(1 << draw() % 8);
 	uint32_t crc = engine_icrc_begin(crc32, &meta.flow, covered + 4, meta.ident, DONT_FRAGMENT, to);
@@ -197,7 +202,7 @@ static uint64_t packet(uint8_t *to)
 
 int main(int argc, char **argv)
 {
-	uint64_t rounds = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000, taken = 0, made = 0, answered = 0;
+	uint64_t rounds = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000, taken = 0, made = 0, answered = 0, late = 0;
 	state = (argc > 1 ? strtoull(argv[1], NULL, 10) : 1) * 2654435761u + 1;
 	make();
 	for (uint64_t i = 0; i < rounds; i++) {
@@ -217,6 +222,14 @@ int main(int argc, char **argv)
 		struct engine_out out = { .max_segments = qp.record->batch_limit };
 		out.room = draw() % 4 ? 4000 : draw() % 400;
 		out.bytes = piece(out.room);
+		if (draw() % 4 == 0) {
+			uint64_t when = draw() % 8 ? engine_deadline(&qp) : odd_number();
+			effects.end = PUNT_WAIT;
+			if (when != NEVER)
+				engine_timeout(&port, &qp, &flight, when, &effects);
+			late += effects.end == ENGINE_DONE;
+			memset(&effects, 0, sizeof effects);
+		}
 		if (draw() & 1)
 			made += engine_send(&port, &qp, i * 1000, draw() % 20, &flight, &out, &effects);
 		else
@@ -234,6 +247,7 @@ int main(int argc, char **argv)
 					&effects) != 0;
 		free(buffer);
 	}
-	printf("%llu %llu %llu\n", (unsigned long long)taken, (unsigned long long)made, (unsigned long long)answered);
+	printf("%llu %llu %llu %llu\n", (unsigned long long)taken, (unsigned long long)made, (unsigned long long)answered,
+	       (unsigned long long)late);
 	return 0;
 }

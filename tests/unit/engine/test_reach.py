@@ -26,9 +26,9 @@ class Table(ctypes.Structure):
 class Reach:
     """One way, for what ``self`` stands for."""
 
-    def __init__(self, parts: ctypes.CDLL, name: str, number: int) -> None:
+    def __init__(self, parts: ctypes.CDLL, name: str, *numbers: int) -> None:
         self.table = Table.in_dll(parts, name)
-        self.what = ctypes.c_int(number)
+        self.what = (ctypes.c_int * len(numbers))(*numbers)
         self.here = ctypes.addressof(self.what)
 
     def read(self, va: int, length: int) -> bytes | None:
@@ -130,3 +130,30 @@ def test_a_process_that_is_gone_is_out_of_reach(parts: ctypes.CDLL) -> None:
     assert [way.read(at, 5) for way in ways] == [None] * 2
     assert [way.write(at, b"x") for way in ways] == [False] * 2
     os.close(fd)
+
+
+def test_a_program_s_own_rights_count(parts: ctypes.CDLL) -> None:
+    """The kernel itself would store through a read-only page by this way: its maps say what the program may."""
+    with mmap.mmap(-1, 3 * PAGE) as memory:
+        view = memoryview(memory)
+        at = address_of(view)
+        fds = [os.open(f"/proc/self/{name}", flag) for name, flag in (("mem", os.O_RDWR), ("maps", os.O_RDONLY))]
+        way = Reach(parts, "reach_program", *fds)
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.mprotect(ctypes.c_void_p(at + PAGE), ctypes.c_size_t(PAGE), mmap.PROT_READ) == 0
+        if not way.write(at, b"mine"):
+            assert libc.ioctl(fds[1], 0, None) == -1  # before Linux 6.11 nothing is in reach
+            pytest.skip("the kernel has no PROCMAP_QUERY")
+        assert way.read(at, 4) == b"mine"
+        assert way.read(at + PAGE - 2, 4) == bytes(4)
+        assert not way.write(at + PAGE - 2, b"over")
+        assert not way.write(at + PAGE, b"x")
+        assert view[PAGE - 2] == view[PAGE] == 0
+        assert libc.mprotect(ctypes.c_void_p(at + 2 * PAGE), ctypes.c_size_t(PAGE), 0) == 0
+        assert way.read(at + 2 * PAGE, 1) is None
+        assert way.read((1 << 64) - 4, 8) is None
+        assert libc.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(3 * PAGE), mmap.PROT_READ | mmap.PROT_WRITE) == 0
+        for fd in fds:
+            os.close(fd)
+        assert not way.write(at, b"gone")
+        view.release()

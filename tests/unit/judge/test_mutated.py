@@ -31,6 +31,35 @@ def test_a_recording_keeps_every_rule(name: str) -> None:
     assert recordings.judge(recordings.load(name)) == []
 
 
+@pytest.mark.parametrize("name", recordings.NAMES)
+@pytest.mark.parametrize("snaplen", [54, 58, 68, 74, 96, 128])
+def test_a_cut_recording_keeps_every_rule(name: str, snaplen: int) -> None:
+    """Sizes are those on the wire; a connection whose extended headers are not all there is not judged."""
+    found: list[Finding] = []
+    judge = Judge(found.append)
+    for packet in recordings.load(name):
+        frame = packet.frame()
+        judge.frame(packet.time_ns, LINKTYPE_ETHERNET, frame[:snaplen], len(frame))
+    judge.finish()
+    assert found == []
+    lost = sum(stream.facts.counts.get("packets cut in their headers", 0) for stream in judge.streams())
+    if name in ("write_bw.pcap", "read_bw.pcap"):
+        assert bool(lost) == (snaplen < 70)
+
+
+def test_a_rule_that_headers_show_is_called_broken_in_a_cut_packet() -> None:
+    """A WRITE that carries another length than its RETH says, of which nothing but the headers was captured."""
+    found: list[Finding] = []
+    judge = Judge(found.append)
+    for psn, length in enumerate((301, 302)):
+        body = build(RC | WRITE_ONLY, dqpn=17, psn=psn, payload=bytes(301), dma_length=length)
+        frame = bytes(12) + b"\x08\0" + ip_packet(_WAY, seal(body, _WAY))
+        judge.frame(0, LINKTYPE_ETHERNET, frame[:70], len(frame))
+    assert [(finding.rule, finding.detail) for finding in found] == [
+        ("dma-length", "RC_WRITE_ONLY: 1 bytes fewer than its RETH says")
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_a_broken_rule_is_named(rule: str) -> None:

@@ -22,6 +22,9 @@ V6 = Flow(bytes(15) + b"\x01", bytes(15) + b"\x02", 50_000)
 class Given(Middleware):
     """A link that has received ``bursts``."""
 
+    address = b"\x0a\0\0\x09"
+    source_ports = (4791,)
+
     def __init__(self, bursts: list[RxBurst]) -> None:
         self.bursts = bursts
 
@@ -83,6 +86,18 @@ def test_corrupt_and_short_packets_stay_so() -> None:
     Recorder(Given(bursts), file).receive(2)
     frames = [dissect(memoryview(p.data)) for p in recorded(file)]
     assert [(frame.kind, frame.icrc_ok) for frame in frames] == [("RoCEv2", False), ("malformed", None)]
+
+
+def test_what_a_link_sends_to_itself_is_recorded_once() -> None:
+    """Two programs on one NIC: as with tcpdump on lo, no packet looks like its own repetition."""
+    to_itself = Flow(Given.address, Given.address, 4791)
+    from_a_neighbour = Flow(Given.address, Given.address, 4792)
+    bursts = [RxBurst(flow, memoryview(packet(flow, 0)), 20, 20) for flow in (to_itself, from_a_neighbour)]
+    file = io.BytesIO()
+    link = Recorder(Given(bursts), file, LINKTYPE_RAW)
+    assert len(link.receive(2)) == 2
+    flows = [dissect(memoryview(p.data), p.linktype).flow for p in recorded(file)]
+    assert [flow.sport for flow in flows if flow is not None] == [4792]
 
 
 def test_sent_over_loopback() -> None:

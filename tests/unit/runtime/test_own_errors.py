@@ -16,6 +16,7 @@ import rnic
 from rnic.cli.serve import make_runtime
 from rnic.runtime import process as process_module
 from rnic.runtime.attach import Connection, ask, connect
+from rnic.runtime.client import Client
 from rnic.runtime.process import NicProcess
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
@@ -100,7 +101,7 @@ def test_a_message_drops_its_client(
 ) -> None:
     victim = served.connect()
     with monkeypatch.context() as planted:
-        planted.setattr(served.process, "_list", broken)
+        planted.setattr(served.process._requests, "_list", broken)
         with pytest.raises(VerbsError) as caught:
             victim.ask(attach.MSG_LIST)
     assert caught.value.errno == errno.ENODEV
@@ -128,7 +129,7 @@ def test_a_doorbell_drops_its_client(
 ) -> None:
     ctx = rnic.open("127.0.0.1", port=FREE_PORT, directory=served.directory)
     with monkeypatch.context() as planted:
-        planted.setattr(served.process, "_doorbells_of", broken)
+        planted.setattr(Client, "take_doorbells", broken)
         assert until(lambda: bool(own_errors))
         with pytest.raises(VerbsError) as caught:
             ctx.query_port()

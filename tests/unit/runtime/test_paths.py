@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rnic.device.config import NicConfig
+from rnic.device.faults import set_gid, set_pkey
 from rnic.device.nic import Nic
 from rnic.runtime.paths import (
     HW_COUNTERS,
@@ -33,9 +34,6 @@ def _nic(name: str = "rnic0", address: bytes = b"\x7f\0\0\1") -> Nic:
 def test_what_stands_still_is_spelled_as_the_kernel_spells_it() -> None:
     files = device_files(_nic())
     assert files["node_guid"] == "0200:007f:0000:01b7"
-    assert files["ports/1/gids/0"] == "0000:0000:0000:0000:0000:ffff:7f00:0001"
-    assert files["ports/1/gid_attrs/types/0"] == "RoCE v2"
-    assert (files["ports/1/pkeys/0"], files["ports/1/pkeys/1"]) == ("0xffff", "0x8001")
     assert files["ports/1/cap_mask"] == "0x04010000"
     assert files["fw_ver"] == "0.1.0"
     assert files["device/local_cpus"].replace(",", "").lstrip("0") == f"{(1 << (os.cpu_count() or 1)) - 1:x}"
@@ -47,9 +45,42 @@ def test_what_stands_still_is_spelled_as_the_kernel_spells_it() -> None:
 @pytest.mark.skipif(os.name != "posix" or not Path("/proc/net").exists(), reason="interfaces are known on Linux alone")
 def test_the_interface_of_the_address_is_named() -> None:
     files = device_files(_nic())
-    assert files["ports/1/gid_attrs/ndevs/0"] == files["parent"] == "lo"
+    assert moving_files(_nic(), {})["ports/1/gid_attrs/ndevs/0"] == files["parent"] == "lo"
     assert "device/net/lo/dev_port" in files
-    assert not [path for path in device_files(_nic(address=b"\xc0\0\2\7")) if "ndevs" in path or "net/" in path]
+    nobodys = _nic(address=b"\xc0\0\2\7")
+    assert not [path for path in device_files(nobodys) | moving_files(nobodys, {}) if "ndevs" in path or "net/" in path]
+
+
+def test_the_tables_are_spelled_as_the_kernel_spells_them() -> None:
+    files = moving_files(_nic(), {})
+    assert files["ports/1/gids/0"] == "0000:0000:0000:0000:0000:ffff:7f00:0001"
+    assert files["ports/1/gid_attrs/types/0"] == "RoCE v2"
+    assert (files["ports/1/pkeys/0"], files["ports/1/pkeys/1"]) == ("0xffff", "0x8001")
+
+
+def test_the_tables_follow_events(tmp_path: Path) -> None:
+    """Whoever looks under ``/sys`` sees the entries that ``ibv_query_gid`` and ``ibv_query_pkey`` tell."""
+    tree, nic = PathTree(tmp_path), _nic()
+    tree.add(nic)
+    port = tree.root / "all/sys/class/infiniband/rnic0/ports/1"
+
+    def seen(table: str) -> list[str]:
+        return [(port / table / name).read_text().strip() for name in sorted(os.listdir(port / table))]
+
+    was = spelled_gid(nic.config.gid_table[0])
+    moved = bytes(10) + b"\xff\xff\x0a\0\0\7"
+    set_gid(nic, 2, moved)
+    set_pkey(nic, 1, 0x8765)
+    tree.refresh([nic], 0)
+    assert seen("gids") == [was, spelled_gid(bytes(16)), spelled_gid(moved)]
+    assert os.listdir(port / "gid_attrs/types") in (["0", "2"], ["2", "0"])
+    assert seen("pkeys") == ["0xffff", "0x8765"]
+    set_gid(nic, 2, bytes(16))
+    set_pkey(nic, 0, 0)
+    tree.refresh([nic], 0)
+    assert seen("gids") == [was, spelled_gid(bytes(16)), spelled_gid(bytes(16))]
+    assert os.listdir(port / "gid_attrs/types") == os.listdir(port / "gid_attrs/ndevs") == ["0"]
+    assert seen("pkeys") == ["0x0000", "0x8765"]
 
 
 def test_counters_are_sums_of_ours() -> None:

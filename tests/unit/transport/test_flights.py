@@ -331,4 +331,5 @@ def test_the_lines_are_records_linked_by_their_places_and_given_back() -> None:
     peer = PEER.unpack(bytes(one.peer.words))
     assert (peer["waiting"], peer["first_line"], peer["last_line"]) == (0, 0, 0)
     assert FLIGHTS.unpack(bytes(flights.words))["waited_for"] == 0
-    assert flights._arena.take(LINE.size, "a line") == line["next"], "the line that was left last is used again"
+    spare = FLIGHTS.unpack(bytes(flights.words))["spare_line"]
+    assert spare == line["next"], "the line that was left last is used again"

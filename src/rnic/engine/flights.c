@@ -1,0 +1,223 @@
+/* What is in flight at once: the accounts of the NIC and of each peer, and who waits for room (transport/flights.py). */
+#include "parts.h"
+#include "schedule.h"
+
+#define WAITING offsetof(struct queue_pair, next_waiting)
+#define LINES offsetof(struct line, next)
+#define PEERS offsetof(struct peer, next_peer)
+
+/* ------------------------------------------------------------------ a peer's limit */
+
+static uint64_t limit_of(const struct peer *peer)
+{
+	return peer->limit_16 >> FLIGHT_FRACTION_BITS;
+}
+
+static uint64_t quantum(const struct peer *peer, int shared)
+{
+	uint64_t limit = limit_of(peer), small = lesser(FLIGHT_SMALL_QUANTUM, limit);
+	return shared ? greater(small, lesser(FLIGHT_QUANTUM, limit >> 1)) : small;
+}
+
+/* At most once a round trip. */
+static void cut(struct peer *peer, uint64_t limit_16, uint64_t least, uint64_t now)
+{
+	if ((int64_t)(now - peer->cut_ns) <= (int64_t)peer->srtt)
+		return;
+	peer->cut_ns = now;
+	peer->limit_16 = greater(limit_16, lesser(least << FLIGHT_FRACTION_BITS, peer->limit_16));
+}
+
+void engine_peer_measured(struct peer *peer, uint64_t sample, uint64_t now)
+{
+	if (!peer->srtt) {
+		peer->srtt = sample;
+		peer->rttvar = sample >> 1;
+	} else {
+		int64_t off = (int64_t)(sample - peer->srtt), apart = off < 0 ? -off : off;
+		peer->rttvar += (uint64_t)((apart - (int64_t)peer->rttvar) >> 2);
+		peer->srtt += (uint64_t)(off >> 3);
+	}
+	if (!peer->low || (int64_t)(now - peer->low_since) > (int64_t)FLIGHT_LOW_NS) {
+		peer->low_before = peer->low ? peer->low : sample;
+		peer->low = sample;
+		peer->low_since = now;
+	} else if (sample < peer->low) {
+		peer->low = sample;
+	}
+	uint64_t shortest = lesser(peer->low, peer->low_before);
+	peer->queue_ns = sample - shortest;
+	peer->samples++;
+	peer->least = peer->samples == 1 ? sample : lesser(peer->least, sample);
+	if (peer->samples != FLIGHT_SAMPLES)
+		return;
+	peer->samples = 0;
+	int64_t queue_ns = (int64_t)(peer->least - shortest);
+	if (queue_ns > (int64_t)FLIGHT_QUEUE_NS) {
+		uint64_t limit = peer->limit_16;
+		cut(peer, greater(limit >> 1, limit * FLIGHT_QUEUE_NS / (uint64_t)queue_ns), FLIGHT_CROWDED, now);
+	}
+}
+
+void engine_peer_acknowledged(struct peer *peer, uint64_t packets)
+{
+	uint64_t limit = peer->limit_16, most = peer->most << FLIGHT_FRACTION_BITS;
+	if (limit >= most || !limit || peer->inflight << (FLIGHT_FRACTION_BITS + 1) <= limit)
+		return;
+	if (peer->queue_ns <= FLIGHT_QUEUE_NS >> 2)
+		limit += (packets << FLIGHT_FRACTION_BITS) >> (peer->lossy ? 2 : 1);
+	else if (peer->queue_ns <= FLIGHT_QUEUE_NS)
+		limit += (packets * FLIGHT_STEP << 2 * FLIGHT_FRACTION_BITS) / limit;
+	peer->limit_16 = lesser(limit, most);
+}
+
+void engine_peer_lost(struct peer *peer, uint64_t now)
+{
+	peer->lossy = 1;
+	cut(peer, peer->limit_16 >> 1, FLIGHT_LOSSY, now);
+}
+
+void engine_peer_silent(struct peer *peer, uint64_t now)
+{
+	cut(peer, 0, FLIGHT_LEAST, now);
+}
+
+/* ------------------------------------------------------------------ who waits */
+
+static void queue(const struct engine_sched *sched, uint64_t peer)
+{
+	engine_list_append(sched, &sched->flights->first_peer, PEERS, peer);
+	sched->flights->waited_for++;
+}
+
+static void unqueue(const struct engine_sched *sched, uint64_t peer)
+{
+	engine_list_unlink(sched, &sched->flights->first_peer, PEERS, peer);
+	sched->flights->waited_for--;
+}
+
+/* A queue pair waits no more: its line, 0 where that is empty now and spare. */
+static uint64_t leave_line(const struct engine_sched *sched, struct peer *peer, uint64_t qp)
+{
+	struct queue_pair *record = engine_record(sched, qp);
+	uint64_t at = record->line;
+	struct line *line = engine_record(sched, at);
+	engine_list_unlink(sched, &line->first, WAITING, qp);
+	record->line = 0;
+	peer->waiting--;
+	if (line->first)
+		return at;
+	engine_list_unlink(sched, &peer->first_line, LINES, at);
+	line->next = sched->flights->spare_line;
+	sched->flights->spare_line = at;
+	return 0;
+}
+
+int engine_flights_wait(const struct engine_sched *sched, uint64_t qp)
+{
+	struct queue_pair *record = engine_record(sched, qp);
+	struct flights *flights = sched->flights;
+	struct line *line = NULL;
+
+	if (record->parked)
+		return 0;
+	struct peer *peer = engine_record(sched, record->peer_record);
+	uint64_t at = peer->first_line;
+	for (; at; at = line->next) {
+		line = engine_record(sched, at);
+		if (line->program == record->program)
+			break;
+	}
+	if (!at) {
+		at = flights->spare_line;
+		if (!at)
+			return -1;
+		line = engine_record(sched, at);
+		flights->spare_line = line->next;
+		*line = (struct line){ .program = record->program };
+		engine_list_append(sched, &peer->first_line, LINES, at);
+	}
+	record->parked = 1;
+	engine_list_append(sched, &line->first, WAITING, qp);
+	record->line = at;
+	if (!peer->waiting)
+		queue(sched, record->peer_record);
+	peer->waiting++;
+	return 0;
+}
+
+/* Who waits for this peer and is next; its program's line then waits behind the others. */
+static uint64_t next(const struct engine_sched *sched, struct peer *peer)
+{
+	uint64_t at = peer->first_line;
+	const struct line *line = engine_record(sched, at);
+	uint64_t qp = line->first;
+	if (leave_line(sched, peer, qp)) {
+		engine_list_unlink(sched, &peer->first_line, LINES, at);
+		engine_list_append(sched, &peer->first_line, LINES, at);
+	}
+	return qp;
+}
+
+/* Give turns to who waits, peer by peer, as long as there is room that nobody was promised. */
+static void admit(const struct engine_sched *sched)
+{
+	struct flights *flights = sched->flights;
+	uint64_t blocked = 0;
+	while (blocked < flights->waited_for) {
+		uint64_t at = flights->first_peer;
+		struct peer *peer = engine_record(sched, at);
+		unqueue(sched, at);
+		uint64_t share = quantum(peer, peer->waiting > 1 || flights->waited_for || peer->users > 1);
+		int64_t left = (int64_t)(flights->limit - flights->inflight - flights->promised);
+		uint64_t used = peer->inflight + peer->promised;
+		if (used && (left < (int64_t)lesser(share, flights->limit) ||
+			     (int64_t)(limit_of(peer) - used) < (int64_t)share)) {
+			queue(sched, at);
+			blocked++;
+			continue;
+		}
+		uint64_t qp = next(sched, peer);
+		struct queue_pair *record = engine_record(sched, qp);
+		if (peer->waiting)
+			queue(sched, at);
+		record->parked = 0;
+		record->admitted = share;
+		peer->promised += share;
+		flights->promised += share;
+		blocked = 0;
+		engine_schedule(sched, qp);
+	}
+}
+
+/* ------------------------------------------------------------------ the accounts */
+
+void engine_flights_took(const struct engine_sched *sched, struct peer *peer, uint64_t packets, uint64_t own)
+{
+	peer->inflight += packets;
+	sched->flights->inflight += packets;
+	peer->promised -= own;
+	sched->flights->promised -= own;
+}
+
+void engine_flights_give(const struct engine_sched *sched, struct peer *peer, uint64_t packets)
+{
+	peer->inflight -= packets;
+	sched->flights->inflight -= packets;
+	if (sched->flights->waited_for)
+		admit(sched);
+}
+
+void engine_flights_turn_over(const struct engine_sched *sched, uint64_t qp)
+{
+	struct queue_pair *record = engine_record(sched, qp);
+	uint64_t own = record->admitted;
+	if (own) {
+		struct peer *peer = engine_record(sched, record->peer_record);
+		record->admitted = 0;
+		peer->promised -= own;
+		sched->flights->promised -= own;
+	}
+	if (sched->flights->waited_for)
+		admit(sched);
+}

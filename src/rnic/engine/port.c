@@ -1,0 +1,388 @@
+/* All queue pairs of a device: whom a packet is for, whose turn it is, whose time has come. */
+#include "port.h"
+#include "parts.h"
+
+#define DQPN_AT 5
+#define LARGEST (MAX_TRANSPORT_HEADERS + BTH_BYTES + MAX_PATH_MTU + ICRC_BYTES)
+
+void engine_device_find(struct engine_device *device, uint8_t *arena)
+{
+	const struct device *root = (const struct device *)(void *)arena;
+	device->sched.arena = arena;
+	device->sched.flights = (struct flights *)(void *)(arena + root->flights);
+	device->sched.turns = (struct turns *)(void *)(arena + root->turns);
+	device->sched.timers = (struct timers *)(void *)(arena + root->timers);
+	device->directory = (uint64_t *)(void *)(arena + root->directory);
+	device->log_qps = root->log_qps;
+}
+
+static uint64_t slot_of(const struct engine_device *device, uint64_t number)
+{
+	return number & (((uint64_t)1 << device->log_qps) - 1);
+}
+
+static struct queue_pair *record_at(const struct engine_device *device, uint64_t at)
+{
+	return engine_record(&device->sched, at);
+}
+
+/* The queue pair of a record, where the engine knows it, or NULL. */
+static struct engine_qp *known(const struct engine_device *device, const struct queue_pair *record)
+{
+	struct engine_qp *qp = device->qps[slot_of(device, record->number)];
+	return qp && qp->record == record ? qp : NULL;
+}
+
+static struct peer *peer_of(const struct engine_device *device, const struct queue_pair *record)
+{
+	return engine_record(&device->sched, record->peer_record);
+}
+
+/* The accounts as they are now. */
+static void look(const struct engine_device *device, const struct peer *peer, struct engine_flight *flight)
+{
+	const struct flights *flights = device->sched.flights;
+	*flight = (struct engine_flight){
+		.peer_limit = peer->limit_16 >> FLIGHT_FRACTION_BITS,
+		.peer_inflight = peer->inflight,
+		.peer_promised = peer->promised,
+		.peer_waiting = peer->waiting,
+		.nic_limit = flights->limit,
+		.nic_inflight = flights->inflight,
+		.nic_promised = flights->promised,
+		.nic_queued = flights->waited_for,
+		.srtt = peer->srtt,
+		.rttvar = peer->rttvar,
+	};
+}
+
+/* Bring SQ_HEAD and QUEUE_STATE in its queue block up to date. */
+static void show(const struct engine_qp *qp)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t state = be_get(qp->qpc, QPC_STATE);
+	if (record->sq_head != record->shown_head) {
+		record->shown_head = record->sq_head;
+		atomic_store_explicit(&qp->block[REG_SQ_HEAD / 4], (uint32_t)record->sq_head, memory_order_release);
+	}
+	if (state != record->shown_state) {
+		record->shown_state = state;
+		atomic_store_explicit(&qp->block[REG_QUEUE_STATE / 4], (uint32_t)state, memory_order_release);
+	}
+}
+
+static void count_events(struct engine_device *device, const struct engine_effects *effects)
+{
+	for (unsigned i = 0; i < ENGINE_COUNTS; i++)
+		device->counts.events[i] += effects->counts[i];
+}
+
+/* ------------------------------------------------------------------ what others see */
+
+/* ------------------------------------------------------------------ receiving */
+
+/* Whether packets on a path are from a queue pair's peer's address to its own. */
+static int from_peer(const struct engine_device *device, const struct queue_pair *record, const struct engine_flow *flow)
+{
+	if (!record->path)
+		return 0;
+	const struct flow *path = engine_record(&device->sched, record->path);
+	uint64_t bytes = path->family == 4 ? 4 : 16;
+	return flow->address_bytes == bytes && !memcmp(&path->dst_0, flow->source, bytes) &&
+	       !memcmp(&path->src_0, flow->destination, bytes);
+}
+
+/* Carry out what a packet or a deadline has had as effects on what others see, but the events of completion queues. */
+static void carry_out(struct engine_device *device, uint64_t at, const struct engine_effects *effects, uint64_t now)
+{
+	const struct engine_sched *sched = &device->sched;
+	const struct queue_pair *record = record_at(device, at);
+	struct peer *peer = peer_of(device, record);
+	uint32_t told = effects->effects;
+
+	count_events(device, effects);
+	if (told & EFFECT_ACKNOWLEDGED) {
+		if (effects->sample != NONE)
+			engine_peer_measured(peer, effects->sample, now);
+		engine_peer_acknowledged(peer, effects->acknowledged);
+		if (effects->landed)
+			engine_flights_give(sched, peer, effects->landed);
+	}
+	if (told & EFFECT_GO_ON) {
+		int waits = record->send_index != record->fetch_index || record->fetch_index != record->tail;
+		if (record->probe_due || (waits && !record->parked))
+			engine_schedule(sched, at);
+	}
+	if (told & EFFECT_SILENT)
+		engine_peer_silent(peer, now);
+	if (told & EFFECT_LOST)
+		engine_peer_lost(peer, now);
+	if (effects->grounded)
+		engine_flights_give(sched, peer, effects->grounded);
+	if (told & EFFECT_SCHEDULE)
+		engine_schedule(sched, at);
+	if (told & EFFECT_ARM)
+		engine_rearm(sched, at);
+}
+
+size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment,
+			   size_t start, const struct engine_meta *meta, uint64_t now, struct engine_told *told)
+{
+	size_t at = start;
+
+	*told = (struct engine_told){ .stop = STOP_DONE };
+	while (at < length) {
+		size_t size = lesser(length - at, segment);
+		told->stop = STOP_PACKET;
+		told->end = PUNT_SHORT;
+		if (size < BTH_BYTES + ICRC_BYTES)
+			break;
+		uint64_t number = be_load(buffer + at + DQPN_AT, 3), found = device->directory[slot_of(device, number)];
+		told->end = PUNT_HEADER;
+		if (!found)
+			break;
+		struct queue_pair *record = record_at(device, found);
+		struct engine_qp *qp = known(device, record);
+		told->qp = found;
+		if (!qp || record->number != number || !from_peer(device, record, &meta->flow))
+			break;
+		told->end = PUNT_STATE;
+		if (record->held || !qp->block || !record->peer_record)
+			break;
+		if (qp->found != device->changes) {
+			told->stop = STOP_FIND;
+			break;
+		}
+		struct engine_effects effects = { .sample = NONE };
+		struct engine_flight flight;
+		look(device, peer_of(device, record), &flight);
+		size_t taken = engine_receive(device->port, qp, buffer, length, segment, at, meta, &flight, now, &effects);
+		device->counts.rx_packets += effects.packets;
+		carry_out(device, found, &effects, now);
+		told->end = effects.end;
+		if (!taken)
+			break;
+		at += taken;
+		show(qp);
+		told->effects = effects.effects & (EFFECT_NOTIFY_SEND | EFFECT_NOTIFY_RECV);
+		told->stop = STOP_DONE;
+		if (told->effects) {
+			told->stop = STOP_NOTIFY;
+			break;
+		}
+	}
+	return at - start;
+}
+
+/* ------------------------------------------------------------------ sending */
+
+static int unsent(const struct queue_pair *record)
+{
+	return record->send_index != record->fetch_index || record->probe_due || record->fetch_index != record->tail ||
+	       record->admitted;
+}
+
+/* Whether the engine may begin a turn at all. */
+static int plain(const struct engine_device *device, const struct engine_qp *qp)
+{
+	const struct queue_pair *record = qp->record;
+	if (record->cnp_tag || record->masked || record->paced || !qp->route || !qp->block || !record->peer_record ||
+	    !record->path)
+		return 0;
+	/* whether replies go first says the CQ; it may have to wait for room, and then needs a line */
+	return qp->recv_cq && qp->recv_cqn == be_get(qp->qpc, QPC_CQN_RCV) && device->sched.flights->spare_line;
+}
+
+/* Send requests; 0, or -1 where the reference goes on. */
+static int send_requests(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
+			 struct engine_sending *sending, struct engine_told *told)
+{
+	const struct engine_sched *sched = &device->sched;
+	struct peer *peer = peer_of(device, qp->record);
+	struct engine_effects effects = { .sample = NONE };
+	struct engine_flight flight;
+
+	look(device, peer, &flight);
+	uint64_t made = engine_send(device->port, qp, now, sending->room, &flight, out, &effects);
+	sending->count += made;
+	sending->room -= made;
+	if (made) {
+		engine_flights_took(sched, peer, effects.flown, effects.admitted);
+		count_events(device, &effects);
+	}
+	if (effects.effects & EFFECT_NO_ROOM)
+		engine_flights_wait(sched, sending->qp); /* there is a spare line, or there was no turn */
+	if (effects.effects & EFFECT_ARM)
+		engine_rearm(sched, sending->qp);
+	if (effects.end == ENGINE_DONE) {
+		engine_flights_turn_over(sched, sending->qp);
+		return 0;
+	}
+	told->end = effects.end;
+	return sending->room ? -1 : 0;
+}
+
+/* Send replies, up to `budget` of them; 0, or -1 where the reference does so. */
+static int send_replies(struct engine_device *device, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
+			struct engine_sending *sending, struct engine_told *told)
+{
+	struct engine_effects effects = { .sample = NONE };
+	uint64_t made = engine_reply(device->port, qp, budget, out, &effects);
+	sending->count += made;
+	told->end = effects.end;
+	return made ? 0 : -1;
+}
+
+/* The turn's packets, and how it ends: 1 where its replies have let new messages go first, -1 where the reference goes
+ * on from `step`, else 0. */
+static int turn(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
+		struct engine_sending *sending, struct engine_told *told)
+{
+	struct queue_pair *record = qp->record;
+
+	sending->step = STEP_FIRST;
+	out->max_segments = record->batch_limit;
+	if (record->reply_count && qp->recv_cq->record->told &&
+	    send_replies(device, qp, sending->limit, out, sending, told))
+		return -1;
+	if (unsent(record)) {
+		uint64_t left = sending->limit > sending->count ? sending->limit - sending->count : 0;
+		sending->room = lesser(sending->limit, greater(left, ENGINE_LEAST));
+		sending->step = STEP_REQUESTS;
+		if (send_requests(device, qp, now, out, sending, told))
+			return -1;
+	}
+	if (sending->count && record->reply_count && !record->polite) {
+		record->polite = 1;
+		return 1;
+	}
+	record->polite = 0;
+	sending->step = STEP_REST;
+	if (record->reply_count) {
+		uint64_t left = sending->limit > sending->count ? sending->limit - sending->count : 0;
+		if (send_replies(device, qp, greater(left, ENGINE_LEAST), out, sending, told))
+			return -1;
+	}
+	return 0;
+}
+
+/* The turn ends. */
+static void finish(struct engine_device *device, struct engine_qp *qp, struct engine_sending *sending, int polite)
+{
+	const struct engine_sched *sched = &device->sched;
+	struct queue_pair *record = qp->record;
+	uint64_t bytes = sched->turns->count ? sending->bytes : 0;
+	int again = 0;
+
+	show(qp);
+	sending->sent += sending->count ? sending->count : 1; /* a turn without a packet costs too */
+	device->counts.tx_packets += sending->count;
+	if (polite) {
+		sending->polite[sending->later++] = sending->qp;
+	} else if (sending->count) {
+		int cut = sending->count >= sending->limit && unsent(record);
+		if (!record->scheduled && (cut || record->more || record->reply_count)) {
+			record->scheduled = 1;
+			again = 1;
+		}
+	}
+	engine_turns_spent(sched, sending->qp, bytes, again);
+	sending->qp = 0;
+}
+
+/* Take the turn of whoever is next. */
+static void begin(const struct engine_device *device, uint64_t budget, struct engine_sending *sending)
+{
+	const struct engine_sched *sched = &device->sched;
+	uint64_t at = engine_turns_take(sched), limit = budget - sending->sent;
+	struct queue_pair *record = record_at(device, at);
+	int64_t allowance;
+
+	record->scheduled = 0;
+	if (engine_turns_allowance(sched, at, &allowance)) {
+		uint64_t mtu = context_mtu(sched->arena + record->context);
+		if (mtu && allowance < (int64_t)(limit * mtu))
+			limit = allowance > 0 ? ((uint64_t)allowance + mtu - 1) / mtu : 0;
+	}
+	sending->qp = at;
+	sending->limit = limit;
+	sending->count = sending->bytes = sending->room = 0;
+	sending->step = STEP_FIRST;
+}
+
+void engine_port_send(struct engine_device *device, uint64_t now, uint64_t budget, struct engine_out *out,
+		      struct engine_sending *sending, struct engine_told *told)
+{
+	*told = (struct engine_told){ .stop = STOP_DONE };
+	while (sending->qp || (device->sched.turns->count && sending->sent < budget && sending->later < ENGINE_BURSTS)) {
+		uint64_t most = budget - lesser(budget, sending->sent) + 2 * ENGINE_LEAST;
+		told->stop = STOP_FULL;
+		if (out->count + most > ENGINE_BURSTS || out->used + most * LARGEST > out->room)
+			return;
+		if (!sending->qp)
+			begin(device, budget, sending);
+		struct engine_qp *qp = known(device, record_at(device, sending->qp));
+		uint64_t used = out->used;
+		uint32_t first = out->count;
+		*told = (struct engine_told){ .stop = STOP_TURN, .end = PUNT_STATE, .qp = sending->qp };
+		if (qp && qp->found != device->changes) {
+			told->stop = STOP_FIND;
+			return;
+		}
+		if (!qp || !plain(device, qp))
+			return;
+		int how = turn(device, qp, now, out, sending, told);
+		sending->bytes = out->used - used;
+		for (; first < out->count; first++)
+			out->bursts[first].route = qp->route;
+		if (how < 0)
+			return;
+		finish(device, qp, sending, how);
+		*told = (struct engine_told){ .stop = STOP_DONE };
+	}
+}
+
+void engine_port_sent(struct engine_device *device, struct engine_sending *sending)
+{
+	for (uint32_t i = 0; i < sending->later; i++)
+		engine_schedule(&device->sched, sending->polite[i]);
+	sending->later = 0;
+	sending->sent = 0;
+}
+
+/* ------------------------------------------------------------------ deadlines */
+
+/* Handle the deadline of a queue pair; whether that was the engine's to do. */
+static int time_out(struct engine_device *device, uint64_t at, uint64_t now)
+{
+	struct queue_pair *record = record_at(device, at);
+	struct engine_qp *qp = known(device, record);
+	struct engine_effects effects = { .sample = NONE };
+	struct engine_flight flight;
+
+	if (!qp || !record->peer_record)
+		return 0;
+	look(device, peer_of(device, record), &flight);
+	engine_timeout(device->port, qp, &flight, now, &effects);
+	if (effects.end != ENGINE_DONE)
+		return 0;
+	carry_out(device, at, &effects, now);
+	return 1;
+}
+
+uint64_t engine_port_due(struct engine_device *device, uint64_t now, uint64_t *most)
+{
+	while (*most) {
+		uint64_t at = engine_timers_due(&device->sched, now);
+		--*most;
+		if (!at || (engine_deadline_of(record_at(device, at)) <= now && !time_out(device, at, now)))
+			return at;
+		engine_rearm(&device->sched, at);
+	}
+	return 0;
+}
+
+uint64_t engine_port_deadline(const struct engine_device *device)
+{
+	return engine_timers_next(&device->sched);
+}

@@ -1,0 +1,84 @@
+/* The engine for all queue pairs of a device: packets to whoever they are for, turns, deadlines, flights (design.md,
+ * "Many at once"). Sans I/O and without allocation, as engine.h, on whose calls it stands; device/receiving.py and
+ * device/sending.py are the truth. What it does not know it leaves to them, with the place where they go on. */
+#ifndef RNIC_ENGINE_PORT_H
+#define RNIC_ENGINE_PORT_H
+
+#include "engine.h"
+#include "schedule.h"
+
+/* Packets of replies that a turn may send beyond its budget, twice: transport/qp.py LEAST. */
+#define ENGINE_LEAST 4u
+
+/* What of the counters the port adds to; whoever called takes them and sets them to 0. */
+struct engine_counts {
+	uint64_t rx_packets, tx_packets;
+	uint64_t events[ENGINE_COUNTS]; /* by enum engine_count */
+};
+
+/* A device. Pointers that Python may move are right while nothing of `changes` happened since they were found. */
+struct engine_device {
+	const struct engine_port *port;
+	struct engine_sched sched;
+	uint64_t *directory; /* offsets of queue pairs' records, by the low bits of their numbers */
+	struct engine_qp **qps; /* the same by pointers, NULL for those that the engine does not know */
+	uint64_t log_qps;
+	uint64_t changes;
+	struct engine_counts counts;
+};
+
+/* The device at the start of an arena; its other fields are the caller's. */
+void engine_device_find(struct engine_device *device, uint8_t *arena);
+
+enum engine_stop {
+	STOP_DONE, /* everything is taken, or nothing waits for a turn, or the budget is used up */
+	STOP_PACKET, /* the packet at the place reached is the reference's */
+	STOP_NOTIFY, /* `qp` has completed to a CQ that is armed: raise its event, then go on */
+	STOP_FIND, /* the pointers of `qp` are to be found anew, then go on */
+	STOP_TURN, /* the open turn is the reference's from `step` on, then go on */
+	STOP_FULL, /* no room for one more turn's packets: carry away what there is, then go on */
+};
+
+/* What a call has to say of itself. */
+struct engine_told {
+	uint32_t stop; /* enum engine_stop */
+	uint32_t end; /* why the engine punted, or ENGINE_DONE */
+	uint64_t qp; /* offset of the record of the queue pair that it is about, or 0 */
+	uint32_t effects; /* EFFECT_NOTIFY_SEND, EFFECT_NOTIFY_RECV */
+};
+
+/* Take packets from `start` on, of a buffer of segments of one sender; the bytes taken. */
+size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment,
+			   size_t start, const struct engine_meta *meta, uint64_t now, struct engine_told *told);
+
+/* Where the reference takes a turn over. */
+enum engine_step {
+	STEP_FIRST, /* nothing was done */
+	STEP_REQUESTS, /* the engine stopped among the requests, `count` packets into the turn */
+	STEP_REST, /* replies are left */
+};
+
+/* One round of turns. It begins with all zeros; the caller leaves it alone until engine_port_sent. */
+struct engine_sending {
+	uint64_t sent; /* of the budget */
+	uint64_t qp; /* the open turn: whose it is, 0 for none */
+	uint64_t limit, count, bytes; /* packets that it may send, packets and bytes made */
+	uint64_t room; /* packets that its requests may be */
+	uint32_t step; /* enum engine_step */
+	uint32_t later; /* those whose replies let new messages go first: they get another turn in the end */
+	uint64_t polite[ENGINE_BURSTS];
+};
+
+/* Give turns to who waits; stops as `told` says, and is called again with the same until STOP_DONE. */
+void engine_port_send(struct engine_device *device, uint64_t now, uint64_t budget, struct engine_out *out,
+		      struct engine_sending *sending, struct engine_told *told);
+/* The round is over. */
+void engine_port_sent(struct engine_device *device, struct engine_sending *sending);
+
+/* Handle the deadlines that have come, `most` of them at a time. What is to be done for a queue pair that the engine does
+ * not know is the reference's: its record; 0 where there is no more. */
+uint64_t engine_port_due(struct engine_device *device, uint64_t now, uint64_t *most);
+/* When that wants to be called, or NEVER. */
+uint64_t engine_port_deadline(const struct engine_device *device);
+
+#endif

@@ -1,0 +1,160 @@
+#if defined(__linux__)
+#define _GNU_SOURCE
+#include "round.h"
+
+#include <string.h>
+
+#define ECN_MASK 3u
+#define ECN_CE 3u
+
+void pump_round_init(struct pump_round *round, struct engine_device *device, int fd, uint8_t *buffers, uint8_t *out)
+{
+	round->device = device;
+	round->fd = fd;
+	round->greed = 1;
+	round->out.bytes = out;
+	round->out.room = ROUND_OUT_BYTES;
+	for (unsigned i = 0; i < ROUND_SLOTS; i++) {
+		round->slots[i].buffer = buffers + (size_t)i * ROUND_SLOT_BYTES;
+		round->slots[i].room = ROUND_SLOT_BYTES;
+	}
+}
+
+/* ------------------------------------------------------------------ senders */
+
+/* Where a sender is kept, if it is: another with the same place drives it out. */
+static struct round_sender *place_of(struct pump_round *round, const uint8_t *name, uint32_t name_bytes)
+{
+	uint32_t mixed = 2166136261u;
+	for (uint32_t i = 0; i < name_bytes; i++)
+		mixed = (mixed ^ name[i]) * 16777619u;
+	return &round->senders[(mixed * 2654435769u) >> (32 - ROUND_LOG_SENDERS)];
+}
+
+static int is(const struct round_sender *sender, const uint8_t *name, uint32_t name_bytes)
+{
+	return name_bytes && sender->name_bytes == name_bytes && !memcmp(sender->name, name, name_bytes);
+}
+
+void pump_round_know(struct pump_round *round, const uint8_t *name, uint32_t name_bytes, const struct engine_flow *flow)
+{
+	if (!name_bytes || name_bytes > PUMP_NAME_BYTES)
+		return;
+	struct round_sender *sender = place_of(round, name, name_bytes);
+	sender->name_bytes = name_bytes;
+	memcpy(sender->name, name, name_bytes);
+	sender->flow = *flow;
+}
+
+void pump_round_forget(struct pump_round *round, const uint8_t *name, uint32_t name_bytes)
+{
+	struct round_sender *sender = place_of(round, name, name_bytes);
+	if (is(sender, name, name_bytes))
+		sender->name_bytes = 0;
+}
+
+/* ------------------------------------------------------------------ what arrives */
+
+static void receive(struct pump_round *round)
+{
+	unsigned count = round->greed < ROUND_SLOTS ? round->greed : ROUND_SLOTS;
+	int came = pump_receive(round->fd, &round->inbox, round->slots, count);
+	round->slot = 0;
+	round->at = 0;
+	round->came = came > 0 ? (uint32_t)came : 0;
+	if (came < 0)
+		round->socket_errors++;
+	round->greed = round->came < count ? (round->came ? round->came : 1) : 2 * count;
+	if (round->greed > ROUND_SLOTS)
+		round->greed = ROUND_SLOTS;
+	for (unsigned i = 0; i < round->came; i++)
+		round->rx_bytes += round->slots[i].size;
+}
+
+/* Take what is left of the slots; whether all of it was. */
+static int take(struct pump_round *round, uint64_t now, struct engine_told *told)
+{
+	for (; round->slot < round->came; round->slot++, round->at = 0) {
+		const struct pump_slot *slot = &round->slots[round->slot];
+		if (!slot->size) {
+			round->too_short++;
+			continue;
+		}
+		const struct round_sender *sender = place_of(round, slot->name, slot->name_bytes);
+		*told = (struct engine_told){ .stop = STOP_PACKET };
+		if ((slot->tclass & ECN_MASK) == ECN_CE || !is(sender, slot->name, slot->name_bytes))
+			return 0;
+		struct engine_meta meta = { .flow = sender->flow, .ident = IDENT_UNSEEN };
+		round->at += engine_port_receive(round->device, slot->buffer, slot->size, slot->segment, round->at, &meta, now,
+						 told);
+		if (told->stop != STOP_DONE)
+			return 0;
+	}
+	return 1;
+}
+
+/* ------------------------------------------------------------------ what leaves */
+
+static void carry(struct pump_round *round)
+{
+	struct engine_out *out = &round->out;
+	for (uint32_t i = 0; i < out->count; i++) {
+		const struct engine_burst *burst = &out->bursts[i];
+		pump_transmit((struct pump_path *)(uintptr_t)burst->route, out->bytes + burst->offset, burst->length,
+			      burst->segment, &round->counts);
+		round->tx_bytes += burst->length;
+		round->sent += burst->count;
+	}
+	out->used = out->count = out->open = 0;
+}
+
+void pump_round_send(struct pump_round *round, uint64_t now, uint64_t budget, struct engine_told *told)
+{
+	if (budget > ROUND_BUDGET)
+		budget = ROUND_BUDGET;
+	do {
+		engine_port_send(round->device, now, budget, &round->out, &round->sending, told);
+		carry(round);
+	} while (told->stop == STOP_FULL);
+	if (told->stop == STOP_DONE) {
+		engine_port_sent(round->device, &round->sending);
+		round->silent = 0;
+	}
+}
+
+/* ------------------------------------------------------------------ both */
+
+void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct engine_told *told)
+{
+	*told = (struct engine_told){ .stop = STOP_DONE };
+	if (round->phase == ROUND_IDLE) {
+		round->sent = 0;
+		round->came = round->slot = 0;
+		round->phase = round->silent >= ROUND_SILENT ? ROUND_BEFORE : ROUND_TAKING;
+		if (round->phase == ROUND_TAKING)
+			receive(round);
+	}
+	if (round->phase == ROUND_BEFORE) {
+		pump_round_send(round, now, budget, told);
+		if (told->stop != STOP_DONE)
+			return;
+		round->phase = ROUND_TAKING;
+		receive(round);
+	}
+	if (round->phase == ROUND_TAKING) {
+		if (!take(round, now, told))
+			return;
+		round->silent += round->came != 0;
+		round->phase = round->came ? ROUND_IDLE : ROUND_AFTER;
+	}
+	if (round->phase == ROUND_AFTER) {
+		if (round->device->sched.turns->count || round->sending.qp) {
+			pump_round_send(round, now, budget, told);
+			if (told->stop != STOP_DONE)
+				return;
+		}
+		round->phase = ROUND_IDLE;
+	}
+	*told = (struct engine_told){ .stop = STOP_DONE };
+}
+#endif

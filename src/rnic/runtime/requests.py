@@ -1,0 +1,312 @@
+"""What programs ask the NIC process for, kind by kind (:mod:`rnic.spec.attach`): each request and its answer."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import mmap
+import os
+import re
+import signal
+import struct
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from rnic.device.config import gid_from_address
+from rnic.device.inspect import look
+from rnic.device.nic import Nic
+from rnic.link.fault_events import from_words
+from rnic.rings.queue_block import BLOCK_BYTES
+from rnic.runtime.client import RUNG_AT, Client, Fire
+from rnic.runtime.loop import Runtime
+from rnic.runtime.program import CopiedMemory, ProgramMemory
+from rnic.runtime.watching import TAP, devices
+from rnic.spec import attach, attach_cm
+from rnic.spec import commands as cmd
+from rnic.spec.limits import MAX_EQS
+
+if TYPE_CHECKING:
+    from rnic.runtime.process import NicProcess
+
+MAX_DEVICES = 256
+CHOSEN = ("faults", "capture", "congestion")
+"""What programs may choose of a device that they ask for."""
+
+_PAGE = attach.PAGE_BYTES
+_U32 = struct.Struct("<I")
+_COMMAND = struct.Struct("<HHIQI4x")
+_NAME = re.compile(r"rnic(0|[1-9]\d{0,2})", re.ASCII)
+_ADD_KINDS = {"address": str, "port": int, "name": str, **dict.fromkeys(CHOSEN, str)}
+_REQUEST_BYTES = attach.REQUEST_BYTES | attach_cm.REQUEST_BYTES
+
+
+class Manager(Protocol):
+    """Who manages connections on the devices' QP1 (:class:`rnic.cm.service.CmService`)."""
+
+    def came(self, name: str, nic: Nic, /) -> None:
+        """A device is there."""
+
+    def went(self, name: str, /) -> None:
+        """A device is gone."""
+
+    def request(self, key: Client, body: bytes, make_bell: Callable[[], Fire], now_ns: int, /) -> bytes:
+        """A program's request; ``OSError`` with words where it is refused."""
+
+    def gone(self, key: Client, now_ns: int, /) -> None:
+        """A program has ended."""
+
+
+class Requests:
+    """Answers the programs of one NIC process. What a handler makes for a client, the client's end gives back."""
+
+    def __init__(self, process: NicProcess) -> None:
+        self._process = process
+
+    def answer(self, client: Client, kind: int, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """Do what a message asks for; the body of the answer.
+
+        Args:
+            client: who asks.
+            kind: ``MSG_*``.
+            body: behind the header.
+            fds: descriptors that came with it, closed afterwards.
+            out: where to put those that go with the answer.
+
+        Raises:
+            OSError: it is refused; errno and words are the answer.
+        """
+        least, most = _REQUEST_BYTES.get(kind, (0, attach.MAX_MESSAGE))
+        if not least <= len(body) <= most:
+            raise OSError(
+                errno.EINVAL, f"message kind {kind} has {len(body)} bytes of body: {least} to {most} are right"
+            )
+        if kind == attach.MSG_HELLO:
+            return self._hello(client, body)
+        if not client.greeted:
+            raise OSError(errno.EPROTO, "HELLO comes first")
+        handler = {
+            attach.MSG_LIST: self._list,
+            attach.MSG_OPEN: self._open,
+            attach.MSG_COMMAND: self._command,
+            attach.MSG_VECTOR: self._vector,
+            attach.MSG_SHARE: self._share,
+            attach.MSG_UNSHARE: self._unshare,
+            attach.MSG_ADD: self._add,
+            attach.MSG_INFO: self._info,
+            attach.MSG_FAULT: self._fault,
+            attach_cm.MSG_CM: self._manage,
+        }.get(kind)
+        if handler is None:
+            raise OSError(errno.ENOSYS, f"message kind {kind} is unknown")
+        return handler(client, body, fds, out)
+
+    def _hello(self, client: Client, body: bytes) -> bytes:
+        hello = attach.HELLO.unpack(body)
+        if hello["magic"] != attach.MAGIC or hello["version"] != attach.VERSION:
+            raise OSError(
+                errno.EPROTO,
+                f"the library speaks version {hello['version']} of the process boundary and NIC process {os.getpid()}"
+                f" version {attach.VERSION}: install one rnic and end the old NIC process",
+            )
+        if client.refusal is not None:
+            code, why = client.refusal
+            raise OSError(code, f"NIC process {os.getpid()} is full: {why}")
+        client.greeted = True
+        return struct.pack("<III", attach.VERSION, os.getpid(), len(self._process.devices))
+
+    def _list(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        records = []
+        for name, runtime in self._process.devices.items():
+            config = runtime.nic.config
+            if runtime.nic.globals.dead:
+                continue  # gone, until it appears anew
+            records.append(
+                name.encode().ljust(16, b"\0")
+                + gid_from_address(config.address)
+                + config.guid.to_bytes(8, "big")
+                + struct.pack("<HHI", config.port, config.mtu, runtime.nic.globals.port_state)
+            )
+        return b"".join(records)
+
+    def _add(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        wanted = json.loads(body)
+        if not isinstance(wanted, dict) or not isinstance(wanted.get("address"), str):
+            raise OSError(errno.EINVAL, "ADD takes a JSON object with an address")
+        for name, value in wanted.items():
+            kind = _ADD_KINDS.get(name)
+            if kind is None:
+                raise OSError(errno.EINVAL, f"ADD: {name!r} is nothing that a program may choose of a device")
+            if value is not None and type(value) is not kind:
+                raise OSError(errno.EINVAL, f"ADD: {name}={value!r} is no {kind.__name__}")
+        if wanted.get("port") is not None and not 0 <= wanted["port"] <= 0xFFFF:
+            raise OSError(errno.EINVAL, f"port={wanted['port']} is no UDP port: 0 to 65535 are")
+        name = wanted.pop("name", None)
+        if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+            raise OSError(errno.EINVAL, f"ADD: name={name!r} is no device's: rnic0 to rnic{MAX_DEVICES - 1} are")
+        if sum(map(self._process.in_use, self._process.devices)) >= MAX_DEVICES:
+            raise OSError(errno.ENOSPC, f"a NIC process has at most {MAX_DEVICES} devices")
+        return self._process.add(wanted["address"], wanted.get("port"), wanted, client, name).encode().ljust(16, b"\0")
+
+    def _device(self, name: str) -> Runtime:
+        runtime = self._process.devices.get(name)
+        if runtime is None:
+            there = ", ".join(self._process.devices) or "none"
+            raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {there}")
+        return runtime
+
+    def _open(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        name = body[:16].split(b"\0", 1)[0].decode()
+        runtime = self._device(name)
+        if runtime.nic.globals.dead:
+            raise OSError(errno.ENODEV, f"device {name!r} has failed and is gone: it may appear anew")
+        if client.uar is not None or len(fds) != 1:
+            raise OSError(errno.EINVAL, "OPEN comes once, with one descriptor")
+        memory = self._memory_of(client, fds[0], attach.OPEN.get(body, "mode"), attach.OPEN.get(body, "copier"))
+        try:
+            return self._map_window(client, runtime, memory, out)
+        except BaseException:
+            memory.close()
+            raise
+
+    @staticmethod
+    def _memory_of(client: Client, fd: int, mode: int, copier: int) -> ProgramMemory | CopiedMemory:
+        """The program's memory by the descriptor that it brought, which stays open for whoever holds it."""
+        if mode not in (attach.DMA_PROC_MEM, attach.DMA_COPIER):
+            raise OSError(errno.EINVAL, f"DMA mode {mode} is unknown")
+        held = os.dup(fd)
+        try:
+            if mode == attach.DMA_COPIER:
+                return CopiedMemory(held, client.pid, copier)
+            return ProgramMemory(held, client.pid)
+        except PermissionError:
+            os.close(held)
+            raise OSError(
+                errno.EACCES,
+                f"the NIC process may not look into program {client.pid} (ptrace rules):"
+                " unset RNIC_DMA, so that a thread of the program copies",
+            ) from None
+        except BaseException:
+            os.close(held)
+            raise
+
+    def _map_window(
+        self, client: Client, runtime: Runtime, memory: ProgramMemory | CopiedMemory, out: list[int]
+    ) -> bytes:
+        blocks = runtime.nic.resources.uar_blocks
+        blocks_at = RUNG_AT + -(-blocks // _PAGE) * _PAGE
+        size = blocks_at + blocks * BLOCK_BYTES
+        fd = os.memfd_create("rnic window", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        client.made.append(fd)
+        os.ftruncate(fd, size)
+        # the program may not take away what the NIC writes to
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        window = mmap.mmap(fd, size)
+        window[: attach.WINDOW.size] = attach.WINDOW.pack(
+            {"magic": attach.MAGIC, "version": attach.VERSION, "blocks": blocks, "alive": 1}
+        )
+        client.uar = runtime.nic.map_uar(memory, memoryview(window)[blocks_at:], client.pid)
+        client.runtime, client.memory, client.window = runtime, memory, window
+        out += [fd, self._process.wake]
+        return struct.pack("<IIQQQ", blocks, BLOCK_BYTES, size, RUNG_AT, blocks_at)
+
+    def _command(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        op, op_modifier, in_modifier, _, inbox_bytes = _COMMAND.unpack_from(body)
+        if client.runtime is None or client.uar is None:
+            raise OSError(errno.ENODEV, "no device is open on this connection")
+        # the message may be looked at before the doorbells that the program rang before it
+        if client.take_doorbells():
+            client.runtime.kick()
+        inbox = body[_COMMAND.size : _COMMAND.size + inbox_bytes]
+        result = client.runtime.nic.command(client.uar, op, in_modifier, op_modifier, inbox)
+        if result.status == cmd.ST_OK and (op, in_modifier) == (cmd.ALLOC_RES, cmd.RES_UAR_BLOCK):
+            client.rung_end = max(client.rung_end, RUNG_AT + result.out_param + 1)
+        client.runtime.kick()
+        return struct.pack("<IIQ", result.status, len(result.outbox), result.out_param) + result.outbox
+
+    def _info(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """What ``body`` asks for, ``DEVICE WHAT``, as JSON in a memfd: ``null`` where there is no such thing.
+
+        Beside the views of :func:`rnic.device.inspect.look` there are ``tap`` (:meth:`rnic.runtime.tap.Tap.answer`)
+        and, of no device, ``devices`` (:func:`rnic.runtime.watching.devices`).
+        """
+        name, _, what = body.decode().partition(" ")
+        if what == "devices":
+            return self._inform(client, devices(self._process.devices, list(self._process.clients.values())), out)
+        runtime = self._device(name or next(iter(self._process.devices), ""))
+        if what.startswith(TAP):
+            return self._inform(client, runtime.tap().answer(what.removeprefix(TAP)), out)
+        seen = look(runtime.nic, what)
+        if seen is not None and what == "counters":
+            seen |= {name: seen.get(name, 0) + count for name, count in self._process.counters.items()}
+        return self._inform(client, seen, out)
+
+    @staticmethod
+    def _inform(client: Client, seen: object, out: list[int]) -> bytes:
+        text = json.dumps(seen).encode()
+        fd = os.memfd_create("rnic info", os.MFD_CLOEXEC)
+        client.made.append(fd)
+        with open(os.dup(fd), "wb") as file:
+            file.write(text)
+        out.append(fd)
+        return attach.INFO_REPLY.pack({"bytes": len(text)})
+
+    def _fault(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """Let something happen to a device; the answer is what holds there now, as JSON."""
+        wanted = json.loads(body)
+        if not isinstance(wanted, dict) or not isinstance(wanted.get("event"), list):
+            raise OSError(errno.EINVAL, "FAULT takes a JSON object with a device and an event")
+        name, event = wanted.get("device") or next(iter(self._process.devices), ""), wanted["event"]
+        if not isinstance(name, str):
+            raise OSError(errno.EINVAL, f"FAULT takes a JSON object with a device and an event: {name!r} is no device")
+        runtime = self._device(name)
+        faults = runtime.faults()
+        faults.kill = _die
+        if event:
+            faults.happen(from_words(event))
+        return json.dumps(faults.state()).encode()
+
+    def _manage(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """A request to the connection manager."""
+        if self._process.manager is None:
+            raise OSError(errno.EOPNOTSUPP, "this NIC process manages no connections")
+
+        def make_bell() -> Fire:
+            fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
+            out.append(fd)
+            return Fire(fd)
+
+        return self._process.manager.request(client, body, make_bell, time.monotonic_ns())
+
+    def _vector(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        vector = _U32.unpack(body)[0]
+        if client.runtime is None or vector >= MAX_EQS:
+            raise OSError(errno.EINVAL, f"vector {vector} is out of range")
+        eq = client.runtime.nic.resources.eqs.get(vector)
+        if eq is None or eq.uar is not client.uar:
+            raise OSError(errno.EINVAL, f"vector {vector} is no event queue of this context")
+        old = client.vectors.pop(vector, None)
+        if old is not None:
+            old.close()
+        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        client.vectors[vector] = client.runtime.handlers[vector] = Fire(fd)
+        out.append(fd)
+        return b""
+
+    def _share(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        if client.memory is None or len(fds) != 1:
+            raise OSError(errno.EINVAL, "SHARE needs an open device and one descriptor")
+        va, length, offset, writable = struct.unpack_from("<QQQI", body)
+        client.memory.share(va, length, fds[0], offset, bool(writable))
+        return b""
+
+    def _unshare(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        if client.memory is not None:
+            client.memory.unshare(struct.unpack_from("<Q", body)[0])
+        return b""
+
+
+def _die() -> None:
+    """As ``kill -9`` does it: nobody is told, nothing is written back."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,369 @@
+"""A whole device by the engine, call by call held against the device by Python: the same bytes behind each.
+
+Two NICs on a fabric in memory. Each :meth:`Nic.receive` and :meth:`Nic.produce` is done by the engine's port first, its
+image taken, everything put back, done again by :mod:`rnic.device`, and the two images compared.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from typing import Any
+
+import pytest
+
+from rnic import enums as e
+from rnic.engine import use
+from rnic.link.faults import FaultRates
+from rnic.mem.space import address_of
+from rnic.rings.queue_block import BLOCK_BYTES
+from rnic.runtime.program import ProgramMemory
+from rnic.spec.limits import NEVER
+from rnic.testing import QpPair
+from rnic.testing.net import SimNet
+from rnic.verbs import enums
+from rnic.wire.bursts import RxBurst, TxBurst
+
+pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
+
+
+class Image:
+    """Everything of a device that receiving or sending may change."""
+
+    def __init__(self, nic: Any) -> None:
+        memory = [mapping.view for uar in nic.resources.uars for mapping in uar.port._by_va._items]
+        blocks = [
+            (uar.buf, block * BLOCK_BYTES) for uar in nic.resources.uars for block in nic.resources.doorbells.doors
+        ]
+        self.nic, self.memory, self.blocks = nic, [view for view in memory if not view.readonly], blocks
+        self.state = {
+            "arena": bytes(nic.arena.memory[: nic.arena.used]),
+            "memory": [bytes(view) for view in self.memory],
+            "blocks": [bytes(buf[at : at + BLOCK_BYTES]) for buf, at in blocks],
+            "counters": {name: count for name, count in nic.counters.items() if count},
+            "interrupts": list(nic.resources.interrupts),
+            "free": {size: list(places) for size, places in nic.arena._free.items()},
+            "write back": nic.write_back_at,
+            "rung": list(nic.resources.doorbells.rung),
+            "failed": list(nic.sending.failed_cqs),
+            "last words": list(nic.sending.last_words),
+        }
+        self.turns = nic.sending._turns
+
+    def put_back(self) -> None:
+        nic, state = self.nic, self.state
+        nic.arena.memory[: len(state["arena"])] = state["arena"]
+        for view, data in zip(self.memory, state["memory"], strict=True):
+            view[:] = data
+        for (buf, at), data in zip(self.blocks, state["blocks"], strict=True):
+            buf[at : at + BLOCK_BYTES] = data
+        nic.counters.clear()
+        nic.counters.update(state["counters"])
+        nic.resources.interrupts.clear()
+        nic.resources.interrupts.extend(state["interrupts"])
+        nic.arena._free = {size: list(places) for size, places in state["free"].items()}
+        nic.write_back_at = state["write back"]
+        doorbells = nic.resources.doorbells
+        doorbells.rung.clear()
+        doorbells._pending.clear()
+        for block in state["rung"]:
+            doorbells.ring(block)
+        nic.sending.failed_cqs = list(state["failed"])
+        nic.sending.last_words = list(state["last words"])
+        nic.sending._turns = self.turns
+
+
+def same(engine: Image, reference: Image) -> None:
+    for name, value in engine.state.items():
+        other = reference.state[name]
+        if name == "arena" and value != other:
+            words = [
+                (hex(at * 8), value[at * 8 : at * 8 + 8][::-1].hex(), other[at * 8 : at * 8 + 8][::-1].hex())
+                for at in range(len(value) // 8)
+                if value[at * 8 : at * 8 + 8] != other[at * 8 : at * 8 + 8]
+            ]
+            nic = engine.nic
+            records = {hex(record): hex(qp.number) for record, qp in nic.sending.qps.items()}
+            raise AssertionError(f"arena words (offset, engine, reference): {words[:12]}; queue pairs at {records}")
+        assert value == other, name
+
+
+class Held:
+    """One NIC whose engine is held against its Python."""
+
+    def __init__(self, nic: Any) -> None:
+        self.nic = nic
+        self.taken = self.sent = self.left = 0
+        self.timed = 0
+        self.receiving, self.producing, self.timing = nic.receive, nic.produce, nic.handle_timers
+        nic.receive, nic.produce, nic.handle_timers = self.receive, self.produce, self.handle_timers
+
+    def receive(self, burst: RxBurst, now_ns: int, start: int = 0) -> None:
+        nic = self.nic
+        if not nic.enabled:
+            self.receiving(burst, now_ns)
+            return
+        before = Image(nic)
+        taken = nic.engine_device.receive(burst, 0, now_ns)
+        after = Image(nic)
+        before.put_back()
+        if taken:
+            how = burst.ident, burst.frag, burst.tclass, burst.hop_limit, burst.flow_label
+            self.receiving(RxBurst(burst.flow, burst.buf[:taken], burst.segment, taken, *how), now_ns)
+        else:
+            nic.now_ns = now_ns
+        same(after, Image(nic))
+        self.taken += -(-taken // burst.segment)
+        if taken < burst.length:
+            self.left += 1
+            self.receiving(burst, now_ns, taken)
+
+    def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
+        nic = self.nic
+        if nic.held:
+            return list(self.producing(now_ns, budget))
+        before = Image(nic)
+        out = nic.sending.prepare(now_ns)
+        first = len(out)
+        nic.engine_device.send(now_ns, budget, out)
+        after = Image(nic)
+        before.put_back()
+        expected: list[TxBurst] = self.producing(now_ns, budget)
+        reference = Image(nic)
+        # what comes before turns is counted where both are together
+        prepared = sum(burst.count for burst in expected[:first])
+        if prepared:
+            after.state["counters"]["tx_packets"] = after.state["counters"].get("tx_packets", 0) + prepared
+            after.state["write back"] = reference.state["write back"]
+        same(after, reference)
+        assert [self.bytes_of(burst) for burst in out] == [self.bytes_of(burst) for burst in expected]
+        self.sent += sum(burst.count for burst in out)
+        return expected
+
+    def handle_timers(self, now_ns: int) -> None:
+        nic = self.nic
+        before = Image(nic)
+        self.timing(now_ns)
+        after = Image(nic)
+        before.put_back()
+        device, nic.engine_device = nic.engine_device, None
+        try:
+            self.timing(now_ns)
+        finally:
+            nic.engine_device = device
+        same(after, Image(nic))
+        self.timed += 1
+
+    @staticmethod
+    def bytes_of(burst: TxBurst) -> tuple[Any, ...]:
+        return burst.flow, burst.segment, burst.count, burst.length, b"".join(burst.buffers)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make a net of small NICs with the engine, and their holders."""
+    monkeypatch.setattr(use, "ENGINE", use.COMPILED)
+    monkeypatch.setattr("rnic.device.config._STATE_LEAST", 1 << 21)
+
+    def make(pairs: int = 1, **options: Any) -> tuple[list[QpPair], list[Held]]:
+        settings = {"log_max_qps": 4, "max_mrs": 64} | options.pop("settings", {})
+        net = SimNet(2, settings=settings, **options)
+        made = [QpPair(net=net, size=1 << 14, depth=16) for _ in range(pairs)]
+        return made, [Held(node.nic) for node in net.nodes]
+
+    return make
+
+
+def write(pair: QpPair, length: int, flags: int = e.IBV_SEND_SIGNALED, opcode: int = e.IBV_WR_RDMA_WRITE) -> None:
+    pair.a.post_send(opcode, length, flags=flags)
+
+
+def test_one_small_write_needs_no_python(held: Any) -> None:
+    (pair,), (a, b) = held()
+    pair.a.buf[:8] = b"12345678"
+    write(pair, 8)
+    assert [wc.status for wc in pair.a.wait()] == [enums.IBV_WC_SUCCESS]
+    a.taken = a.left = b.left = 0
+    for _ in range(20):
+        write(pair, 8)
+        assert [wc.status for wc in pair.a.wait()] == [enums.IBV_WC_SUCCESS]
+    assert pair.b.buf[:8] == b"12345678"
+    assert (a.taken, a.left, b.left) == (20, 0, 0)
+
+
+@pytest.mark.parametrize("segments", [1, 64])
+def test_long_messages_of_many(held: Any, segments: int) -> None:
+    pairs, (a, b) = held(4, max_segments=segments, settings={"flight_packets": 64})
+    rng = random.Random(segments)
+    for _ in range(6):
+        for pair in pairs:
+            for _ in range(rng.randrange(3)):
+                pair.b.post_recv(1 << 13)
+                pair.a.post_send(e.IBV_WR_SEND, rng.choice((0, 1, 300, 5_000)))
+            write(pair, rng.choice((1, 4096, 16_000)))
+            pair.b.post_send(e.IBV_WR_RDMA_WRITE, rng.choice((8, 9_000)))
+        pairs[0].run()
+    for pair in pairs:
+        for side in (pair.a, pair.b):
+            assert {wc.status for wc in side.poll()} == {enums.IBV_WC_SUCCESS}
+    assert min(a.taken, b.taken) > 100
+
+
+def test_what_waits_in_line_is_given_turns(held: Any) -> None:
+    """So little may be in flight that queue pairs wait for each other all the time."""
+    pairs, (a, _) = held(5, settings={"flight_packets": 6})
+    for _ in range(3):
+        for pair in pairs:
+            write(pair, 16_000)
+    waited = 0
+    net = pairs[0].net
+    while net.turn():
+        waited = max(waited, sum(bool(qp.requester.parked) for qp in a.nic.qps.values()))
+    assert waited > 1
+    assert all({wc.status for wc in pair.a.poll()} == {enums.IBV_WC_SUCCESS} for pair in pairs)
+
+
+def test_what_the_engine_does_not_know_is_left_and_gone_on_with(held: Any) -> None:
+    pairs, (a, b) = held(2)
+    for pair in pairs:
+        for opcode, length in ((e.IBV_WR_RDMA_WRITE, 8), (e.IBV_WR_RDMA_READ, 9_000), (e.IBV_WR_RDMA_WRITE, 5_000)):
+            pair.a.post_send(opcode, length)
+        pair.a.post_send(e.IBV_WR_ATOMIC_FETCH_AND_ADD, 8, compare_add=1)
+        write(pair, 8)
+    pairs[0].run()
+    for pair in pairs:
+        assert [wc.status for wc in pair.a.poll()] == [enums.IBV_WC_SUCCESS] * 5
+    assert min(a.left, b.left, a.taken, b.taken) > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_losses(held: Any, seed: int) -> None:
+    pairs, (a, b) = held(3, seed=seed, tx=FaultRates(drop=0.03, reorder=0.02, duplicate=0.02))
+    rng = random.Random(seed)
+    for _ in range(4):
+        for pair in pairs:
+            write(pair, rng.choice((8, 3_000, 16_000)))
+            pair.b.post_send(e.IBV_WR_RDMA_WRITE, rng.choice((8, 3_000)))
+        pairs[0].run()
+    for pair in pairs:
+        assert {wc.status for side in (pair.a, pair.b) for wc in side.poll()} == {enums.IBV_WC_SUCCESS}
+    assert min(a.taken, b.taken) > 20
+    assert a.timed
+    assert b.timed
+    assert a.nic.counters["probes"] + b.nic.counters["probes"]
+
+
+def test_events_of_armed_queues_are_raised(held: Any) -> None:
+    (pair,), (a, b) = held()
+    for _ in range(3):
+        pair.a.cq.req_notify()
+        pair.b.cq.req_notify()
+        pair.b.post_recv(100)
+        pair.a.post_send(e.IBV_WR_SEND, 10)
+        pair.run()
+    assert [wc.status for wc in pair.a.poll()] == [enums.IBV_WC_SUCCESS] * 3
+    assert (a.taken, b.taken) == (3, 3)
+
+
+def test_a_queue_pair_that_is_gone_or_held_is_not_the_engine_s(held: Any) -> None:
+    pairs, (_, b) = held(2)
+    write(pairs[0], 8)
+    write(pairs[1], 8)
+    pairs[0].run()
+    nic = pairs[0].b.node.nic
+    left = b.left
+    del nic.contexts.key.qps[pairs[0].b.qp.qp_num]  # evicted: held
+    write(pairs[0], 8)
+    write(pairs[1], 8)
+    pairs[0].net.turn()
+    pairs[0].net.turn()
+    assert b.left > left
+    pairs[1].b.qp.close()
+    write(pairs[1], 8)
+    for _ in range(4):
+        pairs[0].net.turn()
+    assert nic.counters["drop_unknown_qp"] + nic.counters.get("drop_not_cached", 0)
+
+
+def test_deadlines_are_the_timers_s(held: Any) -> None:
+    pairs, (a, _) = held(2)
+    device, nic = a.nic.engine_device, a.nic
+    assert device.deadline == NEVER == (nic.timers.next_ns() or NEVER)
+    for pair in pairs:
+        write(pair, 8)
+    nic.produce(nic.now_ns)
+    first = nic.timers.next_ns()
+    assert device.deadline == first
+    assert first is not None
+    assert device.due(first - 1, 5) == (0, 4)
+    # acknowledged meanwhile: who is woken has nothing to do and is armed no more
+    while any(qp.requester.flying for qp in nic.qps.values()):
+        pairs[0].net.turn()
+    armed = len(nic.timers)
+    assert armed
+    assert device.due(first * 1_000, 5) == (0, 5 - armed - 1)
+    assert len(nic.timers) == 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_hostile_packets_in_the_midst(held: Any, seed: int) -> None:
+    """Ahead of each burst come copies of its first packet with bytes changed, the ICRC made right again for most."""
+    pairs, (a, b) = held(2, seed=seed)
+    rng = random.Random(seed)
+
+    def besiege(holder: Held) -> None:
+        honest = holder.receive
+
+        def receive(burst: RxBurst, now_ns: int, start: int = 0) -> None:
+            for _ in range(3):
+                packet = bytearray(burst.buf[: min(burst.segment, burst.length)])
+                for _ in range(rng.randrange(1, 3)):
+                    # mostly PSN and queue pair: few of the others leave a queue pair alive
+                    fatal = rng.random() < 0.01
+                    place = rng.choice((0, 1, 12, 15, 20, 24, 27) if fatal else (5, 6, 7, 9))
+                    packet[place % len(packet)] ^= 1 << rng.randrange(8)
+                if rng.random() < 0.9:
+                    packet[-4:] = burst.flow.icrc(packet[:-4], burst.ident or 0).to_bytes(4, "little")
+                how = 0 if burst.ident is None else burst.ident, burst.frag
+                honest(RxBurst(burst.flow, memoryview(packet), len(packet), len(packet), *how), now_ns)
+            honest(burst, now_ns, start)
+
+        holder.nic.receive = receive
+
+    for holder in (a, b):
+        besiege(holder)
+    for _ in range(12):
+        for pair in pairs:
+            write(pair, rng.choice((0, 8, 900)))
+        for _ in range(6):
+            pairs[0].net.turn()
+    assert a.left + b.left > 40
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another process's memory is reached through /proc")
+def test_memory_of_another_process_is_written_by_the_engine(held: Any) -> None:
+    """Here it is this process's own, through the descriptors that a program hands over."""
+    (pair,), (_, b) = held()
+    nic = pair.b.node.nic
+    entry = next(entry for entry in nic.memory._live.values() if entry.key == pair.b.mr.rkey)
+    port = ProgramMemory(os.open("/proc/self/mem", os.O_RDWR), os.getpid())
+    before = entry.view
+    entry.base = address_of(memoryview(pair.b.buf))
+    entry.view, entry.port = None, port
+    nic.memory.told(entry)
+    pair.a.buf[:8] = b"far away"
+    for _ in range(3):
+        write(pair, 8)
+        assert [wc.status for wc in pair.a.wait()] == [enums.IBV_WC_SUCCESS]
+    assert pair.b.buf[:8] == b"far away"
+    if not b.taken and not _asks():
+        pytest.skip("the kernel has no PROCMAP_QUERY, so the reference does it all")
+    assert b.taken == 3
+    entry.view = before
+    nic.memory.told(entry)
+    port.close()
+
+
+def _asks() -> bool:
+    return tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 11)

@@ -1,0 +1,181 @@
+"""Rounds by the engine's pump on real sockets: no Python for what it knows, and the reference for all else."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rnic import enums as e
+from rnic.device.receiving import Receiving
+from rnic.device.sending import Sending
+from rnic.engine import use
+from rnic.link.udp import UdpLink
+from rnic.verbs import SGE, SendWR
+from rnic.wire.bursts import TxBurst
+from rnic.wire.ident import IdentTracker
+from tests.unit.runtime.test_loop import Ends
+
+pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
+
+
+class Pumped(Ends):
+    """Two NICs over UDP with the engine; calls of the reference are counted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+        for kind, name in ((Receiving, "take"), (Sending, "take_over"), (Sending, "produce"), (UdpLink, "receive")):
+            monkeypatch.setattr(kind, name, self.counted(name, getattr(kind, name)))
+
+    def counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*values: Any) -> Any:
+            self.calls.append(name)
+            return call(*values)
+
+        return counting
+
+    def write(self, sender: int, length: int = 8, opcode: int = e.IBV_WR_RDMA_WRITE) -> None:
+        mr, there = self.mrs[sender], self.mrs[1 - sender]
+        wr = SendWR(1, opcode, send_flags=e.IBV_SEND_SIGNALED, sg=[SGE(mr.buf, length, mr.lkey)])
+        wr.set_wr_rdma(there.rkey, there.buf)
+        self.qps[sender].post_send(wr)
+
+    def wait(self, sender: int, count: int = 1) -> list[int]:
+        """Statuses of the next completions; both sides are polled."""
+        found: list[int] = []
+        end = time.monotonic() + 10
+        while len(found) < count:
+            for which in (0, 1):
+                got = self.cqs[which].poll(8)[1] if which == sender else self.cqs[which].poll(0)[1]
+                found += [wc.status for wc in got]
+                self.ctxs[which].runtime.progress()
+            assert time.monotonic() < end, "no completion came"
+        return found
+
+    def warm(self) -> None:
+        """Until each side knows how the other numbers its packets."""
+        for _ in range(IdentTracker.ALONE_AFTER + 8):
+            for sender in (0, 1):
+                self.write(sender)
+                self.wait(sender)
+        self.calls.clear()
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pumped]:
+    monkeypatch.setattr(use, "ENGINE", use.COMPILED)
+    made = Pumped(monkeypatch)
+    yield made
+    made.close()
+
+
+def test_a_small_write_passes_no_python_but_post_and_poll(ends: Pumped) -> None:
+    ends.warm()
+    for _ in range(100):
+        before = [dict(ctx.runtime.nic.counters) for ctx in ends.ctxs]
+        ends.calls.clear()
+        for number in range(5):
+            ends.mrs[0].write(bytes([number + 1]) * 8, 8)
+            ends.write(0)
+            assert ends.wait(0) == [0]
+            assert ends.mrs[1].read(8, 0) == bytes([number + 1]) * 8
+        here, there = [
+            {name: count - old.get(name, 0) for name, count in ctx.runtime.nic.counters.items()}
+            for ctx, old in zip(ends.ctxs, before, strict=True)
+        ]
+        if not here.get("probes"):  # this process did not run for a while: probes are Python's
+            break
+    assert ends.calls == []
+    assert (here["tx_packets"], here["tx_bytes"], here["rx_bytes"], there["rx_bytes"]) == (5, 200, 100, 200)
+
+
+def test_what_the_engine_leaves_python_does_and_it_goes_on(ends: Pumped) -> None:
+    ends.warm()
+    for _ in range(3):
+        ends.write(0, 1000, e.IBV_WR_RDMA_READ)
+        ends.write(0)
+        assert ends.wait(0, 2) == [0, 0]
+    assert "take" in ends.calls
+    assert "take_over" in ends.calls
+    assert "receive" not in ends.calls
+
+
+def test_senders_are_unknown_until_their_idents_are_known(ends: Pumped) -> None:
+    """Bytes from somebody else are the reference's, which counts what is wrong with them."""
+    ends.warm()
+    link = ends.ctxs[1].runtime.link
+    counters = ends.ctxs[1].runtime.nic.counters
+    stranger = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    stranger.sendto(bytes(40), ("127.0.0.1", link.port))
+    stranger.sendto(b"", ("127.0.0.1", link.port))
+    end = time.monotonic() + 5
+    while "take" not in ends.calls or not counters.get("drop_too_short"):
+        ends.ctxs[1].runtime.progress()
+        assert time.monotonic() < end
+    stranger.close()
+
+
+def test_faults_and_taps_take_the_reference(ends: Pumped) -> None:
+    ends.warm()
+    runtime: Any = ends.ctxs[0].runtime
+    assert runtime._pumps
+    runtime.faults()
+    assert not runtime._pumps
+    ends.write(0)
+    assert ends.wait(0) == [0]
+    assert "produce" in ends.calls
+
+
+def test_a_tracer_a_group_and_a_guard_take_the_reference(ends: Pumped) -> None:
+    first: Any = ends.ctxs[0].runtime
+    second: Any = ends.ctxs[1].runtime
+    link: Any = second.link
+    link._groups[b"\xe0\0\0\1"] = None
+    assert not second._pumps
+    link._groups.clear()
+    assert second._pumps
+    first.nic.memory.guards[1] = lambda *_: True
+    assert not first._pumps
+    first.nic.memory.guards.clear()
+    assert not first._pumps  # a message that a guard let in may be open
+    ends.warm()
+
+
+def test_options_of_the_socket_are_the_link_s_and_the_pump_s(ends: Pumped) -> None:
+    """Each knows what the other set last: packets leave with the class of their own path."""
+    ends.warm()
+    runtime: Any = ends.ctxs[0].runtime
+    outlet = runtime.link.outlets[0]
+
+    def system() -> int:
+        return int(outlet.socket.getsockopt(socket.IPPROTO_IP, socket.IP_TOS))
+
+    usual = system()
+    flow = runtime.link.local_flow(bytes((127, 0, 0, 1)), ends.ctxs[1].udp_port)
+    flow.tclass = usual ^ 0x20
+    runtime._pump.carry([TxBurst(flow, [bytes(20)], 20, 1, 20)])
+    assert system() == outlet.tclass == usual ^ 0x20
+    ends.write(0)
+    assert ends.wait(0) == [0]
+    assert system() == usual
+    runtime._pump.carry([])
+    assert outlet.tclass == usual
+    assert runtime._pumps
+    flow.sl = 1
+    runtime._pump.carry([TxBurst(flow, [bytes(20)], 20, 1, 20)])
+    assert not runtime._pumps  # what the system makes of priorities is the link's alone
+    ends.write(0)
+    assert ends.wait(0) == [0]
+
+
+def test_a_closed_runtime_has_no_pump(ends: Pumped) -> None:
+    """The system gives its descriptors to others."""
+    runtime: Any = ends.ctxs[0].runtime
+    ends.ctxs[0].close()
+    assert runtime._pump is None
+    runtime.progress()
+    assert "receive" in ends.calls
