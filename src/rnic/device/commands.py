@@ -18,7 +18,7 @@ from rnic.context.modify import TRANSITIONS
 from rnic.context.qpc import QPC_BYTES
 from rnic.device import memory_commands as memory
 from rnic.device import system_commands as system
-from rnic.device.config import gid_from_address
+from rnic.device.config import address_from_gid
 from rnic.device.congestion import read_cfg, write_cfg
 from rnic.device.cq import CompletionQueue
 from rnic.device.entry_ring import QUEUE_ERROR, QUEUE_VALID, reachable
@@ -455,7 +455,7 @@ class CommandUnit:
             if qp is not None and qp.ctx.servtype != ST_UD:
                 _refuse(cmd.ST_BAD_PARAM)
         local = len(self._nic.config.address)
-        if len(set(qpns)) != count or (gid[:12] == gid_from_address(bytes(4))[:12]) != (local == 4):
+        if len(set(qpns)) != count or len(address_from_gid(gid)) != local:
             _refuse(cmd.ST_BAD_PARAM)
         self._res.groups.set(gid, uar, qpns)
         return _DONE
