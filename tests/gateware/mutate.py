@@ -56,7 +56,8 @@ def rows() -> list[Row]:
 
 def run_tests(source: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
     """Run tests against the sources in ``source``."""
-    env = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    # one short run is not worth a compilation
+    env = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "RNIC_SIMULATOR": "amaranth"}
     options = ["-q", "-x", "-p", "no:cacheprovider", "-n", "0", "--full"]  # some rows' tests are long
     command = [sys.executable, "-m", "pytest", *options, *tests]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)

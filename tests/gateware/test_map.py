@@ -8,6 +8,8 @@ import re
 import mutate
 import pytest
 
+from rnic.context import messages as m
+from rnic.context.machines import MACHINES
 from rnic.spec import engine_net_regs as net
 from rnic.spec import engine_regs as core
 
@@ -39,6 +41,21 @@ def required_of_the_core() -> set[str]:
     out |= {f"tx_header_inserter {state}" for state in core.INSERTER_STATES}
     out |= {f"rx_header_parser {state}" for state in core.HEADER_PARSER_STATES}
     return out
+
+
+def required_of_ctxmgt() -> set[str]:
+    """The modules, the machines' states and the six answers of CtxMgt, by how an item begins."""
+    modules = ("ceu_parser", "request controller", "key_qpc_data", "readctx", "writectx")
+    out = {f"ctxmgt: module {module}" for module in (*modules, "qpctxmdata", "cqctxmdata", "eqctxmdata")}
+    for machine, table in MACHINES.items():
+        out |= {f"ctxmgt: {machine} state {state}" for state, _ in table}
+    out |= {f"ctxmgt: answer to {name.replace('_', ' ')}" for name in list(m.SOURCE_NAMES.values())[1:]}
+    return out
+
+
+def test_nothing_of_ctxmgt_is_missing() -> None:
+    have = {item.lower() for item in HAVE}
+    assert {item for item in required_of_ctxmgt() if not any(row.startswith(item.lower()) for row in have)} == set()
 
 
 def test_nothing_is_missing() -> None:

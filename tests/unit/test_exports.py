@@ -61,3 +61,11 @@ def test_the_numbers_are_a_module_as_pyverbs_has_them() -> None:
     code += "assert {n for n in vars(v) if n.startswith('IBV_')} <= set(vars(e)); print(e.IBV_QPS_RTS == IBV_QPS_RTS)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+def test_running_a_program_loads_no_device() -> None:
+    """``rnic exec`` starts before every C program, and asks the NIC process for all else."""
+    heavy = ("rnic.device", "rnic.transport", "rnic.verbs", "numpy", "rich")
+    said = f"import sys, rnic.cli.exec; print([name for name in sys.modules if name.startswith({heavy})])"
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -25,17 +25,12 @@ from rnic.abi.exports import (
     VERBS_PRIVATE,
 )
 from rnic.abi.header import c_header
+from rnic.abi.places import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
 from rnic.spec.errors import RnicError
 
 SOURCES = Path(__file__).parent / "src"
 PATHS_SOURCE = Path(__file__).parent / "paths" / "turn.c"
-PATHS_LIBRARY = "librnicpaths.so"
-"""What turns a program's device paths to the tree in the runtime directory."""
 SOCKETS_SOURCE = Path(__file__).parent / "sockets" / "turn.c"
-SOCKETS_LIBRARY = "librspreload.so"
-"""What makes a program's TCP sockets rsockets."""
-LIBRARIES = Path(__file__).parent / "lib"
-"""Where the package's build leaves the libraries."""
 
 FLAGS = [
     "-std=gnu11",

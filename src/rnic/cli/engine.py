@@ -246,3 +246,22 @@ def verilog(output: Path, **parameters: Any) -> None:
 def package(output: Path, **parameters: Any) -> None:
     """Write the engine for vendors' tools: a file for each module, wrapper, IP-XACT, constraints, C header."""
     _write(_gateware("package").write_package, _params(**parameters), output)
+
+
+@engine.command()
+@click.option(
+    "-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory to write into."
+)
+@click.option("--log-qps", default=13, show_default=True, help="log2 of the QPs, and of the CQs; at most 14.")
+@click.option("--log-eqs", default=5, show_default=True, help="log2 of the EQs; at most 10.")
+@click.option("--fifo-depth", default=16, show_default=True, help="Requests, and answers, that wait on a channel.")
+@click.option("--outstanding", default=16, show_default=True, help="DMA writes on their way.")
+@click.option("--infiniband", is_flag=True, help="Frame encap is answered with LIDs.")
+def ctxmgt(output: Path, **parameters: Any) -> None:
+    """Write CtxMgt, the context manager, as one Verilog file, and its parameters as JSON."""
+    params = _gateware("ctxmgt.params")
+    try:
+        chosen = params.CtxMgtParams(**parameters)
+    except params.CtxMgtParamsError as error:
+        raise click.ClickException(str(error)) from None
+    _write(_gateware("verilog").write_ctxmgt, chosen, output)

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import click
 
-from rnic.abi.build import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
+from rnic.abi.places import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
 from rnic.cc.settings import MODES
 from rnic.cli.elf import looks_static
-from rnic.device.config import gid_from_address
 from rnic.link.base import LinkError, parse_address
 from rnic.runtime.attach import Connection, connect, start
 from rnic.runtime.directory import ProcessError, runtime_directory
-from rnic.runtime.paths import view
+from rnic.runtime.path_view import view
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
+from rnic.spec.gids import gid_from_address
 from rnic.spec.limits import ROCE_UDP_PORT
 
 

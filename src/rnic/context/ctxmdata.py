@@ -119,11 +119,13 @@ class PageTable:
 class CtxMData:
     """The module. ``ceu_fifo`` goes before ``key_fifo``; entries are header, payload and its port.
 
-    ``refused`` holds the header of the CEU request that was turned down last, until the manager takes it.
+    ``refused`` holds the header of the CEU request that was turned down last, until the manager takes it; ``forget``
+    says that WR_ICMMAP_DIS has taken the tables away, and what is cached goes with them.
     """
 
     __slots__ = (
         "ceu_fifo",
+        "forget",
         "key_fifo",
         "machine",
         "readctx",
@@ -140,6 +142,7 @@ class CtxMData:
         self.machine = Machine("ctxmdata", CTXMDATA)
         self.ceu_fifo: deque[tuple[bytes, bytes, DmaPort | None]] = deque()
         self.key_fifo: deque[bytes] = deque()
+        self.forget = False
         self.refused: bytes | None = None
         self.refused_key: bytes | None = None
 
@@ -198,6 +201,7 @@ class CtxMData:
     def _disable(self) -> bool:
         for table in self.tables.values():
             table.reset()
+        self.forget = True
         return True
 
     def _enable(self, payload: bytes) -> bool:

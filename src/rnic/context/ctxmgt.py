@@ -36,7 +36,7 @@ LOG_MAX: Final = 14
 LOG_MAX_EQS: Final = MAX_EQS.bit_length() - 1
 _LIVE: Final = ("ssn", "ra_buff_indx", "rmsn", "rq_wqe_counter", "sq_wqe_counter", "sq_draining")
 """What the engine changes besides state and PSNs: it has no channel of its own and goes with the whole context."""
-_FIRST_CQN: Final = 1
+FIRST_CQN: Final = 1
 CHANGED, EVICTED, INVALID = "changed", "evicted", "invalid"
 """What :attr:`ContextManager.changed` tells of a context: something in it is new, it was taken out of the cache, or it
 is no more."""
@@ -124,7 +124,7 @@ class ContextManager:
         self.writectx = WriteCtx()
         tables = {
             QP: PageTable(FIRST_QPN, log_qps, QPC_BYTES.bit_length() - 1),
-            CQ: PageTable(_FIRST_CQN, log_qps, CQC_BYTES.bit_length() - 1),
+            CQ: PageTable(FIRST_CQN, log_qps, CQC_BYTES.bit_length() - 1),
             EQ: PageTable(0, log_eqs, EQC_BYTES.bit_length() - 1),
         }
         self.ctxmdata = CtxMData(tables, self.readctx, self.writectx)
@@ -236,33 +236,62 @@ class ContextManager:
 
     def step(self) -> bool:
         """One round: each module handles at most one request; false where nothing moved."""
-        parser, ctxmdata, writectx = self.parser, self.ctxmdata, self.writectx
         moved = False
-        if parser.fifo and parser.step():
-            moved = True
-            if parser.refused:
-                parser.refused = False
-                self._refuse()
-        if (ctxmdata.key_fifo or ctxmdata.ceu_fifo) and ctxmdata.step():
-            moved = True
-            if ctxmdata.refused is not None:
-                ctxmdata.refused = None
-                self._refuse()
-            if ctxmdata.refused_key is not None:
-                self._lose(ctxmdata.refused_key, "ctx_unmapped")
-                ctxmdata.refused_key = None
-        if writectx.fifo and writectx.step():
-            moved = True
+        if self.parser.fifo:
+            moved |= self.parse()
+        if self.ctxmdata.key_fifo or self.ctxmdata.ceu_fifo:
+            moved |= self.translate()
+            if self.ctxmdata.forget:
+                self.forget()
+        if self.writectx.fifo:
+            moved |= self.writectx.step()
         if not self.stalled:
-            if writectx.dma:
-                done = writectx.finish()
-                if done is not None:
-                    moved = True
-                    self._finish_write(*done)
-            if self.readctx.dma and self.readctx.finish():
-                moved = True
+            if self.writectx.dma:
+                moved |= self.finish_write()
+            if self.readctx.dma:
+                moved |= self.readctx.finish()
+        return self.serve() >= 0 or moved
+
+    def parse(self) -> bool:
+        """ceu_parser's step."""
+        if not self.parser.step():
+            return False
+        if self.parser.refused:
+            self.parser.refused = False
+            self._refuse()
+        return True
+
+    def translate(self) -> bool:
+        """ctxmdata's step."""
+        ctxmdata = self.ctxmdata
+        if not ctxmdata.step():
+            return False
+        if ctxmdata.refused is not None:
+            ctxmdata.refused = None
+            self._refuse()
+        if ctxmdata.refused_key is not None:
+            self._lose(ctxmdata.refused_key, "ctx_unmapped")
+            ctxmdata.refused_key = None
+        return True
+
+    def forget(self) -> None:
+        """WR_ICMMAP_DIS: what is cached goes with the tables."""
+        self.ctxmdata.forget = False
+        for _, cache in self._caches:
+            cache.clear()
+
+    def finish_write(self) -> bool:
+        """The oldest group of writectx's DMA writes."""
+        done = self.writectx.finish()
+        if done is None:
+            return False
+        self._finish_write(*done)
+        return True
+
+    def serve(self) -> int:
+        """key_qpc_data's step: the channel that was served, -1 where there was none."""
         if self.observe is None:
-            return self.key.step() >= 0 or moved
+            return self.key.step()
         bad = self._bad_requests()
         channel = self.key.step()
         if channel > 0:
@@ -271,7 +300,7 @@ class ContextManager:
             name = row.name if row else f"{command[0]:#04x}"
             status = Status.OK if self._bad_requests() == bad else Status.REFUSED
             self.observe(channel + 1, name, int.from_bytes(command[1:4], "big"), status.name)
-        return moved or channel >= 0
+        return channel
 
     def _bad_requests(self) -> int:
         """Engine requests so far that were reserved, wrong, or about no queue pair."""
@@ -311,8 +340,6 @@ class ContextManager:
     def close_hca(self) -> Status:
         """Forget all pages and everything cached."""
         status = self._do(m.WR_ICMMAP_CXT, m.WR_ICMMAP_DIS)
-        for _, cache in self._caches:
-            cache.clear()
         for cached in (self._written, self._live, self._edited):
             cached.clear()
         return status

@@ -38,7 +38,7 @@ class ReadCtx:
         """
         addr, length, qpn = (READ_REQUEST.get(request, name) for name in ("addr", "len", "qpn"))
         self.dma.append(DmaRead(port, (addr << 32 | length).to_bytes(16, "big")))
-        self.pending.append(header[:4] + qpn.to_bytes(4, "big") + bytes(8))
+        self.pending.append(header[:1] + bytes(3) + qpn.to_bytes(4, "big") + bytes(8))
 
     def finish(self) -> bool:
         """Do the oldest DMA read and answer the CEU; false where there is none."""

@@ -55,7 +55,7 @@ class DmaWrite(NamedTuple):
 class WriteCtx:
     """The module. ``ctxdata`` holds payloads from ceu_parser, ``dma`` the groups of writes that were not done yet.
 
-    One request makes one group; it is done when all its writes are. A group's first failure ends it.
+    One request makes one group, all of which goes to memory; it is done if memory took every write.
     """
 
     __slots__ = ("ctxdata", "dma", "fifo", "machine")
@@ -103,10 +103,8 @@ class WriteCtx:
         if not self.dma:
             return None
         request, writes = self.dma.popleft()
-        for port, header, data in writes:
-            if not port.write(_HEADER.unpack(header)[0], data):
-                return request, False
-        return request, True
+        done = [port.write(_HEADER.unpack(header)[0], data) for port, header, data in writes]
+        return request, all(done)
 
 
 def _write(port: DmaPort, addr: int, data: bytes) -> DmaWrite:

@@ -18,7 +18,6 @@ from rnic.context.modify import TRANSITIONS
 from rnic.context.qpc import QPC_BYTES
 from rnic.device import memory_commands as memory
 from rnic.device import system_commands as system
-from rnic.device.config import address_from_gid
 from rnic.device.congestion import read_cfg, write_cfg
 from rnic.device.cq import CompletionQueue
 from rnic.device.entry_ring import QUEUE_ERROR, QUEUE_VALID, reachable
@@ -48,6 +47,7 @@ from rnic.spec import access, limits
 from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
 from rnic.spec.events import EVENT_NAMES
+from rnic.spec.gids import address_from_gid
 from rnic.spec.psn import PSN_WINDOW
 from rnic.spec.states import ST_UD
 

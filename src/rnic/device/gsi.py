@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rnic.device.config import address_from_gid, gid_from_address
 from rnic.spec.drops import DropReason
+from rnic.spec.gids import address_from_gid, gid_from_address
 from rnic.spec.limits import MTU_CODES
 from rnic.spec.opcodes import UD
 from rnic.wire.bursts import TxBurst

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rnic.device.config import address_from_gid
 from rnic.device.uar import Uar
+from rnic.spec.gids import address_from_gid
 
 
 def is_multicast(gid: bytes) -> bool:

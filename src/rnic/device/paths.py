@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from rnic.context.qp_context import QpContext
-from rnic.device.config import NicConfig, address_from_gid, gid_from_address
+from rnic.device.config import NicConfig
+from rnic.spec.gids import address_from_gid, gid_from_address
 from rnic.state.arena import Arena
 from rnic.state.paths import FLOW
 from rnic.trace.counters import Counters

@@ -31,7 +31,7 @@ from rnic.context.modify import (
 )
 from rnic.context.qp_context import QpContext
 from rnic.context.qpc import QPC, QPC_BYTES, SRQ_VALID
-from rnic.device.config import NicConfig, address_from_gid, gid_from_address
+from rnic.device.config import NicConfig
 from rnic.device.cq import CompletionQueue
 from rnic.device.entry_ring import reachable
 from rnic.device.keyed_memory import KeyedMemory
@@ -43,6 +43,7 @@ from rnic.device.uar import QP_DOORS, Uar
 from rnic.rings.sqe import SQE_SHIFT
 from rnic.spec import access
 from rnic.spec import commands as cmd
+from rnic.spec.gids import address_from_gid, gid_from_address
 from rnic.spec.limits import MAX_INLINE, MAX_RD_ATOMIC, MTU_BYTES, MTU_CODES
 from rnic.spec.psn import PSN_MASK
 from rnic.spec.states import RESET, ST_UD

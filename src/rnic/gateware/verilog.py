@@ -10,6 +10,8 @@ from pathlib import Path
 from amaranth.back import rtlil
 from amaranth.lib import wiring
 
+from rnic.gateware.ctxmgt.params import CtxMgtParams
+from rnic.gateware.ctxmgt.top import CtxMgt
 from rnic.gateware.interfaces import flat_ports
 from rnic.gateware.params import EngineParams
 from rnic.gateware.readable import readable
@@ -17,6 +19,7 @@ from rnic.gateware.tools import run_tool
 from rnic.gateware.top import Top
 
 TOP_NAME = "rnic_engine"
+CTXMGT_NAME = "rnic_ctxmgt"
 
 
 def to_rtlil(component: wiring.Component, name: str) -> str:
@@ -51,9 +54,18 @@ def write_engine(params: EngineParams, directory: Path) -> list[Path]:
         OSError: the directory cannot be made or written.
         ToolError: no Yosys.
     """
+    return _write(Top(params), TOP_NAME, params, directory)
+
+
+def write_ctxmgt(params: CtxMgtParams, directory: Path) -> list[Path]:
+    """Write ``rnic_ctxmgt.v`` and ``rnic_ctxmgt.json``; the same in all else."""
+    return _write(CtxMgt(params), CTXMGT_NAME, params, directory)
+
+
+def _write(component: wiring.Component, name: str, params: EngineParams | CtxMgtParams, directory: Path) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
-    text = to_verilog(Top(params), TOP_NAME)
-    verilog, record = directory / f"{TOP_NAME}.v", directory / f"{TOP_NAME}.json"
+    text = to_verilog(component, name)
+    verilog, record = directory / f"{name}.v", directory / f"{name}.json"
     verilog.write_text(text)
     record.write_text(json.dumps(dataclasses.asdict(params), indent=2) + "\n")
     return [verilog, record]

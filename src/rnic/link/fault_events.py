@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from rnic.device.config import gid_from_address
+from rnic.spec.gids import gid_from_address
 from rnic.spec.status import SYNDROME_NAMES, WR_FLUSH_ERR
 
 ALL = "all"

@@ -19,21 +19,16 @@ from rnic.device.commands import FIRMWARE_VERSION
 from rnic.device.inspect import look
 from rnic.device.mailboxes import DEVICE_ID, VENDOR_ID
 from rnic.link.interface import interface_of
+from rnic.runtime.path_view import TREE, WHOLE, index_of, link, make_classes, show, write
 from rnic.runtime.report import LOGGER
 from rnic.spec.drops import DropReason
 
 if TYPE_CHECKING:
     from rnic.device.nic import Nic
 
-TREE = "paths"
-"""Of the runtime directory: one directory for each set of devices that a program sees, and the whole tree."""
-WHOLE = "all"
-"""The view that holds every device of the NIC process, and what the others lead to."""
 REFRESH_NS = 250_000_000
 """Counters in the tree are no older, while the device is in use."""
 
-_CLASSES = {"infiniband": None, "infiniband_verbs": "6", "infiniband_mad": "5"}
-"""Directories of ``/sys/class``, and the kernel ABI that they say: what libraries of this name look for first."""
 _UVERBS_MAJOR, _UVERBS_MINOR = 231, 192
 _PORT_STATES = {1: ("1: DOWN", "3: Disabled"), 4: ("4: ACTIVE", "5: LinkUp")}
 _MOVING = tuple(f"ports/1/{place}" for place in (
@@ -125,11 +120,6 @@ def _processors() -> tuple[str, str]:
     mask = (1 << count) - 1
     words = [f"{mask >> at & 0xFFFF_FFFF:08x}" for at in range(0, count, 32)][::-1]
     return ",".join(words), f"0-{count - 1}" if count > 1 else "0"
-
-
-def index_of(name: str) -> int:
-    """The number in a device's name: ``rnic1`` has ``uverbs1``."""
-    return int("".join(filter(str.isdigit, name)) or 0)
 
 
 def device_files(nic: Nic) -> dict[str, str]:
@@ -226,7 +216,7 @@ class PathTree:
         """When to refresh it."""
         with self._unless_broken():
             shutil.rmtree(self.root, ignore_errors=True)
-            _make_classes(self.root / WHOLE)
+            make_classes(self.root / WHOLE)
 
     @contextlib.contextmanager
     def _unless_broken(self) -> Iterator[None]:
@@ -253,9 +243,9 @@ class PathTree:
             for place in places:
                 place.mkdir(parents=True, exist_ok=True)
             for path, text in files.items():
-                _write(path, text)
-            _link(virtual / "infiniband_verbs" / uverbs / "device", f"../../infiniband/{name}/device")
-            _show(whole, name)
+                write(path, text)
+            link(virtual / "infiniband_verbs" / uverbs / "device", f"../../infiniband/{name}/device")
+            show(whole, name)
             self._shown[name] = {}
             self._refresh(nic)
 
@@ -268,7 +258,7 @@ class PathTree:
         for path, text in files.items():
             if shown.get(path) != text:
                 shown[path] = text
-                _write(directory / path, text)
+                write(directory / path, text)
         for path in shown.keys() - files.keys():
             del shown[path]
             (directory / path).unlink(missing_ok=True)
@@ -288,8 +278,8 @@ class PathTree:
         whole = self.root / WHOLE
         links = ("sys/class/infiniband/" + name, "sys/class/infiniband_verbs/" + uverbs, "dev/infiniband/" + uverbs)
         with self._unless_broken():
-            for link in links:
-                (whole / link).unlink(missing_ok=True)
+            for path in links:
+                (whole / path).unlink(missing_ok=True)
             for directory in ("infiniband/" + name, "infiniband_verbs/" + uverbs):
                 shutil.rmtree(whole / "sys/devices/virtual" / directory, ignore_errors=True)
 
@@ -298,61 +288,12 @@ class PathTree:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-def view(directory: Path, names: list[str]) -> Path:
-    """A directory with ``sys`` and ``dev`` that show just these devices of a runtime directory's NIC process.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    found = directory / TREE / ",".join(sorted(set(names)))
-    _make_classes(found)
-    _link(found / "sys/devices", f"../../{WHOLE}/sys/devices")
-    for name in names:
-        _show(found, name)
-    return found
-
-
-def _make_classes(root: Path) -> None:
-    (root / "dev/infiniband").mkdir(parents=True, exist_ok=True)
-    for name, version in _CLASSES.items():
-        (root / "sys/class" / name).mkdir(parents=True, exist_ok=True)
-        if version is not None:
-            _write(root / "sys/class" / name / "abi_version", version)
-
-
-def _show(root: Path, name: str) -> None:
-    """The links to a device from the places where programs begin."""
-    uverbs = f"uverbs{index_of(name)}"
-    _link(root / "sys/class/infiniband" / name, f"../../devices/virtual/infiniband/{name}")
-    _link(root / "sys/class/infiniband_verbs" / uverbs, f"../../devices/virtual/infiniband_verbs/{uverbs}")
-    # a character device, as programs expect there, that answers no kernel verbs
-    _link(root / "dev/infiniband" / uverbs, os.devnull)
-
-
-def _link(path: Path, target: str) -> None:
-    with contextlib.suppress(FileExistsError):
-        path.symlink_to(target)
-
-
-def _write(path: Path, text: str) -> None:
-    data = text.encode() + b"\n"
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        # in one piece over what was there: readers never find it empty
-        os.pwrite(fd, data, 0)
-        os.ftruncate(fd, len(data))
-    finally:
-        os.close(fd)
-
-
 __all__ = [
     "HW_COUNTERS",
     "PORT_COUNTERS",
     "PathTree",
     "device_files",
-    "index_of",
     "moving_files",
     "spelled_gid",
     "verbs_files",
-    "view",
 ]

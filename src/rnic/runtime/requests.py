@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from rnic.device.config import gid_from_address
 from rnic.device.inspect import look
 from rnic.device.nic import Nic
 from rnic.link.fault_events import from_words
@@ -25,6 +24,7 @@ from rnic.runtime.program import CopiedMemory, ProgramMemory
 from rnic.runtime.watching import TAP, devices
 from rnic.spec import attach, attach_cm
 from rnic.spec import commands as cmd
+from rnic.spec.gids import gid_from_address
 from rnic.spec.limits import MAX_EQS
 
 if TYPE_CHECKING:

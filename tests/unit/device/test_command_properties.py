@@ -12,11 +12,11 @@ from rnic.context.modify import COMMAND_FOR, TRANSITIONS
 from rnic.context.qpc import QPC
 from rnic.device import Nic, NicConfig
 from rnic.device.commands import COMMANDS
-from rnic.device.config import gid_from_address
 from rnic.device.mailboxes import ICM_ENTRY, INIT_HCA, MGM, MTT_ENTRY, MTT_HEADER, SRQ_ARM
 from rnic.mem.mpt import MPT_ENTRY
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.spec import commands as cmd
+from rnic.spec.gids import gid_from_address
 
 PEER = gid_from_address(bytes((10, 0, 0, 2)))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from rnic.context.cqc import CQC, SRQC
-from rnic.device.config import gid_from_address
 from rnic.device.mailboxes import ADAPTER, DEV_LIM, MGM, NON_RDMA_BYTES, NON_RDMA_HEADER, SRQ_ARM
 from rnic.mem.keys import key_index
 from rnic.mem.table import REGION, WINDOW1, WINDOW2
@@ -13,6 +12,7 @@ from rnic.rings import queue_block as q
 from rnic.rings.rqe import srq_bytes
 from rnic.spec import access, events
 from rnic.spec import commands as cmd
+from rnic.spec.gids import gid_from_address
 from rnic.spec.states import ST_RC, ST_UD
 
 GROUP = gid_from_address(bytes((239, 0, 0, 7)))

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from rnic.device.config import NicConfig, address_from_gid, gid_from_address
+from rnic.device.config import NicConfig
 from rnic.spec.errors import VerbsError
+from rnic.spec.gids import address_from_gid, gid_from_address
 
 V4 = bytes((192, 0, 2, 1))
 V6 = bytes.fromhex("20010db8000000000000000000000001")

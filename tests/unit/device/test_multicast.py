@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from rnic.device.config import gid_from_address
 from rnic.device.multicast import Groups, is_multicast
 from rnic.device.uar import Doorbells, Uar
 from rnic.mem.space import SimAddressSpace
+from rnic.spec.gids import gid_from_address
 
 ADDRESS = bytes((239, 1, 2, 3))
 GROUP = gid_from_address(ADDRESS)

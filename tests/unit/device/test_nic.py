@@ -9,7 +9,6 @@ import pytest
 
 from rnic.context.qpc import QPC
 from rnic.device import Nic, NicConfig
-from rnic.device.config import gid_from_address
 from rnic.device.mailboxes import MGM
 from rnic.device.nic import MULTICAST_QPN
 from rnic.device.receiving import Receiving
@@ -17,6 +16,7 @@ from rnic.engine import use
 from rnic.rings.queue_block import ARM_NEXT, QUEUE_STATE, RQ_TAIL, SQ_DOORBELL, SQ_HEAD, SQ_TAIL
 from rnic.spec import commands as cmd
 from rnic.spec import events
+from rnic.spec.gids import gid_from_address
 from rnic.spec.opcodes import CNP, RC, SEND_ONLY, UC, UD, WR_READ, WRITE_FIRST, WRITE_LAST, WRITE_MIDDLE, WRITE_ONLY
 from rnic.spec.states import ERR, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import RETRY_EXC_ERR, WR_FLUSH_ERR

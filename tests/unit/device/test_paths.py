@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 from rnic.context.qp_context import QpContext
-from rnic.device.config import NicConfig, gid_from_address
+from rnic.device.config import NicConfig
 from rnic.device.paths import Paths
 from rnic.rings.sqe import SQ_ENTRY_UD
+from rnic.spec.gids import gid_from_address
 from rnic.state.arena import Arena
 from rnic.trace.counters import Counters
 from rnic.transport.message import Message

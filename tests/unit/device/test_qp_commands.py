@@ -6,10 +6,10 @@ import pytest
 
 from rnic.context import modify as m
 from rnic.context.qpc import QPC, QPC_BYTES, SRQ_VALID
-from rnic.device.config import gid_from_address
 from rnic.rings import queue_block as q
 from rnic.spec import commands as cmd
 from rnic.spec import events
+from rnic.spec.gids import gid_from_address
 from rnic.spec.states import (
     ERR,
     INIT,

@@ -8,7 +8,6 @@ import pytest
 
 from rnic.device import Nic, NicConfig
 from rnic.device.commands import COMMANDS
-from rnic.device.config import gid_from_address
 from rnic.device.icm import CONTEXTS, TPT
 from rnic.device.mailboxes import ICM_ENTRY, INIT_HCA, MTT_ENTRY, MTT_HEADER
 from rnic.device.system_commands import BEFORE_INIT
@@ -17,6 +16,7 @@ from rnic.mem.table import VTP_LENGTH
 from rnic.spec import access
 from rnic.spec import commands as cmd
 from rnic.spec import registers as reg
+from rnic.spec.gids import gid_from_address
 from rnic.wire.mad import Mad
 
 

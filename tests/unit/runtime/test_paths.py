@@ -12,17 +12,16 @@ import pytest
 from rnic.device.config import NicConfig
 from rnic.device.faults import set_gid, set_pkey
 from rnic.device.nic import Nic
+from rnic.runtime.path_view import index_of, view
 from rnic.runtime.paths import (
     HW_COUNTERS,
     PORT_COUNTERS,
     REFRESH_NS,
     PathTree,
     device_files,
-    index_of,
     moving_files,
     spelled_gid,
     verbs_files,
-    view,
 )
 from rnic.trace.counters import Counters
 
