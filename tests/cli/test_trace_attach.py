@@ -117,8 +117,9 @@ def test_operations_packets_and_arrows(live: QpPair, tmp_path: Path) -> None:
     begun = [row for row in rows if row["ph"] == "b"]
     assert [row["name"] for row in begun] == ["WRITE 3000 B (cold start)", "READ 3000 B"]
     for row in begun:
-        (end,) = (each for each in rows if each["ph"] == "e" and each["id"] == row["id"])
+        (end,) = (each for each in rows if each["ph"] == "e" and each["id2"] == row["id2"])
         assert end["ts"] > row["ts"]
+        assert set(row["id2"]) == {"local"}  # so that Perfetto shows it with its NIC
         assert "args" not in end
     arrows: dict[int, dict[str, dict[str, Any]]] = {}
     for row in rows:

@@ -57,6 +57,19 @@ def programs(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Programs:
     return stand_in
 
 
+@pytest.mark.parametrize(("kept", "prefix"), [("1", ".venv/bytecode"), ("", None), (None, None)])
+def test_byte_code_is_kept_where_the_machine_keeps_none(
+    dev: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kept: str | None, prefix: str | None
+) -> None:
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    if kept is not None:
+        monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", kept)
+    env = dev.inside()
+    assert "PYTHONDONTWRITEBYTECODE" not in env
+    assert env.get("PYTHONPYCACHEPREFIX") == (str(tmp_path / prefix) if prefix else None)
+
+
 def install_target(programs: Programs) -> str:
     return programs.commands[-1][-1]
 

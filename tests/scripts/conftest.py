@@ -17,7 +17,7 @@ from rnic.mem.space import SimAddressSpace
 from rnic.mem.table import MemoryEntry, MemoryTable
 from rnic.rings.sqe import FLAG_LIST, FLAG_SIGNALED, SGE_STRUCT, SQE_ATOMIC_STRUCT, SQE_STRUCT, SQE_UD_STRUCT
 from rnic.spec.drops import DropReason
-from rnic.spec.limits import NEVER
+from rnic.spec.limits import GO_BACK_N, NEVER
 from rnic.spec.opcodes import WR_NAMES
 from rnic.spec.states import INIT, RTR, RTS, ST_RC, ST_UC, ST_UD
 from rnic.state.arena import Arena
@@ -39,7 +39,7 @@ ME, PEER = bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))
 ENTRIES = 64
 SLAB = 512
 STRIDE = 64
-CONFIG = ("window_packets", "window_bytes", "ack_every", "probe", "rq_almost_full", "first_packets")
+CONFIG = ("window_packets", "window_bytes", "ack_every", "probe", "rq_almost_full", "first_packets", "recovery")
 CODES = {row.name: row.opcode for row in (*OPCODES, *UNSUPPORTED.values()) if row is not None}
 SERVICES = {ST_RC: "RC", ST_UC: "UC", ST_UD: "UD"}
 WORK = {name: code for code, name in WR_NAMES.items()}
@@ -60,6 +60,7 @@ class Host:
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(
             **{"window_packets": 256, "window_bytes": 4 << 20, "ack_every": 64, "probe": True, "rq_almost_full": 0}
+            | {"recovery": GO_BACK_N}
             | config
         )
         self.events: list[tuple[int, int, int]] = []

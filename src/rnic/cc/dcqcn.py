@@ -100,6 +100,16 @@ class ReactionPoint:
         return self.rate >> _RATE_BITS
 
     @property
+    def counted(self) -> int:
+        """Bytes that left in this round of the byte counter."""
+        return self._counted
+
+    @property
+    def rounds(self) -> tuple[int, int]:
+        """Rounds of the timer and of the byte counter since the last notification."""
+        return self._timer_rounds, self._counter_rounds
+
+    @property
     def recovered(self) -> bool:
         """Whether it sends as fast as the wire, but for less than a byte a window."""
         return self.rate >> _RATE_BITS >= self.settings.line_rate - 1

@@ -151,7 +151,7 @@ def check(files: tuple[str, ...], as_json: bool, show_all: bool, list_rules: boo
         summary = report.summary(judge)
         if as_json:
             _print(json.dumps({"file": name, "summary": summary, "error": error}))
-        else:
+        elif error is None or summary["frames"]:  # of what is no capture nothing was judged
             _show(name, summary, report)
         if error is not None:
             click.echo(f"rnic check: {error}", err=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import importlib.util
 import io
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -19,10 +21,12 @@ from rich.table import Table
 
 from rnic.cli.files import OutFile
 from rnic.cli.sim_pictures import plot
+from rnic.cli.sim_sweep import axis, run_sweep, show_sweep
 from rnic.cli.sim_trace import trace_document
 from rnic.sim.measure import Measure, capture
 from rnic.sim.scenario import Scenario
 from rnic.spec.errors import RnicError
+from rnic.spec.source import install_hint
 
 SHOWN_PORTS = 12
 EXIT_UNFINISHED = 1
@@ -167,10 +171,21 @@ def _capture_files(words: tuple[str, ...]) -> dict[str, Path]:
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Instead of the file's: congestion.mode=none."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
-@click.option("--csv", "csv_what", type=click.Choice(["flows", "ports", "sizes"]), help="Print these rows as CSV.")
+@click.option(
+    "--csv", "csv_what", type=click.Choice(["flows", "ports", "sizes", "runs"]), help="Print these rows as CSV."
+)
 @click.option("--plot", "plot_file", type=OutFile("matplotlib", "plot"), help="Draw a PNG.")
 @click.option("--pcap", "links", multiple=True, metavar="LINK[=FILE]", help="Record a link, such as s0-h1, as pcapng.")
 @click.option("--trace", "trace_file", type=OutFile(), help="Write flows, queues and pauses for ui.perfetto.dev.")
+@click.option(
+    "--sweep", "axes", multiple=True, metavar="KEY=V,V", help="A run for each value; several make all combinations."
+)
+@click.option(
+    "--seeds", type=click.IntRange(1, 100_000), help="So many runs of each, seeds from --seed or the file's on."
+)
+@click.option("--workers", type=click.IntRange(1, 1_024), help="Of a sweep: processes; as many as cores by default.")
+@click.option("--ray", "ray_address", metavar="ADDRESS", help="Of a sweep: a Ray cluster, or local (rnic[ray]).")
+@click.option("--out", type=OutFile(), help="Of a sweep: keep rows there, and make only what is missing.")
 def sim(
     file: Path,
     seed: int | None,
@@ -180,12 +195,27 @@ def sim(
     plot_file: Path | None,
     links: tuple[str, ...],
     trace_file: Path | None,
+    axes: tuple[str, ...],
+    seeds: int | None,
+    workers: int | None,
+    ray_address: str | None,
+    out: Path | None,
 ) -> None:
     """Run the scenario of FILE (TOML) in virtual time: NICs, switches, workloads, congestion control.
 
     The same file and seed give the same output, byte for byte. Exit status: 0 if all flows are over, 1 if the limit of
     the file came first or a flow failed, 130 after Ctrl-C; what was measured is shown in any case.
+
+    With --sweep or --seeds it runs many times, and shows a row for each.
     """
+    if axes or seeds is not None:
+        if plot_file or trace_file or links or csv_what not in (None, "runs"):
+            raise click.UsageError("a sweep has a table: --json or --csv runs, and no --plot, --pcap or --trace")
+        values = {key: [value] for key, value in map(changed, changes)} | dict(map(axis, axes))
+        _sweep(file, values, seed, seeds or 1, workers, ray_address, out, as_json, csv_what)
+        return
+    if workers or ray_address or out or csv_what == "runs":
+        raise click.UsageError("--workers, --ray, --out and --csv runs are of sweeps: give --sweep or --seeds too")
     scenario = Scenario.load(file, dict(map(changed, changes)))
     captures = _capture_files(links)
     if (plot_file or trace_file) and not scenario.sample_ns:
@@ -218,6 +248,40 @@ def sim(
     if stop.pressed:
         sys.exit(_EXIT_INTERRUPTED)
     if early or found["summary"]["flows_failed"]:
+        sys.exit(EXIT_UNFINISHED)
+
+
+def _sweep(
+    file: Path,
+    axes: dict[str, list[Any]],
+    seed: int | None,
+    seeds: int,
+    workers: int | None,
+    ray_address: str | None,
+    out: Path | None,
+    as_json: bool,
+    csv_what: str | None,
+) -> None:
+    first = Scenario.load(file).seed if seed is None else seed
+    if ray_address is not None and importlib.util.find_spec("ray") is None:
+        raise SimError(f"--ray {ray_address} wants ray: {install_hint('ray')}")
+    try:
+        rows, failed, keys = run_sweep(
+            file, axes, range(first, first + seeds), workers or os.cpu_count() or 1, ray_address, out
+        )
+    except KeyboardInterrupt:
+        kept = f"{out} has what is done: the same command goes on" if out else "--out FILE keeps what is done"
+        click.echo(f"rnic sim: stopped: {kept}", err=True)
+        sys.exit(_EXIT_INTERRUPTED)
+    if as_json:
+        click.echo(json.dumps({"runs": rows, "failed": failed}, indent=1))
+    elif csv_what is not None:
+        click.echo(as_csv(rows), nl=False)
+    else:
+        show_sweep(rows, keys, Console() if sys.stdout.isatty() else Console(width=200))
+    for number, why in failed.items():
+        click.echo(f"rnic sim: run {number}: {why}", err=True)
+    if failed or not all(row["finished"] for row in rows):
         sys.exit(EXIT_UNFINISHED)
 
 

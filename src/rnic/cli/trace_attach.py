@@ -116,7 +116,7 @@ class Followed:
                 row = {
                     "name": name,
                     "cat": "operation",
-                    "id": f"op{self.operations}",
+                    "id2": {"local": f"op{self.operations}"},  # a plain id would be no process's in Perfetto
                     **lane(device, qpn, "operations"),
                 }
                 rows.append({**row, "ph": "b", "ts": at, "args": fields})

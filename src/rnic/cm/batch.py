@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from rnic.cm.jobs import Job
 from rnic.spec.errors import WorkCompletionError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rnic.cm.connection import Connection
     from rnic.cm.one_sided import OneSided, Remote
 
+B = TypeVar("B")
 T = TypeVar("T")
 
 
@@ -69,6 +72,12 @@ class Batch:
         self._pending.append(pending)
         return pending
 
+    @overload
+    def read(self, remote: Remote, offset: int = 0, count: int | None = None) -> Pending[NDArray[Any]]: ...
+    @overload
+    def read(
+        self, remote: Remote, offset: int = 0, count: int | None = None, *, into: B, casting: str | None = None
+    ) -> Pending[B]: ...
     def read(
         self, remote: Remote, offset: int = 0, count: int | None = None, *, into: Any = None, casting: str | None = None
     ) -> Pending[Any]:

@@ -10,7 +10,16 @@ from rnic.cc.settings import CongestionSettings
 from rnic.device.mailboxes import MAX_PKEYS
 from rnic.spec.errors import VerbsError
 from rnic.spec.gids import gid_from_address
-from rnic.spec.limits import DEFAULT_PKEY, LOG_DEFAULT_QPS, LOG_MAX_QPS, MAX_MRS, MTU_CODES, ROCE_UDP_PORT
+from rnic.spec.limits import (
+    DEFAULT_PKEY,
+    GO_BACK_N,
+    LOG_DEFAULT_QPS,
+    LOG_MAX_QPS,
+    MAX_MRS,
+    MTU_CODES,
+    RECOVERIES,
+    ROCE_UDP_PORT,
+)
 from rnic.state.memory import KEY
 
 MIN_LOG_QPS = 4
@@ -57,6 +66,9 @@ class NicConfig:
     """A request asks for an acknowledgement at least each so many packets."""
     probe: bool = True
     """Tail-loss probe (``design.md``, "Loss recovery")."""
+    recovery: str = GO_BACK_N
+    """What is sent again after a loss: ``"go-back-n"``, as the standard has it, or ``"selective-repeat"``, only what is
+    missing, towards peers that have it too (:mod:`rnic.transport.selective`)."""
     rq_almost_full: int = 0
     """Receive entries that a reliable connection keeps back: with no more left it answers RNR (004 7.3)."""
     profile: str = ""
@@ -101,6 +113,8 @@ class NicConfig:
         ):
             if getattr(self, name) < 1:
                 raise VerbsError(errno.EINVAL, f"{name}={getattr(self, name)} must be at least 1")
+        if self.recovery not in RECOVERIES:
+            raise VerbsError(errno.EINVAL, f"recovery={self.recovery!r} is unknown; use {' or '.join(RECOVERIES)}")
         self.source_ports = self.source_ports or (self.port,)
         if any(not 0 < port <= 0xFFFF for port in self.source_ports):
             raise VerbsError(errno.EINVAL, f"source_ports={self.source_ports}: use ports of 1 to 65535")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from rnic.cc.dcqcn import DcqcnPace
+from rnic.cc.dcqcn import ALPHA_BITS, DcqcnPace
 from rnic.cc.limit import notified
 from rnic.cc.pacing import Pace
 from rnic.cc.settings import CongestionSettings
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _SENDING = frozenset({RTS, SQD})
 _WIDE = 8
+_FOUND = (reg.QP_ALPHA, reg.QP_BYTE_CNT, reg.QP_ROUNDS, reg.QP_CC_RATE)
+"""Registers of what a queue pair's reaction point found."""
 _MODE_BITS = {"none": 0, "limit": reg.OST_LIMIT, "dcqcn": reg.HW_EN}
 
 
@@ -98,9 +100,15 @@ class Congestion:
         if offset == reg.CONGESTION_CTRL:
             limit = _MODE_BITS[settings.mode]
             return settings.merge_windows | limit | (reg.LIMITER if settings.limiter else 0)
+        if offset == reg.DCQCN_CTRL:
+            return self._read_dcqcn()
+        if offset == reg.ALPHA_TIMER:
+            return _windows(settings.dcqcn.alpha_ns)
         base, qp = self.queue_pair(offset)
         if qp is None:
             return 0
+        if base in _FOUND:
+            return self._read_found(base, qp)
         if base == reg.QP_CTRL:
             runs = reg.TIMER_RUNS if qp.requester.relief_ns != NEVER else 0
             return runs | (reg.SQ_ARB_MASK if qp.masked else 0)
@@ -109,11 +117,43 @@ class Congestion:
         left = qp.cnp_merge_ns - self._nic.now_ns
         return min(reg.TIME_MASK, -(-left // reg.WINDOW_NS)) if left > 0 else 0
 
+    def _read_dcqcn(self) -> int:
+        dcqcn = self.settings.dcqcn
+        points = [qp.pace.point for qp in self._nic.qps.values() if isinstance(qp.pace, DcqcnPace)]
+        busy = reg.TIMER_BUSY if any(not point.recovered for point in points) else 0
+        counter = min(reg.BYTE_CNT_MASK, max(1, dcqcn.counter_bytes // reg.BYTE_CNT_UNIT))
+        rate = min(reg.MAX_RATE_MASK, dcqcn.line_rate)
+        return _windows(dcqcn.timer_ns) | rate << reg.MAX_RATE_SHIFT | counter << reg.BYTE_CNT_SHIFT | busy
+
+    def _read_found(self, base: int, qp: DeviceQp) -> int:
+        """What a queue pair's reaction point knows, as of when it last sent; 0 where it has none."""
+        if not isinstance(qp.pace, DcqcnPace):
+            return 0
+        point = qp.pace.point
+        if base == reg.QP_ALPHA:
+            return min((1 << reg.ALPHA_REGISTER_BITS) - 1, point.alpha >> ALPHA_BITS - reg.ALPHA_REGISTER_BITS)
+        if base == reg.QP_BYTE_CNT:
+            return min(reg.BYTE_CNT_MASK, point.counted // reg.BYTE_CNT_UNIT)
+        if base == reg.QP_ROUNDS:
+            timer, counter = (min(reg.ROUNDS_MASK, rounds) for rounds in point.rounds)
+            return timer | counter << reg.ROUNDS_SHIFT
+        return 0 if point.recovered else point.window_bytes
+
     def write(self, offset: int, value: int) -> None:
         """A store; what is no register, or read-only, does not change."""
         settings = self.settings
         if offset == reg.CNP_TIMER_THRD:
             settings.timer_windows = value & reg.TIME_MASK
+        elif offset == reg.DCQCN_CTRL:
+            line_rate = max(1, value >> reg.MAX_RATE_SHIFT & reg.MAX_RATE_MASK)
+            self._set_dcqcn(
+                timer_ns=max(1, value & reg.TIME_MASK) * reg.WINDOW_NS,
+                line_rate=line_rate,
+                least_rate=min(line_rate, settings.dcqcn.least_rate),
+                counter_bytes=max(1, value >> reg.BYTE_CNT_SHIFT & reg.BYTE_CNT_MASK) * reg.BYTE_CNT_UNIT,
+            )
+        elif offset == reg.ALPHA_TIMER:
+            self._set_dcqcn(alpha_ns=max(1, value & reg.TIME_MASK) * reg.WINDOW_NS)
         elif offset == reg.CONGESTION_CTRL:
             settings.merge_windows = value & reg.TIME_MASK
             settings.mode = "limit" if value & reg.OST_LIMIT else "dcqcn" if value & reg.HW_EN else "none"
@@ -128,6 +168,13 @@ class Congestion:
             elif qp is not None and base == reg.QP_RATE:
                 qp.rate = value & reg.RATE_MASK
                 self.apply_rate(qp)
+
+    def _set_dcqcn(self, **values: int) -> None:
+        """From now on these hold; rates that were found begin anew."""
+        self.settings.dcqcn = dataclasses.replace(self.settings.dcqcn, **values)
+        for each in self._nic.qps.values():
+            if isinstance(each.pace, DcqcnPace):
+                self.apply_rate(each)
 
     def came(self, uar: Uar) -> None:
         """A context was opened: what another program set ends."""
@@ -153,11 +200,16 @@ class Congestion:
 
     def queue_pair(self, offset: int) -> tuple[int, DeviceQp | None]:
         """Which register of queue pair 1 ``offset`` stands for, and whose it is; ``None`` if nobody's."""
-        for base in (reg.QP_CTRL, reg.QP_CNP_MERGE, reg.QP_RATE):
+        for base in (reg.QP_CTRL, reg.QP_CNP_MERGE, reg.QP_RATE, *_FOUND):
             index, rest = divmod(offset - base, reg.QP_STRIDE)
             if not rest and 0 <= index < reg.QP_REGISTERS:
                 return base, self._nic.qps.get(index + 1)
         return offset, None
+
+
+def _windows(time_ns: int) -> int:
+    """A time as its register shows it."""
+    return min(reg.TIME_MASK, max(1, round(time_ns / reg.WINDOW_NS)))
 
 
 def read_cfg(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:

@@ -114,7 +114,8 @@ class Receiving:
                         if learning:
                             self._icrc.learn(flow, taken // segment)
                         continue
-                    if end - start <= _SMALL_PACKET and receive_small(qp, burst, start, end, qp.pkey, now_ns):
+                    small = end - start <= _SMALL_PACKET and qp.selective is None
+                    if small and receive_small(qp, burst, start, end, qp.pkey, now_ns):
                         qp.show()
                         start = end
                         if learning:

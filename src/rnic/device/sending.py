@@ -119,10 +119,6 @@ class Sending:
             self._nic.moved_packets(now_ns)
         return out
 
-    def owes(self) -> bool:
-        """Whether there is something to do before turns are taken."""
-        return bool(self._doorbells.rung or self.failed_cqs or self.last_words or self._nic.gsi.waiting)
-
     def prepare(self, now_ns: int) -> list[TxBurst]:
         """Do what comes before turns; what is to be sent first."""
         self._nic.now_ns = now_ns
@@ -215,16 +211,19 @@ class Sending:
 
     def _take_doorbells(self) -> None:
         doorbells = self._doorbells
-        blocks = self._nic.resources.blocks
         for _ in range(len(doorbells.rung)):
-            queue = blocks.get(doorbells.take())
-            if queue.__class__ is DeviceQp:
-                try:
-                    self._ring_qp(queue)
-                except Exception as error:  # noqa: BLE001 - the last guard
-                    self._nic.own_error("doorbell", queue, error)
-            elif queue.__class__ is SharedReceiveQueue and not queue.ring_limit():
-                self._nic.counters.bump("bad_doorbells")
+            self.ring(doorbells.take())
+
+    def ring(self, block: int) -> None:
+        """A doorbell was rung in a block."""
+        queue = self._nic.resources.blocks.get(block)
+        if queue.__class__ is DeviceQp:
+            try:
+                self._ring_qp(queue)
+            except Exception as error:  # noqa: BLE001 - the last guard
+                self._nic.own_error("doorbell", queue, error)
+        elif queue.__class__ is SharedReceiveQueue and not queue.ring_limit():
+            self._nic.counters.bump("bad_doorbells")
 
     def _ring_qp(self, qp: DeviceQp) -> None:
         if qp.held:

@@ -194,6 +194,7 @@ cdef extern from "port.h" nogil:
         STOP_TURN
         STOP_FULL
         ENGINE_LEAST
+    int engine_port_ring(engine_device *device, engine_qp *qp)
     void engine_device_find(engine_device *device, uint8_t *arena)
     size_t engine_port_receive(engine_device *device, const uint8_t *buffer, size_t length, size_t segment, size_t start,
                                const engine_meta *meta, uint64_t now, engine_told *told)
@@ -420,6 +421,7 @@ cdef class Executor:
     cdef readonly bint punted
     cdef readonly int end
     cdef Device device
+    cdef object door
 
     def __cinit__(self, Port port, qp, block):
         cdef Py_ssize_t length = 0
@@ -722,7 +724,7 @@ cdef class Device:
     cdef engine_device device
     cdef engine_qp **qps
     cdef object nic, sending
-    cdef dict routes, executors
+    cdef dict routes, executors, doors
     cdef Pump pump
     cdef readonly int end
 
@@ -735,7 +737,7 @@ cdef class Device:
         if self.qps == NULL:
             raise MemoryError("no memory for pointers to queue pairs")
         self.device.qps = self.qps
-        self.routes, self.executors = {}, {}
+        self.routes, self.executors, self.doors = {}, {}, {}
 
     def __dealloc__(self):
         free(self.qps)
@@ -744,14 +746,18 @@ cdef class Device:
         """A queue pair has this executor from now on."""
         cdef size_t slot = <size_t> executor.qp.number & ((<size_t> 1 << self.device.log_qps) - 1)
         executor.device = self
+        executor.door = executor.qp.regs.block
+        self.doors[executor.door] = executor
         self.executors[slot] = executor  # while C has the pointer
         self.qps[slot] = &executor.place
 
     def dismiss(self, number):
         """A queue pair has no executor any more."""
         cdef size_t slot = <size_t> number & ((<size_t> 1 << self.device.log_qps) - 1)
+        cdef Executor executor = self.executors.pop(slot, None)
         self.qps[slot] = NULL
-        self.executors.pop(slot, None)
+        if executor is not None:
+            del self.doors[executor.door]
 
     def moved(self):
         """Queues, their rings or paths may lie elsewhere than before: all is found anew when it is needed."""
@@ -927,7 +933,7 @@ cdef class Pump:
 
     cdef Device device
     cdef pump_round_state *round_state
-    cdef object link, nic, send, counters, memory, out, guards
+    cdef object link, nic, send, counters, memory, out, guards, sending, doorbells, rung, gsi
     cdef dict outlets
     cdef pump_outlet *shapes
     cdef readonly bint off
@@ -937,6 +943,8 @@ cdef class Pump:
         cdef int place
         self.device, self.nic, self.link, self.send = device, device.nic, link, send
         self.counters, self.guards = device.nic.counters, device.port.guards
+        self.sending, self.gsi, self.doorbells = device.nic.sending, device.nic.gsi, device.nic.resources.doorbells
+        self.rung = self.doorbells.rung
         self.memory = memoryview(bytearray(ROUND_SLOTS * ROUND_SLOT_BYTES))
         self.out = bytearray(ROUND_OUT_BYTES)
         self.round_state = <pump_round_state *> calloc(1, sizeof(pump_round_state))
@@ -1005,17 +1013,53 @@ cdef class Pump:
 
     # ------------------------------------------------------------------- rounds
 
-    @property
-    def fits(self):
-        """Whether it knows all that a round may need."""
+    def takes(self, link):
+        """Whether this round is its own: it knows all that may be needed, and nobody looks at packets or delays them."""
+        nic = self.nic
         if self.guards:
             self.stop()
-        return not self.off
+        return (
+            not self.off
+            and link is self.link
+            and link.up
+            and link.lone
+            and nic.enabled
+            and not nic.held
+            and not nic.tracer.enabled
+        )
+
+    @property
+    def owes(self):
+        """Whether there is something to do before turns are taken that the device does."""
+        sending = self.sending
+        return bool(sending.failed_cqs or sending.last_words or self.gsi.waiting)
+
+    def late(self, uint64_t now):
+        """Whether a deadline of the device has come."""
+        nic = self.nic
+        if engine_port_deadline(&self.device.device) <= now:
+            return True
+        at = nic.write_back_at
+        if at is not None and at <= now and nic.qps:
+            return True
+        at = self.gsi.next_deadline_ns() if self.gsi.agent is not None else None
+        return at is not None and at <= now
+
+    cdef int _take_doorbells(self) except -1:
+        cdef Executor executor
+        for _ in range(len(self.rung)):
+            block = self.doorbells.take()
+            executor = self.device.doors.get(block)
+            if executor is None or engine_port_ring(&self.device.device, &executor.place):
+                self.sending.ring(block)
+        return 0
 
     def round(self, uint64_t now, uint64_t budget):
         """Receive and take, else send; bursts that came, and whether anything happened."""
         cdef engine_told told
         self.nic.now_ns = now
+        if self.rung:
+            self._take_doorbells()
         while True:
             with nogil:
                 pump_round_go(self.round_state, now, budget, &told)
@@ -1029,6 +1073,8 @@ cdef class Pump:
         """Send what waits; whether anything was."""
         cdef engine_told told
         self.nic.now_ns = now
+        if self.rung:
+            self._take_doorbells()
         self.round_state.sent = 0
         while True:
             with nogil:

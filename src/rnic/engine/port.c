@@ -176,6 +176,23 @@ size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, 
 
 /* ------------------------------------------------------------------ sending */
 
+int engine_port_ring(struct engine_device *device, struct engine_qp *qp)
+{
+	struct queue_pair *record = qp->record;
+	if (!qp->block)
+		return -1;
+	if (record->held)
+		return 0; /* it rings again when it is cached */
+	uint64_t tail = atomic_load_explicit(&qp->block[REG_SQ_TAIL / 4], memory_order_acquire);
+	if (be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || tail >= record->sq_entries)
+		return -1;
+	if (tail != record->tail) {
+		record->tail = tail;
+		engine_schedule(&device->sched, (uint64_t)((uint8_t *)record - device->sched.arena));
+	}
+	return 0;
+}
+
 static int unsent(const struct queue_pair *record)
 {
 	return record->send_index != record->fetch_index || record->probe_due || record->fetch_index != record->tail ||

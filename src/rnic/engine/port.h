@@ -47,6 +47,9 @@ struct engine_told {
 	uint32_t effects; /* EFFECT_NOTIFY_SEND, EFFECT_NOTIFY_RECV */
 };
 
+/* A doorbell was rung in the block of a queue pair: 0, or -1 where it is the reference's. */
+int engine_port_ring(struct engine_device *device, struct engine_qp *qp);
+
 /* Take packets from `start` on, of a buffer of segments of one sender; the bytes taken. */
 size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment,
 			   size_t start, const struct engine_meta *meta, uint64_t now, struct engine_told *told);

@@ -240,8 +240,18 @@ static uint8_t operation(uint64_t opcode, int first, int last)
 	return last ? (imm ? BTH_SEND_LAST_IMM : BTH_SEND_LAST) : BTH_SEND_MIDDLE;
 }
 
-/* Make packet `index` of a message; 0, or -1 where its bytes or room for them are out of reach. */
-static int make(const struct engine_port *port, struct engine_qp *qp, const struct send_slot *slot,
+/* How a packet was made. */
+enum made { MADE, NO_ROOM, UNREAD };
+
+/* Whether a message's bytes are in reach at all: this process's own memory, or another's by its segment. */
+static int in_reach(const struct engine_port *port, const struct source *source)
+{
+	const struct engine_reach *reach = source->key ? &port->reach[source->key - port->keys] : NULL;
+	return !reach || reach->bytes || reach->segment;
+}
+
+/* Make packet `index` of a message. */
+static enum made make(const struct engine_port *port, struct engine_qp *qp, const struct send_slot *slot,
 		const struct source *source, uint64_t index, int ask, int run, struct engine_out *out)
 {
 	const struct queue_pair *record = qp->record;
@@ -256,8 +266,10 @@ static int make(const struct engine_port *port, struct engine_qp *qp, const stru
 	if (last && has_immediate(opcode))
 		header += 4;
 	uint8_t *frame = engine_frame_begin(out, header, size, run);
-	if (!frame || copy(port, source, offset, frame + header, size))
-		return -1;
+	if (!frame)
+		return NO_ROOM;
+	if (copy(port, source, offset, frame + header, size))
+		return UNREAD;
 	uint64_t head = record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << PAD_SHIFT;
 	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
 		head |= BTH_SOLICITED;
@@ -271,14 +283,15 @@ static int make(const struct engine_port *port, struct engine_qp *qp, const stru
 	if (header > word_at)
 		be_store(frame + word_at, 4, entry_get(slot, SQE_IMM));
 	engine_frame_end(out, port, &qp->flow, frame, header, size);
-	return 0;
+	return MADE;
 }
 
-/* Send the next `count` packets of a message, `ask` with the last; how many. */
+/* Send the next `count` packets of a message, `ask` with the last; how many. `how` says why that were not all. */
 static uint64_t send_data(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
-			  const struct source *source, uint64_t count, int ask, struct engine_out *out)
+			  const struct source *source, uint64_t count, int ask, struct engine_out *out, enum made *how)
 {
 	uint64_t done = 0, run = 0;
+	*how = MADE;
 	while (done < count) {
 		uint64_t index = slot->sent;
 		if (!run && index) {
@@ -287,7 +300,8 @@ static uint64_t send_data(const struct engine_port *port, struct engine_qp *qp, 
 			run = middles > 1 ? middles : 0;
 		}
 		int asks = ask && !run && done + 1 == count;
-		if (make(port, qp, slot, source, index, asks, run != 0, out))
+		*how = make(port, qp, slot, source, index, asks, run != 0, out);
+		if (*how != MADE)
 			break;
 		slot->sent++;
 		done++;
@@ -361,7 +375,7 @@ static uint64_t send_requests(const struct engine_port *port, struct engine_qp *
 	return requests;
 }
 
-/* Send packets of one message; ENGINE_DONE with how many, 0 if it has to wait; or a punt with nothing changed. */
+/* Send packets of one message; ENGINE_DONE with how many, 0 if it has to wait; or a punt, behind as many. */
 static enum engine_end send_message(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
 				    uint64_t slot_index, uint64_t now, uint64_t budget, struct engine_flight *flight,
 				    struct engine_out *out, uint64_t *sent, struct engine_effects *effects)
@@ -379,7 +393,7 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 		return PUNT_REQUEST;
 	if (entry_get(slot, SQE_FENCE) && !slot->sent && record->piece_count)
 		return ENGINE_DONE;
-	if (source.key && !port->reach[source.key - port->keys].bytes)
+	if (!in_reach(port, &source))
 		return PUNT_MEMORY;
 	if (!slot->sent && !follows(qp, slot))
 		return ENGINE_DONE;
@@ -399,15 +413,18 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 	uint64_t more = lesser(left, record->window - record->flying) - count;
 	int ask = count < left && (count == room || shared(record, flight) || !enough(record, flight, count, more));
 	int64_t ahead = psn_diff(psn, record->sent_psn);
+	enum made how;
+	*sent = send_data(port, qp, slot, &source, count, ask, out, &how);
+	if (how == UNREAD)
+		count = *sent; /* the reference finds out again, and what becomes of the message */
 	if (ahead < 0) {
 		effects->counts[COUNT_RETRANSMITTED] += (uint32_t)lesser(count, (uint64_t)-ahead);
-	} else if (record->rtt_psn == NONE && (ask || count == left)) {
+	} else if (how != UNREAD && record->rtt_psn == NONE && (ask || count == left)) {
 		record->rtt_psn = (psn + count - 1) & PSN_MASK;
 		record->rtt_at = now;
 	}
-	*sent = send_data(port, qp, slot, &source, count, ask, out);
 	fly(record, flight, *sent, effects);
-	return ENGINE_DONE;
+	return how == UNREAD ? PUNT_MEMORY : ENGINE_DONE;
 }
 
 /* Repeat the oldest and the last packet that are not acknowledged, with AckReq; ENGINE_DONE with how many were sent, or a
@@ -445,14 +462,14 @@ static enum engine_end probe(const struct engine_port *port, struct engine_qp *q
 			return end;
 		if (at[i] >= slot->packets || slot->packets != psn_count(source.length, record->mtu))
 			return PUNT_REQUEST;
-		if (source.key && !port->reach[source.key - port->keys].bytes)
+		if (!in_reach(port, &source))
 			return PUNT_MEMORY;
 	}
 	record->probe_due = 0;
 	for (unsigned i = 0; i < count; i++) {
 		struct send_slot *slot = &qp->sends[ends[i]];
 		find(port, qp, slot, ends[i], &source);
-		if (!make(port, qp, slot, &source, at[i], 1, 0, out))
+		if (make(port, qp, slot, &source, at[i], 1, 0, out) == MADE)
 			++*sent;
 	}
 	effects->counts[COUNT_PROBES] += *sent != 0;
@@ -506,13 +523,13 @@ uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint6
 		uint64_t index = record->send_index, sent;
 		struct send_slot *slot = &qp->sends[index];
 		end = send_message(port, qp, slot, index, now, budget - made, flight, out, &sent, effects);
+		made += sent;
 		if (end != ENGINE_DONE)
 			break;
 		if (slot->sent >= slot->packets)
 			record->send_index = sq_after(qp, index);
 		else if (!sent)
 			break;
-		made += sent;
 	}
 	if (end == ENGINE_DONE && made >= budget)
 		record->more = 1;

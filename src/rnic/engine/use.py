@@ -1,6 +1,7 @@
-"""Whether the engine is in use: where it is compiled, from the tables as they are, and ``RNIC_ENGINE=1`` asks for it.
+"""Whether the engine is in use: where it is compiled, from the tables as they are.
 
-``RNIC_PLAIN=1`` takes the reference whatever else is said.
+``RNIC_ENGINE=0`` takes the reference, with the twins of its inner loops; ``RNIC_PLAIN=1`` takes plain Python
+everywhere.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from rnic.engine.header import layout_hash
+from rnic.spec.limits import GO_BACK_N
 from rnic.spec.twins import compiled_twin, in_use
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ def _find() -> Any:
 COMPILED: Any = _find()
 """The compiled engine, or ``None``."""
 
-ENGINE: Any = COMPILED if os.environ.get("RNIC_ENGINE", "") not in ("", "0") else None
+ENGINE: Any = None if os.environ.get("RNIC_ENGINE") == "0" else COMPILED
 """The engine that devices take, or ``None``."""
 
 in_use[_NAME] = ENGINE is not None
@@ -37,7 +39,7 @@ in_use[_NAME] = ENGINE is not None
 
 def port(arena: Arena, table: MemoryTable, config: TransportConfig) -> Any:
     """What all queue pairs of a device share, told of every key from now on; ``None`` without the engine."""
-    if ENGINE is None:
+    if ENGINE is None or config.recovery != GO_BACK_N:
         return None
     made = ENGINE.Port(arena, table, config)
     table.told = made.changed

@@ -96,17 +96,7 @@ class Runtime:
     @property
     def _pumps(self) -> bool:
         """Whether the engine's pump takes this round: who looks at packets, or delays them, does so on the link."""
-        pump, nic, link = self._pump, self.nic, self.link
-        return (
-            pump is not None
-            and link.__class__ is UdpLink
-            and link.up
-            and link.lone
-            and nic.enabled
-            and not nic.held
-            and not nic.tracer.enabled
-            and pump.fits
-        )
+        return self._pump is not None and self._pump.takes(self.link)
 
     def faults(self) -> DeviceFaults:
         """Events for this device, on command (:mod:`rnic.runtime.faults`); from the first call on it costs a little."""
@@ -162,8 +152,9 @@ class Runtime:
     def _round(self, now: int) -> bool:
         nic = self.nic
         if self._pumps:
-            before = nic.sending.owes() and self._carry(nic.sending.prepare(now))
-            came, did = self._pump.round(now, self.budget)
+            pump = self._pump
+            before = pump.owes and self._carry(nic.sending.prepare(now))
+            came, did = pump.round(now, self.budget)
             return self._end(now, came >= _RECEIVE_LIMIT, bool(did or before))
         did = False
         if self._rounds_without_replies >= _REPLIES_AT_LEAST_EVERY:
@@ -186,15 +177,20 @@ class Runtime:
         nic = self.nic
         # What arrived in time is not late because this process did not run: nothing is overdue before all is read.
         self._full_rounds = self._full_rounds + 1 if full else 0
-        if self._full_rounds % _TIMERS_AT_LEAST_EVERY == 0:
-            deadline = nic.next_deadline_ns()
-            if deadline is not None and deadline <= now:
-                nic.handle_timers(now)
-                self._transmit(now)
-                did = True
+        if self._full_rounds % _TIMERS_AT_LEAST_EVERY == 0 and self._late(now):
+            nic.handle_timers(now)
+            self._transmit(now)
+            did = True
         if nic.resources.interrupts:
             self._interrupts()
         return did
+
+    def _late(self, now: int) -> bool:
+        """Whether a deadline has come."""
+        if self._pump is not None:
+            return not self.nic.held and bool(self._pump.late(now))
+        deadline = self.nic.next_deadline_ns()
+        return deadline is not None and deadline <= now
 
     def receive(self, limit: int) -> list[RxBurst]:
         """What the link has, at most ``limit`` bursts."""
@@ -211,12 +207,12 @@ class Runtime:
         """Send everything that may be sent now, up to the NIC's budget."""
         self._rounds_without_replies = 0
         if self._pumps:
-            did = self._carry(self.nic.sending.prepare(now))
+            did = self._pump.owes and self._carry(self.nic.sending.prepare(now))
             did = self._pump.turns(now, self.budget) or did
             self._look_at_link()
         else:
             did = self._carry(self.nic.produce(now, self.budget))
-        changes = self.nic.take_group_changes()
+        changes = self.nic.take_group_changes() if self.nic.resources.groups.changes else []
         for group, join in changes:
             with self.guard.around("link"):
                 if join:

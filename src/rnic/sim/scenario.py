@@ -26,8 +26,18 @@ from rnic.sim.workloads import (
     ring_all_reduce,
 )
 from rnic.spec.errors import RnicError
+from rnic.spec.limits import RECOVERIES
 
-NIC_SETTINGS = ("window_packets", "window_bytes", "flight_packets", "ack_every", "probe", "turn_bytes", "log_max_qps")
+NIC_SETTINGS = (
+    "window_packets",
+    "window_bytes",
+    "flight_packets",
+    "ack_every",
+    "probe",
+    "turn_bytes",
+    "log_max_qps",
+    "recovery",
+)
 """Fields of :class:`~rnic.device.config.NicConfig` that a scenario may set."""
 KINDS = ("flow", "incast", "permutation", "all-to-all", "poisson", "ring-all-reduce", "program")
 _MOST = {"seed": 1 << 63, "limit_ms": 3_600_000, "sample_us": 1_000_000}
@@ -227,7 +237,13 @@ def _nic(rows: object) -> dict[str, Any]:
     given = {name: table.take(name) for name in NIC_SETTINGS if table.has(name)}
     table.end()
     for name, value in given.items():
-        if name != "probe" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        if name == "recovery":
+            if value not in RECOVERIES:
+                raise ScenarioError(f"nic: recovery={value!r} is not known: use {' or '.join(RECOVERIES)}")
+        elif name == "probe":
+            if not isinstance(value, bool):
+                raise ScenarioError(f"nic: probe={value!r} cannot be: give true or false")
+        elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ScenarioError(f"nic: {name}={value!r} cannot be: give 1 or more")
     return given
 

@@ -27,5 +27,7 @@ FIRST_QPN = 16
 """QP0 does not exist on RoCE, QP1 is the CM's; the rest below 16 stays reserved."""
 GRH_BYTES = 40
 """Header space in front of every UD receive."""
+GO_BACK_N, SELECTIVE_REPEAT = RECOVERIES = ("go-back-n", "selective-repeat")
+"""What is sent again after a loss: all from the missing packet on, as the standard has it, or that packet alone."""
 NEVER = 1 << 63
 """A deadline that does not come, in nanoseconds."""

@@ -149,7 +149,10 @@ class Completer:
             return
         if packet.syndrome == NAK_PSN_SEQUENCE:
             self.host.counters.bump("sequence_naks_received")
-            if not self.requester.about_to_send(packet.psn):
+            selective = self.qp.selective
+            if not self.requester.about_to_send(packet.psn) and (
+                selective is None or not selective.nak(packet.psn, now_ns)
+            ):
                 self.qp.retry(packet.psn, now_ns)
             return
         status = _FATAL.get(packet.syndrome)

@@ -95,6 +95,7 @@ class TransportConfig(Protocol):
     ack_every: int
     probe: bool
     rq_almost_full: int
+    recovery: str
 
 
 class Host(Protocol):

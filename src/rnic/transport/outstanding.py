@@ -25,6 +25,7 @@ from rnic.state.queue_pair import PIECES, QP, QpMemory
 from rnic.state.record import NONE, Word, place, view
 from rnic.transport.flights import NOBODY
 from rnic.transport.message import PIECE_WORDS, SLOT_WORDS, Message, ReadPiece
+from rnic.transport.selective import REPEAT_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -443,7 +444,8 @@ class Outstanding:
     def repeat_interval(self) -> int:
         """Nanoseconds in which what was repeated should have been answered."""
         peer = self.peer
-        return max(_REPEAT_MIN_NS, 2 * peer.srtt + 4 * peer.rttvar)
+        least = _REPEAT_MIN_NS if self.qp.selective is None else REPEAT_NS
+        return max(least, 2 * peer.srtt + 4 * peer.rttvar)
 
     def _probe_interval(self) -> int:
         return self.repeat_interval << self.probe_shift

@@ -9,7 +9,7 @@ from rnic.context.qpc import OPT_SQ_SIG_ALL, SRQ_VALID
 from rnic.rings.cqe import CQE_RECEIVE
 from rnic.spec.drops import DropReason
 from rnic.spec.events import SQ_DRAINED, SRQ_LAST_WQE, WQ_CATAS_ERROR
-from rnic.spec.limits import ICRC_BYTES, MAX_TRANSPORT_HEADERS, NEVER
+from rnic.spec.limits import ICRC_BYTES, MAX_TRANSPORT_HEADERS, NEVER, SELECTIVE_REPEAT
 from rnic.spec.opcodes import (
     CNP,
     OPERATION_MASK,
@@ -34,6 +34,7 @@ from rnic.transport.encap import FrameBatch, bth_base
 from rnic.transport.host import CompletionSink, Host, ReceiveCompletionSink, ReceiveSource
 from rnic.transport.requester import Requester
 from rnic.transport.responder import SEND, WRITE, Responder
+from rnic.transport.selective import SelectiveRepeat
 from rnic.transport.wqe import ReceiveRing, SendRing
 from rnic.wire.bursts import DONT_FRAGMENT, TxBurst
 from rnic.wire.cnp import CNP_PAYLOAD
@@ -90,6 +91,7 @@ class QueuePair:
         "responder",
         "rq",
         "send_cq",
+        "selective",
         "send_ring",
         "words",
     )
@@ -122,6 +124,9 @@ class QueuePair:
         self.send_cq = send_cq
         self.recv_cq = recv_cq
         self._pace: Pace | None = None
+        chosen = host.config.recovery == SELECTIVE_REPEAT
+        self.selective = SelectiveRepeat(self) if chosen else None
+        """What repairs single packets, where that was chosen instead of Go-Back-N."""
         self._flow: Flow | None = None
         self.memory = memory = QpMemory(host.arena, send_ring.entries)
         self.words = memory.qp
@@ -168,6 +173,8 @@ class QueuePair:
             self.requester.reset()
             self.completer.reset()
             self.responder.reset()
+            if self.selective is not None:
+                self.selective.reset()
             self.flow = None
             return
         if ctx.state == ERR:
@@ -367,6 +374,8 @@ class QueuePair:
         ctx = self.ctx
         segment = burst.segment
         mtu = ctx.mtu_bytes
+        if self.selective is not None and ctx.servtype == ST_RC:
+            return 0  # each packet may be what the kept ones wait for
         if segment != mtu + 16 or burst.length - start < segment or ctx.state not in _CAN_RECEIVE:
             return 0
         if self.flow is None or burst.flow.src != self.flow.dst or burst.frag != DONT_FRAGMENT:

@@ -149,7 +149,14 @@ class Requester(Outstanding):
     @property
     def unsent(self) -> bool:
         """Whether there may be something to send, or to repeat, or a turn that was given must be taken."""
-        return bool(self.pending or self.probe_due or self.fetch_index != self.tail or self.admitted)
+        selective = self.qp.selective
+        return bool(
+            self.pending
+            or self.probe_due
+            or self.fetch_index != self.tail
+            or self.admitted
+            or (selective is not None and selective.due)
+        )
 
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
         """Send up to ``budget`` packets; the number sent. Sets ``more`` if only the budget stopped it."""
@@ -162,6 +169,8 @@ class Requester(Outstanding):
         if self.probe_due:
             self.probe_due = 0
             sent = self._probe(batch)
+        if self.qp.selective is not None:
+            sent += self.qp.selective.send(batch)
         while sent < budget:
             if not self.pending and not self._fetch():
                 break
@@ -422,6 +431,10 @@ class Requester(Outstanding):
         batch.add(header, data)
         return True
 
+    def repeat(self, message: Message, payload: Payload, index: int, batch: FrameBatch) -> int:
+        """Send packet ``index`` of a SEND or WRITE again, alone and with AckReq; how many were sent."""
+        return int(self._send_packet(message, payload, index, batch, True))
+
     def _send_request(self, message: Message, budget: int, room: int, batch: FrameBatch, now_ns: int) -> int:
         """Send READ requests or an atomic request, within the limit of outstanding ones."""
         requests = 0
@@ -495,7 +508,7 @@ class Requester(Outstanding):
                     continue
                 payload = self.payload(message)
                 if payload.valid:
-                    sent += self._send_packet(message, payload, index, batch, True)
+                    sent += self.repeat(message, payload, index, batch)
         if sent:
             self.host.counters.bump("probes")
         return sent

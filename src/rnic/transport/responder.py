@@ -221,6 +221,13 @@ class Responder:
             self.established = 1
             if self.ctx.state == RTR:
                 self.host.event(COMM_EST, self.ctx.local_qpn)
+        expected_psn = self.ctx.expected_psn
+        self._take(packet)
+        selective = self.qp.selective
+        if selective is not None and self.ctx.expected_psn != expected_psn:
+            selective.go_on(self._take)
+
+    def _take(self, packet: Packet) -> None:
         for step in STEPS:
             if not step(self, packet):
                 return
@@ -242,11 +249,11 @@ class Responder:
                 return True
             return False
         if distance > 0:
-            if self.silent:
-                self.host.counters.bump(DropReason.NAKED.value)
-            else:
+            selective = self.qp.selective
+            if selective is None or not selective.keep(packet):
+                self.host.counters.bump((DropReason.NAKED if self.silent else DropReason.PSN_GAP).value)
+            if not self.silent:
                 self.silent = 1
-                self.host.counters.bump(DropReason.PSN_GAP.value)
                 self.host.counters.bump("sequence_naks_sent")
                 self.reply(self.ctx.expected_psn, NAK_PSN_SEQUENCE)
             return False

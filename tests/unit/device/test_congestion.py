@@ -73,7 +73,7 @@ def test_what_is_left_of_the_merge_period() -> None:
             assert read(b, per_qp(b, reg.QP_CNP_MERGE)) == left
 
 
-@pytest.mark.parametrize("offset", [0, 0x200220 + 4, 0x400001, 0x600010, reg.QP_CTRL + 0x7FF * 0x100, 0xFFFF_FFFF])
+@pytest.mark.parametrize("offset", [0, 0x200220 + 4, 0x400001, 0x600030, reg.QP_CTRL + 0x7FF * 0x100, 0xFFFF_FFFF])
 def test_what_is_no_register_reads_0(offset: int) -> None:
     with QpPair() as pair:
         assert read(pair.a, offset) == 0
@@ -115,3 +115,63 @@ def test_requests_keep_to_the_rate_that_software_set() -> None:
         on_the_wire = (1 << 20) * (1024 + 16) // 1024
         expected = (on_the_wire - 64 * 128) * 1_024 // 128
         assert expected * 0.99 <= pair.clock.now_ns - begun <= expected * 1.02
+
+
+def test_dcqcn_registers_show_and_set_what_rates_are_found_by() -> None:
+    settings = CongestionSettings("dcqcn")
+    with QpPair(settings={"congestion": settings}) as pair:
+        a = pair.a
+        assert read(a, reg.DCQCN_CTRL) == 54 | 3_200 << 16 | 156_250 << 32  # 55 us, 25 Gb/s, 10 MB
+        assert read(a, reg.ALPHA_TIMER) == 54
+        write(a, reg.DCQCN_CTRL, 100 | 1_000 << 16 | 50 << 32 | reg.TIMER_BUSY)
+        write(a, reg.ALPHA_TIMER, 0)
+        assert read(a, reg.DCQCN_CTRL) == 100 | 1_000 << 16 | 50 << 32
+        assert read(a, reg.ALPHA_TIMER) == 1
+        dcqcn = a.node.nic.congestion.settings.dcqcn
+        assert (dcqcn.timer_ns, dcqcn.line_rate, dcqcn.counter_bytes, dcqcn.alpha_ns) == (102_400, 1_000, 3_200, 1_024)
+        assert settings.dcqcn.timer_ns == 55_000  # the configuration's own stays
+
+
+def test_registers_of_what_a_queue_pair_found() -> None:
+    with QpPair(settings={"congestion": CongestionSettings("dcqcn")}) as pair:
+        a = pair.a
+        found = [per_qp(a, base) for base in (reg.QP_ALPHA, reg.QP_BYTE_CNT, reg.QP_ROUNDS, reg.QP_CC_RATE)]
+        assert [read(a, offset) for offset in found] == [0, 0, 0, 0]
+        receive_cnp(pair)
+        assert [read(a, offset) for offset in found] == [1_023, 0, 0, 1_600]
+        assert read(a, reg.DCQCN_CTRL) & reg.TIMER_BUSY
+        receive_cnp(pair)
+        assert read(a, found[3]) == 800
+        pair.clock.now_ns += 200_000  # three rounds of the timer: three times halfway back to 1600
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 6_400)
+        pair.a.wait()
+        alpha, counted, rounds, rate = (read(a, offset) for offset in found)
+        assert 1_000 < alpha < 1_023
+        assert 100 <= counted < 120
+        assert rounds & 0xFF >= 3
+        assert 1_500 <= rate < 1_600
+        for offset in found:
+            write(a, offset, 7)
+        assert [read(a, offset) for offset in found] == [alpha, counted, rounds, rate]
+
+
+def test_three_ways_to_control_congestion() -> None:
+    """The device finds rates; software finds them and the device keeps them; software alone, told by events."""
+    with QpPair(settings={"congestion": CongestionSettings("none")}) as pair:
+        a, qp = pair.a, pair.a.node.nic.qps[pair.a.qp.qp_num]
+        write(a, reg.CONGESTION_CTRL, MERGE | reg.HW_EN)
+        receive_cnp(pair)
+        assert read(a, per_qp(a, reg.QP_CC_RATE)) == 1_600
+        write(a, reg.CONGESTION_CTRL, MERGE | reg.LIMITER)
+        write(a, per_qp(a, reg.QP_RATE), 500)
+        receive_cnp(pair)
+        assert read(a, per_qp(a, reg.QP_CC_RATE)) == 0
+        assert qp.pace is not None
+        assert qp.pace.rate == 500
+        write(a, reg.CONGESTION_CTRL, MERGE)
+        before = a.counters["cnps_received"]
+        receive_cnp(pair)
+        assert qp.pace is None
+        assert a.counters["cnps_received"] == before + 1
+        write(a, per_qp(a, reg.QP_CTRL), reg.SQ_ARB_MASK)
+        assert qp.masked

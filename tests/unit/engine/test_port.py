@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rnic import enums as e
+from rnic.device.sending import Sending
 from rnic.engine import use
 from rnic.link.faults import FaultRates
 from rnic.mem.space import address_of
@@ -367,3 +368,39 @@ def test_memory_of_another_process_is_written_by_the_engine(held: Any) -> None:
 
 def _asks() -> bool:
     return tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 11)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another process's memory is reached through /proc")
+def test_memory_of_another_process_is_sent_by_the_engine(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pair,), (a, _) = held(settings={"flight_packets": 64})
+    nic = a.nic
+    taken_over: list[int] = []
+    entry = next(entry for entry in nic.memory._live.values() if entry.key == pair.a.mr.lkey)
+    port = ProgramMemory(os.open("/proc/self/mem", os.O_RDWR), os.getpid())
+    before, base = entry.view, entry.base
+    entry.base = address_of(memoryview(pair.a.buf))
+    entry.view, entry.port = None, port
+    nic.memory.told(entry)
+    pair.a.buf[:] = bytes(range(256)) * (len(pair.a.buf) // 256)
+    take_over = Sending.take_over
+
+    def noted(sending: Any, now_ns: int, out: list[TxBurst], *turn: int) -> tuple[int, bool]:
+        taken_over.append(turn[0])
+        return take_over(sending, now_ns, out, *turn)
+
+    monkeypatch.setattr(Sending, "take_over", noted)
+    for length in (8, 9_000, 1):
+        write(pair, length)
+        assert [wc.status for wc in pair.a.wait()] == [enums.IBV_WC_SUCCESS]
+    assert pair.b.buf[:9_000] == pair.a.buf[:9_000]
+    if taken_over and not _asks():
+        pytest.skip("the kernel has no PROCMAP_QUERY, so the reference does it all")
+    assert taken_over == []
+    entry.base = 4096  # nothing is there: the reference is to say so
+    nic.memory.told(entry)
+    write(pair, 9_000)
+    assert [wc.status for wc in pair.a.wait()] == [enums.IBV_WC_LOC_PROT_ERR]
+    assert taken_over
+    entry.view, entry.base = before, base
+    nic.memory.told(entry)
+    port.close()

@@ -14,6 +14,8 @@ from rnic.device.receiving import Receiving
 from rnic.device.sending import Sending
 from rnic.engine import use
 from rnic.link.udp import UdpLink
+from rnic.rings.queue_block import SQ_TAIL
+from rnic.spec.states import ERR
 from rnic.verbs import SGE, SendWR
 from rnic.wire.bursts import TxBurst
 from rnic.wire.ident import IdentTracker
@@ -28,7 +30,14 @@ class Pumped(Ends):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.calls: list[str] = []
-        for kind, name in ((Receiving, "take"), (Sending, "take_over"), (Sending, "produce"), (UdpLink, "receive")):
+        reference = (
+            (Receiving, "take"),
+            (Sending, "take_over"),
+            (Sending, "produce"),
+            (Sending, "ring"),
+            (UdpLink, "receive"),
+        )
+        for kind, name in reference:
             monkeypatch.setattr(kind, name, self.counted(name, getattr(kind, name)))
 
     def counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,6 +111,30 @@ def test_what_the_engine_leaves_python_does_and_it_goes_on(ends: Pumped) -> None
     assert "take" in ends.calls
     assert "take_over" in ends.calls
     assert "receive" not in ends.calls
+
+
+def test_a_doorbell_beyond_the_ring_is_the_reference_s(ends: Pumped) -> None:
+    ends.warm()
+    driver: Any = ends.ctxs[0].driver
+    qp = driver.nic.qps[ends.qps[0].qp_num]
+    driver.store(qp.regs.block, SQ_TAIL, qp.sq_entries)
+    driver.kick()
+    assert (qp.ctx.state, driver.nic.counters["bad_doorbells"]) == (ERR, 1)
+    assert "ring" in ends.calls
+
+
+def test_a_doorbell_of_what_is_not_cached_waits(ends: Pumped) -> None:
+    ends.warm()
+    nic: Any = ends.ctxs[0].runtime.nic
+    qp = nic.qps[ends.qps[0].qp_num]
+    del nic.contexts.key.qps[qp.number]
+    tail = qp.requester.tail
+    ends.write(0)
+    assert qp.requester.tail == tail
+    assert qp.held
+    assert not nic.bring(qp)
+    assert ends.wait(0) == [0]
+    assert qp.requester.tail == tail + 1
 
 
 def test_senders_are_unknown_until_their_idents_are_known(ends: Pumped) -> None:

@@ -1,0 +1,82 @@
+"""``rnic sim --sweep``: many runs of one scenario, and one table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from rnic.sim.sweep import Failed, Job, Pool, Ray, Results, Row, jobs_of, sweep
+
+SHOWN = (
+    "seed", "flows_over", "fct_p50_ns", "fct_p99_ns", "slowdown_p50", "slowdown_p99", "goodput_gbps",
+    "queue_peak_bytes", "dropped", "pauses", "cnps_sent", "retransmitted_packets",
+)  # fmt: skip
+"""Columns of the table behind the values that were swept; JSON and CSV have all."""
+
+
+def axis(word: str) -> tuple[str, list[Any]]:
+    """A dotted key and its values: a list of JSON, or words with commas between."""
+    key, equals, text = word.partition("=")
+    if not key or not equals or not text:
+        raise click.UsageError(f"--sweep {word}: give KEY=VALUE,VALUE, such as congestion.mode=none,dcqcn")
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = [_value(each) for each in text.split(",")]
+    return key, values if isinstance(values, list) else [values]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def run_sweep(
+    path: Path, axes: Mapping[str, Sequence[Any]], seeds: Sequence[int], workers: int, ray: str | None, out: Path | None
+) -> tuple[list[Row], dict[int, str], list[str]]:
+    """Make the runs; the rows, what failed, and the keys that were swept."""
+    jobs = jobs_of(path, axes, seeds)
+    results = Results(out)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} runs"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        there = sum(job.key in results.rows for job in jobs)
+        task = progress.add_task("sweeping", completed=there, total=len(jobs))
+
+        def told(job: Job, outcome: Row | Failed) -> None:
+            if not isinstance(outcome, Failed):
+                progress.advance(task)
+
+        backend = Pool(workers) if ray is None else Ray(ray)
+        rows, failed = sweep(jobs, backend, results, told=told)
+    return rows, failed, list(axes)
+
+
+def show_sweep(rows: list[Row], keys: list[str], console: Console) -> None:
+    """The table."""
+    table = Table(box=None, pad_edge=False)
+    names = [*keys, *SHOWN]
+    for name in names:
+        table.add_column(name.removesuffix("_ns").replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(*(_cell(name, row.get(name)) for name in names))
+    console.print(table)
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, int | float) and name.endswith("_ns"):
+        return f"{value / 1_000:,.1f} us"
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return "-" if value is None else str(value)
+    return (
+        f"{value:,.3g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else json.dumps(value)
+    )

@@ -1,0 +1,221 @@
+"""Many runs of one scenario: values and seeds as tasks, on the cores of this machine or on a Ray cluster.
+
+A run's row depends on its file, values and seed alone, so the table is the same wherever the runs were made. Rows are
+written to a file as they come: a sweep that was stopped goes on with the same command, and makes what is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from rnic.sim.measure import Measure
+from rnic.sim.scenario import Scenario, ScenarioError
+
+Row = dict[str, Any]
+RETRIES = 2
+MOST_RUNS = 100_000
+
+
+class Job(NamedTuple):
+    """One run: its place in the table, what tells it from any other, and what it is made of."""
+
+    number: int
+    key: str
+    path: str
+    changes: dict[str, Any]
+    seed: int
+
+
+class Failed(NamedTuple):
+    """A run that raised, or whose process ended."""
+
+    why: str
+
+
+class Backend(Protocol):
+    """Where runs are made."""
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Row | Failed]]:
+        """Make them, in any order; each comes back once."""
+
+
+def jobs_of(path: Path, axes: Mapping[str, Sequence[Any]], seeds: Sequence[int]) -> list[Job]:
+    """All combinations of values, each with all seeds.
+
+    Args:
+        path: of the scenario.
+        axes: values by dotted key.
+        seeds: one run each.
+
+    Raises:
+        ScenarioError: there are too many, or one of them cannot be.
+        TopologyError: a topology cannot be.
+    """
+    text = path.read_bytes()
+    count = len(seeds)
+    for values in axes.values():
+        count *= len(values)
+    if not 0 < count <= MOST_RUNS:
+        raise ScenarioError(f"{count} runs: give 1 to {MOST_RUNS}, by fewer values or seeds")
+    jobs: list[Job] = []
+    for values in itertools.product(*axes.values()):
+        changes = dict(zip(axes, values, strict=True))
+        Scenario.load(path, changes)  # a mistake is found before anything is run
+        for seed in seeds:
+            what = json.dumps([changes, seed], sort_keys=True).encode()
+            key = hashlib.sha256(text + b"\0" + what).hexdigest()[:24]
+            jobs.append(Job(len(jobs), key, os.fspath(path.absolute()), changes, seed))
+    return jobs
+
+
+def run_job(job: Job) -> Row:
+    """One run's row.
+
+    Raises:
+        RnicError: the scenario cannot be.
+    """
+    scenario = Scenario.load(Path(job.path), job.changes)
+    with scenario.fabric(job.seed) as fabric:
+        measure = Measure(fabric, 0)
+        finished = True
+        try:
+            fabric.run(scenario.limit_ns)
+        except TimeoutError:
+            finished = False
+        sizes = measure.sizes()
+        row: Row = {**job.changes, "seed": job.seed, "finished": finished, **measure.summary()}
+        row["queue_peak_bytes"] = max((port.peak_bytes for port in measure.ports), default=0)
+        return row | (
+            {name: sizes[-1][name] for name in sizes[-1] if name.startswith(("fct", "slow"))} if sizes else {}
+        )
+
+
+def _tried(job: Job) -> Row | Failed:
+    """In a worker: what it raises comes back as words, which every process can read."""
+    try:
+        return run_job(job)
+    except Exception as error:  # noqa: BLE001 - a run of many: the others go on, and the caller hears why
+        return Failed(f"{type(error).__name__}: {error}")
+
+
+@dataclass
+class Pool:
+    """Processes of this machine.
+
+    ``workers`` is how many; ``make`` gives the executor, for tests.
+    """
+
+    workers: int
+    make: Callable[[int], Executor] | None = None
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Row | Failed]]:
+        """See :class:`Backend`."""
+        make = self.make or (lambda workers: ProcessPoolExecutor(workers, mp_context=get_context("spawn")))
+        with make(min(self.workers, len(jobs))) as pool:
+            try:
+                asked = {pool.submit(_tried, job): job for job in jobs}
+                for future in as_completed(asked):
+                    try:
+                        yield asked[future], future.result()
+                    except BrokenProcessPool:
+                        yield asked[future], Failed("its process ended")
+            except BaseException:
+                # stopped: what has not begun is not waited for
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+@dataclass
+class Ray:
+    """A Ray cluster.
+
+    ``address`` is where, ``"local"`` one of this process's own. The scenario's file must be there on all nodes.
+    """
+
+    address: str
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Row | Failed]]:
+        """See :class:`Backend`."""
+        import ray  # noqa: PLC0415 - an optional extra, slow to load
+
+        mine = not ray.is_initialized()
+        if mine:
+            ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
+        try:
+            task = ray.remote(_tried)
+            asked = {task.options(max_retries=RETRIES).remote(job): job for job in jobs}
+            while asked:
+                (ready, *_), _rest = ray.wait(list(asked), num_returns=1)
+                job = asked.pop(ready)
+                try:
+                    yield job, ray.get(ready)
+                except ray.exceptions.RayError as error:
+                    yield job, Failed(f"Ray: {type(error).__name__}")
+        finally:
+            if mine:
+                ray.shutdown()
+
+
+class Results:
+    """The rows that there are, in a file of JSON lines, by the key of their run. A line cut short is made anew."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.rows: dict[str, Row] = {}
+        if path is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    said = json.loads(line)
+                    self.rows[said["key"]] = said["row"]
+                except (ValueError, TypeError, KeyError):
+                    continue
+
+    def add(self, job: Job, row: Row) -> None:
+        """Keep a row."""
+        self.rows[job.key] = row
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"key": job.key, "row": row}) + "\n")
+
+
+def sweep(
+    jobs: Iterable[Job],
+    backend: Backend,
+    results: Results,
+    *,
+    retries: int = RETRIES,
+    told: Callable[[Job, Row | Failed], None] = lambda job, outcome: None,
+) -> tuple[list[Row], dict[int, str]]:
+    """Make the runs that have no row yet; those that fail again, at most ``retries`` times.
+
+    Returns:
+        The rows in the order of the jobs, and why which job has none, by number.
+    """
+    whole = list(jobs)
+    left = [job for job in whole if job.key not in results.rows]
+    failed: dict[int, str] = {}
+    for _ in range(retries + 1):
+        if not left:
+            break
+        again = []
+        failed = {}
+        for job, outcome in backend.run(left):
+            told(job, outcome)
+            if isinstance(outcome, Failed):
+                again.append(job)
+                failed[job.number] = outcome.why
+            else:
+                results.add(job, outcome)
+        left = sorted(again)
+    return [results.rows[job.key] for job in whole if job.key in results.rows], failed

@@ -1,0 +1,139 @@
+"""Selective repeat: what came beyond a gap is kept, and of what was sent only the missing packet is sent again.
+
+An option of rnic's, not of the standard, for peers that both have it (``recovery="selective-repeat"`` of
+:class:`~rnic.device.config.NicConfig`; Mittal and others, "Revisiting Network Support for RDMA", SIGCOMM 2018, say
+what it is worth). On the wire it is the standard's: the NAK names the first packet that is missing. The responder keeps
+what is beyond, so that the answer may be that packet alone; when it has come, the responder goes on with what it kept
+and names the next gap at once. Against a peer without the option everything works, as Go-Back-N or with a NAK for each
+packet.
+
+The NAK is said again with every sixteenth packet that is kept, and a packet that is named again after two round trips
+is sent again, which costs a retry. Only requests are repaired so: READ responses and atomics go by their own rules.
+Where no packet comes any more, the tail-loss probe, sooner than else, repeats the missing one; where the timeout
+passes, it is Go-Back-N. The engine takes no part: a NIC with this option runs the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rnic.spec.limits import NEVER
+from rnic.spec.psn import PSN_MASK, psn_diff
+from rnic.spec.syndromes import NAK_PSN_SEQUENCE
+from rnic.state.record import NONE
+from rnic.transport.encap import FrameBatch
+
+if TYPE_CHECKING:
+    from rnic.transport.message import Message
+    from rnic.transport.qp import QueuePair
+    from rnic.wire.packet import Packet
+
+_NAK_AGAIN = 16
+REPEAT_NS = 100_000
+"""How soon the tail-loss probe repeats at least (the paper's RTO_low): a repair that is lost holds everything up."""
+KEPT_MOST = 512
+"""Packets that a responder keeps, and how far beyond the gap they may be: what is further is dropped."""
+
+
+class SelectiveRepeat:
+    """What one queue pair keeps, and what it is to send again. It is there where the option is on."""
+
+    __slots__ = ("_kept", "_qp", "_repair", "_repaired_at", "_repaired_psn")
+
+    def __init__(self, qp: QueuePair) -> None:
+        self._qp = qp
+        self._kept: dict[int, Packet] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._kept.clear()
+        self._repair: int | None = None
+        self._repaired_psn: int | None = None
+        self._repaired_at = NEVER
+
+    # ------------------------------------------------------------------------------------- responder
+
+    def keep(self, packet: Packet) -> bool:
+        """A packet beyond a gap: keep a copy of it; whether there was room, or it is here already."""
+        psn = packet.psn
+        if psn in self._kept:
+            return True
+        if psn_diff(psn, self._qp.ctx.expected_psn) > KEPT_MOST:
+            return False
+        if not len(self._kept) % _NAK_AGAIN and self._kept:
+            # the NAK or what it asked for may be lost: while packets come, it is said again
+            self._qp.responder.silent = 0
+        packet.payload = memoryview(bytes(packet.payload))  # its buffer is the link's again soon
+        self._kept[psn] = packet
+        self._qp.host.counters.bump("kept_packets")
+        return True
+
+    def go_on(self, take: Callable[[Packet], None]) -> None:
+        """The packet that was due has come: take what was kept behind it, and name the next gap where there is one."""
+        qp = self._qp
+        while (packet := self._kept.pop(expected_psn := qp.ctx.expected_psn, None)) is not None:
+            take(packet)
+            if qp.ctx.expected_psn == expected_psn:
+                return  # refused, and the peer has been told
+        if self._kept:
+            # what was repeated by Go-Back-N meanwhile is here twice
+            for psn in [psn for psn in self._kept if psn_diff(psn, expected_psn) < 0]:
+                del self._kept[psn]
+        if self._kept:
+            qp.responder.silent = 1
+            qp.host.counters.bump("sequence_naks_sent")
+            qp.responder.reply(expected_psn, NAK_PSN_SEQUENCE)
+
+    # ------------------------------------------------------------------------------------- requester
+
+    @property
+    def due(self) -> bool:
+        """Whether a packet is to be sent again."""
+        return self._repair is not None
+
+    def nak(self, psn: int, now_ns: int) -> bool:
+        """A NAK names ``psn``; whether it is repaired alone, else it is Go-Back-N's."""
+        requester = self._qp.requester
+        if self._message(psn) is None:
+            return False
+        if psn == self._repaired_psn:
+            peer = requester.peer
+            patience = 2 * peer.srtt + 4 * peer.rttvar if peer.srtt else requester.repeat_interval
+            if now_ns - self._repaired_at < patience:
+                return True  # said before the repair can have come
+            if not requester.retry_left:
+                return False
+            requester.retry_left -= 1
+        self._repair = self._repaired_psn = psn
+        self._repaired_at = now_ns
+        requester.rtt_psn = NONE  # what is kept is acknowledged when the gap is filled: that is no round trip
+        self._qp.host.schedule(self._qp)
+        return True
+
+    def send(self, batch: FrameBatch) -> int:
+        """Send the packet again that is missing; how many were sent."""
+        psn, self._repair = self._repair, None
+        if psn is None or (message := self._message(psn)) is None:
+            return 0
+        requester = self._qp.requester
+        payload = requester.payload(message)
+        if not payload.valid:
+            return 0
+        sent = requester.repeat(message, payload, psn_diff(psn, message.first_psn), batch)
+        if sent:
+            self._qp.host.counters.bump("retransmitted_packets")
+            self._qp.host.counters.bump("repairs")
+        return sent
+
+    def _message(self, psn: int) -> Message | None:
+        """The message of a SEND or WRITE that ``psn`` was sent of, and is not acknowledged."""
+        requester = self._qp.requester
+        if psn_diff(psn & PSN_MASK, requester.una) < 0:
+            return None
+        for message in requester.messages(requester.sq_head, requester.fetch_index):
+            at = psn_diff(psn, message.first_psn)
+            if message.packets and 0 <= at < message.sent:
+                return None if message.reads else message
+        return None
