@@ -31,7 +31,17 @@ def test_table_holds_what_the_live_proof_promises(live: ModuleType) -> None:
     runs = list(live.cases())
     assert {run.role for run in runs} == {"client", "server"}
     assert {run.family for run in runs} == {4, 6}
-    by_cm = {"rping", "rping-netem", "ucmatose", "ucmatose-hundred", "udaddy", "mckey", "cmtime", "rstream", "riostream"}
+    by_cm = {
+        "rping",
+        "rping-netem",
+        "ucmatose",
+        "ucmatose-hundred",
+        "udaddy",
+        "mckey",
+        "cmtime",
+        "rstream",
+        "riostream",
+    }
     by_cm |= {"ib_write_bw", "ib_read_bw", "ib_send_bw"}
     assert {run.tool.name for run in runs} == {"rc", "uc", "ud", "srq", "late", "conform"} | by_cm
     managed = [run for run in runs if run.tool.connects is not None]
