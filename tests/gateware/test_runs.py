@@ -1,4 +1,4 @@
-"""Jobs in the simulator and the ``rnic gateware`` command: loopback, two engines over a link, timeline, VCD, Verilog."""
+"""Jobs in the simulator and the ``rnic gateware`` command: loopback, two engines over a link, timeline, VCD, files."""
 
 from __future__ import annotations
 
