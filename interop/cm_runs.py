@@ -22,29 +22,57 @@ SETTLE_S = 3.0
 """How long a server in the guest may take until it listens; nothing outside shows when it does."""
 _LISTENS_SECONDS = 30.0
 _DEVICES = ("rnic0", "rnic1")
+_WIRE = "eth0"
+"""The guest's interface on it."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """One program: what server and client are told besides, with ``SERVER`` for the address."""
+    """One program: what server and client are told besides, with ``SERVER`` and ``CLIENT`` for the addresses.
+
+    A server that ``stays`` is ended once its client has. ``netem`` is what happens to all that the guest sends, CM
+    messages not least. What is not ``quick`` is made with ``--all`` alone.
+    """
 
     name: str
     options: tuple[str, ...]
     families: tuple[int, ...] = (4,)
     server: tuple[str, ...] = ()
     client: tuple[str, ...] = ("-s", "SERVER")
+    label: str = ""
+    stays: bool = False
+    netem: str = ""
+    quick: bool = True
 
-    def words(self, serves: bool, address: str) -> list[str]:
+    def words(self, serves: bool, server: str, client: str) -> list[str]:
         """As it is typed."""
+        names = {"SERVER": server, "CLIENT": client}
         own = self.server if serves else self.client
-        return [self.name, *self.options, *(word.replace("SERVER", address) for word in own)]
+        return [self.name, *self.options, *(names.get(word, word) for word in own)]
 
 
 _BY_NAME = ("SERVER",)
+_BOUND = ("-b", "SERVER")
+_STREAM = ("-S", "4096", "-I", "10", "-C", "10")
 PROGRAMS = (
     Program("rping", ("-C", "10", "-V"), (4, 6), ("-s", "-a", "SERVER"), ("-c", "-a", "SERVER")),
     Program("ucmatose", ("-c", "8", "-C", "10")),
+    Program("ucmatose", ("-c", "4", "-C", "4"), (6,), server=_BOUND),
+    Program("ucmatose", ("-c", "100", "-C", "2"), label="hundred"),
     Program("udaddy", ("-c", "4", "-C", "8")),
+    Program("udaddy", ("-c", "2", "-C", "4"), (6,), server=_BOUND),
+    Program("mckey", ("-m", "239.1.2.3", "-C", "8"), server=_BOUND, client=("-b", "CLIENT", "-s")),
+    Program("cmtime", ("-c", "50"), stays=True),
+    Program("rstream", _STREAM),
+    Program("riostream", _STREAM, quick=False),
+    Program(
+        "rping",
+        ("-C", "5", "-V"),
+        server=("-s", "-a", "SERVER"),
+        client=("-c", "-a", "SERVER"),
+        label="netem",
+        netem="delay 3ms 2ms loss 10% duplicate 10% reorder 25%",
+    ),
     # a guest that is emulated takes a few messages a millisecond
     Program("ib_write_bw", ("-R", "-F", "-n", "20", "-s", "4096"), client=_BY_NAME),
     Program("ib_read_bw", ("-R", "-F", "-n", "20", "-s", "4096"), client=_BY_NAME),
@@ -54,12 +82,25 @@ PROGRAMS = (
 
 def run(rig: Rig, program: Program, family: int, rnic_serves: bool, runtime: str) -> tuple[str, str]:
     """One run; what is wrong with it, empty if nothing is, and what both said."""
-    address = rig.host[family] if rnic_serves else rig.guest[family]
-    ours = ["env", f"RNIC_RUNTIME_DIR={runtime}", str(RNIC), "exec", "--addr", rig.host[family], "--"]
+    if not program.netem:
+        return _run(rig, program, family, rnic_serves, runtime)
+    said = rig.ask_guest(f"tc qdisc replace dev {_WIRE} root netem {program.netem} && echo set")
+    if "set" not in said:
+        return "the guest's wire cannot be made bad (tc netem)", said
+    try:
+        return _run(rig, program, family, rnic_serves, runtime)
+    finally:
+        rig.ask_guest(f"tc qdisc del dev {_WIRE} root")
 
-    def start(serves: bool, here: bool) -> subprocess.Popen[str]:
-        words = program.words(serves, address)
-        return rig.beside("timeout", str(SECONDS), *ours, *words) if here else rig.in_guest(" ".join(words), SECONDS)
+
+def _run(rig: Rig, program: Program, family: int, rnic_serves: bool, runtime: str) -> tuple[str, str]:
+    here, there = rig.host[family], rig.guest[family]
+    places = (here, there) if rnic_serves else (there, here)
+    ours = ["env", f"RNIC_RUNTIME_DIR={runtime}", str(RNIC), "exec", "--addr", here, "--"]
+
+    def start(serves: bool, on_host: bool) -> subprocess.Popen[str]:
+        words = program.words(serves, *places)
+        return rig.beside("timeout", str(SECONDS), *ours, *words) if on_host else rig.in_guest(" ".join(words), SECONDS)
 
     server = start(True, rnic_serves)
     if rnic_serves:
@@ -68,23 +109,25 @@ def run(rig: Rig, program: Program, family: int, rnic_serves: bool, runtime: str
         time.sleep(SETTLE_S)
     client = start(False, not rnic_serves)
     said = {"client": client.communicate()[0]}
-    if client.returncode:
-        server.kill()
+    if client.returncode or program.stays:
+        server.terminate()
         rig.ask_guest(f"killall {program.name}")
     said["server"] = server.communicate()[0]
     output = "".join(f"--- {name}\n{text}" for name, text in said.items())
-    for name, end in (("client", client), ("server", server)):
+    ends = (("client", client),) if program.stays else (("client", client), ("server", server))
+    for name, end in ends:
         if end.returncode:
             return f"{name} exited with {end.returncode}", output
     return "", output
 
 
 def wait_services(runtime: Path, server: subprocess.Popen[str]) -> None:
-    """Until a server under `rnic exec` listens on QP1, or has ended."""
+    """Until a server under `rnic exec` listens on QP1 or has joined a group, or has ended."""
     end = time.monotonic() + _LISTENS_SECONDS
     while time.monotonic() < end and server.poll() is None:
         for device in _DEVICES:
             with contextlib.suppress(ProcessError):
-                if ask(runtime, device, "cm")["services"]:
+                seen = ask(runtime, device, "cm")
+                if seen["services"] or seen["groups"]:
                     return
         time.sleep(0.05)

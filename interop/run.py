@@ -101,7 +101,9 @@ class Case:
     @property
     def quick(self) -> bool:
         """Whether it is made without ``--all``."""
-        if self.tool in (LATE, CONFORM) or self.marks or self.tool.connects is not None:
+        if self.tool.connects is not None:
+            return self.tool.connects.quick
+        if self.tool in (LATE, CONFORM) or self.marks:
             return True
         if self.unmodified:
             return self.family == 4
@@ -153,7 +155,8 @@ def cases() -> Iterator[Case]:
     for program in PROGRAMS:
         for family in program.families:
             for role in ("client", "server"):
-                yield Case(Tool(program.name, connects=program), role, family, None, 0, events=False, unmodified=True)
+                name = "-".join(filter(None, (program.name, program.label)))
+                yield Case(Tool(name, connects=program), role, family, None, 0, events=False, unmodified=True)
     for family in (4, 6):
         yield Case(CONFORM, "client", family, 1024, 1024, events=False)
 

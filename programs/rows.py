@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 PINGPONG = ("-g", "0", "-n", "200", "-c")
 PERFTEST = ("-x", "0", "-F")
 LEFT_OUT = "left out"
+HERE = Path(__file__).resolve().parent
+OWN_FILE = str(HERE / "rows.py")
+"""Something to copy."""
 MPI_ENV = {
     "UCX_TLS": "rc_v,ud_v,self",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -27,8 +31,8 @@ class Row:
     ``kind`` is how it is run, ``peer`` the other end's command where that is another program, ``refused`` what a
     refusal has to say, ``said`` what a program that is run alone has to say, ``env`` its environment beside. ``ends``
     are what server and client of a ``cm`` row are told besides, with ``SERVER`` and ``CLIENT`` for the addresses; a
-    server that ``stays`` is ended once its client has. Rows that are not ``short`` move much data, or take long, and CI
-    leaves them out.
+    server that ``stays`` is ended once its client has; with ``sockets`` its TCP sockets are rsockets. Rows that are not
+    ``short`` move much data, or take long, and CI leaves them out.
     """
 
     program: str
@@ -41,6 +45,7 @@ class Row:
     hosts: tuple[str, str] = ("", "")
     env: dict[str, str] = field(default_factory=dict)
     preload: bool = False
+    sockets: bool = False
     ends: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     stays: bool = False
     faults: str = ""
@@ -93,7 +98,7 @@ def rows() -> Iterator[Row]:
     yield from _ucx()
     yield from _mpi()
     yield from _connection_manager()
-    yield Row("rstream", kind="refused", refused="rsockets")
+    yield from _rsockets()
     yield Row("ib_write_bw", ("--use_cuda=0",), kind="refused", refused="use_cuda")
     yield Row("pyverbs", ("tests/run_tests.py", "-v"), kind="pyverbs", note="Debian's own test suite")
     yield Row("pypi_ibverbs.py", kind="consumer", note="PyPI's ibverbs")
@@ -205,3 +210,21 @@ def _connection_manager() -> Iterator[Row]:
     yield _cm("ib_read_bw", "-R", "-F", "-n", "100", "-q", "4", ends=by_name)
     yield _cm("ib_send_lat", "-R", "-F", "-n", "100", "-c", "UD", ends=by_name)
     yield _cm("qperf", ends=((), ("-t", "1", "-cm", "1", "SERVER", "rc_lat", "rc_bw")), stays=True)
+
+
+def _rsockets() -> Iterator[Row]:
+    """Sockets over queue pairs: by librdmacm's own calls, and a program's TCP sockets."""
+    by_option, bound = ((), ("-s", "SERVER")), (("-b", "SERVER"), ("-s", "SERVER"))
+    for way in ("b", "n", "a"):
+        yield _cm("rstream", "-S", "4096", "-I", "10", "-C", "20", "-T", way, ends=by_option, short=way == "b")
+    yield _cm("rstream", "-S", "300000", "-I", "5", "-C", "4", "-T", "b", "-T", "v", ends=by_option)
+    yield _cm("rstream", "-S", "1000", "-I", "10", "-C", "20", ends=bound, hosts=("::1", "::1"), note="IPv6")
+    yield _cm(
+        "rstream", "-S", "20000", "-I", "5", "-C", "4", ends=by_option, faults=LOSS, note="every 61st packet lost"
+    )
+    yield _cm("riostream", "-S", "4096", "-I", "10", "-C", "20", ends=by_option)
+    yield _cm("rcopy", ends=((), (OWN_FILE, "SERVER:COPY")), stays=True)
+    yield _cm("udpong", "-S", "1024", "-C", "100", ends=bound, stays=True)
+    serve = ("-m", "http.server", "--bind", "SERVER", "8123", "--directory", str(HERE))
+    fetch = (str(HERE / "fetch.py"), "SERVER", "8123", OWN_FILE)
+    yield _cm("python3", ends=(serve, fetch), stays=True, sockets=True, note="`http.server` and `urllib`, `--sockets`")

@@ -30,7 +30,7 @@ import suite
 from ends import End, StuckError, end_nic_process, last_line, last_packets, wait_all
 from rich.console import Console
 from rich.table import Table
-from rows import LEFT_OUT, PINGPONG, Row, rows
+from rows import LEFT_OUT, OWN_FILE, PINGPONG, Row, rows
 
 from rnic.abi.build import BuildError, build
 from rnic.link.pcap import CaptureError, read_packets
@@ -43,6 +43,7 @@ HERE = Path(__file__).resolve().parent
 RNIC = (sys.executable, "-m", "rnic.cli")
 CONSUMER = str(HERE / "pypi_ibverbs.py")
 QPERF_PORT = 19_765
+UDPONG_PORT = 7_174
 _HOSTS = 250
 """Of one network; rows have addresses of their own."""
 UNAVAILABLE = 77
@@ -169,6 +170,7 @@ class Run:
         if recorded and (end == 0 or self.row.kind == "python-first"):
             options += ["--capture", str(self.capture)]
             options += ["--faults", self.row.faults] if self.row.faults else []
+        options += ["--sockets"] if self.row.sockets else []
         return [*RNIC, "exec", *options, "--", *program]
 
     def _start(self, name: str, command: list[str], cwd: str | None = None) -> End:
@@ -233,8 +235,16 @@ class Run:
                 return self._verdict(first, second)
 
     def _by_cm(self) -> str:
+        with tempfile.TemporaryDirectory(prefix="rnic-copy-") as name:
+            copy = Path(name, "copy")
+            result = self._with_manager(copy)
+            if result == "ok" and self.row.program == "rcopy" and copy.read_bytes() != Path(OWN_FILE).read_bytes():
+                return "the copy is not what was copied"
+        return result
+
+    def _with_manager(self, copy: Path) -> str:
         row = self.row
-        names = {"SERVER": self._address(0), "CLIENT": self._address(1)}
+        names = {"SERVER": self._address(0), "CLIENT": self._address(1), "SERVER:COPY": f"{self._address(0)}:{copy}"}
         ends = [[names.get(word, word) for word in end] for end in row.ends]
         with self._start("server", self._exec(row.program, *row.options, *ends[0])) as first:
             self._wait_services(first.process)
@@ -250,6 +260,9 @@ class Run:
         """Until a server listens, or has joined a group; qperf first waits on TCP."""
         if self.row.program == "qperf":
             _wait_listening(QPERF_PORT, server)
+            return
+        if self.row.program == "udpong":
+            _wait_listening(UDPONG_PORT, server, ("udp", "udp6"), "07")
             return
         for _ in range(800):
             with contextlib.suppress(ProcessError):
@@ -306,16 +319,17 @@ def _free_port() -> int:
                 return port
 
 
-def _wait_listening(port: int, server: subprocess.Popen[bytes]) -> None:
+def _wait_listening(
+    port: int, server: subprocess.Popen[bytes], tables: tuple[str, ...] = ("tcp", "tcp6"), state: str = "0A"
+) -> None:
     """Until a server listens on a TCP port, as the kernel's table says: a connection would disturb it."""
     wanted = f":{port:04X}"
     for _ in range(800):
-        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-            if not os.path.exists(table):
-                continue
-            for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+        for table in tables:
+            path = Path("/proc/net", table)
+            for line in path.read_text(encoding="ascii").splitlines()[1:] if path.exists() else ():
                 words = line.split()
-                if words[1].endswith(wanted) and words[3] == "0A":
+                if words[1].endswith(wanted) and words[3] == state:
                     return
         if server.poll() is not None:
             return

@@ -238,12 +238,23 @@ static void forked(void)
 	rdma_destroy_event_channel(channel);
 }
 
+/* The device's clock counts nanoseconds, and goes on. */
+static void device_clock(struct ibv_context *context)
+{
+	struct ibv_values_ex before = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK }, after = before, unknown = { .comp_mask = 2 };
+
+	CHECK(!ibv_query_rt_values_ex(context, &before) && !ibv_query_rt_values_ex(context, &after));
+	CHECK(before.raw_clock.tv_nsec > 0 && after.raw_clock.tv_nsec >= before.raw_clock.tv_nsec);
+	CHECK(ibv_query_rt_values_ex(context, &unknown) == EOPNOTSUPP);
+}
+
 int main(int count, char **arguments)
 {
 	int devices = 0;
 	struct ibv_context **list = rdma_get_devices(&devices);
 
 	CHECK(count == 3 && list && devices == 2);
+	device_clock(list[0]);
 	rdma_free_devices(list);
 	server_address = arguments[1];
 	client_address = arguments[2];

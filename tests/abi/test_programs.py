@@ -41,10 +41,12 @@ def test_list_holds_every_program_and_way(runner: ModuleType) -> None:
     verbs = {f"ib_{verb}_{figure}" for verb in ("write", "read", "send", "atomic") for figure in ("bw", "lat")}
     pingpongs = {f"ibv_{name}_pingpong" for name in ("rc", "uc", "ud", "srq", "xsrq")}
     others = {"ibv_devices", "ibv_devinfo", "ibv_asyncwatch", "pyverbs", *runner.WHEELS, *runner.OTHER_PACKAGES}
-    managed = {"rping", "ucmatose", "udaddy", "mckey", "cmtime", "rdma_server", "qperf", "rstream"}
-    assert {row.program for row in rows} == verbs | pingpongs | others | managed
+    managed = {"rping", "ucmatose", "udaddy", "mckey", "cmtime", "rdma_server", "qperf"}
+    sockets = {"rstream", "riostream", "rcopy", "udpong", "python3"}
+    assert {row.program for row in rows} == verbs | pingpongs | others | managed | sockets
     by_cm = {row.program for row in rows if row.kind == "cm"}
-    assert by_cm == managed - {"rstream"} | {row.program for row in rows if "-R" in row.options}
+    assert by_cm == managed | sockets | {row.program for row in rows if "-R" in row.options}
+    assert {row.program for row in rows if row.sockets} == {"python3"}
     for name in ("rc", "uc", "ud", "srq"):
         mine = [row for row in rows if row.program == f"ibv_{name}_pingpong"]
         assert {"-e" in row.options for row in mine} == {True, False}, name
@@ -66,7 +68,7 @@ def test_list_holds_every_program_and_way(runner: ModuleType) -> None:
         assert any(row.short for row in ucx)
     for name in ("mpirun.mpich", "mpirun.openmpi"):
         assert [row.options[-1] for row in rows if row.program == name] == ["2", "4"]
-    assert {row.refused for row in rows if row.kind == "refused"} == {"XRC is not supported", "rsockets", "use_cuda"}
+    assert {row.refused for row in rows if row.kind == "refused"} == {"XRC is not supported", "use_cuda"}
     assert sum(row.short for row in rows) > 60
 
 

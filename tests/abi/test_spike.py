@@ -18,7 +18,7 @@ from rnic.mem.mpt import MPT_REGION, flags_from_access
 from rnic.runtime.attach import connect
 from rnic.spec import attach
 from rnic.testing import own_network
-from rnic.verbs import qp
+from rnic.verbs import qp_states
 
 CC = shutil.which("cc") or shutil.which("gcc")
 RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
@@ -32,9 +32,9 @@ def test_a_c_program_writes_by_store_and_doorbell(tmp_path: Path) -> None:
     (tmp_path / "rnic_hw.h").write_text(c_header())
     numbers = {
         "MPT_FLAGS": flags_from_access(RIGHTS) | MPT_REGION,
-        "INIT_MASK": qp._INIT_MASK[e.IBV_QPT_RC],
-        "RTR_MASK": qp._RTR_MASK[e.IBV_QPT_RC],
-        "RTS_MASK": qp._RTS_MASK[e.IBV_QPT_RC],
+        "INIT_MASK": qp_states.INIT_MASK[e.IBV_QPT_RC],
+        "RTR_MASK": qp_states.RTR_MASK[e.IBV_QPT_RC],
+        "RTS_MASK": qp_states.RTS_MASK[e.IBV_QPT_RC],
     }
     defines = [f"-D{name}={value}u" for name, value in numbers.items()]
     source, program = Path(__file__).with_name("spike.c"), tmp_path / "spike"

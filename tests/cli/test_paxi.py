@@ -109,7 +109,7 @@ def test_wrong_calls_are_one_line(args: tuple[str, ...], status: int, said: str)
 @pytest.mark.skipif(importlib.util.find_spec("amaranth") is None, reason="no amaranth: pip install '.[gateware]'")
 @pytest.mark.timeout(300)
 def test_the_descriptor_engine_with_its_ddr_there() -> None:
-    run = ("engine", "run", "--count", "1", "--size", "300", "--width", "64", "--fifo-depth", "64", "--ring", "2")
+    run = ("gateware", "run", "--count", "1", "--size", "300", "--width", "64", "--fifo-depth", "64", "--ring", "2")
     with serving("--size", "0x30001000", "--windows", "2") as (target, port):
         found = json.loads(rnic(*run, "--ddr", ADDR, "--ddr-port", port, "--json"))
         assert found["passed"] is True

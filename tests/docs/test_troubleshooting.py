@@ -173,7 +173,7 @@ WITHOUT_AMARANTH = "import sys; sys.modules['amaranth'] = None; from rnic.cli im
 
 
 def without_amaranth(folder: Path) -> object:
-    line = [sys.executable, "-c", WITHOUT_AMARANTH, "engine", "run"]
+    line = [sys.executable, "-c", WITHOUT_AMARANTH, "gateware", "run"]
     return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=30, check=False).stderr
 
 

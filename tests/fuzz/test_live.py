@@ -13,6 +13,7 @@ import pytest
 from rnic.burst import plain, small
 from rnic.device import receiving
 from rnic.device.icrc import IcrcCheck
+from rnic.engine import use
 from rnic.mem.table import MemoryTable
 from rnic.testing.flaws import FLAWS
 from rnic.testing.live import FindingError, LivePeer
@@ -123,6 +124,7 @@ HOLES: dict[str, tuple[object, str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("hole", HOLES)
 def test_a_missing_check_is_found(hole: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(use, "ENGINE", None)  # the holes are the reference's
     monkeypatch.setattr(receiving, "receive_small", small.receive_small)
     owner, name, instead = HOLES[hole]
     monkeypatch.setattr(owner, name, instead)

@@ -1,4 +1,4 @@
-"""What ``rnic engine package`` writes, held against the tables, a C compiler, and other readers of Verilog."""
+"""What ``rnic gateware package`` writes, held against the tables, a C compiler, and other readers of Verilog."""
 
 from __future__ import annotations
 
@@ -185,11 +185,11 @@ def test_states_have_their_names(package: Path) -> None:
 def test_the_command_writes_it(tmp_path: Path) -> None:
     if find_tool("yosys") is None:
         pytest.skip("no yosys: pip install '.[gateware]'")
-    result = CliRunner().invoke(group, ["engine", "package", "-o", str(tmp_path), "--no-network"])
+    result = CliRunner().invoke(group, ["gateware", "package", "-o", str(tmp_path), "--no-network"])
     assert result.exit_code == 0, result.output
     assert str(tmp_path / "component.xml") in result.output.splitlines()
     assert "mac_" not in (tmp_path / "component.xml").read_text()
-    bad = CliRunner().invoke(group, ["engine", "package", "-o", str(tmp_path / "component.xml")])
+    bad = CliRunner().invoke(group, ["gateware", "package", "-o", str(tmp_path / "component.xml")])
     assert bad.exit_code != 0
     assert "component.xml" in bad.output
 

@@ -1,4 +1,4 @@
-"""Jobs in the simulator and the ``rnic engine`` command: loopback, two engines over a link, timeline, VCD, Verilog."""
+"""Jobs in the simulator and the ``rnic gateware`` command: loopback, two engines over a link, timeline, VCD, files."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_the_cycles_with_a_slow_memory(name: str, latency: int, most: float) -> 
 
 
 def engine(*args: str | Path) -> Result:
-    return CliRunner().invoke(group, ["engine", *map(str, args)])
+    return CliRunner().invoke(group, ["gateware", *map(str, args)])
 
 
 def test_run_prints_figures_and_a_verdict() -> None:
@@ -237,6 +237,6 @@ def test_verilog_writes_the_engine_and_its_parameters(tmp_path: Path) -> None:
 
 def test_without_amaranth_the_command_says_what_to_install() -> None:
     hide = "import sys; sys.modules['amaranth'] = None; from rnic.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", hide, "engine", "run"], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", hide, "gateware", "run"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [f"rnic: the gateware needs Amaranth: {install_hint('gateware')}"]

@@ -24,7 +24,7 @@ from rnic.mem.space import SimAddressSpace
 from rnic.mem.table import WINDOW2, MemoryEntry, MemoryTable
 from rnic.rings.sqe import FLAG_SIGNALED, SGE_STRUCT, SQE_ATOMIC_STRUCT, SQE_STRUCT, SQE_UD_STRUCT
 from rnic.spec.drops import DropReason
-from rnic.spec.limits import GRH_BYTES
+from rnic.spec.limits import GO_BACK_N, GRH_BYTES
 from rnic.spec.opcodes import (
     WR_CMP_SWAP,
     WR_FETCH_ADD,
@@ -85,7 +85,12 @@ class Side:
         self.flights = Flights(self.arena, 64)
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(
-            window_packets=64, window_bytes=1 << 20, ack_every=16, probe=True, rq_almost_full=0
+            window_packets=64,
+            window_bytes=1 << 20,
+            ack_every=16,
+            probe=True,
+            rq_almost_full=0,
+            recovery=GO_BACK_N,
         )
         self.flow, self.in_flow = Flow(me, peer, 50_000), Flow(peer, me, 50_000)
         self.data = bytearray(SLOT * DEPTH)

@@ -79,7 +79,10 @@ WORK = (
     e.IBV_WR_SEND,
     e.IBV_WR_SEND_WITH_IMM,
     e.IBV_WR_RDMA_READ,
+    e.IBV_WR_ATOMIC_FETCH_AND_ADD,
+    e.IBV_WR_ATOMIC_CMP_AND_SWP,
 )
+ATOMICS = frozenset((e.IBV_WR_ATOMIC_FETCH_AND_ADD, e.IBV_WR_ATOMIC_CMP_AND_SWP))
 TAKES_RECEIVE = frozenset((e.IBV_WR_RDMA_WRITE_WITH_IMM, e.IBV_WR_SEND, e.IBV_WR_SEND_WITH_IMM))
 STEPS = st.lists(
     st.builds(
@@ -128,7 +131,9 @@ def run(steps: list[Step], loss: float, seed: int, segments: int) -> list[Any]:
                 pair.b.cq.req_notify(solicited_only=True)
             if step.opcode in TAKES_RECEIVE:
                 pair.b.post_recv(5000, HALF)
-            pair.a.post_send(step.opcode, step.length, step.offset, remote=step.offset, wr_id=number, flags=step.flags)
+            length, at = (8, step.offset & ~7) if step.opcode in ATOMICS else (step.length, step.offset)
+            more = {"compare_add": step.length, "swap": 7} if step.opcode in ATOMICS else {}
+            pair.a.post_send(step.opcode, length, at, remote=at, wr_id=number, flags=step.flags, **more)
             if step.waits:
                 pair.net.run()
                 seen.append(images(pair))

@@ -213,6 +213,19 @@ def test_a_response_to_what_asks_for_none_is_stale(new) -> None:
     assert s.send_cq.take() == ["SUCCESS", "SUCCESS"]
 
 
+@pytest.mark.parametrize("name", ["READ_RESPONSE_ONLY", "ATOMIC_ACKNOWLEDGE"])
+def test_a_stale_response_grants_no_credits(new, name) -> None:
+    """Common NICs put 0 into the AETH of a READ response: that is no word on receive entries, late ones included."""
+    s = new()
+    s.post("READ", 10)
+    s.out()
+    s.inject("READ_RESPONSE_ONLY", 100, payload=b"x" * 10, syndrome=0)
+    s.inject(name, 100, payload=b"x" * 10 if name.startswith("READ") else b"", syndrome=0)
+    assert s.counters["drop_stale_response"] == 1
+    s.post("SEND", 600)
+    assert s.out() == ["SEND_FIRST 101", "SEND_MIDDLE 102", "SEND_LAST 103!"]
+
+
 def test_a_response_acknowledges_what_was_before_it(new) -> None:
     """And so a bad one fails the READ, not the WRITE in front of it."""
     s = new()

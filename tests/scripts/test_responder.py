@@ -244,7 +244,7 @@ def test_replies_are_bounded(new) -> None:
 def test_repeated_reads_are_bounded(new) -> None:
     s = new()
     s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=60_000)
-    for again in range(3000):
+    for again in range(REPLIES):
         psn = 100 + again % 234
         length = 60_000 - again % 234 * 256
         s.inject("READ_REQUEST", psn, va=s.va + again % 234 * 256, rkey=s.key, dma_length=length)

@@ -1,4 +1,4 @@
-"""Build ``libibverbs.so.1``, ``librdmacm.so.1`` and ``librnicpaths.so`` with the C compiler at hand.
+"""Build ``libibverbs.so.1``, ``librdmacm.so.1`` and what `rnic exec` preloads with the C compiler at hand.
 
 Run as ``python -m rnic.abi.build [--out DIRECTORY] [--sanitize] [--cc COMPILER]``; the package's own build runs
 it too. The header, the version scripts and the functions that only refuse come from tables.
@@ -25,11 +25,12 @@ from rnic.abi.exports import (
     VERBS_PRIVATE,
 )
 from rnic.abi.header import c_header
-from rnic.abi.places import LIBRARIES, PATHS_LIBRARY
+from rnic.abi.places import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
 from rnic.spec.errors import RnicError
 
 SOURCES = Path(__file__).parent / "src"
 PATHS_SOURCE = Path(__file__).parent / "paths" / "turn.c"
+SOCKETS_SOURCE = Path(__file__).parent / "sockets" / "turn.c"
 
 FLAGS = [
     "-std=gnu11",
@@ -157,11 +158,15 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
             _run([*shlex.split(compiler), *flags, *link, *map(str, sources), "-o", str(made)])
             built.append(_put(made, out))
         # Never sanitized: it stands in front of the sanitizers' own functions of the same names.
-        made = work / PATHS_LIBRARY
-        link = ["-shared", f"-Wl,-soname,{PATHS_LIBRARY}", "-Wl,-z,nodelete", "-Wl,-z,relro"]
-        warnings = STRICT if strict else ()
-        _run([*shlex.split(compiler), *FLAGS, *warnings, *link, str(PATHS_SOURCE), "-ldl", "-o", str(made)])
-        built.append(_put(made, out))
+        for library, source, needs in (
+            (PATHS_LIBRARY, PATHS_SOURCE, []),
+            (SOCKETS_LIBRARY, SOCKETS_SOURCE, [f"-L{work}", "-l:librdmacm.so.1", f"-Wl,-rpath-link,{work}"]),
+        ):
+            made = work / library
+            link = ["-shared", f"-Wl,-soname,{library}", "-Wl,-z,nodelete", "-Wl,-z,relro"]
+            warnings = STRICT if strict else ()
+            _run([*shlex.split(compiler), *FLAGS, *warnings, *link, str(source), *needs, "-ldl", "-o", str(made)])
+            built.append(_put(made, out))
     return built
 
 

@@ -21,7 +21,7 @@ COMMANDS = {
     "devinfo": ("rnic.cli.devinfo", "Show devices, limits and the port."),
     "exec": ("rnic.cli.exec", "Run an RDMA program (libibverbs), unmodified, on this NIC."),
     "fault": ("rnic.cli.fault", "Let something happen to a running NIC: port down, device gone, errors."),
-    "engine": ("rnic.cli.engine", "Simulate the descriptor engine, or write it as Verilog."),
+    "gateware": ("rnic.cli.gateware", "Simulate the descriptor engine, or write it as Verilog."),
     "paxi": ("rnic.cli.paxi", "Read and write another chip's memory as on an AXI bus."),
     "perf": ("rnic.cli.perf", "Measure bandwidth and latency, as perftest does."),
     "qp": ("rnic.cli.look", "List queue pairs of a running NIC, or show one."),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from rnic.abi.places import LIBRARIES, PATHS_LIBRARY
+from rnic.abi.places import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
 from rnic.cc.settings import MODES
 from rnic.cli.elf import looks_static
 from rnic.link.base import LinkError, parse_address
@@ -45,7 +45,12 @@ def library_directory() -> Path:
 
 
 def environment(
-    devices: list[str], directory: Path, libraries: Path, preload: bool = False, paths: Path | None = None
+    devices: list[str],
+    directory: Path,
+    libraries: Path,
+    preload: bool = False,
+    paths: Path | None = None,
+    sockets: bool = False,
 ) -> dict[str, str]:
     """The program's environment.
 
@@ -58,6 +63,7 @@ def environment(
         libraries: where ours are.
         preload: preload libibverbs and librdmacm, too.
         paths: view of the device paths, where it shall have one.
+        sockets: make its TCP sockets rsockets.
     """
     env = dict(os.environ)
     env["RNIC_RUNTIME_DIR"] = str(directory)
@@ -68,6 +74,8 @@ def environment(
     if paths is not None and (libraries / PATHS_LIBRARY).exists():
         env["RNIC_PATHS"] = str(paths)
         ours.append(PATHS_LIBRARY)
+    if sockets:
+        ours.append(SOCKETS_LIBRARY)
     # inside another `rnic exec` some are there already
     theirs = [name for name in re.split("[: ]+", env.get("LD_PRELOAD", "")) if Path(name).name not in ("", *ours)]
     if ours:
@@ -188,6 +196,7 @@ def device_names(listed: bytes, addresses: tuple[str, ...], port: int | None) ->
     "--congestion", type=click.Choice(MODES), envvar="RNIC_CONGESTION", help="What a congestion notification does."
 )
 @click.option("--preload", is_flag=True, envvar="RNIC_PRELOAD", help="Also LD_PRELOAD, for programs with an RPATH.")
+@click.option("--sockets", is_flag=True, help="Carry the program's TCP sockets over the NIC, as rsockets.")
 @click.option("--paths/--no-paths", default=True, help="Show the program a device's paths under /sys and /dev.")
 @click.option("--print-sysfs", is_flag=True, help="Print the directory that stands for /sys, and run nothing.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
@@ -199,6 +208,7 @@ def execute(
     capture: str | None,
     congestion: str | None,
     preload: bool,
+    sockets: bool,
     paths: bool,
     print_sysfs: bool,
     program: tuple[str, ...],
@@ -259,7 +269,7 @@ def execute(
         print(shown / "sys")
         return
     connection.sock.set_inheritable(True)
-    env = environment(devices, directory, libraries, preload, shown)
+    env = environment(devices, directory, libraries, preload, shown, sockets)
     env["RNIC_PYTHON"] = sys.executable
     # a port that was any free one is another's by then, and no recording is begun anew over the first
     again = [each | {"name": name, "capture": None} for each, name in zip(wanted, devices, strict=True)]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rnic.cm.connections import CmError, Connection, Listener, News, Parameters, Port, Tell, said_of
+from rnic.cm.held import HeldRequests
 from rnic.cm.machine import TABLE, Do, Input, State
 from rnic.spec import cm
 from rnic.trace.counters import Counters
@@ -80,6 +81,7 @@ class CmAgent:
         self._by_qpn: dict[tuple[bytes, int], Connection] = {}
         """Connected ones, by the peer's GID and QP number."""
         self._deadlines: list[tuple[int, int]] = []
+        self._held = HeldRequests()
         self._now_ns = 0
 
     # -------------------------------------------------------------------------------- owners' side
@@ -96,6 +98,7 @@ class CmAgent:
         """Listen no more; requests that wait for an answer stay their owners'."""
         if self.listeners.get(listener.service_id) is listener:
             del self.listeners[listener.service_id]
+            self._held.leave(listener.service_id)
 
     def connect(
         self,
@@ -185,6 +188,10 @@ class CmAgent:
 
     def next_deadline_ns(self) -> int | None:
         """When :meth:`handle_timers` wants to be called."""
+        ours, held = self._next_of_connections(), self._held.next_deadline_ns(self.listeners)
+        return ours if held is None else held if ours is None else min(ours, held)
+
+    def _next_of_connections(self) -> int | None:
         heap = self._deadlines
         while heap:
             deadline, local_id = heap[0]
@@ -197,7 +204,8 @@ class CmAgent:
     def handle_timers(self, now_ns: int) -> None:
         """Handle the deadlines that have come."""
         self._now_ns = now_ns
-        while (deadline := self.next_deadline_ns()) is not None and deadline <= now_ns:
+        self._held.release(self.listeners, now_ns, lambda message, source: self._take_req(message, source, now_ns))
+        while (deadline := self._next_of_connections()) is not None and deadline <= now_ns:
             connection = self.connections[heapq.heappop(self._deadlines)[1]]
             connection.deadline_ns = None
             if connection.expires:
@@ -230,6 +238,12 @@ class CmAgent:
     # ----------------------------------------------------------------------------------- messages
 
     def _receive_req(self, message: wire.Message, source: bytes, now_ns: int) -> None:
+        fields = message.fields
+        known = (source, fields["local_comm_id"], False) in self._by_remote
+        if known or fields["service_id"] in self.listeners or not self._held.hold(message, source, now_ns):
+            self._take_req(message, source, now_ns)
+
+    def _take_req(self, message: wire.Message, source: bytes, now_ns: int) -> None:
         fields = message.fields
         known = self._by_remote.get((source, fields["local_comm_id"], False))
         if known is not None:

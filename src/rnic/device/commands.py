@@ -47,7 +47,7 @@ from rnic.spec import access, limits
 from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
 from rnic.spec.events import EVENT_NAMES
-from rnic.spec.gids import gid_from_address
+from rnic.spec.gids import address_from_gid
 from rnic.spec.psn import PSN_WINDOW
 from rnic.spec.states import ST_UD
 
@@ -455,7 +455,7 @@ class CommandUnit:
             if qp is not None and qp.ctx.servtype != ST_UD:
                 _refuse(cmd.ST_BAD_PARAM)
         local = len(self._nic.config.address)
-        if len(set(qpns)) != count or (gid[:12] == gid_from_address(bytes(4))[:12]) != (local == 4):
+        if len(set(qpns)) != count or len(address_from_gid(gid)) != local:
             _refuse(cmd.ST_BAD_PARAM)
         self._res.groups.set(gid, uar, qpns)
         return _DONE

@@ -7,7 +7,7 @@ from rnic.spec.gids import address_from_gid
 
 
 def is_multicast(gid: bytes) -> bool:
-    """Whether a GID is ff00::/8, or an IPv4 group as ``::ffff:224.0.0.0/4``."""
+    """Whether a GID is ff00::/8, or an IPv4 group, in either spelling."""
     address = address_from_gid(gid)
     return address[0] == 0xFF if len(address) == 16 else address[0] >> 4 == 0xE
 
@@ -19,6 +19,7 @@ class Groups:
 
     def __init__(self) -> None:
         self._lists: dict[bytes, dict[Uar, tuple[int, ...]]] = {}
+        """By the group's IP address, so that all spellings of its GID are one."""
         self.members: dict[bytes, tuple[int, ...]] = {}
         """QPNs by the group's IP address, 4 or 16 bytes."""
         self.changes: list[tuple[bytes, bool]] = []
@@ -26,20 +27,22 @@ class Groups:
 
     def get(self, gid: bytes, uar: Uar) -> tuple[int, ...]:
         """One context's members of a group."""
-        return self._lists.get(gid, {}).get(uar, ())
+        return self._lists.get(address_from_gid(gid), {}).get(uar, ())
 
     def set(self, gid: bytes, uar: Uar, qpns: tuple[int, ...]) -> None:
         """Replace one context's members of a group."""
-        lists = self._lists.setdefault(gid, {})
+        self._put(address_from_gid(gid), uar, qpns)
+
+    def _put(self, address: bytes, uar: Uar, qpns: tuple[int, ...]) -> None:
+        lists = self._lists.setdefault(address, {})
         lists.pop(uar, None)
         if qpns:
             lists[uar] = qpns
-        address = address_from_gid(gid)
         was = address in self.members
         if lists:
             self.members[address] = tuple(qpn for members in lists.values() for qpn in members)
         else:
-            del self._lists[gid]
+            del self._lists[address]
             self.members.pop(address, None)
         if was != bool(lists):
             self.changes.append((address, bool(lists)))
@@ -50,5 +53,5 @@ class Groups:
 
     def forget(self, uar: Uar) -> None:
         """Remove a context from all groups."""
-        for gid in [gid for gid, lists in self._lists.items() if uar in lists]:
-            self.set(gid, uar, ())
+        for address in [address for address, lists in self._lists.items() if uar in lists]:
+            self._put(address, uar, ())

@@ -259,7 +259,7 @@ class DeviceQp(QueuePair):
         if device is not None:
             device.dismiss(self.number)
         self.executor = None
-        if device is not None and self.ctx.servtype == ST_RC and self.ctx.state in _CONNECTED:
+        if device is not None and self.ctx.servtype in (ST_RC, ST_UC) and self.ctx.state in _CONNECTED:
             block = self.regs.buf[self.regs.at : self.regs.at + BLOCK_BYTES]
             self.executor = use.ENGINE.Executor(engine, self, block)
             device.enroll(self.executor)

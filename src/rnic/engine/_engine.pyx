@@ -39,6 +39,10 @@ cdef extern from "state.h" nogil:
         pass
     struct reply:
         pass
+    struct resource:
+        pass
+    struct shared_receive_queue:
+        pass
     struct scatter:
         pass
 
@@ -78,12 +82,15 @@ cdef extern from "engine.h" nogil:
         send_slot *sends
         read_piece *pieces
         reply *replies
+        resource *resources
         scatter *scatters
         uint64_t send_slots
         const uint8_t *sq
         uint64_t sq_bytes
         const uint8_t *rq
         uint64_t rq_bytes
+        shared_receive_queue *srq
+        atomic_word *srq_block
         atomic_word *block
         engine_cq *send_cq
         engine_cq *recv_cq
@@ -123,6 +130,7 @@ cdef extern from "engine.h" nogil:
     enum:
         ENGINE_BURSTS
         ENGINE_DONE
+        ENGINE_AGAIN
         ENGINE_TOLD
         IDENT_UNSEEN
         EFFECT_SCHEDULE
@@ -134,6 +142,8 @@ cdef extern from "engine.h" nogil:
         EFFECT_GO_ON
         EFFECT_LOST
         EFFECT_SILENT
+        EFFECT_FIRST
+        EFFECT_BEGUN
         ENGINE_COUNTS
         MAX_PATH_MTU
         MAX_TRANSPORT_HEADERS
@@ -257,6 +267,11 @@ COUNTERS = (
     "rewinds",
     "ack_timeouts",
     "probes",
+    "drop_duplicate_unmatched",
+    "duplicate_reads",
+    "duplicate_atomics",
+    "implied_naks",
+    "drop_bad_sequence",
 )
 assert len(COUNTERS) == ENGINE_COUNTS
 cdef uint64_t NONE_WORD = 0xFFFFFFFFFFFFFFFFULL
@@ -431,15 +446,20 @@ cdef class Executor:
         self.requester, self.responder = qp.requester, qp.responder
         self.counters, self.flights = qp.host.counters, qp.host.flights
         self.send_ring = qp.send_ring
-        self.rq = None if qp.uses_srq else qp.rq
+        srq = getattr(qp, "srq", None)
+        self.rq = qp.rq if not qp.uses_srq else None if srq is None else srq.ring
         self.place.qpc = <uint8_t *> <uintptr_t> ctypes.addressof(qp.ctx)
         self.place.record = <queue_pair *> (port.base + <size_t> memory.record)
         self.place.sends = <send_slot *> (port.base + 8 * <size_t> memory.sends)
         self.place.pieces = <read_piece *> (port.base + 8 * <size_t> memory.pieces)
         self.place.replies = <reply *> (port.base + 8 * <size_t> memory.replies)
+        self.place.resources = <resource *> (port.base + 8 * <size_t> memory.resources)
         self.place.scatters = <scatter *> (port.base + 8 * <size_t> memory.scatters)
         self.place.send_slots = memory.entries
         self.place.signal_all = qp.signal_all
+        if srq is not None:
+            self.place.srq = <shared_receive_queue *> (port.base + <size_t> srq.record)
+            self.place.srq_block = <atomic_word *> (_address(srq.regs.buf, &length) + <Py_ssize_t> srq.regs.at)
         self.block = block
         if block is not None:
             self.place.block = <atomic_word *> _address(block, NULL)
@@ -556,7 +576,7 @@ cdef class Executor:
                                                segment, at, &self.meta, &flight, now, &effects)
                 at += taken
                 self._received(&effects, now)
-                if effects.end != ENGINE_TOLD:
+                if effects.end != ENGINE_TOLD and effects.end != ENGINE_AGAIN:
                     break
         finally:
             PyBuffer_Release(&source)
@@ -574,6 +594,8 @@ cdef class Executor:
         cdef uint32_t told = effects.effects
         requester = self.requester
         self._count(effects)
+        if told & EFFECT_FIRST:
+            self.host.schedule(self.qp)
         if told & EFFECT_NOTIFY_RECV:
             self.recv_cq.queue.notify()
         if told & EFFECT_ACKNOWLEDGED:
@@ -587,6 +609,8 @@ cdef class Executor:
                 self.send_cq.queue.notify()
         if told & EFFECT_GO_ON:
             requester.go_on()
+        if told & EFFECT_BEGUN:
+            self.host.schedule(self.qp)
         return self._after(effects, now)
 
     cdef int _after(self, engine_effects *effects, uint64_t now) except -1:
@@ -658,6 +682,7 @@ cdef class Executor:
         self.punted = True
         self._find_flow()
         self._find_rings()
+        self._find_send_cq()
         if self.flow is None or requester.flow is not self.flow:
             return 0
         peer = requester.peer
@@ -679,8 +704,11 @@ cdef class Executor:
         self.punted = effects.end != ENGINE_DONE
         if made:
             self._emit(&result, buffer, out)
-            flights.took(peer, effects.flown, effects.admitted)
+            if effects.flown:
+                flights.took(peer, effects.flown, effects.admitted)
             self._count(&effects)
+        if effects.effects & EFFECT_NOTIFY_SEND:
+            self.send_cq.queue.notify()
         if effects.effects & EFFECT_NO_ROOM:
             flights.wait(requester)
         if effects.effects & EFFECT_ARM:
@@ -690,7 +718,7 @@ cdef class Executor:
         return made
 
     def reply(self, uint64_t budget, list out):
-        """Send the ACKs and NAKs that are due, where nothing else waits with them; the number sent."""
+        """Send up to ``budget`` packets of the replies that are due; 0 where the reference is to."""
         cdef engine_effects effects
         cdef engine_out result
         self._find_flow()
@@ -893,9 +921,11 @@ cdef class Device:
                     out.append(TxBurst(flows[at], [data], result.bursts[i].segment, result.bursts[i].count, len(data)))
                 if told.stop == STOP_FULL:
                     result.used = result.open = result.count = 0
-                elif told.stop == STOP_FIND:
+                elif told.stop == STOP_FIND or told.stop == STOP_NOTIFY:
                     self._stopped(&told)
                 elif told.stop == STOP_TURN:
+                    if told.effects:
+                        self._stopped(&told)
                     self._take_over(now, sending, out)
                 else:
                     break
@@ -1092,6 +1122,8 @@ cdef class Pump:
             at, state.slot, state.at = state.at, state.slot + 1, 0
             self._reference(&state.slots[state.slot - 1], at, now)
         elif told.stop == STOP_TURN:
+            if told.effects:
+                self.device._stopped(told)
             out = []
             sent = state.sending.sent
             self.device._take_over(now, &state.sending, out)

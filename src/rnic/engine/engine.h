@@ -54,12 +54,15 @@ struct engine_qp {
 	struct send_slot *sends; /* one for each SQ entry, `send_slots` of them */
 	struct read_piece *pieces; /* QP_PIECES */
 	struct reply *replies; /* QP_REPLIES */
+	struct resource *resources; /* QP_RESOURCES */
 	struct scatter *scatters; /* QP_SCATTERS */
 	uint64_t send_slots;
 	const uint8_t *sq; /* the send ring, its slab behind it; NULL where it is not in reach */
 	uint64_t sq_bytes;
-	const uint8_t *rq; /* the receive ring; NULL where it is shared or not in reach */
+	const uint8_t *rq; /* the receive ring, its own or the shared one; NULL where it is not in reach */
 	uint64_t rq_bytes;
+	struct shared_receive_queue *srq; /* or NULL: the ring is its own */
+	_Atomic uint32_t *srq_block; /* the shared queue's block */
 	_Atomic uint32_t *block; /* its queue block, or NULL */
 	struct engine_cq *send_cq; /* the CQ of number send_cqn, or NULL */
 	struct engine_cq *recv_cq;
@@ -89,6 +92,7 @@ struct engine_meta {
 /* Why a call ended. */
 enum engine_end {
 	ENGINE_DONE, /* nothing is left, or the budget is used up */
+	ENGINE_AGAIN, /* effects must be carried out before the same packet goes on, half of which is done */
 	ENGINE_TOLD, /* effects must be carried out before it goes on */
 	/* punts: the reference takes the next packet or work request */
 	PUNT_SHORT, /* not a whole packet */
@@ -100,11 +104,11 @@ enum engine_end {
 	PUNT_LENGTH,
 	PUNT_KEY, /* no key that opens the memory */
 	PUNT_MEMORY, /* not in reach */
-	PUNT_REPLY, /* no room for it, or credits are counted */
-	PUNT_ACK, /* neither an ACK nor a NAK that asks for a packet again; or the retries are used up */
+	PUNT_REPLY, /* no room for it */
+	PUNT_ACK, /* a NAK that does not ask for a packet again; or the retries are used up */
 	PUNT_CQ, /* not in reach, or full */
 	PUNT_REQUEST, /* a work request that is not a plain one */
-	PUNT_WAIT, /* a READ must be probed for, credits are waited for, or the rate lets nothing leave */
+	PUNT_WAIT, /* for what only the reference knows: the rate, or the end of congestion */
 };
 
 /* Effects beyond the state's bytes, for whoever called. */
@@ -118,6 +122,8 @@ enum engine_effect {
 	EFFECT_GO_ON = 64, /* what waited for an answer may be sent */
 	EFFECT_LOST = 128, /* a packet to the peer was lost; `grounded` are taken back after its account knows */
 	EFFECT_SILENT = 256, /* nothing comes from the peer; its account knows before it hears of a loss */
+	EFFECT_FIRST = 1024, /* a turn, before all other effects */
+	EFFECT_BEGUN = 512, /* messages wait for answers behind one that came: a turn, before it hears of a loss */
 };
 
 /* What is counted, in the order of `counts`. */
@@ -138,6 +144,11 @@ enum engine_count {
 	COUNT_REWINDS,
 	COUNT_ACK_TIMEOUTS,
 	COUNT_PROBES,
+	COUNT_DUPLICATE_UNMATCHED,
+	COUNT_DUPLICATE_READS,
+	COUNT_DUPLICATE_ATOMICS,
+	COUNT_IMPLIED_NAKS,
+	COUNT_BAD_SEQUENCE,
 	ENGINE_COUNTS
 };
 
@@ -177,13 +188,15 @@ struct engine_out {
 uint64_t engine_layout_hash(void);
 
 /* Take packets for `qp` from `start` on, in a buffer of segments; the bytes taken. Stops at a packet for another queue
- * pair, and behind one that has effects that others must see before the next is taken. */
+ * pair, and behind one that has effects that others must see before the next is taken; or amidst it (ENGINE_AGAIN): then
+ * it is the first of the next call, and the reference may have it as well. */
 size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
 		      size_t segment, size_t start, const struct engine_meta *meta,
 		      const struct engine_flight *flight, uint64_t now,
 		      struct engine_effects *effects);
 
-/* Send requests: up to `budget` packets of WRITEs, SENDs, READs and atomics, new or again; the number made. */
+/* Send requests: up to `budget` packets of WRITEs, SENDs, READs and atomics, new or again; the number made. What is sent
+ * unreliably completes with that. */
 uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint64_t now, uint64_t budget,
 		     struct engine_flight *flight, struct engine_out *out, struct engine_effects *effects);
 
@@ -194,7 +207,7 @@ uint64_t engine_deadline(const struct engine_qp *qp);
 void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
 		    struct engine_effects *effects);
 
-/* Send the ACKs and NAKs that are due, up to the first READ response or atomic result; the number made. */
+/* Send the replies that are due, up to `budget` packets; the number made. */
 uint64_t engine_reply(const struct engine_port *port, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
 		      struct engine_effects *effects);
 

@@ -14,7 +14,8 @@ int engine_sq_sound(const struct engine_qp *qp)
 	const struct queue_pair *record = qp->record;
 	uint64_t entries = record->sq_entries;
 	return entries <= qp->send_slots && record->sq_head < entries && record->send_index < entries && record->fetch_index < entries &&
-	       record->tail < entries;
+	       record->tail < entries && (record->read_index == NONE || record->read_index < entries) &&
+	       record->piece_first < QP_PIECES && record->piece_count <= QP_PIECES;
 }
 
 struct send_slot *engine_sq_last(const struct engine_qp *qp)
@@ -42,9 +43,14 @@ static int probing(const struct engine_port *port, const struct engine_qp *qp)
 	return port->probe && !(be_get(qp->qpc, QPC_OPTIONS) & OPT_NO_PROBE);
 }
 
+uint64_t engine_repeat_interval(uint64_t srtt, uint64_t rttvar)
+{
+	return greater(REPEAT_MIN_NS, 2 * srtt + 4 * rttvar);
+}
+
 static uint64_t probe_at(const struct queue_pair *record, uint64_t srtt, uint64_t rttvar, uint64_t now)
 {
-	return now + (greater(REPEAT_MIN_NS, 2 * srtt + 4 * rttvar) << (record->probe_shift & 63));
+	return now + (engine_repeat_interval(srtt, rttvar) << (record->probe_shift & 63));
 }
 
 void engine_watch(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
@@ -95,6 +101,13 @@ static enum engine_end reserve(struct engine_qp *qp, uint64_t psn, struct cq_roo
 	return engine_cq_reserve(known ? qp->send_cq : NULL, entries, room) ? PUNT_CQ : ENGINE_DONE;
 }
 
+enum engine_end engine_may_complete(struct engine_qp *qp, const struct send_slot *slot)
+{
+	struct cq_room room;
+	int known = qp->send_cq && qp->send_cqn == be_get(qp->qpc, QPC_CQN_SND);
+	return engine_cq_reserve(known ? qp->send_cq : NULL, (uint64_t)(signaled(qp, slot) != 0), &room) ? PUNT_CQ : ENGINE_DONE;
+}
+
 /* Complete, in order, every message that is wholly acknowledged. */
 static void retire(struct engine_qp *qp, struct cq_room *room, struct engine_effects *effects)
 {
@@ -136,6 +149,15 @@ static void retire(struct engine_qp *qp, struct cq_room *room, struct engine_eff
 	}
 }
 
+enum engine_end engine_complete_sent(struct engine_qp *qp, struct engine_effects *effects)
+{
+	struct cq_room room;
+	enum engine_end end = reserve(qp, qp->record->una, &room);
+	if (end == ENGINE_DONE)
+		retire(qp, &room, effects);
+	return end;
+}
+
 /* ------------------------------------------------------------------ progress */
 
 static void resize(const struct engine_port *port, struct queue_pair *record, uint64_t packets)
@@ -152,8 +174,8 @@ static void widen(const struct engine_port *port, struct queue_pair *record, uin
 		resize(port, record, lesser(record->widest, record->window + more));
 }
 
-/* Mean round trip and its deviation with one more sample, as RFC 6298 has them. */
-static void measured(uint64_t *srtt, uint64_t *rttvar, uint64_t sample)
+/* As RFC 6298 has them. */
+void engine_measured(uint64_t *srtt, uint64_t *rttvar, uint64_t sample)
 {
 	if (!*srtt) {
 		*srtt = sample;
@@ -165,6 +187,12 @@ static void measured(uint64_t *srtt, uint64_t *rttvar, uint64_t sample)
 	*srtt += (uint64_t)(off >> 3);
 }
 
+enum engine_end engine_may_advance(struct engine_qp *qp, uint64_t psn)
+{
+	struct cq_room room;
+	return engine_sq_sound(qp) ? reserve(qp, psn, &room) : PUNT_STATE;
+}
+
 enum engine_end engine_advance(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
 			const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
 {
@@ -172,7 +200,7 @@ enum engine_end engine_advance(const struct engine_port *port, struct engine_qp 
 	uint64_t srtt = flight->srtt, rttvar = flight->rttvar;
 	struct cq_room room;
 
-	if (!engine_sq_sound(qp))
+	if (!engine_sq_sound(qp) || psn_diff(psn, record->una) < 0)
 		return PUNT_STATE;
 	if (psn == record->una) {
 		effects->effects |= EFFECT_GO_ON;
@@ -185,7 +213,7 @@ enum engine_end engine_advance(const struct engine_port *port, struct engine_qp 
 	effects->sample = NONE;
 	if (record->rtt_psn != NONE && psn_diff(psn, record->rtt_psn) > 0) {
 		effects->sample = now - record->rtt_at;
-		measured(&srtt, &rttvar, effects->sample);
+		engine_measured(&srtt, &rttvar, effects->sample);
 		record->rtt_psn = NONE;
 	}
 	uint64_t count = (uint64_t)psn_diff(psn, record->una);
@@ -227,6 +255,8 @@ void engine_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects *ef
 
 	record->rtt_psn = NONE;
 	record->probe_due = 0;
+	while (record->piece_count && psn_diff(piece_due(engine_piece(qp, record->piece_count - 1)), psn) >= 0)
+		record->piece_count--;
 	if (index != record->fetch_index)
 		take_back(&qp->sends[index], psn);
 	while (index != record->sq_head) {
@@ -277,7 +307,7 @@ void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const 
 	if (be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || !engine_sq_sound(qp))
 		return;
 	effects->end = PUNT_WAIT;
-	if (record->pace_ns <= now || record->relief_ns <= now || record->read_index != NONE || record->piece_count)
+	if (record->pace_ns <= now || record->relief_ns <= now)
 		return;
 	effects->end = PUNT_ACK;
 	if (late && !record->retry_left)

@@ -142,7 +142,36 @@ void engine_frame_end(struct engine_out *out, const struct engine_port *port, co
 /* No packet joins the last burst any more. */
 void engine_frames_flush(struct engine_out *out);
 
-/* ------------------------------------------------------------------ requests.c, responses.c, replies.c, outstanding.c */
+/* ------------------------------------------------------------------ source.c */
+
+/* Bytes of a message that one L_Key opens. */
+struct span {
+	const struct memory_key *key;
+	uint64_t va, length;
+};
+
+/* A send work request's bytes, or the places for what its responses bring. */
+struct source {
+	const uint8_t *bytes; /* they are inline, else NULL */
+	uint64_t length;
+	unsigned count;
+	struct span spans[QP_SCATTERS];
+};
+
+/* Whether the send ring and its slab are in reach as far as its record says they go. */
+int engine_ring_reached(const struct engine_qp *qp);
+/* Find the bytes of the message of SQ entry `index`, with `rights` to them; ENGINE_DONE, or why the reference must look. */
+enum engine_end engine_source_find(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot,
+				   uint64_t index, uint64_t rights, struct source *source);
+/* Whether there is a way to all of them: this process's own memory, or another's by its segment. */
+int engine_source_reached(const struct engine_port *port, const struct source *source);
+/* Move bytes from `offset` on, in range by contract; 0, or -1 where they are not in reach. */
+int engine_source_read(const struct engine_port *port, const struct source *source, uint64_t offset, uint8_t *to,
+		       uint64_t size);
+int engine_source_write(const struct engine_port *port, const struct source *source, uint64_t offset, const uint8_t *from,
+			uint64_t size);
+
+/* ------------------------------------------------------------------ requests, reads, responses, replies, outstanding */
 
 /* A packet as receive.c found it. */
 struct packet {
@@ -168,8 +197,76 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 enum engine_end engine_response_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
 				 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects);
 
+/* What a READ or atomic request asks for: in order, and, told by `again`, once more. As engine_request_receive, which
+ * calls it where the state lets the request in. */
+enum engine_end engine_read_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+				    struct engine_effects *effects);
+enum engine_end engine_read_again(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+				  struct engine_effects *effects);
+
+/* Entries to take for a consumer at `head` when the producer says that it stands at `tail`. */
+static inline uint64_t engine_waiting(uint64_t head, uint64_t tail, uint64_t entries)
+{
+	if (tail >= entries || head >= entries)
+		return 0;
+	return tail < head ? tail + entries - head : tail - head;
+}
+/* Receive entries posted and not taken; 0 also where the ring is not in reach. */
+uint64_t engine_receives_left(const struct engine_qp *qp);
+/* Whether an ACK that says how many there are can. */
+int engine_credits_known(const struct engine_qp *qp);
+/* The syndrome of an ACK: end-to-end credits where they are on, else the invalid code. */
+uint64_t engine_ack_code(const struct engine_port *port, const struct engine_qp *qp);
 /* Queue an ACK or NAK. */
 void engine_reply_acknowledge(struct engine_qp *qp, uint64_t psn, uint64_t syndrome, struct engine_effects *effects);
+/* Queue the responses to a READ, or an atomic's; `again` if they answer a duplicate. Its slot, or NULL where there is no
+ * room: then nothing is said. */
+struct reply *engine_reply_new(struct engine_qp *qp, uint64_t kind, uint64_t psn, uint64_t packets, uint64_t syndrome,
+			       int again);
+/* Whether the ring of replies is in its slots. */
+int engine_replies_sound(const struct engine_qp *qp);
+/* The reply at a place of the ring, oldest first. */
+static inline struct reply *engine_reply_at(const struct engine_qp *qp, uint64_t place)
+{
+	return &qp->replies[(qp->record->reply_first + place) % QP_REPLIES];
+}
+
+static inline int is_atomic(uint64_t opcode)
+{
+	return opcode == WR_CMP_SWAP || opcode == WR_FETCH_ADD;
+}
+
+/* Whether a message's packets are responses. */
+static inline int is_answered(const struct send_slot *slot)
+{
+	uint64_t opcode = entry_get(slot, SQE_OPCODE);
+	return opcode == WR_READ || is_atomic(opcode);
+}
+
+/* PSN of the response that is due of a READ or atomic request, and of a whole message. */
+static inline uint64_t piece_due(const struct read_piece *piece)
+{
+	return (piece->first_psn + piece->got) & PSN_MASK;
+}
+
+static inline uint64_t message_due(const struct send_slot *slot)
+{
+	return (slot->first_psn + slot->received) & PSN_MASK;
+}
+
+/* Requests that a message goes out as, each with a sequence number: a long READ takes several. */
+static inline uint64_t engine_requests_of(const struct queue_pair *record, const struct send_slot *slot)
+{
+	if (entry_get(slot, SQE_OPCODE) != WR_READ)
+		return 1;
+	return (slot->packets + record->read_chunk - 1) / record->read_chunk;
+}
+
+/* READ or atomic request number `place` of those that wait for responses, oldest first. */
+static inline struct read_piece *engine_piece(const struct engine_qp *qp, uint64_t place)
+{
+	return &qp->pieces[(qp->record->piece_first + place) % QP_PIECES];
+}
 
 /* The SQ index behind one. */
 static inline uint64_t sq_after(const struct engine_qp *qp, uint64_t index)
@@ -177,16 +274,26 @@ static inline uint64_t sq_after(const struct engine_qp *qp, uint64_t index)
 	return index + 1 == qp->record->sq_entries ? 0 : index + 1;
 }
 
-/* Whether the indices of the send ring are in it, and it has a slot for each entry. */
+/* Whether the indices of the send ring are in it, it has a slot for each entry, and READ pieces are in theirs. */
 int engine_sq_sound(const struct engine_qp *qp);
 /* The newest message all of which was sent, if it has not completed, or NULL. */
 struct send_slot *engine_sq_last(const struct engine_qp *qp);
 /* Everything before `psn` is acknowledged; ENGINE_TOLD, or a punt with nothing changed. */
 enum engine_end engine_advance(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
 			const struct engine_flight *flight, uint64_t now, struct engine_effects *effects);
-/* A packet was lost: go back to `psn`. The caller has made sure that a retry is left and that no READ waits. */
+/* Whether engine_advance may; ENGINE_DONE, or what it would punt for. */
+enum engine_end engine_may_advance(struct engine_qp *qp, uint64_t psn);
+/* Whether there is room for a message's completion, so that engine_complete_sent may; ENGINE_DONE, or a punt. */
+enum engine_end engine_may_complete(struct engine_qp *qp, const struct send_slot *slot);
+/* Complete what was sent unreliably; ENGINE_DONE, or a punt with nothing changed. */
+enum engine_end engine_complete_sent(struct engine_qp *qp, struct engine_effects *effects);
+/* Nanoseconds in which what was repeated should have been answered. */
+uint64_t engine_repeat_interval(uint64_t srtt, uint64_t rttvar);
+/* Mean round trip and its deviation with one more sample. */
+void engine_measured(uint64_t *srtt, uint64_t *rttvar, uint64_t sample);
+/* A packet was lost: go back to `psn`. The caller has made sure that a retry is left. */
 void engine_retry(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects);
-/* Go back: the next packet sent is `psn` (Go-Back-N). No READ waits. */
+/* Go back: the next packet sent is `psn` (Go-Back-N). */
 void engine_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects *effects);
 /* Start the timers that are not running. */
 void engine_watch(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,

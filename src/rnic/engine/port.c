@@ -33,6 +33,12 @@ static struct engine_qp *known(const struct engine_device *device, const struct 
 	return qp && qp->record == record ? qp : NULL;
 }
 
+/* Whether it is a connection whose peer's account, if it should have one, is known. */
+static int accounted(const struct engine_qp *qp)
+{
+	return qp->record->peer_record || be_get(qp->qpc, QPC_SERVTYPE) == ST_UC;
+}
+
 static struct peer *peer_of(const struct engine_device *device, const struct queue_pair *record)
 {
 	return engine_record(&device->sched, record->peer_record);
@@ -101,6 +107,8 @@ static void carry_out(struct engine_device *device, uint64_t at, const struct en
 	uint32_t told = effects->effects;
 
 	count_events(device, effects);
+	if (told & EFFECT_FIRST)
+		engine_schedule(sched, at);
 	if (told & EFFECT_ACKNOWLEDGED) {
 		if (effects->sample != NONE)
 			engine_peer_measured(peer, effects->sample, now);
@@ -113,6 +121,8 @@ static void carry_out(struct engine_device *device, uint64_t at, const struct en
 		if (record->probe_due || (waits && !record->parked))
 			engine_schedule(sched, at);
 	}
+	if (told & EFFECT_BEGUN)
+		engine_schedule(sched, at);
 	if (told & EFFECT_SILENT)
 		engine_peer_silent(peer, now);
 	if (told & EFFECT_LOST)
@@ -147,7 +157,7 @@ size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, 
 		if (!qp || record->number != number || !from_peer(device, record, &meta->flow))
 			break;
 		told->end = PUNT_STATE;
-		if (record->held || !qp->block || !record->peer_record)
+		if (record->held || !qp->block || !accounted(qp))
 			break;
 		if (qp->found != device->changes) {
 			told->stop = STOP_FIND;
@@ -160,7 +170,7 @@ size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, 
 		device->counts.rx_packets += effects.packets;
 		carry_out(device, found, &effects, now);
 		told->end = effects.end;
-		if (!taken)
+		if (!taken && effects.end != ENGINE_AGAIN)
 			break;
 		at += taken;
 		show(qp);
@@ -203,7 +213,7 @@ static int unsent(const struct queue_pair *record)
 static int plain(const struct engine_device *device, const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
-	if (record->cnp_tag || record->masked || record->paced || !qp->route || !qp->block || !record->peer_record ||
+	if (record->cnp_tag || record->masked || record->paced || !qp->route || !qp->block || !accounted(qp) ||
 	    !record->path)
 		return 0;
 	/* whether replies go first says the CQ; it may have to wait for room, and then needs a line */
@@ -223,10 +233,11 @@ static int send_requests(struct engine_device *device, struct engine_qp *qp, uin
 	uint64_t made = engine_send(device->port, qp, now, sending->room, &flight, out, &effects);
 	sending->count += made;
 	sending->room -= made;
-	if (made) {
+	if (effects.flown)
 		engine_flights_took(sched, peer, effects.flown, effects.admitted);
+	if (made)
 		count_events(device, &effects);
-	}
+	told->effects |= effects.effects & EFFECT_NOTIFY_SEND;
 	if (effects.effects & EFFECT_NO_ROOM)
 		engine_flights_wait(sched, sending->qp); /* there is a spare line, or there was no turn */
 	if (effects.effects & EFFECT_ARM)
@@ -355,7 +366,9 @@ void engine_port_send(struct engine_device *device, uint64_t now, uint64_t budge
 		if (how < 0)
 			return;
 		finish(device, qp, sending, how);
-		*told = (struct engine_told){ .stop = STOP_DONE };
+		told->stop = told->effects ? STOP_NOTIFY : STOP_DONE;
+		if (told->effects)
+			return;
 	}
 }
 

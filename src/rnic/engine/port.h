@@ -35,7 +35,7 @@ enum engine_stop {
 	STOP_PACKET, /* the packet at the place reached is the reference's */
 	STOP_NOTIFY, /* `qp` has completed to a CQ that is armed: raise its event, then go on */
 	STOP_FIND, /* the pointers of `qp` are to be found anew, then go on */
-	STOP_TURN, /* the open turn is the reference's from `step` on, then go on */
+	STOP_TURN, /* the open turn is the reference's from `step` on, then go on; first raise what `effects` says */
 	STOP_FULL, /* no room for one more turn's packets: carry away what there is, then go on */
 };
 

@@ -56,7 +56,9 @@ size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, cons
 	uint64_t pkey = qp->record->head >> 32 & 0xFFFF;
 	size_t at = start;
 
-	if (be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || (state != QP_STATE_RTR && state != QP_STATE_RTS) || !segment) {
+	uint64_t service = be_get(qp->qpc, QPC_SERVTYPE), bits = service == ST_UC ? SERVICE_UC : SERVICE_RC;
+
+	if ((service != ST_RC && service != ST_UC) || (state != QP_STATE_RTR && state != QP_STATE_RTS) || !segment) {
 		effects->end = PUNT_STATE;
 		return 0;
 	}
@@ -68,7 +70,7 @@ size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, cons
 		enum engine_end end = parse(&packet, buffer + at, size);
 		if (end == ENGINE_DONE && (be_load(buffer + at + DQPN_AT, 3) != number ||
 					   be_load(buffer + at + PKEY_AT, 2) != pkey ||
-					   (packet.opcode & BTH_SERVICE_MASK) != SERVICE_RC))
+					   (packet.opcode & BTH_SERVICE_MASK) != bits))
 			end = PUNT_HEADER;
 		if (end == ENGINE_DONE) {
 			if (meta->ident == IDENT_UNSEEN)
@@ -83,7 +85,7 @@ size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, cons
 				end = PUNT_STATE;
 		}
 		effects->end = end;
-		if (end > ENGINE_TOLD)
+		if (end > ENGINE_TOLD || end == ENGINE_AGAIN)
 			break;
 		at += size;
 		effects->packets++;

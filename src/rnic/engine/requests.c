@@ -18,6 +18,7 @@ struct effect {
 /* A receive entry: the one in use, or the next of the ring. */
 struct receive {
 	int fresh; /* it is to be taken from the ring */
+	uint64_t place; /* where in the ring it is; of a shared one, whose order lies behind its slots, not its index */
 	uint64_t index, sges, bytes;
 	struct scatter scatters[QP_SCATTERS];
 };
@@ -80,21 +81,9 @@ static void message_done(struct engine_qp *qp)
 
 /* ------------------------------------------------------------------ what takes a receive entry */
 
-/* Read the next entry of the receive ring (transport/wqe.py, ReceiveRing.take); ENGINE_DONE, ENGINE_TOLD where none is
- * posted, or a punt. */
-static enum engine_end next_receive(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
+/* Read a receive entry; ENGINE_DONE, or a punt. */
+static enum engine_end read_entry(const uint8_t *entry, uint64_t stride, struct receive *receive)
 {
-	const struct queue_pair *record = qp->record;
-	uint64_t head = record->rq_head, entries = record->rq_entries, stride = record->rq_stride;
-	if (!qp->rq || !qp->block || port->rq_almost_full || head >= entries || !stride ||
-	    entries > qp->rq_bytes / stride)
-		return PUNT_REQUEST;
-	uint32_t tail = atomic_load_explicit(&qp->block[REG_RQ_TAIL / 4], memory_order_acquire);
-	if (tail == head || tail >= entries)
-		return ENGINE_TOLD;
-	receive->fresh = 1;
-	receive->index = head;
-	const uint8_t *entry = qp->rq + head * stride;
 	for (uint64_t at = 0; at + SGE_BYTES <= stride; at += SGE_BYTES) {
 		struct scatter sge = { le_load(entry + at, 8), le_load(entry + at + 8, 8) };
 		if (!sge.size_key)
@@ -107,13 +96,52 @@ static enum engine_end next_receive(const struct engine_port *port, const struct
 	return ENGINE_DONE;
 }
 
+/* The next entry of a shared receive queue (transport/wqe.py, SharedReceiveRing.take; device/srq.py). What was given back,
+ * and the limit's event, are the reference's. */
+static enum engine_end next_shared(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
+{
+	const struct shared_receive_queue *srq = qp->srq;
+	uint64_t entries = srq->entries, stride = srq->stride;
+	if (!qp->rq || !qp->srq_block || srq->head >= entries || !stride || stride > qp->rq_bytes ||
+	    entries > qp->rq_bytes / (stride + SRQ_ORDER_BYTES) || srq->returned)
+		return PUNT_REQUEST;
+	uint32_t tail = atomic_load_explicit(&qp->srq_block[REG_RQ_TAIL / 4], memory_order_acquire);
+	uint64_t left = engine_waiting(srq->head, tail, entries);
+	if (srq->limit && left <= srq->limit)
+		return PUNT_REQUEST;
+	if (!left || left <= port->rq_almost_full)
+		return ENGINE_TOLD;
+	receive->fresh = 1;
+	receive->place = srq->head;
+	receive->index = le_load(qp->rq + entries * stride + srq->head * SRQ_ORDER_BYTES, SRQ_ORDER_BYTES);
+	if (receive->index >= entries)
+		return PUNT_REQUEST;
+	return read_entry(qp->rq + receive->index * stride, stride, receive);
+}
+
+/* Read the next entry of the receive ring (transport/wqe.py, ReceiveRing.take); ENGINE_DONE, ENGINE_TOLD where none is
+ * posted, or a punt. */
+static enum engine_end next_receive(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t head = record->rq_head, entries = record->rq_entries, stride = record->rq_stride;
+	if (!qp->rq || !qp->block || head >= entries || !stride || entries > qp->rq_bytes / stride)
+		return PUNT_REQUEST;
+	uint64_t left = engine_receives_left(qp);
+	if (!left || left <= port->rq_almost_full)
+		return ENGINE_TOLD;
+	receive->fresh = 1;
+	receive->place = receive->index = head;
+	return read_entry(qp->rq + head * stride, stride, receive);
+}
+
 static enum engine_end find_receive(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
 {
 	const struct queue_pair *record = qp->record;
 	receive->fresh = 0;
 	receive->sges = receive->bytes = 0;
 	if (record->receive_index == NONE)
-		return next_receive(port, qp, receive);
+		return qp->srq ? next_shared(port, qp, receive) : next_receive(port, qp, receive);
 	if (record->receive_sges > QP_SCATTERS)
 		return PUNT_REQUEST;
 	receive->index = record->receive_index;
@@ -133,8 +161,15 @@ static void use_receive(struct engine_qp *qp, const struct receive *receive)
 	record->receive_index = receive->index;
 	record->receive_sges = receive->sges;
 	record->receive_bytes = receive->bytes;
-	record->rq_head = receive->index + 1 == record->rq_entries ? 0 : receive->index + 1;
-	atomic_store_explicit(&qp->block[REG_RQ_HEAD / 4], (uint32_t)record->rq_head, memory_order_release);
+	uint64_t entries = qp->srq ? qp->srq->entries : record->rq_entries, after = receive->place + 1;
+	after = after == entries ? 0 : after;
+	if (qp->srq) {
+		qp->srq->head = after;
+		qp->srq->taken++;
+	} else {
+		record->rq_head = after;
+	}
+	atomic_store_explicit(&(qp->srq ? qp->srq_block : qp->block)[REG_RQ_HEAD / 4], (uint32_t)after, memory_order_release);
 	be_put(qp->qpc, QPC_RQ_WQE_COUNTER, be_get(qp->qpc, QPC_RQ_WQE_COUNTER) + 1);
 }
 
@@ -142,8 +177,10 @@ static void use_receive(struct engine_qp *qp, const struct receive *receive)
 static const struct memory_key *scatter_key(const struct engine_port *port, const struct engine_qp *qp,
 					    const struct scatter *sge)
 {
-	const struct memory_key *key = engine_key_check(port, (uint32_t)(sge->size_key >> 32), be_get(qp->qpc, QPC_PD), sge->va,
-						 (uint32_t)sge->size_key, ACCESS_LOCAL_WRITE, 0, 1);
+	/* a shared queue's entries are of its own protection domain */
+	uint64_t pd = qp->srq ? qp->srq->pd : be_get(qp->qpc, QPC_PD);
+	const struct memory_key *key = engine_key_check(port, (uint32_t)(sge->size_key >> 32), pd, sge->va,
+							(uint32_t)sge->size_key, ACCESS_LOCAL_WRITE, 0, 1);
 	return key && port->reach[key - port->keys].bytes ? key : NULL;
 }
 
@@ -213,14 +250,14 @@ static enum engine_end out_of_order(const struct engine_port *port, struct engin
 	struct queue_pair *record = qp->record;
 	uint64_t expected = be_get(qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK;
 
-	if (distance < 0 && (!(packet->row->flags & (ROW_SEND | ROW_WRITE)) || be_get(qp->qpc, QPC_OPTIONS) & OPT_CREDITS))
-		return PUNT_PSN; /* a READ or an atomic has its saved answer; credits are counted */
+	if (distance < 0 && !(packet->row->flags & (ROW_SEND | ROW_WRITE)))
+		return engine_read_again(port, qp, packet, effects);
 	if (!engine_packet_right(port, packet))
 		return PUNT_ICRC;
 	record->established = 1;
 	if (distance < 0) {
 		effects->counts[COUNT_DUPLICATE]++;
-		engine_reply_acknowledge(qp, (expected - 1) & PSN_MASK, CREDITS_INVALID, effects);
+		engine_reply_acknowledge(qp, (expected - 1) & PSN_MASK, engine_ack_code(port, qp), effects);
 	} else if (record->silent) {
 		effects->counts[COUNT_NAKED]++;
 	} else {
@@ -246,6 +283,31 @@ static enum engine_end not_ready(const struct engine_port *port, struct engine_q
 	return ENGINE_DONE;
 }
 
+/* ------------------------------------------------------------------ unreliable connections (IBA 9.8) */
+
+/* What was open is lost. Its receive entry stays for the next message. */
+static void abandon(struct queue_pair *record)
+{
+	record->open = OPEN_NOTHING;
+	record->offset = 0;
+}
+
+/* A packet of a message that is lost: the next that starts one is taken. */
+static enum engine_end pass_over(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+				 enum engine_count reason, struct engine_effects *effects)
+{
+	if (!engine_packet_right(port, packet))
+		return PUNT_ICRC;
+	qp->record->established = 1;
+	effects->counts[reason]++;
+	abandon(qp->record);
+	if (reason == COUNT_BAD_SEQUENCE) { /* its PSN was the expected one */
+		qp->record->silent = 0;
+		be_put(qp->qpc, QPC_EXPECTED_PSN, (packet->psn + 1) & PSN_MASK);
+	}
+	return ENGINE_DONE;
+}
+
 /* ------------------------------------------------------------------ one request */
 
 enum engine_end engine_request_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
@@ -261,25 +323,33 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 
 	if (!record->established && be_get(qp->qpc, QPC_STATE) == QP_STATE_RTR)
 		return PUNT_STATE; /* the first one raises an event */
+	if (!engine_replies_sound(qp) || !engine_credits_known(qp))
+		return PUNT_REPLY;
+	int reliable = be_get(qp->qpc, QPC_SERVTYPE) == ST_RC;
 	int64_t distance = psn_diff(packet->psn, be_get(qp->qpc, QPC_EXPECTED_PSN));
-	if (distance)
+	if (distance && reliable)
 		return out_of_order(port, qp, packet, distance, effects);
-	if (!(flags & (ROW_WRITE | ROW_SEND)) || flags & ROW_IETH)
+	if (distance && !(flags & ROW_START))
+		return pass_over(port, qp, packet, COUNT_PSN_GAP, effects);
+	if (!(flags & (ROW_WRITE | ROW_SEND)))
+		return engine_read_receive(port, qp, packet, effects);
+	if (flags & ROW_IETH)
 		return PUNT_HEADER;
-	if (record->open != (flags & ROW_START ? OPEN_NOTHING : effect.kind))
+	int breaks = !distance && record->open != (flags & ROW_START ? OPEN_NOTHING : effect.kind);
+	if (breaks && reliable)
 		return PUNT_SEQUENCE;
+	if (breaks && !(flags & ROW_START))
+		return pass_over(port, qp, packet, COUNT_BAD_SEQUENCE, effects);
 	if (flags & ROW_SEND && !(flags & ROW_START) && record->receive_index == NONE)
 		return PUNT_SEQUENCE;
-	if (be_get(qp->qpc, QPC_OPTIONS) & OPT_CREDITS)
-		return PUNT_REPLY;
-	if ((takes || flags & ROW_SEND) && (be_get(qp->qpc, QPC_SRQN) & SRQ_VALID))
+	if ((takes || flags & ROW_SEND) && (be_get(qp->qpc, QPC_SRQN) & SRQ_VALID ? !qp->srq : qp->srq != NULL))
 		return PUNT_REQUEST;
 	if (flags & ROW_WRITE && !(be_get(qp->qpc, QPC_ACCESS_FLAGS) & ACCESS_REMOTE_WRITE))
 		return PUNT_KEY;
 	if (takes || flags & ROW_SEND) {
 		end = find_receive(port, qp, &receive);
 		if (end == ENGINE_TOLD)
-			return not_ready(port, qp, packet, effects);
+			return reliable ? not_ready(port, qp, packet, effects) : PUNT_REQUEST;
 		if (end != ENGINE_DONE)
 			return end;
 	}
@@ -301,6 +371,8 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 
 	record->established = 1;
 	record->silent = 0;
+	effects->counts[COUNT_PSN_GAP] += distance != 0;
+	effects->counts[COUNT_BAD_SEQUENCE] += (uint32_t)breaks;
 	if (takes || flags & ROW_SEND)
 		use_receive(qp, &receive);
 	if (flags & ROW_START) {
@@ -318,8 +390,8 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	be_put(qp->qpc, QPC_EXPECTED_PSN, (packet->psn + 1) & PSN_MASK);
 	if (flags & ROW_END)
 		message_done(qp);
-	if (packet->ask)
-		engine_reply_acknowledge(qp, packet->psn, CREDITS_INVALID, effects);
+	if (packet->ask && reliable)
+		engine_reply_acknowledge(qp, packet->psn, engine_ack_code(port, qp), effects);
 	if (!notify)
 		return ENGINE_DONE;
 	effects->effects |= EFFECT_NOTIFY_RECV;

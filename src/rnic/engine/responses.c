@@ -1,6 +1,108 @@
-/* The completer: ACKs, and NAKs that ask for packets again, where no READ waits and no credits are counted (IBA 9.7.6;
- * transport/completer.py). */
+/* The completer: ACKs, NAKs that ask for packets again, credits, READ and atomic responses (IBA 9.7.6,
+ * 9.7.7; transport/completer.py). What fails the queue pair is a punt. */
 #include "parts.h"
+
+/* Whether a retry is left once all before `psn` is acknowledged, which restores the count. */
+static int may_retry(const struct engine_qp *qp, uint64_t psn)
+{
+	return (psn == qp->record->una ? qp->record->retry_left : be_get(qp->qpc, QPC_RETRY_CNT)) != 0;
+}
+
+/* The response with PSN `psn` was lost, the oldest that is not acknowledged: those behind it have come (IBA 9.7.6). What
+ * has come before this call is told of in `effects` already. */
+static void implied_nak(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
+			const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t srtt = flight->srtt, rttvar = flight->rttvar;
+
+	if (effects->effects & EFFECT_ACKNOWLEDGED && effects->sample != NONE)
+		engine_measured(&srtt, &rttvar, effects->sample);
+	if (psn == record->implied_psn && now - record->implied_at < engine_repeat_interval(srtt, rttvar))
+		return; /* responses still under way from before the rewind say the same again */
+	record->implied_psn = psn;
+	record->implied_at = now;
+	effects->counts[COUNT_IMPLIED_NAKS]++;
+	engine_retry(port, qp, psn, effects);
+}
+
+/* All before `psn` is acknowledged, and that response was lost; ENGINE_TOLD, or a punt with nothing changed. */
+static enum engine_end lacking(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
+			       const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	if (!may_retry(qp, psn))
+		return PUNT_ACK;
+	enum engine_end end = engine_advance(port, qp, psn, flight, now, effects);
+	if (end == ENGINE_TOLD)
+		implied_nak(port, qp, psn, flight, now, effects);
+	return end;
+}
+
+/* ------------------------------------------------------------------ ACK and NAK */
+
+/* Acknowledge all before `psn`, unless a READ or atomic response is missing before it: then `*missing` says so, and that
+ * has had its effect. ENGINE_TOLD, or a punt with nothing changed. */
+static enum engine_end cover(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
+			     const struct engine_flight *flight, uint64_t now, int *missing, struct engine_effects *effects)
+{
+	const struct queue_pair *record = qp->record;
+	*missing = 0;
+	if (record->read_index != NONE) {
+		uint64_t due = message_due(&qp->sends[record->read_index]);
+		*missing = psn_diff(psn, due) > 0;
+		if (*missing && record->piece_count)
+			return lacking(port, qp, due, flight, now, effects);
+		/* rewound already: what was acknowledged behind the READ is sent again with it */
+		psn = *missing ? due : psn;
+	}
+	enum engine_end end = engine_advance(port, qp, psn, flight, now, effects);
+	if (end == ENGINE_TOLD && *missing)
+		effects->counts[COUNT_STALE_RESPONSE]++;
+	return end;
+}
+
+/* Sequence number of the last request of which everything lies before `psn` (transport/requester.py, ssn_before). */
+static uint64_t ssn_before(const struct engine_qp *qp, uint64_t psn)
+{
+	const struct queue_pair *record = qp->record;
+	for (uint64_t index = record->sq_head; index != record->fetch_index; index = sq_after(qp, index)) {
+		const struct send_slot *slot = &qp->sends[index];
+		int64_t behind = psn_diff(psn, slot->first_psn);
+		if (!slot->packets || psn_diff(slot->first_psn + slot->packets, psn) <= 0)
+			continue;
+		uint64_t taken = entry_get(slot, SQE_OPCODE) == WR_READ && behind > 0 ? (uint64_t)behind / record->read_chunk : 0;
+		return (slot->ssn - engine_requests_of(record, slot) + taken) & PSN_MASK;
+	}
+	return record->ssn;
+}
+
+/* The last SSN for which the peer has a receive entry (9.7.7.2), as an ACK says before it has any other effect. The MSN is
+ * told from the PSN, with which it goes: by our own count of requests, which the peer's may exceed. */
+static uint64_t credits(const struct engine_qp *qp, const struct packet *packet, struct engine_effects *effects)
+{
+	uint64_t code = packet->bytes[BTH_BYTES] & AETH_VALUE_MASK;
+	if (code == CREDITS_INVALID)
+		return NONE;
+	if (qp->record->send_index != qp->record->fetch_index)
+		effects->effects |= EFFECT_FIRST;
+	return (ssn_before(qp, packet->psn + 1) + credit_counts[code]) & PSN_MASK;
+}
+
+static enum engine_end acknowledged(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+				    const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	uint32_t before = effects->effects;
+	uint64_t lsn = credits(qp, packet, effects);
+	int missing;
+	enum engine_end end = cover(port, qp, (packet->psn + 1) & PSN_MASK, flight, now, &missing, effects);
+	if (end != ENGINE_TOLD) {
+		effects->effects = before;
+		return end;
+	}
+	effects->counts[COUNT_ACKS_RECEIVED]++;
+	qp->record->lsn = lsn;
+	return end;
+}
 
 /* Acknowledge what lies before a NAK, then go back to it; ENGINE_TOLD, or a punt with nothing changed. */
 static enum engine_end refused(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
@@ -8,21 +110,17 @@ static enum engine_end refused(const struct engine_port *port, struct engine_qp 
 			       struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
-	uint64_t covered = (uint64_t)psn_diff(packet->psn, record->una);
-	int not_ready = (syndrome & AETH_TYPE_MASK) == AETH_RNR_NAK;
+	uint64_t covered = (uint64_t)psn_diff(packet->psn, record->una), most = be_get(qp->qpc, QPC_RNR_RETRY);
+	int not_ready = (syndrome & AETH_TYPE_MASK) == AETH_RNR_NAK, missing;
 	/* what is asked for is what is sent next, again: it tells nothing new and costs no retry */
 	int known = record->flying <= covered;
 
-	if (not_ready) {
-		/* progress restores both counts */
-		uint64_t most = be_get(qp->qpc, QPC_RNR_RETRY);
-		if (most != RNR_RETRY_FOREVER && !(covered ? most : record->rnr_left))
-			return PUNT_ACK;
-	} else if (!known && !(covered ? be_get(qp->qpc, QPC_RETRY_CNT) : record->retry_left)) {
+	/* progress restores both counts */
+	if (not_ready ? most != RNR_RETRY_FOREVER && !(covered ? most : record->rnr_left) :
+			!known && !may_retry(qp, packet->psn))
 		return PUNT_ACK;
-	}
-	enum engine_end end = engine_advance(port, qp, packet->psn, flight, now, effects);
-	if (end > ENGINE_TOLD)
+	enum engine_end end = cover(port, qp, packet->psn, flight, now, &missing, effects);
+	if (end > ENGINE_TOLD || missing)
 		return end;
 	if (!not_ready) {
 		effects->counts[COUNT_SEQUENCE_NAKS_RECEIVED]++;
@@ -31,7 +129,7 @@ static enum engine_end refused(const struct engine_port *port, struct engine_qp 
 		return end;
 	}
 	effects->counts[COUNT_RNR_NAKS_RECEIVED]++;
-	if (be_get(qp->qpc, QPC_RNR_RETRY) != RNR_RETRY_FOREVER)
+	if (most != RNR_RETRY_FOREVER)
 		record->rnr_left--;
 	engine_rewind(qp, packet->psn, effects);
 	record->rnr_until = now + 1000 * (uint64_t)rnr_timer_us[syndrome & AETH_VALUE_MASK];
@@ -39,33 +137,153 @@ static enum engine_end refused(const struct engine_port *port, struct engine_qp 
 	return end;
 }
 
-enum engine_end engine_response_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
-				 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+/* ------------------------------------------------------------------ responses */
+
+/* Go on to the next READ or atomic that was begun. */
+static void next_read(const struct engine_qp *qp)
 {
 	struct queue_pair *record = qp->record;
-	uint64_t syndrome = packet->bytes[BTH_BYTES], kind = syndrome & AETH_TYPE_MASK;
+	uint64_t index = sq_after(qp, record->read_index);
+	record->read_index = NONE;
+	for (; index != record->fetch_index; index = sq_after(qp, index))
+		if (is_answered(&qp->sends[index]) && qp->sends[index].begun) {
+			record->read_index = index;
+			return;
+		}
+}
 
-	if (packet->opcode != BTH_ACKNOWLEDGE || record->read_index != NONE || record->piece_count || record->lsn != NONE)
+/* A READ response that does not fit what was asked for, or an atomic's, has the reference to look at it. */
+static int fits(const struct queue_pair *record, const struct packet *packet, const struct read_piece *piece,
+		const struct send_slot *slot)
+{
+	uint16_t flags = packet->row->flags;
+	uint64_t offset = piece->offset + piece->got * record->mtu, length = entry_get(slot, SQE_LENGTH);
+	if (!(flags & ROW_READ_RESPONSE))
+		return is_atomic(entry_get(slot, SQE_OPCODE)) && length == 8;
+	int last = piece->got + 1 == piece->packets, ends = (flags & ROW_END) != 0;
+	if (entry_get(slot, SQE_OPCODE) != WR_READ || offset > length || packet->size != lesser(record->mtu, length - offset))
+		return 0;
+	if (ends != last && !piece->asked)
+		return 0;
+	return !(flags & ROW_START ? piece->got : !slot->received);
+}
+
+/* The response that is due of the oldest request; ENGINE_TOLD, ENGINE_AGAIN where it first acknowledges what was sent
+ * before, or a punt with nothing changed. */
+static enum engine_end place(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+			     struct read_piece *piece, const struct engine_flight *flight, uint64_t now,
+			     struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t behind = (packet->psn + 1) & PSN_MASK, offset = 0, size = 8, orig;
+	const uint8_t *data = packet->payload;
+	struct source source;
+
+	if (piece->index >= record->sq_entries || record->read_index == NONE || piece->got >= piece->packets || !record->mtu)
+		return PUNT_STATE;
+	struct send_slot *slot = &qp->sends[piece->index];
+	if (!fits(record, packet, piece, slot))
+		return PUNT_SEQUENCE;
+	/* the answer to a probe says that the responses to what was asked before it are lost: they would have come first */
+	int alone = piece->asked && (packet->row->flags & ROW_START) && (packet->row->flags & ROW_END) &&
+		    record->piece_count > 1;
+	if (alone && (piece->packets != 1 || piece_due(engine_piece(qp, 1)) != behind || !be_get(qp->qpc, QPC_RETRY_CNT)))
 		return PUNT_ACK;
-	/* an ACK grants no credits, and a NAK says nothing worse than that packets are to be sent again */
-	if (syndrome != CREDITS_INVALID && syndrome != NAK_PSN_SEQUENCE && kind != AETH_RNR_NAK)
-		return PUNT_ACK;
-	if (!engine_packet_right(port, packet))
-		return PUNT_ICRC;
-	effects->effects |= EFFECT_ARM;
+	enum engine_end end = engine_source_find(port, qp, slot, piece->index, ACCESS_LOCAL_WRITE, &source);
+	if (end != ENGINE_DONE)
+		return end;
+	if (!engine_source_reached(port, &source))
+		return PUNT_MEMORY;
+	end = engine_may_advance(qp, behind);
+	if (end != ENGINE_DONE)
+		return end;
+	if (packet->psn != record->una) {
+		end = engine_advance(port, qp, packet->psn, flight, now, effects);
+		return end == ENGINE_TOLD ? ENGINE_AGAIN : end;
+	}
+	if (packet->row->flags & ROW_READ_RESPONSE) {
+		offset = piece->offset + piece->got * record->mtu;
+		size = packet->size;
+	} else {
+		orig = be_load(packet->bytes + BTH_BYTES + 4, 8);
+		data = (const uint8_t *)&orig;
+	}
+	if (size && engine_source_write(port, &source, offset, data, size))
+		return PUNT_MEMORY;
+	piece->got++;
+	slot->received++;
+	if (piece->got == piece->packets) {
+		record->piece_first = (record->piece_first + 1) % QP_PIECES;
+		record->piece_count--;
+	}
+	if (slot->received == slot->packets)
+		next_read(qp);
+	engine_advance(port, qp, behind, flight, now, effects);
+	if (record->sq_head != record->fetch_index)
+		effects->effects |= EFFECT_BEGUN;
+	if (alone)
+		implied_nak(port, qp, behind, flight, now, effects);
+	return ENGINE_TOLD;
+}
+
+static enum engine_end response(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+				const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	struct read_piece *piece = engine_piece(qp, 0);
+	int64_t distance = qp->record->piece_count ? psn_diff(packet->psn, piece_due(piece)) : -1;
+
+	if (distance > 0)
+		return lacking(port, qp, piece_due(piece), flight, now, effects);
+	if (!distance)
+		return place(port, qp, packet, piece, flight, now, effects);
+	/* it came already, or its request will be repeated */
+	effects->counts[COUNT_STALE_RESPONSE]++;
+	return ENGINE_DONE;
+}
+
+/* ------------------------------------------------------------------ one packet */
+
+static enum engine_end take(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+			    const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t syndrome = packet->bytes[BTH_BYTES];
+
 	if (psn_diff(packet->psn, record->sent_psn) >= 0) {
 		effects->counts[COUNT_GHOST_RESPONSE]++;
 		return ENGINE_DONE;
 	}
-	if (psn_diff(packet->psn, record->una) < 0) {
+	int64_t ahead = psn_diff(packet->psn, record->una);
+	if (ahead < 0) {
+		/* an unsolicited ACK may repeat the last PSN to grant credits */
+		if (ahead == -1 && packet->opcode == BTH_ACKNOWLEDGE && (syndrome & AETH_TYPE_MASK) == AETH_ACK)
+			record->lsn = credits(qp, packet, effects);
 		effects->counts[COUNT_STALE_RESPONSE]++;
 		return ENGINE_DONE;
 	}
-	if (kind != AETH_ACK)
-		return refused(port, qp, packet, syndrome, flight, now, effects);
-	enum engine_end end = engine_advance(port, qp, (packet->psn + 1) & PSN_MASK, flight, now, effects);
-	if (end > ENGINE_TOLD)
-		return end;
-	effects->counts[COUNT_ACKS_RECEIVED]++;
-	return ENGINE_TOLD;
+	if (packet->opcode != BTH_ACKNOWLEDGE)
+		return response(port, qp, packet, flight, now, effects);
+	if ((syndrome & AETH_TYPE_MASK) == AETH_ACK)
+		return acknowledged(port, qp, packet, flight, now, effects);
+	return refused(port, qp, packet, syndrome, flight, now, effects);
+}
+
+enum engine_end engine_response_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+				 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	uint64_t syndrome = packet->bytes[BTH_BYTES];
+
+	uint64_t kind = syndrome & AETH_TYPE_MASK;
+
+	if (!engine_sq_sound(qp) || !qp->record->read_chunk)
+		return PUNT_STATE;
+	/* a NAK says nothing worse than that packets are to be sent again */
+	if (packet->opcode == BTH_ACKNOWLEDGE && kind != AETH_ACK && kind != AETH_RNR_NAK && syndrome != NAK_PSN_SEQUENCE)
+		return PUNT_ACK;
+	if (!engine_packet_right(port, packet))
+		return PUNT_ICRC;
+	enum engine_end end = take(port, qp, packet, flight, now, effects);
+	if (end == ENGINE_DONE || end == ENGINE_TOLD)
+		effects->effects |= EFFECT_ARM;
+	return end;
 }

@@ -14,14 +14,6 @@
 #define SMALL_QUANTUM 16u
 #define QUANTUM 64u
 
-/* Where a message's bytes come from. */
-struct source {
-	const struct memory_key *key; /* or NULL: they are inline, or there are none */
-	uint64_t va;
-	const uint8_t *bytes;
-	uint64_t length;
-};
-
 static int is_write(uint64_t opcode)
 {
 	return opcode == WR_WRITE || opcode == WR_WRITE_IMM;
@@ -37,70 +29,24 @@ static int is_known(uint64_t opcode)
 	return is_write(opcode) || opcode == WR_SEND || opcode == WR_SEND_IMM;
 }
 
-static int is_atomic(uint64_t opcode)
-{
-	return opcode == WR_CMP_SWAP || opcode == WR_FETCH_ADD;
-}
-
-static int reads(const struct send_slot *slot)
+/* Find a message's bytes, or the place for what it brings; ENGINE_DONE, or why the reference must look. */
+static enum engine_end find(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot,
+			    uint64_t index, struct source *source)
 {
 	uint64_t opcode = entry_get(slot, SQE_OPCODE);
-	return opcode == WR_READ || is_atomic(opcode);
-}
-
-/* Whether what a READ or atomic brings has a place to go to; ENGINE_DONE, or why the reference must look. */
-static enum engine_end find_place(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot,
-				  struct source *source)
-{
-	uint64_t length = entry_get(slot, SQE_LENGTH), va = entry_get(slot, SQE_LOCAL_ADDR);
-	memset(source, 0, sizeof *source);
-	source->length = length;
-	if (entry_get(slot, SQE_LIST) || entry_get(slot, SQE_INLINE) || !be_get(qp->qpc, QPC_MAX_RD_ATOMIC))
+	int answered = is_answered(slot);
+	if (!answered && !is_known(opcode))
 		return PUNT_REQUEST;
-	if (is_atomic(entry_get(slot, SQE_OPCODE)) && length != 8)
+	if (answered && (!be_get(qp->qpc, QPC_MAX_RD_ATOMIC) || qp->record->service))
 		return PUNT_REQUEST;
-	if (length && !engine_key_check(port, (uint32_t)entry_get(slot, SQE_LKEY), be_get(qp->qpc, QPC_PD), va, length,
-					ACCESS_LOCAL_WRITE, 0, 1))
-		return PUNT_KEY;
-	return ENGINE_DONE;
+	if (is_atomic(opcode) && entry_get(slot, SQE_LENGTH) != 8)
+		return PUNT_REQUEST;
+	return engine_source_find(port, qp, slot, index, answered ? ACCESS_LOCAL_WRITE : 0, source);
 }
 
 static uint64_t packets_of(const struct send_slot *slot, uint64_t length, uint64_t mtu)
 {
 	return is_atomic(entry_get(slot, SQE_OPCODE)) ? 1 : psn_count(length, mtu);
-}
-
-/* Find a message's bytes; ENGINE_DONE, or why the reference must look. */
-static enum engine_end find(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot,
-			    uint64_t index, struct source *source)
-{
-	uint64_t length = entry_get(slot, SQE_LENGTH);
-	memset(source, 0, sizeof *source);
-	source->length = length;
-	if (!is_known(entry_get(slot, SQE_OPCODE)) || entry_get(slot, SQE_LIST))
-		return PUNT_REQUEST;
-	if (entry_get(slot, SQE_INLINE)) {
-		if (length > qp->record->sq_slab_bytes)
-			return PUNT_REQUEST;
-		source->bytes = qp->sq + (qp->record->sq_entries << qp->record->sq_shift) + index * qp->record->sq_slab_bytes;
-		return ENGINE_DONE;
-	}
-	if (!length)
-		return ENGINE_DONE;
-	source->va = entry_get(slot, SQE_LOCAL_ADDR);
-	source->key = engine_key_check(port, (uint32_t)entry_get(slot, SQE_LKEY), be_get(qp->qpc, QPC_PD), source->va, length, 0,
-				0, 1);
-	return source->key ? ENGINE_DONE : PUNT_KEY;
-}
-
-static int copy(const struct engine_port *port, const struct source *source, uint64_t offset, uint8_t *to,
-		uint64_t size)
-{
-	if (source->key)
-		return engine_key_read(port, source->key, source->va + offset, to, size);
-	if (size)
-		memcpy(to, source->bytes + offset, size);
-	return 0;
 }
 
 /* Take the next descriptor from the ring; ENGINE_DONE, ENGINE_TOLD where there is none to take now, or a punt. */
@@ -119,7 +65,7 @@ static enum engine_end fetch(const struct engine_port *port, struct engine_qp *q
 	const uint8_t *raw = qp->sq + (index << qp->record->sq_shift);
 	for (unsigned i = 0; i < SQE_WORDS; i++)
 		(&read.entry_0)[i] = le_load(raw + 8 * i, 8);
-	enum engine_end end = reads(&read) ? find_place(port, qp, &read, &source) : find(port, qp, &read, index, &source);
+	enum engine_end end = find(port, qp, &read, index, &source);
 	if (end != ENGINE_DONE)
 		return end;
 	uint64_t longest = lesser(context_longest(qp->qpc), record->mtu * PSN_WINDOW);
@@ -129,10 +75,8 @@ static enum engine_end fetch(const struct engine_port *port, struct engine_qp *q
 	read.first_psn = first;
 	read.packets = packets_of(&read, source.length, record->mtu);
 	be_put(qp->qpc, QPC_NEXT_SEND_PSN, (first + read.packets) & PSN_MASK);
-	uint64_t requests = 1; /* a long READ goes as several, each of which the peer counts */
-	if (entry_get(&read, SQE_OPCODE) == WR_READ)
-		requests = (read.packets + record->read_chunk - 1) / record->read_chunk;
-	record->ssn = read.ssn = (record->ssn + requests) & PSN_MASK;
+	if (!record->service)
+		record->ssn = read.ssn = (record->ssn + engine_requests_of(record, &read)) & PSN_MASK;
 	record->fetch_index = after;
 	qp->sends[index] = read;
 	return ENGINE_DONE;
@@ -243,13 +187,6 @@ static uint8_t operation(uint64_t opcode, int first, int last)
 /* How a packet was made. */
 enum made { MADE, NO_ROOM, UNREAD };
 
-/* Whether a message's bytes are in reach at all: this process's own memory, or another's by its segment. */
-static int in_reach(const struct engine_port *port, const struct source *source)
-{
-	const struct engine_reach *reach = source->key ? &port->reach[source->key - port->keys] : NULL;
-	return !reach || reach->bytes || reach->segment;
-}
-
 /* Make packet `index` of a message. */
 static enum made make(const struct engine_port *port, struct engine_qp *qp, const struct send_slot *slot,
 		const struct source *source, uint64_t index, int ask, int run, struct engine_out *out)
@@ -268,13 +205,14 @@ static enum made make(const struct engine_port *port, struct engine_qp *qp, cons
 	uint8_t *frame = engine_frame_begin(out, header, size, run);
 	if (!frame)
 		return NO_ROOM;
-	if (copy(port, source, offset, frame + header, size))
+	if (engine_source_read(port, source, offset, frame + header, size))
 		return UNREAD;
 	uint64_t head = record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << PAD_SHIFT;
 	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
 		head |= BTH_SOLICITED;
-	be_store(frame, 8, head | (uint64_t)operation(opcode, !index, last) << 56);
-	be_store(frame + 8, 4, psn | (last || ask || psn % record->ack_every == 0 ? ACK_REQ : 0));
+	be_store(frame, 8, head | (record->service | operation(opcode, !index, last)) << 56);
+	int asks = !record->service && (last || ask || psn % record->ack_every == 0);
+	be_store(frame + 8, 4, psn | (asks ? ACK_REQ : 0));
 	if (word_at == HEADERS) {
 		be_store(frame + 12, 8, entry_get(slot, SQE_REMOTE_ADDR));
 		be_store(frame + 20, 4, entry_get(slot, SQE_RKEY));
@@ -375,6 +313,23 @@ static uint64_t send_requests(const struct engine_port *port, struct engine_qp *
 	return requests;
 }
 
+/* Whether a message wants a receive entry that the peer has not said it has. */
+static int lacks_credit(const struct queue_pair *record, const struct send_slot *slot)
+{
+	uint64_t opcode = entry_get(slot, SQE_OPCODE);
+	int takes = opcode == WR_SEND || opcode == WR_SEND_INV || has_immediate(opcode);
+	return takes && record->lsn != NONE && psn_diff(slot->ssn, record->lsn) > 0 && psn_diff(record->una, slot->first_psn) <= 0;
+}
+
+/* Whether a message before it went without credit, and its one packet is not acknowledged yet. */
+static int asks_for_credit(const struct engine_qp *qp, uint64_t before)
+{
+	for (uint64_t index = qp->record->sq_head; index != before; index = sq_after(qp, index))
+		if (qp->sends[index].packets && lacks_credit(qp->record, &qp->sends[index]))
+			return 1;
+	return 0;
+}
+
 /* Send packets of one message; ENGINE_DONE with how many, 0 if it has to wait; or a punt, behind as many. */
 static enum engine_end send_message(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
 				    uint64_t slot_index, uint64_t now, uint64_t budget, struct engine_flight *flight,
@@ -382,8 +337,9 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 {
 	struct queue_pair *record = qp->record;
 	struct source source;
-	int answered = reads(slot);
-	enum engine_end end = answered ? find_place(port, qp, slot, &source) : find(port, qp, slot, slot_index, &source);
+	enum made how;
+	int answered = is_answered(slot);
+	enum engine_end end = find(port, qp, slot, slot_index, &source);
 
 	*sent = 0;
 	if (end != ENGINE_DONE)
@@ -393,11 +349,18 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 		return PUNT_REQUEST;
 	if (entry_get(slot, SQE_FENCE) && !slot->sent && record->piece_count)
 		return ENGINE_DONE;
-	if (!in_reach(port, &source))
+	if (!engine_source_reached(port, &source))
 		return PUNT_MEMORY;
+	if (record->service && (end = engine_may_complete(qp, slot)) != ENGINE_DONE)
+		return end;
 	if (!slot->sent && !follows(qp, slot))
 		return ENGINE_DONE;
 	slot->begun = 1;
+	if (record->service) {
+		*sent = send_data(port, qp, slot, &source, lesser(budget, slot->packets - slot->sent), 0, out, &how);
+		record->una = record->sent_psn;
+		return how == UNREAD ? PUNT_MEMORY : ENGINE_DONE;
+	}
 	if (answered && record->read_index == NONE)
 		record->read_index = slot_index;
 	uint64_t left = slot->packets - slot->sent, room = allowance(qp, flight, left, effects);
@@ -412,8 +375,14 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 	/* Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on. */
 	uint64_t more = lesser(left, record->window - record->flying) - count;
 	int ask = count < left && (count == room || shared(record, flight) || !enough(record, flight, count, more));
+	if (lacks_credit(record, slot)) {
+		/* only one packet may probe for credit; its ACK says that the message has a receive entry (IBA 9.7.7.2) */
+		if (slot->sent || asks_for_credit(qp, slot_index))
+			return ENGINE_DONE;
+		count = 1;
+		ask = 1;
+	}
 	int64_t ahead = psn_diff(psn, record->sent_psn);
-	enum made how;
 	*sent = send_data(port, qp, slot, &source, count, ask, out, &how);
 	if (how == UNREAD)
 		count = *sent; /* the reference finds out again, and what becomes of the message */
@@ -427,16 +396,49 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 	return how == UNREAD ? PUNT_MEMORY : ENGINE_DONE;
 }
 
-/* Repeat the oldest and the last packet that are not acknowledged, with AckReq; ENGINE_DONE with how many were sent, or a
- * punt with nothing changed. */
+/* Ask for the response that is due of the oldest request, which then is a request of its own in front of the rest; 1, 0
+ * where there is no room for it. */
+static uint64_t probe_answer(const struct engine_port *port, struct engine_qp *qp, struct engine_out *out)
+{
+	struct queue_pair *record = qp->record;
+	struct read_piece *piece = engine_piece(qp, 0);
+	struct read_piece rest = *piece;
+	uint64_t got = piece->got, mtu = record->mtu, left = piece->packets - got - 1;
+	int was_long = piece->packets > 1 || piece->asked;
+
+	if (left) {
+		*piece = (struct read_piece){ .index = rest.index, .first_psn = (rest.first_psn + got + 1) & PSN_MASK,
+					      .offset = rest.offset + (got + 1) * mtu, .packets = left };
+		record->piece_first = (record->piece_first ? record->piece_first : QP_PIECES) - 1;
+		record->piece_count++;
+		piece = engine_piece(qp, 0);
+	}
+	*piece = (struct read_piece){ .index = rest.index, .first_psn = (rest.first_psn + got) & PSN_MASK,
+				      .offset = rest.offset + got * mtu, .packets = 1, .asked = (uint64_t)was_long };
+	return !make_request(port, qp, &qp->sends[piece->index], piece->offset / mtu, 1, out);
+}
+
+/* Repeat the oldest and the last packet that are not acknowledged, with AckReq, or, where the oldest waits for an answer,
+ * ask for that again; ENGINE_DONE with how many were sent, or a punt with nothing changed. */
 static enum engine_end probe(const struct engine_port *port, struct engine_qp *qp, struct engine_out *out, uint64_t *sent,
 			     struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	struct source source;
 	uint64_t ends[2], at[2], pending = 0;
+	unsigned count = 0;
 
 	*sent = 0;
+	const struct read_piece *piece = engine_piece(qp, 0);
+	if (record->flying && record->piece_count && piece_due(piece) == record->una) {
+		if (piece->index >= record->sq_entries || piece->got >= piece->packets || !is_answered(&qp->sends[piece->index]) ||
+		    piece->offset / record->mtu + piece->packets > qp->sends[piece->index].packets)
+			return PUNT_REQUEST;
+		record->probe_due = 0;
+		*sent = probe_answer(port, qp, out);
+		effects->counts[COUNT_PROBES] += *sent != 0;
+		return ENGINE_DONE;
+	}
 	for (uint64_t index = record->sq_head; record->flying && index != record->fetch_index; index = sq_after(qp, index)) {
 		const struct send_slot *slot = &qp->sends[index];
 		if (slot->sent && slot->packets)
@@ -444,16 +446,19 @@ static enum engine_end probe(const struct engine_port *port, struct engine_qp *q
 	}
 	if (record->flying && !pending)
 		return PUNT_REQUEST;
-	unsigned count = record->flying ? pending > 1 ? 2 : 1 : 0;
-	if (count) {
-		const struct send_slot *oldest = &qp->sends[ends[0]], *last = &qp->sends[ends[count - 1]];
+	if (record->flying) {
+		const struct send_slot *oldest = &qp->sends[ends[0]], *last = &qp->sends[ends[pending > 1 ? 1 : 0]];
 		int64_t first = psn_diff(record->una, oldest->first_psn);
+		uint64_t other = ends[pending > 1 ? 1 : 0];
 		if (first < 0 || (uint64_t)first >= oldest->sent)
 			return PUNT_REQUEST;
-		at[0] = (uint64_t)first;
-		at[1] = last->sent - 1;
-		if (count == 1 && at[0] != at[1])
-			ends[count++] = ends[0];
+		if (oldest != last || (uint64_t)first != last->sent - 1) {
+			at[count] = (uint64_t)first;
+			count += !is_answered(oldest);
+		}
+		ends[count] = other;
+		at[count] = last->sent - 1;
+		count += !is_answered(last);
 	}
 	for (unsigned i = 0; i < count; i++) {
 		const struct send_slot *slot = &qp->sends[ends[i]];
@@ -462,14 +467,15 @@ static enum engine_end probe(const struct engine_port *port, struct engine_qp *q
 			return end;
 		if (at[i] >= slot->packets || slot->packets != psn_count(source.length, record->mtu))
 			return PUNT_REQUEST;
-		if (!in_reach(port, &source))
+		if (!engine_source_reached(port, &source))
 			return PUNT_MEMORY;
 	}
 	record->probe_due = 0;
 	for (unsigned i = 0; i < count; i++) {
 		struct send_slot *slot = &qp->sends[ends[i]];
-		find(port, qp, slot, ends[i], &source);
-		if (make(port, qp, slot, &source, at[i], 1, 0, out) == MADE)
+		/* software may have spoilt its scatter list meanwhile */
+		if (find(port, qp, slot, ends[i], &source) == ENGINE_DONE && engine_source_reached(port, &source) &&
+		    make(port, qp, slot, &source, at[i], 1, 0, out) == MADE)
 			++*sent;
 	}
 	effects->counts[COUNT_PROBES] += *sent != 0;
@@ -479,19 +485,16 @@ static enum engine_end probe(const struct engine_port *port, struct engine_qp *q
 static enum engine_end ready(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
-	if (be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || record->service ||
-	    !engine_sq_sound(qp))
+	uint64_t service = be_get(qp->qpc, QPC_SERVTYPE);
+	if ((service != ST_RC && service != ST_UC) || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS ||
+	    record->service != (service == ST_UC ? SERVICE_UC : 0) || !engine_sq_sound(qp))
 		return PUNT_STATE;
 	if (!record->mtu || record->mtu > MAX_PATH_MTU || !record->ack_every || record->window > PSN_WINDOW ||
 	    record->flying > PSN_WINDOW || record->admitted > PSN_WINDOW)
 		return PUNT_STATE;
-	if (!qp->sq || record->sq_shift < SQE_SHIFT || record->sq_shift > 16 || record->sq_slab_bytes > qp->sq_bytes ||
-	    (record->sq_entries << record->sq_shift) + record->sq_entries * record->sq_slab_bytes > qp->sq_bytes)
+	if (!engine_ring_reached(qp))
 		return PUNT_MEMORY;
-	if (record->lsn != NONE || (record->probe_due && (record->read_index != NONE || record->piece_count)))
-		return PUNT_WAIT;
-	if (record->piece_count > QP_PIECES - 2 || record->piece_first >= QP_PIECES || !record->read_chunk ||
-	    record->read_chunk > PSN_WINDOW)
+	if (record->piece_count > QP_PIECES - 2 || !record->read_chunk || record->read_chunk > PSN_WINDOW)
 		return PUNT_STATE;
 	return ENGINE_DONE;
 }
@@ -529,6 +532,8 @@ uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint6
 		if (slot->sent >= slot->packets)
 			record->send_index = sq_after(qp, index);
 		else if (!sent)
+			break;
+		if (record->service && (end = engine_complete_sent(qp, effects)) != ENGINE_DONE)
 			break;
 	}
 	if (end == ENGINE_DONE && made >= budget)

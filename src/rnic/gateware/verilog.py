@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from amaranth.back import rtlil
 from amaranth.lib import wiring
@@ -54,17 +56,19 @@ def write_engine(params: EngineParams, directory: Path) -> list[Path]:
         OSError: the directory cannot be made or written.
         ToolError: no Yosys.
     """
-    return _write(Top(params), TOP_NAME, params, directory)
+    return _write(Top, TOP_NAME, params, directory)
 
 
 def write_ctxmgt(params: CtxMgtParams, directory: Path) -> list[Path]:
     """Write ``rnic_ctxmgt.v`` and ``rnic_ctxmgt.json``; the same in all else."""
-    return _write(CtxMgt(params), CTXMGT_NAME, params, directory)
+    return _write(CtxMgt, CTXMGT_NAME, params, directory)
 
 
-def _write(component: wiring.Component, name: str, params: EngineParams | CtxMgtParams, directory: Path) -> list[Path]:
-    directory.mkdir(parents=True, exist_ok=True)
-    text = to_verilog(component, name)
+def _write(
+    build: Callable[[Any], wiring.Component], name: str, params: EngineParams | CtxMgtParams, directory: Path
+) -> list[Path]:
+    directory.mkdir(parents=True, exist_ok=True)  # first: what is built has to be written, or Amaranth warns
+    text = to_verilog(build(params), name)
     verilog, record = directory / f"{name}.v", directory / f"{name}.json"
     verilog.write_text(text)
     record.write_text(json.dumps(dataclasses.asdict(params), indent=2) + "\n")

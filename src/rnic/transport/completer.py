@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from rnic.spec.drops import DropReason
-from rnic.spec.opcodes import ATOMIC_ACKNOWLEDGE
+from rnic.spec.opcodes import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE
 from rnic.spec.psn import PSN_MASK, psn_diff
 from rnic.spec.states import ERR
 from rnic.spec.status import (
@@ -84,7 +84,8 @@ class Completer:
             return
         behind = psn_diff(packet.psn, requester.una)
         if behind < 0:
-            if behind == -1 and packet.row.aeth and packet.syndrome & AETH_TYPE_MASK == AETH_ACK:
+            acknowledges = packet.row.operation == ACKNOWLEDGE and packet.syndrome & AETH_TYPE_MASK == AETH_ACK
+            if behind == -1 and acknowledges:
                 self._credits(packet)  # an unsolicited ACK may repeat the last PSN to grant credits
             self.host.counters.bump(DropReason.STALE_RESPONSE.value)
             return

@@ -7,6 +7,7 @@ import os
 import random
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from errno import EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP
@@ -460,6 +461,17 @@ class Context:
         attr.local_ca_ack_delay = 15
         attr.phys_port_cnt = lim["num_ports"]
         return attr
+
+    def query_rt_values_ex(self, comp_mask: int = e.IBV_VALUES_MASK_RAW_CLOCK) -> tuple[int, int]:
+        """The NIC's clock in nanoseconds, as ``(mask, clock)``: the system's monotonic one.
+
+        Raises:
+            VerbsError: EOPNOTSUPP for a mask with anything else in it.
+        """
+        if comp_mask & ~e.IBV_VALUES_MASK_RAW_CLOCK:
+            raise VerbsError(EOPNOTSUPP, f"comp_mask={comp_mask:#x}: there is IBV_VALUES_MASK_RAW_CLOCK alone")
+        clock = self.driver.runtime.clock if isinstance(self.driver, LocalDriver) else time.monotonic_ns
+        return comp_mask, clock() if comp_mask else 0
 
     def query_port(self, port_num: int = 1) -> PortAttr:
         """State of the one port."""

@@ -140,6 +140,8 @@ RNIC_EVENT_CONGESTION: Final = 0x1000
 """A congestion notification halved the outstanding limit of a queue pair (004 7.4); libibverbs has no such event."""
 
 # --- device capabilities
+IBV_VALUES_MASK_RAW_CLOCK: Final = 1
+
 IBV_ATOMIC_NONE: Final = 0
 IBV_ATOMIC_HCA: Final = 1
 IBV_DEVICE_MEM_WINDOW: Final = 1 << 17

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise, product
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rnic.cm.agent import MAX_BACKLOG, CmAgent
 from rnic.cm.connections import CmError, Connection, Listener, News, Parameters
+from rnic.cm.held import HOLD_NS, MAX_HELD, MAX_SERVICES, HeldRequests
 from rnic.cm.machine import TABLE, Do, Input, State
 from rnic.spec import cm
 from rnic.trace.counters import Counters
@@ -271,6 +274,46 @@ def test_a_request_that_nobody_listens_for_is_rejected_and_leaves_nothing() -> N
     assert refusal.fields["reason"] == cm.REJ_INVALID_SERVICE_ID
     assert refusal.fields["remote_comm_id"] == 77
     assert not bench.agent.connections
+
+
+def test_a_request_between_two_listeners_waits_for_the_second() -> None:
+    bench = Bench()
+    first = bench.listen()
+    bench.agent.unlisten(first)
+    bench.request()
+    assert not bench.port.sent
+    assert bench.agent.next_deadline_ns() == HOLD_NS
+    bench.listen()
+    assert bench.agent.next_deadline_ns() == 0
+    bench.agent.handle_timers(1)
+    assert [news.event for news in bench.news] == [cm.EVENT_CONNECT_REQUEST]
+    assert bench.agent.next_deadline_ns() is None
+
+
+def test_a_request_after_the_last_listener_is_rejected_a_moment_later() -> None:
+    bench = Bench()
+    bench.agent.unlisten(bench.listen())
+    bench.request()
+    bench.agent.handle_timers(HOLD_NS - 1)
+    assert not bench.port.sent
+    bench.agent.handle_timers(HOLD_NS)
+    assert bench.port.last().fields["reason"] == cm.REJ_INVALID_SERVICE_ID
+    assert bench.agent.next_deadline_ns() is None
+
+
+def test_requests_that_wait_are_bounded_and_so_are_services() -> None:
+    bench = Bench()
+    bench.agent.unlisten(bench.listen())
+    for number in range(MAX_HELD + 1):
+        bench.request(local_comm_id=100 + number, qpn=0x40 + number)
+    assert bench.port.last().fields["remote_comm_id"] == 100 + MAX_HELD
+    assert len(bench.port.sent) == 1
+    held = HeldRequests()
+    for service in range(MAX_SERVICES + 1):
+        held.leave(service)
+    requests: list[Any] = [SimpleNamespace(fields={"service_id": service}) for service in range(MAX_SERVICES + 1)]
+    kept = [one.fields["service_id"] for one in requests if held.hold(one, THERE, 0)]
+    assert kept == list(range(1, MAX_SERVICES + 1))
 
 
 @pytest.mark.parametrize(

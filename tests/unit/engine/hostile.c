@@ -54,7 +54,9 @@ static struct engine_port port;
 static struct engine_qp qp;
 static struct engine_cq cq;
 static struct engine_meta meta;
-static uint8_t *sq, *rq;
+static uint8_t *sq, *rq, *shared;
+static struct shared_receive_queue *srq;
+static _Atomic uint32_t *srq_block;
 
 static void begin(void)
 {
@@ -67,6 +69,7 @@ static void begin(void)
 	be_put(qpc, QPC_PD, 1);
 	be_put(qpc, QPC_ACCESS_FLAGS, 0xF);
 	be_put(qpc, QPC_MAX_RD_ATOMIC, 2);
+	be_put(qpc, QPC_MAX_DEST_RD_ATOMIC, 4);
 	be_put(qpc, QPC_EXPECTED_PSN, 100);
 	be_put(qpc, QPC_NEXT_SEND_PSN, 100);
 	struct queue_pair *record = qp.record;
@@ -88,6 +91,21 @@ static void begin(void)
 	record->sq_shift = 6;
 	record->sq_slab_bytes = SLAB;
 	record->rq_stride = STRIDE;
+	if (draw() % 4 == 0) {
+		be_put(qpc, QPC_SERVTYPE, ST_UC);
+		record->service = SERVICE_UC;
+	}
+	if (draw() % 4 == 0)
+		be_put(qpc, QPC_OPTIONS, OPT_CREDITS);
+	/* now its own receive ring, now a shared one */
+	int shares = draw() & 1;
+	be_put(qpc, QPC_SRQN, shares ? SRQ_VALID | 3 : 0);
+	qp.srq = shares ? srq : NULL;
+	qp.srq_block = shares ? srq_block : NULL;
+	qp.rq = shares ? shared : rq;
+	qp.rq_bytes = ENTRIES * (STRIDE + (shares ? SRQ_ORDER_BYTES : 0));
+	record->uses_srq = (uint64_t)shares;
+	*srq = (struct shared_receive_queue){ .entries = ENTRIES, .stride = STRIDE, .pd = 1, .limit = draw() % 4 };
 	memset(cq.record, 0, sizeof *cq.record);
 	cq.record->logsize = 4;
 	cq.record->phase = CQE_PHASE;
@@ -116,12 +134,16 @@ static void make(void)
 	qp.sends = piece(ENTRIES * sizeof *qp.sends);
 	qp.pieces = piece(QP_PIECES * sizeof *qp.pieces);
 	qp.replies = piece(QP_REPLIES * sizeof *qp.replies);
+	qp.resources = piece(QP_RESOURCES * sizeof *qp.resources);
 	qp.scatters = piece(QP_SCATTERS * sizeof *qp.scatters);
 	qp.send_slots = ENTRIES;
 	qp.sq_bytes = ENTRIES * (64 + SLAB);
 	qp.sq = sq = piece(qp.sq_bytes);
 	qp.rq_bytes = ENTRIES * STRIDE;
 	qp.rq = rq = piece(qp.rq_bytes);
+	shared = piece(ENTRIES * (STRIDE + SRQ_ORDER_BYTES));
+	srq = piece(sizeof *srq);
+	srq_block = piece(128);
 	qp.block = piece(128);
 	qp.send_cq = qp.recv_cq = &cq;
 	qp.flow.address_bytes = meta.flow.address_bytes = 4;
@@ -147,15 +169,34 @@ static void post(void)
 	uint8_t *entry = sq + draw() % ENTRIES * 64;
 	uint64_t words[8] = { 0 };
 	uint64_t length = draw() % 8 ? draw() % 1000 : (uint32_t)odd_number();
-	words[0] = (uint64_t)known[draw() % 8 ? draw() % 4 : draw() % sizeof known] << 32 | draw() % (draw() % 4 ? 8 : 32) << 48;
+	uint64_t opcode = known[draw() % 2 ? draw() % 4 : draw() % sizeof known];
+	words[0] = opcode << 32 | draw() % (draw() % 4 ? 8 : 32) << 48;
 	words[1] = address();
+	if (opcode == WR_CMP_SWAP && draw() % 4)
+		length = 8;
 	words[2] = address();
 	words[3] = (uint32_t)length | (uint64_t)key() << 32;
 	words[4] = draw();
 	memcpy(entry, words, sizeof words);
 	qp.record->tail = draw() % ENTRIES;
+	/* a scatter list behind it, mostly of its length */
+	uint64_t count = draw() % 4, left = length;
+	for (uint64_t i = 0; words[0] >> 52 & 1 && i < count; i++) {
+		uint64_t part = i + 1 == count ? left : left / 2;
+		uint64_t span[2] = { address(), (uint64_t)key() << 32 | (uint32_t)(draw() % 16 ? part : odd_number()) };
+		memcpy(sq + ENTRIES * 64 + (uint64_t)(entry - sq) / 64 * SLAB + i * 16, span, sizeof span);
+		left -= part;
+		words[3] = (uint32_t)length | (draw() % 16 ? count : odd_number()) << 32;
+		memcpy(entry + 24, &words[3], 8);
+	}
 	uint64_t sge[2] = { address(), (uint64_t)key() << 32 | (draw() % 4 ? draw() % 500 : (uint32_t)odd_number()) };
 	memcpy(rq + draw() % ENTRIES * STRIDE + draw() % 4 * 16, sge, sizeof sge);
+	memcpy(shared + draw() % ENTRIES * STRIDE + draw() % 4 * 16, sge, sizeof sge);
+	uint32_t slot = (uint32_t)(draw() % 16 ? draw() % ENTRIES : odd_number());
+	memcpy(shared + ENTRIES * STRIDE + draw() % ENTRIES * SRQ_ORDER_BYTES, &slot, sizeof slot);
+	srq_block[REG_RQ_TAIL / 4] = (uint32_t)(draw() % (ENTRIES + 1));
+	if (draw() % 64 == 0)
+		((uint64_t *)srq)[draw() % (sizeof *srq / 8)] = odd_number();
 	qp.block[REG_RQ_TAIL / 4] = (uint32_t)(draw() % (ENTRIES + 1));
 	cq.block[REG_CQ_HEAD / 4] = (uint32_t)(draw() % 8 ? cq.record->tail : odd_number());
 	cq.block[REG_CQ_DOORBELL / 4] = (uint32_t)(draw() % 3);
@@ -166,31 +207,49 @@ static uint64_t packet(uint8_t *to)
 {
 	static const uint8_t known[] = { BTH_SEND_FIRST, BTH_SEND_MIDDLE, BTH_SEND_LAST,  BTH_SEND_ONLY, BTH_SEND_ONLY_IMM,
 					 BTH_WRITE_FIRST, BTH_WRITE_MIDDLE, BTH_WRITE_LAST, BTH_WRITE_ONLY,
-					 BTH_WRITE_ONLY_IMM, BTH_WRITE_LAST_IMM, BTH_ACKNOWLEDGE, BTH_READ_REQUEST };
+					 BTH_WRITE_ONLY_IMM, BTH_WRITE_LAST_IMM, BTH_ACKNOWLEDGE, BTH_READ_REQUEST,
+					 BTH_COMPARE_SWAP, BTH_FETCH_ADD };
 	uint8_t opcode = draw() % 16 ? known[draw() % sizeof known] : (uint8_t)draw();
 	if (qp.record->open == OPEN_SEND && draw() % 4)
 		opcode = BTH_SEND_MIDDLE + draw() % 2;
 	if (qp.record->open == OPEN_WRITE && draw() % 4)
 		opcode = BTH_WRITE_MIDDLE + draw() % 2;
+	const struct read_piece *piece = engine_piece(&qp, 0);
+	int waits = qp.record->piece_count && piece->index < ENTRIES && draw() % 2;
+	if (waits)
+		opcode = is_atomic(entry_get(&qp.sends[piece->index], SQE_OPCODE)) ? BTH_ATOMIC_ACKNOWLEDGE :
+			 draw() % 8 ? (piece->got ? BTH_READ_RESPONSE_MIDDLE : BTH_READ_RESPONSE_FIRST) +
+					      (piece->got + 1 == piece->packets ? piece->got ? 1 : 3 : 0) :
+				      BTH_READ_RESPONSE_FIRST + draw() % 4;
+	if (qp.record->service == SERVICE_UC && opcode <= BTH_WRITE_ONLY_IMM)
+		opcode |= SERVICE_UC;
 	const struct opcode_row *row = &opcode_rows[opcode];
-	int answer = opcode == BTH_ACKNOWLEDGE;
+	int answer = (row->flags & ROW_RESPONSE) != 0;
 	uint64_t size = row->flags & ROW_PAYLOAD ? (row->flags & ROW_END ? draw() % 257 : 256) : 0;
-	if (opcode == BTH_WRITE_LAST && draw() % 4)
+	if ((opcode & BTH_OPERATION_MASK) == BTH_WRITE_LAST && draw() % 4)
 		size = (qp.record->write_length - qp.record->offset) % 257;
+	if (waits && opcode != BTH_ATOMIC_ACKNOWLEDGE && draw() % 8)
+		size = lesser(256, entry_get(&qp.sends[piece->index], SQE_LENGTH) - piece->offset - piece->got * 256);
 	uint64_t pad = -size & 3;
 	uint64_t header = row->header_bytes ? row->header_bytes : BTH_BYTES, covered = header + size + pad;
 	for (uint64_t i = 0; i < covered; i++)
 		to[i] = (uint8_t)draw();
 	uint64_t psn = answer ? qp.record->una + draw() % 8 : be_get(qp.qpc, QPC_EXPECTED_PSN) + (draw() % 8 ? 0 : draw() % 4 - 2);
+	if (waits)
+		psn = piece_due(piece) + (draw() % 8 ? 0 : draw() % 4 - 2);
 	be_store(to, 8, (uint64_t)opcode << 56 | pad << 52 | (uint64_t)0xFFFF << 32 | QPN);
 	be_store(to + 8, 4, (psn & PSN_MASK) | (draw() & 1) << 31);
 	if (row->flags & ROW_RETH) {
 		be_store(to + 12, 8, address());
 		be_store(to + 20, 4, key());
-		be_store(to + 24, 4, row->flags & ROW_END ? size : draw() % 4 ? 257 + draw() % 600 : odd_number());
+		be_store(to + 24, 4, row->flags & ROW_END && row->flags & ROW_PAYLOAD ? size : draw() % 4 ? 257 + draw() % 600 : odd_number());
+	}
+	if (row->flags & ROW_ATOMIC) {
+		be_store(to + 12, 8, address() & ~(uint64_t)7);
+		be_store(to + 20, 4, key());
 	}
 	if (answer)
-		to[12] = draw() % 4 ? CREDITS_INVALID : draw() % 4 ? NAK_PSN_SEQUENCE - draw() % 2 * 32 : (uint8_t)draw();
+		to[12] = draw() % 4 ? (draw() % 4 ? CREDITS_INVALID : draw() % 32) : draw() % 4 ? NAK_PSN_SEQUENCE - draw() % 2 * 32 : (uint8_t)draw();
 	while (draw() % 12 == 0)
 		to[draw() % covered] ^= (uint8_t)(1 << draw() % 8);
 	uint32_t crc = engine_icrc_begin(crc32, &meta.flow, covered + 4, meta.ident, DONT_FRAGMENT, to);
@@ -198,6 +257,17 @@ static uint64_t packet(uint8_t *to)
 	for (unsigned i = 0; i < 4; i++)
 		to[covered + i] = (uint8_t)(crc >> 8 * i);
 	return covered + 4;
+}
+
+/* READs and atomics by what became of them: requests taken, responses placed. */
+static uint64_t asked, placed;
+
+static uint64_t received(void)
+{
+	uint64_t sum = 0;
+	for (unsigned i = 0; i < ENTRIES; i++)
+		sum += qp.sends[i].received;
+	return sum;
 }
 
 int main(int argc, char **argv)
@@ -236,18 +306,32 @@ int main(int argc, char **argv)
 			answered += engine_reply(&port, &qp, draw() % 20, &out, &effects);
 		free(out.bytes);
 		uint8_t bytes[512];
+		if (draw() % 32 == 0)
+			((uint64_t *)qp.pieces)[draw() % (QP_PIECES * sizeof *qp.pieces / 8)] = odd_number();
+		if (draw() % 32 == 0)
+			((uint64_t *)qp.replies)[draw() % (8 * sizeof *qp.replies / 8)] = odd_number();
+		if (draw() % 64 == 0)
+			((uint64_t *)qp.resources)[draw() % (4 * sizeof *qp.resources / 8)] = odd_number();
 		meta.ident = draw() % 4 ? 0 : (uint32_t)(draw() & 0xFFFF);
 		meta.frag = DONT_FRAGMENT;
 		uint64_t length = packet(bytes);
+		uint64_t pending = qp.record->pending_reads, before = received();
 		uint64_t cut = draw() % 16 ? length : draw() % length;
 		uint8_t *buffer = piece(cut ? cut : 1);
 		memcpy(buffer, bytes, cut);
 		memset(&effects, 0, sizeof effects);
-		taken += engine_receive(&port, &qp, buffer, cut, draw() % 16 ? length : draw() % 600, 0, &meta, &flight, i * 1000 + 1,
-					&effects) != 0;
+		uint64_t segment = draw() % 16 ? length : draw() % 600;
+		size_t got = engine_receive(&port, &qp, buffer, cut, segment, 0, &meta, &flight, i * 1000 + 1, &effects);
+		if (effects.end == ENGINE_AGAIN && !got) {
+			memset(&effects, 0, sizeof effects);
+			got = engine_receive(&port, &qp, buffer, cut, segment, 0, &meta, &flight, i * 1000 + 1, &effects);
+		}
+		taken += got != 0;
+		asked += qp.record->pending_reads == pending + 1;
+		placed += received() == before + 1;
 		free(buffer);
 	}
-	printf("%llu %llu %llu %llu\n", (unsigned long long)taken, (unsigned long long)made, (unsigned long long)answered,
-	       (unsigned long long)late);
+	printf("%llu %llu %llu %llu %llu %llu\n", (unsigned long long)taken, (unsigned long long)made,
+	       (unsigned long long)answered, (unsigned long long)late, (unsigned long long)asked, (unsigned long long)placed);
 	return 0;
 }

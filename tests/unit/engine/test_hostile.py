@@ -32,7 +32,7 @@ def test_hostile_memory_and_packets_under_sanitizers(tmp_path: Path) -> None:
     for seed in (1, 2, 3):
         done = subprocess.run([str(program), str(seed), "20000"], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        taken, made, answered, late = map(int, done.stdout.split())
+        taken, made, answered, late, asked, placed = map(int, done.stdout.split())
         # most rounds are refused, but many must get past every check for the others to mean anything
-        enough = (taken > 2_000, made > 2_000, answered > 700, late > 500)
-        assert enough == (True,) * 4, done.stdout
+        enough = (taken > 2_000, made > 2_000, answered > 700, late > 500, asked > 200, placed > 120)
+        assert enough == (True,) * 6, done.stdout

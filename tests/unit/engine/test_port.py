@@ -23,7 +23,7 @@ from rnic.runtime.program import ProgramMemory
 from rnic.spec.limits import NEVER
 from rnic.testing import QpPair
 from rnic.testing.net import SimNet
-from rnic.verbs import enums
+from rnic.verbs import SrqAttr, enums
 from rnic.wire.bursts import RxBurst, TxBurst
 
 pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
@@ -169,8 +169,9 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def make(pairs: int = 1, **options: Any) -> tuple[list[QpPair], list[Held]]:
         settings = {"log_max_qps": 4, "max_mrs": 64} | options.pop("settings", {})
+        how = {name: options.pop(name) for name in ("srq", "service") if name in options}
         net = SimNet(2, settings=settings, **options)
-        made = [QpPair(net=net, size=1 << 14, depth=16) for _ in range(pairs)]
+        made = [QpPair(net=net, size=1 << 14, depth=16, **how) for _ in range(pairs)]
         return made, [Held(node.nic) for node in net.nodes]
 
     return make
@@ -226,29 +227,127 @@ def test_what_waits_in_line_is_given_turns(held: Any) -> None:
 
 
 def test_what_the_engine_does_not_know_is_left_and_gone_on_with(held: Any) -> None:
-    pairs, (a, b) = held(2)
+    """Of three queue pairs one is refused, which ends it: the others go on."""
+    pairs, (a, b) = held(3)
     for pair in pairs:
         for opcode, length in ((e.IBV_WR_RDMA_WRITE, 8), (e.IBV_WR_RDMA_READ, 9_000), (e.IBV_WR_RDMA_WRITE, 5_000)):
             pair.a.post_send(opcode, length)
-        pair.a.post_send(e.IBV_WR_ATOMIC_FETCH_AND_ADD, 8, compare_add=1)
+        if pair is pairs[1]:
+            wrong = pair.a.send_wr(e.IBV_WR_RDMA_WRITE, 8)
+            wrong.set_wr_rdma(5, pair.b.mr.buf)
+            pair.a.qp.post_send(wrong)
         write(pair, 8)
     pairs[0].run()
-    for pair in pairs:
-        assert [wc.status for wc in pair.a.poll()] == [enums.IBV_WC_SUCCESS] * 5
+    done = [[wc.status for wc in pair.a.poll()] for pair in pairs]
+    assert done[0] == done[2] == [enums.IBV_WC_SUCCESS] * 4
+    assert done[1] == [enums.IBV_WC_SUCCESS] * 3 + [enums.IBV_WC_REM_ACCESS_ERR, enums.IBV_WC_WR_FLUSH_ERR]
     assert min(a.left, b.left, a.taken, b.taken) > 0
+
+
+@pytest.mark.parametrize("segments", [1, 64])
+def test_reads_and_atomics_need_no_python(held: Any, segments: int) -> None:
+    pairs, (a, b) = held(3, max_segments=segments, settings={"flight_packets": 64})
+    rng = random.Random(segments)
+    pairs[0].run()
+    for _ in range(5):
+        for pair in pairs:
+            write(pair, 8)
+            pair.b.post_send(e.IBV_WR_RDMA_WRITE, 8)
+        pairs[0].run()  # the first packets of each are the reference's
+    statuses = {wc.status for pair in pairs for side in (pair.a, pair.b) for wc in side.poll()}
+    a.taken = a.left = b.taken = b.left = 0
+    for _ in range(6):
+        for pair in pairs:
+            for side in (pair.a, pair.b):
+                side.post_send(e.IBV_WR_RDMA_READ, rng.choice((0, 8, 300, 4096, 16_000)))
+                side.post_send(e.IBV_WR_ATOMIC_FETCH_AND_ADD, 8, compare_add=3)
+                side.post_send(e.IBV_WR_ATOMIC_CMP_AND_SWP, 8, compare_add=rng.randrange(9), swap=5)
+            write(pair, rng.choice((8, 9_000)))
+        pairs[0].run()
+        statuses |= {wc.status for pair in pairs for side in (pair.a, pair.b) for wc in side.poll()}
+    assert statuses == {enums.IBV_WC_SUCCESS}
+    assert (a.left, b.left) == (0, 0)
+    assert min(a.taken, b.taken) > 50
+
+
+def test_receives_from_a_shared_queue(held: Any) -> None:
+    """Its own limit event, and an empty queue's RNR NAK, are in the midst."""
+    pairs, (_, b) = held(2, srq=True)
+    for _ in range(2):
+        for pair in pairs:
+            write(pair, 8)
+        pairs[0].run()  # the first packets of each are the reference's
+        for pair in pairs:
+            pair.a.poll()
+    b.taken = b.left = 0
+    got = []
+    for turn in range(6):
+        for pair in pairs:
+            for _ in range(2):
+                pair.a.post_send(e.IBV_WR_SEND, 1_500 * turn)
+            pair.a.post_send(e.IBV_WR_RDMA_WRITE_WITH_IMM, 8)
+        pairs[0].net.turn()
+        for pair in pairs:
+            for _ in range(3):
+                pair.b.post_recv(8_000)
+        pairs[0].run()
+        for pair in pairs:
+            got += [wc.status for wc in pair.b.poll()]
+            assert {wc.status for wc in pair.a.poll()} == {enums.IBV_WC_SUCCESS}
+    assert got == [enums.IBV_WC_SUCCESS] * 36
+    assert b.left == 0
+    assert b.taken > 40
+    pairs[0].b.srq.modify(SrqAttr(srq_limit=2), e.IBV_SRQ_LIMIT)
+    for _ in range(3):
+        pairs[0].b.post_recv(10)
+        pairs[0].a.post_send(e.IBV_WR_SEND, 10)
+    pairs[0].run()
+    assert b.left == 1
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.1])
+def test_unreliable_connections(held: Any, drop: float) -> None:
+    """What is lost stays lost; what is sent is complete."""
+    pairs, (a, b) = held(2, service="UC", tx=FaultRates(drop=drop))
+    rng = random.Random(3)
+    for _ in range(5):
+        for pair in pairs:
+            write(pair, 8)
+        pairs[0].run()  # the first packets of each are the reference's
+    for pair in pairs:
+        pair.a.poll()
+    a.left = b.taken = b.left = 0
+    got = 0
+    for _ in range(6):
+        for pair in pairs:
+            pair.a.cq.req_notify()
+            pair.b.post_recv(9_000)
+            pair.a.post_send(rng.choice((e.IBV_WR_SEND, e.IBV_WR_SEND_WITH_IMM)), rng.choice((0, 8, 1_500, 9_000)))
+            write(pair, rng.choice((0, 8, 6_000)))
+        pairs[0].run()
+        for pair in pairs:
+            assert [wc.status for wc in pair.a.poll()] == [enums.IBV_WC_SUCCESS] * 2
+            got += len(pair.b.poll())
+    assert b.taken > 20
+    if not drop:
+        assert (got, a.left, b.left) == (12, 0, 0)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_losses(held: Any, seed: int) -> None:
     pairs, (a, b) = held(3, seed=seed, tx=FaultRates(drop=0.03, reorder=0.02, duplicate=0.02))
     rng = random.Random(seed)
-    for _ in range(4):
+    for _ in range(6):
         for pair in pairs:
             write(pair, rng.choice((8, 3_000, 16_000)))
+            pair.a.post_send(e.IBV_WR_RDMA_READ, rng.choice((8, 3_000, 16_000)))
             pair.b.post_send(e.IBV_WR_RDMA_WRITE, rng.choice((8, 3_000)))
+            pair.b.post_send(e.IBV_WR_ATOMIC_FETCH_AND_ADD, 8, compare_add=1)
         pairs[0].run()
     for pair in pairs:
         assert {wc.status for side in (pair.a, pair.b) for wc in side.poll()} == {enums.IBV_WC_SUCCESS}
+    # nothing but packets of an unknown IPv4 ident, and what a reordered packet says of that, is the reference's
+    assert max(a.left, b.left) < min(a.taken, b.taken) / 4
     assert min(a.taken, b.taken) > 20
     assert a.timed
     assert b.timed

@@ -16,7 +16,7 @@ from rnic.engine import use
 from rnic.link.udp import UdpLink
 from rnic.rings.queue_block import SQ_TAIL
 from rnic.spec.states import ERR
-from rnic.verbs import SGE, SendWR
+from rnic.verbs import MR, MW, SGE, BindInfo, SendWR, next_key
 from rnic.wire.bursts import TxBurst
 from rnic.wire.ident import IdentTracker
 from tests.unit.runtime.test_loop import Ends
@@ -103,11 +103,22 @@ def test_a_small_write_passes_no_python_but_post_and_poll(ends: Pumped) -> None:
 
 
 def test_what_the_engine_leaves_python_does_and_it_goes_on(ends: Pumped) -> None:
+    """A window bound by a work request, and the SEND that invalidates it, between WRITEs that are the engine's."""
     ends.warm()
+    region = MR(ends.pds[1], bytearray(64), e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND)
+    window = MW(ends.pds[1], e.IBV_MW_TYPE_2)
     for _ in range(3):
-        ends.write(0, 1000, e.IBV_WR_RDMA_READ)
+        bind = SendWR(1, e.IBV_WR_BIND_MW)
+        bind.set_bind_wr(window, next_key(window.rkey), BindInfo(region, region.buf, 64, e.IBV_ACCESS_REMOTE_WRITE))
+        ends.qps[1].post_send(bind)
+        assert ends.wait(1) == [0]
+        ends.recv(1)
+        gone = SendWR(1, e.IBV_WR_SEND_WITH_INV, sg=[SGE(ends.mrs[0].buf, 8, ends.mrs[0].lkey)])
+        gone.invalidate_rkey = window.rkey
+        ends.qps[0].post_send(gone)
         ends.write(0)
         assert ends.wait(0, 2) == [0, 0]
+        assert ends.wait(1) == [0]
     assert "take" in ends.calls
     assert "take_over" in ends.calls
     assert "receive" not in ends.calls

@@ -73,6 +73,9 @@ def test_queries() -> None:
         port = ctx.query_port()
         assert (port.state, port.link_layer) == (e.IBV_PORT_ACTIVE, e.IBV_LINK_LAYER_ETHERNET)
         assert (port.active_mtu, port.gid_tbl_len, port.pkey_tbl_len) == (e.IBV_MTU_4096, 1, 1)
+        assert ctx.query_rt_values_ex() == (e.IBV_VALUES_MASK_RAW_CLOCK, net.clock())
+        with pytest.raises(VerbsError, match="comp_mask=0x2"):
+            ctx.query_rt_values_ex(2)
         assert ctx.query_gid().address == b"\x0a\0\0\1"
         assert ctx.query_pkey() == 0xFFFF
         for call in (

@@ -155,6 +155,7 @@ static const struct verbs_context operations = {
 	.alloc_parent_domain = rnic_alloc_parent_domain,
 	.dealloc_td = rnic_dealloc_td,
 	.alloc_td = rnic_alloc_td,
+	.query_rt_values = rnic_query_rt_values,
 	.create_cq_ex = rnic_create_cq_ex,
 	.query_device_ex = rnic_query_device_ex,
 	.create_qp_ex = rnic_create_qp_ex,
@@ -340,6 +341,8 @@ EXPORT int ibv_query_device(struct ibv_context *verbs, struct ibv_device_attr *a
 	return 0;
 }
 
+enum { CLOCK_KHZ = 1000000 };
+
 int rnic_query_device_ex(struct ibv_context *verbs, const struct ibv_query_device_ex_input *input,
 			 struct ibv_device_attr_ex *attr, size_t bytes)
 {
@@ -357,8 +360,21 @@ int rnic_query_device_ex(struct ibv_context *verbs, const struct ibv_query_devic
 	if (error)
 		return error;
 	full.device_cap_flags_ex = full.orig_attr.device_cap_flags;
+	full.hca_core_clock = CLOCK_KHZ;
 	memset(attr, 0, bytes);
 	memcpy(attr, &full, bytes < sizeof full ? bytes : sizeof full);
+	return 0;
+}
+
+/* The NIC process's clock, which is the system's: counted in nanoseconds, as adapters count the ticks of theirs. */
+int rnic_query_rt_values(struct ibv_context *verbs UNUSED, struct ibv_values_ex *values)
+{
+	struct timespec now;
+
+	if (values->comp_mask & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK)
+		return EOPNOTSUPP;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	values->raw_clock = (struct timespec){ .tv_nsec = now.tv_sec * 1000000000l + now.tv_nsec };
 	return 0;
 }
 

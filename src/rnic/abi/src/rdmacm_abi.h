@@ -149,6 +149,17 @@ int rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms);
 int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
 void rdma_destroy_qp(struct rdma_cm_id *id);
 void rdma_destroy_srq(struct rdma_cm_id *id);
+struct rdma_event_channel *rdma_create_event_channel(void);
+void rdma_destroy_event_channel(struct rdma_event_channel *channel);
+int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context, int space);
+int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event);
+int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *channel);
+int rdma_listen(struct rdma_cm_id *id, int backlog);
+int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *param);
+int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param);
+int rdma_reject(struct rdma_cm_id *id, const void *data, uint8_t bytes);
+int rdma_disconnect(struct rdma_cm_id *id);
+int rdma_set_option(struct rdma_cm_id *id, int level, int name, void *value, size_t bytes);
 
 /* What is called of libibverbs. */
 struct ibv_device **ibv_get_device_list(int *count);
@@ -163,6 +174,12 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *channel);
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
 			     int vector);
 int ibv_destroy_cq(struct ibv_cq *cq);
+int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **context);
+void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int count);
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access);
+int ibv_dereg_mr(struct ibv_mr *mr);
+struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
+int ibv_destroy_ah(struct ibv_ah *ah);
 struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr);
 int ibv_destroy_srq(struct ibv_srq *srq);
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);

@@ -19,7 +19,7 @@ void refused(int error)
 	static atomic_flag said = ATOMIC_FLAG_INIT;
 
 	if (!atomic_flag_test_and_set(&said))
-		complain("rsockets and what the README names beside them are not supported by this librdmacm: %s",
+		complain("what the README names as absent is not supported by this librdmacm: %s",
 			 strerror(error));
 	errno = error;
 }

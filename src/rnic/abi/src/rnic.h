@@ -263,12 +263,14 @@ static inline struct rnic_context *context_of(struct ibv_context *context)
 	return (struct rnic_context *)(void *)((char *)context - offsetof(struct verbs_context, context));
 }
 
-/* Whether a GID is an IPv4 address: ::ffff:a.b.c.d. */
+/* Whether a GID is an IPv4 address: ::ffff:a.b.c.d, or for a group ff0e::ffff:a.b.c.d as well. */
 static inline bool is_ipv4(const uint8_t *gid)
 {
 	static const uint8_t mapped[12] = { [10] = 0xFF, [11] = 0xFF };
+	static const uint8_t mapped_group[12] = { 0xFF, 0x0E, [10] = 0xFF, [11] = 0xFF };
 
-	return memcmp(gid, mapped, sizeof mapped) == 0;
+	return memcmp(gid, mapped, sizeof mapped) == 0 ||
+	       (memcmp(gid, mapped_group, sizeof mapped_group) == 0 && gid[12] >> 4 == 0xE);
 }
 
 /* ---- nic.c: the NIC process */
@@ -350,6 +352,7 @@ struct ibv_pd *rnic_alloc_parent_domain(struct ibv_context *verbs, struct ibv_pa
 struct ibv_td *rnic_alloc_td(struct ibv_context *verbs, void *attr);
 int rnic_dealloc_td(struct ibv_td *td);
 int rnic_query_port(struct ibv_context *verbs, uint8_t port, struct ibv_port_attr *attr, size_t bytes);
+int rnic_query_rt_values(struct ibv_context *verbs, struct ibv_values_ex *values);
 int rnic_query_device_ex(struct ibv_context *verbs, const struct ibv_query_device_ex_input *input,
 			 struct ibv_device_attr_ex *attr, size_t bytes);
 

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 typedef uint16_t be16_t;
 typedef uint32_t be32_t;
@@ -529,6 +530,13 @@ struct ibv_context {
 	void *abi_compat;
 };
 
+enum { IBV_VALUES_MASK_RAW_CLOCK = 1 };
+
+struct ibv_values_ex {
+	uint32_t comp_mask;
+	struct timespec raw_clock;
+};
+
 /* What lies below an ibv_context whose abi_compat is all ones. It grows downwards, so its end is what is fixed:
  * programs find a member by its distance from the context, and look at sz to know whether it is there.
  * A null operation is answered with EOPNOTSUPP by the inline function that would call it. */
@@ -541,7 +549,8 @@ struct verbs_context {
 	int (*dealloc_td)(struct ibv_td *);
 	struct ibv_td *(*alloc_td)(struct ibv_context *, void *init_attr);
 	void *modify_cq, *post_srq_ops, *destroy_rwq_ind_table, *create_rwq_ind_table, *destroy_wq, *modify_wq;
-	void *create_wq, *query_rt_values;
+	void *create_wq;
+	int (*query_rt_values)(struct ibv_context *, struct ibv_values_ex *);
 	struct ibv_cq_ex *(*create_cq_ex)(struct ibv_context *, struct ibv_cq_init_attr_ex *);
 	void *priv;
 	int (*query_device_ex)(struct ibv_context *, const struct ibv_query_device_ex_input *,

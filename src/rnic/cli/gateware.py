@@ -1,4 +1,4 @@
-"""``rnic engine``: the descriptor engine as gateware, simulated or written as Verilog."""
+"""``rnic gateware``: the descriptor engine as gateware, simulated or written as Verilog."""
 
 from __future__ import annotations
 
@@ -111,11 +111,11 @@ def _far_memory(stack: contextlib.ExitStack, host: str, port: int, runs: Any, jo
 
 
 @click.group()
-def engine() -> None:
+def gateware() -> None:
     """Simulate the descriptor engine, or write it as Verilog."""
 
 
-@engine.command()
+@gateware.command()
 @click.option("--size", default="4096", show_default=True, help="Bytes of each WRITE; several with commas take turns.")
 @click.option("--local-offset", default="0", show_default=True, help="Offset of the source, likewise.")
 @click.option("--remote-offset", default="0", show_default=True, help="Offset of the destination, likewise.")
@@ -228,7 +228,7 @@ def _write(write: Callable[[Any, Path], Iterable[Path]], params: Any, output: Pa
         print(path)
 
 
-@engine.command()
+@gateware.command()
 @click.option(
     "-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory to write into."
 )
@@ -238,7 +238,7 @@ def verilog(output: Path, **parameters: Any) -> None:
     _write(_gateware("verilog").write_engine, _params(**parameters), output)
 
 
-@engine.command()
+@gateware.command()
 @click.option(
     "-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory to write into."
 )
@@ -248,7 +248,7 @@ def package(output: Path, **parameters: Any) -> None:
     _write(_gateware("package").write_package, _params(**parameters), output)
 
 
-@engine.command()
+@gateware.command()
 @click.option(
     "-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory to write into."
 )

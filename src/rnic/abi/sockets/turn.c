@@ -1,0 +1,342 @@
+/*
+ * What `rnic exec --sockets` preloads: a program's TCP sockets are rsockets, and so go over the NIC.
+ *
+ * A descriptor is an rsocket's where socket or accept made it here; calls on all others, and what librdmacm calls itself,
+ * are handed on. poll and select take both kinds; epoll does not, nor dup, sendfile and fork.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* ---- rsockets, of librdmacm */
+
+int rsocket(int family, int type, int protocol);
+int rbind(int fd, const struct sockaddr *address, socklen_t bytes);
+int rlisten(int fd, int backlog);
+int raccept(int fd, struct sockaddr *address, socklen_t *bytes);
+int rconnect(int fd, const struct sockaddr *address, socklen_t bytes);
+int rshutdown(int fd, int how);
+int rclose(int fd);
+ssize_t rrecvmsg(int fd, struct msghdr *message, int flags);
+ssize_t rrecvfrom(int fd, void *data, size_t bytes, int flags, struct sockaddr *from, socklen_t *from_bytes);
+ssize_t rsendmsg(int fd, const struct msghdr *message, int flags);
+ssize_t rsendto(int fd, const void *data, size_t bytes, int flags, const struct sockaddr *to, socklen_t to_bytes);
+ssize_t rreadv(int fd, const struct iovec *parts, int count);
+ssize_t rwritev(int fd, const struct iovec *parts, int count);
+int rpoll(struct pollfd *fds, nfds_t count, int timeout);
+int rselect(int highest, fd_set *readable, fd_set *writable, fd_set *exceptional, struct timeval *timeout);
+int rgetpeername(int fd, struct sockaddr *address, socklen_t *bytes);
+int rgetsockname(int fd, struct sockaddr *address, socklen_t *bytes);
+int rsetsockopt(int fd, int level, int name, const void *value, socklen_t bytes);
+int rgetsockopt(int fd, int level, int name, void *value, socklen_t *bytes);
+int rfcntl(int fd, int command, ...);
+
+/* ---- which descriptors, and the functions behind ours */
+
+enum { DESCRIPTORS = 1 << 16 };
+static _Atomic bool turned[DESCRIPTORS];
+static _Thread_local int inside; /* librdmacm calls the system: nothing of that is turned */
+
+static bool ours(int fd)
+{
+	return !inside && fd >= 0 && fd < DESCRIPTORS && turned[fd];
+}
+
+static void *behind(const char *name)
+{
+	return dlsym(RTLD_NEXT, name);
+}
+
+#define NEXT(type, name, arguments)                                                      \
+	typedef type(*name##_type) arguments;                                            \
+	static name##_type next_##name(void)                                             \
+	{                                                                                \
+		static void *found;                                                      \
+		void *is = __atomic_load_n(&found, __ATOMIC_RELAXED);                    \
+                                                                                         \
+		if (!is)                                                                 \
+			__atomic_store_n(&found, is = behind(#name), __ATOMIC_RELAXED);  \
+		return (name##_type)is;                                                  \
+	}
+
+/* Calls librdmacm. */
+#define ASK(type, call)                  \
+	({                               \
+		type result_;            \
+                                         \
+		inside++;                \
+		result_ = (call);        \
+		inside--;                \
+		result_;                 \
+	})
+
+static int turn(int fd)
+{
+	if (fd >= 0 && fd < DESCRIPTORS)
+		turned[fd] = true;
+	return fd;
+}
+
+/* ---- making and closing */
+
+NEXT(int, socket, (int, int, int))
+EXPORT int socket(int family, int type, int protocol)
+{
+	int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+	if (inside || kind != SOCK_STREAM || (family != AF_INET && family != AF_INET6) ||
+	    (protocol && protocol != IPPROTO_TCP))
+		return next_socket()(family, type, protocol);
+	return turn(ASK(int, rsocket(family, type, protocol)));
+}
+
+NEXT(int, accept4, (int, struct sockaddr *, socklen_t *, int))
+EXPORT int accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags)
+{
+	int made;
+
+	if (!ours(fd))
+		return next_accept4()(fd, address, bytes, flags);
+	made = turn(ASK(int, raccept(fd, address, bytes)));
+	if (made >= 0 && flags & SOCK_NONBLOCK)
+		ASK(int, rfcntl(made, F_SETFL, (long)O_NONBLOCK));
+	return made;
+}
+
+EXPORT int accept(int fd, struct sockaddr *address, socklen_t *bytes)
+{
+	return accept4(fd, address, bytes, 0);
+}
+
+NEXT(int, close, (int))
+EXPORT int close(int fd)
+{
+	if (!ours(fd))
+		return next_close()(fd);
+	turned[fd] = false;
+	return ASK(int, rclose(fd));
+}
+
+/* ---- calls that have the same arguments there */
+
+NEXT(int, bind, (int, const struct sockaddr *, socklen_t))
+EXPORT int bind(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+	return ours(fd) ? ASK(int, rbind(fd, address, bytes)) : next_bind()(fd, address, bytes);
+}
+
+NEXT(int, listen, (int, int))
+EXPORT int listen(int fd, int backlog)
+{
+	return ours(fd) ? ASK(int, rlisten(fd, backlog)) : next_listen()(fd, backlog);
+}
+
+NEXT(int, connect, (int, const struct sockaddr *, socklen_t))
+EXPORT int connect(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+	return ours(fd) ? ASK(int, rconnect(fd, address, bytes)) : next_connect()(fd, address, bytes);
+}
+
+NEXT(int, shutdown, (int, int))
+EXPORT int shutdown(int fd, int how)
+{
+	return ours(fd) ? ASK(int, rshutdown(fd, how)) : next_shutdown()(fd, how);
+}
+
+NEXT(int, getpeername, (int, struct sockaddr *, socklen_t *))
+EXPORT int getpeername(int fd, struct sockaddr *address, socklen_t *bytes)
+{
+	return ours(fd) ? ASK(int, rgetpeername(fd, address, bytes)) : next_getpeername()(fd, address, bytes);
+}
+
+NEXT(int, getsockname, (int, struct sockaddr *, socklen_t *))
+EXPORT int getsockname(int fd, struct sockaddr *address, socklen_t *bytes)
+{
+	return ours(fd) ? ASK(int, rgetsockname(fd, address, bytes)) : next_getsockname()(fd, address, bytes);
+}
+
+NEXT(int, setsockopt, (int, int, int, const void *, socklen_t))
+EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes)
+{
+	return ours(fd) ? ASK(int, rsetsockopt(fd, level, name, value, bytes)) :
+			  next_setsockopt()(fd, level, name, value, bytes);
+}
+
+NEXT(int, getsockopt, (int, int, int, void *, socklen_t *))
+EXPORT int getsockopt(int fd, int level, int name, void *value, socklen_t *bytes)
+{
+	return ours(fd) ? ASK(int, rgetsockopt(fd, level, name, value, bytes)) :
+			  next_getsockopt()(fd, level, name, value, bytes);
+}
+
+/* ---- data */
+
+NEXT(ssize_t, recvfrom, (int, void *, size_t, int, struct sockaddr *, socklen_t *))
+EXPORT ssize_t recvfrom(int fd, void *data, size_t bytes, int flags, struct sockaddr *from, socklen_t *from_bytes)
+{
+	return ours(fd) ? ASK(ssize_t, rrecvfrom(fd, data, bytes, flags, from, from_bytes)) :
+			  next_recvfrom()(fd, data, bytes, flags, from, from_bytes);
+}
+
+EXPORT ssize_t recv(int fd, void *data, size_t bytes, int flags)
+{
+	return recvfrom(fd, data, bytes, flags, NULL, NULL);
+}
+
+EXPORT ssize_t __recv_chk(int fd, void *data, size_t bytes, size_t room, int flags)
+{
+	return recvfrom(fd, data, bytes < room ? bytes : room, flags, NULL, NULL);
+}
+
+NEXT(ssize_t, recvmsg, (int, struct msghdr *, int))
+EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
+{
+	return ours(fd) ? ASK(ssize_t, rrecvmsg(fd, message, flags)) : next_recvmsg()(fd, message, flags);
+}
+
+NEXT(ssize_t, read, (int, void *, size_t))
+EXPORT ssize_t read(int fd, void *data, size_t bytes)
+{
+	return ours(fd) ? ASK(ssize_t, rrecvfrom(fd, data, bytes, 0, NULL, NULL)) : next_read()(fd, data, bytes);
+}
+
+EXPORT ssize_t __read_chk(int fd, void *data, size_t bytes, size_t room)
+{
+	return read(fd, data, bytes < room ? bytes : room);
+}
+
+NEXT(ssize_t, readv, (int, const struct iovec *, int))
+EXPORT ssize_t readv(int fd, const struct iovec *parts, int count)
+{
+	return ours(fd) ? ASK(ssize_t, rreadv(fd, parts, count)) : next_readv()(fd, parts, count);
+}
+
+NEXT(ssize_t, sendto, (int, const void *, size_t, int, const struct sockaddr *, socklen_t))
+EXPORT ssize_t sendto(int fd, const void *data, size_t bytes, int flags, const struct sockaddr *to, socklen_t to_bytes)
+{
+	return ours(fd) ? ASK(ssize_t, rsendto(fd, data, bytes, flags, to, to_bytes)) :
+			  next_sendto()(fd, data, bytes, flags, to, to_bytes);
+}
+
+EXPORT ssize_t send(int fd, const void *data, size_t bytes, int flags)
+{
+	return sendto(fd, data, bytes, flags, NULL, 0);
+}
+
+NEXT(ssize_t, sendmsg, (int, const struct msghdr *, int))
+EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+	return ours(fd) ? ASK(ssize_t, rsendmsg(fd, message, flags)) : next_sendmsg()(fd, message, flags);
+}
+
+NEXT(ssize_t, write, (int, const void *, size_t))
+EXPORT ssize_t write(int fd, const void *data, size_t bytes)
+{
+	return ours(fd) ? ASK(ssize_t, rsendto(fd, data, bytes, 0, NULL, 0)) : next_write()(fd, data, bytes);
+}
+
+NEXT(ssize_t, writev, (int, const struct iovec *, int))
+EXPORT ssize_t writev(int fd, const struct iovec *parts, int count)
+{
+	return ours(fd) ? ASK(ssize_t, rwritev(fd, parts, count)) : next_writev()(fd, parts, count);
+}
+
+/* ---- waiting */
+
+NEXT(int, poll, (struct pollfd *, nfds_t, int))
+EXPORT int poll(struct pollfd *fds, nfds_t count, int timeout)
+{
+	for (nfds_t i = 0; i < count; i++)
+		if (ours(fds[i].fd))
+			return ASK(int, rpoll(fds, count, timeout));
+	return next_poll()(fds, count, timeout);
+}
+
+EXPORT int __poll_chk(struct pollfd *fds, nfds_t count, int timeout, size_t room)
+{
+	if (room / sizeof *fds < count)
+		abort();
+	return poll(fds, count, timeout);
+}
+
+NEXT(int, ppoll, (struct pollfd *, nfds_t, const struct timespec *, const sigset_t *))
+EXPORT int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask)
+{
+	int ms = timeout ? (int)(timeout->tv_sec * 1000 + (timeout->tv_nsec + 999999) / 1000000) : -1;
+
+	for (nfds_t i = 0; i < count; i++)
+		if (ours(fds[i].fd))
+			return ASK(int, rpoll(fds, count, ms));
+	return next_ppoll()(fds, count, timeout, mask);
+}
+
+NEXT(int, select, (int, fd_set *, fd_set *, fd_set *, struct timeval *))
+EXPORT int select(int highest, fd_set *readable, fd_set *writable, fd_set *exceptional, struct timeval *timeout)
+{
+	for (int fd = 0; fd < highest && fd < FD_SETSIZE; fd++)
+		if (ours(fd) && ((readable && FD_ISSET(fd, readable)) || (writable && FD_ISSET(fd, writable)) ||
+				 (exceptional && FD_ISSET(fd, exceptional))))
+			return ASK(int, rselect(highest, readable, writable, exceptional, timeout));
+	return next_select()(highest, readable, writable, exceptional, timeout);
+}
+
+/* ---- flags */
+
+NEXT(int, fcntl, (int, int, ...))
+EXPORT int fcntl(int fd, int command, ...)
+{
+	va_list arguments;
+	long value;
+
+	va_start(arguments, command);
+	value = va_arg(arguments, long);
+	va_end(arguments);
+	return ours(fd) ? ASK(int, rfcntl(fd, command, value)) : next_fcntl()(fd, command, value);
+}
+
+NEXT(int, fcntl64, (int, int, ...))
+EXPORT int fcntl64(int fd, int command, ...)
+{
+	va_list arguments;
+	long value;
+
+	va_start(arguments, command);
+	value = va_arg(arguments, long);
+	va_end(arguments);
+	if (ours(fd))
+		return ASK(int, rfcntl(fd, command, value));
+	return (next_fcntl64() ? (fcntl_type)next_fcntl64() : next_fcntl())(fd, command, value);
+}
+
+NEXT(int, ioctl, (int, unsigned long, ...))
+EXPORT int ioctl(int fd, unsigned long command, ...)
+{
+	va_list arguments;
+	void *value;
+
+	va_start(arguments, command);
+	value = va_arg(arguments, void *);
+	va_end(arguments);
+	if (!ours(fd))
+		return next_ioctl()(fd, command, value);
+	if (command != FIONBIO) {
+		errno = ENOTTY;
+		return -1;
+	}
+	return ASK(int, rfcntl(fd, F_SETFL, *(int *)value ? (long)O_NONBLOCK : 0l));
+}

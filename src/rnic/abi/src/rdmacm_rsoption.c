@@ -1,0 +1,199 @@
+/* rsockets' names, options and flags. */
+#define _GNU_SOURCE
+#include "rdmacm_rs.h"
+
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+
+enum { MOST_MEMORY = 1 << 26, LEAST_MEMORY = 4096, LEAST_QUEUE = 16, MOST_QUEUE = 4096, MOST_IOMAPS = 4096 };
+enum { SOL_RDMA = 0x10000, RDMA_SQSIZE = 0, RDMA_RQSIZE, RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE };
+
+EXPORT int rgetsockname(int fd, struct sockaddr *address, socklen_t *bytes)
+{
+	ENTER(fd);
+	if (rs->type == SOCK_DGRAM)
+		LEAVE(dgram_name(rs, address, bytes));
+	if (!rs->id->route.addr.src_storage.ss_family) {
+		struct sockaddr_storage none = { .ss_family = (sa_family_t)rs->family };
+
+		rs_give_name(&none, address, bytes);
+	} else {
+		rs_give_name(&rs->id->route.addr.src_storage, address, bytes);
+	}
+	LEAVE(0);
+}
+
+EXPORT int rgetpeername(int fd, struct sockaddr *address, socklen_t *bytes)
+{
+	ENTER(fd);
+	if (rs->type == SOCK_DGRAM)
+		LEAVE(dgram_peer(rs, address, bytes));
+	if (rs->state != RS_OPEN && rs->state != RS_CONNECTING && rs->state != RS_ENDED)
+		LEAVE(minus(ENOTCONN));
+	rs_give_name(&rs->id->route.addr.dst_storage, address, bytes);
+	LEAVE(0);
+}
+
+static struct rs_option *option(struct rsocket *rs, int level, int name, bool make)
+{
+	for (unsigned i = 0; i < rs->option_count; i++)
+		if (rs->options[i].level == level && rs->options[i].name == name)
+			return &rs->options[i];
+	if (!make || rs->option_count == RS_MOST_OPTIONS)
+		return NULL;
+	rs->options[rs->option_count] = (struct rs_option){ level, name, 0 };
+	return &rs->options[rs->option_count++];
+}
+
+static int within(int value, int low, int high)
+{
+	return value < low ? low : value > high ? high : value;
+}
+
+static int milliseconds(const void *value)
+{
+	struct timeval time;
+
+	memcpy(&time, value, sizeof time);
+	return time.tv_sec || time.tv_usec ? (int)(time.tv_sec * 1000 + (time.tv_usec + 999) / 1000) : -1;
+}
+
+/* Sizes hold for connections to come. */
+static bool set_size(struct rsocket *rs, int level, int name, int value)
+{
+	if (level == SOL_SOCKET && name == SO_SNDBUF)
+		rs->send_bytes = (uint32_t)within(value, LEAST_MEMORY, MOST_MEMORY);
+	else if (level == SOL_SOCKET && name == SO_RCVBUF)
+		rs->recv_bytes = (uint32_t)within(value, LEAST_MEMORY, MOST_MEMORY) & ~1u;
+	else if (level == SOL_RDMA && name == RDMA_SQSIZE)
+		rs->sq_size = (uint16_t)within(value, LEAST_QUEUE, MOST_QUEUE);
+	else if (level == SOL_RDMA && name == RDMA_RQSIZE)
+		rs->rq_size = (uint16_t)within(value, LEAST_QUEUE, MOST_QUEUE);
+	else if (level == SOL_RDMA && name == RDMA_INLINE)
+		rs->inline_bytes = (uint16_t)within(value, 0, RS_INLINE);
+	else if (level == SOL_RDMA && name == RDMA_IOMAPSIZE)
+		rs->iomap_size = (uint16_t)within(value, 0, MOST_IOMAPS);
+	else
+		return false;
+	return true;
+}
+
+static int set_option(struct rsocket *rs, int level, int name, const void *value, socklen_t bytes)
+{
+	struct rs_option *kept;
+	int number = 0;
+
+	if (level == SOL_SOCKET && (name == SO_RCVTIMEO || name == SO_SNDTIMEO)) {
+		if (bytes < sizeof(struct timeval))
+			return minus(EINVAL);
+		*(name == SO_RCVTIMEO ? &rs->receive_ms : &rs->send_ms) = milliseconds(value);
+		return 0;
+	}
+	if (level == SOL_RDMA && name == RDMA_ROUTE)
+		return 0; /* there is one route, by the addresses */
+	memcpy(&number, value, bytes < sizeof number ? bytes : sizeof number);
+	if (set_size(rs, level, name, number)) {
+		if (rs->state == RS_FRESH || rs->state == RS_BOUND || rs->state == RS_LISTENING)
+			return 0;
+		return level == SOL_SOCKET ? 0 : minus(EINVAL);
+	}
+	if (level == SOL_SOCKET && name == SO_REUSEADDR && rs->id)
+		rdma_set_option(rs->id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &number, sizeof number);
+	if (level != SOL_SOCKET && level != IPPROTO_TCP && level != IPPROTO_IPV6 && level != IPPROTO_IP)
+		return minus(ENOPROTOOPT);
+	kept = option(rs, level, name, true);
+	if (!kept)
+		return minus(ENOMEM);
+	kept->value = number;
+	return 0;
+}
+
+EXPORT int rsetsockopt(int fd, int level, int name, const void *value, socklen_t bytes)
+{
+	ENTER(fd);
+	LEAVE(set_option(rs, level, name, value, bytes));
+}
+
+static int get_number(struct rsocket *rs, int level, int name, int *number)
+{
+	struct rs_option *kept = option(rs, level, name, false);
+
+	*number = kept ? kept->value : 0;
+	if (level == SOL_RDMA) {
+		*number = name == RDMA_SQSIZE ? rs->sq_size : name == RDMA_RQSIZE ? rs->rq_size :
+			  name == RDMA_INLINE ? rs->inline_bytes : name == RDMA_IOMAPSIZE ? rs->iomap_size : -1;
+		return *number < 0 ? ENOPROTOOPT : 0;
+	}
+	if (level != SOL_SOCKET)
+		return kept || level == IPPROTO_TCP || level == IPPROTO_IP || level == IPPROTO_IPV6 ? 0 : ENOPROTOOPT;
+	switch (name) {
+	case SO_ERROR:
+		rs_progress(rs);
+		*number = rs->error;
+		rs->error = 0;
+		break;
+	case SO_TYPE:
+		*number = rs->type;
+		break;
+	case SO_DOMAIN:
+		*number = rs->family;
+		break;
+	case SO_PROTOCOL:
+		*number = rs->type == SOCK_STREAM ? IPPROTO_TCP : IPPROTO_UDP;
+		break;
+	case SO_ACCEPTCONN:
+		*number = rs->state == RS_LISTENING;
+		break;
+	case SO_SNDBUF:
+		*number = (int)rs->send_bytes;
+		break;
+	case SO_RCVBUF:
+		*number = (int)rs->recv_bytes;
+		break;
+	default:
+		break;
+	}
+	return 0;
+}
+
+static int get_option(struct rsocket *rs, int level, int name, void *value, socklen_t *bytes)
+{
+	int number, error = get_number(rs, level, name, &number);
+
+	if (error)
+		return minus(error);
+	if (*bytes > sizeof number)
+		*bytes = sizeof number;
+	memcpy(value, &number, *bytes);
+	return 0;
+}
+
+EXPORT int rgetsockopt(int fd, int level, int name, void *value, socklen_t *bytes)
+{
+	ENTER(fd);
+	LEAVE(get_option(rs, level, name, value, bytes));
+}
+
+EXPORT int rfcntl(int fd, int command, ...)
+{
+	va_list arguments;
+	long value;
+
+	va_start(arguments, command);
+	value = va_arg(arguments, long);
+	va_end(arguments);
+	ENTER(fd);
+	switch (command) {
+	case F_GETFL:
+		LEAVE(O_RDWR | rs->flags);
+	case F_SETFL:
+		rs->flags = (int)value & O_NONBLOCK;
+		LEAVE(0);
+	case F_GETFD:
+	case F_SETFD:
+		LEAVE(fcntl(fd, command, value));
+	default:
+		LEAVE(minus(EINVAL));
+	}
+}
