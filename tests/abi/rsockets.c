@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ enum { PORT = 7300, BIG = 3 << 20, MAPPED = 100000 };
 
 static struct sockaddr_in server_address, client_address;
 static char mapped[MAPPED];
+static sem_t listening;
 
 static uint8_t byte_at(size_t at)
 {
@@ -110,6 +112,7 @@ static void *run_server(void *unused)
 	CHECK(!rfcntl(listener, F_SETFL, (long)O_NONBLOCK) && rfcntl(listener, F_GETFL) & O_NONBLOCK);
 	CHECK(!rlisten(listener, 4));
 	CHECK(raccept(listener, NULL, NULL) == -1 && errno == EAGAIN);
+	CHECK(!sem_post(&listening));
 	for (int i = 0; i < 2; i++) {
 		one.fd = listener;
 		CHECK(rpoll(&one, 1, 20000) == 1 && one.revents == POLLIN);
@@ -228,8 +231,9 @@ int main(int argc, char **argv)
 	CHECK(inet_pton(AF_INET, argv[2], &client_address.sin_addr) == 1);
 	CHECK(rsend(12345, "x", 1, 0) == -1 && errno == EBADF);
 	CHECK(rsocket(AF_UNIX, SOCK_STREAM, 0) == -1 && errno == EAFNOSUPPORT);
+	CHECK(!sem_init(&listening, 0, 0));
 	CHECK(!pthread_create(&server, NULL, run_server, NULL));
-	usleep(100000);
+	CHECK(!sem_wait(&listening));
 	run_client();
 	pthread_join(server, NULL);
 	datagrams();
