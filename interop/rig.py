@@ -89,6 +89,12 @@ class Rig:
             time.sleep(0.1)
         return False
 
+    def wait_free(self, port: int, seconds: float = 10) -> None:
+        """Until no UDP socket of the host holds a port: a NIC process stays a second after its last program."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.beside("ss", "-aunH", f"sport = :{port}").communicate()[0]:
+            time.sleep(0.1)
+
 
 def why_not() -> str | None:
     """What keeps this machine from running the guest, as far as a look can tell."""

@@ -26,6 +26,7 @@ from cm_runs import run as run_program
 from rig import SMOKE, UNAVAILABLE, Rig, UnavailableError, booted
 
 from rnic.link.pcap import read_packets
+from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.spec.opcodes import CNP
 
 RNIC = Path(sys.executable).parent / "rnic"
@@ -268,6 +269,8 @@ def conform_verdict(status: int | None, output: str) -> str:
 
 def run_case(rig: Rig, case: Case, runtime: str) -> Result:
     """One run, whatever its end."""
+    if case.marks or not (case.unmodified or case.tool.connects):
+        rig.wait_free(ROCE_UDP_PORT)
     if case.tool is CONFORM:
         return run_conform(rig, case, runtime)
     start = time.monotonic()

@@ -164,8 +164,8 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
         ):
             made = work / library
             link = ["-shared", f"-Wl,-soname,{library}", "-Wl,-z,nodelete", "-Wl,-z,relro"]
-            warnings = STRICT if strict else ()
-            _run([*shlex.split(compiler), *FLAGS, *warnings, *link, str(source), *needs, "-ldl", "-o", str(made)])
+            flags = [*FLAGS, *(STRICT if strict else ()), f"-I{SOURCES}"]
+            _run([*shlex.split(compiler), *flags, *link, str(source), *needs, "-ldl", "-o", str(made)])
             built.append(_put(made, out))
     return built
 

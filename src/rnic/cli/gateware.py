@@ -41,6 +41,11 @@ def _numbers(text: str, low: int, high: int, option: str) -> tuple[int, ...]:
     return out
 
 
+_with_output = click.option(
+    "-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory to write into."
+)
+
+
 def _with_parameters(command: Any) -> Any:
     """The options that say what an engine is built as: one for each of its parameters."""
     for option in reversed(
@@ -229,9 +234,7 @@ def _write(write: Callable[[Any, Path], Iterable[Path]], params: Any, output: Pa
 
 
 @gateware.command()
-@click.option(
-    "-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory to write into."
-)
+@_with_output
 @_with_parameters
 def verilog(output: Path, **parameters: Any) -> None:
     """Write the engine as one Verilog file, and its parameters as JSON."""
@@ -239,9 +242,7 @@ def verilog(output: Path, **parameters: Any) -> None:
 
 
 @gateware.command()
-@click.option(
-    "-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory to write into."
-)
+@_with_output
 @_with_parameters
 def package(output: Path, **parameters: Any) -> None:
     """Write the engine for vendors' tools: a file for each module, wrapper, IP-XACT, constraints, C header."""
@@ -249,9 +250,7 @@ def package(output: Path, **parameters: Any) -> None:
 
 
 @gateware.command()
-@click.option(
-    "-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory to write into."
-)
+@_with_output
 @click.option("--log-qps", default=13, show_default=True, help="log2 of the QPs, and of the CQs; at most 14.")
 @click.option("--log-eqs", default=5, show_default=True, help="log2 of the EQs; at most 10.")
 @click.option("--fifo-depth", default=16, show_default=True, help="Requests, and answers, that wait on a channel.")

@@ -13,12 +13,6 @@ static uint64_t limit_of(const struct peer *peer)
 	return peer->limit_16 >> FLIGHT_FRACTION_BITS;
 }
 
-static uint64_t quantum(const struct peer *peer, int shared)
-{
-	uint64_t limit = limit_of(peer), small = lesser(FLIGHT_SMALL_QUANTUM, limit);
-	return shared ? greater(small, lesser(FLIGHT_QUANTUM, limit >> 1)) : small;
-}
-
 /* At most once a round trip. */
 static void cut(struct peer *peer, uint64_t limit_16, uint64_t least, uint64_t now)
 {
@@ -168,7 +162,7 @@ static void admit(const struct engine_sched *sched)
 		uint64_t at = flights->first_peer;
 		struct peer *peer = engine_record(sched, at);
 		unqueue(sched, at);
-		uint64_t share = quantum(peer, peer->waiting > 1 || flights->waited_for || peer->users > 1);
+		uint64_t share = quantum(limit_of(peer), peer->waiting > 1 || flights->waited_for || peer->users > 1);
 		int64_t left = (int64_t)(flights->limit - flights->inflight - flights->promised);
 		uint64_t used = peer->inflight + peer->promised;
 		if (used && (left < (int64_t)lesser(share, flights->limit) ||

@@ -64,6 +64,13 @@ static inline uint64_t greater(uint64_t one, uint64_t other)
 	return one > other ? one : other;
 }
 
+/* Packets that one turn may want at a peer's limit: transport/flights.py. */
+static inline uint64_t quantum(uint64_t limit, int is_shared)
+{
+	uint64_t small = lesser(FLIGHT_SMALL_QUANTUM, limit);
+	return is_shared ? greater(small, lesser(FLIGHT_QUANTUM, limit >> 1)) : small;
+}
+
 /* ------------------------------------------------------------------ PSNs (IBA vol. 1, chapter 9) */
 
 /* Signed distance from b to a: negative where a lies before b. */

@@ -9,11 +9,6 @@
 #define PAD_SHIFT 52
 #define ACK_REQ ((uint64_t)1 << 31)
 
-/* Packets in flight to a peer that does not answer, and of one turn: transport/flights.py. */
-#define LEAST 4u
-#define SMALL_QUANTUM 16u
-#define QUANTUM 64u
-
 static int is_write(uint64_t opcode)
 {
 	return opcode == WR_WRITE || opcode == WR_WRITE_IMM;
@@ -104,12 +99,6 @@ static int shared(const struct queue_pair *record, const struct engine_flight *f
 	return flight->nic_inflight > record->flying || flight->nic_queued;
 }
 
-static uint64_t quantum(const struct engine_flight *flight, int is_shared)
-{
-	uint64_t small = lesser(SMALL_QUANTUM, flight->peer_limit);
-	return is_shared ? greater(small, lesser(QUANTUM, flight->peer_limit >> 1)) : small;
-}
-
 static int64_t granted(const struct queue_pair *record, const struct engine_flight *flight, int64_t want)
 {
 	int64_t limit = (int64_t)flight->peer_limit, own = (int64_t)record->admitted;
@@ -122,12 +111,12 @@ static int64_t granted(const struct queue_pair *record, const struct engine_flig
 		room = room < own ? room : own;
 		want = want < own ? want : own;
 	}
-	int64_t least = (int64_t)lesser(quantum(flight, shared(record, flight)), flight->nic_limit);
+	int64_t least = (int64_t)lesser(quantum(flight->peer_limit, shared(record, flight)), flight->nic_limit);
 	if (room >= (want < least ? want : least))
 		return room;
 	if (flight->peer_inflight)
 		return 0;
-	return (int64_t)lesser(lesser((uint64_t)want, LEAST), flight->peer_limit);
+	return (int64_t)lesser(lesser((uint64_t)want, FLIGHT_LEAST), flight->peer_limit);
 }
 
 /* Whether who sends `packets` now finds room for more of `want` without an answer to them. */
@@ -136,7 +125,7 @@ static int enough(const struct queue_pair *record, const struct engine_flight *f
 	int64_t peer = (int64_t)flight->peer_limit - (int64_t)flight->peer_inflight - (int64_t)flight->peer_promised;
 	int64_t nic = (int64_t)flight->nic_limit - (int64_t)flight->nic_inflight - (int64_t)flight->nic_promised;
 	int64_t room = (peer < nic ? peer : nic) + (int64_t)record->admitted - (int64_t)packets;
-	return room >= (int64_t)lesser(lesser(want, quantum(flight, 1)), flight->nic_limit);
+	return room >= (int64_t)lesser(lesser(want, quantum(flight->peer_limit, 1)), flight->nic_limit);
 }
 
 /* Packets that may be sent of `want`; 0 where it has to wait. */

@@ -20,6 +20,8 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
+#include "behind.h"
+
 #ifdef __GLIBC__ /* others name their 64-bit forms otherwise, and are left alone */
 
 #define EXPORT __attribute__((visibility("default")))
@@ -40,33 +42,6 @@ static const char *const places[] = {
 	"/sys/devices/virtual/infiniband_verbs",
 	"/dev/infiniband",
 };
-
-/* ---- the functions behind ours */
-
-static void *behind(const char *name)
-{
-	void *found = dlsym(RTLD_NEXT, name);
-
-	/* Names that are kept for old programs alone have no default version. */
-	if (!found)
-		found = dlvsym(RTLD_NEXT, name, "GLIBC_2.2.5");
-	if (!found)
-		found = dlvsym(RTLD_NEXT, name, "GLIBC_2.17");
-	return found;
-}
-
-/* next_NAME() calls the function of this name behind this library, and fails with ENOSYS where there is none. */
-#define NEXT(type, name, arguments)                                                                                    \
-	typedef type(*name##_type) arguments;                                                                          \
-	static name##_type next_##name(void)                                                                           \
-	{                                                                                                              \
-		static void *found;                                                                                    \
-		void *is = __atomic_load_n(&found, __ATOMIC_RELAXED);                                                  \
-                                                                                                                       \
-		if (!is)                                                                                               \
-			__atomic_store_n(&found, is = behind(#name), __ATOMIC_RELAXED);                                \
-		return (name##_type)is;                                                                                \
-	}
 
 /* ---- the paths */
 

@@ -21,6 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "behind.h"
+
 #define EXPORT __attribute__((visibility("default")))
 
 /* ---- rsockets, of librdmacm */
@@ -56,23 +58,6 @@ static bool ours(int fd)
 {
 	return !inside && fd >= 0 && fd < DESCRIPTORS && turned[fd];
 }
-
-static void *behind(const char *name)
-{
-	return dlsym(RTLD_NEXT, name);
-}
-
-#define NEXT(type, name, arguments)                                                      \
-	typedef type(*name##_type) arguments;                                            \
-	static name##_type next_##name(void)                                             \
-	{                                                                                \
-		static void *found;                                                      \
-		void *is = __atomic_load_n(&found, __ATOMIC_RELAXED);                    \
-                                                                                         \
-		if (!is)                                                                 \
-			__atomic_store_n(&found, is = behind(#name), __ATOMIC_RELAXED);  \
-		return (name##_type)is;                                                  \
-	}
 
 /* Calls librdmacm. */
 #define ASK(type, call)                  \

@@ -58,6 +58,19 @@ def asks(command: Value, type_: int, opcode: int) -> Value:
     return (get(command, msg.ENGINE_HEADER, "type") == type_) & (get(command, msg.ENGINE_HEADER, "opcode") == opcode)
 
 
+def channels() -> dict[str, Any]:
+    """The six channels of 3.2, with the widths that they have there."""
+    members: dict[str, Any] = {}
+    for source in msg.ENGINES:
+        name = msg.SOURCE_NAMES[source]
+        members[f"{name}_cmd"] = In(WordStream(HEADER_BITS))
+        members[f"{name}_resp"] = Out(WordStream(HEADER_BITS))
+        members[f"{name}_cxt"] = Out(WordStream(msg.RESPONSES[source].size * 8))
+        if source in WRITES:
+            members[f"{name}_cxt_in"] = In(WordStream(HEADER_BITS))
+    return members
+
+
 def interface(params: CtxMgtParams) -> dict[str, wiring.Member]:
     """Ports; an engine's channel has a name of :data:`~rnic.context.messages.SOURCE_NAMES`."""
     members = {
@@ -82,14 +95,7 @@ def interface(params: CtxMgtParams) -> dict[str, wiring.Member]:
         "bad_payload": Out(1),
         "unknown_qp": Out(1),
     }
-    for source in msg.ENGINES:
-        name = msg.SOURCE_NAMES[source]
-        members[f"{name}_cmd"] = In(WordStream(HEADER_BITS))
-        members[f"{name}_resp"] = Out(WordStream(HEADER_BITS))
-        members[f"{name}_cxt"] = Out(WordStream(msg.RESPONSES[source].size * 8))
-        if source in WRITES:
-            members[f"{name}_cxt_in"] = In(WordStream(HEADER_BITS))
-    return members
+    return members | channels()
 
 
 class KeyQpcData(wiring.Component):

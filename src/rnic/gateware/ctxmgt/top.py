@@ -13,7 +13,7 @@ from rnic.context import messages as msg
 from rnic.context.qpc import QPC_BYTES
 from rnic.gateware.ctxmgt.ceu_parser import MAX_BEATS, STATUS_BITS, CeuParser
 from rnic.gateware.ctxmgt.ctxmdata import CtxMData
-from rnic.gateware.ctxmgt.key_qpc_data import WRITES, KeyQpcData, asks
+from rnic.gateware.ctxmgt.key_qpc_data import WRITES, KeyQpcData, asks, channels
 from rnic.gateware.ctxmgt.params import CtxMgtParams
 from rnic.gateware.ctxmgt.readctx import ReadCtx
 from rnic.gateware.ctxmgt.replay_fifo import ReplayFifo
@@ -62,14 +62,7 @@ def interface() -> dict[str, wiring.Member]:
         "waiting": Out(CHANNELS),
         "events": Out(len(EVENTS)),
     }
-    for source in msg.ENGINES:
-        name = msg.SOURCE_NAMES[source]
-        members[f"{name}_cmd"] = In(WordStream(HEADER_BITS))
-        members[f"{name}_resp"] = Out(WordStream(HEADER_BITS))
-        members[f"{name}_cxt"] = Out(WordStream(msg.RESPONSES[source].size * 8))
-        if source in WRITES:
-            members[f"{name}_cxt_in"] = In(WordStream(HEADER_BITS))
-    return members
+    return members | channels()
 
 
 class CtxMgt(wiring.Component):
