@@ -26,6 +26,7 @@ from rnic.spec import attach, attach_cm
 from rnic.spec import commands as cmd
 from rnic.spec.gids import gid_from_address
 from rnic.spec.limits import MAX_EQS
+from rnic.spec.registers import CONTROL, GLOBAL_BYTES
 
 if TYPE_CHECKING:
     from rnic.runtime.process import NicProcess
@@ -96,6 +97,7 @@ class Requests:
             attach.MSG_ADD: self._add,
             attach.MSG_INFO: self._info,
             attach.MSG_FAULT: self._fault,
+            attach.MSG_REGISTER: self._register,
             attach_cm.MSG_CM: self._manage,
         }.get(kind)
         if handler is None:
@@ -224,6 +226,27 @@ class Requests:
             client.rung_end = max(client.rung_end, RUNG_AT + result.out_param + 1)
         client.runtime.kick()
         return struct.pack("<IIQ", result.status, len(result.outbox), result.out_param) + result.outbox
+
+    def _register(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """A load or store of the global block, the command register among it, as this context sees it."""
+        if client.runtime is None or client.uar is None:
+            raise OSError(errno.ENODEV, "no device is open on this connection")
+        asked = attach.REGISTER.unpack(body)
+        if asked["offset"] >= GLOBAL_BYTES or asked["offset"] & 3:
+            raise OSError(errno.EINVAL, f"offset {asked['offset']:#x} is no register of the global block")
+        resources = client.runtime.nic.resources
+        if asked["store"]:
+            others = len({uar.program for uar in resources.uars} - {client.pid})
+            if asked["offset"] == CONTROL and others:
+                raise OSError(errno.EBUSY, f"CONTROL is the whole device's: {others} other programs have it open")
+            if client.take_doorbells():
+                client.runtime.kick()  # as before any other command
+            client.uar.write(asked["offset"], asked["value"])
+            owners = resources.pools[cmd.RES_UAR_BLOCK].owners  # a command may have handed out a block
+            last = max((block for block, owner in owners.items() if owner is client.uar), default=0)
+            client.rung_end = max(client.rung_end, RUNG_AT + last + 1)
+            client.runtime.kick()
+        return attach.REGISTER_REPLY.pack({"value": client.uar.read(asked["offset"])})
 
     def _info(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         """What ``body`` asks for, ``DEVICE WHAT``, as JSON in a memfd: ``null`` where there is no such thing.

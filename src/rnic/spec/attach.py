@@ -21,6 +21,8 @@ MSG_HELLO, MSG_LIST, MSG_OPEN, MSG_COMMAND, MSG_VECTOR, MSG_SHARE, MSG_UNSHARE, 
 )
 MSG_FAULT = 11
 """JSON ``{"device": NAME, "event": [WORD, ...]}``, words as ``rnic fault`` takes them; none only asks what holds."""
+MSG_REGISTER = 12
+"""A load or store of the global block, whose registers are no memory: they stand in no window."""
 
 DMA_PROC_MEM = 0
 """OPEN brings the program's ``/proc/self/mem``, open for reading and writing."""
@@ -96,6 +98,14 @@ COMMAND_REPLY = _layout(
     wide("out_param", 8, "output parameter"),
 )
 VECTOR = _layout("VECTOR", 4, word("vector", 0, "interrupt vector; the answer brings an eventfd"))
+REGISTER = _layout(
+    "REGISTER",
+    12,
+    word("offset", 0, "byte offset of the register in the global block"),
+    word("store", 4, "1 to store a value, 0 to load"),
+    word("value", 8, "what to store"),
+)
+REGISTER_REPLY = _layout("REGISTER answer", 4, word("value", 0, "what a load shows there now"))
 SHARE = _layout(
     "SHARE",
     32,
@@ -140,6 +150,7 @@ REQUEST_BYTES: dict[int, tuple[int, int]] = {
     MSG_INFO: (1, 512),
     MSG_ADD: (2, MAX_MESSAGE),
     MSG_FAULT: (2, MAX_MESSAGE),
+    MSG_REGISTER: (REGISTER.size, REGISTER.size),
 }
 """Smallest and largest body of each request."""
 INFO_REPLY = _layout("INFO answer", 8, wide("bytes", 0, "of JSON in the file that comes along"))
