@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rnic.abi.build import FLAGS, SANITIZERS, SOURCES, STRICT, build, find_compiler
+from rnic.abi.build import ENGINE, FLAGS, SANITIZERS, SOURCES, STRICT, build, find_compiler
 from rnic.abi.header import c_header
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import ProcessError
@@ -89,7 +89,8 @@ def _compile(out: Path, name: str, flags: list[str]) -> Path:
     assert compiler is not None
     (out / "rnic_hw.h").write_text(c_header())
     sources = [str(path) for path in SOURCES.glob("*.c") if not path.name.startswith("rdmacm")]
-    includes = [f"-I{out}", f"-I{SOURCES}"]
+    sources += [str(path) for path in ENGINE.glob("[!_]*.c")]
+    includes = [f"-I{out}", f"-I{SOURCES}", f"-I{ENGINE}"]
     command = [compiler, *FLAGS, *STRICT, *flags, *includes, str(HERE / f"{name}.c"), *sources, "-o", str(out / name)]
     subprocess.run(command, check=True)
     return out / name

@@ -30,6 +30,8 @@ from rnic.spec.errors import RnicError
 
 SOURCES = Path(__file__).parent / "src"
 PATHS_SOURCE = Path(__file__).parent / "paths" / "turn.c"
+ENGINE = Path(__file__).parents[1] / "engine"
+"""Sources of the engine, which libibverbs runs for programs that have a slot of their own."""
 SOCKETS_SOURCE = Path(__file__).parent / "sockets" / "turn.c"
 
 FLAGS = [
@@ -146,9 +148,10 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
         (work / "verbs_stubs.c").write_text(verbs_stubs(implemented(verbs)), encoding="utf-8")
         (work / "rdmacm_stubs.c").write_text(rdmacm_stubs(implemented(cm)), encoding="utf-8")
         chosen = [*(STRICT if strict else ()), *(SANITIZERS if sanitize else ["-Wl,-z,defs"])]
-        flags = [*FLAGS, *chosen, f"-I{work}", f"-I{SOURCES}"]
+        flags = [*FLAGS, *chosen, f"-I{work}", f"-I{SOURCES}", f"-I{ENGINE}"]
+        engine = sorted(ENGINE.glob("[!_]*.c"))
         for library, script, sources in (
-            ("libibverbs.so.1", "verbs.map", [*verbs, work / "verbs_stubs.c"]),
+            ("libibverbs.so.1", "verbs.map", [*verbs, *engine, work / "verbs_stubs.c"]),
             ("librdmacm.so.1", "rdmacm.map", [*cm, *both, work / "rdmacm_stubs.c", work / "libibverbs.so.1"]),
         ):
             made = work / library
