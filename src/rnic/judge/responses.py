@@ -50,7 +50,9 @@ def take_response(report: Report, stream: Stream, packet: Seen, early: bool) -> 
         if stream.incomplete():
             stream.facts.add(ANSWERED_UNSEEN, packet.frame)
         else:
-            report(packet, stream, "ack-unsent", f"{row.name} for PSN {packet.psn}; {stream.highest} is next to be sent")
+            report(
+                packet, stream, "ack-unsent", f"{row.name} for PSN {packet.psn}; {stream.highest} is next to be sent"
+            )
         return
     if row.read_response:
         _read_response(report, stream, packet)
@@ -117,7 +119,9 @@ def _check_start(report: Report, stream: Stream, packet: Seen, kind: int, msn: i
     if kind != AETH_ACK or not first.row.start or not 0 <= seen < KEEP:
         return
     sent = [stream.history.get(first.psn + index & PSN_MASK) for index in range(seen + 1)]
-    if all(each is not None and each.packets == 1 for each in sent) and msn == sum(each.row.end for each in sent if each):
+    if all(each is not None and each.packets == 1 for each in sent) and msn == sum(
+        each.row.end for each in sent if each
+    ):
         first_psn_is_wrong(report, stream, first)
         stream.front = stream.acked = first.psn
         advance(report, stream)

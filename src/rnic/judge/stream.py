@@ -139,7 +139,7 @@ class Stream:
         self.holes = False
         """The capture lacks packets of this direction that its peer has surely received."""
         self.late_start: Seen | None = None
-        """The first request, behind the PSN that was agreed on: what its peer counts says whether the capture lacks some."""
+        """The first request, behind the PSN that was agreed on: what its peer counts says if the capture lacks some."""
         self.jump: Seen | None = None
         """A packet whose PSN led nowhere; what follows it says what it was."""
 
