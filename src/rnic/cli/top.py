@@ -82,7 +82,9 @@ class View:
         self.device = next((device for device in devices if device["name"] == tree["name"]), {})
         self.others = [f"{device['name']} at {device['address']}" for device in devices if device is not self.device]
         programs = {program["pid"]: program["command"] for program in self.device.get("programs", ())}
-        counts = {pair["qpn"]: (pair["next_send_psn"], pair["expected_psn"], pair["ssn"]) for pair in tree["qps"]}
+        counts: dict[int, tuple[int, ...]] = {
+            pair["qpn"]: (pair["next_send_psn"], pair["expected_psn"], pair["ssn"]) for pair in tree["qps"]
+        }
         for pair in tree["qps"]:
             now = counts[pair["qpn"]]
             sent, received, messages = (
