@@ -15,6 +15,7 @@ import ctypes
 import socket
 import struct
 
+from rnic.link.base import LinkError
 from rnic.link.udp_socket import open_socket
 
 FIRST_STEERED_QPN = 0x80_0000
@@ -65,6 +66,25 @@ def program(members: int) -> list[tuple[int, int, int, int]]:
         (_RETURN_A, 0, 0, 0),
         (_RETURN, 0, 0, 0),
     ]
+
+
+def refusal(address: bytes) -> str:
+    """Why this system steers nothing on a local address, in words; empty where it does."""
+    try:
+        first = open_socket(address, 0, 0, 0)
+    except LinkError as error:
+        return str(error)
+    group = None
+    try:
+        group = Group(first, address, first.getsockname()[1], 0)
+        group.join()
+    except (OSError, LinkError, AttributeError) as error:
+        return f"the system refuses sockets that share a port: {error}"
+    finally:
+        if group is not None:
+            group.close()
+        first.close()
+    return ""
 
 
 class Group:

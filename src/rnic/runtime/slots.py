@@ -1,9 +1,9 @@
 """Slots: what a program that runs the engine itself has of a device in the NIC process (kernel bypass).
 
-A slot is a NIC of its own in all but name: the device's address and settings, its own queue pair numbers, its own socket
-of the device's group (:mod:`rnic.link.steering`), its own arena in memory that both processes map. The program's engine
-works on the arena; here the reference does, with what that engine leaves to it, with commands, and with the whole slot
-while the program sleeps at a bad time or once somebody wants to see each packet.
+A slot is a NIC of its own in all but name: the device's address and settings, its own queue pair numbers, its own
+socket of the device's group (:mod:`rnic.link.steering`), its own arena in memory that both processes map. The
+program's engine works on the arena; here the reference does, with what that engine leaves to it, with commands, and
+with the whole slot while the program sleeps at a bad time or once somebody wants to see each packet.
 
 Nothing here trusts the arena: the engine, which follows offsets, does not run on it in this process; the reference sees
 it through views with bounds, and what raises costs that program its connection.
@@ -357,20 +357,18 @@ class SlotGroup:
 
     def _why_not(self) -> str:
         main, link = self._main, self._main.link
-        if link.__class__ is not UdpLink:
+        if not isinstance(link, UdpLink):
             return "its packets are delayed, harmed or recorded (--faults, --capture): the NIC process takes them"
-        if use.COMPILED is None or use.ENGINE is None or not order.COMPILED:
-            return "rnic was installed without a C compiler, or the engine is switched off"
-        if len(link.address) != 4:
-            return "its address is IPv6"
         config = main.nic.config
         if config.recovery != GO_BACK_N or config.profile or config.congestion.mode != "none":
             return "its profile, recovery or congestion settings are the reference's alone"
         if link.source_ports != (link.port,):
             return "it sends from several ports (--source-ports)"
+        if main.nic.tracer.enabled:
+            return "its packets are watched: the NIC process takes them"
         if self._group is not None and not self._free and len(self._group) >= steering.MAX_MEMBERS:
             return f"{steering.MAX_MEMBERS} programs have slots of it already"
-        return ""
+        return refusal(link.address) if self._group is None else ""
 
     def _stray(self, here: int, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> bool:
         """Hand a packet on that came to the wrong slot, ``here``; whether it was another's."""
@@ -456,6 +454,15 @@ class SlotGroup:
             self._group = None
 
 
+def refusal(address: bytes) -> str:
+    """Why programs cannot run the engine themselves on a local address, in words; empty where they can."""
+    if use.COMPILED is None or use.ENGINE is None or not order.COMPILED:
+        return "rnic was installed without a C compiler, or the engine is switched off"
+    if len(address) != 4:
+        return "its address is IPv6"
+    return steering.refusal(address)
+
+
 def totals(own: dict[str, int], group: SlotGroup) -> dict[str, int]:
     """A device's counters with those of its slots: sums, packets by slot, punts by reason, packets handed on."""
     seen = dict(own)
@@ -475,4 +482,4 @@ def totals(own: dict[str, int], group: SlotGroup) -> dict[str, int]:
     return seen
 
 
-__all__ = ["Slot", "SlotGroup", "totals"]
+__all__ = ["Slot", "SlotGroup", "refusal", "totals"]

@@ -24,7 +24,7 @@ MSG_FAULT = 11
 MSG_REGISTER = 12
 """A load or store of the global block, whose registers are no memory: they stand in no window."""
 MSG_PUNT = 13
-"""From a program with a slot of its own: what its engine leaves to the reference. Its arena is lent with the message."""
+"""From a program with its own slot: what its engine leaves to the reference; its arena is lent with the message."""
 
 DMA_PROC_MEM = 0
 """OPEN brings the program's ``/proc/self/mem``, open for reading and writing."""
@@ -33,7 +33,7 @@ DMA_COPIER = 1
 
 DMA_SLOT = 0x100
 """With the mode of OPEN: the program would run the engine itself, in a slot. An answer with a slot brings its socket,
-its arena and its shared record, in this order, behind the window and the NIC process's eventfd; any other is as ever."""
+its arena and its shared record, in this order, behind the window and the NIC process's eventfd."""
 
 NAME_BYTES = 16
 MAX_MESSAGE = 65_536

@@ -17,7 +17,8 @@ _SLAB = 64 << 10
 class Arena:
     """Memory of ``size`` bytes, zero at first, and what of it is in use.
 
-    ``memory`` is that of somebody who shares it with others: zeros, and at least ``size`` bytes. Memory that was never touched costs nothing where the system knows how to reserve addresses alone.
+    ``memory`` is that of somebody who shares it with others: zeros, and at least ``size`` bytes.
+    Memory that was never touched costs nothing where the system knows how to reserve addresses alone.
     """
 
     __slots__ = ("_end", "_free", "cells", "memory", "signed", "size")
