@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -35,9 +34,11 @@ def going_on(plain: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[str]
     command = [str(plain), "forever"]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
-        assert program.stdout.readline() == "going on\n"
-        yield program
-        program.kill()
+        try:
+            assert program.stdout.readline() == "going on\n"
+            yield program
+        finally:
+            program.kill()
 
 
 def slots(nic: Nic) -> dict[str, Any]:
@@ -113,23 +114,20 @@ def test_who_watches_sees_every_packet(plain: Path, bypass: dict[str, str]) -> N
 @pytest.mark.parametrize(
     ("options", "why"), [(["--faults", "[]"], "--faults"), (["--congestion", "limit"], "congestion")]
 )
-def test_devices_that_take_the_other_way(
-    plain: Path, env: dict[str, str], options: list[str], why: str, tmp_path: Path
-) -> None:
+def test_devices_that_take_the_other_way(plain: Path, env: dict[str, str], options: list[str], why: str) -> None:
     """The program works as without ``--bypass``, and the device says why."""
     command = [sys.executable, "-m", "rnic.cli", "exec", "--bypass", "--addr", "127.0.71.34", *options, "--"]
     with subprocess.Popen(
         [*command, str(plain), "forever"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as program:
         assert program.stdout is not None
-        assert program.stdout.readline() == "going on\n"
-        seen = ask(Path(env["RNIC_RUNTIME_DIR"]), "rnic0", "slots")
-        assert seen["slots"] == []
-        assert why in seen["refused"]
-        info = [sys.executable, "-m", "rnic.cli", "devinfo", "--addr", "127.0.0.1", "--json"]
-        done = subprocess.run(info, env=env, capture_output=True, text=True, check=True)
-        assert json.loads(done.stdout)[0]["kernel_bypass"]
-        program.kill()
+        try:
+            assert program.stdout.readline() == "going on\n"
+            seen = ask(Path(env["RNIC_RUNTIME_DIR"]), "rnic0", "slots")
+            assert seen["slots"] == []
+            assert why in seen["refused"]
+        finally:
+            program.kill()
 
 
 @pytest.mark.slow

@@ -138,6 +138,8 @@ static _Atomic uint64_t *word(uint64_t *field)
 /* Whether the NIC process makes way. It holds the arena for a bounded time and asks for it again and again. */
 static int take(struct bypass *bypass)
 {
+	if (atomic_load_explicit(word(&bypass->slot->wanted), memory_order_relaxed))
+		return 0;
 	atomic_store(word(&bypass->slot->taken), 1);
 	if (!atomic_load(word(&bypass->slot->wanted)))
 		return 1;

@@ -185,7 +185,7 @@ class Requests:
     def _take_slot(client: Client, slot: Slot, out: list[int]) -> bytes:
         """The program has a slot of its own: what it needs to run the engine."""
         client.slot = slot
-        slot.pid = client.pid
+        slot.lend_to(client.sock, client.pid)
         out += slot.descriptors()
         slot.lent()
         config = slot.runtime.nic.config

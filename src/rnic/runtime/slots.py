@@ -21,6 +21,7 @@ import random
 import secrets
 import select
 import socket
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -53,6 +54,7 @@ LOOK_NS = 20_000_000
 """A program that leaves packets, or deadlines, lie for so long is asleep: its slot is served here."""
 _ROUNDS = 64
 _DRAIN = 4_096
+_PATIENCE_S = 0.05
 _TAKEN, _WANTED, _REFERENCE = (place(SLOT, name) * WORD_BYTES for name in ("taken", "wanted", "reference"))
 _CHANGES, _ROUNDS_AT = place(SLOT, "changes"), place(SLOT, "rounds")
 _RECORD_WORDS = SLOT.size // WORD_BYTES
@@ -105,11 +107,17 @@ class Slot:
         nic = Nic(config, rng=rng, counters=link.counters, memory=arena)
         self.runtime = Runtime(nic, link)
         nic.flights.stock()
+        self._messages = select.poll()
         self._waiting: list[tuple[RxBurst, int]] = []
         self._lay_ns: int | None = None
         self._seen_rounds = 0
         self._poller = select.poll()
         self._poller.register(link.filenos()[0], select.POLLIN)
+
+    def lend_to(self, sock: socket.socket, pid: int) -> None:
+        """The slot is a program's: each message that comes by its socket lends the arena until it is answered."""
+        self.pid = pid
+        self._messages.register(sock, select.POLLIN)
 
     def descriptors(self) -> list[int]:
         """Socket, arena and shared record, for the program; they stay the slot's."""
@@ -122,11 +130,15 @@ class Slot:
         if self.served:
             return True
         store32(self.shared, _WANTED, 1)
-        fence()  # the program stores its own word, then looks at this one
-        if load32(self.shared, _TAKEN):
+        if not self._is_left():
             store32(self.shared, _WANTED, 0)
             return False
         return True
+
+    def _is_left(self) -> bool:
+        """Whether the program, which was told, leaves the arena alone: it is not at work on it, or waits for an answer."""
+        fence()  # the program stores its own word, then looks at the one of this side
+        return not load32(self.shared, _TAKEN) or bool(self._messages.poll(0))
 
     def release(self) -> None:
         """The arena is the program's again, which finds everything anew."""
@@ -139,17 +151,19 @@ class Slot:
         self.words[_CHANGES] = self.words[_CHANGES] + 1 & (1 << 63) - 1
 
     @contextlib.contextmanager
-    def held(self, tries: int = 2_000) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
         """Hold the arena, which a program at work gives back within microseconds.
 
         Raises:
             OSError: EBUSY: it does not; it was stopped in the midst of its work.
         """
-        for _ in range(tries):
-            if self.hold():
-                break
-            os.sched_yield()
-        else:
+        end = time.monotonic() + _PATIENCE_S
+        store32(self.shared, _WANTED, 1)  # from now on it takes the arena no more
+        while not (self.served or self._is_left()):
+            if time.monotonic() < end:
+                os.sched_yield()
+                continue
+            store32(self.shared, _WANTED, 0)
             raise OSError(
                 errno.EBUSY, f"program {self.pid} was stopped while it worked on its slot: continue or end it"
             )
