@@ -4,8 +4,8 @@ Run as a program it writes the header beside itself; a test holds the file that 
 
 - A record of :mod:`rnic.state` becomes a ``struct`` of ``uint64_t``.
 - A field of a big-endian layout becomes ``QPC_<FIELD>``: byte offset, bytes, lowest bit and width, for ``be_get`` and
-  ``be_put``. One of an SQ entry, which lies in a send slot as words, becomes ``SQE_<FIELD>``: word, lowest bit, width; one
-  of a datagram's becomes ``SQE_UD_<FIELD>``.
+  ``be_put``. One of an SQ entry, which lies in a send slot as words, becomes ``SQE_<FIELD>``: word, lowest bit, width;
+  one of a datagram's becomes ``SQE_UD_<FIELD>``.
 - Every number becomes ``<PREFIX><NAME>``.
 
 :func:`layout_hash` stands for all of it: who attaches to a state compares it first.
