@@ -136,7 +136,7 @@ class Slot:
         return True
 
     def _is_left(self) -> bool:
-        """Whether the program, which was told, leaves the arena alone: it is not at work on it, or waits for an answer."""
+        """Whether the program, which was told, leaves the arena alone: it is not at work, or waits for an answer."""
         fence()  # the program stores its own word, then looks at the one of this side
         return not load32(self.shared, _TAKEN) or bool(self._messages.poll(0))
 
