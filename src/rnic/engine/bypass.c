@@ -24,6 +24,12 @@
 _Static_assert(BYPASS_NAME_BYTES == PUMP_NAME_BYTES, "socket addresses");
 _Static_assert(sizeof(struct slot) <= BYPASS_BUFFERS_AT, "the record lies before the buffers");
 
+_Static_assert(offsetof(struct slot, punt_unknown) - offsetof(struct slot, punt_short) ==
+		       (PUNT_WAIT - PUNT_SHORT + 1) * sizeof(uint64_t),
+	       "a count for each reason");
+_Static_assert(offsetof(struct slot, punt_short) - offsetof(struct slot, event_0) == ENGINE_COUNTS * sizeof(uint64_t),
+	       "a count for each event");
+
 /* A queue pair with all that its pointers lead to. */
 struct place {
 	struct engine_qp qp;

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0xbdad486884b747efull
+#define STATE_LAYOUT_HASH 0xa97b5ac6762122d7ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -622,12 +622,13 @@ struct slot {
 	uint64_t punt_ack; /* packets and requests left to the reference: ack */
 	uint64_t punt_cq; /* packets and requests left to the reference: cq */
 	uint64_t punt_request; /* packets and requests left to the reference: request */
+	uint64_t punt_path; /* packets and requests left to the reference: path */
 	uint64_t punt_wait; /* packets and requests left to the reference: wait */
 	uint64_t punt_unknown; /* packets of senders that the reference is to know first */
 	uint64_t punt_notify; /* completion events */
 	uint64_t punt_doorbell; /* doorbells of queue pairs that the engine does not know */
 	uint64_t punt_timer; /* deadlines of such queue pairs */
-	uint64_t reserved[70];
+	uint64_t reserved[69];
 };
 _Static_assert(sizeof(struct slot) == 1024, "slot");
 

@@ -25,6 +25,7 @@ PUNT_REASONS: Final = (
     "ack",
     "cq",
     "request",
+    "path",
     "wait",
 )
 """Why the engine leaves something to the reference, in the order of its ``PUNT_*`` numbers."""
