@@ -153,7 +153,7 @@ class Runtime:
         nic = self.nic
         if self._pumps:
             pump = self._pump
-            before = pump.owes and self.carry(nic.sending.prepare(now))
+            before = pump.owes and self.carry_away(nic.sending.prepare(now))
             came, did = pump.round(now, self.budget)
             return self._end(now, came >= _RECEIVE_LIMIT, bool(did or before))
         did = False
@@ -178,7 +178,7 @@ class Runtime:
 
     def settle(self, now: int) -> None:
         """After work on single queue pairs: send what waits for no turn, and deliver interrupts."""
-        self.carry(self.nic.sending.prepare(now))
+        self.carry_away(self.nic.sending.prepare(now))
         self._change_groups()
         if self.nic.resources.interrupts:
             self._interrupts()
@@ -218,11 +218,11 @@ class Runtime:
         """Send everything that may be sent now, up to the NIC's budget."""
         self._rounds_without_replies = 0
         if self._pumps:
-            did = self._pump.owes and self.carry(self.nic.sending.prepare(now))
+            did = self._pump.owes and self.carry_away(self.nic.sending.prepare(now))
             did = self._pump.turns(now, self.budget) or did
             self._look_at_link()
         else:
-            did = self.carry(self.nic.produce(now, self.budget))
+            did = self.carry_away(self.nic.produce(now, self.budget))
         self._change_groups()
         return did
 
@@ -238,7 +238,7 @@ class Runtime:
         if changes and self._thread is not None:
             self._wake()  # it may be asleep on the sockets of before
 
-    def carry(self, out: list[TxBurst]) -> bool:
+    def carry_away(self, out: list[TxBurst]) -> bool:
         """Send what the NIC made; whether there was anything."""
         if not out:
             return False

@@ -206,7 +206,7 @@ class Slot:
                 out: list[object] = []
                 turn = asked["limit"], asked["step"], asked["count"], asked["bytes"], asked["room"]
                 count, polite = nic.sending.take_over(now, out, asked["qp"], *turn)  # type: ignore[arg-type]
-                runtime.carry(out)  # type: ignore[arg-type]
+                runtime.carry_away(out)  # type: ignore[arg-type]
                 answer |= {"count": count, "polite": int(polite)}
             elif kind == attach.PUNT_NOTIFY:
                 for cqn, bit in ((qp.ctx.cqn_snd, 4), (qp.ctx.cqn_rcv, 8)):
