@@ -536,10 +536,16 @@ class ContextManager:
         while not self.request(source, command, m.engine_payload(psn & 0xFFFFFF, state)):
             self.run()
 
-    def write_back(self, count: int) -> None:
-        """Write state and PSNs of the next ``count`` queue pairs back, in turn."""
-        for qpn in self.behind.next(count):
+    def write_back(self, count: int, most: int) -> int:
+        """Look at the next ``count`` queue pairs in turn, and write state and PSNs of up to ``most`` back.
+
+        Returns:
+            At how many it looked: fewer than ``count`` where ``most`` were behind.
+        """
+        looked, moved = self.behind.next(count, most)
+        for qpn in moved:
             self.write_back_one(qpn)
+        return looked
 
     def write_back_one(self, qpn: int) -> None:
         """Write state and PSNs of one queue pair back."""

@@ -60,8 +60,12 @@ from rnic.wire.flow import Flow
 __all__ = ["MULTICAST_QPN", "Nic", "Offload"]
 
 _SCHEDULED, _HELD = place(QP_RECORD, "scheduled"), place(QP_RECORD, "held")
-_IDLE_WRITE_BACK_QPS = 256
-_IDLE_WRITE_BACK_STEP_NS = 1_000_000
+_WRITE_BACK_LOOKS = 256
+_IDLE_WRITE_BACKS = 32
+_BUSY_WRITE_BACKS = 2
+"""In a step of write-backs so many queue pairs are looked at, and so many written while no packets move, and while some
+do: writing one takes as long as some hundred packets."""
+_WRITE_BACK_STEP_NS = 1_000_000
 _NOT_AT_WORK = frozenset({RESET, ERR})
 
 
@@ -138,6 +142,7 @@ class Nic:
         """The engine's hold of all queue pairs, or ``None``: pointers that it found, :meth:`moved` forgets."""
         self.write_back_at: int | None = None
         self._to_write_back = 0
+        self._moved = False
         if config.autostart:
             self.globals.control = CONTROL_ENABLE
             self.start(bytes(INIT_HCA.size))
@@ -379,18 +384,19 @@ class Nic:
 
     def moved_packets(self, now_ns: int) -> None:
         """Packets came or went: what they changed is written back before long."""
+        self._moved = True
         if self.write_back_at is None:
             self.write_back_at = now_ns + WRITE_BACK_NS
 
     def _write_back_all(self, now_ns: int) -> None:
         """Write some queue pairs back, and go on later until all had their turn."""
         self.write_back_at = None
-        left = self._to_write_back or len(self.qps)
-        count = min(left, _IDLE_WRITE_BACK_QPS)
-        self._to_write_back = left - count
+        left = min(self._to_write_back or len(self.qps), len(self.qps))
+        most = _BUSY_WRITE_BACKS if self._moved else _IDLE_WRITE_BACKS
+        self._moved = False
+        self._to_write_back = left - self.contexts.write_back(min(left, _WRITE_BACK_LOOKS), most)
         if self._to_write_back:
-            self.write_back_at = now_ns + _IDLE_WRITE_BACK_STEP_NS
-        self.contexts.write_back(count)
+            self.write_back_at = now_ns + _WRITE_BACK_STEP_NS
 
     # ------------------------------------------------------------------------ the transport's side
 
