@@ -359,8 +359,7 @@ class Nic:
         with self.guard.around("datagram"):
             self.gsi.handle_timers(now_ns)
         if self.write_back_at is not None and self.write_back_at <= now_ns:
-            with self.guard.around("write-back"):
-                self._write_back_all(now_ns)
+            self.write_back_all(now_ns)
 
     def _handle_deadlines(self, now_ns: int) -> None:
         """Call the queue pairs whose deadlines have come; a bounded number, the others next time."""
@@ -373,14 +372,17 @@ class Nic:
                 record, left = device.due(now_ns, left)
             if not record:
                 return
-            qp = qps[record]
-            try:
-                if qp.deadline_ns <= now_ns:
-                    qp.handle_timer(now_ns)
-                if qp.deadline_ns < qp.armed_ns:
-                    self.arm(qp)
-            except Exception as error:  # noqa: BLE001 - the last guard
-                self.own_error("timer", qp, error)
+            self.handle_deadline(qps[record], now_ns)
+
+    def handle_deadline(self, qp: DeviceQp, now_ns: int) -> None:
+        """A queue pair's deadline has come, which is armed no more."""
+        try:
+            if qp.deadline_ns <= now_ns:
+                qp.handle_timer(now_ns)
+            if qp.deadline_ns < qp.armed_ns:
+                self.arm(qp)
+        except Exception as error:  # noqa: BLE001 - the last guard
+            self.own_error("timer", qp, error)
 
     def moved_packets(self, now_ns: int) -> None:
         """Packets came or went: what they changed is written back before long."""
@@ -388,13 +390,14 @@ class Nic:
         if self.write_back_at is None:
             self.write_back_at = now_ns + WRITE_BACK_NS
 
-    def _write_back_all(self, now_ns: int) -> None:
+    def write_back_all(self, now_ns: int) -> None:
         """Write some queue pairs back, and go on later until all had their turn."""
         self.write_back_at = None
-        left = min(self._to_write_back or len(self.qps), len(self.qps))
+        left, self._to_write_back = min(self._to_write_back or len(self.qps), len(self.qps)), 0
         most = _BUSY_WRITE_BACKS if self._moved else _IDLE_WRITE_BACKS
         self._moved = False
-        self._to_write_back = left - self.contexts.write_back(min(left, _WRITE_BACK_LOOKS), most)
+        with self.guard.around("write-back"):
+            self._to_write_back = left - self.contexts.write_back(min(left, _WRITE_BACK_LOOKS), most)
         if self._to_write_back:
             self.write_back_at = now_ns + _WRITE_BACK_STEP_NS
 

@@ -65,6 +65,7 @@ cdef extern from "engine.h" nogil:
         uint64_t ack_every
         uint64_t probe
         uint64_t rq_almost_full
+        uint64_t bare
     struct engine_cq:
         completion_queue *record
         uint8_t *ring
@@ -379,6 +380,10 @@ cdef class Port:
     def __dealloc__(self):
         free(self.reach)
 
+    def strip(self):
+        """From now on packets are headers and lengths (:mod:`rnic.sim`)."""
+        self.port.bare = 1
+
     def changed(self, entry):
         """A memory key opens something else from now on, or nothing."""
         cdef size_t index = entry.index
@@ -476,7 +481,8 @@ cdef class Executor:
         self._find_send_cq()
         self._find_recv_cq()
         if self.flow is not None and self.requester.flow is self.flow:
-            self.place.route = device.route(self.flow)
+            # a fabric goes by the addresses alone
+            self.place.route = &self.place if self.port.port.bare else device.route(self.flow)
         self.place.found = device.device.changes
         return 0
 
@@ -1185,3 +1191,6 @@ cdef class Pump:
             if route.path.outlet != NULL and route.path.max_segments == 1:
                 self.link.refused(route.flow)
         return 0
+
+
+include "_fabric.pxi"

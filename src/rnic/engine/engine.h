@@ -28,6 +28,7 @@ struct engine_port {
 	uint64_t ack_every; /* ask for an ACK at least every so many packets */
 	uint64_t probe; /* tail-loss probes are on */
 	uint64_t rq_almost_full; /* receive entries that are kept back */
+	uint64_t bare; /* packets are headers and lengths: payload and ICRC are neither made nor looked at (fabric.h) */
 };
 
 /* A completion queue whose ring is in reach. */

@@ -36,7 +36,6 @@ void engine_frame_end(struct engine_out *out, const struct engine_port *port, co
 {
 	uint64_t covered = header + padded(payload), length = covered + ICRC_BYTES;
 	struct engine_burst *burst;
-	memset(frame + header + payload, 0, covered - header - payload);
 	if (out->open) {
 		burst = &out->bursts[out->count - 1];
 	} else {
@@ -47,10 +46,13 @@ void engine_frame_end(struct engine_out *out, const struct engine_port *port, co
 		burst->count = 0;
 		out->open = 1;
 	}
-	uint32_t crc = engine_icrc_begin(port->crc, flow, length, burst->count, DONT_FRAGMENT, frame);
-	crc = port->crc(crc, frame + 8, covered - 8);
-	for (unsigned i = 0; i < ICRC_BYTES; i++)
-		frame[covered + i] = (uint8_t)(crc >> 8 * i);
+	if (!port->bare) {
+		memset(frame + header + payload, 0, covered - header - payload);
+		uint32_t crc = engine_icrc_begin(port->crc, flow, length, burst->count, DONT_FRAGMENT, frame);
+		crc = port->crc(crc, frame + 8, covered - 8);
+		for (unsigned i = 0; i < ICRC_BYTES; i++)
+			frame[covered + i] = (uint8_t)(crc >> 8 * i);
+	}
 	burst->count++;
 	burst->length += length;
 	out->used += length;

@@ -29,6 +29,8 @@ int engine_key_read(const struct engine_port *port, const struct memory_key *key
 {
 	const struct engine_reach *reach = &port->reach[key - port->keys];
 	uint64_t at = va - key->start;
+	if (port->bare)
+		return 0;
 	if (reach->bytes) {
 		memcpy(to, reach->bytes + at, length);
 		return 0;
@@ -42,6 +44,8 @@ int engine_key_write(const struct engine_port *port, const struct memory_key *ke
 {
 	const struct engine_reach *reach = &port->reach[key - port->keys];
 	uint64_t at = va - key->start;
+	if (port->bare)
+		return 0;
 	if (reach->bytes) {
 		memcpy(reach->bytes + at, from, length);
 		return 0;

@@ -18,6 +18,8 @@ uint64_t engine_layout_hash(void)
 int engine_packet_right(const struct engine_port *port, const struct packet *packet)
 {
 	const struct engine_meta *meta = packet->meta;
+	if (port->bare)
+		return 1;
 	uint32_t frag = meta->ident == IDENT_UNSEEN ? DONT_FRAGMENT : meta->frag;
 	return engine_icrc_right(port->crc, &meta->flow, packet->bytes, packet->length, packet->ident, frag);
 }

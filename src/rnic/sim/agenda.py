@@ -76,3 +76,12 @@ class Agenda:
         self.events += 1
         self._actors[entry & _ACTOR_MASK]()
         return True
+
+    def run(self, count: int, end_ns: int, busy: Callable[[], object]) -> bool:
+        """Up to ``count`` things happen, as long as ``busy`` says so; false where there is none, or it is late."""
+        for _ in range(count):
+            if not self.step() or self.now_ns > end_ns:
+                return False
+            if not busy():
+                break
+        return True

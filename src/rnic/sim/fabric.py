@@ -12,13 +12,14 @@ from rnic.device.nic import Nic
 from rnic.link import loopback
 from rnic.sim.agenda import Agenda
 from rnic.sim.host import Host
-from rnic.sim.port import IPV4_WIRE_BYTES, Packet, Port
+from rnic.sim.native import parts
+from rnic.sim.port import IPV4_WIRE_BYTES, Port
 from rnic.sim.switch import Switch
 from rnic.sim.tasks import Program, Signal, Tasks
 from rnic.sim.topology import Link, Topology, TopologyError
 from rnic.sim.traffic import Channel, FlowResult, Traffic
 from rnic.sim.workloads import Flow
-from rnic.spec.limits import BTH_BYTES, ICRC_BYTES
+from rnic.spec.limits import BTH_BYTES, GO_BACK_N, ICRC_BYTES
 from rnic.trace.counters import Counters
 from rnic.wire.flow import ECT
 
@@ -49,7 +50,9 @@ class Fabric:
         traffic_class: int = ECT,
     ) -> None:
         self.topology = topology
-        self.agenda = Agenda()
+        recovery = (settings or {}).get("recovery", GO_BACK_N)
+        self.parts = parts(traffic_class, len(topology.hosts), recovery)
+        self.agenda: Agenda = self.parts.agenda
         self.traffic = Traffic(self.agenda, self.ideal_ns, topology.mtu, traffic_class)
         self.switches: dict[str, Switch] = {}
         self.hosts: dict[str, Host] = {}
@@ -60,7 +63,9 @@ class Fabric:
         self._links: list[dict[str, Port]] = [self._connect(number) for number in range(len(topology.links))]
         memory = loopback.Fabric()
         for salt, row in enumerate(topology.switches):
-            self._add_switch(row.name, Switch(row, self._random(), salt * 0x9E37_79B1 & 0xFFFF_FFFF))
+            ports = [self._links[number][row.name] for number in topology.ends[row.name]]
+            mixed = salt * 0x9E37_79B1 & 0xFFFF_FFFF
+            self.switches[row.name] = self.parts.switch(row, self._random(), mixed, ports)
         for index, host in enumerate(topology.hosts):
             self._add_host(host.name, index, memory, dict(settings or {}))
         self._route()
@@ -75,21 +80,13 @@ class Fabric:
         delays = self.topology.delays
         ports = {}
         for here, there in ((link.a, link.b), (link.b, link.a)):
-            port = Port(self.agenda, f"{here} > {there}", link, self._random(), delays[there])
+            port = self.parts.port(f"{here} > {there}", link, self._random(), delays[there])
             ports[here] = self.ports[here, there] = port
         ports[link.a].peer, ports[link.b].peer = ports[link.b], ports[link.a]
         return ports
 
-    def _add_switch(self, name: str, switch: Switch) -> None:
-        self.switches[name] = switch
-        for link, ports in zip(self.topology.links, self._links, strict=True):
-            if name in (link.a, link.b):
-                number = switch.add(ports[name])
-                ports[name].left = switch.left
-                ports[name].peer.arrive = _arriving(switch, number)
-
     def _add_host(self, name: str, index: int, memory: loopback.Fabric, settings: dict[str, Any]) -> None:
-        port = next(ports[name] for ports in self._links if name in ports)
+        port = self._links[self.topology.ends[name][0]][name]
         address = b"\x0a" + (index + 1).to_bytes(3, "big")
         counters = Counters()
         link = memory.attach(address, max_segments=1, counters=counters)
@@ -99,15 +96,14 @@ class Fabric:
             settings["congestion"] = replace(settings["congestion"], dcqcn=dcqcn)
         config = NicConfig(address, name=name, mtu=self.topology.mtu, **{"fixed_sport": False, **settings})
         nic = Nic(config, rng=self._random(), counters=counters)
-        host = self.hosts[name] = Host(name, nic, link, port, self.agenda)
+        host = self.hosts[name] = self.parts.host(name, nic, link, port)
         host.after = lambda: self.traffic.completed(host)
-        port.peer.arrive = host.arrive
 
     def _route(self) -> None:
         for name, switch in self.switches.items():
             for target, numbers in self.topology.routes[name].items():
-                address = self.hosts[target].nic.config.address
-                switch.routes[address] = tuple(self._links[number][name] for number in numbers)
+                ways = tuple(self._links[number][name] for number in numbers)
+                self.parts.route(switch, self.hosts[target], ways)
 
     # ------------------------------------------------------------------------------------------- flows
 
@@ -234,20 +230,18 @@ class Fabric:
             TimeoutError: ``limit_ns`` were not enough; ``results`` has what is over.
         """
         end = self.agenda.now_ns + limit_ns
-        step = self.agenda.step
         while self.left:
-            for _ in range(ASKED_EVERY):
-                if not step() or self.agenda.now_ns > end:
-                    raise TimeoutError(
-                        f"{self.left} flows are not over after {limit_ns / 1e9:g} s of virtual time: "
-                        "give more, or less to do"
-                    )
-                if not self.left:
-                    break
-            else:
-                if go_on is not None and not go_on():
-                    break
+            if not self.agenda.run(ASKED_EVERY, end, self._busy):
+                raise TimeoutError(
+                    f"{self.left} flows are not over after {limit_ns / 1e9:g} s of virtual time: "
+                    "give more, or less to do"
+                )
+            if self.left and go_on is not None and not go_on():
+                break
         return self.results
+
+    def _busy(self) -> int:
+        return self.left
 
     def every(self, period_ns: int, call: Callable[[int], None]) -> None:
         """Call ``call`` with the time each ``period_ns``, from now on, to look at queues."""
@@ -261,6 +255,7 @@ class Fabric:
 
     def count(self, name: str) -> int:
         """A counter, of all NICs together."""
+        self.parts.count()
         return sum(host.nic.counters[name] for host in self.hosts.values())
 
     def close(self) -> None:
@@ -274,7 +269,3 @@ class Fabric:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _arriving(switch: Switch, number: int) -> Callable[[Packet], None]:
-    return lambda packet: switch.arrive(packet, number)

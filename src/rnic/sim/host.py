@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rnic.device.nic import Nic
 from rnic.link.base import Link
@@ -26,6 +26,7 @@ ROOM = 2
 BURST = 64
 """Packets that a NIC makes at once: a whole turn of a queue pair, since a turn cut short waits for its ACK."""
 _ROUNDS = 64
+_AT_ONCE = 1
 
 
 class Uplink(Middleware):
@@ -53,10 +54,10 @@ class Uplink(Middleware):
         self._memory.deliver(burst, memoryview(b"".join(burst.buffers)))
 
 
-class _HostRuntime(Runtime):
+class HostRuntime(Runtime):
     """Sends no more than the wire has room for. The fabric drives it; who polls a queue drives nothing."""
 
-    def __init__(self, nic: Nic, link: Link, agenda: Agenda, host: Host) -> None:
+    def __init__(self, nic: Nic, link: Link, agenda: Agenda, host: Edge) -> None:
         self._host = host
         super().__init__(nic, link, agenda)
 
@@ -69,12 +70,31 @@ class _HostRuntime(Runtime):
         self.budget = BURST if len(self._host.port.queue) < ROOM else 0
         return self._round(self.clock())
 
+    def carry(self, out: list[TxBurst]) -> None:
+        """Send what the NIC made."""
+        self._send(out)
+
+    def deliver(self) -> None:
+        """The NIC takes what has arrived."""
+        now_ns = self.clock()
+        for burst in self.receive(_AT_ONCE):
+            self.nic.receive(burst, now_ns)
+
     def kick(self) -> None:
         """A doorbell was rung: the NIC looks at it when time moves on."""
         self._host.wake()
 
     def start(self) -> None:
         """Nothing: there is no thread."""
+
+
+class Edge(Protocol):
+    """Where a NIC meets the fabric."""
+
+    port: Port
+
+    def wake(self) -> None:
+        """Look at the NIC as soon as what is due now has happened."""
 
 
 class Host:
@@ -100,7 +120,7 @@ class Host:
         self._actor = agenda.actor(self._act)
         self._uplink = Uplink(link, port)
         port.left = self._left
-        self._runtime = _HostRuntime(nic, self._uplink, agenda, self)
+        self._runtime = HostRuntime(nic, self._uplink, agenda, self)
         self.ctx = Context(runtime=self._runtime, space=SimAddressSpace())
 
     def wake(self) -> None:

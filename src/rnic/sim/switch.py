@@ -48,6 +48,12 @@ class Switch:
         self._in_headroom: list[int] = []
         self._pausing: list[bool] = []
 
+    def join(self, port: Port) -> None:
+        """A port of this switch, whose link is connected at both ends."""
+        number = self.add(port)
+        port.left = self.left
+        port.peer.arrive = lambda packet: self.arrive(packet, number)
+
     def add(self, port: Port) -> int:
         """A port of this switch; its number."""
         self.ports.append(port)

@@ -112,6 +112,8 @@ class Topology:
     mtu: int = 1024
     routes: dict[str, dict[str, tuple[int, ...]]] = field(init=False, repr=False, compare=False)
     """For each node and host, the links of the node (by number) that lie on a shortest way there."""
+    ends: dict[str, list[int]] = field(init=False, repr=False, compare=False)
+    """For each node, its links by number."""
 
     def __post_init__(self) -> None:
         if self.mtu not in MTU_CODES:
@@ -131,6 +133,7 @@ class Topology:
         for host in self.hosts:
             if len(ends[host.name]) != 1:
                 raise TopologyError(f"host {host.name} has {len(ends[host.name])} links: give each host one")
+        object.__setattr__(self, "ends", ends)
         object.__setattr__(self, "routes", self._find_routes(ends))
 
     def _find_routes(self, ends: dict[str, list[int]]) -> dict[str, dict[str, tuple[int, ...]]]:

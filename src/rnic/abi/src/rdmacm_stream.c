@@ -525,7 +525,7 @@ ssize_t stream_send(struct rsocket *rs, const struct iovec *parts, int count, in
 	if (rs->unsaid && stream_say_mapped(rs, flags))
 		return -1;
 	while (done < bytes) {
-		struct rs_target *target;
+		struct rs_target *target, to;
 		uint32_t size;
 		uint8_t *at;
 
@@ -540,12 +540,14 @@ ssize_t stream_send(struct rsocket *rs, const struct iovec *parts, int count, in
 		rs->send_used += size;
 		rs->sends++;
 		rs->sent++;
-		if (stream_post(rs, RS_OP_DATA, size, at, size, rs->send_mr->lkey, target->addr, target->key))
-			return done ? (ssize_t)done : minus(rs->error);
+		to = *target;
+		/* Once the last bytes for a target have left, the peer may write the next one into its place. */
 		target->addr += size;
 		target->length -= size;
 		if (!target->length)
 			rs->target = (rs->target + 1) % RS_TARGETS;
+		if (stream_post(rs, RS_OP_DATA, size, at, size, rs->send_mr->lkey, to.addr, to.key))
+			return done ? (ssize_t)done : minus(rs->error);
 		done += size;
 	}
 	return (ssize_t)done;
@@ -621,10 +623,20 @@ static void say_control(struct rsocket *rs, uint32_t control)
 	stream_post(rs, RS_OP_CONTROL, control, NULL, 0, 0, 0, 0);
 }
 
+static bool settled(struct rsocket *rs)
+{
+	return rs->state != RS_CONNECTING;
+}
+
 int stream_shutdown(struct rsocket *rs, int how)
 {
-	bool reads = rs->can_read && how == SHUT_WR, writes = rs->can_write && how == SHUT_RD;
+	bool reads, writes;
 
+	/* Who was accepted and is closed at once: the peer has a connection first, and then its end. */
+	if (rs->state == RS_CONNECTING && rs->can_read)
+		rs_wait(rs, settled, RS_WAIT_ALWAYS, CLOSE_MS);
+	reads = rs->can_read && how == SHUT_WR;
+	writes = rs->can_write && how == SHUT_RD;
 	if (rs->state == RS_CONNECTING && how == SHUT_RDWR)
 		ended(rs);
 	if (rs->state != RS_OPEN)
