@@ -25,12 +25,14 @@ from rnic.spec.twins import in_use
 from rnic.testing.live import LivePeer
 
 EACH = 20_000
+SWARMS = 0.3
 SERVICES = ("RC", "RC", "RC", "RC", "UC", "UD")
 
 
 def connection(seed: int) -> tuple[int, dict[str, int], int, str]:
     """One connection: its seed, packets by flaw, digest, and what was found."""
-    peer = LivePeer(SERVICES[seed % len(SERVICES)], seed, ipv6=seed % 7 == 3, seen=seed % 5 != 2)
+    service = SERVICES[seed % len(SERVICES)]
+    peer = LivePeer(service, seed, ipv6=seed % 7 == 3, seen=seed % 5 != 2, swarms=SWARMS)
     with peer:
         try:
             peer.run(EACH)

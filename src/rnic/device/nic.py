@@ -63,8 +63,10 @@ _SCHEDULED, _HELD = place(QP_RECORD, "scheduled"), place(QP_RECORD, "held")
 _WRITE_BACK_LOOKS = 256
 _IDLE_WRITE_BACKS = 32
 _BUSY_WRITE_BACKS = 2
-"""In a step of write-backs so many queue pairs are looked at, and so many written while no packets move, and while some
+"""In a step of write-backs so many queue pairs are looked at, and so many written once no packets move, and while some
 do: writing one takes as long as some hundred packets."""
+_IDLE_NS = WRITE_BACK_NS // 2
+"""No packet for so long: a process that shares its core pauses for less."""
 _WRITE_BACK_STEP_NS = 1_000_000
 _NOT_AT_WORK = frozenset({RESET, ERR})
 
@@ -142,7 +144,7 @@ class Nic:
         """The engine's hold of all queue pairs, or ``None``: pointers that it found, :meth:`moved` forgets."""
         self.write_back_at: int | None = None
         self._to_write_back = 0
-        self._moved = False
+        self._moved_ns = 0
         if config.autostart:
             self.globals.control = CONTROL_ENABLE
             self.start(bytes(INIT_HCA.size))
@@ -386,7 +388,7 @@ class Nic:
 
     def moved_packets(self, now_ns: int) -> None:
         """Packets came or went: what they changed is written back before long."""
-        self._moved = True
+        self._moved_ns = now_ns
         if self.write_back_at is None:
             self.write_back_at = now_ns + WRITE_BACK_NS
 
@@ -394,8 +396,7 @@ class Nic:
         """Write some queue pairs back, and go on later until all had their turn."""
         self.write_back_at = None
         left, self._to_write_back = min(self._to_write_back or len(self.qps), len(self.qps)), 0
-        most = _BUSY_WRITE_BACKS if self._moved else _IDLE_WRITE_BACKS
-        self._moved = False
+        most = _BUSY_WRITE_BACKS if now_ns - self._moved_ns < _IDLE_NS else _IDLE_WRITE_BACKS
         with self.guard.around("write-back"):
             self._to_write_back = left - self.contexts.write_back(min(left, _WRITE_BACK_LOOKS), most)
         if self._to_write_back:
