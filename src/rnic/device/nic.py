@@ -62,7 +62,7 @@ __all__ = ["MULTICAST_QPN", "Nic", "Offload"]
 _SCHEDULED, _HELD = place(QP_RECORD, "scheduled"), place(QP_RECORD, "held")
 _WRITE_BACK_LOOKS = 256
 _IDLE_WRITE_BACKS = 32
-_BUSY_WRITE_BACKS = 2
+_BUSY_WRITE_BACKS = 1
 """In a step of write-backs so many queue pairs are looked at, and so many written once no packets move, and while some
 do: writing one takes as long as some hundred packets."""
 _IDLE_NS = WRITE_BACK_NS // 2

@@ -57,4 +57,4 @@ def test_a_step_of_write_backs_is_bounded(busy: bool) -> None:
             nic.handle_timers(now)
             steps.append(sum(exact(nic, qpn) for qpn in qpns))
         assert steps[-1] == len(qpns)
-        assert [later - before for before, later in pairwise(steps)] == ([2] * 17 if busy else [32, 2])
+        assert [later - before for before, later in pairwise(steps)] == ([1] * 34 if busy else [32, 2])
