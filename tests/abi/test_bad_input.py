@@ -48,6 +48,8 @@ def test_address_in_use(env: dict[str, str]) -> None:
         (("--addr", "bogus"), "address 'bogus' is no IPv4 or IPv6 address: give one such as 127.0.0.1"),
         (("--addr", "203.0.113.9"), "cannot be used: the address is not one of this machine"),
         (("--faults", "/nowhere/script"), "fault script /nowhere/script: No such file or directory"),
+        (("--faults", '[{"every": 50'), "fault script is no JSON: Expecting ',' delimiter at line 1, column 14"),
+        (("--faults", '{"every": 50}'), "fault script: a fault script is a list of rules, not dict"),
         (("--faults", '[{"action": "explode"}]'), "fault rule 1: action is 'explode'; allowed: one of drop"),
         (("--capture", "/nowhere/x.pcapng"), "capture file /nowhere/x.pcapng: No such file or directory"),
     ],
@@ -66,6 +68,17 @@ def held(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     connection = start(directory)
     yield directory
     connection.close()
+
+
+def test_a_broken_fault_script_is_called_so_beside_a_device_that_runs(env: dict[str, str], held: Path) -> None:
+    user = connect(held)
+    assert user is not None
+    user.ask(attach.MSG_ADD, b'{"address": "127.0.72.4"}')
+    where = "fault script is no JSON: Expecting ',' delimiter at line 1, column 14: after '[{\"every\": 50'"
+    assert run(env, "--addr", "127.0.72.4", "--faults", '[{"every": 50') == (2, f"rnic: {where}")
+    status, said = run(env, "--addr", "127.0.72.4", "--faults", '[{"every": 50, "action": "drop"}]')
+    assert (status, "runs already without this faults setting" in said) == (2, True)
+    user.close()
 
 
 def test_a_device_that_runs_without_the_recording_that_is_asked_for(env: dict[str, str], held: Path) -> None:

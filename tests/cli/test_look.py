@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from rnic.cli import group
-from rnic.cli.top import View, rates, sparkline
+from rnic.cli.latency import KEPT, Latencies
+from rnic.cli.look import counted
+from rnic.cli.top import MOST_PAIRS, View, rates, sparkline
 from rnic.cli.trace import LANES, record
 from rnic.device.inspect import look
 from rnic.runtime.attach import ask
@@ -111,7 +113,7 @@ def test_on_a_running_process(pair, tmp_path, monkeypatch) -> None:
     thread.start()
     try:
         run = CliRunner().invoke
-        for command in (["regs"], ["counters"], ["top", "--once", "--interval", "0.05"]):
+        for command in (["regs"], ["counters"], ["top", "--latency", "--once", "--interval", "0.05"]):
             shown = run(group, [*command, "--json"])
             assert shown.exit_code == 0, shown.output
             assert isinstance(json.loads(shown.output), dict)
@@ -177,7 +179,11 @@ def looked(head: int, tail: int, **counters: int) -> dict[str, object]:
         {
             "qpn": 17,
             "state": "RTS",
+            "program": 4242,
+            "peer": "192.0.2.1",
             "remote_qpn": 3,
+            "ssn": head,
+            "rtt_ns": 12_345,
             "next_send_psn": 2 * head,
             "expected_psn": 5,
             "sq_head": head,
@@ -187,7 +193,11 @@ def looked(head: int, tail: int, **counters: int) -> dict[str, object]:
         {
             "qpn": 18,
             "state": "RTS",
+            "program": 0,
+            "peer": "",
             "remote_qpn": 4,
+            "ssn": 0,
+            "rtt_ns": 0,
             "next_send_psn": 0,
             "expected_psn": 0,
             "sq_head": 0,
@@ -195,7 +205,130 @@ def looked(head: int, tail: int, **counters: int) -> dict[str, object]:
             "sq_entries": 64,
         },
     ]
-    return {"name": "rnic0", "objects": {"qps": 2}, "qps": pairs, "counters": counters}
+    return {"name": "rnic0", "objects": {"contexts": 1, "qps": 2}, "qps": pairs, "counters": counters}
+
+
+DEVICES = [
+    {
+        "name": "rnic0",
+        "address": "127.0.0.1",
+        "udp_port": 4791,
+        "port_state": 4,
+        "programs": [{"pid": 4242, "command": "ib_write_bw"}],
+    },
+    {"name": "rnic1", "address": "127.0.0.2", "udp_port": 4791, "port_state": 4, "programs": []},
+]
+
+
+def shown(view: View) -> list[list[str]]:
+    """What a terminal shows, in words."""
+    from rich.console import Console
+
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(view)
+    return [line.split() for line in console.export_text().splitlines()]
+
+
+def test_the_live_view_says_who_talks_to_whom_how_fast() -> None:
+    view = View()
+    view.take(looked(0, 0), 0.0, DEVICES)
+    view.take(looked(20, 22), 2.0, DEVICES)
+    lines = shown(view)
+    assert " ".join(lines[0]) == "rnic0 at 127.0.0.1 port 4791 1 context, 2 QPs"
+    assert " ".join(lines[1]) == "beside it (-d): rnic1 at 127.0.0.2"
+    first, second = (next(line for line in lines if line[:1] == [number]) for number in ("17", "18"))
+    assert first == [*["17", "RTS", "ib_write_bw", "(4242)", "192.0.2.1", "QP", "3", "10", "20", "2", "64", "12"]]
+    assert second == [*["18", "RTS", "-", "-", "0", "0", "9", "64", "-"]]
+    view.tree["qps"][0]["latency_us"] = {"p50": 20.2, "p90": 31.0, "p99": 1234.5}
+    lines = shown(view)
+    assert next(line for line in lines if line[:1] == ["17"])[-4:] == ["12", "20", "31", "1,234"]
+    assert next(line for line in lines if line[:1] == ["18"])[-4:] == ["-"] * 4
+    view.take(looked(20, 22), 2.0, [{**DEVICES[0], "port_state": 1}])
+    assert "port down" in " ".join(shown(view)[0])
+
+
+def test_more_queue_pairs_than_a_terminal_has_lines() -> None:
+    tree = looked(0, 0)
+    first = tree["qps"][0]  # type: ignore[index]
+    tree["qps"] = [{**first, "qpn": number} for number in range(1000, 1000 + MOST_PAIRS + 1500)]
+    view = View()
+    view.take(tree, 0.0)
+    assert ["and", "1,500", "more"] in shown(view)
+
+
+def test_a_key_shows_latencies() -> None:
+    view = View()
+    assert view.key("l")
+    assert view.latency
+    assert view.key("l")
+    assert not view.latency
+
+
+def test_percentiles_are_of_what_has_ended() -> None:
+    asked: list[str] = []
+
+    def events(*latencies: int) -> dict[str, object]:
+        rows = []
+        for number, latency in enumerate(latencies):
+            rows.append([0, 1_000 * number, "fetched", 17, {"index": number, "psn": number, "opcode": "WRITE"}])
+            rows.append([0, 0, "sent", 17, {}])
+            rows.append([0, 1_000 * number + latency, "completed", 17, {"index": number, "psn": number}])
+        return {"next": 7, "lost": 0, "events": rows}
+
+    answers = [events(*range(1_000, 101_000, 1_000)), events(1), events()]
+
+    def fetch(what: str) -> dict[str, object]:
+        asked.append(what)
+        return answers.pop(0)
+
+    latencies = Latencies(fetch)
+    assert latencies.of(17) == {}
+    latencies.look(0.0)
+    assert latencies.of(17) == {"p50": 50.0, "p90": 90.0, "p99": 99.0}
+    assert latencies.of(18) == {}
+    latencies.look(250_000.0)
+    latencies.look(1e9)
+    assert [words.split()[2:] for words in asked] == [["0", "1"], ["7", "250"], ["7", "1000"]]
+
+
+def test_what_is_kept_of_latencies_is_bounded() -> None:
+    rows = [[0, 0, "fetched", 17, {"index": n, "psn": n}] for n in range(3)]
+    ends = [[0, 5, "completed", 17, {"index": n, "psn": n}] for n in range(3)]
+    answers = [{"next": 0, "lost": 9, "events": rows}, {"next": 0, "lost": 0, "events": ends}]
+    latencies = Latencies(lambda what: answers.pop(0))
+    latencies.look(0.0)
+    latencies.look(0.0)
+    assert latencies.of(17) == {}, "what ended among the lost has no beginning"
+    many = KEPT + 10
+    both = [[0, 0, "fetched", 17, {"index": 0, "psn": 0}], [0, 5, "completed", 17, {"index": 0, "psn": 0}]]
+    latencies = Latencies(lambda what: {"next": 0, "lost": 0, "events": both * many})
+    latencies.look(0.0)
+    assert len(latencies._kept[17]) == KEPT
+
+
+def test_latencies_of_a_running_nic(pair) -> None:
+    """Two operations, taken from its tap; times are those of the virtual clock."""
+    tap = pair.a.node.ctx.runtime.tap()
+    latencies = Latencies(lambda what: tap.answer(what.removeprefix("tap ")))
+    latencies.look(0.0)
+    for _ in range(2):
+        began = pair.clock()
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 3000)
+        pair.a.wait()
+        took = (pair.clock() - began) / 1000
+        latencies.look(0.0)
+        assert 0 < latencies.of(pair.a.qp.qp_num)["p50"] <= took
+
+
+@pytest.mark.parametrize(
+    ("objects", "words"),
+    [
+        ({"contexts": 1, "qps": 1, "srqs": 1, "keys": 1}, "1 context, 1 QP, 1 SRQ, 1 key"),
+        ({"contexts": 2, "cqs": 0, "eqs": 3}, "2 contexts, 0 CQs, 3 EQs"),
+    ],
+)
+def test_objects_are_counted_in_words(objects: dict[str, int], words: str) -> None:
+    assert counted(objects) == words
 
 
 def test_the_live_view_counts_between_looks_and_obeys_keys() -> None:

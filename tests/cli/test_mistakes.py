@@ -30,7 +30,7 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["trace", "-o", "{}"], 2, "is a directory; give a file"),
         (["perf", "write_bw", "--plot", "{}/none/p.png"], 2, "there is no directory"),
         (["perf", "write_bw", "--capture", "{}/none/p.pcapng"], 2, "there is no directory"),
-        (["serve", "--addr", "127.0.0.1", "--udp-port", "4799", "--faults", "[{"], 2, "fault script: "),
+        (["serve", "--addr", "127.0.0.1", "--udp-port", "4799", "--faults", "[{"], 2, "fault script is no JSON: "),
         (["serve", "--addr", "127.0.0.1", "--faults", "{}/none.json"], 2, "No such file or directory"),
         (["qp"], 2, "no NIC process runs"),
         (["top", "--once"], 2, "no NIC process runs"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import random
+from collections.abc import Iterable
 
 import pytest
 
 from rnic.judge import Finding, Judge
 from rnic.link.faults import FaultRates
-from rnic.link.pcap import read_capture
+from rnic.link.pcap import CapturedPacket, read_capture
 from rnic.link.recorder import Recorder
 from rnic.testing import QpPair
 from rnic.verbs import enums as e
@@ -57,14 +58,20 @@ def record(faults: FaultRates, seed: int, count: int, *, at_the_nic: bool) -> io
     return capture
 
 
-def judged(capture: io.BytesIO) -> tuple[int, list[Finding]]:
-    """Packets, and what is found in them but for ICRCs that the network spoilt."""
+def found_in(packets: Iterable[CapturedPacket]) -> list[Finding]:
+    """All that is found in them."""
     found: list[Finding] = []
     judge = Judge(found.append)
-    for packet in read_capture(capture, "capture"):
+    for packet in packets:
         judge.frame(packet.time_ns, packet.linktype, packet.data, packet.length)
     judge.finish()
-    return judge.packets, [finding for finding in found if finding.rule != "icrc"]
+    return found
+
+
+def judged(capture: io.BytesIO) -> tuple[int, list[Finding]]:
+    """Packets, and what is found in them but for ICRCs that the network spoilt."""
+    packets = list(read_capture(capture, "capture"))
+    return len(packets), [finding for finding in found_in(packets) if finding.rule != "icrc"]
 
 
 @pytest.mark.slow
@@ -74,6 +81,21 @@ def test_nothing_is_found(kind: str, at_the_nic: bool) -> None:
     packets, found = judged(record(FAULTS[kind], 1, 120, at_the_nic=at_the_nic))
     assert packets > 500
     assert found == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["none", "drop", "mixed"])
+def test_nothing_is_found_where_the_capture_lacks_packets(kind: str) -> None:
+    whole = list(read_capture(record(FAULTS[kind], 1, 120, at_the_nic=False), "capture"))
+    for seed in range(6):
+        rng = random.Random(seed)
+        hole = rng.randrange(len(whole))
+        for kept in (
+            [packet for packet in whole if rng.random() > 0.01],
+            whole[:hole] + whole[hole + rng.randrange(300) :],
+            whole[hole:],
+        ):
+            assert [finding for finding in found_in(kept) if finding.rule != "icrc"] == [], (seed, hole)
 
 
 @pytest.mark.full

@@ -103,17 +103,40 @@ def add_devices(connection: Connection, wanted: list[dict[str, object]]) -> list
 
 
 def fault_rules(said: str | None) -> str | None:
-    """A fault script: as it was given, or from the file that was named.
+    """A fault script: as it was given, or from the file that was named. It is looked at here, before anybody else's
+    state can matter: a device that runs already refuses a script whatever it says.
 
     Raises:
-        ProcessError: there is no such file.
+        ProcessError: there is no such file, or it is no fault script; one line.
     """
-    if said is None or said.lstrip().startswith("["):
-        return said
+    if said is None:
+        return None
+    where = "fault script"
+    text = said
+    if not said.lstrip().startswith(("[", "{")):
+        where += f" {said}"
+        try:
+            text = Path(said).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ProcessError(f"{where}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ProcessError(f"{where} is no JSON: it is not text") from None
+    from rnic.link.fault_script import parse_script  # noqa: PLC0415 - most programs run without
+
     try:
-        return Path(said).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ProcessError(f"fault script {said}: {error.strerror}") from None
+        parse_script(json.loads(text))
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise ProcessError(f"{where} is no JSON: {error.msg} at {place}: {_around(text, error.pos)}") from None
+    except ValueError as error:
+        raise ProcessError(f"{where}: {error}") from None
+    return text
+
+
+def _around(text: str, at: int) -> str:
+    """What stands before a place, for people to find it."""
+    line = text[text.rfind("\n", 0, at) + 1 : at]
+    return f"after {line[-20:]!r}" if line else "at the beginning of the line"
 
 
 def rules_by_device(said: tuple[str, ...]) -> dict[str, str | None]:

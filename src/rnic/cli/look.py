@@ -29,6 +29,17 @@ def fetch(device: str, what: str) -> Any:
     return answer
 
 
+_KINDS = {"qps": "QPs", "cqs": "CQs", "srqs": "SRQs", "eqs": "EQs"}
+
+
+def counted(objects: dict[str, int]) -> str:
+    """How many objects there are, in words: ``1 context, 2 QPs``."""
+    kinds = {name: _KINDS.get(name, name) for name in objects}
+    return ", ".join(
+        f"{count} {kinds[name].removesuffix('s') if count == 1 else kinds[name]}" for name, count in objects.items()
+    )
+
+
 def _show(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:

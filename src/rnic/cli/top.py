@@ -9,7 +9,8 @@ import select
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -18,7 +19,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rnic.cli.look import device_option, fetch, json_option
+from rnic.cli.latency import PERCENTILES, Latencies
+from rnic.cli.look import counted, device_option, fetch, json_option
+from rnic.runtime.attach import ask
+from rnic.runtime.directory import runtime_directory
+from rnic.spec.ports import PORT_ACTIVE
 from rnic.spec.psn import PSN_MASK
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -27,7 +32,12 @@ HISTORY = 40
 SORTS = {"q": "qpn", "r": "rate", "b": "backlog"}
 """What a key sorts queue pairs by; ``rate`` is packets a second, both ways, ``backlog`` requests not yet done."""
 _TROUBLE = ("retrans", "rnr_naks", "sequence_naks", "fatal_naks", "timeouts", "drop_", "own_errors")
-HELP = "keys: q number  r rate  b backlog  0-9 open a queue pair  Enter close it  x end"
+MOST_PAIRS = 24
+"""Queue pairs that are shown; the order says which."""
+HELP = (
+    "keys: q number  r rate  b backlog  0-9 open a queue pair  Enter close it"
+    "  l latencies (slow the NIC while shown)  x end"
+)
 
 
 def rates(before: dict[str, int], after: dict[str, int], seconds: float) -> dict[str, float]:
@@ -49,30 +59,50 @@ class View:
 
     def __init__(self) -> None:
         self.tree: dict[str, Any] = {"name": "", "objects": {}, "counters": {}, "qps": [], "rates": {}}
+        self.device: dict[str, Any] = {}
+        self.others: list[str] = []
         self.sort = "qpn"
+        self.latency = False
         self.open_qp = ""
         self.detail: dict[str, Any] | None = None
         self._history: defaultdict[str, deque[float]] = defaultdict(lambda: deque([0.0], HISTORY))
-        self._psns: dict[int, tuple[int, int]] = {}
+        self._counts: dict[int, tuple[int, ...]] = {}
 
-    def take(self, tree: dict[str, Any], seconds: float) -> None:
-        """Another look, so many seconds after the last; rates are added to it."""
+    def take(self, tree: dict[str, Any], seconds: float, devices: Sequence[dict[str, Any]] = ()) -> None:
+        """Another look, so many seconds after the last; rates are added to it.
+
+        Args:
+            tree: what :func:`rnic.device.inspect.summary` gives.
+            seconds: since the last; 0 for the first.
+            devices: all of the NIC process, with their programs (:func:`rnic.runtime.watching.devices`).
+        """
         tree["rates"] = rates(self.tree["counters"], tree["counters"], seconds) if seconds else {}
         for name in {*self._history, *tree["rates"]}:
             self._history[name].append(tree["rates"].get(name, 0.0))
-        psns = {pair["qpn"]: (pair["next_send_psn"], pair["expected_psn"]) for pair in tree["qps"]}
+        self.device = next((device for device in devices if device["name"] == tree["name"]), {})
+        self.others = [f"{device['name']} at {device['address']}" for device in devices if device is not self.device]
+        programs = {program["pid"]: program["command"] for program in self.device.get("programs", ())}
+        counts: dict[int, tuple[int, ...]] = {
+            pair["qpn"]: (pair["next_send_psn"], pair["expected_psn"], pair["ssn"]) for pair in tree["qps"]
+        }
         for pair in tree["qps"]:
-            now = psns[pair["qpn"]]
-            moved = sum((new - old) & PSN_MASK for new, old in zip(now, self._psns.get(pair["qpn"], now), strict=True))
-            pair["rate"] = moved / seconds if seconds else 0.0
+            now = counts[pair["qpn"]]
+            sent, received, messages = (
+                (new - old) & PSN_MASK for new, old in zip(now, self._counts.get(pair["qpn"], now), strict=True)
+            )
+            pair["rate"] = (sent + received) / seconds if seconds else 0.0
+            pair["messages"] = messages / seconds if seconds else 0.0
             pair["backlog"] = (pair["sq_tail"] - pair["sq_head"]) % max(1, pair["sq_entries"])
-        self._psns = psns
+            pair["command"] = programs.get(pair["program"], "")
+        self._counts = counts
         self.tree = tree
 
     def key(self, key: str) -> bool:
         """What a key does; false where it ends the view."""
         if key in SORTS:
             self.sort = SORTS[key]
+        elif key == "l":
+            self.latency = not self.latency
         elif key.isdigit():
             self.open_qp += key
         elif key in "\r\n\x1b":
@@ -83,9 +113,47 @@ class View:
         """Queue pairs in the order that was chosen."""
         return sorted(self.tree["qps"], key=lambda pair: pair[self.sort], reverse=self.sort != "qpn")
 
+    def messages(self) -> float:
+        """How many the device sent a second."""
+        return float(sum(pair["messages"] for pair in self.tree["qps"]))
+
+    def _headline(self) -> list[Text]:
+        device, name = self.device, self.tree["name"]
+        where = f" at {device['address']} port {device['udp_port']}" if device else ""
+        down = device.get("port_state", PORT_ACTIVE) != PORT_ACTIVE
+        state = "  port down" if down else ""
+        lines = [Text(f"{name}{where}{state}  {counted(self.tree['objects'])}", style="bold red" if down else "bold")]
+        if self.others:
+            lines.append(Text(f"beside it (-d): {', '.join(self.others)}", style="dim"))
+        return lines
+
+    def _pairs_table(self) -> Table:
+        shown = self.pairs()[:MOST_PAIRS]
+        measured = any(pair.get("latency_us") for pair in shown)
+        table = Table(box=None, pad_edge=False)
+        titles = ["QP", "state", "program", "peer", "messages/s", "packets/s", "backlog", "ring", "round trip us"]
+        titles += [f"p{part} us" for part in PERCENTILES] if measured else []
+        for title in titles:
+            table.add_column(title, justify="left" if title in ("state", "program", "peer") else "right", no_wrap=True)
+        for pair in shown:
+            peer = f"{pair['peer']} QP {pair['remote_qpn']}" if pair["peer"] else "-"
+            program = f"{pair['command']} ({pair['program']})" if pair["command"] else str(pair["program"] or "-")
+            trip = f"{pair['rtt_ns'] / 1000:,.0f}" if pair["rtt_ns"] else "-"
+            latency = pair.get("latency_us", {})
+            table.add_row(
+                *(str(pair["qpn"]), pair["state"], program, peer, f"{pair['messages']:,.0f}", f"{pair['rate']:,.0f}"),
+                *(str(pair["backlog"]), str(pair["sq_entries"]), trip),
+                *(f"{latency[f'p{part}']:,.0f}" if latency else "-" for part in PERCENTILES if measured),
+            )
+        return table
+
     def __rich__(self) -> Group:
-        objects = "  ".join(f"{name} {count}" for name, count in self.tree["objects"].items())
-        parts: list[Any] = [Text(f"{self.tree['name']}  {objects}", style="bold")]
+        parts: list[Any] = [*self._headline()]
+        if self.tree["qps"]:
+            parts.append(self._pairs_table())
+            if len(self.tree["qps"]) > MOST_PAIRS:
+                parts.append(Text(f"and {len(self.tree['qps']) - MOST_PAIRS:,} more", style="dim"))
+            parts.append(Text())
         counters = Table(box=None, pad_edge=False)
         for title in ("counter", "total", "per second", "last looks"):
             counters.add_column(title, justify="right" if title in ("total", "per second") else "left")
@@ -96,22 +164,40 @@ class View:
             row = (name, f"{total:,}", f"{now.get(name, 0.0):,.1f}", history)
             counters.add_row(*row, style="yellow" if bad else "")
         parts.append(counters)
-        if self.tree["qps"]:
-            pairs = Table(box=None, pad_edge=False)
-            for title in ("QP", "state", "peer QP", "packets/s", "backlog", "SQ head", "SQ tail", "entries"):
-                pairs.add_column(title, justify="left" if title == "state" else "right")
-            for pair in self.pairs():
-                peer = pair.get("remote_qpn") or "-"
-                pairs.add_row(
-                    *(str(pair["qpn"]), pair["state"], str(peer), f"{pair['rate']:,.0f}", str(pair["backlog"])),
-                    *(str(pair["sq_head"]), str(pair["sq_tail"]), str(pair["sq_entries"])),
-                )
-            parts.append(pairs)
         if self.open_qp:
             parts.append(Text(f"\nqueue pair {self.open_qp}", style="bold"))
             shown = {"": "the NIC has none"} if self.detail is None else _flat(self.detail)
             parts.append(Text("\n".join(f"  {name:24}{value}" for name, value in shown.items())))
         return Group(*parts)
+
+
+class Looker:
+    """Looks at a device again and again, for a :class:`View`."""
+
+    def __init__(self, device: str, view: View) -> None:
+        self._device = device
+        self._view = view
+        self._then = 0.0
+        self._latencies: Latencies | None = None
+
+    def look(self) -> None:
+        """One look; the first gives no rates."""
+        view = self._view
+        tree = fetch(self._device, "top")
+        now = time.monotonic()
+        view.take(tree, now - self._then if self._then else 0.0, ask(runtime_directory(), "", "devices"))
+        self._then = now
+        if not view.latency:
+            self._latencies = None
+        else:
+            if self._latencies is None:
+                self._latencies = Latencies(partial(fetch, self._device))
+            self._latencies.look(view.messages())
+            for pair in view.tree["qps"]:
+                pair["latency_us"] = self._latencies.of(pair["qpn"])
+        if view.open_qp:
+            listed = {str(pair["qpn"]) for pair in view.tree["qps"]}
+            view.detail = fetch(self._device, f"qp {view.open_qp}") if view.open_qp in listed else None
 
 
 def _flat(tree: dict[str, Any]) -> dict[str, Any]:
@@ -145,51 +231,44 @@ def keys() -> Iterator[int | None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def _live(device: str, interval: float) -> None:
-    view = View()
+def _live(looker: Looker, view: View, interval: float) -> None:
     console = Console()
-    then = time.monotonic()
-    view.take(fetch(device, "top"), 0.0)
+    looker.look()
     with keys() as descriptor, Live(view, console=console, screen=console.is_terminal, auto_refresh=False) as live:
         while True:
-            end = then + interval
+            end = time.monotonic() + interval
             while (left := end - time.monotonic()) > 0:
                 ready = select.select([] if descriptor is None else [descriptor], [], [], left)[0]
                 if ready and descriptor is not None:
                     if not view.key(os.read(descriptor, 1).decode("latin-1")):
                         return
                     live.update(view, refresh=True)
-            now = time.monotonic()
-            view.take(fetch(device, "top"), now - then)
-            if view.open_qp:
-                listed = {str(pair["qpn"]) for pair in view.tree["qps"]}
-                view.detail = fetch(device, f"qp {view.open_qp}") if view.open_qp in listed else None
-            then = now
+            looker.look()
             live.update(Group(view, Text(HELP, style="dim")), refresh=True)
 
 
 @click.command()
 @device_option
 @click.option("--interval", type=click.FloatRange(0.05), default=1.0, help="Seconds between looks.")
+@click.option("--latency", is_flag=True, help="Percentiles of how long operations take; slows the NIC meanwhile.")
 @click.option("--once", is_flag=True, help="Look twice, print once, end.")
 @json_option
-def top(device: str, interval: float, once: bool, as_json: bool) -> None:
-    """Objects, queue pairs and counters with rates, live; --json prints a line for each look."""
+def top(device: str, interval: float, latency: bool, once: bool, as_json: bool) -> None:
+    """Queue pairs, programs, peers and counters with rates, live; --json prints a line for each look."""
+    view = View()
+    view.latency = latency
+    looker = Looker(device, view)
     if not once and not as_json:
         with contextlib.suppress(KeyboardInterrupt):
-            _live(device, interval)
+            _live(looker, view, interval)
         return
-    view = View()
-    then = time.monotonic()
-    view.take(fetch(device, "top"), 0.0)
+    looker.look()
     while True:
         time.sleep(interval)
-        now = time.monotonic()
-        view.take(fetch(device, "top"), now - then)
-        then = now
+        looker.look()
         if as_json:
             print(json.dumps(view.tree), flush=True)
         else:
-            Console(width=120 if not sys.stdout.isatty() else None).print(view)
+            Console(width=140 if not sys.stdout.isatty() else None).print(view)
         if once:
             return

@@ -29,7 +29,7 @@ import click
 
 from rnic.cli import metrics
 from rnic.cli.ladder import Ladder, Rung, as_svg
-from rnic.cli.look import LookError
+from rnic.cli.look import LookError, counted
 from rnic.cli.top import rates
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import ProcessError, runtime_directory
@@ -129,6 +129,7 @@ class Watcher:
                     {
                         **{key: value for key, value in device.items() if key != "qps"},
                         "objects": view["objects"],
+                        "counted": counted(view["objects"]),
                         "counters": view["counters"],
                         "rates": view["rates"],
                         "qps": [

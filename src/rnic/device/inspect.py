@@ -175,7 +175,11 @@ def counters(nic: Nic) -> dict[str, int]:
 
 
 def summary(nic: Nic) -> Tree:
-    """What ``rnic top`` shows at a time: counters, objects, and each queue pair's state and ring."""
+    """What ``rnic top`` shows at a time: counters, objects, and each queue pair's state and ring.
+
+    ``ssn`` counts the messages that were sent, modulo 2^24; ``rtt_ns`` is the smoothed round trip to the peer, 0 while
+    none was measured.
+    """
     res = nic.resources
     return {
         "name": nic.config.name,
@@ -201,6 +205,8 @@ def summary(nic: Nic) -> Tree:
                 "sq_head": qp.requester.sq_head,
                 "sq_tail": qp.regs.get(q.SQ_TAIL),
                 "sq_entries": qp.sq_entries,
+                "ssn": qp.requester.ssn,
+                "rtt_ns": 0 if qp.flow is None else qp.requester.srtt,
             }
             for qpn, qp in sorted(res.qps.items())
         ],

@@ -10,10 +10,11 @@ from rnic.judge.connections import Connections
 from rnic.judge.findings import Finding
 from rnic.judge.packet import ICRC_BYTES, Form, Seen
 from rnic.judge.requests import take_request
-from rnic.judge.responses import take_response, unsent
-from rnic.judge.stream import Stream
+from rnic.judge.responses import ANSWERED_UNSEEN, take_response, unsent
+from rnic.judge.stream import KEEP, Stream
 from rnic.spec.limits import MAX_PATH_MTU, ROCE_UDP_PORT
 from rnic.spec.opcodes import CNP, OPERATION_MASK, RC, SERVICE_MASK, UC, UD
+from rnic.spec.psn import psn_diff
 from rnic.wire.crc import crc32
 from rnic.wire.dissect import LINKTYPE_ETHERNET, MALFORMED, ROCE, Frame, dissect
 from rnic.wire.flow import DONT_FRAGMENT, IDENT_HIGH, IDENT_LOW, Flow, residue
@@ -27,6 +28,10 @@ MAX_PATHS = 1 << 17
 MAX_FORMS = 1 << 16
 MAX_SKEW = 64
 """Frames that a response may come before the request that it answers: a mirror joins the two directions as it likes."""
+MAX_EARLY = 1_024
+"""Responses that wait for the requests that they answer."""
+MAX_HOLE = 256
+"""Packets that the end of a capture may lack: a response to what comes later than that names a wrong PSN."""
 _PLAIN = struct.Struct(">12xIHHI2x14s2x8sI")
 """Of Ethernet, IPv4 without options, UDP and BTH: type to type of service, length, ident, fragment to protocol,
 addresses to UDP length, the first eight bytes of the BTH, its last four."""
@@ -77,8 +82,9 @@ class Judge:
         self.frames = 0
         self.packets = 0
         self._time_ns = 0
-        self._early: deque[tuple[int, Stream, Seen]] = deque()
-        """Responses to what has not been sent yet, and the frame until which that may still come."""
+        self._early: deque[tuple[int, Stream, Seen, int]] = deque()
+        """Responses to what has not been sent yet, with the frame until which that may still come, and the PSN that was
+        next to be sent."""
 
     def streams(self) -> Iterator[Stream]:
         """Every direction of every queue pair that is remembered."""
@@ -244,22 +250,37 @@ class Judge:
             return
         early = unsent(answered, packet.psn)
         if early and self._skew:
-            self._early.append((packet.frame + self._skew, answered, packet))
+            if len(self._early) >= MAX_EARLY:
+                self._settle(last=True)
+            self._early.append((packet.frame + self._skew, answered, packet, answered.highest))
         else:
             take_response(self._breaks, answered, packet, early)
 
-    def _settle(self) -> None:
-        """The oldest early response has waited long enough."""
-        _, stream, packet = self._early.popleft()
+    def _settle(self, last: bool = False) -> None:
+        """The oldest early response has waited long enough.
+
+        Its request may have passed unseen, where a capture lacks packets: then the requests go on behind it. It was too
+        early where they go on before it.
+        """
+        _, stream, packet, then = self._early.popleft()
         early = unsent(stream, packet.psn)
-        if not early:
+        gone_on = psn_diff(stream.highest, then)
+        if early and not gone_on and not last:
+            self._early.append((self.frames + self._skew, stream, packet, then))
+            return
+        if early and ((not gone_on and psn_diff(packet.psn, then) < MAX_HOLE) or not 0 <= gone_on <= KEEP):
+            stream.facts.add(ANSWERED_UNSEEN, packet.frame)
+            return
+        sent = stream.history.get(packet.psn)
+        if not early and sent is not None:
+            early = sent.frame > packet.frame + self._skew
             stream.facts.add("responses captured before their requests", packet.frame)
         take_response(self._breaks, stream, packet, early)
 
     def finish(self) -> None:
         """The capture has ended: nothing more comes that could explain what waits."""
         while self._early:
-            self._settle()
+            self._settle(last=True)
 
     def _datagram(self, stream: Stream, packet: Seen, payload: bytes) -> None:
         if packet.size > MAX_PATH_MTU:

@@ -132,10 +132,21 @@ def _begin(report: Report, stream: Stream, psn: int, packet: Seen) -> None:
     """The first request of a stream, or of a connection."""
     if stream.expected_psn >= 0:
         stream.base = 0
-        if psn != stream.expected_psn:
-            report(packet, stream, "first-psn", f"PSN {psn}; connection management said {stream.expected_psn}")
-            stream.base = -1
+        delta = psn_diff(psn, stream.expected_psn)
+        if 0 < delta <= KEEP:
+            # the capture may lack the first ones: the responder says so in its first ACK
+            stream.late_start = packet
+            stream.front = stream.highest = stream.acked = stream.expected_psn
+            return
+        if delta:
+            first_psn_is_wrong(report, stream, packet)
     stream.front = stream.highest = stream.acked = psn
+
+
+def first_psn_is_wrong(report: Report, stream: Stream, packet: Seen) -> None:
+    """A connection began with another PSN than was agreed on: nothing is known about what its peer counts."""
+    report(packet, stream, "first-psn", f"PSN {packet.psn}; connection management said {stream.expected_psn}")
+    stream.base = -1
 
 
 def _leads_back(report: Report, stream: Stream, packet: Seen) -> bool:

@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from rnic.judge.packet import ACK_REQUEST
-from rnic.judge.requests import Report, advance, learn_mtu, learn_span, unknown_span
+from rnic.judge.requests import Report, advance, first_psn_is_wrong, learn_mtu, learn_span, unknown_span
 from rnic.judge.stream import KEEP, Read, Stream
 from rnic.spec.limits import MTU_CODES
 from rnic.spec.opcodes import READ_REQUEST
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _AETH = struct.Struct(">I")
 _ATOMIC = struct.Struct(">IQ")
 _LONGEST_READ = 1 << 23
+ANSWERED_UNSEEN = "answered, not in the capture"
+"""Fact: a response whose request the capture may lack."""
 _BEHIND = 1 << 23
 """The bit of a difference of PSNs that says that the first lies before the second."""
 
@@ -45,7 +47,12 @@ def take_response(report: Report, stream: Stream, packet: Seen, early: bool) -> 
     if stream.front < 0:
         return
     if early:
-        report(packet, stream, "ack-unsent", f"{row.name} for PSN {packet.psn}; {stream.highest} is next to be sent")
+        if stream.incomplete():
+            stream.facts.add(ANSWERED_UNSEEN, packet.frame)
+        else:
+            report(
+                packet, stream, "ack-unsent", f"{row.name} for PSN {packet.psn}; {stream.highest} is next to be sent"
+            )
         return
     if row.read_response:
         _read_response(report, stream, packet)
@@ -79,6 +86,8 @@ def _acknowledge(report: Report, stream: Stream, packet: Seen) -> None:
     if syndrome & 0x80 or kind == AETH_RESERVED or (kind == AETH_NAK and syndrome > NAK_INVALID_RD_REQUEST):
         report(packet, stream, "syndrome", f"syndrome {syndrome:#04x}")
         return
+    if stream.late_start is not None:
+        _check_start(report, stream, packet, kind, msn)
     if kind == AETH_ACK:
         _check_ack(report, stream, packet, sent)
         _check_msn(report, stream, packet, msn, sent)
@@ -100,6 +109,22 @@ def _acknowledge(report: Report, stream: Stream, packet: Seen) -> None:
     else:
         stream.facts.add(f"NAK: {NAK_NAMES[syndrome]}", packet.frame)
         stream.fatal = psn
+
+
+def _check_start(report: Report, stream: Stream, packet: Seen, kind: int, msn: int) -> None:
+    """The first answer to requests that began too late: were the ones before them sent, its peer has counted them."""
+    first, stream.late_start = stream.late_start, None
+    assert first is not None
+    seen = psn_diff(packet.psn, first.psn)
+    if kind != AETH_ACK or not first.row.start or not 0 <= seen < KEEP:
+        return
+    sent = [stream.history.get(first.psn + index & PSN_MASK) for index in range(seen + 1)]
+    if all(each is not None and each.packets == 1 for each in sent) and msn == sum(
+        each.row.end for each in sent if each
+    ):
+        first_psn_is_wrong(report, stream, first)
+        stream.front = stream.acked = first.psn
+        advance(report, stream)
 
 
 def _check_ack(report: Report, stream: Stream, packet: Seen, sent: Seen | None) -> None:
@@ -159,6 +184,7 @@ def acknowledged(report: Report, stream: Stream, packet: Seen, upto: int) -> Non
     if psn_diff(upto, stream.front) > 0 and not _in_unknown_read(stream, stream.front):
         # what the capture does not hold arrived all the same
         stream.facts.add("acknowledged, not in the capture", packet.frame)
+        stream.holes = True
         stream.front = upto
         stream.base = stream.left = -1
         advance(report, stream)
@@ -170,9 +196,19 @@ def _check_refused(report: Report, stream: Stream, packet: Seen, count: int) -> 
         psn = stream.acked + index & PSN_MASK
         sent = stream.history.get(psn)
         if (sent is None and psn == stream.nak_psn) or (sent is not None and sent.refused):
-            report(packet, stream, "ack-gap", f"PSN {psn} was refused, and not sent since")
             stream.nak_psn = -1
+            if stream.incomplete() or _repeated_behind(stream, psn):
+                stream.facts.add("repeated, not in the capture", packet.frame)
+                stream.holes = True
+            else:
+                report(packet, stream, "ack-gap", f"PSN {psn} was refused, and not sent since")
             break
+
+
+def _repeated_behind(stream: Stream, psn: int) -> bool:
+    """Whether packets behind this one, refused with it, were sent again: then so was this one, being before them."""
+    later = (stream.history.get(psn + index & PSN_MASK) for index in range(1, psn_diff(stream.refused_end, psn)))
+    return any(sent is not None and not sent.refused for sent in later)
 
 
 def _check_msn(report: Report, stream: Stream, packet: Seen, msn: int, sent: Seen | None) -> None:
@@ -183,7 +219,9 @@ def _check_msn(report: Report, stream: Stream, packet: Seen, msn: int, sent: See
         expected = stream.base + sent.done & PSN_MASK
         if msn == expected:
             return
-        report(packet, stream, "msn", f"MSN {msn} for PSN {packet.psn}; {expected} messages were completed")
+        # what the capture lacks may be a part of a READ that was asked for again, which may count as one message more
+        if stream.steady or not stream.incomplete():
+            report(packet, stream, "msn", f"MSN {msn} for PSN {packet.psn}; {expected} messages were completed")
     stream.base = msn - sent.done & PSN_MASK
 
 
@@ -225,8 +263,13 @@ def _read_response(report: Report, stream: Stream, packet: Seen) -> None:
                 learn_span(report, stream, waiting, 1)
     read = stream.read_at(psn)
     if read is None:
-        if not _in_unknown_read(stream, psn):
+        if _in_unknown_read(stream, psn):
+            return
+        sent = stream.history.get(psn)
+        if sent is not None and sent.row.operation != READ_REQUEST:
             report(packet, stream, "read-unasked", f"{row.name} for PSN {psn}, which is no READ's")
+        elif sent is None:
+            _answered_unseen(stream, packet)
         return
     _check_place(report, stream, packet, read)
     if psn_add(psn, 1) == psn_add(read.first, read.packets):
@@ -239,19 +282,30 @@ def _read_response(report: Report, stream: Stream, packet: Seen) -> None:
         acknowledged(report, stream, packet, psn_add(psn, 1))
 
 
+def _answered_unseen(stream: Stream, packet: Seen) -> None:
+    """A response to a READ or atomic that the capture lacks, or that was sent before it began."""
+    stream.facts.add(ANSWERED_UNSEEN, packet.frame)
+    if psn_diff(packet.psn, stream.acked) >= 0:
+        stream.holes = True
+
+
 def _check_place(report: Report, stream: Stream, packet: Seen, read: Read) -> None:
     """The opcode and size of a READ response, by its place in the READ."""
     row = packet.row
     index = psn_diff(packet.psn, read.first)
     last = index == read.packets - 1
     starts = packet.psn in read.starts
+    wrong = ""
     if row.start and not starts:
-        report(packet, stream, "read-order", f"{row.name} for PSN {packet.psn}, in the middle of a READ")
+        wrong = "in the middle of a READ"
     elif not row.start and starts and len(read.starts) == 1:
-        report(packet, stream, "read-order", f"{row.name} for PSN {packet.psn}, the first of a READ")
+        wrong = "the first of a READ"
     elif (row.end and not last and packet.psn not in read.ends) or (last and not row.end):
-        where = "the last" if last else f"{read.packets - 1 - index} before the last"
-        report(packet, stream, "read-order", f"{row.name} for PSN {packet.psn}, {where} of a READ")
+        wrong = "the last of a READ" if last else f"{read.packets - 1 - index} before the last of a READ"
+    if wrong and stream.incomplete():
+        stream.facts.add(ANSWERED_UNSEEN, packet.frame)  # it may have been asked for again, in other parts
+    elif wrong:
+        report(packet, stream, "read-order", f"{row.name} for PSN {packet.psn}, {wrong}")
     else:
         expected = read.length - index * stream.mtu if last else stream.mtu
         part = row.end and packet.psn in read.ends and packet.size < expected
@@ -268,6 +322,7 @@ def _atomic_acknowledge(report: Report, stream: Stream, packet: Seen) -> None:
         report(packet, stream, "syndrome", f"atomic acknowledge with syndrome {aeth >> 24:#04x}")
     sent = stream.history.get(psn)
     if sent is None:
+        _answered_unseen(stream, packet)
         return
     if not sent.row.atomic:
         report(packet, stream, "atomic-unasked", f"PSN {psn} is a {sent.row.name}")

@@ -61,8 +61,10 @@ class Stream:
         "front",
         "highest",
         "history",
+        "holes",
         "jump",
         "key",
+        "late_start",
         "left",
         "limited",
         "lost",
@@ -134,6 +136,10 @@ class Stream:
         """Ident of the last response that acknowledged something; 0 where its sender counts none."""
         self.steady = True
         """Nothing was repeated or late yet."""
+        self.holes = False
+        """The capture lacks packets of this direction that its peer has surely received."""
+        self.late_start: Seen | None = None
+        """The first request, behind the PSN that was agreed on: what its peer counts says if the capture lacks some."""
         self.jump: Seen | None = None
         """A packet whose PSN led nowhere; what follows it says what it was."""
 
@@ -147,6 +153,10 @@ class Stream:
         for psn in list(islice(self.history, KEEP)):
             del self.history[psn]
             self.atomics.pop(psn, None)
+
+    def incomplete(self) -> bool:
+        """Whether the capture lacks packets of this connection: what was not seen may have been sent all the same."""
+        return self.holes or (self.peer is not None and self.peer.holes)
 
     def partly_asked(self) -> bool:
         """Whether a READ waits of which a part was asked for again: its responder may count one message, or two."""

@@ -47,6 +47,18 @@ def test_a_cut_recording_keeps_every_rule(name: str, snaplen: int) -> None:
         assert bool(lost) == (snaplen < 70)
 
 
+@pytest.mark.parametrize("name", recordings.NAMES)
+def test_a_recording_that_lacks_packets_keeps_every_rule(name: str) -> None:
+    """One packet missing by itself, and every second one, third one, ... at once."""
+    whole = recordings.load(name)
+    for at in range(0, len(whole), 1 + len(whole) // 64):
+        assert recordings.judge(whole[:at] + whole[at + 1 :]) == [], at
+    for step in range(2, min(8, len(whole))):
+        for first in range(0, step, 1 + len(whole) // 64):
+            kept = [packet for index, packet in enumerate(whole) if index % step != first]
+            assert recordings.judge(kept) == [], (step, first)
+
+
 def test_a_rule_that_headers_show_is_called_broken_in_a_cut_packet() -> None:
     """A WRITE that carries another length than its RETH says, of which nothing but the headers was captured."""
     found: list[Finding] = []

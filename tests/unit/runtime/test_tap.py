@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rnic.runtime.tap import EXPIRES_NS, MAX_ANSWER, MAX_EVENTS, MAX_QPS, MAX_SAMPLE, MAX_SESSIONS, Tap
+from rnic.runtime.tap import EXPIRES_NS, MAX_ANSWER, MAX_EVENTS, MAX_QPS, MAX_SAMPLE, MAX_SESSIONS, Session, Tap
+from rnic.spec.psn import PSN_MASK
 from rnic.testing import QpPair
 from rnic.verbs import enums as e
 
@@ -79,6 +80,16 @@ def test_both_ends_sample_the_same_messages_with_all_their_packets(pair: QpPair,
     pmtu = pair.a.node.nic.qps[pair.a.qp.qp_num].ctx.mtu_bytes
     each = -(-5000 // pmtu)
     assert len(packets(here, "received" if opcode == e.IBV_WR_RDMA_READ else "sent")) == each * len(operations)
+
+
+@pytest.mark.parametrize("sample", [2, 16, 20, 100])
+@pytest.mark.parametrize("packets", [1, 3, 16, 256, 1024, 4096])
+def test_the_choice_is_fair_however_long_messages_are(packets: int, sample: int) -> None:
+    """Whatever the first PSN: in 40 times ``sample`` messages, about 40."""
+    session = Session(frozenset(), sample)
+    for first in (0, 1, 2, 77, 1023, 0xABCDEF):
+        starts = [first + number * packets & PSN_MASK for number in range(40 * sample)]
+        assert 15 <= sum(map(session.chosen, starts)) <= 75, first
 
 
 def test_only_the_queue_pairs_that_are_named(pair: QpPair) -> None:

@@ -1,0 +1,65 @@
+"""How long operations of a running NIC take, from the fetch of the descriptor to completion, as percentiles.
+
+A tap (:mod:`rnic.runtime.tap`) tells when each began and ended; it is there while somebody asks, and slows the NIC.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+KEPT = 4_096
+"""Operations of a queue pair whose latency is remembered, the newest."""
+MAX_OPEN = 65_536
+"""Operations that have begun and not ended, of all queue pairs."""
+PERCENTILES = (50, 90, 99)
+_WELCOME = 1_000
+"""Operations a second that are wanted: of more, a sample is taken."""
+_MAX_SAMPLE = 1_000
+
+
+class Latencies:
+    """Of one device's queue pairs.
+
+    Args:
+        fetch: asks the device for a view, as :func:`rnic.cli.look.fetch` does.
+    """
+
+    def __init__(self, fetch: Callable[[str], Any]) -> None:
+        self._fetch = fetch
+        self._session = f"latency{secrets.randbits(32):08x}"
+        self._next = 0
+        self._open: dict[tuple[int, int, int], int] = {}
+        self._kept: defaultdict[int, deque[int]] = defaultdict(lambda: deque(maxlen=KEPT))
+
+    def look(self, messages: float) -> None:
+        """Take what has ended since the last look.
+
+        Args:
+            messages: how many the device sends a second, which says how many of them are looked at.
+        """
+        sample = min(_MAX_SAMPLE, max(1, round(messages / _WELCOME)))
+        answer = self._fetch(f"tap {self._session} {self._next} {sample}")
+        self._next = answer["next"]
+        for _, time_ns, stage, qpn, fields in answer["events"]:
+            if stage == "fetched" and len(self._open) < MAX_OPEN:
+                self._open[qpn, fields["index"], fields["psn"]] = time_ns
+            elif stage == "completed":
+                began = self._open.pop((qpn, fields["index"], fields["psn"]), None)
+                if began is not None:
+                    self._kept[qpn].append(time_ns - began)
+        if answer["lost"]:
+            self._open.clear()  # what ended among the lost would stay for ever
+
+    def of(self, qpn: int) -> dict[str, float]:
+        """``p50``, ``p90`` and ``p99`` in microseconds; empty where nothing was seen."""
+        ordered = sorted(self._kept.get(qpn, ()))
+        if not ordered:
+            return {}
+        # the smallest value that so many percent do not exceed
+        return {f"p{part}": ordered[-(-len(ordered) * part // 100) - 1] / 1000 for part in PERCENTILES}
+
+
+__all__ = ["KEPT", "PERCENTILES", "Latencies"]
