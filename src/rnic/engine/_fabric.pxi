@@ -40,7 +40,7 @@ cdef extern from "fabric.h" nogil:
         const completion_queue *cq
         uint64_t cq_tail, write_back_at, rx_bytes, tx_bytes
         uint32_t port
-        uint8_t owes, has_qps
+        uint8_t owes, has_qps, stale
         uint8_t *bare
     struct fabric_event:
         uint64_t time
@@ -467,6 +467,7 @@ cdef class FabricHost:
     def wake(self):
         """Look at the NIC as soon as what is due now has happened."""
         self.agenda.fabric.calls += 1
+        self._at().stale = 1
         fabric_host_wake(self.agenda.fabric, self.number, self.agenda.fabric.now)
 
     def count(self):

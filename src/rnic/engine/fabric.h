@@ -89,12 +89,12 @@ struct fabric_host {
 	struct fabric_queue words; /* of bare flows that are over: they go first */
 	uint64_t due; /* when it acts, or NEVER */
 	uint64_t write_back_at; /* of its device, or NEVER */
-	uint64_t seen; /* `calls` when Python was asked */
 	uint8_t *bare; /* by the low bits of their numbers: queue pairs of bare flows, or NULL */
 	uint64_t rx_bytes, tx_bytes; /* since the caller took them */
 	uint32_t port, actor;
 	uint32_t silent, full_rounds, turns;
 	uint8_t owes; /* Python has something to do before turns are taken */
+	uint8_t stale; /* Python is to be asked for these: it was called, or has rung since */
 	uint8_t told; /* its completions may have changed */
 	uint8_t has_qps;
 };

@@ -18,7 +18,7 @@ static struct fabric_host *host_at(struct fabric *fabric, uint32_t at)
 static void called(struct fabric *fabric, uint32_t at, int result)
 {
 	fabric->calls++;
-	host_at(fabric, at)->told = 1;
+	host_at(fabric, at)->told = host_at(fabric, at)->stale = 1;
 	if (result)
 		fabric->failed = 1;
 }
@@ -27,11 +27,11 @@ static void called(struct fabric *fabric, uint32_t at, int result)
 static void look(struct fabric *fabric, uint32_t at)
 {
 	struct fabric_host *host = host_at(fabric, at);
-	if (host->seen == fabric->calls)
+	if (!host->stale)
 		return;
 	if (fabric->to->look(fabric->self, at))
 		fabric->failed = 1;
-	host->seen = fabric->calls;
+	host->stale = 0;
 }
 
 static int has_work(struct fabric *fabric, uint32_t at)
