@@ -32,7 +32,7 @@ SOURCES = Path(__file__).parent / "src"
 PATHS_SOURCE = Path(__file__).parent / "paths" / "turn.c"
 ENGINE = Path(__file__).parents[1] / "engine"
 """Where the engine's sources are, which libibverbs runs for programs that have a slot of their own."""
-NOT_IN_PROGRAMS = frozenset({"fabric.c", "hosts.c"})
+NOT_IN_PROGRAMS = frozenset({"bare.c", "fabric.c", "hosts.c"})
 """What of them only simulations need."""
 SOCKETS_SOURCE = Path(__file__).parent / "sockets" / "turn.c"
 
