@@ -1,6 +1,6 @@
 """Packets from the state of a live connection, each right or wrong in one thing: the NIC does what each allows.
 
-The long form, for as many packets and processes as there is time: ``python tests/fuzz/run_live.py --help``.
+The long form, for as many packets and processes as there is time: ``python -m tests.fuzz.run_live --help``.
 """
 
 from __future__ import annotations

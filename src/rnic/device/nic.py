@@ -129,7 +129,7 @@ class Nic:
         self.held = True
         """Nothing is sent, and nothing times out."""
         self._commands = CommandUnit(self)
-        self._paths = Paths(config, self.counters, self.arena)
+        self._paths = Paths(config, self.counters, self.arena, self.moved)
         self.timers = Timers(self.arena, 1 << log)
         self.sending = Sending(self)
         self._receiving = Receiving(self)

@@ -73,7 +73,7 @@ QP: Final = record(
         ("head", "Requester", "first eight bytes of a BTH, without opcode, pad and destination"),
         ("mtu", "Requester", "path MTU in bytes"),
         ("read_chunk", "Requester", "response packets that one READ request asks for at most"),
-        ("service", "Requester", "service bits of the BTH opcode: 0 for RC, 0x20 for UC"),
+        ("service", "Requester", "service bits of the BTH opcode: 0 for RC, 0x20 for UC, 0x60 for UD"),
         ("batch_limit", "Requester", "packets in one burst: 1 without segmentation offload"),
         ("implied_psn", "Completer", "PSN of the last implied NAK, or none"),
         ("implied_at", "Completer", "when that was"),

@@ -9,6 +9,7 @@ counter and nothing else, a refused one moves no byte. The same seed gives the s
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -41,7 +42,6 @@ from rnic.wire.packet import seal
 _STEP_NS = 2_000
 _LEAP_NS = 20_000_000
 _POLL_STEPS = 32
-_FLAWED = 0.7
 _DRAWS = 4
 _DROPS = tuple(reason.value for reason in DropReason)
 
@@ -56,6 +56,7 @@ class LivePeer(LiveModel):
         seen: the link shows IPv4 idents; without, the ICRC of what is damaged may be right for another ident, so
             that no damage is tried.
         only: names of the flaws to try; all by default.
+        settings: further fields of :class:`~rnic.device.config.NicConfig`.
 
     ``counts`` says how many packets of each flaw were sent, ``""`` standing for none; ``digest`` is a CRC over
     everything that the NIC answered and stored, equal for equal seeds.
@@ -69,13 +70,19 @@ class LivePeer(LiveModel):
         ipv6: bool = False,
         seen: bool = True,
         only: frozenset[str] | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(service, seed, ipv6=ipv6, seen=seen)
+        super().__init__(service, seed, ipv6=ipv6, seen=seen, settings=settings)
         self.counts: dict[str, int] = {}
         damage = seen or ipv6
         flaws = [f for f in FLAWS if (only is None or f.name in only) and (damage or not f.damage)]
         self._flaws = _weighted(flaws)
         self._same_size = _weighted([flaw for flaw in flaws if flaw.keeps_size])
+
+    several = 0.15
+    """How often a burst has more packets than one."""
+    flawed = 0.7
+    """How often something is wrong."""
 
     # -------------------------------------------------------------------------------------- stepping
 
@@ -107,10 +114,10 @@ class LivePeer(LiveModel):
 
     def _send(self) -> int:
         rng = self.rng
-        rights = self._burst(rng.randrange(2, 9) if rng.random() < 0.15 else 1)
+        rights = self._burst(rng.randrange(2, 9) if rng.random() < self.several else 1)
         bad = len(rights)
         flaw: Flaw | None = None
-        if rng.random() < _FLAWED:
+        if rng.random() < self.flawed:
             bad = rng.randrange(len(rights))
             flaw = self._draw(rights[bad], len(rights) > 1)
             if flaw is None:
