@@ -1,4 +1,4 @@
-"""What Soft-RoCE itself does in the guest, measured by stock programs from the guest to itself: ``python interop/figures.py``.
+"""What Soft-RoCE itself does in the guest, by stock programs from the guest to itself: ``python interop/figures.py``.
 
 The guest is emulated (QEMU without hardware virtualisation, unless the machine has it), so its figures are those of a
 machine many times slower: beside rnic's they show proportions between message sizes, not who is faster. Exit status 77
