@@ -20,8 +20,9 @@ from rnic.testing import own_network
 from rnic.trace.counters import Counters
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import GID, SGE, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, SendWR
-from rnic.verbs.context import Context, runtime_on
+from rnic.verbs.context import Context
 from rnic.verbs.cq import CQ
+from rnic.verbs.devices import runtime_on
 from rnic.verbs.memory import MR, PD
 from rnic.verbs.qp import QP
 from rnic.wire.bursts import TxBurst
