@@ -23,6 +23,14 @@ NOWHERE = frozenset((_NOWHERE_4, _NOWHERE_6))
 """Addresses that no host has: reserved (RFC 1112), and the discard prefix 100::/64 (RFC 6666)."""
 
 
+def source_port(local: int, remote: int) -> int:
+    """The UDP port that a connected queue pair sends from, by its number and its peer's.
+
+    As common NICs have it: of the dynamic range, so that switches spread queue pairs over equal paths.
+    """
+    return 0xC000 | (local * 0x9E37 ^ remote) & 0x3FFF
+
+
 class Offload(Protocol):
     """What the device asks its link about a path."""
 
@@ -90,8 +98,7 @@ class Paths:
         config = self._config
         sport = path.udp_sport
         if not sport:
-            # as common NICs do: the dynamic range, so that switches spread queue pairs over equal paths
-            sport = 0xC000 | (ctx.local_qpn * 0x9E37 ^ ctx.remote_qpn) & 0x3FFF
+            sport = source_port(ctx.local_qpn, ctx.remote_qpn)
         if config.fixed_sport and sport not in config.source_ports:
             sport = config.source_ports[sport % len(config.source_ports)]
         key = (
