@@ -32,12 +32,14 @@ from rnic.testing.live import LivePeer
 from tests.fuzz.lockstep import Lockstep
 
 EACH = 20_000
+SWARMS = 0.3
+"""How often a burst is many packets that are wrong: several times as many a second, four of five of them such."""
 SERVICES = ("RC", "RC", "RC", "RC", "UC", "UD")
 
 
 def connection(seed: int, *, oracle: bool) -> dict[str, Any]:
     """One connection: its seed, packets by flaw, digest, what was found; of an oracle also what the engine took."""
-    kind = Lockstep if oracle else LivePeer
+    kind = Lockstep if oracle else partial(LivePeer, swarms=SWARMS)
     found: dict[str, Any] = {"seed": seed, "oracle": oracle, "finding": "", "taken": 0, "compared": 0}
     with kind(SERVICES[seed % len(SERVICES)], seed, ipv6=seed % 7 == 3, seen=seed % 5 != 2) as peer:
         try:

@@ -42,6 +42,15 @@ def test_the_nic_does_what_a_great_many_packets_allow(service: str, kind: str) -
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("service", ["RC", "UC", "UD"])
+def test_many_that_are_wrong_at_once_cost_a_drop_each(service: str) -> None:
+    with LivePeer(service, 2, swarms=0.5) as peer:
+        peer.run(8 * SHORT)
+        met = {name for name, count in peer.counts.items() if count > 20}
+    assert len(met) >= 8
+
+
+@pytest.mark.slow
 def test_every_flaw_is_met() -> None:
     met: Counter[str] = Counter()
     for service in ("RC", "UC", "UD"):

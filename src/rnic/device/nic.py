@@ -6,7 +6,9 @@ call is bounded. Nothing that arrives from the wire raises.
 
 from __future__ import annotations
 
+import mmap
 import random
+from collections.abc import Callable
 from functools import partial
 from itertools import count as counting
 
@@ -60,9 +62,20 @@ from rnic.wire.flow import Flow
 __all__ = ["MULTICAST_QPN", "Nic", "Offload"]
 
 _SCHEDULED, _HELD = place(QP_RECORD, "scheduled"), place(QP_RECORD, "held")
-_IDLE_WRITE_BACK_QPS = 256
-_IDLE_WRITE_BACK_STEP_NS = 1_000_000
+_WRITE_BACK_LOOKS = 256
+_IDLE_WRITE_BACKS = 32
+_BUSY_WRITE_BACKS = 1
+"""In a step of write-backs so many queue pairs are looked at, and so many written once no packets move, and while some
+do: writing one takes as long as some hundred packets."""
+_IDLE_NS = WRITE_BACK_NS // 2
+"""No packet for so long: a process that shares its core pauses for less."""
+_WRITE_BACK_STEP_NS = 1_000_000
 _NOT_AT_WORK = frozenset({RESET, ERR})
+
+
+def arena_bytes(config: NicConfig) -> int:
+    """Bytes of the memory of a NIC's state, most of which are never touched."""
+    return config.state_bytes + cache_bytes(config.log_max_qps) + flow_bytes(config.log_max_qps)
 
 
 class Nic:
@@ -75,6 +88,7 @@ class Nic:
         tracer: gets doorbells and commands.
         burst: the inner loops.
         report: gets each mistake of our own, once (:class:`~rnic.trace.guard.Guard`).
+        memory: for its arena, :func:`arena_bytes` of zeros that others share; by default the process's own.
 
     ``arena`` is the memory of its data path's state. ``qps``, ``cqs`` and so on of :attr:`resources` are for looking
     at, not for changing.
@@ -89,6 +103,7 @@ class Nic:
         tracer: Tracer | None = None,
         burst: BurstLoops = LOOPS,
         report: Report | None = None,
+        memory: mmap.mmap | None = None,
     ) -> None:
         self.config = config
         self.random = rng
@@ -97,12 +112,12 @@ class Nic:
         self.guard = Guard(self.counters, report)
         self.burst: BurstLoops = burst
         log = config.log_max_qps
-        self.arena = Arena(config.state_bytes + cache_bytes(log) + flow_bytes(log))
+        self.arena = Arena(arena_bytes(config), memory)
         self.root = Root(self.arena)
         self.memory = MemoryTable(rng, config.max_mrs, self.arena)
-        self.contexts = ContextManager(log, self.counters, arena=self.arena)
+        self.contexts = ContextManager(log, self.counters, arena=self.arena, first_qpn=config.first_qpn)
         self.directory = Directory(self.arena, log)
-        self.engine = use.port(self.arena, self.memory, config)
+        self.engine = None if config.reference else use.port(self.arena, self.memory, config)
         """The compiled engine's hold of it, or ``None`` where the reference runs alone."""
         self.context_changes = ContextChanges(self)
         self.contexts.changed = self.context_changes.changed
@@ -119,6 +134,8 @@ class Nic:
         """The time that was handed in last."""
         self.globals = GlobalBlock(self)
         self.non_rdma = NonRdmaChannel(self.counters)
+        self.stray: Callable[[int, RxBurst, memoryview, int], bool] | None = None
+        """Takes a packet of a burst, the last number says which, for a queue pair that is not here; whether it did."""
         self.gsi = Gsi(self)
         """QP1."""
         self.congestion = Congestion(self, config.congestion)
@@ -138,6 +155,7 @@ class Nic:
         """The engine's hold of all queue pairs, or ``None``: pointers that it found, :meth:`moved` forgets."""
         self.write_back_at: int | None = None
         self._to_write_back = 0
+        self._moved_ns = 0
         if config.autostart:
             self.globals.control = CONTROL_ENABLE
             self.start(bytes(INIT_HCA.size))
@@ -381,19 +399,19 @@ class Nic:
 
     def moved_packets(self, now_ns: int) -> None:
         """Packets came or went: what they changed is written back before long."""
+        self._moved_ns = now_ns
         if self.write_back_at is None:
             self.write_back_at = now_ns + WRITE_BACK_NS
 
     def write_back_all(self, now_ns: int) -> None:
         """Write some queue pairs back, and go on later until all had their turn."""
+        self.write_back_at = None
+        left, self._to_write_back = min(self._to_write_back or len(self.qps), len(self.qps)), 0
+        most = _BUSY_WRITE_BACKS if now_ns - self._moved_ns < _IDLE_NS else _IDLE_WRITE_BACKS
         with self.guard.around("write-back"):
-            self.write_back_at = None
-            left = self._to_write_back or len(self.qps)
-            count = min(left, _IDLE_WRITE_BACK_QPS)
-            self._to_write_back = left - count
-            if self._to_write_back:
-                self.write_back_at = now_ns + _IDLE_WRITE_BACK_STEP_NS
-            self.contexts.write_back(count)
+            self._to_write_back = left - self.contexts.write_back(min(left, _WRITE_BACK_LOOKS), most)
+        if self._to_write_back:
+            self.write_back_at = now_ns + _WRITE_BACK_STEP_NS
 
     # ------------------------------------------------------------------------ the transport's side
 

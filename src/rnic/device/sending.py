@@ -137,7 +137,7 @@ class Sending:
     def write_back(self) -> None:
         """A few queue pairs have their state and PSNs written back, however busy the NIC is."""
         with self._nic.guard.around("write-back"):
-            self._nic.contexts.write_back(_WRITE_BACK_QPS)
+            self._nic.contexts.write_back(_WRITE_BACK_QPS, _WRITE_BACK_QPS)
 
     def take_turn(self, qp: DeviceQp, now_ns: int, out: list[TxBurst], turn: Turn) -> tuple[int, bool]:
         """A queue pair's turn, or what the engine left of it; a mistake of our own ends it.
@@ -180,7 +180,7 @@ class Sending:
         plain = not (words[_CNP_TAG] or words[_MASKED] or words[_PACED])
         executor = qp.executor
         if executor is None or not plain:
-            count = send_ack(qp, out) if qp.owes_first and not words[_CNP_TAG] else 0
+            count = turn.count + (send_ack(qp, out) if qp.owes_first and not words[_CNP_TAG] else 0)
             if plain and count < limit and not qp.owes_first:
                 count += send_small(qp, now_ns, limit - count, out)
             return count
