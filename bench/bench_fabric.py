@@ -27,6 +27,7 @@ PACKETS_FLOOR, PACKETS_AIM = 150_000, 1_000_000
 DCQCN_FLOOR, DCQCN_AIM = 0.95, 1.0
 MEMORY_FLOOR = 2 << 30
 NICS, FLOWS = 1_024, 100
+AIM, FLOOR, MISSED = "aim reached", "ok", "MISSED"
 
 
 def _resident() -> int:
@@ -42,7 +43,7 @@ def _arrived(fabric: Fabric) -> int:
 
 
 def _row(what: str, value: float, floor: float, aim: float, unit: str, **more: Any) -> dict[str, Any]:
-    verdict = "aim" if value >= aim else "floor" if value >= floor else "missed"
+    verdict = AIM if value >= aim else FLOOR if value >= floor else MISSED
     return {"what": what, "value": value, "unit": unit, "floor": floor, "aim": aim, "verdict": verdict, **more}
 
 
@@ -100,7 +101,7 @@ def memory(nics: int, flows: int) -> dict[str, Any]:
         fabric.run(60_000_000_000)
     nic, flow = (built - before) / nics, (connected - built) / nics / flows
     whole = NICS * nic + NICS * FLOWS * flow
-    verdict = "floor" if whole < MEMORY_FLOOR else "missed"
+    verdict = FLOOR if whole < MEMORY_FLOOR else MISSED
     return {
         "what": f"memory, measured over {nics} NICs with {flows} flows each",
         "value": round(whole / (1 << 30), 2),
@@ -131,7 +132,7 @@ def large(size: int) -> dict[str, Any]:
         "value": round(peak, 2),
         "unit": "GiB at most",
         "floor": MEMORY_FLOOR >> 30,
-        "verdict": "floor" if whole else "missed",
+        "verdict": FLOOR if whole else MISSED,
         "flows_over": over,
         "packets": count,
         "packets_s": round(count / took),
@@ -145,6 +146,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=64)
     parser.add_argument("--bytes", type=int, default=256 << 10)
+    parser.add_argument("--long", type=int, default=32 << 20, help="bytes of a flow with DCQCN on and off")
     parser.add_argument("--short", action="store_true", help="few hosts and bytes, in seconds")
     parser.add_argument("--large", action="store_true", help=f"also {NICS} NICs x {FLOWS} flows; takes minutes")
     parser.add_argument("--json", action="store_true")
@@ -153,7 +155,7 @@ def main() -> int:
     rows = [
         memory(8 if options.short else 32, 8),
         packets(hosts, size),
-        dcqcn((4 if options.short else 32) << 20),
+        dcqcn(4 << 20 if options.short else options.long),
         *([large(4_096)] if options.large else []),
     ]
     if options.json:
@@ -162,7 +164,7 @@ def main() -> int:
         for row in rows:
             rest = ", ".join(f"{name} {value:,}" for name, value in row.items() if name not in _SAID)
             print(f"{row['what']}: {row['value']:,} {row['unit']} (floor {row['floor']:,}: {row['verdict']}); {rest}")
-    return int(any(row["verdict"] == "missed" for row in rows))
+    return int(any(row["verdict"] == MISSED for row in rows))
 
 
 _SAID = ("what", "value", "unit", "floor", "verdict")

@@ -1,9 +1,9 @@
-"""Server and client of a program that passes loopback interfaces over, on an interface of a network namespace made for it.
+"""Both ends of a program that passes loopback interfaces over, on an interface of a network namespace made for them.
 
     unshare -rn python in_namespace.py CAPTURE PROGRAM [OPTION...]
 
-Both are run under ``rnic exec`` with the same options, the client with the server's address behind them. Exit status 1 if
-either fails; what they printed goes to standard output.
+Both are run under ``rnic exec`` with the same options, the client with the server's address behind them. Exit status 1
+if either fails; what they printed goes to standard output.
 """
 
 from __future__ import annotations

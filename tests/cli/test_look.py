@@ -23,7 +23,7 @@ from rnic.spec import attach
 from rnic.spec.registers import GLOBAL_REGISTERS
 from rnic.testing.pair import QpPair
 from rnic.verbs import enums as e
-from rnic.verbs.context import runtime_on
+from rnic.verbs.devices import runtime_on
 
 
 @pytest.fixture

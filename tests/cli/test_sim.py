@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
 import os
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rnic.cli.sim import sim
+from rnic.cli.sim_parquet import ParquetError
 from rnic.link.pcap import read_packets
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "incast.toml"
@@ -202,3 +204,21 @@ def test_mistakes_on_the_command_line(
     done = run(written(tmp_path, PAUSED), *words)
     assert done.exit_code != 0
     assert says in (done.stderr or str(done.exception))
+
+
+def test_parquet_without_pyarrow_is_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ParquetError, match="--parquet tables wants pyarrow: pip install pyarrow"):
+        CliRunner().invoke(sim, [str(EXAMPLE), "--parquet", "tables"], catch_exceptions=False)
+
+
+@pytest.mark.slow
+def test_parquet_holds_what_json_shows(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    file = tmp_path / "small.toml"
+    file.write_text(SMALL)
+    result = CliRunner().invoke(sim, [str(file), "--json", "--parquet", str(tmp_path)], catch_exceptions=False)
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    for name in ("flows", "ports", "sizes"):
+        assert parquet.read_table(tmp_path / f"{name}.parquet").to_pylist() == found[name]

@@ -1,6 +1,6 @@
 """Packets from the state of a live connection, each right or wrong in one thing: the NIC does what each allows.
 
-The long form, for as many packets and processes as there is time: ``python tests/fuzz/run_live.py --help``.
+The long form, for as many packets and processes as there is time: ``python -m tests.fuzz.run_live --help``.
 """
 
 from __future__ import annotations
@@ -39,6 +39,15 @@ def test_the_nic_does_what_each_packet_allows(service: str, kind: str) -> None:
 def test_the_nic_does_what_a_great_many_packets_allow(service: str, kind: str) -> None:
     with LivePeer(service, 1000, **KINDS[kind]) as peer:
         peer.run(LONG)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("service", ["RC", "UC", "UD"])
+def test_many_that_are_wrong_at_once_cost_a_drop_each(service: str) -> None:
+    with LivePeer(service, 2, swarms=0.5) as peer:
+        peer.run(8 * SHORT)
+        met = {name for name, count in peer.counts.items() if count > 20}
+    assert len(met) >= 8
 
 
 @pytest.mark.slow

@@ -9,56 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rnic.device import receiving
 from rnic.engine import use
 from rnic.link.faults import FaultRates
 from rnic.testing import QpPair
-from rnic.transport.qp import QueuePair
 from rnic.verbs import enums as e
+from tests.fuzz.lockstep import by, steps_alone
 
 pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
 SIZE = 16_384
 HALF = SIZE // 2
-
-
-class Reference:
-    """The reference behind the engine's face: it punts every packet and makes every request."""
-
-    punted = False
-
-    def __init__(self, port: Any, qp: QueuePair, block: memoryview) -> None:
-        self.qp = qp
-
-    def receive(self, burst: Any, start: int, now_ns: int) -> int:
-        return 0
-
-    def send(self, now_ns: int, budget: int, out: list[Any]) -> int:
-        return self.qp.produce_requests(now_ns, budget, out)
-
-    def timeout(self, now_ns: int) -> bool:
-        return False
-
-    def reply(self, budget: int, out: list[Any]) -> int:
-        return 0
-
-
-class Nobody:
-    """All queue pairs of a device in the same way."""
-
-    def __init__(self, port: Any, nic: Any) -> None:
-        self.timers = nic.timers
-
-    def enroll(self, executor: Any) -> None:
-        pass
-
-    def dismiss(self, number: int) -> None:
-        pass
-
-    def moved(self) -> None:
-        pass
-
-    def due(self, now_ns: int, most: int) -> tuple[int, int]:
-        return self.timers.due(now_ns), most - 1
 
 
 @dataclass(frozen=True)
@@ -148,13 +107,9 @@ def run(steps: list[Step], loss: float, seed: int, segments: int) -> list[Any]:
 def test_a_run_by_the_engine_leaves_what_the_reference_leaves(
     steps: list[Step], loss: float, seed: int, segments: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        # what the engine punts is the steps', in both runs
-        patch.setattr(receiving, "receive_small", lambda *args: False)
-        patch.setattr(QueuePair, "receive_burst", lambda *args: 0)
-        patch.setattr(use, "ENGINE", use.COMPILED)
-        by_engine = run(steps, loss, seed, segments)
-        stub = {"Port": use.COMPILED.Port, "Executor": Reference, "Device": Nobody}
-        patch.setattr(use, "ENGINE", type("Stub", (), stub))
-        by_reference = run(steps, loss, seed, segments)
+    with steps_alone():
+        with by(engine=True):
+            by_engine = run(steps, loss, seed, segments)
+        with by(engine=False):
+            by_reference = run(steps, loss, seed, segments)
     assert by_engine == by_reference

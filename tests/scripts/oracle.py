@@ -90,8 +90,16 @@ class Oracle:
         for entry in script.host.memory._live.values():
             self.port.changed(entry)
         self.executor = use.COMPILED.Executor(self.port, script.qp, memoryview(script.block).cast("I"))
+        self.flow_to = script.host.flow_to
+        script.host.flow_to = self.lead
         self.taken = 0
         """Packets that the engine took or made."""
+
+    def lead(self, ctx: Any, message: Any) -> Any:
+        """The path of a datagram, which the engine knows from then on, as a device's queue pairs tell it."""
+        flow = self.flow_to(ctx, message)
+        self.executor.know(message, flow, self.script.host.max_segments(flow, False))
+        return flow
 
     def receive(self, burst: RxBurst, start: int = 0) -> int:
         script = self.script

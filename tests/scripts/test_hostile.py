@@ -92,7 +92,7 @@ def test_hostile_packets(new, service, packets) -> None:
         s.out(8)
         s.wait(100_000)
         assert len(s.qp.responder.replies) <= REPLIES
-        assert s.qp.responder.resource_count <= 16
+        assert s.qp.responder.resources.resource_count <= 16
     assert len(s.send_cq.entries) <= posted
     assert len(s.recv_cq.entries) <= 2
     assert len({e.index for e in s.send_cq.entries}) == len(s.send_cq.entries)

@@ -5,26 +5,34 @@ from __future__ import annotations
 import random
 import socket
 import time
+from collections.abc import Sequence
 
 import pytest
 
+from rnic.cc.pacing import BURST_WINDOWS
 from rnic.cc.settings import CongestionSettings
 from rnic.link.faults import FaultyLink
 from rnic.link.udp import UdpLink
+from rnic.spec import commands as cmd
+from rnic.spec import congestion_regs as reg
+from rnic.spec.congestion_regs import WINDOW_NS
 from rnic.testing import own_network
 from rnic.trace.counters import Counters
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import GID, SGE, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, SendWR
-from rnic.verbs.context import Context, runtime_on
+from rnic.verbs.context import Context
 from rnic.verbs.cq import CQ
+from rnic.verbs.devices import runtime_on
 from rnic.verbs.memory import MR, PD
 from rnic.verbs.qp import QP
+from rnic.wire.bursts import TxBurst
 
 pytestmark = pytest.mark.skipif(
     not hasattr(socket, "IP_RECVTOS"), reason="this system does not say the traffic class of what arrives"
 )
 SECONDS = 20.0
 SIZE = 1 << 20
+PACKET = 4_096 + 36
 ECT = 2
 RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
 MARKS = [{"match": {"direction": "tx", "opcode": "RC_WRITE*"}, "every": 50, "action": "mark"}]
@@ -35,7 +43,7 @@ class End:
 
     def __init__(self, address: str, script: list[dict[str, object]], mode: str) -> None:
         counters = Counters()
-        udp = UdpLink(address, 0, counters=counters)
+        self.udp = udp = UdpLink(address, 0, counters=counters)
         link = FaultyLink(udp, clock=time.monotonic_ns, rng=random.Random(1), script=script)
         settings = CongestionSettings(mode, timer_windows=200)
         self.ctx = Context(runtime=runtime_on(link, counters, congestion=settings, window_packets=16))
@@ -83,6 +91,46 @@ def test_a_real_flow(mode: str) -> None:
         assert receiver.counters["ecn_marked_packets"] >= 4 * SIZE // 4096 // 50
         assert receiver.counters["cnps_sent"] == sender.counters["cnps_received"] > 0
         assert bool(sender.counters["cnp_limits"]) == (mode == "limit")
+    finally:
+        sender.ctx.close()
+        receiver.ctx.close()
+
+
+@pytest.mark.slow
+def test_a_rate_bounds_what_leaves_at_once_on_real_sockets() -> None:
+    """1 Gb/s: in any span no more is handed to the socket than the rate brings in it and the bucket holds."""
+    host = own_network()
+    sender, receiver = End(f"{host}.203", [], "none"), End(f"{host}.204", [], "none")
+    rate = 128
+    bucket = rate * BURST_WINDOWS
+    sent: list[tuple[int, int]] = []
+    nic, send = sender.ctx.runtime.nic, sender.udp.send
+
+    def watched(bursts: Sequence[TxBurst]) -> None:
+        sent.extend((nic.now_ns, burst.length) for burst in bursts)
+        send(bursts)
+
+    try:
+        sender.connect(receiver)
+        receiver.connect(sender)
+        for offset, value in (
+            (reg.QP_RATE + (sender.qp.qp_num - 1) * reg.QP_STRIDE, rate),
+            (reg.CONGESTION_CTRL, reg.LIMITER),
+        ):
+            assert sender.ctx.driver.command(cmd.WRITE_CFG, offset, 0, value.to_bytes(8, "big")).status == cmd.ST_OK
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sender.udp, "send", watched)
+            write(sender, receiver)
+        beyond = sender.counters["retransmitted_packets"] + sender.counters["probes"]
+        assert sum(size for _, size in sent) >= SIZE
+        assert len({now for now, _ in sent}) > (SIZE - bucket) // (2 * bucket)
+        for first, (begin, _) in enumerate(sent):
+            total = 0
+            for now, size in sent[first:]:
+                total += size
+                # a tail-loss probe leaves whatever the bucket holds
+                assert total <= bucket + (now - begin) * rate // WINDOW_NS + beyond * PACKET
+        assert sent[-1][0] - sent[0][0] >= (SIZE - bucket) * WINDOW_NS // rate
     finally:
         sender.ctx.close()
         receiver.ctx.close()

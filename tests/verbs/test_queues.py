@@ -38,7 +38,7 @@ from rnic.verbs import (
     SrqInitAttr,
     next_key,
 )
-from rnic.verbs.context import AsyncEvent
+from rnic.verbs.event_queues import AsyncEvent
 from rnic.wire.flow import Flow
 from rnic.wire.ip import ip_packet
 

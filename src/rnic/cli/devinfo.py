@@ -13,7 +13,7 @@ from rnic.spec import twins
 from rnic.spec.limits import MTU_BYTES
 from rnic.verbs import Context, Device, get_device_list
 from rnic.verbs import enums as e
-from rnic.verbs.context import format_guid
+from rnic.verbs.devices import format_guid
 
 _PORT_STATES = {1: "PORT_DOWN", e.IBV_PORT_ACTIVE: "PORT_ACTIVE"}
 _LINK_LAYERS = {e.IBV_LINK_LAYER_ETHERNET: "Ethernet"}

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +82,10 @@ def iterations_for(test: str, size: int) -> int:
 
 def serve(line: Line, addr: str, udp_port: int | None, attach: bool = False) -> None:
     """The passive side: do what the client's first message says, until it hangs up."""
-    spec = line.receive()
+    spec: dict[str, Any] = {}
     end: Endpoint | None = None
     try:
+        spec = line.receive()
         operation, kind = str(spec["test"]).split("_")
         if operation not in OPERATIONS or spec["service"] not in SERVICES:
             raise PerfError(f"test {spec['test']!r} with {spec['service']!r} is not known here")
@@ -103,14 +104,23 @@ def serve(line: Line, addr: str, udp_port: int | None, attach: bool = False) -> 
             else:
                 run.serve_latency(message)
     except (KeyError, ValueError, TypeError) as error:
-        line.send(error=f"cannot serve {spec.get('test')!r}: {error!r}")
+        _explain(line, f"cannot serve {spec.get('test')!r}: {error!r}")
         raise PerfError(f"client asked for something that is not known here: {error!r}") from None
     except RnicError as error:
-        line.send(error=str(error))
+        _explain(line, str(error))
+        raise
+    except Exception as error:
+        _explain(line, f"{type(error).__name__}: {error}")
         raise
     finally:
         if end is not None:
             end.close()
+
+
+def _explain(line: Line, words: str) -> None:
+    """Say why this side hangs up, if anybody is there to hear it."""
+    with suppress(PerfError):
+        line.send(error=words)
 
 
 @contextmanager

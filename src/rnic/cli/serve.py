@@ -29,7 +29,7 @@ from rnic.runtime.process import SPIN_ROUNDS, NicProcess
 from rnic.runtime.report import LOGGER
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
-from rnic.verbs.context import runtime_on
+from rnic.verbs.devices import runtime_on
 
 MOST_DESCRIPTORS = 1 << 16
 """More than all programs of a NIC process that is full need together."""

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from rnic.cli.files import OutFile
+from rnic.cli.sim_parquet import check_parquet, write_parquet
 from rnic.cli.sim_pictures import plot
 from rnic.cli.sim_sweep import axis, run_sweep, show_sweep
 from rnic.cli.sim_trace import trace_document
@@ -174,6 +175,11 @@ def _capture_files(words: tuple[str, ...]) -> dict[str, Path]:
 @click.option(
     "--csv", "csv_what", type=click.Choice(["flows", "ports", "sizes", "runs"]), help="Print these rows as CSV."
 )
+@click.option(
+    "--parquet",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write flows, ports and sizes, or a sweep's runs, as Parquet into a folder (with pyarrow).",
+)
 @click.option("--plot", "plot_file", type=OutFile("matplotlib", "plot"), help="Draw a PNG.")
 @click.option("--pcap", "links", multiple=True, metavar="LINK[=FILE]", help="Record a link, such as s0-h1, as pcapng.")
 @click.option("--trace", "trace_file", type=OutFile(), help="Write flows, queues and pauses for ui.perfetto.dev.")
@@ -192,6 +198,7 @@ def sim(
     changes: tuple[str, ...],
     as_json: bool,
     csv_what: str | None,
+    parquet: Path | None,
     plot_file: Path | None,
     links: tuple[str, ...],
     trace_file: Path | None,
@@ -208,11 +215,13 @@ def sim(
 
     With --sweep or --seeds it runs many times, and shows a row for each.
     """
+    if parquet is not None:
+        check_parquet(parquet)
     if axes or seeds is not None:
         if plot_file or trace_file or links or csv_what not in (None, "runs"):
             raise click.UsageError("a sweep has a table: --json or --csv runs, and no --plot, --pcap or --trace")
         values = {key: [value] for key, value in map(changed, changes)} | dict(map(axis, axes))
-        _sweep(file, values, seed, seeds or 1, workers, ray_address, out, as_json, csv_what)
+        _sweep(file, values, seed, seeds or 1, workers, ray_address, out, as_json, csv_what, parquet)
         return
     if workers or ray_address or out or csv_what == "runs":
         raise click.UsageError("--workers, --ray, --out and --csv runs are of sweeps: give --sweep or --seeds too")
@@ -239,6 +248,8 @@ def sim(
     else:
         # a table in a file or pipe has the same width everywhere
         show(found, Console() if sys.stdout.isatty() else Console(width=120))
+    if parquet is not None:
+        write_parquet(parquet, {name: found[name] for name in ("flows", "ports", "sizes")})
     if plot_file is not None:
         plot(measure, found, plot_file)
     if trace_file is not None:
@@ -261,6 +272,7 @@ def _sweep(
     out: Path | None,
     as_json: bool,
     csv_what: str | None,
+    parquet: Path | None,
 ) -> None:
     first = Scenario.load(file).seed if seed is None else seed
     if ray_address is not None and importlib.util.find_spec("ray") is None:
@@ -273,6 +285,8 @@ def _sweep(
         kept = f"{out} has what is done: the same command goes on" if out else "--out FILE keeps what is done"
         click.echo(f"rnic sim: stopped: {kept}", err=True)
         sys.exit(_EXIT_INTERRUPTED)
+    if parquet is not None:
+        write_parquet(parquet, {"runs": rows})
     if as_json:
         click.echo(json.dumps({"runs": rows, "failed": failed}, indent=1))
     elif csv_what is not None:

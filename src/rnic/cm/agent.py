@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from rnic.cm.compose import compose, compose_timeout
 from rnic.cm.connections import CmError, Connection, Listener, News, Parameters, Port, Tell, said_of
 from rnic.cm.held import HeldRequests
 from rnic.cm.machine import TABLE, Do, Input, State
@@ -39,11 +40,8 @@ _FIRST_TRY = 16
 """The first repetition comes after this part of the time that the peer may take, each further one after twice that:
 a lost datagram is made good soon, and a peer that is slow is not flooded."""
 _HOLD_TURNS = 4
-_NO_LID = 0xFFFF
-_HOPS = 64
 _MRA_OF_REP = 1
 _COMM_ID_BITS = 32
-_GUID_BYTES = 8
 _STALE_TIMES, _STALE_AT_LEAST = 2, 64
 """Deadlines that were moved stay in the queue, up to so many times the connections, and so many more."""
 
@@ -428,97 +426,20 @@ class CmAgent:
         self.counters.bump(f"cm_tx_{_NAMES[attr]}")
         self.port.send(datagram, gid, traffic_class)
 
-    def _say(self, connection: Connection, attr: int, private: bytes = b"", **fields: int) -> None:
+    def _say(self, connection: Connection, attr: int) -> None:
         """Send a message of a connection, and keep it to be repeated."""
-        said = {"local_comm_id": connection.local_id, "remote_comm_id": connection.remote_id} | fields
-        if attr in (CM_REQ, CM_SIDR_REQ, CM_SIDR_REP):
-            del said["remote_comm_id"]
-        if attr in (CM_SIDR_REQ, CM_SIDR_REP):
-            del said["local_comm_id"]
-        connection.last = wire.pack(attr, connection.tid, said, private)
+        connection.last = compose(connection, self.port, attr)
         connection.tries = 1
         self._send(connection.last, connection.peer, connection.traffic_class, attr)
 
-    def _send_req(self, connection: Connection) -> None:
-        local = connection.local
-        self._say(
-            connection,
-            CM_REQ,
-            connection.private,
-            service_id=connection.service_id,
-            ca_guid=self.port.guid,
-            qpn=local.qpn,
-            responder_resources=local.responder_resources,
-            initiator_depth=local.initiator_depth,
-            remote_cm_timeout=cm.RESPONSE_TIMEOUT,
-            transport=connection.transport,
-            flow_control=local.flow_control,
-            psn=local.psn,
-            local_cm_timeout=cm.RESPONSE_TIMEOUT,
-            retry_count=local.retry_count,
-            pkey=self.port.pkey,
-            path_mtu=connection.mtu_code,
-            rnr_retry_count=local.rnr_retry_count,
-            max_cm_retries=cm.MAX_CM_RETRIES,
-            srq=local.srq,
-            primary_local_lid=_NO_LID,
-            primary_remote_lid=_NO_LID,
-            primary_local_gid=int.from_bytes(self.port.gid, "big"),
-            primary_remote_gid=int.from_bytes(connection.peer, "big"),
-            traffic_class=connection.traffic_class,
-            hop_limit=_HOPS,
-            ack_timeout=connection.ack_timeout,
-        )
-
-    def _send_rep(self, connection: Connection) -> None:
-        local = connection.local
-        self._say(
-            connection,
-            CM_REP,
-            connection.private,
-            qkey=local.qkey,
-            qpn=local.qpn,
-            psn=local.psn,
-            responder_resources=local.responder_resources,
-            initiator_depth=local.initiator_depth,
-            ack_delay=15,
-            flow_control=local.flow_control,
-            rnr_retry_count=local.rnr_retry_count,
-            srq=local.srq,
-            ca_guid=self.port.guid,
-        )
-
-    def _send_mra(self, connection: Connection) -> None:
-        about = cm.REJECTED_REP if connection.state is State.MRA_REP_SENT else cm.REJECTED_REQ
-        self._say(connection, CM_MRA, message=about, service_timeout=cm.MRA_SERVICE_TIMEOUT)
-
-    def _send_rej(self, connection: Connection) -> None:
-        about = cm.REJECTED_REQ if connection.listener is not None else cm.REJECTED_REP
-        reason = connection.status or cm.REJ_CONSUMER_DEFINED
-        self._say(connection, CM_REJ, connection.private, message=about, reason=reason)
-
     def _send_rej_timeout(self, connection: Connection) -> None:
-        about = cm.REJECTED_OTHER if connection.listener is None else cm.REJECTED_REQ
-        # the peer may not have said its ID, and knows the connection by our GUID and ID (12.6.7.2)
-        guid = self.port.guid
-        self._say(connection, CM_REJ, message=about, reason=cm.REJ_TIMEOUT, info_length=_GUID_BYTES, ca_guid=guid)
+        connection.last = compose_timeout(connection, self.port)
+        connection.tries = 1
+        self._send(connection.last, connection.peer, connection.traffic_class, CM_REJ)
 
     def _send_dreq(self, connection: Connection) -> None:
         connection.tid = self._random.getrandbits(64)
-        self._say(connection, CM_DREQ, connection.private, qpn=connection.remote.qpn)
-
-    def _send_sidr_rep(self, connection: Connection) -> None:
-        local = connection.local
-        self._say(
-            connection,
-            CM_SIDR_REP,
-            connection.private,
-            request_id=connection.remote_id,
-            status=connection.status,
-            service_id=connection.service_id,
-            qpn=0 if connection.status else local.qpn,
-            qkey=0 if connection.status else local.qkey,
-        )
+        self._say(connection, CM_DREQ)
 
     def _repeat(self, connection: Connection) -> None:
         self.counters.bump("cm_tx_repeated")
@@ -571,24 +492,21 @@ def _news(event: int, status: int = 0) -> _Act:
     return lambda agent, connection: agent._tell(connection, event, status)
 
 
+def _says(attr: int) -> _Act:
+    return lambda agent, connection: agent._say(connection, attr)
+
+
 _ACTIONS: dict[Do, _Act] = {
-    Do.SEND_REQ: CmAgent._send_req,
-    Do.SEND_REP: CmAgent._send_rep,
-    Do.SEND_RTU: lambda agent, connection: agent._say(connection, CM_RTU, connection.private),
-    Do.SEND_MRA: CmAgent._send_mra,
-    Do.SEND_REJ: CmAgent._send_rej,
+    Do.SEND_REQ: _says(CM_REQ),
+    Do.SEND_REP: _says(CM_REP),
+    Do.SEND_RTU: _says(CM_RTU),
+    Do.SEND_MRA: _says(CM_MRA),
+    Do.SEND_REJ: _says(CM_REJ),
     Do.SEND_REJ_TIMEOUT: CmAgent._send_rej_timeout,
     Do.SEND_DREQ: CmAgent._send_dreq,
-    Do.SEND_DREP: lambda agent, connection: agent._say(connection, CM_DREP),
-    Do.SEND_SIDR_REQ: lambda agent, connection: agent._say(
-        connection,
-        CM_SIDR_REQ,
-        connection.private,
-        request_id=connection.local_id,
-        pkey=agent.port.pkey,
-        service_id=connection.service_id,
-    ),
-    Do.SEND_SIDR_REP: CmAgent._send_sidr_rep,
+    Do.SEND_DREP: _says(CM_DREP),
+    Do.SEND_SIDR_REQ: _says(CM_SIDR_REQ),
+    Do.SEND_SIDR_REP: _says(CM_SIDR_REP),
     Do.REPEAT: CmAgent._repeat,
     Do.ARM: CmAgent._arm,
     Do.EXTEND: lambda agent, connection: agent._wait(

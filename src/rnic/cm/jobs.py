@@ -18,8 +18,9 @@ from rnic.runtime.wait import wait_readable
 from rnic.spec.errors import RnicError, VerbsError, WorkCompletionError
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import WC, SendWR
-from rnic.verbs.context import CompChannel, Context
+from rnic.verbs.context import Context
 from rnic.verbs.cq import CQ
+from rnic.verbs.event_queues import CompChannel
 from rnic.verbs.qp import QP
 
 SPIN_NS = 300_000

@@ -192,6 +192,11 @@ class Cache(dict[int, S]):
         self._plain = plain
         self._telling = telling
 
+    @property
+    def words(self) -> memoryview:
+        """The arena of the slots as 64-bit words."""
+        return self._ground.arena.cells
+
     def slot(self, number: int) -> int:
         """Offset of a context's slot in the arena."""
         return self.place + (number & (1 << self.log) - 1) * self.size

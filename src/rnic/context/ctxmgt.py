@@ -23,6 +23,7 @@ from rnic.context.machines import Machine
 from rnic.context.qp_context import QpContext
 from rnic.context.qpc import QPC_BYTES
 from rnic.context.readctx import ReadCtx
+from rnic.context.write_back import WriteBack
 from rnic.context.writectx import WriteCtx, origin
 from rnic.mem.dma import DmaPort
 from rnic.spec.layout import Layout
@@ -34,8 +35,6 @@ from rnic.trace.counters import Counters
 
 LOG_MAX: Final = 14
 LOG_MAX_EQS: Final = MAX_EQS.bit_length() - 1
-_LIVE: Final = ("ssn", "ra_buff_indx", "rmsn", "rq_wqe_counter", "sq_wqe_counter", "sq_draining")
-"""What the engine changes besides state and PSNs: it has no channel of its own and goes with the whole context."""
 FIRST_CQN: Final = 1
 CHANGED, EVICTED, INVALID = "changed", "evicted", "invalid"
 """What :attr:`ContextManager.changed` tells of a context: something in it is new, it was taken out of the cache, or it
@@ -61,17 +60,6 @@ class Status(IntEnum):
     """Host memory did not take or give the bytes."""
 
 
-Written = tuple[int, int, int, int]
-
-
-def _image(ctx: QpContext) -> Written:
-    return ctx.state, ctx.next_send_psn, ctx.last_acked_psn, ctx.expected_psn
-
-
-def _live(ctx: QpContext) -> tuple[int, ...]:
-    return tuple([getattr(ctx, name) for name in _LIVE])
-
-
 class ContextManager:
     """One device's contexts.
 
@@ -90,11 +78,8 @@ class ContextManager:
 
     __slots__ = (
         "_ceu_status",
-        "_edited",
-        "_live",
         "_quiet",
-        "_turn",
-        "_written",
+        "behind",
         "changed",
         "counters",
         "ctxmdata",
@@ -133,7 +118,6 @@ class ContextManager:
         self.parser = CeuParser(self.ctxmdata, self.writectx, self.key)
         self.stalled = False
         self._ceu_status = Status.OK
-        self._turn = 0
         self.changed: Callable[[str, int, str], None] | None = None
         """Called with ``"qp"``, ``"cq"`` or ``"eq"``, a number, and :data:`CHANGED`, :data:`EVICTED` or :data:`INVALID`
         after a context was changed by anything but :meth:`write_qp`, whose caller knows."""
@@ -145,10 +129,7 @@ class ContextManager:
             cache.left = partial(self._left, kind)
             cache.told = partial(self._edit, kind)
         self._quiet = False
-        self._edited: set[int] = set()
-        """Queue pairs of which something was stored to the cache that no write-back carries."""
-        self._written: dict[int, Written] = {}
-        self._live: dict[int, tuple[int, ...]] = {}
+        self.behind = WriteBack(self.key.qps, self._write_psn)
 
     @property
     def machines(self) -> tuple[Machine, ...]:
@@ -329,12 +310,12 @@ class ContextManager:
         elif not done:
             self.counters.bump("ctx_dma_errors")
             # which queue pair it was does not come back: none of them counts as written
-            self._written.clear()
+            self.behind.forget_writes()
 
     def _lose(self, header: bytes, counter: str) -> None:
         """A write-back found no page: host memory is behind until the next flush that succeeds."""
         self.counters.bump(counter)
-        self._written.pop(int.from_bytes(header[4:8], "big"), None)
+        self.behind.lost(int.from_bytes(header[4:8], "big"))
 
     # ------------------------------------------------------------------------------ the device's words
 
@@ -345,8 +326,7 @@ class ContextManager:
     def close_hca(self) -> Status:
         """Forget all pages and everything cached."""
         status = self._do(m.WR_ICMMAP_CXT, m.WR_ICMMAP_DIS)
-        for cached in (self._written, self._live, self._edited):
-            cached.clear()
+        self.behind.clear()
         return status
 
     def map_icm(self, port: DmaPort, runs: list[tuple[int, int, int]]) -> Status:
@@ -435,10 +415,7 @@ class ContextManager:
 
     def _fill(self, qpn: int, data: bytes) -> None:
         self.key.qps.fill(qpn, data)
-        ctx = self.key.qps.view(qpn)
-        self._written[qpn] = _image(ctx)
-        self._live[qpn] = _live(ctx)
-        self._edited.discard(qpn)
+        self.behind.level(qpn)
 
     # ------------------------------------------------------------------- out of the cache, and back
 
@@ -499,16 +476,14 @@ class ContextManager:
 
     def _left(self, kind: str, number: int) -> None:
         if kind == QP:
-            for cached in (self._written, self._live):
-                cached.pop(number, None)
-            self._edited.discard(number)
+            self.behind.forget(number)
         self.counters.bump("ctx_evictions")
         self._tell(kind, number, EVICTED)
 
     def _edit(self, kind: str, number: int) -> None:
         """Something was stored to an entry of the cache by hand."""
         if kind == QP:
-            self._edited.add(number)
+            self.behind.edited.add(number)
         self._tell(kind, number, CHANGED)
 
     def flush_one(self, kind: str, number: int) -> Status:
@@ -540,60 +515,45 @@ class ContextManager:
         m_ctx.local_qpn, m_ctx.state = qpn, RESET
         self._silently(m.WR_QP_CXT, m.WR_QP_ALL, qpn, m_ctx.store())
         self.key.qps.forget(qpn)
-        for cached in (self._written, self._live):
-            cached.pop(qpn, None)
-        self._edited.discard(qpn)
+        self.behind.forget(qpn)
 
     def flush_qp(self, qpn: int) -> Status:
         """Bring host memory up to date with the cache: state and PSNs by the engine's writes, counters with all."""
         errors = self._errors()
-        self._flush_engine(qpn)
+        self.write_back_one(qpn)
         if self._errors() != errors:
             return Status.DMA_ERROR
-        if qpn not in self.key.qps:
-            return Status.OK
-        ctx = self.key.qps.view(qpn)
-        live = _live(ctx)
-        if qpn in self._edited or live != self._live.get(qpn):
-            status = self._silently(m.WR_QP_CXT, m.WR_QP_ALL, qpn, ctx.store())
+        if self.behind.whole(qpn):
+            status = self._silently(m.WR_QP_CXT, m.WR_QP_ALL, qpn, self.key.qps.view(qpn).store())
             if status != Status.OK:
                 return status
-            self._live[qpn] = live
-            self._edited.discard(qpn)
+            self.behind.level(qpn)
         return Status.OK
+
+    def _write_psn(self, source: int, opcode: int, qpn: int, psn: int, state: int) -> None:
+        """One of the writes that RTC, RRC and EE make."""
+        command = m.engine_request(m.WR_QP_CXT, opcode, qpn)
+        while not self.request(source, command, m.engine_payload(psn & 0xFFFFFF, state)):
+            self.run()
+
+    def write_back(self, count: int, most: int) -> int:
+        """Look at the next ``count`` queue pairs in turn, and write state and PSNs of up to ``most`` back.
+
+        Returns:
+            At how many it looked: fewer than ``count`` where ``most`` were behind.
+        """
+        looked, moved = self.behind.next(count, most)
+        for qpn in moved:
+            self.write_back_one(qpn)
+        return looked
 
     def write_back_one(self, qpn: int) -> None:
         """Write state and PSNs of one queue pair back."""
-        self._flush_engine(qpn)
-
-    def write_back(self, count: int) -> None:
-        """Write state and PSNs of the next ``count`` queue pairs back, in turn."""
-        qpns = list(self.key.qps)
-        for _ in range(min(count, len(qpns))):
-            self._turn = (self._turn + 1) % len(qpns)
-            self._flush_engine(qpns[self._turn])
+        if self.behind.write(qpn):
+            self.run()
 
     def _errors(self) -> int:
         return self.counters["ctx_dma_errors"] + self.counters["ctx_unmapped"]
-
-    def _flush_engine(self, qpn: int) -> None:
-        """The writes that RTC, RRC and EE make, where something changed since the last."""
-        if qpn not in self.key.qps:
-            return
-        ctx = self.key.qps[qpn]
-        new = _image(ctx)
-        old = self._written.get(qpn)
-        if old == new:
-            return
-        self._written[qpn] = new
-        state = ctx.state
-        for (source, opcode), psn, before in zip(_PSN_WRITES, new[1:], old[1:] if old else (None,) * 3, strict=True):
-            # the next PSN's write carries the state as well
-            if psn != before or (source == m.RTC and (old is None or state != old[0])):
-                command = m.engine_request(m.WR_QP_CXT, opcode, qpn)
-                while not self.request(source, command, m.engine_payload(psn & 0xFFFFFF, state)):
-                    self.run()
-        self.run()
 
     def flush(self) -> None:
         """Bring host memory up to date with the whole cache."""
@@ -626,6 +586,3 @@ class ContextManager:
 
     def _do(self, kind: int, opcode: int, addr: int = 0, data: int = 0, payload: bytes = b"") -> Status:
         return self.ceu(m.ceu_request(kind, opcode, addr, data), payload)[0]
-
-
-_PSN_WRITES: Final = ((m.RTC, m.WR_QP_NPST), (m.RRC, m.WR_QP_UAPST), (m.EE, m.WR_QP_EPST))

@@ -25,7 +25,7 @@ from rnic.spec import opcodes as op
 from rnic.spec.errors import VerbsError
 from rnic.spec.layout import Layout
 from rnic.verbs import enums as e
-from rnic.verbs.context import runtime_on
+from rnic.verbs.devices import runtime_on
 from rnic.verbs.memory import PD
 
 _LARGEST = 1 << 31

@@ -60,8 +60,14 @@ from rnic.wire.flow import Flow
 __all__ = ["MULTICAST_QPN", "Nic", "Offload"]
 
 _SCHEDULED, _HELD = place(QP_RECORD, "scheduled"), place(QP_RECORD, "held")
-_IDLE_WRITE_BACK_QPS = 256
-_IDLE_WRITE_BACK_STEP_NS = 1_000_000
+_WRITE_BACK_LOOKS = 256
+_IDLE_WRITE_BACKS = 32
+_BUSY_WRITE_BACKS = 1
+"""In a step of write-backs so many queue pairs are looked at, and so many written once no packets move, and while some
+do: writing one takes as long as some hundred packets."""
+_IDLE_NS = WRITE_BACK_NS // 2
+"""No packet for so long: a process that shares its core pauses for less."""
+_WRITE_BACK_STEP_NS = 1_000_000
 _NOT_AT_WORK = frozenset({RESET, ERR})
 
 
@@ -129,7 +135,7 @@ class Nic:
         self.held = True
         """Nothing is sent, and nothing times out."""
         self._commands = CommandUnit(self)
-        self._paths = Paths(config, self.counters, self.arena)
+        self._paths = Paths(config, self.counters, self.arena, self.moved)
         self.timers = Timers(self.arena, 1 << log)
         self.sending = Sending(self)
         self._receiving = Receiving(self)
@@ -138,6 +144,7 @@ class Nic:
         """The engine's hold of all queue pairs, or ``None``: pointers that it found, :meth:`moved` forgets."""
         self.write_back_at: int | None = None
         self._to_write_back = 0
+        self._moved_ns = 0
         if config.autostart:
             self.globals.control = CONTROL_ENABLE
             self.start(bytes(INIT_HCA.size))
@@ -381,19 +388,19 @@ class Nic:
 
     def moved_packets(self, now_ns: int) -> None:
         """Packets came or went: what they changed is written back before long."""
+        self._moved_ns = now_ns
         if self.write_back_at is None:
             self.write_back_at = now_ns + WRITE_BACK_NS
 
     def write_back_all(self, now_ns: int) -> None:
         """Write some queue pairs back, and go on later until all had their turn."""
+        self.write_back_at = None
+        left, self._to_write_back = min(self._to_write_back or len(self.qps), len(self.qps)), 0
+        most = _BUSY_WRITE_BACKS if now_ns - self._moved_ns < _IDLE_NS else _IDLE_WRITE_BACKS
         with self.guard.around("write-back"):
-            self.write_back_at = None
-            left = self._to_write_back or len(self.qps)
-            count = min(left, _IDLE_WRITE_BACK_QPS)
-            self._to_write_back = left - count
-            if self._to_write_back:
-                self.write_back_at = now_ns + _IDLE_WRITE_BACK_STEP_NS
-            self.contexts.write_back(count)
+            self._to_write_back = left - self.contexts.write_back(min(left, _WRITE_BACK_LOOKS), most)
+        if self._to_write_back:
+            self.write_back_at = now_ns + _WRITE_BACK_STEP_NS
 
     # ------------------------------------------------------------------------ the transport's side
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from rnic.context.qp_context import QpContext
@@ -18,7 +19,16 @@ DEFAULT_HOP_LIMIT = 64
 _MAX_FLOWS = 4_096
 _NOWHERE_4 = bytes((240, 0, 0, 0))
 _NOWHERE_6 = bytes((1,)) + bytes(15)
+NOWHERE = frozenset((_NOWHERE_4, _NOWHERE_6))
 """Addresses that no host has: reserved (RFC 1112), and the discard prefix 100::/64 (RFC 6666)."""
+
+
+def source_port(local: int, remote: int) -> int:
+    """The UDP port that a connected queue pair sends from, by its number and its peer's.
+
+    As common NICs have it: of the dynamic range, so that switches spread queue pairs over equal paths.
+    """
+    return 0xC000 | (local * 0x9E37 ^ remote) & 0x3FFF
 
 
 class Offload(Protocol):
@@ -47,14 +57,15 @@ def flow_bytes(log_max_qps: int) -> int:
 class Paths:
     """Makes flows and keeps them: queue pairs to one peer share one flow and so its CRC seeds.
 
-    Each has a record in ``arena``, by whose place :attr:`records` finds it. One that no queue pair has as its path is
-    forgotten when there are too many. ``offload`` is the link; without one a burst holds 64 packets where the peer
-    agreed, else one.
+    Each has a record in ``arena``, by whose place :attr:`records` finds it. One that no queue pair has as its path
+    is forgotten when there are too many: then ``swept`` is called. ``offload`` is the link; without one a burst
+    holds 64 packets where the peer agreed, else one.
     """
 
-    __slots__ = ("_config", "_counters", "_flows", "_most", "_nowhere", "offload", "records")
+    __slots__ = ("_config", "_counters", "_flows", "_most", "_nowhere", "_swept", "offload", "records")
 
-    def __init__(self, config: NicConfig, counters: Counters, arena: Arena) -> None:
+    def __init__(self, config: NicConfig, counters: Counters, arena: Arena, swept: Callable[[], None]) -> None:
+        self._swept = swept
         self._config = config
         self._counters = counters
         self.records = FlowRecords(arena)
@@ -87,8 +98,7 @@ class Paths:
         config = self._config
         sport = path.udp_sport
         if not sport:
-            # as common NICs do: the dynamic range, so that switches spread queue pairs over equal paths
-            sport = 0xC000 | (ctx.local_qpn * 0x9E37 ^ ctx.remote_qpn) & 0x3FFF
+            sport = source_port(ctx.local_qpn, ctx.remote_qpn)
         if config.fixed_sport and sport not in config.source_ports:
             sport = config.source_ports[sport % len(config.source_ports)]
         key = (
@@ -120,6 +130,7 @@ class Paths:
         for key, flow in flows.items():
             if key not in self._flows:
                 self.records.drop(flow)
+        self._swept()
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
         """Packets that one burst on this path may hold."""

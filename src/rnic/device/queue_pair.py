@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rnic.context.qpc import SRQ_VALID
 from rnic.device.cq import CompletionQueue
 from rnic.device.keyed_memory import KeyedMemory
+from rnic.device.paths import NOWHERE
 from rnic.device.srq import SharedReceiveQueue, receive_ring, show_ring
 from rnic.device.uar import Registers, Uar
-from rnic.engine import use
 from rnic.rings.queue_block import (
     BLOCK_BYTES,
     QUEUE_NUMBER,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rnic.device.nic import Nic
     from rnic.mem.dma import DmaPort
     from rnic.mem.table import MemoryTable
+    from rnic.transport.message import Message
 
 _HEAD, _SHOWN_HEAD, _SHOWN_STATE = (place(QP, name) for name in ("sq_head", "shown_head", "shown_state"))
 _CONNECTED = frozenset({RTR, RTS, SQD, SQE})
@@ -255,14 +256,13 @@ class DeviceQp(QueuePair):
         self.show()
 
     def _take_executor(self) -> None:
-        engine, device = self.nic.engine, self.nic.engine_device
+        device = self.nic.engine_device
         if device is not None:
             device.dismiss(self.number)
         self.executor = None
-        if device is not None and self.ctx.servtype in (ST_RC, ST_UC) and self.ctx.state in _CONNECTED:
+        if device is not None and self.ctx.servtype in SERVICE_CODES and self.ctx.state in _CONNECTED:
             block = self.regs.buf[self.regs.at : self.regs.at + BLOCK_BYTES]
-            self.executor = use.ENGINE.Executor(engine, self, block)
-            device.enroll(self.executor)
+            self.executor = device.enroll(self, block)
 
     def reload(self, now_ns: int) -> None:
         """The context was changed outside any transition: what was taken from it is taken anew."""
@@ -315,6 +315,13 @@ class DeviceQp(QueuePair):
             return False
         self.peer = flow
         return True
+
+    def flow_to(self, message: Message) -> Flow:
+        """The path to a message's destination, which the engine knows from then on."""
+        flow = super().flow_to(message)
+        if self.executor is not None and flow.dst not in NOWHERE:
+            self.executor.know(message, flow, self.nic.max_segments(flow, False))
+        return flow
 
     @property
     def receive_pd(self) -> int:

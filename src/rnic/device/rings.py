@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rnic.mem.table import MemoryTable
 
 
-
 def ring_status(memory: MemoryTable, uar: Uar, values: Mapping[str, int]) -> int:
     """What is wrong with the ring of a CQC or EQC, a command status; ``ST_OK`` if nothing is."""
     if not 1 <= values["logsize"] <= LOG_MAX_CQ:

@@ -137,7 +137,7 @@ class Sending:
     def write_back(self) -> None:
         """A few queue pairs have their state and PSNs written back, however busy the NIC is."""
         with self._nic.guard.around("write-back"):
-            self._nic.contexts.write_back(_WRITE_BACK_QPS)
+            self._nic.contexts.write_back(_WRITE_BACK_QPS, _WRITE_BACK_QPS)
 
     def take_turn(self, qp: DeviceQp, now_ns: int, out: list[TxBurst], turn: Turn) -> tuple[int, bool]:
         """A queue pair's turn, or what the engine left of it; a mistake of our own ends it.

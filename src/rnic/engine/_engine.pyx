@@ -14,6 +14,7 @@ from libc.string cimport memcpy, memset
 
 import ctypes
 
+from rnic.spec.states import ST_UD
 from rnic.state.flights import FRACTION_BITS
 from rnic.wire.bursts import TxBurst
 
@@ -77,6 +78,15 @@ cdef extern from "engine.h" nogil:
         uint16_t source_port
         uint16_t destination_port
         uint16_t address_bytes
+    struct engine_destination:
+        uint64_t path
+        uint64_t gid[2]
+        uint64_t hop_limit
+        uint64_t found
+        engine_flow flow
+        const void *route
+        uint64_t max_segments
+    uint64_t engine_destination_place(uint64_t path, const uint64_t *gid)
     struct engine_qp:
         uint8_t *qpc
         queue_pair *record
@@ -101,6 +111,7 @@ cdef extern from "engine.h" nogil:
         engine_flow flow
         uint64_t found
         const void *route
+        engine_destination *destinations
     struct engine_flight:
         uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting
         uint64_t nic_limit, nic_inflight, nic_promised, nic_queued
@@ -109,6 +120,8 @@ cdef extern from "engine.h" nogil:
         engine_flow flow
         uint32_t ident
         uint32_t frag
+        uint32_t flow_label
+        uint8_t tclass, hop_limit
     struct engine_effects:
         uint32_t effects
         uint32_t end
@@ -125,11 +138,13 @@ cdef extern from "engine.h" nogil:
         uint64_t room
         uint64_t used
         uint64_t max_segments
+        const void *route
         uint32_t open
         uint32_t count
         engine_burst bursts[288]
     enum:
         ENGINE_BURSTS
+        ENGINE_DESTINATIONS
         ENGINE_DONE
         ENGINE_AGAIN
         ENGINE_TOLD
@@ -421,6 +436,13 @@ cdef class Device
 cdef class Pump
 
 
+cdef class _Route:
+    """Where the packets of a flow go."""
+
+    cdef pump_path path
+    cdef object flow
+
+
 cdef class Executor:
     """One queue pair. What it does not know it leaves to ``qp`` itself, on the same bytes.
 
@@ -442,6 +464,7 @@ cdef class Executor:
     cdef readonly int end
     cdef Device device
     cdef object door
+    cdef list leads
 
     def __cinit__(self, Port port, qp, block):
         cdef Py_ssize_t length = 0
@@ -468,6 +491,12 @@ cdef class Executor:
         self.block = block
         if block is not None:
             self.place.block = <atomic_word *> _address(block, NULL)
+        if qp.ctx.servtype == ST_UD:
+            self.place.destinations = <engine_destination *> calloc(ENGINE_DESTINATIONS, sizeof(engine_destination))
+            self.leads = [None] * ENGINE_DESTINATIONS
+
+    def __dealloc__(self):
+        free(self.place.destinations)
 
     # ------------------------------------------------------------------- where things lie that Python may move
 
@@ -542,6 +571,32 @@ cdef class Executor:
         self.place.recv_cqn = number
         return 0
 
+    def know(self, message, flow, uint64_t max_segments):
+        """A datagram's destination: ``flow`` leads to it, ``max_segments`` packets a burst."""
+        cdef uint64_t[2] gid
+        cdef engine_destination *place
+        cdef _Route route
+        if self.place.destinations == NULL:
+            return
+        gid[0], gid[1] = message.entry_5, message.entry_6
+        cdef uint64_t at = engine_destination_place(message.entry_2, gid)
+        place = &self.place.destinations[at]
+        place.max_segments = 0
+        if self.device is None:
+            route = _Route()
+            route.flow = flow
+        else:
+            if self.device.route(flow) == NULL:
+                return
+            route = self.device.routes[flow]
+        self.leads[at] = route  # while C has the pointer
+        place.route = &route.path
+        _take_flow(&place.flow, flow)
+        place.path, place.hop_limit = message.entry_2, message.hop_limit
+        place.gid[0], place.gid[1] = gid[0], gid[1]
+        place.found = self.place.found
+        place.max_segments = max_segments
+
     # ------------------------------------------------------------------- receiving
 
     def receive(self, burst, Py_ssize_t start, uint64_t now):
@@ -560,6 +615,7 @@ cdef class Executor:
         ident = burst.ident
         self.meta.ident = IDENT_UNSEEN if ident is None else ident
         self.meta.frag = burst.frag
+        self.meta.tclass, self.meta.hop_limit, self.meta.flow_label = burst.tclass, burst.hop_limit, burst.flow_label
         self._find_receive_ring()
         self._find_send_cq()
         self._find_recv_cq()
@@ -659,6 +715,7 @@ cdef class Executor:
         out.open = 0
         out.count = 0
         out.max_segments = self.place.record.batch_limit
+        out.route = NULL
         return buffer
 
     cdef int _emit(self, engine_out *result, bytes buffer, list out) except -1:
@@ -673,8 +730,17 @@ cdef class Executor:
                 if view is None:
                     view = memoryview(buffer)
                 data = view[burst.offset : burst.offset + burst.length]
-            out.append(TxBurst(self.flow, [data], burst.segment, burst.count, burst.length))
+            out.append(TxBurst(self._flow_of(burst.route), [data], burst.segment, burst.count, burst.length))
         return 0
+
+    cdef object _flow_of(self, const void *to):
+        """The path of a burst: the peer's, or a datagram's destination."""
+        cdef _Route route
+        if to != NULL:
+            for route in self.leads:
+                if route is not None and <const void *> &route.path == to:
+                    return route.flow
+        return self.flow
 
     def send(self, uint64_t now, uint64_t budget, list out):
         """Send requests as :meth:`~rnic.transport.requester.Requester.produce` does; the number of packets.
@@ -738,13 +804,6 @@ cdef class Executor:
         return made
 
 
-cdef class _Route:
-    """Where the packets of a flow go."""
-
-    cdef pump_path path
-    cdef object flow
-
-
 cdef class Device:
     """All queue pairs of a device: receiving and turns without Python, as far as the engine knows what is asked.
 
@@ -776,14 +835,16 @@ cdef class Device:
     def __dealloc__(self):
         free(self.qps)
 
-    def enroll(self, Executor executor):
-        """A queue pair has this executor from now on."""
+    def enroll(self, qp, block):
+        """Make the executor that a queue pair has from now on; ``block`` is its queue block."""
+        cdef Executor executor = Executor(self.port, qp, block)
         cdef size_t slot = <size_t> executor.qp.number & ((<size_t> 1 << self.device.log_qps) - 1)
         executor.device = self
         executor.door = executor.qp.regs.block
         self.doors[executor.door] = executor
         self.executors[slot] = executor  # while C has the pointer
         self.qps[slot] = &executor.place
+        return executor
 
     def dismiss(self, number):
         """A queue pair has no executor any more."""
@@ -881,6 +942,7 @@ cdef class Device:
         ident = burst.ident
         meta.ident = IDENT_UNSEEN if ident is None else ident
         meta.frag = burst.frag
+        meta.tclass, meta.hop_limit, meta.flow_label = burst.tclass, burst.hop_limit, burst.flow_label
         self.nic.now_ns = now
         PyObject_GetBuffer(burst.buf, &source, PyBUF_SIMPLE)
         try:

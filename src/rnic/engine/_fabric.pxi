@@ -2,6 +2,8 @@
 
 from libc.stdlib cimport malloc
 
+from rnic.state.queue_pair import QP as QP_RECORD
+from rnic.state.record import place
 from rnic.wire.flow import Flow
 
 cdef extern from "fabric.h" nogil:
@@ -9,6 +11,7 @@ cdef extern from "fabric.h" nogil:
         uint32_t wire, way, source, target
         uint16_t source_port, target_port, length
         uint8_t tclass, ce
+        uint8_t header[44]
     struct fabric_queue:
         uint32_t count
     struct fabric_draws:
@@ -37,7 +40,8 @@ cdef extern from "fabric.h" nogil:
         const completion_queue *cq
         uint64_t cq_tail, write_back_at, rx_bytes, tx_bytes
         uint32_t port
-        uint8_t owes, has_qps
+        uint8_t owes, has_qps, stale
+        uint8_t *bare
     struct fabric_event:
         uint64_t time
     struct fabric_calls:
@@ -87,8 +91,30 @@ cdef extern from "fabric.h" nogil:
     void fabric_port_put(fabric_state *fabric, uint32_t port, uint32_t packet)
     void fabric_host_wake(fabric_state *fabric, uint32_t host, uint64_t time)
 
+    struct fabric_pattern:
+        const uint8_t *record
+        const uint8_t *context
+        uint64_t entries, signal_all
+    struct fabric_place:
+        uint64_t record, context, slots, program_record, turn, peer_record, path
+        uint32_t number, remote, target, pd, cqn
+        uint16_t source_port, target_port
+        uint8_t *shared
+        engine_cq *cq
+    uint64_t fabric_sender_bytes(const fabric_pattern *pattern)
+    uint64_t fabric_receiver_bytes()
+    uint64_t fabric_shared_bytes()
+    void fabric_bare_make(fabric_state *fabric, uint32_t host, engine_qp *qp, const fabric_pattern *pattern,
+                          const fabric_place *place, int sends)
+    void fabric_bare_write(fabric_state *fabric, uint32_t host, engine_qp *qp, const uint8_t *descriptor, uint64_t size,
+                           uint64_t source, uint32_t lkey, uint64_t to, uint32_t rkey)
+    void fabric_bare_end(fabric_state *fabric, uint32_t host, engine_qp *qp)
+    void fabric_bare_path(fabric_state *fabric, uint32_t host, uint64_t place, uint32_t target)
+    uint32_t fabric_bare_expected(const engine_qp *qp)
+
 cdef uint64_t NEVER_NS = 1ULL << 63
 DEF MAX_FLOWS = 65536
+cdef int PROGRAM_AT = place(QP_RECORD, "program_record")
 
 
 cdef class FabricAgenda:
@@ -414,8 +440,13 @@ cdef class FabricHost:
     cdef readonly uint32_t number
     cdef object nic, host, rung, sending, counters
     cdef Device device
+    cdef dict bare, paths
+    cdef _Cq cq
+    cdef bytearray bare_slots
+    cdef uint64_t shared
 
     def __cinit__(self, FabricAgenda agenda, nic, FabricPort port, host):
+        self.bare, self.paths = {}, {}
         cdef fabric_host *here
         cdef fabric_port *end = port._at()
         self.agenda, self.nic, self.host = agenda, nic, host
@@ -436,6 +467,7 @@ cdef class FabricHost:
     def wake(self):
         """Look at the NIC as soon as what is due now has happened."""
         self.agenda.fabric.calls += 1
+        self._at().stale = 1
         fabric_host_wake(self.agenda.fabric, self.number, self.agenda.fabric.now)
 
     def count(self):
@@ -453,6 +485,15 @@ cdef class FabricHost:
         here.rx_bytes = here.tx_bytes = 0
         memset(counts, 0, sizeof(counts[0]))
 
+    cdef int _hold(self, queue) except -1:
+        """From now on it may have bare flows, which complete to this queue."""
+        if self.cq is None:
+            self.cq = _Cq(queue)
+            self.bare_slots = bytearray(1 << self.device.device.log_qps)
+            self._at().bare = _address(self.bare_slots, NULL)
+            self.shared = self.nic.arena.take(fabric_shared_bytes(), "the slots of bare flows")
+        return 0
+
     cdef int _enter(self) except -1:
         """Python goes on where C stopped."""
         cdef uint64_t at = self._at().write_back_at
@@ -460,9 +501,24 @@ cdef class FabricHost:
         self.nic.write_back_at = None if at == NEVER_NS else at
         return 0
 
+    cdef int _spare(self, engine_told *told) except -1:
+        """The turn of a bare flow stopped: for want of a line to wait in, which is stocked."""
+        if self.device.device.sched.flights.spare_line:
+            raise RuntimeError(f"a bare flow's turn ended for reason {told.end}: run the fabric with bare=False")
+        self.nic.flights.stock()
+        return 0
+
     cdef int _leave(self) except -1:
         at = self.nic.write_back_at
         self._at().write_back_at = NEVER_NS if at is None else at
+        return 0
+
+    cdef int _refuse(self, const fabric_packet *packet) except -1:
+        """The reference cannot take a packet for a bare flow."""
+        cdef uint64_t slot = (<uint64_t> packet.header[5] << 16 | packet.header[6] << 8 | packet.header[7])
+        slot &= (<uint64_t> 1 << self.device.device.log_qps) - 1
+        if self.cq is not None and self.bare_slots[slot]:
+            raise RuntimeError(f"a bare flow got a packet of opcode {packet.header[0]:#x}: run the fabric with bare=False")
         return 0
 
     cdef int _look(self) except -1:
@@ -471,7 +527,7 @@ cdef class FabricHost:
         nic, sending = self.nic, self.sending
         here.owes = bool(self.rung or sending.failed_cqs or sending.last_words or nic.gsi.waiting
                          or nic.resources.interrupts)
-        here.has_qps = bool(nic.qps)
+        here.has_qps = bool(nic.qps or self.bare)
         cqs = nic.resources.cqs
         here.cq = NULL
         if len(cqs) == 1:
@@ -481,6 +537,148 @@ cdef class FabricHost:
         if at is not None:
             here.write_back_at = at
         return 0
+
+
+cdef class FabricPattern:
+    """What the queue pairs of bare flows begin as: a sender and a receiver as verbs and the reference left them.
+
+    Args:
+        sender, receiver: queue pairs of the device, just connected.
+        descriptor: one WRITE as it is posted.
+    """
+
+    cdef fabric_pattern sender, receiver
+    cdef list kept
+    cdef public bytes descriptor
+    cdef readonly size_t record_bytes, context_bytes
+
+    def __cinit__(self, sender, receiver, bytes descriptor):
+        self.kept = []
+        self.descriptor = descriptor
+        self._take(&self.sender, sender)
+        self._take(&self.receiver, receiver)
+
+    cdef int _take(self, fabric_pattern *pattern, qp) except -1:
+        record, context = bytes(qp.memory.qp), bytes(qp.ctx)
+        self.kept += [record, context]
+        self.record_bytes, self.context_bytes = len(record), len(context)
+        pattern.record = <const uint8_t *> PyBytes_AS_STRING(record)
+        pattern.context = <const uint8_t *> PyBytes_AS_STRING(context)
+        pattern.entries, pattern.signal_all = qp.memory.entries, qp.signal_all
+        return 0
+
+
+cdef class FabricFlow:
+    """A flow whose two queue pairs are the engine's alone (bare.c), for :class:`rnic.sim.traffic.Pair`.
+
+    Args:
+        pattern: what they begin as.
+        source, target: hosts.
+        here, there: their regions; ``ends`` their protection domains and completion queues.
+        over: called where it fails.
+
+    ``number`` is the sender's.
+    """
+
+    cdef FabricPattern pattern
+    cdef FabricHost source, target
+    cdef engine_qp sender, receiver
+    cdef uint64_t sender_at, sender_slots, sender_context, receiver_at, receiver_slots, receiver_context
+    cdef uint64_t va, to
+    cdef uint32_t lkey, rkey
+    cdef readonly uint32_t number, other
+    cdef bint closed
+    cdef object over
+
+    def __cinit__(self, FabricPattern pattern, FabricHost source, FabricHost target, ends, here, there, numbers,
+                  ports, over):
+        cdef fabric_state *fabric = source.agenda.fabric
+        self.pattern, self.source, self.target, self.over = pattern, source, target, over
+        self.va, self.lkey, self.to, self.rkey = here.buf, here.lkey, there.buf, there.rkey
+        self.number, self.other = numbers
+        self._make(source, target.number, ends[0], &self.sender, &pattern.sender, numbers, ports[0], ports[1], True)
+        self._make(target, source.number, ends[1], &self.receiver, &pattern.receiver, numbers[::-1], ports[2], ports[1],
+                   False)
+
+    cdef int _make(self, FabricHost host, uint32_t target, end, engine_qp *qp, fabric_pattern *pattern, numbers, sport,
+                   dport, bint sends) except -1:
+        cdef fabric_place place
+        cdef FabricHost other = self.target if sends else self.source
+        nic, arena = host.nic, host.nic.arena
+        host._hold(nic.resources.cqs[end.cq.cqn])
+        place.number, place.remote = numbers
+        place.target, place.pd, place.cqn = target, end.pd.handle, end.cq.cqn
+        place.source_port, place.target_port = sport, dport
+        place.cq = &host.cq.cq
+        place.shared = host.device.port.base + host.shared
+        place.record = arena.take(self.pattern.record_bytes, "a queue pair")
+        place.context = arena.take(self.pattern.context_bytes, "a context")
+        place.slots = arena.take(fabric_sender_bytes(pattern) if sends else fabric_receiver_bytes(), "slots")
+        if sends:
+            self.sender_at, self.sender_slots, self.sender_context = place.record, place.slots, place.context
+        else:
+            self.receiver_at, self.receiver_slots, self.receiver_context = place.record, place.slots, place.context
+        path = host.paths.get(target)
+        if path is None:
+            path = host.paths[target] = arena.take(256, "a path")
+            fabric_bare_path(host.agenda.fabric, host.number, path, target)
+        place.path = path
+        peer = nic.flights.peer(_To(other.nic.config.address, dport))
+        peer.users += 1
+        place.peer_record = peer.record
+        nic.sending.turns.enroll(place.record, host.host.ctx.driver.uar.program, nic.config.turn_bytes)
+        place.program_record = (<uint64_t *> (host.device.port.base + place.record))[PROGRAM_AT]
+        place.turn = nic.config.turn_bytes
+        host.bare[place.record] = self
+        fabric_bare_make(host.agenda.fabric, host.number, qp, pattern, &place, sends)
+        return 0
+
+    def write(self, uint64_t size):
+        """Post one WRITE."""
+        fabric_bare_write(self.source.agenda.fabric, self.source.number, &self.sender,
+                          <const uint8_t *> PyBytes_AS_STRING(self.pattern.descriptor), size, self.va, self.lkey, self.to,
+                          self.rkey)
+        self.source.wake()
+
+    def fail(self):
+        """An ACK timeout passed in vain, and its retries are used up."""
+        self.source.nic.counters.bump("ack_timeouts")
+        self.over()
+
+    @property
+    def received_psn(self):
+        """The PSN that its receiver expects."""
+        return fabric_bare_expected(&self.receiver)
+
+    def close(self):
+        """Both queue pairs are no more."""
+        if self.closed:
+            return
+        self.closed = True
+        self._end(self.source, &self.sender, self.sender_at, self.sender_slots, self.sender_context, True)
+        self._end(self.target, &self.receiver, self.receiver_at, self.receiver_slots, self.receiver_context, False)
+
+    cdef int _end(self, FabricHost host, engine_qp *qp, uint64_t record, uint64_t slots, uint64_t context,
+                  bint sends) except -1:
+        nic, arena = host.nic, host.nic.arena
+        other = self.target if sends else self.source
+        fabric_bare_end(host.agenda.fabric, host.number, qp)
+        nic.flights.peer(_To((<FabricHost> other).nic.config.address, nic.config.port)).users -= 1
+        nic.sending.turns.dismiss(record)
+        del host.bare[record]
+        arena.free(record, self.pattern.record_bytes)
+        arena.free(context, self.pattern.context_bytes)
+        arena.free(slots, fabric_sender_bytes(&self.pattern.sender) if sends else fabric_receiver_bytes())
+        return 0
+
+
+class _To:
+    """Where a flow leads, as an account of what is in flight there is found by."""
+
+    __slots__ = ("dport", "dst")
+
+    def __init__(self, dst, dport):
+        self.dst, self.dport = dst, dport
 
 
 # ------------------------------------------------------------------- what C leaves to Python
@@ -517,6 +715,7 @@ cdef int _call_packet(void *self, uint32_t at, const fabric_packet *packet) noex
     cdef FabricHost host = agenda.hosts[at]
     try:
         host._enter()
+        host._refuse(packet)
         host.host.take(agenda._packet(packet))
         host._leave()
     except BaseException as error:
@@ -530,6 +729,9 @@ cdef int _call_turn(void *self, uint32_t at, engine_told *told) noexcept:
     cdef list out = []
     try:
         host._enter()
+        if agenda.fabric.sending.qp in host.bare:
+            host._spare(told)
+            return 0
         host.device._take_over(agenda.fabric.now, &agenda.fabric.sending, out)
         if out:
             host.nic.moved_packets(agenda.fabric.now)
@@ -564,6 +766,11 @@ cdef int _call_timer(void *self, uint32_t at, uint64_t record) noexcept:
     cdef FabricHost host = agenda.hosts[at]
     try:
         host._enter()
+        if record in host.bare:
+            # the engine repeats what it can: its retries are used up
+            host.bare[record].fail()
+            host._leave()
+            return 0
         host.nic.handle_deadline(host.sending.qps[record], agenda.fabric.now)
         host._leave()
     except BaseException as error:

@@ -48,6 +48,21 @@ struct engine_flow {
 	uint16_t address_bytes; /* 4 or 16 */
 };
 
+/* Where datagrams went that were sent lately, as their send entries say. */
+struct engine_destination {
+	uint64_t path; /* word 2 of the entry: service level, traffic class, flow label, ports */
+	uint64_t gid[2]; /* words 5 and 6 */
+	uint64_t hop_limit;
+	uint64_t found; /* the queue pair's `found` at that time */
+	struct engine_flow flow;
+	const void *route;
+	uint64_t max_segments; /* packets of one burst; 0 where there is no destination here */
+};
+#define ENGINE_LOG_DESTINATIONS 4u
+#define ENGINE_DESTINATIONS (1u << ENGINE_LOG_DESTINATIONS)
+/* Where a destination has its place among so many. */
+uint64_t engine_destination_place(uint64_t path, const uint64_t gid[2]);
+
 /* Where everything of one queue pair lies. */
 struct engine_qp {
 	uint8_t *qpc; /* its context: QPC_SIZE bytes of the key-data cache */
@@ -73,6 +88,7 @@ struct engine_qp {
 	struct engine_flow flow; /* to the peer */
 	uint64_t found; /* the device's `changes` when all of these pointers were found */
 	const void *route; /* to the peer, for whoever carries its packets: the port passes it on with each burst */
+	struct engine_destination *destinations; /* of a UD queue pair, ENGINE_DESTINATIONS of them; or NULL */
 };
 
 /* The accounts of what is in flight: the NIC's and the peer's, as they are at a turn's begin. */
@@ -87,6 +103,8 @@ struct engine_meta {
 	struct engine_flow flow; /* from the peer to here */
 	uint32_t ident; /* IPv4 identification of the first segment, each following is one higher; or IDENT_UNSEEN */
 	uint32_t frag; /* IPv4 flags and fragment offset, where the ident was seen */
+	uint32_t flow_label; /* of IPv6, as it arrived, and so the two below */
+	uint8_t tclass, hop_limit;
 };
 #define IDENT_UNSEEN 0xffffffffu
 
@@ -109,6 +127,7 @@ enum engine_end {
 	PUNT_ACK, /* a NAK that does not ask for a packet again; or the retries are used up */
 	PUNT_CQ, /* not in reach, or full */
 	PUNT_REQUEST, /* a work request that is not a plain one */
+	PUNT_PATH, /* a destination that is not known */
 	PUNT_WAIT, /* for what only the reference knows: the rate, or the end of congestion */
 };
 
@@ -172,7 +191,7 @@ struct engine_burst {
 	uint64_t length;
 	uint32_t segment;
 	uint32_t count;
-	const void *route; /* of the queue pair, where the port made them */
+	const void *route; /* `route` below, as it was */
 };
 #define ENGINE_BURSTS 288u /* those of 256 packets, and what a turn may send beyond its budget */
 struct engine_out {
@@ -180,6 +199,7 @@ struct engine_out {
 	uint64_t room;
 	uint64_t used;
 	uint64_t max_segments; /* packets in one burst */
+	const void *route; /* of the packets that are made now */
 	uint32_t open; /* the last burst may grow */
 	uint32_t count;
 	struct engine_burst bursts[ENGINE_BURSTS];

@@ -93,8 +93,7 @@ uint32_t fabric_host_add(struct fabric *fabric)
 	memset(host, 0, sizeof *host);
 	host->due = host->write_back_at = NEVER;
 	host->port = FABRIC_NONE;
-	host->told = 1;
-	host->seen = NEVER;
+	host->told = host->stale = 1;
 	host->actor = fabric_actor_add(fabric, FABRIC_HOST, at);
 	if (host->actor == FABRIC_NONE)
 		return FABRIC_NONE;

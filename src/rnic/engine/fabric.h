@@ -86,13 +86,15 @@ struct fabric_host {
 	const struct completion_queue *cq; /* the only one that it has, or NULL */
 	uint64_t cq_tail; /* as it was when somebody looked */
 	struct fabric_queue inbox;
+	struct fabric_queue words; /* of bare flows that are over: they go first */
 	uint64_t due; /* when it acts, or NEVER */
 	uint64_t write_back_at; /* of its device, or NEVER */
-	uint64_t seen; /* `calls` when Python was asked */
+	uint8_t *bare; /* by the low bits of their numbers: queue pairs of bare flows, or NULL */
 	uint64_t rx_bytes, tx_bytes; /* since the caller took them */
 	uint32_t port, actor;
 	uint32_t silent, full_rounds, turns;
 	uint8_t owes; /* Python has something to do before turns are taken */
+	uint8_t stale; /* Python is to be asked for these: it was called, or has rung since */
 	uint8_t told; /* its completions may have changed */
 	uint8_t has_qps;
 };
@@ -187,5 +189,39 @@ void fabric_host_act(struct fabric *fabric, uint32_t host);
 void fabric_host_arrive(struct fabric *fabric, uint32_t host, uint32_t packet);
 void fabric_host_left(struct fabric *fabric, uint32_t host);
 void fabric_host_wake(struct fabric *fabric, uint32_t host, uint64_t time);
+
+/* ------------------------------------------------------------------ bare flows (bare.c) */
+
+/* What a queue pair is when it has just been connected, and where a new one of a host lies in its arena. */
+struct fabric_pattern {
+	const uint8_t *record, *context;
+	uint64_t entries, signal_all;
+};
+struct fabric_place {
+	uint64_t record, context, slots; /* offsets: the record, the QPC, behind it the ring and send slots or the replies */
+	uint64_t program_record, turn, peer_record, path;
+	uint32_t number, remote, target; /* its own, its peer's, the host that it leads to */
+	uint32_t pd, cqn;
+	uint16_t source_port, target_port;
+	uint8_t *shared; /* runs of slots that nothing comes to lie in, and a queue block */
+	struct engine_cq *cq;
+};
+/* Bytes of the slots of a sender with so many entries of so many bytes, of a receiver, and of what all share. */
+uint64_t fabric_sender_bytes(const struct fabric_pattern *pattern);
+uint64_t fabric_receiver_bytes(void);
+uint64_t fabric_shared_bytes(void);
+
+/* A queue pair like another, of a bare flow: the engine's alone, and scheduled as it is when it is connected. */
+void fabric_bare_make(struct fabric *fabric, uint32_t host, struct engine_qp *qp, const struct fabric_pattern *pattern,
+		      const struct fabric_place *place, int sends);
+/* Post one WRITE. */
+void fabric_bare_write(struct fabric *fabric, uint32_t host, struct engine_qp *qp, const uint8_t *descriptor, uint64_t size,
+		       uint64_t from, uint32_t lkey, uint64_t to, uint32_t rkey);
+/* It is no more; the ACKs that it owes are sent. */
+void fabric_bare_end(struct fabric *fabric, uint32_t host, struct engine_qp *qp);
+/* The path from a host to another, as the engine sees it. */
+void fabric_bare_path(struct fabric *fabric, uint32_t host, uint64_t place, uint32_t target);
+/* The PSN that it expects. */
+uint32_t fabric_bare_expected(const struct engine_qp *qp);
 
 #endif

@@ -140,6 +140,19 @@ int engine_flights_wait(const struct engine_sched *sched, uint64_t qp)
 	return 0;
 }
 
+void engine_flights_leave(const struct engine_sched *sched, uint64_t qp)
+{
+	struct queue_pair *record = engine_record(sched, qp);
+	if (record->parked) {
+		struct peer *peer = engine_record(sched, record->peer_record);
+		record->parked = 0;
+		leave_line(sched, peer, qp);
+		if (!peer->waiting)
+			unqueue(sched, record->peer_record);
+	}
+	engine_flights_turn_over(sched, qp);
+}
+
 /* Who waits for this peer and is next; its program's line then waits behind the others. */
 static uint64_t next(const struct engine_sched *sched, struct peer *peer)
 {

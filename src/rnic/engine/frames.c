@@ -41,6 +41,7 @@ void engine_frame_end(struct engine_out *out, const struct engine_port *port, co
 	} else {
 		burst = &out->bursts[out->count++];
 		burst->offset = out->used;
+		burst->route = out->route;
 		burst->length = 0;
 		burst->segment = (uint32_t)length;
 		burst->count = 0;

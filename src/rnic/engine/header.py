@@ -4,7 +4,8 @@ Run as a program it writes the header beside itself; a test holds the file that 
 
 - A record of :mod:`rnic.state` becomes a ``struct`` of ``uint64_t``.
 - A field of a big-endian layout becomes ``QPC_<FIELD>``: byte offset, bytes, lowest bit and width, for ``be_get`` and
-  ``be_put``. One of an SQ entry, which lies in a send slot as words, becomes ``SQE_<FIELD>``: word, lowest bit, width.
+  ``be_put``. One of an SQ entry, which lies in a send slot as words, becomes ``SQE_<FIELD>``: word, lowest bit, width;
+  one of a datagram's becomes ``SQE_UD_<FIELD>``.
 - Every number becomes ``<PREFIX><NAME>``.
 
 :func:`layout_hash` stands for all of it: who attaches to a state compares it first.
@@ -19,7 +20,7 @@ from types import ModuleType
 from rnic.context import qpc
 from rnic.context.qpc import QPC
 from rnic.rings import cqe, queue_block, rqe, sqe
-from rnic.rings.sqe import SQ_ENTRY
+from rnic.rings.sqe import SQ_ENTRY, SQ_ENTRY_UD
 from rnic.spec import access, limits, opcodes, psn, states, status, syndromes
 from rnic.spec.layout import Layout
 from rnic.state import queue_pair
@@ -122,9 +123,11 @@ def _fields() -> list[str]:
         for field in QPC.fields
         if field.unit <= WORD_BYTES
     ]
-    for field in SQ_ENTRY.fields:
-        word, byte = divmod(field.byte, WORD_BYTES)
-        lines.append(f"#define SQE_{field.name.upper()} {word}u, {byte * 8 + field.lsb}u, {field.width}u")
+    for prefix, layout in (("SQE_", SQ_ENTRY), ("SQE_UD_", SQ_ENTRY_UD)):
+        for field in layout.fields:
+            word, byte = divmod(field.byte, WORD_BYTES)
+            if field.unit <= WORD_BYTES:
+                lines.append(f"#define {prefix}{field.name.upper()} {word}u, {byte * 8 + field.lsb}u, {field.width}u")
     return lines
 
 

@@ -18,7 +18,7 @@ static struct fabric_host *host_at(struct fabric *fabric, uint32_t at)
 static void called(struct fabric *fabric, uint32_t at, int result)
 {
 	fabric->calls++;
-	host_at(fabric, at)->told = 1;
+	host_at(fabric, at)->told = host_at(fabric, at)->stale = 1;
 	if (result)
 		fabric->failed = 1;
 }
@@ -27,18 +27,18 @@ static void called(struct fabric *fabric, uint32_t at, int result)
 static void look(struct fabric *fabric, uint32_t at)
 {
 	struct fabric_host *host = host_at(fabric, at);
-	if (host->seen == fabric->calls)
+	if (!host->stale)
 		return;
 	if (fabric->to->look(fabric->self, at))
 		fabric->failed = 1;
-	host->seen = fabric->calls;
+	host->stale = 0;
 }
 
 static int has_work(struct fabric *fabric, uint32_t at)
 {
 	look(fabric, at);
 	const struct fabric_host *host = host_at(fabric, at);
-	return host->device->sched.turns->count || host->owes;
+	return host->device->sched.turns->count || host->owes || host->words.count;
 }
 
 void fabric_host_wake(struct fabric *fabric, uint32_t at, uint64_t time)
@@ -98,6 +98,20 @@ static int carry(struct fabric *fabric, uint32_t at)
 	return sent;
 }
 
+/* Whether it is for a queue pair of a bare flow to have its pointers found anew: they are where they were. */
+static int found(const struct fabric_host *host, const struct engine_told *told)
+{
+	const struct engine_device *device = host->device;
+	if (told->stop != STOP_FIND || !host->bare)
+		return 0;
+	const struct queue_pair *record = engine_record(&device->sched, told->qp);
+	uint64_t slot = record->number & (((uint64_t)1 << device->log_qps) - 1);
+	if (!host->bare[slot])
+		return 0;
+	device->qps[slot]->found = device->changes;
+	return 1;
+}
+
 /* Send what may be sent, up to a budget of packets; whether there was anything. */
 static int transmit(struct fabric *fabric, uint32_t at, uint64_t budget)
 {
@@ -109,6 +123,11 @@ static int transmit(struct fabric *fabric, uint32_t at, uint64_t budget)
 	struct fabric_host *host = host_at(fabric, at);
 	if (host->owes || !(++host->turns & WRITE_BACK_MASK))
 		called(fabric, at, fabric->to->prepare(fabric->self, at, &sent));
+	while (host->words.count) {
+		fabric_port_put(fabric, host->port, fabric_queue_take(fabric, &host->words));
+		host->device->counts.tx_packets++;
+		sent = 1;
+	}
 	for (;;) {
 		engine_port_send(host->device, fabric->now, budget, &fabric->out, &fabric->sending, &told);
 		sent |= carry(fabric, at);
@@ -120,7 +139,7 @@ static int transmit(struct fabric *fabric, uint32_t at, uint64_t budget)
 			uint64_t before = fabric->ports[host->port].sent + fabric->ports[host->port].queue.count;
 			called(fabric, at, fabric->to->turn(fabric->self, at, &told));
 			sent |= before != fabric->ports[host->port].sent + fabric->ports[host->port].queue.count;
-		} else if (told.stop != STOP_FULL) {
+		} else if (told.stop != STOP_FULL && !found(host, &told)) {
 			called(fabric, at, fabric->to->told(fabric->self, at, &told));
 		}
 	}
@@ -149,6 +168,8 @@ static void take(struct fabric *fabric, uint32_t at, uint32_t number)
 						     &told);
 			if ((told.stop != STOP_NOTIFY && told.stop != STOP_FIND) || fabric->failed)
 				break;
+			if (found(host, &told))
+				continue;
 			called(fabric, at, fabric->to->told(fabric->self, at, &told));
 		}
 	}

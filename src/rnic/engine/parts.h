@@ -204,6 +204,14 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 enum engine_end engine_response_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
 				 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects);
 
+enum engine_end engine_datagram_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+					struct engine_effects *effects);
+/* Where a datagram goes, or NULL where that is not known. */
+const struct engine_destination *engine_destination_of(const struct engine_qp *qp, const struct send_slot *slot);
+/* Send a message of a UD queue pair, whose bytes are `source`; ENGINE_DONE with how many packets, or a punt. */
+enum engine_end engine_datagram_send(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
+				     const struct source *source, struct engine_out *out, uint64_t *sent);
+
 /* What a READ or atomic request asks for: in order, and, told by `again`, once more. As engine_request_receive, which
  * calls it where the state lets the request in. */
 enum engine_end engine_read_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
@@ -220,6 +228,30 @@ static inline uint64_t engine_waiting(uint64_t head, uint64_t tail, uint64_t ent
 }
 /* Receive entries posted and not taken; 0 also where the ring is not in reach. */
 uint64_t engine_receives_left(const struct engine_qp *qp);
+
+/* ------------------------------------------------------------------ receives.c */
+
+/* A receive entry: the one in use, or the next of the ring. */
+struct receive {
+	int fresh; /* it is to be taken from the ring */
+	uint64_t place; /* where in the ring it is; of a shared one, whose order lies behind its slots, not its index */
+	uint64_t index, sges, bytes;
+	struct scatter scatters[QP_SCATTERS];
+};
+/* Read the next entry of the receive queue; ENGINE_DONE, ENGINE_TOLD where none is posted, or a punt. */
+enum engine_end engine_receive_next(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive);
+/* The entry in use, or else the next. */
+enum engine_end engine_receive_find(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive);
+/* The entry that was read is taken: the ring's slot is software's again. */
+void engine_receive_pass(struct engine_qp *qp, const struct receive *receive);
+/* The same, and a message goes on in it. */
+void engine_receive_use(struct engine_qp *qp, const struct receive *receive);
+/* Whether its keys open all of it, and its bytes are in this process. */
+int engine_scatters_open(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive);
+/* Store bytes from `offset` of it on, which is open. */
+void engine_scatter(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive,
+		    uint64_t offset, const uint8_t *from, uint64_t size);
+
 /* Whether an ACK that says how many there are can. */
 int engine_credits_known(const struct engine_qp *qp);
 /* The syndrome of an ACK: end-to-end credits where they are on, else the invalid code. */

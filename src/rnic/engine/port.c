@@ -33,10 +33,10 @@ static struct engine_qp *known(const struct engine_device *device, const struct 
 	return qp && qp->record == record ? qp : NULL;
 }
 
-/* Whether it is a connection whose peer's account, if it should have one, is known. */
+/* Whether its peer's account, if it should have one, is known. */
 static int accounted(const struct engine_qp *qp)
 {
-	return qp->record->peer_record || be_get(qp->qpc, QPC_SERVTYPE) == ST_UC;
+	return qp->record->peer_record || be_get(qp->qpc, QPC_SERVTYPE) != ST_RC;
 }
 
 static struct peer *peer_of(const struct engine_device *device, const struct queue_pair *record)
@@ -87,11 +87,11 @@ static void count_events(struct engine_device *device, const struct engine_effec
 
 /* ------------------------------------------------------------------ receiving */
 
-/* Whether packets on a path are from a queue pair's peer's address to its own. */
+/* Whether packets on a path are from a queue pair's peer's address to its own, or it has no peer. */
 static int from_peer(const struct engine_device *device, const struct queue_pair *record, const struct engine_flow *flow)
 {
-	if (!record->path)
-		return 0;
+	if (!record->path || record->opcodes == SERVICE_UD)
+		return record->path != 0;
 	const struct flow *path = engine_record(&device->sched, record->path);
 	uint64_t bytes = path->family == 4 ? 4 : 16;
 	return flow->address_bytes == bytes && !memcmp(&path->dst_0, flow->source, bytes) &&
@@ -270,6 +270,7 @@ static int turn(struct engine_device *device, struct engine_qp *qp, uint64_t now
 
 	sending->step = STEP_FIRST;
 	out->max_segments = record->batch_limit;
+	out->route = qp->route;
 	if (record->reply_count && qp->recv_cq->record->told &&
 	    send_replies(device, qp, sending->limit, out, sending, told))
 		return -1;
@@ -351,7 +352,6 @@ void engine_port_send(struct engine_device *device, uint64_t now, uint64_t budge
 			begin(device, budget, sending);
 		struct engine_qp *qp = known(device, record_at(device, sending->qp));
 		uint64_t used = out->used;
-		uint32_t first = out->count;
 		*told = (struct engine_told){ .stop = STOP_TURN, .end = PUNT_STATE, .qp = sending->qp };
 		if (qp && qp->found != device->changes) {
 			told->stop = STOP_FIND;
@@ -361,8 +361,6 @@ void engine_port_send(struct engine_device *device, uint64_t now, uint64_t budge
 			return;
 		int how = turn(device, qp, now, out, sending, told);
 		sending->bytes = out->used - used;
-		for (; first < out->count; first++)
-			out->bursts[first].route = qp->route;
 		if (how < 0)
 			return;
 		finish(device, qp, sending, how);

@@ -1,5 +1,5 @@
 /* The responder's READs and atomics: the rest of RC_CHK for them, the answer, and what is kept of it so that a duplicate is
- * answered alike (IBA C9-105; transport/responder.py). */
+ * answered alike (IBA C9-105; transport/resources.py). */
 #include "parts.h"
 
 /* What a request asks for: of an atomic `length` is 8. */

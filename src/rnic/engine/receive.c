@@ -57,10 +57,11 @@ size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, cons
 	uint64_t state = be_get(qp->qpc, QPC_STATE), number = be_get(qp->qpc, QPC_LOCAL_QPN);
 	uint64_t pkey = qp->record->head >> 32 & 0xFFFF;
 	size_t at = start;
+	uint64_t service = be_get(qp->qpc, QPC_SERVTYPE), bits = SERVICE_RC;
 
-	uint64_t service = be_get(qp->qpc, QPC_SERVTYPE), bits = service == ST_UC ? SERVICE_UC : SERVICE_RC;
-
-	if ((service != ST_RC && service != ST_UC) || (state != QP_STATE_RTR && state != QP_STATE_RTS) || !segment) {
+	if (service == ST_UC || service == ST_UD)
+		bits = service == ST_UC ? SERVICE_UC : SERVICE_UD;
+	if ((service != ST_RC && !bits) || (state != QP_STATE_RTR && state != QP_STATE_RTS) || !segment) {
 		effects->end = PUNT_STATE;
 		return 0;
 	}
@@ -79,7 +80,9 @@ size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, cons
 				packet.ident = place < MAX_IDENTS ? (uint32_t)place : 0;
 			else
 				packet.ident = (uint32_t)(meta->ident + place) & 0xFFFF;
-			if (!(packet.row->flags & ROW_RESPONSE))
+			if (bits == SERVICE_UD)
+				end = engine_datagram_receive(port, qp, &packet, effects);
+			else if (!(packet.row->flags & ROW_RESPONSE))
 				end = engine_request_receive(port, qp, &packet, effects);
 			else if (state == QP_STATE_RTS)
 				end = engine_response_receive(port, qp, &packet, flight, now, effects);

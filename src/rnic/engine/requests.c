@@ -15,14 +15,6 @@ struct effect {
 	const struct memory_key *key; /* of a WRITE with bytes */
 };
 
-/* A receive entry: the one in use, or the next of the ring. */
-struct receive {
-	int fresh; /* it is to be taken from the ring */
-	uint64_t place; /* where in the ring it is; of a shared one, whose order lies behind its slots, not its index */
-	uint64_t index, sges, bytes;
-	struct scatter scatters[QP_SCATTERS];
-};
-
 static const uint8_t *behind_bth(const struct packet *packet)
 {
 	return packet->bytes + BTH_BYTES;
@@ -81,142 +73,13 @@ static void message_done(struct engine_qp *qp)
 
 /* ------------------------------------------------------------------ what takes a receive entry */
 
-/* Read a receive entry; ENGINE_DONE, or a punt. */
-static enum engine_end read_entry(const uint8_t *entry, uint64_t stride, struct receive *receive)
-{
-	for (uint64_t at = 0; at + SGE_BYTES <= stride; at += SGE_BYTES) {
-		struct scatter sge = { le_load(entry + at, 8), le_load(entry + at + 8, 8) };
-		if (!sge.size_key)
-			break;
-		if (receive->sges == QP_SCATTERS)
-			return PUNT_REQUEST;
-		receive->scatters[receive->sges++] = sge;
-		receive->bytes += (uint32_t)sge.size_key;
-	}
-	return ENGINE_DONE;
-}
-
-/* The next entry of a shared receive queue (transport/wqe.py, SharedReceiveRing.take; device/srq.py). What was given back,
- * and the limit's event, are the reference's. */
-static enum engine_end next_shared(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
-{
-	const struct shared_receive_queue *srq = qp->srq;
-	uint64_t entries = srq->entries, stride = srq->stride;
-	if (!qp->rq || !qp->srq_block || srq->head >= entries || !stride || stride > qp->rq_bytes ||
-	    entries > qp->rq_bytes / (stride + SRQ_ORDER_BYTES) || srq->returned)
-		return PUNT_REQUEST;
-	uint32_t tail = atomic_load_explicit(&qp->srq_block[REG_RQ_TAIL / 4], memory_order_acquire);
-	uint64_t left = engine_waiting(srq->head, tail, entries);
-	if (srq->limit && left <= srq->limit)
-		return PUNT_REQUEST;
-	if (!left || left <= port->rq_almost_full)
-		return ENGINE_TOLD;
-	receive->fresh = 1;
-	receive->place = srq->head;
-	receive->index = le_load(qp->rq + entries * stride + srq->head * SRQ_ORDER_BYTES, SRQ_ORDER_BYTES);
-	if (receive->index >= entries)
-		return PUNT_REQUEST;
-	return read_entry(qp->rq + receive->index * stride, stride, receive);
-}
-
-/* Read the next entry of the receive ring (transport/wqe.py, ReceiveRing.take); ENGINE_DONE, ENGINE_TOLD where none is
- * posted, or a punt. */
-static enum engine_end next_receive(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
-{
-	const struct queue_pair *record = qp->record;
-	uint64_t head = record->rq_head, entries = record->rq_entries, stride = record->rq_stride;
-	if (!qp->rq || !qp->block || head >= entries || !stride || entries > qp->rq_bytes / stride)
-		return PUNT_REQUEST;
-	uint64_t left = engine_receives_left(qp);
-	if (!left || left <= port->rq_almost_full)
-		return ENGINE_TOLD;
-	receive->fresh = 1;
-	receive->place = receive->index = head;
-	return read_entry(qp->rq + head * stride, stride, receive);
-}
-
-static enum engine_end find_receive(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
-{
-	const struct queue_pair *record = qp->record;
-	receive->fresh = 0;
-	receive->sges = receive->bytes = 0;
-	if (record->receive_index == NONE)
-		return qp->srq ? next_shared(port, qp, receive) : next_receive(port, qp, receive);
-	if (record->receive_sges > QP_SCATTERS)
-		return PUNT_REQUEST;
-	receive->index = record->receive_index;
-	receive->sges = record->receive_sges;
-	receive->bytes = record->receive_bytes;
-	memcpy(receive->scatters, qp->scatters, receive->sges * sizeof *receive->scatters);
-	return ENGINE_DONE;
-}
-
-/* Take what next_receive found: the ring's slot is software's again. */
-static void use_receive(struct engine_qp *qp, const struct receive *receive)
-{
-	struct queue_pair *record = qp->record;
-	if (!receive->fresh)
-		return;
-	memcpy(qp->scatters, receive->scatters, receive->sges * sizeof *receive->scatters);
-	record->receive_index = receive->index;
-	record->receive_sges = receive->sges;
-	record->receive_bytes = receive->bytes;
-	uint64_t entries = qp->srq ? qp->srq->entries : record->rq_entries, after = receive->place + 1;
-	after = after == entries ? 0 : after;
-	if (qp->srq) {
-		qp->srq->head = after;
-		qp->srq->taken++;
-	} else {
-		record->rq_head = after;
-	}
-	atomic_store_explicit(&(qp->srq ? qp->srq_block : qp->block)[REG_RQ_HEAD / 4], (uint32_t)after, memory_order_release);
-	be_put(qp->qpc, QPC_RQ_WQE_COUNTER, be_get(qp->qpc, QPC_RQ_WQE_COUNTER) + 1);
-}
-
-/* The key of a scatter entry, where it opens all of it and its bytes are in this process; else NULL. */
-static const struct memory_key *scatter_key(const struct engine_port *port, const struct engine_qp *qp,
-					    const struct scatter *sge)
-{
-	/* a shared queue's entries are of its own protection domain */
-	uint64_t pd = qp->srq ? qp->srq->pd : be_get(qp->qpc, QPC_PD);
-	const struct memory_key *key = engine_key_check(port, (uint32_t)(sge->size_key >> 32), pd, sge->va,
-							(uint32_t)sge->size_key, ACCESS_LOCAL_WRITE, 0, 1);
-	return key && port->reach[key - port->keys].bytes ? key : NULL;
-}
-
-static int scatters_open(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive)
-{
-	for (uint64_t i = 0; i < receive->sges; i++)
-		if ((uint32_t)receive->scatters[i].size_key && !scatter_key(port, qp, &receive->scatters[i]))
-			return 0;
-	return 1;
-}
-
-static void scatter(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive,
-		    uint64_t offset, const uint8_t *from, uint64_t size)
-{
-	for (uint64_t i = 0; size && i < receive->sges; i++) {
-		const struct scatter *sge = &receive->scatters[i];
-		uint64_t length = (uint32_t)sge->size_key;
-		if (offset >= length) {
-			offset -= length;
-			continue;
-		}
-		uint64_t part = lesser(size, length - offset);
-		engine_key_write(port, scatter_key(port, qp, sge), sge->va + offset, from, part);
-		from += part;
-		size -= part;
-		offset = 0;
-	}
-}
-
 static enum engine_end check_send(const struct engine_port *port, const struct engine_qp *qp,
 				  const struct packet *packet, const struct receive *receive, struct effect *effect)
 {
 	effect->offset = packet->row->flags & ROW_START ? 0 : qp->record->offset;
 	if (effect->offset > receive->bytes || packet->size > receive->bytes - effect->offset)
 		return PUNT_LENGTH;
-	return scatters_open(port, qp, receive) ? ENGINE_DONE : PUNT_KEY;
+	return engine_scatters_open(port, qp, receive) ? ENGINE_DONE : PUNT_KEY;
 }
 
 /* The completion of a message that used up a receive entry. */
@@ -347,7 +210,7 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	if (flags & ROW_WRITE && !(be_get(qp->qpc, QPC_ACCESS_FLAGS) & ACCESS_REMOTE_WRITE))
 		return PUNT_KEY;
 	if (takes || flags & ROW_SEND) {
-		end = find_receive(port, qp, &receive);
+		end = engine_receive_find(port, qp, &receive);
 		if (end == ENGINE_TOLD)
 			return reliable ? not_ready(port, qp, packet, effects) : PUNT_REQUEST;
 		if (end != ENGINE_DONE)
@@ -364,7 +227,7 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	if (!engine_packet_right(port, packet))
 		return PUNT_ICRC;
 	if (flags & ROW_SEND)
-		scatter(port, qp, &receive, effect.offset, packet->payload, packet->size);
+		engine_scatter(port, qp, &receive, effect.offset, packet->payload, packet->size);
 	else if (packet->size &&
 		 engine_key_write(port, effect.key, effect.va + effect.offset, packet->payload, packet->size))
 		return PUNT_MEMORY;
@@ -374,7 +237,7 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	effects->counts[COUNT_PSN_GAP] += distance != 0;
 	effects->counts[COUNT_BAD_SEQUENCE] += (uint32_t)breaks;
 	if (takes || flags & ROW_SEND)
-		use_receive(qp, &receive);
+		engine_receive_use(qp, &receive);
 	if (flags & ROW_START) {
 		record->open = effect.kind;
 		if (flags & ROW_WRITE) {

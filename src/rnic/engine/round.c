@@ -84,7 +84,10 @@ static int take(struct pump_round *round, uint64_t now, struct engine_told *told
 		*told = (struct engine_told){ .stop = STOP_PACKET };
 		if ((slot->tclass & ECN_MASK) == ECN_CE || !is(sender, slot->name, slot->name_bytes))
 			return 0;
-		struct engine_meta meta = { .flow = sender->flow, .ident = IDENT_UNSEEN };
+		struct engine_meta meta = {
+			.flow = sender->flow, .ident = IDENT_UNSEEN, .flow_label = slot->flow_label,
+			.tclass = slot->tclass, .hop_limit = slot->hop_limit,
+		};
 		round->at += engine_port_receive(round->device, slot->buffer, slot->size, slot->segment, round->at, &meta, now,
 						 told);
 		if (told->stop != STOP_DONE)

@@ -63,6 +63,8 @@ void engine_flights_took(const struct engine_sched *sched, struct peer *peer, ui
 void engine_flights_give(const struct engine_sched *sched, struct peer *peer, uint64_t packets);
 /* No room: a queue pair waits in line. 0, or -1 where it would need a line and none is spare: nothing has changed. */
 int engine_flights_wait(const struct engine_sched *sched, uint64_t qp);
+/* A queue pair waits no more, and was promised nothing. */
+void engine_flights_leave(const struct engine_sched *sched, uint64_t qp);
 /* A queue pair has had a turn: what it was promised and did not take is for others. */
 void engine_flights_turn_over(const struct engine_sched *sched, uint64_t qp);
 /* A round trip was measured. */

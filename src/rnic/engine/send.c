@@ -30,7 +30,7 @@ static enum engine_end find(const struct engine_port *port, const struct engine_
 {
 	uint64_t opcode = entry_get(slot, SQE_OPCODE);
 	int answered = is_answered(slot);
-	if (!answered && !is_known(opcode))
+	if (!answered && (!is_known(opcode) || (is_write(opcode) && qp->record->service == SERVICE_UD)))
 		return PUNT_REQUEST;
 	if (answered && (!be_get(qp->qpc, QPC_MAX_RD_ATOMIC) || qp->record->service))
 		return PUNT_REQUEST;
@@ -63,9 +63,11 @@ static enum engine_end fetch(const struct engine_port *port, struct engine_qp *q
 	enum engine_end end = find(port, qp, &read, index, &source);
 	if (end != ENGINE_DONE)
 		return end;
-	uint64_t longest = lesser(context_longest(qp->qpc), record->mtu * PSN_WINDOW);
+	uint64_t most = record->service == SERVICE_UD ? 1 : PSN_WINDOW, longest = lesser(context_longest(qp->qpc), record->mtu * most);
 	if (source.length > longest)
 		return PUNT_LENGTH;
+	if (record->service == SERVICE_UD && !engine_destination_of(qp, &read))
+		return PUNT_PATH;
 	uint64_t first = be_get(qp->qpc, QPC_NEXT_SEND_PSN) & PSN_MASK;
 	read.first_psn = first;
 	read.packets = packets_of(&read, source.length, record->mtu);
@@ -342,6 +344,8 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 		return PUNT_MEMORY;
 	if (record->service && (end = engine_may_complete(qp, slot)) != ENGINE_DONE)
 		return end;
+	if (record->service == SERVICE_UD)
+		return engine_datagram_send(port, qp, slot, &source, out, sent);
 	if (!slot->sent && !follows(qp, slot))
 		return ENGINE_DONE;
 	slot->begun = 1;
@@ -474,9 +478,11 @@ static enum engine_end probe(const struct engine_port *port, struct engine_qp *q
 static enum engine_end ready(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
-	uint64_t service = be_get(qp->qpc, QPC_SERVTYPE);
-	if ((service != ST_RC && service != ST_UC) || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS ||
-	    record->service != (service == ST_UC ? SERVICE_UC : 0) || !engine_sq_sound(qp))
+	uint64_t service = be_get(qp->qpc, QPC_SERVTYPE), bits = 0;
+	if (service == ST_UC || service == ST_UD)
+		bits = service == ST_UC ? SERVICE_UC : SERVICE_UD;
+	if ((service != ST_RC && !bits) || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || record->service != bits ||
+	    !engine_sq_sound(qp))
 		return PUNT_STATE;
 	if (!record->mtu || record->mtu > MAX_PATH_MTU || !record->ack_every || record->window > PSN_WINDOW ||
 	    record->flying > PSN_WINDOW || record->admitted > PSN_WINDOW)

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x27daa3caf1799f1dull
+#define STATE_LAYOUT_HASH 0xc7eb83a3b28fbe8eull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -246,7 +246,7 @@ struct queue_pair {
 	uint64_t head; /* first eight bytes of a BTH, without opcode, pad and destination */
 	uint64_t mtu; /* path MTU in bytes */
 	uint64_t read_chunk; /* response packets that one READ request asks for at most */
-	uint64_t service; /* service bits of the BTH opcode: 0 for RC, 0x20 for UC */
+	uint64_t service; /* service bits of the BTH opcode: 0 for RC, 0x20 for UC, 0x60 for UD */
 	uint64_t batch_limit; /* packets in one burst: 1 without segmentation offload */
 	uint64_t implied_psn; /* PSN of the last implied NAK, or none */
 	uint64_t implied_at; /* when that was */
@@ -650,6 +650,26 @@ _Static_assert(sizeof(struct line) == 40, "line");
 #define SQE_LKEY 3u, 32u, 32u
 #define SQE_RKEY 4u, 0u, 32u
 #define SQE_IMM 4u, 32u, 32u
+#define SQE_UD_WQE_ID 0u, 0u, 32u
+#define SQE_UD_OPCODE 0u, 32u, 16u
+#define SQE_UD_SIGNALED 0u, 48u, 1u
+#define SQE_UD_SOLICITED 0u, 49u, 1u
+#define SQE_UD_FENCE 0u, 50u, 1u
+#define SQE_UD_INLINE 0u, 51u, 1u
+#define SQE_UD_LIST 0u, 52u, 1u
+#define SQE_UD_LOCAL_ADDR 1u, 0u, 64u
+#define SQE_UD_FLOW_LABEL 2u, 0u, 20u
+#define SQE_UD_TCLASS 2u, 20u, 8u
+#define SQE_UD_SL 2u, 28u, 4u
+#define SQE_UD_UDP_DPORT 2u, 32u, 16u
+#define SQE_UD_UDP_SPORT 2u, 48u, 16u
+#define SQE_UD_LENGTH 3u, 0u, 32u
+#define SQE_UD_LKEY 3u, 32u, 32u
+#define SQE_UD_SGID_INDEX 4u, 0u, 32u
+#define SQE_UD_IMM 4u, 32u, 32u
+#define SQE_UD_DQPN 7u, 0u, 24u
+#define SQE_UD_HOP_LIMIT 7u, 24u, 8u
+#define SQE_UD_QKEY 7u, 32u, 32u
 
 #define ROW_START 0x1u
 #define ROW_END 0x2u

@@ -11,6 +11,7 @@ from rnic.device.config import NicConfig
 from rnic.device.nic import Nic
 from rnic.link import loopback
 from rnic.sim.agenda import Agenda
+from rnic.sim.bare import BareFlows
 from rnic.sim.host import Host
 from rnic.sim.native import parts
 from rnic.sim.port import IPV4_WIRE_BYTES, Port
@@ -39,6 +40,8 @@ class Fabric:
         seed: of everything random.
         settings: further fields of :class:`~rnic.device.config.NicConfig`, the same for all NICs.
         traffic_class: of what the NICs send; says by default that they understand marks.
+        bare: whether flows may have queue pairs that are the engine's alone, where the fabric is compiled and no switch
+            marks; the run is the same.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Fabric:
         seed: int = 1,
         settings: Mapping[str, Any] | None = None,
         traffic_class: int = ECT,
+        bare: bool = True,
     ) -> None:
         self.topology = topology
         recovery = (settings or {}).get("recovery", GO_BACK_N)
@@ -69,6 +73,8 @@ class Fabric:
         for index, host in enumerate(topology.hosts):
             self._add_host(host.name, index, memory, dict(settings or {}))
         self._route()
+        if bare and self.parts.compiled and not any(row.marks for row in topology.switches):
+            self.traffic.bare = BareFlows(settings, topology.mtu, traffic_class)
 
     def _random(self) -> random.Random:
         return random.Random(self._rng.getrandbits(64))
@@ -261,6 +267,7 @@ class Fabric:
     def close(self) -> None:
         """End programs and close all contexts."""
         self._tasks.close()
+        self.traffic.close()
         for host in self.hosts.values():
             host.ctx.close()
 

@@ -109,7 +109,7 @@ class Measure:
             if watched is None:
                 watched = self.watched[number] = Watched(flow, at, [])
             psn, packets = self._last.get(number, (0, 0))
-            now = pair.target.nic.qps[pair.receiver.qp_num].ctx.expected_psn
+            now = pair.received_psn
             packets += psn_diff(now, psn)
             self._last[number] = now, packets
             watched.bytes.append(min(flow.size, packets * mtu))

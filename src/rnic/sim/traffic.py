@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from rnic.sim.host import Host
 from rnic.sim.tasks import Signal
@@ -51,7 +51,7 @@ class _End(NamedTuple):
 class Pair:
     """Two queue pairs, connected; ``sender`` is the one that writes."""
 
-    __slots__ = ("_region", "_there", "receiver", "sender", "source", "target")
+    __slots__ = ("_region", "_there", "number", "receiver", "sender", "source", "target")
 
     def __init__(self, traffic: Traffic, source: Host, target: Host, size: int, receives: int) -> None:
         self.source, self.target = source, target
@@ -60,6 +60,7 @@ class Pair:
             QP(end.pd, QPInitAttr(e.IBV_QPT_RC, cap=QPCap(depth, max(1, receives)), scq=end.cq, rcq=end.cq))
             for end, depth in ((traffic.end(source), max(1, receives)), (traffic.end(target), 1))
         )
+        self.number = self.sender.qp_num
         ends = ((self.sender, self.receiver, target), (self.receiver, self.sender, source))
         for qp, peer, host in ends:
             attr = QPAttr()
@@ -83,10 +84,33 @@ class Pair:
         self.sender.post_rdma(opcode, here.buf, size, here.lkey, there.buf, there.rkey)
         self.source.wake()
 
+    @property
+    def received_psn(self) -> int:
+        """The PSN that the receiver expects."""
+        return int(self.target.nic.qps[self.receiver.qp_num].ctx.expected_psn)
+
     def close(self) -> None:
         """Destroy both queue pairs."""
         self.sender.close()
         self.receiver.close()
+
+
+class FlowPair(Protocol):
+    """The queue pairs of one flow."""
+
+    @property
+    def number(self) -> int:
+        """The sender's."""
+
+    @property
+    def received_psn(self) -> int:
+        """The PSN that the receiver expects."""
+
+    def write(self, size: int) -> None:
+        """Post one WRITE."""
+
+    def close(self) -> None:
+        """Destroy both."""
 
 
 class Channel:
@@ -99,8 +123,8 @@ class Channel:
         self._sent: deque[tuple[Flow, Signal[FlowResult]]] = deque()
         self._arrived = 0
         self._waiting: deque[Signal[int]] = deque()
-        traffic.expect(source, self._pair.sender, self._completed)
-        traffic.expect(target, self._pair.receiver, self._arrival)
+        traffic.expect(source, self._pair.sender.qp_num, self._completed)
+        traffic.expect(target, self._pair.receiver.qp_num, self._arrival)
 
     def write(self, size: int, label: str = "") -> Signal[FlowResult]:
         """Send ``size`` bytes; await it for its completion.
@@ -141,6 +165,10 @@ class Channel:
             self._arrived += 1
 
 
+Bare = Callable[["Traffic", Host, Host, int, Callable[[], None]], FlowPair]
+"""Makes a flow's queue pairs: for a source, a target, a size, and what to call where it fails without a completion."""
+
+
 class Traffic:
     """All that goes over the fabric.
 
@@ -161,7 +189,9 @@ class Traffic:
         self.traffic_class = traffic_class
         self.left = 0
         self.results: list[FlowResult] = []
-        self.begun: dict[int, tuple[Flow, Pair]] = {}
+        self.bare: Bare | None = None
+        """Makes the queue pairs of flows, where that is not for verbs to do."""
+        self.begun: dict[int, tuple[Flow, FlowPair]] = {}
         """Flows with a queue pair of their own that are not over, by number in the order of their connecting."""
         self._numbers = 0
         self._ideal_ns = ideal_ns
@@ -186,9 +216,19 @@ class Traffic:
             region = self._regions[host.name] = MR(self.end(host).pd, self._memory, _RIGHTS)
         return region
 
-    def expect(self, host: Host, qp: QP, call: Callable[[int], None]) -> None:
-        """Call ``call`` with the status of each completion of ``qp``."""
-        self._expected.setdefault(host.name, {})[qp.qp_num] = call
+    def expect(self, host: Host, number: int, call: Callable[[int], None]) -> None:
+        """Call ``call`` with the status of each completion of a queue pair."""
+        self._expected.setdefault(host.name, {})[number] = call
+
+    def forget(self, host: Host, number: int) -> None:
+        """Nobody waits for completions of a queue pair any more."""
+        del self._expected[host.name][number]
+
+    def close(self) -> None:
+        """End the flows that are not over."""
+        for _, pair in self.begun.values():
+            pair.close()
+        self.begun.clear()
 
     def begin(
         self, source: Host, target: Host, flow: Flow, over: Signal[FlowResult] | None = None
@@ -196,17 +236,22 @@ class Traffic:
         """Connect a flow's queue pairs; what is returned posts it. They are destroyed when it is over."""
         number = self._numbers
         self._numbers += 1
-        pair = Pair(self, source, target, flow.size, 0)
-        self.begun[number] = flow, pair
 
         def completed(status: int) -> None:
-            del self._expected[source.name][pair.sender.qp_num], self.begun[number]
+            self.forget(source, pair.number)
+            del self.begun[number]
             pair.close()
             result = self.over(flow, status)
             if over is not None:
                 over.set(result)
 
-        self.expect(source, pair.sender, completed)
+        pair: FlowPair
+        if self.bare is None:
+            pair = Pair(self, source, target, flow.size, 0)
+        else:
+            pair = self.bare(self, source, target, flow.size, lambda: completed(e.IBV_WC_RETRY_EXC_ERR))
+        self.begun[number] = flow, pair
+        self.expect(source, pair.number, completed)
         return lambda: pair.write(flow.size)
 
     def over(self, flow: Flow, status: int) -> FlowResult:

@@ -26,7 +26,7 @@ from rnic.testing.pair import ALL_RIGHTS, QpPair, VerbsSide
 from rnic.verbs import enums as e
 from rnic.verbs import open as open_device
 from rnic.verbs.attrs import QPAttr, QPCap
-from rnic.verbs.context import AsyncEvent
+from rnic.verbs.event_queues import AsyncEvent
 
 WINDOW = 16
 """Messages that the client has under way."""

@@ -9,6 +9,7 @@ counter and nothing else, a refused one moves no byte. The same seed gives the s
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -41,8 +42,9 @@ from rnic.wire.packet import seal
 _STEP_NS = 2_000
 _LEAP_NS = 20_000_000
 _POLL_STEPS = 32
-_FLAWED = 0.7
 _DRAWS = 4
+_SWARM = (8, 25)
+"""Packets of a swarm: at least, and fewer than."""
 _DROPS = tuple(reason.value for reason in DropReason)
 
 
@@ -56,6 +58,9 @@ class LivePeer(LiveModel):
         seen: the link shows IPv4 idents; without, the ICRC of what is damaged may be right for another ident, so
             that no damage is tried.
         only: names of the flaws to try; all by default.
+        swarms: how often, from 0 to 1, a burst is many packets, each wrong in one thing and none of them to be taken:
+            several times as many packets a second.
+        settings: further fields of :class:`~rnic.device.config.NicConfig`.
 
     ``counts`` says how many packets of each flaw were sent, ``""`` standing for none; ``digest`` is a CRC over
     everything that the NIC answered and stored, equal for equal seeds.
@@ -69,13 +74,23 @@ class LivePeer(LiveModel):
         ipv6: bool = False,
         seen: bool = True,
         only: frozenset[str] | None = None,
+        swarms: float = 0.0,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(service, seed, ipv6=ipv6, seen=seen)
+        super().__init__(service, seed, ipv6=ipv6, seen=seen, settings=settings)
         self.counts: dict[str, int] = {}
         damage = seen or ipv6
         flaws = [f for f in FLAWS if (only is None or f.name in only) and (damage or not f.damage)]
         self._flaws = _weighted(flaws)
         self._same_size = _weighted([flaw for flaw in flaws if flaw.keeps_size])
+        swarm = [f for f in flaws if f.keeps_size and f.verdict is Verdict.DROPPED and f.flow is None]
+        self._swarming = _weighted(swarm)
+        self._swarms = swarms
+
+    several = 0.15
+    """How often a burst has more packets than one."""
+    flawed = 0.7
+    """How often something is wrong."""
 
     # -------------------------------------------------------------------------------------- stepping
 
@@ -103,14 +118,40 @@ class LivePeer(LiveModel):
         self._produce()
         if self.device_qp.ctx.state != RTS:
             return 0
-        return self._send()
+        return self._send_swarm() if self._swarms and rng.random() < self._swarms else self._send()
+
+    def _send_swarm(self) -> int:
+        """Many packets in a burst, all made from the one that would be right and each wrong in one thing."""
+        rng = self.rng
+        made = self._burst(1)[0]
+        flaws, weights = self._swarming
+        drawn = rng.choices(flaws, cum_weights=weights, k=rng.randrange(*_SWARM)) if flaws else []
+        swarm = [flaw for flaw in drawn if flaw.fits(self, made)]
+        frames: list[bytes] = []
+        for place, flaw in enumerate(swarm):
+            fields: dict[str, Any] = {"dqpn": self.qp.qp_num, "psn": self.epsn, "ackreq": True, "solicited": False}
+            fields |= made.fields
+            frames.append(flaw.make(self, made, made.opcode, fields, self.flow, place))
+            self.counts[flaw.name] = self.counts.get(flaw.name, 0) + 1
+        if not frames:
+            return 0
+        before, drops = self._look(), self._drops()
+        self._receive(self.flow, frames)
+        names = ", ".join(flaw.name for flaw in swarm)
+        if (dropped := self._drops() - drops) != len(swarm):
+            self._find(f"{dropped} drops counted after {names} in {say(made)}")
+        if self._look() != before:
+            self._find(f"{before} became {self._look()} after {names} in {say(made)}")
+        if self.arena != self.shadow:
+            self._find(f"memory differs from {self._difference()} on after {names} in {say(made)}")
+        return len(frames)
 
     def _send(self) -> int:
         rng = self.rng
-        rights = self._burst(rng.randrange(2, 9) if rng.random() < 0.15 else 1)
+        rights = self._burst(rng.randrange(2, 9) if rng.random() < self.several else 1)
         bad = len(rights)
         flaw: Flaw | None = None
-        if rng.random() < _FLAWED:
+        if rng.random() < self.flawed:
             bad = rng.randrange(len(rights))
             flaw = self._draw(rights[bad], len(rights) > 1)
             if flaw is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, NoReturn, Self
 
 from rnic.spec.limits import GRH_BYTES
@@ -43,7 +44,7 @@ from rnic.testing.net import SimNet
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import GID, SGE, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
 from rnic.verbs.cq import CQ
-from rnic.verbs.memory import MR, PD
+from rnic.verbs.memory import AH, MR, PD
 from rnic.verbs.qp import QP
 from rnic.wire.flow import Flow
 from rnic.wire.opcode import OPCODES
@@ -60,6 +61,7 @@ QKEY = 0x1111_1111
 OTHER_QPN = 0xABCDE
 _TYPES = {"RC": (e.IBV_QPT_RC, RC), "UC": (e.IBV_QPT_UC, UC), "UD": (e.IBV_QPT_UD, UD)}
 _CQ_DEPTH = 1024
+_INLINE = 64
 
 
 class FindingError(AssertionError):
@@ -109,6 +111,7 @@ class LiveModel:
         seed: of everything random.
         ipv6: addresses of that kind.
         seen: the link shows IPv4 idents.
+        settings: further fields of :class:`~rnic.device.config.NicConfig`.
 
     ``digest`` is a CRC over everything that the NIC answered and stored, equal for equal seeds.
     """
@@ -126,6 +129,7 @@ class LiveModel:
         *,
         ipv6: bool = False,
         seen: bool = True,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.service = service
         self.seed = seed
@@ -137,7 +141,7 @@ class LiveModel:
         self.mtu = MTU
         self._kind, self._bits = _TYPES[service]
         self._seen = seen or ipv6
-        self.net = SimNet(1, seed=seed, ipv6=ipv6)
+        self.net = SimNet(1, seed=seed, ipv6=ipv6, settings=settings)
         self.node = self.net.nodes[0]
         self.nic = self.node.nic
         here = self.nic.config.address
@@ -163,7 +167,7 @@ class LiveModel:
         self.shadow = bytearray(self.arena)
         """What the memory must hold by what was right."""
         self.now = 1_000_000
-        cap = QPCap(128, 512, 1, 1, 0)
+        cap = QPCap(128, 512, 2, 1, _INLINE)
         self.qp = QP(self._pd, QPInitAttr(self._kind, None, cap, self._cq, self._cq))
         self.idle = QP(self._pd, QPInitAttr(self._kind, None, QPCap(1, 1, 1, 1, 0), self._cq, self._cq))
         """A queue pair that takes nothing."""
@@ -212,7 +216,10 @@ class LiveModel:
             self.posted.append(at)
             self.qp.post_recv(RecvWR(at, 1, [SGE(self.base + at, SLOT, self.receives.lkey)]))
         rng = self.rng
-        if self._bits == UD or len(self.requests) > 3 or rng.random() < 0.7:
+        if len(self.requests) > 3 or rng.random() < 0.7:
+            return
+        if self._bits == UD:
+            self._post_datagram()
             return
         kind = rng.choice(("WRITE", "SEND", "READ", "ATOMIC") if self._bits == RC else ("WRITE", "SEND"))
         slot = RESULTS + rng.randrange(4) * SLOT
@@ -222,11 +229,37 @@ class LiveModel:
             wr.sg = [SGE(self.base + slot, length, self.results.lkey)]
             self._outstanding.append((kind, slot, length))
         else:
-            wr.sg = [SGE(self.base + READABLE, length, self.readable.lkey)]
+            self._vary(wr, kind, length)
         if kind == "ATOMIC":
             wr.set_wr_atomic(1, 0x1000, 1, 2)
         else:
             wr.set_wr_rdma(1, 0x1000)
+        self.qp.post_send(wr)
+
+    def _vary(self, wr: SendWR, kind: str, length: int) -> None:
+        """Give a SEND or WRITE its bytes, from one piece of memory, a list or inline, perhaps with immediate data."""
+        rng = self.rng
+        parts = [length]
+        if rng.random() < 0.3:
+            parts = [length // 2, length - length // 2]
+        elif length <= _INLINE and rng.random() < 0.5:
+            wr.send_flags |= e.IBV_SEND_INLINE
+        wr.sg = [SGE(self.base + READABLE + place, part, self.readable.lkey) for place, part in enumerate(parts)]
+        if rng.random() < 0.3:
+            wr.opcode = _WITH_IMM[kind]
+            wr.imm_data = rng.getrandbits(32)
+        if rng.random() < 0.2:
+            wr.send_flags |= e.IBV_SEND_SOLICITED
+        if rng.random() < 0.1:
+            wr.send_flags &= ~e.IBV_SEND_SIGNALED
+
+    def _post_datagram(self) -> None:
+        """A datagram to the peer, or to somebody else."""
+        rng = self.rng
+        wr = SendWR(0, e.IBV_WR_SEND, send_flags=e.IBV_SEND_SIGNALED)
+        self._vary(wr, "SEND", rng.choice((0, 1, 8, 100, MTU)))
+        path = GlobalRoute(GID(rng.choice((self.flow, self.stranger)).src), traffic_class=rng.choice((0, 0, 8)))
+        wr.set_wr_ud(AH(self._pd, AHAttr(path, udp_dport=self._link.port)), OTHER_QPN, rng.choice((QKEY, 1 << 31)))
         self.qp.post_send(wr)
 
     def _poll(self) -> None:
@@ -237,11 +270,7 @@ class LiveModel:
 
     def _produce(self) -> None:
         """Have the NIC send, and note what it asks for."""
-        nic = self.nic
-        if nic.has_work():
-            bursts = nic.produce(self.now)
-            if bursts:
-                self.node.link.send(bursts)
+        self._make()
         while True:
             got = self._link.receive(64)
             for burst in got:
@@ -249,6 +278,14 @@ class LiveModel:
                     self._note(burst.buf[start : min(start + burst.segment, burst.length)])
             if not got:
                 return
+
+    def _make(self) -> None:
+        """Have the NIC send."""
+        nic = self.nic
+        if nic.has_work():
+            bursts = nic.produce(self.now)
+            if bursts:
+                self.node.link.send(bursts)
 
     def _note(self, view: memoryview) -> None:
         """One packet of the NIC: always well made; if it is a new request, remember it."""
@@ -464,6 +501,7 @@ _POSTS = {
     "READ": e.IBV_WR_RDMA_READ,
     "ATOMIC": e.IBV_WR_ATOMIC_FETCH_AND_ADD,
 }
+_WITH_IMM = {"WRITE": e.IBV_WR_RDMA_WRITE_WITH_IMM, "SEND": e.IBV_WR_SEND_WITH_IMM}
 _OPERATIONS = {
     "WRITE": (WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_LAST_IMM, WRITE_ONLY, WRITE_ONLY_IMM),
     "SEND": (SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_LAST_IMM, SEND_ONLY, SEND_ONLY_IMM),

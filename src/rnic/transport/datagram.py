@@ -35,7 +35,7 @@ def send_datagram(qp: QueuePair, message: Message, payload: Payload, batch: Fram
         message.status = LOC_PROT_ERR
         message.packets, message.executed = 0, 1
         return 0
-    flow = qp.host.flow_to(ctx, message)
+    flow = qp.flow_to(message)
     head = bth_base(qp.host.pkey(ctx.pkey_index), message.dqpn) | (-total & 3) << 52
     if message.solicited:
         head |= SOLICITED

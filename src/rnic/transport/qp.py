@@ -338,6 +338,10 @@ class QueuePair:
         pace.spend(sum(burst.length for burst in out[first:]))
         return sent
 
+    def flow_to(self, message: Message) -> Flow:
+        """The path to the destination of a UD message."""
+        return self.host.flow_to(self.ctx, message)
+
     def send_datagram(self, message: Message, payload: Payload, batch: FrameBatch) -> int:
         """Send one UD message."""
         return send_datagram(self, message, payload, batch)

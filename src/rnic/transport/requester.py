@@ -23,6 +23,7 @@ from rnic.spec.opcodes import (
     SEND_ONLY_IMM,
     SEND_ONLY_INV,
     UC,
+    UD,
     WR_BIND_MW,
     WR_CMP_SWAP,
     WR_FETCH_ADD,
@@ -78,6 +79,7 @@ OPERATIONS = {
 
 _WORD_AT_END = frozenset({WR_SEND_IMM, WR_SEND_INV, WR_WRITE_IMM})
 _LOCAL = frozenset({WR_BIND_MW, WR_LOCAL_INV, WR_NOP})
+_SERVICE_BITS = {ST_UC: UC, ST_UD: UD}
 _ALLOWED = {
     ST_RC: SENDS | WRITES | ATOMICS | _LOCAL | {WR_READ},
     ST_UC: (SENDS | WRITES | _LOCAL) - {WR_SEND_INV},
@@ -136,7 +138,7 @@ class Requester(Outstanding):
         ctx = self.ctx
         self.mtu = ctx.mtu_bytes
         self.take_pkey()
-        self.service = UC if ctx.servtype == ST_UC else 0
+        self.service = _SERVICE_BITS.get(ctx.servtype, 0)
         self.refresh_retries()
         if flow is not None:
             self.flow = flow

@@ -36,10 +36,11 @@ from rnic.spec.syndromes import (
     NAK_REMOTE_OPERATION,
     credit_code,
 )
-from rnic.state.queue_pair import QP, RESOURCE, RESOURCES, SCATTER, QpMemory
+from rnic.state.queue_pair import QP, SCATTER, QpMemory
 from rnic.state.record import NONE, WORD_BYTES, Word, view
 from rnic.transport.payload import Payload, Sge, local_payload
 from rnic.transport.replies import ReplyQueue
+from rnic.transport.resources import Resources
 from rnic.transport.wqe import ReceiveWqe
 
 if TYPE_CHECKING:
@@ -59,44 +60,8 @@ _NAK_STATUS = {
 }
 _NAK_EVENT = {NAK_INVALID_REQUEST: WQ_INVAL_REQ_ERROR, NAK_REMOTE_ACCESS: WQ_ACCESS_ERROR}
 
-_RESOURCE_WORDS = RESOURCE.size // WORD_BYTES
 _SCATTER_WORDS = SCATTER.size // WORD_BYTES
 _LOW = 0xFFFF_FFFF
-
-
-@view(RESOURCE, item=True)
-class Resource:
-    """An executed READ or atomic request, kept so that a duplicate is answered alike (IBA C9-105)."""
-
-    __slots__ = ("base", "words")
-
-    psn: Word
-    packets: Word
-    opcode: Word
-    atomic: Word
-    va: Word
-    rkey: Word
-    length: Word
-    swap_add: Word
-    compare: Word
-    orig: Word
-
-    def __init__(self, words: memoryview, base: int) -> None:
-        self.words = words
-        self.base = base
-
-    def fill(self, packet: Packet, packets: int, orig: int, atomic: bool) -> None:
-        """Take over what the request said."""
-        self.psn = packet.psn
-        self.packets = packets
-        self.opcode = packet.opcode
-        self.va = packet.va
-        self.rkey = packet.rkey
-        self.length = packet.dma_length
-        self.swap_add = packet.swap_add if atomic else 0
-        self.compare = packet.compare if atomic else 0
-        self.orig = orig
-        self.atomic = atomic
 
 
 @view(QP, "Responder")
@@ -111,7 +76,6 @@ class Responder:
     __slots__ = (
         "_cells",
         "_checked",
-        "_resources",
         "_scatters",
         "cq",
         "ctx",
@@ -119,6 +83,7 @@ class Responder:
         "host",
         "qp",
         "replies",
+        "resources",
         "rq",
         "words",
     )
@@ -135,8 +100,6 @@ class Responder:
     silent: Word
     established: Word
     msn: Word
-    resource_first: Word
-    resource_count: Word
 
     def __init__(self, qp: QueuePair, memory: QpMemory, rq: ReceiveSource, cq: CompletionSink) -> None:
         self.qp = qp
@@ -144,18 +107,18 @@ class Responder:
         self.host = qp.host
         self.words = memory.qp
         self._cells = memory.cells
-        self._resources = memory.resources
         self._scatters = memory.scatters
         self.rq = rq
         self.cq = cq
         self.replies = ReplyQueue(qp, memory)
+        self.resources = Resources(qp, memory)
         self.guarded: Payload | None = None
         self.reset()
 
     def reset(self) -> None:
         """Forget everything: the RESET state."""
         self.replies.clear()
-        self.resource_first = self.resource_count = 0
+        self.resources.clear()
         self.open = NOTHING
         self.offset = 0
         self.write_length = 0
@@ -375,14 +338,14 @@ class Responder:
         self.msn = msn = self.msn + 1 & PSN_MASK
         if row.operation == READ_REQUEST:
             packets = psn_count(packet.dma_length, ctx.mtu_bytes)
-            self._keep(packet, packets, 0, False)
+            self.resources.keep(packet, packets, 0, False)
             self.replies.read(packet.psn, packets, payload, self._ack_code(), msn)
             ctx.expected_psn = packet.psn + packets & PSN_MASK
         else:
             orig = self._atomic(packet, payload)
             if orig is None:
                 return self._refuse(packet, NAK_REMOTE_OPERATION)
-            self._keep(packet, 1, orig, True)
+            self.resources.keep(packet, 1, orig, True)
             self.replies.atomic(packet.psn, orig, self._ack_code(), msn)
             ctx.expected_psn = packet.psn + 1 & PSN_MASK
         ctx.rmsn = msn
@@ -528,7 +491,7 @@ class Responder:
             self.host.counters.bump(DropReason.DUPLICATE.value)
             self.reply(self.ctx.expected_psn - 1 & PSN_MASK, self._ack_code())
             return
-        resource = self._resource(packet)
+        resource = self.resources.find(packet)
         if resource is None or self.replies.full or self.replies.waiting(packet.psn):
             self.host.counters.bump(DropReason.DUPLICATE_UNMATCHED.value)
             return
@@ -545,42 +508,6 @@ class Responder:
             packets = psn_count(packet.dma_length, self.ctx.mtu_bytes)
             self.replies.read(packet.psn, packets, payload, self._ack_code(), self.msn, again=True)
         self.host.schedule(self.qp)
-
-    def _resource(self, packet: Packet) -> Resource | None:
-        """The saved request that a duplicate repeats, in whole or from a later packet on; else ``None``."""
-        for place in range(self.resource_count):
-            resource = self._resource_at(place)
-            if resource.opcode != packet.opcode or resource.rkey != packet.rkey:
-                continue
-            skipped = psn_diff(packet.psn, resource.psn)
-            if not 0 <= skipped < resource.packets:
-                continue
-            if resource.atomic:
-                same = (packet.va, packet.swap_add, packet.compare) == (
-                    resource.va,
-                    resource.swap_add,
-                    resource.compare,
-                )
-                return resource if same else None
-            offset = skipped * self.ctx.mtu_bytes
-            if packet.va == resource.va + offset and packet.dma_length <= resource.length - offset:
-                return resource
-            return None
-        return None
-
-    def _resource_at(self, place: int) -> Resource:
-        return Resource(self._cells, self._resources + (self.resource_first + place) % RESOURCES * _RESOURCE_WORDS)
-
-    def _keep(self, packet: Packet, packets: int, orig: int, atomic: bool) -> None:
-        """Keep an executed request in the slot of the oldest; ``ra_buff_indx`` is the slot that the next one takes."""
-        ctx = self.ctx
-        slots = min(max(1, ctx.max_dest_rd_atomic), RESOURCES)
-        while self.resource_count >= slots:
-            self.resource_first = (self.resource_first + 1) % RESOURCES
-            self.resource_count -= 1
-        self._resource_at(self.resource_count).fill(packet, packets, orig, atomic)
-        self.resource_count += 1
-        ctx.ra_buff_indx = (ctx.ra_buff_indx + 1) % slots
 
     def _atomic(self, packet: Packet, payload: Payload) -> int | None:
         """Carry out an atomic: 64 bits in the host's byte order. The original value."""

@@ -21,8 +21,10 @@ from rnic.verbs.attrs import (
     SrqInitAttr,
 )
 from rnic.verbs.batch import completion_dtype, datagram_dtype, send_dtype
-from rnic.verbs.context import AsyncEvent, CompChannel, Context, Device, get_device_list, runtime_on
+from rnic.verbs.context import Context
 from rnic.verbs.cq import CQ
+from rnic.verbs.devices import Device, get_device_list, runtime_on
+from rnic.verbs.event_queues import AsyncEvent, CompChannel
 from rnic.verbs.memory import AH, MR, MW, PD, next_key
 from rnic.verbs.qp import QP
 from rnic.verbs.remote import open as open  # noqa: A004 - as programs call it; import * leaves the builtin alone

@@ -1,27 +1,18 @@
-"""Devices and opened contexts: commands, event queues, completion channels, asynchronous events."""
+"""Opened contexts: commands, the event queue and what it tells, queries."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import random
-import secrets
-import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from errno import EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 from rnic.context.eqc import EQC
-from rnic.device.config import NicConfig
 from rnic.device.mailboxes import ADAPTER, DEV_LIM, NON_RDMA_HEADER
 from rnic.device.nic import Nic
 from rnic.device.parameters import profile_settings
-from rnic.link.base import Link, LinkError, active_mtu_bytes, format_address, parse_address
-from rnic.link.interface import local_addresses
-from rnic.link.udp import UdpLink
+from rnic.link.base import Link, format_address
 from rnic.mem.space import AddressSpace
 from rnic.rings.queue_block import CQ_HEAD
 from rnic.rings.ring import PhaseConsumer
@@ -31,10 +22,10 @@ from rnic.runtime.wait import wait_readable
 from rnic.spec import commands as cmd
 from rnic.spec import events, ports
 from rnic.spec.errors import VerbsError
-from rnic.spec.limits import ROCE_UDP_PORT
-from rnic.trace.counters import Counters
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import GID, DeviceAttr, PortAttr
+from rnic.verbs.devices import address_of, format_guid, runtime_on, shared_runtime
+from rnic.verbs.event_queues import AsyncEvent, EventPipe
 
 if TYPE_CHECKING:
     from rnic.verbs.cq import CQ
@@ -72,136 +63,12 @@ _PORT_EVENTS = {
 }
 """Verbs events of port change subtypes; of all others, IBV_EVENT_PORT_ERR."""
 
-_shared: WeakValueDictionary[tuple[bytes, int], Runtime] = WeakValueDictionary()
-"""Running NICs of this process by address and port, so that contexts of one device share one NIC."""
-_shared_lock = threading.Lock()
-
-
-class Device:
-    """A device that can be opened: a local address."""
-
-    def __init__(self, name: str, address: str) -> None:
-        self.name = name
-        self.address = address
-
-    @property
-    def guid(self) -> int:
-        """Node GUID, as the NIC makes it from its address."""
-        return NicConfig(parse_address(self.address)).guid
-
-    def __repr__(self) -> str:
-        return f"<Device {self.name} {self.address}>"
-
-
-def get_device_list() -> list[Device]:
-    """One device for each usable local address: ``rnic0`` is 127.0.0.1."""
-    return [Device(f"rnic{index}", address) for index, address in enumerate(local_addresses())]
-
-
-class AsyncEvent:
-    """An asynchronous event. ``element`` is the QP, CQ or SRQ that it is about, ``None`` for a device's."""
-
-    __slots__ = ("element", "event_type")
-
-    def __init__(self, event_type: int, element: QP | CQ | SRQ | None) -> None:
-        self.event_type = event_type
-        self.element = element
-
-    def ack(self) -> None:
-        """Nothing to do: events are counted by nobody here. For pyverbs' sake."""
-
-    def __repr__(self) -> str:
-        return f"<AsyncEvent {e.EVENT_NAMES.get(self.event_type, self.event_type)} {self.element!r}>"
-
-
-class EventPipe:
-    """A queue with a real descriptor that polls readable while something is in it."""
-
-    def __init__(self) -> None:
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._write, False)
-        os.set_blocking(self._read, False)
-        self._queue: deque[Any] = deque()
-
-    def fileno(self) -> int:
-        """Descriptor for select, poll and event loops."""
-        return self._read
-
-    def put(self, item: object) -> None:
-        """Add an item; never waits."""
-        self._queue.append(item)
-        try:
-            os.write(self._write, b"\0")
-        except OSError:  # full or closed: it is readable already, or nobody reads any more
-            return
-
-    def get(self) -> Any | None:
-        """The oldest item, or ``None``."""
-        try:
-            os.read(self._read, 1)
-        except BlockingIOError:
-            return None
-        return self._queue.popleft() if self._queue else None
-
-    def close(self) -> None:
-        """Close the descriptor; a second call does nothing."""
-        if self._read >= 0:
-            os.close(self._read)
-            os.close(self._write)
-            self._read = self._write = -1
-
-
-def _make_runtime(address: str, port: int | None, settings: dict[str, Any]) -> Runtime:
-    packed = parse_address(address)
-    wanted = ROCE_UDP_PORT if port is None else port
-    with _shared_lock:
-        runtime = _shared.get((packed, wanted))
-        if wanted and runtime is not None and not runtime.closed:
-            config = runtime.nic.config
-            asked = settings.get("profile"), settings.get("parameters")
-            if settings and asked != (config.profile, config.parameters):
-                raise VerbsError(EBUSY, f"device {config.name} runs already without this profile: use another address")
-            return runtime
-        counters = Counters()
-        link = UdpLink(address, wanted, counters=counters)
-        try:
-            runtime = runtime_on(link, counters, **settings)
-        except BaseException:
-            link.close()
-            raise
-        _shared[packed, link.port] = runtime
-        return runtime
-
-
-def runtime_on(link: Link, counters: Counters | None = None, seed: int | None = None, **settings: Any) -> Runtime:
-    """A NIC on a link, with its loop.
-
-    Args:
-        link: what carries its packets.
-        counters: where everything is counted.
-        seed: makes keys repeat from run to run; by default they cannot be guessed.
-        settings: fields of :class:`~rnic.device.config.NicConfig` beside address, port, MTU and windows;
-            ``clock`` goes to the loop.
-    """
-    clock = settings.pop("clock", None)
-    chosen: dict[str, Any] = {
-        "mtu": active_mtu_bytes(link.mtu),
-        "source_ports": link.source_ports,
-        "window_packets": max(8, min(512, link.window_packets // 2)),
-        "window_bytes": max(65536, link.window_bytes // 2),
-        "flight_packets": max(8, min(1024, link.window_packets // 2)),
-    }
-    config = NicConfig(link.address, link.port, **(chosen | settings))
-    rng = random.Random(secrets.randbits(256) if seed is None else seed)
-    nic = Nic(config, rng=rng, counters=counters)
-    return Runtime(nic, link) if clock is None else Runtime(nic, link, clock)
-
 
 class Context:
     """An opened device.
 
     Args:
-        name: name of a device of :func:`get_device_list`.
+        name: name of a device of :func:`~rnic.verbs.devices.get_device_list`.
         addr: or a local IP address, such as ``"127.0.0.1"``.
         port: UDP port of the NIC; 4791 by default, 0 for any free one.
         link: or a link of your own (loopback, faults, recording) on which a private NIC is made.
@@ -238,10 +105,10 @@ class Context:
             runtime = runtime_on(link, **settings)
         if runtime is None and driver is None:
             if addr is None:
-                addr = _address_of(name)
+                addr = address_of(name)
             if port is not None and not 0 <= port <= 0xFFFF:
                 raise VerbsError(EINVAL, f"port={port} is no UDP port: give 0 to 65535")
-            runtime = _make_runtime(addr, port, settings)
+            runtime = shared_runtime(addr, port, settings)
             self._serves_itself = True
         if driver is None:
             assert runtime is not None
@@ -548,64 +415,8 @@ class Context:
         return f"<Context {self.name} {self.address} UDP port {self.udp_port}>"
 
 
-class CompChannel:
-    """A completion channel: a descriptor that polls readable when an armed CQ has news."""
-
-    def __init__(self, ctx: Context) -> None:
-        self.ctx = ctx
-        self._pipe = EventPipe()
-        self.cqs: set[CQ] = set()
-        ctx.driver.start()
-        ctx.add_child(self)
-
-    def fileno(self) -> int:
-        """Descriptor for select, poll and event loops."""
-        return self._pipe.fileno()
-
-    def notify(self, cq: CQ) -> None:
-        """Queue an event of ``cq``."""
-        self._pipe.put(cq)
-
-    def get_cq_event(self, expected_cq: CQ | None = None, block: bool = True) -> CQ:
-        """Wait for the next event; the CQ that it is about.
-
-        Raises:
-            VerbsError: EAGAIN without ``block`` where none waits, EINVAL if it is another CQ's than expected.
-        """
-        cq: CQ = self.ctx.wait_pipe(self._pipe, block)  # type: ignore[assignment]  # only CQs are put in
-        if expected_cq is not None and cq is not expected_cq:
-            raise VerbsError(EINVAL, f"event of {cq!r} where {expected_cq!r} was expected")
-        return cq
-
-    def close(self) -> None:
-        """Close the descriptor, and the CQs that report here."""
-        close_all(self.cqs)
-        self._pipe.close()
-        self.ctx.drop_child(self)
-
-
 def close_all(children: set[Any]) -> None:
     """Close objects, those that depend on others first."""
     order = {"QP": 0, "MW": 1, "AH": 1, "SRQ": 2, "CQ": 3, "MR": 4, "PD": 5, "CompChannel": 6}
     for child in sorted(children, key=lambda child: order.get(type(child).__name__, 0)):
         child.close()
-
-
-def format_guid(guid: int) -> str:
-    """``0123:4567:89ab:cdef``."""
-    text = f"{guid:016x}"
-    return ":".join(text[i : i + 4] for i in range(0, 16, 4))
-
-
-def _address_of(name: str | None) -> str:
-    devices = get_device_list()
-    if name is None:
-        return devices[0].address
-    for device in devices:
-        if device.name == name:
-            return device.address
-    known = ", ".join(f"{device.name} ({device.address})" for device in devices)
-    raise VerbsError(ENODEV, f"device {name!r} is not there: use one of {known}, or addr=")
-
-
-__all__ = ["AsyncEvent", "CompChannel", "Context", "Device", "LinkError", "get_device_list", "runtime_on"]

@@ -19,7 +19,8 @@ from rnic.spec.limits import MAX_CQE
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import WC
 from rnic.verbs.batch import BatchPolls, alike, check_identifiers, checked, completion_dtype, words_of
-from rnic.verbs.context import CompChannel, Context
+from rnic.verbs.context import Context
+from rnic.verbs.event_queues import CompChannel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from rnic.context.qpc import QPC
@@ -29,6 +31,30 @@ def test_an_idle_nic_writes_its_contexts_back(count: int) -> None:
             pair.a.wait()
         nodes = {pair.a.qp.qp_num: pair for pair in pairs}
         assert any(not exact(net.nodes[0].nic, qpn) for qpn in nodes)
-        # 256 queue pairs at once, the rest a millisecond later
+        # 32 queue pairs at once, the next ones a millisecond later each
         net.run(lambda: all(exact(net.nodes[0].nic, qpn) for qpn in nodes), 2 * WRITE_BACK_NS)
         assert all(exact(net.nodes[1].nic, pair.b.qp.qp_num) for pair in pairs)
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_step_of_write_backs_is_bounded(busy: bool) -> None:
+    with SimNet(2) as net:
+        pairs = [QpPair(net=net, size=64, depth=1) for _ in range(34)]
+        nic = net.nodes[0].nic
+        qpns = [pair.a.qp.qp_num for pair in pairs]
+        now = nic.now_ns
+        while nic.write_back_at is not None:
+            now = max(now, nic.write_back_at)
+            nic.handle_timers(now)
+        for qpn in qpns:
+            nic.contexts.key.qps.view(qpn).expected_psn += 1
+        nic.moved_packets(now)
+        steps = [0]
+        while nic.write_back_at is not None:
+            now = nic.write_back_at
+            if busy:
+                nic.moved_packets(now)
+            nic.handle_timers(now)
+            steps.append(sum(exact(nic, qpn) for qpn in qpns))
+        assert steps[-1] == len(qpns)
+        assert [later - before for before, later in pairwise(steps)] == ([1] * 34 if busy else [32, 2])

@@ -90,6 +90,9 @@ def same(engine: Image, reference: Image) -> None:
         assert value == other, name
 
 
+HELD: dict[Sending, Held] = {}
+
+
 class Held:
     """One NIC whose engine is held against its Python."""
 
@@ -97,8 +100,18 @@ class Held:
         self.nic = nic
         self.taken = self.sent = self.left = 0
         self.timed = 0
+        self.turns = 0
+        """Turns that the engine left."""
+        HELD[nic.sending] = self
         self.receiving, self.producing, self.timing = nic.receive, nic.produce, nic.handle_timers
-        nic.receive, nic.produce, nic.handle_timers = self.receive, self.produce, self.handle_timers
+        self.hold(held=True)
+
+    def hold(self, *, held: bool) -> None:
+        """Hold it from now on, or let it go."""
+        nic = self.nic
+        nic.receive, nic.produce, nic.handle_timers = (
+            (self.receive, self.produce, self.handle_timers) if held else (self.receiving, self.producing, self.timing)
+        )
 
     def receive(self, burst: RxBurst, now_ns: int, start: int = 0) -> None:
         nic = self.nic
@@ -164,6 +177,14 @@ class Held:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make a net of small NICs with the engine, and their holders."""
+    take_over = Sending.take_over
+
+    def counted(self: Sending, now_ns: int, out: list[TxBurst], *turn: int) -> tuple[int, bool]:
+        HELD[self].turns += 1
+        return take_over(self, now_ns, out, *turn)
+
+    monkeypatch.setattr(Sending, "take_over", counted)
+    HELD.clear()
     monkeypatch.setattr(use, "ENGINE", use.COMPILED)
     monkeypatch.setattr("rnic.device.config._STATE_LEAST", 1 << 21)
 
@@ -303,6 +324,44 @@ def test_receives_from_a_shared_queue(held: Any) -> None:
         pairs[0].a.post_send(e.IBV_WR_SEND, 10)
     pairs[0].run()
     assert b.left == 1
+
+
+@pytest.mark.parametrize("srq", [False, True])
+@pytest.mark.parametrize("ipv6", [False, True])
+@pytest.mark.parametrize("segments", [1, 64])
+def test_datagrams_need_no_python(held: Any, segments: int, ipv6: bool, srq: bool) -> None:
+    """But for the first to each destination, whose path the device looks for."""
+    pairs, (a, b) = held(2, service="UD", srq=srq, ipv6=ipv6, max_segments=segments)
+    rng = random.Random(segments)
+
+    def send(pair: QpPair, count: int) -> None:
+        for _ in range(count):
+            pair.b.post_recv(1_100, 4_096)
+            opcode = rng.choice((e.IBV_WR_SEND, e.IBV_WR_SEND_WITH_IMM))
+            flags = e.IBV_SEND_SIGNALED | rng.choice((0, e.IBV_SEND_SOLICITED))
+            pair.a.post_send(opcode, rng.choice((0, 1, 8, 700, 1_024)), rng.randrange(2_000), flags=flags)
+
+    for is_held in (False, True):  # a path that was made stays; then the engine hears of it
+        a.hold(held=is_held)
+        for pair in pairs:
+            send(pair, 1)
+        pairs[0].run()
+        for pair in pairs:
+            pair.a.poll()
+            pair.b.poll()
+    a.left = a.sent = b.taken = b.left = a.turns = 0
+    for _ in range(6):
+        for pair in pairs:
+            pair.b.cq.req_notify(solicited_only=rng.random() < 0.5)
+            send(pair, 5)
+        pairs[0].run()
+        for pair in pairs:
+            assert [wc.status for wc in pair.a.poll()] == [enums.IBV_WC_SUCCESS] * 5
+            got = pair.b.poll()
+            assert [(wc.status, wc.src_qp) for wc in got] == [(enums.IBV_WC_SUCCESS, pair.a.qp.qp_num)] * 5
+            assert all(wc.wc_flags & e.IBV_WC_GRH for wc in got)
+    assert (a.sent, a.turns, b.taken, b.left) == (60, 0, 60, 0)
+    assert bytes(pairs[0].b.buf[4_096:4_136]) != bytes(40)
 
 
 @pytest.mark.parametrize("drop", [0.0, 0.1])

@@ -95,8 +95,21 @@ def test_a_record_within_a_record_is_a_run_of_its_words() -> None:
 
 def test_every_owner_of_a_queue_pairs_words_is_a_class_of_transport_or_device() -> None:
     from rnic.device import nic, queue_pair, timers, turns
-    from rnic.transport import completer, outstanding, qp, replies, requester, responder, wqe
+    from rnic.transport import completer, outstanding, qp, replies, requester, resources, responder, wqe
 
     owners = {field.access for field in QP.fields}
-    modules = (completer, outstanding, qp, replies, requester, responder, wqe, queue_pair, nic, timers, turns)
+    modules = (
+        completer,
+        outstanding,
+        qp,
+        replies,
+        requester,
+        resources,
+        responder,
+        wqe,
+        queue_pair,
+        nic,
+        timers,
+        turns,
+    )
     assert all(any(hasattr(module, owner) for module in modules) for owner in owners - {"QpMemory"})

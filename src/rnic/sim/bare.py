@@ -1,0 +1,121 @@
+"""Flows whose queue pairs are the engine's alone, so that a hundred thousand of them fit and begin at once.
+
+A queue pair that verbs make has objects in Python: twenty kilobytes, and two milliseconds until a pair is connected.
+The engine needs none of them for a flow: it works on a record, a context and slots. Here one pair is connected the long
+way, between two NICs of their own; every flow's begin as copies of what that left, with numbers, path, accounts and
+memory of their own. Numbers, ports, turns and accounts are the device's as for every queue pair, so that the run is the
+same.
+
+What the reference alone does (marked packets, CNPs, rates) they cannot have: on a fabric that marks, flows are verbs'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rnic.device.paths import source_port
+from rnic.engine import use
+from rnic.rings.sqe import SQE_BYTES
+from rnic.sim.topology import Topology
+from rnic.spec import commands as cmd
+
+if TYPE_CHECKING:
+    from rnic.sim.host import Host
+    from rnic.sim.traffic import FlowPair, Traffic
+
+
+class _Taken:
+    """Knows the identifiers of a bare flow's work requests: it has one, 0."""
+
+    def take_send(self, index: int) -> int:
+        """See :class:`rnic.verbs.QP`."""
+        return 0
+
+
+class _Bare:
+    """A bare flow's queue pairs: the engine's, and what the device and verbs know of them."""
+
+    __slots__ = ("_flow", "_number", "_source", "_target", "_traffic", "number", "write")
+
+    def __init__(self, flow: Any, traffic: Traffic, source: Host, target: Host) -> None:
+        self._flow = flow
+        self._traffic = traffic
+        self._source, self._target = source, target
+        self.number: int = flow.number
+        self.write: Callable[[int], None] = flow.write
+
+    @property
+    def received_psn(self) -> int:
+        """See :class:`rnic.sim.traffic.FlowPair`."""
+        psn: int = self._flow.received_psn
+        return psn
+
+    def close(self) -> None:
+        """See :class:`rnic.sim.traffic.FlowPair`."""
+        flow, traffic = self._flow, self._traffic
+        flow.close()
+        for host, number in ((self._source, flow.number), (self._target, flow.other)):
+            traffic.end(host).cq.detach(number)
+            host.nic.resources.pools[cmd.RES_QP].give_back(number)
+
+
+class BareFlows:
+    """Makes bare flows. Call it for one: a :data:`rnic.sim.traffic.Bare`.
+
+    Args:
+        settings: those of the NICs.
+        mtu: path MTU.
+        traffic_class: of what they send.
+    """
+
+    def __init__(self, settings: Mapping[str, Any] | None, mtu: int, traffic_class: int) -> None:
+        self._settings = dict(settings or {})
+        self._mtu = mtu
+        self._class = traffic_class
+        self._pattern: Any = None
+
+    def _make_pattern(self) -> Any:
+        from rnic.sim.fabric import Fabric  # noqa: PLC0415 - which makes these
+        from rnic.sim.traffic import Pair  # noqa: PLC0415
+
+        topology = Topology.pair(mtu=self._mtu)
+        with Fabric(topology, settings=self._settings, traffic_class=self._class, bare=False) as fabric:
+            source, target = (fabric.hosts[name] for name in ("h0", "h1"))
+            pair = Pair(fabric.traffic, source, target, 1, 0)
+            sender, receiver = source.nic.qps[pair.sender.qp_num], target.nic.qps[pair.receiver.qp_num]
+            made = use.ENGINE.FabricPattern(sender, receiver, b"")
+            pair.write(1)
+            ring = sender.send_ring.view
+            assert ring is not None  # the pair has just posted to it
+            made.descriptor = bytes(ring[:SQE_BYTES])
+            pair.close()
+        return made
+
+    def __call__(self, traffic: Traffic, source: Any, target: Any, size: int, failed: Callable[[], None]) -> FlowPair:
+        """The queue pairs of one flow between two hosts.
+
+        Raises:
+            MemoryError: a NIC has no queue pair left, or no memory for one.
+        """
+        if self._pattern is None:
+            self._pattern = self._make_pattern()
+        here, there = (traffic.region(host, size) for host in (source, target))
+        ends = traffic.end(source), traffic.end(target)
+        numbers = []
+        for host, end in zip((source, target), ends, strict=True):
+            number = host.nic.resources.pools[cmd.RES_QP].take(host.ctx.driver.uar)
+            if number is None:
+                raise MemoryError(f"{host.name} has no queue pair left: give its log_max_qps more")
+            end.cq.attach(number, _TAKEN)
+            numbers.append(number)
+        ports = source_port(*numbers), source.nic.config.port, source_port(*reversed(numbers))
+        flow = use.ENGINE.FabricFlow(
+            self._pattern, source.engine, target.engine, ends, here, there, tuple(numbers), ports, failed
+        )
+        for host in (source, target):
+            host.wake()  # as a driver rings after it has changed a queue pair
+        return _Bare(flow, traffic, source, target)
+
+
+_TAKEN = _Taken()

@@ -1,0 +1,109 @@
+"""What a responder has executed and may be asked for again: READ and atomic requests (IBA C9-105)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rnic.spec.psn import psn_diff
+from rnic.state.queue_pair import QP, RESOURCE, RESOURCES, QpMemory
+from rnic.state.record import WORD_BYTES, Word, view
+
+if TYPE_CHECKING:
+    from rnic.transport.qp import QueuePair
+    from rnic.wire.packet import Packet
+
+_WORDS = RESOURCE.size // WORD_BYTES
+
+
+@view(RESOURCE, item=True)
+class Resource:
+    """An executed READ or atomic request, kept so that a duplicate is answered alike (IBA C9-105)."""
+
+    __slots__ = ("base", "words")
+
+    psn: Word
+    packets: Word
+    opcode: Word
+    atomic: Word
+    va: Word
+    rkey: Word
+    length: Word
+    swap_add: Word
+    compare: Word
+    orig: Word
+
+    def __init__(self, words: memoryview, base: int) -> None:
+        self.words = words
+        self.base = base
+
+    def fill(self, packet: Packet, packets: int, orig: int, atomic: bool) -> None:
+        """Take over what the request said."""
+        self.psn = packet.psn
+        self.packets = packets
+        self.opcode = packet.opcode
+        self.va = packet.va
+        self.rkey = packet.rkey
+        self.length = packet.dma_length
+        self.swap_add = packet.swap_add if atomic else 0
+        self.compare = packet.compare if atomic else 0
+        self.orig = orig
+        self.atomic = atomic
+
+
+@view(QP, "Resources")
+class Resources:
+    """The executed READ and atomic requests of one queue pair: a ring of slots, oldest first."""
+
+    __slots__ = ("_cells", "_places", "ctx", "words")
+
+    resource_first: Word
+    resource_count: Word
+
+    def __init__(self, qp: QueuePair, memory: QpMemory) -> None:
+        self.ctx = qp.ctx
+        self.words = memory.qp
+        self._cells = memory.cells
+        self._places = memory.resources
+
+    def __len__(self) -> int:
+        return self.resource_count
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self.resource_first = self.resource_count = 0
+
+    def keep(self, packet: Packet, packets: int, orig: int, atomic: bool) -> None:
+        """Keep an executed request in the slot of the oldest; ``ra_buff_indx`` is the slot that the next one takes."""
+        ctx = self.ctx
+        slots = min(max(1, ctx.max_dest_rd_atomic), RESOURCES)
+        while self.resource_count >= slots:
+            self.resource_first = (self.resource_first + 1) % RESOURCES
+            self.resource_count -= 1
+        self._at(self.resource_count).fill(packet, packets, orig, atomic)
+        self.resource_count += 1
+        ctx.ra_buff_indx = (ctx.ra_buff_indx + 1) % slots
+
+    def find(self, packet: Packet) -> Resource | None:
+        """The saved request that a duplicate repeats, in whole or from a later packet on; else ``None``."""
+        for place in range(self.resource_count):
+            resource = self._at(place)
+            if resource.opcode != packet.opcode or resource.rkey != packet.rkey:
+                continue
+            skipped = psn_diff(packet.psn, resource.psn)
+            if not 0 <= skipped < resource.packets:
+                continue
+            if resource.atomic:
+                same = (packet.va, packet.swap_add, packet.compare) == (
+                    resource.va,
+                    resource.swap_add,
+                    resource.compare,
+                )
+                return resource if same else None
+            offset = skipped * self.ctx.mtu_bytes
+            if packet.va == resource.va + offset and packet.dma_length <= resource.length - offset:
+                return resource
+            return None
+        return None
+
+    def _at(self, place: int) -> Resource:
+        return Resource(self._cells, self._places + (self.resource_first + place) % RESOURCES * _WORDS)

@@ -1,0 +1,119 @@
+"""The devices of this host, and the NICs that run in this process: one for each local address and UDP port."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+from errno import EBUSY, ENODEV
+from typing import Any
+from weakref import WeakValueDictionary
+
+from rnic.device.config import NicConfig
+from rnic.device.nic import Nic
+from rnic.link.base import Link, active_mtu_bytes, parse_address
+from rnic.link.interface import local_addresses
+from rnic.link.udp import UdpLink
+from rnic.runtime.loop import Runtime
+from rnic.spec.errors import VerbsError
+from rnic.spec.limits import ROCE_UDP_PORT
+from rnic.trace.counters import Counters
+
+_shared: WeakValueDictionary[tuple[bytes, int], Runtime] = WeakValueDictionary()
+"""Running NICs of this process by address and port, so that contexts of one device share one NIC."""
+_shared_lock = threading.Lock()
+
+
+class Device:
+    """A device that can be opened: a local address."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+
+    @property
+    def guid(self) -> int:
+        """Node GUID, as the NIC makes it from its address."""
+        return NicConfig(parse_address(self.address)).guid
+
+    def __repr__(self) -> str:
+        return f"<Device {self.name} {self.address}>"
+
+
+def get_device_list() -> list[Device]:
+    """One device for each usable local address: ``rnic0`` is 127.0.0.1."""
+    return [Device(f"rnic{index}", address) for index, address in enumerate(local_addresses())]
+
+
+def format_guid(guid: int) -> str:
+    """``0123:4567:89ab:cdef``."""
+    text = f"{guid:016x}"
+    return ":".join(text[i : i + 4] for i in range(0, 16, 4))
+
+
+def address_of(name: str | None) -> str:
+    """The address of a device by its name, of the first one without.
+
+    Raises:
+        VerbsError: ENODEV for a name that no device has.
+    """
+    devices = get_device_list()
+    if name is None:
+        return devices[0].address
+    for device in devices:
+        if device.name == name:
+            return device.address
+    known = ", ".join(f"{device.name} ({device.address})" for device in devices)
+    raise VerbsError(ENODEV, f"device {name!r} is not there: use one of {known}, or addr=")
+
+
+def shared_runtime(address: str, port: int | None, settings: dict[str, Any]) -> Runtime:
+    """The NIC of an address and UDP port in this process: the one that runs, else a new one.
+
+    Raises:
+        VerbsError: EBUSY where one runs with another profile.
+        LinkError: the address is not local, or the port is taken.
+    """
+    packed = parse_address(address)
+    wanted = ROCE_UDP_PORT if port is None else port
+    with _shared_lock:
+        runtime = _shared.get((packed, wanted))
+        if wanted and runtime is not None and not runtime.closed:
+            config = runtime.nic.config
+            asked = settings.get("profile"), settings.get("parameters")
+            if settings and asked != (config.profile, config.parameters):
+                raise VerbsError(EBUSY, f"device {config.name} runs already without this profile: use another address")
+            return runtime
+        counters = Counters()
+        link = UdpLink(address, wanted, counters=counters)
+        try:
+            runtime = runtime_on(link, counters, **settings)
+        except BaseException:
+            link.close()
+            raise
+        _shared[packed, link.port] = runtime
+        return runtime
+
+
+def runtime_on(link: Link, counters: Counters | None = None, seed: int | None = None, **settings: Any) -> Runtime:
+    """A NIC on a link, with its loop.
+
+    Args:
+        link: what carries its packets.
+        counters: where everything is counted.
+        seed: makes keys repeat from run to run; by default they cannot be guessed.
+        settings: fields of :class:`~rnic.device.config.NicConfig` beside address, port, MTU and windows;
+            ``clock`` goes to the loop.
+    """
+    clock = settings.pop("clock", None)
+    chosen: dict[str, Any] = {
+        "mtu": active_mtu_bytes(link.mtu),
+        "source_ports": link.source_ports,
+        "window_packets": max(8, min(512, link.window_packets // 2)),
+        "window_bytes": max(65536, link.window_bytes // 2),
+        "flight_packets": max(8, min(1024, link.window_packets // 2)),
+    }
+    config = NicConfig(link.address, link.port, **(chosen | settings))
+    rng = random.Random(secrets.randbits(256) if seed is None else seed)
+    nic = Nic(config, rng=rng, counters=counters)
+    return Runtime(nic, link) if clock is None else Runtime(nic, link, clock)
