@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rnic.abi.build import FLAGS, SANITIZERS, SOURCES, STRICT, build, find_compiler
+from rnic.abi.build import ENGINE, FLAGS, SANITIZERS, SOURCES, STRICT, build, engine_sources, find_compiler
 from rnic.abi.header import c_header
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import ProcessError
@@ -45,6 +45,12 @@ def env(libraries: Path, byte_code: Path, tmp_path: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     ours = {"RNIC_RUNTIME_DIR": str(runtime), "RNIC_LIBRARIES": str(libraries)}
     return {"PYTHONPYCACHEPREFIX": str(byte_code), **kept, **ours}
+
+
+@pytest.fixture(params=["process", "bypass"])
+def mode(request: pytest.FixtureRequest, env: dict[str, str]) -> dict[str, str]:
+    """:func:`env` for programs whose NIC process takes everything, and for those that run the engine themselves."""
+    return {**env, "RNIC_BYPASS": str(int(request.param == "bypass"))}
 
 
 @pytest.fixture
@@ -89,7 +95,8 @@ def _compile(out: Path, name: str, flags: list[str]) -> Path:
     assert compiler is not None
     (out / "rnic_hw.h").write_text(c_header())
     sources = [str(path) for path in SOURCES.glob("*.c") if not path.name.startswith("rdmacm")]
-    includes = [f"-I{out}", f"-I{SOURCES}"]
+    sources += map(str, engine_sources())
+    includes = [f"-I{out}", f"-I{SOURCES}", f"-I{ENGINE}"]
     command = [compiler, *FLAGS, *STRICT, *flags, *includes, str(HERE / f"{name}.c"), *sources, "-o", str(out / name)]
     subprocess.run(command, check=True)
     return out / name

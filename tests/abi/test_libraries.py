@@ -173,18 +173,18 @@ def _finish(command: list[str], env: dict[str, str], timeout: float = 60) -> sub
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)  # compilers are slow with sanitizers
-def test_program_under_sanitizers(sanitized: Path, env: dict[str, str]) -> None:
-    done = _finish(exec_command(str(sanitized)), env)
+def test_program_under_sanitizers(sanitized: Path, mode: dict[str, str]) -> None:
+    done = _finish(exec_command(str(sanitized)), mode)
     assert "all as it should be" in done.stdout
     assert "ERROR" not in done.stderr
 
 
 @pytest.mark.slow
-def test_program_under_valgrind(plain: Path, env: dict[str, str]) -> None:
+def test_program_under_valgrind(plain: Path, mode: dict[str, str]) -> None:
     if shutil.which("valgrind") is None:
         pytest.skip("valgrind is not installed")
     options = ["--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite", "-q"]
-    done = _finish(exec_command("valgrind", *options, str(plain), address="127.0.71.2"), env, 150)
+    done = _finish(exec_command("valgrind", *options, str(plain), address="127.0.71.2"), mode, 150)
     assert "all as it should be" in done.stdout
 
 

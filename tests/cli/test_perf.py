@@ -169,7 +169,7 @@ def test_several_clients_one_after_another() -> None:
         (145.2, "MB/s", "145 MB/s"),
         (2_800.0, "MB/s", "2.8 GB/s"),
         (0.5, "us", "500 ns"),
-        (28.4, "us", "28.4 us"),
+        (28.4, "us", "28.4 µs"),
         (1_500.0, "us", "1.5 ms"),
     ],
 )

@@ -128,6 +128,16 @@ def test_operations_packets_and_arrows(live: QpPair, tmp_path: Path) -> None:
     for arrow in arrows.values():
         assert arrow["s"]["pid"] != arrow["f"]["pid"]
         assert arrow["s"]["ts"] <= arrow["f"]["ts"]
+    # a viewer binds an arrow's end to the slice that is there at its time: there is one, and one alone
+    slices = [row for row in rows if row["ph"] == "X" and row["cat"] == "packet"]
+    for end in (end for arrow in arrows.values() for end in arrow.values()):
+        (bound,) = (
+            each
+            for each in slices
+            if (each["pid"], each["tid"]) == (end["pid"], end["tid"])
+            and each["ts"] - 1e-6 <= end["ts"] < each["ts"] + each["dur"] - 1e-6
+        )
+        assert bound["name"] == end["name"]
     assert sum(row["name"].startswith("attached") for row in rows) == 2
     times = [row["ts"] for row in rows if row["ph"] in "Xbesf"]
     assert times == sorted(times)

@@ -30,6 +30,10 @@ from rnic.spec.errors import RnicError
 
 SOURCES = Path(__file__).parent / "src"
 PATHS_SOURCE = Path(__file__).parent / "paths" / "turn.c"
+ENGINE = Path(__file__).parents[1] / "engine"
+"""Where the engine's sources are, which libibverbs runs for programs that have a slot of their own."""
+NOT_IN_PROGRAMS = frozenset({"bare.c", "fabric.c", "hosts.c"})
+"""What of them only simulations need."""
 SOCKETS_SOURCE = Path(__file__).parent / "sockets" / "turn.c"
 
 FLAGS = [
@@ -63,6 +67,11 @@ def find_compiler() -> str | None:
     if named:
         return named if shutil.which(shlex.split(named)[0]) else None
     return next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+
+
+def engine_sources() -> list[Path]:
+    """What of the engine is part of libibverbs."""
+    return sorted(path for path in ENGINE.glob("[!_]*.c") if path.name not in NOT_IN_PROGRAMS)
 
 
 def implemented(sources: list[Path]) -> set[str]:
@@ -146,9 +155,10 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
         (work / "verbs_stubs.c").write_text(verbs_stubs(implemented(verbs)), encoding="utf-8")
         (work / "rdmacm_stubs.c").write_text(rdmacm_stubs(implemented(cm)), encoding="utf-8")
         chosen = [*(STRICT if strict else ()), *(SANITIZERS if sanitize else ["-Wl,-z,defs"])]
-        flags = [*FLAGS, *chosen, f"-I{work}", f"-I{SOURCES}"]
+        flags = [*FLAGS, *chosen, f"-I{work}", f"-I{SOURCES}", f"-I{ENGINE}"]
+        engine = engine_sources()
         for library, script, sources in (
-            ("libibverbs.so.1", "verbs.map", [*verbs, work / "verbs_stubs.c"]),
+            ("libibverbs.so.1", "verbs.map", [*verbs, *engine, work / "verbs_stubs.c"]),
             ("librdmacm.so.1", "rdmacm.map", [*cm, *both, work / "rdmacm_stubs.c", work / "libibverbs.so.1"]),
         ):
             made = work / library

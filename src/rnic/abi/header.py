@@ -44,6 +44,9 @@ LAYOUTS: dict[str, Layout] = {
     "LIST_RECORD": attach.LIST_RECORD,
     "OPEN": attach.OPEN,
     "OPEN_REPLY": attach.OPEN_REPLY,
+    "OPEN_SLOT": attach.OPEN_SLOT,
+    "PUNT": attach.PUNT,
+    "PUNT_REPLY": attach.PUNT_REPLY,
     "COMMAND": attach.COMMAND,
     "COMMAND_REPLY": attach.COMMAND_REPLY,
     "SHARE": attach.SHARE,
@@ -59,7 +62,7 @@ LAYOUTS: dict[str, Layout] = {
 
 NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     # prefix, module, beginnings of the names that are taken; () takes all
-    ("", attach, ("MSG_", "DMA_", "COPY_", "MAX_COPY")),
+    ("", attach, ("MSG_", "DMA_", "COPY_", "MAX_COPY", "PUNT_")),
     ("", attach_cm, ("MSG_CM", "CM_")),
     ("CM_", cm, ("PACKET_LIFETIME",)),
     ("ATTACH_", attach, ("MAGIC", "VERSION")),

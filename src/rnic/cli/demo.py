@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import socket
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from rnic import __version__
+from rnic.burst import COMPILED
 from rnic.cli.perf import header_line, measure, own_peer, row_line
 from rnic.cli.perf_tests import Row
+from rnic.engine.use import ENGINE
 from rnic.spec.errors import RnicError
 
 SIZES = [64, 1_024, 4_096, 65_536, 1 << 20]
 LATENCY_SIZES = [8, 1_024]
 ADDRESS = "127.0.0.1"
 OPERATIONS = ("write", "read", "send")
+COLORS = {"write": "tab:blue", "read": "tab:orange", "send": "tab:green"}
 TESTS = [
     (f"{operation}_{kind}", sizes, iterations)
     for operation in OPERATIONS
@@ -72,7 +78,7 @@ def udp_rate(size: int) -> float:
 
 def with_unit(value: float, unit: str) -> str:
     """A figure for people: ``1.4 GB/s``, ``70 KB/s``; bytes from MB/s, or seconds from microseconds."""
-    names = ("KB/s", "MB/s", "GB/s", "TB/s") if unit == "MB/s" else ("ns", "us", "ms", "s")
+    names = ("KB/s", "MB/s", "GB/s", "TB/s") if unit == "MB/s" else ("ns", "µs", "ms", "s")
     value *= 1_000
     place = 0
     while value >= 1_000 and place < len(names) - 1:
@@ -93,18 +99,18 @@ def picture(rows: list[Row], compared: dict[str, list[float]], path: Path) -> No
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 - likewise, and only after the choice of backend
-    from matplotlib.ticker import FuncFormatter  # noqa: PLC0415
+    from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: PLC0415
 
     def bytes_text(value: float, _: object) -> str:
         return f"{value:g} B" if value < 1_024 else f"{value / 1_024:g} KiB" if value < 1 << 20 else "1 MiB"
 
     figure: Any
-    figure, (bandwidth, latency) = plt.subplots(1, 2, figsize=(11, 4.6), width_ratios=(3, 2))
+    figure, (bandwidth, latency) = plt.subplots(1, 2, figsize=(11.5, 4.8), width_ratios=(3, 2))
     for operation in OPERATIONS:
         of = [row for row in rows if row["test"] == f"{operation}_bw"]
         averages = [float(row["bw_average_MBps"]) for row in of]
         label = f"{operation.upper()}, at most {with_unit(max(averages), 'MB/s')}"
-        bandwidth.plot([float(row["bytes"]) for row in of], averages, marker="o", label=label)
+        bandwidth.plot([float(row["bytes"]) for row in of], averages, marker="o", color=COLORS[operation], label=label)
     for label, values in compared.items():
         bandwidth.plot(SIZES, values, linestyle="--", color="0.5" if "UDP" in label else "0.75", label=label)
     bandwidth.set_xscale("log", base=2)
@@ -112,21 +118,36 @@ def picture(rows: list[Row], compared: dict[str, list[float]], path: Path) -> No
     bandwidth.set_xticks(SIZES)
     bandwidth.xaxis.set_major_formatter(FuncFormatter(bytes_text))
     bandwidth.yaxis.set_major_formatter(FuncFormatter(lambda value, _: with_unit(value, "MB/s")))
-    bandwidth.set_title("bandwidth, average of 200 messages")
+    bandwidth.set_title("Bandwidth by message size", loc="left")
     bandwidth.grid(True, which="major", alpha=0.3)
-    bandwidth.legend(fontsize="small")
-    of = [row for row in rows if str(row["test"]).endswith("_lat")]
+    bandwidth.legend(fontsize="small", frameon=False)
+    of = [row for row in rows if str(row["test"]).endswith("_lat")][::-1]
     names = [f"{str(row['test']).removesuffix('_lat').upper()} {bytes_text(float(row['bytes']), 0)}" for row in of]
-    typical = [float(row["t_typical_us"]) for row in of]
-    bars = latency.barh(names[::-1], typical[::-1], color="tab:blue")
-    latency.bar_label(bars, [f" {with_unit(value, 'us')}" for value in typical[::-1]], fontsize="small")
-    latency.set_xlim(0, max(typical) * 1.25)
+    typical, late = ([float(row[key]) for row in of] for key in ("t_typical_us", "p99_us"))
+    bars = latency.barh(names, typical, height=0.6, color=[COLORS[str(row["test"]).removesuffix("_lat")] for row in of])
+    latency.plot(late, range(len(of)), "|", color="0.3", markersize=14)
+    note = {"xytext": (0, 12), "textcoords": "offset points", "ha": "center", "fontsize": "x-small", "color": "0.3"}
+    latency.annotate("99 % within", (late[-1], len(of) - 1), **note)
+    shown = [f" {with_unit(value, 'us')}" for value in typical]
+    latency.bar_label(bars, shown, fontsize="small", padding=3)
+    latency.set_xlim(0, max(max(typical) * 1.3, min(max(late) * 1.1, max(typical) * 5)))  # one late in a hundred or not
     latency.xaxis.set_major_formatter(FuncFormatter(lambda value, _: with_unit(value, "us") if value else "0"))
-    latency.set_title("typical latency: half round trip, READ whole")
-    figure.suptitle("rnic: RC between two processes on loopback, data verified")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    latency.xaxis.set_major_locator(MaxNLocator(6))
+    latency.set_title("Latency: median half round trip (READ: whole)", loc="left")
+    for panel in (bandwidth, latency):
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.suptitle("rnic: RDMA between two processes over RoCEv2 on loopback, every byte checked", x=0.01, ha="left")
+    figure.text(0.01, 0.015, conditions(), fontsize="x-small", color="0.4")
+    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def conditions() -> str:
+    """What the figures depend on, in a line."""
+    parts = "inner loops and engine in C" if ENGINE else "inner loops in C" if COMPILED else "plain Python"
+    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
+    return f"rnic {__version__}, {parts}; {platform.python_implementation()} {platform.python_version()}; {machine}"
 
 
 def main(argv: list[str]) -> int:

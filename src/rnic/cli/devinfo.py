@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from typing import Any
 
 import click
 
-from rnic.link.base import LinkError
+from rnic.link.base import LinkError, parse_address
+from rnic.runtime.attach import ask
+from rnic.runtime.directory import ProcessError, runtime_directory
+from rnic.runtime.slots import refusal
 from rnic.spec import twins
 from rnic.spec.limits import MTU_BYTES
 from rnic.verbs import Context, Device, get_device_list
@@ -38,6 +42,7 @@ def describe(device: Device, udp_port: int) -> dict[str, Any]:
             "vendor_part_id": attr.vendor_part_id,
             "hw_ver": attr.hw_ver,
             "compiled": sorted(name for name, compiled in twins.in_use.items() if compiled),
+            "kernel_bypass": kernel_bypass(device.address),
             "phys_port_cnt": attr.phys_port_cnt,
             "port": {
                 "state": _PORT_STATES.get(port.state, str(port.state)),
@@ -52,6 +57,23 @@ def describe(device: Device, udp_port: int) -> dict[str, Any]:
         }
 
 
+def kernel_bypass(address: str) -> str:
+    """Whether programs may run the data path themselves (``rnic exec --bypass``), in words: ``possible``, or why not.
+
+    A device that the user's NIC process has at this address says so itself, and how many do.
+    """
+    why = refusal(parse_address(address))
+    with contextlib.suppress(ProcessError):
+        directory = runtime_directory()
+        for each in ask(directory, "", "devices"):
+            if each["address"] == address:
+                seen = ask(directory, each["name"], "slots")
+                if seen["slots"]:
+                    return f"{len(seen['slots'])} programs"
+                why = seen["refused"] or why
+    return f"not here: {why}" if why else "possible"
+
+
 def _lines(found: dict[str, Any], verbose: bool) -> list[str]:
     """For people."""
     port = found["port"]
@@ -64,6 +86,7 @@ def _lines(found: dict[str, Any], verbose: bool) -> list[str]:
         ("vendor_part_id", f"{found['vendor_part_id']:#06x}"),
         ("hw_ver", f"{found['hw_ver']:#x}"),
         ("compiled", ", ".join(found["compiled"]) or "nothing: plain Python"),
+        ("kernel_bypass", found["kernel_bypass"]),
         ("phys_port_cnt", found["phys_port_cnt"]),
     ]
     if verbose:

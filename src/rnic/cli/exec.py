@@ -219,6 +219,12 @@ def device_names(listed: bytes, addresses: tuple[str, ...], port: int | None) ->
     "--congestion", type=click.Choice(MODES), envvar="RNIC_CONGESTION", help="What a congestion notification does."
 )
 @click.option("--preload", is_flag=True, envvar="RNIC_PRELOAD", help="Also LD_PRELOAD, for programs with an RPATH.")
+@click.option(
+    "--bypass/--no-bypass",
+    default=False,
+    envvar="RNIC_BYPASS",
+    help="Run the data path in the program's process.",
+)
 @click.option("--sockets", is_flag=True, help="Carry the program's TCP sockets over the NIC, as rsockets.")
 @click.option("--paths/--no-paths", default=True, help="Show the program a device's paths under /sys and /dev.")
 @click.option("--print-sysfs", is_flag=True, help="Print the directory that stands for /sys, and run nothing.")
@@ -231,6 +237,7 @@ def execute(
     capture: str | None,
     congestion: str | None,
     preload: bool,
+    bypass: bool,
     sockets: bool,
     paths: bool,
     print_sysfs: bool,
@@ -294,6 +301,7 @@ def execute(
     connection.sock.set_inheritable(True)
     env = environment(devices, directory, libraries, preload, shown, sockets)
     env["RNIC_PYTHON"] = sys.executable
+    env["RNIC_BYPASS"] = str(int(bypass))
     # a port that was any free one is another's by then, and no recording is begun anew over the first
     again = [each | {"name": name, "capture": None} for each, name in zip(wanted, devices, strict=True)]
     env["RNIC_AGAIN"] = json.dumps(again)

@@ -87,6 +87,9 @@ class Followed:
         began = ordered[0][1][1] if ordered else 0
         numbers = {name: number for number, name in enumerate(self.titles, 1)}
         lanes: dict[tuple[str, str], int] = {}
+        free: defaultdict[tuple[int, int], float] = defaultdict(float)
+        """When each lane of packets is free: those of a burst, which have one time, are drawn behind one another, so
+        that each arrow has its own packet."""
         flying: defaultdict[tuple[Any, ...], deque[dict[str, Any]]] = defaultdict(deque)
         open_operations: dict[tuple[str, int, int], dict[str, Any]] = {}
 
@@ -99,9 +102,12 @@ class Followed:
             if stage in ("sent", "received"):
                 place = lane(device, qpn, stage)
                 self.packets += 1
+                key = tuple(fields[name] for name in ("src", "dst", "dqpn", "psn", "opcode"))
+                left = flying[key][0]["ts"] if stage == "received" and flying.get(key) else 0.0
+                at = max(at, left, free[place["pid"], place["tid"]])
+                free[place["pid"], place["tid"]] = at + _SHORTEST_US
                 row = {"name": fields["opcode"], "ph": "X", "ts": at, "dur": _SHORTEST_US, "cat": "packet", **place}
                 rows.append({**row, "args": fields})
-                key = tuple(fields[name] for name in ("src", "dst", "dqpn", "psn", "opcode"))
                 if stage == "sent":
                     flying[key].append({"ts": at, **place})
                 elif flying.get(key):

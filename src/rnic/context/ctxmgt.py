@@ -100,6 +100,7 @@ class ContextManager:
         log_eqs: int = LOG_MAX_EQS,
         infiniband: bool = False,
         arena: Arena | None = None,
+        first_qpn: int = FIRST_QPN,
     ) -> None:
         if not 0 < log_qps <= LOG_MAX:
             raise ValueError(f"log_qps={log_qps}: the context tables hold 2 to the power of 1 to {LOG_MAX}")
@@ -108,7 +109,7 @@ class ContextManager:
         self.readctx = ReadCtx()
         self.writectx = WriteCtx()
         tables = {
-            QP: PageTable(FIRST_QPN, log_qps, QPC_BYTES.bit_length() - 1),
+            QP: PageTable(first_qpn, log_qps, QPC_BYTES.bit_length() - 1),
             CQ: PageTable(FIRST_CQN, log_qps, CQC_BYTES.bit_length() - 1),
             EQ: PageTable(0, log_eqs, EQC_BYTES.bit_length() - 1),
         }

@@ -12,6 +12,7 @@ from rnic.spec.errors import VerbsError
 from rnic.spec.gids import gid_from_address
 from rnic.spec.limits import (
     DEFAULT_PKEY,
+    FIRST_QPN,
     GO_BACK_N,
     LOG_DEFAULT_QPS,
     LOG_MAX_QPS,
@@ -46,6 +47,10 @@ class NicConfig:
     """Node GUID, 64 bits; 0 makes one from the address."""
     log_max_qps: int = LOG_DEFAULT_QPS
     """log2 of the number of queue pairs, and of CQs, 4 to 14."""
+    first_qpn: int = FIRST_QPN
+    """The first of the queue pairs' numbers."""
+    reference: bool = False
+    """The reference works alone in this process, also where there is an engine: another process runs it."""
     max_mrs: int = MAX_MRS
     """Regions and windows that may exist at once."""
     mtu: int = 4096

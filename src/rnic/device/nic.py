@@ -6,7 +6,9 @@ call is bounded. Nothing that arrives from the wire raises.
 
 from __future__ import annotations
 
+import mmap
 import random
+from collections.abc import Callable
 from functools import partial
 from itertools import count as counting
 
@@ -71,6 +73,11 @@ _WRITE_BACK_STEP_NS = 1_000_000
 _NOT_AT_WORK = frozenset({RESET, ERR})
 
 
+def arena_bytes(config: NicConfig) -> int:
+    """Bytes of the memory of a NIC's state, most of which are never touched."""
+    return config.state_bytes + cache_bytes(config.log_max_qps) + flow_bytes(config.log_max_qps)
+
+
 class Nic:
     """One NIC. It is the transport's :class:`~rnic.transport.host.Host`.
 
@@ -81,6 +88,7 @@ class Nic:
         tracer: gets doorbells and commands.
         burst: the inner loops.
         report: gets each mistake of our own, once (:class:`~rnic.trace.guard.Guard`).
+        memory: for its arena, :func:`arena_bytes` of zeros that others share; by default the process's own.
 
     ``arena`` is the memory of its data path's state. ``qps``, ``cqs`` and so on of :attr:`resources` are for looking
     at, not for changing.
@@ -95,6 +103,7 @@ class Nic:
         tracer: Tracer | None = None,
         burst: BurstLoops = LOOPS,
         report: Report | None = None,
+        memory: mmap.mmap | None = None,
     ) -> None:
         self.config = config
         self.random = rng
@@ -103,12 +112,12 @@ class Nic:
         self.guard = Guard(self.counters, report)
         self.burst: BurstLoops = burst
         log = config.log_max_qps
-        self.arena = Arena(config.state_bytes + cache_bytes(log) + flow_bytes(log))
+        self.arena = Arena(arena_bytes(config), memory)
         self.root = Root(self.arena)
         self.memory = MemoryTable(rng, config.max_mrs, self.arena)
-        self.contexts = ContextManager(log, self.counters, arena=self.arena)
+        self.contexts = ContextManager(log, self.counters, arena=self.arena, first_qpn=config.first_qpn)
         self.directory = Directory(self.arena, log)
-        self.engine = use.port(self.arena, self.memory, config)
+        self.engine = None if config.reference else use.port(self.arena, self.memory, config)
         """The compiled engine's hold of it, or ``None`` where the reference runs alone."""
         self.context_changes = ContextChanges(self)
         self.contexts.changed = self.context_changes.changed
@@ -125,6 +134,8 @@ class Nic:
         """The time that was handed in last."""
         self.globals = GlobalBlock(self)
         self.non_rdma = NonRdmaChannel(self.counters)
+        self.stray: Callable[[int, RxBurst, memoryview, int], bool] | None = None
+        """Takes a packet of a burst, the last number says which, for a queue pair that is not here; whether it did."""
         self.gsi = Gsi(self)
         """QP1."""
         self.congestion = Congestion(self, config.congestion)

@@ -150,7 +150,9 @@ class Receiving:
         packet.arrive(burst)
         flow = burst.flow
         if qp is None:
-            self._take_elsewhere(packet, dqpn)
+            stray = self._nic.stray
+            if stray is None or dqpn in (GSI_QPN, MULTICAST_QPN) or not stray(dqpn, burst, view, index):
+                self._take_elsewhere(packet, dqpn)
             return
         row = packet.row
         if qp.ctx.state not in _RECEIVING:

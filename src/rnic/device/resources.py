@@ -17,7 +17,7 @@ from rnic.device.srq import SharedReceiveQueue
 from rnic.device.uar import GLOBAL_BLOCKS, Doorbells, Doors, Uar
 from rnic.mem.table import MemoryEntry, MemoryTable
 from rnic.spec import commands as cmd
-from rnic.spec.limits import FIRST_QPN, MAX_EQS
+from rnic.spec.limits import MAX_EQS
 
 LOG_MAX_PDS = 12
 LOG_MAX_SRQS = 12
@@ -102,7 +102,7 @@ class Resources:
             cmd.RES_UAR_BLOCK: NumberPool(GLOBAL_BLOCKS, self.uar_blocks - GLOBAL_BLOCKS),
             cmd.RES_PD: NumberPool(1, 1 << LOG_MAX_PDS),
             # contiguous, so that the low bits of a number index context tables of this size
-            cmd.RES_QP: NumberPool(FIRST_QPN, queues),
+            cmd.RES_QP: NumberPool(config.first_qpn, queues),
             cmd.RES_CQ: NumberPool(1, queues),
             cmd.RES_SRQ: NumberPool(1, 1 << LOG_MAX_SRQS),
             cmd.RES_EQ: NumberPool(0, MAX_EQS),

@@ -180,7 +180,7 @@ class Sending:
         plain = not (words[_CNP_TAG] or words[_MASKED] or words[_PACED])
         executor = qp.executor
         if executor is None or not plain:
-            count = send_ack(qp, out) if qp.owes_first and not words[_CNP_TAG] else 0
+            count = turn.count + (send_ack(qp, out) if qp.owes_first and not words[_CNP_TAG] else 0)
             if plain and count < limit and not qp.owes_first:
                 count += send_small(qp, now_ns, limit - count, out)
             return count

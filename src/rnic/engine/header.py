@@ -32,6 +32,7 @@ from rnic.state.queue_pair import PIECE, QP, REPLY, RESOURCE, SCATTER, SEND_SLOT
 from rnic.state.queues import CQ, EQ, SRQ
 from rnic.state.record import NONE, WORD_BYTES
 from rnic.state.schedule import PROGRAM, TIMERS, TURNS
+from rnic.state.slot import SLOT
 from rnic.transport import flights, replies, responder
 from rnic.wire.opcode import OPCODES, OpcodeRow
 
@@ -56,6 +57,7 @@ RECORDS: dict[str, Layout] = {
     "flights": FLIGHTS,
     "peer": PEER,
     "line": LINE,
+    "slot": SLOT,
 }
 """Records by the name of their ``struct``."""
 

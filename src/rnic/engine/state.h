@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x1dd2642ed61042abull
+#define STATE_LAYOUT_HASH 0xa97b5ac6762122d7ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -567,6 +567,70 @@ struct line {
 	uint64_t program; /* whose queue pairs they are */
 };
 _Static_assert(sizeof(struct line) == 40, "line");
+
+struct slot {
+	uint64_t layout; /* hash of the tables that the NIC process works with */
+	uint64_t taken; /* 1 while one of its threads works on the arena, or has lent it with a message */
+	uint64_t wanted; /* 1 while the NIC process works on the arena without having been asked */
+	uint64_t reference; /* 1: the NIC process takes packets and doorbells itself, the program nothing */
+	uint64_t changes; /* counts what may have moved queues, rings or paths */
+	uint64_t ack_every; /* ask for an ACK at least every so many packets */
+	uint64_t probe; /* tail-loss probes are on */
+	uint64_t rq_almost_full; /* receive entries that are kept back */
+	uint64_t rounds; /* counts its rounds */
+	uint64_t rx_packets; /* packets taken */
+	uint64_t tx_packets; /* packets made */
+	uint64_t rx_bytes; /* bytes received */
+	uint64_t tx_bytes; /* bytes sent */
+	uint64_t rx_socket_error; /* receives that failed */
+	uint64_t gso_refused; /* bursts that the system would not cut */
+	uint64_t drop_tx_too_long; /* packets that could not be sent */
+	uint64_t drop_tx_unreachable; /* packets that could not be sent */
+	uint64_t drop_tx_blocked; /* packets that could not be sent */
+	uint64_t drop_tx_error; /* packets that could not be sent */
+	uint64_t event_0; /* what happened to packets, by engine_count */
+	uint64_t event_1; /* what happened to packets, by engine_count */
+	uint64_t event_2; /* what happened to packets, by engine_count */
+	uint64_t event_3; /* what happened to packets, by engine_count */
+	uint64_t event_4; /* what happened to packets, by engine_count */
+	uint64_t event_5; /* what happened to packets, by engine_count */
+	uint64_t event_6; /* what happened to packets, by engine_count */
+	uint64_t event_7; /* what happened to packets, by engine_count */
+	uint64_t event_8; /* what happened to packets, by engine_count */
+	uint64_t event_9; /* what happened to packets, by engine_count */
+	uint64_t event_10; /* what happened to packets, by engine_count */
+	uint64_t event_11; /* what happened to packets, by engine_count */
+	uint64_t event_12; /* what happened to packets, by engine_count */
+	uint64_t event_13; /* what happened to packets, by engine_count */
+	uint64_t event_14; /* what happened to packets, by engine_count */
+	uint64_t event_15; /* what happened to packets, by engine_count */
+	uint64_t event_16; /* what happened to packets, by engine_count */
+	uint64_t event_17; /* what happened to packets, by engine_count */
+	uint64_t event_18; /* what happened to packets, by engine_count */
+	uint64_t event_19; /* what happened to packets, by engine_count */
+	uint64_t event_20; /* what happened to packets, by engine_count */
+	uint64_t punt_short; /* packets and requests left to the reference: short */
+	uint64_t punt_state; /* packets and requests left to the reference: state */
+	uint64_t punt_header; /* packets and requests left to the reference: header */
+	uint64_t punt_icrc; /* packets and requests left to the reference: icrc */
+	uint64_t punt_psn; /* packets and requests left to the reference: psn */
+	uint64_t punt_sequence; /* packets and requests left to the reference: sequence */
+	uint64_t punt_length; /* packets and requests left to the reference: length */
+	uint64_t punt_key; /* packets and requests left to the reference: key */
+	uint64_t punt_memory; /* packets and requests left to the reference: memory */
+	uint64_t punt_reply; /* packets and requests left to the reference: reply */
+	uint64_t punt_ack; /* packets and requests left to the reference: ack */
+	uint64_t punt_cq; /* packets and requests left to the reference: cq */
+	uint64_t punt_request; /* packets and requests left to the reference: request */
+	uint64_t punt_path; /* packets and requests left to the reference: path */
+	uint64_t punt_wait; /* packets and requests left to the reference: wait */
+	uint64_t punt_unknown; /* packets of senders that the reference is to know first */
+	uint64_t punt_notify; /* completion events */
+	uint64_t punt_doorbell; /* doorbells of queue pairs that the engine does not know */
+	uint64_t punt_timer; /* deadlines of such queue pairs */
+	uint64_t reserved[69];
+};
+_Static_assert(sizeof(struct slot) == 1024, "slot");
 
 #define QPC_SIZE 256u
 #define QPC_OPT_PARAM_MASK 0u, 4u, 0u, 32u

@@ -146,6 +146,8 @@ class UdpLink:
             one a system call where their traffic classes, hop limits or service levels differ.
         buffer_bytes: socket buffers to ask for.
         counters: where drops are counted.
+        sock: an open one of this address and port, as :func:`~rnic.link.udp_socket.open_socket` makes it; closed with
+            the link.
 
     Raises:
         LinkError: bad address, an address of another machine, or a port that is taken.
@@ -161,6 +163,7 @@ class UdpLink:
         source_ports: int = 0,
         buffer_bytes: int = BUFFER_BYTES,
         counters: Counters | None = None,
+        sock: socket.socket | None = None,
     ) -> None:
         if not 0 <= port <= 0xFFFF:
             raise LinkError(f"UDP port {port} is not a port: give 0 to 65535")
@@ -171,7 +174,8 @@ class UdpLink:
         self._ipv4 = len(self.address) == 4
         self._scope_id = _scope_id(address)
         self._buffer_bytes = buffer_bytes
-        sock = open_socket(self.address, port, self._scope_id, buffer_bytes)
+        if sock is None:
+            sock = open_socket(self.address, port, self._scope_id, buffer_bytes)
         self.port = int(sock.getsockname()[1])
         self.mtu = ip_mtu(self.address)
         self.up = True
@@ -384,6 +388,11 @@ class UdpLink:
     def lone(self) -> bool:
         """Whether everything comes through one open socket: no group is joined."""
         return not self._groups and not self._closed
+
+    @property
+    def main_socket(self) -> socket.socket:
+        """The unicast socket, for those who let others share its port (:mod:`rnic.link.steering`)."""
+        return self._main.socket
 
     @property
     def outlets(self) -> tuple[_Outlet, ...]:

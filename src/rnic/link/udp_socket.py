@@ -72,8 +72,10 @@ SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 Ancillary = list[tuple[int, int, bytes]]
 
 
-def open_socket(address: bytes, port: int, scope_id: int, buffer_bytes: int) -> socket.socket:
+def open_socket(address: bytes, port: int, scope_id: int, buffer_bytes: int, member: bool = False) -> socket.socket:
     """A non-blocking unconnected UDP socket that sends with DF.
+
+    ``member``: it joins those that have the address and port already, where they let it (:mod:`rnic.link.steering`).
 
     Raises:
         LinkError: the address is not this machine's, the port is taken, or the system refuses.
@@ -85,6 +87,8 @@ def open_socket(address: bytes, port: int, scope_id: int, buffer_bytes: int) -> 
         _set_multicast_interface(sock, address)
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             set_option(sock, socket.SOL_SOCKET, option, buffer_bytes)
+        if member:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(socket_address(address, port, scope_id))
     except OSError as error:
         sock.close()

@@ -12,6 +12,7 @@ from rnic.device.uar import Uar
 from rnic.mem.order import fence
 from rnic.runtime.loop import Runtime
 from rnic.runtime.program import CopiedMemory, ProgramMemory
+from rnic.runtime.slots import Slot
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
 
@@ -36,6 +37,10 @@ class Client:
         self.refusal = refusal
         self.greeted = False
         self.runtime: Runtime | None = None
+        """The device, or what it has of it in a slot of its own."""
+        self.slot: Slot | None = None
+        self.device = ""
+        """The device's name."""
         self.uar: Uar | None = None
         self.memory: ProgramMemory | CopiedMemory | None = None
         self.window: mmap.mmap | None = None

@@ -153,7 +153,7 @@ class Runtime:
         nic = self.nic
         if self._pumps:
             pump = self._pump
-            before = pump.owes and self._carry(nic.sending.prepare(now))
+            before = pump.owes and self.carry_away(nic.sending.prepare(now))
             came, did = pump.round(now, self.budget)
             return self._end(now, came >= _RECEIVE_LIMIT, bool(did or before))
         did = False
@@ -171,6 +171,17 @@ class Runtime:
         elif nic.has_work():
             did = self._transmit(now)
         return self._end(now, len(bursts) >= _RECEIVE_LIMIT, did)
+
+    def round(self) -> bool:
+        """One round now, by whoever alone drives the NIC; whether anything happened."""
+        return self._round(self.clock())
+
+    def settle(self, now: int) -> None:
+        """After work on single queue pairs: send what waits for no turn, and deliver interrupts."""
+        self.carry_away(self.nic.sending.prepare(now))
+        self._change_groups()
+        if self.nic.resources.interrupts:
+            self._interrupts()
 
     def _end(self, now: int, full: bool, did: bool) -> bool:
         """What ends a round: deadlines and interrupts."""
@@ -207,11 +218,16 @@ class Runtime:
         """Send everything that may be sent now, up to the NIC's budget."""
         self._rounds_without_replies = 0
         if self._pumps:
-            did = self._pump.owes and self._carry(self.nic.sending.prepare(now))
+            did = self._pump.owes and self.carry_away(self.nic.sending.prepare(now))
             did = self._pump.turns(now, self.budget) or did
             self._look_at_link()
         else:
-            did = self._carry(self.nic.produce(now, self.budget))
+            did = self.carry_away(self.nic.produce(now, self.budget))
+        self._change_groups()
+        return did
+
+    def _change_groups(self) -> None:
+        """Join and leave multicast groups as queue pairs have."""
         changes = self.nic.take_group_changes() if self.nic.resources.groups.changes else []
         for group, join in changes:
             with self.guard.around("link"):
@@ -221,9 +237,8 @@ class Runtime:
                     self.link.leave(group)
         if changes and self._thread is not None:
             self._wake()  # it may be asleep on the sockets of before
-        return did
 
-    def _carry(self, out: list[TxBurst]) -> bool:
+    def carry_away(self, out: list[TxBurst]) -> bool:
         """Send what the NIC made; whether there was anything."""
         if not out:
             return False

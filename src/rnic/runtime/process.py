@@ -27,6 +27,7 @@ from rnic.runtime.loop import BUDGET, Runtime
 from rnic.runtime.paths import PathTree
 from rnic.runtime.report import log_report
 from rnic.runtime.requests import CHOSEN, MAX_DEVICES, Manager, Requests
+from rnic.runtime.slots import LOOK_NS, Slot, SlotGroup
 from rnic.spec import attach
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import ROCE_UDP_PORT
@@ -81,6 +82,8 @@ class NicProcess:
         self._options: dict[str, dict[str, object]] = {}
         self._ports: dict[str, int | None] = {}
         """The UDP port that was asked for with each device."""
+        self.groups: dict[str, SlotGroup] = {}
+        """The slots of each device."""
         self._kept: set[str] = set()
         self.clients: dict[int, Client] = {}
         self._requests = Requests(self)
@@ -164,6 +167,7 @@ class NicProcess:
             for left in self.devices.keys() - taken:
                 self._remove(left)
             self.devices[name] = runtime
+            self.groups[name] = SlotGroup(runtime)
             self._options[name] = options
             self._ports[name] = port
             self._watch(runtime.link)
@@ -186,9 +190,8 @@ class NicProcess:
 
     def in_use(self, name: str) -> bool:
         """Whether anybody uses a device, or may find it: the process itself, or a program."""
-        runtime = self.devices[name]
         users = self.clients.values()
-        return name in self._kept or any(user.runtime is runtime or name in user.added for user in users)
+        return name in self._kept or any(user.device == name or name in user.added for user in users)
 
     def _remove(self, name: str) -> None:
         runtime = self.devices.pop(name)
@@ -199,13 +202,31 @@ class NicProcess:
             with self.guard.around("release", name):
                 self.manager.went(name)
         for fd in runtime.link.filenos():
-            if fd in self._watched:
-                self._watched.discard(fd)
-                self._selector.unregister(fd)
+            self._unwatch(fd)
+        self.groups.pop(name).close()
         runtime.close()
 
-    def _watch(self, link: Link) -> None:
-        for fd in link.filenos():
+    def _unwatch(self, fd: int) -> None:
+        if fd in self._watched:
+            self._watched.discard(fd)
+            self._selector.unregister(fd)
+
+    def watch_groups(self, slot: Slot) -> None:
+        """Look at the sockets of a slot that its program does not: of multicast groups, or all of them."""
+        self._watch(slot.runtime.link, 0 if slot.served else 1)
+
+    def serve_here(self, name: str) -> None:
+        """Take all packets of a device here, since somebody looks at them or delays them.
+
+        Raises:
+            OSError: EBUSY: a program was stopped in the midst of its work.
+        """
+        for slot in self.groups[name].slots.values():
+            slot.serve_here()
+            self.watch_groups(slot)
+
+    def _watch(self, link: Link, first: int = 0) -> None:
+        for fd in link.filenos()[first:]:
             if fd not in self._watched:
                 self._watched.add(fd)
                 self._selector.register(fd, selectors.EVENT_READ, None)
@@ -351,6 +372,11 @@ class NicProcess:
                 with around("release", whose):
                     fire()  # who sleeps on it learns that nobody will fire it any more
                 fire.close()
+        if client.slot is not None:
+            for fd in client.slot.runtime.link.filenos():
+                self._unwatch(fd)
+            with around("release", whose):
+                self.groups[client.device].give_back(client.slot)
         if client.memory is not None:
             with around("release", whose):
                 client.memory.close()
@@ -388,7 +414,30 @@ class NicProcess:
                     self._drain()
             except Exception as error:  # noqa: BLE001 - the last guard
                 self.guard.caught("round", error, runtime.nic.config.name)
+        for client in [client for client in self.clients.values() if client.slot is not None]:
+            try:
+                did |= self._serve_slot(client)
+            except Exception as error:  # noqa: BLE001 - the last guard
+                self.guard.caught("round", error, f"program {client.pid}")
+                self._drop(client)
         return did
+
+    def _serve_slot(self, client: Client) -> bool:
+        """What of a slot is this process's to do; whether anything was."""
+        slot = client.slot
+        assert slot is not None
+        now = time.monotonic_ns()
+        if slot.served:
+            return slot.runtime.round()
+        if len(slot.runtime.link.filenos()) > 1 and slot.hold():
+            try:
+                return slot.runtime.round()
+            finally:
+                slot.release()
+        if now < slot.look_at_ns and not slot.waits:
+            return False
+        slot.look_at_ns = now + LOOK_NS
+        return slot.look(now)
 
     def _budget(self) -> int:
         """Packets of a round: few while several programs post, since each waits for the end of the others' round."""
@@ -415,7 +464,17 @@ class NicProcess:
             fence()  # programs store their doorbell, then look whether the NIC sleeps
 
     def _timeout(self) -> float:
-        shortest = _LONGEST_SLEEP
+        slots = [slot for group in self.groups.values() for slot in group.slots.values()]
+        shortest = LOOK_NS / 1e9 if slots else _LONGEST_SLEEP
+        if any(slot.waits for slot in slots):
+            return 0.001
+        for slot in slots:
+            if slot.served:
+                deadline = slot.runtime.nic.next_deadline_ns()
+                if slot.runtime.nic.has_work():
+                    return 0.0
+                if deadline is not None:
+                    shortest = min(shortest, max(0, deadline - slot.runtime.clock()) / 1e9)
         for runtime in self.devices.values():
             now = runtime.clock()
             for deadline in (runtime.nic.next_deadline_ns(), runtime.link.next_deadline_ns()):

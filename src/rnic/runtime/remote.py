@@ -18,11 +18,13 @@ from weakref import WeakSet
 from rnic.device.commands import CommandResult
 from rnic.mem.order import fence, load32, store32
 from rnic.mem.space import AddressSpace, Mapping, address_of
-from rnic.rings.queue_block import BLOCK_SHIFT, RQ_TAIL, SQ_DOORBELL, SQ_TAIL, SRQ_LIMIT
+from rnic.rings.queue_block import BLOCK_BYTES, BLOCK_SHIFT, RQ_TAIL, SQ_DOORBELL, SQ_TAIL, SRQ_LIMIT
 from rnic.runtime.attach import Connection
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
+from rnic.spec.registers import GLOBAL_BYTES
 
+_GLOBAL_BLOCKS = GLOBAL_BYTES // BLOCK_BYTES
 _RINGING = frozenset({SQ_TAIL, SQ_DOORBELL, RQ_TAIL, SRQ_LIMIT})
 _COMMAND = struct.Struct("<HHIQI4x")
 _COMMAND_REPLY = struct.Struct("<IIQ")
@@ -141,7 +143,10 @@ class RemoteDriver:
     # ----------------------------------------------------------------------------------- data path
 
     def store(self, block: int, register: int, value: int) -> None:
-        """See :class:`~rnic.runtime.driver.Driver`."""
+        """See :class:`~rnic.runtime.driver.Driver`. A store to the global block has had its effect on return."""
+        if block < _GLOBAL_BLOCKS:
+            self._register(block, register, 1, value)
+            return
         window = self._window
         store32(window, self._blocks + (block << BLOCK_SHIFT) + register, value)
         if register in _RINGING:
@@ -153,7 +158,17 @@ class RemoteDriver:
 
     def load(self, block: int, register: int) -> int:
         """See :class:`~rnic.runtime.driver.Driver`."""
+        if block < _GLOBAL_BLOCKS:
+            return self._register(block, register)
         return load32(self._window, self._blocks + (block << BLOCK_SHIFT) + register)
+
+    def _register(self, block: int, register: int, store: int = 0, value: int = 0) -> int:
+        """A register of the global block, which is the device's own: no memory that both sides have stands for it."""
+        offset = (block << BLOCK_SHIFT) + register
+        if block < 0 or register & 3 or not 0 <= register < BLOCK_BYTES:
+            return 0  # no register, as on a device of this process
+        body = attach.REGISTER.pack({"offset": offset, "store": store, "value": value & 0xFFFF_FFFF})
+        return attach.REGISTER_REPLY.get(self.connection.ask(attach.MSG_REGISTER, body)[0], "value")
 
     def kick(self) -> None:
         """The doorbell was all that it takes."""

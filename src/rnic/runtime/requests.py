@@ -14,18 +14,20 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from rnic.device.inspect import look
 from rnic.device.nic import Nic
+from rnic.engine.header import layout_hash
 from rnic.link.fault_events import from_words
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.client import RUNG_AT, Client, Fire
 from rnic.runtime.loop import Runtime
 from rnic.runtime.program import CopiedMemory, ProgramMemory
+from rnic.runtime.slots import SHARED_BYTES, Slot
 from rnic.runtime.watching import TAP, devices
 from rnic.spec import attach, attach_cm
 from rnic.spec import commands as cmd
 from rnic.spec.gids import gid_from_address
 from rnic.spec.limits import MAX_EQS
+from rnic.spec.registers import CONTROL, GLOBAL_BYTES
 
 if TYPE_CHECKING:
     from rnic.runtime.process import NicProcess
@@ -96,6 +98,8 @@ class Requests:
             attach.MSG_ADD: self._add,
             attach.MSG_INFO: self._info,
             attach.MSG_FAULT: self._fault,
+            attach.MSG_REGISTER: self._register,
+            attach.MSG_PUNT: self._punt,
             attach_cm.MSG_CM: self._manage,
         }.get(kind)
         if handler is None:
@@ -163,12 +167,48 @@ class Requests:
             raise OSError(errno.ENODEV, f"device {name!r} has failed and is gone: it may appear anew")
         if client.uar is not None or len(fds) != 1:
             raise OSError(errno.EINVAL, "OPEN comes once, with one descriptor")
-        memory = self._memory_of(client, fds[0], attach.OPEN.get(body, "mode"), attach.OPEN.get(body, "copier"))
+        mode = attach.OPEN.get(body, "mode")
+        memory = self._memory_of(client, fds[0], mode & ~attach.DMA_SLOT, attach.OPEN.get(body, "copier"))
+        group = self._process.groups[name]
+        slot = group.open() if mode == attach.DMA_SLOT | attach.DMA_PROC_MEM else None
         try:
-            return self._map_window(client, runtime, memory, out)
+            answer = self._map_window(client, runtime if slot is None else slot.runtime, memory, out)
         except BaseException:
             memory.close()
+            if slot is not None:
+                group.give_back(slot)
             raise
+        client.device = name
+        return answer if slot is None else answer + self._take_slot(client, slot, out)
+
+    @staticmethod
+    def _take_slot(client: Client, slot: Slot, out: list[int]) -> bytes:
+        """The program has a slot of its own: what it needs to run the engine."""
+        client.slot = slot
+        slot.lend_to(client.sock, client.pid)
+        out += slot.descriptors()
+        slot.lent()
+        config = slot.runtime.nic.config
+        return attach.OPEN_SLOT.pack(
+            {
+                "layout": layout_hash(),
+                "arena_bytes": slot.arena_bytes,
+                "shared_bytes": SHARED_BYTES,
+                "first_qpn": config.first_qpn,
+                "slot": slot.member,
+                "udp_port": config.port,
+                "address_bytes": len(config.address),
+                "address": int.from_bytes(config.address.ljust(16, b"\0"), "little"),
+            }
+        )
+
+    def _punt(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """What the engine in a program leaves to the reference."""
+        if client.slot is None:
+            raise OSError(errno.EINVAL, "PUNT comes from a program with a slot")
+        answer = client.slot.punt(body)
+        self._process.watch_groups(client.slot)
+        return answer
 
     @staticmethod
     def _memory_of(client: Client, fd: int, mode: int, copier: int) -> ProgramMemory | CopiedMemory:
@@ -223,7 +263,33 @@ class Requests:
         if result.status == cmd.ST_OK and (op, in_modifier) == (cmd.ALLOC_RES, cmd.RES_UAR_BLOCK):
             client.rung_end = max(client.rung_end, RUNG_AT + result.out_param + 1)
         client.runtime.kick()
+        if client.slot is not None:
+            client.slot.lent()
+            self._process.watch_groups(client.slot)
         return struct.pack("<IIQ", result.status, len(result.outbox), result.out_param) + result.outbox
+
+    def _register(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """A load or store of the global block, the command register among it, as this context sees it."""
+        if client.runtime is None or client.uar is None:
+            raise OSError(errno.ENODEV, "no device is open on this connection")
+        asked = attach.REGISTER.unpack(body)
+        if asked["offset"] >= GLOBAL_BYTES or asked["offset"] & 3:
+            raise OSError(errno.EINVAL, f"offset {asked['offset']:#x} is no register of the global block")
+        resources = client.runtime.nic.resources
+        if asked["store"]:
+            others = len({uar.program for uar in resources.uars} - {client.pid})
+            if asked["offset"] == CONTROL and others:
+                raise OSError(errno.EBUSY, f"CONTROL is the whole device's: {others} other programs have it open")
+            if client.take_doorbells():
+                client.runtime.kick()  # as before any other command
+            client.uar.write(asked["offset"], asked["value"])
+            owners = resources.pools[cmd.RES_UAR_BLOCK].owners  # a command may have handed out a block
+            last = max((block for block, owner in owners.items() if owner is client.uar), default=0)
+            client.rung_end = max(client.rung_end, RUNG_AT + last + 1)
+            client.runtime.kick()
+            if client.slot is not None:
+                client.slot.lent()
+        return attach.REGISTER_REPLY.pack({"value": client.uar.read(asked["offset"])})
 
     def _info(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         """What ``body`` asks for, ``DEVICE WHAT``, as JSON in a memfd: ``null`` where there is no such thing.
@@ -235,9 +301,13 @@ class Requests:
         if what == "devices":
             return self._inform(client, devices(self._process.devices, list(self._process.clients.values())), out)
         runtime = self._device(name or next(iter(self._process.devices), ""))
+        group = self._process.groups[runtime.nic.config.name]
+        if what == "slots":
+            return self._inform(client, group.view(), out)
         if what.startswith(TAP):
+            self._process.serve_here(runtime.nic.config.name)
             return self._inform(client, runtime.tap().answer(what.removeprefix(TAP)), out)
-        seen = look(runtime.nic, what)
+        seen = group.look(what)
         if seen is not None and what == "counters":
             seen |= {name: seen.get(name, 0) + count for name, count in self._process.counters.items()}
         return self._inform(client, seen, out)
@@ -261,10 +331,14 @@ class Requests:
         if not isinstance(name, str):
             raise OSError(errno.EINVAL, f"FAULT takes a JSON object with a device and an event: {name!r} is no device")
         runtime = self._device(name)
+        group = self._process.groups[runtime.nic.config.name]
+        self._process.serve_here(runtime.nic.config.name)
         faults = runtime.faults()
         faults.kill = _die
         if event:
             faults.happen(from_words(event))
+            for slot in group.slots.values():
+                slot.runtime.faults().happen(from_words(event))
         return json.dumps(faults.state()).encode()
 
     def _manage(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:

@@ -26,13 +26,14 @@ def devices(runtimes: Mapping[str, Runtime], clients: Iterable[Client]) -> list[
     """
     users = list(clients)
     return [
-        _device(name, runtime, {user.pid for user in users if user.runtime is runtime})
-        for name, runtime in runtimes.items()
+        _device(name, runtime, [user for user in users if user.device == name]) for name, runtime in runtimes.items()
     ]
 
 
-def _device(name: str, runtime: Runtime, pids: set[int]) -> dict[str, Any]:
+def _device(name: str, runtime: Runtime, users: list[Client]) -> dict[str, Any]:
     nic = runtime.nic
+    pids = {user.pid for user in users}
+    slots = [user.slot.runtime.nic for user in users if user.slot is not None]
     return {
         "name": name,
         "address": format_address(nic.config.address),
@@ -49,7 +50,8 @@ def _device(name: str, runtime: Runtime, pids: set[int]) -> dict[str, Any]:
                 "remote_qpn": qp.ctx.remote_qpn,
                 "remote_address": "" if qp.flow is None else format_address(qp.flow.dst),
             }
-            for qpn, qp in sorted(nic.qps.items())
+            for each in (nic, *slots)
+            for qpn, qp in sorted(each.qps.items())
         ],
     }
 

@@ -21,11 +21,19 @@ MSG_HELLO, MSG_LIST, MSG_OPEN, MSG_COMMAND, MSG_VECTOR, MSG_SHARE, MSG_UNSHARE, 
 )
 MSG_FAULT = 11
 """JSON ``{"device": NAME, "event": [WORD, ...]}``, words as ``rnic fault`` takes them; none only asks what holds."""
+MSG_REGISTER = 12
+"""A load or store of the global block, whose registers are no memory: they stand in no window."""
+MSG_PUNT = 13
+"""From a program with its own slot: what its engine leaves to the reference; its arena is lent with the message."""
 
 DMA_PROC_MEM = 0
 """OPEN brings the program's ``/proc/self/mem``, open for reading and writing."""
 DMA_COPIER = 1
 """OPEN brings one end of a socket pair, at whose other end a thread of the program copies."""
+
+DMA_SLOT = 0x100
+"""With the mode of OPEN: the program would run the engine itself, in a slot. An answer with a slot brings its socket,
+its arena and its shared record, in this order, behind the window and the NIC process's eventfd."""
 
 NAME_BYTES = 16
 MAX_MESSAGE = 65_536
@@ -79,6 +87,49 @@ OPEN_REPLY = _layout(
     wide("rung_offset", 16, "where the rung bytes begin, one for each block"),
     wide("blocks_offset", 24, "where the queue blocks begin"),
 )
+OPEN_SLOT = _layout(
+    "OPEN answer, of a slot",
+    56,
+    wide("layout", 0, "hash of the tables that the arena is laid out by", 8),
+    wide("arena_bytes", 8, "bytes of the arena"),
+    wide("shared_bytes", 16, "bytes of the shared record with the receive buffers"),
+    word("first_qpn", 24, "the slot's first queue pair number"),
+    word("slot", 28, "its number, 1 and up"),
+    word("udp_port", 32, "the device's UDP port"),
+    word("address_bytes", 36, "4 or 16"),
+    wide("address", 40, "the device's IP address", 16),
+)
+"""Behind the OPEN answer, where there is one."""
+PUNT_PACKET, PUNT_TURN, PUNT_NOTIFY, PUNT_DOORBELL, PUNT_TIMER = range(1, 6)
+PUNT = _layout(
+    "PUNT",
+    112,
+    word("kind", 0, "PUNT_* number"),
+    word("effects", 4, "of PUNT_NOTIFY: 4 for the send CQ, 8 for the receive CQ"),
+    wide("qp", 8, "offset of the queue pair's record in the arena; of PUNT_DOORBELL the block"),
+    wide("limit", 16, "of a turn: packets that it may send"),
+    wide("count", 24, "packets made before"),
+    wide("bytes", 32, "their bytes"),
+    wide("room", 40, "packets that its requests may be"),
+    word("step", 48, "where it goes on"),
+    word("buffer", 52, "of packets: number of the receive buffer that they are in"),
+    word("length", 56, "bytes in it"),
+    word("at", 60, "bytes taken of it"),
+    word("segment", 64, "bytes of each packet but the last"),
+    word("sender_bytes", 68, "bytes of the sender's raw socket address, which follows these fields"),
+    word("tclass", 72, "traffic class"),
+    word("hop_limit", 76, "hop limit"),
+    word("flow_label", 80, "IPv6 flow label"),
+)
+PUNT_SENDER_AT = 84
+PUNT_SENDER_MAX = 28
+PUNT_REPLY = _layout(
+    "PUNT answer",
+    16,
+    wide("count", 0, "packets of the turn"),
+    word("polite", 8, "it is to have another turn in the end"),
+    word("settled", 12, "the engine may take what comes from the packets' sender"),
+)
 COMMAND = _layout(
     "COMMAND",
     24,
@@ -96,6 +147,14 @@ COMMAND_REPLY = _layout(
     wide("out_param", 8, "output parameter"),
 )
 VECTOR = _layout("VECTOR", 4, word("vector", 0, "interrupt vector; the answer brings an eventfd"))
+REGISTER = _layout(
+    "REGISTER",
+    12,
+    word("offset", 0, "byte offset of the register in the global block"),
+    word("store", 4, "1 to store a value, 0 to load"),
+    word("value", 8, "what to store"),
+)
+REGISTER_REPLY = _layout("REGISTER answer", 4, word("value", 0, "what a load shows there now"))
 SHARE = _layout(
     "SHARE",
     32,
@@ -140,6 +199,8 @@ REQUEST_BYTES: dict[int, tuple[int, int]] = {
     MSG_INFO: (1, 512),
     MSG_ADD: (2, MAX_MESSAGE),
     MSG_FAULT: (2, MAX_MESSAGE),
+    MSG_REGISTER: (REGISTER.size, REGISTER.size),
+    MSG_PUNT: (PUNT.size, PUNT.size),
 }
 """Smallest and largest body of each request."""
 INFO_REPLY = _layout("INFO answer", 8, wide("bytes", 0, "of JSON in the file that comes along"))

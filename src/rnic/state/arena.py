@@ -17,14 +17,15 @@ _SLAB = 64 << 10
 class Arena:
     """Memory of ``size`` bytes, zero at first, and what of it is in use.
 
+    ``memory`` is that of somebody who shares it with others: zeros, and at least ``size`` bytes.
     Memory that was never touched costs nothing where the system knows how to reserve addresses alone.
     """
 
     __slots__ = ("_end", "_free", "cells", "memory", "signed", "size")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, memory: mmap.mmap | None = None) -> None:
         self.size = -(-size // _PAGE) * _PAGE
-        self.memory = memoryview(_reserve(self.size))
+        self.memory = memoryview(_reserve(self.size) if memory is None else memory)[: self.size]
         self.cells = self.memory.cast("Q")
         """The whole of it as 64-bit words in the host's byte order."""
         self.signed = self.memory.cast("q")

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MESSAGE_MAX = 65536, FDS_MAX = 4 };
+enum { MESSAGE_MAX = 65536, FDS_MAX = 8 };
 
 struct reply {
 	uint32_t kind, token, error;

@@ -141,10 +141,12 @@ int rnic_poll_cq(struct ibv_cq *verbs, int count, struct ibv_wc *wc)
 	struct rnic_cq *cq = (struct rnic_cq *)verbs;
 	struct rnic_context *context = context_of(verbs->context);
 	uint32_t before;
+	bool polled = false;
 	int found = 0;
 
 	if (context->dead)
 		return -1;
+again:
 	pthread_mutex_lock(&cq->lock);
 	before = cq->ring.head;
 	while (found < count) {
@@ -176,6 +178,10 @@ int rnic_poll_cq(struct ibv_cq *verbs, int count, struct ibv_wc *wc)
 	if (found)
 		cq->empty_rounds = 0;
 	pthread_mutex_unlock(&cq->lock);
+	if (!found && count && !polled && context->slot && slot_poll(context)) {
+		polled = true; /* once: what came may be for others */
+		goto again;
+	}
 	return found || !count || idle_round(cq) ? found : -1;
 }
 
@@ -188,6 +194,7 @@ int rnic_req_notify_cq(struct ibv_cq *verbs, int solicited_only)
 	/* The NIC stores an entry, then looks whether the queue is armed; the program arms, then polls. */
 	atomic_store(reg(context_of(verbs->context), cq->block, RNIC_REG_CQ_DOORBELL),
 		     solicited_only ? RNIC_REG_ARM_SOLICITED : RNIC_REG_ARM_NEXT);
+	slot_rest(context_of(verbs->context));
 	return 0;
 }
 
@@ -212,12 +219,14 @@ static int take_current(struct rnic_cq *cq)
 static int start_poll(struct ibv_cq_ex *verbs, struct ibv_poll_cq_attr *attr)
 {
 	struct rnic_cq *cq = extended(verbs);
+	bool polled = false;
 	int error;
 
 	if (attr->comp_mask)
 		return EINVAL;
 	if (context_of(verbs->context)->dead)
 		return EIO;
+again:
 	pthread_mutex_lock(&cq->lock);
 	error = take_current(cq);
 	if (!error) {
@@ -226,6 +235,10 @@ static int start_poll(struct ibv_cq_ex *verbs, struct ibv_poll_cq_attr *attr)
 	}
 	publish_head(cq);
 	pthread_mutex_unlock(&cq->lock);
+	if (!polled && context_of(verbs->context)->slot && slot_poll(context_of(verbs->context))) {
+		polled = true;
+		goto again;
+	}
 	return idle_round(cq) ? error : EIO;
 }
 

@@ -78,9 +78,11 @@ static int ask(struct rnic_context *context, uint32_t kind, const void *body, si
 
 	if (context->dead)
 		return EIO;
+	slot_lend(context);
 	pthread_mutex_lock(&context->command_lock);
 	error = exchange(context->socket, kind, ++context->token, body, bytes, fds, fd_count, reply);
 	pthread_mutex_unlock(&context->command_lock);
+	slot_back(context);
 	return error;
 }
 
@@ -221,10 +223,12 @@ int nic_share(struct rnic_context *context, void *base, size_t bytes, int fd)
 
 /* ---- the window */
 
-/* Tell the NIC that a doorbell register of this block was stored to. The fence stands between the store and the
+/* Tell the NIC that a doorbell register of this block was stored to; `number` is its queue pair's, or 0. The fence stands between the store and the
  * look at "asleep": the NIC sets that, fences, and looks for stores once more before it sleeps. */
-void nic_ring(struct rnic_context *context, uint32_t block)
+void nic_ring(struct rnic_context *context, uint32_t number, uint32_t block)
 {
+	if (context->slot && slot_ring(context, number, block))
+		return;
 	atomic_store_explicit(&context->rung[block], 1, memory_order_release);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (atomic_load_explicit(context->asleep, memory_order_relaxed)) {
@@ -241,7 +245,7 @@ static int map_window(struct rnic_context *context, const struct reply *reply)
 	uint32_t count, block_bytes;
 	uint32_t magic, version;
 
-	if (reply->bytes < RNIC_OPEN_REPLY_SIZE || reply->fd_count != 2)
+	if (reply->bytes < RNIC_OPEN_REPLY_SIZE || (reply->fd_count != 2 && reply->fd_count != 5))
 		return EPROTO;
 	memcpy(&count, reply->body + RNIC_OPEN_REPLY_BLOCKS_AT, 4);
 	memcpy(&block_bytes, reply->body + RNIC_OPEN_REPLY_BLOCK_BYTES_AT, 4);
@@ -286,6 +290,9 @@ int nic_open(struct rnic_context *context, const char *name)
 	}
 	memcpy(message + RNIC_OPEN_NAME_AT, name, strnlen(name, RNIC_OPEN_NAME_BYTES - 1));
 	memcpy(message + RNIC_OPEN_PAGE_AT, &page, 4);
+	if (slot_wanted())
+		mode |= RNIC_DMA_SLOT;
+	memcpy(message + RNIC_OPEN_MODE_AT, &mode, 4);
 	if (!forced || strcmp(forced, "copy") != 0) {
 		fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
 		error = fd < 0 ? errno : ask(context, RNIC_MSG_OPEN, message, sizeof message, &fd, 1, reply);
@@ -320,6 +327,8 @@ int nic_open(struct rnic_context *context, const char *name)
 	}
 	close(reply->fds[0]);
 	context->wake_fd = reply->fds[1];
+	if (reply->fd_count == 5 && reply->bytes >= RNIC_OPEN_REPLY_SIZE + RNIC_OPEN_SLOT_SIZE)
+		error = slot_open(context, reply->body + RNIC_OPEN_REPLY_SIZE, reply->fds + 2);
 out:
 	free(reply);
 	if (error)
@@ -329,6 +338,7 @@ out:
 
 void nic_close(struct rnic_context *context)
 {
+	slot_close(context);
 	if (context->socket >= 0)
 		close(context->socket);
 	context->socket = -1;

@@ -191,7 +191,7 @@ static void ring(struct rnic_qp *qp)
 	struct rnic_context *context = context_of(qp->verbs.qp_base.context);
 
 	reg_store(context, qp->block, RNIC_REG_SQ_TAIL, qp->tail);
-	nic_ring(context, qp->block);
+	nic_ring(context, qp->number, qp->block);
 }
 
 int rnic_post_send(struct ibv_qp *verbs, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
@@ -232,7 +232,7 @@ int rnic_post_recv(struct ibv_qp *verbs, struct ibv_recv_wr *wr, struct ibv_recv
 	error = receive_ring_post(context, &qp->rq, wr, bad);
 	/* The NIC takes receives when messages come; one in the error state has to be told to flush them. */
 	if (atomic_load_explicit(reg(context, qp->block, RNIC_REG_QUEUE_STATE), memory_order_relaxed) == RNIC_QP_ERR)
-		nic_ring(context, qp->block);
+		nic_ring(context, qp->number, qp->block);
 	return error;
 }
 

@@ -172,6 +172,7 @@ struct rnic_context {
 	struct copier *copier;
 	struct ring_store rings;
 	uint32_t yield_after; /* empty polls; the NIC process may want this core */
+	struct slot_driver *slot; /* the engine runs here; NULL where the NIC process takes everything */
 };
 
 struct rnic_pd {
@@ -285,7 +286,7 @@ bool nic_gone(struct rnic_context *context);
 int nic_allocate(struct rnic_context *context, uint32_t kind, uint32_t *number);
 void nic_free(struct rnic_context *context, uint32_t kind, uint32_t number);
 int nic_share(struct rnic_context *context, void *base, size_t bytes, int fd);
-void nic_ring(struct rnic_context *context, uint32_t block);
+void nic_ring(struct rnic_context *context, uint32_t number, uint32_t block);
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int fail(int error) __attribute__((cold)); /* sets errno; returns it */
 void *fail_null(int error) __attribute__((cold));
@@ -299,6 +300,21 @@ static inline void reg_store(const struct rnic_context *context, uint32_t block,
 {
 	atomic_store_explicit(reg(context, block, offset), value, memory_order_release);
 }
+
+/* ---- slot.c: the engine in this process */
+
+bool slot_wanted(void);
+int slot_open(struct rnic_context *context, const uint8_t *answer, const int *fds);
+void slot_close(struct rnic_context *context);
+/* Around a message that the NIC process works on the arena for. */
+void slot_lend(struct rnic_context *context);
+void slot_back(struct rnic_context *context);
+/* A doorbell; false where it is the NIC process's to be told. */
+bool slot_ring(struct rnic_context *context, uint32_t number, uint32_t block);
+/* A queue was found empty: whether anything has happened now. */
+bool slot_poll(struct rnic_context *context);
+/* The program means to sleep until an event comes. */
+void slot_rest(struct rnic_context *context);
 
 /* ---- rings.c */
 

@@ -1,0 +1,75 @@
+/* A program's own part of a device, run by the program (design.md, "One state, two executors"): rounds on its socket and
+ * its arena, under a lock that it shares with the NIC process. What the engine does not know goes to whoever made it,
+ * packet by packet, and comes back on the same bytes. Linux alone. */
+#ifndef RNIC_ENGINE_BYPASS_H
+#define RNIC_ENGINE_BYPASS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define BYPASS_BUFFERS_AT 4096u /* of the shared record's memory: the receive buffers */
+#define BYPASS_NAME_BYTES 28u
+
+/* What is left to the NIC process. */
+enum bypass_kind {
+	BYPASS_PACKET = 1, /* packets of a receive buffer */
+	BYPASS_TURN, /* the rest of a queue pair's turn */
+	BYPASS_NOTIFY, /* a queue pair completed to armed CQs */
+	BYPASS_DOORBELL, /* a block's doorbell was rung */
+	BYPASS_TIMER, /* a queue pair's deadline has come */
+};
+
+struct bypass_punt {
+	uint32_t kind, effects;
+	uint64_t qp; /* offset of its record; of a doorbell the block */
+	uint64_t limit, count, bytes, room; /* of a turn (port.h, engine_sending) */
+	uint32_t step;
+	uint32_t buffer, size, at, segment; /* of packets: which buffer, bytes in it, those taken, bytes of each */
+	uint32_t name_bytes, tclass, hop_limit, flow_label;
+	uint8_t name[BYPASS_NAME_BYTES];
+};
+
+struct bypass_answer {
+	uint64_t count; /* packets of a turn */
+	uint32_t polite; /* it is to be scheduled once more in the end */
+	uint32_t settled; /* the packets' sender is known from now on */
+};
+
+/* Where everything lies, and who is asked. */
+struct bypass_setup {
+	uint8_t *arena;
+	uint8_t *shared; /* a struct slot, and at BYPASS_BUFFERS_AT the buffers */
+	uint8_t *blocks; /* the window's queue blocks */
+	int fd; /* the socket */
+	uint8_t address[16]; /* the device's */
+	uint32_t address_bytes;
+	uint32_t port;
+	int (*punt)(void *self, const struct bypass_punt *punt, struct bypass_answer *answer); /* 0, or -1 where nobody answers */
+	void *self;
+};
+
+struct bypass;
+
+/* Bytes of the shared record and its buffers. */
+size_t bypass_shared_bytes(void);
+/* NULL without memory, or where the arena is laid out by other tables. */
+struct bypass *bypass_new(const struct bypass_setup *setup);
+void bypass_free(struct bypass *bypass);
+
+/* Everything below is called with the lock held. bypass_try returns 0, or -1 where another has it. */
+void bypass_lock(struct bypass *bypass);
+int bypass_try(struct bypass *bypass);
+void bypass_unlock(struct bypass *bypass);
+
+/* Whether the NIC process takes packets and doorbells itself, or has gone: then there is nothing to do here. */
+int bypass_idle(const struct bypass *bypass);
+/* The doorbell of a queue pair's block was rung; `number` is 0 for other blocks. */
+void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block);
+/* One round: whether anything happened. */
+int bypass_round(struct bypass *bypass);
+/* When a round is due though nothing comes: 0 for at once, UINT64_MAX for never. */
+uint64_t bypass_deadline(const struct bypass *bypass);
+/* CLOCK_MONOTONIC in nanoseconds. */
+uint64_t bypass_now(void);
+
+#endif

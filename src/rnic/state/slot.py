@@ -1,0 +1,64 @@
+"""The record that a program and the NIC process share beside the arena of a slot: who works on it, what is counted.
+
+A slot is one program's part of a device (design.md, "One state, two executors"): its own arena, its own numbers of
+queue pairs, its own socket. The arena is the program's to work on while ``taken`` is set, the NIC process's while
+``wanted`` is; both set theirs, look at the other's, and the NIC process gives way.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rnic.state.record import record
+
+PUNT_REASONS: Final = (
+    "short",
+    "state",
+    "header",
+    "icrc",
+    "psn",
+    "sequence",
+    "length",
+    "key",
+    "memory",
+    "reply",
+    "ack",
+    "cq",
+    "request",
+    "path",
+    "wait",
+)
+"""Why the engine leaves something to the reference, in the order of its ``PUNT_*`` numbers."""
+EVENTS: Final = 21
+"""What the engine counts of packets, in the order of ``engine_count``."""
+DROPS: Final = ("tx_too_long", "tx_unreachable", "tx_blocked", "tx_error")
+
+SLOT: Final = record(
+    "slot",
+    "design.md, One state, two executors",
+    (
+        ("layout", "Slots", "hash of the tables that the NIC process works with"),
+        ("taken", "program", "1 while one of its threads works on the arena, or has lent it with a message"),
+        ("wanted", "Slots", "1 while the NIC process works on the arena without having been asked"),
+        ("reference", "Slots", "1: the NIC process takes packets and doorbells itself, the program nothing"),
+        ("changes", "Slots", "counts what may have moved queues, rings or paths"),
+        ("ack_every", "Slots", "ask for an ACK at least every so many packets"),
+        ("probe", "Slots", "tail-loss probes are on"),
+        ("rq_almost_full", "Slots", "receive entries that are kept back"),
+        ("rounds", "program", "counts its rounds"),
+        ("rx_packets", "program", "packets taken"),
+        ("tx_packets", "program", "packets made"),
+        ("rx_bytes", "program", "bytes received"),
+        ("tx_bytes", "program", "bytes sent"),
+        ("rx_socket_error", "program", "receives that failed"),
+        ("gso_refused", "program", "bursts that the system would not cut"),
+        *((f"drop_{name}", "program", "packets that could not be sent") for name in DROPS),
+        *((f"event_{number}", "program", "what happened to packets, by engine_count") for number in range(EVENTS)),
+        *((f"punt_{name}", "program", f"packets and requests left to the reference: {name}") for name in PUNT_REASONS),
+        ("punt_unknown", "program", "packets of senders that the reference is to know first"),
+        ("punt_notify", "program", "completion events"),
+        ("punt_doorbell", "program", "doorbells of queue pairs that the engine does not know"),
+        ("punt_timer", "program", "deadlines of such queue pairs"),
+    ),
+    128,
+)
