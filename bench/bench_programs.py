@@ -1,6 +1,9 @@
 """Unmodified programs through a NIC process, against `rnic perf` through one of the same kind, and ways to wait.
 
-    ./dev bench programs [ROUNDS]
+    ./dev bench programs [ROUNDS] [--bypass]
+
+``--bypass`` leaves out all rows but those of programs that run the engine themselves, and of what they are held
+against: plain UDP sockets in C (``raw_udp.c``) and UCX over TCP.
 
 Each round runs every row once, in turn; best and median of the rounds are printed. What waits how: the program polls
 and yields after some empty polls (100 unless said otherwise), never yields, or sleeps on events; the NIC process makes
@@ -24,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from rnic.abi.build import build
+from rnic.abi.build import build, find_compiler
 from rnic.testing import own_network
 
 RNIC = [sys.executable, "-m", "rnic.cli"]
@@ -35,6 +38,21 @@ BW = ("-s", str(MESSAGE), "-n", "300")
 LAT = ("-s", "8", "-n", "2000")
 SHORT_LAT = ("-s", "8", "-n", "300")
 LEAST_BW, MOST_LAT = 0.8, 1.3
+BYPASS = {"RNIC_BYPASS": "1"}
+RAW_LAT, RAW_BW = "raw UDP in C, 8 B", "raw UDP in C with GSO"
+Verdict = tuple[str, str, str, bool, float, float]
+"""What, row, the row that it is held against, whether less is better, floor, aim."""
+VERDICTS: list[Verdict] = [
+    ("ib_write_lat / raw UDP", "bypass: ib_write_lat 8 B", RAW_LAT, True, 2.0, 1.3),
+    ("ib_write_lat / ucx tcp", "bypass: ib_write_lat 8 B", "ucx_perftest tcp, tag 8 B", True, 1.1, 0.7),
+    ("ib_send_lat / ucx tcp", "bypass: ib_send_lat 8 B", "ucx_perftest tcp, tag 8 B", True, 1.1, 0.7),
+    ("ib_write_bw / raw UDP", "bypass: ib_write_bw 1 MiB", RAW_BW, False, 0.6, 0.72),
+    ("ib_read_bw / ib_write_bw", "bypass: ib_read_bw 1 MiB", "bypass: ib_write_bw 1 MiB", False, 0.85, 0.95),
+    ("ib_send_bw / ib_write_bw", "bypass: ib_send_bw 1 MiB", "bypass: ib_write_bw 1 MiB", False, 0.85, 0.95),
+]
+RATE = "bypass: ib_write_bw 8 B, lists of 64"
+LEAST_RATE, AIM_RATE = 2.0, 8.0
+"""Million messages a second."""
 NEVER = "4294967295"
 
 
@@ -76,10 +94,60 @@ def rows() -> list[Row]:
     return [row for row in found if row.command[0] == "rnic" or shutil.which(row.command[0])]
 
 
+def bypass_rows() -> list[Row]:
+    """Programs that run the engine themselves, and what they are held against."""
+    quick = ("-x", "0", "-F")
+    found = [
+        Row(RAW_LAT, "us", ("raw_udp", "lat", "20000"), 0),
+        Row("ucx_perftest tcp, tag 8 B", "us", ("ucx_perftest", "-t", "tag_lat", *LAT), 2),
+        Row("bypass: ib_write_lat 8 B", "us", ("ib_write_lat", *quick, *LAT), 4, BYPASS),
+        Row("bypass: ib_send_lat 8 B", "us", ("ib_send_lat", *quick, *LAT), 4, BYPASS),
+        Row("bypass: ib_send_lat 8 B, on events", "us", ("ib_send_lat", *quick, "-e", *LAT), 4, BYPASS),
+        Row(RAW_BW, "MB/s", ("raw_udp", "bw", "4112", "1"), 0),
+        Row("bypass: ib_write_bw 1 MiB", "MB/s", ("ib_write_bw", *quick, *BW), 3, BYPASS),
+        Row("bypass: ib_read_bw 1 MiB", "MB/s", ("ib_read_bw", *quick, *BW), 3, BYPASS),
+        Row("bypass: ib_send_bw 1 MiB", "MB/s", ("ib_send_bw", *quick, *BW), 3, BYPASS),
+        Row(RATE, "M/s", ("ib_write_bw", *quick, "-s", "8", "-l", "64", "-n", "64000"), 4, BYPASS),
+    ]
+    return [row for row in found if row.command[0] == "raw_udp" or shutil.which(row.command[0])]
+
+
+def raw(row: Row, folder: Path) -> float:
+    """A figure of ``raw_udp.c``, which is built where it is not there yet."""
+    program = folder / "raw_udp"
+    if not program.exists():
+        compiler = find_compiler()
+        assert compiler is not None
+        source = Path(__file__).with_name("raw_udp.c")
+        subprocess.run([compiler, "-O2", str(source), "-o", str(program)], check=True)
+    done = subprocess.run([program, *row.command[1:]], capture_output=True, text=True, timeout=SECONDS, check=True)
+    figure = float(done.stdout.split()[row.figure])
+    return figure * 1e9 / (1 << 20) if row.unit == "MB/s" else figure  # perftest's MB are MiB
+
+
+def verdicts(wanted: list[Row]) -> list[str]:
+    """Medians against each other: floors and aims, met or missed."""
+    middle = {row.name: median(row.got) for row in wanted}
+    lines = [f"{'':28} {'ratio':>7} {'floor':>7} {'aim':>7}"]
+    for what, row, base, less, floor, aim in VERDICTS:
+        if row in middle and base in middle and middle[base]:
+            ratio = middle[row] / middle[base]
+            good = [ratio <= bound if less else ratio >= bound for bound in (floor, aim)]
+            word = "aim met" if good[1] else "floor met" if good[0] else "MISSED"
+            lines.append(f"{what:28} {ratio:7.2f} {floor:7.2f} {aim:7.2f} {word}")
+    if RATE in middle:
+        rate = middle[RATE]
+        word = "aim met" if rate >= AIM_RATE else "floor met" if rate >= LEAST_RATE else "MISSED"
+        lines.append(f"{'messages a second, millions':28} {rate:7.2f} {LEAST_RATE:7.2f} {AIM_RATE:7.2f} {word}")
+    return lines
+
+
 def measure(row: Row, libraries: Path, number: int) -> float:
     """One figure."""
     with tempfile.TemporaryDirectory(prefix="rnic-bench-") as name:
         env = {**os.environ, **row.env, "RNIC_RUNTIME_DIR": name, "RNIC_LIBRARIES": str(libraries)}
+        if row.command[0] == "raw_udp":
+            return raw(row, libraries)
         address = f"{own_network()}.{number % 250 + 1}"
         if row.command[0] == "rnic":
             command = [*RNIC, "perf", *row.command[1:], "--addr", address, "--attach", "--json"]
@@ -118,8 +186,10 @@ def _figure(text: str, row: Row) -> float:
 
 def main(argv: list[str]) -> int:
     """Print the table and the two ratios."""
-    rounds = int(argv[0]) if argv else ROUNDS
-    wanted = rows()
+    numbers = [word for word in argv if word != "--bypass"]
+    rounds = int(numbers[0]) if numbers else ROUNDS
+    before = [] if "--bypass" in argv else rows()
+    wanted = before + [row for row in bypass_rows() if row.name not in {row.name for row in before}]
     with tempfile.TemporaryDirectory(prefix="rnic-libraries-") as name:
         build(Path(name))
         for turn in range(rounds):
@@ -127,18 +197,19 @@ def main(argv: list[str]) -> int:
                 try:
                     row.got.append(measure(row, Path(name), turn * len(wanted) + index))
                 except subprocess.TimeoutExpired:
-                    row.got.append(0.0 if row.unit == "MB/s" else float("inf"))
+                    row.got.append(float("inf") if row.unit == "us" else 0.0)
     print(f"{'':60} {'best':>9} {'median':>9}")
     best = {}
     for row in wanted:
-        best[row.name] = max(row.got) if row.unit == "MB/s" else min(row.got)
-        print(f"{row.name:60} {best[row.name]:9.1f} {median(row.got):9.1f} {row.unit}")
+        best[row.name] = min(row.got) if row.unit == "us" else max(row.got)
+        print(f"{row.name:60} {best[row.name]:9.2f} {median(row.got):9.2f} {row.unit}")
     middle = {row.name: median(row.got) for row in wanted}
     if "ib_write_bw 1 MiB" in middle:
         ratio = middle["ib_write_bw 1 MiB"] / middle["rnic perf write_bw 1 MiB"]
         print(f"ib_write_bw / rnic perf: {ratio:.2f} (at least {LEAST_BW}: {'met' if ratio >= LEAST_BW else 'MISSED'})")
         ratio = middle["ib_write_lat 8 B"] / middle["rnic perf write_lat 8 B"]
         print(f"ib_write_lat / rnic perf: {ratio:.2f} (at most {MOST_LAT}: {'met' if ratio <= MOST_LAT else 'MISSED'})")
+    print("\n".join(verdicts(wanted)))
     return 0
 
 
