@@ -99,6 +99,7 @@ def rows() -> Iterator[Row]:
     yield from _mpi()
     yield from _connection_manager()
     yield from _rsockets()
+    yield from _libfabric()
     yield Row("ib_write_bw", ("--use_cuda=0",), kind="refused", refused="use_cuda")
     yield Row("pyverbs", ("tests/run_tests.py", "-v"), kind="pyverbs", note="Debian's own test suite")
     yield Row("pypi_ibverbs.py", kind="consumer", note="PyPI's ibverbs")
@@ -106,6 +107,18 @@ def rows() -> Iterator[Row]:
     ucx = {"UCX_TLS": "rc_v,ud_v"}
     yield Row("pypi_nixl.py", kind="consumer", env=ucx, preload=True, note="PyPI's nixl, with the UCX of its wheel")
     yield Row("pypi_ibverbs.py", ("HOST", "PORT"), kind="consumer-pair", note="against ibv_rc_pingpong")
+
+
+def _libfabric() -> Iterator[Row]:
+    """libfabric's verbs provider passes loopback interfaces over."""
+    yield Row("fi_info", ("-p", "verbs"), kind="alone")
+    for provider, kind, size in (
+        ("verbs", "msg", "all"),
+        ("verbs;ofi_rxm", "rdm", "all"),
+        ("verbs;ofi_rxd", "rdm", "4096"),
+        ("verbs", "dgram", "all"),
+    ):
+        yield Row("fi_pingpong", ("-p", provider, "-e", kind, "-S", size, "-c", "-I", "20"), kind="namespace")
 
 
 def _pingpongs() -> Iterator[Row]:

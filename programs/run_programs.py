@@ -54,6 +54,8 @@ OTHER_PACKAGES = {
     "ibstatus": "infiniband-diags",
     "ucx_perftest": "ucx-utils",
     "ucx_info": "ucx-utils",
+    "fi_info": "libfabric-bin",
+    "fi_pingpong": "libfabric-bin",
     "mpirun.mpich": "mpich libmpich-dev",
     "mpirun.openmpi": "openmpi-bin libopenmpi-dev",
 }
@@ -129,6 +131,8 @@ class Bench:
                 wanted = row.program.replace("run", "cc")
             found = row.kind == "consumer" or shutil.which(wanted, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
             packages = OTHER_PACKAGES.get(row.program, PACKAGES)
+            if found and row.kind == "namespace" and subprocess.run(["unshare", "-rn", "true"], check=False).returncode:
+                return f"{LEFT_OUT}: this user may make no network namespace"
             why = None if found else f"{wanted} is not installed: apt-get install {packages}"
         return f"{LEFT_OUT}: {why}" if why else ""
 
@@ -156,6 +160,7 @@ class Run:
             "consumer-pair": self._pair,
             "mpi": self._mpi,
             "cm": self._by_cm,
+            "namespace": self._in_namespace,
         }[self.row.kind]()
 
     def _address(self, end: int) -> str:
@@ -272,6 +277,11 @@ class Run:
             if server.poll() is not None:
                 return
             time.sleep(0.025)
+
+    def _in_namespace(self) -> str:
+        script = [sys.executable, str(HERE / "in_namespace.py"), str(self.capture)]
+        status, text = self._done(["unshare", "-rn", *script, self.row.program, *self.row.options])
+        return last_line(text) if status else "ok"
 
     def _pyverbs(self) -> str:
         with tempfile.TemporaryDirectory(prefix="rnic-pyverbs-") as name:

@@ -180,6 +180,7 @@ def test_program_under_sanitizers(sanitized: Path, mode: dict[str, str]) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_program_under_valgrind(plain: Path, mode: dict[str, str]) -> None:
     if shutil.which("valgrind") is None:
         pytest.skip("valgrind is not installed")

@@ -72,7 +72,7 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("QP_", states, ()),
     ("", opcodes, ("WR_",)),
     ("", ports, ("PORT_",)),
-    ("", limits, ("MAX_SGE", "MAX_INLINE", "MAX_QP_WR", "GRH_BYTES")),
+    ("", limits, ("MAX_SGE", "MAX_INLINE", "MAX_QP_WR", "MAX_CQE", "GRH_BYTES")),
     ("", sqe, ("FLAG_", "SGE_BYTES")),
     ("", rqe, ("SRQ_ORDER_",)),
     ("BIT_", cqe, ("CQE_",)),

@@ -47,6 +47,7 @@ MAX_EVENTS = 65_536
 _MULTICAST_QPN = 0xFFFFFF
 _EVERYWHERE = (NOWHERE, MAPPED + bytes(4))
 """Addresses that stand for all: of either family, and of IPv4."""
+_LOOPBACK = bytes(15) + b"\x01"
 _ADDRESS_FAMILY = -97
 _NO_DEVICE = -19
 
@@ -248,7 +249,7 @@ class CmService:
         """Bind to an address (or all), and a port (or any)."""
         if each.bound or each.everywhere:
             raise OSError(errno.EINVAL, "the ID is bound already")
-        src = said["src"].to_bytes(16, "little")
+        src = self._unless_loopback(each.client, said["src"].to_bytes(16, "little"))
         each.reuse = bool(said["flags"] & wire.CM_REUSEADDR)
         if src in _EVERYWHERE:
             self._hold_everywhere(each, src, said["src_port"])
@@ -256,6 +257,14 @@ class CmService:
         each.port = self._at(each.client, src)
         each.src = src
         self._hold(each, [each.port], said["src_port"])
+
+    def _unless_loopback(self, client: Program, src: bytes) -> bytes:
+        """A loopback address that no device has stands for all, as Linux has it: libfabric's servers bind to it."""
+        if any(port.gid == src for port in self._usable(client)):
+            return src
+        if src.startswith(MAPPED + b"\x7f"):
+            return MAPPED + bytes(4)
+        return NOWHERE if src == _LOOPBACK else src
 
     def _hold_everywhere(self, each: CmId, src: bytes, number: int) -> None:
         """Take a port number on all devices, and on those that will come."""

@@ -36,7 +36,7 @@ from rnic.device.non_rdma import read_non_rdma
 from rnic.device.qp_commands import modify_qp, query_qp, reset_qp
 from rnic.device.refusal import Refused
 from rnic.device.resources import LOG_MAX_PDS, LOG_MAX_SRQS, KeyRecord
-from rnic.device.rings import LOG_MAX_CQ, ring_status
+from rnic.device.rings import ring_status
 from rnic.device.srq import SharedReceiveQueue
 from rnic.device.uar import CQ_DOORS, SRQ_DOORS, Uar
 from rnic.mem.keys import key_index
@@ -130,7 +130,7 @@ class CommandUnit:
             "log_max_eqs": limits.MAX_EQS.bit_length() - 1,
             "log_max_pds": LOG_MAX_PDS,
             "log_max_qp_sz": limits.MAX_QP_WR.bit_length() - 1,
-            "log_max_cq_sz": LOG_MAX_CQ,
+            "log_max_cq_sz": limits.LOG_MAX_CQ,
             "log_max_srq_sz": LOG_MAX_SRQ,
             # with the smallest path MTU no longer message has its packets within half the PSNs
             "log_max_msg": (PSN_WINDOW * min(limits.MTU_CODES)).bit_length() - 1,

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rnic.device.entry_ring import reachable
 from rnic.rings.cqe import CQE_SHIFT
 from rnic.spec import commands as cmd
 from rnic.spec.access import LOCAL_WRITE
+from rnic.spec.limits import LOG_MAX_CQ
 
 if TYPE_CHECKING:
     from rnic.device.uar import Uar
     from rnic.mem.table import MemoryTable
-
-LOG_MAX_CQ: Final = 16
-"""log2 of the entries of the longest ring."""
 
 
 def ring_status(memory: MemoryTable, uar: Uar, values: Mapping[str, int]) -> int:

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0xa97b5ac6762122d7ull
+#define STATE_LAYOUT_HASH 0x6fa23468077b5590ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -103,7 +103,8 @@
 #define MAX_QP_WR 0x8000u
 #define MAX_SGE 0x20u
 #define MAX_INLINE 0x200u
-#define MAX_CQE 0xffffu
+#define LOG_MAX_CQ 0x16u
+#define MAX_CQE 0x3fffffu
 #define MAX_RD_ATOMIC 0x80u
 #define LOG_MAX_QPS 0xeu
 #define LOG_DEFAULT_QPS 0xdu

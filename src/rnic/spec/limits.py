@@ -17,7 +17,9 @@ MAX_MSG_BYTES = 1 << 31
 MAX_QP_WR = 1 << 15
 MAX_SGE = 32
 MAX_INLINE = 512
-MAX_CQE = (1 << 16) - 1
+LOG_MAX_CQ = 22
+"""log2 of the entries of the longest ring of a CQ or EQ: libfabric asks for 2^18."""
+MAX_CQE = (1 << LOG_MAX_CQ) - 1
 MAX_RD_ATOMIC = 128
 LOG_MAX_QPS = 14
 LOG_DEFAULT_QPS = 13

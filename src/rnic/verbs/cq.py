@@ -15,6 +15,7 @@ from rnic.spec import commands as cmd
 from rnic.spec import opcodes as op
 from rnic.spec import status as st
 from rnic.spec.errors import VerbsError
+from rnic.spec.limits import MAX_CQE
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import WC
 from rnic.verbs.batch import BatchPolls, alike, check_identifiers, checked, completion_dtype, words_of
@@ -53,7 +54,6 @@ _SEND_OPCODE = {
     op.WR_LOCAL_INV: e.IBV_WC_LOCAL_INV,
 }
 _FLAGS = CQE_IMM | CQE_INV | CQE_GRH
-MAX_CQE = (1 << 16) - 1
 _FLAGS_WORD, _QPN_WORD = CQ_ENTRY["phase"].byte // 4, CQ_ENTRY["qpn"].byte // 4
 
 

@@ -269,6 +269,16 @@ def test_two_that_both_say_so_share_a_port(pair: Pair) -> None:
         pair.server.ask(a.CM_BIND, id=pair.server.create(), src_port=9, flags=a.CM_REUSEADDR)
 
 
+def test_a_loopback_address_of_no_device_stands_for_all(pair: Pair) -> None:
+    number = pair.server.create()
+    mapped = pair.gids[1].startswith(bytes(10) + b"\xff\xff")
+    loopback = bytes(10) + b"\xff\xff\x7f\0\0\x63" if mapped else bytes(15) + b"\x01"
+    pair.server.ask(a.CM_BIND, id=number, src=loopback, src_port=9)
+    again = pair.server.create()
+    with pytest.raises(OSError, match="port 9 is taken"):
+        pair.server.ask(a.CM_BIND, id=again, src=pair.gids[1], src_port=9)
+
+
 def test_an_address_of_no_device_of_the_program_is_refused(pair: Pair) -> None:
     with pytest.raises(OSError, match="no device of this program") as refused:
         pair.server.ask(a.CM_BIND, id=pair.server.create(), src=pair.gids[0])

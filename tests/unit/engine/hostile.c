@@ -1,7 +1,9 @@
-/* The engine against memory and packets of somebody who means ill, to be run under sanitizers: every piece of memory is
- * an allocation of its own, so that a byte beside it is seen. Arguments: seed, rounds. Prints what was taken and made. */
+/* The engine against memory and packets of somebody who means ill, to be run under sanitizers: between any two pieces of
+ * memory there are bytes that nobody may touch, so that a byte beside one is seen. Arguments: seed, rounds. Prints what
+ * was taken and made. hostile_port.c takes all but `main` for a whole device. */
 #include "../../../src/rnic/engine/parts.h"
 
+#include <sanitizer/asan_interface.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,7 +13,6 @@
 #define CQ_ENTRIES 16u
 #define REGION 8192u
 #define KEY 0x00010055u
-#define QPN 16u
 
 static uint64_t state;
 
@@ -40,7 +41,29 @@ static uint32_t crc32(uint32_t crc, const uint8_t *data, uint64_t length)
 	return ~crc;
 }
 
+#define BLOCK (1u << 20)
+#define GAP 64u
+static uint8_t *block;
+static size_t used;
+
+/* A piece of one block, so that places in it are offsets; what lies between two pieces must not be touched. */
 static void *piece(size_t size)
+{
+	if (!block) {
+		block = calloc(1, BLOCK);
+		if (!block)
+			abort();
+		__asan_poison_memory_region(block, BLOCK);
+	}
+	size_t at = used;
+	used += (size + 7) / 8 * 8 + GAP;
+	if (used > BLOCK)
+		abort();
+	__asan_unpoison_memory_region(block + at, size);
+	return block + at;
+}
+
+static void *buffer_of(size_t size)
 {
 	void *made = calloc(1, size);
 	if (!made)
@@ -57,6 +80,8 @@ static struct engine_meta meta;
 static uint8_t *sq, *rq, *shared;
 static struct shared_receive_queue *srq;
 static _Atomic uint32_t *srq_block;
+static uint32_t number = 16; /* of the queue pair */
+#define QKEY 0x1111u
 
 static void begin(void)
 {
@@ -64,8 +89,9 @@ static void begin(void)
 	memset(qpc, 0, QPC_SIZE);
 	be_put(qpc, QPC_STATE, QP_STATE_RTS);
 	be_put(qpc, QPC_MTU, 1);
-	be_put(qpc, QPC_LOCAL_QPN, QPN);
-	be_put(qpc, QPC_REMOTE_QPN, QPN + 1);
+	be_put(qpc, QPC_LOCAL_QPN, number);
+	be_put(qpc, QPC_REMOTE_QPN, number + 1);
+	be_put(qpc, QPC_QKEY, QKEY);
 	be_put(qpc, QPC_PD, 1);
 	be_put(qpc, QPC_ACCESS_FLAGS, 0xF);
 	be_put(qpc, QPC_MAX_RD_ATOMIC, 2);
@@ -94,6 +120,9 @@ static void begin(void)
 	if (draw() % 4 == 0) {
 		be_put(qpc, QPC_SERVTYPE, ST_UC);
 		record->service = SERVICE_UC;
+	} else if (draw() % 4 == 0) {
+		be_put(qpc, QPC_SERVTYPE, ST_UD);
+		record->service = SERVICE_UD;
 	}
 	if (draw() % 4 == 0)
 		be_put(qpc, QPC_OPTIONS, OPT_CREDITS);
@@ -113,7 +142,7 @@ static void begin(void)
 		qp.block[i] = cq.block[i] = 0;
 }
 
-static void make(void)
+static void make_shared(void)
 {
 	keys = piece(4 * sizeof *keys);
 	for (unsigned i = 0; i < 4; i++) {
@@ -129,6 +158,14 @@ static void make(void)
 	cq.ring = piece(CQ_ENTRIES << CQE_SHIFT);
 	cq.entries = CQ_ENTRIES;
 	cq.block = piece(128);
+	shared = piece(ENTRIES * (STRIDE + SRQ_ORDER_BYTES));
+	srq = piece(sizeof *srq);
+	srq_block = piece(128);
+	meta.flow.address_bytes = 4;
+}
+
+static void make(void)
+{
 	qp.qpc = piece(QPC_SIZE);
 	qp.record = piece(sizeof *qp.record);
 	qp.sends = piece(ENTRIES * sizeof *qp.sends);
@@ -141,12 +178,18 @@ static void make(void)
 	qp.sq = sq = piece(qp.sq_bytes);
 	qp.rq_bytes = ENTRIES * STRIDE;
 	qp.rq = rq = piece(qp.rq_bytes);
-	shared = piece(ENTRIES * (STRIDE + SRQ_ORDER_BYTES));
-	srq = piece(sizeof *srq);
-	srq_block = piece(128);
+	qp.destinations = piece(ENGINE_DESTINATIONS * sizeof *qp.destinations);
 	qp.block = piece(128);
 	qp.send_cq = qp.recv_cq = &cq;
-	qp.flow.address_bytes = meta.flow.address_bytes = 4;
+	qp.flow.address_bytes = 4;
+	for (unsigned i = 0; i < ENGINE_DESTINATIONS; i++)
+		qp.destinations[i] = (struct engine_destination){ .max_segments = 0 };
+	for (uint64_t i = 0; i < 4; i++) {
+		const uint64_t gid[2] = { i, 7 };
+		qp.destinations[engine_destination_place(0, gid)] = (struct engine_destination){
+			.gid = { i, 7 }, .hop_limit = 64, .flow = { .address_bytes = i & 1 ? 16 : 4 }, .max_segments = 1 + 8 * i,
+		};
+	}
 }
 
 /* Mostly of one region, which address() chooses and key() opens. */
@@ -177,6 +220,14 @@ static void post(void)
 	words[2] = address();
 	words[3] = (uint32_t)length | (uint64_t)key() << 32;
 	words[4] = draw();
+	if (qp.record->service == SERVICE_UD) {
+		words[2] = draw() % 8 ? 0 : odd_number();
+		words[5] = draw() % 5;
+		words[6] = 7;
+		words[7] = draw() << 32 | (uint64_t)64 << 24 | (draw() & 0xFFFFFF);
+		if (draw() % 8)
+			words[3] = draw() % 257 | (uint64_t)key() << 32;
+	}
 	memcpy(entry, words, sizeof words);
 	qp.record->tail = draw() % ENTRIES;
 	/* a scatter list behind it, mostly of its length */
@@ -223,6 +274,8 @@ static uint64_t packet(uint8_t *to)
 				      BTH_READ_RESPONSE_FIRST + draw() % 4;
 	if (qp.record->service == SERVICE_UC && opcode <= BTH_WRITE_ONLY_IMM)
 		opcode |= SERVICE_UC;
+	if (qp.record->service == SERVICE_UD && draw() % 8)
+		opcode = SERVICE_UD | (BTH_SEND_ONLY + (uint8_t)(draw() & 1));
 	const struct opcode_row *row = &opcode_rows[opcode];
 	int answer = (row->flags & ROW_RESPONSE) != 0;
 	uint64_t size = row->flags & ROW_PAYLOAD ? (row->flags & ROW_END ? draw() % 257 : 256) : 0;
@@ -237,13 +290,15 @@ static uint64_t packet(uint8_t *to)
 	uint64_t psn = answer ? qp.record->una + draw() % 8 : be_get(qp.qpc, QPC_EXPECTED_PSN) + (draw() % 8 ? 0 : draw() % 4 - 2);
 	if (waits)
 		psn = piece_due(piece) + (draw() % 8 ? 0 : draw() % 4 - 2);
-	be_store(to, 8, (uint64_t)opcode << 56 | pad << 52 | (uint64_t)0xFFFF << 32 | QPN);
+	be_store(to, 8, (uint64_t)opcode << 56 | pad << 52 | (uint64_t)0xFFFF << 32 | number);
 	be_store(to + 8, 4, (psn & PSN_MASK) | (draw() & 1) << 31);
 	if (row->flags & ROW_RETH) {
 		be_store(to + 12, 8, address());
 		be_store(to + 20, 4, key());
 		be_store(to + 24, 4, row->flags & ROW_END && row->flags & ROW_PAYLOAD ? size : draw() % 4 ? 257 + draw() % 600 : odd_number());
 	}
+	if (qp.record->service == SERVICE_UD && covered >= BTH_BYTES + 8 && draw() % 8)
+		be_store(to + 12, 4, QKEY);
 	if (row->flags & ROW_ATOMIC) {
 		be_store(to + 12, 8, address() & ~(uint64_t)7);
 		be_store(to + 20, 4, key());
@@ -259,8 +314,9 @@ static uint64_t packet(uint8_t *to)
 	return covered + 4;
 }
 
-/* READs and atomics by what became of them: requests taken, responses placed. */
-static uint64_t asked, placed;
+#ifndef HOSTILE_PORT
+/* READs and atomics by what became of them: requests taken, responses placed; and datagrams, taken or sent. */
+static uint64_t asked, placed, datagrams;
 
 static uint64_t received(void)
 {
@@ -274,6 +330,7 @@ int main(int argc, char **argv)
 {
 	uint64_t rounds = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000, taken = 0, made = 0, answered = 0, late = 0;
 	state = (argc > 1 ? strtoull(argv[1], NULL, 10) : 1) * 2654435761u + 1;
+	make_shared();
 	make();
 	for (uint64_t i = 0; i < rounds; i++) {
 		struct engine_effects effects = { 0 };
@@ -291,7 +348,7 @@ int main(int argc, char **argv)
 			qp.qpc[draw() % QPC_SIZE] = (uint8_t)draw();
 		struct engine_out out = { .max_segments = qp.record->batch_limit };
 		out.room = draw() % 4 ? 4000 : draw() % 400;
-		out.bytes = piece(out.room);
+		out.bytes = buffer_of(out.room);
 		if (draw() % 4 == 0) {
 			uint64_t when = draw() % 8 ? engine_deadline(&qp) : odd_number();
 			effects.end = PUNT_WAIT;
@@ -300,10 +357,13 @@ int main(int argc, char **argv)
 			late += effects.end == ENGINE_DONE;
 			memset(&effects, 0, sizeof effects);
 		}
-		if (draw() & 1)
-			made += engine_send(&port, &qp, i * 1000, draw() % 20, &flight, &out, &effects);
-		else
+		if (draw() & 1) {
+			uint64_t sent = engine_send(&port, &qp, i * 1000, draw() % 20, &flight, &out, &effects);
+			made += sent;
+			datagrams += qp.record->service == SERVICE_UD && sent;
+		} else {
 			answered += engine_reply(&port, &qp, draw() % 20, &out, &effects);
+		}
 		free(out.bytes);
 		uint8_t bytes[512];
 		if (draw() % 32 == 0)
@@ -317,7 +377,7 @@ int main(int argc, char **argv)
 		uint64_t length = packet(bytes);
 		uint64_t pending = qp.record->pending_reads, before = received();
 		uint64_t cut = draw() % 16 ? length : draw() % length;
-		uint8_t *buffer = piece(cut ? cut : 1);
+		uint8_t *buffer = buffer_of(cut ? cut : 1);
 		memcpy(buffer, bytes, cut);
 		memset(&effects, 0, sizeof effects);
 		uint64_t segment = draw() % 16 ? length : draw() % 600;
@@ -327,11 +387,14 @@ int main(int argc, char **argv)
 			got = engine_receive(&port, &qp, buffer, cut, segment, 0, &meta, &flight, i * 1000 + 1, &effects);
 		}
 		taken += got != 0;
+		datagrams += got && bytes[0] >> 5 == SERVICE_UD >> 5;
 		asked += qp.record->pending_reads == pending + 1;
 		placed += received() == before + 1;
 		free(buffer);
 	}
-	printf("%llu %llu %llu %llu %llu %llu\n", (unsigned long long)taken, (unsigned long long)made,
-	       (unsigned long long)answered, (unsigned long long)late, (unsigned long long)asked, (unsigned long long)placed);
+	printf("%llu %llu %llu %llu %llu %llu %llu\n", (unsigned long long)taken, (unsigned long long)made,
+	       (unsigned long long)answered, (unsigned long long)late, (unsigned long long)asked, (unsigned long long)placed,
+	       (unsigned long long)datagrams);
 	return 0;
 }
+#endif

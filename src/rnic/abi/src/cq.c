@@ -4,7 +4,6 @@
 #include <sched.h>
 
 enum {
-	MAX_CQE = (1 << 16) - 1,
 	LEAST_LOG_ENTRIES = 7, /* a page; programs that count their events sloppily need some room to spare */
 	LOOK_EVERY = 4096, /* empty rounds, a power of two: whether there still is a NIC process */
 };
@@ -335,7 +334,7 @@ static struct rnic_cq *create(struct ibv_context *verbs, uint32_t cqe, void *cq_
 	struct rnic_cq *cq;
 	int error = EINVAL;
 
-	if (!cqe || cqe > MAX_CQE || vector >= (uint32_t)verbs->num_comp_vectors)
+	if (!cqe || cqe > RNIC_MAX_CQE || vector >= (uint32_t)verbs->num_comp_vectors)
 		return fail_null(EINVAL);
 	cq = calloc(1, sizeof *cq);
 	if (!cq)
@@ -423,7 +422,7 @@ EXPORT int ibv_resize_cq(struct ibv_cq *verbs, int cqe)
 	uint8_t cqc[RNIC_CQC_SIZE];
 	int error;
 
-	if (cqe < 1 || cqe > MAX_CQE)
+	if (cqe < 1 || cqe > RNIC_MAX_CQE)
 		return fail(EINVAL);
 	error = entry_ring_map(context, &ring, log_entries((uint32_t)cqe));
 	if (error)

@@ -251,6 +251,9 @@ int slot_open(struct rnic_context *context, const uint8_t *answer, const int *fd
 			slot->bypass = bypass_new(&setup);
 		if (slot->bypass)
 			error = start(slot);
+		else
+			complain("NIC process %d keeps its state as another version of rnic does: end it, or unset RNIC_BYPASS",
+				 context->nic_pid);
 	}
 	if (error) {
 		drop(slot);

@@ -1,0 +1,62 @@
+"""Both ends of a program that passes loopback interfaces over, on an interface of a network namespace made for them.
+
+    unshare -rn python in_namespace.py CAPTURE PROGRAM [OPTION...]
+
+Both are run under ``rnic exec`` with the same options, the client with the server's address behind them. Exit status 1
+if either fails; what they printed goes to standard output.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SERVER, CLIENT = "192.0.2.1", "192.0.2.2"
+SECONDS = 60.0
+_NETWORK = (
+    "link set lo up",
+    "tuntap add rnic0 mode tap",
+    f"addr add {SERVER}/24 dev rnic0",
+    f"addr add {CLIENT}/24 dev rnic0",
+    "link set rnic0 up",
+)
+_CONTROL_PORT = 47592
+"""Where a server of libfabric's waits for its client's words."""
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens on a TCP port, as the kernel's table says."""
+    lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    return any(f":{port:04X} " in line and " 0A " in line for line in lines)
+
+
+def main(capture: str, *program: str) -> int:
+    """Run both ends."""
+    for words in _NETWORK:
+        subprocess.run(["ip", *words.split()], check=True)
+    under = [sys.executable, "-m", "rnic.cli", "exec"]
+    first = [*under, "--addr", SERVER, "--capture", capture, "--", *program]
+    with subprocess.Popen(first, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+        try:
+            end = time.monotonic() + SECONDS
+            while not listens(_CONTROL_PORT) and server.poll() is None and time.monotonic() < end:
+                time.sleep(0.05)
+            client = subprocess.run(
+                [*under, "--addr", CLIENT, "--", *program, SERVER],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+            printed = server.communicate(timeout=SECONDS)[0]
+        finally:
+            server.kill()
+    print(f"{printed}{client.stdout}")
+    return int(bool(server.returncode or client.returncode))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
