@@ -93,3 +93,24 @@ def test_commands_of_the_workflows_are_there(path: Path) -> None:
     for command in re.findall(r"run: (\S+)", path.read_text()):
         if command.startswith(("./", ".ci/")):
             assert os.access(ROOT / command, os.X_OK), command
+
+
+def test_the_aarch64_part_says_what_it_lacks(tmp_path: Path) -> None:
+    (tmp_path / "dirname").symlink_to(shutil.which("dirname") or "/usr/bin/dirname")
+    done = subprocess.run(
+        ["/bin/bash", ROOT / ".ci" / "aarch64"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert (done.returncode, done.stdout) == (77, "")
+    assert done.stderr.startswith("aarch64: LEFT OUT: no mmdebstrap: apt install mmdebstrap ")
+
+
+def test_the_check_runs_every_script_beside_it() -> None:
+    check = (ROOT / ".ci" / "run").read_text()
+    for path in (ROOT / ".ci").iterdir():
+        if path.name not in ("run", "try_wheel.py"):  # that one is ./dev wheels'
+            assert f".ci/{path.name}" in check
