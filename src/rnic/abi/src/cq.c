@@ -422,7 +422,7 @@ EXPORT int ibv_resize_cq(struct ibv_cq *verbs, int cqe)
 	uint8_t cqc[RNIC_CQC_SIZE];
 	int error;
 
-	if (cqe < 1 || cqe > RNIC_MAX_CQE)
+	if (cqe < 1 || (uint32_t)cqe > RNIC_MAX_CQE)
 		return fail(EINVAL);
 	error = entry_ring_map(context, &ring, log_entries((uint32_t)cqe));
 	if (error)
