@@ -29,7 +29,7 @@ D=$RXE_WORK/debs; P=$RXE_WORK/pkgs; K=$RXE_WORK/kernel; R=$RXE_WORK/root
 mkdir -p "$D" "$P" "$K"
 
 # 1. packages: fetched and unpacked, never installed
-KPKG=${RXE_KPKG:-$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image/{print $2; exit}')}
+KPKG=${RXE_KPKG:-$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image/ && !n++ {print $2}')}
 (cd "$D"
  for p in $KPKG $PKGS; do
    # shellcheck disable=SC2144
