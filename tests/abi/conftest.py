@@ -48,7 +48,7 @@ def env(libraries: Path, byte_code: Path, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture(params=["process", "bypass"])
-def mode(request: pytest.FixtureRequest, env: dict[str, str]) -> dict[str, str]:
+def mode(request: pytest.FixtureRequest, env: dict[str, str], alone: None) -> dict[str, str]:
     """:func:`env` for programs whose NIC process takes everything, and for those that run the engine themselves."""
     return {**env, "RNIC_BYPASS": str(int(request.param == "bypass"))}
 

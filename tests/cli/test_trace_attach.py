@@ -90,7 +90,7 @@ def live(monkeypatch: pytest.MonkeyPatch) -> Iterator[QpPair]:
 
         def ask(directory: Path, name: str, what: str) -> Any:
             if what == "devices":
-                return json.loads(json.dumps(devices(runtimes, [SimpleNamespace(pid=0, runtime=runtimes["rnic0"])])))  # type: ignore[list-item]
+                return json.loads(json.dumps(devices(runtimes, [SimpleNamespace(pid=0, device="rnic0", slot=None)])))  # type: ignore[list-item]
             answer = runtimes[name].tap().answer(what.removeprefix(TAP))
             if name == "rnic1" and not answer["next"]:
                 for opcode in (e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_READ):

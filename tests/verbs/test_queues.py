@@ -11,7 +11,7 @@ import pytest
 import rnic
 from rnic import enums as e
 from rnic.spec.errors import VerbsError
-from rnic.spec.limits import MTU_CODES
+from rnic.spec.limits import MAX_CQE, MTU_CODES
 from rnic.spec.psn import PSN_WINDOW
 from rnic.testing import QpPair, SimNet
 from rnic.testing.pair import QKEY, SERVICES
@@ -358,7 +358,7 @@ def test_an_overrun_cq_fails_with_its_queue_pairs(new_pair: NewPair) -> None:
         assert qp.qp_state == e.IBV_QPS_ERR
 
 
-@pytest.mark.parametrize("cqe", [0, -1, 1 << 16])
+@pytest.mark.parametrize("cqe", [0, -1, MAX_CQE + 1])
 def test_sizes_of_a_cq(cqe: int) -> None:
     with SimNet(1) as net, pytest.raises(VerbsError, match=f"cqe={cqe}"):
         CQ(net.nodes[0].ctx, cqe)

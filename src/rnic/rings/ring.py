@@ -16,8 +16,9 @@ from errno import EINVAL
 from rnic.mem.order import load32
 from rnic.rings.cqe import CQE_BYTES, CQE_PHASE
 from rnic.spec.errors import VerbsError
+from rnic.spec.limits import LOG_MAX_CQ
 
-MAX_ENTRIES = 1 << 16
+MAX_ENTRIES = 1 << LOG_MAX_CQ
 
 _ENTRY = struct.Struct("<8I")
 _WORD3_AT = 12

@@ -13,6 +13,7 @@ from rnic.rings.rqe import srq_bytes
 from rnic.spec import access, events
 from rnic.spec import commands as cmd
 from rnic.spec.gids import gid_from_address
+from rnic.spec.limits import LOG_MAX_CQ
 from rnic.spec.states import ST_RC, ST_UD
 
 GROUP = gid_from_address(bytes((239, 0, 0, 7)))
@@ -258,7 +259,7 @@ def test_event_queue(driver, refused) -> None:
     refused(cmd.ST_BAD_INDEX, cmd.SW2HW_EQ, number + 1, 0, good)
     refused(cmd.ST_BAD_INDEX, cmd.SW2HW_EQ, number, 0, driver.eqc(block + 1, va))
     refused(cmd.ST_BAD_SIZE, cmd.SW2HW_EQ, number, 0, driver.eqc(block, va, 0))
-    refused(cmd.ST_BAD_SIZE, cmd.SW2HW_EQ, number, 0, driver.eqc(block, va, 17))
+    refused(cmd.ST_BAD_SIZE, cmd.SW2HW_EQ, number, 0, driver.eqc(block, va, LOG_MAX_CQ + 1))
     refused(cmd.ST_BAD_PARAM, cmd.SW2HW_EQ, number, 0, driver.eqc(block, va, 5))
     refused(cmd.ST_BAD_PARAM, cmd.SW2HW_EQ, number, 0, driver.eqc(block, va + 2, 3))
     refused(cmd.ST_BAD_PARAM, cmd.SW2HW_EQ, number, 0, driver.eqc(block, va, 4, 1024))
@@ -315,7 +316,7 @@ def test_completion_queue(driver, new_driver, refused) -> None:
     other = driver.alloc(cmd.RES_UAR_BLOCK)
     refused(cmd.ST_BAD_RES_STATE, cmd.SW2HW_CQ, number, 0, driver.cqc(eq, other, va))
     refused(cmd.ST_BAD_SIZE, cmd.RESIZE_CQ, number, 0, good[1:])
-    refused(cmd.ST_BAD_SIZE, cmd.RESIZE_CQ, number, 0, driver.cqc(eq, block, va, 20))
+    refused(cmd.ST_BAD_SIZE, cmd.RESIZE_CQ, number, 0, driver.cqc(eq, block, va, LOG_MAX_CQ + 1))
     refused(cmd.ST_BAD_PARAM, cmd.RESIZE_CQ, number, 0, driver.cqc(eq, block, 4096))
     driver.ok(cmd.HW2SW_CQ, number)
     driver.ok(cmd.HW2SW_EQ, eq.number)

@@ -6,6 +6,7 @@ image taken, everything put back, done again by :mod:`rnic.device`, and the two 
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import sys
@@ -51,6 +52,9 @@ class Image:
             "last words": list(nic.sending.last_words),
         }
         self.turns = nic.sending._turns
+        behind = nic.contexts.behind
+        self.behind = {name: copy.copy(getattr(behind, name)) for name in ("_written", "_seen", "_live", "_round")}
+        self.behind_left = nic._to_write_back, nic._moved_ns
 
     def put_back(self) -> None:
         nic, state = self.nic, self.state
@@ -73,6 +77,9 @@ class Image:
         nic.sending.failed_cqs = list(state["failed"])
         nic.sending.last_words = list(state["last words"])
         nic.sending._turns = self.turns
+        for name, kept in self.behind.items():
+            setattr(nic.contexts.behind, name, copy.copy(kept))
+        nic._to_write_back, nic._moved_ns = self.behind_left
 
 
 def same(engine: Image, reference: Image) -> None:
