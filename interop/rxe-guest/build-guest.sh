@@ -29,7 +29,7 @@ D=$RXE_WORK/debs; P=$RXE_WORK/pkgs; K=$RXE_WORK/kernel; R=$RXE_WORK/root
 mkdir -p "$D" "$P" "$K"
 
 # 1. packages: fetched and unpacked, never installed
-KPKG=${RXE_KPKG:-$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image/{print $2; exit}')}
+KPKG=${RXE_KPKG:-$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image/ && !n++ {print $2}')}
 (cd "$D"
  for p in $KPKG $PKGS; do
    # shellcheck disable=SC2144
@@ -37,7 +37,7 @@ KPKG=${RXE_KPKG:-$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-im
  done)
 [ -d "$K/lib/modules" ] || dpkg -x "$D/$KPKG"_*.deb "$K"
 for p in $PKGS; do dpkg -x "$D/$p"_*.deb "$P"; done
-KVER=$(basename "$(ls -d "$K"/lib/modules/* | head -1)")
+KVER=$(basename "$(printf '%s\n' "$K"/lib/modules/* | sed -n 1p)")
 cp "$K/boot/vmlinuz-$KVER" "$RXE_WORK/vmlinuz"
 depmod -b "$K" "$KVER"
 
@@ -62,7 +62,8 @@ KMOD=$(readlink -f "$(command -v kmod)"); add "$KMOD"
 for a in modprobe insmod rmmod lsmod modinfo depmod; do ln -sf ../usr/bin/kmod "$R/sbin/$a"; done
 cp "$P/$MULTI"/libibverbs/librxe-rdmav*.so "$R/$MULTI/libibverbs/"; need+=("$R/$MULTI"/libibverbs/librxe-rdmav*.so)
 cp "$P/etc/libibverbs.d/rxe.driver" "$R/etc/libibverbs.d/"
-GCC=$(ldconfig -p | awk '/libgcc_s.so.1 .*x86-64/{print $NF; exit}')   # pthread_exit loads it
+# pthread_exit loads it; read to the end, or ldconfig may die of its pipe
+GCC=$(ldconfig -p | awk '/libgcc_s.so.1 .*x86-64/ && !n++ {print $NF}')
 [ -n "$GCC" ] && cp -L "$GCC" "$R/$MULTI/"
 for f in "${need[@]}"; do LD_LIBRARY_PATH=$LIBS ldd "$f" | awk '$3 ~ /^\//{print $3} $1 ~ /ld-linux/{print $1}'; done |
   sort -u | while read -r l; do
