@@ -114,3 +114,13 @@ def test_the_check_runs_every_script_beside_it() -> None:
     for path in (ROOT / ".ci").iterdir():
         if path.name not in ("run", "try_wheel.py"):  # that one is ./dev wheels'
             assert f".ci/{path.name}" in check
+
+
+def test_no_page_carries_what_a_merge_left_behind() -> None:
+    """Tools that read code fail on such lines; a page shows them."""
+    pages = [path for pattern in ("*.md", "docs/**/*.md", "interop/*.md") for path in ROOT.glob(pattern)]
+    assert ROOT / "README.md" in pages
+    left = [
+        path.name for path in pages if re.search(r"^(<<<<<<<|=======|>>>>>>>)( |$)", path.read_text(), re.MULTILINE)
+    ]
+    assert left == []
