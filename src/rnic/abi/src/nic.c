@@ -188,15 +188,22 @@ int nic_vector(struct rnic_context *context, uint32_t vector)
 /* Whether the NIC process has gone; looked at now and then by who waits for it. */
 bool nic_gone(struct rnic_context *context)
 {
+	static pthread_mutex_t saying = PTHREAD_MUTEX_INITIALIZER;
 	struct pollfd poller = { .fd = context->socket, .events = 0 };
+	int state;
 
 	if (context->dead)
 		return true;
 	if (poll(&poller, 1, 0) == 1 && poller.revents & (POLLHUP | POLLERR)) {
+		/* Of two threads that see it one says so, and neither ends the program before that. */
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+		pthread_mutex_lock(&saying);
 		if (!context->dead)
 			complain("NIC process %d has gone: device %s is dead", context->nic_pid,
 				 context->verbs.context.device->name);
 		context->dead = true;
+		pthread_mutex_unlock(&saying);
+		pthread_setcancelstate(state, NULL);
 		return true;
 	}
 	return false;
