@@ -102,6 +102,7 @@ def run(steps: list[Step], loss: float, seed: int, segments: int) -> list[Any]:
     return seen
 
 
+@pytest.mark.slow
 @given(STEPS, LOSS, st.integers(0, 1000), st.sampled_from([1, 15]))
 @settings(max_examples=40, deadline=None)
 def test_a_run_by_the_engine_leaves_what_the_reference_leaves(

@@ -56,6 +56,7 @@ def join(values: dict[str, int], names: Iterable[str]) -> int:
     return sum(values[name] << place for place, name in enumerate(names))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 @settings(max_examples=30)
 @given(data=st.data())

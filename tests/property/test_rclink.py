@@ -60,6 +60,7 @@ moves = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(moves, st.integers(0, 1_000), st.sampled_from([0.0, 0.05, 0.25]), st.booleans())
 def test_whatever_is_sent_arrives_once_and_in_order(
     script: list[tuple[str, int, int]], seed: int, rate: float, bank_rr: bool
@@ -175,6 +176,7 @@ fields = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(fields, st.binary(max_size=150), st.sampled_from([PEER, ME]), st.integers(0, 3), st.booleans()),

@@ -85,6 +85,7 @@ def run(steps: list[Step], loss: float, seed: int) -> dict[str, Any]:
         }
 
 
+@pytest.mark.slow
 @given(STEPS, LOSS, st.integers(0, 1000))
 @settings(max_examples=40, deadline=None)
 def test_the_small_path_equals_the_full_path(steps: list[Step], loss: float, seed: int) -> None:

@@ -30,6 +30,7 @@ from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.flow import Flow
 from rnic.wire.opcode import OPCODES, UNSUPPORTED
 from rnic.wire.packet import Packet, build, parse, seal
+from tests.scripts.channels import channel_script
 from tests.scripts.oracle import engine_script
 from tests.scripts.queues import Queue
 
@@ -343,8 +344,8 @@ NO_ENGINE = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not c
 
 @pytest.fixture(
     scope="session",
-    params=[Script, LeanScript, pytest.param(engine_script(Script), marks=NO_ENGINE)],
-    ids=["steps", "lean", "engine"],
+    params=[Script, LeanScript, channel_script(Script), pytest.param(engine_script(Script), marks=NO_ENGINE)],
+    ids=["steps", "lean", "channels", "engine"],
 )
 def new(request: pytest.FixtureRequest) -> Callable[..., Script]:
     """Make a script: ``new(ST_UC, ackto=10)``."""

@@ -86,6 +86,7 @@ class Oracle:
     def __init__(self, script: Any) -> None:
         self.script = script
         self.port = use.COMPILED.Port(script.host.arena, script.host.memory, script.host.config)
+        self.port.look_ahead()
         script.host.memory.told = self.port.changed
         for entry in script.host.memory._live.values():
             self.port.changed(entry)

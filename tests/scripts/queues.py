@@ -33,7 +33,7 @@ class Queue:
         self.key = CqKey()
         self.key.start, self.key.logsize, self.key.usrpage = space.map(self.ring).va, LOG_ENTRIES, 40
         self.uar = Uar(space, Doorbells(), 48)
-        self.queue = CompletionQueue(1, self.uar, self.key, memory, {}, lambda cq: None)
+        self.queue = CompletionQueue(1, self.uar, self.key, memory, {}, lambda cq: None, lambda: 0)
         self.seen = 0
         self._room = FULL
 

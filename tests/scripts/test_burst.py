@@ -13,6 +13,7 @@ from rnic.wire.flow import Flow, tx_delta
 from rnic.wire.packet import build, seal
 
 
+@pytest.mark.slow
 @given(
     count=st.integers(1, 20),
     mtu=st.sampled_from([256, 512, 4096]),
@@ -89,6 +90,7 @@ def state_of(s):
     )
 
 
+@pytest.mark.slow
 @given(
     kind=st.sampled_from(["WRITE", "SEND", "READ"]),
     service=st.sampled_from([ST_RC, ST_UC]),

@@ -75,6 +75,7 @@ def test_every_packet_in_every_state(new, service, state) -> None:
             assert s.counters[DropReason.QP_STATE.value] == 0
 
 
+@pytest.mark.slow
 @given(service=st.sampled_from([ST_RC, ST_UC, ST_UD]), packets=st.lists(fields, max_size=25))
 def test_hostile_packets(new, service, packets) -> None:
     s = new(service)

@@ -394,6 +394,36 @@ def test_sequence_naks_in_an_rnr_wait_cost_no_retry(new) -> None:
     assert s.counters["rewinds"] == 0
 
 
+def test_an_rnr_nak_restores_the_retry_count(new) -> None:
+    """It says that the request has come. Linux's sequence NAKs behind its RNR NAK may be slower than the wait is long:
+    each then sends the rest again, which is no sign of a peer that cannot be reached."""
+    s = new(retry_cnt=1, rnr_retry=7)
+    for _ in range(4):
+        s.post("SEND", 10)
+    for number in range(1, 6):
+        s.out()
+        s.ack(100, syndrome=0x21)
+        s.wait(10_000)
+        assert len(s.out()) == 4
+        s.ack(100, syndrome=0x60)
+        assert s.counters["rewinds"] == number
+    s.out()
+    s.ack(103)
+    assert s.send_cq.take() == ["SUCCESS"] * 4
+
+
+def test_between_rnr_naks_the_retry_count_ends_it(new) -> None:
+    s = new(retry_cnt=2, rnr_retry=7)
+    s.post("SEND", 10)
+    for code in (0x21, 0x60, 0x60):
+        s.out()
+        s.ack(100, syndrome=code)
+        s.wait(10_000)
+    s.out()
+    s.ack(100, syndrome=0x60)
+    assert s.send_cq.take() == ["RETRY_EXC_ERR"]
+
+
 def test_a_sequence_nak_behind_the_rnr_wait_is_a_loss(new) -> None:
     """The responder took the refused request after all, and lost the one behind: that does cost a retry."""
     s = new(retry_cnt=1)

@@ -5,10 +5,10 @@
 that they were given is kept with its pointer, memory of a key is forgotten when the key is told to have changed.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
@@ -24,6 +24,7 @@ cdef extern from "Python.h":
 
 cdef extern from "crc32.h" nogil:
     uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length) noexcept
+    uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *data, uint64_t length) noexcept
 
 cdef extern from "state.h" nogil:
     struct memory_key:
@@ -49,6 +50,7 @@ cdef extern from "state.h" nogil:
 
 cdef extern from "engine.h" nogil:
     ctypedef uint32_t (*engine_crc)(uint32_t state, const uint8_t *data, uint64_t length) noexcept nogil
+    ctypedef uint32_t (*engine_crc_copy)(uint32_t state, uint8_t *to, const uint8_t *data, uint64_t length) noexcept nogil
     ctypedef uint32_t atomic_word "_Atomic uint32_t"
     struct engine_memory:
         pass
@@ -58,6 +60,12 @@ cdef extern from "engine.h" nogil:
     struct engine_reach:
         uint8_t *bytes
         const engine_segment *segment
+    struct engine_congestion:
+        uint64_t dcqcn, merge_ns
+        uint64_t line_rate, least_rate, g_shift, alpha_ns, timer_ns, counter_bytes, recovery_rounds, additive_rate
+        uint64_t hyper_rate
+    struct engine_pace:
+        uint64_t rate, point_rate, target, alpha, counted, counter_rounds, timer_rounds
     struct engine_port:
         const memory_key *keys
         const engine_reach *reach
@@ -66,7 +74,15 @@ cdef extern from "engine.h" nogil:
         uint64_t ack_every
         uint64_t probe
         uint64_t rq_almost_full
+        engine_crc_copy crc_copy
         uint64_t bare
+        engine_congestion congestion
+        engine_ahead *ahead
+    struct engine_ahead:
+        uint8_t *desk
+    enum:
+        ENGINE_AHEAD
+        ENGINE_AHEAD_BYTES
     struct engine_cq:
         completion_queue *record
         uint8_t *ring
@@ -112,9 +128,10 @@ cdef extern from "engine.h" nogil:
         uint64_t found
         const void *route
         engine_destination *destinations
+        engine_pace *pace
     struct engine_flight:
         uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting
-        uint64_t nic_limit, nic_inflight, nic_promised, nic_queued
+        uint64_t nic_limit, nic_inflight, nic_promised, nic_queued, nic_slipped
         uint64_t srtt, rttvar
     struct engine_meta:
         engine_flow flow
@@ -141,6 +158,8 @@ cdef extern from "engine.h" nogil:
         const void *route
         uint32_t open
         uint32_t count
+        void (*carry)(engine_out *out) noexcept nogil
+        uint64_t carried
         engine_burst bursts[288]
     enum:
         ENGINE_BURSTS
@@ -183,6 +202,10 @@ cdef extern from "reach.h" nogil:
         reach_file memory
         int maps
     const engine_memory reach_program
+    struct reach_near_self "reach_near":
+        uint8_t *bytes
+        uint64_t base
+    const engine_memory reach_near
 
 cdef extern from "port.h" nogil:
     struct flights:
@@ -202,6 +225,7 @@ cdef extern from "port.h" nogil:
         engine_qp **qps
         uint64_t log_qps
         uint64_t changes
+        uint64_t joins
         engine_counts counts
     struct engine_told:
         uint32_t stop
@@ -248,15 +272,19 @@ cdef extern from "round.h" nogil:
         uint32_t flow_label
     struct pump_counts:
         uint64_t sent, drop_tx_too_long, drop_tx_unreachable, drop_tx_blocked, drop_tx_error, gso_refused, look
+    struct pump_loss:
+        uint64_t seed, asked, one_in
     struct pump_round_state "pump_round":
         uint32_t phase, came, slot
-        uint64_t at, sent, rx_bytes, tx_bytes, too_short, socket_errors
+        uint64_t at, sent, rx_bytes, tx_bytes, too_short, socket_errors, lost
+        pump_loss loss
         pump_counts counts
         engine_sending sending
         pump_slot slots[4]
     enum:
-        ROUND_SLOTS
-        ROUND_SLOT_BYTES
+        ROUND_RECEIVE_LIMIT
+        ROUND_BUFFER_BYTES
+        ROUND_TIMERS_AT_LEAST_EVERY
         ROUND_OUT_BYTES
         ROUND_BUDGET
     void pump_round_init(pump_round_state *round, engine_device *device, int fd, uint8_t *buffers, uint8_t *out)
@@ -288,6 +316,12 @@ COUNTERS = (
     "duplicate_atomics",
     "implied_naks",
     "drop_bad_sequence",
+    "ecn_marked_packets",
+    "cnps_merged",
+    "cnps_sent",
+    "cnps_received",
+    "cnp_rate_cuts",
+    "event_congestion",
 )
 assert len(COUNTERS) == ENGINE_COUNTS
 cdef uint64_t NONE_WORD = 0xFFFFFFFFFFFFFFFFULL
@@ -343,6 +377,15 @@ cdef int _take_flow(engine_flow *to, object flow) except -1:
     return 0
 
 
+cdef int _take_dcqcn(engine_congestion *to, settings) except -1:
+    """What :class:`~rnic.cc.dcqcn.DcqcnSettings` say."""
+    to.line_rate, to.least_rate, to.g_shift = settings.line_rate, settings.least_rate, settings.g_shift
+    to.alpha_ns, to.timer_ns, to.counter_bytes = settings.alpha_ns, settings.timer_ns, settings.counter_bytes
+    to.recovery_rounds = settings.recovery_rounds
+    to.additive_rate, to.hyper_rate = settings.additive_rate, settings.hyper_rate
+    return 0
+
+
 def layout_hash():
     """The layout hash that the engine was compiled with."""
     return engine_layout_hash()
@@ -360,6 +403,15 @@ cdef class _Segment:
         self.segment.self = &self.program
 
 
+cdef class _Near:
+    """A region at hand, by the addresses of its key."""
+
+    cdef reach_near_self near
+
+    def __cinit__(self, view, uint64_t base):
+        self.near.bytes, self.near.base = _address(view, NULL), base
+
+
 cdef class Port:
     """What all queue pairs of a device share.
 
@@ -375,6 +427,8 @@ cdef class Port:
     cdef uint8_t *base
     cdef object guards
     cdef dict segments
+    cdef engine_ahead ahead
+    cdef engine_segment *ways
 
     def __cinit__(self, arena, table, config):
         self.arena = arena.memory
@@ -388,16 +442,37 @@ cdef class Port:
             raise MemoryError("no memory for pointers to registered memory")
         self.port.reach = self.reach
         self.port.crc = engine_crc32
+        self.port.crc_copy = engine_crc32_copy
         self.port.ack_every = config.ack_every
         self.port.probe = config.probe
         self.port.rq_almost_full = config.rq_almost_full
 
     def __dealloc__(self):
         free(self.reach)
+        free(self.ways)
+        free(self.ahead.desk)
+
+    def look_ahead(self):
+        """From now on regions are reached several pieces at once, as a program reaches its own by system calls."""
+        self.ahead.desk = <uint8_t *> calloc(ENGINE_AHEAD, ENGINE_AHEAD_BYTES)
+        self.ways = <engine_segment *> calloc(<size_t> self.port.key_count, sizeof(engine_segment))
+        if self.ahead.desk == NULL or self.ways == NULL:
+            raise MemoryError("no memory to look ahead")
+        self.port.ahead = &self.ahead
 
     def strip(self):
         """From now on packets are headers and lengths (:mod:`rnic.sim`)."""
         self.port.bare = 1
+
+    def react(self, settings):
+        """From now on queue pairs whose rate the engine keeps react to notifications as these say.
+
+        Args:
+            settings: :class:`~rnic.cc.settings.CongestionSettings` of mode ``"none"`` or ``"dcqcn"``.
+        """
+        cdef engine_congestion *here = &self.port.congestion
+        _take_dcqcn(here, settings.dcqcn)
+        here.dcqcn, here.merge_ns = settings.mode == "dcqcn", settings.merge_ns
 
     def changed(self, entry):
         """A memory key opens something else from now on, or nothing."""
@@ -409,6 +484,10 @@ cdef class Port:
         self.reach[index].bytes = _address(view, NULL) if entry.valid and view is not None else NULL
         self.reach[index].segment = NULL
         self.segments.pop(index, None)
+        if self.reach[index].bytes != NULL and self.port.ahead != NULL:
+            near = self.segments[index] = _Near(view, entry.base)
+            self.ways[index].memory, self.ways[index].self = &reach_near, &(<_Near> near).near
+            self.reach[index].bytes, self.reach[index].segment = NULL, &self.ways[index]
         if entry.valid and view is None:
             descriptors = getattr(entry.port, "descriptors", None)
             if descriptors is not None:
@@ -716,6 +795,8 @@ cdef class Executor:
         out.count = 0
         out.max_segments = self.place.record.batch_limit
         out.route = NULL
+        out.carry = NULL
+        out.carried = 0
         return buffer
 
     cdef int _emit(self, engine_out *result, bytes buffer, list out) except -1:
@@ -762,6 +843,7 @@ cdef class Executor:
         flight.peer_inflight, flight.peer_promised, flight.peer_waiting = peer.inflight, peer.promised, peer.waiting
         flight.nic_limit, flight.nic_inflight, flight.nic_promised = flights.limit, flights.inflight, flights.promised
         flight.nic_queued = flights.queued
+        flight.nic_slipped = flights.slipped
         flight.srtt, flight.rttvar = peer.srtt, peer.rttvar
         memset(&effects, 0, sizeof(effects))
         buffer = self._begin(&result)
@@ -975,7 +1057,8 @@ cdef class Device:
         view = memoryview(buffer)
         result.bytes = <uint8_t *> PyBytes_AS_STRING(buffer)
         result.room = ROUND_OUT_BYTES
-        result.used = result.open = result.count = 0
+        result.used = result.open = result.count = result.carried = 0
+        result.carry = NULL
         try:
             while True:
                 first = result.count
@@ -1032,6 +1115,7 @@ cdef class Pump:
     cdef Device device
     cdef pump_round_state *round_state
     cdef object link, nic, send, counters, memory, out, guards, sending, doorbells, rung, gsi
+    cdef dict of_link, of_nic
     cdef dict outlets
     cdef pump_outlet *shapes
     cdef readonly bint off
@@ -1043,7 +1127,8 @@ cdef class Pump:
         self.counters, self.guards = device.nic.counters, device.port.guards
         self.sending, self.gsi, self.doorbells = device.nic.sending, device.nic.gsi, device.nic.resources.doorbells
         self.rung = self.doorbells.rung
-        self.memory = memoryview(bytearray(ROUND_SLOTS * ROUND_SLOT_BYTES))
+        self.of_link, self.of_nic = link.__dict__, device.nic.__dict__
+        self.memory = memoryview(bytearray(ROUND_RECEIVE_LIMIT * ROUND_BUFFER_BYTES))
         self.out = bytearray(ROUND_OUT_BYTES)
         self.round_state = <pump_round_state *> calloc(1, sizeof(pump_round_state))
         self.outlets = {outlet: place for place, outlet in enumerate(link.outlets)}
@@ -1056,6 +1141,7 @@ cdef class Pump:
         pump_round_init(self.round_state, &device.device, link.fileno(), _address(self.memory, NULL),
                         _address(self.out, NULL))
         device.pump = self
+        device.device.joins = 1  # one system call, and one datagram to take, less for each message that is answered
         device.device.changes += 1
         self._borrow()
 
@@ -1069,6 +1155,7 @@ cdef class Pump:
             self._give_back()
         self.off = True
         self.device.pump = None
+        self.device.device.joins = 0
         self.device.device.changes += 1
 
     cdef bint lead(self, _Route route) except -1:
@@ -1101,6 +1188,10 @@ cdef class Pump:
             outlet.tclass, outlet.hop_limit = self.shapes[place].tclass, self.shapes[place].hop_limit
         return 0
 
+    def lose(self, uint64_t one_in, uint64_t seed):
+        """Lose one in ``one_in`` of the packets that come, none for 0; the seed says which."""
+        self.round_state.loss.seed, self.round_state.loss.asked, self.round_state.loss.one_in = seed, 0, one_in
+
     def carry(self, list bursts):
         """Send what Python made."""
         self._give_back()
@@ -1113,34 +1204,44 @@ cdef class Pump:
 
     def takes(self, link):
         """Whether this round is its own: it knows all that may be needed, and nobody looks at packets or delays them."""
-        nic = self.nic
-        if self.guards:
+        return self._takes(link)
+
+    cdef bint _takes(self, link) except -1:
+        if self.off or link is not self.link:
+            return False
+        if <object> self.guards:
             self.stop()
+            return False
+        # a device that is not enabled is held
         return (
-            not self.off
-            and link is self.link
-            and link.up
-            and link.lone
-            and nic.enabled
-            and not nic.held
-            and not nic.tracer.enabled
+            _of(self.of_link, "up") is True and _of(self.of_link, "lone") is True and _of(self.of_nic, "held") is False
+            and _of(self.of_nic, "tracer").enabled is False
         )
 
     @property
     def owes(self):
         """Whether there is something to do before turns are taken that the device does."""
+        return self._owes()
+
+    cdef bint _owes(self) except -1:
         sending = self.sending
-        return bool(sending.failed_cqs or sending.last_words or self.gsi.waiting)
+        return sending.failed_cqs or sending.last_words or self.gsi.waiting
 
     def late(self, uint64_t now):
         """Whether a deadline of the device has come."""
-        nic = self.nic
+        return self._late(now)
+
+    cdef bint _late(self, uint64_t now) except -1:
         if engine_port_deadline(&self.device.device) <= now:
             return True
+        nic = self.nic
         at = nic.write_back_at
         if at is not None and at <= now and nic.qps:
             return True
-        at = self.gsi.next_deadline_ns() if self.gsi.agent is not None else None
+        agent = self.gsi.agent
+        if agent is None:
+            return False
+        at = agent.next_deadline_ns()
         return at is not None and at <= now
 
     cdef int _take_doorbells(self) except -1:
@@ -1154,24 +1255,33 @@ cdef class Pump:
 
     def round(self, uint64_t now, uint64_t budget):
         """Receive and take, else send; bursts that came, and whether anything happened."""
+        self._round(now, budget)
+        return self.round_state.came, self.round_state.came or self.round_state.sent
+
+    cdef int _round(self, uint64_t now, uint64_t budget) except -1:
         cdef engine_told told
-        self.nic.now_ns = now
         if self.rung:
+            self.nic.now_ns = now
             self._take_doorbells()
         while True:
             with nogil:
                 pump_round_go(self.round_state, now, budget, &told)
             if told.stop == STOP_DONE:
                 break
+            self.nic.now_ns = now
             self._stopped(&told, now)
-        self._count(now)
-        return self.round_state.came, self.round_state.came or self.round_state.sent
+        if self.round_state.came or self.round_state.sent:
+            self._count(now)
+        return 0
 
     def turns(self, uint64_t now, uint64_t budget):
         """Send what waits; whether anything was."""
+        return self._turns(now, budget)
+
+    cdef bint _turns(self, uint64_t now, uint64_t budget) except -1:
         cdef engine_told told
-        self.nic.now_ns = now
         if self.rung:
+            self.nic.now_ns = now
             self._take_doorbells()
         self.round_state.sent = 0
         while True:
@@ -1179,6 +1289,7 @@ cdef class Pump:
                 pump_round_send(self.round_state, now, budget, &told)
             if told.stop == STOP_DONE:
                 break
+            self.nic.now_ns = now
             self._stopped(&told, now)
         self._count(now)
         return self.round_state.sent != 0
@@ -1234,6 +1345,9 @@ cdef class Pump:
                 drop_tx_blocked=counts.drop_tx_blocked,
                 drop_tx_error=counts.drop_tx_error,
             )
+        if state.lost:
+            counters["fault_rx_drop"] += state.lost
+            state.lost = 0
         if counts.look:
             self.link.look()
         if counts.gso_refused:
@@ -1255,4 +1369,5 @@ cdef class Pump:
         return 0
 
 
+include "_drive.pxi"
 include "_fabric.pxi"

@@ -82,6 +82,7 @@ cdef extern from "fabric.h" nogil:
     uint32_t fabric_switch_add(fabric_state *fabric, uint32_t links, uint32_t hosts)
     uint32_t fabric_host_add(fabric_state *fabric)
     int fabric_way_add(fabric_switch *owner, uint32_t host, uint32_t port)
+    void fabric_way_share(fabric_switch *owner, uint32_t host, uint32_t other)
     void fabric_free(fabric_state *fabric)
     void fabric_at(fabric_state *fabric, uint64_t time, uint32_t actor)
     uint64_t fabric_run(fabric_state *fabric, uint64_t count, uint64_t end) noexcept
@@ -99,6 +100,7 @@ cdef extern from "fabric.h" nogil:
         uint64_t record, context, slots, program_record, turn, peer_record, path
         uint32_t number, remote, target, pd, cqn
         uint16_t source_port, target_port
+        engine_pace *pace
         uint8_t *shared
         engine_cq *cq
     uint64_t fabric_sender_bytes(const fabric_pattern *pattern)
@@ -401,14 +403,19 @@ cdef class FabricSwitch:
     cdef fabric_switch *_at(self):
         return &self.agenda.fabric.switches[self.number]
 
-    def route(self, uint32_t host, list ports):
-        """Packets to a host leave by one of these ports."""
+    def route(self, list hosts, list ports):
+        """Packets to these hosts leave by one of these ports."""
         cdef FabricPort port
-        if host >= self.hosts:
-            raise IndexError(f"host={host}: there are {self.hosts}")
+        cdef uint32_t host, first
+        for host in hosts:
+            if host >= self.hosts:
+                raise IndexError(f"host={host}: there are {self.hosts}")
+        first = hosts[0]
         for port in ports:
-            if fabric_way_add(self._at(), host, port.number):
+            if fabric_way_add(self._at(), first, port.number):
                 raise MemoryError("no memory for a route")
+        for host in hosts[1:]:
+            fabric_way_share(self._at(), host, first)
 
     @property
     def dropped(self):
@@ -489,6 +496,7 @@ cdef class FabricHost:
         """From now on it may have bare flows, which complete to this queue."""
         if self.cq is None:
             self.cq = _Cq(queue)
+            self.device.port.react(self.nic.congestion.settings)
             self.bare_slots = bytearray(1 << self.device.device.log_qps)
             self._at().bare = _address(self.bare_slots, NULL)
             self.shared = self.nic.arena.take(fabric_shared_bytes(), "the slots of bare flows")
@@ -583,6 +591,7 @@ cdef class FabricFlow:
     cdef FabricPattern pattern
     cdef FabricHost source, target
     cdef engine_qp sender, receiver
+    cdef engine_pace[2] paces
     cdef uint64_t sender_at, sender_slots, sender_context, receiver_at, receiver_slots, receiver_context
     cdef uint64_t va, to
     cdef uint32_t lkey, rkey
@@ -610,6 +619,7 @@ cdef class FabricFlow:
         place.target, place.pd, place.cqn = target, end.pd.handle, end.cq.cqn
         place.source_port, place.target_port = sport, dport
         place.cq = &host.cq.cq
+        place.pace = &self.paces[0 if sends else 1]
         place.shared = host.device.port.base + host.shared
         place.record = arena.take(self.pattern.record_bytes, "a queue pair")
         place.context = arena.take(self.pattern.context_bytes, "a context")

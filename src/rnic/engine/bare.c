@@ -60,7 +60,8 @@ void fabric_bare_make(struct fabric *fabric, uint32_t at, struct engine_qp *qp, 
 	record->path = place->path;
 	record->scheduled = record->next_ready = record->previous_ready = record->deficit = 0;
 	record->line = record->next_waiting = record->previous_waiting = record->timer_place = 0;
-	record->armed_ns = NEVER;
+	record->armed_ns = record->pace_ns = NEVER;
+	record->cnp_tag = record->paced = record->cnp_merge_ns = 0;
 	memcpy(context, pattern->context, QPC_SIZE);
 	be_put(context, QPC_LOCAL_QPN, place->number);
 	be_put(context, QPC_REMOTE_QPN, place->remote);
@@ -98,6 +99,7 @@ void fabric_bare_make(struct fabric *fabric, uint32_t at, struct engine_qp *qp, 
 	qp->flow.address_bytes = 4;
 	qp->found = device->changes;
 	qp->route = qp;
+	qp->pace = place->pace;
 
 	uint64_t slot = slot_of(device, place->number);
 	device->directory[slot] = place->record;

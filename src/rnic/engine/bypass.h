@@ -7,7 +7,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BYPASS_BUFFERS_AT 4096u /* of the shared record's memory: the receive buffers */
 #define BYPASS_NAME_BYTES 28u
 
 /* What is left to the NIC process. */
@@ -18,11 +17,13 @@ enum bypass_kind {
 	BYPASS_DOORBELL, /* a block's doorbell was rung */
 	BYPASS_TIMER, /* a queue pair's deadline has come */
 };
+enum { BYPASS_NOTIFY_SEND = 4, BYPASS_NOTIFY_RECV = 8 }; /* effects of BYPASS_NOTIFY: which CQ */
 
 struct bypass_punt {
 	uint32_t kind, effects;
 	uint64_t qp; /* offset of its record; of a doorbell the block */
 	uint64_t limit, count, bytes, room; /* of a turn (port.h, engine_sending) */
+	/* of packets, `count`: those of their sender that came before and had the idents expected, since the last punt */
 	uint32_t step;
 	uint32_t buffer, size, at, segment; /* of packets: which buffer, bytes in it, those taken, bytes of each */
 	uint32_t name_bytes, tclass, hop_limit, flow_label;
@@ -38,13 +39,16 @@ struct bypass_answer {
 /* Where everything lies, and who is asked. */
 struct bypass_setup {
 	uint8_t *arena;
-	uint8_t *shared; /* a struct slot, and at BYPASS_BUFFERS_AT the buffers */
+	uint8_t *shared; /* a struct slot, and at SLOT_BUFFERS_AT the buffers */
+	int shared_fd; /* the file that it maps; the caller's */
 	uint8_t *blocks; /* the window's queue blocks */
 	int fd; /* the socket */
 	uint8_t address[16]; /* the device's */
 	uint32_t address_bytes;
 	uint32_t port;
 	int (*punt)(void *self, const struct bypass_punt *punt, struct bypass_answer *answer); /* 0, or -1 where nobody answers */
+	int (*is_gone)(void *self); /* whether there is nobody who could answer */
+	void (*fire)(void *self, uint32_t vector); /* an event queue has an entry more */
 	void *self;
 };
 
@@ -65,8 +69,8 @@ void bypass_unlock(struct bypass *bypass);
 int bypass_idle(const struct bypass *bypass);
 /* The doorbell of a queue pair's block was rung; `number` is 0 for other blocks. */
 void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block);
-/* One round: whether anything happened. */
-int bypass_round(struct bypass *bypass);
+/* One round: whether anything happened. `polls`: for the program's thread that waits, not in its place. */
+int bypass_round(struct bypass *bypass, uint64_t now, int polls);
 /* When a round is due though nothing comes: 0 for at once, UINT64_MAX for never. */
 uint64_t bypass_deadline(const struct bypass *bypass);
 /* CLOCK_MONOTONIC in nanoseconds. */

@@ -19,7 +19,8 @@ int engine_cq_reserve(struct engine_cq *cq, uint64_t count, struct cq_room *room
 		return -1;
 	const struct completion_queue *record = cq->record;
 	uint64_t entries = cq->entries;
-	if (record->failed || record->logsize > 31 || entries != (uint64_t)1 << record->logsize || record->tail >= entries)
+	/* an entry that says when it was made is the reference's: what is here knows no time */
+	if (record->flags & CQ_STAMPED || record->failed || record->logsize > 31 || entries != (uint64_t)1 << record->logsize || record->tail >= entries)
 		return -1;
 	uint32_t head = block_load(cq, REG_CQ_HEAD);
 	if (head >= entries)

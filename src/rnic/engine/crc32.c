@@ -97,6 +97,31 @@ FOLDING static inline __attribute__((always_inline)) __m128i take(const uint8_t 
 	return block;
 }
 
+/* The CRC of what `a` stands for and of what follows it, less than whole chains. */
+FOLDING static inline __attribute__((always_inline)) uint32_t finish(__m128i a, uint8_t *to, const uint8_t *from,
+								     uint64_t length, int copies)
+{
+	__m128i by = load((const uint8_t *)BY_128), b;
+
+	for (; length >= 16; length -= 16)
+		a = fold(a, by, take(&from, &to, copies));
+
+	/* 128 bits to 96 and to 64, then Barrett's reduction to 32 */
+	const __m128i low_word = _mm_setr_epi32(-1, 0, -1, 0);
+	a = _mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, by, 0x10));
+	b = _mm_srli_si128(a, 4);
+	a = _mm_clmulepi64_si128(_mm_and_si128(a, low_word), load((const uint8_t *)BY_64), 0x00);
+	a = _mm_xor_si128(a, b);
+	by = load((const uint8_t *)BARRETT);
+	b = _mm_clmulepi64_si128(_mm_and_si128(a, low_word), by, 0x10);
+	b = _mm_clmulepi64_si128(_mm_and_si128(b, low_word), by, 0x00);
+	uint32_t crc = (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, b), 1);
+
+	if (copies && length)
+		memcpy(to, from, length);
+	return run_tables(crc, copies ? to : from, length);
+}
+
 /* `length` is at least FOLD_LEAST; what does not fill a block goes by tables. */
 FOLDING static inline __attribute__((always_inline)) uint32_t run_folding(uint32_t crc, uint8_t *to,
 									  const uint8_t *from, uint64_t length,
@@ -130,23 +155,7 @@ FOLDING static inline __attribute__((always_inline)) uint32_t run_folding(uint32
 		a = fold(fold(fold(fold(a, by, b), by, c), by, d), by, e);
 		a = fold(fold(fold(a, by, f), by, g), by, h);
 	}
-	for (; length >= 16; length -= 16)
-		a = fold(a, by, take(&from, &to, copies));
-
-	/* 128 bits to 96 and to 64, then Barrett's reduction to 32 */
-	const __m128i low_word = _mm_setr_epi32(-1, 0, -1, 0);
-	a = _mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, by, 0x10));
-	b = _mm_srli_si128(a, 4);
-	a = _mm_clmulepi64_si128(_mm_and_si128(a, low_word), load((const uint8_t *)BY_64), 0x00);
-	a = _mm_xor_si128(a, b);
-	by = load((const uint8_t *)BARRETT);
-	b = _mm_clmulepi64_si128(_mm_and_si128(a, low_word), by, 0x10);
-	b = _mm_clmulepi64_si128(_mm_and_si128(b, low_word), by, 0x00);
-	crc = (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, b), 1);
-
-	if (copies && length)
-		memcpy(to, from, length);
-	return run_tables(crc, copies ? to : from, length);
+	return finish(a, to, from, length, copies);
 }
 
 FOLDING static uint32_t fold_only(uint32_t crc, const uint8_t *data, uint64_t length)
@@ -159,12 +168,104 @@ FOLDING static uint32_t fold_and_copy(uint32_t crc, uint8_t *to, const uint8_t *
 	return run_folding(crc, to, from, length, 1);
 }
 
-static int folds;
+/* Bytes ahead that are asked for before they are wanted: by itself the processor looks no further than a page. */
+#define AHEAD 1024u
+
+/* Four blocks in each register where the processor multiplies so: from WIDE_LEAST bytes on. */
+#if (defined(__clang__) && __clang_major__ >= 8) || (!defined(__clang__) && __GNUC__ >= 8)
+#define WIDE_LEAST 512
+#define WIDE_STEP 256u
+#define WIDE __attribute__((target("pclmul,sse4.1,avx512f,avx512vl,vpclmulqdq")))
+
+static const uint64_t BY_2048[2] = { 0x11542778a, 0x1322d1430 };
+static const uint64_t BY_512[2] = { 0x154442bd4, 0x1c6e41596 };
+
+WIDE static inline __attribute__((always_inline)) __m512i wide_fold(__m512i blocks, __m512i by, __m512i next)
+{
+	return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(blocks, by, 0x00),
+					 _mm512_clmulepi64_epi128(blocks, by, 0x11), next, 0x96);
+}
+
+WIDE static inline __attribute__((always_inline)) __m512i wide_take(uint8_t *to, const uint8_t *from, unsigned at,
+								    int copies)
+{
+	__m512i blocks = _mm512_loadu_si512(from + at);
+	if (copies)
+		_mm512_storeu_si512(to + at, blocks);
+	return blocks;
+}
+
+/* `length` is at least WIDE_STEP. Leaves the first block that stands for all before `*done`. */
+WIDE static inline __attribute__((always_inline)) __m128i run_wide(uint32_t crc, uint8_t *to, const uint8_t *from,
+								   uint64_t length, uint64_t *done, int copies)
+{
+	const __m512i far = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)BY_2048));
+	const __m512i near = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)BY_512));
+	const __m128i by = _mm_loadu_si128((const __m128i *)(const void *)BY_128);
+	__m512i a = wide_take(to, from, 0, copies), b = wide_take(to, from, 64, copies);
+	__m512i c = wide_take(to, from, 128, copies), d = wide_take(to, from, 192, copies);
+	uint64_t at = WIDE_STEP;
+
+	a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
+	for (; length - at >= WIDE_STEP; at += WIDE_STEP) {
+		uint8_t *here = copies ? to + at : to;
+		if (copies)
+			for (unsigned line = 0; line < WIDE_STEP; line += 64)
+				_mm_prefetch((const char *)(from + at + AHEAD + line), _MM_HINT_T0);
+		a = wide_fold(a, far, wide_take(here, from + at, 0, copies));
+		b = wide_fold(b, far, wide_take(here, from + at, 64, copies));
+		c = wide_fold(c, far, wide_take(here, from + at, 128, copies));
+		d = wide_fold(d, far, wide_take(here, from + at, 192, copies));
+	}
+	a = wide_fold(wide_fold(wide_fold(a, near, b), near, c), near, d);
+	__m128i block = _mm512_extracti32x4_epi32(a, 0);
+	block = fold(block, by, _mm512_extracti32x4_epi32(a, 1));
+	block = fold(block, by, _mm512_extracti32x4_epi32(a, 2));
+	block = fold(block, by, _mm512_extracti32x4_epi32(a, 3));
+	*done = at;
+	/* What follows knows nothing of wide registers: with their upper halves in use each of its first instructions waits
+	 * some hundred cycles. Compilers put this in by themselves where the whole file is made for such processors. */
+	_mm256_zeroupper();
+	return block;
+}
+
+WIDE static uint32_t wide_only(uint32_t crc, const uint8_t *data, uint64_t length)
+{
+	uint64_t done;
+	__m128i block = run_wide(crc, 0, data, length, &done, 0);
+	return finish(block, 0, data + done, length - done, 0);
+}
+
+WIDE static uint32_t wide_and_copy(uint32_t crc, uint8_t *to, const uint8_t *from, uint64_t length)
+{
+	uint64_t done;
+	__m128i block = run_wide(crc, to, from, length, &done, 1);
+	return finish(block, to + done, from + done, length - done, 1);
+}
+
+static int is_wide(void)
+{
+	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+	       __builtin_cpu_supports("vpclmulqdq");
+}
+#else
+#define WIDE_LEAST UINT64_MAX
+#define wide_only fold_only
+#define wide_and_copy fold_and_copy
+
+static int is_wide(void)
+{
+	return 0;
+}
+#endif
+
+static int folds, wide;
 
 __attribute__((constructor)) static void look_at_processor(void)
 {
 	__builtin_cpu_init();
 	folds = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+	wide = folds && is_wide();
 }
 
 int engine_crc32_folds(void)
@@ -174,6 +275,8 @@ int engine_crc32_folds(void)
 
 uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length)
 {
+	if (wide && length >= WIDE_LEAST)
+		return ~wide_only(~state, data, length);
 	if (folds && length >= FOLD_LEAST)
 		return ~fold_only(~state, data, length);
 	return engine_crc32_tables(state, data, length);
@@ -181,6 +284,8 @@ uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length)
 
 uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length)
 {
+	if (wide && length >= WIDE_LEAST)
+		return ~wide_and_copy(~state, to, from, length);
 	if (folds && length >= FOLD_LEAST)
 		return ~fold_and_copy(~state, to, from, length);
 	if (length)

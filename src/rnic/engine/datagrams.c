@@ -71,8 +71,9 @@ enum engine_end engine_datagram_receive(const struct engine_port *port, struct e
 	if (!engine_packet_right(port, packet))
 		return PUNT_ICRC;
 	global_header(header, packet->meta, packet->length);
-	engine_scatter(port, qp, &receive, 0, header, GRH_BYTES);
-	engine_scatter(port, qp, &receive, GRH_BYTES, packet->payload, packet->size);
+	if (engine_scatter(port, qp, &receive, 0, header, GRH_BYTES) ||
+	    engine_scatter(port, qp, &receive, GRH_BYTES, packet->payload, packet->size))
+		return PUNT_MEMORY;
 	engine_receive_pass(qp, &receive);
 	struct completion entry = {
 		.index = (uint32_t)receive.index,

@@ -18,6 +18,55 @@
 
 /* CRC-32 of zlib: `state` is 0, or the CRC of what came before. */
 typedef uint32_t (*engine_crc)(uint32_t state, const uint8_t *data, uint64_t length);
+/* The same, and the bytes are copied on the way: what is covered is what was copied, whoever changes them meanwhile. */
+typedef uint32_t (*engine_crc_copy)(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length);
+
+/* What a notification does (cc/settings.py, cc/dcqcn.py). Rates are bytes a window. */
+struct engine_congestion {
+	uint64_t dcqcn; /* it lowers the rate; else it is counted and no more */
+	uint64_t merge_ns; /* one notification in this time */
+	uint64_t line_rate, least_rate, g_shift, alpha_ns, timer_ns, counter_bytes, recovery_rounds, additive_rate, hyper_rate;
+};
+
+/* The bucket and the reaction point of one queue pair (cc/pacing.py, cc/dcqcn.py). */
+struct engine_pace {
+	int64_t credit; /* in bytes times a window */
+	uint64_t rate, most, since_ns; /* of the bucket */
+	uint64_t point_rate, target, alpha; /* with PACE_RATE_BITS and PACE_ALPHA_BITS */
+	uint64_t counted, counter_rounds, timer_rounds, alpha_at, timer_at;
+};
+
+/* One direction of a path, as the ICRC sees it. */
+struct engine_flow {
+	uint8_t source[16];
+	uint8_t destination[16];
+	uint16_t source_port;
+	uint16_t destination_port;
+	uint16_t address_bytes; /* 4 or 16 */
+};
+
+/* CRC states behind the headers of equally long packets on one way, for each of their idents. */
+#define ENGINE_HEADS 8u
+struct engine_heads {
+	struct engine_flow flow;
+	uint64_t length;
+	uint64_t known; /* a bit for each ident */
+	uint32_t states[64];
+};
+
+/* What was done for several packets or messages in one go, before the turn of each came (ahead.c). */
+#define ENGINE_AHEAD 64u
+#define ENGINE_AHEAD_BYTES 256u /* of a message that is short enough */
+struct engine_ahead {
+	const uint8_t *taken, *taken_end; /* packets with the right ICRC, whose payload has been stored */
+	uint8_t *filled; /* where the next payload lies that has been read into a packet to come, */
+	uint64_t filled_va, filled_bytes, filled_stride, filled_count; /* and how many of them */
+	uint64_t fetched, fetched_count; /* messages whose bytes have been read: the next and how many */
+	uint64_t index[ENGINE_AHEAD]; /* of each in the send ring */
+	struct engine_piece pieces[ENGINE_AHEAD]; /* and its bytes */
+	uint8_t *desk; /* ENGINE_AHEAD * ENGINE_AHEAD_BYTES */
+	struct engine_heads heads[ENGINE_HEADS];
+};
 
 /* What all queue pairs of a NIC share. */
 struct engine_port {
@@ -28,7 +77,10 @@ struct engine_port {
 	uint64_t ack_every; /* ask for an ACK at least every so many packets */
 	uint64_t probe; /* tail-loss probes are on */
 	uint64_t rq_almost_full; /* receive entries that are kept back */
+	engine_crc_copy crc_copy; /* or NULL */
 	uint64_t bare; /* packets are headers and lengths: payload and ICRC are neither made nor looked at (fabric.h) */
+	struct engine_congestion congestion; /* for queue pairs with a `pace` */
+	struct engine_ahead *ahead; /* or NULL */
 };
 
 /* A completion queue whose ring is in reach. */
@@ -37,15 +89,6 @@ struct engine_cq {
 	uint8_t *ring;
 	uint64_t entries; /* a power of two, as it was when `ring` was looked at */
 	_Atomic uint32_t *block; /* its queue block */
-};
-
-/* One direction of a path, as the ICRC sees it. */
-struct engine_flow {
-	uint8_t source[16];
-	uint8_t destination[16];
-	uint16_t source_port;
-	uint16_t destination_port;
-	uint16_t address_bytes; /* 4 or 16 */
 };
 
 /* Where datagrams went that were sent lately, as their send entries say. */
@@ -89,12 +132,13 @@ struct engine_qp {
 	uint64_t found; /* the device's `changes` when all of these pointers were found */
 	const void *route; /* to the peer, for whoever carries its packets: the port passes it on with each burst */
 	struct engine_destination *destinations; /* of a UD queue pair, ENGINE_DESTINATIONS of them; or NULL */
+	struct engine_pace *pace; /* where the engine keeps it to its rate; NULL where the reference does */
 };
 
 /* The accounts of what is in flight: the NIC's and the peer's, as they are at a turn's begin. */
 struct engine_flight {
 	uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting;
-	uint64_t nic_limit, nic_inflight, nic_promised, nic_queued;
+	uint64_t nic_limit, nic_inflight, nic_promised, nic_queued, nic_slipped;
 	uint64_t srtt, rttvar;
 };
 
@@ -169,6 +213,12 @@ enum engine_count {
 	COUNT_DUPLICATE_ATOMICS,
 	COUNT_IMPLIED_NAKS,
 	COUNT_BAD_SEQUENCE,
+	COUNT_ECN_MARKED,
+	COUNT_CNPS_MERGED,
+	COUNT_CNPS_SENT,
+	COUNT_CNPS_RECEIVED,
+	COUNT_CNP_RATE_CUTS,
+	COUNT_EVENT_CONGESTION,
 	ENGINE_COUNTS
 };
 
@@ -202,8 +252,13 @@ struct engine_out {
 	const void *route; /* of the packets that are made now */
 	uint32_t open; /* the last burst may grow */
 	uint32_t count;
+	/* Or NULL: called between two packets once ENGINE_CARRY bytes wait in bursts that are closed. It takes all of them
+	 * away, so that packets are made where the processor still has those before. */
+	void (*carry)(struct engine_out *out);
+	uint64_t carried; /* bytes that were taken away so far */
 	struct engine_burst bursts[ENGINE_BURSTS];
 };
+#define ENGINE_CARRY 32768u
 
 /* STATE_LAYOUT_HASH as the engine was compiled with it: compare it with the tables before anything else. */
 uint64_t engine_layout_hash(void);

@@ -84,6 +84,11 @@ int fabric_way_add(struct fabric_switch *owner, uint32_t host, uint32_t port)
 	return 0;
 }
 
+void fabric_way_share(struct fabric_switch *owner, uint32_t host, uint32_t other)
+{
+	owner->routes[host] = owner->routes[other];
+}
+
 uint32_t fabric_host_add(struct fabric *fabric)
 {
 	if (GROW(fabric->hosts, fabric->host_count, fabric->host_room))
@@ -248,8 +253,8 @@ void fabric_packet_whole(const struct fabric_packet *packet, uint8_t *bytes)
 	be_store(flow.destination, 4, FABRIC_NET + 1 + packet->target);
 	memset(bytes, 0, packet->length);
 	memcpy(bytes, packet->header, lesser(packet->header_bytes, covered));
-	uint32_t crc = engine_icrc_begin(engine_crc32, &flow, packet->length, 0, DONT_FRAGMENT, bytes);
-	crc = engine_crc32(crc, bytes + 8, covered - 8);
+	uint32_t crc = engine_icrc_begin(engine_crc32, &flow, packet->length, 0, DONT_FRAGMENT, bytes, BTH_BYTES);
+	crc = engine_crc32(crc, bytes + BTH_BYTES, covered - BTH_BYTES);
 	for (unsigned i = 0; i < ICRC_BYTES; i++)
 		bytes[covered + i] = (uint8_t)(crc >> 8 * i);
 }

@@ -162,6 +162,8 @@ uint32_t fabric_switch_add(struct fabric *fabric, uint32_t links, uint32_t hosts
 uint32_t fabric_host_add(struct fabric *fabric);
 /* 0, or -1 without memory. */
 int fabric_way_add(struct fabric_switch *owner, uint32_t host, uint32_t port);
+/* A host's ways are another's. */
+void fabric_way_share(struct fabric_switch *owner, uint32_t host, uint32_t other);
 void fabric_free(struct fabric *fabric);
 
 /* An actor acts at a time. */
@@ -203,6 +205,7 @@ struct fabric_place {
 	uint32_t number, remote, target; /* its own, its peer's, the host that it leads to */
 	uint32_t pd, cqn;
 	uint16_t source_port, target_port;
+	struct engine_pace *pace; /* of this queue pair */
 	uint8_t *shared; /* runs of slots that nothing comes to lie in, and a queue block */
 	struct engine_cq *cq;
 };

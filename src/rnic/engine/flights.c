@@ -56,7 +56,7 @@ void engine_peer_measured(struct peer *peer, uint64_t sample, uint64_t now)
 void engine_peer_acknowledged(struct peer *peer, uint64_t packets)
 {
 	uint64_t limit = peer->limit_16, most = peer->most << FLIGHT_FRACTION_BITS;
-	if (limit >= most || !limit || peer->inflight << (FLIGHT_FRACTION_BITS + 1) <= limit)
+	if (limit >= most || !limit || (!peer->waiting && peer->inflight << (FLIGHT_FRACTION_BITS + 1) <= limit))
 		return;
 	if (peer->queue_ns <= FLIGHT_QUEUE_NS >> 2)
 		limit += (packets << FLIGHT_FRACTION_BITS) >> (peer->lossy ? 2 : 1);
@@ -192,6 +192,7 @@ static void admit(const struct engine_sched *sched)
 		record->admitted = share;
 		peer->promised += share;
 		flights->promised += share;
+		flights->slipped = 0;
 		blocked = 0;
 		engine_schedule(sched, qp);
 	}
@@ -205,6 +206,8 @@ void engine_flights_took(const struct engine_sched *sched, struct peer *peer, ui
 	sched->flights->inflight += packets;
 	peer->promised -= own;
 	sched->flights->promised -= own;
+	if (!own && peer->waiting)
+		sched->flights->slipped += packets;
 }
 
 void engine_flights_give(const struct engine_sched *sched, struct peer *peer, uint64_t packets)

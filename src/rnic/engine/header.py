@@ -17,13 +17,14 @@ import hashlib
 from pathlib import Path
 from types import ModuleType
 
-from rnic.context import qpc
+from rnic.cc import dcqcn, pacing
+from rnic.context import cqc, qpc
 from rnic.context.qpc import QPC
 from rnic.rings import cqe, queue_block, rqe, sqe
 from rnic.rings.sqe import SQ_ENTRY, SQ_ENTRY_UD
-from rnic.spec import access, limits, opcodes, psn, states, status, syndromes
+from rnic.spec import access, congestion_regs, events, limits, opcodes, psn, rounds, states, status, syndromes
 from rnic.spec.layout import Layout
-from rnic.state import queue_pair
+from rnic.state import queue_pair, slot
 from rnic.state.device import DEVICE
 from rnic.state.flights import FLIGHTS, LINE, PEER
 from rnic.state.memory import KEY
@@ -33,7 +34,7 @@ from rnic.state.queues import CQ, EQ, SRQ
 from rnic.state.record import NONE, WORD_BYTES
 from rnic.state.schedule import PROGRAM, TIMERS, TURNS
 from rnic.state.slot import SLOT
-from rnic.transport import flights, replies, responder
+from rnic.transport import flights, outstanding, replies, responder
 from rnic.wire.opcode import OPCODES, OpcodeRow
 
 PATH = Path(__file__).with_name("state.h")
@@ -61,7 +62,19 @@ RECORDS: dict[str, Layout] = {
 }
 """Records by the name of their ``struct``."""
 
-BUDGET = ("LOSSY", "CROWDED", "LEAST", "STEP", "QUANTUM", "SMALL_QUANTUM", "QUEUE_NS", "SAMPLES", "LOW_NS", "FRACTION_")
+BUDGET = (
+    "LOSSY",
+    "CROWDED",
+    "LEAST",
+    "STEP",
+    "QUANTUM",
+    "SMALL_QUANTUM",
+    "SLIP",
+    "QUEUE_NS",
+    "SAMPLES",
+    "LOW_NS",
+    "FRACTION_",
+)
 """Numbers of the budget of what is in flight."""
 NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     # prefix, module, beginnings of the names that are taken; () takes all
@@ -75,17 +88,25 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("", syndromes, ("AETH_", "CREDITS_", "NAK_", "RNR_")),
     ("", psn, ("PSN_",)),
     ("", limits, ()),
+    ("ROUND_", rounds, ()),
+    ("EVENT_", events, ("COMP",)),
+    ("SLOT_", slot, ("BUFFERS_AT",)),
     ("ACCESS_", access, ()),
     ("", qpc, ("OPT_", "SRQ_VALID")),
     ("", sqe, ("FLAG_", "SQE_", "SGE_")),
     ("", rqe, ("SRQ_ORDER_",)),
     ("", cqe, ("CQE_",)),
+    ("", cqc, ("CQ_STAMPED",)),
     ("REG_", queue_block, ("QUEUE_", "SQ_", "CQ_", "RQ_", "SRQ_")),
     ("", queue_block, ("ARM_", "BLOCK_")),
     ("QP_", queue_pair, ("PIECES", "REPLIES", "RESOURCES", "SCATTERS")),
     ("REPLY_", replies, ("ACK", "READ", "ATOMIC")),
     ("FLIGHT_", flights, BUDGET),
+    ("TIMER_", outstanding, ("REPEAT_MIN_NS", "SILENT_PROBES", "PROBE_MAX_SHIFT", "BACKOFF_MOST")),
     ("OPEN_", responder, ("NOTHING", "SEND", "WRITE")),
+    ("PACE_", congestion_regs, ("WINDOW_NS",)),
+    ("PACE_", pacing, ("BURST_WINDOWS",)),
+    ("PACE_", dcqcn, ("ALPHA_", "RATE_", "BURST_PACKETS", "UNBOUND")),
 )
 
 ROW_FLAGS = (

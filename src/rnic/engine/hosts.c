@@ -2,11 +2,6 @@
 #include "fabric.h"
 #include "parts.h"
 
-#define TIMERS_PER_CALL 1024u
-#define WRITE_BACK_NS 10000000u
-#define RECEIVE_LIMIT 4u
-#define REPLIES_AT_LEAST_EVERY 2u
-#define TIMERS_AT_LEAST_EVERY 256u
 #define WRITE_BACK_MASK 0x3FFu
 
 static struct fabric_host *host_at(struct fabric *fabric, uint32_t at)
@@ -65,7 +60,7 @@ void fabric_host_left(struct fabric *fabric, uint32_t at)
 static void moved(struct fabric *fabric, struct fabric_host *host)
 {
 	if (host->write_back_at == NEVER)
-		host->write_back_at = fabric->now + WRITE_BACK_NS;
+		host->write_back_at = fabric->now + ROUND_WRITE_BACK_NS;
 }
 
 /* ------------------------------------------------------------------ sending */
@@ -149,6 +144,17 @@ static int transmit(struct fabric *fabric, uint32_t at, uint64_t budget)
 
 /* ------------------------------------------------------------------ receiving */
 
+/* The record of the bare flow's queue pair that a packet is for, or 0. */
+static uint64_t bare_record(const struct fabric_host *host, const struct fabric_packet *packet)
+{
+	const struct engine_device *device = host->device;
+	uint64_t number = be_load(packet->header + DQPN_AT, 3), slot = number & (((uint64_t)1 << device->log_qps) - 1);
+	if (!host->bare || !host->bare[slot])
+		return 0;
+	const struct queue_pair *record = engine_record(&device->sched, device->directory[slot]);
+	return record->number == number ? device->directory[slot] : 0;
+}
+
 static void take(struct fabric *fabric, uint32_t at, uint32_t number)
 {
 	struct fabric_host *host = host_at(fabric, at);
@@ -158,8 +164,15 @@ static void take(struct fabric *fabric, uint32_t at, uint32_t number)
 					      .destination_port = packet->target_port, .address_bytes = 4 },
 				    .frag = DONT_FRAGMENT };
 	size_t length = packet->length, taken = 0;
+	uint64_t bare = bare_record(host, packet);
 
-	if (!packet->ce) {
+	if (bare && packet->header[0] == BTH_CNP) {
+		engine_port_notified(host->device, bare, fabric->now);
+		host->device->counts.rx_packets++;
+		taken = length;
+	} else if (bare || !packet->ce) {
+		if (packet->ce)
+			engine_port_marked(host->device, bare, fabric->now);
 		be_store(meta.flow.source, 4, FABRIC_NET + 1 + packet->source);
 		be_store(meta.flow.destination, 4, FABRIC_NET + 1 + packet->target);
 		memcpy(fabric->scratch, packet->header, packet->header_bytes);
@@ -194,7 +207,7 @@ static uint64_t deadline(struct fabric *fabric, uint32_t at)
 static void handle_timers(struct fabric *fabric, uint32_t at)
 {
 	struct fabric_host *host = host_at(fabric, at);
-	uint64_t left = TIMERS_PER_CALL;
+	uint64_t left = ROUND_TIMERS_PER_CALL;
 	while (left && !fabric->failed) {
 		uint64_t record = engine_port_due(host->device, fabric->now, &left);
 		if (!record)
@@ -215,9 +228,9 @@ static int round_of(struct fabric *fabric, uint32_t at)
 	uint32_t came = 0;
 	int did = 0;
 
-	if (host->silent >= REPLIES_AT_LEAST_EVERY)
+	if (host->silent >= ROUND_REPLIES_AT_LEAST_EVERY)
 		did = transmit(fabric, at, budget);
-	for (; came < RECEIVE_LIMIT && host->inbox.count; came++)
+	for (; came < ROUND_RECEIVE_LIMIT && host->inbox.count; came++)
 		take(fabric, at, fabric_queue_take(fabric, &host->inbox));
 	if (came) {
 		host->silent++;
@@ -225,8 +238,8 @@ static int round_of(struct fabric *fabric, uint32_t at)
 	} else if (has_work(fabric, at)) {
 		did = transmit(fabric, at, budget);
 	}
-	host->full_rounds = came >= RECEIVE_LIMIT ? host->full_rounds + 1 : 0;
-	if (host->full_rounds % TIMERS_AT_LEAST_EVERY == 0 && deadline(fabric, at) <= fabric->now) {
+	host->full_rounds = came >= ROUND_RECEIVE_LIMIT ? host->full_rounds + 1 : 0;
+	if (host->full_rounds % ROUND_TIMERS_AT_LEAST_EVERY == 0 && deadline(fabric, at) <= fabric->now) {
 		handle_timers(fabric, at);
 		transmit(fabric, at, budget);
 		did = 1;

@@ -6,13 +6,13 @@
 #define IPV6_BYTES 40u
 #define UDP_BYTES 8u
 #define UDP_PROTOCOL 17u
-#define BTH_PART 8u
 #define MASKED_AT 4u /* the byte of FECN and BECN */
+#define MASKED_BYTES 8u /* of the BTH, up to where nothing is masked any more */
 
-uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag,
-		    const uint8_t *bth)
+/* CRC state behind ones and the masked headers of a packet of `length` bytes. */
+static uint32_t headers(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag)
 {
-	uint8_t head[ONES + IPV6_BYTES + UDP_BYTES + BTH_PART];
+	uint8_t head[ONES + IPV6_BYTES + UDP_BYTES];
 	uint8_t *at = head + ONES;
 	memset(head, 0xFF, sizeof head);
 	if (flow->address_bytes == 4) {
@@ -36,16 +36,57 @@ uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint6
 	be_store(at + 2, 2, flow->destination_port);
 	be_store(at + 4, 2, length + UDP_BYTES);
 	at += UDP_BYTES;
-	memcpy(at, bth, BTH_PART);
-	at[MASKED_AT] = 0xFF;
-	at += BTH_PART;
 	return crc(0, head, (uint64_t)(at - head));
 }
 
-int engine_icrc_right(engine_crc crc, const struct engine_flow *flow, const uint8_t *packet, uint64_t length, uint32_t ident,
-	       uint32_t frag)
+/* The same, kept for those that come one after the other in bursts of equal packets. */
+static uint32_t headers_again(const struct engine_port *port, const struct engine_flow *flow, uint64_t length,
+			      uint32_t ident, uint32_t frag)
+{
+	struct engine_ahead *ahead = port->ahead;
+	struct engine_heads *heads;
+
+	if (!ahead || ident >= MAX_IDENTS || frag != DONT_FRAGMENT)
+		return headers(port->crc, flow, length, ident, frag);
+	heads = &ahead->heads[(length >> 2 ^ length >> 5 ^ flow->source[flow->address_bytes - 1] ^ flow->destination_port) %
+			      ENGINE_HEADS];
+	if (heads->length != length || memcmp(&heads->flow, flow, sizeof *flow)) {
+		heads->flow = *flow;
+		heads->length = length;
+		heads->known = 0;
+	}
+	if (!(heads->known >> ident & 1)) {
+		heads->states[ident] = headers(port->crc, flow, length, ident, frag);
+		heads->known |= (uint64_t)1 << ident;
+	}
+	return heads->states[ident];
+}
+
+static uint32_t begin(engine_crc crc, uint32_t state, const uint8_t *bth)
+{
+	uint8_t masked[MASKED_BYTES];
+	memcpy(masked, bth, sizeof masked);
+	masked[MASKED_AT] = 0xFF;
+	return crc(state, masked, sizeof masked);
+}
+
+uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag,
+		    const uint8_t *bth, uint64_t covered)
+{
+	uint32_t state = begin(crc, headers(crc, flow, length, ident, frag), bth);
+	return covered > MASKED_BYTES ? crc(state, bth + MASKED_BYTES, covered - MASKED_BYTES) : state;
+}
+
+uint32_t engine_icrc(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
+		     uint32_t ident, uint32_t frag, uint64_t covered)
+{
+	uint32_t state = begin(port->crc, headers_again(port, flow, length, ident, frag), packet);
+	return port->crc(state, packet + MASKED_BYTES, covered - MASKED_BYTES);
+}
+
+int engine_icrc_right(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
+		      uint32_t ident, uint32_t frag)
 {
 	uint64_t covered = length - ICRC_BYTES;
-	uint32_t state = engine_icrc_begin(crc, flow, length, ident, frag, packet);
-	return crc(state, packet + BTH_PART, covered - BTH_PART) == le_load(packet + covered, ICRC_BYTES);
+	return engine_icrc(port, flow, packet, length, ident, frag, covered) == le_load(packet + covered, ICRC_BYTES);
 }

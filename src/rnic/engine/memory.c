@@ -29,7 +29,7 @@ int engine_key_read(const struct engine_port *port, const struct memory_key *key
 {
 	const struct engine_reach *reach = &port->reach[key - port->keys];
 	uint64_t at = va - key->start;
-	if (port->bare)
+	if (port->bare || (port->ahead && engine_ahead_filled(port->ahead, to, va, length)))
 		return 0;
 	if (reach->bytes) {
 		memcpy(to, reach->bytes + at, length);
@@ -44,7 +44,7 @@ int engine_key_write(const struct engine_port *port, const struct memory_key *ke
 {
 	const struct engine_reach *reach = &port->reach[key - port->keys];
 	uint64_t at = va - key->start;
-	if (port->bare)
+	if (port->bare || engine_ahead_taken(port, from))
 		return 0;
 	if (reach->bytes) {
 		memcpy(reach->bytes + at, from, length);

@@ -8,11 +8,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One way to a process's memory. Either returns 0, or -1 where any byte is out of reach; a fault is an answer, never a
+/* Bytes of a process's memory, and where they lie or go here. */
+struct engine_piece {
+	uint64_t va;
+	uint8_t *here;
+	size_t length;
+};
+
+/* One way to a process's memory. Each returns 0, or -1 where any byte is out of reach; a fault is an answer, never a
  * signal. After a failed read `to` holds anything; after a failed write the memory does. */
 struct engine_memory {
 	int (*read)(void *self, uint64_t va, void *to, size_t length);
 	int (*write)(void *self, uint64_t va, const void *from, size_t length);
+	/* Or NULL: the same for pieces in one call. `here` ascends; what lies between two of them may be anything after a
+	 * read. -1 also where that is not possible: then piece by piece tells. */
+	int (*read_all)(void *self, const struct engine_piece *pieces, size_t count);
+	int (*write_all)(void *self, const struct engine_piece *pieces, size_t count);
 };
 
 /* The memory of one owner: a program's, or a part of one. */

@@ -50,7 +50,7 @@ static int write_file(void *self, uint64_t va, const void *from, size_t length)
 	return 0;
 }
 
-const struct engine_memory reach_file = { read_file, write_file };
+const struct engine_memory reach_file = { .read = read_file, .write = write_file };
 
 /* Whether the program may do so with the whole range. A mapping is asked about once, and each lies behind the last. */
 static int covers(int maps, uint64_t va, uint64_t length, uint64_t rights)
@@ -80,4 +80,4 @@ static int write_program(void *self, uint64_t va, const void *from, size_t lengt
 	return covers(program->maps, va, length, READABLE | WRITABLE) ? write_file(&program->memory, va, from, length) : -1;
 }
 
-const struct engine_memory reach_program = { read_program, write_program };
+const struct engine_memory reach_program = { .read = read_program, .write = write_program };

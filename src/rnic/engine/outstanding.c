@@ -3,10 +3,6 @@
 
 #define WIDEN_AFTER 4u /* packets to be acknowledged for each one more in flight */
 #define ACKS_A_WINDOW 4u
-#define REPEAT_MIN_NS 1000000u /* a tail-loss probe waits at least this long */
-#define SILENT_PROBES 3u /* in vain, after which the peer counts as silent */
-#define PROBE_MAX_SHIFT 10u
-#define BACKOFF_MOST 2u
 #define NARROWEST 32u /* packets in flight that no number of losses takes away */
 
 int engine_sq_sound(const struct engine_qp *qp)
@@ -45,7 +41,7 @@ static int probing(const struct engine_port *port, const struct engine_qp *qp)
 
 uint64_t engine_repeat_interval(uint64_t srtt, uint64_t rttvar)
 {
-	return greater(REPEAT_MIN_NS, 2 * srtt + 4 * rttvar);
+	return greater(TIMER_REPEAT_MIN_NS, 2 * srtt + 4 * rttvar);
 }
 
 static uint64_t probe_at(const struct queue_pair *record, uint64_t srtt, uint64_t rttvar, uint64_t now)
@@ -320,14 +316,14 @@ void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const 
 	if (late) {
 		effects->counts[COUNT_ACK_TIMEOUTS]++;
 		record->ack_deadline = NEVER;
-		record->backoff = lesser(record->backoff + 1, BACKOFF_MOST);
+		record->backoff = lesser(record->backoff + 1, TIMER_BACKOFF_MOST);
 		effects->effects |= EFFECT_SILENT;
 		engine_retry(port, qp, record->una, effects);
 	} else if (record->probe_deadline <= now) {
 		record->probe_due = 1;
-		if (record->probe_shift >= SILENT_PROBES)
+		if (record->probe_shift >= TIMER_SILENT_PROBES)
 			effects->effects |= EFFECT_SILENT;
-		record->probe_shift = lesser(record->probe_shift + 1, PROBE_MAX_SHIFT);
+		record->probe_shift = lesser(record->probe_shift + 1, TIMER_PROBE_MAX_SHIFT);
 		record->probe_deadline = probe_at(record, flight->srtt, flight->rttvar, now);
 		effects->effects |= EFFECT_SCHEDULE;
 	}

@@ -7,11 +7,23 @@
 
 #include "engine.h"
 
+#define DQPN_AT 5 /* the three bytes of a BTH that say for whom it is */
+
 /* ------------------------------------------------------------------ numbers in bytes of another order */
 
+/* The engine is compiled where the lowest byte comes first; with a constant size these are one instruction or two. */
 static inline uint64_t be_load(const uint8_t *at, unsigned bytes)
 {
 	uint64_t value = 0;
+	if (bytes == 8) {
+		memcpy(&value, at, 8);
+		return __builtin_bswap64(value);
+	}
+	if (bytes == 4) {
+		uint32_t word;
+		memcpy(&word, at, 4);
+		return __builtin_bswap32(word);
+	}
 	for (unsigned i = 0; i < bytes; i++)
 		value = value << 8 | at[i];
 	return value;
@@ -19,6 +31,16 @@ static inline uint64_t be_load(const uint8_t *at, unsigned bytes)
 
 static inline void be_store(uint8_t *at, unsigned bytes, uint64_t value)
 {
+	if (bytes == 8) {
+		value = __builtin_bswap64(value);
+		memcpy(at, &value, 8);
+		return;
+	}
+	if (bytes == 4) {
+		uint32_t word = __builtin_bswap32((uint32_t)value);
+		memcpy(at, &word, 4);
+		return;
+	}
 	for (unsigned i = bytes; i--; value >>= 8)
 		at[i] = (uint8_t)value;
 }
@@ -49,6 +71,10 @@ static inline uint64_t entry_get(const struct send_slot *slot, unsigned word, un
 static inline uint64_t le_load(const uint8_t *at, unsigned bytes)
 {
 	uint64_t value = 0;
+	if (bytes == 8 || bytes == 4) {
+		memcpy(&value, at, bytes);
+		return value;
+	}
 	for (unsigned i = bytes; i--;)
 		value = value << 8 | at[i];
 	return value;
@@ -98,18 +124,55 @@ static inline uint64_t context_longest(const uint8_t *qpc)
 	return log ? (uint64_t)1 << log : MAX_MSG_BYTES;
 }
 
+/* Whether a queue pair has requests that a turn may send (port.c). */
+int engine_unsent(const struct queue_pair *record);
+
 /* ------------------------------------------------------------------ icrc.c */
 
-/* CRC state behind the masked headers of a packet of `length` bytes, BTH to ICRC, and its first eight bytes. */
+/* CRC state behind the masked headers of a packet of `length` bytes, BTH to ICRC, and its first `covered` bytes: eight
+ * at least. */
 uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag,
-		    const uint8_t *bth);
+		    const uint8_t *bth, uint64_t covered);
+/* The same with a port's CRC, for one of many packets. */
+uint32_t engine_icrc(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
+		     uint32_t ident, uint32_t frag, uint64_t covered);
 /* Whether a whole packet carries the right ICRC. */
-int engine_icrc_right(engine_crc crc, const struct engine_flow *flow, const uint8_t *packet, uint64_t length, uint32_t ident,
-	       uint32_t frag);
+int engine_icrc_right(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
+		      uint32_t ident, uint32_t frag);
 
 #define DONT_FRAGMENT 0x4000u
 /* Segments of one send whose idents count from 0: wire/flow.py MAX_IDENTS */
 #define MAX_IDENTS 64u
+
+/* ------------------------------------------------------------------ ahead.c */
+
+/* Store the payloads of packets from `at` on that come in order and are allowed, as far as that can be seen ahead. */
+void engine_ahead_take(const struct engine_port *port, const struct engine_qp *qp, const uint8_t *buffer, size_t length,
+		       size_t segment, size_t at, const struct engine_meta *meta);
+/* Read the payloads of `count` packets of `size` bytes from `va` on, the first of which is begun at `frame`. */
+void engine_ahead_fill(const struct engine_port *port, const struct engine_out *out, uint8_t *frame, uint64_t header,
+		       const struct memory_key *key, uint64_t va, uint64_t size, uint64_t count);
+/* Whether these were: then they count as used. */
+int engine_ahead_filled(struct engine_ahead *ahead, const uint8_t *to, uint64_t va, uint64_t size);
+/* Read the bytes of messages that are short and wait in the send ring, `most` at most. */
+void engine_ahead_fetch(const struct engine_port *port, const struct engine_qp *qp, uint64_t most);
+/* The bytes of a message if they were read, or NULL. */
+const uint8_t *engine_ahead_fetched(struct engine_ahead *ahead, const struct send_slot *slot, uint64_t index);
+
+/* Whether the payload of a packet in a receive buffer has been stored, or what lies at `at` in it. */
+static inline int engine_ahead_taken(const struct engine_port *port, const uint8_t *at)
+{
+	return port->ahead && at >= port->ahead->taken && at < port->ahead->taken_end;
+}
+
+/* Buffers are used anew. */
+static inline void engine_ahead_forget(const struct engine_port *port)
+{
+	if (port->ahead) {
+		port->ahead->taken = port->ahead->taken_end = NULL;
+		port->ahead->filled_count = port->ahead->fetched_count = 0;
+	}
+}
 
 /* ------------------------------------------------------------------ memory.c */
 
@@ -143,9 +206,16 @@ int engine_cq_push(struct cq_room *room, const struct completion *entry);
 /* Begin a packet of `header` and `payload` bytes; where its header goes, or NULL where there is no room. `run`: it is
  * one of a run of equal ones, which never ends a burst of longer packets. */
 uint8_t *engine_frame_begin(struct engine_out *out, uint64_t header, uint64_t payload, int run);
+/* Bytes of such a packet. */
+uint64_t engine_frame_bytes(uint64_t header, uint64_t payload);
+/* How many of so many bytes lie one behind the other from the one on that was begun, before another burst begins. */
+uint64_t engine_frames_ahead(const struct engine_out *out, uint64_t length);
 /* Its bytes are there: pad it and seal it. */
 void engine_frame_end(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
 	       uint64_t header, uint64_t payload);
+/* The same for a payload that is still to be copied there from `from`, or is there where that is NULL. */
+void engine_frame_fill(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
+	       uint64_t header, const uint8_t *from, uint64_t payload);
 /* No packet joins the last burst any more. */
 void engine_frames_flush(struct engine_out *out);
 
@@ -175,8 +245,13 @@ int engine_source_reached(const struct engine_port *port, const struct source *s
 /* Move bytes from `offset` on, in range by contract; 0, or -1 where they are not in reach. */
 int engine_source_read(const struct engine_port *port, const struct source *source, uint64_t offset, uint8_t *to,
 		       uint64_t size);
+/* Where `size` bytes from `offset` on lie in this process one behind the other, or NULL. */
+const uint8_t *engine_source_direct(const struct engine_port *port, const struct source *source, uint64_t offset,
+				    uint64_t size);
 int engine_source_write(const struct engine_port *port, const struct source *source, uint64_t offset, const uint8_t *from,
 			uint64_t size);
+/* The key and the place of bytes where one part of the list has them all, or NULL. */
+const struct memory_key *engine_source_key(const struct source *source, uint64_t offset, uint64_t size, uint64_t *va);
 
 /* ------------------------------------------------------------------ requests, reads, responses, replies, outstanding */
 
@@ -195,6 +270,13 @@ struct packet {
 	uint32_t ident;
 };
 
+/* engine_receive, going on in the buffer of the call before. */
+size_t engine_receive_on(const struct engine_port *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
+			 size_t segment, size_t start, const struct engine_meta *meta,
+			 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects);
+/* Read the packet at `at` of a buffer of segments; ENGINE_DONE, or a punt where it is not one for this queue pair. */
+enum engine_end engine_packet_read(const struct engine_qp *qp, const struct engine_meta *meta, const uint8_t *buffer,
+				   size_t length, size_t segment, size_t at, struct packet *packet);
 /* Whether its ICRC is right: asked last, once everything else is. */
 int engine_packet_right(const struct engine_port *port, const struct packet *packet);
 
@@ -246,11 +328,14 @@ enum engine_end engine_receive_find(const struct engine_port *port, const struct
 void engine_receive_pass(struct engine_qp *qp, const struct receive *receive);
 /* The same, and a message goes on in it. */
 void engine_receive_use(struct engine_qp *qp, const struct receive *receive);
-/* Whether its keys open all of it, and its bytes are in this process. */
+/* Whether its keys open all of it, and there is a way to its bytes. */
 int engine_scatters_open(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive);
-/* Store bytes from `offset` of it on, which is open. */
-void engine_scatter(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive,
-		    uint64_t offset, const uint8_t *from, uint64_t size);
+/* Store bytes from `offset` of it on, which is open: 0, or -1 where any byte is out of reach. */
+int engine_scatter(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive,
+		   uint64_t offset, const uint8_t *from, uint64_t size);
+/* The key of the entry's one part that takes `size` bytes from `offset` on, which go to `*va`; NULL where none does. */
+const struct memory_key *engine_scatter_key(const struct engine_port *port, const struct engine_qp *qp,
+					    const struct receive *receive, uint64_t offset, uint64_t size, uint64_t *va);
 
 /* Whether an ACK that says how many there are can. */
 int engine_credits_known(const struct engine_qp *qp);

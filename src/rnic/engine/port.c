@@ -1,8 +1,10 @@
 /* All queue pairs of a device: whom a packet is for, whose turn it is, whose time has come. */
 #include "port.h"
+#include "pace.h"
 #include "parts.h"
 
-#define DQPN_AT 5
+#define BECN ((uint64_t)1 << 30) /* in the first eight bytes of a BTH */
+#define CNP_BYTES 16u
 #define LARGEST (MAX_TRANSPORT_HEADERS + BTH_BYTES + MAX_PATH_MTU + ICRC_BYTES)
 
 void engine_device_find(struct engine_device *device, uint8_t *arena)
@@ -57,6 +59,7 @@ static void look(const struct engine_device *device, const struct peer *peer, st
 		.nic_inflight = flights->inflight,
 		.nic_promised = flights->promised,
 		.nic_queued = flights->waited_for,
+		.nic_slipped = flights->slipped,
 		.srtt = peer->srtt,
 		.rttvar = peer->rttvar,
 	};
@@ -141,6 +144,7 @@ size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, 
 	size_t at = start;
 
 	*told = (struct engine_told){ .stop = STOP_DONE };
+	engine_ahead_forget(device->port);
 	while (at < length) {
 		size_t size = lesser(length - at, segment);
 		told->stop = STOP_PACKET;
@@ -166,7 +170,7 @@ size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, 
 		struct engine_effects effects = { .sample = NONE };
 		struct engine_flight flight;
 		look(device, peer_of(device, record), &flight);
-		size_t taken = engine_receive(device->port, qp, buffer, length, segment, at, meta, &flight, now, &effects);
+		size_t taken = engine_receive_on(device->port, qp, buffer, length, segment, at, meta, &flight, now, &effects);
 		device->counts.rx_packets += effects.packets;
 		carry_out(device, found, &effects, now);
 		told->end = effects.end;
@@ -203,7 +207,7 @@ int engine_port_ring(struct engine_device *device, struct engine_qp *qp)
 	return 0;
 }
 
-static int unsent(const struct queue_pair *record)
+int engine_unsent(const struct queue_pair *record)
 {
 	return record->send_index != record->fetch_index || record->probe_due || record->fetch_index != record->tail ||
 	       record->admitted;
@@ -213,8 +217,9 @@ static int unsent(const struct queue_pair *record)
 static int plain(const struct engine_device *device, const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
-	if (record->cnp_tag || record->masked || record->paced || !qp->route || !qp->block || !accounted(qp) ||
-	    !record->path)
+	if ((record->cnp_tag || record->paced) && !qp->pace)
+		return 0;
+	if (record->masked || !qp->route || !qp->block || !accounted(qp) || !record->path)
 		return 0;
 	/* whether replies go first says the CQ; it may have to wait for room, and then needs a line */
 	return qp->recv_cq && qp->recv_cqn == be_get(qp->qpc, QPC_CQN_RCV) && device->sched.flights->spare_line;
@@ -261,6 +266,144 @@ static int send_replies(struct engine_device *device, struct engine_qp *qp, uint
 	return made ? 0 : -1;
 }
 
+/* ------------------------------------------------------------------ congestion */
+
+void engine_port_marked(struct engine_device *device, uint64_t at, uint64_t now)
+{
+	struct queue_pair *record = record_at(device, at);
+	device->counts.events[COUNT_ECN_MARKED]++;
+	if (now < record->cnp_merge_ns) {
+		device->counts.events[COUNT_CNPS_MERGED]++;
+		return;
+	}
+	record->cnp_merge_ns = now + device->port->congestion.merge_ns;
+	record->cnp_tag = 1;
+	engine_schedule(&device->sched, at);
+}
+
+/* Bytes of the largest packet on its path. */
+static uint64_t largest(const struct engine_qp *qp)
+{
+	return MAX_TRANSPORT_HEADERS + context_mtu(qp->qpc) + ICRC_BYTES;
+}
+
+void engine_port_notified(struct engine_device *device, uint64_t at, uint64_t now)
+{
+	const struct engine_congestion *settings = &device->port->congestion;
+	struct queue_pair *record = record_at(device, at);
+	const struct engine_qp *qp = known(device, record);
+	device->counts.events[COUNT_CNPS_RECEIVED]++;
+	if (!settings->dcqcn || !qp || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS)
+		return;
+	if (!record->paced) {
+		engine_pace_begin(qp->pace, settings, now, largest(qp));
+		record->paced = 1;
+		device->counts.events[COUNT_EVENT_CONGESTION]++;
+	}
+	engine_pace_notified(qp->pace, settings, now);
+	device->counts.events[COUNT_CNP_RATE_CUTS]++;
+}
+
+/* Send the CNP that the tag asks for; 1, or 0 where there is no room. */
+static uint64_t notify(struct engine_device *device, struct engine_qp *qp, struct engine_out *out)
+{
+	struct queue_pair *record = qp->record;
+	uint8_t *frame = engine_frame_begin(out, BTH_BYTES, CNP_BYTES, 0);
+	if (!frame)
+		return 0;
+	record->cnp_tag = 0;
+	be_store(frame, 8, record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | BECN | (uint64_t)BTH_CNP << 56);
+	memset(frame + 8, 0, BTH_BYTES - 8 + CNP_BYTES);
+	engine_frame_end(out, device->port, &qp->flow, frame, BTH_BYTES, CNP_BYTES);
+	engine_frames_flush(out);
+	device->counts.events[COUNT_CNPS_SENT]++;
+	return 1;
+}
+
+/* Send requests where there are any: a queue pair that only receives needs no ring in reach. */
+static int send_some(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
+		     struct engine_sending *sending, struct engine_told *told)
+{
+	if (engine_unsent(qp->record))
+		return send_requests(device, qp, now, out, sending, told);
+	qp->record->more = 0;
+	return 0;
+}
+
+/* Requests as far as their rate allows; it is woken for the rest. 0, or -1 where the reference goes on. */
+static int send_paced(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
+		      struct engine_sending *sending, struct engine_told *told)
+{
+	const struct engine_congestion *settings = &device->port->congestion;
+	struct queue_pair *record = qp->record;
+	uint64_t packet = largest(qp), used = out->used;
+	if (!record->paced)
+		return send_some(device, qp, now, out, sending, told);
+	sending->room = lesser(sending->room, engine_pace_allowance(qp->pace, settings, now, packet));
+	if (!sending->room) {
+		record->more = 0;
+		record->pace_ns = engine_pace_ready(qp->pace, packet);
+		engine_rearm(&device->sched, sending->qp);
+		engine_flights_turn_over(&device->sched, sending->qp);
+		return 0;
+	}
+	int result = send_some(device, qp, now, out, sending, told);
+	engine_pace_spend(qp->pace, settings, out->used - used);
+	return result;
+}
+
+static int lone_ack(const struct engine_qp *qp)
+{
+	return qp->record->reply_count == 1 && engine_reply_at(qp, 0)->kind == REPLY_ACK;
+}
+
+static uint64_t left_of(const struct engine_sending *sending)
+{
+	return sending->limit > sending->count ? sending->limit - sending->count : 0;
+}
+
+/* The turn of a queue pair that owes a CNP or keeps to a rate (device/sending.py take_turn, transport/qp.py produce). */
+static int congested_turn(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
+			  struct engine_sending *sending, struct engine_told *told)
+{
+	struct queue_pair *record = qp->record;
+	int first = record->reply_count && qp->recv_cq->record->told;
+
+	record->polite = 0;
+	if (!record->cnp_tag && lone_ack(qp) && (first || (sending->limit && !engine_unsent(record))) &&
+	    send_replies(device, qp, 1, out, sending, told))
+		return -1;
+	if (!left_of(sending) || !(engine_unsent(record) || record->reply_count || record->cnp_tag))
+		return 0;
+	uint64_t budget = left_of(sending), before = sending->count;
+	first = record->reply_count && qp->recv_cq->record->told;
+	if (record->cnp_tag)
+		sending->count += notify(device, qp, out);
+	if (first && sending->count - before < budget &&
+	    send_replies(device, qp, budget - (sending->count - before), out, sending, told))
+		return -1;
+	sending->room = lesser(budget, greater(left_of(sending), ENGINE_LEAST));
+	sending->step = STEP_REQUESTS;
+	if (send_paced(device, qp, now, out, sending, told))
+		return -1;
+	sending->step = STEP_REST;
+	if (record->reply_count && !first)
+		return send_replies(device, qp, greater(left_of(sending), ENGINE_LEAST), out, sending, told);
+	return 0;
+}
+
+/* Whether all that a queue pair owes is one ACK, and it is to leave in the burst of its requests. */
+static int joins(const struct engine_device *device, const struct engine_qp *qp, struct engine_out *out)
+{
+	const struct engine_burst *last = &out->bursts[out->count - (out->count != 0)];
+
+	if (!device->joins || !out->count || !engine_replies_sound(qp) || !lone_ack(qp) || last->route != qp->route ||
+	    last->length != (uint64_t)last->segment * last->count)
+		return 0;
+	out->open = 1; /* what fits behind the last segment goes there, else it begins a burst */
+	return 1;
+}
+
 /* The turn's packets, and how it ends: 1 where its replies have let new messages go first, -1 where the reference goes
  * on from `step`, else 0. */
 static int turn(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
@@ -271,27 +414,25 @@ static int turn(struct engine_device *device, struct engine_qp *qp, uint64_t now
 	sending->step = STEP_FIRST;
 	out->max_segments = record->batch_limit;
 	out->route = qp->route;
+	if (record->cnp_tag || record->paced)
+		return congested_turn(device, qp, now, out, sending, told);
 	if (record->reply_count && qp->recv_cq->record->told &&
 	    send_replies(device, qp, sending->limit, out, sending, told))
 		return -1;
-	if (unsent(record)) {
-		uint64_t left = sending->limit > sending->count ? sending->limit - sending->count : 0;
-		sending->room = lesser(sending->limit, greater(left, ENGINE_LEAST));
+	if (engine_unsent(record)) {
+		sending->room = lesser(sending->limit, greater(left_of(sending), ENGINE_LEAST));
 		sending->step = STEP_REQUESTS;
 		if (send_requests(device, qp, now, out, sending, told))
 			return -1;
 	}
-	if (sending->count && record->reply_count && !record->polite) {
+	if (sending->count && record->reply_count && !record->polite && !joins(device, qp, out)) {
 		record->polite = 1;
 		return 1;
 	}
 	record->polite = 0;
 	sending->step = STEP_REST;
-	if (record->reply_count) {
-		uint64_t left = sending->limit > sending->count ? sending->limit - sending->count : 0;
-		if (send_replies(device, qp, greater(left, ENGINE_LEAST), out, sending, told))
-			return -1;
-	}
+	if (record->reply_count && send_replies(device, qp, greater(left_of(sending), ENGINE_LEAST), out, sending, told))
+		return -1;
 	return 0;
 }
 
@@ -309,7 +450,7 @@ static void finish(struct engine_device *device, struct engine_qp *qp, struct en
 	if (polite) {
 		sending->polite[sending->later++] = sending->qp;
 	} else if (sending->count) {
-		int cut = sending->count >= sending->limit && unsent(record);
+		int cut = sending->count >= sending->limit && engine_unsent(record);
 		if (!record->scheduled && (cut || record->more || record->reply_count)) {
 			record->scheduled = 1;
 			again = 1;
@@ -351,7 +492,7 @@ void engine_port_send(struct engine_device *device, uint64_t now, uint64_t budge
 		if (!sending->qp)
 			begin(device, budget, sending);
 		struct engine_qp *qp = known(device, record_at(device, sending->qp));
-		uint64_t used = out->used;
+		uint64_t used = out->carried + out->used;
 		*told = (struct engine_told){ .stop = STOP_TURN, .end = PUNT_STATE, .qp = sending->qp };
 		if (qp && qp->found != device->changes) {
 			told->stop = STOP_FIND;
@@ -360,7 +501,7 @@ void engine_port_send(struct engine_device *device, uint64_t now, uint64_t budge
 		if (!qp || !plain(device, qp))
 			return;
 		int how = turn(device, qp, now, out, sending, told);
-		sending->bytes = out->used - used;
+		sending->bytes = out->carried + out->used - used;
 		if (how < 0)
 			return;
 		finish(device, qp, sending, how);
@@ -390,6 +531,10 @@ static int time_out(struct engine_device *device, uint64_t at, uint64_t now)
 
 	if (!qp || !record->peer_record)
 		return 0;
+	if (qp->pace && record->pace_ns <= now) {
+		record->pace_ns = NEVER;
+		engine_schedule(&device->sched, at);
+	}
 	look(device, peer_of(device, record), &flight);
 	engine_timeout(device->port, qp, &flight, now, &effects);
 	if (effects.end != ENGINE_DONE)

@@ -24,6 +24,7 @@ struct engine_device {
 	struct engine_qp **qps; /* the same by pointers, NULL for those that the engine does not know */
 	uint64_t log_qps;
 	uint64_t changes;
+	uint64_t joins; /* an ACK that is all a queue pair owes leaves with its requests, as the last of their burst */
 	struct engine_counts counts;
 };
 
@@ -46,6 +47,12 @@ struct engine_told {
 	uint64_t qp; /* offset of the record of the queue pair that it is about, or 0 */
 	uint32_t effects; /* EFFECT_NOTIFY_SEND, EFFECT_NOTIFY_RECV */
 };
+
+/* A packet for a queue pair whose `pace` is the engine's came marked, before it is taken: a CNP with its next turn, one in
+ * a merge period (device/congestion.py). */
+void engine_port_marked(struct engine_device *device, uint64_t at, uint64_t now);
+/* A CNP came for such a queue pair. */
+void engine_port_notified(struct engine_device *device, uint64_t at, uint64_t now);
 
 /* A doorbell was rung in the block of a queue pair: 0, or -1 where it is the reference's. */
 int engine_port_ring(struct engine_device *device, struct engine_qp *qp);

@@ -1,13 +1,26 @@
-/* The ways to memory that a process can be given: by its own addresses, or another's through /proc/PID/mem (Linux). */
+/* The ways to memory that a process can be given: by its own addresses, or another's through /proc/PID/mem (Linux); or
+ * to bytes that are at hand. */
 #ifndef RNIC_ENGINE_REACH_H
 #define RNIC_ENGINE_REACH_H
 
 #include "memory.h"
 
 /* This process's memory by address. The kernel copies, so that what is not mapped, or not writable, is an answer;
- * a handler for SIGSEGV would be the whole program's. `self` is a struct reach_own. */
+ * a handler for SIGSEGV would be the whole program's. It copies fastest from and to a file, so that mappings of files in
+ * memory stand between: what lies in one is copied from there, what is small goes through `desk`. What is in neither
+ * goes by process_vm_readv and process_vm_writev. `self` is a struct reach_own. */
+#define REACH_FILES 2u
+#define REACH_PIECES 64u /* of one call */
+struct reach_mapping {
+	uint8_t *base; /* a file's bytes from 0 on; NULL for none */
+	size_t bytes;
+	int fd;
+};
 struct reach_own {
 	int pid; /* of this process: a child of it sets its own */
+	struct reach_mapping files[REACH_FILES];
+	uint8_t *desk; /* in the first of them, `desk_bytes` that nobody else uses */
+	size_t desk_bytes;
 };
 extern const struct engine_memory reach_own;
 
@@ -26,5 +39,13 @@ struct reach_program {
 	int maps;
 };
 extern const struct engine_memory reach_program;
+
+/* Bytes of this process that stay where they are, from an address that their owner gives them on. `self` is a struct
+ * reach_near. */
+struct reach_near {
+	uint8_t *bytes;
+	uint64_t base;
+};
+extern const struct engine_memory reach_near;
 
 #endif

@@ -6,7 +6,6 @@
 #define SOLICITED_BIT 0x80u
 #define ACK_REQ_BIT 0x80u
 #define PKEY_AT 2
-#define DQPN_AT 5
 #define ACK_REQ_AT 8
 #define PSN_AT 9
 
@@ -18,10 +17,10 @@ uint64_t engine_layout_hash(void)
 int engine_packet_right(const struct engine_port *port, const struct packet *packet)
 {
 	const struct engine_meta *meta = packet->meta;
-	if (port->bare)
+	if (port->bare || engine_ahead_taken(port, packet->bytes))
 		return 1;
 	uint32_t frag = meta->ident == IDENT_UNSEEN ? DONT_FRAGMENT : meta->frag;
-	return engine_icrc_right(port->crc, &meta->flow, packet->bytes, packet->length, packet->ident, frag);
+	return engine_icrc_right(port, &meta->flow, packet->bytes, packet->length, packet->ident, frag);
 }
 
 /* What a packet is, as far as its own bytes say; ENGINE_DONE, or a punt. */
@@ -49,37 +48,60 @@ static enum engine_end parse(struct packet *packet, const uint8_t *bytes, uint64
 	return ENGINE_DONE;
 }
 
-size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
-		      size_t segment, size_t start, const struct engine_meta *meta,
-		      const struct engine_flight *flight, uint64_t now,
-		      struct engine_effects *effects)
+/* The service bits of the opcodes that a queue pair takes, or NONE where it takes none. */
+static uint64_t service_of(const struct engine_qp *qp)
 {
-	uint64_t state = be_get(qp->qpc, QPC_STATE), number = be_get(qp->qpc, QPC_LOCAL_QPN);
-	uint64_t pkey = qp->record->head >> 32 & 0xFFFF;
-	size_t at = start;
-	uint64_t service = be_get(qp->qpc, QPC_SERVTYPE), bits = SERVICE_RC;
+	switch (be_get(qp->qpc, QPC_SERVTYPE)) {
+	case ST_RC:
+		return SERVICE_RC;
+	case ST_UC:
+		return SERVICE_UC;
+	case ST_UD:
+		return SERVICE_UD;
+	default:
+		return NONE;
+	}
+}
 
-	if (service == ST_UC || service == ST_UD)
-		bits = service == ST_UC ? SERVICE_UC : SERVICE_UD;
-	if ((service != ST_RC && !bits) || (state != QP_STATE_RTR && state != QP_STATE_RTS) || !segment) {
+enum engine_end engine_packet_read(const struct engine_qp *qp, const struct engine_meta *meta, const uint8_t *buffer,
+				   size_t length, size_t segment, size_t at, struct packet *packet)
+{
+	uint64_t place = at / segment;
+	enum engine_end end = parse(packet, buffer + at, lesser(length - at, segment));
+
+	if (end != ENGINE_DONE)
+		return end;
+	if (be_load(buffer + at + DQPN_AT, 3) != be_get(qp->qpc, QPC_LOCAL_QPN) ||
+	    be_load(buffer + at + PKEY_AT, 2) != (qp->record->head >> 32 & 0xFFFF) ||
+	    (packet->opcode & BTH_SERVICE_MASK) != service_of(qp))
+		return PUNT_HEADER;
+	packet->meta = meta;
+	if (meta->ident == IDENT_UNSEEN)
+		packet->ident = place < MAX_IDENTS ? (uint32_t)place : 0;
+	else
+		packet->ident = (uint32_t)(meta->ident + place) & 0xFFFF;
+	return ENGINE_DONE;
+}
+
+size_t engine_receive_on(const struct engine_port *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
+			 size_t segment, size_t start, const struct engine_meta *meta,
+			 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	uint64_t state = be_get(qp->qpc, QPC_STATE), bits = service_of(qp);
+	size_t at = start;
+
+	if (bits == NONE || (state != QP_STATE_RTR && state != QP_STATE_RTS) || !segment) {
 		effects->end = PUNT_STATE;
 		return 0;
 	}
 	effects->end = ENGINE_DONE;
 	while (at < length) {
-		struct packet packet = { .meta = meta };
+		struct packet packet;
 		size_t size = length - at < segment ? length - at : segment;
-		uint64_t place = at / segment;
-		enum engine_end end = parse(&packet, buffer + at, size);
-		if (end == ENGINE_DONE && (be_load(buffer + at + DQPN_AT, 3) != number ||
-					   be_load(buffer + at + PKEY_AT, 2) != pkey ||
-					   (packet.opcode & BTH_SERVICE_MASK) != bits))
-			end = PUNT_HEADER;
+		if (port->ahead && size < length - at && !engine_ahead_taken(port, buffer + at))
+			engine_ahead_take(port, qp, buffer, length, segment, at, meta);
+		enum engine_end end = engine_packet_read(qp, meta, buffer, length, segment, at, &packet);
 		if (end == ENGINE_DONE) {
-			if (meta->ident == IDENT_UNSEEN)
-				packet.ident = place < MAX_IDENTS ? (uint32_t)place : 0;
-			else
-				packet.ident = (uint32_t)(meta->ident + place) & 0xFFFF;
 			if (bits == SERVICE_UD)
 				end = engine_datagram_receive(port, qp, &packet, effects);
 			else if (!(packet.row->flags & ROW_RESPONSE))
@@ -98,4 +120,13 @@ size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, cons
 			break;
 	}
 	return at - start;
+}
+
+size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
+		      size_t segment, size_t start, const struct engine_meta *meta,
+		      const struct engine_flight *flight, uint64_t now,
+		      struct engine_effects *effects)
+{
+	engine_ahead_forget(port);
+	return engine_receive_on(port, qp, buffer, length, segment, start, meta, flight, now, effects);
 }

@@ -106,7 +106,7 @@ void engine_receive_use(struct engine_qp *qp, const struct receive *receive)
 	engine_receive_pass(qp, receive);
 }
 
-/* The key of a scatter entry, where it opens all of it and its bytes are in this process; else NULL. */
+/* The key of a scatter entry, where it opens all of it and there is a way to its bytes; else NULL. */
 static const struct memory_key *scatter_key(const struct engine_port *port, const struct engine_qp *qp,
 					    const struct scatter *sge)
 {
@@ -114,7 +114,10 @@ static const struct memory_key *scatter_key(const struct engine_port *port, cons
 	uint64_t pd = qp->srq ? qp->srq->pd : be_get(qp->qpc, QPC_PD);
 	const struct memory_key *key = engine_key_check(port, (uint32_t)(sge->size_key >> 32), pd, sge->va,
 							(uint32_t)sge->size_key, ACCESS_LOCAL_WRITE, 0, 1);
-	return key && port->reach[key - port->keys].bytes ? key : NULL;
+	if (!key)
+		return NULL;
+	const struct engine_reach *reach = &port->reach[key - port->keys];
+	return reach->bytes || reach->segment ? key : NULL;
 }
 
 int engine_scatters_open(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive)
@@ -125,8 +128,23 @@ int engine_scatters_open(const struct engine_port *port, const struct engine_qp 
 	return 1;
 }
 
-void engine_scatter(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive,
-		    uint64_t offset, const uint8_t *from, uint64_t size)
+const struct memory_key *engine_scatter_key(const struct engine_port *port, const struct engine_qp *qp,
+					    const struct receive *receive, uint64_t offset, uint64_t size, uint64_t *va)
+{
+	for (uint64_t i = 0; i < receive->sges; i++) {
+		const struct scatter *sge = &receive->scatters[i];
+		uint64_t length = (uint32_t)sge->size_key;
+		if (offset < length) {
+			*va = sge->va + offset;
+			return size <= length - offset ? scatter_key(port, qp, sge) : NULL;
+		}
+		offset -= length;
+	}
+	return NULL;
+}
+
+int engine_scatter(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive,
+		   uint64_t offset, const uint8_t *from, uint64_t size)
 {
 	for (uint64_t i = 0; size && i < receive->sges; i++) {
 		const struct scatter *sge = &receive->scatters[i];
@@ -136,9 +154,12 @@ void engine_scatter(const struct engine_port *port, const struct engine_qp *qp, 
 			continue;
 		}
 		uint64_t part = lesser(size, length - offset);
-		engine_key_write(port, scatter_key(port, qp, sge), sge->va + offset, from, part);
+		const struct memory_key *key = scatter_key(port, qp, sge);
+		if (!key || engine_key_write(port, key, sge->va + offset, from, part))
+			return -1;
 		from += part;
 		size -= part;
 		offset = 0;
 	}
+	return 0;
 }

@@ -84,9 +84,10 @@ static const struct memory_key *bytes_of(const struct engine_port *port, const s
 {
 	const struct memory_key *key = engine_key_check(port, (uint32_t)reply->rkey, be_get(qp->qpc, QPC_PD), reply->va,
 							reply->total, ACCESS_REMOTE_READ, be_get(qp->qpc, QPC_LOCAL_QPN), 0);
-	if (!key || (reply->binding != NONE && key->binding != reply->binding) || !port->reach[key - port->keys].bytes)
+	if (!key || (reply->binding != NONE && key->binding != reply->binding))
 		return NULL;
-	return key;
+	const struct engine_reach *reach = &port->reach[key - port->keys];
+	return reach->bytes || reach->segment ? key : NULL;
 }
 
 /* Whether the engine can send what is due, up to `budget` packets: a READ whose memory has gone fails the queue pair, but
@@ -131,13 +132,16 @@ static uint8_t *begin(const struct engine_qp *qp, struct engine_out *out, const 
 	return frame;
 }
 
-/* Send up to `budget` responses of a READ; how many. */
+/* Send up to `budget` responses of a READ; how many. Where its memory goes meanwhile, the reference is next. */
 static uint64_t send_read(const struct engine_port *port, struct engine_qp *qp, struct reply *reply, uint64_t mtu,
-			  uint64_t budget, struct engine_out *out)
+			  uint64_t budget, struct engine_out *out, struct engine_effects *effects)
 {
 	const struct memory_key *key = reply->total ? bytes_of(port, qp, reply) : NULL;
+	const uint8_t *direct = key ? port->reach[key - port->keys].bytes : NULL;
 	uint64_t first = reply->sent, end = lesser(reply->packets, first + budget), run = 0;
 
+	if (direct)
+		direct += reply->va - key->start;
 	while (reply->sent < end) {
 		uint64_t offset = reply->sent * mtu, size = lesser(mtu, reply->total - offset);
 		int last = reply->sent + 1 == reply->packets, middle = reply->sent && !last;
@@ -154,9 +158,14 @@ static uint64_t send_read(const struct engine_port *port, struct engine_qp *qp, 
 		uint8_t *frame = begin(qp, out, reply, operation, header, size, run != 0);
 		if (!frame)
 			break;
-		if (size)
-			engine_key_read(port, key, reply->va + offset, frame + header, size);
-		engine_frame_end(out, port, &qp->flow, frame, header, size);
+		if (run > 1 && port->ahead && !port->ahead->filled_count)
+			engine_ahead_fill(port, out, frame, header, key, reply->va + offset, mtu, run);
+		const uint8_t *bytes = size && direct ? direct + offset : NULL;
+		if (size && !bytes && engine_key_read(port, key, reply->va + offset, frame + header, size)) {
+			effects->end = PUNT_MEMORY;
+			break;
+		}
+		engine_frame_fill(out, port, &qp->flow, frame, header, bytes, size);
 		reply->sent++;
 		run -= run != 0;
 	}
@@ -173,10 +182,11 @@ uint64_t engine_reply(const struct engine_port *port, struct engine_qp *qp, uint
 	if (!engine_replies_sound(qp) || !sendable(port, qp, mtu, budget))
 		return 0;
 	effects->end = ENGINE_DONE;
+	engine_ahead_forget(port);
 	while (record->reply_count && made < budget) {
 		struct reply *reply = engine_reply_at(qp, 0);
 		if (reply->kind == REPLY_READ) {
-			uint64_t count = send_read(port, qp, reply, mtu, budget - made, out);
+			uint64_t count = send_read(port, qp, reply, mtu, budget - made, out, effects);
 			made += count;
 			if (reply->sent == reply->packets)
 				pop(record, reply);

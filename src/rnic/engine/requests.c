@@ -226,10 +226,8 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 		return PUNT_CQ;
 	if (!engine_packet_right(port, packet))
 		return PUNT_ICRC;
-	if (flags & ROW_SEND)
-		engine_scatter(port, qp, &receive, effect.offset, packet->payload, packet->size);
-	else if (packet->size &&
-		 engine_key_write(port, effect.key, effect.va + effect.offset, packet->payload, packet->size))
+	if (flags & ROW_SEND ? engine_scatter(port, qp, &receive, effect.offset, packet->payload, packet->size) :
+	    packet->size && engine_key_write(port, effect.key, effect.va + effect.offset, packet->payload, packet->size))
 		return PUNT_MEMORY;
 
 	record->established = 1;

@@ -131,6 +131,8 @@ static enum engine_end refused(const struct engine_port *port, struct engine_qp 
 	effects->counts[COUNT_RNR_NAKS_RECEIVED]++;
 	if (most != RNR_RETRY_FOREVER)
 		record->rnr_left--;
+	/* the request that is refused has come: what was lost on its way, or told late, is mended */
+	record->retry_left = be_get(qp->qpc, QPC_RETRY_CNT);
 	engine_rewind(qp, packet->psn, effects);
 	record->rnr_until = now + 1000 * (uint64_t)rnr_timer_us[syndrome & AETH_VALUE_MASK];
 	record->ack_deadline = record->probe_deadline = NEVER;

@@ -7,19 +7,6 @@
 #define ECN_MASK 3u
 #define ECN_CE 3u
 
-void pump_round_init(struct pump_round *round, struct engine_device *device, int fd, uint8_t *buffers, uint8_t *out)
-{
-	round->device = device;
-	round->fd = fd;
-	round->greed = 1;
-	round->out.bytes = out;
-	round->out.room = ROUND_OUT_BYTES;
-	for (unsigned i = 0; i < ROUND_SLOTS; i++) {
-		round->slots[i].buffer = buffers + (size_t)i * ROUND_SLOT_BYTES;
-		round->slots[i].room = ROUND_SLOT_BYTES;
-	}
-}
-
 /* ------------------------------------------------------------------ senders */
 
 /* Where a sender is kept, if it is: another with the same place drives it out. */
@@ -41,6 +28,8 @@ void pump_round_know(struct pump_round *round, const uint8_t *name, uint32_t nam
 	if (!name_bytes || name_bytes > PUMP_NAME_BYTES)
 		return;
 	struct round_sender *sender = place_of(round, name, name_bytes);
+	if (!is(sender, name, name_bytes))
+		sender->right = 0;
 	sender->name_bytes = name_bytes;
 	memcpy(sender->name, name, name_bytes);
 	sender->flow = *flow;
@@ -53,11 +42,21 @@ void pump_round_forget(struct pump_round *round, const uint8_t *name, uint32_t n
 		sender->name_bytes = 0;
 }
 
+uint64_t pump_round_right(struct pump_round *round, const uint8_t *name, uint32_t name_bytes)
+{
+	struct round_sender *sender = place_of(round, name, name_bytes);
+	if (!is(sender, name, name_bytes))
+		return 0;
+	uint64_t right = sender->right;
+	sender->right = 0;
+	return right;
+}
+
 /* ------------------------------------------------------------------ what arrives */
 
 static void receive(struct pump_round *round)
 {
-	unsigned count = round->greed < ROUND_SLOTS ? round->greed : ROUND_SLOTS;
+	unsigned count = round->greed < ROUND_RECEIVE_LIMIT ? round->greed : ROUND_RECEIVE_LIMIT;
 	int came = pump_receive(round->fd, &round->inbox, round->slots, count);
 	round->slot = 0;
 	round->at = 0;
@@ -65,10 +64,32 @@ static void receive(struct pump_round *round)
 	if (came < 0)
 		round->socket_errors++;
 	round->greed = round->came < count ? (round->came ? round->came : 1) : 2 * count;
-	if (round->greed > ROUND_SLOTS)
-		round->greed = ROUND_SLOTS;
+	if (round->greed > ROUND_RECEIVE_LIMIT)
+		round->greed = ROUND_RECEIVE_LIMIT;
 	for (unsigned i = 0; i < round->came; i++)
 		round->rx_bytes += round->slots[i].size;
+}
+
+/* Pass over packets that are lost; where the next one of them begins, or the slot ends. */
+static uint64_t clear_until(struct pump_round *round, const struct pump_slot *slot)
+{
+	if (!round->at)
+		round->clear = round->spoiled = 0;
+	while (round->at >= round->clear && round->clear < slot->size) {
+		if (round->spoiled) {
+			round->lost++;
+			round->at = round->clear += slot->segment;
+		}
+		while (round->clear < slot->size && !(round->spoiled = (uint32_t)pump_loses(&round->loss)))
+			round->clear += slot->segment;
+	}
+	return round->clear < slot->size ? round->clear : slot->size;
+}
+
+/* NAKs of missing packets so far: until its peer has such a one it sends in vain, so that no NAK waits for other packets. */
+static uint64_t naks(const struct pump_round *round)
+{
+	return round->device->counts.events[COUNT_SEQUENCE_NAKS_SENT];
 }
 
 /* Take what is left of the slots; whether all of it was. */
@@ -76,11 +97,12 @@ static int take(struct pump_round *round, uint64_t now, struct engine_told *told
 {
 	for (; round->slot < round->came; round->slot++, round->at = 0) {
 		const struct pump_slot *slot = &round->slots[round->slot];
+		uint64_t end = slot->size, before = naks(round);
 		if (!slot->size) {
 			round->too_short++;
 			continue;
 		}
-		const struct round_sender *sender = place_of(round, slot->name, slot->name_bytes);
+		struct round_sender *sender = place_of(round, slot->name, slot->name_bytes);
 		*told = (struct engine_told){ .stop = STOP_PACKET };
 		if ((slot->tclass & ECN_MASK) == ECN_CE || !is(sender, slot->name, slot->name_bytes))
 			return 0;
@@ -88,10 +110,21 @@ static int take(struct pump_round *round, uint64_t now, struct engine_told *told
 			.flow = sender->flow, .ident = IDENT_UNSEEN, .flow_label = slot->flow_label,
 			.tclass = slot->tclass, .hop_limit = slot->hop_limit,
 		};
-		round->at += engine_port_receive(round->device, slot->buffer, slot->size, slot->segment, round->at, &meta, now,
-						 told);
-		if (told->stop != STOP_DONE)
-			return 0;
+		do {
+			if (round->loss.one_in)
+				end = clear_until(round, slot);
+			size_t taken = engine_port_receive(round->device, slot->buffer, end, slot->segment, round->at, &meta,
+							   now, told);
+			round->at += taken;
+			sender->right += (taken + slot->segment - 1) / slot->segment;
+			if (told->stop != STOP_DONE)
+				return 0;
+		} while (end < slot->size);
+		if (naks(round) != before && !round->hold) {
+			pump_round_send(round, now, ROUND_BUDGET, told);
+			if (told->stop != STOP_DONE)
+				return 0;
+		}
 	}
 	return 1;
 }
@@ -108,7 +141,27 @@ static void carry(struct pump_round *round)
 		round->tx_bytes += burst->length;
 		round->sent += burst->count;
 	}
+	out->carried += out->used;
 	out->used = out->count = out->open = 0;
+}
+
+static void carry_out(struct engine_out *out)
+{
+	carry((struct pump_round *)(void *)((char *)out - offsetof(struct pump_round, out)));
+}
+
+void pump_round_init(struct pump_round *round, struct engine_device *device, int fd, uint8_t *buffers, uint8_t *out)
+{
+	round->device = device;
+	round->fd = fd;
+	round->greed = 1;
+	round->out.bytes = out;
+	round->out.room = ROUND_OUT_BYTES;
+	round->out.carry = carry_out;
+	for (unsigned i = 0; i < ROUND_RECEIVE_LIMIT; i++) {
+		round->slots[i].buffer = buffers + (size_t)i * ROUND_BUFFER_BYTES;
+		round->slots[i].room = ROUND_BUFFER_BYTES;
+	}
 }
 
 void pump_round_send(struct pump_round *round, uint64_t now, uint64_t budget, struct engine_told *told)
@@ -133,7 +186,7 @@ void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct 
 	if (round->phase == ROUND_IDLE) {
 		round->sent = 0;
 		round->came = round->slot = 0;
-		round->phase = round->silent >= ROUND_SILENT ? ROUND_BEFORE : ROUND_TAKING;
+		round->phase = !round->hold && round->silent >= ROUND_REPLIES_AT_LEAST_EVERY ? ROUND_BEFORE : ROUND_TAKING;
 		if (round->phase == ROUND_TAKING)
 			receive(round);
 	}
@@ -151,7 +204,7 @@ void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct 
 		round->phase = round->came ? ROUND_IDLE : ROUND_AFTER;
 	}
 	if (round->phase == ROUND_AFTER) {
-		if (round->device->sched.turns->count || round->sending.qp) {
+		if (!round->hold && (round->device->sched.turns->count || round->sending.qp)) {
 			pump_round_send(round, now, budget, told);
 			if (told->stop != STOP_DONE)
 				return;

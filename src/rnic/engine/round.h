@@ -6,18 +6,15 @@
 #include "port.h"
 #include "pump.h"
 
-#define ROUND_SLOTS 4u /* bursts of one round: runtime/loop.py _RECEIVE_LIMIT */
-#define ROUND_SLOT_BYTES 65536u
 #define ROUND_SENDERS 1024u
 #define ROUND_LOG_SENDERS 10u
-#define ROUND_SILENT 2u /* rounds that may take packets and send no replies: _REPLIES_AT_LEAST_EVERY */
-#define ROUND_BUDGET 256u
 #define ROUND_OUT_BYTES ((ROUND_BUDGET + 16u) * 4160u)
 
 /* A sender whose IPv4 idents are known to be what the engine takes them for. */
 struct round_sender {
 	uint32_t name_bytes; /* 0 for none */
 	uint8_t name[PUMP_NAME_BYTES];
+	uint64_t right; /* packets that were taken with the idents expected, since somebody asked */
 	struct engine_flow flow;
 };
 
@@ -33,26 +30,33 @@ struct pump_round {
 	int32_t fd;
 	uint32_t phase; /* enum round_phase */
 	uint32_t silent; /* rounds in a row that took packets and sent nothing */
+	uint32_t hold; /* what is owed waits for what its owner sends next: nothing is sent before it */
 	uint32_t greed; /* datagrams to ask for: as many as the last rounds found */
 	uint32_t came; /* slots filled in this round */
 	uint32_t slot; /* the next to look at */
 	uint64_t at; /* bytes taken of it */
+	uint64_t clear; /* bytes of it up to which no packet is lost */
+	uint32_t spoiled; /* the packet behind those is lost */
 	uint64_t sent; /* packets handed to the socket in this round */
 	uint64_t rx_bytes, tx_bytes, too_short, socket_errors; /* since the caller took them */
+	uint64_t lost; /* packets that came and are lost, since the caller took the number */
+	struct pump_loss loss; /* of what comes; in a slot that stopped with STOP_PACKET none */
 	struct pump_counts counts;
 	struct engine_sending sending;
 	struct engine_out out;
 	struct pump_inbox inbox;
-	struct pump_slot slots[ROUND_SLOTS];
+	struct pump_slot slots[ROUND_RECEIVE_LIMIT];
 	struct round_sender senders[ROUND_SENDERS];
 };
 
-/* Begin with all zeros, then this. `buffers` is ROUND_SLOTS times ROUND_SLOT_BYTES, `out` ROUND_OUT_BYTES. */
+/* Begin with all zeros, then this. `buffers` is ROUND_RECEIVE_LIMIT times ROUND_BUFFER_BYTES, `out` ROUND_OUT_BYTES. */
 void pump_round_init(struct pump_round *round, struct engine_device *device, int fd, uint8_t *buffers, uint8_t *out);
 
 /* What comes from a socket address is taken from now on, or is not. */
 void pump_round_know(struct pump_round *round, const uint8_t *name, uint32_t name_bytes, const struct engine_flow *flow);
 void pump_round_forget(struct pump_round *round, const uint8_t *name, uint32_t name_bytes);
+/* Packets of a sender that were taken since the last such question. */
+uint64_t pump_round_right(struct pump_round *round, const uint8_t *name, uint32_t name_bytes);
 
 /* One round, or what is left of one that stopped: what arrived is taken; where nothing did, what waits is sent, up to
  * `budget` packets, at most ROUND_BUDGET. It stops as engine_told says; after STOP_PACKET the rest of `slot` from `at` on

@@ -101,6 +101,20 @@ static int shared(const struct queue_pair *record, const struct engine_flight *f
 	return flight->nic_inflight > record->flying || flight->nic_queued;
 }
 
+/* `want` if that is so little that it need not wait for room, else 0. */
+static int64_t slips(const struct queue_pair *record, const struct engine_flight *flight, int64_t want)
+{
+	if (record->admitted || (int64_t)record->flying + want > (int64_t)FLIGHT_LEAST)
+		return 0;
+	if (flight->peer_waiting && (int64_t)flight->nic_slipped + want > (int64_t)FLIGHT_SLIP)
+		return 0;
+	int64_t peer = (int64_t)(flight->peer_limit + lesser(FLIGHT_SLIP, flight->peer_limit));
+	int64_t nic = (int64_t)(flight->nic_limit + lesser(FLIGHT_SLIP, flight->nic_limit));
+	peer -= (int64_t)(flight->peer_inflight + flight->peer_promised);
+	nic -= (int64_t)(flight->nic_inflight + flight->nic_promised);
+	return (peer < nic ? peer : nic) >= want ? want : 0;
+}
+
 static int64_t granted(const struct queue_pair *record, const struct engine_flight *flight, int64_t want)
 {
 	int64_t limit = (int64_t)flight->peer_limit, own = (int64_t)record->admitted;
@@ -109,7 +123,7 @@ static int64_t granted(const struct queue_pair *record, const struct engine_flig
 	int64_t room = (peer < nic ? peer : nic) + own;
 	if (flight->peer_waiting) {
 		if (!own)
-			return 0;
+			return slips(record, flight, want);
 		room = room < own ? room : own;
 		want = want < own ? want : own;
 	}
@@ -117,7 +131,7 @@ static int64_t granted(const struct queue_pair *record, const struct engine_flig
 	if (room >= (want < least ? want : least))
 		return room;
 	if (flight->peer_inflight)
-		return 0;
+		return slips(record, flight, want);
 	return (int64_t)lesser(lesser((uint64_t)want, FLIGHT_LEAST), flight->peer_limit);
 }
 
@@ -156,6 +170,7 @@ static void fly(struct queue_pair *record, struct engine_flight *flight, uint64_
 	record->admitted -= own;
 	flight->peer_promised -= own;
 	flight->nic_promised -= own;
+	flight->nic_slipped += own || !flight->peer_waiting ? 0 : packets;
 	effects->flown += packets;
 	effects->admitted += own;
 }
@@ -178,9 +193,9 @@ static uint8_t operation(uint64_t opcode, int first, int last)
 /* How a packet was made. */
 enum made { MADE, NO_ROOM, UNREAD };
 
-/* Make packet `index` of a message. */
+/* Make packet `index` of a message, the first of a run of `run` like it, if that is not 0. */
 static enum made make(const struct engine_port *port, struct engine_qp *qp, const struct send_slot *slot,
-		const struct source *source, uint64_t index, int ask, int run, struct engine_out *out)
+		const struct source *source, uint64_t index, int ask, uint64_t run, struct engine_out *out)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t opcode = entry_get(slot, SQE_OPCODE), mtu = record->mtu, offset = index * mtu;
@@ -193,10 +208,17 @@ static enum made make(const struct engine_port *port, struct engine_qp *qp, cons
 	uint64_t word_at = header;
 	if (last && has_immediate(opcode))
 		header += 4;
-	uint8_t *frame = engine_frame_begin(out, header, size, run);
+	uint8_t *frame = engine_frame_begin(out, header, size, run != 0);
 	if (!frame)
 		return NO_ROOM;
-	if (engine_source_read(port, source, offset, frame + header, size))
+	if (run > 1 && port->ahead && !port->ahead->filled_count) {
+		uint64_t va, most = lesser(run * mtu, source->length - offset);
+		const struct memory_key *key = engine_source_key(source, offset, most, &va);
+		if (key)
+			engine_ahead_fill(port, out, frame, header, key, va, mtu, run);
+	}
+	const uint8_t *bytes = engine_source_direct(port, source, offset, size);
+	if (!bytes && engine_source_read(port, source, offset, frame + header, size))
 		return UNREAD;
 	uint64_t head = record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << PAD_SHIFT;
 	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
@@ -211,7 +233,7 @@ static enum made make(const struct engine_port *port, struct engine_qp *qp, cons
 	}
 	if (header > word_at)
 		be_store(frame + word_at, 4, entry_get(slot, SQE_IMM));
-	engine_frame_end(out, port, &qp->flow, frame, header, size);
+	engine_frame_fill(out, port, &qp->flow, frame, header, bytes, size);
 	return MADE;
 }
 
@@ -229,7 +251,7 @@ static uint64_t send_data(const struct engine_port *port, struct engine_qp *qp, 
 			run = middles > 1 ? middles : 0;
 		}
 		int asks = ask && !run && done + 1 == count;
-		*how = make(port, qp, slot, source, index, asks, run != 0, out);
+		*how = make(port, qp, slot, source, index, asks, run, out);
 		if (*how != MADE)
 			break;
 		slot->sent++;
@@ -335,6 +357,8 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 	*sent = 0;
 	if (end != ENGINE_DONE)
 		return end;
+	if (port->ahead && !source.bytes)
+		source.bytes = engine_ahead_fetched(port->ahead, slot, slot_index);
 	if (!slot->packets || slot->status || slot->sent >= slot->packets ||
 	    slot->packets != packets_of(slot, source.length, record->mtu))
 		return PUNT_REQUEST;
@@ -504,6 +528,7 @@ uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint6
 	effects->end = end;
 	if (end != ENGINE_DONE)
 		return 0;
+	engine_ahead_forget(port);
 	if (record->probe_due && record->rnr_until == NEVER) {
 		end = probe(port, qp, out, &made, effects);
 		if (end != ENGINE_DONE) {
@@ -514,6 +539,8 @@ uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint6
 	record->more = 0;
 	while (made < budget && record->rnr_until == NEVER) {
 		if (record->send_index == record->fetch_index) {
+			if (port->ahead && port->ahead->fetched >= port->ahead->fetched_count)
+				engine_ahead_fetch(port, qp, budget - made);
 			end = fetch(port, qp);
 			if (end != ENGINE_DONE)
 				break;

@@ -100,6 +100,20 @@ static int move(const struct engine_port *port, const struct source *source, uin
 	return size ? -1 : 0;
 }
 
+const uint8_t *engine_source_direct(const struct engine_port *port, const struct source *source, uint64_t offset,
+				    uint64_t size)
+{
+	if (source->bytes)
+		return source->bytes + offset;
+	if (source->count != 1 || !size)
+		return NULL;
+	const struct span *span = source->spans;
+	const uint8_t *bytes = port->reach[span->key - port->keys].bytes;
+	if (!bytes || offset > span->length || size > span->length - offset)
+		return NULL;
+	return bytes + (span->va - span->key->start) + offset;
+}
+
 int engine_source_read(const struct engine_port *port, const struct source *source, uint64_t offset, uint8_t *to,
 		       uint64_t size)
 {
@@ -113,4 +127,17 @@ int engine_source_write(const struct engine_port *port, const struct source *sou
 			uint64_t size)
 {
 	return move(port, source, offset, NULL, from, size);
+}
+
+const struct memory_key *engine_source_key(const struct source *source, uint64_t offset, uint64_t size, uint64_t *va)
+{
+	for (unsigned i = 0; i < source->count; i++) {
+		const struct span *span = &source->spans[i];
+		if (offset < span->length) {
+			*va = span->va + offset;
+			return size <= span->length - offset ? span->key : NULL;
+		}
+		offset -= span->length;
+	}
+	return NULL;
 }

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x6fa23468077b5590ull
+#define STATE_LAYOUT_HASH 0x10637d2849746b66ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -113,6 +113,16 @@
 #define FIRST_QPN 0x10u
 #define GRH_BYTES 0x28u
 #define NEVER 0x8000000000000000ull
+#define ROUND_BUDGET 0x100u
+#define ROUND_RECEIVE_LIMIT 0x4u
+#define ROUND_BUFFER_BYTES 0x10000u
+#define ROUND_REPLIES_AT_LEAST_EVERY 0x2u
+#define ROUND_TIMERS_AT_LEAST_EVERY 0x100u
+#define ROUND_TIMERS_PER_CALL 0x400u
+#define ROUND_WRITE_BACK_NS 0x989680u
+#define ROUND_IDLE_BEFORE_YIELD 0x20u
+#define EVENT_COMP 0x0u
+#define SLOT_BUFFERS_AT 0x1000u
 #define ACCESS_LOCAL_WRITE 0x1u
 #define ACCESS_REMOTE_WRITE 0x2u
 #define ACCESS_REMOTE_READ 0x4u
@@ -148,6 +158,7 @@
 #define CQE_GRH 0x800u
 #define CQE_SOLICITED 0x1000u
 #define CQE_PHASE 0x80000000u
+#define CQ_STAMPED 0x80000u
 #define REG_QUEUE_NUMBER 0x0u
 #define REG_QUEUE_STATE 0x4u
 #define REG_SQ_BASE_LO 0x20u
@@ -196,12 +207,24 @@
 #define FLIGHT_STEP 0x4u
 #define FLIGHT_QUANTUM 0x40u
 #define FLIGHT_SMALL_QUANTUM 0x10u
+#define FLIGHT_SLIP 0x10u
 #define FLIGHT_QUEUE_NS 0x16e360u
 #define FLIGHT_SAMPLES 0x8u
 #define FLIGHT_LOW_NS 0x5f5e100u
+#define TIMER_REPEAT_MIN_NS 0xf4240u
+#define TIMER_SILENT_PROBES 0x3u
+#define TIMER_PROBE_MAX_SHIFT 0xau
+#define TIMER_BACKOFF_MOST 0x2u
 #define OPEN_NOTHING 0x0u
 #define OPEN_SEND 0x1u
 #define OPEN_WRITE 0x2u
+#define PACE_WINDOW_NS 0x400u
+#define PACE_BURST_WINDOWS 0x40u
+#define PACE_ALPHA_BITS 0x14u
+#define PACE_ALPHA_ONE 0x100000u
+#define PACE_RATE_BITS 0x10u
+#define PACE_BURST_PACKETS 0x4u
+#define PACE_UNBOUND 0x100000u
 static const uint16_t mtu_bytes[8] = { 0, 256, 512, 1024, 2048, 4096, 0, 0 };
 static const uint32_t rnr_timer_us[32] = { 655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840, 5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520 };
 static const uint16_t credit_counts[31] = { 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768 };
@@ -532,9 +555,10 @@ struct flights {
 	uint64_t first_peer; /* the first of the peers that somebody waits for, in turn */
 	uint64_t last_peer; /* the last of them */
 	uint64_t waited_for; /* how many they are */
+	uint64_t slipped; /* packets that went past those who wait since one of these was given a turn */
 	uint64_t spare_line; /* the first of the lines that nobody waits in, linked by their next; 0 for none */
 };
-_Static_assert(sizeof(struct flights) == 56, "flights");
+_Static_assert(sizeof(struct flights) == 64, "flights");
 
 struct peer {
 	uint64_t inflight; /* packets in flight to it */
@@ -610,6 +634,12 @@ struct slot {
 	uint64_t event_18; /* what happened to packets, by engine_count */
 	uint64_t event_19; /* what happened to packets, by engine_count */
 	uint64_t event_20; /* what happened to packets, by engine_count */
+	uint64_t event_21; /* what happened to packets, by engine_count */
+	uint64_t event_22; /* what happened to packets, by engine_count */
+	uint64_t event_23; /* what happened to packets, by engine_count */
+	uint64_t event_24; /* what happened to packets, by engine_count */
+	uint64_t event_25; /* what happened to packets, by engine_count */
+	uint64_t event_26; /* what happened to packets, by engine_count */
 	uint64_t punt_short; /* packets and requests left to the reference: short */
 	uint64_t punt_state; /* packets and requests left to the reference: state */
 	uint64_t punt_header; /* packets and requests left to the reference: header */
@@ -629,7 +659,7 @@ struct slot {
 	uint64_t punt_notify; /* completion events */
 	uint64_t punt_doorbell; /* doorbells of queue pairs that the engine does not know */
 	uint64_t punt_timer; /* deadlines of such queue pairs */
-	uint64_t reserved[69];
+	uint64_t reserved[63];
 };
 _Static_assert(sizeof(struct slot) == 1024, "slot");
 

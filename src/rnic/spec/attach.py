@@ -34,6 +34,8 @@ DMA_COPIER = 1
 DMA_SLOT = 0x100
 """With the mode of OPEN: the program would run the engine itself, in a slot. An answer with a slot brings its socket,
 its arena and its shared record, in this order, behind the window and the NIC process's eventfd."""
+DMA_UNFIT = 0x200
+"""With DMA_PROC_MEM or DMA_COPIER: it had a slot and may not use it, since its system refuses it what that takes."""
 
 NAME_BYTES = 16
 MAX_MESSAGE = 65_536
@@ -101,14 +103,16 @@ OPEN_SLOT = _layout(
 )
 """Behind the OPEN answer, where there is one."""
 PUNT_PACKET, PUNT_TURN, PUNT_NOTIFY, PUNT_DOORBELL, PUNT_TIMER = range(1, 6)
+PUNT_NOTIFY_SEND, PUNT_NOTIFY_RECV = 4, 8
+"""Which completion queue PUNT_NOTIFY is for, by bits."""
 PUNT = _layout(
     "PUNT",
     112,
     word("kind", 0, "PUNT_* number"),
-    word("effects", 4, "of PUNT_NOTIFY: 4 for the send CQ, 8 for the receive CQ"),
+    word("effects", 4, "of PUNT_NOTIFY: PUNT_NOTIFY_SEND, PUNT_NOTIFY_RECV"),
     wide("qp", 8, "offset of the queue pair's record in the arena; of PUNT_DOORBELL the block"),
     wide("limit", 16, "of a turn: packets that it may send"),
-    wide("count", 24, "packets made before"),
+    wide("count", 24, "packets made before; of packets: those of their sender that were taken since the last PUNT"),
     wide("bytes", 32, "their bytes"),
     wide("room", 40, "packets that its requests may be"),
     word("step", 48, "where it goes on"),

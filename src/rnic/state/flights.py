@@ -23,6 +23,7 @@ FLIGHTS: Final = record(
         ("first_peer", "Flights", "the first of the peers that somebody waits for, in turn"),
         ("last_peer", "Flights", "the last of them"),
         ("waited_for", "Flights", "how many they are"),
+        ("slipped", "Flights", "packets that went past those who wait since one of these was given a turn"),
         ("spare_line", "Flights", "the first of the lines that nobody waits in, linked by their next; 0 for none"),
     ),
 )

@@ -29,7 +29,9 @@ PUNT_REASONS: Final = (
     "wait",
 )
 """Why the engine leaves something to the reference, in the order of its ``PUNT_*`` numbers."""
-EVENTS: Final = 21
+BUFFERS_AT: Final = 4096
+"""Where the receive buffers lie in the memory of the record."""
+EVENTS: Final = 27
 """What the engine counts of packets, in the order of ``engine_count``."""
 DROPS: Final = ("tx_too_long", "tx_unreachable", "tx_blocked", "tx_error")
 

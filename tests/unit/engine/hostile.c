@@ -307,7 +307,7 @@ static uint64_t packet(uint8_t *to)
 		to[12] = draw() % 4 ? (draw() % 4 ? CREDITS_INVALID : draw() % 32) : draw() % 4 ? NAK_PSN_SEQUENCE - draw() % 2 * 32 : (uint8_t)draw();
 	while (draw() % 12 == 0)
 		to[draw() % covered] ^= (uint8_t)(1 << draw() % 8);
-	uint32_t crc = engine_icrc_begin(crc32, &meta.flow, covered + 4, meta.ident, DONT_FRAGMENT, to);
+	uint32_t crc = engine_icrc_begin(crc32, &meta.flow, covered + 4, meta.ident, DONT_FRAGMENT, to, 8);
 	crc = crc32(crc, to + 8, covered - 8);
 	for (unsigned i = 0; i < 4; i++)
 		to[covered + i] = (uint8_t)(crc >> 8 * i);

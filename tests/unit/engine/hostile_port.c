@@ -229,7 +229,7 @@ static uint64_t on_socket(uint64_t rounds)
 	int own = open_socket(&here), theirs = open_socket(&there);
 	struct pump_outlet outlet = { .fd = own, .ipv4 = 1, .tclass = -1, .hop_limit = -1 };
 	struct pump_round *round = buffer_of(sizeof *round);
-	uint8_t *slots = buffer_of((size_t)ROUND_SLOTS * ROUND_SLOT_BYTES), *out = buffer_of(ROUND_OUT_BYTES);
+	uint8_t *slots = buffer_of((size_t)ROUND_RECEIVE_LIMIT * ROUND_BUFFER_BYTES), *out = buffer_of(ROUND_OUT_BYTES);
 	uint64_t took = 0;
 	way = (struct pump_path){ .outlet = &outlet, .name_bytes = sizeof there, .max_segments = 8, .hop_limit = 64 };
 	memcpy(way.name, &there, sizeof there);

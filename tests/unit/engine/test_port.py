@@ -181,9 +181,9 @@ class Held:
         return burst.flow, burst.segment, burst.count, burst.length, b"".join(burst.buffers)
 
 
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Make a net of small NICs with the engine, and their holders."""
+@pytest.fixture(params=[False, True], ids=["at hand", "ahead"])
+def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make a net of small NICs with the engine, and their holders; also with memory that is reached ahead."""
     take_over = Sending.take_over
 
     def counted(self: Sending, now_ns: int, out: list[TxBurst], *turn: int) -> tuple[int, bool]:
@@ -193,6 +193,15 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(Sending, "take_over", counted)
     HELD.clear()
     monkeypatch.setattr(use, "ENGINE", use.COMPILED)
+    if request.param:
+        plain = use.port
+
+        def port(*what: Any) -> Any:
+            made = plain(*what)
+            made.look_ahead()
+            return made
+
+        monkeypatch.setattr(use, "port", port)
     monkeypatch.setattr("rnic.device.config._STATE_LEAST", 1 << 21)
 
     def make(pairs: int = 1, **options: Any) -> tuple[list[QpPair], list[Held]]:

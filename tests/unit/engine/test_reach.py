@@ -28,7 +28,8 @@ class Reach:
 
     def __init__(self, parts: ctypes.CDLL, name: str, *numbers: int) -> None:
         self.table = Table.in_dll(parts, name)
-        self.what = (ctypes.c_int * len(numbers))(*numbers)
+        # as long as the longest of them: no mappings stand between
+        self.what = (ctypes.c_int * 64)(*numbers)
         self.here = ctypes.addressof(self.what)
 
     def read(self, va: int, length: int) -> bytes | None:
@@ -134,7 +135,7 @@ def test_a_process_that_is_gone_is_out_of_reach(parts: ctypes.CDLL) -> None:
 
 def test_a_program_s_own_rights_count(parts: ctypes.CDLL) -> None:
     """The kernel itself would store through a read-only page by this way: its maps say what the program may."""
-    with mmap.mmap(-1, 3 * PAGE) as memory:
+    with mmap.mmap(-1, 3 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         view = memoryview(memory)
         at = address_of(view)
         fds = [os.open(f"/proc/self/{name}", flag) for name, flag in (("mem", os.O_RDWR), ("maps", os.O_RDONLY))]
@@ -156,4 +157,82 @@ def test_a_program_s_own_rights_count(parts: ctypes.CDLL) -> None:
         for fd in fds:
             os.close(fd)
         assert not way.write(at, b"gone")
+        view.release()
+
+
+class Mapping(ctypes.Structure):
+    """``struct reach_mapping``."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("bytes", ctypes.c_size_t), ("fd", ctypes.c_int))
+
+
+class Own(ctypes.Structure):
+    """``struct reach_own``."""
+
+    _fields_ = (
+        ("pid", ctypes.c_int),
+        ("files", Mapping * 2),
+        ("desk", ctypes.c_void_p),
+        ("desk_bytes", ctypes.c_size_t),
+    )
+
+
+class Piece(ctypes.Structure):
+    """``struct engine_piece``."""
+
+    _fields_ = (("va", ctypes.c_uint64), ("here", ctypes.c_uint64), ("length", ctypes.c_size_t))
+
+
+SEVERAL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Piece), ctypes.c_size_t)
+
+
+@pytest.fixture
+def several(parts: ctypes.CDLL) -> Iterator[tuple[Own, memoryview]]:
+    """A file in memory as packets lie in it, with its desk at the end."""
+    fd = os.memfd_create("packets")
+    os.ftruncate(fd, 4 * PAGE)
+    memory = mmap.mmap(fd, 4 * PAGE)
+    base = address_of(memoryview(memory))
+    own = Own(os.getpid(), (Mapping * 2)(Mapping(base, 4 * PAGE, fd)), base + 3 * PAGE, PAGE)
+    yield own, memoryview(memory)
+    os.close(fd)
+
+
+def all_at_once(parts: ctypes.CDLL, own: Own, way: str, pieces: list[tuple[int, int, int]]) -> int:
+    offset = {"read": 2, "write": 3}[way] * ctypes.sizeof(ctypes.c_void_p)
+    call = SEVERAL.from_address(ctypes.addressof(Table.in_dll(parts, "reach_own")) + offset)
+    made = (Piece * len(pieces))(*(Piece(*piece) for piece in pieces))
+    return int(call(ctypes.addressof(own), made, len(pieces)))
+
+
+def test_several_pieces_move_in_one_call(parts: ctypes.CDLL, several: tuple[Own, memoryview]) -> None:
+    """Each to its place, whatever lies between them in the file."""
+    own, packets = several
+    base = own.files[0].base
+    user = bytearray(range(256)) * 8
+    view = memoryview(user)
+    at = address_of(view)
+    places = [(at + 8 * n, base + 40 + 48 * n, 8) for n in range(64)]
+    assert all_at_once(parts, own, "read", places) == 0
+    for n in range(64):
+        assert packets[40 + 48 * n :][:8] == view[8 * n : 8 * n + 8]
+    back = [(at + 1000 - 8 * n, here, 8) for n, (_, here, _) in enumerate(places)]
+    assert all_at_once(parts, own, "write", back) == 0
+    for n in range(64):
+        assert view[1000 - 8 * n :][:8] == packets[40 + 48 * n :][:8]
+
+
+def test_several_pieces_with_one_out_of_reach_are_an_error(parts: ctypes.CDLL, several: tuple[Own, memoryview]) -> None:
+    own, _ = several
+    base = own.files[0].base
+    with mmap.mmap(-1, PAGE, prot=mmap.PROT_READ) as memory:
+        view = memoryview(memory)
+        at = address_of(view)
+        for way in ("read", "write"):
+            assert all_at_once(parts, own, way, [(at, base, 8), (1 << 20, base + 16, 8)]) == -1
+            assert all_at_once(parts, own, way, [(at, base + 16, 8), (at, base, 8)]) == -1, "they do not ascend"
+            assert all_at_once(parts, own, way, [(at, base + 3 * PAGE, 8), (at, base + 8 * PAGE, 8)]) == -1
+            assert all_at_once(parts, own, way, [(at, base + 16 * n, 8) for n in range(65)]) == -1
+        assert all_at_once(parts, own, "read", [(at, base, 8), (at, base + 16, 8)]) == 0
+        assert all_at_once(parts, own, "write", [(at, base, 8), (at, base + 16, 8)]) == -1
         view.release()

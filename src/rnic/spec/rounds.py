@@ -1,0 +1,20 @@
+"""Numbers of the round that drives a NIC: receive, reply, send, deadlines; the engine has them from here."""
+
+from __future__ import annotations
+
+BUDGET = 256
+"""Packets that one round sends where nothing else waits for the next: the longer, the less each costs."""
+RECEIVE_LIMIT = 4
+"""Bursts that one round takes, and the buffers for them."""
+BUFFER_BYTES = 1 << 16
+"""Bytes of such a buffer: the longest bundle that a UDP socket gives at once."""
+REPLIES_AT_LEAST_EVERY = 2
+"""Rounds that may take packets and send no replies."""
+TIMERS_AT_LEAST_EVERY = 256
+"""Rounds after which deadlines count although more may have arrived: as many bursts as a receive buffer holds."""
+TIMERS_PER_CALL = 1 << 10
+"""Expired deadlines that are handled at once, so that the work is bounded; the others next time."""
+WRITE_BACK_NS = 10_000_000
+"""Once it moves no more packets, so long after the first of them, a NIC writes back what is left."""
+IDLE_BEFORE_YIELD = 32
+"""Rounds without anything to do after which a poll lets others have the core."""
