@@ -5,7 +5,7 @@ and equations 1 to 4. A notification lowers the rate by half of alpha, which is 
 none comes, rounds of a timer and of a counter of bytes raise it: first halfway back to where it was, five times, then
 towards a target that itself rises.
 
-All integers: rates in bytes a window of 1,024 ns with :data:`_RATE_BITS` fractional bits, alpha with
+All integers: rates in bytes a window of 1,024 ns with :data:`RATE_BITS` fractional bits, alpha with
 :data:`ALPHA_BITS`, of which the core's register has the upper ten. Timers are looked at when the queue pair sends:
 nothing depends on them before that.
 """
@@ -19,10 +19,10 @@ from rnic.spec.congestion_regs import WINDOW_NS
 
 ALPHA_BITS = 20
 ALPHA_ONE = 1 << ALPHA_BITS
-_RATE_BITS = 16
+RATE_BITS = 16
 BURST_PACKETS = 4
 """What may leave at once, so that a rate is one at the first switch too."""
-_UNBOUND = 1 << 20
+UNBOUND = 1 << 20
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class ReactionPoint:
 
     def __init__(self, settings: DcqcnSettings, now_ns: int) -> None:
         self.settings = settings
-        self._line = settings.line_rate << _RATE_BITS
+        self._line = settings.line_rate << RATE_BITS
         self.rate = self.target = self._line
         self.alpha = ALPHA_ONE
         self._begin(now_ns)
@@ -97,7 +97,7 @@ class ReactionPoint:
     @property
     def window_bytes(self) -> int:
         """The rate in whole bytes a window."""
-        return self.rate >> _RATE_BITS
+        return self.rate >> RATE_BITS
 
     @property
     def counted(self) -> int:
@@ -112,7 +112,7 @@ class ReactionPoint:
     @property
     def recovered(self) -> bool:
         """Whether it sends as fast as the wire, but for less than a byte a window."""
-        return self.rate >> _RATE_BITS >= self.settings.line_rate - 1
+        return self.rate >> RATE_BITS >= self.settings.line_rate - 1
 
     def notified(self, now_ns: int) -> None:
         """A CNP came (equation 1): the target is the rate, the rate falls by half of alpha, alpha rises."""
@@ -120,7 +120,7 @@ class ReactionPoint:
         settings = self.settings
         self.target = self.rate
         cut = self.rate - (self.rate * self.alpha >> ALPHA_BITS + 1)
-        self.rate = max(settings.least_rate << _RATE_BITS, cut)
+        self.rate = max(settings.least_rate << RATE_BITS, cut)
         self.alpha += (ALPHA_ONE - self.alpha) >> settings.g_shift
         self._begin(now_ns)
 
@@ -157,9 +157,9 @@ class ReactionPoint:
         settings = self.settings
         rounds = (self._timer_rounds, self._counter_rounds)
         if min(rounds) > settings.recovery_rounds:
-            self.target += settings.hyper_rate << _RATE_BITS
+            self.target += settings.hyper_rate << RATE_BITS
         elif max(rounds) >= settings.recovery_rounds:
-            self.target += settings.additive_rate << _RATE_BITS
+            self.target += settings.additive_rate << RATE_BITS
         self.target = min(self.target, self._line)
         self.rate = (self.rate + self.target) >> 1
 
@@ -185,7 +185,7 @@ class DcqcnPace(Pace):
         self.rate = max(1, point.window_bytes)
         self._most = BURST_PACKETS * packet_bytes * WINDOW_NS
         allowed = super().allowance(now_ns, packet_bytes)
-        return _UNBOUND if point.recovered else allowed
+        return UNBOUND if point.recovered else allowed
 
     def spend(self, sent_bytes: int) -> None:
         """See :meth:`Pace.spend`."""

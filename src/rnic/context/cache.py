@@ -36,6 +36,7 @@ class _QueueKey(ctypes.LittleEndianStructure):
 
     __slots__ = ("_ground",)
     _pack_ = 1
+    _layout_ = "ms"  # the one that packs; Python 3.14 wants it said
     _layout: ClassVar[Layout]
     _names: ClassVar[tuple[str, ...]]
     """Fields that context and record share."""

@@ -11,13 +11,16 @@ CQ_ARMED = 1 << 8
 CQ_TR = 1 << 18
 """Bits of ``flags`` (``hardware.md`` 2a)."""
 
+CQ_STAMPED = 1 << 19
+"""Bit of ``flags``, ours: entries say when they were made (:data:`~rnic.rings.cqe.STAMP`)."""
+
 CQC = Layout(
     "CQC",
     CQC_BYTES,
     "big",
     "002 4.2.2",
     (
-        word("flags", 0x00, "CQ flags: bit 8 armed, bit 18 TR", "WR"),
+        word("flags", 0x00, "CQ flags: bit 8 armed, bit 18 TR, bit 19 stamped", "WR"),
         wide("start", 0x04, "virtual address of the ring", 8, "WR"),
         bits("logsize", 0x0C, 31, 24, "log2 of the number of entries", "WR"),
         bits("usrpage", 0x0C, 23, 0, "UAR page; here the number of the queue block", "WR"),

@@ -124,6 +124,8 @@ REQUESTS: Final = tuple(
     )
 )
 BY_CODE: Final = {(row.type, row.opcode): row for row in REQUESTS}
+READS: Final = {row.sources[0]: row for row in REQUESTS if row.kind == READ and CEU not in row.sources}
+"""What each engine's channel asks for, by source."""
 
 
 def vector(

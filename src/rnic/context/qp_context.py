@@ -31,6 +31,7 @@ class QpContext(ctypes.BigEndianStructure):
 
     __slots__ = ("_ground",)
     _pack_ = 1
+    _layout_ = "ms"  # the one that packs; Python 3.14 wants it said
     _fields_: ClassVar = structure(QPC)
 
     # Declared for type checkers; the attributes themselves come from the layout table.

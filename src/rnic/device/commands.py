@@ -312,7 +312,10 @@ class CommandUnit:
         contexts = self._res.contexts
         self._stored(contexts.write_cq(in_modifier, inbox))
         key = contexts.key.cqs.view(in_modifier)
-        cq = CompletionQueue(in_modifier, uar, key, self._res.memory, self._res.eqs, self._nic.cq_overflowed)
+        nic = self._nic
+        cq = CompletionQueue(
+            in_modifier, uar, key, self._res.memory, self._res.eqs, nic.cq_overflowed, lambda: nic.now_ns
+        )
         self._res.cqs[in_modifier] = cq
         self._res.occupy(block, cq, CQ_DOORS)
         return _DONE

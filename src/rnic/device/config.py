@@ -51,6 +51,8 @@ class NicConfig:
     """The first of the queue pairs' numbers."""
     reference: bool = False
     """The reference works alone in this process, also where there is an engine: another process runs it."""
+    channels: bool = False
+    """The reference runs on what CtxMgt answers on its six channels (:mod:`rnic.device.channels`): slow, for tests."""
     max_mrs: int = MAX_MRS
     """Regions and windows that may exist at once."""
     mtu: int = 4096
@@ -92,6 +94,7 @@ class NicConfig:
     """GIDs, 16 bytes each."""
 
     def __post_init__(self) -> None:
+        self.reference |= self.channels
         if len(self.address) not in (4, 16):
             raise VerbsError(errno.EINVAL, f"address={self.address.hex()} has {len(self.address)} bytes; use 4 or 16")
         if not 0 < self.port <= 0xFFFF:

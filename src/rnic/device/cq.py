@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from rnic.context.cqc import CQ_ARMED, CQC
+from rnic.context.cqc import CQ_ARMED, CQ_STAMPED, CQC
 from rnic.device.entry_ring import QUEUE_ERROR, EntryRing
 from rnic.device.eq import EventQueue
 from rnic.device.uar import Uar
@@ -38,9 +38,10 @@ class CompletionQueue(EntryRing):
         memory: the device's regions, for a ring that a key names.
         eqs: the device's EQs by number.
         overflowed: called once, when an entry finds the ring full (IBA chapter 11); the CQ takes no more then.
+        clock: the NIC's time in nanoseconds, for entries that say when they were made.
     """
 
-    __slots__ = ("_eqs", "_overflowed", "key", "users")
+    __slots__ = ("_clock", "_eqs", "_overflowed", "key", "users")
 
     key: CqKey
 
@@ -52,6 +53,7 @@ class CompletionQueue(EntryRing):
         memory: MemoryTable,
         eqs: Mapping[int, EventQueue],
         overflowed: Callable[[CompletionQueue], None],
+        clock: Callable[[], int],
     ) -> None:
         super().__init__(number, uar, key, memory)
         self.users = 0
@@ -61,6 +63,7 @@ class CompletionQueue(EntryRing):
         key.told = 0
         self._eqs = eqs
         self._overflowed = overflowed
+        self._clock = clock
 
     @property
     def eq(self) -> EventQueue | None:
@@ -83,7 +86,12 @@ class CompletionQueue(EntryRing):
         key = self.key
         if key.failed:
             return False
-        if not self.push(index, status | vendor_err << 8, length, word3, wqe_id, requested, qpn, imm):
+        word1 = status | vendor_err << 8
+        if key.flags & CQ_STAMPED:
+            now_ns = self._clock()
+            word1 |= (now_ns >> 32 & 0xFFFF) << 16
+            requested = now_ns & 0xFFFF_FFFF
+        if not self.push(index, word1, length, word3, wqe_id, requested, qpn, imm):
             self.fail()
             return False
         regs = self.regs

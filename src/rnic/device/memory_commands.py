@@ -12,6 +12,7 @@ from rnic.device.entry_ring import reachable
 from rnic.device.mailboxes import MTT_ENTRY, MTT_HEADER, MTT_PAGE_BYTES
 from rnic.device.refusal import Refused
 from rnic.device.resources import MAX_MTT_ENTRIES, KeyRecord, Segment
+from rnic.mem.dma import NULL_BASE, NULL_BYTES, NullPort
 from rnic.mem.keys import key_index
 from rnic.mem.mpt import MPT_BYTES, MPT_ENTRY, access_from_flags, flags_from_access
 from rnic.mem.pages import PageList
@@ -59,7 +60,9 @@ def sw2hw_mpt(nic: Nic, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> A
     rights = access_from_flags(int.from_bytes(inbox[:4], "big"))
     writable = bool(rights & access.LOCAL_WRITE)
     segment = entry["mtt_seg"]
-    if segment:
+    if entry["null"]:
+        region = _null(entry, rights)
+    elif segment:
         region = _paged(nic, uar, entry, rights, segment)
     else:
         address = entry["address"]
@@ -76,6 +79,13 @@ def sw2hw_mpt(nic: Nic, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> A
         nic.resources.segments[segment].users += 1
     nic.resources.use_pd(pd)
     return _DONE
+
+
+def _null(entry: dict[str, int], rights: int) -> MemoryEntry:
+    """A region without memory, for the driver's own scatter lists alone (``ibv_alloc_null_mr``)."""
+    if entry["mtt_seg"] or entry["start"] or entry["length"] > NULL_BYTES or rights & ~access.LOCAL_WRITE:
+        raise Refused(cmd.ST_BAD_PARAM)
+    return MemoryEntry(entry["key"], entry["pd"], rights, 0, entry["length"], port=NullPort(), base=NULL_BASE)
 
 
 def _paged(nic: Nic, uar: Uar, entry: dict[str, int], rights: int, number: int) -> MemoryEntry:
@@ -134,6 +144,7 @@ def query_mpt(nic: Nic, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> A
         "qpn": entry.qpn,
         "window_count": entry.bound,
         "mtt_seg": record.segment,
+        "null": int(isinstance(entry.port, NullPort)),
         "address": 0 if record.segment else entry.base,
         "page_size": entry.port.shift - PAGE_SHIFT if isinstance(entry.port, PageList) else 0,
     }

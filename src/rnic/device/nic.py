@@ -31,12 +31,12 @@ from rnic.device.mailboxes import INIT_HCA
 from rnic.device.non_rdma import NonRdmaChannel
 from rnic.device.paths import Offload, Paths, flow_bytes
 from rnic.device.queue_pair import DeviceQp
-from rnic.device.receiving import MULTICAST_QPN, WRITE_BACK_NS, Receiving
+from rnic.device.receiving import MULTICAST_QPN, Receiving
 from rnic.device.resources import Resources
 from rnic.device.root import Root
 from rnic.device.sending import Sending
 from rnic.device.srq import SharedReceiveQueue
-from rnic.device.timers import TIMERS_PER_CALL, Timers
+from rnic.device.timers import Timers
 from rnic.device.uar import Uar
 from rnic.engine import use
 from rnic.mem.dma import DmaPort
@@ -44,6 +44,7 @@ from rnic.mem.table import MemoryTable
 from rnic.spec import commands as cmd
 from rnic.spec import events
 from rnic.spec.registers import CONTROL_ENABLE, IRQ_EVENT, IRQ_FATAL, IRQ_QP_FAULT
+from rnic.spec.rounds import TIMERS_PER_CALL, WRITE_BACK_NS
 from rnic.spec.states import ERR, RESET
 from rnic.state.arena import Arena
 from rnic.state.device import Directory
@@ -89,6 +90,7 @@ class Nic:
         burst: the inner loops.
         report: gets each mistake of our own, once (:class:`~rnic.trace.guard.Guard`).
         memory: for its arena, :func:`arena_bytes` of zeros that others share; by default the process's own.
+        contexts: makes its CtxMgt, of what :class:`~rnic.context.ctxmgt.ContextManager` takes.
 
     ``arena`` is the memory of its data path's state. ``qps``, ``cqs`` and so on of :attr:`resources` are for looking
     at, not for changing.
@@ -104,6 +106,7 @@ class Nic:
         burst: BurstLoops = LOOPS,
         report: Report | None = None,
         memory: mmap.mmap | None = None,
+        contexts: Callable[..., ContextManager] = ContextManager,
     ) -> None:
         self.config = config
         self.random = rng
@@ -115,7 +118,7 @@ class Nic:
         self.arena = Arena(arena_bytes(config), memory)
         self.root = Root(self.arena)
         self.memory = MemoryTable(rng, config.max_mrs, self.arena)
-        self.contexts = ContextManager(log, self.counters, arena=self.arena, first_qpn=config.first_qpn)
+        self.contexts = contexts(log, self.counters, arena=self.arena, first_qpn=config.first_qpn)
         self.directory = Directory(self.arena, log)
         self.engine = None if config.reference else use.port(self.arena, self.memory, config)
         """The compiled engine's hold of it, or ``None`` where the reference runs alone."""

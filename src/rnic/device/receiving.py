@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from rnic.device.queue_pair import DeviceQp
 
 MULTICAST_QPN = 0xFFFFFF
-WRITE_BACK_NS = 10_000_000
-"""Once it moves no more packets, so long after the first of them, a NIC writes back what is left."""
 _MIN_PACKET = BTH_BYTES + ICRC_BYTES
 _SMALL_PACKET = SMALL.SMALL_BYTES + MAX_TRANSPORT_HEADERS + ICRC_BYTES
 receive_small = SMALL.receive_small

@@ -8,9 +8,6 @@ from rnic.state.queue_pair import QP
 from rnic.state.record import WORD_BYTES, WORD_SHIFT, Word, place, view
 from rnic.state.schedule import TIMERS
 
-TIMERS_PER_CALL = 1_024
-"""Expired deadlines handled in one call, so that its work is bounded."""
-
 _ARMED = place(QP, "armed_ns")
 _PLACE = place(QP, "timer_place")
 

@@ -20,9 +20,9 @@ Key = tuple[bytes, bytes, int]
 def _text(address: bytes) -> str:
     if len(address) == 4:
         return ".".join(map(str, address))
-    from ipaddress import IPv6Address  # noqa: PLC0415 - not needed for most captures
+    from rnic.spec.addresses import address_text  # noqa: PLC0415 - not needed for most captures
 
-    return str(IPv6Address(address))
+    return address_text(address)
 
 
 class Connections:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+from rnic.spec.addresses import address_text
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import ICRC_BYTES, MAX_TRANSPORT_HEADERS, MTU_CODES
 from rnic.trace.counters import Counters
@@ -174,7 +175,7 @@ def parse_address(text: str) -> bytes:
 
 def format_address(address: bytes) -> str:
     """Text form of a 4- or 16-byte address."""
-    return str(ipaddress.ip_address(address))
+    return address_text(address)
 
 
 def flow_between(address: bytes, port: int, remote_addr: bytes, remote_port: int) -> Flow:

@@ -116,7 +116,7 @@ class LoopbackLink(UnpolledLink):
         self._closed = False
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
-        """Copy each burst once and queue it where it goes; segments carry the idents they were sealed for."""
+        """Queue each burst where it goes, copied where it may change; segments carry the idents of their seals."""
         if self._closed:
             where = f"{format_address(self.address)} port {self.port}"
             raise LinkError(f"loopback link {where} is closed: open a new one")
@@ -126,7 +126,7 @@ class LoopbackLink(UnpolledLink):
             if not targets:
                 self.counters.bump("drop_tx_unreachable", burst.count)
                 continue
-            data = memoryview(b"".join(burst.buffers))
+            data = _kept(burst.buffers)
             for link in targets:
                 link.deliver(burst, data)
 
@@ -185,6 +185,15 @@ class LoopbackLink(UnpolledLink):
         self._queue.clear()
         self.frames.clear()
         self._queued_bytes = 0
+
+
+def _kept(buffers: Sequence[memoryview | bytearray | bytes]) -> memoryview:
+    """The bytes of a burst as they are now, without a copy where nothing changes them: one buffer, of ``bytes``."""
+    if len(buffers) == 1:
+        view = memoryview(buffers[0])
+        if type(view.obj) is bytes and view.c_contiguous:
+            return view
+    return memoryview(b"".join(buffers))
 
 
 def loopback_pair(

@@ -191,6 +191,8 @@ class UdpLink:
         self.source_ports = self._open_source_ports(source_ports)
         self._calls = _calls
         self._closed = False
+        self.lone = True
+        """Whether everything comes through one open socket: no group is joined."""
         self._vectored = HAS_SENDMSG
         self._paths: dict[tuple[bytes, int, int, int], _Path] = {}
         self._peers: dict[tuple[bytes, int], _Peer] = {}
@@ -385,11 +387,6 @@ class UdpLink:
     # ------------------------------------------------------------------- for who drives the sockets beside the link
 
     @property
-    def lone(self) -> bool:
-        """Whether everything comes through one open socket: no group is joined."""
-        return not self._groups and not self._closed
-
-    @property
     def main_socket(self) -> socket.socket:
         """The unicast socket, for those who let others share its port (:mod:`rnic.link.steering`)."""
         return self._main.socket
@@ -439,6 +436,7 @@ class UdpLink:
             enable_headers(sock, self._ipv4)
         self._groups[group] = _Inbox(sock, group)
         self._inboxes.append(self._groups[group])
+        self.lone = False
 
     def leave(self, group: bytes) -> None:
         """See :meth:`rnic.link.base.Link.leave`."""
@@ -446,10 +444,12 @@ class UdpLink:
         if inbox is not None:
             self._inboxes.remove(inbox)
             inbox.socket.close()
+        self.lone = not self._groups and not self._closed
 
     def close(self) -> None:
         """Close all sockets."""
         self._closed = True
+        self.lone = False
         for inbox in self._inboxes:
             inbox.socket.close()
         for outlet in self._outlets.values():

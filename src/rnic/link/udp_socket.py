@@ -54,7 +54,7 @@ _LABEL_MASK = 0xFFFFF
 _OPEN_ERRORS = {
     errno.EADDRINUSE: "is taken: give another port (0 lets the system choose one) or another local address;"
     " programs that are to share one NIC open it with rnic.open()",
-    errno.EADDRNOTAVAIL: "cannot be used: the address is not one of this machine",
+    errno.EADDRNOTAVAIL: "cannot be used: the address is not one of this machine; 127.0.0.1 always is",
     errno.EACCES: "is not permitted: give a port from 1024 on",
 }
 

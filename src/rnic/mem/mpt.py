@@ -18,6 +18,7 @@ MPT_REMOTE_READ = 1 << 2
 MPT_ATOMIC = 1 << 3
 MPT_REGION = 1 << 8
 MPT_PHYSICAL = 1 << 9
+MPT_NULL = 1 << 10
 MPT_BIND_ENABLE = 1 << 15
 MPT_MIO = 1 << 17
 MPT_RELATIVE = 1 << 26
@@ -36,6 +37,7 @@ MPT_ENTRY = Layout(
         bits("relative", 0x00, 26, 26, "addresses count from 0 (zero-based)", "WR"),
         bits("mio", 0x00, 17, 17, "memory is input/output space", "WR"),
         bits("bind_enable", 0x00, 15, 15, "windows may be bound to this region", "WR"),
+        bits("null", 0x00, 10, 10, "no memory: reads give zeros, what is written goes nowhere", "WR"),
         bits("physical", 0x00, 9, 9, "addresses need no translation", "WR"),
         bits("region", 0x00, 8, 8, "1 region, 0 window", "WR"),
         bits("atomic", 0x00, 3, 3, "remote atomics", "WR"),

@@ -44,5 +44,20 @@ CQ_ENTRY = Layout(
     ),
 )
 
+STAMP = Layout(
+    "CQ entry with a time",
+    CQE_BYTES,
+    "little",
+    "design.md",
+    (
+        bits("high", 4, 31, 16, "bits 47:32 of the NIC's time in nanoseconds"),
+        word("low", 20, "bits 31:0, in place of the length that was asked for"),
+    ),
+)
+"""What stands in an entry of a queue whose context says so (``CQ_STAMPED``), over a :data:`CQ_ENTRY`."""
+
+STAMP_BITS = 48
+"""Of a time: it comes round after three days."""
+
 CQE_STRUCT = struct.Struct("<8I")
 """All eight words. Write words 0-2 and 4-7 first, then word 3."""

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rnic.device.channels import make_nic
 from rnic.device.config import NicConfig
 from rnic.device.nic import Nic
 from rnic.link.base import Link
@@ -90,6 +91,7 @@ class SimNet:
         round_ns: what one round of all NICs takes; with longer ones a wire that is slow anyway costs less to simulate.
         mark_packets: a packet of a sender that declared ECT leaves with ECN 11 where so many wait for that wire.
         settings: further fields of :class:`~rnic.device.config.NicConfig`, the same for all.
+        make_nic: makes each device, as :class:`~rnic.device.nic.Nic` does.
 
     Raises:
         ValueError: a bad rule, in one line.
@@ -111,6 +113,7 @@ class SimNet:
         mark_packets: int | None = None,
         round_ns: int = 1_000,
         settings: Mapping[str, Any] | None = None,
+        make_nic: Callable[..., Nic] = make_nic,
     ) -> None:
         self.clock = clock or VirtualClock()
         self.fabric = Fabric()
@@ -133,7 +136,7 @@ class SimNet:
                 tracer=tracer,
             )
             config = NicConfig(address, name=f"sim{index}", **(settings or {}))
-            nic = Nic(config, rng=random.Random(rng.getrandbits(64)), counters=counters, tracer=tracer)
+            nic = make_nic(config, rng=random.Random(rng.getrandbits(64)), counters=counters, tracer=tracer)
             # a packet that is lost on the way has used the wire too
             wire: Link = link
             if packet_ns or latency_ns:

@@ -173,6 +173,8 @@ class Completer:
                 self.qp.fail_send(RNR_RETRY_EXC_ERR, packet.syndrome)
                 return
             requester.rnr_left -= 1
+        # the request that is refused has come: what was lost on its way, or told late, is mended
+        requester.retry_left = self.ctx.retry_cnt
         requester.rewind(packet.psn)
         requester.wait_until(now_ns + rnr_timer_ns(packet.syndrome & AETH_VALUE_MASK))
 

@@ -22,7 +22,10 @@ Three things make the limit smaller, at most once a round trip each:
 Who finds no room waits here, and is given a turn when there is room for a whole :data:`QUANTUM`: a few queue pairs at a
 time send long bursts, instead of all of them a packet each, since each turn and its ACK cost as much as many packets.
 Programs take turns, and so do the queue pairs of each; who is given a turn while others wait sends its quantum and
-waits again. A queue pair that does not wait yet queues up behind those that do.
+waits again. A queue pair that does not wait yet queues up behind those that do, but with a little: who has nothing in
+flight and wants no more than :data:`LEAST` packets goes past them, and up to :data:`SLIP` beyond the limits, since it
+would wait for a quantum's round trip with a message that takes none. No more than that many packets go past between two
+turns of those who wait.
 """
 
 from __future__ import annotations
@@ -53,6 +56,8 @@ STEP = 4
 QUANTUM = 64
 """Packets that there must be room for before a queue pair that waits is given a turn; fewer where limits are small."""
 SMALL_QUANTUM = 16
+SLIP = 16
+"""Packets of short messages that go past those who wait, and beyond the limits."""
 QUEUE_NS = 1_500_000
 """Nanoseconds that packets may queue at a peer: at 2 to 4 us for each, 400 to 750 of them."""
 SAMPLES = 8
@@ -85,6 +90,7 @@ _ALL_INFLIGHT = place(FLIGHTS, "inflight")
 _ALL_PROMISED = place(FLIGHTS, "promised")
 _ALL_LIMIT = place(FLIGHTS, "limit")
 _WAITED_FOR = place(FLIGHTS, "waited_for")
+_SLIPPED = place(FLIGHTS, "slipped")
 _SPARE_LINE = place(FLIGHTS, "spare_line")
 
 
@@ -172,11 +178,14 @@ class Peer:
                 self._cut(max(limit >> 1, limit * QUEUE_NS // queue_ns), CROWDED, now_ns)
 
     def acknowledged(self, packets: int) -> None:
-        """Packets arrived: more may be in flight, if the limit is what held them back."""
+        """Packets arrived: more may be in flight, if the limit is what held them back.
+
+        It is where somebody waits, too: turns are given for whole quanta, and short messages leave most of one empty.
+        """
         words = self.words
         limit = words[_LIMIT]
         most = words[_MOST] << FRACTION_BITS
-        if limit < most and words[_INFLIGHT] << FRACTION_BITS + 1 > limit:
+        if limit < most and (words[_COUNT] or words[_INFLIGHT] << FRACTION_BITS + 1 > limit):
             queue_ns = words[_QUEUE_NS]
             if queue_ns <= QUEUE_NS >> 2:
                 limit += (packets << FRACTION_BITS) >> (2 if words[_LOSSY_PATH] else 1)
@@ -248,6 +257,11 @@ class Flights:
         return self.words[_ALL_PROMISED]
 
     @property
+    def slipped(self) -> int:
+        """Packets that went past those who wait since one of these was given a turn."""
+        return self.words[_SLIPPED]
+
+    @property
     def queued(self) -> int:
         """Peers that somebody waits for."""
         return self.words[_WAITED_FOR]
@@ -290,7 +304,7 @@ class Flights:
         limit = words[_LIMIT] >> FRACTION_BITS
         own = requester.admitted
         if not own and words[_COUNT]:
-            return 0
+            return self._slips(requester, want)
         # its own promise is its own; those of others are not
         room = own + min(
             limit - words[_INFLIGHT] - words[_PROMISED],
@@ -302,7 +316,21 @@ class Flights:
         if room >= min(want, peer.quantum(self.shared(requester)), account[_ALL_LIMIT]):
             return room
         # peers that do not answer may hold all that there is: one with nothing in flight gets a little all the same
-        return min(want, LEAST, limit) if not words[_INFLIGHT] else 0
+        return self._slips(requester, want) if words[_INFLIGHT] else min(want, LEAST, limit)
+
+    def _slips(self, requester: Outstanding, want: int) -> int:
+        """``want`` if that is so little that it need not wait for room, else 0."""
+        account, words = self.words, requester.peer.words
+        if requester.admitted or requester.flying + want > LEAST:
+            return 0
+        if words[_COUNT] and account[_SLIPPED] + want > SLIP:
+            return 0
+        limit = words[_LIMIT] >> FRACTION_BITS
+        room = min(
+            limit + min(SLIP, limit) - words[_INFLIGHT] - words[_PROMISED],
+            account[_ALL_LIMIT] + min(SLIP, account[_ALL_LIMIT]) - account[_ALL_INFLIGHT] - account[_ALL_PROMISED],
+        )
+        return want if room >= want else 0
 
     def shared(self, requester: Outstanding) -> bool:
         """Whether others have packets in flight or wait for room, and may take the next."""
@@ -337,6 +365,8 @@ class Flights:
         if own:
             words[_PROMISED] -= own
             account[_ALL_PROMISED] -= own
+        elif words[_COUNT]:
+            account[_SLIPPED] += packets
 
     def give(self, peer: Peer, packets: int) -> None:
         """``packets`` fewer are."""
@@ -451,6 +481,7 @@ class Flights:
             requester.admitted = quantum
             peer.promised += quantum
             account[_ALL_PROMISED] += quantum
+            account[_SLIPPED] = 0
             blocked = 0
             requester.host.schedule(requester.qp)
 

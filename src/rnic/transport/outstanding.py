@@ -36,12 +36,14 @@ if TYPE_CHECKING:
     from rnic.transport.wqe import SendRing
 
 _ARMED = place(QP, "armed_ns")
-_REPEAT_MIN_NS = 1_000_000
-"""A tail-loss probe waits at least this long."""
-_SILENT_PROBES = 3
+REPEAT_MIN_NS = 1_000_000
+"""A tail-loss probe waits at least this long: sooner, many busy queue pairs repeat what is only late."""
+SILENT_PROBES = 3
 """Probes in vain after which the peer counts as silent, also where there is no ACK timeout."""
-_PROBE_MAX_SHIFT = 10
-_BACKOFF_MOST = 2
+PROBE_MAX_SHIFT = 10
+"""How often a probe's interval doubles at most."""
+BACKOFF_MOST = 2
+"""How often the ACK timeout doubles at most."""
 _NARROWEST = 32
 """Packets in flight that no number of losses takes away."""
 _ACKS_A_WINDOW = 4
@@ -444,7 +446,7 @@ class Outstanding:
     def repeat_interval(self) -> int:
         """Nanoseconds in which what was repeated should have been answered."""
         peer = self.peer
-        least = _REPEAT_MIN_NS if self.qp.selective is None else REPEAT_NS
+        least = REPEAT_MIN_NS if self.qp.selective is None else REPEAT_NS
         return max(least, 2 * peer.srtt + 4 * peer.rttvar)
 
     def _probe_interval(self) -> int:
@@ -465,13 +467,13 @@ class Outstanding:
         if self.ack_deadline <= now_ns:
             self.host.counters.bump("ack_timeouts")
             self.ack_deadline = NEVER
-            self.backoff = min(self.backoff + 1, _BACKOFF_MOST)
+            self.backoff = min(self.backoff + 1, BACKOFF_MOST)
             self.peer.silent(now_ns)
             self.qp.retry(self.una, now_ns)
         elif self.probe_deadline <= now_ns:
             self.probe_due = 1
-            if self.probe_shift >= _SILENT_PROBES:
+            if self.probe_shift >= SILENT_PROBES:
                 self.peer.silent(now_ns)
-            self.probe_shift = min(self.probe_shift + 1, _PROBE_MAX_SHIFT)
+            self.probe_shift = min(self.probe_shift + 1, PROBE_MAX_SHIFT)
             self.probe_deadline = now_ns + self._probe_interval()
             self.host.schedule(self.qp)

@@ -121,6 +121,11 @@ class IdentTracker:
         """Whether only small idents are believed."""
         return self._small_run >= self.ALONE_AFTER
 
+    @property
+    def small(self) -> bool:
+        """Whether the last ident was a small one: then the next is guessed, and what has another shows it."""
+        return self._small_run > 0
+
     def expect(self, count: int) -> None:
         """``count`` packets were right with the ident that was guessed: 0, or their place in a burst."""
         self._small = 0

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
-
+from rnic.spec.addresses import address_text
 from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MTU_BYTES
 from rnic.spec.opcodes import CNP
 from rnic.spec.syndromes import (
@@ -106,7 +105,7 @@ def text(header: Header, name: str) -> str:
     value: int = getattr(header, name)
     width = header.layout[name].width
     if name in ("src", "dst") or name.endswith("_gid"):
-        return str(ipaddress.ip_address(value.to_bytes(width // 8, "big")))
+        return address_text(value.to_bytes(width // 8, "big"))
     if name in ("src_mac", "dst_mac"):
         return value.to_bytes(6, "big").hex(":")
     plain = str(int(value)) if name in _DECIMAL else f"0x{value:0{-(-width // 4)}x}"

@@ -13,6 +13,7 @@ from rnic.context.ctxmdata import PageTable
 from rnic.context.eqc import EQC
 from rnic.context.qpc import QPC, SRQ_VALID
 from rnic.device import CommandResult, Nic, NicConfig, Uar
+from rnic.device.channels import make_nic
 from rnic.mem.mpt import MPT_ENTRY, MPT_REGION, flags_from_access
 from rnic.mem.space import AddressSpace, SimAddressSpace
 from rnic.rings.cqe import CQE_BYTES
@@ -281,10 +282,12 @@ class Wire:
 class Pair:
     """Two NICs, a driver and one region on each, and a CQ for everything."""
 
+    make_nic: Callable[..., Nic] = staticmethod(make_nic)
+
     def __init__(self, ipv6: bool = False, **config: int) -> None:
         hosts = [bytes(15) + bytes((n,)) if ipv6 else bytes((10, 0, 0, n)) for n in (1, 2)]
         self.nics = [
-            Nic(NicConfig(address, name=f"rnic{n}", **config), rng=random.Random(n))  # type: ignore[arg-type]
+            self.make_nic(NicConfig(address, name=f"rnic{n}", **config), rng=random.Random(n))  # type: ignore[arg-type]
             for n, address in enumerate(hosts)
         ]
         self.drivers = [Driver(nic) for nic in self.nics]

@@ -98,6 +98,7 @@ def test_a_masked_send_queue_waits_and_still_answers() -> None:
         assert a.wait()[0].status == e.IBV_WC_SUCCESS
 
 
+@pytest.mark.slow
 def test_requests_keep_to_the_rate_that_software_set() -> None:
     """1 MiB at 128 bytes a window is 8.4 ms, once the bucket of 64 windows is empty."""
     with QpPair(size=1 << 20) as pair:

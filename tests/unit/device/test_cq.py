@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rnic.context.cqc import CQ_STAMPED, CQC
 from rnic.device.eq import EventQueue
 from rnic.mem.space import SimAddressSpace
-from rnic.rings.cqe import CQ_ENTRY, CQE_RECEIVE, CQE_SOLICITED
+from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, CQE_RECEIVE, CQE_SOLICITED, STAMP
 from rnic.rings.queue_block import ARM_NEXT, ARM_SOLICITED, CQ_DOORBELL, CQ_HEAD, CQ_SIZE, CQ_TAIL, QUEUE_STATE
 from rnic.spec import commands as cmd
 from rnic.spec import events
@@ -51,6 +52,22 @@ def test_entry_bytes(cq, device_cq) -> None:
     assert cq.memory[:32].hex() == ("0300000013620000640000000401008004030201c800000056341200ddccbbaa")
     entry = CQ_ENTRY.unpack(cq.memory)
     assert (entry["index"], entry["status"], entry["vendor_err"], entry["phase"]) == (3, 0x13, 0x62, 1)
+
+
+def test_a_stamped_queue_says_when_an_entry_was_made(driver, eq, cq, device_cq) -> None:
+    number, block = driver.alloc(cmd.RES_CQ), driver.alloc(cmd.RES_UAR_BLOCK)
+    memory, va = driver.memory(8 * CQE_BYTES)
+    context = bytearray(driver.cqc(eq, block, va, 3))
+    CQC.put(context, "flags", CQ_STAMPED)
+    driver.ok(cmd.SW2HW_CQ, number, 0, bytes(context))
+    stamped = driver.nic.resources.cqs[number]
+    for place, now in enumerate((0x1234_5678_9ABC, 0xFFFF_0000_0001_0002)):
+        driver.nic.now_ns = now
+        for queue in (stamped, device_cq):
+            queue.complete(3, 0x13, 0x62, 100, 4, 7, 200, 20, 0)
+        made, plain = (bytes(each[32 * place : 32 * place + 32]) for each in (memory, cq.memory))
+        assert STAMP.unpack(made) == {"high": now >> 32 & 0xFFFF, "low": now & 0xFFFF_FFFF}
+        assert CQ_ENTRY.unpack(made) | {"requested": 200} == CQ_ENTRY.unpack(plain)
 
 
 def test_phase_and_producer_record_over_many_laps(driver, cq, device_cq) -> None:

@@ -10,11 +10,11 @@ from rnic.context.cqc import CQC
 from rnic.context.ctxmdata import CQ, EQ, QP
 from rnic.context.ctxmgt import NotWrittenBackError, Status
 from rnic.context.qpc import QPC
-from rnic.device.nic import WRITE_BACK_NS
 from rnic.rings.sqe import SQE_BYTES
 from rnic.spec import commands as cmd
 from rnic.spec import events
 from rnic.spec.opcodes import WR_READ
+from rnic.spec.rounds import WRITE_BACK_NS
 from rnic.spec.states import ERR, RTS
 from rnic.spec.status import REM_ACCESS_ERR, SUCCESS, WR_FLUSH_ERR
 from rnic.state.queues import CONTEXT_BYTES

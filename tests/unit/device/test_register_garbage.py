@@ -13,6 +13,7 @@ from rnic.spec.states import ST_RC, ST_UD
 VALUES = (0, 1, 15, 16, 17, 0xFF, 0xFFFF, 0x10000, 0xFF_FFFF, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rc", "ud", "srq", "cq", "eq"])
 def test_every_word_of_a_queue_block(driver, kind: str) -> None:
     pd, eq = driver.alloc(cmd.RES_PD), driver.eq()

@@ -11,6 +11,7 @@ from rnic.device.commands import COMMANDS
 from rnic.device.icm import CONTEXTS, TPT
 from rnic.device.mailboxes import ICM_ENTRY, INIT_HCA, MTT_ENTRY, MTT_HEADER
 from rnic.device.system_commands import BEFORE_INIT
+from rnic.mem.dma import NULL_BYTES
 from rnic.mem.mpt import MPT_ENTRY
 from rnic.mem.table import VTP_LENGTH
 from rnic.spec import access
@@ -267,6 +268,47 @@ def test_write_through_a_page_list(pair) -> None:
     assert memory[at + 0x2000 : at + 0x3000] == data[:0x1000]
     assert memory[at : at + 0x1000] == data[0x1000:0x2000]
     assert memory[at + 0x3000 : at + 0x4000] == data[0x2000:]
+
+
+def null(
+    driver, key: int, pd: int, rights: int = access.LOCAL_WRITE, start: int = 0, length: int = NULL_BYTES, **over: int
+) -> bytes:
+    return driver.mpt(key, pd, start, length, rights, **({"null": 1, "address": 0} | over))
+
+
+def test_a_region_without_memory(pair) -> None:
+    """What is sent from it is zeros, and what arrives there is gone; it opens nothing to peers."""
+    a, _ = pair.connect()
+    driver = pair.drivers[0]
+    key = driver.alloc(cmd.RES_MPT)
+    driver.ok(cmd.SW2HW_MPT, key, 0, null(driver, key, pair.pds[0]))
+    pair.mrs[1][0][:] = bytes((0xEE,)) * len(pair.mrs[1][0])
+    for address in (0, 0x7000_0000, NULL_BYTES - 3000):
+        driver.write(a, address, 3000, key, pair.mrs[1][1], pair.mrs[1][2])
+    pair.wire.run()
+    assert [entry[1] for entry in pair.poll(0)] == [0, 0, 0]
+    assert bytes(pair.mrs[1][0][:3001]) == bytes(3000) + b"\xee"
+    region = driver.nic.memory.check(key, pair.pds[0], 5, 100, access.LOCAL_WRITE, local=True)
+    assert region is not None
+    assert region.write_from(5, bytes(range(100)))
+    back = bytearray(b"x" * 100)
+    assert region.read_into(5, back)
+    assert back == bytes(100)
+    assert driver.nic.memory.check(key, pair.pds[0], 5, 100, access.REMOTE_READ) is None
+    assert MPT_ENTRY.unpack(driver.ok(cmd.QUERY_MPT, key).outbox)["null"] == 1
+
+
+def test_regions_without_memory_refused(driver, snapshot) -> None:
+    pd, key = driver.alloc(cmd.RES_PD), driver.alloc(cmd.RES_MPT)
+    for inbox in (
+        null(driver, key, pd, start=4096),
+        null(driver, key, pd, length=NULL_BYTES + 1),
+        null(driver, key, pd, mtt_seg=1),
+        null(driver, key, pd, access.LOCAL_WRITE | access.REMOTE_WRITE),
+        null(driver, key, pd, access.REMOTE_READ),
+        null(driver, key, pd, access.MW_BIND),
+    ):
+        refuse(driver, snapshot, cmd.ST_BAD_PARAM, cmd.SW2HW_MPT, key, 0, inbox)
 
 
 def test_contiguous_pages_have_a_view(driver) -> None:

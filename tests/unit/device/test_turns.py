@@ -56,6 +56,7 @@ def test_queue_pairs_send_equally_many_bytes_whatever_their_packets() -> None:
     assert max(sent.values()) - min(sent.values()) <= 2 * (QUANTUM + 4_112)
 
 
+@pytest.mark.slow
 def test_programs_send_equally_many_bytes_whatever_their_queue_pairs() -> None:
     turns = Service()
     many = [turns.queue_pair(1) for _ in range(50)]

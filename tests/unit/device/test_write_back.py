@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 from rnic.context.qpc import QPC
-from rnic.device.nic import WRITE_BACK_NS, Nic
+from rnic.device.nic import Nic
+from rnic.spec.rounds import WRITE_BACK_NS
 from rnic.testing import QpPair, SimNet
 from rnic.verbs import enums as e
 

@@ -582,6 +582,7 @@ def work_of_check(table: MemoryTable, key: int) -> tuple[int, int]:
     return opcodes, CountingKey.count
 
 
+@pytest.mark.slow
 def test_a_check_costs_the_same_with_one_region_and_with_32k() -> None:
     table = MemoryTable(random.Random(2))
     first = table.alloc_key()

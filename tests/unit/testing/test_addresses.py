@@ -18,6 +18,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_a_network_is_held_while_its_process_lives() -> None:
     wanted = 7 + 250 * 249  # 127.250.7, unless somebody has it
     runs = [

@@ -7,6 +7,7 @@ import pytest
 from rnic.testing import flaps
 
 
+@pytest.mark.slow
 def test_a_client_that_reconnects_loses_and_doubles_nothing() -> None:
     """A hundred flaps: ``python -m rnic.testing.flaps``."""
     result = flaps.run(8, seed=3)
@@ -27,6 +28,7 @@ def test_nor_on_a_nic_process_that_runs(tmp_path: Path) -> None:
     assert result.repeated > 0
 
 
+@pytest.mark.slow
 def test_what_a_client_does_that_forgets_to_ask_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that sends everything again that was not acknowledged doubles what had arrived."""
 

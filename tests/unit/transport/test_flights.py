@@ -11,11 +11,13 @@ from rnic.state.arena import Arena
 from rnic.state.flights import FLIGHTS, LINE, PEER
 from rnic.state.queue_pair import QP
 from rnic.state.record import place
-from rnic.transport.flights import CROWDED, FIRST, LEAST, LOSSY, QUANTUM, QUEUE_NS, STEP, Flights, Peer
+from rnic.transport.flights import CROWDED, FIRST, LEAST, LOSSY, QUANTUM, QUEUE_NS, SLIP, STEP, Flights, Peer
 from rnic.wire.flow import Flow
 
 ME = bytes((10, 0, 0, 1))
 MS = 1_000_000
+MANY = LEAST + 1
+"""Packets that do not go past those who wait."""
 
 
 def flow(number: int, port: int = 4791) -> Flow:
@@ -98,7 +100,7 @@ def test_who_waits_is_given_a_turn_in_order_and_one_quantum_each() -> None:
     assert (second.turns, third.turns) == (0, 0)
     first.done(1)
     assert (second.turns, third.turns) == (1, 0)
-    assert first.send(1) == 0, "what others wait for is theirs"
+    assert first.send(MANY) == 0, "what others wait for is theirs"
     assert second.send(1000) == QUANTUM
     first.done(QUANTUM)
     assert third.turns == 1
@@ -107,40 +109,63 @@ def test_who_waits_is_given_a_turn_in_order_and_one_quantum_each() -> None:
 def test_what_was_promised_is_not_given_twice() -> None:
     _, first, second, third, stranger = known(2 * QUANTUM, 1, 1, 1, 2)
     first.send(2 * QUANTUM)
-    second.send(1)
-    third.send(1)
+    second.send(MANY)
+    third.send(MANY)
     first.done(2 * QUANTUM)
     assert (second.turns, third.turns) == (1, 1)
     assert stranger.send(1) == 1, "nothing flies to its peer"
-    assert stranger.send(1) == 0
-    assert second.send(1) == third.send(1) == 1
+    assert stranger.send(MANY) == 0
+    assert second.send(MANY) == third.send(MANY) == MANY
     assert stranger.turns == 1
 
 
 def test_a_turn_that_is_not_used_goes_to_the_next() -> None:
     flights, first, second, third = known(2 * QUANTUM, 1, 1, 1)
     first.send(2 * QUANTUM)
-    second.send(1)
-    third.send(1)
+    second.send(MANY)
+    third.send(MANY)
     first.done(QUANTUM)
     assert (second.turns, third.turns) == (1, 0)
     flights.turn_over(second)
     assert third.turns == 1
 
 
+def test_a_short_message_goes_past_those_who_wait_but_few_between_two_turns_of_theirs() -> None:
+    flights, busy, waiting, *short = known(2 * QUANTUM, *[1] * (2 + SLIP))
+    busy.send(2 * QUANTUM)
+    assert waiting.send(1000) == 0
+    assert [each.send(1) for each in short] == [1] * SLIP, "beyond the limit"
+    assert short[0].send(1) == 0, "enough have gone past"
+    for each in short:
+        each.done(1)
+    assert short[1].send(1) == 0, "what flies no more went past all the same"
+    busy.done(2 * QUANTUM)
+    assert waiting.turns == 1
+    assert waiting.send(1000) == QUANTUM
+    assert waiting.send(1000) == 0
+    assert (flights.slipped, short[2].send(LEAST), short[2].send(1)) == (0, LEAST, 0), "one has a little in flight"
+
+
+def test_what_goes_past_the_limits_is_bounded_where_nobody_waits() -> None:
+    flights, busy, *short = known(2 * QUANTUM, *[1] * (3 + SLIP))
+    busy.send(2 * QUANTUM)
+    assert [each.send(1) for each in short] == [1] * SLIP + [0] * 2
+    assert (flights.inflight, flights.slipped) == (2 * QUANTUM + SLIP, 0)
+
+
 @pytest.mark.parametrize("when", ["waiting", "admitted"])
 def test_who_leaves_holds_nobody_up(when) -> None:
     flights, first, second, third = known(QUANTUM, 1, 1, 1)
     first.send(QUANTUM)
-    second.send(1)
-    third.send(1)
+    second.send(MANY)
+    third.send(MANY)
     if when == "waiting":
         flights.leave(second)
     first.done(QUANTUM)
     if when == "admitted":
         flights.leave(second)
     assert third.turns == 1
-    assert third.send(1) == 1
+    assert third.send(MANY) == MANY
     assert (flights.promised, third.peer.promised) == (0, 0)
 
 
@@ -203,6 +228,13 @@ def test_a_limit_that_holds_nobody_back_does_not_grow() -> None:
     for _ in range(100):
         peer.acknowledged(2)
     assert peer.limit == FIRST
+
+
+def test_a_limit_that_somebody_waits_for_grows_however_little_flies() -> None:
+    peer = account(FIRST, 366)
+    peer.inflight, peer.waiting = 2, 1
+    peer.acknowledged(2)
+    assert peer.limit == FIRST + 1
 
 
 def test_growth_slows_down_when_packets_queue_and_stops_when_they_queue_long() -> None:
@@ -283,8 +315,8 @@ def test_programs_take_turns_and_their_queue_pairs_in_order() -> None:
 def test_who_was_given_a_turn_sends_its_quantum_and_no_more_while_others_wait() -> None:
     flights, busy, first, second = known(4 * QUANTUM, 1, 1, 1)
     busy.send(4 * QUANTUM)
-    first.send(1)
-    second.send(1)
+    first.send(MANY)
+    second.send(MANY)
     busy.done(QUANTUM)
     assert (first.turns, second.turns) == (1, 0)
     sent = 0

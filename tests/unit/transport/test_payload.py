@@ -40,6 +40,7 @@ class Memory:
         return Payload(self.table, [(self.va + offset, length, entry.key)], 1, 0, 16, entry.binding)
 
 
+@pytest.mark.slow
 @given(PIECES, st.integers(0, 400), st.integers(0, 400))
 def test_read_and_window(pieces: list[tuple[int, int, bool]], offset: int, length: int) -> None:
     memory = Memory()
@@ -63,6 +64,7 @@ def test_read_and_window(pieces: list[tuple[int, int, bool]], offset: int, lengt
         assert bytes(window) == whole[offset : offset + length]
 
 
+@pytest.mark.slow
 @given(PIECES, st.integers(0, 400), st.integers(1, 200))
 def test_write(pieces: list[tuple[int, int, bool]], offset: int, length: int) -> None:
     memory = Memory()

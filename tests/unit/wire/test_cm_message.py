@@ -30,7 +30,7 @@ def test_what_linux_said() -> None:
     assert (asked["qpn"], asked["psn"], asked["path_mtu"]) == (0x28, 11_059_098, 5)
     assert (asked["retry_count"], asked["rnr_retry_count"], asked["pkey"]) == (7, 7, 0xFFFF)
     assert (asked["hop_limit"], asked["ack_timeout"]) == (64, 19)
-    assert text(request, "primary_local_gid") == "::ffff:c633:640c"
+    assert text(request, "primary_local_gid") == "::ffff:198.51.100.12"
     answer = reply.values()
     assert reply.layout is CM_MESSAGES[CM_REP].layout
     assert (answer["qpn"], answer["remote_comm_id"]) == (0x28, asked["local_comm_id"])

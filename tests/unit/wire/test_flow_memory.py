@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
+
 from rnic.wire.flow import Flow
 from rnic.wire.packet import build, seal
 
 BYTES_OF_A_PATH = 3_000
 
 
+@pytest.mark.slow
 def test_strangers_cost_little_memory() -> None:
     paths = 50
     frames = [bytes(length) for length in range(16, 4132, 4)]

@@ -59,6 +59,17 @@ def test_tracker_refuses_what_a_sender_of_small_idents_never_sends() -> None:
     assert not tracker.accept(40_000)
 
 
+def test_whether_the_next_ident_can_be_guessed() -> None:
+    tracker = IdentTracker()
+    assert not tracker.small
+    assert tracker.accept(3)
+    assert tracker.small
+    assert tracker.accept(700)
+    assert not tracker.small
+    tracker.expect(1)
+    assert tracker.small
+
+
 def test_only_small_idents_of_who_sends_no_other() -> None:
     """Few small ones may be a counter that goes round; more than it has of them are a habit."""
     for run, taken in ((IdentTracker.ALONE_AFTER - 1, True), (IdentTracker.ALONE_AFTER, False)):
