@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -112,11 +112,16 @@ def free_port() -> int:
 NewPair = Callable[..., QpPair]
 
 
-@pytest.fixture(params=["here", "far"])
+def channels_pair(*args: str, settings: Mapping[str, object] | None = None, **options: object) -> QpPair:
+    """A :class:`QpPair` whose devices are in channels mode (:mod:`rnic.device.channels`)."""
+    return QpPair(*args, settings={**(settings or {}), "channels": True}, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["here", "channels", "far"])
 def new_pair(request: pytest.FixtureRequest) -> NewPair:
-    """Makes a :class:`QpPair`: with both devices in this process, and with both in the NIC process."""
-    if request.param == "here":
-        return QpPair
+    """Makes a :class:`QpPair`: its devices in this process, there in channels mode too, or in the NIC process."""
+    if request.param != "far":
+        return QpPair if request.param == "here" else channels_pair
     if sys.platform != "linux":
         pytest.skip("a NIC process needs Linux")
     directory = request.getfixturevalue("directory")

@@ -18,6 +18,7 @@ import pytest
 
 import rnic
 from rnic.runtime import process as process_module
+from rnic.runtime import program
 from rnic.runtime.attach import Connection, ask, connect
 from rnic.runtime.client import Fire, drain
 from rnic.runtime.directory import ProcessError
@@ -269,3 +270,28 @@ def test_a_slow_copier_is_waited_for() -> None:
     memory.close()
     theirs.close()
     busy.wait()
+
+
+def test_a_copier_that_is_busy_and_mute_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks as if it worked: after its second nobody waits for it again."""
+    limit = 0.2
+    monkeypatch.setattr(program, "_COPY_SECONDS", limit)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with subprocess.Popen([sys.executable, "-S", "-c", "print(flush=True)\nwhile True: pass"], stdout=-1) as busy:
+        assert busy.stdout is not None
+        busy.stdout.readline()
+        memory = CopiedMemory(ours.detach(), busy.pid, busy.pid)
+        began = time.monotonic()
+        assert not memory.read(4096, bytearray(8))
+        assert time.monotonic() - began >= limit
+        theirs.setblocking(False)
+        assert len(theirs.recv(100)) == attach.COPY.size
+        for _ in range(100):
+            assert not memory.read(4096, bytearray(8))
+            assert not memory.write(4096, bytes(8))
+            assert not memory.covers(4096, 8, True)
+        with pytest.raises(BlockingIOError):
+            theirs.recv(100)  # it was asked nothing more, so nobody waited
+        busy.kill()
+    memory.close()
+    theirs.close()

@@ -73,6 +73,12 @@ class Client:
             fence()  # the bytes are clear before the registers are read: whoever rings from now on is heard again
         return rung
 
+    def catch_up(self) -> None:
+        """Before a command: have the device act on every doorbell rung before it, those already handed to it too."""
+        runtime = self.runtime
+        if runtime is not None and (self.take_doorbells() or runtime.nic.resources.doorbells.rung):
+            runtime.kick()
+
 
 def drain(fd: int) -> None:
     """Read an eventfd empty without waiting, whatever its flags say: programs hold it too, and may clear them."""

@@ -111,8 +111,11 @@ class LocalDriver:
         config = runtime.nic.config
         self.name, self.address, self.port = config.name, config.address, config.port
         self.lock = runtime.lock
-        self.kick = runtime.kick
-        self.progress = runtime.progress
+        self.drive = runtime.drive
+        """The runtime's compiled rounds, or ``None``."""
+        driven = runtime if self.drive is None else self.drive
+        self.kick = driven.kick
+        self.progress = driven.progress
         self.start = runtime.start
         self.rest = runtime.rest
         self._vectors: list[int] = []

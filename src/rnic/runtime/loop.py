@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -18,23 +19,18 @@ from weakref import WeakSet
 from rnic.device.nic import Nic
 from rnic.engine import use
 from rnic.link.base import Link
+from rnic.link.faults import FaultRates, FaultyLink
 from rnic.link.udp import UdpLink
 from rnic.runtime.faults import DeviceFaults, wanted_by
 from rnic.runtime.report import log_report
 from rnic.runtime.tap import Tap
 from rnic.runtime.wait import wait_readable
+from rnic.spec.rounds import BUDGET, IDLE_BEFORE_YIELD, RECEIVE_LIMIT, REPLIES_AT_LEAST_EVERY, TIMERS_AT_LEAST_EVERY
 from rnic.wire.bursts import RxBurst, TxBurst
 
-BUDGET = 256
-"""Packets that one round sends where nothing else waits for the next: the longer, the less each costs."""
 PARK_NS = 2_000_000
 """How long after its last poll an application still counts as polling."""
-_RECEIVE_LIMIT = 4
-_REPLIES_AT_LEAST_EVERY = 2
-_TIMERS_AT_LEAST_EVERY = 256
-"""Rounds after which deadlines count although more may have arrived: as many bursts as a receive buffer holds."""
 _THREAD_ROUNDS = 256
-_IDLE_BEFORE_YIELD = 32
 _AFTER_OWN_ERROR_S = 0.01
 """How long the thread keeps off a round that raised: it may raise again at once."""
 _yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
@@ -85,6 +81,8 @@ class Runtime:
         if wanted_by(link):
             self.faults()
         self._pump = self._make_pump(link)
+        self.drive: Any = None if self._pump is None else use.ENGINE.Drive(self, self._pump, RECEIVE_LIMIT)
+        """The same rounds compiled, for who calls often: ``progress`` and ``kick``; ``None`` without a pump."""
         _live.add(self)
 
     def _make_pump(self, link: Link) -> Any:
@@ -105,6 +103,25 @@ class Runtime:
                 self._faults = DeviceFaults(self)
                 self.link = self._faults
             return self._faults
+
+    def lose(self, one_in: int, seed: int = 0) -> None:
+        """Lose one in so many of the packets that come, none for 0, chosen by a seed: counted as ``fault_rx_drop``.
+
+        The compiled rounds do so themselves and stay as fast as they are; other links are wrapped in a
+        :class:`~rnic.link.faults.FaultyLink`, for good.
+
+        Raises:
+            ValueError: ``one_in`` is negative.
+        """
+        if one_in < 0:
+            raise ValueError(f"one_in={one_in}: give 0 for no losses, or how many packets one is lost of")
+        with self.lock:
+            if self._pump is not None:
+                self._pump.lose(one_in, seed)
+            elif one_in:
+                self.link = FaultyLink(
+                    self.link, clock=self.clock, rng=random.Random(seed), rx=FaultRates(drop=1 / one_in)
+                )
 
     def tap(self) -> Tap:
         """What passes this device, for those who look; it costs something only while somebody asks it."""
@@ -141,36 +158,38 @@ class Runtime:
         else:
             # Two parties that spin on one core would each use up their time slice before the other runs.
             self._idle_rounds += 1
-            if self._idle_rounds > _IDLE_BEFORE_YIELD:
+            if self._idle_rounds > IDLE_BEFORE_YIELD:
                 _yield_core()
         return did
 
     def busy(self) -> None:
         """What was polled in vain counts no longer: the next polls do not make way for others."""
         self._idle_rounds = 0
+        if self.drive is not None:
+            self.drive.busy()
 
     def _round(self, now: int) -> bool:
         nic = self.nic
         if self._pumps:
-            pump = self._pump
-            before = pump.owes and self.carry_away(nic.sending.prepare(now))
-            came, did = pump.round(now, self.budget)
-            return self._end(now, came >= _RECEIVE_LIMIT, bool(did or before))
+            return bool(self.drive.round(now))
         did = False
-        if self._rounds_without_replies >= _REPLIES_AT_LEAST_EVERY:
+        if self._rounds_without_replies >= REPLIES_AT_LEAST_EVERY:
             did = self._transmit(now)
         if self._frames:
             nic.receive_frame(memoryview(self._frames.popleft()), now)
             did = True
-        bursts = self.receive(_RECEIVE_LIMIT)
+        bursts = self.receive(RECEIVE_LIMIT)
         if bursts:
+            naks = nic.counters["sequence_naks_sent"]
             for burst in bursts:
                 nic.receive(burst, now)
             self._rounds_without_replies += 1
             did = True
+            if nic.counters["sequence_naks_sent"] != naks:
+                self._transmit(now)  # until it has the NAK, the peer sends in vain
         elif nic.has_work():
             did = self._transmit(now)
-        return self._end(now, len(bursts) >= _RECEIVE_LIMIT, did)
+        return self._end(now, len(bursts) >= RECEIVE_LIMIT, did)
 
     def round(self) -> bool:
         """One round now, by whoever alone drives the NIC; whether anything happened."""
@@ -188,7 +207,7 @@ class Runtime:
         nic = self.nic
         # What arrived in time is not late because this process did not run: nothing is overdue before all is read.
         self._full_rounds = self._full_rounds + 1 if full else 0
-        if self._full_rounds % _TIMERS_AT_LEAST_EVERY == 0 and self._late(now):
+        if self._full_rounds % TIMERS_AT_LEAST_EVERY == 0 and self._late(now):
             nic.handle_timers(now)
             self._transmit(now)
             did = True
@@ -272,11 +291,15 @@ class Runtime:
             self._transmit(self.clock())
             if self.nic.resources.interrupts:
                 self._interrupts()
-            until = self._sleep_until  # the thread, which needs no lock to wake up, may reset it meanwhile
-            if until is not None:
-                deadline = self.nic.next_deadline_ns()
-                if self.nic.has_work() or (deadline is not None and deadline < until):
-                    self._wake()
+            self._wake_if_late()
+
+    def _wake_if_late(self) -> None:
+        """Wake the thread where it sleeps longer than it should."""
+        until = self._sleep_until  # the thread, which needs no lock to wake up, may reset it meanwhile
+        if until is not None:
+            deadline = self.nic.next_deadline_ns()
+            if self.nic.has_work() or (deadline is not None and deadline < until):
+                self._wake()
 
     def _interrupts(self) -> None:
         while (vector := self.nic.next_event()) is not None:
@@ -313,6 +336,8 @@ class Runtime:
         """The application stops polling: the thread takes over at once."""
         with self.lock:
             self._last_poll = 0
+            if self.drive is not None:
+                self.drive.rest()
             if self._thread is not None:
                 self._wake()
 
@@ -339,7 +364,8 @@ class Runtime:
 
     def _application_polls(self) -> bool:
         """Whether an application drove the NIC a moment ago."""
-        return self.clock() - self._last_poll < PARK_NS
+        driven = 0 if self.drive is None else self.drive.last_poll
+        return self.clock() - max(self._last_poll, driven) < PARK_NS
 
     def _own_rounds(self) -> tuple[float | None, list[int]]:
         """The thread's rounds while there is work and nobody polls; then how long to sleep, and on what."""

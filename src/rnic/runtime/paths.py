@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -199,6 +199,10 @@ def moving_files(nic: Nic, counted: Mapping[str, int]) -> dict[str, str]:
     return files
 
 
+Counted = Callable[["Nic"], "dict[str, int] | None"]
+"""The counters of a device."""
+
+
 class PathTree:
     """The tree of one NIC process, which makes it anew when it starts and takes it away when it ends.
 
@@ -249,12 +253,12 @@ class PathTree:
             self._shown[name] = {}
             self._refresh(nic)
 
-    def _refresh(self, nic: Nic) -> None:
+    def _refresh(self, nic: Nic, counted: Counted = lambda nic: look(nic, "counters")) -> None:
         shown = self._shown.get(nic.config.name)
         if shown is None:
             return
         directory = self.root / WHOLE / "sys/devices/virtual/infiniband" / nic.config.name
-        files = moving_files(nic, look(nic, "counters") or {})
+        files = moving_files(nic, counted(nic) or {})
         for path, text in files.items():
             if shown.get(path) != text:
                 shown[path] = text
@@ -263,12 +267,18 @@ class PathTree:
             del shown[path]
             (directory / path).unlink(missing_ok=True)
 
-    def refresh(self, nics: Iterable[Nic], now_ns: int) -> None:
-        """Write what has changed of devices that are shown."""
+    def refresh(self, nics: Iterable[Nic], now_ns: int, counted: Counted | None = None) -> None:
+        """Write what has changed of devices that are shown.
+
+        Args:
+            nics: those there are.
+            now_ns: the time.
+            counted: the counters of one, where others count for it, too.
+        """
         self.due_ns = now_ns + REFRESH_NS
         with self._unless_broken():
             for nic in nics:
-                self._refresh(nic)
+                self._refresh(nic, *filter(None, (counted,)))
 
     def remove(self, name: str) -> None:
         """Show a device no more."""

@@ -19,18 +19,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rnic.device.nic import Nic
 from rnic.link.base import Link, parse_address
 from rnic.mem.order import fence, store32
 from rnic.runtime.client import Client, close_all, drain
 from rnic.runtime.directory import ProcessError
-from rnic.runtime.loop import BUDGET, Runtime
+from rnic.runtime.loop import Runtime
 from rnic.runtime.paths import PathTree
 from rnic.runtime.report import log_report
 from rnic.runtime.requests import CHOSEN, MAX_DEVICES, Manager, Requests
+from rnic.runtime.slice import shorten
 from rnic.runtime.slots import LOOK_NS, Slot, SlotGroup
 from rnic.spec import attach
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import ROCE_UDP_PORT
+from rnic.spec.rounds import BUDGET
 from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard
 
@@ -372,6 +375,8 @@ class NicProcess:
                 with around("release", whose):
                     fire()  # who sleeps on it learns that nobody will fire it any more
                 fire.close()
+        if client.device in self.groups:
+            self.groups[client.device].left_out.pop(client.pid, None)
         if client.slot is not None:
             for fd in client.slot.runtime.link.filenos():
                 self._unwatch(fd)
@@ -445,6 +450,10 @@ class NicProcess:
         self._shared = sum([client.rang_ns > since for client in self.clients.values()]) > 1
         return _SHARED_BUDGET if self._shared else BUDGET
 
+    def _counted(self, nic: Nic) -> dict[str, int] | None:
+        """The counters of a device with those of its slots."""
+        return self.groups[nic.config.name].look("counters")
+
     def _drain(self) -> None:
         """Take what one device sent to another before more is sent: unacknowledged services would lose it."""
         for runtime in self.devices.values():
@@ -453,7 +462,7 @@ class NicProcess:
                 now = runtime.clock()
                 for burst in bursts:
                     runtime.nic.receive(burst, now)
-                if len(bursts) < _DRAIN_BURSTS:
+                if not bursts:
                     break
 
     def _set_asleep(self, value: int) -> None:
@@ -491,6 +500,7 @@ class NicProcess:
             idle_exit: seconds; ``None`` for ever.
             spins: empty rounds before it sleeps.
         """
+        shorten()
         pace = _Pace(spins)
         while True:
             try:
@@ -514,7 +524,8 @@ class NicProcess:
             self._descriptors_are_back()
         if time.monotonic_ns() >= self.paths.due_ns:
             with self.guard.around("paths"):
-                self.paths.refresh([runtime.nic for runtime in self.devices.values()], time.monotonic_ns())
+                nics = [runtime.nic for runtime in self.devices.values()]
+                self.paths.refresh(nics, time.monotonic_ns(), self._counted)
         if self._round():
             pace.idle = 0
             if time.monotonic_ns() - self._looked_ns > _MESSAGES_EVERY_NS:

@@ -20,6 +20,7 @@ from rnic.mem.order import fence, load32, store32
 from rnic.mem.space import AddressSpace, Mapping, address_of
 from rnic.rings.queue_block import BLOCK_BYTES, BLOCK_SHIFT, RQ_TAIL, SQ_DOORBELL, SQ_TAIL, SRQ_LIMIT
 from rnic.runtime.attach import Connection
+from rnic.runtime.slice import shorten
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 from rnic.spec.registers import GLOBAL_BYTES
@@ -116,6 +117,7 @@ class RemoteDriver:
         self._at_end: list[Callable[[], None]] = []
         self._events: list[int] = []
         self._polls = 0
+        self._short = False
         self._thread: threading.Thread | None = None
         self._stop_read, self._stop_write = -1, -1
         _live.add(self)
@@ -180,6 +182,9 @@ class RemoteDriver:
             return False
         self._polls += 1
         if self._polls > _POLLS_BEFORE_YIELD:
+            if not self._short:
+                self._short = True
+                shorten()
             os.sched_yield()
             if self._polls % _POLLS_PER_CHECK == 0:
                 self.check()

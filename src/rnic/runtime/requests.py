@@ -168,9 +168,14 @@ class Requests:
         if client.uar is not None or len(fds) != 1:
             raise OSError(errno.EINVAL, "OPEN comes once, with one descriptor")
         mode = attach.OPEN.get(body, "mode")
-        memory = self._memory_of(client, fds[0], mode & ~attach.DMA_SLOT, attach.OPEN.get(body, "copier"))
+        plain = mode & ~(attach.DMA_SLOT | attach.DMA_UNFIT)
+        memory = self._memory_of(client, fds[0], plain, attach.OPEN.get(body, "copier"))
         group = self._process.groups[name]
         slot = group.open() if mode == attach.DMA_SLOT | attach.DMA_PROC_MEM else None
+        if mode & attach.DMA_SLOT and slot is None:
+            group.left_out[client.pid] = group.refused or "the NIC process may not look into its memory"
+        elif mode & attach.DMA_UNFIT:
+            group.left_out[client.pid] = "its system refuses it what running the data path takes"
         try:
             answer = self._map_window(client, runtime if slot is None else slot.runtime, memory, out)
         except BaseException:
@@ -255,9 +260,7 @@ class Requests:
         op, op_modifier, in_modifier, _, inbox_bytes = _COMMAND.unpack_from(body)
         if client.runtime is None or client.uar is None:
             raise OSError(errno.ENODEV, "no device is open on this connection")
-        # the message may be looked at before the doorbells that the program rang before it
-        if client.take_doorbells():
-            client.runtime.kick()
+        client.catch_up()
         inbox = body[_COMMAND.size : _COMMAND.size + inbox_bytes]
         result = client.runtime.nic.command(client.uar, op, in_modifier, op_modifier, inbox)
         if result.status == cmd.ST_OK and (op, in_modifier) == (cmd.ALLOC_RES, cmd.RES_UAR_BLOCK):
@@ -280,8 +283,7 @@ class Requests:
             others = len({uar.program for uar in resources.uars} - {client.pid})
             if asked["offset"] == CONTROL and others:
                 raise OSError(errno.EBUSY, f"CONTROL is the whole device's: {others} other programs have it open")
-            if client.take_doorbells():
-                client.runtime.kick()  # as before any other command
+            client.catch_up()
             client.uar.write(asked["offset"], asked["value"])
             owners = resources.pools[cmd.RES_UAR_BLOCK].owners  # a command may have handed out a block
             last = max((block for block, owner in owners.items() if owner is client.uar), default=0)

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import ipaddress
 import mmap
 import os
 import random
@@ -22,32 +23,33 @@ import secrets
 import select
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from rnic.device.icrc import IcrcCheck
 from rnic.device.inspect import look
 from rnic.device.nic import Nic, arena_bytes
 from rnic.engine import use
 from rnic.engine.header import layout_hash
 from rnic.link import steering
 from rnic.link.base import LinkError, format_address
-from rnic.link.udp import BUFFER_BYTES, UdpLink
+from rnic.link.udp import BUFFER_BYTES as SOCKET_BYTES
+from rnic.link.udp import UdpLink
 from rnic.mem import order
 from rnic.mem.order import fence, load32, store32
 from rnic.runtime.loop import Runtime
 from rnic.spec import attach
 from rnic.spec.limits import GO_BACK_N
+from rnic.spec.rounds import BUFFER_BYTES, RECEIVE_LIMIT
 from rnic.state.record import WORD_BYTES, place
-from rnic.state.slot import DROPS, EVENTS, PUNT_REASONS, SLOT
-from rnic.wire.bursts import RxBurst
+from rnic.state.slot import BUFFERS_AT, DROPS, EVENTS, PUNT_REASONS, SLOT
+from rnic.wire.bursts import RxBurst, TxBurst
 
 LOG_QPS = 10
 """log2 of the queue pairs of a slot."""
-BUFFERS_AT = 4096
-BUFFERS = 4
-BUFFER_BYTES_EACH = 65_536
-SHARED_BYTES = BUFFERS_AT + BUFFERS * BUFFER_BYTES_EACH
+SHARED_BYTES = BUFFERS_AT + RECEIVE_LIMIT * BUFFER_BYTES
 MAX_WAITING = 256
 """Packets that wait for a slot whose program is at work; more are lost, as on a wire."""
 LOOK_NS = 20_000_000
@@ -203,21 +205,18 @@ class Slot:
             if qp is None:
                 raise OSError(errno.EINVAL, f"PUNT: no queue pair's record lies at {asked['qp']:#x}")
             if kind == attach.PUNT_TURN:
-                out: list[object] = []
+                out: list[TxBurst] = []
                 turn = asked["limit"], asked["step"], asked["count"], asked["bytes"], asked["room"]
-                count, polite = nic.sending.take_over(now, out, asked["qp"], *turn)  # type: ignore[arg-type]
-                runtime.carry_away(out)  # type: ignore[arg-type]
+                count, polite = nic.sending.take_over(now, out, asked["qp"], *turn)
+                runtime.carry_away(out)
                 answer |= {"count": count, "polite": int(polite)}
             elif kind == attach.PUNT_NOTIFY:
-                for cqn, bit in ((qp.ctx.cqn_snd, 4), (qp.ctx.cqn_rcv, 8)):
+                for cqn, bit in ((qp.ctx.cqn_snd, attach.PUNT_NOTIFY_SEND), (qp.ctx.cqn_rcv, attach.PUNT_NOTIFY_RECV)):
                     cq = nic.resources.cqs.get(cqn)
                     if cq is not None and asked["effects"] & bit:
                         cq.notify()
             elif kind == attach.PUNT_TIMER:
-                if qp.deadline_ns <= now:
-                    qp.handle_timer(now)
-                if qp.deadline_ns < qp.armed_ns:
-                    nic.arm(qp)
+                nic.handle_deadline(qp, now)
             else:
                 raise OSError(errno.EINVAL, f"PUNT kind {kind} is unknown")
         runtime.settle(now)
@@ -228,16 +227,20 @@ class Slot:
         """Packets of a receive buffer; whether the engine may take what comes from their sender."""
         size, segment, buffer = asked["length"], asked["segment"], asked["buffer"]
         name = body[attach.PUNT_SENDER_AT :][: min(asked["sender_bytes"], attach.PUNT_SENDER_MAX)]
-        if buffer >= BUFFERS or size > BUFFER_BYTES_EACH or not 0 < segment <= size or asked["at"] >= size:
+        if buffer >= RECEIVE_LIMIT or size > BUFFER_BYTES or not 0 < segment <= size or asked["at"] >= size:
             raise OSError(errno.EINVAL, f"PUNT of {size} bytes in buffer {buffer}: there are no such packets")
-        at = BUFFERS_AT + buffer * BUFFER_BYTES_EACH
+        at = BUFFERS_AT + buffer * BUFFER_BYTES
         # a copy: what was checked stays what it was, whatever the program does meanwhile
         data = memoryview(self.shared[at : at + size])
         link = self.runtime.link
         assert isinstance(link, UdpLink)
         burst = link.arrived(name, data, segment, asked["tclass"], asked["hop_limit"], asked["flow_label"])
+        flow = burst.flow
+        if asked["count"] and flow.idents is not None:
+            # what the engine took since then had the idents that it expected
+            IcrcCheck.learn(flow, asked["count"])
         self.runtime.nic.receive(burst, now, asked["at"])
-        return burst.flow.settled
+        return flow.settled or (flow.idents is not None and flow.idents.small)
 
     def hand(self, burst: RxBurst, now: int) -> bool:
         """Take a packet that came to another slot; whether it was, now or later."""
@@ -327,8 +330,13 @@ class SlotGroup:
         self._uses: dict[int, int] = {}
         self.slots: dict[int, Slot] = {}
         self.refused = ""
+        self.left_out: dict[int, str] = {}
+        """Programs that asked for a slot and have none, by process, and why."""
         self.handed_on = 0
         self.lost = 0
+        self.counted: Counter[str] = Counter()
+        """What slots that have been given back had counted."""
+        self.punted: Counter[str] = Counter()
 
     def open(self) -> Slot | None:
         """A slot for a program; ``None`` where there are none, as ``refused`` says."""
@@ -339,7 +347,7 @@ class SlotGroup:
         assert isinstance(link, UdpLink)
         try:
             if self._group is None:
-                self._group = steering.Group(link.main_socket, link.address, link.port, BUFFER_BYTES)
+                self._group = steering.Group(link.main_socket, link.address, link.port, SOCKET_BYTES)
                 self._main.nic.stray = partial(self._stray, 0)
             member = self._free.pop() if self._free else self._group.join()
         except (OSError, LinkError) as error:
@@ -348,6 +356,11 @@ class SlotGroup:
         sock = self._group.socket_of(member).dup()
         try:
             return self._make(member, sock)
+        except OSError as error:
+            sock.close()
+            self._free.append(member)
+            self.refused = f"the system refuses memory to share: {error}"
+            return None
         except BaseException:
             sock.close()
             self._free.append(member)
@@ -410,10 +423,10 @@ class SlotGroup:
         return True
 
     def view(self) -> dict[str, Any]:
-        """``{"refused", "slots": [slot], "sockets", "handed_on"}``: why there are none, and each that is in use.
+        """``{"refused", "slots": [slot], "left_out", "sockets", "handed_on"}``: why there are none, those in use.
 
-        A slot is ``{"slot", "pid", "served", "first_qpn", "counters", "punts"}``; ``sockets`` are kept for the device's
-        life.
+        A slot is ``{"slot", "pid", "served", "first_qpn", "counters", "punts"}``; ``left_out`` says of programs that
+        asked for one and have none why, by process; ``sockets`` are kept for the device's life.
         """
         rows = [
             {
@@ -427,7 +440,13 @@ class SlotGroup:
             for member, slot in sorted(self.slots.items())
         ]
         kept = 0 if self._group is None else len(self._group)
-        return {"refused": self._why_not(), "slots": rows, "sockets": kept, "handed_on": self.handed_on}
+        return {
+            "refused": self._why_not(),
+            "slots": rows,
+            "left_out": {str(pid): why for pid, why in self.left_out.items()},
+            "sockets": kept,
+            "handed_on": self.handed_on,
+        }
 
     def look(self, what: str) -> dict[str, Any] | None:
         """:func:`rnic.device.inspect.look` at the device with its slots, each of which is held meanwhile.
@@ -456,6 +475,8 @@ class SlotGroup:
         if self.slots.get(slot.member) is slot:
             del self.slots[slot.member]
             self._free.append(slot.member)
+            self.counted.update(slot.counters())
+            self.punted.update(slot.punts())
         slot.close()
 
     def close(self) -> None:
@@ -472,8 +493,8 @@ def refusal(address: bytes) -> str:
     """Why programs cannot run the engine themselves on a local address, in words; empty where they can."""
     if use.COMPILED is None or use.ENGINE is None or not order.COMPILED:
         return "rnic was installed without a C compiler, or the engine is switched off"
-    if len(address) != 4:
-        return "its address is IPv6"
+    if len(address) == 16 and ipaddress.IPv6Address(address).is_link_local:
+        return "its address is of link scope: the NIC process names the interface"
     return steering.refusal(address)
 
 
@@ -481,16 +502,18 @@ def totals(own: dict[str, int], group: SlotGroup) -> dict[str, int]:
     """A device's counters with those of its slots: sums, packets by slot, punts by reason, packets handed on."""
     seen = dict(own)
     by_slot = {f"slot_0_{name}": own.get(name, 0) for name in ("rx_packets", "tx_packets")}
+    counted, punted = Counter(group.counted), Counter(group.punted)
+    before = {f"slots_before_{name}": counted[name] for name in ("rx_packets", "tx_packets")}
     for member, slot in sorted(group.slots.items()):
         mine = slot.counters()
-        for name, count in mine.items():
-            seen[name] = seen.get(name, 0) + count
+        counted.update(mine)
+        punted.update(slot.punts())
         by_slot |= {f"slot_{member}_{name}": mine.get(name, 0) for name in ("rx_packets", "tx_packets")}
-        for reason, count in slot.punts().items():
-            if count:
-                seen[f"punt_{reason}"] = seen.get(f"punt_{reason}", 0) + count
-    if group.slots:
-        seen |= by_slot
+    for name, count in counted.items():
+        seen[name] = seen.get(name, 0) + count
+    seen |= {f"punt_{reason}": count for reason, count in sorted(punted.items()) if count}
+    if group.slots or any(before.values()):
+        seen |= by_slot | before
     if group.handed_on or group.lost:
         seen |= {"handed_on": group.handed_on, "drop_handed_on": group.lost}
     return seen

@@ -7,6 +7,7 @@ from errno import EINVAL
 from typing import TYPE_CHECKING, Any
 
 from rnic.context.cqc import CQC
+from rnic.engine import use
 from rnic.mem.space import Mapping
 from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, CQE_GRH, CQE_IMM, CQE_INV, CQE_RECEIVE
 from rnic.rings.queue_block import ARM_NEXT, ARM_SOLICITED, CQ_DOORBELL, CQ_HEAD
@@ -54,6 +55,7 @@ _SEND_OPCODE = {
     op.WR_LOCAL_INV: e.IBV_WC_LOCAL_INV,
 }
 _FLAGS = CQE_IMM | CQE_INV | CQE_GRH
+_RING: Any = PhaseConsumer if use.ENGINE is None else use.ENGINE.CompletionRing
 _FLAGS_WORD, _QPN_WORD = CQ_ENTRY["phase"].byte // 4, CQ_ENTRY["qpn"].byte // 4
 
 
@@ -100,9 +102,9 @@ class CQ:
         if channel is not None:
             channel.cqs.add(self)
 
-    def _make_ring(self, log: int) -> tuple[Mapping, PhaseConsumer]:
+    def _make_ring(self, log: int) -> tuple[Mapping, Any]:
         mapping = self.driver.ring(CQE_BYTES << log)
-        return mapping, PhaseConsumer(mapping.view, 1 << log)
+        return mapping, _RING(mapping.view, 1 << log)
 
     def _context(self, log: int, mapping: Mapping) -> bytes:
         return CQC.pack(
@@ -186,6 +188,15 @@ class CQ:
                 return 0
         if not len(array):
             return 0
+        if _RING is not PhaseConsumer and not self._kept and wr_ids is None:
+            with self.lock:
+                count = self._ring.take(array, 0)
+                self.driver.store(self._block, CQ_HEAD, self._ring.head)
+                queue = self._queues.get(self._ring.owner)
+                if queue is not None:
+                    queue.take_send(self._ring.last)  # and with it those before it
+                    return int(count)
+                return self._note(words_of(array)[:count], None) if count else 0
         words = words_of(array)
         with self.lock:
             count = min(len(self._kept), len(array))

@@ -9,8 +9,8 @@ from errno import EBUSY, ENODEV
 from typing import Any
 from weakref import WeakValueDictionary
 
+from rnic.device.channels import make_nic
 from rnic.device.config import NicConfig
-from rnic.device.nic import Nic
 from rnic.link.base import Link, active_mtu_bytes, parse_address
 from rnic.link.interface import local_addresses
 from rnic.link.udp import UdpLink
@@ -115,5 +115,5 @@ def runtime_on(link: Link, counters: Counters | None = None, seed: int | None = 
     }
     config = NicConfig(link.address, link.port, **(chosen | settings))
     rng = random.Random(secrets.randbits(256) if seed is None else seed)
-    nic = Nic(config, rng=rng, counters=counters)
+    nic = make_nic(config, rng=rng, counters=counters)
     return Runtime(nic, link) if clock is None else Runtime(nic, link, clock)

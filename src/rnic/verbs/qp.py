@@ -46,6 +46,7 @@ from rnic.verbs.batch import (
 from rnic.verbs.cq import CQ
 from rnic.verbs.memory import AH, MR, MW, PD
 from rnic.verbs.multicast import change_membership
+from rnic.verbs.posting import send_queue
 from rnic.verbs.qp_states import (
     INIT_MASK,
     RANGES,
@@ -130,6 +131,10 @@ class QP:
             self.qp_num = Qpn(ctx.allocate(cmd.RES_QP))
             self._block = ctx.allocate(cmd.RES_UAR_BLOCK)
         self._receives = self.srq.poster if self.srq else self._rq
+        self._queue = send_queue(
+            ctx.driver, self.lock, self._block, self._ring, self._entries,
+            _BATCH_OPCODES[self.qp_type], self.qp_type != e.IBV_QPT_UD,
+        )  # fmt: skip
         self._reset()
         self._state = e.IBV_QPS_RESET
         self._store = ctx.driver.store
@@ -145,9 +150,7 @@ class QP:
                 self.to_init(qp_attr)
 
     def _reset(self) -> None:
-        self._tail = 0
-        self._head = 0
-        self._ids: list[int] = [0] * self._entries
+        self._queue.reset()
         self._batches: BatchRing | None = None
         if self._rq is not None:
             self._rq.reset()
@@ -292,6 +295,8 @@ class QP:
                 queue pair not yet in RTS; ``bad_wr`` of the error is the request that failed, those before it
                 are posted.
         """
+        if self._queue.post_send(wr):
+            return
         with self.lock:
             try:
                 for each in chain(wr):
@@ -301,7 +306,7 @@ class QP:
                         error.bad_wr = each  # as ibv_post_send's third argument
                         raise
             finally:
-                self._store(self._block, SQ_TAIL, self._tail)
+                self._store(self._block, SQ_TAIL, self._queue.tail)
         self._kick()
 
     def post_rdma(
@@ -325,13 +330,16 @@ class QP:
         Raises:
             VerbsError: ENOMEM when the queue is full.
         """
+        queue = self._queue
+        if queue.post(opcode, local_addr, length, lkey, remote_addr, rkey, wr_id, flags, imm):
+            return
         with self.lock:
             index = self._claim(wr_id)
             SQE_STRUCT.pack_into(
                 self._ring, index * SQE_BYTES, wr_id & 0xFFFF_FFFF, opcode, flags, local_addr, remote_addr,
                 length, lkey, rkey, imm,
             )  # fmt: skip
-            self._store(self._block, SQ_TAIL, self._tail)
+            self._store(self._block, SQ_TAIL, self._queue.tail)
         self._kick()
 
     def post_batch(self, array: NDArray[Any]) -> int:
@@ -356,20 +364,23 @@ class QP:
             raise VerbsError(EINVAL, f"queue pair {self.qp_num} is not in RTS yet: sends cannot be posted")
         if not len(array):
             return 0
+        if (posted := self._queue.post_words(array)) >= 0:
+            return int(posted)
         words = words_of(array)
         good, reason = first_bad(words, _BATCH_OPCODES[self.qp_type])
         with self.lock:
-            tail = self._tail
-            count = min(good, room(self._head, tail, self._entries))
+            queue = self._queue
+            tail = queue.tail
+            count = min(good, room(queue.head, tail, self._entries))
             if count:
                 if self._batches is None:
                     self._batches = BatchRing(self._ring, self._entries)
                 ids = self._batches.put(tail, words[:count])
                 first = min(count, self._entries - tail)
-                self._ids[tail : tail + first] = ids[:first]
-                self._ids[: count - first] = ids[first:]
-                self._tail = (tail + count) % self._entries
-                self._store(self._block, SQ_TAIL, self._tail)
+                queue.ids[tail : tail + first] = ids[:first]
+                queue.ids[: count - first] = ids[first:]
+                queue.tail = (tail + count) % self._entries
+                self._store(self._block, SQ_TAIL, self._queue.tail)
         if count:
             self._kick()
         if count == good < len(array):
@@ -379,12 +390,13 @@ class QP:
         return count
 
     def _claim(self, wr_id: int) -> int:
-        index = self._tail
+        queue = self._queue
+        index: int = queue.tail
         tail = next_index(index, self._entries)
-        if tail == self._head:
+        if tail == queue.head:
             raise VerbsError(ENOMEM, f"send queue of {self.cap.max_send_wr} is full: poll completions first")
-        self._ids[index] = wr_id
-        self._tail = tail
+        queue.ids[index] = wr_id
+        queue.tail = tail
         return index
 
     def _put(self, wr: SendWR) -> None:
@@ -441,14 +453,14 @@ class QP:
         for sge in wr.sg:
             view = self.ctx.driver.space.views(sge.addr, sge.length)
             if view is None:
-                self._tail = index
+                self._queue.tail = index
                 raise VerbsError(EINVAL, f"inline data at {sge.addr:#x} is not in a registered buffer: register it")
             self._ring[at : at + sge.length] = view
             at += sge.length
 
     def _put_destination(self, wr: SendWR, at: int) -> None:
         if not isinstance(wr.ah, AH):
-            self._tail = at // SQE_BYTES
+            self._queue.tail = at // SQE_BYTES
             raise VerbsError(EINVAL, "a datagram needs an address handle: use set_wr_ud(ah, qpn, qkey)")
         route = wr.ah.attr.gr
         path = wr.ah.attr.sl << 28 | route.traffic_class << 20 | route.flow_label
@@ -487,12 +499,14 @@ class QP:
     @property
     def idle(self) -> bool:
         """Whether the device has completed everything that was posted to the send queue."""
-        return self.ctx.driver.load(self._block, SQ_HEAD) == self._tail
+        return bool(self.ctx.driver.load(self._block, SQ_HEAD) == self._queue.tail)
 
     def take_send(self, index: int) -> int:
         """A send entry completed: it and all before it are free. Its identifier."""
-        self._head = next_index(index, self._entries)
-        return self._ids[index]
+        queue = self._queue
+        queue.head = next_index(index, self._entries)
+        wr_id: int = queue.ids[index]
+        return wr_id
 
     def take_receive(self, index: int) -> int:
         """A receive entry completed. Its identifier."""
@@ -523,6 +537,7 @@ class QP:
             for gid in list(self._groups):
                 self.detach_mcast(gid)
         ctx._qps.pop(self.qp_num, None)
+        self._queue.close()
         with ctx.driver.lock:
             with ctx.destroying():
                 if self.qp_state != e.IBV_QPS_RESET:

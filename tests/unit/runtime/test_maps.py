@@ -22,8 +22,8 @@ NONE, READ, WRITE, EXECUTE = 0, 1, 2, 4
 
 @pytest.fixture
 def pages() -> Iterator[tuple[mmap.mmap, int]]:
-    """Six pages of this process, and their address."""
-    memory = mmap.mmap(-1, PAGES * PAGE)
+    """Six pages of this process, and their address; private ones, since into shared ones the kernel forces nothing."""
+    memory = mmap.mmap(-1, PAGES * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     first = ctypes.c_char.from_buffer(memory)
     yield memory, ctypes.addressof(first)
     del first

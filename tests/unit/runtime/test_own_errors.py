@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from rnic.cli.serve import make_runtime
 from rnic.runtime import process as process_module
 from rnic.runtime.attach import Connection, ask, connect
 from rnic.runtime.client import Client
+from rnic.runtime.directory import ProcessError
 from rnic.runtime.process import NicProcess
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
@@ -120,7 +123,42 @@ def test_an_accept_drops_who_came(
     with monkeypatch.context() as planted:
         planted.setattr(process_module, "Client", broken)
         assert connect(served.directory) is None
-    assert [place for place, _ in own_errors] == ["accept"]
+    assert until(lambda: [place for place, _ in own_errors] == ["accept"])  # it is told when who came has gone
+    served.well()
+
+
+class Exhausted:
+    """A listening socket whose first ``accept`` fails as told; everything else is the real one's."""
+
+    def __init__(self, real: socket.socket, number: int) -> None:
+        self._real = real
+        self._failures = [number]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self._failures:
+            number = self._failures.pop()
+            raise OSError(number, os.strerror(number))
+        return self._real.accept()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS])
+def test_an_accept_for_which_the_system_has_nothing_left(
+    served: Served, other: Connection, own_errors: OwnErrors, number: int
+) -> None:
+    """Whatever it lacks: who came is told, who is there is served, and the next one is taken up."""
+    process = served.process
+    real = process._listener
+    process._listener = Exhausted(real, number)  # type: ignore[assignment]
+    with pytest.raises(ProcessError, match=f"has no more descriptors .{os.strerror(number)}"):
+        connect(served.directory)
+    assert process.counters["accepts_without_descriptors"] == 1
+    other.ask(attach.MSG_LIST)
+    served.connect().close()
+    process._listener = real
+    assert own_errors == []
     served.well()
 
 

@@ -178,9 +178,9 @@ def test_a_tracer_a_group_and_a_guard_take_the_reference(ends: Pumped) -> None:
     first: Any = ends.ctxs[0].runtime
     second: Any = ends.ctxs[1].runtime
     link: Any = second.link
-    link._groups[b"\xe0\0\0\1"] = None
+    link.lone = False
     assert not second._pumps
-    link._groups.clear()
+    link.lone = True
     assert second._pumps
     first.nic.memory.guards[1] = lambda *_: True
     assert not first._pumps
@@ -223,3 +223,44 @@ def test_a_closed_runtime_has_no_pump(ends: Pumped) -> None:
     assert runtime._pump is None
     runtime.progress()
     assert "receive" in ends.calls
+
+
+def test_what_the_pump_loses_is_the_seed_s_and_the_transport_s_to_repeat(ends: Pumped) -> None:
+    ends.warm()
+    lost = [ctx.runtime.nic.counters["fault_rx_drop"] for ctx in ends.ctxs]
+    ends.ctxs[1].runtime.lose(4, seed=1)
+    for _ in range(8):
+        for _ in range(8):
+            ends.write(0)
+        assert ends.wait(0, 8) == [e.IBV_WC_SUCCESS] * 8
+    ends.ctxs[1].runtime.lose(0)
+    assert ends.ctxs[0].runtime.nic.counters["fault_rx_drop"] == lost[0]
+    assert ends.ctxs[1].runtime.nic.counters["fault_rx_drop"] - lost[1] >= 8
+    assert ends.ctxs[0].runtime.nic.counters["rewinds"] > 0
+    assert "receive" not in ends.calls, "the link's own receive: the pump gave up"
+
+
+def test_a_nak_does_not_wait_for_what_else_has_come(ends: Pumped) -> None:
+    """One round takes a burst behind a gap and the bursts behind it; the NAK leaves before these are looked at."""
+    ends.warm()
+    there = ends.ctxs[1].runtime
+    there.lose(1)
+    ends.write(0)
+    there.progress()
+    there.lose(0)
+    ends.write(0)
+    before = there.nic.counters["tx_packets"]
+    there.progress()  # it takes packets and, by the rule for replies, would send none
+    assert there.nic.counters["sequence_naks_sent"] > 0
+    assert there.nic.counters["tx_packets"] == before + 1
+
+
+def test_an_acknowledgement_leaves_in_the_burst_of_the_answer(ends: Pumped) -> None:
+    ends.warm()
+    here, there = (ctx.runtime for ctx in ends.ctxs)
+    ends.write(0)
+    there.progress()  # it takes the WRITE, and shows it before it acknowledges
+    before = here.nic.counters["rx_packets"]
+    ends.write(1)
+    bursts, _ = here._pump.round(here.clock(), 1)
+    assert (bursts, here.nic.counters["rx_packets"] - before) == (1, 2)

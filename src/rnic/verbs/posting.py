@@ -1,0 +1,80 @@
+"""What software has of a send queue: the identifiers of what is posted, and where the next descriptor goes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from typing import Any
+
+from rnic.engine import use
+from rnic.spec import opcodes as op
+from rnic.verbs import enums as e
+from rnic.verbs.attrs import SendWR
+
+PLAIN = {
+    e.IBV_WR_SEND: op.WR_SEND,
+    e.IBV_WR_SEND_WITH_IMM: op.WR_SEND_IMM,
+    e.IBV_WR_RDMA_WRITE: op.WR_WRITE,
+    e.IBV_WR_RDMA_WRITE_WITH_IMM: op.WR_WRITE_IMM,
+    e.IBV_WR_RDMA_READ: op.WR_READ,
+}
+"""Operations whose descriptors hold nothing but a buffer, a place at the peer and an immediate."""
+
+
+class SendQueue:
+    """A send ring as software sees it; whoever has it holds the queue pair's lock.
+
+    Args:
+        entries: of the ring.
+    """
+
+    __slots__ = ("entries", "head", "ids", "tail")
+
+    def __init__(self, entries: int) -> None:
+        self.entries = entries
+        self.reset()
+
+    def reset(self) -> None:
+        """The queue is empty."""
+        self.head = 0
+        """The oldest entry that has not completed."""
+        self.tail = 0
+        """Where the next goes."""
+        self.ids: list[int] = [0] * self.entries
+        """Work request identifiers."""
+
+    def close(self) -> None:
+        """The queue is gone."""
+
+    def post(self, *_: int) -> bool:
+        """Whether it posts by itself: it does not."""
+        return False
+
+    def post_send(self, _: object) -> bool:
+        """As :meth:`post`."""
+        return False
+
+    def post_words(self, _: object) -> int:
+        """As :meth:`post`: -1."""
+        return -1
+
+
+def send_queue(
+    driver: Any, lock: threading.Lock, block: int, ring: memoryview, entries: int, batched: Collection[int], plain: bool
+) -> Any:
+    """A queue that posts by itself what is plain where the device is driven by compiled rounds, else a plain one.
+
+    Args:
+        lock: held around what changes the queue.
+        block: number of its queue block.
+        ring: its descriptors.
+        entries: how many.
+        batched: opcodes of descriptors that may come by the array.
+        plain: whether :data:`PLAIN` descriptors are complete; those of datagrams name a destination.
+    """
+    drive = getattr(driver, "drive", None)
+    if drive is None:
+        return SendQueue(entries)
+    return use.ENGINE.SendQueue(
+        drive, lock, block, driver.uar.buf, ring, entries, PLAIN if plain else {}, batched, SendWR
+    )

@@ -1,0 +1,218 @@
+"""Posting and polling compiled, beside the plain way: the same descriptors, the same completions, the same refusals."""
+
+from __future__ import annotations
+
+import random
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rnic import enums as e
+from rnic.engine import use
+from rnic.rings.cqe import CQE_BYTES, CQE_PHASE, CQE_RECEIVE
+from rnic.rings.ring import PhaseConsumer
+from rnic.rings.sqe import FLAG_LIST, FLAG_SIGNALED, SQE_BYTES
+from rnic.runtime.loop import Runtime
+from rnic.spec import opcodes as op
+from rnic.spec.errors import VerbsError
+from rnic.verbs import SGE, SendWR, send_dtype
+from tests.unit.runtime.test_loop import Ends, until
+
+pytestmark = pytest.mark.skipif(use.ENGINE is None, reason="the engine is not compiled, or not in use")
+SIZE = 16
+
+
+def entry(index: int, word3: int, qpn: int) -> tuple[int, ...]:
+    return index, 0, 8, word3, index + 1, 0, qpn, 0
+
+
+class Filled:
+    """A ring of completions that a producer fills, read by the compiled consumer and by the plain one."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(SIZE * CQE_BYTES))
+        self.compiled = use.ENGINE.CompletionRing(self.view, SIZE)
+        self.plain = PhaseConsumer(self.view, SIZE)
+        self.tail = 0
+        self.phase = CQE_PHASE
+
+    def put(self, word3: int, qpn: int) -> None:
+        struct.pack_into("<8I", self.view, self.tail * CQE_BYTES, *entry(self.tail, word3 | self.phase, qpn))
+        self.tail += 1
+        if self.tail == SIZE:
+            self.tail, self.phase = 0, self.phase ^ CQE_PHASE
+
+    def state(self, ring: Any) -> tuple[int, int, bool]:
+        return ring.head, ring.phase, ring.ready()
+
+
+def test_the_compiled_consumer_takes_what_the_plain_one_takes() -> None:
+    ring, rng, waiting = Filled(), random.Random(3), 0
+    for _ in range(500):
+        for _ in range(rng.randrange(SIZE - waiting)):
+            ring.put(rng.choice((op.WR_WRITE, CQE_RECEIVE)), rng.randrange(1 << 24))
+            waiting += 1
+        for _ in range(rng.randrange(waiting + 2)):
+            assert ring.state(ring.compiled) == ring.state(ring.plain)
+            taken = ring.plain.pop()
+            assert ring.compiled.pop() == taken
+            waiting -= taken is not None
+    assert ring.state(ring.compiled) == ring.state(ring.plain)
+
+
+@pytest.mark.parametrize("odd", [None, "queue", "receive"])
+def test_taking_into_an_array_says_whose_sends_they_are(odd: str | None) -> None:
+    ring = Filled()
+    for _ in range(SIZE - 3):
+        ring.put(op.WR_WRITE, 5)
+        ring.compiled.pop()
+    for at in range(6):  # round the ring's end
+        strange = at == 4
+        ring.put(CQE_RECEIVE if strange and odd == "receive" else op.WR_WRITE, 6 if strange and odd == "queue" else 5)
+    array = np.zeros((8, 8), "<u4")
+    assert ring.compiled.take(array, 1) == 6
+    assert array[1:7, 0].tolist() == [13, 14, 15, 0, 1, 2]
+    assert not array[0].any()
+    assert not array[7].any()
+    assert ring.compiled.owner == (5 if odd is None else -1)
+    assert ring.compiled.last == 2
+    assert ring.compiled.take(array, 0) == 0
+    assert ring.compiled.owner == -1
+
+
+def test_a_ring_of_no_ring_s_size_is_refused() -> None:
+    with pytest.raises(VerbsError, match="size=3"):
+        use.ENGINE.CompletionRing(memoryview(bytearray(96)), 3)
+    with pytest.raises(VerbsError, match="needs 128 bytes"):
+        use.ENGINE.CompletionRing(memoryview(bytearray(96)), 4)
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.close()
+
+
+def request(ends: Ends, opcode: int, flags: int, wr_id: int) -> SendWR:
+    mr, there = ends.mrs[0], ends.mrs[1]
+    wr = SendWR(wr_id, opcode, send_flags=flags, imm_data=77, sg=[SGE(mr.buf + 8, 40, mr.lkey)])
+    wr.set_wr_rdma(there.rkey, there.buf + 16)
+    return wr
+
+
+def posted(ends: Ends, at: int) -> bytes:
+    return bytes(ends.qps[0]._ring[at * SQE_BYTES : (at + 1) * SQE_BYTES])
+
+
+@pytest.mark.parametrize("flags", range(8))
+@pytest.mark.parametrize(
+    "opcode", [e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_WRITE_WITH_IMM, e.IBV_WR_RDMA_READ, e.IBV_WR_SEND]
+)
+def test_a_plain_request_s_descriptor_is_the_same_either_way(ends: Ends, opcode: int, flags: int) -> None:
+    qp: Any = ends.qps[0]
+    wr = request(ends, opcode, flags, (flags << 40) + 3)
+    ends.ctxs[0].runtime.nic.held = True  # nothing is sent
+    at = qp._queue.tail
+    assert qp._queue.post_send(wr)
+    compiled, identifier, after = posted(ends, at), qp._queue.ids[at], qp._queue.tail
+    qp._queue.tail = at
+    qp._put(wr)
+    assert (posted(ends, at), qp._queue.ids[at], qp._queue.tail) == (compiled, identifier, after)
+    ends.ctxs[0].runtime.nic.held = False
+
+
+def test_what_is_not_plain_is_left_alone(ends: Ends) -> None:
+    queue: Any = ends.qps[0]._queue
+    strange = [
+        request(ends, e.IBV_WR_ATOMIC_FETCH_AND_ADD, 2, 1),
+        request(ends, 99, 2, 1),
+        request(ends, e.IBV_WR_SEND, e.IBV_SEND_INLINE, 1),
+        request(ends, e.IBV_WR_SEND, -1, 1),
+        request(ends, e.IBV_WR_SEND, 2, -1),
+    ]
+    chained, listed, long = (request(ends, e.IBV_WR_SEND, 2, 1) for _ in range(3))
+    chained.next = listed
+    listed.sg *= 2
+    long.sg[0].length = 1 << 32
+    for wr in [*strange, chained, listed, long]:
+        assert not queue.post_send(wr)
+    assert not queue.post_send([chained])
+    assert queue.tail == 0
+    array = np.zeros(2, send_dtype())
+    array["opcode"] = op.WR_WRITE
+    array["flags"] = FLAG_SIGNALED
+    array["flags"][1] = FLAG_LIST
+    assert queue.post_words(array) == -1
+    array["flags"][1], array["opcode"][1] = 0, 0xF0
+    assert queue.post_words(array) == -1
+    array["opcode"][1] = 0x10A
+    assert queue.post_words(array) == -1
+    assert queue.post_words(array[::-1]) == -1
+    assert queue.tail == 0
+
+
+def test_a_full_queue_takes_no_more_and_a_closed_one_nothing(ends: Ends) -> None:
+    qp: Any = ends.qps[0]
+    ends.ctxs[0].runtime.nic.held = True
+    for number in range(10):
+        assert qp._queue.post(op.WR_WRITE, 0, 0, 0, 0, 0, number, 0, 0)
+    array = np.zeros(9, send_dtype())
+    array["opcode"], array["wqe_id"] = op.WR_WRITE, range(100, 109)
+    assert qp._queue.post_words(array) == 6
+    assert not qp._queue.post(op.WR_WRITE, 0, 0, 0, 0, 0, 1, 0, 0)
+    assert not qp._queue.post_send(request(ends, e.IBV_WR_SEND, 2, 1))
+    assert qp._queue.post_words(array) == 0
+    assert qp._queue.ids == [*range(10), *range(100, 106), 0]
+    with pytest.raises(VerbsError, match="is full"):
+        qp.post_rdma(op.WR_WRITE, 0, 0, 0)
+    ends.ctxs[0].runtime.nic.held = False
+    qp.close()
+    assert not qp._queue.post(op.WR_WRITE, 0, 0, 0, 0, 0, 1, 0, 0)
+
+
+def test_a_post_while_another_thread_has_the_device_waits_for_it(ends: Ends) -> None:
+    runtime: Runtime = ends.ctxs[0].runtime
+    done: list[int] = []
+
+    def post() -> None:
+        mr, there = ends.mrs
+        ends.qps[0].post_rdma(op.WR_WRITE, mr.buf, 8, mr.lkey, there.buf, there.rkey)
+        done.append(1)
+
+    with runtime.lock:
+        thread = threading.Thread(target=post)
+        thread.start()
+        assert not until(lambda: bool(done), 0.02)
+    thread.join()
+    assert done == [1]
+    assert until(lambda: ends.cqs[0].poll()[0] == 1)
+
+
+def test_a_poll_while_another_thread_has_the_device_comes_back(ends: Ends) -> None:
+    runtime: Runtime = ends.ctxs[0].runtime
+    found: list[object] = []
+    with runtime.lock:
+        thread = threading.Thread(target=lambda: found.append(runtime.drive.progress()))
+        thread.start()
+        thread.join()
+    assert found == [False]
+    assert runtime.drive.last_poll > 0
+    runtime.rest()
+    assert runtime.drive.last_poll == 0
+
+
+def test_a_link_that_is_replaced_is_the_runtime_s(ends: Ends) -> None:
+    runtime: Runtime = ends.ctxs[0].runtime
+    runtime.faults()
+    mr, there = ends.mrs
+    ends.qps[0].post_rdma(op.WR_WRITE, mr.buf, 8, mr.lkey, there.buf, there.rkey)
+    assert until(lambda: ends.cqs[0].poll()[0] == 1)
+    runtime.close()
+    before = dict(runtime.nic.counters)
+    runtime.drive.kick()
+    assert dict(runtime.nic.counters) == before
