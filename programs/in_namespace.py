@@ -1,9 +1,11 @@
 """Both ends of a program that passes loopback interfaces over, on an interface of a network namespace made for them.
 
     unshare -rn python in_namespace.py CAPTURE PROGRAM [OPTION...]
+    unshare -rn python in_namespace.py --one CAPTURE PROGRAM [OPTION...]
 
-Both are run under ``rnic exec`` with the same options, the client with the server's address behind them. Exit status 1
-if either fails; what they printed goes to standard output.
+Both are run under ``rnic exec`` with the same options, the client with the server's address behind them; with ``--one``
+it is one program with a device on each of the two addresses. Exit status 1 if either fails; what they printed goes to
+standard output.
 """
 
 from __future__ import annotations
@@ -32,11 +34,20 @@ def listens(port: int) -> bool:
     return any(f":{port:04X} " in line and " 0A " in line for line in lines)
 
 
-def main(capture: str, *program: str) -> int:
-    """Run both ends."""
-    for words in _NETWORK:
-        subprocess.run(["ip", *words.split()], check=True)
+def main(*words: str) -> int:
+    """Make the network, and run what was asked for on it."""
+    for step in _NETWORK:
+        subprocess.run(["ip", *step.split()], check=True)
     under = [sys.executable, "-m", "rnic.cli", "exec"]
+    if words[0] != "--one":
+        return both(under, *words)
+    _, capture, *program = words
+    command = [*under, "--addr", SERVER, "--addr", CLIENT, "--capture", capture, "--", *program]
+    return int(bool(subprocess.run(command, timeout=SECONDS, check=False).returncode))
+
+
+def both(under: list[str], capture: str, *program: str) -> int:
+    """Run both ends."""
     first = [*under, "--addr", SERVER, "--capture", capture, "--", *program]
     with subprocess.Popen(first, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         try:

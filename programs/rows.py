@@ -18,7 +18,13 @@ MPI_ENV = {
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 }
 """Ranks of one machine would talk through shared memory, were they not told."""
-OPEN_MPI = ("--oversubscribe", "--bind-to", "none", "--mca", "pml", "ucx", "--mca", "osc", "ucx")
+ROOT_MPI = {name: value for name, value in MPI_ENV.items() if name.startswith("OMPI")}
+RECIPES = ("mpi", "ucx", "libfabric", "mooncake-and-nixl", "nvmeof", "rsockets")
+"""Jobs of ``docs/ci/recipes.yml``."""
+_RANKS = ("--oversubscribe", "--bind-to", "none")
+OPEN_MPI = (*_RANKS, "--mca", "pml", "ucx", "--mca", "osc", "ucx")
+_OVER_VERBS = ("--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm")
+MTL_OFI = (*_RANKS, "--mca", "pml", "cm", "--mca", "mtl", "ofi", *_OVER_VERBS, "--mca", "osc", "^ucx")
 
 LOSS = '[{"every": 61, "action": "drop"}]'
 CM_LOSS = '[{"every": 7, "action": "drop"}]'
@@ -31,8 +37,9 @@ class Row:
     ``kind`` is how it is run, ``peer`` the other end's command where that is another program, ``refused`` what a
     refusal has to say, ``said`` what a program that is run alone has to say, ``env`` its environment beside. ``ends``
     are what server and client of a ``cm`` row are told besides, with ``SERVER`` and ``CLIENT`` for the addresses; a
-    server that ``stays`` is ended once its client has; with ``sockets`` its TCP sockets are rsockets. Rows that are not
-    ``short`` move much data, or take long, and CI leaves them out.
+    server that ``stays`` is ended once its client has; with ``sockets`` its TCP sockets are rsockets. With ``tap`` the
+    devices are on an interface that is not the loopback one. Rows that are not ``short`` move much data, or take long,
+    and CI leaves them out.
     """
 
     program: str
@@ -46,6 +53,7 @@ class Row:
     env: dict[str, str] = field(default_factory=dict)
     preload: bool = False
     sockets: bool = False
+    tap: bool = False
     ends: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     stays: bool = False
     faults: str = ""
@@ -101,12 +109,16 @@ def rows() -> Iterator[Row]:
     yield from _rsockets()
     yield from _libfabric()
     yield Row("ib_write_bw", ("--use_cuda=0",), kind="refused", refused="use_cuda")
+    for what in ("timestamps", "null_mr", "groups", "dmabuf"):
+        yield Row("verbs_check", (what,), kind="built", note="C, against rdma-core's own header")
     yield Row("pyverbs", ("tests/run_tests.py", "-v"), kind="pyverbs", note="Debian's own test suite")
     yield Row("pypi_ibverbs.py", kind="consumer", note="PyPI's ibverbs")
     yield Row("pypi_mooncake.py", kind="consumer", note="PyPI's mooncake-transfer-engine")
     ucx = {"UCX_TLS": "rc_v,ud_v"}
     yield Row("pypi_nixl.py", kind="consumer", env=ucx, preload=True, note="PyPI's nixl, with the UCX of its wheel")
     yield Row("pypi_ibverbs.py", ("HOST", "PORT"), kind="consumer-pair", note="against ibv_rc_pingpong")
+    for job in RECIPES:
+        yield Row("recipe", (job,), kind="recipe", env=ROOT_MPI, short=job != "nvmeof", note="the job's own commands")
 
 
 def _libfabric() -> Iterator[Row]:
@@ -118,7 +130,7 @@ def _libfabric() -> Iterator[Row]:
         ("verbs;ofi_rxd", "rdm", "4096"),
         ("verbs", "dgram", "all"),
     ):
-        yield Row("fi_pingpong", ("-p", provider, "-e", kind, "-S", size, "-c", "-I", "20"), kind="namespace")
+        yield Row("fi_pingpong", ("-p", provider, "-e", kind, "-S", size, "-c", "-I", "5"), kind="namespace")
 
 
 def _pingpongs() -> Iterator[Row]:
@@ -194,6 +206,7 @@ def _mpi() -> Iterator[Row]:
         short = ranks == "2"
         yield Row("mpirun.mpich", ("-np", ranks), kind="mpi", env=MPI_ENV, note="MPICH over UCX", short=short)
         yield Row("mpirun.openmpi", (*OPEN_MPI, "-np", ranks), kind="mpi", env=MPI_ENV, short=short)
+        yield Row("mpirun.openmpi", (*MTL_OFI, "-np", ranks), kind="mpi", env=MPI_ENV, tap=True, short=short)
 
 
 def _cm(program: str, *options: str, ends: tuple[tuple[str, ...], tuple[str, ...]], **more: object) -> Row:

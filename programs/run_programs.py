@@ -22,10 +22,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import recipes
 import suite
 from ends import End, StuckError, end_nic_process, last_line, last_packets, wait_all
 from rich.console import Console
@@ -56,6 +58,7 @@ OTHER_PACKAGES = {
     "ucx_info": "ucx-utils",
     "fi_info": "libfabric-bin",
     "fi_pingpong": "libfabric-bin",
+    "verbs_check": "gcc libc6-dev libibverbs-dev",
     "mpirun.mpich": "mpich libmpich-dev",
     "mpirun.openmpi": "openmpi-bin libopenmpi-dev",
 }
@@ -67,6 +70,8 @@ WHEELS = {
 }
 """What our scripts import of others, and how pip installs it."""
 MPI_CHECK = HERE / "mpi_check.c"
+VERBS_CHECK = HERE / "verbs_check.c"
+VERBS_HEADER = Path("/usr/include/infiniband/verbs.h")
 _LONG = ("pyverbs", "mpi")
 _JOBS = 2
 _given_ports: set[int] = set()
@@ -81,13 +86,17 @@ class Bench:
         captures: directory for the recordings.
         timeout: seconds for a program.
         cache: directory for Python's byte code: a row starts several Pythons, and compiling is most of a start.
+        bypass: programs run the engine themselves. Then nothing is recorded but in rows with faults, which the NIC
+            process takes as before: packets are what the device has counted.
     """
 
-    def __init__(self, libraries: Path, captures: Path, timeout: float, cache: Path) -> None:
+    def __init__(self, libraries: Path, captures: Path, timeout: float, cache: Path, bypass: bool = False) -> None:
         self.captures = captures
         self.timeout = timeout
+        self.bypass = bypass
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self._env = {"PYTHONPYCACHEPREFIX": str(cache), **kept, "RNIC_LIBRARIES": str(libraries)}
+        self._env["RNIC_BYPASS"] = str(int(bypass))
         self._one_address = threading.Lock()
         """Of rows on an address that there is only once (``::1``) one runs at a time."""
 
@@ -101,18 +110,23 @@ class Bench:
             began = time.monotonic()
             result = self._on_its_own(row, number, capture)
             row.seconds = round(time.monotonic() - began, 1)
-        if result == "ok" and row.kind not in ("alone", "watch", "refused"):
-            row.packets, wrong = _packets(capture)
+        if result == "ok" and row.kind not in ("alone", "watch", "refused", "recipe"):
+            row.packets, wrong = (row.packets, 0) if self.counts(row) else _packets(capture)
             if wrong or not row.packets:
                 return f"recording {capture.name}: {row.packets} RoCEv2 packets, {wrong} with a wrong ICRC"
         return result
+
+    def counts(self, row: Row) -> bool:
+        """Whether a row's packets are counted, not recorded."""
+        return self.bypass and not (row.faults or row.tap) and row.kind not in ("namespace", "recipe")
 
     def _on_its_own(self, row: Row, number: int, capture: Path) -> str:
         """With a runtime directory, and so a NIC process, that are the row's."""
         with tempfile.TemporaryDirectory(prefix="rnic-run-", ignore_cleanup_errors=True) as name:
             env = {**self._env, **row.env, "RNIC_RUNTIME_DIR": name}
             try:
-                result = Run(row, number, env, capture, self.timeout).result()
+                result = Run(row, number, env, None if self.counts(row) else capture, self.timeout).result()
+                row.packets = _counted(Path(name)) if self.counts(row) else 0
             except StuckError as error:
                 result = str(error)
                 row.report = [*error.report, *last_packets(capture)]
@@ -123,17 +137,24 @@ class Bench:
     def _missing(self, row: Row) -> str:
         if row.kind == "pyverbs":
             why = suite.missing()
+        elif row.kind == "recipe":
+            why = recipes.missing(row.options[0])
         elif row.kind.startswith("consumer") and importlib.util.find_spec(WHEELS[row.program][0]) is None:
             why = f"a PyPI package is not installed: pip install {WHEELS[row.program][1]}"
         else:
             wanted = "ibv_rc_pingpong" if row.kind == "consumer-pair" else row.program
             if row.kind == "mpi" and shutil.which(row.program) is not None:
                 wanted = row.program.replace("run", "cc")
+            if row.kind == "built":
+                wanted = "cc"
+                if not VERBS_HEADER.exists():
+                    return f"{LEFT_OUT}: {VERBS_HEADER} is not installed: apt-get install libibverbs-dev"
             found = row.kind == "consumer" or shutil.which(wanted, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
             packages = OTHER_PACKAGES.get(row.program, PACKAGES)
-            if found and row.kind == "namespace" and subprocess.run(["unshare", "-rn", "true"], check=False).returncode:
-                return f"{LEFT_OUT}: this user may make no network namespace"
             why = None if found else f"{wanted} is not installed: apt-get install {packages}"
+        apart = row.tap or row.kind == "namespace" or (row.kind == "recipe" and row.options[0] not in recipes.MACHINE)
+        if not why and apart and subprocess.run(["unshare", "-rn", "true"], check=False).returncode:
+            why = "this user may make no network namespace"
         return f"{LEFT_OUT}: {why}" if why else ""
 
 
@@ -144,7 +165,7 @@ class Run:
     row: Row
     number: int
     env: dict[str, str]
-    capture: Path
+    capture: Path | None
     timeout: float
 
     def result(self) -> str:
@@ -159,6 +180,8 @@ class Run:
             "consumer": self._consumer,
             "consumer-pair": self._pair,
             "mpi": self._mpi,
+            "built": self._built,
+            "recipe": self._recipe,
             "cm": self._by_cm,
             "namespace": self._in_namespace,
         }[self.row.kind]()
@@ -173,10 +196,13 @@ class Run:
     def _exec(self, *program: str, end: int = 0, recorded: bool = True) -> list[str]:
         options = ["--addr", self._address(end)]
         if recorded and (end == 0 or self.row.kind == "python-first"):
-            options += ["--capture", str(self.capture)]
+            options += self._recorded()
             options += ["--faults", self.row.faults] if self.row.faults else []
         options += ["--sockets"] if self.row.sockets else []
         return [*RNIC, "exec", *options, "--", *program]
+
+    def _recorded(self) -> list[str]:
+        return [] if self.capture is None else ["--capture", str(self.capture)]
 
     def _start(self, name: str, command: list[str], cwd: str | None = None) -> End:
         return End(name, command, self.env, cwd)
@@ -279,9 +305,32 @@ class Run:
             time.sleep(0.025)
 
     def _in_namespace(self) -> str:
-        script = [sys.executable, str(HERE / "in_namespace.py"), str(self.capture)]
-        status, text = self._done(["unshare", "-rn", *script, self.row.program, *self.row.options])
+        status, text = self._done(["unshare", "-rn", *self._inside(), self.row.program, *self.row.options])
         return last_line(text) if status else "ok"
+
+    def _inside(self, *words: str) -> list[str]:
+        return [sys.executable, str(HERE / "in_namespace.py"), *words, str(self.capture)]
+
+    def _built(self) -> str:
+        """A C program of ours, against the system's headers and libraries."""
+        with tempfile.TemporaryDirectory(prefix="rnic-built-") as name:
+            check = str(Path(name, self.row.program))
+            built = self._done(["cc", "-O1", str(VERBS_CHECK), "-o", check, "-libverbs"])
+            if built[0]:
+                return f"cc: {last_line(built[1])}"
+            status, text = self._done([*RNIC, "exec", *self._both(), "--", check, *self.row.options])
+        self.row.notes.append(last_line(text))
+        return last_line(text) if status else "ok"
+
+    def _recipe(self) -> str:
+        """A job of the documentation, by the commands that stand there."""
+        with tempfile.TemporaryDirectory(prefix="rnic-job-") as name:
+            long = 5 if self.row.options[0] in recipes.MACHINE else 2
+            self.env["RNIC_CAPTURE"] = str(self.capture)
+            status, text = self._done(recipes.prepare(self.row.options[0], Path(name)), long * self.timeout)
+        if status == UNAVAILABLE:
+            return f"{LEFT_OUT}: {last_line(text)}"
+        return f"status {status}: {last_line(text)}" if status else "ok"
 
     def _pyverbs(self) -> str:
         with tempfile.TemporaryDirectory(prefix="rnic-pyverbs-") as name:
@@ -301,7 +350,10 @@ class Run:
             if built[0]:
                 return f"{compiler}: {last_line(built[1])}"
             ranks = [self.row.program, *self.row.options, str(check)]
-            status, text = self._done([*RNIC, "exec", *self._both(), "--", *ranks])
+            command = [*RNIC, "exec", *self._both(), "--", *ranks]
+            if self.row.tap:
+                command = ["unshare", "-rn", *self._inside("--one"), *ranks]
+            status, text = self._done(command)
         said = [line for line in text.splitlines() if "went over the device" in line]
         self.row.notes += said
         return "ok" if not status and said else f"status {status}: {last_line(text)}"
@@ -313,7 +365,7 @@ class Run:
 
     def _both(self) -> list[str]:
         """Options for a program that uses two devices."""
-        options = ["--addr", self._address(0), "--addr", self._address(1), "--capture", str(self.capture)]
+        options = ["--addr", self._address(0), "--addr", self._address(1), *self._recorded()]
         return [*options, "--preload"] if self.row.preload else options
 
 
@@ -344,6 +396,15 @@ def _wait_listening(
         if server.poll() is not None:
             return
         time.sleep(0.025)
+
+
+def _counted(runtime: Path) -> int:
+    """RoCEv2 packets that a row's devices took, as its NIC process says; 0 where there is none."""
+    packets = 0
+    for device in ("rnic0", "rnic1"):
+        with contextlib.suppress(ProcessError):
+            packets += ask(runtime, device, "counters").get("rx_packets", 0)
+    return packets
 
 
 def _packets(capture: Path) -> tuple[int, int]:
@@ -394,10 +455,85 @@ def table(done: list[Row]) -> Table:
     return shown
 
 
+def choose(options: argparse.Namespace) -> list[tuple[int, Row]]:
+    """Fresh rows that were asked for, with their numbers in the list.
+
+    The short list with ``--bypass`` has of each program the first row, its first on events, with IPv6, with datagrams
+    and with a shared receive queue: the others differ in what both modes have in common.
+    """
+    chosen = [
+        (number, row)
+        for number, row in enumerate(rows())
+        if (row.short or not options.short) and (not options.only or options.only in row.title)
+    ]
+    if not (options.short and options.bypass):
+        return chosen
+    first: dict[tuple[object, ...], tuple[int, Row]] = {}
+    for number, row in chosen:
+        special = tuple(word in row.options for word in ("-e", "UD", "UC", "--use-srq"))
+        if row.kind not in ("alone", "refused", "recipe") and not row.tap and row.program not in _LONG:
+            first.setdefault((row.program, row.note == "IPv6", *special), (number, row))
+    return list(first.values())
+
+
+def run_list(
+    chosen: list[tuple[int, Row]], bench: Bench, jobs: int, end: float = float("inf"), quiet: bool = False
+) -> list[Row]:
+    """Run the rows, and say how each ended; those that would begin after ``end`` (monotonic) are not run."""
+
+    def begin(row: Row, number: int) -> None:
+        if time.monotonic() < end:
+            bench.run(row, number)
+
+    # what takes long begins first, so that nothing waits for it at the end
+    order = sorted(chosen, key=lambda each: each[1].kind not in _LONG)
+    with ThreadPoolExecutor(jobs) as pool:
+        running = {pool.submit(begin, row, number): row for number, row in order}
+        for each in as_completed(running):
+            each.result()
+            row = running[each]
+            line = f"{row.seconds:6.1f} s  {row.title}: {row.result}"
+            if row.result and not (quiet and row.good):
+                print(line, *row.report, sep="\n", file=sys.stderr, flush=True)
+    return [row for _, row in chosen]
+
+
+def repeat(options: argparse.Namespace, bench: Bench) -> int:
+    """The list again and again; of what fails, the recording stays (``round-N``)."""
+    end = float("inf") if options.seconds is None else time.monotonic() + options.seconds
+    ran, rounds, failures = 0, 0, []
+    captures = bench.captures
+    for number in range(1, options.repeat + 1):
+        if time.monotonic() >= end:
+            break
+        bench.captures = captures / f"round-{number}"
+        bench.captures.mkdir(exist_ok=True)
+        done = [row for row in run_list(choose(options), bench, options.jobs, end, quiet=True) if row.result]
+        bad = [row for row in done if not row.good]
+        failures += bad
+        ran += sum(row.result == "ok" for row in done) + len(bad)
+        rounds += len(done) == len(choose(options))
+        if not bad:
+            shutil.rmtree(bench.captures)
+        print(f"round {number}: {len(done)} rows, {len(bad)} failed", file=sys.stderr, flush=True)
+    counts = Counter(row.title for row in failures)
+    if options.json:
+        print(json.dumps({"rounds": rounds, "runs": ran, "failures": counts}))
+    else:
+        print(
+            *(f"{count:5} failures  {title}" for title, count in counts.most_common()),
+            sep="\n",
+            end="\n" * bool(counts),
+        )
+        print(f"{rounds} whole rounds, {ran} runs, {len(failures)} failed")
+    return 1 if failures else 0
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the list."""
     parser = argparse.ArgumentParser(prog="./dev programs", description=__doc__)
     parser.add_argument("--short", action="store_true", help="without the rows that move much data, as CI runs it")
+    parser.add_argument("--bypass", action="store_true", help="programs run the data path themselves")
     parser.add_argument("--only", metavar="TEXT", help="rows whose title contains this")
     parser.add_argument("--list", action="store_true", help="print the rows, run nothing")
     parser.add_argument("--captures", type=Path, default=Path("captures"), help="directory for the recordings")
@@ -405,14 +541,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=_JOBS, help=f"rows that run at once ({_JOBS})")
     parser.add_argument("--json", action="store_true", help="rows as JSON")
     parser.add_argument("--markdown", action="store_true", help="the table of docs/programs.md")
+    parser.add_argument("--repeat", type=int, metavar="N", help="the list N times, and how often each row failed")
+    parser.add_argument("--seconds", type=float, help="with --repeat: begin no further row after this time")
     options = parser.parse_args(argv)
-    chosen = [
-        (number, row)
-        for number, row in enumerate(rows())
-        if (row.short or not options.short) and (not options.only or options.only in row.title)
-    ]
+    if options.seconds is not None and options.repeat is None:
+        parser.error("argument --seconds: goes with --repeat")
     if options.list:
-        print(json.dumps([asdict(row) for _, row in chosen]) if options.json else "\n".join(r.title for _, r in chosen))
+        listed = [row for _, row in choose(options)]
+        print(json.dumps([asdict(row) for row in listed]) if options.json else "\n".join(row.title for row in listed))
         return 0
     captures = options.captures.resolve()
     captures.mkdir(parents=True, exist_ok=True)
@@ -422,17 +558,10 @@ def main(argv: list[str] | None = None) -> int:
         except BuildError as error:
             print(f"programs: {error}", file=sys.stderr)
             return UNAVAILABLE
-        bench = Bench(Path(name), captures, options.timeout, Path(name, "bytecode"))
-        # what takes long begins first, so that nothing waits for it at the end
-        order = sorted(chosen, key=lambda each: each[1].kind not in _LONG)
-        with ThreadPoolExecutor(options.jobs) as pool:
-            running = {pool.submit(bench.run, row, number): row for number, row in order}
-            for each in as_completed(running):
-                each.result()
-                row = running[each]
-                line = f"{row.seconds:6.1f} s  {row.title}: {row.result}"
-                print(line, *row.report, sep="\n", file=sys.stderr, flush=True)
-    done = [row for _, row in chosen]
+        bench = Bench(Path(name), captures, options.timeout, Path(name, "bytecode"), options.bypass)
+        if options.repeat is not None:
+            return repeat(options, bench)
+        done = run_list(choose(options), bench, options.jobs)
     if options.json:
         print(json.dumps([asdict(row) for row in done]))
     elif options.markdown:

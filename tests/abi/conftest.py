@@ -109,6 +109,12 @@ def sanitized(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture(scope="session")
+def raced(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C program under ThreadSanitizer, which knows no fences."""
+    return _compile(tmp_path_factory.mktemp("raced"), "loop", ["-fsanitize=thread", "-Wno-tsan", "-O1"])
+
+
+@pytest.fixture(scope="session")
 def plain(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program without optimizations, as valgrind likes it."""
     return _compile(tmp_path_factory.mktemp("plain"), "loop", ["-O0"])

@@ -4,6 +4,7 @@
  *     loop            data, errors, events, fork
  *     loop signals    the same, interrupted every millisecond
  *     loop threads    first in four threads at once
+ *     loop raced      the same without fork, which ThreadSanitizer does not go through
  *     loop forever    data and events, until the NIC process is gone; then exits with 3
  *     loop asleep     waits for an event that never comes, until the NIC process is gone; then exits with 3
  *     loop exec N     opens everything, then executes itself, N times
@@ -515,7 +516,7 @@ int main(int argc, char **argv)
 	if (strcmp(mode, "signals") == 0)
 		interrupt_often();
 	open_device();
-	if (strcmp(mode, "threads") == 0)
+	if (strcmp(mode, "threads") == 0 || strcmp(mode, "raced") == 0)
 		in_threads();
 	open_queues();
 	if (strcmp(mode, "forever") == 0)
@@ -530,7 +531,7 @@ int main(int argc, char **argv)
 	two_sided();
 	CHECK(!ibv_resize_cq(cq, 1000) && cq->cqe >= 1000);
 	data();
-	if (strcmp(mode, "signals") != 0)
+	if (strcmp(mode, "signals") != 0 && strcmp(mode, "raced") != 0)
 		in_child();
 	data();
 	destroy_pair();

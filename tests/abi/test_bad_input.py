@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import struct
@@ -14,9 +15,13 @@ import pytest
 
 from rnic.runtime.attach import connect, start
 from rnic.spec import attach
+from rnic.testing import own_network
+
+NET = own_network()
+"""Addresses that no other run of these tests uses at the same time."""
 
 pytestmark = pytest.mark.slow
-ADDRESS = "127.0.72.1"
+ADDRESS = f"{NET}.101"
 
 
 def run(env: dict[str, str], *options: str, program: tuple[str, ...] = ("true",)) -> tuple[int, str]:
@@ -28,7 +33,8 @@ def run(env: dict[str, str], *options: str, program: tuple[str, ...] = ("true",)
 
 
 def test_program_that_is_not_there(env: dict[str, str]) -> None:
-    assert run(env, program=("no-such-program",)) == (127, "rnic: program 'no-such-program' was not found")
+    said = "rnic: program 'no-such-program' was not found: install it, or give its path"
+    assert run(env, program=("no-such-program",)) == (127, said)
 
 
 def test_address_in_use(env: dict[str, str]) -> None:
@@ -55,7 +61,7 @@ def test_address_in_use(env: dict[str, str]) -> None:
     ],
 )
 def test_options_that_cannot_be_met(env: dict[str, str], options: tuple[str, ...], words: str) -> None:
-    address = () if "--addr" in options else ("--addr", "127.0.72.2")
+    address = () if "--addr" in options else ("--addr", f"{NET}.102")
     status, said = run(env, *address, *options)
     assert status == 2
     assert words in said
@@ -73,10 +79,10 @@ def held(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def test_a_broken_fault_script_is_called_so_beside_a_device_that_runs(env: dict[str, str], held: Path) -> None:
     user = connect(held)
     assert user is not None
-    user.ask(attach.MSG_ADD, b'{"address": "127.0.72.4"}')
+    user.ask(attach.MSG_ADD, json.dumps({"address": f"{NET}.104"}).encode())
     where = "fault script is no JSON: Expecting ',' delimiter at line 1, column 14: after '[{\"every\": 50'"
-    assert run(env, "--addr", "127.0.72.4", "--faults", '[{"every": 50') == (2, f"rnic: {where}")
-    status, said = run(env, "--addr", "127.0.72.4", "--faults", '[{"every": 50, "action": "drop"}]')
+    assert run(env, "--addr", f"{NET}.104", "--faults", '[{"every": 50') == (2, f"rnic: {where}")
+    status, said = run(env, "--addr", f"{NET}.104", "--faults", '[{"every": 50, "action": "drop"}]')
     assert (status, "runs already without this faults setting" in said) == (2, True)
     user.close()
 
@@ -84,11 +90,11 @@ def test_a_broken_fault_script_is_called_so_beside_a_device_that_runs(env: dict[
 def test_a_device_that_runs_without_the_recording_that_is_asked_for(env: dict[str, str], held: Path) -> None:
     user = connect(held)
     assert user is not None
-    user.ask(attach.MSG_ADD, b'{"address": "127.0.72.3"}')
-    status, said = run(env, "--addr", "127.0.72.3", "--capture", str(held / "x.pcapng"))
+    user.ask(attach.MSG_ADD, json.dumps({"address": f"{NET}.103"}).encode())
+    status, said = run(env, "--addr", f"{NET}.103", "--capture", str(held / "x.pcapng"))
     assert (status, said) == (
         2,
-        "rnic: device rnic0 at 127.0.72.3 runs already without this capture setting:"
+        f"rnic: device rnic0 at {NET}.103 runs already without this capture setting:"
         " use another address, or wait until its users are gone",
     )
 
@@ -98,7 +104,7 @@ def test_a_device_that_runs_without_the_recording_that_is_asked_for(env: dict[st
 def test_what_one_program_asked_for_ends_with_it(env: dict[str, str], held: Path) -> None:
     recording = held / "x.pcapng"
     for options in (("--capture", str(recording)), ("--faults", '[{"action": "drop"}]'), ()):
-        assert run(env, "--addr", "127.0.72.6", *options) == (0, "")
+        assert run(env, "--addr", f"{NET}.106", *options) == (0, "")
     assert recording.exists()
 
 
@@ -158,14 +164,14 @@ assert ctypes.get_errno() == 14
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may look into programs that are not dumpable")
 def test_without_ptrace_permission_the_one_way_is_refused_in_one_line(env: dict[str, str]) -> None:
     program = (sys.executable, "-c", NOT_DUMPABLE)
-    status, said = run({**env, "RNIC_DMA": "mem"}, "--addr", "127.0.72.4", program=program)
+    status, said = run({**env, "RNIC_DMA": "mem"}, "--addr", f"{NET}.104", program=program)
     assert status == 7
     assert "unset RNIC_DMA, so that a thread copies instead" in said
 
 
 def test_without_ptrace_permission_a_thread_copies(env: dict[str, str]) -> None:
     program = (sys.executable, "-c", NOT_DUMPABLE)
-    assert run(env, "--addr", "127.0.72.5", program=program) == (0, "")
+    assert run(env, "--addr", f"{NET}.105", program=program) == (0, "")
 
 
 WAITS_FOR_ALL = """
@@ -179,7 +185,7 @@ except ChildProcessError:
 
 def test_the_nic_process_is_nobodys_child(env: dict[str, str]) -> None:
     """Programs such as ``strace -f`` wait until all their children have ended."""
-    command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", "127.0.72.9", "--port", "0", "--"]
+    command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", f"{NET}.109", "--port", "0", "--"]
     program = [sys.executable, "-c", WAITS_FOR_ALL]
     done = subprocess.run([*command, *program], env=env, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "none\n", "")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,10 @@ import pytest
 
 from rnic.runtime.attach import Connection, ask, connect
 from rnic.spec.errors import RnicError
+from rnic.testing import own_network
+
+NET = own_network()
+"""Addresses that no other run of these tests uses at the same time."""
 
 pytestmark = pytest.mark.timeout(180)  # the compiler's time counts for whoever comes first
 ROUNDS = [10, pytest.param(200, marks=[pytest.mark.full, pytest.mark.timeout(1200)])]
@@ -29,10 +33,13 @@ LONGEST = 20.0
 class Nic:
     """A NIC process with one device, held by a connection so that it outlives its programs."""
 
-    def __init__(self, directory: Path, env: dict[str, str], address: str) -> None:
+    def __init__(
+        self, directory: Path, env: dict[str, str], address: str, first: Callable[[], None] | None = None
+    ) -> None:
         self.directory = directory
         command = [sys.executable, "-m", "rnic.cli", "serve", "--addr", address]
-        self.process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        null = subprocess.DEVNULL
+        self.process = subprocess.Popen(command, env=env, stdout=null, stderr=null, preexec_fn=first)  # noqa: PLW1509
         end = time.monotonic() + LONGEST
         while not self._answers():
             assert self.process.poll() is None, f"the NIC process ended with {self.process.returncode}"
@@ -70,8 +77,8 @@ class Nic:
 
 
 @contextmanager
-def served(env: dict[str, str], address: str) -> Iterator[Nic]:
-    nic = Nic(Path(env["RNIC_RUNTIME_DIR"]), env, address)
+def served(env: dict[str, str], address: str, first: Callable[[], None] | None = None) -> Iterator[Nic]:
+    nic = Nic(Path(env["RNIC_RUNTIME_DIR"]), env, address, first)
     try:
         yield nic
     finally:
@@ -91,7 +98,7 @@ def _run(program: Path, env: dict[str, str], *arguments: str) -> str:
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_programs_killed_at_any_moment_leave_nothing_behind(plain: Path, mode: dict[str, str], rounds: int) -> None:
     rng = random.Random(rounds)
-    with served(mode, "127.0.71.11") as nic:
+    with served(mode, f"{NET}.11") as nic:
         before = nic.settled()
         for number in range(rounds):
             command = [str(plain), "forever"] if number % 2 else [str(plain)]
@@ -108,7 +115,7 @@ def test_programs_killed_at_any_moment_leave_nothing_behind(plain: Path, mode: d
 def test_programs_notice_that_their_nic_process_was_killed(plain: Path, mode: dict[str, str], rounds: int) -> None:
     rng = random.Random(rounds)
     for _ in range(rounds):
-        with served(mode, "127.0.71.12") as nic:
+        with served(mode, f"{NET}.12") as nic:
             program = subprocess.Popen(
                 [str(plain), "forever"], env=mode, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
@@ -119,13 +126,13 @@ def test_programs_notice_that_their_nic_process_was_killed(plain: Path, mode: di
             _, said = program.communicate(timeout=LONGEST)
             assert program.returncode == GONE, said
             assert said == f"rnic: NIC process {nic.process.pid} has gone: device rnic0 is dead\n"
-    with served(mode, "127.0.71.12"):
+    with served(mode, f"{NET}.12"):
         assert WELL in _run(plain, mode)
 
 
 @pytest.mark.slow
 def test_a_nic_process_that_is_told_to_end_wakes_who_sleeps(plain: Path, mode: dict[str, str]) -> None:
-    with served(mode, "127.0.71.13") as nic:
+    with served(mode, f"{NET}.13") as nic:
         program = subprocess.Popen([str(plain), "asleep"], env=mode, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert program.stdout is not None
         assert program.stdout.readline() == b"going on\n"
@@ -136,7 +143,7 @@ def test_a_nic_process_that_is_told_to_end_wakes_who_sleeps(plain: Path, mode: d
 
 @pytest.mark.slow
 def test_a_program_that_executes_itself_again_and_again(plain: Path, mode: dict[str, str]) -> None:
-    with served(mode, "127.0.71.14") as nic:
+    with served(mode, f"{NET}.14") as nic:
         before = nic.settled()
         assert WELL in _run(plain, mode, "exec", "30")
         assert nic.settled() == before
@@ -144,14 +151,14 @@ def test_a_program_that_executes_itself_again_and_again(plain: Path, mode: dict[
 
 @pytest.mark.slow
 def test_a_program_that_is_interrupted_every_millisecond(plain: Path, mode: dict[str, str]) -> None:
-    with served(mode, "127.0.71.15"):
+    with served(mode, f"{NET}.15"):
         assert WELL in _run(plain, mode, "signals")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)  # compilers are slow with sanitizers
 def test_threads_that_share_a_context(sanitized: Path, mode: dict[str, str]) -> None:
-    with served(mode, "127.0.71.17") as nic:
+    with served(mode, f"{NET}.17") as nic:
         before = nic.settled()
         assert WELL in _run(sanitized, mode, "threads")
         assert nic.settled() == before
@@ -160,5 +167,5 @@ def test_threads_that_share_a_context(sanitized: Path, mode: dict[str, str]) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["mem", "copy"])
 def test_both_ways_to_reach_a_programs_memory(plain: Path, mode: dict[str, str], way: str) -> None:
-    with served(mode, "127.0.71.16"):
+    with served(mode, f"{NET}.16"):
         assert WELL in _run(plain, {**mode, "RNIC_DMA": way})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import re
 import shutil
@@ -12,11 +14,23 @@ from pathlib import Path
 
 import pytest
 
-from rnic.abi.build import SOURCES, BuildError, build, find_compiler
-from rnic.abi.exports import RDMACM, VERBS, VERBS_BEFORE_2008, VERBS_PRIVATE
+from rnic.abi.build import SOURCES, BuildError, build, find_compiler, implemented, verbs_stubs
+from rnic.abi.exports import (
+    OUT_PARAMETERS,
+    RDMACM,
+    RETURN_MINUS_ONE,
+    RETURN_POINTERS,
+    VERBS,
+    VERBS_BEFORE_2008,
+    VERBS_PRIVATE,
+)
+from rnic.testing import own_network
+
+NET = own_network()
+"""Addresses that no other run of these tests uses at the same time."""
 
 SYSTEM = Path("/usr/lib/x86_64-linux-gnu")
-ADDRESS = "127.0.71.1"
+ADDRESS = f"{NET}.1"
 
 
 def exec_command(*program: str, address: str = ADDRESS) -> list[str]:
@@ -185,7 +199,7 @@ def test_program_under_valgrind(plain: Path, mode: dict[str, str]) -> None:
     if shutil.which("valgrind") is None:
         pytest.skip("valgrind is not installed")
     options = ["--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite", "-q"]
-    done = _finish(exec_command("valgrind", *options, str(plain), address="127.0.71.2"), mode, 150)
+    done = _finish(exec_command("valgrind", *options, str(plain), address=f"{NET}.2"), mode, 150)
     assert "all as it should be" in done.stdout
 
 
@@ -199,7 +213,7 @@ def test_load_and_unload_again_and_again(libraries: Path, env: dict[str, str]) -
         "    assert lib.ibv_get_device_list(ctypes.byref(n)) and n.value == 1\n"
         "    _ctypes.dlclose(lib._handle)\n"
     )
-    _finish(exec_command(sys.executable, "-c", code, str(libraries / "libibverbs.so.1"), address="127.0.71.4"), env)
+    _finish(exec_command(sys.executable, "-c", code, str(libraries / "libibverbs.so.1"), address=f"{NET}.4"), env)
 
 
 def test_without_a_nic_process_the_library_says_what_to_do(libraries: Path, env: dict[str, str]) -> None:
@@ -225,6 +239,55 @@ def test_what_the_connection_manager_lacks_is_refused_in_words(libraries: Path, 
     assert done.stderr == (
         "rnic: what the README names as absent is not supported by this librdmacm: Function not implemented\n"
     )
+
+
+ROOM = 256
+UNTOUCHED = b"\xaa" * ROOM
+
+
+@pytest.mark.parametrize("symbol", OUT_PARAMETERS)
+def test_a_function_that_refuses_leaves_no_argument_unset(libraries: Path, symbol: str) -> None:
+    """Whoever looks there whatever the status says finds nothing, and no byte beside it is touched."""
+    name, cleared = symbol.removeprefix("before_2008_"), OUT_PARAMETERS[symbol]
+    cm = name.startswith(("rdma", "repoll"))
+    library = ctypes.CDLL(str(libraries / ("librdmacm.so.1" if cm else "libibverbs.so.1")), use_errno=True)
+    function = getattr(library, name)
+    if symbol != name:
+        versioned = ctypes.CDLL(None).dlvsym
+        versioned.restype, versioned.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
+        at = versioned(library._handle, name.encode(), b"IBVERBS_1.0")
+        function = ctypes.CFUNCTYPE(ctypes.c_void_p, use_errno=True)(at)
+    function.restype = ctypes.c_void_p
+    buffers = [ctypes.create_string_buffer(UNTOUCHED, ROOM) for _ in range(6)]
+    arguments = [ctypes.c_void_p(ctypes.addressof(buffer)) for buffer in buffers]
+    wanted = [UNTOUCHED] * len(buffers)
+    for argument, size in cleared:
+        if size < 0:
+            arguments[-size] = ctypes.c_void_p(24)
+            size = 24
+        wanted[argument] = bytes(size) + UNTOUCHED[size:]
+    ctypes.set_errno(0)
+    said = function(*arguments)
+    assert [buffer.raw for buffer in buffers] == wanted
+    error = errno.ENOSYS if cm or symbol != name else errno.EOPNOTSUPP
+    assert ctypes.get_errno() == error
+    if name in RETURN_POINTERS:
+        assert said is None
+    else:
+        assert ctypes.c_int(said).value == (-1 if name in RETURN_MINUS_ONE else error)
+    function(*[None] * 6)
+
+
+def test_the_table_names_every_public_function_that_only_refuses_and_no_other() -> None:
+    done = implemented(sorted(SOURCES.glob("*.c")))
+    public = {name for names in (*VERBS.values(), *RDMACM.values()) for name in names}
+    assert OUT_PARAMETERS.keys() == (public - done) | {f"before_2008_{name}" for name in VERBS_BEFORE_2008}
+
+
+def test_a_function_that_only_refuses_and_is_not_in_the_table_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(OUT_PARAMETERS, "ibv_query_port_speed")
+    with pytest.raises(BuildError, match="ibv_query_port_speed only refuses: say in OUT_PARAMETERS"):
+        verbs_stubs(implemented(sorted(SOURCES.glob("*.c"))))
 
 
 def test_without_a_nic_process_the_connection_manager_says_what_to_do(libraries: Path, env: dict[str, str]) -> None:

@@ -10,9 +10,13 @@ import pytest
 
 from rnic.device.config import NicConfig
 from rnic.runtime.program import MAX_SHARES
+from rnic.testing import own_network
+
+NET = own_network()
+"""Addresses that no other run of these tests uses at the same time."""
 
 pytestmark = pytest.mark.slow
-ADDRESS = "127.0.73.1"
+ADDRESS = f"{NET}.121"
 FEW_DESCRIPTORS = 1024
 
 

@@ -41,6 +41,7 @@ def test_list_holds_every_program_and_way(runner: ModuleType) -> None:
     verbs = {f"ib_{verb}_{figure}" for verb in ("write", "read", "send", "atomic") for figure in ("bw", "lat")}
     pingpongs = {f"ibv_{name}_pingpong" for name in ("rc", "uc", "ud", "srq", "xsrq")}
     others = {"ibv_devices", "ibv_devinfo", "ibv_asyncwatch", "pyverbs", *runner.WHEELS, *runner.OTHER_PACKAGES}
+    others |= {"recipe"}
     managed = {"rping", "ucmatose", "udaddy", "mckey", "cmtime", "rdma_server", "qperf"}
     sockets = {"rstream", "riostream", "rcopy", "udpong", "python3"}
     assert {row.program for row in rows} == verbs | pingpongs | others | managed | sockets
@@ -67,7 +68,9 @@ def test_list_holds_every_program_and_way(runner: ModuleType) -> None:
         assert all(part in tests for part in ("tag", "put", "get", "am", "stream", "add", "swap")), transport
         assert any(row.short for row in ucx)
     for name in ("mpirun.mpich", "mpirun.openmpi"):
-        assert [row.options[-1] for row in rows if row.program == name] == ["2", "4"]
+        assert {row.options[-1] for row in rows if row.program == name} == {"2", "4"}
+    assert {row.tap for row in rows if row.program == "mpirun.openmpi"} == {True, False}
+    assert len([row for row in rows if row.kind == "built"]) == 4
     assert {row.refused for row in rows if row.kind == "refused"} == {"XRC is not supported", "use_cuda"}
     assert sum(row.short for row in rows) > 60
 

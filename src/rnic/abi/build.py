@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 from rnic.abi.exports import (
+    OUT_PARAMETERS,
     RDMACM,
     RETURN_MINUS_ONE,
     RETURN_POINTERS,
@@ -32,8 +33,8 @@ SOURCES = Path(__file__).parent / "src"
 PATHS_SOURCE = Path(__file__).parent / "paths" / "turn.c"
 ENGINE = Path(__file__).parents[1] / "engine"
 """Where the engine's sources are, which libibverbs runs for programs that have a slot of their own."""
-NOT_IN_PROGRAMS = frozenset({"bare.c", "fabric.c", "hosts.c"})
-"""What of them only simulations need."""
+NOT_IN_PROGRAMS = frozenset({"bare.c", "fabric.c", "hosts.c", "memory_near.c"})
+"""What of them only simulations and tests need."""
 SOCKETS_SOURCE = Path(__file__).parent / "sockets" / "turn.c"
 
 FLAGS = [
@@ -101,8 +102,18 @@ def _refusal(name: str, symbol: str, error: str, attribute: str = "") -> str:
         kind, type_ = "refuse_null", "void *"
     else:
         kind, type_ = "refuse_minus_one" if name in RETURN_MINUS_ONE else "refuse", "long "
-    declared = f"EXPORT {type_}{symbol}(void)"
-    return f"{declared};\n{attribute}{declared}\n{{\n\treturn {kind}({error});\n}}\n"
+    cleared = OUT_PARAMETERS.get(symbol, () if name in VERBS_PRIVATE else None)
+    if cleared is None:
+        raise BuildError(
+            f"{symbol} only refuses: say in OUT_PARAMETERS (rnic/abi/exports.py) what of its arguments is out"
+        )
+    count = max((max(argument, -size) for argument, size in cleared), default=-1) + 1
+    arguments = ", ".join(f"UNUSED void *a{argument}" for argument in range(count)) or "void"
+    declared = f"EXPORT {type_}{symbol}({arguments})"
+    clear = "".join(
+        f"\tclear(a{argument}, {size if size >= 0 else f'said(a{-size})'});\n" for argument, size in cleared
+    )
+    return f"{declared};\n{attribute}{declared}\n{{\n{clear}\treturn {kind}({error});\n}}\n"
 
 
 def verbs_stubs(done: set[str]) -> str:

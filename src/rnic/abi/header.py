@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from rnic.context.cqc import CQC, SRQC
+from rnic.context.cqc import CQ_STAMPED, CQC, SRQC
 from rnic.context.eqc import EQC
 from rnic.context.modify import COMMAND_FOR
 from rnic.context.qpc import OPT_SQ_SIG_ALL, QPC, SRQ_VALID
@@ -36,6 +36,7 @@ LAYOUTS: dict[str, Layout] = {
     "SQE_BIND": SQ_ENTRY_BIND,
     "SGE": SGE,
     "CQE": CQ_ENTRY,
+    "CQE_STAMP": cqe.STAMP,
     "EQE": EQ_ENTRY,
     "HEADER": attach.HEADER,
     "REPLY_HEADER": attach.REPLY_HEADER,
@@ -76,6 +77,7 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("", sqe, ("FLAG_", "SGE_BYTES")),
     ("", rqe, ("SRQ_ORDER_",)),
     ("BIT_", cqe, ("CQE_",)),
+    ("CQE_", cqe, ("STAMP_BITS",)),
     ("REG_", queue_block, ("SQ_", "CQ_", "RQ_", "SRQ_", "QUEUE_", "ARM_", "BLOCK_")),
 )
 
@@ -85,6 +87,7 @@ def _constants() -> list[str]:
         f'#define RNIC_SOCKET_NAME "{attach.SOCKET_NAME}"',
         f"#define RNIC_OPEN_NAME_BYTES {attach.NAME_BYTES}",
         f"#define RNIC_SRQ_VALID {SRQ_VALID:#x}u",
+        f"#define RNIC_CQ_STAMPED {CQ_STAMPED:#x}u",
         f"#define RNIC_OPT_SQ_SIG_ALL {OPT_SQ_SIG_ALL:#x}u",
     ]
     for prefix, module, beginnings in NUMBERS:

@@ -2,8 +2,11 @@
 #include "rnic.h"
 
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 enum {
+	SLICE_NS = 100000, /* of a thread that polls in vain (runtime/slice.py) */
 	LEAST_LOG_ENTRIES = 7, /* a page; programs that count their events sloppily need some room to spare */
 	LOOK_EVERY = 4096, /* empty rounds, a power of two: whether there still is a NIC process */
 };
@@ -124,14 +127,42 @@ static void publish_head(struct rnic_cq *cq)
 	reg_store(context_of(cq->verbs.context), cq->block, RNIC_REG_CQ_HEAD, cq->ring.head);
 }
 
+/* The kernel's struct sched_attr, as far as all have it. */
+struct slice {
+	uint32_t size, policy;
+	uint64_t flags;
+	int32_t nice;
+	uint32_t priority;
+	uint64_t runtime, deadline, period;
+};
+_Static_assert(sizeof(struct slice) == 48, "sched_attr");
+
+/* A thread that yields loses the rest of its slice, and waits for others' (runtime/slice.py): it gets short ones, once,
+ * unless it is no ordinary thread or has them. Kernels without slices of a thread's own take no notice. */
+static void shorten_slice(struct rnic_cq *cq)
+{
+	struct slice slice = { .size = sizeof slice };
+	uintptr_t self = (uintptr_t)pthread_self();
+
+	if (atomic_exchange_explicit(&cq->yielded, self, memory_order_relaxed) == self)
+		return;
+	if (!syscall(SYS_sched_getattr, 0, &slice, sizeof slice, 0) && slice.policy == SCHED_OTHER && slice.runtime > SLICE_NS) {
+		slice.size = sizeof slice;
+		slice.runtime = SLICE_NS;
+		syscall(SYS_sched_setattr, 0, &slice, 0);
+	}
+}
+
 /* Nothing there. Whoever polls on and on lets others have the core, and notices when the NIC process is gone. */
 static bool idle_round(struct rnic_cq *cq)
 {
 	uint32_t rounds = atomic_load_explicit(&cq->empty_rounds, memory_order_relaxed) + 1;
 
 	atomic_store_explicit(&cq->empty_rounds, rounds, memory_order_relaxed); /* threads may lose some: it is a guess */
-	if (rounds > context_of(cq->verbs.context)->yield_after)
+	if (rounds > context_of(cq->verbs.context)->yield_after) {
+		shorten_slice(cq);
 		sched_yield();
+	}
 	return rounds & (LOOK_EVERY - 1) || !nic_gone(context_of(cq->verbs.context));
 }
 
@@ -301,6 +332,25 @@ static uint8_t read_sl(struct ibv_cq_ex *verbs)
 	return sl_of(context_of(verbs->context), &extended(verbs)->current);
 }
 
+/* Entries carry the low bits of the NIC's time, which is this process's too: the rest is that of the last such moment. */
+static uint64_t read_completion_ts(struct ibv_cq_ex *verbs)
+{
+	const uint32_t *word = extended(verbs)->current.word;
+	uint64_t made = (uint64_t)(word[CQE_WORD(STAMP_HIGH)] >> 16) << 32 | word[CQE_WORD(STAMP_LOW)];
+	uint64_t now = device_clock();
+
+	return now - ((now - made) & ((1ull << RNIC_CQE_STAMP_BITS) - 1));
+}
+
+static uint64_t read_completion_wallclock_ns(struct ibv_cq_ex *verbs)
+{
+	uint64_t age = device_clock() - read_completion_ts(verbs);
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec - age;
+}
+
 static uint8_t read_nothing(struct ibv_cq_ex *verbs UNUSED)
 {
 	return 0;
@@ -311,6 +361,7 @@ static uint8_t read_nothing(struct ibv_cq_ex *verbs UNUSED)
 static int fill_cqc(struct rnic_cq *cq, uint8_t *cqc, const struct entry_ring *ring, uint32_t eqn)
 {
 	memset(cqc, 0, RNIC_CQC_SIZE);
+	rnic_put_be(cqc, RNIC_CQC_FLAGS, cq->stamped ? RNIC_CQ_STAMPED : 0);
 	rnic_put_be(cqc, RNIC_CQC_START, (uintptr_t)ring->memory.base);
 	rnic_put_be(cqc, RNIC_CQC_LOGSIZE, (uint32_t)__builtin_ctz(ring->mask + 1));
 	rnic_put_be(cqc, RNIC_CQC_USRPAGE, cq->block);
@@ -327,7 +378,7 @@ static uint32_t eqn_of(struct rnic_cq *cq)
 }
 
 static struct rnic_cq *create(struct ibv_context *verbs, uint32_t cqe, void *cq_context,
-			      struct ibv_comp_channel *channel, uint32_t vector)
+			      struct ibv_comp_channel *channel, uint32_t vector, bool stamped)
 {
 	struct rnic_context *context = context_of(verbs);
 	uint8_t cqc[RNIC_CQC_SIZE];
@@ -342,6 +393,7 @@ static struct rnic_cq *create(struct ibv_context *verbs, uint32_t cqe, void *cq_
 	cq->verbs.context = verbs;
 	cq->verbs.channel = channel;
 	cq->verbs.cq_context = cq_context;
+	cq->stamped = stamped;
 	error = entry_ring_map(context, &cq->ring,
 			       log_entries(cqe) < LEAST_LOG_ENTRIES ? LEAST_LOG_ENTRIES : log_entries(cqe));
 	if (error)
@@ -384,18 +436,19 @@ EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *verbs, int cqe, void *cq
 {
 	if (cqe < 1 || vector < 0)
 		return fail_null(EINVAL);
-	return (struct ibv_cq *)create(verbs, (uint32_t)cqe, cq_context, channel, (uint32_t)vector);
+	return (struct ibv_cq *)create(verbs, (uint32_t)cqe, cq_context, channel, (uint32_t)vector, false);
 }
 
 struct ibv_cq_ex *rnic_create_cq_ex(struct ibv_context *verbs, struct ibv_cq_init_attr_ex *attr)
 {
+	const uint64_t times = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 	struct rnic_cq *cq;
 
-	if (attr->wc_flags & ~(uint64_t)IBV_WC_EX_STANDARD ||
+	if (attr->wc_flags & ~(IBV_WC_EX_STANDARD | times) ||
 	    attr->comp_mask & ~(uint32_t)(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) ||
 	    (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS && attr->flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED))
 		return fail_null(EOPNOTSUPP);
-	cq = create(verbs, attr->cqe, attr->cq_context, attr->channel, attr->comp_vector);
+	cq = create(verbs, attr->cqe, attr->cq_context, attr->channel, attr->comp_vector, attr->wc_flags & times);
 	if (!cq)
 		return NULL;
 	cq->verbs.start_poll = start_poll;
@@ -411,6 +464,8 @@ struct ibv_cq_ex *rnic_create_cq_ex(struct ibv_context *verbs, struct ibv_cq_ini
 	cq->verbs.read_slid = read_slid;
 	cq->verbs.read_sl = read_sl;
 	cq->verbs.read_dlid_path_bits = read_nothing;
+	cq->verbs.read_completion_ts = read_completion_ts;
+	cq->verbs.read_completion_wallclock_ns = read_completion_wallclock_ns;
 	return &cq->verbs;
 }
 

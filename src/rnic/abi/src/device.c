@@ -155,6 +155,7 @@ static const struct verbs_context operations = {
 	.alloc_parent_domain = rnic_alloc_parent_domain,
 	.dealloc_td = rnic_dealloc_td,
 	.alloc_td = rnic_alloc_td,
+	.alloc_null_mr = rnic_alloc_null_mr,
 	.query_rt_values = rnic_query_rt_values,
 	.create_cq_ex = rnic_create_cq_ex,
 	.query_device_ex = rnic_query_device_ex,
@@ -361,20 +362,27 @@ int rnic_query_device_ex(struct ibv_context *verbs, const struct ibv_query_devic
 		return error;
 	full.device_cap_flags_ex = full.orig_attr.device_cap_flags;
 	full.hca_core_clock = CLOCK_KHZ;
+	full.completion_timestamp_mask = UINT64_MAX;
 	memset(attr, 0, bytes);
 	memcpy(attr, &full, bytes < sizeof full ? bytes : sizeof full);
 	return 0;
 }
 
 /* The NIC process's clock, which is the system's: counted in nanoseconds, as adapters count the ticks of theirs. */
-int rnic_query_rt_values(struct ibv_context *verbs UNUSED, struct ibv_values_ex *values)
+uint64_t device_clock(void)
 {
 	struct timespec now;
 
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+int rnic_query_rt_values(struct ibv_context *verbs UNUSED, struct ibv_values_ex *values)
+{
 	if (values->comp_mask & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK)
 		return EOPNOTSUPP;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	values->raw_clock = (struct timespec){ .tv_nsec = now.tv_sec * 1000000000l + now.tv_nsec };
+	values->comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+	values->raw_clock = (struct timespec){ .tv_nsec = (long)device_clock() };
 	return 0;
 }
 

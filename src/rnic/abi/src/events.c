@@ -68,8 +68,10 @@ int event_queue_open(struct rnic_context *context, struct event_queue *eq)
 	if (error)
 		goto free_block;
 	eq->fd = nic_vector(context, eq->number);
-	if (eq->fd >= 0)
+	if (eq->fd >= 0) {
+		slot_serve(context, eq);
 		return 0;
+	}
 	error = errno;
 	nic_command(context, RNIC_CMD_HW2SW_EQ, 0, eq->number, NULL, 0, NULL, 0, NULL);
 free_block:
@@ -88,10 +90,21 @@ void event_queue_close(struct rnic_context *context, struct event_queue *eq)
 	nic_command(context, RNIC_CMD_HW2SW_EQ, 0, eq->number, NULL, 0, NULL, 0, NULL);
 	nic_free(context, RNIC_CMD_RES_UAR_BLOCK, eq->block);
 	nic_free(context, RNIC_CMD_RES_EQ, eq->number);
+	slot_forget(context, eq);
 	close(eq->fd);
 	eq->fd = -1;
 	ring_unmap(context, &eq->ring.memory);
 	pthread_mutex_destroy(&eq->lock);
+}
+
+bool event_waits(struct event_queue *eq)
+{
+	bool waits;
+
+	pthread_mutex_lock(&eq->lock);
+	waits = entry_valid(&eq->ring, eq->ring.head, eq->ring.phase);
+	pthread_mutex_unlock(&eq->lock);
+	return waits;
 }
 
 static bool pop_event(struct rnic_context *context, struct event_queue *eq, struct entry *event)
@@ -110,6 +123,8 @@ static int await_event(struct rnic_context *context, struct event_queue *eq)
 	uint64_t count;
 
 	if (!(fcntl(eq->fd, F_GETFL) & O_NONBLOCK)) {
+		if (context->slot && eq != &context->async)
+			return slot_await(context, eq);
 		if (poll(pollers, COUNT(pollers), -1) < 0)
 			return errno;
 		if (!(pollers[0].revents & POLLIN))

@@ -2,7 +2,10 @@
 #include "rnic.h"
 
 #include <arpa/inet.h>
+#include <limits.h>
 #include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* ---- protection domains */
 
@@ -98,6 +101,7 @@ static int enable(struct rnic_mr *mr)
 	unsigned int access = mr->access;
 
 	rnic_put_be(entry, RNIC_MPT_REGION, 1);
+	rnic_put_be(entry, RNIC_MPT_NULL, mr->null);
 	rnic_put_be(entry, RNIC_MPT_LOCAL_WRITE, !!(access & IBV_ACCESS_LOCAL_WRITE));
 	rnic_put_be(entry, RNIC_MPT_REMOTE_WRITE, !!(access & IBV_ACCESS_REMOTE_WRITE));
 	rnic_put_be(entry, RNIC_MPT_REMOTE_READ, !!(access & IBV_ACCESS_REMOTE_READ));
@@ -109,7 +113,7 @@ static int enable(struct rnic_mr *mr)
 	rnic_put_be(entry, RNIC_MPT_PD, mr->verbs.pd->handle);
 	rnic_put_be(entry, RNIC_MPT_START, access & IBV_ACCESS_ZERO_BASED ? 0 : mr->iova);
 	rnic_put_be(entry, RNIC_MPT_LENGTH, mr->verbs.length);
-	rnic_put_be(entry, RNIC_MPT_ADDRESS, (uintptr_t)mr->verbs.addr);
+	rnic_put_be(entry, RNIC_MPT_ADDRESS, (uintptr_t)mr->memory);
 	return nic_command(context_of(mr->verbs.context), RNIC_CMD_SW2HW_MPT, 0, mr->verbs.lkey, entry, sizeof entry, NULL,
 			   0, NULL);
 }
@@ -119,20 +123,22 @@ static int disable(struct rnic_mr *mr)
 	return nic_command(context_of(mr->verbs.context), RNIC_CMD_HW2SW_MPT, 0, mr->verbs.lkey, NULL, 0, NULL, 0, NULL);
 }
 
-static struct ibv_mr *register_memory(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
+/* `like` says what is to be registered; what is returned is a copy with its key. */
+static struct ibv_mr *register_like(struct ibv_pd *pd, const struct rnic_mr *like)
 {
 	struct rnic_context *context = context_of(pd->context);
+	size_t length = like->verbs.length;
 	struct rnic_mr *mr;
-	int error = check_rights(access);
+	int error = check_rights(like->access);
 
 	if (error)
 		return fail_null(error);
-	mr = calloc(1, sizeof *mr);
+	mr = malloc(sizeof *mr);
 	if (!mr)
 		return NULL;
-	mr->verbs = (struct ibv_mr){ .context = pd->context, .pd = pd, .addr = addr, .length = length };
-	mr->iova = iova;
-	mr->access = access;
+	*mr = *like;
+	mr->verbs.context = pd->context;
+	mr->verbs.pd = pd;
 	error = nic_allocate(context, RNIC_CMD_RES_MPT, &mr->verbs.lkey);
 	if (error)
 		goto out;
@@ -149,6 +155,66 @@ out:
 	}
 	((struct rnic_pd *)pd)->users++;
 	return &mr->verbs;
+}
+
+static struct ibv_mr *register_memory(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
+{
+	struct rnic_mr mr = { .verbs = { .addr = addr, .length = length }, .iova = iova, .access = access, .memory = addr };
+
+	return register_like(pd, &mr);
+}
+
+/* For scatter lists: a message's part that nobody wants, and zeros where nobody has any. Its device opens half of all
+ * addresses by it, and in that half are all that a program has. */
+struct ibv_mr *rnic_alloc_null_mr(struct ibv_pd *pd)
+{
+	struct rnic_mr mr = { .verbs = { .length = 1ull << 63 }, .access = IBV_ACCESS_LOCAL_WRITE, .null = true };
+
+	return register_like(pd, &mr);
+}
+
+/* Whether a descriptor is of memory that may be shared: a dma-buf, or what memfd_create makes. */
+static bool is_buffer(int fd)
+{
+	char path[64], target[PATH_MAX];
+	ssize_t length;
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	length = readlink(path, target, sizeof target - 1);
+	if (length < 0)
+		return false;
+	target[length] = 0;
+	return strncmp(target, "/memfd:", 7) == 0 || strncmp(target, "/dmabuf:", 8) == 0;
+}
+
+/* A dma-buf that its exporter lets a program map, as udmabuf's, is reached through a mapping like any other memory. */
+EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd,
+					int access)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), before = offset & (page - 1);
+	int protection = access & IBV_ACCESS_LOCAL_WRITE ? PROT_READ | PROT_WRITE : PROT_READ;
+	struct rnic_mr mr = { .verbs = { .addr = (void *)(uintptr_t)offset, .length = length }, .iova = iova,
+			      .access = (unsigned)access, .map_bytes = length + before };
+	struct ibv_mr *made;
+	off_t end;
+
+	if (!is_buffer(fd))
+		return fail_null(EOPNOTSUPP);
+	end = lseek(fd, 0, SEEK_END);
+	if (end < 0 || !length || offset > (uint64_t)end || length > (uint64_t)end - offset || (iova ^ offset) & (page - 1))
+		return fail_null(EINVAL);
+	mr.map = mmap(NULL, mr.map_bytes, protection, MAP_SHARED, fd, (off_t)(offset - before));
+	if (mr.map == MAP_FAILED)
+		return fail_null(errno == ENODEV ? EOPNOTSUPP : errno);
+	mr.memory = (uint8_t *)mr.map + before;
+	made = register_like(pd, &mr);
+	if (!made) {
+		int error = errno;
+
+		munmap(mr.map, mr.map_bytes);
+		errno = error;
+	}
+	return made;
 }
 
 EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
@@ -177,6 +243,8 @@ EXPORT int ibv_dereg_mr(struct ibv_mr *verbs)
 	if (!context->dead)
 		nic_free(context, RNIC_CMD_RES_MPT, verbs->lkey);
 	((struct rnic_pd *)verbs->pd)->users--;
+	if (mr->map)
+		munmap(mr->map, mr->map_bytes);
 	free(mr);
 	return 0;
 }
@@ -185,7 +253,7 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *verbs, int flags, struct ibv_pd *pd, void
 {
 	struct rnic_mr *mr = (struct rnic_mr *)verbs, old = *mr;
 
-	if (!flags || flags & ~7 || (flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!addr || !length)) ||
+	if (!flags || flags & ~7 || mr->map || mr->null || (flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!addr || !length)) ||
 	    (flags & IBV_REREG_MR_CHANGE_PD && !pd) ||
 	    (flags & IBV_REREG_MR_CHANGE_ACCESS && check_rights((unsigned)access))) {
 		errno = EINVAL;
@@ -200,6 +268,7 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *verbs, int flags, struct ibv_pd *pd, void
 		mr->access = (unsigned)access;
 	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
 		verbs->addr = addr;
+		mr->memory = addr;
 		verbs->length = length;
 		mr->iova = (uintptr_t)addr;
 	}

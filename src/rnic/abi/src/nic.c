@@ -277,8 +277,8 @@ static int map_window(struct rnic_context *context, const struct reply *reply)
 	return 0;
 }
 
-/* Opens a device on a connection of its own. */
-int nic_open(struct rnic_context *context, const char *name)
+/* Opens a device on a connection of its own, with a slot where `slot` says so; `*unfit`: this process could not use it. */
+static int open_once(struct rnic_context *context, const char *name, bool slot, bool *unfit)
 {
 	uint8_t message[RNIC_OPEN_SIZE] = { 0 };
 	struct reply *reply = malloc(sizeof *reply);
@@ -297,8 +297,8 @@ int nic_open(struct rnic_context *context, const char *name)
 	}
 	memcpy(message + RNIC_OPEN_NAME_AT, name, strnlen(name, RNIC_OPEN_NAME_BYTES - 1));
 	memcpy(message + RNIC_OPEN_PAGE_AT, &page, 4);
-	if (slot_wanted())
-		mode |= RNIC_DMA_SLOT;
+	if (slot || *unfit)
+		mode |= slot ? RNIC_DMA_SLOT : RNIC_DMA_UNFIT;
 	memcpy(message + RNIC_OPEN_MODE_AT, &mode, 4);
 	if (!forced || strcmp(forced, "copy") != 0) {
 		fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
@@ -314,7 +314,7 @@ int nic_open(struct rnic_context *context, const char *name)
 	/* Not dumpable, yama, seccomp, no /proc: then a thread of this program copies. */
 	if ((error == EACCES || error == EPERM || error == ENOENT) && (!forced || strcmp(forced, "mem") != 0)) {
 		reply->error = 0;
-		mode = RNIC_DMA_COPIER;
+		mode = RNIC_DMA_COPIER | (slot ? RNIC_DMA_SLOT : 0); /* the NIC process says why there is none */
 		memcpy(message + RNIC_OPEN_MODE_AT, &mode, 4);
 		error = copier_start(context, &fd, &copier);
 		if (!error) {
@@ -335,12 +335,23 @@ int nic_open(struct rnic_context *context, const char *name)
 	close(reply->fds[0]);
 	context->wake_fd = reply->fds[1];
 	if (reply->fd_count == 5 && reply->bytes >= RNIC_OPEN_REPLY_SIZE + RNIC_OPEN_SLOT_SIZE)
-		error = slot_open(context, reply->body + RNIC_OPEN_REPLY_SIZE, reply->fds + 2);
+		*unfit = (error = slot_open(context, reply->body + RNIC_OPEN_REPLY_SIZE, reply->fds + 2)) != 0;
 out:
 	free(reply);
 	if (error)
 		nic_close(context);
 	return error;
+}
+
+int nic_open(struct rnic_context *context, const char *name)
+{
+	bool unfit = false;
+	int error = open_once(context, name, slot_wanted(), &unfit);
+
+	if (!unfit)
+		return error;
+	complain("this program cannot run the data path itself (%s): the NIC process does", strerror(error));
+	return open_once(context, name, false, &unfit);
 }
 
 void nic_close(struct rnic_context *context)

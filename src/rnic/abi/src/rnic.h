@@ -133,6 +133,7 @@ struct event_queue {
 	uint32_t number, block;
 	int fd; /* readable while entries wait */
 	pthread_mutex_t lock;
+	struct event_queue *next; /* of those that the engine fires */
 };
 
 struct rnic_device {
@@ -185,6 +186,10 @@ struct rnic_mr {
 	struct ibv_mr verbs;
 	uint64_t iova;
 	unsigned int access;
+	uint8_t *memory; /* where its first byte is in this process */
+	void *map; /* of a region that has a descriptor's memory: what is mapped for it, else NULL */
+	size_t map_bytes;
+	bool null; /* no memory at all */
 };
 
 struct rnic_mw {
@@ -211,10 +216,12 @@ struct rnic_cq {
 	struct entry_ring ring;
 	uint32_t number, block;
 	_Atomic uint32_t empty_rounds, events_reported;
+	_Atomic uintptr_t yielded; /* the thread that did last */
 	_Atomic uint32_t async_reported;
 	struct entry current; /* between start_poll and end_poll */
 	struct rnic_qp *current_qp;
 	bool single_threaded;
+	bool stamped; /* entries say when they were made */
 };
 
 struct receive_ring {
@@ -315,6 +322,11 @@ bool slot_ring(struct rnic_context *context, uint32_t number, uint32_t block);
 bool slot_poll(struct rnic_context *context);
 /* The program means to sleep until an event comes. */
 void slot_rest(struct rnic_context *context);
+/* An event queue whose descriptor the engine fires, until it is forgotten. */
+void slot_serve(struct rnic_context *context, struct event_queue *eq);
+void slot_forget(struct rnic_context *context, struct event_queue *eq);
+/* Wait until an event queue may have an entry, and run the engine meanwhile: 0 or the error number. */
+int slot_await(struct rnic_context *context, struct event_queue *eq);
 
 /* ---- rings.c */
 
@@ -335,6 +347,7 @@ int entry_ring_map(struct rnic_context *context, struct entry_ring *ring, uint32
 bool entry_ring_pop(struct entry_ring *ring, struct entry *entry);
 int event_queue_open(struct rnic_context *context, struct event_queue *eq);
 void event_queue_close(struct rnic_context *context, struct event_queue *eq);
+bool event_waits(struct event_queue *eq);
 uint32_t event_queue_purge(struct event_queue *eq, uint32_t number, const uint32_t *types, size_t count);
 
 /* ---- cq.c, qp.c, srq.c, post.c */
@@ -368,6 +381,8 @@ struct ibv_pd *rnic_alloc_parent_domain(struct ibv_context *verbs, struct ibv_pa
 struct ibv_td *rnic_alloc_td(struct ibv_context *verbs, void *attr);
 int rnic_dealloc_td(struct ibv_td *td);
 int rnic_query_port(struct ibv_context *verbs, uint8_t port, struct ibv_port_attr *attr, size_t bytes);
+struct ibv_mr *rnic_alloc_null_mr(struct ibv_pd *pd);
+uint64_t device_clock(void);
 int rnic_query_rt_values(struct ibv_context *verbs, struct ibv_values_ex *values);
 int rnic_query_device_ex(struct ibv_context *verbs, const struct ibv_query_device_ex_input *input,
 			 struct ibv_device_attr_ex *attr, size_t bytes);

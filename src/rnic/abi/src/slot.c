@@ -13,15 +13,25 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <fcntl.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
-	PARK_NS = 2000000, /* so long after its last poll a program still counts as polling: runtime/loop.py */
-	THREAD_ROUNDS = 256,
+	RECENT_NS = 20000, /* so long after its last poll a program still counts as polling */
+	PARK_LEAST_NS = 20000, /* for so long the thread keeps off, twice as long each time, */
+	PARK_MOST_NS = 500000,
+	PARK_WAITED_NS = 100000000, /* and up to so long while somebody waits for an event, who works meanwhile */
+	WARY = 64, /* short parks after packets were found that lay there since nobody polled */
+	ROUNDS = 256,
 	POLLS_WHILE_ARMED = 64, /* who goes on polling after it asked for an event does not sleep */
+	ALONE_NS = 1000000, /* a program that has not posted or polled for so long only takes what others send: */
+	LINGER_NS = 50000, /* then the thread looks on for so long before it sleeps, since waking costs both ends */
 	BLOCK_LOOK_NS = 100000000, /* while the NIC process serves the slot itself */
 };
+
+enum how { AWAKE, PARKED, WATCHING };
 
 #define SAME(field, name)                                                                                            \
 	_Static_assert(offsetof(struct bypass_punt, field) == RNIC_PUNT_##name##_AT, #field)
@@ -45,7 +55,8 @@ _Static_assert(offsetof(struct bypass_punt, name) == RNIC_PUNT_SENDER_AT, "name"
 _Static_assert(sizeof(struct bypass_punt) == RNIC_PUNT_SIZE, "punt");
 _Static_assert(BYPASS_PACKET == RNIC_PUNT_PACKET && BYPASS_TURN == RNIC_PUNT_TURN &&
 		       BYPASS_NOTIFY == RNIC_PUNT_NOTIFY && BYPASS_DOORBELL == RNIC_PUNT_DOORBELL &&
-		       BYPASS_TIMER == RNIC_PUNT_TIMER,
+		       BYPASS_TIMER == RNIC_PUNT_TIMER && BYPASS_NOTIFY_SEND == RNIC_PUNT_NOTIFY_SEND &&
+		       BYPASS_NOTIFY_RECV == RNIC_PUNT_NOTIFY_RECV,
 	       "kinds of punts");
 
 struct slot_driver {
@@ -54,13 +65,19 @@ struct slot_driver {
 	struct reply *reply; /* of punts; the lock's holder uses it */
 	uint8_t *arena, *shared;
 	size_t arena_bytes, shared_bytes;
-	int fd, wake;
+	int fd, shared_fd, wake;
 	pid_t pid;
 	pthread_t thread;
 	_Atomic uint64_t polled_ns; /* when somebody polled last */
-	_Atomic uint64_t until_ns; /* when the thread wakes; 0 while it is awake */
+	_Atomic uint64_t used_ns; /* when somebody posted or polled last */
+	_Atomic uint64_t until_ns; /* when the thread wakes */
+	_Atomic uint32_t how; /* enum how: what it does until then */
 	_Atomic uint32_t armed; /* polls that the program may make before it counts as polling, having asked for an event */
+	_Atomic uint32_t waiters; /* threads that wait for events and run the engine */
+	_Atomic bool waits; /* that is what the program does after it asked for an event */
 	_Atomic bool stop;
+	struct event_queue *events; /* those that the engine fires: under the engine's lock, as the two below */
+	struct event_queue *quiet; /* its next event is for who works now, and needs no descriptor */
 };
 
 /* RNIC_BYPASS=1, which `rnic exec --bypass` sets. */
@@ -93,6 +110,31 @@ static int leave(void *self, const struct bypass_punt *punt, struct bypass_answe
 	return 0;
 }
 
+static int is_gone(void *self)
+{
+	const struct slot_driver *slot = self;
+
+	return nic_gone(slot->context);
+}
+
+/* An event queue has an entry more: whoever waits for its descriptor wakes. */
+static void fire(void *self, uint32_t vector)
+{
+	struct slot_driver *slot = self;
+	uint64_t one = 1;
+
+	for (struct event_queue *each = slot->events; each; each = each->next) {
+		if (each->number != vector)
+			continue;
+		if (each == slot->quiet)
+			slot->quiet = NULL;
+		else
+			while (write(each->fd, &one, sizeof one) < 0 && errno == EINTR)
+				;
+		return;
+	}
+}
+
 /* ---- the thread */
 
 static void wake(struct slot_driver *slot)
@@ -103,70 +145,113 @@ static void wake(struct slot_driver *slot)
 		;
 }
 
-/* The thread wakes in time for what is due now. */
+/* The thread wakes in time for what is due at a time, unless it wakes soon enough by itself. */
 static void wake_for(struct slot_driver *slot, uint64_t deadline)
 {
+	uint32_t how = atomic_load(&slot->how);
 	uint64_t until = atomic_load(&slot->until_ns);
 
-	if (until && deadline < until)
+	if (how != AWAKE && deadline < until && (how == WATCHING || until > bypass_now() + PARK_MOST_NS))
 		wake(slot);
 }
 
+/* Whether others run the engine, so that the thread need not. */
 static bool is_polled(const struct slot_driver *slot, uint64_t now)
 {
-	uint64_t polled = atomic_load_explicit(&slot->polled_ns, memory_order_relaxed);
-
-	return now < polled + PARK_NS;
+	return now < atomic_load_explicit(&slot->polled_ns, memory_order_relaxed) + RECENT_NS ||
+	       atomic_load_explicit(&slot->waiters, memory_order_relaxed);
 }
 
-static void sleep_until(struct slot_driver *slot, uint64_t deadline, bool on_packets)
+/* Whether the program leaves everything to the thread: no core that the thread keeps is one that it waits for. */
+static bool is_alone(const struct slot_driver *slot, uint64_t now)
 {
-	struct pollfd poller[2] = { { .fd = slot->wake, .events = POLLIN }, { .fd = slot->fd, .events = POLLIN } };
-	uint64_t now = bypass_now(), left = deadline > now ? deadline - now : 0, drained;
+	return now > atomic_load_explicit(&slot->used_ns, memory_order_relaxed) + ALONE_NS &&
+	       !atomic_load_explicit(&slot->stop, memory_order_relaxed);
+}
+
+/* Sleep; whether somebody called. */
+static bool rest(struct slot_driver *slot, uint64_t until, enum how how)
+{
+	struct rnic_context *context = slot->context;
+	struct pollfd poller[3] = { { .fd = slot->wake, .events = POLLIN },
+				    { .fd = context->dead ? -1 : context->socket },
+				    { .fd = slot->fd, .events = POLLIN } };
+	uint64_t now = bypass_now(), left = until > now ? until - now : 0, drained;
 	struct timespec timeout = { (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
 
-	ppoll(poller, on_packets ? 2 : 1, deadline == UINT64_MAX || left >> 60 ? NULL : &timeout, NULL);
-	if (poller[0].revents && read(slot->wake, &drained, sizeof drained) < 0)
-		return; /* another has read it */
+	atomic_store(&slot->until_ns, until);
+	atomic_store(&slot->how, how);
+	ppoll(poller, how == WATCHING ? 3 : 2, until == UINT64_MAX || left >> 60 ? NULL : &timeout, NULL);
+	atomic_store(&slot->how, AWAKE);
+	if (poller[1].revents)
+		nic_gone(context); /* data would go on without it: the device is dead all the same */
+	return poller[0].revents && read(slot->wake, &drained, sizeof drained) > 0;
 }
 
-/* Work until there is no more, or until somebody polls. Returns when the next is due. */
-static uint64_t work(struct slot_driver *slot)
+/* Work until there is no more, or until somebody else does, and say when the next is due. False where somebody else is
+ * at work: that may be who had the core before, so that looking on and on would keep him from it. */
+static bool work(struct slot_driver *slot, bool *did, uint64_t *deadline)
 {
-	uint64_t deadline;
+	*did = false;
+	if (bypass_try(slot->bypass))
+		return false;
+	for (int i = 0; i < ROUNDS; i++) {
+		uint64_t now = bypass_now();
 
-	bypass_lock(slot->bypass);
-	for (int i = 0; i < THREAD_ROUNDS; i++) {
-		if (bypass_idle(slot->bypass) || !bypass_round(slot->bypass))
+		if (bypass_idle(slot->bypass) || (i && is_polled(slot, now)) || !bypass_round(slot->bypass, now, 0))
 			break;
-		if (is_polled(slot, bypass_now()))
-			break;
+		*did = true;
 	}
-	deadline = bypass_deadline(slot->bypass);
-	atomic_store(&slot->until_ns, deadline > UINT64_MAX - 1 ? UINT64_MAX - 1 : deadline + 1);
+	*deadline = bypass_deadline(slot->bypass);
 	bypass_unlock(slot->bypass);
-	return deadline;
+	return true;
 }
 
+/* It keeps off while others poll, and looks again and again whether they still do: packets that nobody polls for lie
+ * until then. */
 static void *run(void *self)
 {
 	struct slot_driver *slot = self;
+	uint64_t park = PARK_LEAST_NS, did_ns = 0;
+	unsigned wary = 0;
+	bool called = true;
 
+	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond */
 	while (!atomic_load(&slot->stop)) {
-		uint64_t now = bypass_now();
+		uint64_t now = bypass_now(), deadline;
+		bool parked = false, did;
 
-		if (bypass_idle(slot->bypass)) {
-			sleep_until(slot, now + BLOCK_LOOK_NS, false);
-		} else if (is_polled(slot, now)) {
-			atomic_store(&slot->until_ns, now + PARK_NS);
-			sleep_until(slot, now + PARK_NS, false);
-		} else {
-			uint64_t deadline = work(slot);
-			bool here = !bypass_idle(slot->bypass);
-
-			sleep_until(slot, here ? deadline : now + BLOCK_LOOK_NS, here);
+		if (bypass_idle(slot->bypass) || slot->context->dead) {
+			rest(slot, now + BLOCK_LOOK_NS, PARKED);
+			continue;
 		}
-		atomic_store(&slot->until_ns, 0);
+		if (is_polled(slot, now) && !called) {
+			called = rest(slot, now + park, PARKED);
+			if (is_polled(slot, bypass_now()) && !called) {
+				uint64_t most = atomic_load(&slot->waiters) ? PARK_WAITED_NS : PARK_MOST_NS;
+
+				wary -= wary != 0;
+				park = wary ? PARK_LEAST_NS : park * 2 < most ? park * 2 : most;
+				continue;
+			}
+			park = PARK_LEAST_NS;
+			parked = !called;
+		}
+		if (!work(slot, &did, &deadline)) {
+			rest(slot, now + PARK_LEAST_NS, PARKED);
+			called = true;
+			continue;
+		}
+		if (parked && did) {
+			wary = WARY;
+			atomic_store(&slot->waits, false);
+		}
+		if (did)
+			did_ns = now;
+		if (now < did_ns + LINGER_NS && deadline > now && is_alone(slot, now))
+			called = false;
+		else
+			called = rest(slot, deadline, WATCHING);
 	}
 	return NULL;
 }
@@ -210,6 +295,8 @@ static void drop(struct slot_driver *slot)
 		munmap(slot->shared, slot->shared_bytes);
 	if (slot->wake >= 0)
 		close(slot->wake);
+	if (slot->shared_fd >= 0)
+		close(slot->shared_fd);
 	close(slot->fd);
 	free(slot->reply);
 	free(slot);
@@ -218,7 +305,8 @@ static void drop(struct slot_driver *slot)
 int slot_open(struct rnic_context *context, const uint8_t *answer, const int *fds)
 {
 	struct slot_driver *slot = calloc(1, sizeof *slot);
-	struct bypass_setup setup = { .fd = fds[0], .blocks = context->blocks, .punt = leave, .self = slot };
+	struct bypass_setup setup = { .fd = fds[0], .blocks = context->blocks, .punt = leave,
+				      .is_gone = is_gone, .fire = fire, .self = slot };
 	uint64_t arena, shared;
 	int error = ENOMEM;
 
@@ -238,14 +326,15 @@ int slot_open(struct rnic_context *context, const uint8_t *answer, const int *fd
 	slot->shared_bytes = shared;
 	slot->arena = map(fds[1], arena);
 	slot->shared = map(fds[2], shared);
+	slot->shared_fd = fds[2];
 	close(fds[1]);
-	close(fds[2]);
 	memcpy(&setup.port, answer + RNIC_OPEN_SLOT_UDP_PORT_AT, 4);
 	memcpy(&setup.address_bytes, answer + RNIC_OPEN_SLOT_ADDRESS_BYTES_AT, 4);
 	memcpy(setup.address, answer + RNIC_OPEN_SLOT_ADDRESS_AT, 16);
 	if (slot->arena && slot->shared && slot->wake >= 0 && slot->reply) {
 		setup.arena = slot->arena;
 		setup.shared = slot->shared;
+		setup.shared_fd = slot->shared_fd;
 		error = EPROTO;
 		if (shared >= bypass_shared_bytes())
 			slot->bypass = bypass_new(&setup);
@@ -272,6 +361,7 @@ void slot_close(struct rnic_context *context)
 		return;
 	if (slot->pid != getpid()) {
 		close(slot->fd); /* the arena is not mapped here, and whoever held the lock is not there */
+		close(slot->shared_fd);
 		close(slot->wake);
 		return;
 	}
@@ -306,6 +396,7 @@ bool slot_ring(struct rnic_context *context, uint32_t number, uint32_t block)
 	struct slot_driver *slot = context->slot;
 	bool here;
 
+	atomic_store_explicit(&slot->used_ns, bypass_now(), memory_order_relaxed);
 	bypass_lock(slot->bypass);
 	here = !bypass_idle(slot->bypass);
 	if (here)
@@ -318,16 +409,18 @@ bool slot_poll(struct rnic_context *context)
 {
 	struct slot_driver *slot = context->slot;
 	uint32_t armed = atomic_load_explicit(&slot->armed, memory_order_relaxed);
+	uint64_t now = bypass_now();
 	bool did = false;
 
+	atomic_store_explicit(&slot->used_ns, now, memory_order_relaxed);
 	if (armed)
 		atomic_store_explicit(&slot->armed, armed - 1, memory_order_relaxed);
 	else
-		atomic_store_explicit(&slot->polled_ns, bypass_now(), memory_order_relaxed);
+		atomic_store_explicit(&slot->polled_ns, now, memory_order_relaxed);
 	if (bypass_try(slot->bypass))
 		return false;
 	if (!bypass_idle(slot->bypass))
-		did = bypass_round(slot->bypass);
+		did = bypass_round(slot->bypass, now, 1);
 	bypass_unlock(slot->bypass);
 	return did;
 }
@@ -340,5 +433,98 @@ void slot_rest(struct rnic_context *context)
 		return;
 	atomic_store(&slot->armed, POLLS_WHILE_ARMED);
 	atomic_store(&slot->polled_ns, 0);
-	wake_for(slot, 0);
+	if (!atomic_load(&slot->waits) && atomic_load(&slot->how) == PARKED)
+		wake(slot);
+}
+
+/* ---- events */
+
+void slot_serve(struct rnic_context *context, struct event_queue *eq)
+{
+	if (!context->slot)
+		return;
+	slot_lend(context);
+	eq->next = context->slot->events;
+	context->slot->events = eq;
+	slot_back(context);
+}
+
+void slot_forget(struct rnic_context *context, struct event_queue *eq)
+{
+	if (!context->slot || context->slot->pid != getpid())
+		return;
+	slot_lend(context);
+	for (struct event_queue **at = &context->slot->events; *at; at = &(*at)->next) {
+		if (*at == eq) {
+			*at = eq->next;
+			break;
+		}
+	}
+	slot_back(context);
+}
+
+/* Run the engine until an entry comes or there is nothing to do. Returns when there is. */
+static uint64_t work_for(struct slot_driver *slot, struct event_queue *eq)
+{
+	uint64_t deadline = UINT64_MAX;
+
+	bypass_lock(slot->bypass);
+	slot->quiet = eq;
+	for (int i = 0; i < ROUNDS; i++)
+		if (bypass_idle(slot->bypass) || !bypass_round(slot->bypass, bypass_now(), 1) || event_waits(eq))
+			break;
+	if (!bypass_idle(slot->bypass))
+		deadline = bypass_deadline(slot->bypass);
+	slot->quiet = NULL;
+	bypass_unlock(slot->bypass);
+	return deadline;
+}
+
+static void gone_on(void *self)
+{
+	struct slot_driver *slot = self;
+
+	atomic_store(&slot->polled_ns, bypass_now());
+	atomic_fetch_sub(&slot->waiters, 1);
+	if (atomic_load(&slot->how) == PARKED)
+		wake_for(slot, 0); /* it sleeps for long while somebody waits here */
+}
+
+/* Run the engine and sleep in turn until an event may have come: 0 or the error number. */
+static int wait_for(struct rnic_context *context, struct event_queue *eq)
+{
+	struct slot_driver *slot = context->slot;
+	struct pollfd pollers[3] = { { .fd = eq->fd, .events = POLLIN }, { .fd = context->socket }, { .fd = slot->fd } };
+
+	for (;;) {
+		uint64_t deadline = work_for(slot, eq), now, left, count;
+		struct timespec timeout;
+
+		if (event_waits(eq))
+			return 0;
+		now = bypass_now();
+		left = deadline > now ? deadline - now : 0;
+		timeout = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
+		pollers[2].events = bypass_idle(slot->bypass) ? 0 : POLLIN;
+		if (ppoll(pollers, COUNT(pollers), left >> 60 ? NULL : &timeout, NULL) < 0)
+			return errno;
+		if (pollers[0].revents)
+			return read(eq->fd, &count, sizeof count) < 0 && errno != EAGAIN ? errno : 0;
+		if (pollers[1].revents)
+			return nic_gone(context) ? EIO : 0;
+	}
+}
+
+/* Sleeping costs one wake-up: whoever waits for events takes the packets too. */
+int slot_await(struct rnic_context *context, struct event_queue *eq)
+{
+	struct slot_driver *slot = context->slot;
+	int error;
+
+	atomic_fetch_add(&slot->waiters, 1);
+	atomic_store(&slot->waits, true);
+	pthread_cleanup_push(gone_on, slot);
+	error = wait_for(context, eq);
+	pthread_cleanup_pop(1);
+	return error;
 }

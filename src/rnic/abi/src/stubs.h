@@ -1,16 +1,30 @@
 /*
- * Functions that only refuse. They take no arguments, whatever callers pass: that is all the same to the C ABI.
+ * Functions that only refuse. They take no arguments but those by which they return something, whatever callers pass:
+ * that is all the same to the C ABI.
  */
 #ifndef RNIC_STUBS_H
 #define RNIC_STUBS_H
 
 #include <errno.h>
 #include <stddef.h>
+#include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
 #define UNUSED __attribute__((unused))
 
 void refused(int error);
+
+UNUSED static void clear(void *at, size_t bytes)
+{
+	if (at)
+		memset(at, 0, bytes);
+}
+
+/* Bytes of a structure that is newer than this library, as another argument says. */
+UNUSED static size_t said(const void *bytes)
+{
+	return (size_t)bytes < 64 ? (size_t)bytes : 64;
+}
 
 static inline long refuse(int error)
 {

@@ -542,7 +542,9 @@ struct ibv_values_ex {
  * A null operation is answered with EOPNOTSUPP by the inline function that would call it. */
 struct verbs_context {
 	int (*query_port)(struct ibv_context *, uint8_t port, struct ibv_port_attr *, size_t bytes);
-	void *advise_mr, *alloc_null_mr, *read_counters, *attach_counters_point_flow, *create_counters;
+	void *advise_mr;
+	struct ibv_mr *(*alloc_null_mr)(struct ibv_pd *);
+	void *read_counters, *attach_counters_point_flow, *create_counters;
 	void *destroy_counters, *reg_dm_mr, *alloc_dm, *free_dm, *modify_flow_action_esp, *destroy_flow_action;
 	void *create_flow_action_esp, *modify_qp_rate_limit;
 	struct ibv_pd *(*alloc_parent_domain)(struct ibv_context *, struct ibv_parent_domain_init_attr *);

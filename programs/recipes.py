@@ -1,0 +1,83 @@
+"""The CI jobs of ``docs/ci/recipes.yml``: their own commands, run here.
+
+Each job has a network of its own (a user namespace, in which ``sudo`` and ``apt-get`` are nothing), rnic and Python
+from this environment, and a directory with the files that stand for a user's tests. What a job would install has to be
+here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import yaml
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+FILE = ROOT / "docs" / "ci" / "recipes.yml"
+NEEDS = {
+    "mpi": ("mpicc.openmpi", "mpirun.openmpi"),
+    "ucx": ("ucx_perftest",),
+    "libfabric": ("fi_pingpong",),
+    "mooncake-and-nixl": (),
+    "nvmeof": (),
+    "rsockets": (),
+}
+"""Programs by job, each of which ``apt-get`` would install."""
+MODULES = {"mooncake-and-nixl": ("mooncake", "nixl"), "nvmeof": ("nvmeof",)}
+"""What of Python a job would install."""
+MACHINE = frozenset({"nvmeof"})
+"""Jobs that take the machine as it is: they boot a guest, as root."""
+_TESTS = ("mpi_check.c", "pypi_mooncake.py", "pypi_nixl.py")
+_SHIMS = {
+    "sudo": 'exec "$@"',
+    "apt-get": "exit 0",
+    "rnic": f'exec "{sys.executable}" -m rnic.cli "$@"',
+    "python3": f'case "$*" in "-m pip install"*) exit 0;; esac\nexec "{sys.executable}" "$@"',
+}
+_SHELL = "bash --noprofile --norc -eo pipefail"
+
+
+def jobs() -> dict[str, list[tuple[str, dict[str, str]]]]:
+    """By name the commands of each job, in order, with their environment."""
+    found = {}
+    for name, job in yaml.safe_load(FILE.read_text(encoding="utf-8"))["jobs"].items():
+        steps = [step for step in job["steps"] if "run" in step]
+        found[name] = [(step["run"], job.get("env", {}) | step.get("env", {})) for step in steps]
+    return found
+
+
+def prepare(name: str, place: Path) -> list[str]:
+    """The command that runs a job in a directory that was made for it, and is made ready here."""
+    shims = place / "shims"
+    shims.mkdir()
+    for program, words in _SHIMS.items():
+        (shims / program).write_text(f"#!/bin/sh\n{words}\n")
+        (shims / program).chmod(0o755)
+    for file in _TESTS:
+        shutil.copy(HERE / file, place)
+    (place / "rnic").symlink_to(ROOT)
+    lines = ["set -e", f'export PATH="{shims}:$PATH"', f'cd "{place}"']
+    if name not in MACHINE:
+        lines.append("ip link set lo up")
+    for number, (words, env) in enumerate(jobs()[name]):
+        script = place / f"step-{number}"
+        script.write_text(words)
+        given = " ".join(f"{key}='{value}'" for key, value in env.items())
+        lines.append(f"env {given} {_SHELL} {script}")
+    script = place / "job"
+    script.write_text("\n".join([*lines, ""]))
+    return ["sh", str(script)] if name in MACHINE else ["unshare", "-rn", "sh", str(script)]
+
+
+def missing(name: str) -> str:
+    """Why a job cannot run here; empty if it can."""
+    for program in NEEDS[name]:
+        if shutil.which(program) is None:
+            return f"{program} is not installed: the job has the apt-get command"
+    for module in MODULES.get(name, ()):
+        if not any(Path(place, module).exists() for place in sys.path):
+            return f"Python's {module} is not installed: the job has the pip command"
+    return "it boots a guest, which wants root" if name in MACHINE and os.geteuid() else ""
