@@ -26,7 +26,7 @@ from rnic.cm.exchange import (
     refusal_line,
     tcp_port,
 )
-from rnic.cm.listener import CHECK_S, DEFAULT_PORT, MAX_HANDSHAKES, connect, prepare
+from rnic.cm.listener import CHECK_S, DEFAULT_PORT, MAX_HANDSHAKES, RETRY_S, connect, prepare
 from rnic.cm.shares import Shares, open_context
 from rnic.spec.errors import RnicError
 from rnic.verbs.context import Context
@@ -207,7 +207,7 @@ class AsyncListener:
             except OSError:
                 # out of descriptors, say: those who come wait in the system's backlog
                 self._slots.release()
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(RETRY_S)
                 continue
             self._spawn(self._welcome(LineSocket(sock, f"client {address[0]} port {address[1]}")))
 
@@ -242,9 +242,6 @@ class AsyncListener:
             for connection in [connection for connection in self._waiting if connection.peer_gone()]:
                 self._waiting.remove(connection)
                 connection.close()
-
-
-_RETRY_S = 0.1
 
 
 def alisten(

@@ -141,9 +141,12 @@ def _elements(numpy: Any, data: Any, kind: Any, info: BufferInfo, rows: bool = T
     """Python numbers as elements, none of which loses anything."""
     try:
         given = numpy.asarray(data)
+        # 2.0 is a whole number as well, which the values below tell; no complex number is a real one
+        casting = "unsafe" if kind.kind in "iu" and given.dtype.kind != "c" else "same_kind"
+        if not numpy.can_cast(given.dtype, kind, casting):
+            raise ValueError
         array = given.astype(kind)
-        same = kind.names is not None or kind.kind in "fc" or bool((array == given).all())
-        if not same or not numpy.can_cast(given.dtype, kind, "unsafe" if kind.kind in "iu" else "same_kind"):
+        if kind.names is None and kind.kind not in "fc" and not bool((array == given).all()):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise VerbsError(EINVAL, f"data={data!r:.60} does not fit {info.name!r}, which is {kind}") from None

@@ -391,8 +391,14 @@ def tcp_port(host: str, port: int | str, low: int) -> int:
     """A port as callers give it: a number, or its digits.
 
     Raises:
-        ExchangeError: it is none from ``low`` to 65535; the system would cut a larger number off.
+        ExchangeError: it is none from ``low`` to 65535; the system would cut a larger number off. Or the host is no
+            text, or brings a port of its own.
     """
+    if not isinstance(host, str):
+        raise ExchangeError(f"cannot use host {host!r:.40}: give a name or an address as text, then the port")
+    name, colon, digits = host.partition(":")
+    if name and colon and digits.isascii() and digits.isdigit():
+        raise ExchangeError(f"cannot use host {host}: give {name!r} and {digits} one after the other")
     number = int(port) if isinstance(port, str) and port.isascii() and port.isdigit() else port
     if type(number) is not int or not low <= number <= 0xFFFF:
         raise ExchangeError(f"cannot use {host} port {port}: a TCP port is a whole number from {low} to 65535")

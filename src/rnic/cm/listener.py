@@ -27,6 +27,8 @@ from rnic.verbs.context import Context
 DEFAULT_PORT = 7471
 MAX_HANDSHAKES = 32
 """Exchanges under way at a time; more wait in the system's backlog."""
+RETRY_S = 0.1
+"""How long the listener keeps off an ``accept`` for which the system had nothing left."""
 CHECK_S = 0.5
 """How often connections that nobody accepted are looked at for their end."""
 
@@ -151,14 +153,23 @@ class Listener:
             self._slots.acquire()
             try:
                 sock, address = self._socket.accept()
-            except (TimeoutError, OSError):
+            except TimeoutError:
                 self._slots.release()
+                continue
+            except OSError:  # nothing is left to make a socket of: who comes waits in the system's backlog
+                self._slots.release()
+                self._closing.wait(RETRY_S)
                 continue
             if self._closing.is_set():
                 sock.close()
                 return
             where = f"client {address[0]} port {address[1]}"
-            threading.Thread(target=self._welcome, args=(LineSocket(sock, where),), daemon=True).start()
+            lines = LineSocket(sock, where)
+            try:
+                threading.Thread(target=self._welcome, args=(lines,), daemon=True).start()
+            except RuntimeError:  # the client is told; a listener serves on
+                _refuse(lines, "the listener's system has no more threads: try again")
+                self._slots.release()
 
     def _welcome(self, lines: LineSocket) -> None:
         try:

@@ -15,6 +15,9 @@ from rnic.spec.errors import VerbsError
 MAX_RUNS = 1 << 17
 """Requests of one call; more elements than that, none beside another, are better read with what lies between them."""
 
+MAX_SHOWN = 60
+"""Characters of a value in a message."""
+
 Index = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
 
 
@@ -44,8 +47,14 @@ def whole_number(name: str, value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise VerbsError(
-            EINVAL, f"{name}={value!r} is a {type(value).__name__}; give a whole number, counted in elements"
+            EINVAL, f"{name}={_shown(value)} is a {type(value).__name__}; give a whole number, counted in elements"
         ) from None
+
+
+def _shown(value: Any) -> str:
+    """Its ``repr`` in one line, of a length that leaves room for what is wrong with it."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
 def select(shape: tuple[int, ...], index: Any, name: str) -> Selection:
@@ -62,7 +71,7 @@ def select(shape: tuple[int, ...], index: Any, name: str) -> Selection:
     items = list(index) if isinstance(index, tuple) else [index]
     dots = sum(item is Ellipsis for item in items)
     if dots > 1 or len(items) - dots > len(shape):
-        raise VerbsError(EINVAL, f"{name!r} has {len(shape)} dimensions; index {index!r} names more")
+        raise VerbsError(EINVAL, f"{name!r} has {len(shape)} dimensions; index {_shown(index)} names more")
     if not dots:
         items.append(Ellipsis)
     at = next(place for place, item in enumerate(items) if item is Ellipsis)

@@ -61,7 +61,11 @@ class Shares:
         Raises:
             VerbsError: EINVAL for a name that is taken or too long, or a buffer that cannot be registered.
         """
+        if not isinstance(buffers, Mapping):
+            raise VerbsError(EINVAL, f"share is a {type(buffers).__name__}; give a mapping of names to buffers")
         for name, buffer in buffers.items():
+            if not isinstance(name, str):
+                raise VerbsError(EINVAL, f"name {name!r:.40} is a {type(name).__name__}; names are text")
             if not 0 < len(name) <= MAX_NAME:
                 raise VerbsError(EINVAL, f"name {name[:40]!r} has {len(name)} characters; use 1 to {MAX_NAME}")
             if name in self._shared:

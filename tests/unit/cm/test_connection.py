@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import gc
 import socket
 import threading
@@ -19,6 +20,7 @@ import pytest
 import rnic
 from rnic import enums as e
 from rnic.cm.exchange import ExchangeError, refusal_line
+from rnic.cm.listener import MAX_HANDSHAKES, RETRY_S
 
 
 class Ends:
@@ -327,3 +329,65 @@ def test_the_nics_port_is_chosen_where_4791_is_taken() -> None:
                 assert bytes(client.read("a")) == b"here"
         with pytest.raises(rnic.LinkError, match=r"4791 on 127.0.0.1 is taken"):
             rnic.listen("127.0.0.1", 0, udp_port=4791)
+
+
+@pytest.fixture
+def small_listener() -> Iterator[rnic.Listener]:
+    listener = rnic.listen("127.0.0.1", 0, udp_port=0)
+    listener.share(word=bytearray(8))
+    yield listener
+    listener.close()
+
+
+@pytest.mark.slow
+def test_a_listener_without_threads_tells_who_came_and_serves_on(
+    small_listener: rnic.Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def full(thread: threading.Thread) -> None:
+        if getattr(thread, "_target", None) == small_listener._welcome:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+    for _ in range(MAX_HANDSHAKES + 1):  # a slot that was not given back would be missing now
+        with pytest.raises(ExchangeError, match="no more threads"):
+            rnic.connect("127.0.0.1", small_listener.port, udp_port=0)
+    monkeypatch.undo()
+    with rnic.connect("127.0.0.1", small_listener.port, udp_port=0) as client:
+        assert bytes(client.read("word")) == bytes(8)
+
+
+def test_a_listener_without_descriptors_waits_before_it_tries_again(
+    small_listener: rnic.Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+    wait = small_listener._closing.wait
+
+    def noted(timeout: float | None = None) -> bool:
+        waits.append(timeout)
+        return wait(0)
+
+    class Exhausted:
+        """The listening socket; its first three ``accept`` fail."""
+
+        def __init__(self, real: socket.socket) -> None:
+            self.real, self.left = real, 3
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            if self.left:
+                self.left -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return self.real.accept()
+
+    monkeypatch.setattr(small_listener._closing, "wait", noted)
+    monkeypatch.setattr(small_listener, "_socket", Exhausted(small_listener._socket))
+    # the accept that is under way is the real one's
+    for _ in range(2):
+        with rnic.connect("127.0.0.1", small_listener.port, udp_port=0) as client:
+            assert bytes(client.read("word")) == bytes(8)
+    assert waits == [RETRY_S] * 3

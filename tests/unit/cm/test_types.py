@@ -73,6 +73,8 @@ def ends() -> Iterator[Ends]:
         (lambda p: p["fixed"].__setitem__(0, 2.0), "shares 'fixed' for reading only"),
         (lambda p: p["d"].__setitem__(slice(0, 3), np.zeros(4)), r"shape \(4,\) does not fill \(3,\) of 'd'"),
         (lambda p: p["d"].__setitem__(0, np.float32(2)), "data is float32, 'd' is float64"),
+        (lambda p: p["d"].__setitem__(0, 1j), "data=1j does not fit 'd'"),
+        (lambda p: p.write("m", [2j]), r"data=\[2j\] does not fit 'm'"),
         (lambda p: p["d"][1.5], "index=1.5 is a float"),
         (lambda p: p["none"], "shares no 'none'"),
     ],
@@ -183,6 +185,28 @@ def test_shares_are_there_before_the_first_answer() -> None:
 def test_what_is_no_port_is_said(port: Any) -> None:
     with pytest.raises(rnic.ExchangeError, match=r"a TCP port is a whole number from 1 to 65535"):
         rnic.connect("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [
+        (5, "host 5: give a name or an address as text"),
+        ("127.0.0.1:7490", "give '127.0.0.1' and 7490 one after the other"),
+    ],
+)
+def test_what_is_no_host_is_said(host: Any, says: str) -> None:
+    for call in (rnic.connect, rnic.listen):
+        with pytest.raises(rnic.ExchangeError, match=says):
+            call(host, 7471)
+
+
+@pytest.mark.parametrize(
+    ("share", "says"),
+    [([1], "share is a list; give a mapping of names"), ({5: bytearray(8)}, "name 5 is a int; names are text")],
+)
+def test_what_is_no_share_is_said(share: Any, says: str) -> None:
+    with pytest.raises(rnic.VerbsError, match=says):
+        rnic.listen(port=0, udp_port=0, share=share)
 
 
 def test_a_failed_operation_names_the_port_of_the_caller(ends: Ends) -> None:

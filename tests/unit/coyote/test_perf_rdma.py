@@ -13,6 +13,7 @@ from rnic.coyote.thread import CoyoteError
 from tests.unit.coyote.conftest import Beside, Hosts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [True, False])
 def test_a_sweep(hosts: Hosts, write: bool) -> None:
     plan = Plan(write, 1, 40_000, 4, 2)

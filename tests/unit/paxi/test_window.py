@@ -33,6 +33,7 @@ def test_bursts_arrive_where_they_should() -> None:
         assert window.read(0x8000_0200, 8, id=3) == b"A\0CD\0\0\0H"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [8, 64, 512])
 def test_slices_are_the_memory(width: int) -> None:
     rng = random.Random(width)
