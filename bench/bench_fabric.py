@@ -5,6 +5,7 @@
 `packets`: all hosts of a star send to all others; packets that reach a NIC, a second of processor time of one core.
 `dcqcn`: the same over a few long flows, with DCQCN on and no switch that marks, against off; the best of five each,
 in turn.
+`at work`: packets a second where switches mark, CNPs are sent and rates are kept.
 `memory`: bytes of a NIC, and of a flow with its two queue pairs, measured. `--large` runs 1,024 NICs with 100 flows
 each to the end.
 """
@@ -12,6 +13,7 @@ each to the end.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import resource
@@ -22,11 +24,12 @@ from typing import Any
 
 from rnic.cc.settings import CongestionSettings
 from rnic.engine import use
-from rnic.sim import Fabric, Flow, Topology, all_to_all
+from rnic.sim import Fabric, Flow, Topology, all_to_all, incast
 
 PACKETS_FLOOR, PACKETS_AIM = 150_000, 1_000_000
 DCQCN_FLOOR, DCQCN_AIM = 0.95, 1.0
 MEMORY_FLOOR = 2 << 30
+MARKS = {"buffer_bytes": 12_000_000, "kmin_bytes": 5_000, "kmax_bytes": 200_000, "pmax": 0.01}
 NICS, FLOWS = 1_024, 100
 AIM, FLOOR, MISSED = "aim reached", "ok", "MISSED"
 
@@ -86,6 +89,20 @@ def dcqcn(size: int) -> dict[str, Any]:
     share = rates["dcqcn"] / rates["none"]
     more = {f"{mode}_packets_s": round(rate) for mode, rate in rates.items()}
     return _row("DCQCN on, no marks, against off", round(share, 3), DCQCN_FLOOR, DCQCN_AIM, "", **more)
+
+
+def at_work(sources: int, time_ms: int) -> dict[str, Any]:
+    """Packets a second where switches mark, CNPs are sent and rates are kept: flows without end into one link."""
+    settings = {"congestion": CongestionSettings(mode="dcqcn")}
+    with Fabric(Topology.star(sources + 1, gbps=10, mtu=4096, switch=MARKS), settings=settings) as fabric:
+        fabric.add(incast([f"h{at}" for at in range(sources)], f"h{sources}", 1 << 30))
+        begun = time.process_time()
+        with contextlib.suppress(TimeoutError):
+            fabric.run(time_ms * 1_000_000)
+        took = time.process_time() - begun
+        count, cnps = _arrived(fabric), fabric.count("cnps_sent")
+    what = f"{sources} flows into one link, DCQCN at work"
+    return _row(what, round(count / took), PACKETS_FLOOR, PACKETS_AIM, "packets/s", cnps=cnps, ran_s=round(took, 2))
 
 
 def memory(nics: int, flows: int) -> dict[str, Any]:
@@ -160,6 +177,7 @@ def main() -> int:
         memory(8 if options.short else 32, 100),
         packets(hosts, size),
         dcqcn(4 << 20 if options.short else options.long),
+        at_work(4 if options.short else 20, 2 if options.short else 100),
         *([large(4_096)] if options.large else []),
     ]
     if options.json:

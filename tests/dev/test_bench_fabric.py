@@ -33,9 +33,10 @@ def test_a_short_run_has_every_figure(
     monkeypatch.setattr(sys, "argv", ["bench_fabric", "--hosts", "3", "--bytes", "4096", "--long", "65536", "--json"])
     status = bench.main()
     rows = json.loads(capsys.readouterr().out)["rows"]
-    memory, packets, dcqcn = rows
+    memory, packets, dcqcn, at_work = rows
     assert status == any(row["verdict"] == "MISSED" for row in rows)
     assert memory["nic_bytes"] > 0
     assert packets["value"] > 0
     assert packets["events_s"] > packets["value"]
     assert dcqcn["value"] > 0
+    assert at_work["cnps"] > 0

@@ -16,7 +16,7 @@ from rnic.link.base import Link
 from rnic.link.middleware import Middleware
 from rnic.link.packets import single_packets
 from rnic.spec.opcodes import WR_READ, WR_WRITE
-from rnic.testing import SimNet
+from rnic.testing import QpPair, SimNet
 from rnic.verbs import CQ, MR, PD, QP, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr
 from rnic.verbs import enums as e
 from rnic.wire.bursts import RxBurst, TxBurst
@@ -166,9 +166,12 @@ PATTERNS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("qps", [pytest.param(16, marks=pytest.mark.full), 256])
-def test_busy_queue_pairs_repeat_nothing(pattern, qps) -> None:
-    busy = Busy(qps, 4096 // qps * 2, **PATTERNS[pattern])
+@pytest.mark.parametrize(
+    ("qps", "packets"),
+    [*(pytest.param(*each, marks=pytest.mark.full) for each in ((16, 512), (64, 128), (1024, 32))), (256, 32)],
+)
+def test_busy_queue_pairs_repeat_nothing(pattern, qps, packets) -> None:
+    busy = Busy(qps, packets, **PATTERNS[pattern])
     took_ns = busy.run()
     assert busy.count("ack_timeouts") == 0
     assert busy.repeated < MOST_REPEATED
@@ -181,6 +184,16 @@ def test_busy_queue_pairs_repeat_nothing(pattern, qps) -> None:
         ideal_ns = alone.run()
         alone.close()
     assert took_ns < 1.2 * ideal_ns + 1_000_000
+
+
+@pytest.mark.slow
+def test_short_messages_fill_the_wire_too() -> None:
+    """A turn is given for a whole quantum, most of which they leave empty: the peer's limit grows all the same."""
+    busy = Busy(256, 8)
+    took_ns = busy.run()
+    assert busy.count("retransmitted_packets") == 0
+    assert took_ns < 1.2 * busy.packets * PACKET_NS
+    busy.close()
 
 
 @pytest.mark.slow
@@ -249,3 +262,31 @@ def senders_flow(net: SimNet) -> Flow:
     flow = next(iter(net.nodes[0].nic.qps.values())).flow
     assert flow is not None
     return flow
+
+
+LOST = {"requests": (0, "RC_READ_REQUEST", 8), "responses": (1, "RC_READ_RESPONSE*", 33)}
+"""Whose packets are lost, which, and every how many: of the requests the last of eight, with nothing behind it."""
+
+
+def reads_ns(faults: dict[int, list[dict[str, object]]]) -> int:
+    """How long 64 READs of 16 KiB take, four at a time, with an ACK timeout of more than a second."""
+    net = SimNet(2, packet_ns=PACKET_NS, latency_ns=5_000, faults=faults)
+    with QpPair(net=net, size=1 << 14, attributes={"timeout": 18}) as pair:
+        start = net.clock.now_ns
+        for _ in range(16):
+            for _ in range(4):
+                pair.a.post_send(e.IBV_WR_RDMA_READ, 1 << 14)
+            assert [wc.status for wc in pair.a.wait(4)] == [e.IBV_WC_SUCCESS] * 4
+        took_ns = net.clock.now_ns - start
+        assert pair.a.counters["ack_timeouts"] == 0
+        assert bool(pair.a.counters["retransmitted_requests"] + pair.a.counters["probes"]) == bool(faults)
+        return took_ns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", LOST)
+def test_reads_over_a_bad_link_wait_for_no_timeout(lost: str) -> None:
+    """That costs time, but never an ACK timeout, of which one is longer than the whole."""
+    node, opcode, every = LOST[lost]
+    rule = {"match": {"direction": "tx", "opcode": opcode}, "every": every, "action": "drop"}
+    assert reads_ns({node: [rule]}) < 10 * reads_ns({})

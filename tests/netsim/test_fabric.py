@@ -92,6 +92,7 @@ def test_marks_reach_the_sender_as_notifications() -> None:
         fabric.run()
         marked = fabric.ports["s0", "h2"].marked
         assert marked > 0
+        fabric.parts.count()
         assert fabric.hosts["h2"].nic.counters["ecn_marked_packets"] == marked
         assert fabric.count("cnps_received") == fabric.count("cnps_sent") > 0
 
@@ -138,7 +139,7 @@ def test_a_paced_queue_pair_goes_on_after_a_probe() -> None:
         fabric.add([Flow("h0", "h2", 1 << 30), Flow("h1", "h2", 1 << 30, 5_000_000)])
         with pytest.raises(TimeoutError):
             fabric.run(limit_ns=9_000_000)
-        assert fabric.hosts["h0"].nic.counters["probes"] > 0
+        assert fabric.count("probes") > 0
         before = fabric.ports["h0", "s0"].sent
         with pytest.raises(TimeoutError):
             fabric.run(limit_ns=1_000_000)

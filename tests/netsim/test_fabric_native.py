@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rnic.cc.dcqcn import DcqcnSettings
 from rnic.cc.settings import CongestionSettings
 from rnic.engine import use
 from rnic.sim import Fabric, Flow, Topology, all_to_all, incast, permutation
@@ -26,6 +27,7 @@ ENHANCED_PACKET = 6
 BTH_AT, RETH_AT = 14 + 20 + 8, 14 + 20 + 8 + 12
 """Behind Ethernet, IPv4 and UDP."""
 MARKS = {"kmin_bytes": 4_000, "kmax_bytes": 40_000, "pmax": 0.3}
+PAPER = {"kmin_bytes": 5_000, "kmax_bytes": 200_000, "pmax": 0.01}
 PFC = {"buffer_bytes": 64 * KIB, "xoff_bytes": 8 * KIB, "xon_bytes": 6 * KIB, "headroom_bytes": 16 * KIB}
 
 
@@ -53,7 +55,31 @@ def _each_other(fabric: Fabric) -> None:
     fabric.add(all_to_all(_hosts(4), 6 * KIB))
 
 
+def _for_long(fabric: Fabric) -> None:
+    fabric.add(incast(_hosts(3), "h3", 400 * KIB))
+
+
+def _both_ways(fabric: Fabric) -> None:
+    fabric.add(all_to_all(_hosts(4), 200 * KIB))
+
+
 DCQCN = {"congestion": CongestionSettings(mode="dcqcn")}
+HASTY = {
+    "congestion": CongestionSettings(
+        mode="dcqcn",
+        merge_windows=8,
+        dcqcn=DcqcnSettings(
+            g_shift=3,
+            alpha_ns=4_000,
+            timer_ns=5_000,
+            counter_bytes=12_000,
+            recovery_rounds=2,
+            additive_rate=30,
+            hyper_rate=90,
+        ),
+    )
+}
+"""Every part of the reaction point acts within little time."""
 LIMIT = {"congestion": CongestionSettings(mode="limit")}
 SCENARIOS: dict[str, tuple[Callable[[], Topology], Callable[[Fabric], None], dict[str, Any]]] = {
     "pair": (lambda: Topology.pair(gbps=10), lambda fabric: fabric.add([Flow("h0", "h1", 40 * KIB)]), {}),
@@ -63,6 +89,8 @@ SCENARIOS: dict[str, tuple[Callable[[], Topology], Callable[[Fabric], None], dic
     "pauses": (lambda: Topology.star(5, switch=PFC), _four, {}),
     "marks": (lambda: Topology.star(5, switch=MARKS), _four, {}),
     "dcqcn": (lambda: Topology.star(5, switch=MARKS), _four, DCQCN),
+    "dcqcn for long": (lambda: Topology.star(4, mtu=4096, gbps=10, switch=PAPER), _for_long, DCQCN),
+    "dcqcn in haste": (lambda: Topology.star(4, mtu=4096, switch=MARKS), _both_ways, HASTY),
     "a limit": (lambda: Topology.star(5, switch=MARKS), _four, LIMIT),
     "loss": (lambda: Topology.star(5, loss=0.02), _four, {}),
     "starts": (lambda: Topology.dumbbell(2), _later, {}),
@@ -147,11 +175,15 @@ def test_a_fabric_in_c_makes_the_same_run(
     monkeypatch.setattr(use, "ENGINE", use.COMPILED)
     native = _run(*SCENARIOS[name], bare=bare)
     assert native.pop("compiled")
-    marks = any(switch.marks for switch in SCENARIOS[name][0]().switches)
-    assert native.pop("bare") == (bare and not marks)
+    engine_alone = bare and SCENARIOS[name][2] is not LIMIT
+    assert native.pop("bare") == engine_alone
     expected = dict(plain(name))
-    if bare and not marks:
+    if engine_alone:
         assert _packets(native.pop("capture")) == _packets(expected.pop("capture"))
+    if "dcqcn" in name:
+        assert sum(counters.get("cnp_rate_cuts", 0) for counters in native["counters"]) >= (
+            50 if "haste" in name else 4
+        )
     _same(native, expected)
 
 

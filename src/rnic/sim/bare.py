@@ -6,7 +6,8 @@ way, between two NICs of their own; every flow's begin as copies of what that le
 memory of their own. Numbers, ports, turns and accounts are the device's as for every queue pair, so that the run is the
 same.
 
-What the reference alone does (marked packets, CNPs, rates) they cannot have: on a fabric that marks, flows are verbs'.
+Marks, CNPs and rates are the engine's too (``pace.c``), but for the mode ``"limit"`` and rates that software
+sets: there, on a fabric that marks, flows are verbs'.
 """
 
 from __future__ import annotations

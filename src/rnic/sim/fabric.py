@@ -40,8 +40,8 @@ class Fabric:
         seed: of everything random.
         settings: further fields of :class:`~rnic.device.config.NicConfig`, the same for all NICs.
         traffic_class: of what the NICs send; says by default that they understand marks.
-        bare: whether flows may have queue pairs that are the engine's alone, where the fabric is compiled and no switch
-            marks; the run is the same.
+        bare: whether flows may have queue pairs that are the engine's alone, where the fabric is compiled; the run is
+            the same.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class Fabric:
         for index, host in enumerate(topology.hosts):
             self._add_host(host.name, index, memory, dict(settings or {}))
         self._route()
-        if bare and self.parts.compiled and not any(row.marks for row in topology.switches):
+        marks = any(row.marks for row in topology.switches)
+        if bare and self.parts.compiled and not (marks and _by_reference(settings)):
             self.traffic.bare = BareFlows(settings, topology.mtu, traffic_class)
 
     def _random(self) -> random.Random:
@@ -107,9 +108,9 @@ class Fabric:
 
     def _route(self) -> None:
         for name, switch in self.switches.items():
-            for target, numbers in self.topology.routes[name].items():
+            for targets, numbers in self.topology.groups(name):
                 ways = tuple(self._links[number][name] for number in numbers)
-                self.parts.route(switch, self.hosts[target], ways)
+                self.parts.route(switch, [self.hosts[target] for target in targets], ways)
 
     # ------------------------------------------------------------------------------------------- flows
 
@@ -214,7 +215,7 @@ class Fabric:
         name = flow.src
         way: list[tuple[Link, int]] = []
         while name != flow.dst:
-            number = self.topology.routes[name][flow.dst][0]
+            number = self.topology.ways(name, flow.dst)[0]
             following = self.topology.other_end(number, name)
             way.append((self.topology.links[number], nodes[name] + nodes[following]))
             name = following
@@ -276,3 +277,9 @@ class Fabric:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _by_reference(settings: Mapping[str, Any] | None) -> bool:
+    """Whether the reference alone knows what NICs with these settings do when marks come."""
+    congestion = (settings or {}).get("congestion")
+    return congestion is not None and (congestion.mode == "limit" or congestion.limiter)

@@ -54,9 +54,10 @@ class Plain:
         port.peer.arrive = host.arrive
         return host
 
-    def route(self, switch: Switch, target: Host, ports: tuple[Port, ...]) -> None:
-        """What is for a host leaves a switch by one of these."""
-        switch.routes[target.nic.config.address] = ports
+    def route(self, switch: Switch, targets: list[Host], ports: tuple[Port, ...]) -> None:
+        """What is for these hosts leaves a switch by one of these."""
+        for target in targets:
+            switch.routes[target.nic.config.address] = ports
 
     def count(self) -> None:
         """Bring the NICs' counters up to date."""
@@ -120,9 +121,9 @@ class Compiled:
         self._hosts.append(host)
         return host
 
-    def route(self, switch: Any, target: EngineHost, ports: tuple[Any, ...]) -> None:
+    def route(self, switch: Any, targets: list[EngineHost], ports: tuple[Any, ...]) -> None:
         """See :meth:`Plain.route`."""
-        switch.route(target.engine.number, list(ports))
+        switch.route([target.engine.number for target in targets], list(ports))
 
     def count(self) -> None:
         """See :meth:`Plain.count`."""

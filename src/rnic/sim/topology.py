@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypeVar
 
+from rnic.sim.profiles import HOSTS, SWITCHES, Profile
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import MTU_CODES
 
 DEFAULT_GBPS = 25.0
 DEFAULT_DELAY_NS = 1_000
+Settings = dict[str, Any] | None
+"""Of all hosts or switches of a topology by name, besides their names."""
 MAX_NODES = 100_000
 """Of one kind in a topology by name."""
 
@@ -29,15 +32,29 @@ def _check(what: str, value: object, least: float, most: float | None = None) ->
         raise TopologyError(f"{what}={value:g} cannot be: give {bounds}")
 
 
+def _profiled(row: Host | Switch, what: str, profiles: Mapping[str, Profile]) -> None:
+    """A row that names a profile has its delay."""
+    if not row.profile:
+        return
+    if row.profile not in profiles:
+        raise TopologyError(f"{what}: profile={row.profile!r} is not known: use {', '.join(profiles)}")
+    delay_ns = profiles[row.profile].delay_ns
+    if row.delay_ns not in (0, delay_ns):
+        raise TopologyError(f"{what}: delay_ns={row.delay_ns} and profile={row.profile!r}: give one of them")
+    object.__setattr__(row, "delay_ns", delay_ns)
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A NIC. ``delay_ns`` is what it takes a packet from the wire to the transport."""
+    """A NIC. ``delay_ns`` is what it takes a packet from the wire to the transport, or a ``profile`` names it."""
 
     name: str
     delay_ns: int = 0
+    profile: str = ""
 
     def __post_init__(self) -> None:
         _check(f"host {self.name}: delay_ns", self.delay_ns, 0)
+        _profiled(self, f"host {self.name}", HOSTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +65,7 @@ class Switch:
     probability that rises to ``pmax`` at ``kmax_bytes`` and is 1 above (the DCQCN paper's figure 5). PFC, with
     ``xoff_bytes`` above 0, pauses a link of which so much is in the buffer until it is ``xon_bytes`` or less; what
     still arrives has ``headroom_bytes`` of its own for each link. What finds no room is dropped.
+    ``delay_ns`` is what it takes a packet besides, or a ``profile`` names it (:mod:`rnic.sim.profiles`).
     """
 
     name: str
@@ -59,6 +77,7 @@ class Switch:
     xon_bytes: int = 0
     headroom_bytes: int = 0
     delay_ns: int = 0
+    profile: str = ""
 
     def __post_init__(self) -> None:
         _check(f"switch {self.name}: buffer_bytes", self.buffer_bytes, 1)
@@ -69,6 +88,7 @@ class Switch:
         _check(f"switch {self.name}: xon_bytes", self.xon_bytes, 0, self.xoff_bytes)
         _check(f"switch {self.name}: headroom_bytes", self.headroom_bytes, 0)
         _check(f"switch {self.name}: delay_ns", self.delay_ns, 0)
+        _profiled(self, f"switch {self.name}", SWITCHES)
 
     @property
     def marks(self) -> bool:
@@ -110,10 +130,10 @@ class Topology:
     switches: tuple[Switch, ...] = ()
     links: tuple[Link, ...] = ()
     mtu: int = 1024
-    routes: dict[str, dict[str, tuple[int, ...]]] = field(init=False, repr=False, compare=False)
-    """For each node and host, the links of the node (by number) that lie on a shortest way there."""
     ends: dict[str, list[int]] = field(init=False, repr=False, compare=False)
     """For each node, its links by number."""
+    _near: dict[str, dict[str, tuple[int, ...]]] = field(init=False, repr=False, compare=False)
+    """By gateway, the node that a host's link leads to: for each switch, its links that lie on a shortest way there."""
 
     def __post_init__(self) -> None:
         if self.mtu not in MTU_CODES:
@@ -134,17 +154,19 @@ class Topology:
             if len(ends[host.name]) != 1:
                 raise TopologyError(f"host {host.name} has {len(ends[host.name])} links: give each host one")
         object.__setattr__(self, "ends", ends)
-        object.__setattr__(self, "routes", self._find_routes(ends))
+        object.__setattr__(self, "_near", self._find_routes(ends))
 
     def _find_routes(self, ends: dict[str, list[int]]) -> dict[str, dict[str, tuple[int, ...]]]:
-        routes: dict[str, dict[str, tuple[int, ...]]] = {name: {} for name in ends}
+        """Ways to gateways alone: all hosts of one share them, so that ten thousand hosts have few."""
         hosts = {host.name for host in self.hosts}
-        for target in hosts:
-            hops = {target: 0}
-            waiting = deque([target])
+        gateways = {self.gateway(host.name): host.name for host in self.hosts}
+        near: dict[str, dict[str, tuple[int, ...]]] = {}
+        for gateway, target in gateways.items():
+            hops = {gateway: 0}
+            waiting = deque([gateway])
             while waiting:
                 name = waiting.popleft()
-                if name in hosts and name != target:
+                if name in hosts and name != gateway:
                     continue  # a host forwards nothing
                 for number in ends[name]:
                     other = self.other_end(number, name)
@@ -154,10 +176,33 @@ class Topology:
             for host in self.hosts:
                 if host.name not in hops:
                     raise TopologyError(f"host {host.name} does not reach {target}: connect their switches")
-            for name in hops.keys() - {target}:
-                near = [n for n in ends[name] if hops.get(self.other_end(n, name), len(hops)) == hops[name] - 1]
-                routes[name][target] = tuple(near)
-        return routes
+            near[gateway] = {
+                name: tuple(n for n in ends[name] if hops.get(self.other_end(n, name), len(hops)) == hops[name] - 1)
+                for name in hops.keys() - hosts - {gateway}
+            }
+        return near
+
+    def gateway(self, host: str) -> str:
+        """The node that a host's one link leads to."""
+        return self.other_end(self.ends[host][0], host)
+
+    def ways(self, name: str, target: str) -> tuple[int, ...]:
+        """The links of a node, by number, that lie on a shortest way to a host."""
+        gateway = self.gateway(target)
+        if name == gateway:
+            return (self.ends[target][0],)
+        return self._near[gateway].get(name) or (self.ends[name][0],)
+
+    def groups(self, name: str) -> Iterable[tuple[list[str], tuple[int, ...]]]:
+        """All hosts but those that a switch has no way to, in groups with the same ways: hosts, links by number."""
+        behind: dict[str, list[str]] = {}
+        for host in self.hosts:
+            behind.setdefault(self.gateway(host.name), []).append(host.name)
+        for gateway, hosts in behind.items():
+            if gateway == name:
+                yield from (([host], self.ways(name, host)) for host in hosts)
+            elif name in self._near[gateway]:
+                yield hosts, self._near[gateway][name]
 
     @property
     def delays(self) -> dict[str, int]:
@@ -172,24 +217,26 @@ class Topology:
     # ------------------------------------------------------------------------------------------ by name
 
     @classmethod
-    def pair(cls, *, mtu: int = 1024, **link: Any) -> Self:
+    def pair(cls, *, mtu: int = 1024, host: Settings = None, **link: Any) -> Self:
         """Two hosts back to back."""
-        return cls((Host("h0"), Host("h1")), (), (Link("h0", "h1", **link),), mtu)
+        return cls(_hosts(_names("h", 2), host), (), (Link("h0", "h1", **link),), mtu)
 
     @classmethod
-    def star(cls, hosts: int, *, mtu: int = 1024, switch: dict[str, Any] | None = None, **link: Any) -> Self:
+    def star(cls, hosts: int, *, mtu: int = 1024, switch: Settings = None, host: Settings = None, **link: Any) -> Self:
         """``hosts`` on one switch."""
         names = _names("h", hosts)
         links = tuple(Link(name, "s0", **link) for name in names)
-        return cls(tuple(map(Host, names)), (Switch("s0", **(switch or {})),), links, mtu)
+        return cls(_hosts(names, host), (Switch("s0", **(switch or {})),), links, mtu)
 
     @classmethod
-    def dumbbell(cls, hosts: int, *, mtu: int = 1024, switch: dict[str, Any] | None = None, **link: Any) -> Self:
+    def dumbbell(
+        cls, hosts: int, *, mtu: int = 1024, switch: Settings = None, host: Settings = None, **link: Any
+    ) -> Self:
         """``hosts`` on either side of one link between two switches; the first half sits on the left."""
         names = _names("h", 2 * hosts)
         switches = tuple(Switch(name, **(switch or {})) for name in ("s0", "s1"))
         links = [Link(name, f"s{index // hosts}", **link) for index, name in enumerate(names)]
-        return cls(tuple(map(Host, names)), switches, (*links, Link("s0", "s1", **link)), mtu)
+        return cls(_hosts(names, host), switches, (*links, Link("s0", "s1", **link)), mtu)
 
     @classmethod
     def leaf_spine(
@@ -199,7 +246,8 @@ class Topology:
         hosts: int,
         *,
         mtu: int = 1024,
-        switch: dict[str, Any] | None = None,
+        switch: Settings = None,
+        host: Settings = None,
         up_gbps: float | None = None,
         **link: Any,
     ) -> Self:
@@ -210,10 +258,10 @@ class Topology:
         links = [Link(name, leaf_names[index // hosts], **link) for index, name in enumerate(names)]
         up = link if up_gbps is None else {**link, "gbps": up_gbps}
         links += [Link(leaf, spine, **up) for leaf in leaf_names for spine in spine_names]
-        return cls(tuple(map(Host, names)), switches, tuple(links), mtu)
+        return cls(_hosts(names, host), switches, tuple(links), mtu)
 
     @classmethod
-    def fat_tree(cls, k: int, *, mtu: int = 1024, switch: dict[str, Any] | None = None, **link: Any) -> Self:
+    def fat_tree(cls, k: int, *, mtu: int = 1024, switch: Settings = None, host: Settings = None, **link: Any) -> Self:
         """The three-level tree of switches with ``k`` ports: ``k`` pods, ``k^3 / 4`` hosts."""
         if k < 2 or k % 2:
             raise TopologyError(f"k={k}: a fat tree has switches with an even number of ports: give 2, 4, 6 ...")
@@ -227,7 +275,7 @@ class Topology:
             links += [Link(low, up, **link) for low in edge[pod] for up in middle[pod]]
             links += [Link(middle[pod][i], core[i][j], **link) for i in range(half) for j in range(half)]
         names = [name for rows in (*edge, *middle, *core) for name in rows]
-        return cls(tuple(map(Host, hosts)), tuple(Switch(name, **(switch or {})) for name in names), tuple(links), mtu)
+        return cls(_hosts(hosts, host), tuple(Switch(name, **(switch or {})) for name in names), tuple(links), mtu)
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
@@ -281,6 +329,10 @@ class Topology:
             return kinds[kind](**arguments)
         except TypeError as error:
             raise TopologyError(f"topology {kind}: {error}") from None
+
+
+def _hosts(names: list[str], settings: Settings) -> tuple[Host, ...]:
+    return tuple(Host(name, **(settings or {})) for name in names)
 
 
 def _names(prefix: str, count: int) -> list[str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from rnic.sim import Topology, TopologyError
+from rnic.sim.profiles import HOSTS, SWITCHES, Profile
 from rnic.sim.topology import Host, Link, Switch
 
 TABLE = """
@@ -37,8 +41,9 @@ def test_a_table() -> None:
     assert topology.hosts == (Host("a", 300), Host("b"))
     assert topology.switches == (Switch("s", kmin_bytes=5000, kmax_bytes=200000, pmax=0.01),)
     assert topology.links == (Link("a", "s", gbps=100), Link("s", "b", delay_ns=50, loss=0.001))
-    assert topology.routes["s"] == {"a": (0,), "b": (1,)}
-    assert topology.routes["a"] == {"b": (0,)}
+    assert list(topology.groups("s")) == [(["a"], (0,)), (["b"], (1,))]
+    assert topology.ways("s", "b") == (1,)
+    assert topology.ways("a", "b") == (0,)
 
 
 @pytest.mark.parametrize(
@@ -59,11 +64,11 @@ def test_named_ones(text: str, hosts: int, switches: int, links: int) -> None:
 def test_ways_of_a_fat_tree() -> None:
     """Within a pod two ways up from the edge, between pods four in all, down only one."""
     topology = Topology.fat_tree(4)
-    assert len(topology.routes["edge0.0"]["h1"]) == 1
-    assert len(topology.routes["edge0.0"]["h2"]) == 2
-    assert len(topology.routes["edge0.0"]["h15"]) == 2
-    assert len(topology.routes["agg0.0"]["h15"]) == 2
-    assert len(topology.routes["core0.0"]["h15"]) == 1
+    assert len(topology.ways("edge0.0", "h1")) == 1
+    assert len(topology.ways("edge0.0", "h2")) == 2
+    assert len(topology.ways("edge0.0", "h15")) == 2
+    assert len(topology.ways("agg0.0", "h15")) == 2
+    assert len(topology.ways("core0.0", "h15")) == 1
 
 
 @pytest.mark.parametrize(
@@ -102,3 +107,60 @@ def test_hosts_that_do_not_reach_each_other() -> None:
     links = (Link("a", "s"), Link("b", "t"))
     with pytest.raises(TopologyError, match="does not reach"):
         Topology((Host("a"), Host("b")), (Switch("s"), Switch("t")), links)
+
+
+def test_a_profile_is_a_published_delay() -> None:
+    topology = Topology.from_toml(
+        """
+        [[host]]
+        name = "a"
+        profile = "connectx-5"
+        [[host]]
+        name = "b"
+        delay_ns = 7
+        [[switch]]
+        name = "s"
+        profile = "spectrum-2"
+        [[link]]
+        a = "a"
+        b = "s"
+        [[link]]
+        a = "b"
+        b = "s"
+        """
+    )
+    assert topology.delays == {"a": 600, "b": 7, "s": 300}
+
+
+def test_topologies_by_name_take_profiles() -> None:
+    text = """
+    [topology]
+    kind = "star"
+    hosts = 2
+    host = { profile = "connectx-2" }
+    switch = { profile = "nexus-3548", buffer_bytes = 65536 }
+    """
+    assert Topology.from_toml(text).delays == {"h0": 1_300, "h1": 1_300, "s0": 250}
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [({"profile": "abacus"}, "use connectx-2"), ({"profile": "connectx-5", "delay_ns": 9}, "give one of them")],
+)
+def test_a_profile_that_cannot_be(row: dict[str, Any], says: str) -> None:
+    with pytest.raises(TopologyError, match=says):
+        Host("h0", **row)
+
+
+@pytest.mark.parametrize("profiles", [HOSTS, SWITCHES], ids=["hosts", "switches"])
+def test_each_profile_says_where_it_was_published(profiles: dict[str, Profile]) -> None:
+    for name, profile in profiles.items():
+        assert profile.delay_ns > 0, name
+        assert ":" in profile.published, name
+
+
+def test_the_page_has_each_profile() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "fabric.md").read_text(encoding="utf-8")
+    for kind, profiles in (("host", HOSTS), ("switch", SWITCHES)):
+        for name, profile in profiles.items():
+            assert f"| {kind} | `{name}` | {profile.delay_ns:,} | {profile.published} |" in page

@@ -38,6 +38,7 @@ def test_what_is_no_distribution(points: list[tuple[int, float]]) -> None:
         Distribution(points)
 
 
+@pytest.mark.slow
 def test_arrivals_bring_the_load_that_was_asked_for() -> None:
     hosts = [f"h{at}" for at in range(8)]
     sizes = Distribution([(0, 0.0), (2_000, 1.0)])
