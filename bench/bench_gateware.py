@@ -69,18 +69,21 @@ def write_figures(**sections: object) -> None:
 
 
 def latency() -> int:
-    """Print cycles and Gb/s by memory latency, for the documentation too; 1 if a floor is not reached."""
+    """Print cycles, Gb/s and verdicts by memory latency, for the documentation too; 1 if a floor is not reached."""
     failed, rows = [], []
     for name, size, line_gbps, count, at, floor in LATENCY_ROWS:
         for cycles_late in sorted({*LATENCIES, at}):
             cycles, line_bits = measure_latency(size, cycles_late, line_gbps > 0, count, line_gbps)
             rate, line = size * 8 * MHZ / cycles / 1000, line_bits * MHZ / 1000
             wire = f", {line:.1f} Gb/s on the line" if line_gbps else ""
-            print(f"{name}, latency {cycles_late}: {cycles:.1f} cycles each, {rate:.1f} Gb/s{wire}", flush=True)
+            reached = rate >= floor if floor else cycles <= FLOOR_CYCLES
+            goal = f"at least {floor:g} Gb/s" if floor else f"at most {FLOOR_CYCLES} cycles"
+            verdict = f"; floor {goal}: {'reached' if reached else 'MISSED'}" if cycles_late == at else ""
+            print(f"{name}, latency {cycles_late}: {cycles:.1f} cycles, {rate:.1f} Gb/s{wire}{verdict}", flush=True)
             rows.append({"what": name, "bytes": size, "latency": cycles_late, "cycles": round(cycles, 1)})
             if line_gbps:
                 rows[-1]["line_gbps"] = round(line, 1)
-            if cycles_late == at and (rate < floor if floor else cycles > FLOOR_CYCLES):
+            if cycles_late == at and not reached:
                 failed.append(f"{name}: {cycles:.1f} cycles, {rate:.1f} Gb/s at latency {at}")
     write_figures(latency=rows)
     for text in failed:

@@ -8,7 +8,7 @@ from rnic.context import messages as m
 from rnic.context.cqc import CQC
 from rnic.context.eqc import EQC
 from rnic.context.qpc import QPC
-from rnic.gateware.ctxmgt.key_qpc_data import READS, WRITES
+from rnic.gateware.ctxmgt.key_qpc_data import WRITES
 from rnic.gateware.ctxmgt.params import CtxMgtParams
 from rnic.spec.limits import FIRST_QPN
 
@@ -75,7 +75,7 @@ class Streams:
             command = m.engine_request(m.WR_QP_CXT, WRITES[source][0], qpn)
             bench.engine(source, command, m.engine_payload(rng.getrandbits(24), rng.randrange(8)))
         else:
-            row = READS[source]
+            row = m.READS[source]
             bench.engine(source, m.engine_request(row.type, row.opcode, qpn)[:4] + rng.randbytes(12))
 
     # ------------------------------------------------------------------------------ the command unit

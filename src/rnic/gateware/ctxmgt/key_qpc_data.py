@@ -42,7 +42,6 @@ LOOKUP: Final = 2
 """Cycles from an address to the entry's register."""
 CQ_KEYS: Final = ("logsize", "comp_eqn", "pd", "lkey")
 EQ_KEYS: Final = ("logsize", "msix_vector", "pd", "lkey")
-READS: Final = {row.sources[0]: row for row in msg.REQUESTS if row.kind == msg.READ and msg.CEU not in row.sources}
 WRITES: Final = {
     msg.RTC: (msg.WR_QP_NPST, "next_send_psn"),
     msg.RRC: (msg.WR_QP_UAPST, "last_acked_psn"),
@@ -138,7 +137,7 @@ class KeyQpcData(wiring.Component):
             m.d.comb += [chosen.eq(taken & selected[source - 1]), cmd.tready.eq(chosen)]
             with m.If(chosen):
                 m.d.sync += command.eq(cmd.tdata)
-                m.d.comb += own_read.eq(asks(cmd.tdata, READS[source].type, READS[source].opcode))
+                m.d.comb += own_read.eq(asks(cmd.tdata, msg.READS[source].type, msg.READS[source].opcode))
                 if source in WRITES:
                     came, writes = getattr(self, f"{name}_cxt_in"), asks(cmd.tdata, msg.WR_QP_CXT, WRITES[source][0])
                     m.d.comb += [own_write.eq(writes), came.tready.eq(writes)]

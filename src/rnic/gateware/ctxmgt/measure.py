@@ -9,7 +9,7 @@ from rnic.context import messages as m
 from rnic.context.ctxmgt import Status
 from rnic.context.qpc import QPC
 from rnic.gateware.ctxmgt.driver import InProcess
-from rnic.gateware.ctxmgt.key_qpc_data import READS, WRITES
+from rnic.gateware.ctxmgt.key_qpc_data import WRITES
 from rnic.gateware.ctxmgt.params import CtxMgtParams
 from rnic.gateware.ctxmgt.top import CtxMgt
 from rnic.gateware.verilated import build
@@ -67,7 +67,7 @@ def _rows(ctxmgt: InProcess) -> list[tuple[str, float]]:
             assert ctxmgt.ceu(m.ceu_request(kind, opcode, qpn), payload)[0] == Status.OK
         rows.append((f"CEU, {what}", (ctxmgt.cycles - began) / QPS))
     for source in m.ENGINES:
-        row = READS[source]
+        row = m.READS[source]
         rows.append((f"{_name(source)}, {row.name}", _stream(ctxmgt, [source], row.type, row.opcode, qpns)))
     for source, (opcode, _) in WRITES.items():
         name = m.BY_CODE[m.WR_QP_CXT, opcode].name
@@ -84,7 +84,7 @@ def _stream(ctxmgt: InProcess, sources: list[int], kind: int, opcode: int, qpns:
     """Cycles of each of COUNT requests in one row; kind 0: each channel's own read."""
     for at in range(COUNT):
         source = sources[at % len(sources)]
-        row = READS[source]
+        row = m.READS[source]
         command = m.engine_request(kind or row.type, opcode or row.opcode, qpns[at % QPS])
         ctxmgt.request(source, command, m.engine_payload(at, 3))
     done, began = ctxmgt.counted["received"] + COUNT, ctxmgt.cycles
