@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,12 @@ from click.testing import CliRunner, Result
 
 from rnic.cli.conform import conform
 from rnic.cli.vectors import vectors
+from rnic.testing import own_network
 
-AGENT, TESTER = "127.0.71.1", "127.0.71.2"
+NET = own_network()
+"""Addresses that no other run of these tests uses at the same time."""
+
+AGENT, TESTER = f"{NET}.131", f"{NET}.132"
 
 
 def run(*args: str | Path) -> Result:
@@ -59,15 +64,22 @@ def test_wrong_arguments(args: tuple[str, ...], says: str) -> None:
     assert says in result.stderr
 
 
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        return int(sock.getsockname()[1])
+
+
 @pytest.fixture
 def agent() -> Iterator[int]:
     """rnic's own agent in a process of its own; the TCP port on which it listens."""
-    words = [sys.executable, "-m", "rnic.cli", "conform", "--agent", "--addr", AGENT, "--agent-port", "18671"]
+    port = free_port()
+    words = [sys.executable, "-m", "rnic.cli", "conform", "--agent", "--addr", AGENT, "--agent-port", str(port)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        assert "listens on TCP port 18671" in process.stdout.readline()
-        yield 18_671
+        assert f"listens on TCP port {port}" in process.stdout.readline()
+        yield port
     finally:
         process.terminate()
         process.communicate()
@@ -93,27 +105,28 @@ def test_the_agent_for_other_devices_compiles_and_serves_under_exec(tmp_path: Pa
     program = tmp_path / "conform-agent"
     flags = ["-O1", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(["cc", *flags, source, "-o", program, "-libverbs"], check=True)
+    port = str(free_port())
     words = [
         sys.executable,
         "-m",
         "rnic.cli",
         "exec",
         "--addr",
-        "127.0.71.3",
+        f"{NET}.133",
         "--",
         str(program),
         "rnic0",
         "0",
-        "18672",
+        port,
     ]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         assert process.stdout is not None
         first = process.stdout.readline()
-        assert "listens on TCP port 18672" in first, first
+        assert f"listens on TCP port {port}" in first, first
         chosen = ("write-only", "send-several@512", "fetch-add", "rnr", "key-tag", "out-read", "ud-receive", "uc-write")
         names = [word for name in chosen for word in ("-k", name)]
-        result = run("127.0.71.3", "--addr", "127.0.71.4", "--agent-port", "18672", *names)
+        result = run(f"{NET}.133", "--addr", f"{NET}.134", "--agent-port", port, *names)
         assert result.stdout.splitlines()[-1] == f"{len(chosen)} pass, 0 fail", result.stdout + result.stderr
     finally:
         process.terminate()

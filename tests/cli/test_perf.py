@@ -61,6 +61,12 @@ def test_ipv6_and_a_small_mtu() -> None:
 
 
 @pytest.mark.slow
+def test_with_losses_the_data_arrives_all_the_same() -> None:
+    (row,) = rows("write_bw", "-m", "1024", "-s", "100000", "-n", "20", "--lose", "50")
+    assert row["verified"] is True
+
+
+@pytest.mark.slow
 def test_client_and_server_table_and_plot(tmp_path: Path) -> None:
     server = subprocess.Popen(
         [sys.executable, "-m", "rnic.cli", "perf", "read_bw", "--listen", "--udp-port", "0", "--port", "0"],
@@ -97,6 +103,7 @@ def test_client_and_server_table_and_plot(tmp_path: Path) -> None:
         (("send_bw", "-c", "UD", "-s", "100000"), ("100000", "path MTU")),
         (("write_bw", "127.0.0.1", "--udp-port", "0", "--port", "1"), ("127.0.0.1", "port 1")),
         (("write_bw", "--addr", "203.0.113.77"), ("203.0.113.77",)),
+        (("write_bw", "--attach", "--lose", "100"), ("--lose", "--faults")),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(args: tuple[str, ...], words: tuple[str, ...]) -> None:

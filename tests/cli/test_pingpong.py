@@ -188,7 +188,7 @@ def test_ibv_peer_that_dies_is_an_error_and_no_hang() -> None:
         (["-m", "1000"], "'1000' is not one of '256'"),
         (["--service", "XX"], "'XX' is not one of 'RC', 'UC', 'UD'"),
         (["--compat", "xrc"], "'xrc' is not 'ibv'"),
-        (["-n", "x"], "'x' is not a valid integer"),
+        (["-n", "x"], "'x' is not a whole number"),
         (["--srq", "--service", "UC"], "UC has no ping-pong"),
         (["-q", "4"], "4 queue pairs need --srq"),
         (["--srq", "-s", "1000000000"], "use 1 to 1"),

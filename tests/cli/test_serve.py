@@ -16,8 +16,12 @@ import pytest
 from rnic.cli.serve import make_runtime, open_capture, parameter
 from rnic.runtime.attach import connect
 from rnic.spec.errors import VerbsError
+from rnic.testing import own_network
 
-ADDRESS = "127.0.73.1"
+NET = own_network()
+"""Addresses that no other run of these tests uses at the same time."""
+
+ADDRESS = f"{NET}.120"
 START_SECONDS = 60.0
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a NIC process needs Linux")
 
@@ -58,6 +62,27 @@ def test_parameters_of_the_command_line() -> None:
     for text in ("QP_NUM", "QP_NUM=", "=1", "QP_NUM=x", "QP_NUM=-1"):
         with pytest.raises(click.BadParameter, match="give NAME=VALUE"):
             parameter(text)
+
+
+@pytest.mark.slow
+def test_options_of_a_device_make_one_where_no_address_is_given(tmp_path: Path) -> None:
+    """They would be of no device, and nobody would be told."""
+    tmp_path.chmod(0o700)
+    env = os.environ | {"RNIC_RUNTIME_DIR": str(tmp_path)}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    command = [sys.executable, "-m", "rnic.cli", "serve", "--idle-exit", "0"]
+    for options, says in (
+        ([], "devices are made as programs ask for them"),
+        (["--udp-port", str(port)], f"port {port};"),
+    ):
+        done = subprocess.run(
+            [*command, *options], env=env, capture_output=True, text=True, timeout=START_SECONDS, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert says in done.stderr
+        assert ("rnic0 at 127.0.0.1" in done.stderr) is bool(options)
 
 
 @pytest.mark.slow

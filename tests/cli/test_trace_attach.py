@@ -114,6 +114,7 @@ def test_operations_packets_and_arrows(live: QpPair, tmp_path: Path) -> None:
     rows = document["traceEvents"]
     titles = {row["pid"]: row["args"]["name"] for row in rows if row["name"] == "process_name"}
     assert titles == {1: "rnic0 at 10.0.0.1", 2: "rnic1 at 10.0.0.2"}
+    assert not {row["tid"] for row in rows if row["name"] == "thread_name"} & titles.keys(), "no lane is a main thread"
     begun = [row for row in rows if row["ph"] == "b"]
     assert [row["name"] for row in begun] == ["WRITE 3000 B (cold start)", "READ 3000 B"]
     for row in begun:

@@ -62,6 +62,12 @@ class LazyGroup(click.Group):
         """Find the command; who names a program of this machine instead learns how it is run."""
         if self.get_command(ctx, args[0]) is None and shutil.which(args[0]) is not None:
             raise click.UsageError(f"No such command {args[0]!r}. To run that program: rnic exec -- {args[0]}", ctx)
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            import difflib  # noqa: PLC0415 - for mistakes alone
+
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            meant = f"did you mean {near[0]}?" if near else "rnic --help lists them"
+            raise click.UsageError(f"No such command {args[0]!r}; {meant}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -76,15 +82,30 @@ def group() -> None:
     """An RDMA NIC in Python: RoCEv2 without hardware, kernel module or root."""
 
 
+def one_line(error: click.ClickException) -> str:
+    """What click has to say, as this command line says it; the help where a group is called without a command."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # since click 8.2
+        return error.format_message()
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "rnic"
+    said = " ".join(error.format_message().split())
+    # of a range of numbers click says that the value is none
+    said = said.replace("is not a valid integer range.", "is not a whole number.")
+    said = said.replace("is not a valid float range.", "is not a number.")
+    if isinstance(error, click.NoSuchOption) and not error.possibilities:
+        said += f" {command} --help lists them."
+    if said.startswith("No such command") and said.endswith("."):
+        said = f"{said[:-1]}; {command} --help lists them"
+    return f"{command}: {said}"
+
+
 def main() -> None:
     """Run the command line; an error of ours or a wrong argument is one line on stderr and exit status 2."""
     try:
         # a command that ends early by itself (--help, --version) hands its status over
         sys.exit(group(sys.argv[1:] or ["--help"], prog_name="rnic", standalone_mode=False))
     except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context is not None else "rnic"
-        print(f"{command}: {error.format_message()}", file=sys.stderr)
+        print(one_line(error), file=sys.stderr)
         sys.exit(2)
     except click.Abort:
         sys.exit(130)

@@ -68,8 +68,9 @@ def kernel_bypass(address: str) -> str:
         for each in ask(directory, "", "devices"):
             if each["address"] == address:
                 seen = ask(directory, each["name"], "slots")
-                if seen["slots"]:
-                    return f"{len(seen['slots'])} programs"
+                left_out = "; ".join(f"not program {pid}: {said}" for pid, said in seen["left_out"].items())
+                if seen["slots"] or left_out:
+                    return "; ".join(filter(None, (f"{len(seen['slots'])} programs", left_out)))
                 why = seen["refused"] or why
     return f"not here: {why}" if why else "possible"
 

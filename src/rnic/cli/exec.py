@@ -111,6 +111,8 @@ def fault_rules(said: str | None) -> str | None:
     """
     if said is None:
         return None
+    if not said:
+        raise ProcessError("fault script is empty: give a JSON file of rules, or the rules themselves")
     where = "fault script"
     text = said
     if not said.lstrip().startswith(("[", "{")):
@@ -159,7 +161,9 @@ class NoProgramError(ProcessError):
 
     def __init__(self, name: str) -> None:
         there = os.sep in name and Path(name).exists()
-        why = "is a directory" if there and Path(name).is_dir() else "is not executable" if there else "was not found"
+        why = "was not found: install it, or give its path"
+        if there:
+            why = "is a directory: give a program in it" if Path(name).is_dir() else "is not executable: see chmod +x"
         super().__init__(f"program {name!r} {why}")
         self.exit_status = 126 if there else 127
 

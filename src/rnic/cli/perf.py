@@ -93,6 +93,7 @@ def serve(line: Line, addr: str, udp_port: int | None, attach: bool = False) -> 
         depth = min(int(spec["depth"]), 8_192)
         end = Endpoint(addr, udp_port, spec["service"], size, depth, int(spec["mtu_bytes"]), attach=attach)
         end.connect(spec["end"])
+        end.lose(int(spec.get("lose", 0)))
         line.send(end=end.describe())
         run = Run(end, line, operation)
         while True:
@@ -188,8 +189,9 @@ def measure(
     mtu: int = 0,
     capture: Path | None = None,
     attach: bool = False,
+    lose: int = 0,
 ) -> Iterator[Row]:
-    """The active side: a row for each size, as it is measured.
+    """The active side: a row for each size, as it is measured; both sides lose one in ``lose`` packets that arrive.
 
     Raises:
         PerfError: no peer, a bad combination, or a completion in error.
@@ -210,8 +212,10 @@ def measure(
                 depth=end.depth,
                 mtu_bytes=MTU_BYTES[end.mtu],
                 end=end.describe(),
+                lose=lose,
             )
             end.connect(line.receive()["end"])
+            end.lose(lose)
             run = Run(end, line, operation)
             for size in sizes:
                 count = iterations or iterations_for(test, size)
@@ -302,6 +306,7 @@ def _listen(addr: str, port: int, udp_port: int | None, attach: bool, clients: i
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as one JSON array.")
 @click.option("--capture", type=OutFile(), help="Record the packets as pcapng.")
 @click.option("--attach", is_flag=True, help="Through this user's NIC process, as programs under rnic exec.")
+@click.option("--lose", default=0, type=click.IntRange(0), help="Lose one in so many packets that arrive at each end.")
 @click.option("--plot", "plot_file", type=OutFile("matplotlib", "plot"), help="Draw a PNG.")
 def perf(
     test: str,
@@ -320,11 +325,14 @@ def perf(
     as_json: bool,
     capture: Path | None,
     attach: bool,
+    lose: int,
     plot_file: Path | None,
 ) -> None:
     """Measure TEST (such as write_bw or send_lat) towards HOST, verifying the data."""
     if mtu and mtu not in MTU_BYTES.values():
         raise click.BadParameter(f"{mtu} is no path MTU: use 256, 512, 1024, 2048 or 4096", param_hint="--mtu")
+    if lose and attach:
+        raise click.BadParameter("the NIC process loses packets by its own --faults", param_hint="--lose")
     if serving:
         _listen(addr, port, udp_port, attach, clients)
         return
@@ -337,7 +345,7 @@ def perf(
         sizes = [each for each in sizes if each <= (mtu or 4096)]
     options: dict[str, Any] = {
         "addr": addr, "service": service, "iterations": iters, "depth": tx_depth, "mtu": mtu, "capture": capture,
-        "attach": attach,
+        "attach": attach, "lose": lose,
     }  # fmt: skip
     if host is None:
         free = udp_port if attach else 0

@@ -181,6 +181,11 @@ class Endpoint:
         if self.service == "UD":
             self.ah = AH(self.pd, path)
 
+    def lose(self, one_in: int) -> None:
+        """Lose one in so many of the packets that arrive, none for 0."""
+        if one_in:
+            self.ctx.runtime.lose(one_in, seed=one_in)
+
     def fill_receives(self, taken: int = 0) -> None:
         """Post receive entries, into the second half of the buffer, until twice the depth are there.
 

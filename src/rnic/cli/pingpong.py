@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import random
@@ -19,6 +18,7 @@ from rnic.cli.pingpong_peer import Outcome, PingpongError, Settings, Side
 from rnic.cm.compat import DEFAULT_PORT, Destination, connect, serve
 from rnic.cm.exchange import ExchangeError, dial
 from rnic.link.base import LinkError
+from rnic.spec.addresses import address_text
 from rnic.spec.limits import MTU_CODES, ROCE_UDP_PORT
 
 EXIT_FAILED = 1
@@ -47,9 +47,7 @@ def _print_ends(kind: str, ends: list[Destination], quiet: bool) -> None:
     if quiet:
         return
     for end in ends:
-        gid = ipaddress.IPv6Address(end.gid)
-        # as inet_ntop writes it
-        shown = f"::ffff:{gid.ipv4_mapped}" if gid.ipv4_mapped else str(gid)
+        shown = address_text(end.gid)
         print(f"  {kind + ' address:':<15} LID {end.lid:#06x}, QPN {end.qpn:#08x}, PSN {end.psn:#08x}, GID {shown}")
     sys.stdout.flush()
 
@@ -197,7 +195,7 @@ def _report(settings: Settings, outcome: Outcome, checked: bool, as_json: bool) 
     microseconds = max(outcome.seconds * 1e6, 1e-3)
     if as_json:
         ends = {
-            name: [{"qpn": end.qpn, "psn": end.psn, "gid": str(ipaddress.IPv6Address(end.gid))} for end in found]
+            name: [{"qpn": end.qpn, "psn": end.psn, "gid": address_text(end.gid)} for end in found]
             for name, found in (("local", outcome.local), ("remote", outcome.remote))
         }
         figures = {

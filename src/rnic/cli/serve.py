@@ -31,6 +31,7 @@ from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 from rnic.verbs.devices import runtime_on
 
+LOOPBACK = "127.0.0.1"
 MOST_DESCRIPTORS = 1 << 16
 """More than all programs of a NIC process that is full need together."""
 
@@ -131,7 +132,13 @@ def ready_line(process: NicProcess) -> str:
 
 
 @click.command()
-@click.option("--addr", "addresses", multiple=True, help="Local IP address of a device; may be given again.")
+@click.option(
+    "--addr",
+    "addresses",
+    multiple=True,
+    help="Local IP address of a device; may be given again. Without it devices are made as programs ask for them, or"
+    " one on 127.0.0.1 where another option says how it is to be.",
+)
 @click.option(
     "--udp-port", "--port", "port", type=click.IntRange(1, 65535), help="UDP port of these devices, 4791 by default."
 )
@@ -181,6 +188,8 @@ def serve(
             "source_ports": source_ports,
             "congestion": congestion,
         }
+        if not addresses and (port is not None or any(options.values())):
+            addresses = (LOOPBACK,)  # else what was asked for would be of no device, and nobody told
         for address in addresses:
             process.add(address, port, options)
         if said >= 0:

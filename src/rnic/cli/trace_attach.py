@@ -94,7 +94,8 @@ class Followed:
         open_operations: dict[tuple[str, int, int], dict[str, Any]] = {}
 
         def lane(device: str, qpn: int, what: str) -> dict[str, int]:
-            tid = lanes.setdefault((device, f"QP {qpn} {what}" if qpn else what), len(lanes) + 1)
+            # Perfetto takes the lane whose number is its process's for the main thread, and says so
+            tid = lanes.setdefault((device, f"QP {qpn} {what}" if qpn else what), len(numbers) + len(lanes) + 1)
             return {"pid": numbers[device], "tid": tid}
 
         for device, (_, time_ns, stage, qpn, fields) in ordered:

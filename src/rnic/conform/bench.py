@@ -55,6 +55,8 @@ class Wire(Protocol):
     """Ours."""
     port: int
     """Ours."""
+    crossing_ns: int
+    """For so long after a packet of ours the peer may not have seen it: its process may be off the processor."""
 
     def now_ns(self) -> int:
         """The time."""
@@ -90,6 +92,8 @@ def arrived(burst: RxBurst, now_ns: int) -> list[Arrived]:
 
 class UdpWire:
     """The real network, from an unprivileged UDP socket."""
+
+    crossing_ns = 1_000_000
 
     def __init__(self, address: str, port: int = ROCE_UDP_PORT) -> None:
         self.link = UdpLink(address, port, gso=False, counters=Counters())
@@ -131,6 +135,8 @@ class SimWire:
     Args:
         net: its first node is the peer.
     """
+
+    crossing_ns = 0
 
     def __init__(self, net: SimNet) -> None:
         self.net = net

@@ -23,6 +23,8 @@ _UNITS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _POLL_NS = 2_000_000
 _SLACK = 0.98
 """Of a wait that the peer has to keep, since clocks differ."""
+_LATE = 4
+"""Times that wait: later it is another timer of the peer's that has run out."""
 
 
 class FailedError(Exception):
@@ -141,6 +143,7 @@ class Player:
     def _expect(self, step: Step) -> None:
         wire = self.bench.wire
         end = wire.now_ns() + self.bench.patience_ns
+        crossed = False
         while True:
             came = wire.receive(end)
             if came is None:
@@ -149,22 +152,25 @@ class Player:
             if packet is None:
                 continue
             wrong = differences(step, self.connection, packet)
-            if not wrong and "after" in step.values and came.time_ns <= self._last_sent_ns:
+            if not wrong and "after" in step.values and came.time_ns <= self._last_sent_ns + wire.crossing_ns:
+                crossed |= came.time_ns > self._last_sent_ns
                 continue  # a repetition that crossed what we sent
             if not wrong:
-                self._check_wait(step, came)
+                self._check_wait(step, came, crossed)
                 if packet.row.request:
                     self._seen.append(_twin(came.payload))
                 return
             if not self._tolerable(packet, came, step):
                 raise FailedError(f"{describe(packet)} came where this must: {step.text[2:]} ({'; '.join(wrong)})")
 
-    def _check_wait(self, step: Step, came: Arrived) -> None:
+    def _check_wait(self, step: Step, came: Arrived, crossed: bool) -> None:
         if "after" in step.values:
             waited = came.time_ns - self._last_sent_ns
             least = duration_ns(step.values["after"])
             if waited < least * _SLACK:
                 raise FailedError(f"{step.name} came after {waited / 1e3:.0f} us, not {least / 1e3:.0f} us or more")
+            if crossed and waited > least * _LATE:
+                raise FailedError(f"{step.name} came at once, and not again until {waited / 1e3:.0f} us had passed")
 
     def _nothing(self, step: Step) -> None:
         self._silence(self.bench.wire.now_ns() + self.bench.quiet_ns, step)

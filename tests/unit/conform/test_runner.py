@@ -28,6 +28,8 @@ def script(text: str) -> Script:
 class Puppet:
     """A wire on which a peer answers as told, and its agent."""
 
+    crossing_ns = 1_000_000
+
     def __init__(self, played: Script, *answers: str) -> None:
         (answer,) = parse("test a | b | c\n" + "\n".join(answers), "responder")
         connection = example(played)
@@ -119,6 +121,27 @@ def test_repetitions_may_come_but_not_from_before_a_sequence_nak() -> None:
     assert run(Puppet(played, *answers).bench(), played).verdict == PASS
     played = script(text.format("NAK sequence psn=1"))
     assert run(Puppet(played, *answers).bench(), played).verdict == FAIL
+
+
+@pytest.mark.parametrize(
+    ("times_us", "verdict"),
+    [
+        ([4000], PASS),
+        ([500, 4000], PASS),
+        ([500, 700, 4000], PASS),
+        ([3000], FAIL),
+        ([500, 60_000], FAIL),
+        ([500], FAIL),
+    ],
+)
+def test_a_repetition_that_crossed_an_rnr_nak_is_no_answer_to_it(times_us: list[int], verdict: str) -> None:
+    """What comes at once may have left before; but then the due one is to come when its timer has run out."""
+    played = script("< SEND_ONLY psn=0 [4 m]\n> RNR psn=0 timer=18 msn=0\n< SEND_ONLY psn=0 after=3840us [4 m]")
+    puppet = Puppet(played, *["< SEND_ONLY psn=0 [4 m]"] * (1 + len(times_us)))
+    for at, time_us in enumerate(times_us, 1):
+        puppet.inbox[at] = puppet.inbox[at]._replace(time_ns=time_us * 1000)
+    result = run(puppet.bench(), played)
+    assert result.verdict == verdict, result.detail
 
 
 def test_a_known_deviation_has_its_name_and_another_failure_of_the_same_test_none() -> None:

@@ -23,6 +23,7 @@ def test_a_planted_fault_is_found(mutant: Mutant, capsys: pytest.CaptureFixture[
     assert "a mistake in rnic" not in capsys.readouterr().err, "the fault is broken itself"
 
 
+@pytest.mark.slow
 def test_no_fault_is_found_where_none_is() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 30
     harmless = Mutant("none", "")
