@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import nvmeof_run
 from cm_runs import PROGRAMS, Program
 from cm_runs import run as run_program
 from rig import SMOKE, UNAVAILABLE, Rig, UnavailableError, booted
@@ -58,7 +59,7 @@ class Tool:
         return _PROGRAMS.get(self.name, f"ibv_{self.name}_pingpong")
 
 
-_PROGRAMS = {"late": "late_receiver", "conform": "conform-agent"}
+_PROGRAMS = {"late": "late_receiver", "conform": "conform-agent", "nvmeof": "nvmeof_host.py"}
 TOOLS = (
     Tool("rc", quick=((1024, 1), (1024, 3001), (1024, 1048576), (4096, 65536)), quick_events=True),
     # an ibv pingpong waits for ever for a datagram or UC message that was lost: no bursts of a thousand packets
@@ -74,6 +75,8 @@ LATE_MESSAGES, LATE_MS = 8, 30
 CONFORM = Tool("conform")
 """All of `rnic conform` against the agent in the guest: nothing fails but what is known of Soft-RoCE by name."""
 CONFORM_SECONDS = 300
+NVMEOF = Tool("nvmeof")
+"""PyPI's NVMe-oF host under `rnic exec` against the kernel's target."""
 MARKS = json.dumps([{"match": {"direction": "rx", "opcode": "RC_SEND*"}, "every": 4, "action": "mark"}])
 _BTH = 14 + 20 + 8
 """Where the BTH begins in a frame over IPv4."""
@@ -104,7 +107,7 @@ class Case:
         """Whether it is made without ``--all``."""
         if self.tool.connects is not None:
             return self.tool.connects.quick
-        if self.tool in (LATE, CONFORM) or self.marks:
+        if self.tool in (LATE, CONFORM, NVMEOF) or self.marks:
             return True
         if self.unmodified:
             return self.family == 4
@@ -158,6 +161,7 @@ def cases() -> Iterator[Case]:
             for role in ("client", "server"):
                 name = "-".join(filter(None, (program.name, program.label)))
                 yield Case(Tool(name, connects=program), role, family, None, 0, events=False, unmodified=True)
+    yield Case(NVMEOF, "client", 4, 1024, 1024, events=False)
     for family in (4, 6):
         yield Case(CONFORM, "client", family, 1024, 1024, events=False)
 
@@ -274,6 +278,9 @@ def run_case(rig: Rig, case: Case, runtime: str) -> Result:
     if case.tool is CONFORM:
         return run_conform(rig, case, runtime)
     start = time.monotonic()
+    if case.tool is NVMEOF:
+        problem, output = nvmeof_run.run(rig, RNIC, runtime)
+        return Result(case, time.monotonic() - start, problem, output)
     if case.tool.connects is not None:
         problem, output = run_program(rig, case.tool.connects, case.family, case.role == "server", runtime)
         return Result(case, time.monotonic() - start, problem, output)
@@ -332,6 +339,9 @@ def run_all(selected: list[Case], keep: bool, say: bool) -> list[Result]:
                 continue
             if case.tool in (LATE, CONFORM) and late_left_out():
                 print(f"interop: left out: {case.name}: {late_left_out()}", file=sys.stderr)
+                continue
+            if case.tool is NVMEOF and nvmeof_run.left_out():
+                print(f"interop: left out: {case.name}: {nvmeof_run.left_out()}", file=sys.stderr)
                 continue
             result = run_case(rig, case, runtime)
             results.append(result)

@@ -43,7 +43,7 @@ def test_table_holds_what_the_live_proof_promises(live: ModuleType) -> None:
         "riostream",
     }
     by_cm |= {"ib_write_bw", "ib_read_bw", "ib_send_bw"}
-    assert {run.tool.name for run in runs} == {"rc", "uc", "ud", "srq", "late", "conform"} | by_cm
+    assert {run.tool.name for run in runs} == {"rc", "uc", "ud", "srq", "late", "conform", "nvmeof"} | by_cm
     managed = [run for run in runs if run.tool.connects is not None]
     assert {run.tool.name for run in managed} == by_cm
     assert {(run.role, run.family) for run in managed} == {("client", 4), ("server", 4), ("client", 6), ("server", 6)}
