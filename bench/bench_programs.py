@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from pathlib import Path
 from statistics import median
 
 from rnic.abi.build import build, find_compiler
+from rnic.spec.attach import SOCKET_NAME
 from rnic.testing import own_network
 
 RNIC = [sys.executable, "-m", "rnic.cli"]
@@ -50,6 +52,11 @@ VERDICTS: list[Verdict] = [
     ("ib_read_bw / ib_write_bw", "bypass: ib_read_bw 1 MiB", "bypass: ib_write_bw 1 MiB", False, 0.85, 0.95),
     ("ib_send_bw / ib_write_bw", "bypass: ib_send_bw 1 MiB", "bypass: ib_write_bw 1 MiB", False, 0.85, 0.95),
 ]
+SLEEPS, RAW_SLEEPS = "bypass: ib_send_lat 8 B, on events", "raw UDP in C, 8 B, blocking"
+VERDICTS.append(("ib_send_lat -e / raw blocking", SLEEPS, RAW_SLEEPS, True, 1.6, 1.2))
+OWN_TIME = "bypass: NIC process, of the time of 10 GB"
+MOST_OWN, AIM_OWN = 2.0, 0.0
+"""Percent of the time that two programs take to move 10 GB."""
 RATE = "bypass: ib_write_bw 8 B, lists of 64"
 LEAST_RATE, AIM_RATE = 2.0, 8.0
 """Million messages a second."""
@@ -102,12 +109,14 @@ def bypass_rows() -> list[Row]:
         Row("ucx_perftest tcp, tag 8 B", "us", ("ucx_perftest", "-t", "tag_lat", *LAT), 2),
         Row("bypass: ib_write_lat 8 B", "us", ("ib_write_lat", *quick, *LAT), 4, BYPASS),
         Row("bypass: ib_send_lat 8 B", "us", ("ib_send_lat", *quick, *LAT), 4, BYPASS),
-        Row("bypass: ib_send_lat 8 B, on events", "us", ("ib_send_lat", *quick, "-e", *LAT), 4, BYPASS),
+        Row(RAW_SLEEPS, "us", ("raw_udp", "sleep", "10000"), 0),
+        Row(SLEEPS, "us", ("ib_send_lat", *quick, "-e", *LAT), 4, BYPASS),
         Row(RAW_BW, "MB/s", ("raw_udp", "bw", "4112", "1"), 0),
         Row("bypass: ib_write_bw 1 MiB", "MB/s", ("ib_write_bw", *quick, *BW), 3, BYPASS),
         Row("bypass: ib_read_bw 1 MiB", "MB/s", ("ib_read_bw", *quick, *BW), 3, BYPASS),
         Row("bypass: ib_send_bw 1 MiB", "MB/s", ("ib_send_bw", *quick, *BW), 3, BYPASS),
-        Row(RATE, "M/s", ("ib_write_bw", *quick, "-s", "8", "-l", "64", "-n", "64000"), 4, BYPASS),
+        Row(RATE, "M/s", ("ib_write_bw", *quick, "-s", "8", "-l", "64", "-n", "640000"), 4, BYPASS),
+        Row(OWN_TIME, "%", ("ib_write_bw", *quick, "-s", str(MESSAGE), "-n", "10000"), 3, BYPASS),
     ]
     return [row for row in found if row.command[0] == "raw_udp" or shutil.which(row.command[0])]
 
@@ -139,6 +148,10 @@ def verdicts(wanted: list[Row]) -> list[str]:
         rate = middle[RATE]
         word = "aim met" if rate >= AIM_RATE else "floor met" if rate >= LEAST_RATE else "MISSED"
         lines.append(f"{'messages a second, millions':28} {rate:7.2f} {LEAST_RATE:7.2f} {AIM_RATE:7.2f} {word}")
+    if OWN_TIME in middle:
+        own = middle[OWN_TIME]
+        word = "aim met" if own <= AIM_OWN else "floor met" if own <= MOST_OWN else "MISSED"
+        lines.append(f"{'NIC process, percent':28} {own:7.2f} {MOST_OWN:7.2f} {AIM_OWN:7.2f} {word}")
     return lines
 
 
@@ -161,18 +174,48 @@ def measure(row: Row, libraries: Path, number: int) -> float:
         if row.command[0] == "ucx_perftest":
             prefix, env = [], {**env, "UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo", "UCX_WARN_UNUSED_ENV_VARS": "n"}
         command = [*prefix, *row.command, "-p", port]
+        busy = _Busy(Path(name)) if row.unit == "%" else None
         server = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
-            return _figure(_client([*command, "127.0.0.1"], env), row)
+            said = _client([*command, "127.0.0.1"], env, busy)
+            return _figure(said, row) if busy is None else busy.percent()
         finally:
             server.kill()
             server.communicate()
 
 
-def _client(command: list[str], env: dict[str, str]) -> str:
+class _Busy:
+    """The processor time of the NIC process of a directory, of the time that passes."""
+
+    def __init__(self, runtime: Path) -> None:
+        self._runtime = runtime
+        self._began = self._ticks = 0.0
+
+    def _used(self) -> float:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.connect(str(self._runtime / SOCKET_NAME))
+            pid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        words = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+    def begin(self) -> bool:
+        """Count from now on; whether there is a NIC process."""
+        try:
+            self._began, self._ticks = time.monotonic(), self._used()
+        except OSError:
+            return False
+        return True
+
+    def percent(self) -> float:
+        return 100 * (self._used() - self._ticks) / (time.monotonic() - self._began)
+
+
+def _client(command: list[str], env: dict[str, str], busy: _Busy | None = None) -> str:
     """What the client printed, once its server listens."""
     for _ in range(100):
         time.sleep(0.1)
+        if busy is not None and not busy.begin():
+            continue  # the server's NIC process is not there yet
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
         if done.returncode == 0:
             return done.stdout

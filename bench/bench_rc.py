@@ -36,7 +36,7 @@ from rnic.spec.errors import RnicError
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 5
-LOSS = 0.01
+LOST_ONE_IN = 100
 SEGMENT_4096, SEGMENT_1024 = 4096 + 16, 1024 + 16
 """BTH, payload, ICRC: the packets in the middle of a WRITE."""
 
@@ -189,7 +189,7 @@ def figures_of_a_round(raw: RawUdp, before: Path | None, short: bool) -> Iterato
     yield "sends", lambda: own.send_rate(float(seconds))
     yield "memory", lambda: own.memory_gbps(0.3 if short else 0.8)
     yield "no loss", lambda: own.lossy_gbps(0, long)
-    yield "loss", lambda: own.lossy_gbps(LOSS, long)
+    yield "loss", lambda: own.lossy_gbps(LOST_ONE_IN, long)
     for kind in ("short", "long"):
         yield from _reference(kind, before, 2 if short else 6)
 

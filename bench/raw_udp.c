@@ -2,13 +2,15 @@
  *
  *   raw_udp bw SEGMENT SECONDS [PAYLOAD]   GB/s of PAYLOAD bytes (SEGMENT - 16) in segments, UDP_SEGMENT to UDP_GRO
  *   raw_udp lat ROUNDS                     microseconds of half a round trip of 40 bytes, best of ten means
+ *   raw_udp sleep ROUNDS                   the same where both ends sleep until a datagram comes
  *
  * Two processes, each on a core of its own where there are two, nothing but sockets between them: no ICRC, no queues, no
- * memory checks. Both ends spin. A window of bytes keeps the receive buffer from overflowing.
+ * memory checks. Both ends spin but for `sleep`. A window of bytes keeps the receive buffer from overflowing.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <sched.h>
@@ -175,12 +177,15 @@ static double half_round_trip(int fd, const struct sockaddr_in *to, long rounds)
 int main(int argc, char **argv)
 {
 	int throughput_wanted = argc >= 4 && !strcmp(argv[1], "bw");
-	if (!throughput_wanted && !(argc == 3 && !strcmp(argv[1], "lat"))) {
-		fprintf(stderr, "usage: raw_udp bw SEGMENT SECONDS [PAYLOAD] | raw_udp lat ROUNDS\n");
+	int sleeps = argc == 3 && !strcmp(argv[1], "sleep");
+	if (!throughput_wanted && !sleeps && !(argc == 3 && !strcmp(argv[1], "lat"))) {
+		fprintf(stderr, "usage: raw_udp bw SEGMENT SECONDS [PAYLOAD] | raw_udp lat ROUNDS | raw_udp sleep ROUNDS\n");
 		return 2;
 	}
 	struct sockaddr_in here, there;
 	int mine = make_socket(&here), theirs = make_socket(&there), granted;
+	if (sleeps && (fcntl(mine, F_SETFL, 0) || fcntl(theirs, F_SETFL, 0)))
+		fail("fcntl");
 	socklen_t length = sizeof(granted);
 	getsockopt(theirs, SOL_SOCKET, SO_RCVBUF, &granted, &length);
 	pid_t child = fork();

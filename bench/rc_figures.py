@@ -13,7 +13,6 @@ import numpy as np
 from rnic.cli.perf import measure, own_peer
 from rnic.cli.perf_peer import Endpoint, dial
 from rnic.cli.perf_tests import Run
-from rnic.link.faults import FaultRates, FaultyLink
 from rnic.link.loopback import loopback_pair
 from rnic.rings.sqe import FLAG_SIGNALED
 from rnic.spec import opcodes as op
@@ -49,8 +48,12 @@ class NotMeasuredError(Exception):
 
 
 @contextmanager
-def running(operation: str, size: int, depth: int = 32, mtu: int = 0) -> Iterator[Run]:
-    """A queue pair towards a passive side in another process that serves ``operation``."""
+def running(operation: str, size: int, depth: int = 32, mtu: int = 0, lose: int = 0) -> Iterator[Run]:
+    """A queue pair towards a passive side in another process that serves ``operation``.
+
+    Args:
+        lose: one in so many packets that arrive at either side is lost, none for 0.
+    """
     with own_peer(ADDRESS) as (host, port):
         end = Endpoint(ADDRESS, 0, "RC", size, depth, mtu)
         try:
@@ -58,9 +61,10 @@ def running(operation: str, size: int, depth: int = 32, mtu: int = 0) -> Iterato
             try:
                 line.send(
                     test=f"{operation}_bw", service="RC", max_size=size, depth=depth, mtu_bytes=MTU_BYTES[end.mtu],
-                    end=end.describe(),
+                    end=end.describe(), lose=lose,
                 )  # fmt: skip
                 end.connect(line.receive()["end"])
+                end.lose(lose)
                 yield Run(end, line, operation)
                 line.send(bye=True)
             finally:
@@ -78,7 +82,8 @@ def verify(run: Run, size: int) -> None:
 def perf(test: str, size: int, count: int, mtu: int = 0) -> dict[str, Any]:
     """One row of ``rnic perf``."""
     with own_peer(ADDRESS) as (host, port):
-        row = next(iter(measure(test, [size], host, port, addr=ADDRESS, udp_port=0, iterations=count, mtu=mtu)))
+        # to its end, where it says goodbye: a peer that is only left says that this side hung up
+        (row,) = measure(test, [size], host, port, addr=ADDRESS, udp_port=0, iterations=count, mtu=mtu)
     if not row["verified"]:
         raise NotMeasuredError(f"{test} of {size} bytes: data differs from what was sent")
     return row
@@ -143,12 +148,9 @@ def send_rate(seconds: float) -> float:
         return rate
 
 
-def lossy_gbps(loss: float, count: int) -> float:
-    """GB/s of 1 MiB WRITEs where each packet that comes or goes is lost with a probability, by a seeded generator."""
-    with running("write", LONG, 32, 4096) as run:
-        runtime = run.end.ctx.runtime
-        rates = FaultRates(drop=loss)
-        runtime.link = FaultyLink(runtime.link, clock=runtime.clock, rng=random.Random(13), tx=rates, rx=rates)
+def lossy_gbps(lose: int, count: int) -> float:
+    """GB/s of 1 MiB WRITEs where one in so many packets is lost on its way, none for 0, chosen by a seed."""
+    with running("write", LONG, 32, 4096, lose) as run:
         row = run.bandwidth(LONG, count)
         if not row["verified"]:
             raise NotMeasuredError("with losses: data differs from what was sent")

@@ -184,3 +184,9 @@ def test_arguments(tmp_path: Path, words: list[str], status: int, said: str) -> 
     )
     assert done.returncode == status
     assert said in done.stdout + done.stderr
+
+
+def test_wheels_are_repaired_as_in_a_release(dev: ModuleType, tmp_path: Path) -> None:
+    command = dev.repair_command(tmp_path / "dist", tmp_path / "a b.whl")
+    assert command[:2] == [str(dev.BIN / "auditwheel"), "repair"]
+    assert command[-3:] == ["-w", str(tmp_path / "dist"), str(tmp_path / "a b.whl")]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import shutil
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from rnic.abi.build import SOURCES, find_compiler
 
 BENCH = Path(__file__).parents[2] / "bench"
 SOURCE = '''"""Doc."""
@@ -93,3 +96,22 @@ def test_c_is_changed_in_its_text(mutate: ModuleType, tmp_path: Path) -> None:
     texts = [mutate.mutated(mutant) for mutant in found]
     assert C_SOURCE not in texts
     assert all(len(text.splitlines()) == len(C_SOURCE.splitlines()) for text in texts)
+
+
+@pytest.mark.skipif(not find_compiler(), reason="no C compiler")
+def test_the_c_libraries_own_sources_compile_where_a_mutant_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source that does not, for want of a header's place, ends the run before the first mutant."""
+    spec = importlib.util.spec_from_file_location("mutate", BENCH / "mutate.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    tree = tmp_path / "rnic"
+    for name in ("abi/src", "engine"):
+        shutil.copytree(SOURCES.parents[1] / name, tree / name, ignore=shutil.ignore_patterns("*.so"))
+    source = tree / "abi" / "src" / "slot.c"
+    assert module.compiles(source)
+    source.write_text(source.read_text() + "int wrong(void) { return nothing; }\n")
+    assert not module.compiles(source)

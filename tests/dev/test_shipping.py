@@ -95,6 +95,12 @@ def test_commands_of_the_workflows_are_there(path: Path) -> None:
             assert os.access(ROOT / command, os.X_OK), command
 
 
+def test_no_library_of_the_machine_that_builds_gets_into_a_wheel() -> None:
+    """Ours need each other; auditwheel would look for them in the system, and fail, or take those of rdma-core."""
+    command = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]["repair-wheel-command"]
+    assert {"libibverbs.so.1", "librdmacm.so.1"} <= set(re.findall(r"--exclude (\S+)", command))
+
+
 def test_the_aarch64_part_says_what_it_lacks(tmp_path: Path) -> None:
     (tmp_path / "dirname").symlink_to(shutil.which("dirname") or "/usr/bin/dirname")
     done = subprocess.run(
