@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 
@@ -24,10 +26,23 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["rnic.css"]
+html_js_files = ["pictures.js"]
 html_title = f"rnic {release}"
+html_show_copyright = False
 
 subprocess.run([sys.executable, HERE / "gen_layouts.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_conformance.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_ctxmgt.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_gateware.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_cli.py"], check=True)
+
+
+def join_chinese(app: object, name: str, source: list[str]) -> None:
+    """Browsers show the end of a line as a space, which Chinese does not have."""
+    if name.startswith("zh/"):
+        source[0] = re.sub(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])", "", source[0])
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", join_chinese)

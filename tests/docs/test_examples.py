@@ -6,6 +6,8 @@ between) is what it prints: there ``...`` stands for any characters, and alone o
 the line above a block changes how it is run:
 
 ``<!-- example: with the next -->``  is started, and once it has printed a line, the next block runs beside it
+``<!-- example: beside the next -->``  is started, and the next block runs beside it at once: it waits by itself
+``<!-- example: in containers -->``  is for a container engine: test_containers.py runs it
 ``<!-- example: not run, REASON -->``  is skipped, and the reason printed
 """
 
@@ -37,6 +39,8 @@ SECONDS = 30
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOTE = re.compile(r"<!-- example: (.*) -->\n\Z")
+TOGETHER = ("with the next", "beside the next")
+ELSEWHERE = {"in containers": "tests/docs/test_containers.py runs it, with --full"}
 
 
 @dataclass
@@ -51,6 +55,7 @@ class Block:
     language: str = "python"
 
 
+SHELLS = ("sh", "bash", "shell", "console")
 SHELL_PAGES = ("howto.md",)
 """Pages whose shell examples run, every one."""
 SHELL_PROGRAMS = ("unshare", "ip", "ibv_rc_pingpong")
@@ -59,7 +64,7 @@ ip link set lo up && ip address add 192.0.2.1/32 dev lo && ip address add 192.0.
 mkdir -m 700 r
 export RNIC_RUNTIME_DIR=$PWD/r
 """
-WAIT = "until [ -s first.out ] || ! kill -0 $!; do sleep 0.1; done; sleep 0.5\n"
+WAIT = "until [ -s first.out ] || ! kill -0 $!; do sleep 0.1; done\n"
 
 
 def blocks_of(page: str, text: str) -> Iterator[Block]:
@@ -87,7 +92,7 @@ def scenes(blocks: list[Block]) -> Iterator[list[Block]]:
     scene: list[Block] = []
     for block in blocks:
         scene.append(block)
-        if block.note != "with the next":
+        if block.note not in TOGETHER:
             yield scene
             scene = []
     assert not scene, f"{scene[0].page}:{scene[0].line} wants a next block, and there is none"
@@ -146,8 +151,10 @@ def play_in_shells(scene: list[Block], folder: Path) -> None:
     script = NAMESPACE
     for number, block in enumerate(scene):
         (folder / f"{number}.sh").write_text(block.code, encoding="utf-8")
-        last = block is scene[-1]
-        script += f"bash -eu {number}.sh\n" if last else f"bash -eu {number}.sh > first.out &\n{WAIT}"
+        if block is scene[-1]:
+            script += f"bash -eu {number}.sh\n"
+        else:
+            script += f"bash -eu {number}.sh > first.out &\n{WAIT if block.note == 'with the next' else ''}"
     script += "wait\n" if len(scene) > 1 else ""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -191,6 +198,8 @@ def play(scene: list[Block], folder: Path) -> None:
 def test_example(scene: list[Block], tmp_path: Path) -> None:
     if scene[-1].note.startswith("not run, "):
         pytest.skip(scene[-1].note.removeprefix("not run, "))
+    if scene[-1].note in ELSEWHERE:
+        pytest.skip(ELSEWHERE[scene[-1].note])
     if scene[-1].language == "sh":
         play_in_shells(scene, tmp_path)
     else:
@@ -246,6 +255,42 @@ def test_shell_blocks_are_found_where_they_run() -> None:
     found = list(blocks_of("docs/howto.md", PAGE))
     assert [(block.language, block.code) for block in found][-1] == ("sh", "not python\n")
     assert "sh" not in {block.language for block in blocks_of("docs/start.md", PAGE)}
+
+
+def unaccounted(page: str, text: str) -> list[str]:
+    """Blocks of shell that nothing runs, without a word why; and notes that mean nothing."""
+    found = []
+    run = {block.line: block for block in blocks_of(page, text)}
+    for match in FENCE.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        if match[1] in SHELLS and line not in run:
+            found.append(f"{page}:{line}: a block of {match[1]} that no test runs")
+        if line in run and run[line].note not in ("", *TOGETHER, *ELSEWHERE):
+            reason = run[line].note.partition("not run, ")[2]
+            if len(reason.split()) < 3:
+                found.append(f"{page}:{line}: {run[line].note!r} is no reason")
+    return found
+
+
+@pytest.mark.parametrize("name", SHELL_PAGES)
+def test_each_shell_block_of_the_howtos_runs_or_says_why_not(name: str) -> None:
+    assert unaccounted(name, (ROOT / "docs" / name).read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("```sh\ntrue\n```\n", 0),
+        ("```console\n$ true\n```\n", 1),
+        ("```bash\ntrue\n```\n", 1),
+        ("<!-- example: in containers -->\n```sh\ntrue\n```\n", 0),
+        ("<!-- example: not run, it wants a machine of yours -->\n```sh\ntrue\n```\n", 0),
+        ("<!-- example: not run,  -->\n```sh\ntrue\n```\n", 1),
+        ("<!-- example: some day -->\n```sh\ntrue\n```\n", 1),
+    ],
+)
+def test_a_block_that_nothing_runs_is_found(text: str, faults: int) -> None:
+    assert len(unaccounted("howto.md", text)) == faults
 
 
 @pytest.mark.slow

@@ -18,7 +18,10 @@ import pytest
 import rnic
 from rnic import enums as e
 from rnic.abi.build import LIBRARIES
-from rnic.testing import QpPair
+from rnic.testing import QpPair, own_network
+
+NET = own_network()
+"""Addresses that no other run of these tests uses at the same time."""
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 ROWS = [
@@ -163,7 +166,7 @@ def cannot_be_started(folder: Path) -> object:
     if not (LIBRARIES / "libibverbs.so.1").exists():
         pytest.skip("rnic exec needs the C library, which was not built here")
     return "".join(
-        str(command("exec", "--addr", "127.0.9.41", "--", what)(folder / what.strip("./")))
+        str(command("exec", "--addr", f"{NET}.41", "--", what)(folder / what.strip("./")))
         for what in ("nosuchprogram", "./plain")
         if not (folder / what.strip("./")).mkdir()  # type: ignore[func-returns-value]
     )
@@ -182,7 +185,7 @@ def attached_to_nothing(folder: Path) -> object:
     if not (LIBRARIES / "libibverbs.so.1").exists():
         pytest.skip("rnic exec needs the C library, which was not built here")
     trace = (sys.executable, "-m", "rnic.cli", "trace", "--attach", "999999")
-    return command("exec", "--addr", "127.0.9.43", "--", *trace)(folder)
+    return command("exec", "--addr", f"{NET}.43", "--", *trace)(folder)
 
 
 RULE = '[{"every": 50, "action": "dorp"}]'
@@ -211,7 +214,7 @@ MISTAKES: dict[str, Mistake] = {
     "is open to other users": command("qp", mode="755"),
     "the gateware needs Amaranth": without_amaranth,
     "was not found": cannot_be_started,
-    "action is 'dorp'; allowed: one of": command("serve", "--addr", "127.0.9.42", "--faults", RULE),
+    "action is 'dorp'; allowed: one of": command("serve", "--addr", f"{NET}.42", "--faults", RULE),
     "cannot be written": command("perf", "write_bw", "--plot", "none/such.png"),
     "not a capture file": command("check", "plain"),
     "no such program or queue pair": attached_to_nothing,
