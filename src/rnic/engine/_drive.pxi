@@ -24,6 +24,7 @@ cdef extern from "state.h" nogil:
     enum:
         STATE_RTS "QP_STATE_RTS"
         IDLE_BEFORE_YIELD "ROUND_IDLE_BEFORE_YIELD"
+        ROUND_GATHER_BYTES
         BLOCK_SHIFT
         QUEUE_STATE "REG_QUEUE_STATE"
         SQ_TAIL "REG_SQ_TAIL"
@@ -110,7 +111,11 @@ cdef class Drive:
             sleep(0)
             return False
         try:
-            did = self._round(now) if self.pump._takes(_of(self.of_runtime, "link")) else self.runtime._round(now)
+            if self.pump._takes(_of(self.of_runtime, "link")):
+                self.pump.round_state.gathers = _of(self.of_runtime, "_thread") is not None
+                did = self._round(now)
+            else:
+                did = self.runtime._round(now)
         finally:
             self.release()
         if did:
@@ -131,7 +136,8 @@ cdef class Drive:
         self.polled = 0
 
     def round(self, uint64_t now):
-        """One round, that the pump takes; the lock is held."""
+        """One round, that the pump takes; the lock is held. Nothing gathers any longer."""
+        self.pump.round_state.gathers = False
         return self._round(now)
 
     cdef bint _round(self, uint64_t now) except -1:
@@ -173,18 +179,26 @@ cdef class Drive:
             and not self.groups.changes and not pump._owes()
         )
 
-    cdef int _ring(self, block) except -1:
-        """A doorbell was stored to in a queue block: take it, and send."""
+    cdef int _ring(self, block, uint64_t length) except -1:
+        """A doorbell was stored to in a queue block, for ``length`` bytes: take it, and send, if that does not gather."""
         cdef Executor executor
         cdef Pump pump = self.pump
         cdef bint plain
+        cdef int rung = -1
         self.acquire()
         try:
             plain = self._plain()
             executor = pump.device.doors.get(block) if plain and not pump.rung else None
-            if executor is None or engine_port_ring(&pump.device.device, &executor.place):
+            if executor is not None:
+                # while the thread sleeps for longer than the application pauses between two polls, nothing gathers
+                pump.round_state.gathers = (
+                    _of(self.of_runtime, "_thread") is not None and _of(self.of_runtime, "_sleep_until") is None
+                )
+                rung = pump_round_ring(pump.round_state, &executor.place, length)
+            if rung < 0:
                 pump.doorbells.ring(block)
-            self._kick(plain)
+            if rung != GATHERED:
+                self._kick(plain)
         finally:
             self.release()
         return 0
@@ -288,7 +302,7 @@ cdef class SendQueue:
         finally:
             self.release()
         if put:
-            self.drive._ring(self.block)
+            self.drive._ring(self.block, length)
         return put
 
     cdef bint _sends(self) noexcept:
@@ -325,7 +339,7 @@ cdef class SendQueue:
         finally:
             self.release()
         if put:
-            self.drive._ring(self.block)
+            self.drive._ring(self.block, length)
         return put
 
     def post_words(self, array):
@@ -366,7 +380,7 @@ cdef class SendQueue:
         finally:
             PyBuffer_Release(&given)
         if count:
-            self.drive._ring(self.block)
+            self.drive._ring(self.block, ROUND_GATHER_BYTES + 1)
         return count
 
 

@@ -16,5 +16,11 @@ TIMERS_PER_CALL = 1 << 10
 """Expired deadlines that are handled at once, so that the work is bounded; the others next time."""
 WRITE_BACK_NS = 10_000_000
 """Once it moves no more packets, so long after the first of them, a NIC writes back what is left."""
+GATHER_ONE_IN = 4
+"""A short message waits for others to leave with it while so many times those that wait are in flight."""
+GATHER_MOST = 16
+"""Messages that wait so at most."""
+GATHER_BYTES = 512
+"""What counts as short."""
 IDLE_BEFORE_YIELD = 32
 """Rounds without anything to do after which a poll lets others have the core."""

@@ -216,3 +216,74 @@ def test_a_link_that_is_replaced_is_the_runtime_s(ends: Ends) -> None:
     before = dict(runtime.nic.counters)
     runtime.drive.kick()
     assert dict(runtime.nic.counters) == before
+
+
+def sent(ends: Ends) -> int:
+    """Where the first NIC is in its packets; what a probe repeats on a busy machine does not count."""
+    (qp,) = ends.ctxs[0].runtime.nic.qps.values()
+    return int(qp.requester.sent_psn)
+
+
+def write(ends: Ends, size: int = 8) -> int:
+    """Post a WRITE; how many packets of the first NIC have left by then."""
+    runtime: Runtime = ends.ctxs[0].runtime
+    mr, there = ends.mrs
+    ends.qps[0].post_rdma(op.WR_WRITE, mr.buf, size, mr.lkey, there.buf, there.rkey)
+    after = sent(ends)
+    # the first wakes the thread, which from then on leaves the device to who polls
+    assert until(lambda: (ends.cqs[0].poll(), runtime._sleep_until)[1] is None)
+    return after
+
+
+def test_short_messages_gather_behind_four_times_as_many(ends: Ends) -> None:
+    """What is in flight brings acknowledgements, which say when there is room for what waits."""
+    with ends.ctxs[1].runtime.lock:
+        first = sent(ends)
+        assert [write(ends) - first for _ in range(11)] == [1, 2, 3, 4, 4, 6, 6, 8, 8, 8, 11]
+        assert write(ends) - first == 11
+        ends.cqs[0].poll()
+        assert sent(ends) - first == 11, "a poll alone does not end it"
+
+
+def test_a_long_message_takes_along_what_gathered(ends: Ends) -> None:
+    with ends.ctxs[1].runtime.lock:
+        first = sent(ends)
+        for _ in range(5):
+            write(ends)
+        assert sent(ends) - first == 4
+        assert write(ends, 600) - first == 6
+
+
+def test_what_gathers_leaves_although_nobody_polls(ends: Ends) -> None:
+    with ends.ctxs[1].runtime.lock:
+        first = sent(ends)
+        for _ in range(5):
+            write(ends)
+        assert sent(ends) - first == 4
+        assert until(lambda: sent(ends) - first == 5)
+
+
+def test_acknowledgements_send_what_gathered(ends: Ends) -> None:
+    with ends.ctxs[1].runtime.lock:
+        for _ in range(5):
+            write(ends)
+    done = 0
+
+    def all_done() -> bool:
+        nonlocal done
+        done += ends.cqs[0].poll()[0]
+        return done == 5
+
+    assert until(all_done)
+
+
+def test_nothing_gathers_while_the_application_does_not_poll(ends: Ends) -> None:
+    """The thread sleeps until a deadline then, which may be long."""
+    runtime: Runtime = ends.ctxs[0].runtime
+    with ends.ctxs[1].runtime.lock:
+        first, (mr, there) = sent(ends), ends.mrs
+        runtime.rest()
+        for number in range(6):
+            assert until(lambda: runtime._sleep_until is not None)
+            ends.qps[0].post_rdma(op.WR_WRITE, mr.buf, 8, mr.lkey, there.buf, there.rkey)
+            assert sent(ends) - first == number + 1
