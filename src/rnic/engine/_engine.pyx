@@ -1372,4 +1372,5 @@ cdef class Pump:
 
 
 include "_drive.pxi"
+include "_queues.pxi"
 include "_fabric.pxi"

@@ -165,13 +165,14 @@ void pump_round_init(struct pump_round *round, struct engine_device *device, int
 }
 
 /* Whether all that is to be sent is messages that wait for others. */
-static int gathering(const struct pump_round *round)
+static int gathering(const struct pump_round *round, uint64_t one_in)
 {
 	const struct engine_sched *sched = &round->device->sched;
 	const struct queue_pair *record = (const struct queue_pair *)(const void *)(sched->arena + round->waiting);
-	return round->waits && sched->turns->count == 1 && record->scheduled && !round->sending.qp &&
+	return round->waits && round->gathers && sched->turns->count == 1 && record->scheduled && !round->sending.qp &&
 	       !record->reply_count && !record->probe_due && record->send_index == record->fetch_index &&
-	       round->waits <= ROUND_GATHER_MOST && round->waits * ROUND_GATHER_ONE_IN <= record->flying;
+	       round->waits <= ROUND_GATHER_MOST && record->flying >= ROUND_GATHER_LEAST &&
+	       round->waits * one_in <= record->flying;
 }
 
 int pump_round_ring(struct pump_round *round, struct engine_qp *qp, uint64_t length)
@@ -186,7 +187,7 @@ int pump_round_ring(struct pump_round *round, struct engine_qp *qp, uint64_t len
 		return 0;
 	round->waits = more ? round->waits + 1 : 1;
 	round->waiting = at;
-	return gathering(round) ? GATHERED : 0;
+	return gathering(round, 1) ? GATHERED : 0;
 }
 
 void pump_round_send(struct pump_round *round, uint64_t now, uint64_t budget, struct engine_told *told)
@@ -212,7 +213,7 @@ void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct 
 	if (round->phase == ROUND_IDLE) {
 		round->sent = 0;
 		round->came = round->slot = 0;
-		round->phase = !round->hold && round->silent >= ROUND_REPLIES_AT_LEAST_EVERY && !gathering(round) ?
+		round->phase = !round->hold && round->silent >= ROUND_REPLIES_AT_LEAST_EVERY && !gathering(round, ROUND_GATHER_ONE_IN) ?
 				       ROUND_BEFORE : ROUND_TAKING;
 		if (round->phase == ROUND_TAKING)
 			receive(round);
@@ -231,7 +232,8 @@ void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct 
 		round->phase = round->came ? ROUND_IDLE : ROUND_AFTER;
 	}
 	if (round->phase == ROUND_AFTER) {
-		if (!round->hold && (round->device->sched.turns->count || round->sending.qp) && !gathering(round)) {
+		if (!round->hold && (round->device->sched.turns->count || round->sending.qp) &&
+		    !gathering(round, ROUND_GATHER_ONE_IN)) {
 			pump_round_send(round, now, budget, told);
 			if (told->stop != STOP_DONE)
 				return;

@@ -31,7 +31,7 @@ struct pump_round {
 	uint32_t phase; /* enum round_phase */
 	uint32_t silent; /* rounds in a row that took packets and sent nothing */
 	uint32_t hold; /* what is owed waits for what its owner sends next: nothing is sent before it */
-	uint32_t gathers; /* short messages may wait for others: somebody drives the rounds whatever the program does */
+	uint32_t gathers; /* short messages may wait for others: the program posts and polls them in a stream */
 	uint32_t waits; /* messages of `waiting` that do */
 	uint64_t waiting; /* the record of the queue pair that has them, alone in the line for turns */
 	uint32_t greed; /* datagrams to ask for: as many as the last rounds found */
@@ -67,9 +67,8 @@ uint64_t pump_round_right(struct pump_round *round, const uint8_t *name, uint32_
 void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct engine_told *told);
 
 /* A doorbell was rung in the block of a queue pair, for a message of `length` bytes: 0, or -1 where it is the reference's.
- * GATHERED: that need not leave at once. While a queue pair has many short messages in flight, a few more gather and leave
- * together, when enough are acknowledged, with the next that is long, or with anything else: each datagram costs both
- * ends more than the messages in it. */
+ * GATHERED: that need not leave at once. In a stream of short messages up to as many as are in flight wait for the next,
+ * since a datagram costs both ends more than the messages in it; a round in which nothing comes ends that. */
 #define GATHERED 1
 int pump_round_ring(struct pump_round *round, struct engine_qp *qp, uint64_t length);
 

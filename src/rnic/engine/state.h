@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x3fa4e20ef63b0056ull
+#define STATE_LAYOUT_HASH 0x67e52585a0d2a98eull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -120,9 +120,12 @@
 #define ROUND_TIMERS_AT_LEAST_EVERY 0x100u
 #define ROUND_TIMERS_PER_CALL 0x400u
 #define ROUND_WRITE_BACK_NS 0x989680u
-#define ROUND_GATHER_ONE_IN 0x4u
 #define ROUND_GATHER_MOST 0x10u
 #define ROUND_GATHER_BYTES 0x200u
+#define ROUND_GATHER_LEAST 0x2u
+#define ROUND_GATHER_ONE_IN 0x4u
+#define ROUND_GATHER_AFTER 0x20u
+#define ROUND_GATHER_PAUSE_NS 0x4e20u
 #define ROUND_IDLE_BEFORE_YIELD 0x20u
 #define EVENT_COMP 0x0u
 #define SLOT_BUFFERS_AT 0x1000u
