@@ -84,7 +84,7 @@ def test_equal_seeds_give_equal_runs() -> None:
 
 @pytest.mark.slow
 def test_plain_and_compiled_answer_alike() -> None:
-    """The same packets in the same order, whichever of the twins sends them: a reply waits for requests, or does not."""
+    """The same packets in the same order, whichever of the twins sends them."""
     found = []
     for plain_only in ("0", "1"):
         command = [sys.executable, "-m", "tests.fuzz.run_live", "--packets", "40000", "--seed", "5000004", "--json"]
