@@ -277,7 +277,7 @@ def test_bad_messages_are_answered(directory: Path, message: tuple[int, bytes], 
 
 
 def test_a_message_holds_several_commands(directory: Path) -> None:
-    """They run in their order until one fails; the answers say how far they came. Nothing runs of one that breaks off."""
+    """They run in order until one fails; answers say how far they came. Nothing runs of one that breaks off."""
     with rnic.open(f"{NET}.91", port=4000, directory=directory) as ctx:
         connection = ctx.driver.connection  # type: ignore[attr-defined]
 

@@ -56,9 +56,7 @@ class Layout:
         self.source = source
         self.fields = fields
         self._by_name = {field.name: field for field in fields}
-        self._parts = {
-            field.name: (field.byte, field.byte + field.unit, field.lsb, field.mask) for field in fields
-        }
+        self._parts = {field.name: (field.byte, field.byte + field.unit, field.lsb, field.mask) for field in fields}
         """First byte, the one behind the last, shift and mask: worked out once, since codecs ask for little else."""
         if len(self._by_name) != len(fields):
             raise ValueError(f"layout {name}: a field name appears twice")
@@ -117,8 +115,7 @@ class Layout:
             raise ValueError(f"{self.name} needs {self.size} bytes, got {max(0, len(buffer) - offset)}")
         data, endian, number = bytes(buffer[offset : offset + self.size]), self.endian, int.from_bytes
         return {
-            name: number(data[start:end], endian) >> lsb & mask
-            for name, (start, end, lsb, mask) in self._parts.items()
+            name: number(data[start:end], endian) >> lsb & mask for name, (start, end, lsb, mask) in self._parts.items()
         }
 
 
