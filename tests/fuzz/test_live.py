@@ -5,7 +5,12 @@ The long form, for as many packets and processes as there is time: ``python -m t
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +25,7 @@ from rnic.testing.live import FindingError, LivePeer
 from rnic.transport import responder
 from rnic.transport.completer import Completer
 
+ROOT = Path(__file__).resolve().parents[2]
 SHORT = 700
 LONG = 100_000
 KINDS = {"idents seen": {}, "idents unseen": {"seen": False}, "IPv6": {"ipv6": True}}
@@ -74,6 +80,19 @@ def test_equal_seeds_give_equal_runs() -> None:
             peer.run(300)
             digests.append((peer.digest, peer.counts, bytes(peer.arena)))
     assert digests[0] == digests[1]
+
+
+@pytest.mark.slow
+def test_plain_and_compiled_answer_alike() -> None:
+    """The same packets in the same order, whichever of the twins sends them."""
+    found = []
+    for plain_only in ("0", "1"):
+        command = [sys.executable, "-m", "tests.fuzz.run_live", "--packets", "40000", "--seed", "5000004", "--json"]
+        env = {**os.environ, "RNIC_PLAIN": plain_only}
+        done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True)
+        figures = json.loads(done.stdout)
+        found.append((figures["digest"], figures["flaws"]))
+    assert found[0] == found[1]
 
 
 # What the peer must notice. The lean path is taken in plain Python, where it can be changed.

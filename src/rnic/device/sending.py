@@ -28,9 +28,19 @@ _WRITE_BACK_QPS = 4
 """Every 1024 calls of ``produce``, this many queue pairs have their state and PSNs written back."""
 
 
+def _requests(qp: DeviceQp, now_ns: int, budget: int, out: list[TxBurst]) -> int:
+    """Send requests by the quick way as far as it knows them, the rest by the reference."""
+    executor = qp.executor
+    made: int = executor.send(now_ns, budget, out) if executor is not None else send_small(qp, now_ns, budget, out)
+    if made < budget and (qp.requester.unsent if executor is None else executor.punted):
+        made += qp.produce_requests(now_ns, budget - made, out)
+    return made
+
+
 def _replies(qp: DeviceQp, budget: int, out: list[TxBurst]) -> int:
-    """Send replies by the engine where it knows all that wait, else by the reference."""
-    return qp.executor.reply(budget, out) or qp.produce_replies(budget, out)
+    """Send replies by the quick way where it knows all that wait, else by the reference."""
+    made = send_ack(qp, out) if qp.executor is None else qp.executor.reply(budget, out)
+    return made or qp.produce_replies(budget, out)
 
 
 STEP_FIRST, STEP_REQUESTS, STEP_REST = range(3)
@@ -175,25 +185,15 @@ class Sending:
 
     @staticmethod
     def _first(qp: DeviceQp, now_ns: int, out: list[TxBurst], turn: Turn) -> int:
-        """Send what goes first in a turn, by the quick ways: requests, but where replies are owed first."""
+        """Send what goes first in a turn: requests, but where replies are owed first."""
         words, limit = qp.words, turn.limit
-        plain = not (words[_CNP_TAG] or words[_MASKED] or words[_PACED])
-        executor = qp.executor
-        if executor is None or not plain:
-            count = turn.count + (send_ack(qp, out) if qp.owes_first and not words[_CNP_TAG] else 0)
-            if plain and count < limit and not qp.owes_first:
-                count += send_small(qp, now_ns, limit - count, out)
-            return count
+        if words[_CNP_TAG] or words[_MASKED] or words[_PACED]:
+            return turn.count + (send_ack(qp, out) if qp.owes_first and not words[_CNP_TAG] else 0)
         if turn.step == STEP_REQUESTS:
             return turn.count + qp.produce_requests(now_ns, turn.room, out)
         count = _replies(qp, limit, out) if qp.owes_first else 0
         if qp.requester.unsent:
-            room = min(limit, max(limit - count, LEAST))
-            made: int = executor.send(now_ns, room, out)
-            if executor.punted and made < room:
-                # the reference goes on at the first work request that the engine does not know
-                made += qp.produce_requests(now_ns, room - made, out)
-            count += made
+            count += _requests(qp, now_ns, min(limit, max(limit - count, LEAST)), out)
         return count
 
     @staticmethod
@@ -201,7 +201,7 @@ class Sending:
         """Send what is left, after ``count`` packets of a turn."""
         sent = 0
         words = qp.words
-        if qp.executor is not None and not (words[_CNP_TAG] or words[_MASKED] or words[_PACED]):
+        if not (words[_CNP_TAG] or words[_MASKED] or words[_PACED]):
             return _replies(qp, max(limit - count, LEAST), out) if qp.responder.replies else 0
         if count < limit and not qp.requester.unsent and not words[_CNP_TAG]:
             sent = send_ack(qp, out)

@@ -405,11 +405,15 @@ class Runtime:
             thread, self._thread = self._thread, None
             if thread is not None:
                 self._wake()
-            with self.guard.around("link"):
-                if self._pump is not None:
-                    self._pump.stop()
-                    self._pump = None
-                self.link.send(self.nic.farewell())
+            try:
+                with self.guard.around("link"):
+                    if self._pump is not None:
+                        self._pump.stop()
+                        self._pump = None
+                    self.link.send(self.nic.farewell())
+            except BaseException:
+                self.link.close()
+                raise
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
         if self._wake_read >= 0:

@@ -11,12 +11,13 @@ import contextlib
 import errno
 import fcntl
 import gc
+import math
 import os
 import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rnic.device.nic import Nic
@@ -26,6 +27,7 @@ from rnic.runtime.client import Client, close_all, drain
 from rnic.runtime.directory import ProcessError
 from rnic.runtime.loop import Runtime
 from rnic.runtime.paths import PathTree
+from rnic.runtime.patience import Bent, Patience
 from rnic.runtime.report import log_report
 from rnic.runtime.requests import CHOSEN, MAX_DEVICES, Manager, Requests
 from rnic.runtime.slice import shorten
@@ -87,6 +89,8 @@ class NicProcess:
         """The UDP port that was asked for with each device."""
         self.groups: dict[str, SlotGroup] = {}
         """The slots of each device."""
+        self.patience = Patience()
+        """With what programs wrote into the arenas of their slots."""
         self._kept: set[str] = set()
         self.clients: dict[int, Client] = {}
         self._requests = Requests(self)
@@ -170,7 +174,7 @@ class NicProcess:
             for left in self.devices.keys() - taken:
                 self._remove(left)
             self.devices[name] = runtime
-            self.groups[name] = SlotGroup(runtime)
+            self.groups[name] = SlotGroup(runtime, self.patience)
             self._options[name] = options
             self._ports[name] = port
             self._watch(runtime.link)
@@ -340,6 +344,11 @@ class NicProcess:
             code, body = error.errno or errno.EIO, str(error.strerror or error).encode()
         except (RnicError, ValueError, OverflowError, RecursionError) as error:  # the last of nested JSON
             code, body = errno.EINVAL, str(error).encode()
+        except Bent as bent:  # who asks need not be who bent it
+            close_all(made)
+            made = []
+            self._give_up(bent)
+            code, body = errno.EIO, b"a program had written nonsense into its slot, and has lost it: ask again"
         except BaseException:
             close_all(made)
             raise
@@ -353,26 +362,40 @@ class NicProcess:
         if client.refusal is not None:
             self._drop(client)
 
+    def _give_up(self, bent: Bent) -> None:
+        """A program's arena leads nowhere: it has lost its connection."""
+        self.counters.bump("slots_given_up")
+        for client in [client for client in self.clients.values() if client.slot is bent.whose]:
+            self._drop(client)
+
+    @contextlib.contextmanager
+    def _releasing(self, client: Client) -> Iterator[None]:
+        """A step of a client's end: what it leaves undone hinders no other."""
+        with contextlib.suppress(Bent), self.guard.around("release", f"program {client.pid}"):
+            if client.slot is None:
+                yield
+            else:
+                with client.slot.work:
+                    yield
+
     def _drop(self, client: Client) -> None:
         if self.clients.pop(client.sock.fileno(), None) is None:
             return
         self._last_user = time.monotonic()
-        around = self.guard.around
-        whose = f"program {client.pid}"
-        with around("release", whose):
+        with self._releasing(client):
             self._selector.unregister(client.sock)
         client.sock.close()
         if self.manager is not None:
-            with around("release", whose):
+            with self._releasing(client):
                 self.manager.gone(client, time.monotonic_ns())
         if client.runtime is not None and client.uar is not None:
-            with around("release", whose):
+            with self._releasing(client):
                 client.runtime.nic.unmap_uar(client.uar)
                 client.runtime.kick()
             for vector, fire in client.vectors.items():
                 if client.runtime.handlers.get(vector) is fire:  # the number may be another's by now
                     del client.runtime.handlers[vector]
-                with around("release", whose):
+                with self._releasing(client):
                     fire()  # who sleeps on it learns that nobody will fire it any more
                 fire.close()
         if client.device in self.groups:
@@ -380,16 +403,16 @@ class NicProcess:
         if client.slot is not None:
             for fd in client.slot.runtime.link.filenos():
                 self._unwatch(fd)
-            with around("release", whose):
+            with self._releasing(client):
                 self.groups[client.device].give_back(client.slot)
         if client.memory is not None:
-            with around("release", whose):
+            with self._releasing(client):
                 client.memory.close()
             self._litter = True
         for name in client.added:
             # nobody finds a device again whose port was any free one
             if self._ports.get(name) == 0 and not self.in_use(name):
-                with around("release", whose):
+                with self._releasing(client):
                     self._remove(name)
         self._descriptors_are_back()
 
@@ -432,17 +455,18 @@ class NicProcess:
         slot = client.slot
         assert slot is not None
         now = time.monotonic_ns()
-        if slot.served:
-            return slot.runtime.round()
-        if len(slot.runtime.link.filenos()) > 1 and slot.hold():
-            try:
+        with slot.work:
+            if slot.served:
                 return slot.runtime.round()
-            finally:
-                slot.release()
-        if now < slot.look_at_ns and not slot.waits:
-            return False
-        slot.look_at_ns = now + LOOK_NS
-        return slot.look(now)
+            if len(slot.runtime.link.filenos()) > 1 and slot.hold():
+                try:
+                    return slot.runtime.round()
+                finally:
+                    slot.release()
+            if now < slot.look_at_ns and not slot.waits:
+                return False
+            slot.look_at_ns = now + LOOK_NS
+            return slot.look(now)
 
     def _budget(self) -> int:
         """Packets of a round: few while several programs post, since each waits for the end of the others' round."""
@@ -473,17 +497,16 @@ class NicProcess:
             fence()  # programs store their doorbell, then look whether the NIC sleeps
 
     def _timeout(self) -> float:
-        slots = [slot for group in self.groups.values() for slot in group.slots.values()]
-        shortest = LOOK_NS / 1e9 if slots else _LONGEST_SLEEP
-        if any(slot.waits for slot in slots):
+        clients = [client for client in self.clients.values() if client.slot is not None]
+        shortest = LOOK_NS / 1e9 if clients else _LONGEST_SLEEP
+        if any(client.slot.waits for client in clients if client.slot is not None):
             return 0.001
-        for slot in slots:
-            if slot.served:
-                deadline = slot.runtime.nic.next_deadline_ns()
-                if slot.runtime.nic.has_work():
-                    return 0.0
-                if deadline is not None:
-                    shortest = min(shortest, max(0, deadline - slot.runtime.clock()) / 1e9)
+        for client in clients:
+            try:
+                shortest = min(shortest, self._until_served(client))
+            except Exception as error:  # noqa: BLE001 - the last guard
+                self.guard.caught("round", error, f"program {client.pid}")
+                self._drop(client)
         for runtime in self.devices.values():
             now = runtime.clock()
             for deadline in (runtime.nic.next_deadline_ns(), runtime.link.next_deadline_ns()):
@@ -492,6 +515,18 @@ class NicProcess:
             if runtime.nic.has_work():
                 return 0.0
         return shortest
+
+    @staticmethod
+    def _until_served(client: Client) -> float:
+        """Seconds until a slot that is served here has something to do; without end for others."""
+        slot = client.slot
+        if slot is None or not slot.served:
+            return math.inf
+        with slot.work:
+            if slot.runtime.nic.has_work():
+                return 0.0
+            deadline = slot.runtime.nic.next_deadline_ns()
+            return math.inf if deadline is None else max(0, deadline - slot.runtime.clock()) / 1e9
 
     def serve(self, idle_exit: float | None = None, spins: int = SPIN_ROUNDS) -> None:
         """Serve until stopped, or until the last user has been gone for ``idle_exit`` seconds.
@@ -502,13 +537,16 @@ class NicProcess:
         """
         shorten()
         pace = _Pace(spins)
-        while True:
-            try:
-                if not self._turn(pace, idle_exit):
-                    return
-            except Exception as error:  # noqa: BLE001 - the last guard
-                self.guard.caught("turn", error)
-                time.sleep(_AFTER_OWN_ERROR_S)
+        with self.patience:
+            while True:
+                try:
+                    if not self._turn(pace, idle_exit):
+                        return
+                except Bent as bent:
+                    self._give_up(bent)
+                except Exception as error:  # noqa: BLE001 - the last guard
+                    self.guard.caught("turn", error)
+                    time.sleep(_AFTER_OWN_ERROR_S)
 
     def stop(self) -> None:
         """Have :meth:`serve` return soon. For signal handlers: raising there would end whatever runs just then."""

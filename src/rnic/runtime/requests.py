@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -105,7 +106,8 @@ class Requests:
         }.get(kind)
         if handler is None:
             raise OSError(errno.ENOSYS, f"message kind {kind} is unknown")
-        return handler(client, body, fds, out)
+        with contextlib.nullcontext() if client.slot is None else client.slot.work:
+            return handler(client, body, fds, out)
 
     def _hello(self, client: Client, body: bytes) -> bytes:
         hello = attach.HELLO.unpack(body)

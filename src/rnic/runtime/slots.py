@@ -40,6 +40,7 @@ from rnic.link.udp import UdpLink
 from rnic.mem import order
 from rnic.mem.order import fence, load32, store32
 from rnic.runtime.loop import Runtime
+from rnic.runtime.patience import Patience
 from rnic.spec import attach
 from rnic.spec.limits import GO_BACK_N
 from rnic.spec.rounds import BUFFER_BYTES, RECEIVE_LIMIT
@@ -78,12 +79,15 @@ class Slot:
         link: over the slot's own socket; closed with the slot.
         member: its number in the device's group.
         first_qpn: its first queue pair number.
+        patience: bounds what is done on the arena.
 
-    ``runtime`` is the NIC of the slot, which nobody else in this process drives.
+    ``runtime`` is the NIC of the slot, which nobody else in this process drives; whoever has it do something enters
+    ``work`` for that.
     """
 
-    def __init__(self, main: Runtime, link: UdpLink, member: int, first_qpn: int) -> None:
+    def __init__(self, main: Runtime, link: UdpLink, member: int, first_qpn: int, patience: Patience) -> None:
         self.member = member
+        self.work = patience.on(self)
         self.closed = False
         self.served = False
         """The NIC process takes everything itself from now on."""
@@ -170,7 +174,8 @@ class Slot:
                 errno.EBUSY, f"program {self.pid} was stopped while it worked on its slot: continue or end it"
             )
         try:
-            yield
+            with self.work:
+                yield
         finally:
             self.release()
 
@@ -246,8 +251,9 @@ class Slot:
         """Take a packet that came to another slot; whether it was, now or later."""
         if self.hold():
             try:
-                self.runtime.nic.receive(burst, now)
-                self.runtime.settle(now)
+                with self.work:
+                    self.runtime.nic.receive(burst, now)
+                    self.runtime.settle(now)
             finally:
                 self.release()
             return True
@@ -309,9 +315,11 @@ class Slot:
         """The program has gone; what still comes for it comes to nobody."""
         if not self.closed:
             self.closed = True
-            self.runtime.close()
-            os.close(self._arena_fd)
-            os.close(self._shared_fd)
+            try:
+                self.runtime.close()
+            finally:
+                os.close(self._arena_fd)
+                os.close(self._shared_fd)
 
 
 class SlotGroup:
@@ -319,12 +327,14 @@ class SlotGroup:
 
     Args:
         main: the device, whose link is the first of the group.
+        patience: bounds what is done on their arenas.
 
     ``refused`` says why there are none, once that is known.
     """
 
-    def __init__(self, main: Runtime) -> None:
+    def __init__(self, main: Runtime, patience: Patience) -> None:
         self._main = main
+        self._patience = patience
         self._group: steering.Group | None = None
         self._free: list[int] = []
         self._uses: dict[int, int] = {}
@@ -377,7 +387,8 @@ class SlotGroup:
         use_ = self._uses[member] = self._uses.get(member, -1) + 1
         ranges = 1 << steering.LOG_RANGE - LOG_QPS
         first = steering.first_qpn(member) + (use_ % ranges << LOG_QPS)
-        slot = Slot(self._main, UdpLink(format_address(link.address), link.port, sock=sock), member, first)
+        own = UdpLink(format_address(link.address), link.port, sock=sock)
+        slot = Slot(self._main, own, member, first, self._patience)
         slot.runtime.nic.stray = partial(self._stray, member)
         self.slots[member] = slot
         return slot

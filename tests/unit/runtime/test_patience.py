@@ -1,0 +1,167 @@
+"""Work that finds no end on a program's arena is ended, and no other."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import rnic.verbs.enums as e
+from rnic.runtime import patience as module
+from rnic.runtime.patience import Bent, Patience
+from rnic.spec.errors import VerbsError
+from rnic.testing import QpPair
+
+SEEDS = [range(40), pytest.param(range(40, 2_000), marks=[pytest.mark.full, pytest.mark.timeout(1200)])]
+LONG = 20.0
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TICK_S", 0.004)
+    monkeypatch.setattr(module, "TICKS", 5)
+
+
+@pytest.fixture
+def patience() -> Iterator[Patience]:
+    made = Patience()
+    with made:
+        yield made
+
+
+def spin(seconds: float = LONG) -> bool:
+    """Processor time goes by; whether that was the end of it."""
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+    return True
+
+
+def test_work_without_end_is_ended(patience: Patience) -> None:
+    began = time.process_time()
+    with pytest.raises(Bent) as caught, patience.on("mine"):
+        spin()
+    assert caught.value.whose == "mine"
+    assert time.process_time() - began < LONG / 2
+    assert not patience.under_way
+
+
+def test_no_guard_takes_it_for_a_mistake(patience: Patience) -> None:
+    def guarded() -> None:
+        try:
+            spin()
+        except Exception:  # noqa: BLE001 - what the guards catch
+            pytest.fail("it was taken for a mistake of our own")
+
+    with pytest.raises(Bent), patience.on("mine"):
+        guarded()
+
+
+def test_who_is_within_another_is_named(patience: Patience) -> None:
+    with patience.on("outer"):
+        with pytest.raises(Bent) as caught, patience.on("inner"):
+            spin()
+        assert caught.value.whose == "inner"
+        with pytest.raises(Bent) as caught:
+            spin()
+    assert caught.value.whose == "outer"
+
+
+def test_each_piece_of_work_begins_anew(patience: Patience) -> None:
+    work = patience.on("mine")
+    for _ in range(6):
+        with work:
+            assert spin(0.008)
+
+
+def test_what_is_done_for_nobody_may_last(patience: Patience) -> None:
+    assert spin(0.06)
+    assert not patience.under_way
+
+
+def test_a_thread_of_its_own_watches_nothing() -> None:
+    before = signal.getsignal(signal.SIGVTALRM)
+
+    def other() -> None:
+        with Patience():
+            assert signal.getsignal(signal.SIGVTALRM) == before
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+
+
+def test_the_timer_ends_with_it() -> None:
+    with Patience():
+        assert signal.getitimer(signal.ITIMER_VIRTUAL)[1] > 0
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
+
+
+class Bending:
+    """A pair of the reference's queue pairs at work, while words of the first one's arena change at random."""
+
+    def __init__(self, seed: int, patience: Patience) -> None:
+        self.rng = random.Random(seed)
+        self.pair = QpPair(seed=seed, settings={"reference": True}, depth=16, size=1 << 16)
+        self.nic = self.pair.a.node.nic
+        self.work = patience.on(self.nic)
+        self.post()
+        self.pair.net.turn()
+        memory = self.nic.arena.memory
+        self.used = [at for at in range(0, self.nic.arena.used, 8) if memory[at : at + 8] != bytes(8)]
+
+    def post(self) -> None:
+        rng = self.rng
+        for _ in range(rng.randrange(1, 6)):
+            side = self.pair.a if rng.random() < 0.7 else self.pair.b
+            kind = rng.choice((e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_READ, e.IBV_WR_SEND, e.IBV_WR_ATOMIC_FETCH_AND_ADD))
+            length = 8 if kind == e.IBV_WR_ATOMIC_FETCH_AND_ADD else rng.choice((8, 100, 5_000, 20_000))
+            if kind == e.IBV_WR_SEND:
+                side.peer.post_recv(length)
+            side.post_send(kind, length)
+
+    def bend(self) -> None:
+        rng, arena = self.rng, self.nic.arena
+        for at in rng.sample(self.used, rng.choice((1, 1, 2, 5))):
+            value = rng.choice((0, 1, rng.randrange(arena.used), rng.getrandbits(64), rng.choice(self.used)))
+            arena.memory[at : at + 8] = value.to_bytes(8, "little")
+
+    def go_on(self) -> None:
+        """Raises whatever nonsense raises, of which a NIC process drops the program."""
+        self.post()
+        self.bend()
+        for _ in range(6):
+            self.pair.net.turn()
+        self.pair.clock.now_ns += self.rng.choice((0, 1_000_000, 2_000_000_000))
+        for side in (self.pair.a, self.pair.b):
+            side.node.nic.handle_timers(self.pair.clock.now_ns)
+
+    def end(self) -> None:
+        with self.work:
+            self.nic.unmap_uar(self.pair.a.ctx.driver.uar)  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_bent_arenas_come_to_an_end(seeds: range, patience: Patience, own_errors: list[tuple[str, Exception]]) -> None:
+    """Whatever stands there, work on it ends, in a result, a plain exception, or here; and so does its release."""
+    ended = 0
+    for seed in seeds:
+        bending = Bending(seed, patience)
+        for step in [bending.go_on] * 12 + [bending.end]:
+            try:
+                with bending.work:
+                    step()
+            except (LookupError, ValueError, ArithmeticError, TypeError, MemoryError, AttributeError, OSError):
+                continue
+            except VerbsError:
+                continue
+            except Bent as bent:
+                ended += bent.whose is bending.nic
+        assert not patience.under_way
+    own_errors.clear()  # what nonsense raises is no mistake of ours
+    assert ended, "no seed has bent anything into a ring"
