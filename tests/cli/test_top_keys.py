@@ -40,10 +40,12 @@ class Screen:
         self._said = ""
         env = {**os.environ, "RNIC_RUNTIME_DIR": str(directory), "TERM": "xterm-256color"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "rnic.cli", "top", "--interval", "0.1"],
-            env=env, stdin=self.terminal, stdout=self.terminal, stderr=self.terminal,
-            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )  # fmt: skip
+            ["setsid", "--ctty", sys.executable, "-m", "rnic.cli", "top", "--interval", "0.1"],
+            env=env,
+            stdin=self.terminal,
+            stdout=self.terminal,
+            stderr=self.terminal,
+        )
 
     def read(self) -> None:
         if select.select([self.master], [], [], 0.05)[0]:
