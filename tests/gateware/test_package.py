@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rnic.cli import group
+from rnic.cli.commands import group
 from rnic.gateware.package import (
     IPXACT,
     STATES,

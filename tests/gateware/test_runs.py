@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from rnic.cli import group
+from rnic.cli.commands import group
 from rnic.gateware import runs
 from rnic.gateware.params import EngineParams
 from rnic.gateware.runs import Job, run_job
