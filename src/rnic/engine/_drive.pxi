@@ -21,6 +21,7 @@ cdef extern from "state.h" nogil:
     enum:
         IDLE_BEFORE_YIELD "ROUND_IDLE_BEFORE_YIELD"
         ROUND_GATHER_AFTER
+        ROUND_LOOKS
         ROUND_GATHER_PAUSE_NS
 
 DEF ASK_NS = 50000
@@ -83,6 +84,7 @@ cdef class Drive:
             return False
         try:
             self.seen = True
+            self.pump.round_state.looks = ROUND_LOOKS
             did = self._round(now) if self.pump._takes(_of(self.of_runtime, "link")) else self.runtime._round(now)
         finally:
             self.release()

@@ -275,7 +275,7 @@ cdef extern from "round.h" nogil:
     struct pump_loss:
         uint64_t seed, asked, one_in
     struct pump_round_state "pump_round":
-        uint32_t phase, came, slot, gathers
+        uint32_t phase, came, slot, gathers, looks
         uint64_t at, sent, rx_bytes, tx_bytes, too_short, socket_errors, lost
         pump_loss loss
         pump_counts counts

@@ -215,8 +215,14 @@ void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct 
 		round->came = round->slot = 0;
 		round->phase = !round->hold && round->silent >= ROUND_REPLIES_AT_LEAST_EVERY && !gathering(round, ROUND_GATHER_ONE_IN) ?
 				       ROUND_BEFORE : ROUND_TAKING;
-		if (round->phase == ROUND_TAKING)
+		if (round->phase == ROUND_TAKING) {
 			receive(round);
+			while (!round->came && round->looks && !round->device->sched.turns->count && !round->sending.qp) {
+				round->looks--;
+				receive(round);
+			}
+		}
+		round->looks = 0;
 	}
 	if (round->phase == ROUND_BEFORE) {
 		pump_round_send(round, now, budget, told);

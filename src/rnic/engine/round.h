@@ -30,6 +30,7 @@ struct pump_round {
 	int32_t fd;
 	uint32_t phase; /* enum round_phase */
 	uint32_t silent; /* rounds in a row that took packets and sent nothing */
+	uint32_t looks; /* how often to look again where nothing came and nothing is to be sent, in the next round alone */
 	uint32_t hold; /* what is owed waits for what its owner sends next: nothing is sent before it */
 	uint32_t gathers; /* short messages may wait for others: the program posts and polls them in a stream */
 	uint32_t waits; /* messages of `waiting` that do */

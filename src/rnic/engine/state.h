@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x67e52585a0d2a98eull
+#define STATE_LAYOUT_HASH 0x594922dd150609c1ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -126,6 +126,7 @@
 #define ROUND_GATHER_ONE_IN 0x4u
 #define ROUND_GATHER_AFTER 0x20u
 #define ROUND_GATHER_PAUSE_NS 0x4e20u
+#define ROUND_LOOKS 0x6u
 #define ROUND_IDLE_BEFORE_YIELD 0x20u
 #define EVENT_COMP 0x0u
 #define SLOT_BUFFERS_AT 0x1000u

@@ -28,5 +28,8 @@ GATHER_AFTER = 32
 """Messages in a row, each posted after a poll and soon after the one before, that make a stream."""
 GATHER_PAUSE_NS = 20_000
 """What ends a stream."""
+LOOKS = 6
+"""How often an application's poll looks for packets before it says that there are none: the way back to who polls takes
+longer than a look."""
 IDLE_BEFORE_YIELD = 32
 """Rounds without anything to do after which a poll lets others have the core."""

@@ -182,7 +182,7 @@ def test_notifications_of_a_session(service: t.TcpService) -> None:
     port = listen(service)
     with socket.create_connection((ADDRESS, port), source_address=(f"{NET}.2", 0)) as client:
         until(service.progress, lambda: bool(service.tcp_notify))
-        new = {"sid": 1, "len": 0, "ip_address": 0x7F1F0702, "dst_port": port, "closed": 0}
+        new = {"sid": 1, "len": 0, "ip_address": NUMBER + 1, "dst_port": port, "closed": 0}
         assert notified(service) == [new]
         client.sendall(b"abc")
         until(service.progress, lambda: bool(service.tcp_notify))
