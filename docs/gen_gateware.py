@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from drawing import SMALL, Drawing
@@ -44,19 +45,27 @@ def _code(text: str) -> str:
 
 
 def resource_table() -> str:
-    """Cells by family and bus width, and the frequency on an ECP5."""
+    """Cells by family and bus width."""
     found = json.loads(FIGURES.read_text())
     rows = list(next(iter(found["cells"].values())))
     lines = [f"| engine | {' | '.join(rows)} |", "|---|" + "---:|" * len(rows)]
     for name, cells in found["cells"].items():
         family, width, order = name.split()
         lines.append(f"| {family}, {width} bit, {order} | " + " | ".join(f"{cells[row]:,}" for row in rows) + " |")
-    mhz = found["ecp5_mhz"]
-    lines += [
-        "",
-        f"Maximum frequency of the serial engine at 32 bit on an ECP5-85 of speed grade 8, as nextpnr reports it: "
-        f"{mhz} MHz.",
-    ]
+    return "\n".join(lines) + "\n"
+
+
+def placed_table() -> str:
+    """What was placed and routed: cells, and the median of the seeds."""
+    found = json.loads(FIGURES.read_text())["placed"]
+    kinds = list(found[0]["cells"])
+    lines = [f"| placed on an ECP5-85 | {' | '.join(kinds)} | MHz | seeds | floor | tools |"]
+    lines.append("|---|" + "---:|" * len(kinds) + "---:|---:|---:|---|")
+    for row in found:
+        cells = [f"{row['cells'][kind]:,}" for kind in kinds]
+        middle = round(median(row["mhz"].values()), 1)
+        ends = (middle, len(row["mhz"]), row["floor"] or "", row["tools"])
+        lines.append("| " + " | ".join([row["what"], *cells, *map(str, ends)]) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -164,6 +173,7 @@ def main() -> None:
     target.mkdir(parents=True, exist_ok=True)
     (target / "gateware-map-table.md").write_text(map_table())
     (target / "gateware-resource-table.md").write_text(resource_table())
+    (target / "gateware-placed-table.md").write_text(placed_table())
     (target / "gateware-speed-table.md").write_text(speed_table())
     (target / "gateware-latency-table.md").write_text(latency_table())
     (target / "gateware-ctxmgt-table.md").write_text(ctxmgt_table())

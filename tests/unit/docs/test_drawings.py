@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from statistics import median
 from types import ModuleType
 
 import pytest
@@ -132,6 +133,16 @@ def test_the_plot_over_memory_latency_is_of_the_figures_and_on_its_page(gateware
         (bound,) = [row for row in own if "floor" in row]
         gbps = bound["bytes"] * 8 * gateware.MHZ / bound["cycles"] / 1000
         assert gbps >= bound["floor"] if bound["bytes"] == gateware.LONG_BYTES else bound["cycles"] <= bound["floor"]
+
+
+def test_the_page_says_where_a_frequency_is_below_its_floor(gateware: ModuleType) -> None:
+    rows = json.loads(gateware.FIGURES.read_text())["placed"]
+    missed = [row for row in rows if median(row["mhz"].values()) < row["floor"]]
+    assert ("The floor is missed" in (DOCS / "gateware.md").read_text()) == bool(missed)
+    for row in rows:
+        (line,) = [line for line in gateware.placed_table().splitlines() if line.startswith(f"| {row['what']} ")]
+        assert f"| {round(median(row['mhz'].values()), 1)} | {len(row['mhz'])} | " in line
+        assert line.endswith(f"{row['tools']} |")
 
 
 def test_every_picture_is_on_a_page(diagrams: ModuleType) -> None:
