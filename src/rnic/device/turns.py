@@ -3,7 +3,7 @@
 A program's share does not depend on how many queue pairs it has, nor a queue pair's on the size of its messages.
 Who has nothing to send saves up nothing. But a program that had nothing to send is a *newcomer*: it may send a little
 before those in the rotation go on, since a short message would else wait for the turns of all that are busy. Newcomers
-together send no more than a program's turn between two turns of others, so that nobody gains by stopping often.
+together send no more than the others do, however often a program stops and comes again.
 """
 
 from __future__ import annotations
@@ -157,7 +157,8 @@ class Turns:
             self.words[_IN_TURN] = program
             links.unlink(cells, at + _QUEUE, _LINK, qp)
             own = (qp >> WORD_SHIFT) + _QP_DEFICIT
-            signed[own] += cells[(qp >> WORD_SHIFT) + _TURN]
+            if signed[own] <= 0:
+                signed[own] += cells[(qp >> WORD_SHIFT) + _TURN]
             if signed[own] > 0:
                 self.words[COUNT] -= 1
                 return qp
@@ -183,12 +184,15 @@ class Turns:
         newcomer = cells[at + _LISTED] == _NEWCOMER
         deficit = signed[at + _DEFICIT] - size
         own = (qp >> WORD_SHIFT) + _QP_DEFICIT
-        signed[own] = min(signed[own] - size, cells[(qp >> WORD_SHIFT) + _TURN]) if again and not alone else 0
+        signed[own] = signed[own] - size if again and not alone else 0
         credit = self._at + _CREDIT
-        signed[credit] = signed[credit] - size if newcomer else self.quantum
+        signed[credit] = min(signed[credit] + (-size if newcomer else size), self.quantum)
         words[_IN_TURN] = 0
         if again:
-            links.append(cells, at + _QUEUE, _LINK, qp)
+            if signed[own] > 0:  # its program's share was over before its own
+                links.insert(cells, at + _QUEUE, _LINK, qp, 0)
+            else:
+                links.append(cells, at + _QUEUE, _LINK, qp)
             words[COUNT] += 1
         if deficit > 0 and cells[at + _QUEUE]:
             signed[at + _DEFICIT] = deficit

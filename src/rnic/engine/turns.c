@@ -133,7 +133,8 @@ uint64_t engine_turns_take(const struct engine_sched *sched)
 		struct queue_pair *record = engine_record(sched, qp);
 		turns->turn = at;
 		engine_list_unlink(sched, &program->first, LINK, qp);
-		record->deficit += record->turn;
+		if ((int64_t)record->deficit <= 0)
+			record->deficit += record->turn;
 		if ((int64_t)record->deficit > 0) {
 			turns->count--;
 			return qp;
@@ -166,16 +167,18 @@ void engine_turns_spent(const struct engine_sched *sched, uint64_t qp, uint64_t 
 	struct queue_pair *record = engine_record(sched, qp);
 	int alone = !turns->count, newcomer = program->listed == NEWCOMER;
 	int64_t deficit = (int64_t)(program->deficit - size), own = 0;
-	if (again && !alone) {
+	if (again && !alone)
 		own = (int64_t)(record->deficit - size);
-		if (own > (int64_t)record->turn)
-			own = (int64_t)record->turn;
-	}
 	record->deficit = (uint64_t)own;
-	turns->credit = newcomer ? turns->credit - size : turns->quantum;
+	turns->credit += newcomer ? -size : size;
+	if ((int64_t)turns->credit > (int64_t)turns->quantum)
+		turns->credit = turns->quantum;
 	turns->turn = 0;
 	if (again) {
-		engine_list_append(sched, &program->first, LINK, qp);
+		if (own > 0) /* its program's share was over before its own */
+			engine_list_insert(sched, &program->first, LINK, qp, 0);
+		else
+			engine_list_append(sched, &program->first, LINK, qp);
 		turns->count++;
 	}
 	if (deficit > 0 && program->first) {
