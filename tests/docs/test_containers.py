@@ -1,8 +1,8 @@
 """The how-to on containers, by Podman under Docker's name: the image is built from this tree's commits, containers run.
 
-Takes minutes and wants root, ``podman``, ``netavark``, ``aardvark-dns``, ``iptables`` (netavark calls it and does not say
-so), ``mmdebstrap``, ``git``, Debian's mirror and a package index. No registry is asked: what stands for ``debian:12`` is
-made by ``mmdebstrap``. Storage, networks and images are of this test alone.
+Takes minutes and wants root, ``podman``, ``netavark``, ``aardvark-dns``, ``iptables`` (netavark calls it and does not
+say so), ``mmdebstrap``, ``git``, Debian's mirror and a package index. No registry is asked: what stands for
+``debian:12`` is made by ``mmdebstrap``. Storage, networks and images are of this test alone.
 """
 
 from __future__ import annotations
