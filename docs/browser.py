@@ -192,6 +192,11 @@ CUT_OFF = """
 """
 """What a reader cannot see at this width, a text each. What scrolls inside its own frame can be seen."""
 
+BROKEN = """
+[...document.querySelectorAll("td code .pre, th code .pre")].filter(node => node.getClientRects().length > 1)
+  .map(node => `"${node.textContent.slice(0, 40)}" is broken in its cell`)
+"""
+"""Words of code in tables that stand on more than one line, a text each."""
 SCROLLS = """
 [...document.querySelectorAll("body *")].filter(node =>
   /auto|scroll/.test(getComputedStyle(node).overflowX) && node.clientWidth > 50 &&

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from rnic.cli import COMMANDS, LazyGroup, group
+from rnic.cli.commands import COMMANDS, LazyGroup, group
 from rnic.spec.errors import RnicError
 
 HERE = Path(__file__).resolve().parent

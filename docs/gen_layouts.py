@@ -16,7 +16,7 @@ from drawing import INLINE_STYLE, layout_picture
 
 from rnic.context import modify
 from rnic.device.hcr import OUTBOX_BYTES, inbox_bytes
-from rnic.spec import commands, events, states
+from rnic.spec import commands, engine_net_regs, engine_regs, events, states
 from rnic.spec.layout import Layout
 from rnic.wire.opcode import OPCODES
 
@@ -255,6 +255,67 @@ def attribute_names(mask: int) -> list[str]:
     return [modify.ATTRIBUTE_NAMES[1 << bit] for bit in range(mask.bit_length()) if mask >> bit & 1]
 
 
+def engine_registers_page() -> Iterator[str]:
+    """The registers of the descriptor engine, block by block, bit by bit."""
+    blocks = (
+        ("Core", engine_regs.ENGINE_BASE, engine_regs.REGISTERS),
+        ("Encapsulator", engine_regs.ENCAP_BASE, engine_net_regs.ENCAP_REGISTERS),
+        ("Decapsulator", engine_regs.DECAP_BASE, engine_net_regs.DECAP_REGISTERS),
+    )
+    yield "# Registers of the descriptor engine"
+    yield ""
+    yield "What the AXI4-Lite slave of the [gateware](../gateware.md) answers, 16 KiB of 32-bit registers; `rnic"
+    yield "gateware package` writes the same as a C header and in IP-XACT. An address without a row is answered SLVERR,"
+    yield "and reads 0. A bit without a row reads 0 and is not stored. An engine without network has the core alone."
+    yield "WATCHDOG is what the engine was built with after a reset."
+    yield ""
+    yield from ("```{raw} html", INLINE_STYLE, "```", "")
+    for title, base, registers in blocks:
+        yield f"## {title}"
+        yield ""
+        yield "| offset | name | access | after reset | meaning |"
+        yield "|---:|---|---|---:|---|"
+        for register in registers:
+            named = f"`{register.name}`"
+            cells = (f"{base + register.offset:03X}h", named, register.access, f"{register.reset:X}h", register.doc)
+            yield "| " + " | ".join(escape(cell) for cell in cells) + " |"
+        yield ""
+        for register in registers:
+            if not register.fields:
+                continue
+            yield f"### {title}: {register.name}"
+            yield ""
+            layout = Layout(f"{title} {register.name}", 4, "little", register.source, register.fields)
+            yield from ("```{raw} html", layout_picture(layout).svg(inline=True), "```", "")
+            yield "| bits | name | access | after reset | meaning |"
+            yield "|---:|---|---|---:|---|"
+            for field in register.fields:
+                bits = str(field.msb) if field.msb == field.lsb else f"{field.msb}:{field.lsb}"
+                reset = register.reset >> field.lsb & field.mask
+                yield f"| {bits} | `{field.name}` | {field.access} | {reset:X}h | {escape(field.doc)} |"
+            yield ""
+    entry = engine_net_regs.ENDPOINT_ENTRY
+    yield "## Endpoint table"
+    yield ""
+    yield f"{engine_net_regs.ENDPOINT_ENTRIES} entries of {entry.size} bytes from {engine_regs.LOOKUP_BASE:04X}h."
+    yield ""
+    yield from ("```{raw} html", layout_picture(entry).svg(inline=True), "```", "")
+    yield "| offset | bits | name | access | meaning |"
+    yield "|---:|---:|---|---|---|"
+    for field in entry.fields:
+        bits = str(field.msb) if field.msb == field.lsb else f"{field.msb}:{field.lsb}"
+        yield f"| {field.byte:02X}h | {bits} | `{field.name}` | {field.access} | {escape(field.doc)} |"
+    yield ""
+    yield "## Errors"
+    yield ""
+    yield "HW_STATUS's last error, and the vendor error of a CQ entry."
+    yield ""
+    yield "| code | meaning |"
+    yield "|---:|---|"
+    for code, meaning in engine_regs.ENGINE_ERROR_NAMES.items():
+        yield f"| {code} | {escape(meaning)} |"
+
+
 def pages() -> dict[str, str]:
     """Text of each page by file name."""
     out: dict[str, list[str]] = {}
@@ -268,6 +329,8 @@ def pages() -> dict[str, str]:
         out[name] = [f"# {title}", "", text, "", "```{raw} html", INLINE_STYLE, "```", ""]
         for layout in layouts:
             out[name] += section(layout)
+    titles["engine-registers"] = "Registers of the descriptor engine"
+    out["engine-registers"] = list(engine_registers_page())
     titles["commands"] = "Commands"
     out["commands"] = list(command_page())
     titles["opcodes"] = "Opcodes"

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import suite
+
 PINGPONG = ("-g", "0", "-n", "200", "-c")
 PERFTEST = ("-x", "0", "-F")
 LEFT_OUT = "left out"
@@ -112,6 +114,8 @@ def rows() -> Iterator[Row]:
     for what in ("timestamps", "null_mr", "groups", "dmabuf"):
         yield Row("verbs_check", (what,), kind="built", note="C, against rdma-core's own header")
     yield Row("pyverbs", ("tests/run_tests.py", "-v"), kind="pyverbs", note="Debian's own test suite")
+    rdmacm = ("tests/run_tests.py", "-v", *suite.CONNECTIONS)
+    yield Row("pyverbs", rdmacm, kind="pyverbs", note="its CMID and AddrInfo, by librdmacm")
     yield Row("pypi_ibverbs.py", kind="consumer", note="PyPI's ibverbs")
     yield Row("pypi_mooncake.py", kind="consumer", note="PyPI's mooncake-transfer-engine")
     ucx = {"UCX_TLS": "rc_v,ud_v"}

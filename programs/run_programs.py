@@ -338,7 +338,8 @@ class Run:
             path = f"PATH={name}/bin:{os.environ['PATH']}"
             clean = ("env", "-u", "PYTHONPATH", path, "/usr/bin/python3", *self.row.options, "--dev", "rnic0")
             status, text = self._done(self._exec(*clean), 10 * self.timeout, name)
-        result, self.row.notes = suite.verdict(text, status)
+        part = set(suite.CONNECTIONS) <= set(self.row.options)
+        result, self.row.notes = suite.verdict(text, status, suite.LEAST_CONNECTIONS if part else suite.LEAST)
         return result
 
     def _mpi(self) -> str:

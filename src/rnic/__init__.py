@@ -12,8 +12,8 @@ Each name is loaded when it is used first, so that commands start fast.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # for who reads types: the module of this name takes as long as everything else here
 if TYPE_CHECKING:
     from rnic.cm.aio import AsyncListener, aconnect, alisten
     from rnic.cm.batch import Batch, Pending

@@ -219,6 +219,90 @@ static void events(void)
 	rdma_destroy_event_channel(passive);
 }
 
+/* Events that came together: those that nobody asked for yet go with their ID, to another channel or for good. */
+static void together(void)
+{
+	struct rdma_event_channel *active = rdma_create_event_channel(), *passive = rdma_create_event_channel();
+	struct rdma_conn_param nothing = { .qp_num = 0x4713 };
+	struct sockaddr_in own = { .sin_family = AF_INET }, peer = { .sin_family = AF_INET, .sin_port = htons(7473) };
+	struct rdma_cm_id *listening, *heard, *ids[3];
+	struct rdma_cm_event *event;
+
+	inet_pton(AF_INET, client_address, &own.sin_addr);
+	inet_pton(AF_INET, server_address, &peer.sin_addr);
+	CHECK(fcntl(active->fd, F_SETFL, fcntl(active->fd, F_GETFL) | O_NONBLOCK) == 0);
+	CHECK(rdma_create_id(passive, &listening, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_bind_addr(listening, (struct sockaddr *)&peer) == 0 && rdma_listen(listening, 0) == 0);
+	for (int i = 0; i < 3; i++)
+		ids[i] = resolved(active, RDMA_PS_TCP, &own, &peer);
+	for (int i = 0; i < 3; i++)
+		CHECK(rdma_connect(ids[i], &nothing) == 0);
+	usleep(200000); /* all of them have come */
+	event = next(passive, RDMA_CM_EVENT_CONNECT_REQUEST);
+	heard = event->id;
+	CHECK(rdma_ack_cm_event(event) == 0);
+	/* the two that the program has not heard of go with the listener: their peers are told */
+	CHECK(rdma_destroy_id(listening) == 0);
+	for (int i = 0; i < 2; i++)
+		CHECK(rdma_ack_cm_event(next(active, RDMA_CM_EVENT_REJECTED)) == 0);
+	CHECK(rdma_accept(heard, &nothing) == 0);
+	CHECK(rdma_ack_cm_event(next(active, RDMA_CM_EVENT_CONNECT_RESPONSE)) == 0);
+	CHECK(rdma_destroy_id(heard) == 0);
+	for (int i = 0; i < 3; i++)
+		CHECK(rdma_destroy_id(ids[i]) == 0);
+
+	CHECK(rdma_create_id(active, &ids[0], NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_create_id(active, &ids[1], NULL, RDMA_PS_TCP) == 0);
+	for (int i = 0; i < 2; i++)
+		CHECK(rdma_resolve_addr(ids[i], (struct sockaddr *)&own, (struct sockaddr *)&peer, 1000) == 0);
+	CHECK(rdma_migrate_id(ids[0], passive) == 0);
+	CHECK(rdma_destroy_id(ids[1]) == 0);
+	event = next(passive, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK(event->id == ids[0]);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_get_cm_event(active, &event) == -1 && errno == EAGAIN);
+	CHECK(rdma_destroy_id(ids[0]) == 0);
+	rdma_destroy_event_channel(active);
+	rdma_destroy_event_channel(passive);
+}
+
+/* A queue pair that failed while nobody looked goes from where it is. */
+static void failed_unseen(struct ibv_context *context)
+{
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = { 4, 4, 1, 1, 0 }, .qp_type = IBV_QPT_UD };
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x11 };
+	union ibv_gid gid;
+	struct ibv_ah_attr path = { .is_global = 1, .port_num = 1 };
+	struct ibv_sge sge = { .addr = (uintptr_t)message, .length = 8, .lkey = 0x7FFFFF00 };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED },
+			   *bad;
+	struct ibv_wc wc;
+	int rounds = 0;
+
+	CHECK(pd && cq && qp && !ibv_query_gid(context, 1, 0, &gid));
+	path.grh.dgid = gid;
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+	attr.qp_state = IBV_QPS_RTR;
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+	attr.qp_state = IBV_QPS_RTS;
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN));
+	wr.wr.ud.ah = ibv_create_ah(pd, &path);
+	wr.wr.ud.remote_qpn = qp->qp_num;
+	wr.wr.ud.remote_qkey = 0x11;
+	CHECK(wr.wr.ud.ah && !ibv_post_send(qp, &wr, &bad));
+	while (!ibv_poll_cq(cq, 1, &wc))
+		CHECK(rounds++ < 50000000);
+	CHECK(wc.status == IBV_WC_LOC_PROT_ERR);
+	/* in the error state of its send queue, which only this change leaves */
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+	attr.qp_state = IBV_QPS_SQE;
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == EINVAL);
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_ah(wr.wr.ud.ah) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd));
+}
+
 /* A child of a program that uses the connection manager begins anew. */
 static void forked(void)
 {
@@ -255,11 +339,13 @@ int main(int count, char **arguments)
 
 	CHECK(count == 3 && list && devices == 2);
 	device_clock(list[0]);
+	failed_unseen(list[0]);
 	rdma_free_devices(list);
 	server_address = arguments[1];
 	client_address = arguments[2];
 	waiting_calls();
 	events();
+	together();
 	forked();
 	puts("all as it should be");
 	return 0;

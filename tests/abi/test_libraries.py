@@ -22,6 +22,7 @@ from rnic.abi.exports import (
     RETURN_POINTERS,
     VERBS,
     VERBS_BEFORE_2008,
+    VERBS_OWN,
     VERBS_PRIVATE,
 )
 from rnic.testing import own_network
@@ -53,6 +54,7 @@ def test_exports_are_those_of_the_tables(libraries: Path) -> None:
     wanted = {f"{name}@IBVERBS_{version}" for version, names in VERBS.items() for name in names}
     wanted |= {f"{name}@IBVERBS_PRIVATE_34" for name in VERBS_PRIVATE}
     wanted |= {f"{name}@IBVERBS_1.0" for name in VERBS_BEFORE_2008}
+    wanted |= {f"{name}@RNIC_1" for name in VERBS_OWN}
     assert exported(libraries / "libibverbs.so.1") == wanted
     cm = {f"{name}@RDMACM_{version}" for version, names in RDMACM.items() for name in names}
     assert exported(libraries / "librdmacm.so.1") == cm

@@ -105,6 +105,12 @@ def test_verdict_on_pyverbs(suite: ModuleType, passed: int, status: int, result:
     assert suite.verdict(text, status) == (result, [f"{passed} passed, 1 skipped", "1 skipped: XRC"])
 
 
+def test_a_part_of_the_suite_has_a_number_of_its_own(suite: ModuleType) -> None:
+    text = "x ... ok\n" * 9 + "Ran 9 tests in 2.0s\n\nOK\n"
+    assert suite.verdict(text, 0, 9)[0] == "ok"
+    assert suite.verdict(text, 0, suite.LEAST_CONNECTIONS)[0] == "9 cases passed (at least 10 have to), exit status 0"
+
+
 def test_skips_whose_reason_cannot_be_read_are_wrong(suite: ModuleType) -> None:
     text = "x ... skip\nRan 100 tests in 2.0s\n\nOK (skipped=1)\n"
     assert suite.verdict(text, 0)[0] == "1 cases were skipped, 0 of them with a reason"

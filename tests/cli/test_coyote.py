@@ -10,8 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from rnic.testing import own_network
+
 pytestmark = pytest.mark.slow
-SERVER, CLIENT = "127.31.9.1", "127.31.9.2"
+NET = own_network()
+SERVER, CLIENT = f"{NET}.1", f"{NET}.2"
 
 
 def start(*args: str) -> subprocess.Popen[str]:
@@ -62,11 +65,12 @@ def test_buffers_of_two_sizes(server: tuple[subprocess.Popen[str], str]) -> None
 @pytest.mark.parametrize(
     ("args", "status", "words"),
     [
-        ((SERVER, "--port", "1"), 1, "nobody listens on 127.31.9.1 port 1"),
+        ((SERVER, "--port", "1"), 1, f"nobody listens on {SERVER} port 1"),
         (("--addr", "192.0.2.1"), 2, "192.0.2.1"),
         (("no such host",), 2, "SERVER"),
         ((SERVER, "--addr", CLIENT, "-x", "0"), 2, "--min-size"),
     ],
+    ids=["nobody", "address", "host", "size"],  # the addresses are of this process
 )
 def test_errors_are_one_line(args: tuple[str, ...], status: int, words: str) -> None:
     process = start(*args)

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import rnic
 from rnic import enums as e
-from rnic.cli import group
+from rnic.cli.commands import group
 from rnic.cli.serve import make_runtime
 from rnic.link.fault_events import EVENTS
 from rnic.runtime.attach import connect

@@ -10,7 +10,7 @@ import threading
 import pytest
 from click.testing import CliRunner
 
-from rnic.cli import group
+from rnic.cli.commands import group
 from rnic.cli.latency import KEPT, Latencies
 from rnic.cli.look import counted
 from rnic.cli.top import MOST_PAIRS, View, rates, sparkline

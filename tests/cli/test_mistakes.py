@@ -119,3 +119,28 @@ def test_a_file_with_a_broken_segment_table_is_no_static_program(tmp_path: Path,
     head = b"\x7fELF\2\1\1".ljust(16, b"\0") + struct.pack("<HHIQQQIHHH", 2, 62, 1, 0, 64, 0, 0, 64, size, 1)
     made.write_bytes(head.ljust(64 + size, b"\0"))
     assert not looks_static(str(made))
+
+
+@pytest.mark.slow
+def test_control_c_while_it_is_still_loaded_is_one_line(tmp_path: Path) -> None:
+    """As the signal raises it in the midst of an import, of what the door loads and of a command's own."""
+    program = """if True:
+        import sys
+        name = sys.argv.pop(1)
+
+        class Interrupted:
+            def find_spec(self, asked, path=None, target=None):
+                if asked == name:
+                    raise KeyboardInterrupt
+
+        sys.meta_path.insert(0, Interrupted())
+        from rnic.cli import main
+        main()
+    """
+    for module in ("click", "rnic.cli.devinfo"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, module, "devinfo"], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 130
+        assert "Traceback" not in done.stderr
+        assert done.stderr.count("\n") == 1

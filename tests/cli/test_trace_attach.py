@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rnic.cli import group, trace_attach
+from rnic.cli import trace_attach
+from rnic.cli.commands import group
 from rnic.cli.look import LookError
 from rnic.cli.trace_attach import MAX_KEPT, Followed, chosen
 from rnic.runtime.tap import MAX_QPS

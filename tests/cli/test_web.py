@@ -19,8 +19,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from rnic.cli import group, metrics
+from rnic.cli import metrics
 from rnic.cli import web as web_module
+from rnic.cli.commands import group
 from rnic.cli.web import (
     HISTORY,
     MAX_CONNECTIONS,

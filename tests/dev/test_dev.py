@@ -95,6 +95,26 @@ def test_extras_add_up_and_changed_project_installs_again(dev: ModuleType, progr
     assert programs.take() == ["pip install"], "the environment itself is kept"
 
 
+def test_changed_c_sources_build_the_libraries_again(dev: ModuleType, programs: Programs) -> None:
+    """Else programs would load libraries that the NIC process does not understand."""
+    source = dev.ROOT / "src" / "rnic" / "abi" / "src" / "qp.c"
+    source.parent.mkdir(parents=True)
+    source.write_text("one\n")
+    dev.environment("test")
+    assert programs.take() == [f"venv {dev.VENV}", "pip install"]
+    source.write_text("two\n")
+    dev.environment("test")
+    assert programs.take() == ["rnic.abi.build"]
+    dev.environment("test")
+    assert programs.take() == []
+    (dev.ROOT / "src" / "rnic" / "spec").mkdir()
+    (dev.ROOT / "src" / "rnic" / "spec" / "attach.py").write_text("VERSION = 5\n")
+    programs.status = 1
+    for _ in range(2):
+        with pytest.raises(dev.TaskError, match="could not be built"):
+            dev.environment("test")
+
+
 def test_environment_of_another_place_is_made_anew(dev: ModuleType, programs: Programs) -> None:
     dev.environment("test")
     dev.STAMP.write_text(dev.STAMP.read_text().replace(str(dev.ROOT), "/elsewhere"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from rnic.cli import group
+from rnic.cli.commands import group
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

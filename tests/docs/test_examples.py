@@ -13,12 +13,15 @@ the line above a block changes how it is run:
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,12 +109,37 @@ def all_scenes() -> list[list[Block]]:
     ]
 
 
-def start(block: Block, folder: Path) -> subprocess.Popen[str]:
+NETWORK = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", "ip link set lo up && echo up && exec cat"]
+
+
+@functools.cache
+def may_have_networks() -> bool:
+    if any(shutil.which(name) is None for name in ("unshare", "ip", "nsenter")):
+        return False
+    done = subprocess.run(NETWORK, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return done.stdout == "up\n"
+
+
+@contextmanager
+def network_of_its_own() -> Iterator[list[str]]:
+    """What a scene's programs are started with, so that their ports are nobody else's; nothing where it may not."""
+    if not may_have_networks():
+        yield []
+        return
+    with subprocess.Popen(NETWORK, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"up\n"
+        yield ["nsenter", f"--target={holder.pid}", "--user", "--net", "--preserve-credentials"]
+        # closing its input ends it
+
+
+def start(block: Block, folder: Path, where: list[str]) -> subprocess.Popen[str]:
     script = folder / f"line_{block.line}.py"
     script.write_text(block.code, encoding="utf-8")
     return subprocess.Popen(
-        [sys.executable, "-u", "-W", "error", str(script)],
+        [*where, sys.executable, "-u", "-W", "error", str(script)],
         cwd=folder,
+        env={**os.environ, "RNIC_RUNTIME_DIR": str(folder / "run")},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -177,20 +205,21 @@ def play_in_shells(scene: list[Block], folder: Path) -> None:
 
 def play(scene: list[Block], folder: Path) -> None:
     running: list[tuple[Block, subprocess.Popen[str], str]] = []
-    try:
-        for block in scene:
-            process = start(block, folder)
-            ready = ""
-            if block is not scene[-1]:
-                assert process.stdout is not None
-                ready = process.stdout.readline()  # its first line says that it is ready
-            running.append((block, process, ready))
-        for block, process, ready in reversed(running):
-            finish(block, process, ready)
-    finally:
-        for _, process, _ in running:
-            process.kill()
-            process.communicate()
+    with network_of_its_own() as where:
+        try:
+            for block in scene:
+                process = start(block, folder, where)
+                ready = ""
+                if block is not scene[-1]:
+                    assert process.stdout is not None
+                    ready = process.stdout.readline()  # its first line says that it is ready
+                running.append((block, process, ready))
+            for block, process, ready in reversed(running):
+                finish(block, process, ready)
+        finally:
+            for _, process, _ in running:
+                process.kill()
+                process.communicate()
 
 
 @pytest.mark.slow
@@ -255,6 +284,31 @@ def test_shell_blocks_are_found_where_they_run() -> None:
     found = list(blocks_of("docs/howto.md", PAGE))
     assert [(block.language, block.code) for block in found][-1] == ("sh", "not python\n")
     assert "sh" not in {block.language for block in blocks_of("docs/start.md", PAGE)}
+
+
+TALKERS = """\
+<!-- example: with the next -->
+```python
+import socket
+with socket.create_server(("127.0.0.1", 7474)) as listener:
+    print("ready", flush=True)
+    listener.accept()[0].close()
+```
+
+```python
+import socket
+socket.create_connection(("127.0.0.1", 7474)).close()
+```
+"""
+
+
+@pytest.mark.slow
+def test_examples_with_the_same_port_run_at_once(tmp_path: Path) -> None:
+    if not may_have_networks():
+        pytest.skip("the kernel lets this user make no namespaces")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        page = TALKERS.replace("7474", str(taken.getsockname()[1]))
+        play(list(blocks_of("page", page)), tmp_path)
 
 
 def unaccounted(page: str, text: str) -> list[str]:

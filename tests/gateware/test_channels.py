@@ -113,7 +113,13 @@ def name_of(script: Scripted) -> str:
     return str(getattr(script, "func", script).__name__).removeprefix("test_")
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
+LONG = (traffic.test_a_receive_that_comes_late_is_waited_for,)
+"""Five milliseconds of retries, a context for each: with --full. The short run has retries that end."""
+
+
+@pytest.mark.parametrize(
+    "script", [pytest.param(each, id=name_of(each), marks=pytest.mark.full if each in LONG else ()) for each in SCRIPTS]
+)
 def test_scripts_of_traffic_and_states(new_pair: Any, made: list[ChannelNic], script: Scripted) -> None:
     script(new_pair)
     used(made)

@@ -694,8 +694,14 @@ def test_stalls_on_every_channel(serial: bool, width: int) -> None:
     back_to_back(engine)
 
 
-@pytest.mark.parametrize(("ring", "cq_ring"), [(3, 5), (5, 3)])
-@pytest.mark.parametrize("serial", [True, False], ids=["serial", "overlapped"])
+@pytest.mark.parametrize(
+    ("serial", "ring", "cq_ring"),
+    [
+        pytest.param(serial, *rings, id=f"{name}-{rings[0]}-{rings[1]}", marks=pytest.mark.full if long else ())
+        for serial, name in ((True, "serial"), (False, "overlapped"))
+        for rings, long in (((3, 5), not serial), ((5, 3), serial))
+    ],
+)
 def test_rings_of_different_sizes_wrap_each_at_its_own(serial: bool, ring: int, cq_ring: int) -> None:
     engine = Engine(serial, ring=ring, cq_ring=cq_ring)
     for index in range(11):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rnic.cli import group
+from rnic.cli.commands import group
 from rnic.gateware.package import (
     IPXACT,
     STATES,
@@ -19,6 +19,7 @@ from rnic.gateware.package import (
     blocks,
     clocks,
     constraints,
+    ip_xact,
     modules,
     ports,
     wrapper,
@@ -159,7 +160,7 @@ def test_ip_xact_has_every_port_register_and_field(package: Path) -> None:
         assert named[name].findtext("x:wire/x:direction", "", NAMES) == direction.removesuffix("put")
         assert named[name].findtext(".//x:left", "", NAMES) == left
     buses = {bus.findtext("x:name", "", NAMES) for bus in root.iterfind(".//x:busInterface", NAMES)}
-    assert buses == {"m_axi", "s_axil", "mac_tx_axis", "mac_rx_axis"}
+    assert buses == {"m_axi", "s_axil", "mac_tx_axis", "mac_rx_axis", "aclk", "aresetn", "irq"}
     found = {block.findtext("x:name", "", NAMES): block for block in root.iterfind(".//x:addressBlock", NAMES)}
     assert list(found) == [name for name, *_rest in blocks(PARAMS)]
     for name, base, _size, registers in blocks(PARAMS):
@@ -174,6 +175,34 @@ def test_ip_xact_has_every_port_register_and_field(package: Path) -> None:
                 places = [part.findtext(f"x:{tag}", "", NAMES) for tag in ("name", "bitOffset", "bitWidth")]
                 assert places == [field.name, str(field.lsb), str(field.width)]
     assert [file.findtext("x:name", "", NAMES) for file in root.iterfind(".//x:file", NAMES)] == sources(package)
+
+
+def test_ip_xact_and_the_wrapper_say_the_same_of_clocks_and_resets() -> None:
+    params = EngineParams(clock_mhz=200, mac_clock_mhz=156.25)
+    root = ET.fromstring(ip_xact(params, []))
+    text = wrapper(params)
+    ours = {"aclk", "aresetn", "mac_aclk", "mac_aresetn", "irq"}
+    seen = {}
+    for bus in root.iterfind(".//x:busInterface", NAMES):
+        name = bus.findtext("x:name", "", NAMES)
+        if name in ours:
+            assert [port.findtext("x:name", "", NAMES) for port in bus.iterfind(".//x:physicalPort", NAMES)] == [name]
+            assert bus.find("x:busType", NAMES).attrib["library"] == "signal"
+            parameters = bus.findall(".//x:parameter", NAMES)
+            said = {each.findtext("x:name", "", NAMES): each.findtext("x:value", "", NAMES) for each in parameters}
+            seen[name] = said
+            assert f'X_INTERFACE_PARAMETER = "{", ".join(f"{key} {value}" for key, value in said.items())}"' in text
+    assert seen == {
+        "aclk": {"ASSOCIATED_BUSIF": "m_axi:s_axil", "ASSOCIATED_RESET": "aresetn", "FREQ_HZ": "200000000"},
+        "aresetn": {"POLARITY": "ACTIVE_LOW"},
+        "mac_aclk": {
+            "ASSOCIATED_BUSIF": "mac_tx_axis:mac_rx_axis",
+            "ASSOCIATED_RESET": "mac_aresetn",
+            "FREQ_HZ": "156250000",
+        },
+        "mac_aresetn": {"POLARITY": "ACTIVE_LOW"},
+        "irq": {"SENSITIVITY": "LEVEL_HIGH"},
+    }
 
 
 def test_states_have_their_names(package: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from rnic.cli import group
+from rnic.cli.commands import group
 from rnic.gateware import runs
 from rnic.gateware.params import EngineParams
 from rnic.gateware.runs import Job, run_job
@@ -124,16 +124,13 @@ def test_the_cycles_that_the_documentation_has(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("name", "latency", "most"), [("16 KiB, loopback", 120, 410), ("network", 120, 437), ("64 bytes", 60, 24)]
-)
-def test_the_cycles_with_a_slow_memory(name: str, latency: int, most: float) -> None:
-    """Exact too; and not more than 80 and 75 Gb/s of 16 KiB, and 24 cycles of 64 bytes, ask for at 250 MHz."""
-    (row,) = [each for each in ALL_FIGURES["latency"] if name in each["what"] and each["latency"] == latency]
+@pytest.mark.parametrize("row", ALL_FIGURES["latency"], ids=lambda row: f"{row['what']}, {row['latency']}")
+def test_the_cycles_with_a_slow_memory(row: dict[str, Any]) -> None:
+    """Exact too; a test of the documentation holds the floors against them."""
     posted = int(row["what"].split()[-2])
     line_gbps = runs.LINE_GBPS if "line_gbps" in row else 0.0
-    cycles, line_bits = runs.measure_latency(row["bytes"], latency, line_gbps > 0, posted, line_gbps)
-    assert round(cycles, 1) == row["cycles"] <= most
+    cycles, line_bits = runs.measure_latency(row["bytes"], row["latency"], line_gbps > 0, posted, line_gbps)
+    assert round(cycles, 1) == row["cycles"]
     if line_gbps:
         assert round(line_bits / 4, 1) == row["line_gbps"] <= line_gbps
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from rnic.gateware.ip_decapsulator import IpDecapsulator
 from rnic.gateware.params import EngineParams
-from rnic.gateware.synthesis import COSTED, FAMILIES, max_frequency_mhz, synthesize
+from rnic.gateware.synthesis import COSTED, FAMILIES, place_and_route, synthesize, tool_versions
 from rnic.gateware.tools import ToolError, find_tool
 from rnic.gateware.top import Top
 
@@ -81,4 +82,6 @@ def test_a_fault_is_found(family: str) -> None:
 def test_ecp5_frequency() -> None:
     if find_tool("nextpnr-ecp5") is None:
         pytest.skip("no nextpnr-ecp5: pip install '.[gateware-test]'")
-    assert max_frequency_mhz(Top(EngineParams())) >= FLOOR_MHZ
+    placed = place_and_route(Top(EngineParams()))
+    assert placed.mhz[1] >= FLOOR_MHZ
+    assert re.fullmatch(r"Yosys [\d.]+, nextpnr-[\d.]+", tool_versions())

@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import faulthandler
 import os
+import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +31,23 @@ BUILD_ARGS = (
 )
 MAKEFLAGS = "OPT_FAST=-O1"
 """The benches' time goes into Python; a quick compilation is worth more than a quick simulator."""
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.xdist_group("verilator"),  # one worker builds each simulator once
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def simulator_name(params: EngineParams, tool: str) -> str:
+    """Of the simulator of an engine, each of which the benches run in one build alone."""
+    kind = "serial" if params.serial else "several" if params.in_flight > 1 else "overlapped"
+    return f"{tool}-{params.bus_width}-{kind}"
+
+
+def group(params: EngineParams, tool: str = "verilator") -> pytest.MarkDecorator:
+    """One worker builds a simulator, once, and runs all that is for it."""
+    return pytest.mark.xdist_group(simulator_name(params, tool))
+
+
+def engine(params: EngineParams, name: str, tool: str = "verilator", full: bool = False) -> Any:
+    """An engine as a parameter."""
+    return pytest.param(params, id=name, marks=[group(params, tool), *([pytest.mark.full] if full else [])])
 
 
 def reason_to_skip() -> str | None:
@@ -61,7 +75,7 @@ class Simulators:
 
             from rnic.gateware.verilog import TOP_NAME, write_engine
 
-            place = self.place / f"{tool}-w{params.bus_width}-{len(self.built)}"
+            place = self.place / simulator_name(params, tool)
             source, _record = write_engine(params, place)
             runner = get_runner(tool)
             faulthandler.cancel_dump_traceback_later()  # a compilation may take longer than a test
@@ -86,7 +100,11 @@ def simulators(tmp_path_factory: pytest.TempPathFactory) -> Simulators:
         pytest.skip(reason)
     environment = verilator_environment()
     assert not isinstance(environment, str)
-    os.environ.update(environment | {"MAKEFLAGS": MAKEFLAGS})
+    base = tmp_path_factory.getbasetemp()
+    runtime = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "runtime"
+    runtime.mkdir(exist_ok=True)
+    cache = shlex.join([sys.executable, str(Path(__file__).with_name("objcache.py")), str(runtime)])
+    os.environ.update(environment | {"MAKEFLAGS": MAKEFLAGS, "OBJCACHE": cache})
     kept = os.environ.get("RNIC_VERILATOR_DIR")
     return Simulators(Path(kept) if kept else tmp_path_factory.mktemp("verilator"))
 
@@ -121,31 +139,38 @@ TESTS = (
 )
 
 
-@pytest.mark.parametrize("testcase", TESTS)
+@group(SERIAL_32)
+@pytest.mark.parametrize(
+    "testcase",
+    # sizes past 64 KiB in beats of four bytes: in the short run the engine of 512 bits does them
+    [pytest.param(name, marks=pytest.mark.full if name == "long_sizes" else ()) for name in TESTS],
+)
 def test_serial_engine_of_32_bits(simulators: Simulators, testcase: str) -> None:
     simulate(simulators, SERIAL_32, testcase)
 
 
-@pytest.mark.parametrize("width", [32, 128, 512])
+OVERLAPPED = {width: EngineParams(bus_width=width, serial=False) for width in (32, 128, 512)}
+
+
+@pytest.mark.parametrize("params", [engine(params, str(width), full=True) for width, params in OVERLAPPED.items()])
 @pytest.mark.parametrize("testcase", TESTS)
-@pytest.mark.full
-def test_overlapped_engine(simulators: Simulators, width: int, testcase: str) -> None:
-    simulate(simulators, EngineParams(bus_width=width, serial=False), testcase)
+def test_overlapped_engine(simulators: Simulators, params: EngineParams, testcase: str) -> None:
+    simulate(simulators, params, testcase)
 
 
 SEVERAL_32, SEVERAL_512 = (
     EngineParams(bus_width=width, serial=False, in_flight=8, outstanding=32) for width in (32, 512)
 )
-IN_SHORT = ("every_size_and_alignment", "packets_on_the_mac", "soft_reset_at_any_time")
+IN_SHORT = ("every_size_and_alignment", "long_sizes", "packets_on_the_mac", "soft_reset_at_any_time")
 
 
-@pytest.mark.parametrize("params", [SEVERAL_32, SEVERAL_512], ids=["32", "512"])
+@pytest.mark.parametrize("params", [engine(SEVERAL_32, "32", full=True), engine(SEVERAL_512, "512", full=True)])
 @pytest.mark.parametrize("testcase", TESTS)
-@pytest.mark.full
 def test_engine_with_several_writes_in_flight(simulators: Simulators, params: EngineParams, testcase: str) -> None:
     simulate(simulators, params, testcase)
 
 
+@group(SEVERAL_512)
 @pytest.mark.parametrize("testcase", IN_SHORT)
 def test_engine_with_several_writes_in_flight_in_short(simulators: Simulators, testcase: str) -> None:
     simulate(simulators, SEVERAL_512, testcase, small=80)
@@ -161,7 +186,6 @@ def icarus(simulators: Simulators) -> Simulators:
     return simulators
 
 
-OVERLAPPED_512 = EngineParams(bus_width=512, serial=False)
 TIMINGS: tuple[dict[str, Any], ...] = (
     {"order": "data_first"},
     {"order": "together", "latency": 7},
@@ -171,10 +195,10 @@ TIMINGS: tuple[dict[str, Any], ...] = (
 
 
 ENGINES = [
-    pytest.param(SERIAL_32, id="32-serial"),
-    pytest.param(OVERLAPPED_512, id="512-overlapped", marks=pytest.mark.full),
-    pytest.param(SEVERAL_32, id="32-several", marks=pytest.mark.full),
-    pytest.param(SEVERAL_512, id="512-several"),
+    engine(SERIAL_32, "32-serial"),
+    engine(OVERLAPPED[512], "512-overlapped", full=True),
+    engine(SEVERAL_32, "32-several", full=True),
+    engine(SEVERAL_512, "512-several"),
 ]
 
 
@@ -191,17 +215,17 @@ def test_a_soft_reset_keeps_the_bus_in_order(simulators: Simulators, params: Eng
 
 
 # serially, at 32 bits, it takes minutes
-@pytest.mark.parametrize("params", [pytest.param(SERIAL_32, id="32-serial", marks=pytest.mark.full), *ENGINES[1:]])
+@pytest.mark.parametrize("params", [engine(SERIAL_32, "32-serial", full=True), *ENGINES[1:]])
 def test_memory_fails_and_falls_silent_anywhere(simulators: Simulators, params: EngineParams) -> None:
     timing = {"order": "any", "latency": 9, "mix_ids": True}
     simulate(simulators, params, "memory_fails_and_falls_silent_anywhere", bench="axi_bench", timing=timing, rounds=12)
 
 
 UNDER_ICARUS = [
-    pytest.param(SERIAL_32, id="32"),
-    pytest.param(OVERLAPPED_512, id="512", marks=pytest.mark.full),
-    pytest.param(SEVERAL_32, id="32-several"),
-    pytest.param(SEVERAL_512, id="512-several", marks=pytest.mark.full),
+    engine(SERIAL_32, "32", "icarus"),
+    engine(OVERLAPPED[512], "512", "icarus", full=True),
+    engine(SEVERAL_32, "32-several", "icarus"),
+    engine(SEVERAL_512, "512-several", "icarus", full=True),
 ]
 
 

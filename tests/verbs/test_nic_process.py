@@ -276,6 +276,36 @@ def test_bad_messages_are_answered(directory: Path, message: tuple[int, bytes], 
     connection.close()
 
 
+def test_a_message_holds_several_commands(directory: Path) -> None:
+    """They run in order until one fails; answers say how far they came. Nothing runs of one that breaks off."""
+    with rnic.open(f"{NET}.91", port=4000, directory=directory) as ctx:
+        connection = ctx.driver.connection  # type: ignore[attr-defined]
+
+        def message(*commands: tuple[int, int, int]) -> bytes:
+            names = ("op", "op_modifier", "in_modifier")
+            return b"".join(attach.COMMAND.pack(dict(zip(names, each, strict=True))) for each in commands)
+
+        def told(*commands: tuple[int, int, int]) -> list[tuple[int, int]]:
+            answer = connection.ask(attach.MSG_COMMAND, message(*commands))[0]
+            found, at = [], 0
+            while at < len(answer):
+                said = attach.COMMAND_REPLY.unpack(answer, at)
+                found.append((said["status"], said["out_param"]))
+                at += attach.COMMAND_REPLY.size + said["outbox_bytes"]
+            return found
+
+        allocate, free = (cmd.ALLOC_RES, 0, cmd.RES_PD), (cmd.FREE_RES, cmd.RES_PD, 0xFFFF)
+        limits = (cmd.QUERY_DEV_LIM, 0, 0)
+        answers = told(allocate, limits, allocate, free, allocate)
+        assert [status for status, _ in answers] == [cmd.ST_OK] * 3 + [cmd.ST_BAD_INDEX]
+        first, second = answers[0][1], answers[2][1]
+        assert first != second
+        assert told((*free[:2], first), (*free[:2], second)) == [(cmd.ST_OK, 0)] * 2
+        with pytest.raises(VerbsError, match="ends 5 bytes after"):
+            connection.ask(attach.MSG_COMMAND, message(allocate) + bytes(5))
+        assert told(allocate) == [(cmd.ST_OK, second + 1)], "numbers come round, and none was taken meanwhile"
+
+
 def test_a_message_that_trips_the_nic_process_leaves_no_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from rnic.abi.exports import (
     RETURN_POINTERS,
     VERBS,
     VERBS_BEFORE_2008,
+    VERBS_OWN,
     VERBS_PRIVATE,
 )
 from rnic.abi.header import c_header
@@ -80,20 +81,27 @@ def implemented(sources: list[Path]) -> set[str]:
     return {name for source in sources for name in _DEFINITION.findall(source.read_text(encoding="utf-8"))}
 
 
-def version_script(prefix: str, versions: dict[str, tuple[str, ...]], private: tuple[str, ...] = ()) -> str:
-    """A linker version script with each version after the one before it, and a private version at the end."""
+def _listed(names: tuple[str, ...]) -> str:
+    return "\n".join(f"\t\t{name};" for name in sorted(names))
+
+
+def version_script(
+    prefix: str, versions: dict[str, tuple[str, ...]], private: tuple[str, ...] = (), own: tuple[str, ...] = ()
+) -> str:
+    """A linker version script with each version after the one before it, a private one and one of ours at the end."""
     lines = []
     before = ""
     last = list(versions)[-1]
     for version, names in versions.items():
-        listed = "\n".join(f"\t\t{name};" for name in sorted(names))
+        listed = _listed(names)
         # The hiding pattern stands last: in the first version it would hide older names of the same functions too.
         local = "\n\tlocal: *;" if version == last else "\n\tlocal: before_2008_*;" if not before else ""
         lines.append(f"{prefix}_{version} {{\n\tglobal:\n{listed}{local}\n}}{before};")
         before = f" {prefix}_{version}"
     if private:
-        listed = "\n".join(f"\t\t{name};" for name in sorted(private))
-        lines.append(f"{prefix}_PRIVATE_34 {{\n\tglobal:\n{listed}\n}};")
+        lines.append(f"{prefix}_PRIVATE_34 {{\n\tglobal:\n{_listed(private)}\n}};")
+    if own:
+        lines.append(f"RNIC_1 {{\n\tglobal:\n{_listed(own)}\n}};")
     return "\n".join(lines) + "\n"
 
 
@@ -161,7 +169,7 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
     with tempfile.TemporaryDirectory(prefix="rnic-build-") as name:
         work = Path(name)
         (work / "rnic_hw.h").write_text(c_header(), encoding="utf-8")
-        (work / "verbs.map").write_text(version_script("IBVERBS", VERBS, VERBS_PRIVATE), encoding="utf-8")
+        (work / "verbs.map").write_text(version_script("IBVERBS", VERBS, VERBS_PRIVATE, VERBS_OWN), encoding="utf-8")
         (work / "rdmacm.map").write_text(version_script("RDMACM", RDMACM), encoding="utf-8")
         (work / "verbs_stubs.c").write_text(verbs_stubs(implemented(verbs)), encoding="utf-8")
         (work / "rdmacm_stubs.c").write_text(rdmacm_stubs(implemented(cm)), encoding="utf-8")

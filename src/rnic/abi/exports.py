@@ -106,6 +106,8 @@ VERBS: dict[str, tuple[str, ...]] = {
     ),
 }
 
+VERBS_OWN = ("rnic_modify_qp_twice",)
+"""What our librdmacm asks of our libibverbs beside verbs."""
 VERBS_PRIVATE: tuple[str, ...] = (
     "__ioctl_final_num_attrs",
     "__verbs_log",

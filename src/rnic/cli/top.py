@@ -167,7 +167,8 @@ class View:
         if self.open_qp:
             parts.append(Text(f"\nqueue pair {self.open_qp}", style="bold"))
             shown = {"": "the NIC has none"} if self.detail is None else _flat(self.detail)
-            parts.append(Text("\n".join(f"  {name:24}{value}" for name, value in shown.items())))
+            wide = max(map(len, shown)) + 2
+            parts.append(Text("\n".join(f"  {name:{wide}}{value}" for name, value in shown.items())))
         return Group(*parts)
 
 
@@ -242,7 +243,7 @@ def _live(looker: Looker, view: View, interval: float) -> None:
                 if ready and descriptor is not None:
                     if not view.key(os.read(descriptor, 1).decode("latin-1")):
                         return
-                    live.update(view, refresh=True)
+                    break  # a key shows at once what it asks for
             looker.look()
             live.update(Group(view, Text(HELP, style="dim")), refresh=True)
 

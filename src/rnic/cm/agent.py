@@ -34,8 +34,9 @@ from rnic.wire.mad import (
 )
 
 MAX_CONNECTIONS = 16_384
-DEFAULT_BACKLOG = 128
 MAX_BACKLOG = 1_024
+DEFAULT_BACKLOG = MAX_BACKLOG
+"""As Linux has it."""
 _FIRST_TRY = 16
 """The first repetition comes after this part of the time that the peer may take, each further one after twice that:
 a lost datagram is made good soon, and a peer that is slow is not flooded."""

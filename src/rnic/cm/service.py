@@ -64,6 +64,9 @@ class CmService:
         self._ports: dict[str, CmPort] = {}
         self._clients: dict[Hashable, Program] = {}
         self._now_ns = 0
+        self._asker: CmId | None = None
+        """Whose event is the answer to its request."""
+        self._told = b""
 
     # ------------------------------------------------------------------------------------ devices
 
@@ -140,17 +143,21 @@ class CmService:
             if op == wire.CM_CREATE:
                 return self._create(client, said)
             if op == wire.CM_GET_EVENT:
-                return self._get_event(client, said["channel"])
+                return self._get_events(client, said["channel"], said["value"])
             handler = _HANDLERS.get(op)
             if handler is None:
                 raise OSError(errno.ENOSYS, f"CM request {op} is unknown")
             each = client.ids.get(said["id"])
             if each is None:
                 raise OSError(errno.EINVAL, f"CM ID {said['id']} is not there")
+            if op in _TOLD_AT_ONCE and said["flags"] & wire.CM_TELL:
+                self._asker = each
             handler(self, each, said, data)
-            return b"" if op == wire.CM_DESTROY else self._describe(each)
+            return b"" if op == wire.CM_DESTROY else self._told or self._describe(each)
         except CmError as error:
             raise OSError(error.errno, str(error)) from None
+        finally:
+            self._asker, self._told = None, b""
 
     def gone(self, key: Hashable, now_ns: int) -> None:
         """A program has ended: so do its IDs."""
@@ -202,14 +209,18 @@ class CmService:
 
     def _emit(self, each: CmId, event: int, status: int = 0, private: bytes = b"", **more: int) -> None:
         channel = each.channel
+        if each is self._asker:
+            self._told = self._describe(each, event=event, status=status, private=private, **more)
+            return
         if len(channel.events) >= MAX_EVENTS:
             return
         channel.events.append((each, self._describe(each, event=event, status=status, private=private, **more)))
         channel.bell()
 
-    def _get_event(self, client: Program, number: int) -> bytes:
+    def _get_events(self, client: Program, number: int, most: int) -> bytes:
         events = self._channel(client, number).events
-        return events.popleft()[1] if events else record(id=number)
+        count = min(len(events), max(1, min(most, wire.CM_MOST_EVENTS)))
+        return b"".join([events.popleft()[1] for _ in range(count)]) or record(id=number)
 
     def _describe(
         self, each: CmId, event: int = wire.CM_NO_EVENT, status: int = 0, private: bytes = b"", **more: int
@@ -533,6 +544,7 @@ class _Watcher:
 
 
 _ACCEPTABLE = frozenset({(state, Input.ACCEPT) for state in (State.REQ_RCVD, State.MRA_REQ_SENT, State.SIDR_REQ_RCVD)})
+_TOLD_AT_ONCE = frozenset({wire.CM_RESOLVE_ADDR, wire.CM_RESOLVE_ROUTE})
 _HANDLERS: dict[int, Callable[[CmService, CmId, dict[str, int], bytes], None]] = {
     wire.CM_DESTROY: CmService._destroy,
     wire.CM_BIND: CmService._bind,

@@ -275,7 +275,7 @@ cdef extern from "round.h" nogil:
     struct pump_loss:
         uint64_t seed, asked, one_in
     struct pump_round_state "pump_round":
-        uint32_t phase, came, slot
+        uint32_t phase, came, slot, gathers, looks
         uint64_t at, sent, rx_bytes, tx_bytes, too_short, socket_errors, lost
         pump_loss loss
         pump_counts counts
@@ -287,6 +287,8 @@ cdef extern from "round.h" nogil:
         ROUND_TIMERS_AT_LEAST_EVERY
         ROUND_OUT_BYTES
         ROUND_BUDGET
+        GATHERED
+    int pump_round_ring(pump_round_state *round, engine_qp *qp, uint64_t length)
     void pump_round_init(pump_round_state *round, engine_device *device, int fd, uint8_t *buffers, uint8_t *out)
     void pump_round_know(pump_round_state *round, const uint8_t *name, uint32_t name_bytes, const engine_flow *flow)
     void pump_round_forget(pump_round_state *round, const uint8_t *name, uint32_t name_bytes)
@@ -1370,4 +1372,5 @@ cdef class Pump:
 
 
 include "_drive.pxi"
+include "_queues.pxi"
 include "_fabric.pxi"

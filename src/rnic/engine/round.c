@@ -164,8 +164,35 @@ void pump_round_init(struct pump_round *round, struct engine_device *device, int
 	}
 }
 
+/* Whether all that is to be sent is messages that wait for others. */
+static int gathering(const struct pump_round *round, uint64_t one_in)
+{
+	const struct engine_sched *sched = &round->device->sched;
+	const struct queue_pair *record = (const struct queue_pair *)(const void *)(sched->arena + round->waiting);
+	return round->waits && round->gathers && sched->turns->count == 1 && record->scheduled && !round->sending.qp &&
+	       !record->reply_count && !record->probe_due && record->send_index == record->fetch_index &&
+	       round->waits <= ROUND_GATHER_MOST && record->flying >= ROUND_GATHER_LEAST &&
+	       round->waits * one_in <= record->flying;
+}
+
+int pump_round_ring(struct pump_round *round, struct engine_qp *qp, uint64_t length)
+{
+	struct engine_sched *sched = &round->device->sched;
+	uint64_t at = (uint64_t)((uint8_t *)qp->record - sched->arena);
+	int more = round->waits && round->waiting == at;
+	int alone = !sched->turns->count || (more && sched->turns->count == 1);
+	if (engine_port_ring(round->device, qp))
+		return -1;
+	if (!round->gathers || !alone || length > ROUND_GATHER_BYTES)
+		return 0;
+	round->waits = more ? round->waits + 1 : 1;
+	round->waiting = at;
+	return gathering(round, 1) ? GATHERED : 0;
+}
+
 void pump_round_send(struct pump_round *round, uint64_t now, uint64_t budget, struct engine_told *told)
 {
+	round->waits = 0;
 	if (budget > ROUND_BUDGET)
 		budget = ROUND_BUDGET;
 	do {
@@ -186,9 +213,16 @@ void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct 
 	if (round->phase == ROUND_IDLE) {
 		round->sent = 0;
 		round->came = round->slot = 0;
-		round->phase = !round->hold && round->silent >= ROUND_REPLIES_AT_LEAST_EVERY ? ROUND_BEFORE : ROUND_TAKING;
-		if (round->phase == ROUND_TAKING)
+		round->phase = !round->hold && round->silent >= ROUND_REPLIES_AT_LEAST_EVERY && !gathering(round, ROUND_GATHER_ONE_IN) ?
+				       ROUND_BEFORE : ROUND_TAKING;
+		if (round->phase == ROUND_TAKING) {
 			receive(round);
+			while (!round->came && round->looks && !round->device->sched.turns->count && !round->sending.qp) {
+				round->looks--;
+				receive(round);
+			}
+		}
+		round->looks = 0;
 	}
 	if (round->phase == ROUND_BEFORE) {
 		pump_round_send(round, now, budget, told);
@@ -204,7 +238,8 @@ void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct 
 		round->phase = round->came ? ROUND_IDLE : ROUND_AFTER;
 	}
 	if (round->phase == ROUND_AFTER) {
-		if (!round->hold && (round->device->sched.turns->count || round->sending.qp)) {
+		if (!round->hold && (round->device->sched.turns->count || round->sending.qp) &&
+		    !gathering(round, ROUND_GATHER_ONE_IN)) {
 			pump_round_send(round, now, budget, told);
 			if (told->stop != STOP_DONE)
 				return;

@@ -30,7 +30,11 @@ struct pump_round {
 	int32_t fd;
 	uint32_t phase; /* enum round_phase */
 	uint32_t silent; /* rounds in a row that took packets and sent nothing */
+	uint32_t looks; /* how often to look again where nothing came and nothing is to be sent, in the next round alone */
 	uint32_t hold; /* what is owed waits for what its owner sends next: nothing is sent before it */
+	uint32_t gathers; /* short messages may wait for others: the program posts and polls them in a stream */
+	uint32_t waits; /* messages of `waiting` that do */
+	uint64_t waiting; /* the record of the queue pair that has them, alone in the line for turns */
 	uint32_t greed; /* datagrams to ask for: as many as the last rounds found */
 	uint32_t came; /* slots filled in this round */
 	uint32_t slot; /* the next to look at */
@@ -62,6 +66,12 @@ uint64_t pump_round_right(struct pump_round *round, const uint8_t *name, uint32_
  * `budget` packets, at most ROUND_BUDGET. It stops as engine_told says; after STOP_PACKET the rest of `slot` from `at` on
  * is the caller's. The round is over with STOP_DONE. */
 void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct engine_told *told);
+
+/* A doorbell was rung in the block of a queue pair, for a message of `length` bytes: 0, or -1 where it is the reference's.
+ * GATHERED: that need not leave at once. In a stream of short messages up to as many as are in flight wait for the next,
+ * since a datagram costs both ends more than the messages in it; a round in which nothing comes ends that. */
+#define GATHERED 1
+int pump_round_ring(struct pump_round *round, struct engine_qp *qp, uint64_t length);
 
 /* Send what waits, or go on where that stopped. */
 void pump_round_send(struct pump_round *round, uint64_t now, uint64_t budget, struct engine_told *told);

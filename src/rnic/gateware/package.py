@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,26 +102,42 @@ def clocks(params: EngineParams) -> list[Clock]:
     return [Clock("aclk", "aresetn", "", params.clock_mhz, ours), *own]
 
 
+RESET_FACTS = {"POLARITY": "ACTIVE_LOW"}
+IRQ_FACTS = {"SENSITIVITY": "LEVEL_HIGH"}
+
+
+def clock_facts(clock: Clock) -> dict[str, object]:
+    """What block designs are told of a clock."""
+    return {
+        "ASSOCIATED_BUSIF": ":".join(clock.buses),
+        "ASSOCIATED_RESET": clock.reset,
+        "FREQ_HZ": round(clock.mhz * 1e6),
+    }
+
+
+def _said(facts: Mapping[str, object]) -> str:
+    """The same as an attribute in Verilog."""
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
 def wrapper(params: EngineParams) -> str:
     """The engine under AXI's names for clocks and resets. A reset may be asserted at any time, and is taken away in
     step with its clock, two cycles late."""
     found, all_clocks = ports(params), clocks(params)
     lines = [f"module {WRAPPER} ("]
     for clock in all_clocks:
-        hertz = round(clock.mhz * 1e6)
-        said = f"ASSOCIATED_BUSIF {':'.join(clock.buses)}, ASSOCIATED_RESET {clock.reset}, FREQ_HZ {hertz}"
         lines += [
             f'  (* X_INTERFACE_INFO = "xilinx.com:signal:clock:1.0 {clock.name} CLK" *)',
-            f'  (* X_INTERFACE_PARAMETER = "{said}" *)',
+            f'  (* X_INTERFACE_PARAMETER = "{_said(clock_facts(clock))}" *)',
             f"  input wire {clock.name},",
             f'  (* X_INTERFACE_INFO = "xilinx.com:signal:reset:1.0 {clock.reset} RST" *)',
-            '  (* X_INTERFACE_PARAMETER = "POLARITY ACTIVE_LOW" *)',
+            f'  (* X_INTERFACE_PARAMETER = "{_said(RESET_FACTS)}" *)',
             f"  input wire {clock.reset},",
         ]
     for name, (is_input, bits) in found.items():
         if name == "irq":
             lines.append('  (* X_INTERFACE_INFO = "xilinx.com:signal:interrupt:1.0 irq INTERRUPT" *)')
-            lines.append('  (* X_INTERFACE_PARAMETER = "SENSITIVITY LEVEL_HIGH" *)')
+            lines.append(f'  (* X_INTERFACE_PARAMETER = "{_said(IRQ_FACTS)}" *)')
         vector = f"[{bits - 1}:0] " if bits > 1 else ""
         lines.append(f"  {'input' if is_input else 'output'} wire {vector}{name},")
     lines[-1] = lines[-1].rstrip(",")
@@ -230,6 +246,10 @@ def ip_xact(params: EngineParams, files: list[str]) -> str:
     interfaces = add(root, "busInterfaces")
     for bus, (kind, end) in BUSES.items():
         _bus(interfaces, bus, kind, end, found)
+    for clock in clocks(params):
+        _signal(interfaces, clock.name, "clock", "CLK", clock_facts(clock))
+        _signal(interfaces, clock.reset, "reset", "RST", RESET_FACTS)
+    _signal(interfaces, "irq", "interrupt", "INTERRUPT", IRQ_FACTS, "master")
     spaces = add(root, "addressSpaces")
     space = add(spaces, "addressSpace")
     add(space, "name", "memory")
@@ -274,22 +294,40 @@ def ip_xact(params: EngineParams, files: list[str]) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _bus(parent: ET.Element, bus: str, kind: str, end: str, found: dict[str, tuple[bool, int]]) -> None:
-    names = [name for name in found if name.startswith(f"{bus}_")]
-    if not names:
-        return
+def _interface(parent: ET.Element, name: str, library: str, kind: str, mapped: Mapping[str, str]) -> ET.Element:
+    """A bus interface whose ports are ``mapped`` from the names of its type."""
     interface = add(parent, "busInterface")
-    add(interface, "name", bus)
-    add(interface, "busType", vendor="xilinx.com", library="interface", name=kind, version="1.0")
+    add(interface, "name", name)
+    add(interface, "busType", vendor="xilinx.com", library=library, name=kind, version="1.0")
     abstractions = add(interface, "abstractionTypes")
     abstraction = add(abstractions, "abstractionType")
-    add(abstraction, "abstractionRef", vendor="xilinx.com", library="interface", name=f"{kind}_rtl", version="1.0")
-    mapped = add(abstraction, "portMaps")
-    for name in names:
-        pair = add(mapped, "portMap")
-        add(add(pair, "logicalPort"), "name", name.removeprefix(f"{bus}_").upper())
-        add(add(pair, "physicalPort"), "name", name)
-    side = add(interface, end)
+    add(abstraction, "abstractionRef", vendor="xilinx.com", library=library, name=f"{kind}_rtl", version="1.0")
+    pairs = add(abstraction, "portMaps")
+    for logical, physical in mapped.items():
+        pair = add(pairs, "portMap")
+        add(add(pair, "logicalPort"), "name", logical)
+        add(add(pair, "physicalPort"), "name", physical)
+    return interface
+
+
+def _signal(
+    parent: ET.Element, port: str, kind: str, logical: str, facts: Mapping[str, object], end: str = "slave"
+) -> None:
+    """A port that is an interface of its own, and what tools are told of it."""
+    interface = _interface(parent, port, "signal", kind, {logical: port})
+    add(interface, end)
+    parameters = add(interface, "parameters")
+    for name, value in facts.items():
+        parameter = add(parameters, "parameter", parameterId=f"BUSIFPARAM_VALUE.{port.upper()}.{name}")
+        add(parameter, "name", name)
+        add(parameter, "value", value)
+
+
+def _bus(parent: ET.Element, bus: str, kind: str, end: str, found: dict[str, tuple[bool, int]]) -> None:
+    mapped = {name.removeprefix(f"{bus}_").upper(): name for name in found if name.startswith(f"{bus}_")}
+    if not mapped:
+        return
+    side = add(_interface(parent, bus, "interface", kind, mapped), end)
     if kind == "aximm" and end == "master":
         add(side, "addressSpaceRef", addressSpaceRef="memory")
     elif kind == "aximm":

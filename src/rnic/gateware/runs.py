@@ -39,7 +39,7 @@ TOLERANT = EngineParams(
 )
 """The engine of the figures with memory latency as an axis."""
 LINE_GBPS = 100.0
-LATENCIES = (0, 30, 60, 120)
+LATENCIES = (0, 30, 60, 120, 250)
 """Cycles from an address, or from a burst's last data, to the memory's answer."""
 
 

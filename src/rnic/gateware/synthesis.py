@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,20 +102,43 @@ class PinSaver(wiring.Component):
         return m
 
 
-def max_frequency_mhz(component: wiring.Component, target_mhz: float = 100.0, seed: int = 1) -> float:
-    """Place and route on an ECP5; the frequency that nextpnr reports for the clock.
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A component on an ECP5, behind :class:`PinSaver`, whose registers count too."""
+
+    cells: dict[str, int]
+    mhz: dict[int, float]
+    """Frequency that nextpnr reports for the clock, by seed."""
+
+
+def place_and_route(component: wiring.Component, seeds: Sequence[int] = (1,), target_mhz: float = 125.0) -> Placed:
+    """Synthesize once for an ECP5, then place and route with each seed.
 
     Raises:
         ToolError: a tool is absent, the design does not fit, or nextpnr reports no frequency.
     """
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
-        _synthesize(PinSaver(component), "ecp5", place)
-        run_tool(
-            "nextpnr-ecp5", *DEVICE, "--json", "out.json", "--report", "report.json", "--freq", str(target_mhz),
-            "--seed", str(seed), "--timing-allow-fail", "--lpf-allow-unconstrained", "--quiet", cwd=place,
-        )  # fmt: skip
-        clocks = json.loads((place / "report.json").read_text())["fmax"]
-        if not clocks:
-            raise ToolError("nextpnr-ecp5 reported no clock")
-        return min(float(clock["achieved"]) for clock in clocks.values())
+        cells = _synthesize(PinSaver(component), "ecp5", place).cells
+        mhz = {}
+        for seed in seeds:
+            run_tool(
+                "nextpnr-ecp5", *DEVICE, "--json", "out.json", "--report", "report.json", "--freq", str(target_mhz),
+                "--seed", str(seed), "--timing-allow-fail", "--lpf-allow-unconstrained", "--quiet", cwd=place,
+            )  # fmt: skip
+            clocks = json.loads((place / "report.json").read_text())["fmax"]
+            if not clocks:
+                raise ToolError("nextpnr-ecp5 reported no clock")
+            mhz[seed] = min(float(clock["achieved"]) for clock in clocks.values())
+    return Placed(cells, mhz)
+
+
+def tool_versions() -> str:
+    """Yosys and nextpnr as they name themselves, such as ``Yosys 0.70, nextpnr-0.11.1``.
+
+    Raises:
+        ToolError: one is absent.
+    """
+    here = Path.cwd()
+    shown = run_tool("yosys", "-V", cwd=here) + run_tool("nextpnr-ecp5", "--version", cwd=here)
+    return ", ".join(re.findall(r"Yosys [\d.]+|nextpnr-[\d.]+\d", shown))

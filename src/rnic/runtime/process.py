@@ -61,6 +61,7 @@ _DRAIN_ROUNDS = 64
 _DRAIN_BURSTS = 4
 _AFTER_OWN_ERROR_S = 0.01
 """Seconds that the loop keeps off a turn that raised: it may raise again at once."""
+_LOOK_S = LOOK_NS / 1e9
 _LONGEST_SLEEP = 0.05
 """Seconds; a program that forgot its fence waits no longer."""
 
@@ -498,7 +499,7 @@ class NicProcess:
 
     def _timeout(self) -> float:
         clients = [client for client in self.clients.values() if client.slot is not None]
-        shortest = LOOK_NS / 1e9 if clients else _LONGEST_SLEEP
+        shortest = _LONGEST_SLEEP
         if any(client.slot.waits for client in clients if client.slot is not None):
             return 0.001
         for client in clients:
@@ -587,17 +588,31 @@ class NicProcess:
         self._set_asleep(1)
         try:
             if not self._doorbells():
-                self._dispatch(self._timeout())
+                self._sleep(self._timeout())
         finally:
             self._set_asleep(0)
         return idle_exit is None or bool(self.clients) or time.monotonic() - self._last_user <= idle_exit
 
+    def _sleep(self, timeout: float) -> None:
+        """Until something comes, or for ``timeout`` seconds; awake for more than a look only if a slot wants it."""
+        slots = [client.slot for client in self.clients.values() if client.slot is not None and not client.slot.served]
+        end = time.monotonic() + timeout
+        while slots and timeout > _LOOK_S:
+            if self._handle(self._selector.select(_LOOK_S)) or not all(map(_is_looked_after, slots)):
+                return
+            timeout = end - time.monotonic()
+        self._dispatch(max(0.0, timeout))
+
     def _dispatch(self, timeout: float) -> None:
         """Handle what has come, after at most ``timeout`` seconds: messages and programs that attach."""
-        for key, _ in self._selector.select(timeout):
+        self._handle(self._selector.select(timeout))
+
+    def _handle(self, came: list[tuple[selectors.SelectorKey, int]]) -> bool:
+        for key, _ in came:
             if key.data is not None:
                 key.data()
         self._looked_ns = time.monotonic_ns()
+        return bool(came)
 
     def close(self) -> None:
         """Close everything, and say so in every window."""
@@ -616,6 +631,11 @@ class NicProcess:
         close_all(self._spare)
         for runtime in self.devices.values():
             runtime.close()
+
+
+def _is_looked_after(slot: Slot) -> bool:
+    with slot.work:
+        return slot.is_looked_after(time.monotonic_ns())
 
 
 class _Pace:

@@ -40,6 +40,7 @@ CHOSEN = ("faults", "capture", "congestion")
 _PAGE = attach.PAGE_BYTES
 _U32 = struct.Struct("<I")
 _COMMAND = struct.Struct("<HHIQI4x")
+_ANSWER = struct.Struct("<IIQ")
 _NAME = re.compile(r"rnic(0|[1-9]\d{0,2})", re.ASCII)
 _ADD_KINDS = {"address": str, "port": int, "name": str, **dict.fromkeys(CHOSEN, str)}
 _REQUEST_BYTES = attach.REQUEST_BYTES | attach_cm.REQUEST_BYTES
@@ -259,19 +260,24 @@ class Requests:
         return struct.pack("<IIQQQ", blocks, BLOCK_BYTES, size, RUNG_AT, blocks_at)
 
     def _command(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        op, op_modifier, in_modifier, _, inbox_bytes = _COMMAND.unpack_from(body)
+        """The commands of a message, until one fails."""
         if client.runtime is None or client.uar is None:
             raise OSError(errno.ENODEV, "no device is open on this connection")
+        wanted = _commands_of(body)
         client.catch_up()
-        inbox = body[_COMMAND.size : _COMMAND.size + inbox_bytes]
-        result = client.runtime.nic.command(client.uar, op, in_modifier, op_modifier, inbox)
-        if result.status == cmd.ST_OK and (op, in_modifier) == (cmd.ALLOC_RES, cmd.RES_UAR_BLOCK):
-            client.rung_end = max(client.rung_end, RUNG_AT + result.out_param + 1)
+        said = b""
+        for op, op_modifier, in_modifier, inbox in wanted:
+            result = client.runtime.nic.command(client.uar, op, in_modifier, op_modifier, inbox)
+            said += _ANSWER.pack(result.status, len(result.outbox), result.out_param) + result.outbox
+            if result.status != cmd.ST_OK:
+                break
+            if (op, in_modifier) == (cmd.ALLOC_RES, cmd.RES_UAR_BLOCK):
+                client.rung_end = max(client.rung_end, RUNG_AT + result.out_param + 1)
         client.runtime.kick()
         if client.slot is not None:
             client.slot.lent()
             self._process.watch_groups(client.slot)
-        return struct.pack("<IIQ", result.status, len(result.outbox), result.out_param) + result.outbox
+        return said
 
     def _register(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         """A load or store of the global block, the command register among it, as this context sees it."""
@@ -383,6 +389,19 @@ class Requests:
         if client.memory is not None:
             client.memory.unshare(struct.unpack_from("<Q", body)[0])
         return b""
+
+
+def _commands_of(body: bytes) -> list[tuple[int, int, int, bytes]]:
+    """Opcode, modifiers and inbox of each command of a message; ``OSError`` where it ends in the midst of one."""
+    found, at = [], 0
+    while at < len(body):
+        if len(body) - at < _COMMAND.size:
+            raise OSError(errno.EINVAL, f"COMMAND ends {len(body) - at} bytes after its last inbox: 0 or 24 are right")
+        op, op_modifier, in_modifier, _, inbox_bytes = _COMMAND.unpack_from(body, at)
+        at += _COMMAND.size
+        found.append((op, op_modifier, in_modifier, body[at : at + inbox_bytes]))
+        at += inbox_bytes
+    return found
 
 
 def _die() -> None:

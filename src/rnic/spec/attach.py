@@ -12,7 +12,7 @@ from rnic.spec.layout import Field, Layout, half, wide, word
 
 MAGIC = 0x4349_4E52
 """``RNIC``."""
-VERSION = 3
+VERSION = 4
 SOCKET_NAME = "nic.sock"
 LOCK_NAME = "nic.lock"
 
@@ -143,6 +143,8 @@ COMMAND = _layout(
     wide("in_param", 8, "not used"),
     word("inbox_bytes", 16, "bytes of inbox that follow"),
 )
+"""A message holds one command or several, each with its inbox behind it. They are carried out in their order until one
+fails; the answer is theirs, one after the other, as far as they were carried out."""
 COMMAND_REPLY = _layout(
     "COMMAND answer",
     16,
@@ -150,6 +152,7 @@ COMMAND_REPLY = _layout(
     word("outbox_bytes", 4, "bytes of outbox that follow"),
     wide("out_param", 8, "output parameter"),
 )
+"""Its outbox follows, and behind that the answer to the next command of the message."""
 VECTOR = _layout("VECTOR", 4, word("vector", 0, "interrupt vector; the answer brings an eventfd"))
 REGISTER = _layout(
     "REGISTER",

@@ -40,6 +40,10 @@ CM_REUSEADDR = 1
 """``flags``: two IDs that both say so may bind one port."""
 CM_MORE = 2
 """``flags`` of CM_OPEN: names beside those of the one before, where they are too many for one."""
+CM_TELL = 4
+"""``flags`` of CM_RESOLVE_ADDR and CM_RESOLVE_ROUTE: the answer is the event, which then waits on no channel."""
+CM_MOST_EVENTS = 32
+"""Events of one answer to CM_GET_EVENT at most."""
 QP_RC, QP_UC, QP_UD = 2, 3, 4
 """``qp_type``, as ``enum ibv_qp_type``."""
 MAX_PRIVATE = 256
@@ -58,7 +62,7 @@ CM_REQUEST = Layout(
         wide("dst", 32, "the peer's GID, or a group's", 16),
         half("src_port", 48, "this side's port, 0 for any"),
         half("dst_port", 50, "the peer's port"),
-        word("value", 52, "backlog; event of CM_NOTIFY"),
+        word("value", 52, "backlog; event of CM_NOTIFY; CM_GET_EVENT: how many events at most, 0 for one"),
         word("qpn", 56, "this side's QP number"),
         word("qkey", 60, "this side's Q_Key"),
         octet("responder_resources", 64, "READs and atomics that this side answers at a time"),
@@ -73,7 +77,7 @@ CM_REQUEST = Layout(
         octet("ack_timeout", 76, "local ACK timeout, 0 for the usual one"),
         wide("context", 80, "of CM_JOIN: comes back with its event"),
         word("private_bytes", 88, "of private data"),
-        word("flags", 92, "CM_REUSEADDR, CM_MORE"),
+        word("flags", 92, "CM_REUSEADDR, CM_MORE, CM_TELL"),
         wide("private", 96, "private data", MAX_PRIVATE),
     ),
 )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Endian = Literal["little", "big"]
+_NOWHERE = (0, 0, 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class Layout:
         self.source = source
         self.fields = fields
         self._by_name = {field.name: field for field in fields}
+        self._parts = {field.name: (field.byte, field.byte + field.unit, field.lsb, field.mask) for field in fields}
+        """First byte, the one behind the last, shift and mask: worked out once, since codecs ask for little else."""
         if len(self._by_name) != len(fields):
             raise ValueError(f"layout {name}: a field name appears twice")
         taken: dict[tuple[int, int], str] = {}
@@ -79,34 +82,41 @@ class Layout:
 
     def get(self, buffer: bytes | bytearray | memoryview, name: str, offset: int = 0) -> int:
         """Value of one field of the structure at ``buffer[offset:]``."""
-        field = self._by_name[name]
-        at = offset + field.byte
-        return int.from_bytes(buffer[at : at + field.unit], self.endian) >> field.lsb & field.mask
+        start, end, lsb, mask = self._parts[name]
+        return int.from_bytes(buffer[offset + start : offset + end], self.endian) >> lsb & mask
 
     def put(self, buffer: bytearray | memoryview, name: str, value: int, offset: int = 0) -> None:
         """Store one field; the bits around it stay."""
-        field = self._by_name.get(name)
-        if field is None:
+        part = self._parts.get(name)
+        if part is None:
             raise ValueError(f"layout {self.name} has no field {name!r}; it has: {', '.join(self._by_name)}")
-        if not 0 <= value <= field.mask:
-            raise ValueError(f"{self.name}.{name}={value:#x} does not fit in {field.width} bits")
-        at = offset + field.byte
-        word = int.from_bytes(buffer[at : at + field.unit], self.endian)
-        word = word & ~(field.mask << field.lsb) | value << field.lsb
-        buffer[at : at + field.unit] = word.to_bytes(field.unit, self.endian)
+        start, end, lsb, mask = part
+        if not 0 <= value <= mask:
+            raise ValueError(f"{self.name}.{name}={value:#x} does not fit in {mask.bit_length()} bits")
+        place = slice(offset + start, offset + end)
+        word = int.from_bytes(buffer[place], self.endian) & ~(mask << lsb) | value << lsb
+        buffer[place] = word.to_bytes(end - start, self.endian)
 
     def pack(self, values: Mapping[str, int]) -> bytes:
         """Bytes of the structure; fields not named are zero."""
         out = bytearray(self.size)
+        parts, endian = self._parts, self.endian
         for name, value in values.items():
-            self.put(out, name, value)
+            start, end, lsb, mask = parts.get(name, _NOWHERE)
+            if lsb or not 0 <= value <= mask or mask.bit_length() != (end - start) * 8:
+                self.put(out, name, value)
+            else:
+                out[start:end] = value.to_bytes(end - start, endian)
         return bytes(out)
 
     def unpack(self, buffer: bytes | bytearray | memoryview, offset: int = 0) -> dict[str, int]:
         """All fields by name, in table order. ``ValueError`` if the buffer is too short."""
         if len(buffer) - offset < self.size:
             raise ValueError(f"{self.name} needs {self.size} bytes, got {max(0, len(buffer) - offset)}")
-        return {field.name: self.get(buffer, field.name, offset) for field in self.fields}
+        data, endian, number = bytes(buffer[offset : offset + self.size]), self.endian, int.from_bytes
+        return {
+            name: number(data[start:end], endian) >> lsb & mask for name, (start, end, lsb, mask) in self._parts.items()
+        }
 
 
 def bits(name: str, byte: int, msb: int, lsb: int, doc: str, access: str = "RW") -> Field:

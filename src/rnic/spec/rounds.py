@@ -16,5 +16,20 @@ TIMERS_PER_CALL = 1 << 10
 """Expired deadlines that are handled at once, so that the work is bounded; the others next time."""
 WRITE_BACK_NS = 10_000_000
 """Once it moves no more packets, so long after the first of them, a NIC writes back what is left."""
+GATHER_MOST = 16
+"""Short messages that wait, at most, to leave together."""
+GATHER_BYTES = 512
+"""What counts as short."""
+GATHER_LEAST = 2
+"""Packets in flight without which nothing waits: whoever posts one message or two waits for them alone."""
+GATHER_ONE_IN = 4
+"""Where nothing has come, what waits leaves, unless so many times as many packets are in flight."""
+GATHER_AFTER = 32
+"""Messages in a row, each posted after a poll and soon after the one before, that make a stream."""
+GATHER_PAUSE_NS = 20_000
+"""What ends a stream."""
+LOOKS = 6
+"""How often an application's poll looks for packets before it says that there are none: the way back to who polls takes
+longer than a look."""
 IDLE_BEFORE_YIELD = 32
 """Rounds without anything to do after which a poll lets others have the core."""

@@ -87,6 +87,8 @@ class CQ:
         self.comp_events = 0
         self._queues: dict[int, Any] = {}
         """Queue pairs that complete here, by number; they know the work request identifiers."""
+        self._plain: dict[int, tuple[Any, Any]] = {}
+        """Their send and receive queues, where those are compiled."""
         self._batches: BatchPolls | None = None
         self._kept: list[tuple[WC, Entry]] = []
         """Completions taken out of the ring that nobody has polled yet."""
@@ -96,6 +98,7 @@ class CQ:
             self.cqn = ctx.allocate(cmd.RES_CQ)
             self._block = ctx.allocate(cmd.RES_UAR_BLOCK)
             ctx.command(cmd.SW2HW_CQ, self.cqn, inbox=self._context(log, self._mapping))
+            self._stand()
         self.cqe = (1 << log) - 1
         ctx._cqs[self.cqn] = self
         ctx.add_child(self)
@@ -117,14 +120,25 @@ class CQ:
             }
         )
 
-    def attach(self, qpn: int, queue: Any) -> None:
-        """Completions of ``qpn`` get their identifiers from ``queue``."""
+    def _stand(self) -> None:
+        """The ring stores by itself where software is, where the device is driven by compiled rounds."""
+        driver: Any = self.driver
+        self._poll_plain = None
+        if getattr(driver, "drive", None) is not None:
+            self._ring.stand(driver.drive, driver.uar.buf, self._block)
+            self._poll_plain = self._ring.poll
+
+    def attach(self, qpn: int, queue: Any, sends: Any = None, receives: Any = None) -> None:
+        """Completions of ``qpn`` get their identifiers from ``queue``, which has these two queues."""
         self._queues[qpn] = queue
+        if self._poll_plain is not None and sends is not None:
+            self._plain[qpn] = sends, receives
 
     def detach(self, qpn: int) -> None:
         """The queue pair is gone: what it still has here is not reported."""
         self.clean(qpn)
         self._queues.pop(qpn, None)
+        self._plain.pop(qpn, None)
 
     def clean(self, qpn: int) -> None:
         """The queue pair was reset: what it still has here is not reported (IBA 10.3.1), the others' stays."""
@@ -155,12 +169,17 @@ class CQ:
             if self._kept:
                 found = [wc for wc, _ in self._kept[:num_entries]]
                 self._kept = self._kept[num_entries:]
-            ring = self._ring
-            while len(found) < num_entries and (entry := ring.pop()) is not None:
+            ring, plain = self._ring, self._poll_plain
+            while True:
+                if plain is not None:
+                    plain(num_entries, self._plain, _SEND_OPCODE, e.IBV_WC_RECV, WC, found)
+                if len(found) >= num_entries or (entry := ring.pop()) is None:
+                    break
                 wc = self._translate(entry)
                 if wc is not None:
                     found.append(wc)
-            self.driver.store(self._block, CQ_HEAD, ring.head)
+            if plain is None:
+                self.driver.store(self._block, CQ_HEAD, ring.head)
         return len(found), found
 
     def poll_batch(self, array: NDArray[Any], wr_ids: NDArray[Any] | None = None) -> int:
@@ -295,6 +314,7 @@ class CQ:
                 raise VerbsError(error.errno or EINVAL, reason) from None
             self.driver.unmap(self._mapping)
             self._mapping, self._ring = mapping, ring
+            self._stand()
             self.cqe = (1 << log) - 1
 
     def close(self) -> None:
@@ -312,6 +332,8 @@ class CQ:
                 ctx.free(cmd.RES_CQ, self.cqn)
                 ctx.free(cmd.RES_UAR_BLOCK, self._block)
             ctx.driver.unmap(self._mapping)
+            if self._poll_plain is not None:
+                self._ring.stand(None, None, 0)
         ctx._cqs.pop(self.cqn, None)
         self.closed = True
         if self.channel is not None:

@@ -130,6 +130,8 @@ class QP:
             self._rq = None if self.srq else ReceivePoster(ctx, cap.max_recv_wr, cap.max_recv_sge)
             self.qp_num = Qpn(ctx.allocate(cmd.RES_QP))
             self._block = ctx.allocate(cmd.RES_UAR_BLOCK)
+        if self._rq is not None:
+            self._rq.drive(self._block)
         self._receives = self.srq.poster if self.srq else self._rq
         self._queue = send_queue(
             ctx.driver, self.lock, self._block, self._ring, self._entries,
@@ -139,8 +141,8 @@ class QP:
         self._state = e.IBV_QPS_RESET
         self._store = ctx.driver.store
         self._kick = ctx.driver.kick
-        self.scq.attach(self.qp_num, self)
-        self.rcq.attach(self.qp_num, self)
+        for cq in {self.scq, self.rcq}:
+            cq.attach(self.qp_num, self, self._queue, self._rq and self._rq.queue)
         ctx._qps[self.qp_num] = self
         pd.add_child(self)
         if qp_attr is not None:
@@ -487,9 +489,12 @@ class QP:
         rq = self._rq
         if rq is None:
             raise VerbsError(EINVAL, f"queue pair {self.qp_num} receives from a shared queue: post there")
+        done, whole = rq.queue.post(wr)
+        if whole:
+            return
         if self.qp_state == e.IBV_QPS_RESET:
             raise VerbsError(EINVAL, f"queue pair {self.qp_num} is in RESET: receives can be posted from INIT on")
-        rq.post(wr, self._ring_receive)
+        rq.post(wr, self._ring_receive, done)
         if self.qp_state == e.IBV_QPS_ERR:
             self._kick()
 
@@ -538,6 +543,8 @@ class QP:
                 self.detach_mcast(gid)
         ctx._qps.pop(self.qp_num, None)
         self._queue.close()
+        if self._rq is not None:
+            self._rq.queue.close()
         with ctx.driver.lock:
             with ctx.destroying():
                 if self.qp_state != e.IBV_QPS_RESET:

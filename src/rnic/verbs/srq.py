@@ -9,6 +9,7 @@ from typing import Any
 
 from rnic.context.cqc import SRQC
 from rnic.device.mailboxes import SRQ_ARM
+from rnic.engine import use
 from rnic.mem.space import Mapping
 from rnic.rings.queue_block import RQ_TAIL, SRQ_LIMIT
 from rnic.rings.ring import next_index
@@ -28,7 +29,33 @@ from rnic.verbs.context import Context
 from rnic.verbs.memory import PD
 
 _END = bytes(SGE_BYTES)
-_FREE = object()
+_FREE = None
+
+
+class Receives:
+    """Where the next receive goes, and the identifiers of those that have not completed.
+
+    Args:
+        entries: of the ring.
+    """
+
+    __slots__ = ("entries", "ids", "posted", "tail")
+
+    def __init__(self, entries: int) -> None:
+        self.entries = entries
+        self.reset()
+
+    def reset(self) -> None:
+        """The queue is empty."""
+        self.tail = self.posted = 0
+        self.ids: list[Any] = [_FREE] * self.entries
+
+    def close(self) -> None:
+        """The queue is gone."""
+
+    def post(self, _: object) -> tuple[int, bool]:
+        """How many it posts by itself, and whether those were all: none."""
+        return 0, False
 
 
 class ReceivePoster:
@@ -55,20 +82,37 @@ class ReceivePoster:
         self._view = self.mapping.view
         self.lock = threading.Lock()
         self._limit = max_wr
+        self.queue: Any = Receives(self.entries)
+        """Also posts by itself what is plain, where the device is driven by compiled rounds."""
         self.reset()
+
+    def drive(self, block: int) -> None:
+        """The queue's block is known: from now on it may post by itself."""
+        driver: Any = self.ctx.driver
+        if getattr(driver, "drive", None) is not None:
+            self.queue = use.ENGINE.ReceiveQueue(
+                self.lock,
+                block,
+                driver.uar.buf,
+                self._view,
+                self.entries,
+                self._limit,
+                self.stride,
+                self.max_sge,
+                RecvWR,
+            )
 
     def reset(self) -> None:
         """Forget what was posted."""
-        self.tail = 0
-        self._posted = 0
-        self._ids: list[Any] = [_FREE] * self.entries
+        self.queue.reset()
         self._free = list(range(self.entries - 1, -1, -1)) if self._shared else []
 
     def put(self, wr: RecvWR) -> None:
         """Write one entry; the caller rings. Entries of zero bytes are dropped, as the layout asks."""
-        tail = self.tail
+        queue = self.queue
+        tail = queue.tail
         slot = self._free[-1] if self._free else tail
-        if self._posted >= self._limit or self._ids[slot] is not _FREE:
+        if queue.posted >= self._limit or queue.ids[slot] is not _FREE:
             raise VerbsError(ENOMEM, f"receive queue is full with {self._limit} entries: poll completions first")
         sges = [sge for sge in wr.sg if sge.length]
         if len(sges) > self.max_sge:
@@ -82,23 +126,24 @@ class ReceivePoster:
         if self._free:
             self._free.pop()
             SRQ_ORDER_STRUCT.pack_into(self._view, self.entries * self.stride + tail * SRQ_ORDER_BYTES, slot)
-        self._ids[slot] = wr.wr_id
-        self._posted += 1
-        self.tail = next_index(tail, self.entries)
+        queue.ids[slot] = wr.wr_id
+        queue.posted += 1
+        queue.tail = next_index(tail, self.entries)
 
     def take(self, index: int) -> int:
         """The identifier of a completed entry, whose slot is free from now on."""
-        wr_id = self._ids[index]
+        queue = self.queue
+        wr_id = queue.ids[index]
         if wr_id is _FREE:
             return 0
-        self._ids[index] = _FREE
+        queue.ids[index] = _FREE
         if self._shared:
             self._free.append(index)
-        self._posted -= 1
+        queue.posted -= 1
         return int(wr_id)
 
-    def post(self, wr: RecvWR | list[RecvWR] | None, ring: Callable[[int], None]) -> None:
-        """Post a chain or list of work requests.
+    def post(self, wr: RecvWR | list[RecvWR] | None, ring: Callable[[int], None], start: int = 0) -> None:
+        """Post a chain or list of work requests, from number ``start`` on.
 
         Raises:
             VerbsError: ENOMEM when full, EINVAL for too many scatter entries; ``bad_wr`` of the error is the
@@ -106,14 +151,14 @@ class ReceivePoster:
         """
         with self.lock:
             try:
-                for each in chain(wr):
+                for each in chain(wr)[start:]:
                     try:
                         self.put(each)
                     except VerbsError as error:
                         error.bad_wr = each  # as ibv_post_recv's third argument
                         raise
             finally:
-                ring(self.tail)
+                ring(self.queue.tail)
 
 
 def chain(wr: Any) -> list[Any]:

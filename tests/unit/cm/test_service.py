@@ -431,3 +431,37 @@ def test_more_names_of_devices_than_one_request_holds() -> None:
         program.ask(a.CM_BIND, id=other, src=net.nodes[0].nic.gsi.gid, src_port=7174)
     program.ask(a.CM_OPEN, b"rnic0")
     program.ask(a.CM_BIND, id=other, src=net.nodes[0].nic.gsi.gid, src_port=7174)
+
+
+def test_an_answer_may_be_the_event(pair: Pair) -> None:
+    """A program that says so is told of addresses and routes at once, and no event waits."""
+    number = pair.client.create()
+    bell, where = pair.client.bells[0], {"src": pair.gids[0], "dst": pair.gids[1], "dst_port": 7174}
+    said = pair.client.ask(a.CM_RESOLVE_ADDR, id=number, flags=a.CM_TELL, **where)
+    assert (said["event"], said["status"], said["device"] > 0) == (cm.EVENT_ADDR_RESOLVED, 0, True)
+    said = pair.client.ask(a.CM_RESOLVE_ROUTE, id=number, flags=a.CM_TELL)
+    assert (said["event"], said["id"]) == (cm.EVENT_ROUTE_RESOLVED, number)
+    assert bell.rings == 0
+    assert pair.client.no_event()
+    other = pair.client.create()
+    said = pair.client.ask(a.CM_RESOLVE_ADDR, id=other, flags=a.CM_TELL, dst=pair.gids[1])
+    assert said["event"] == cm.EVENT_ADDR_ERROR, "no device has the address 0"
+    with pytest.raises(OSError, match="bound to no device"):
+        pair.client.ask(a.CM_RESOLVE_ROUTE, id=other, flags=a.CM_TELL)
+    pair.client.ask(a.CM_RESOLVE_ADDR, id=other, **where)
+    assert bell.rings == 1, "who does not say so is told on the channel, also after one that was refused"
+
+
+def test_one_answer_holds_as_many_events_as_are_asked_for(pair: Pair) -> None:
+    numbers = [pair.client.create() for _ in range(a.CM_MOST_EVENTS + 3)]
+    for number in numbers:
+        pair.client.ask(a.CM_RESOLVE_ADDR, id=number, src=pair.gids[0], dst=pair.gids[1], dst_port=7174)
+
+    def told(most: int) -> list[int]:
+        answer = pair.client.raw(a.CM_GET_EVENT, channel=pair.client.channel, value=most)
+        return [a.CM_RECORD.get(answer, "id", at) for at in range(0, len(answer), a.CM_RECORD.size)]
+
+    seen = [told(0), told(2), told(1 << 31)]
+    assert [len(each) for each in seen] == [1, 2, a.CM_MOST_EVENTS]
+    assert [number for each in seen for number in each] == numbers
+    assert pair.client.no_event()

@@ -11,8 +11,10 @@ import pytest
 
 from rnic.cm.exchange import ExchangeError
 from rnic.coyote.thread import CThread
+from rnic.testing import own_network
 
-SERVER, CLIENT = "127.31.8.1", "127.31.8.2"
+NET = own_network()
+SERVER, CLIENT = f"{NET}.1", f"{NET}.2"
 
 
 def free_port() -> int:

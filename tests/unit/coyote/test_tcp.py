@@ -13,9 +13,11 @@ from rnic.coyote import tcp as t
 from rnic.link.beats import BEAT_BYTES, Beat, payload_of, to_beats
 from rnic.rings import coyote as c
 from rnic.spec.errors import VerbsError
+from rnic.testing import own_network
 
-ADDRESS = "127.31.7.1"
-NUMBER = 0x7F1F0701
+NET = own_network()
+ADDRESS = f"{NET}.1"
+NUMBER = int.from_bytes(socket.inet_aton(ADDRESS), "big")
 
 
 class Echo:
@@ -178,9 +180,9 @@ def test_ports_that_cannot_be_had(service: t.TcpService) -> None:
 
 def test_notifications_of_a_session(service: t.TcpService) -> None:
     port = listen(service)
-    with socket.create_connection((ADDRESS, port), source_address=("127.31.7.2", 0)) as client:
+    with socket.create_connection((ADDRESS, port), source_address=(f"{NET}.2", 0)) as client:
         until(service.progress, lambda: bool(service.tcp_notify))
-        new = {"sid": 1, "len": 0, "ip_address": 0x7F1F0702, "dst_port": port, "closed": 0}
+        new = {"sid": 1, "len": 0, "ip_address": NUMBER + 1, "dst_port": port, "closed": 0}
         assert notified(service) == [new]
         client.sendall(b"abc")
         until(service.progress, lambda: bool(service.tcp_notify))

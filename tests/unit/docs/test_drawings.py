@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
+from statistics import median
 from types import ModuleType
 
 import pytest
@@ -26,6 +28,13 @@ FIELDS = (
 def drawing() -> ModuleType:
     sys.path.insert(0, str(DOCS))
     import drawing as module
+
+    return module
+
+
+@pytest.fixture(scope="module")
+def gateware(drawing: ModuleType) -> ModuleType:
+    import gen_gateware as module
 
     return module
 
@@ -108,6 +117,32 @@ def test_a_machine_has_each_state_and_each_reason(drawing: ModuleType) -> None:
 def test_kept_pictures_are_what_the_tables_say(diagrams: ModuleType) -> None:
     kept = {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "documents").glob("*.svg")}
     assert kept == diagrams.pictures(), "run python docs/gen_diagrams.py"
+
+
+def test_the_plot_over_memory_latency_is_of_the_figures_and_on_its_page(gateware: ModuleType) -> None:
+    assert gateware.LATENCY_PLOT.read_text() == gateware.latency_plot(), "run python docs/gen_gateware.py --plot"
+    assert f"({gateware.LATENCY_PLOT.name})" in (DOCS / "gateware.md").read_text()
+    rows = json.loads(gateware.FIGURES.read_text())["latency"]
+    assert gateware.latency_plot().count("<circle") == len(rows)
+    # every kind of WRITE over the whole axis, and each floor is reached
+    latencies = sorted({row["latency"] for row in rows})
+    assert latencies == [0, 30, 60, 120, 250]
+    for what in {row["what"] for row in rows}:
+        own = [row for row in rows if row["what"] == what]
+        assert [row["latency"] for row in own] == latencies
+        (bound,) = [row for row in own if "floor" in row]
+        gbps = bound["bytes"] * 8 * gateware.MHZ / bound["cycles"] / 1000
+        assert gbps >= bound["floor"] if bound["bytes"] == gateware.LONG_BYTES else bound["cycles"] <= bound["floor"]
+
+
+def test_the_page_says_where_a_frequency_is_below_its_floor(gateware: ModuleType) -> None:
+    rows = json.loads(gateware.FIGURES.read_text())["placed"]
+    missed = [row for row in rows if median(row["mhz"].values()) < row["floor"]]
+    assert ("The floor is missed" in (DOCS / "gateware.md").read_text()) == bool(missed)
+    for row in rows:
+        (line,) = [line for line in gateware.placed_table().splitlines() if line.startswith(f"| {row['what']} ")]
+        assert f"| {round(median(row['mhz'].values()), 1)} | {len(row['mhz'])} | " in line
+        assert line.endswith(f"{row['tools']} |")
 
 
 def test_every_picture_is_on_a_page(diagrams: ModuleType) -> None:

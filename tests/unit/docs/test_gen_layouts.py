@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from rnic.device.commands import COMMANDS
-from rnic.spec import attach, commands
+from rnic.spec import attach, commands, engine_net_regs, engine_regs
 from rnic.spec.layout import Layout
 from rnic.wire.opcode import OPCODES
 
@@ -56,6 +56,28 @@ def test_every_layout_is_on_exactly_one_page(layout: Layout, pages: dict[str, st
     for field in layout.fields:
         span = str(field.msb) if field.width == 1 else f"{field.msb}:{field.lsb}"
         assert f"| {field.byte:02X}h | {field.unit} | {span} | `{field.name}` | {field.access} | " in section
+
+
+def test_every_bit_of_the_engines_registers_is_on_their_page(pages: dict[str, str]) -> None:
+    page = pages["engine-registers.md"]
+    core = (("Core", 0, engine_regs.REGISTERS),)
+    network = (
+        ("Encapsulator", engine_regs.ENCAP_BASE, engine_net_regs.ENCAP_REGISTERS),
+        ("Decapsulator", engine_regs.DECAP_BASE, engine_net_regs.DECAP_REGISTERS),
+    )
+    for title, base, registers in core + network:
+        for register in registers:
+            assert (
+                f"| {base + register.offset:03X}h | `{register.name}` | {register.access} | {register.reset:X}h |"
+                in page
+            )
+            own = page.partition(f"### {title}: {register.name}\n")[2].partition("\n#")[0]
+            for field in register.fields:
+                span = str(field.msb) if field.width == 1 else f"{field.msb}:{field.lsb}"
+                assert f"| {span} | `{field.name}` | {field.access} | " in own, (register.name, field.name)
+            assert own.count('<rect class="hw"') == len(register.fields)
+    for code, name in engine_regs.ENGINE_ERROR_NAMES.items():
+        assert f"| {code} | {name} |" in page
 
 
 def test_every_opcode_is_on_the_opcode_page(pages: dict[str, str]) -> None:

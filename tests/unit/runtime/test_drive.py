@@ -14,12 +14,14 @@ import pytest
 from rnic import enums as e
 from rnic.engine import use
 from rnic.rings.cqe import CQE_BYTES, CQE_PHASE, CQE_RECEIVE
+from rnic.rings.queue_block import CQ_HEAD
 from rnic.rings.ring import PhaseConsumer
 from rnic.rings.sqe import FLAG_LIST, FLAG_SIGNALED, SQE_BYTES
 from rnic.runtime.loop import Runtime
 from rnic.spec import opcodes as op
 from rnic.spec.errors import VerbsError
-from rnic.verbs import SGE, SendWR, send_dtype
+from rnic.spec.rounds import GATHER_AFTER
+from rnic.verbs import SGE, WC, QPAttr, RecvWR, SendWR, send_dtype
 from tests.unit.runtime.test_loop import Ends, until
 
 pytestmark = pytest.mark.skipif(use.ENGINE is None, reason="the engine is not compiled, or not in use")
@@ -216,3 +218,176 @@ def test_a_link_that_is_replaced_is_the_runtime_s(ends: Ends) -> None:
     before = dict(runtime.nic.counters)
     runtime.drive.kick()
     assert dict(runtime.nic.counters) == before
+
+
+def sent(ends: Ends) -> int:
+    """Where the first NIC is in its packets; what a probe repeats on a busy machine does not count."""
+    (qp,) = ends.ctxs[0].runtime.nic.qps.values()
+    return int(qp.requester.sent_psn)
+
+
+def write(ends: Ends, size: int = 8) -> int:
+    """Post a WRITE; how many packets of the first NIC have left by then."""
+    mr, there = ends.mrs
+    ends.qps[0].post_rdma(op.WR_WRITE, mr.buf, size, mr.lkey, there.buf, there.rkey)
+    return sent(ends)
+
+
+def stream(ends: Ends) -> int:
+    """A stream of WRITEs has been posted and polled, and all is acknowledged; packets that have left."""
+    runtime: Runtime = ends.ctxs[0].runtime
+    runtime.drive.pause_ns = 1 << 62  # whatever else this machine does
+    for _ in range(GATHER_AFTER):
+        write(ends)
+        assert until(lambda: ends.cqs[0].poll()[0] == 1)
+    # the posts have woken the thread, which leaves the device to who polls
+    assert until(lambda: (ends.cqs[0].poll(), runtime._sleep_until)[1] is None)
+    return sent(ends)
+
+
+def test_messages_of_a_stream_gather_behind_as_many_in_flight(ends: Ends) -> None:
+    first, seen = stream(ends), []
+    with ends.ctxs[1].runtime.lock:  # nothing is acknowledged
+        for _ in range(9):
+            seen.append(write(ends) - first)
+            ends.cqs[0].ready()
+            ends.ctxs[0].runtime.drive.seen = True  # a poll that found something
+    assert seen == [1, 2, 2, 2, 5, 5, 5, 5, 5]
+
+
+def test_a_poll_in_vain_sends_what_gathered(ends: Ends) -> None:
+    first = stream(ends)
+    with ends.ctxs[1].runtime.lock:
+        seen = []
+        for _ in range(6):
+            seen.append(write(ends) - first)
+            ends.cqs[0].poll()
+            seen.append(sent(ends) - first)
+    assert seen == [1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 4, 6]
+
+
+def test_a_long_message_takes_along_what_gathered(ends: Ends) -> None:
+    first = stream(ends)
+    with ends.ctxs[1].runtime.lock:
+        for _ in range(3):
+            write(ends)
+            ends.ctxs[0].runtime.drive.seen = True
+        assert sent(ends) - first == 2
+        assert write(ends, 600) - first == 4
+
+
+def test_what_gathers_leaves_although_nobody_polls(ends: Ends) -> None:
+    first = stream(ends)
+    with ends.ctxs[1].runtime.lock:
+        for _ in range(3):
+            write(ends)
+            ends.ctxs[0].runtime.drive.seen = True
+        assert until(lambda: sent(ends) - first == 3)
+
+
+def test_acknowledgements_send_what_gathered(ends: Ends) -> None:
+    stream(ends)
+    with ends.ctxs[1].runtime.lock:
+        for _ in range(5):
+            write(ends)
+            ends.ctxs[0].runtime.drive.seen = True
+    done = 0
+
+    def all_done() -> bool:
+        nonlocal done
+        done += ends.cqs[0].poll()[0]
+        return done == 5
+
+    assert until(all_done)
+
+
+@pytest.mark.parametrize("why", ["no poll between", "a pause", "the thread sleeps"])
+def test_what_is_no_stream_leaves_at_once(ends: Ends, why: str) -> None:
+    stream(ends)
+    runtime: Runtime = ends.ctxs[0].runtime
+    with ends.ctxs[1].runtime.lock:
+        first = sent(ends)
+        for number in range(6):
+            if why != "no poll between":
+                runtime.drive.seen = True
+            if why == "a pause":
+                runtime.drive.pause_ns = 0
+            if why == "the thread sleeps":
+                runtime.rest()
+                assert until(lambda: runtime._sleep_until is not None)
+            assert write(ends) - first == number + 1
+
+
+def received(ends: Ends, count: int) -> list[Any]:
+    found: list[Any] = []
+
+    def all_there() -> bool:
+        found.extend(ends.cqs[1].poll(64)[1])
+        return len(found) >= count
+
+    assert until(all_there)
+    return found
+
+
+def test_plain_receives_are_posted_compiled_and_others_go_on_behind_them(ends: Ends) -> None:
+    qp: Any = ends.qps[1]
+    mr = ends.mrs[1]
+    plain = [RecvWR(number, 1, [SGE(mr.buf + 20 * number, 20, mr.lkey)]) for number in range(3)]
+    bare, empty = RecvWR(3), RecvWR(4, 2, [SGE(mr.buf, 0, 0)])
+    chained = RecvWR(6, 1, plain[0].sg, RecvWR(7, 1, plain[1].sg))
+    assert qp._rq.queue.post([*plain, bare, empty, plain[0]]) == (4, False)
+    assert qp._rq.queue.tail == qp._rq.queue.posted == 4
+    assert qp._rq.queue.post(chained) == (0, False)
+    qp.post_recv([empty, plain[2]])
+    qp.post_recv(chained)
+    qp.post_recv(RecvWR(8, 1, plain[0].sg))
+    assert qp._rq.queue.ids == [0, 1, 2, 3, 4, 2, 6, 7, 8, *[None] * 8]
+    for size in (20, 0, 7, 0, 0, 3, 1, 2, 4):
+        there = ends.mrs[0]
+        ends.qps[0].post_send(SendWR(1, sg=[SGE(there.buf, size, there.lkey)] if size else []))
+    found = received(ends, 9)
+    assert [wc.wr_id for wc in found] == [0, 1, 2, 3, 4, 2, 6, 7, 8]
+    assert [wc.byte_len for wc in found] == [20, 0, 7, 0, 0, 3, 1, 2, 4]
+    assert qp._rq.queue.ids == [None] * 17
+    assert qp._rq.queue.posted == 0
+
+
+def test_receives_beyond_the_limit_are_refused_and_those_before_them_posted(ends: Ends) -> None:
+    qp: Any = ends.qps[1]
+    one = RecvWR(1, 1, [SGE(ends.mrs[1].buf, 20, ends.mrs[1].lkey)])
+    with pytest.raises(VerbsError, match="full with 16 entries"):
+        qp.post_recv([one] * 20)
+    assert qp._rq.queue.posted == 16
+    qp.modify(QPAttr(e.IBV_QPS_ERR), e.IBV_QP_STATE)
+    found = received(ends, 16)
+    assert {wc.status for wc in found} == {e.IBV_WC_WR_FLUSH_ERR}
+    qp.post_recv(one)  # the compiled queue leaves it to who flushes
+    assert received(ends, 1)[0].status == e.IBV_WC_WR_FLUSH_ERR
+    qp.close()
+    assert qp._rq is None or qp._rq.queue.post(one) == (0, False)
+
+
+@pytest.mark.parametrize("operation", [e.IBV_WR_SEND, e.IBV_WR_SEND_WITH_IMM, e.IBV_WR_RDMA_WRITE_WITH_IMM])
+def test_completions_are_the_same_either_way(ends: Ends, operation: int) -> None:
+    """Plain ones are made compiled, those with an immediate not; every attribute is as the plain way has it."""
+    seen = []
+    for compiled in (True, False):
+        if not compiled:
+            for cq in ends.cqs:
+                cq._plain.clear()
+        ends.recv(1)
+        ends.qps[0].post_send(request(ends, operation, e.IBV_SEND_SIGNALED, 9))
+        (wc,) = received(ends, 1)
+        done: list[Any] = []
+        assert until(lambda done=done: bool(done.extend(ends.cqs[0].poll()[1]) or done))  # type: ignore[misc]
+        seen.append([{name: getattr(each, name) for name in WC.__slots__} for each in (wc, done[0])])
+    assert seen[0] == seen[1]
+
+
+def test_a_poll_takes_no_more_than_it_is_asked_for(ends: Ends) -> None:
+    for _ in range(5):
+        write(ends)
+    assert until(lambda: ends.cqs[0]._ring.ready() and ends.qps[0].idle)
+    ends.ctxs[0].runtime.rest()
+    assert [ends.cqs[0].poll(2)[0] for _ in range(3)] == [2, 2, 1]
+    assert ends.ctxs[0].driver.load(ends.cqs[0]._block, CQ_HEAD) == 5

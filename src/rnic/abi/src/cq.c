@@ -398,16 +398,13 @@ static struct rnic_cq *create(struct ibv_context *verbs, uint32_t cqe, void *cq_
 			       log_entries(cqe) < LEAST_LOG_ENTRIES ? LEAST_LOG_ENTRIES : log_entries(cqe));
 	if (error)
 		goto free_cq;
-	error = nic_allocate(context, RNIC_CMD_RES_CQ, &cq->number);
+	error = nic_allocate_queue(context, RNIC_CMD_RES_CQ, &cq->number, &cq->block);
 	if (error)
 		goto unmap;
-	error = nic_allocate(context, RNIC_CMD_RES_UAR_BLOCK, &cq->block);
-	if (error)
-		goto free_number;
 	fill_cqc(cq, cqc, &cq->ring, eqn_of(cq));
 	error = nic_command(context, RNIC_CMD_SW2HW_CQ, 0, cq->number, cqc, sizeof cqc, NULL, 0, NULL);
 	if (error)
-		goto free_block;
+		goto free_number;
 	cq->verbs.handle = cq->number;
 	cq->verbs.cqe = (int)cq->ring.mask;
 	pthread_mutex_init(&cq->lock, NULL);
@@ -420,10 +417,8 @@ static struct rnic_cq *create(struct ibv_context *verbs, uint32_t cqe, void *cq_
 	pthread_mutex_unlock(&context->lock);
 	return cq;
 
-free_block:
-	nic_free(context, RNIC_CMD_RES_UAR_BLOCK, cq->block);
 free_number:
-	nic_free(context, RNIC_CMD_RES_CQ, cq->number);
+	nic_free_queue(context, RNIC_CMD_RES_CQ, cq->number, cq->block);
 unmap:
 	ring_unmap(context, &cq->ring.memory);
 free_cq:
@@ -515,8 +510,7 @@ EXPORT int ibv_destroy_cq(struct ibv_cq *verbs)
 		if (channel)
 			event_queue_purge(&channel->eq, cq->number, completion, COUNT(completion));
 		event_queue_purge(&context->async, cq->number, failure, COUNT(failure));
-		nic_free(context, RNIC_CMD_RES_UAR_BLOCK, cq->block);
-		nic_free(context, RNIC_CMD_RES_CQ, cq->number);
+		nic_free_queue(context, RNIC_CMD_RES_CQ, cq->number, cq->block);
 		/* Events that were handed out name this queue until they are acknowledged. */
 		pthread_mutex_lock(&verbs->mutex);
 		while (verbs->comp_events_completed != cq->events_reported ||

@@ -86,67 +86,94 @@ static int ask(struct rnic_context *context, uint32_t kind, const void *body, si
 	return error;
 }
 
-/* A command of the device; its status as an errno. The outbox gets what fits. */
-int nic_command(struct rnic_context *context, uint16_t op, uint16_t op_modifier, uint32_t in_modifier,
-		const void *inbox, uint32_t inbox_bytes, void *outbox, uint32_t outbox_bytes, uint64_t *out_param)
+static int errno_of(uint32_t status)
 {
-	uint8_t message[RNIC_COMMAND_SIZE + 1024] = { 0 };
-	struct reply *reply;
+	switch (status) {
+	case RNIC_CMD_ST_OK:
+		return 0;
+	case RNIC_CMD_ST_BAD_OP:
+		return EOPNOTSUPP;
+	case RNIC_CMD_ST_BAD_SYS_STATE:
+		return ENODEV;
+	case RNIC_CMD_ST_RESOURCE_BUSY:
+		return EBUSY;
+	case RNIC_CMD_ST_EXCEED_LIM:
+		return ENOMEM;
+	case RNIC_CMD_ST_INTERNAL_ERR:
+		return EIO;
+	default:
+		return EINVAL;
+	}
+}
+
+/* Takes one command's answer from those of a message; its status as an errno, EPROTO where there is none. */
+static int take_answer(struct command *command, const struct reply *reply, size_t *at)
+{
 	uint32_t status, bytes;
+	const uint8_t *said = reply->body + *at;
+
+	if (reply->bytes - *at < RNIC_COMMAND_REPLY_SIZE)
+		return EPROTO;
+	memcpy(&status, said + RNIC_COMMAND_REPLY_STATUS_AT, 4);
+	memcpy(&bytes, said + RNIC_COMMAND_REPLY_OUTBOX_BYTES_AT, 4);
+	memcpy(&command->out_param, said + RNIC_COMMAND_REPLY_OUT_PARAM_AT, 8);
+	*at += RNIC_COMMAND_REPLY_SIZE;
+	if (bytes > reply->bytes - *at)
+		bytes = (uint32_t)(reply->bytes - *at);
+	if (command->outbox && status == RNIC_CMD_ST_OK) {
+		memset(command->outbox, 0, command->outbox_bytes);
+		memcpy(command->outbox, reply->body + *at, bytes < command->outbox_bytes ? bytes : command->outbox_bytes);
+	}
+	*at += bytes;
+	return errno_of(status);
+}
+
+/* Commands of the device, one after the other until one fails: its status as an errno. `*done` counts those before it. */
+int nic_commands(struct rnic_context *context, struct command *list, size_t count, size_t *done)
+{
+	uint8_t message[2 * RNIC_COMMAND_SIZE + 1024] = { 0 };
+	size_t bytes = 0, at = 0, finished = 0;
+	struct reply *reply;
 	int error;
 
-	if (inbox_bytes > sizeof message - RNIC_COMMAND_SIZE)
-		return EINVAL;
+	for (size_t i = 0; i < count; i++) {
+		uint8_t *said = message + bytes;
+
+		if (list[i].inbox_bytes > sizeof message || bytes + RNIC_COMMAND_SIZE + list[i].inbox_bytes > sizeof message)
+			return EINVAL;
+		memcpy(said + RNIC_COMMAND_OP_AT, &list[i].op, 2);
+		memcpy(said + RNIC_COMMAND_OP_MODIFIER_AT, &list[i].op_modifier, 2);
+		memcpy(said + RNIC_COMMAND_IN_MODIFIER_AT, &list[i].in_modifier, 4);
+		memcpy(said + RNIC_COMMAND_INBOX_BYTES_AT, &list[i].inbox_bytes, 4);
+		if (list[i].inbox_bytes)
+			memcpy(said + RNIC_COMMAND_SIZE, list[i].inbox, list[i].inbox_bytes);
+		bytes += RNIC_COMMAND_SIZE + list[i].inbox_bytes;
+	}
 	reply = malloc(sizeof *reply);
 	if (!reply)
 		return ENOMEM;
-	memcpy(message + RNIC_COMMAND_OP_AT, &op, 2);
-	memcpy(message + RNIC_COMMAND_OP_MODIFIER_AT, &op_modifier, 2);
-	memcpy(message + RNIC_COMMAND_IN_MODIFIER_AT, &in_modifier, 4);
-	memcpy(message + RNIC_COMMAND_INBOX_BYTES_AT, &inbox_bytes, 4);
-	if (inbox_bytes)
-		memcpy(message + RNIC_COMMAND_SIZE, inbox, inbox_bytes);
 	reply->error = 0;
-	error = ask(context, RNIC_MSG_COMMAND, message, RNIC_COMMAND_SIZE + inbox_bytes, NULL, 0, reply);
-	if (!error && reply->bytes < RNIC_COMMAND_REPLY_SIZE)
-		error = EPROTO;
-	if (error)
-		goto out;
-	memcpy(&status, reply->body + RNIC_COMMAND_REPLY_STATUS_AT, 4);
-	memcpy(&bytes, reply->body + RNIC_COMMAND_REPLY_OUTBOX_BYTES_AT, 4);
-	switch (status) {
-	case RNIC_CMD_ST_OK:
-		break;
-	case RNIC_CMD_ST_BAD_OP:
-		error = EOPNOTSUPP;
-		break;
-	case RNIC_CMD_ST_BAD_SYS_STATE:
-		error = ENODEV;
-		break;
-	case RNIC_CMD_ST_RESOURCE_BUSY:
-		error = EBUSY;
-		break;
-	case RNIC_CMD_ST_EXCEED_LIM:
-		error = ENOMEM;
-		break;
-	case RNIC_CMD_ST_INTERNAL_ERR:
-		error = EIO;
-		break;
-	default:
-		error = EINVAL;
+	error = ask(context, RNIC_MSG_COMMAND, message, bytes, NULL, 0, reply);
+	while (!error && finished < count) {
+		error = take_answer(&list[finished], reply, &at);
+		finished += !error;
 	}
-	if (error)
-		goto out;
-	if (out_param)
-		memcpy(out_param, reply->body + RNIC_COMMAND_REPLY_OUT_PARAM_AT, 8);
-	if (outbox) {
-		if (bytes > reply->bytes - RNIC_COMMAND_REPLY_SIZE)
-			bytes = (uint32_t)(reply->bytes - RNIC_COMMAND_REPLY_SIZE);
-		memset(outbox, 0, outbox_bytes);
-		memcpy(outbox, reply->body + RNIC_COMMAND_REPLY_SIZE, bytes < outbox_bytes ? bytes : outbox_bytes);
-	}
-out:
+	if (done)
+		*done = finished;
 	free(reply);
+	return error;
+}
+
+/* One command. The outbox gets what fits. */
+int nic_command(struct rnic_context *context, uint16_t op, uint16_t op_modifier, uint32_t in_modifier,
+		const void *inbox, uint32_t inbox_bytes, void *outbox, uint32_t outbox_bytes, uint64_t *out_param)
+{
+	struct command command = { .op = op, .op_modifier = op_modifier, .in_modifier = in_modifier, .inbox = inbox,
+				   .inbox_bytes = inbox_bytes, .outbox = outbox, .outbox_bytes = outbox_bytes };
+	int error = nic_commands(context, &command, 1, NULL);
+
+	if (!error && out_param)
+		*out_param = command.out_param;
 	return error;
 }
 
@@ -162,6 +189,29 @@ int nic_allocate(struct rnic_context *context, uint32_t kind, uint32_t *number)
 void nic_free(struct rnic_context *context, uint32_t kind, uint32_t number)
 {
 	nic_command(context, RNIC_CMD_FREE_RES, (uint16_t)kind, number, NULL, 0, NULL, 0, NULL);
+}
+
+/* A queue's number, and the block of registers that it rings. */
+int nic_allocate_queue(struct rnic_context *context, uint32_t kind, uint32_t *number, uint32_t *block)
+{
+	struct command both[] = { { .op = RNIC_CMD_ALLOC_RES, .in_modifier = kind },
+				  { .op = RNIC_CMD_ALLOC_RES, .in_modifier = RNIC_CMD_RES_UAR_BLOCK } };
+	size_t done = 0;
+	int error = nic_commands(context, both, COUNT(both), &done);
+
+	*number = (uint32_t)both[0].out_param;
+	*block = (uint32_t)both[1].out_param;
+	if (error && done)
+		nic_free(context, kind, *number);
+	return error;
+}
+
+void nic_free_queue(struct rnic_context *context, uint32_t kind, uint32_t number, uint32_t block)
+{
+	struct command both[] = { { .op = RNIC_CMD_FREE_RES, .op_modifier = RNIC_CMD_RES_UAR_BLOCK, .in_modifier = block },
+				  { .op = RNIC_CMD_FREE_RES, .op_modifier = (uint16_t)kind, .in_modifier = number } };
+
+	nic_commands(context, both, COUNT(both), NULL);
 }
 
 /* The descriptor that an event queue's vector fires, or -1 with errno. */

@@ -105,14 +105,9 @@ static struct rnic_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 					 init->cap.max_recv_sge ? init->cap.max_recv_sge : 1, false);
 	if (error)
 		goto unmap;
-	error = nic_allocate(context, RNIC_CMD_RES_QP, &qp->number);
+	error = nic_allocate_queue(context, RNIC_CMD_RES_QP, &qp->number, &qp->block);
 	if (error)
 		goto unmap;
-	error = nic_allocate(context, RNIC_CMD_RES_UAR_BLOCK, &qp->block);
-	if (error) {
-		nic_free(context, RNIC_CMD_RES_QP, qp->number);
-		goto unmap;
-	}
 	qp->rq.block = qp->block;
 	if (init->srq) {
 		qp->cap.max_recv_wr = 0;
@@ -270,41 +265,26 @@ static int reset(struct rnic_context *context, struct rnic_qp *qp)
 	return 0;
 }
 
-EXPORT int ibv_modify_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask)
+/* The command, with its inbox, that brings a queue pair from one state to what the attributes say; EINVAL: there is none. */
+static int plan(const struct rnic_qp *qp, const struct ibv_qp_attr *attr, int mask, uint32_t current,
+		struct command *command, uint8_t *qpc, uint32_t *target)
 {
-	struct rnic_qp *qp = (struct rnic_qp *)verbs;
-	struct rnic_context *context = context_of(verbs->context);
-	uint8_t qpc[RNIC_QPC_SIZE];
-	uint32_t current = RNIC_QP_RESET, target;
-	uint16_t op;
 	int error;
 
-	if (qp->created) {
-		error = query(qp, qpc);
-		if (error)
-			return fail(error);
-		current = (uint32_t)rnic_get_be(qpc, RNIC_QPC_STATE);
-	}
-	if (mask & IBV_QP_CUR_STATE &&
-	    ((unsigned)attr->cur_qp_state >= COUNT(device_state) || device_state[attr->cur_qp_state] != current))
-		return fail(EINVAL);
-	target = current;
+	*target = current;
 	if (mask & IBV_QP_STATE) {
 		if ((unsigned)attr->qp_state >= COUNT(device_state))
-			return fail(EINVAL);
-		target = device_state[attr->qp_state];
+			return EINVAL;
+		*target = device_state[attr->qp_state];
 	}
-	if (target == RNIC_QP_RESET) {
-		error = mask & ~(IBV_QP_STATE | IBV_QP_CUR_STATE) ? EINVAL : reset(context, qp);
-		return error ? fail(error) : 0;
-	}
-	op = rnic_qp_command[current][target];
-	if (!op)
-		return fail(EINVAL);
-	memset(qpc, 0, sizeof qpc);
-	error = put_attributes(context, qpc, attr, mask);
+	*command = (struct command){ .op = rnic_qp_command[current][*target], .in_modifier = qp->number, .inbox = qpc,
+				     .inbox_bytes = RNIC_QPC_SIZE };
+	if (!command->op || *target == RNIC_QP_RESET)
+		return EINVAL;
+	memset(qpc, 0, RNIC_QPC_SIZE);
+	error = put_attributes(context_of(qp->verbs.qp_base.context), qpc, attr, mask);
 	if (error)
-		return fail(error);
+		return error;
 	rnic_put_be(qpc, RNIC_QPC_SERVTYPE, qp->service);
 	rnic_put_be(qpc, RNIC_QPC_LOCAL_QPN, qp->number);
 	if (!attr->en_sqd_async_notify)
@@ -313,12 +293,80 @@ EXPORT int ibv_modify_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mas
 	rnic_put_be(qpc, RNIC_QPC_OPTIONS, qp->sq_sig_all ? RNIC_OPT_SQ_SIG_ALL : 0);
 	if (current == RNIC_QP_RESET)
 		put_creation(qp, qpc);
-	error = nic_command(context, op, 0, qp->number, qpc, sizeof qpc, NULL, 0, NULL);
-	if (error)
-		return fail(error);
-	qp->created = true;
-	verbs->state = verbs_state(target);
 	return 0;
+}
+
+enum { MOST_CHANGES = 2 };
+
+/* Changes of state, one after the other, in one message; from `current`, which the device holds it to. */
+static int change(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs, const int *masks, size_t count,
+		  uint32_t current)
+{
+	struct command commands[MOST_CHANGES];
+	uint8_t qpcs[MOST_CHANGES][RNIC_QPC_SIZE];
+	uint32_t targets[MOST_CHANGES];
+	size_t done = 0;
+	int error = 0;
+
+	for (size_t i = 0; i < count && !error; i++)
+		error = plan(qp, attrs[i], masks[i], i ? targets[i - 1] : current, &commands[i], qpcs[i], &targets[i]);
+	if (!error)
+		error = nic_commands(context_of(qp->verbs.qp_base.context), commands, count, &done);
+	if (done) {
+		qp->created = true;
+		qp->state = targets[done - 1];
+		qp->verbs.qp_base.state = verbs_state(targets[done - 1]);
+	}
+	return error;
+}
+
+static int look_at_state(struct rnic_qp *qp)
+{
+	uint8_t qpc[RNIC_QPC_SIZE];
+	int error = query(qp, qpc);
+
+	if (!error)
+		qp->state = (uint32_t)rnic_get_be(qpc, RNIC_QPC_STATE);
+	return error;
+}
+
+static int modify(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs, const int *masks, size_t count)
+{
+	uint32_t current = qp->created ? qp->state : RNIC_QP_RESET;
+	bool named = masks[0] & IBV_QP_CUR_STATE;
+	int error;
+
+	if (named && qp->created) {
+		error = look_at_state(qp);
+		if (error)
+			return error;
+		current = qp->state;
+	}
+	if (named && ((unsigned)attrs[0]->cur_qp_state >= COUNT(device_state) ||
+		      device_state[attrs[0]->cur_qp_state] != current))
+		return EINVAL;
+	if (masks[0] & IBV_QP_STATE && attrs[0]->qp_state == IBV_QPS_RESET)
+		return masks[0] & ~(IBV_QP_STATE | IBV_QP_CUR_STATE) ? EINVAL : reset(context_of(qp->verbs.qp_base.context), qp);
+	error = change(qp, attrs, masks, count, current);
+	if (error != EINVAL || named || !qp->created || qp->state != current || look_at_state(qp) || qp->state == current)
+		return error;
+	return change(qp, attrs, masks, count, qp->state); /* it had failed, and nobody had looked */
+}
+
+EXPORT int ibv_modify_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask)
+{
+	const struct ibv_qp_attr *attrs[] = { attr };
+	int error = modify((struct rnic_qp *)verbs, attrs, &mask, 1);
+
+	return error ? fail(error) : 0;
+}
+
+/* For librdmacm: two changes of state in one message. */
+EXPORT int rnic_modify_qp_twice(struct ibv_qp *verbs, const struct ibv_qp_attr *const *attrs, const int *masks)
+{
+	int error = modify((struct rnic_qp *)verbs, attrs, masks, MOST_CHANGES);
+
+	return error ? fail(error) : 0;
 }
 
 static void get_path(const uint8_t *qpc, struct ibv_ah_attr *path)
@@ -343,7 +391,8 @@ EXPORT int ibv_query_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask
 	if (error)
 		return fail(error);
 	memset(attr, 0, offsetof(struct ibv_qp_attr, rate_limit)); /* older programs' structure ends there */
-	attr->qp_state = attr->cur_qp_state = verbs_state((uint32_t)rnic_get_be(qpc, RNIC_QPC_STATE));
+	qp->state = (uint32_t)rnic_get_be(qpc, RNIC_QPC_STATE);
+	attr->qp_state = attr->cur_qp_state = verbs_state(qp->state);
 	attr->path_mtu = (int)rnic_get_be(qpc, RNIC_QPC_MTU);
 	attr->path_mig_state = 0; /* migrated: as verbs number it */
 	attr->qkey = (uint32_t)rnic_get_be(qpc, RNIC_QPC_QKEY);
@@ -476,8 +525,7 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *verbs)
 	pthread_mutex_unlock(&context->lock);
 	if (!context->dead) {
 		event_queue_purge(&context->async, qp->number, types, COUNT(types));
-		nic_free(context, RNIC_CMD_RES_UAR_BLOCK, qp->block);
-		nic_free(context, RNIC_CMD_RES_QP, qp->number);
+		nic_free_queue(context, RNIC_CMD_RES_QP, qp->number, qp->block);
 		pthread_mutex_lock(&verbs->mutex);
 		while (verbs->events_completed != qp->async_reported)
 			pthread_cond_wait(&verbs->cond, &verbs->mutex);

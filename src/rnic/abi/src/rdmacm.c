@@ -61,7 +61,102 @@ void cm_adopt(struct cm_id *id, const struct cm_said *said)
 	id->public.port_num = 1;
 }
 
-/* ---- event channels */
+/* ---- event channels: what the NIC process told waits there or, where it told more than was asked for, here */
+
+static struct cm_channel *channel_of(struct rdma_event_channel *public)
+{
+	return (struct cm_channel *)(void *)public;
+}
+
+static struct cm_waiting *take_waiting(struct cm_channel *channel)
+{
+	struct cm_waiting *waiting = channel->first;
+
+	if (waiting) {
+		channel->first = waiting->next;
+		if (!channel->first)
+			channel->last = &channel->first;
+	}
+	return waiting;
+}
+
+static int wait_there(struct cm_channel *channel, const uint8_t *record)
+{
+	struct cm_waiting *waiting = malloc(sizeof *waiting);
+
+	if (!waiting)
+		return ENOMEM;
+	waiting->next = NULL;
+	memcpy(waiting->record, record, sizeof waiting->record);
+	*channel->last = waiting;
+	channel->last = &waiting->next;
+	return 0;
+}
+
+/* One more event for whoever reads, or polls for, the channel's descriptor. */
+static void ring(struct cm_channel *channel)
+{
+	uint64_t one = 1;
+
+	while (write(channel->public.fd, &one, sizeof one) < 0 && errno == EINTR)
+		;
+}
+
+/* An answer that is an event of its ID: it waits on the ID's channel, as if the NIC process had told it there. */
+int cm_keep_event(struct cm_id *id, struct cm_said *said)
+{
+	struct cm_channel *channel = channel_of(id->public.channel);
+	int error;
+
+	pthread_mutex_lock(&channel->lock);
+	error = wait_there(channel, said->record);
+	pthread_mutex_unlock(&channel->lock);
+	if (!error)
+		ring(channel);
+	return error;
+}
+
+/* The next event of a channel, which its descriptor has told; RNIC_CM_NO_EVENT where it is gone by now. */
+static int next_record(struct cm_channel *channel, struct cm_said *said)
+{
+	struct cm_waiting *waiting;
+	int error = 0;
+
+	pthread_mutex_lock(&channel->lock);
+	waiting = take_waiting(channel);
+	if (waiting) {
+		memcpy(said->record, waiting->record, sizeof said->record);
+		free(waiting);
+	} else {
+		cm_begin(said, RNIC_CM_GET_EVENT, NULL);
+		put32(said, RNIC_CM_REQUEST_CHANNEL_AT, channel->number);
+		put32(said, RNIC_CM_REQUEST_VALUE_AT, RNIC_CM_MOST_EVENTS);
+		error = cm_ask(said);
+		for (size_t i = 0; i < said->more_count && !error; i++)
+			error = wait_there(channel, said->more + i * sizeof said->record);
+		free(said->more);
+	}
+	pthread_mutex_unlock(&channel->lock);
+	return error;
+}
+
+/* Has what waits be looked at by `leave`: true, and it is taken away. */
+static void sift(struct cm_channel *channel, bool (*leaves)(const uint8_t *record, void *with), void *with)
+{
+	struct cm_waiting **at = &channel->first;
+
+	while (*at) {
+		struct cm_waiting *waiting = *at;
+
+		if (leaves(waiting->record, with)) {
+			*at = waiting->next;
+			free(waiting);
+		} else {
+			at = &waiting->next;
+		}
+	}
+	channel->last = at;
+}
 
 EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
 {
@@ -80,6 +175,8 @@ EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
 	}
 	channel->number = get32(&said, RNIC_CM_RECORD_ID_AT);
 	channel->public.fd = said.fd;
+	channel->last = &channel->first;
+	pthread_mutex_init(&channel->lock, NULL);
 	/* The NIC process does not wait when it writes; a program that waits for events has them come. */
 	fcntl(said.fd, F_SETFL, fcntl(said.fd, F_GETFL) & ~O_NONBLOCK);
 	return &channel->public;
@@ -94,6 +191,9 @@ EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *public)
 	put32(&said, RNIC_CM_REQUEST_CHANNEL_AT, channel->number);
 	cm_ask(&said);
 	close(channel->public.fd);
+	while (channel->first)
+		free(take_waiting(channel));
+	pthread_mutex_destroy(&channel->lock);
 	free(channel);
 }
 
@@ -192,6 +292,53 @@ void cm_drop_event(struct cm_id *id)
 		rdma_ack_cm_event(event);
 }
 
+struct of_id {
+	uint32_t number;
+	struct cm_channel *to; /* where its events go, or NULL */
+	uint32_t moved;
+};
+
+static uint32_t word_of(const uint8_t *record, unsigned at)
+{
+	uint32_t value;
+
+	memcpy(&value, record + at, 4);
+	return value;
+}
+
+/* A connection that nobody will hear of, since who listened for it is gone. */
+static void leave_unseen(uint32_t number)
+{
+	struct cm_said said;
+
+	cm_begin(&said, RNIC_CM_DESTROY, NULL);
+	put32(&said, RNIC_CM_REQUEST_ID_AT, number);
+	cm_ask(&said);
+}
+
+static bool goes_with(const uint8_t *record, void *with)
+{
+	const struct of_id *of = with;
+	uint32_t number = word_of(record, RNIC_CM_RECORD_ID_AT);
+
+	if (word_of(record, RNIC_CM_RECORD_EVENT_AT) == RDMA_CM_EVENT_CONNECT_REQUEST &&
+	    word_of(record, RNIC_CM_RECORD_LISTEN_ID_AT) == of->number) {
+		leave_unseen(number);
+		return true;
+	}
+	return number == of->number;
+}
+
+static bool moves(const uint8_t *record, void *with)
+{
+	struct of_id *of = with;
+
+	if (word_of(record, RNIC_CM_RECORD_ID_AT) != of->number || wait_there(of->to, record))
+		return false;
+	of->moved++;
+	return true;
+}
+
 /* Until the program has acknowledged what it was told: an event points to its ID. */
 static void wait_acknowledged(struct cm_id *id)
 {
@@ -204,9 +351,14 @@ static void wait_acknowledged(struct cm_id *id)
 EXPORT int rdma_destroy_id(struct rdma_cm_id *public)
 {
 	struct cm_id *id = cm_of(public);
+	struct cm_channel *channel = channel_of(public->channel);
+	struct of_id of = { .number = id->number };
 
 	cm_drop_event(id);
 	cm_simple(id, RNIC_CM_DESTROY);
+	pthread_mutex_lock(&channel->lock);
+	sift(channel, goes_with, &of);
+	pthread_mutex_unlock(&channel->lock);
 	pthread_mutex_lock(&lock);
 	take_out(id);
 	pthread_mutex_unlock(&lock);
@@ -229,7 +381,8 @@ EXPORT int rdma_destroy_id(struct rdma_cm_id *public)
 EXPORT int rdma_migrate_id(struct rdma_cm_id *public, struct rdma_event_channel *channel)
 {
 	struct cm_id *id = cm_of(public);
-	struct cm_channel *own = NULL, *before = id->own;
+	struct cm_channel *own = NULL, *before = id->own, *from = channel_of(public->channel);
+	struct of_id of = { .number = id->number };
 	struct cm_said said;
 	int error;
 
@@ -248,6 +401,19 @@ EXPORT int rdma_migrate_id(struct rdma_cm_id *public, struct rdma_event_channel 
 		if (own)
 			rdma_destroy_event_channel(channel);
 		return minus(error);
+	}
+	of.to = channel_of(channel);
+	if (of.to != from) {
+		/* Of two that swap their IDs neither waits for ever for the other's channel. */
+		struct cm_channel *low = of.to < from ? of.to : from, *high = of.to < from ? from : of.to;
+
+		pthread_mutex_lock(&low->lock);
+		pthread_mutex_lock(&high->lock);
+		sift(from, moves, &of);
+		pthread_mutex_unlock(&high->lock);
+		pthread_mutex_unlock(&low->lock);
+		while (of.moved--)
+			ring(of.to);
 	}
 	wait_acknowledged(id);
 	public->channel = channel;
@@ -272,6 +438,7 @@ static int meet(struct cm_event *event, struct cm_id *listening, const struct cm
 	id->tos = said->record[RNIC_CM_RECORD_TOS_AT];
 	id->responder_resources = said->record[RNIC_CM_RECORD_RESPONDER_RESOURCES_AT];
 	id->initiator_depth = said->record[RNIC_CM_RECORD_INITIATOR_DEPTH_AT];
+	memcpy(id->peer, said->record, sizeof id->peer);
 	insert(id);
 	cm_adopt(id, said);
 	event->public.listen_id = &listening->public;
@@ -339,6 +506,11 @@ static void join_done(struct cm_event *event, struct cm_id *id, const struct cm_
 	}
 }
 
+static uint8_t fewer(uint8_t one, uint8_t other)
+{
+	return one < other ? one : other;
+}
+
 /* The peer accepted: its queue pair is ready, and so has this one to be before the peer hears so. */
 static void respond(struct cm_event *event, struct cm_id *id)
 {
@@ -346,7 +518,9 @@ static void respond(struct cm_event *event, struct cm_id *id)
 
 	if (!id->public.qp)
 		return;
-	error = cm_make_ready(id, RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH);
+	/* As many READs and atomics at a time as both sides said. */
+	error = cm_make_ready(id, fewer(id->responder_resources, event->public.param.conn.responder_resources),
+			      fewer(id->initiator_depth, event->public.param.conn.initiator_depth));
 	if (!error)
 		error = cm_simple(id, RNIC_CM_ESTABLISH);
 	if (error) {
@@ -375,8 +549,11 @@ static int understand(struct cm_event *event, const struct cm_said *said)
 	if (id)
 		id->told++;
 	pthread_mutex_unlock(&lock);
-	if (!id)
+	if (!id) {
+		if (event->public.event == RDMA_CM_EVENT_CONNECT_REQUEST)
+			leave_unseen(get32(said, RNIC_CM_RECORD_ID_AT));
 		return EAGAIN;
+	}
 	event->counted = id;
 	event->public.id = &id->public;
 	if (bytes > sizeof event->private_data)
@@ -425,8 +602,10 @@ static int understand(struct cm_event *event, const struct cm_said *said)
 	}
 	conn->private_data = bytes ? event->private_data : NULL; /* and so of ud: both begin with it */
 	conn->private_data_len = (uint8_t)bytes;
-	if (event->public.event == RDMA_CM_EVENT_CONNECT_RESPONSE)
+	if (event->public.event == RDMA_CM_EVENT_CONNECT_RESPONSE) {
+		memcpy(id->peer, said->record, sizeof id->peer);
 		respond(event, id);
+	}
 	return 0;
 }
 
@@ -453,9 +632,7 @@ EXPORT int rdma_get_cm_event(struct rdma_event_channel *public, struct rdma_cm_e
 
 		if (read(channel->public.fd, &count, sizeof count) != sizeof count)
 			return -1;
-		cm_begin(&said, RNIC_CM_GET_EVENT, NULL);
-		put32(&said, RNIC_CM_REQUEST_CHANNEL_AT, channel->number);
-		error = cm_ask(&said);
+		error = next_record(channel, &said);
 		if (error)
 			return minus(error);
 		if (get32(&said, RNIC_CM_RECORD_EVENT_AT) == RNIC_CM_NO_EVENT)

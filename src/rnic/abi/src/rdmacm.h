@@ -17,10 +17,16 @@ struct cm_device {
 	uint8_t most_resources;
 };
 
+struct cm_waiting { /* an event that the NIC process told, and that the program has not asked for yet */
+	struct cm_waiting *next;
+	uint8_t record[RNIC_CM_RECORD_SIZE];
+};
+
 struct cm_channel {
 	struct rdma_event_channel public;
 	uint32_t number;
-	struct cm_id *alone; /* the one ID of a program that handles no events */
+	pthread_mutex_t lock; /* of what waits: as often as there is one, the descriptor is readable */
+	struct cm_waiting *first, **last;
 };
 
 struct group {
@@ -42,6 +48,7 @@ struct cm_id {
 	uint8_t tos, ack_timeout;
 	bool reuse, connecting, passive;
 	uint8_t responder_resources, initiator_depth; /* of this side, as agreed upon */
+	uint8_t peer[RNIC_CM_RECORD_SIZE]; /* what REQ or REP said of it */
 	uint32_t remote_qpn, remote_qkey;
 	struct group *groups;
 	struct ibv_qp_init_attr *qp_attr; /* of what connects to a listening endpoint */
@@ -59,6 +66,8 @@ struct cm_said { /* a request and its answer */
 	uint8_t request[RNIC_CM_REQUEST_SIZE];
 	uint8_t record[RNIC_CM_RECORD_SIZE];
 	int fd; /* that came with the answer, or -1 */
+	uint8_t *more; /* records behind the first, to be freed, where they were asked for */
+	size_t more_count;
 };
 
 static inline uint32_t get32(const struct cm_said *said, unsigned at)
@@ -100,6 +109,9 @@ static inline int minus(int error) /* -1 with errno, or 0 */
 	return -1;
 }
 
+/* of our libibverbs: qp.c */
+int rnic_modify_qp_twice(struct ibv_qp *verbs, const struct ibv_qp_attr *const *attrs, const int *masks);
+
 /* rdmacm_ask.c */
 void cm_begin(struct cm_said *said, uint32_t op, const struct cm_id *id);
 int cm_ask(struct cm_said *said);
@@ -113,10 +125,10 @@ struct ibv_pd *cm_device_pd(struct cm_device *device);
 /* rdmacm.c */
 void cm_adopt(struct cm_id *id, const struct cm_said *said);
 int cm_complete(struct cm_id *id);
+int cm_keep_event(struct cm_id *id, struct cm_said *said);
 void cm_drop_event(struct cm_id *id);
 
 /* rdmacm_qp.c */
-int cm_qp_attr(struct cm_id *id, struct ibv_qp_attr *attr, int *mask);
 int cm_make_ready(struct cm_id *id, uint8_t responder_resources, uint8_t initiator_depth);
 void cm_fail_qp(struct cm_id *id);
 

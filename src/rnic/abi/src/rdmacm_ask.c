@@ -58,7 +58,7 @@ __attribute__((constructor)) static void watch_forks(void)
 void cm_begin(struct cm_said *said, uint32_t op, const struct cm_id *id)
 {
 	memset(said, 0, sizeof *said);
-	said->fd = -1;
+	said->fd = -1; /* and no records behind the first */
 	put32(said, RNIC_CM_REQUEST_OP_AT, op);
 	put32(said, RNIC_CM_REQUEST_ID_AT, id ? id->number : 0);
 }
@@ -79,6 +79,13 @@ static int ask_locked(struct cm_said *said)
 	if (error)
 		return error;
 	memcpy(said->record, reply->body, reply->bytes < sizeof said->record ? reply->bytes : sizeof said->record);
+	if (reply->bytes >= 2 * sizeof said->record) {
+		said->more_count = reply->bytes / sizeof said->record - 1;
+		said->more = malloc(said->more_count * sizeof said->record);
+		if (!said->more) /* they would be lost */
+			return ENOMEM;
+		memcpy(said->more, reply->body + sizeof said->record, said->more_count * sizeof said->record);
+	}
 	said->fd = reply->fd_count ? reply->fds[0] : -1;
 	for (int i = 1; i < reply->fd_count; i++)
 		close(reply->fds[i]);

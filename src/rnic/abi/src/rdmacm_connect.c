@@ -58,16 +58,25 @@ EXPORT int rdma_resolve_addr(struct rdma_cm_id *public, struct sockaddr *src, st
 	}
 	memcpy(said.request + RNIC_CM_REQUEST_SRC_AT, own.raw, 16);
 	put16(&said, RNIC_CM_REQUEST_SRC_PORT_AT, port);
+	put32(&said, RNIC_CM_REQUEST_FLAGS_AT, RNIC_CM_TELL);
 	memcpy(&public->route.addr.dst_storage, dst, cm_address_bytes(dst));
 	error = cm_ask(&said);
+	if (!error)
+		error = cm_keep_event(id, &said);
 	return error ? minus(error) : cm_complete(id);
 }
 
 EXPORT int rdma_resolve_route(struct rdma_cm_id *public, int timeout_ms UNUSED)
 {
 	struct cm_id *id = cm_of(public);
-	int error = cm_simple(id, RNIC_CM_RESOLVE_ROUTE);
+	struct cm_said said;
+	int error;
 
+	cm_begin(&said, RNIC_CM_RESOLVE_ROUTE, id);
+	put32(&said, RNIC_CM_REQUEST_FLAGS_AT, RNIC_CM_TELL);
+	error = cm_ask(&said);
+	if (!error)
+		error = cm_keep_event(id, &said);
 	return error ? minus(error) : cm_complete(id);
 }
 

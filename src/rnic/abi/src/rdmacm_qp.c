@@ -11,17 +11,20 @@ enum {
 	DEST_QPN = 1 << 20,
 };
 
-/* Attributes for the state that attr->qp_state names, as the connection says. */
-int cm_qp_attr(struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
+static uint32_t word_at(const uint8_t *record, unsigned at)
 {
-	const uint8_t *record;
-	struct cm_said said;
-	bool reliable = id->public.qp_type == IBV_QPT_RC;
-	int state = attr->qp_state, error = cm_request(id, RNIC_CM_QUERY, &said);
+	uint32_t value;
 
-	if (error)
-		return error;
-	record = said.record;
+	memcpy(&value, record + at, 4);
+	return value;
+}
+
+/* Attributes for the state that attr->qp_state names, as a record of the connection says. */
+static int attr_of(const struct cm_id *id, const uint8_t *record, struct ibv_qp_attr *attr, int *mask)
+{
+	bool reliable = id->public.qp_type == IBV_QPT_RC;
+	int state = attr->qp_state;
+
 	memset(attr, 0, sizeof *attr);
 	attr->qp_state = state;
 	*mask = QP_STATE;
@@ -41,8 +44,8 @@ int cm_qp_attr(struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
 		if (id->public.qp_type == IBV_QPT_UD)
 			return 0;
 		attr->path_mtu = record[RNIC_CM_RECORD_PATH_MTU_AT];
-		attr->dest_qp_num = get32(&said, RNIC_CM_RECORD_QPN_AT);
-		attr->rq_psn = get32(&said, RNIC_CM_RECORD_RQ_PSN_AT);
+		attr->dest_qp_num = word_at(record, RNIC_CM_RECORD_QPN_AT);
+		attr->rq_psn = word_at(record, RNIC_CM_RECORD_RQ_PSN_AT);
 		attr->ah_attr.is_global = 1;
 		attr->ah_attr.port_num = 1;
 		memcpy(attr->ah_attr.grh.dgid.raw, record + RNIC_CM_RECORD_DST_AT, 16);
@@ -56,7 +59,7 @@ int cm_qp_attr(struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
 		}
 		return 0;
 	case IBV_QPS_RTS:
-		attr->sq_psn = get32(&said, RNIC_CM_RECORD_SQ_PSN_AT);
+		attr->sq_psn = word_at(record, RNIC_CM_RECORD_SQ_PSN_AT);
 		*mask |= SQ_PSN;
 		if (reliable) {
 			attr->max_rd_atomic = record[RNIC_CM_RECORD_INITIATOR_DEPTH_AT];
@@ -73,29 +76,26 @@ int cm_qp_attr(struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
 
 EXPORT int rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *attr, int *mask)
 {
-	return minus(cm_qp_attr(cm_of(id), attr, mask));
+	struct cm_said said;
+	int error = cm_request(cm_of(id), RNIC_CM_QUERY, &said);
+
+	return minus(error ? error : attr_of(cm_of(id), said.record, attr, mask));
 }
 
-static int move(struct cm_id *id, int state, uint8_t responder_resources, uint8_t initiator_depth)
-{
-	struct ibv_qp_attr attr = { .qp_state = state };
-	int mask, error = cm_qp_attr(id, &attr, &mask);
-
-	if (error)
-		return error;
-	if (responder_resources != RDMA_MAX_RESP_RES)
-		attr.max_dest_rd_atomic = responder_resources;
-	if (initiator_depth != RDMA_MAX_INIT_DEPTH)
-		attr.max_rd_atomic = initiator_depth;
-	return ibv_modify_qp(id->public.qp, &attr, mask);
-}
-
-/* Ready to receive and send; what the caller says of resources goes before what the connection says. */
+/* Ready to receive and send, in one message, as the peer's REQ or REP says; of resources the caller knows what both have. */
 int cm_make_ready(struct cm_id *id, uint8_t responder_resources, uint8_t initiator_depth)
 {
-	int error = move(id, IBV_QPS_RTR, responder_resources, initiator_depth);
+	struct ibv_qp_attr receive = { .qp_state = IBV_QPS_RTR }, send = { .qp_state = IBV_QPS_RTS };
+	const struct ibv_qp_attr *const both[] = { &receive, &send };
+	int masks[2], error = attr_of(id, id->peer, &receive, &masks[0]);
 
-	return error ? error : move(id, IBV_QPS_RTS, responder_resources, initiator_depth);
+	if (!error)
+		error = attr_of(id, id->peer, &send, &masks[1]);
+	if (error)
+		return error;
+	receive.max_dest_rd_atomic = responder_resources;
+	send.max_rd_atomic = initiator_depth;
+	return rnic_modify_qp_twice(id->public.qp, both, masks);
 }
 
 void cm_fail_qp(struct cm_id *id)
@@ -131,14 +131,16 @@ static void drop_cqs(struct rdma_cm_id *id)
 	id->recv_cq_channel = id->send_cq_channel = NULL;
 }
 
+/* To the state in which receives may be posted; datagrams may go from there, too. */
 static int bring_up(struct cm_id *id)
 {
-	int error = move(id, IBV_QPS_INIT, RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH);
+	static const uint8_t nobody[RNIC_CM_RECORD_SIZE];
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT };
+	int mask, error = attr_of(id, nobody, &attr, &mask);
 
-	if (error || id->public.qp_type != IBV_QPT_UD)
-		return error;
-	error = move(id, IBV_QPS_RTR, RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH);
-	return error ? error : move(id, IBV_QPS_RTS, RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH);
+	if (!error)
+		error = ibv_modify_qp(id->public.qp, &attr, mask);
+	return error || id->public.qp_type != IBV_QPT_UD ? error : cm_make_ready(id, 0, 0);
 }
 
 EXPORT int rdma_create_qp_ex(struct rdma_cm_id *public, struct ibv_qp_init_attr_ex *attr)

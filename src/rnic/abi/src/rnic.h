@@ -256,6 +256,7 @@ struct rnic_qp {
 	struct ibv_qp_cap cap;
 	uint32_t number, service;
 	bool created; /* the device knows it: it is not in RESET */
+	_Atomic uint32_t state; /* of the device's, as it was last seen: it may have failed meanwhile */
 	bool sq_sig_all, extended;
 	uint32_t wr_tail; /* wr_*: the entry after the one being built */
 	struct sqe *wr;
@@ -286,12 +287,25 @@ static inline bool is_ipv4(const uint8_t *gid)
 int nic_list(int socket, struct rnic_device ***list);
 int nic_open(struct rnic_context *context, const char *name);
 void nic_close(struct rnic_context *context);
+struct command {
+	uint16_t op, op_modifier;
+	uint32_t in_modifier;
+	const void *inbox;
+	uint32_t inbox_bytes;
+	void *outbox;
+	uint32_t outbox_bytes;
+	uint64_t out_param; /* of the answer */
+};
+
+int nic_commands(struct rnic_context *context, struct command *list, size_t count, size_t *done);
 int nic_command(struct rnic_context *context, uint16_t op, uint16_t op_modifier, uint32_t in_modifier,
 		const void *inbox, uint32_t inbox_bytes, void *outbox, uint32_t outbox_bytes, uint64_t *out_param);
 int nic_vector(struct rnic_context *context, uint32_t vector);
 bool nic_gone(struct rnic_context *context);
 int nic_allocate(struct rnic_context *context, uint32_t kind, uint32_t *number);
 void nic_free(struct rnic_context *context, uint32_t kind, uint32_t number);
+int nic_allocate_queue(struct rnic_context *context, uint32_t kind, uint32_t *number, uint32_t *block);
+void nic_free_queue(struct rnic_context *context, uint32_t kind, uint32_t number, uint32_t block);
 int nic_share(struct rnic_context *context, void *base, size_t bytes, int fd);
 void nic_ring(struct rnic_context *context, uint32_t number, uint32_t block);
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));

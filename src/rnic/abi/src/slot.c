@@ -238,10 +238,12 @@ static void *run(void *self)
 			parked = !called;
 		}
 		if (!work(slot, &did, &deadline)) {
-			rest(slot, now + PARK_LEAST_NS, PARKED);
+			rest(slot, now + park, PARKED);
+			park = park * 2 < PARK_MOST_NS ? park * 2 : PARK_MOST_NS;
 			called = true;
 			continue;
 		}
+		park = PARK_LEAST_NS;
 		if (parked && did) {
 			wary = WARY;
 			atomic_store(&slot->waits, false);
@@ -421,6 +423,8 @@ bool slot_poll(struct rnic_context *context)
 		return false;
 	if (!bypass_idle(slot->bypass))
 		did = bypass_round(slot->bypass, now, 1);
+	if (did && !armed) /* a round of long messages takes longer than a program needs to come back */
+		atomic_store_explicit(&slot->polled_ns, bypass_now(), memory_order_relaxed);
 	bypass_unlock(slot->bypass);
 	return did;
 }

@@ -1,0 +1,446 @@
+# Queues as software has them, compiled: posting and polling what is plain, included by _engine.pyx. The words of the plain
+# classes hold (verbs/posting.py, verbs/srq.py, rings/ring.py), which also do whatever is not plain.
+
+from rnic.rings.cqe import CQ_ENTRY
+from rnic.rings.ring import PhaseConsumer
+
+cdef extern from "state.h" nogil:
+    enum:
+        STATE_INIT "QP_STATE_INIT"
+        STATE_RTR "QP_STATE_RTR"
+        STATE_RTS "QP_STATE_RTS"
+        ROUND_GATHER_BYTES
+        BLOCK_SHIFT
+        QUEUE_STATE "REG_QUEUE_STATE"
+        SQ_TAIL "REG_SQ_TAIL"
+        RQ_TAIL "REG_RQ_TAIL"
+        CQ_HEAD "REG_CQ_HEAD"
+        SQE_BYTES
+        SGE_BYTES
+        FLAG_SIGNALED
+        FLAG_SOLICITED
+        FLAG_FENCE
+        CQE_BYTES
+        CQE_PHASE
+        CQE_RECEIVE
+        CQE_IMM
+        CQE_INV
+        CQE_GRH
+
+cdef extern from "<stdatomic.h>" nogil:
+    enum memory_order:
+        memory_order_acquire
+        memory_order_release
+    uint32_t atomic_load_explicit(atomic_word *word, memory_order order)
+    void atomic_store_explicit(atomic_word *word, uint32_t value, memory_order order)
+
+cdef enum:
+    PLAIN_FLAGS = FLAG_SIGNALED | FLAG_SOLICITED | FLAG_FENCE
+
+cdef size_t FLAGS_WORD = CQ_ENTRY["phase"].byte >> 2, QPN_WORD = CQ_ENTRY["qpn"].byte >> 2
+
+# A descriptor's flags by those of verbs: IBV_SEND_FENCE 1, SIGNALED 2, SOLICITED 4 (verbs/qp.py FLAG_TABLE).
+cdef uint32_t[8] _flags
+for _verbs in range(8):
+    _flags[_verbs] = (
+        (FLAG_FENCE if _verbs & 1 else 0) | (FLAG_SIGNALED if _verbs & 2 else 0) | (FLAG_SOLICITED if _verbs & 4 else 0)
+    )
+
+
+cdef class SendQueue:
+    """What software has of a send queue: identifiers, where the next descriptor goes, the doorbell; compiled, it posts.
+
+    It is :class:`rnic.verbs.posting.SendQueue`, whose words hold; :meth:`post` and :meth:`post_send` take what is plain.
+
+    Args:
+        drive: of the runtime whose device has the queue.
+        lock: held around what changes the queue.
+        block: number of its queue block.
+        registers: the window that the block lies in.
+        ring: its descriptors.
+        entries: how many.
+        plain: what a plain work request's opcode says in a descriptor, by the opcode of verbs.
+        batched: opcodes of descriptors that may come by the array.
+        request: the class of work requests.
+    """
+
+    cdef readonly uint32_t entries
+    cdef public uint32_t head, tail
+    cdef public list ids
+    cdef Drive drive
+    cdef object acquire, release, block, registers, view, request
+    cdef dict plain
+    cdef uint8_t *ring
+    cdef atomic_word *words
+    cdef bint closed
+    cdef uint8_t batched[256]
+
+    def __cinit__(self, Drive drive, lock, block, registers, ring, uint32_t entries, dict plain, batched, request):
+        cdef Py_ssize_t length = 0, window = 0, at = block << BLOCK_SHIFT
+        self.drive, self.block, self.registers, self.view = drive, block, registers, ring
+        self.acquire, self.release = lock.acquire, lock.release
+        self.plain, self.request = plain, request
+        for opcode in batched:
+            self.batched[<uint8_t> opcode] = 1
+        self.entries = entries
+        self.ring = _address(ring, &length)
+        self.words = <atomic_word *> (_address(registers, &window) + at)
+        if length < <Py_ssize_t> entries * SQE_BYTES or window < at + (1 << BLOCK_SHIFT):
+            raise ValueError(f"{entries} entries of a ring of {length} bytes, block {block} of {window} bytes")
+        self.reset()
+
+    def reset(self):
+        """The queue is empty."""
+        self.head = self.tail = 0
+        self.ids = [0] * self.entries
+
+    def close(self):
+        """Its block may be another queue's from now on."""
+        self.closed = True
+
+    cdef bint _put(self, uint32_t opcode, uint32_t flags, uint64_t local, uint64_t remote, uint32_t length,
+                   uint32_t lkey, uint32_t rkey, uint32_t imm, object wr_id, uint32_t wqe_id) except -1:
+        """Write a descriptor and its doorbell's value; false where the queue is full."""
+        cdef uint32_t index = self.tail, after = index + 1
+        cdef uint32_t *at = <uint32_t *> (self.ring + <size_t> index * SQE_BYTES)
+        if after == self.entries:
+            after = 0
+        if after == self.head or index >= self.entries:
+            return False
+        self.ids[index] = wr_id
+        at[0] = wqe_id
+        at[1] = opcode | flags << 16
+        memcpy(at + 2, &local, 8)
+        memcpy(at + 4, &remote, 8)
+        at[6], at[7], at[8], at[9] = length, lkey, rkey, imm
+        self.tail = after
+        atomic_store_explicit(self.words + (SQ_TAIL >> 2), after, memory_order_release)
+        return True
+
+    def post(self, uint32_t opcode, uint64_t local, uint64_t length, uint32_t lkey, uint64_t remote, uint32_t rkey,
+             wr_id, uint32_t flags, uint32_t imm):
+        """Post one work request of one buffer; false, with nothing changed, where it is full or closed."""
+        cdef uint32_t wqe_id = <uint32_t> (<object> wr_id & 0xFFFFFFFF)
+        cdef bint put
+        if self.closed or opcode > 0xFFFF or flags > 0xFFFF or length > 0xFFFFFFFFu:
+            return False
+        self.acquire()
+        try:
+            put = self._put(opcode, flags, local, remote, <uint32_t> length, lkey, rkey, imm, wr_id, wqe_id)
+        finally:
+            self.release()
+        if put:
+            self.drive._ring(self.block, length)
+        return put
+
+    cdef bint _sends(self) noexcept:
+        """Whether sends may be posted, and the device takes them at once."""
+        return not self.closed and atomic_load_explicit(self.words + (QUEUE_STATE >> 2), memory_order_acquire) == STATE_RTS
+
+    def post_send(self, wr):
+        """Post a work request of at most one buffer; false, with nothing changed, for anything else."""
+        cdef uint32_t opcode, lkey = 0, rkey, imm, wqe_id, verbs_flags
+        cdef uint64_t local = 0, length = 0, remote
+        cdef bint put
+        if type(wr) is not self.request or wr.next is not None or not self._sends():
+            return False
+        operation = self.plain.get(wr.opcode)
+        flags, sges, wr_id, immediate = wr.send_flags, wr.sg, wr.wr_id, wr.imm_data
+        if (
+            operation is None or type(flags) is not int or not 0 <= flags <= PLAIN_FLAGS or type(sges) is not list
+            or type(wr_id) is not int or not 0 <= wr_id <= 0xFFFFFFFFFFFFFFFF
+            or type(immediate) is not int or not 0 <= immediate <= 0xFFFFFFFF
+        ):
+            return False
+        if len(<list> sges) == 1:
+            sge = (<list> sges)[0]
+            local, length, lkey = sge.addr, sge.length, sge.lkey
+        elif len(<list> sges):
+            return False
+        if length > 0xFFFFFFFFu:
+            return False
+        opcode, verbs_flags, imm, remote, rkey = operation, flags, immediate, wr.remote_addr, wr.rkey
+        wqe_id = <uint32_t> <uint64_t> wr_id
+        self.acquire()
+        try:
+            put = self._put(opcode, _flags[verbs_flags], local, remote, <uint32_t> length, lkey, rkey, imm, wr_id, wqe_id)
+        finally:
+            self.release()
+        if put:
+            self.drive._ring(self.block, length)
+        return put
+
+    def post_words(self, array):
+        """Post descriptors of an array, as many as there is room for; -1, with nothing posted, where one is special."""
+        cdef Py_buffer given
+        cdef const uint8_t *at
+        cdef size_t count, index
+        cdef uint32_t word, free
+        if not self._sends():
+            return -1
+        try:
+            PyObject_GetBuffer(array, &given, PyBUF_SIMPLE)
+        except (BufferError, ValueError):
+            return -1
+        try:
+            at = <const uint8_t *> given.buf
+            count = <size_t> given.len // SQE_BYTES
+            for index in range(count):
+                memcpy(&word, at + index * SQE_BYTES + 4, 4)
+                if word & 0xFF00 or not self.batched[word & 0xFF] or word >> 16 & ~<uint32_t> PLAIN_FLAGS:
+                    return -1
+            self.acquire()
+            try:
+                if self.tail >= self.entries or self.head >= self.entries:
+                    return -1
+                free = (self.head + self.entries - self.tail - 1) % self.entries
+                if count > free:
+                    count = free
+                for index in range(count):
+                    memcpy(self.ring + <size_t> self.tail * SQE_BYTES, at, SQE_BYTES)
+                    memcpy(&word, at, 4)
+                    self.ids[self.tail] = word
+                    at += SQE_BYTES
+                    self.tail = 0 if self.tail + 1 == self.entries else self.tail + 1
+                atomic_store_explicit(self.words + (SQ_TAIL >> 2), self.tail, memory_order_release)
+            finally:
+                self.release()
+        finally:
+            PyBuffer_Release(&given)
+        if count:
+            self.drive._ring(self.block, ROUND_GATHER_BYTES + 1)
+        return count
+
+
+cdef class ReceiveQueue:
+    """What software has of a queue pair's own receive queue; compiled, it posts. As :class:`rnic.verbs.srq.Receives`.
+
+    Args:
+        lock: held around what changes the queue.
+        block: number of its queue block.
+        registers: the window that the block lies in.
+        ring: its descriptors, of ``stride`` bytes each, for at most ``max_sge`` pieces.
+        entries: how many.
+        limit: how many may be posted at a time.
+        request: the class of work requests.
+    """
+
+    cdef public uint32_t tail, posted
+    cdef public list ids
+    cdef readonly uint32_t entries
+    cdef object acquire, release, registers, view, request
+    cdef uint8_t *ring
+    cdef atomic_word *words
+    cdef uint32_t limit, stride, max_sge
+    cdef bint closed
+
+    def __cinit__(self, lock, block, registers, ring, uint32_t entries, uint32_t limit, uint32_t stride, uint32_t max_sge,
+                  request):
+        cdef Py_ssize_t length = 0, window = 0, at = block << BLOCK_SHIFT
+        self.acquire, self.release = lock.acquire, lock.release
+        self.registers, self.view, self.request = registers, ring, request
+        self.entries, self.limit, self.stride, self.max_sge = entries, limit, stride, max_sge
+        self.ring = _address(ring, &length)
+        self.words = <atomic_word *> (_address(registers, &window) + at)
+        if length < <Py_ssize_t> entries * stride or stride < SGE_BYTES or window < at + (1 << BLOCK_SHIFT):
+            raise ValueError(f"{entries} entries of a ring of {length} bytes, block {block} of {window} bytes")
+        self.reset()
+
+    def reset(self):
+        """The queue is empty."""
+        self.tail = self.posted = 0
+        self.ids = [None] * self.entries
+
+    def close(self):
+        """Its block may be another queue's from now on."""
+        self.closed = True
+
+    cdef bint _receives(self) noexcept:
+        """Whether there is no more to do for a receive than to store it and the tail."""
+        cdef uint32_t state = atomic_load_explicit(self.words + (QUEUE_STATE >> 2), memory_order_acquire)
+        return not self.closed and (state == STATE_RTS or state == STATE_RTR or state == STATE_INIT)
+
+    cdef bint _put(self, wr) except -1:
+        """Write a descriptor of pieces with bytes in them; false, with nothing changed, for anything else."""
+        cdef uint8_t *at = self.ring + <size_t> self.tail * self.stride
+        cdef uint64_t addr, length
+        cdef uint32_t key, size
+        cdef list pieces
+        if type(wr) is not self.request or self.tail >= self.entries or self.posted >= self.limit:
+            return False
+        sg, wr_id = wr.sg, wr.wr_id
+        if type(sg) is not list or type(wr_id) is not int or self.ids[self.tail] is not None:
+            return False
+        pieces = sg
+        if len(pieces) > <Py_ssize_t> self.max_sge:
+            return False
+        for sge in pieces:
+            addr, length, key = sge.addr, sge.length, sge.lkey
+            if not 0 < length <= 0xFFFFFFFF:
+                return False
+            size = <uint32_t> length
+            memcpy(at, &addr, 8)
+            memcpy(at + 8, &size, 4)
+            memcpy(at + 12, &key, 4)
+            at += SGE_BYTES
+        if len(pieces) * SGE_BYTES < self.stride:
+            memset(at, 0, SGE_BYTES)
+        self.ids[self.tail] = wr_id
+        self.posted += 1
+        self.tail = 0 if self.tail + 1 == self.entries else self.tail + 1
+        return True
+
+    def post(self, wr):
+        """Post the plain ones at the front of a list, or one alone: how many, and whether those were all."""
+        cdef Py_ssize_t done = 0
+        cdef bint whole
+        if not self._receives():
+            return 0, False
+        self.acquire()
+        try:
+            if type(wr) is list:
+                for each in <list> wr:
+                    if not self._put(each):
+                        break
+                    done += 1
+                whole = done == len(<list> wr)
+            else:
+                done = type(wr) is self.request and wr.next is None and self._put(wr)
+                whole = done == 1
+            atomic_store_explicit(self.words + (RQ_TAIL >> 2), self.tail, memory_order_release)
+        finally:
+            self.release()
+        # in the error state what is posted is to be flushed, and the state may have come meanwhile
+        return done, whole and self._receives()
+
+
+cdef class CompletionRing:
+    """:class:`rnic.rings.ring.PhaseConsumer`, compiled. Arguments as there.
+
+    ``owner`` and ``last``: the queue pair whose sends were all that :meth:`take` took last, or -1, and the last's index.
+    """
+
+    cdef readonly object view
+    cdef readonly uint32_t size, head
+    cdef readonly uint32_t phase
+    cdef readonly int64_t owner
+    cdef readonly uint32_t last
+    cdef object registers
+    cdef Drive drive
+    cdef atomic_word *place
+    cdef uint8_t *ring
+
+    def __cinit__(self, view, uint32_t size):
+        cdef Py_ssize_t length = 0
+        PhaseConsumer(view, size)  # what it says of sizes
+        self.view = view.cast("B")
+        self.ring = _address(self.view, &length)
+        self.size, self.head, self.phase, self.owner = size, 0, CQE_PHASE, -1
+
+    cdef bint _ready(self) noexcept:
+        cdef atomic_word *word = <atomic_word *> (self.ring + <size_t> self.head * CQE_BYTES) + FLAGS_WORD
+        return atomic_load_explicit(word, memory_order_acquire) & CQE_PHASE == self.phase
+
+    cdef void _skip(self) noexcept:
+        self.head += 1
+        if self.head == self.size:
+            self.head = 0
+            self.phase ^= CQE_PHASE
+
+    def ready(self):
+        """Whether the entry at the head is valid."""
+        return self._ready()
+
+    def stand(self, Drive drive, registers, block):
+        """Who drives the device, and the queue block whose register says where software is; ``None`` for neither."""
+        cdef Py_ssize_t window = 0, at = block << BLOCK_SHIFT
+        self.place, self.registers, self.drive = NULL, registers, drive
+        if registers is not None:
+            self.place = <atomic_word *> (_address(registers, &window) + at)
+            if window < at + (1 << BLOCK_SHIFT):
+                self.place = NULL
+                raise ValueError(f"block {block} of {window} bytes")
+
+    def poll(self, Py_ssize_t most, dict queues, dict opcodes, receive_opcode, kind, list found):
+        """Take what succeeded and carries nothing but its length, up to the first that is anything else.
+
+        Args:
+            most: completions that ``found`` may hold.
+            queues: :class:`SendQueue` and :class:`ReceiveQueue`, or ``None`` for that, by queue pair number.
+            opcodes: what a send's opcode says in a completion.
+            receive_opcode: of a receive; one that a WRITE with immediate took carries that.
+            kind: the class of completions, whose attributes are slots.
+            found: where to append them.
+        """
+        cdef uint32_t *at
+        cdef uint32_t index
+        cdef SendQueue sends
+        cdef ReceiveQueue receives
+        while len(found) < most and self._ready():
+            at = <uint32_t *> (self.ring + <size_t> self.head * CQE_BYTES)
+            if at[1] & 0xFFFF or at[FLAGS_WORD] & (CQE_IMM | CQE_INV | CQE_GRH):
+                break
+            index, number = at[0], at[QPN_WORD] & 0xFFFFFF
+            pair = queues.get(number)
+            if pair is None:
+                break
+            if at[FLAGS_WORD] & CQE_RECEIVE:
+                receives = (<tuple> pair)[1]
+                if receives is None or index >= receives.entries:
+                    break
+                wr_id, opcode = receives.ids[index], receive_opcode
+                if wr_id is None:
+                    break
+                receives.ids[index] = None
+                receives.posted -= 1
+            else:
+                sends = (<tuple> pair)[0]
+                opcode = opcodes.get(at[FLAGS_WORD] & 0xFF)
+                if index >= sends.entries or opcode is None:
+                    break
+                wr_id = sends.ids[index]
+                sends.head = 0 if index + 1 == sends.entries else index + 1
+            wc = kind.__new__(kind)
+            wc.wr_id, wc.status, wc.opcode, wc.vendor_err, wc.byte_len = wr_id, 0, opcode, 0, at[2]
+            wc.qp_num, wc.src_qp, wc.imm_data, wc.wc_flags, wc.pkey_index = number, 0, 0, 0, 0
+            found.append(wc)
+            self._skip()
+        if self.place is not NULL:
+            self.drive.seen = True
+            atomic_store_explicit(self.place + (CQ_HEAD >> 2), self.head, memory_order_release)
+
+    def pop(self):
+        """Take the next entry, or ``None``."""
+        cdef uint32_t *at = <uint32_t *> (self.ring + <size_t> self.head * CQE_BYTES)
+        if not self._ready():
+            return None
+        entry = (at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7])
+        self._skip()
+        return entry
+
+    def skip(self, uint32_t count):
+        """Take the next ``count`` entries, which are valid and none of them behind the ring's end."""
+        self.head += count
+        if self.head == self.size:
+            self.head = 0
+            self.phase ^= CQE_PHASE
+
+    def take(self, array, size_t start):
+        """Take entries into an array of them from ``start`` on; how many there were."""
+        cdef Py_buffer given
+        cdef uint32_t *at
+        cdef uint32_t owner = 0, flags = 0
+        cdef size_t count = 0, most
+        PyObject_GetBuffer(array, &given, PyBUF_WRITABLE)
+        most = <size_t> given.len // CQE_BYTES
+        while start + count < most and self._ready():
+            at = <uint32_t *> (<uint8_t *> given.buf + (start + count) * CQE_BYTES)
+            memcpy(at, self.ring + <size_t> self.head * CQE_BYTES, CQE_BYTES)
+            owner = owner if count else at[QPN_WORD] & 0xFFFFFF
+            flags |= at[FLAGS_WORD] & CQE_RECEIVE | <uint32_t> (owner != at[QPN_WORD] & 0xFFFFFF) << 31
+            self.last = at[0]
+            self._skip()
+            count += 1
+        PyBuffer_Release(&given)
+        self.owner = <int64_t> owner if count and not flags & (CQE_RECEIVE | 1u << 31) else -1
+        return count

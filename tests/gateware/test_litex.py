@@ -1,0 +1,57 @@
+"""The engine in a LiteX system, whose Verilog is made here and carries data under Verilator."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cocotb_run import reason_to_skip, run_testcase
+
+from rnic.gateware.tools import find_tool, verilator_environment
+from rnic.spec.source import install_hint
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "litex_soc.py"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def _needs_tools() -> None:
+    if importlib.util.find_spec("litex") is None:
+        pytest.skip(f"no LiteX: {install_hint('litex')}")
+    if find_tool("yosys") is None:
+        pytest.skip("no yosys: pip install '.[gateware]'")
+    reason = reason_to_skip("cocotb", "cocotbext.axi")
+    if reason:
+        pytest.skip(reason)
+    found = verilator_environment()  # LiteX's own simulator too
+    if isinstance(found, str):
+        pytest.skip(found)
+    os.environ.update(found)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("width", "bus"), [(32, 32), (64, 32)], ids=["as-wide", "wider"])
+@pytest.mark.usefixtures("_needs_tools")
+def test_data_move_through_litexs_bus(width: int, bus: int, tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), str(tmp_path), "--width", str(width), "--bus", str(bus)]
+    faulthandler.cancel_dump_traceback_later()  # a compilation may take longer than a test
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr[-2000:]
+    from cocotb_tools.runner import get_runner
+
+    runner = get_runner("verilator")
+    runner.build(
+        sources=[tmp_path / "soc.v", tmp_path / "rnic_engine.v"],
+        hdl_toplevel="soc",
+        build_dir=tmp_path / "build",
+        build_args=["-Wno-fatal", "-Wno-lint", "-O3", "--output-split", "0", "--x-assign", "fast"],
+        timescale=("1ns", "1ps"),
+        log_file=tmp_path / "build.log",
+    )
+    run_testcase(runner, tmp_path, "soc", "litex_bench", "writes_through_the_bus_of_litex", {})
