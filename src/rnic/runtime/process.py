@@ -25,6 +25,7 @@ from rnic.link.base import Link, parse_address
 from rnic.mem.order import fence, store32
 from rnic.runtime.client import Client, close_all, drain
 from rnic.runtime.directory import ProcessError
+from rnic.runtime.door import Door, Refusal
 from rnic.runtime.loop import Runtime
 from rnic.runtime.paths import PathTree
 from rnic.runtime.patience import Bent, Patience
@@ -47,10 +48,6 @@ _YIELD_IS_LONG_NS = 20_000
 MAX_CLIENTS = 1024
 _MOST_REFUSED = 32
 """Programs that came to a process that is full, and are yet to be told so."""
-_SPARE_DESCRIPTORS = 8
-"""Kept back, so that who comes when there are no more can be told."""
-_OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-_ACCEPT_PAUSE_S = 0.05
 _MESSAGES_EVERY_NS = 300_000
 """However busy the devices are, a program's message waits about so long."""
 _AT_WORK_NS = 5_000_000
@@ -61,6 +58,7 @@ _DRAIN_ROUNDS = 64
 _DRAIN_BURSTS = 4
 _AFTER_OWN_ERROR_S = 0.01
 """Seconds that the loop keeps off a turn that raised: it may raise again at once."""
+_LOOK_S = LOOK_NS / 1e9
 _LONGEST_SLEEP = 0.05
 """Seconds; a program that forgot its fence waits no longer."""
 
@@ -98,9 +96,6 @@ class NicProcess:
         """What the process itself counts; shown with every device's."""
         self.guard = Guard(self.counters, log_report)
         self._selector = selectors.DefaultSelector()
-        self._spare = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE_DESCRIPTORS)]
-        self._accept_again = 0.0
-        """When to look again for programs that came while there were no descriptors; 0 while they are looked for."""
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector.register(self.wake, selectors.EVENT_READ, self._woken)
         self._lock = os.open(directory / attach.LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -110,11 +105,7 @@ class NicProcess:
             raise ProcessError(f"a NIC process runs already in {directory}") from None
         path = directory / attach.SOCKET_NAME
         path.unlink(missing_ok=True)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.bind(str(path))
-        self._listener.listen(64)
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._guarded_accept)
+        self._door = Door(path, self._selector, self._greet, self.guard)
         self._watched: set[int] = set()
         self._litter = False
         """A context was dropped whose memory is still mapped: its queue pairs are cycles of objects."""
@@ -243,37 +234,7 @@ class NicProcess:
     def _woken(self) -> None:
         drain(self.wake)
 
-    def _guarded_accept(self) -> None:
-        with self.guard.around("accept"):
-            self._accept()
-
-    def _accept(self) -> None:
-        refusal: tuple[int, str] | None = None
-        try:
-            sock, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            if error.errno not in _OUT_OF:
-                raise
-            self.counters.bump("accepts_without_descriptors")
-            if self._spare:
-                os.close(self._spare.pop())
-                with contextlib.suppress(OSError):
-                    sock, _ = self._listener.accept()
-                    refusal = error.errno, f"it has no more descriptors ({error.strerror}): raise its `ulimit -n`"
-            if refusal is None:
-                # who waits stays in the listener's queue, which would else wake this loop again and again
-                self._selector.unregister(self._listener)
-                self._accept_again = time.monotonic() + _ACCEPT_PAUSE_S
-                return
-        try:
-            self._greet(sock, refusal)
-        except BaseException:
-            sock.close()
-            raise
-
-    def _greet(self, sock: socket.socket, refusal: tuple[int, str] | None) -> None:
+    def _greet(self, sock: socket.socket, refusal: Refusal | None) -> None:
         """Take a new connection up as a client; one of another user is closed."""
         pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         if uid != os.geteuid():
@@ -291,15 +252,6 @@ class NicProcess:
         client = Client(sock, pid, refusal)
         self._selector.register(sock, selectors.EVENT_READ, lambda: self._guarded_read(client))
         self.clients[sock.fileno()] = client
-
-    def _descriptors_are_back(self) -> None:
-        """Something was closed: fill up what is kept back, and take up who came meanwhile."""
-        with contextlib.suppress(OSError):
-            while len(self._spare) < _SPARE_DESCRIPTORS:
-                self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        if self._accept_again and (self._spare or time.monotonic() > self._accept_again):
-            self._accept_again = 0.0
-            self._selector.register(self._listener, selectors.EVENT_READ, self._guarded_accept)
 
     def _guarded_read(self, client: Client) -> None:
         try:
@@ -414,7 +366,7 @@ class NicProcess:
             if self._ports.get(name) == 0 and not self.in_use(name):
                 with self._releasing(client):
                     self._remove(name)
-        self._descriptors_are_back()
+        self._door.descriptors_are_back()
 
     # ----------------------------------------------------------------------------------------- loop
 
@@ -498,7 +450,7 @@ class NicProcess:
 
     def _timeout(self) -> float:
         clients = [client for client in self.clients.values() if client.slot is not None]
-        shortest = LOOK_NS / 1e9 if clients else _LONGEST_SLEEP
+        shortest = _LONGEST_SLEEP
         if any(client.slot.waits for client in clients if client.slot is not None):
             return 0.001
         for client in clients:
@@ -558,8 +510,7 @@ class NicProcess:
         """One round, and messages or sleep as they are due; false once it is time to end."""
         if self._stopped:
             return False
-        if self._accept_again:
-            self._descriptors_are_back()
+        self._door.look_again()
         if time.monotonic_ns() >= self.paths.due_ns:
             with self.guard.around("paths"):
                 nics = [runtime.nic for runtime in self.devices.values()]
@@ -587,17 +538,31 @@ class NicProcess:
         self._set_asleep(1)
         try:
             if not self._doorbells():
-                self._dispatch(self._timeout())
+                self._sleep(self._timeout())
         finally:
             self._set_asleep(0)
         return idle_exit is None or bool(self.clients) or time.monotonic() - self._last_user <= idle_exit
 
+    def _sleep(self, timeout: float) -> None:
+        """Until something comes, or for ``timeout`` seconds; awake for more than a look only if a slot wants it."""
+        slots = [client.slot for client in self.clients.values() if client.slot is not None and not client.slot.served]
+        end = time.monotonic() + timeout
+        while slots and timeout > _LOOK_S:
+            if self._handle(self._selector.select(_LOOK_S)) or not all(map(_is_looked_after, slots)):
+                return
+            timeout = end - time.monotonic()
+        self._dispatch(max(0.0, timeout))
+
     def _dispatch(self, timeout: float) -> None:
         """Handle what has come, after at most ``timeout`` seconds: messages and programs that attach."""
-        for key, _ in self._selector.select(timeout):
+        self._handle(self._selector.select(timeout))
+
+    def _handle(self, came: list[tuple[selectors.SelectorKey, int]]) -> bool:
+        for key, _ in came:
             if key.data is not None:
                 key.data()
         self._looked_ns = time.monotonic_ns()
+        return bool(came)
 
     def close(self) -> None:
         """Close everything, and say so in every window."""
@@ -610,12 +575,16 @@ class NicProcess:
         with contextlib.suppress(FileNotFoundError):
             (self.directory / attach.SOCKET_NAME).unlink()
         self._selector.close()
-        self._listener.close()
+        self._door.close()
         os.close(self.wake)
         os.close(self._lock)
-        close_all(self._spare)
         for runtime in self.devices.values():
             runtime.close()
+
+
+def _is_looked_after(slot: Slot) -> bool:
+    with slot.work:
+        return slot.is_looked_after(time.monotonic_ns())
 
 
 class _Pace:

@@ -272,11 +272,7 @@ class Slot:
                 self.runtime.nic.receive(burst, now)
             self.runtime.settle(now)
             self.release()
-        rounds = self.words[_ROUNDS_AT]
-        deadline = self.runtime.nic.timers.next_ns()
-        late = deadline is not None and deadline + LOOK_NS <= now
-        if rounds != self._seen_rounds or not (late or self._poller.poll(0)):
-            self._seen_rounds, self._lay_ns = rounds, None
+        if self.is_looked_after(now):
             return False
         if self._lay_ns is None:
             self._lay_ns = now
@@ -288,6 +284,16 @@ class Slot:
                     return False
         finally:
             self.release()
+        return True
+
+    def is_looked_after(self, now: int) -> bool:
+        """Whether the program has been at work since the last look, or leaves nothing undone."""
+        rounds = self.words[_ROUNDS_AT]
+        if rounds == self._seen_rounds:
+            deadline = self.runtime.nic.timers.next_ns()
+            if (deadline is not None and deadline + LOOK_NS <= now) or self._poller.poll(0):
+                return False
+        self._seen_rounds, self._lay_ns = rounds, None
         return True
 
     @property

@@ -150,14 +150,14 @@ def test_an_accept_for_which_the_system_has_nothing_left(
 ) -> None:
     """Whatever it lacks: who came is told, who is there is served, and the next one is taken up."""
     process = served.process
-    real = process._listener
-    process._listener = Exhausted(real, number)  # type: ignore[assignment]
+    real = process._door.listener
+    process._door.listener = Exhausted(real, number)  # type: ignore[assignment]
     with pytest.raises(ProcessError, match=f"has no more descriptors .{os.strerror(number)}"):
         connect(served.directory)
     assert process.counters["accepts_without_descriptors"] == 1
     other.ask(attach.MSG_LIST)
     served.connect().close()
-    process._listener = real
+    process._door.listener = real
     assert own_errors == []
     served.well()
 
