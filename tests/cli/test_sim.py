@@ -102,6 +102,25 @@ def test_the_example_and_its_picture(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_file_names_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run(EXAMPLE)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.endswith("plot: incast.png\n")
+    assert (tmp_path / "incast.png").read_bytes().startswith(b"\x89PNG")
+    path = written(tmp_path, 'plot = "own.png"\n' + PAUSED)
+    for words in (["--json"], ["--csv", "flows"], ["--plot", "other.png"], ["--set", "sample_us=0"]):
+        assert run(path, *words).exit_code == 0
+        assert not (tmp_path / "own.png").exists()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    done = run(path)
+    assert done.exit_code == 0
+    assert done.stderr.startswith("rnic sim: no plot own.png: it wants matplotlib: ")
+    assert "pauses" in done.stdout
+    assert not (tmp_path / "own.png").exists()
+
+
+@pytest.mark.slow
 def test_figures_as_json_and_csv_agree(tmp_path: Path) -> None:
     path = written(tmp_path, PAUSED)
     found = json.loads(run(path, "--json").stdout)

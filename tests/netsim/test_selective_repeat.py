@@ -46,6 +46,22 @@ def test_only_what_is_missing_is_sent_again(lost: tuple[int, ...]) -> None:
         assert receiver["drop_naked"] == receiver["drop_psn_gap"] == 0
 
 
+@pytest.mark.parametrize("without", ["a", "b"])
+@pytest.mark.parametrize("lost", [(5, 6), (2, 3, 4, 20, 21, 38), (39, 41)])
+def test_where_one_end_has_not_chosen_it_all_arrives(without: str, lost: tuple[int, ...]) -> None:
+    """Without it at the sender this is Go-Back-N; without it at the receiver nothing is kept, and little is gained."""
+    with QpPair(faults=dropped(*lost), settings=SELECTIVE, attributes={"path_mtu": e.IBV_MTU_1024}) as pair:
+        side = getattr(pair, without)
+        side.node.nic.qps[side.qp.qp_num].selective = None
+        data = fill(pair.a, SIZE)
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, SIZE)
+        assert [wc.status for wc in pair.a.wait()] == [e.IBV_WC_SUCCESS]
+        assert bytes(pair.b.buf[:SIZE]) == data
+        assert pair.a.counters["retransmitted_packets"] >= len(lost) - (41 in lost)
+        assert (pair.a.counters["repairs"] == 0) == (without == "a")
+        assert (pair.b.counters["kept_packets"] == 0) == (without == "b")
+
+
 def test_go_back_n_sends_the_rest_again() -> None:
     """The same loss without the option, for comparison."""
     with QpPair(faults=dropped(5), attributes={"path_mtu": e.IBV_MTU_1024}) as pair:

@@ -165,6 +165,17 @@ def _capture_files(words: tuple[str, ...]) -> dict[str, Path]:
     return files
 
 
+def _own_plot(scenario: Scenario) -> Path | None:
+    """Where the file's own plot goes; why there is none is said, and nobody's run ends for it."""
+    if not scenario.plot or not scenario.sample_ns:
+        return None
+    try:
+        return OutFile("matplotlib", "plot").convert(scenario.plot, None, None)
+    except click.BadParameter as error:
+        click.echo(f"rnic sim: no plot {scenario.plot}: {error.message}", err=True)
+        return None
+
+
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--seed", type=click.IntRange(0), help="Instead of the file's.")
@@ -227,6 +238,7 @@ def sim(
         raise click.UsageError("--workers, --ray, --out and --csv runs are of sweeps: give --sweep or --seeds too")
     scenario = Scenario.load(file, dict(map(changed, changes)))
     captures = _capture_files(links)
+    own_plot = _own_plot(scenario) if plot_file is None and not as_json and csv_what is None else None
     if (plot_file or trace_file) and not scenario.sample_ns:
         raise SimError("sample_us=0: --plot and --trace show what is looked at over time: give another")
     stop = _Stop()
@@ -252,6 +264,9 @@ def sim(
         write_parquet(parquet, {name: found[name] for name in ("flows", "ports", "sizes")})
     if plot_file is not None:
         plot(measure, found, plot_file)
+    if own_plot is not None:
+        plot(measure, found, own_plot)
+        click.echo(f"plot: {own_plot}")
     if trace_file is not None:
         trace_file.write_text(json.dumps(trace_document(measure)), encoding="utf-8")
     if early:
@@ -274,7 +289,8 @@ def _sweep(
     csv_what: str | None,
     parquet: Path | None,
 ) -> None:
-    first = Scenario.load(file).seed if seed is None else seed
+    changes = {key: each[0] for key, each in axes.items() if each}
+    first = Scenario.load(file, changes).seed if seed is None else seed
     if ray_address is not None and importlib.util.find_spec("ray") is None:
         raise SimError(f"--ray {ray_address} wants ray: {install_hint('ray')}")
     try:

@@ -117,7 +117,7 @@ Work = Callable[[Fabric, Random], None]
 
 @dataclass
 class Scenario:
-    """A run to make. ``texts`` are what it was read from, for who compares runs."""
+    """A run to make. ``programs`` are the texts of those that it names, for who compares runs."""
 
     topology: Topology
     works: list[Work]
@@ -128,6 +128,9 @@ class Scenario:
     """How often queues and progress are looked at; 0 is never."""
     congestion: CongestionSettings = field(default_factory=CongestionSettings)
     nic: dict[str, Any] = field(default_factory=dict)
+    plot: str = ""
+    """A PNG that `rnic sim` draws beside its tables."""
+    programs: tuple[bytes, ...] = ()
 
     @classmethod
     def load(cls, path: Path, changes: Mapping[str, Any] | None = None) -> Self:
@@ -161,7 +164,8 @@ class Scenario:
         if not topology.hosts:
             raise ScenarioError("there is no host: write [topology] with a kind, or [[host]], [[switch]] and [[link]]")
         whole = _Table("the file", table)
-        works = _works(whole.take("workload", []), topology, folder)
+        rows = whole.take("workload", [])
+        works = _works(rows, topology, folder)
         made = cls(
             topology,
             works,
@@ -171,6 +175,8 @@ class Scenario:
             round(whole.number("sample_us", 10, 0, _MOST["sample_us"]) * 1e3),
             _congestion(whole.take("congestion", {})),
             _nic(whole.take("nic", {})),
+            whole.text("plot", ""),
+            tuple((folder / row["file"]).read_bytes() for row in rows if row["kind"] == "program"),
         )
         whole.end()
         return made

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -62,6 +62,8 @@ def jobs_of(path: Path, axes: Mapping[str, Sequence[Any]], seeds: Sequence[int])
         ScenarioError: there are too many, or one of them cannot be.
         TopologyError: a topology cannot be.
     """
+    if "seed" in axes:
+        raise ScenarioError("seed: it is no value to sweep: give --seed for the first, --seeds for how many")
     text = path.read_bytes()
     count = len(seeds)
     for values in axes.values():
@@ -71,10 +73,10 @@ def jobs_of(path: Path, axes: Mapping[str, Sequence[Any]], seeds: Sequence[int])
     jobs: list[Job] = []
     for values in itertools.product(*axes.values()):
         changes = dict(zip(axes, values, strict=True))
-        Scenario.load(path, changes)  # a mistake is found before anything is run
+        programs = Scenario.load(path, changes).programs  # a mistake is found before anything is run
         for seed in seeds:
             what = json.dumps([changes, seed], sort_keys=True).encode()
-            key = hashlib.sha256(text + b"\0" + what).hexdigest()[:24]
+            key = hashlib.sha256(b"\0".join([text, what, *programs])).hexdigest()[:24]
             jobs.append(Job(len(jobs), key, os.fspath(path.absolute()), changes, seed))
     return jobs
 
@@ -109,6 +111,19 @@ def _tried(job: Job) -> Row | Failed:
         return Failed(f"{type(error).__name__}: {error}")
 
 
+def _processes(workers: int) -> Executor:
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+
+
+def _alone(job: Job) -> Row | Failed:
+    """A run in a process that no other has."""
+    with _processes(1) as pool:
+        try:
+            return pool.submit(_tried, job).result()
+        except BrokenProcessPool:
+            return Failed("its process ended")
+
+
 @dataclass
 class Pool:
     """Processes of this machine.
@@ -121,18 +136,25 @@ class Pool:
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Row | Failed]]:
         """See :class:`Backend`."""
-        make = self.make or (lambda workers: ProcessPoolExecutor(workers, mp_context=get_context("spawn")))
-        with make(min(self.workers, len(jobs))) as pool:
+        lost: list[Job] = []
+        with (self.make or _processes)(min(self.workers, len(jobs))) as pool:
             try:
                 asked = {pool.submit(_tried, job): job for job in jobs}
                 for future in as_completed(asked):
                     try:
                         yield asked[future], future.result()
                     except BrokenProcessPool:
-                        yield asked[future], Failed("its process ended")
+                        lost.append(asked[future])
             except BaseException:
                 # stopped: what has not begun is not waited for
                 pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        # whoever ended a process took the pool along, and the runs of all: from now on each has a process of its own
+        with ThreadPoolExecutor(self.workers) as threads:
+            try:
+                yield from zip(lost, threads.map(_alone, lost), strict=True)
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
                 raise
 
 

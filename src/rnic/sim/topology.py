@@ -98,15 +98,23 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A cable, the same in both directions. ``loss`` is the share of packets that it loses."""
+    """A cable, the same in both directions. ``loss`` is the share of packets that it loses.
+
+    ``mtu`` is the largest path MTU that it carries, in bytes; 0 bounds nothing.
+    """
 
     a: str
     b: str
     gbps: float = DEFAULT_GBPS
     delay_ns: int = DEFAULT_DELAY_NS
     loss: float = 0.0
+    mtu: int = 0
 
     def __post_init__(self) -> None:
+        if self.mtu and self.mtu not in MTU_CODES:
+            raise TopologyError(
+                f"link {self.a} - {self.b}: mtu={self.mtu} is no path MTU: use one of {', '.join(map(str, MTU_CODES))}"
+            )
         _check(f"link {self.a} - {self.b}: gbps", self.gbps, 0.001)
         _check(f"link {self.a} - {self.b}: delay_ns", self.delay_ns, 0)
         _check(f"link {self.a} - {self.b}: loss", self.loss, 0, 1)
@@ -119,7 +127,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Topology:
-    """Hosts, switches and links; ``mtu`` is the path MTU in bytes.
+    """Hosts, switches and links; ``mtu`` is the path MTU of all in bytes: what is given, or a link's that is less.
 
     Raises:
         TopologyError: names that are there twice or not at all, a host with no link or several, hosts that do not
@@ -138,6 +146,7 @@ class Topology:
     def __post_init__(self) -> None:
         if self.mtu not in MTU_CODES:
             raise TopologyError(f"mtu={self.mtu} is no path MTU: use one of {', '.join(map(str, MTU_CODES))}")
+        object.__setattr__(self, "mtu", min([self.mtu, *(link.mtu for link in self.links if link.mtu)]))
         names = [host.name for host in self.hosts] + [switch.name for switch in self.switches]
         for name, count in Counter(names).items():
             if count > 1:

@@ -85,6 +85,15 @@ def test_a_sweep_that_was_stopped_goes_on(path: Path, tmp_path: Path) -> None:
     assert backend.made == [2, 1, 0]
 
 
+def test_another_program_is_another_sweep(path: Path, tmp_path: Path) -> None:
+    path.write_text('[topology]\nkind = "pair"\n[[workload]]\nkind = "program"\nfile = "p.py"\n')
+    keys = set()
+    for text in ("async def main(fabric): pass\n", "async def main(fabric): return 1\n"):
+        (tmp_path / "p.py").write_text(text)
+        keys |= {job.key for job in jobs_of(path, {}, [1, 2])}
+    assert len(keys) == 4
+
+
 @pytest.mark.slow
 def test_processes_make_the_rows_that_one_makes(path: Path) -> None:
     jobs = jobs_of(path, AXES, [1, 2, 3, 4])
@@ -109,10 +118,24 @@ def test_what_a_run_raises_comes_back_as_words(path: Path) -> None:
     assert len(told) == 2
 
 
+@pytest.mark.slow
+def test_a_run_that_ends_its_process_takes_no_other_along(path: Path, tmp_path: Path) -> None:
+    program = "import os\nasync def main(fabric, die):\n    if die:\n        os._exit(9)\n"
+    (tmp_path / "p.py").write_text(program + '    await fabric.write("h0", "h1", 1000)\n')
+    path.write_text(
+        '[topology]\nkind = "pair"\n[[workload]]\nkind = "program"\nfile = "p.py"\narguments = { die = 0 }\n'
+    )
+    jobs = jobs_of(path, {"workload.0.arguments.die": [1, 0]}, [1, 2])
+    rows, failed = sweep(jobs, Pool(2), Results(None), retries=1)
+    assert [row["flows_over"] for row in rows] == [1, 1]
+    assert failed == {0: "its process ended", 1: "its process ended"}
+
+
 @pytest.mark.parametrize(
     ("axes", "seeds", "says"),
     [({"topology.gbps": []}, [1], "0 runs"), ({"topology.gbps": [1]}, range(200_000), "200000 runs"),
-     ({"colour": [1]}, [1], "has no colour"), ({"seed.x": [1]}, [1], "seed=")],
+     ({"colour": [1]}, [1], "has no colour"), ({"seed.x": [1]}, [1], "seed="),
+     ({"seed": [1, 2]}, [1], "seed: it is no value to sweep")],
 )  # fmt: skip
 def test_mistakes_are_found_before_anything_runs(
     path: Path, axes: dict[str, Sequence[Any]], seeds: Sequence[int], says: str

@@ -46,6 +46,14 @@ def test_a_table() -> None:
     assert topology.ways("a", "b") == (0,)
 
 
+def test_the_least_mtu_of_links_and_file_is_the_path_mtu() -> None:
+    assert Topology.from_toml(TABLE + "mtu = 4096").mtu == 2048
+    assert Topology.from_toml(TABLE + "mtu = 512").mtu == 512
+    assert Topology.star(3, mtu=4096).mtu == 4096
+    with pytest.raises(TopologyError, match="link s - b: mtu=1500 is no path MTU: use one of 256"):
+        Topology.from_toml(TABLE + "mtu = 1500")
+
+
 @pytest.mark.parametrize(
     ("text", "hosts", "switches", "links"),
     [
