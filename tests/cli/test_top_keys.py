@@ -39,6 +39,8 @@ class Screen:
         self.before = termios.tcgetattr(self.terminal)
         self._said = ""
         env = {**os.environ, "RNIC_RUNTIME_DIR": str(directory), "TERM": "xterm-256color"}
+        for size in ("COLUMNS", "LINES"):  # scapy, once a test has imported it, leaves the first behind
+            env.pop(size, None)
         self.process = subprocess.Popen(
             ["setsid", "--ctty", sys.executable, "-m", "rnic.cli", "top", "--interval", "0.1"],
             env=env,

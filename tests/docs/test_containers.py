@@ -1,7 +1,8 @@
 """The how-to on containers, by Podman under Docker's name: the image is built from this tree's commits, containers run.
 
-Takes minutes and wants root, ``podman``, ``mmdebstrap``, ``git``, Debian's mirror and a package index. No registry is
-asked: what stands for ``debian:12`` is made by ``mmdebstrap``. Storage, networks and images are of this test alone.
+Takes minutes and wants root, ``podman``, ``netavark``, ``aardvark-dns``, ``iptables`` (netavark calls it and does not
+say so), ``mmdebstrap``, ``git``, Debian's mirror and a package index. No registry is asked: what stands for
+``debian:12`` is made by ``mmdebstrap``. Storage, networks and images are of this test alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.docs.test_examples import ROOT, blocks_of
 
 PAGE = ROOT / "docs" / "howto.md"
 ADDRESS = "git+https://your.git/rnic"
-PROGRAMS = ("podman", "buildah", "mmdebstrap", "git", "runc")
+PROGRAMS = ("podman", "buildah", "mmdebstrap", "git", "runc", "iptables")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 ENGINE = """\
 #!/bin/sh

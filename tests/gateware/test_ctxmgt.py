@@ -374,11 +374,12 @@ def test_a_page_that_is_not_mapped_refuses_the_ceu_and_loses_a_write_back() -> N
 def test_tables_that_are_not_enabled_hold_nothing() -> None:
     bench = Lockstep(PARAMS)
     map_pages(bench, *PAGES)
+    map_pages(bench, (0, HOST, 1))  # where the bases are before they are set
     write_qp(bench)
     enable(bench)
     write_qp(bench)
     run(bench)
-    assert bench.statuses == [REFUSED, REFUSED, OK, REFUSED]
+    assert bench.statuses == [REFUSED, REFUSED, REFUSED, OK, REFUSED]
 
 
 @pytest.mark.parametrize(
@@ -455,9 +456,10 @@ def test_the_chunks_fill_the_beats(count: int, beats: int) -> None:
     enable(bench)
     payload = (chunks(*PAGES) + bytes(BEAT_BYTES * 40))[: BEAT_BYTES * beats]
     bench.ceu(m.ceu_request(m.MAP_ICM_CXT, m.MAP_ICM_EN, count), payload)
-    map_pages(bench, *PAGES)
+    map_pages(bench, *PAGES[:3])  # the last beat is half full
+    map_pages(bench, PAGES[3])
     run(bench)
-    assert bench.statuses == [OK, REFUSED, OK]
+    assert bench.statuses == [OK, REFUSED, OK, OK]
 
 
 @pytest.mark.full
@@ -477,8 +479,8 @@ def test_64_chunks() -> None:
 def test_pages_are_unmapped_all_or_none(virt: int, pages: int) -> None:
     bench = loaded()
     run(bench, lambda: unmap(bench, virt, pages), lambda: write_qp(bench), lambda: unmap(bench, BASE, 2),
-        lambda: write_qp(bench))  # fmt: skip
-    assert bench.statuses[6:] == [REFUSED, OK, OK, REFUSED]
+        lambda: write_qp(bench), lambda: unmap(bench, BASE, 2))  # fmt: skip
+    assert bench.statuses[6:] == [REFUSED, OK, OK, REFUSED, REFUSED]
 
 
 def test_the_ceus_requests_go_before_write_backs() -> None:

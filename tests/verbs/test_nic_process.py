@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import gc
+import itertools
 import json
 import mmap
 import os
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -324,6 +326,33 @@ def test_a_message_that_trips_the_nic_process_leaves_no_descriptors(
     finally:
         here.close()
         there.close()
+        served.close()
+
+
+def test_messages_are_looked_for_between_empty_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one that comes after the first of them waited for all the others."""
+    served = NicProcess(tmp_path, lambda *_: pytest.fail("no device is wanted"))
+    now, looks = itertools.count(0, 10_000), []
+    clock = SimpleNamespace(monotonic_ns=lambda: next(now), monotonic=time.monotonic)
+    monkeypatch.setattr(process_module, "time", clock)
+    monkeypatch.setattr(process_module, "os", SimpleNamespace(sched_yield=lambda: None))
+    monkeypatch.setattr(served, "_round", lambda: False)
+    monkeypatch.setattr(served.paths, "due_ns", 1 << 62)
+
+    def look(timeout: float) -> None:
+        looks.append(timeout)
+        served._looked_ns = next(now)
+
+    monkeypatch.setattr(served, "_dispatch", look)
+    pace = process_module._Pace(100)
+    try:
+        for _ in range(99):
+            assert served._turn(pace, None)
+        assert pace.idle == 99
+        assert len(looks) > 3, "a look every 0.3 ms, and each of these rounds takes 0.02 ms"
+        assert set(looks) == {0}
+    finally:
+        monkeypatch.undo()
         served.close()
 
 

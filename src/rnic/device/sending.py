@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rnic.burst import SMALL
 from rnic.device.queue_pair import DeviceQp
 from rnic.device.srq import SharedReceiveQueue
-from rnic.device.turns import COUNT, Turns
+from rnic.device.turns import COUNT, OVER, Turns
 from rnic.rings.queue_block import SQ_TAIL
 from rnic.spec.states import ERR
 from rnic.state.queue_pair import QP
@@ -109,7 +109,7 @@ class Sending:
         packets = sum([burst.count for burst in out])
         waiting = turns.words
         later: list[DeviceQp] = []
-        while waiting[COUNT] and sent < budget:
+        while waiting[COUNT] and sent < budget and not waiting[OVER]:
             record = turns.take()
             qp = qps[record]
             qp.words[_SCHEDULED] = 0
@@ -122,6 +122,7 @@ class Sending:
                 later.append(qp)
             packets += count
             sent += count or 1  # a turn without a packet costs too
+        waiting[OVER] = 0
         for qp in later:
             self._nic.schedule(qp)
         if packets:

@@ -1,11 +1,14 @@
 """Whose turn it is to send: deficit round robin by bytes, between programs, and between the queue pairs of each.
 
 A program's share does not depend on how many queue pairs it has, nor a queue pair's on the size of its messages.
-Who has nothing to send saves up nothing.
+Who has nothing to send saves up nothing. But a program that had nothing to send is a *newcomer*: it may send a little
+before those in the rotation go on, since a short message would else wait for the turns of all that are busy. Newcomers
+together send no more than the others do, however often a program stops and comes again.
 """
 
 from __future__ import annotations
 
+from rnic.spec.rounds import NEWCOMER_PART
 from rnic.state import links
 from rnic.state.arena import Arena
 from rnic.state.queue_pair import QP
@@ -23,7 +26,9 @@ _LISTED = place(PROGRAM, "listed")
 _USERS = place(PROGRAM, "users")
 _NUMBER = place(PROGRAM, "number")
 _FIRST, _LAST, _QUANTUM = (place(TURNS, name) for name in ("first", "last", "quantum"))
-COUNT = place(TURNS, "count")
+_IN_TURN, _NEWEST, _CREDIT = (place(TURNS, name) for name in ("turn", "newest", "credit"))
+COUNT, OVER = place(TURNS, "count"), place(TURNS, "over")
+_IN_ROTATION, _NEWCOMER = 1, 2
 
 
 @view(TURNS)
@@ -46,6 +51,10 @@ class Turns:
     last: Word
     count: Word
     quantum: Word
+    turn: Word
+    newest: Word
+    credit: Word
+    over: Word
 
     def __init__(self, arena: Arena, quantum: int) -> None:
         self.record = arena.take(TURNS.size, "turns")
@@ -56,6 +65,8 @@ class Turns:
         self._at = self.record >> WORD_SHIFT
         self.first = self.last = 0
         self.count, self.quantum = 0, quantum
+        self.turn = self.newest = self.over = 0
+        self._signed[self._at + _CREDIT] = quantum
         self._programs: dict[int, int] = {}
         """Records of the programs that have queue pairs, by number."""
 
@@ -98,20 +109,35 @@ class Turns:
         program = cells[(qp >> WORD_SHIFT) + _QP_PROGRAM]
         at = program >> WORD_SHIFT
         if not cells[at + _LISTED]:
-            self._list(program, self.words[_QUANTUM])
+            if self._signed[self._at + _CREDIT] > 0:
+                self._welcome(program)
+            else:
+                self._list(program, self.words[_QUANTUM])
         links.append(cells, at + _QUEUE, _LINK, qp)
         self.words[COUNT] += 1
 
     def _list(self, program: int, deficit: int) -> None:
         """A program becomes the last of the rotation."""
         at = program >> WORD_SHIFT
-        self._cells[at + _LISTED] = 1
+        self._cells[at + _LISTED] = _IN_ROTATION
         self._signed[at + _DEFICIT] = deficit
         links.append(self._cells, self._at + _FIRST, _NEXT, program)
 
+    def _welcome(self, program: int) -> None:
+        """A program becomes the last of the newcomers, who go before the others."""
+        at, words = program >> WORD_SHIFT, self.words
+        self._cells[at + _LISTED] = _NEWCOMER
+        self._signed[at + _DEFICIT] = words[_QUANTUM] // NEWCOMER_PART
+        links.insert(self._cells, self._at + _FIRST, _NEXT, program, words[_NEWEST])
+        words[_NEWEST] = program
+
     def _unlist(self, program: int) -> None:
-        self._cells[(program >> WORD_SHIFT) + _LISTED] = 0
-        links.unlink(self._cells, self._at + _FIRST, _NEXT, program)
+        cells, words = self._cells, self.words
+        at = program >> WORD_SHIFT
+        if words[_NEWEST] == program:
+            words[_NEWEST] = cells[at + _NEXT + 1]
+        cells[at + _LISTED] = 0
+        links.unlink(cells, self._at + _FIRST, _NEXT, program)
 
     def take(self) -> int:
         """The queue pair whose turn it is; one must wait. :meth:`spent` ends the turn.
@@ -128,9 +154,11 @@ class Turns:
                 self._list(program, deficit + self.quantum)
                 continue
             qp = cells[at + _QUEUE]
+            self.words[_IN_TURN] = program
             links.unlink(cells, at + _QUEUE, _LINK, qp)
             own = (qp >> WORD_SHIFT) + _QP_DEFICIT
-            signed[own] += cells[(qp >> WORD_SHIFT) + _TURN]
+            if signed[own] <= 0:
+                signed[own] += cells[(qp >> WORD_SHIFT) + _TURN]
             if signed[own] > 0:
                 self.words[COUNT] -= 1
                 return qp
@@ -149,20 +177,28 @@ class Turns:
 
     def spent(self, qp: int, size: int, again: bool) -> None:
         """The turn ends after ``size`` bytes; ``again``: there is more to send."""
-        cells, signed = self._cells, self._signed
-        program = self.words[_FIRST]
+        cells, signed, words = self._cells, self._signed, self.words
+        program = words[_IN_TURN]
         at = program >> WORD_SHIFT
-        alone = not self.words[COUNT]
+        alone = not words[COUNT]
+        newcomer = cells[at + _LISTED] == _NEWCOMER
         deficit = signed[at + _DEFICIT] - size
         own = (qp >> WORD_SHIFT) + _QP_DEFICIT
-        signed[own] = min(signed[own] - size, cells[(qp >> WORD_SHIFT) + _TURN]) if again and not alone else 0
+        signed[own] = signed[own] - size if again and not alone else 0
+        credit = self._at + _CREDIT
+        signed[credit] = min(signed[credit] + (-size if newcomer else size), self.quantum)
+        words[_IN_TURN] = 0
         if again:
-            links.append(cells, at + _QUEUE, _LINK, qp)
-            self.words[COUNT] += 1
+            if signed[own] > 0:  # its program's share was over before its own
+                links.insert(cells, at + _QUEUE, _LINK, qp, 0)
+            else:
+                links.append(cells, at + _QUEUE, _LINK, qp)
+            words[COUNT] += 1
         if deficit > 0 and cells[at + _QUEUE]:
             signed[at + _DEFICIT] = deficit
             return
         self._unlist(program)
+        words[OVER] = bool(newcomer and words[_FIRST] and not words[_NEWEST])
         if cells[at + _QUEUE]:
             self._list(program, self.quantum + (0 if alone else min(deficit, 0)))
 
@@ -173,7 +209,7 @@ class Turns:
         at = program >> WORD_SHIFT
         links.unlink(cells, at + _QUEUE, _LINK, qp)
         self.words[COUNT] -= 1
-        if not cells[at + _QUEUE]:
+        if not cells[at + _QUEUE] and self.words[_IN_TURN] != program:
             self._unlist(program)
 
 

@@ -484,7 +484,9 @@ void engine_port_send(struct engine_device *device, uint64_t now, uint64_t budge
 		      struct engine_sending *sending, struct engine_told *told)
 {
 	*told = (struct engine_told){ .stop = STOP_DONE };
-	while (sending->qp || (device->sched.turns->count && sending->sent < budget && sending->later < ENGINE_BURSTS)) {
+	const struct turns *turns = device->sched.turns;
+	while (sending->qp ||
+	       (turns->count && !turns->over && sending->sent < budget && sending->later < ENGINE_BURSTS)) {
 		uint64_t most = budget - lesser(budget, sending->sent) + 2 * ENGINE_LEAST;
 		told->stop = STOP_FULL;
 		if (out->count + most > ENGINE_BURSTS || out->used + most * LARGEST > out->room)
@@ -517,6 +519,7 @@ void engine_port_sent(struct engine_device *device, struct engine_sending *sendi
 		engine_schedule(&device->sched, sending->polite[i]);
 	sending->later = 0;
 	sending->sent = 0;
+	device->sched.turns->over = 0;
 }
 
 /* ------------------------------------------------------------------ deadlines */

@@ -26,6 +26,7 @@ static inline void *engine_record(const struct engine_sched *sched, uint64_t off
 
 /* Two words of an owner's record, first and last; a member's next and previous lie `link` bytes into its own. */
 void engine_list_append(const struct engine_sched *sched, uint64_t *ends, size_t link, uint64_t item);
+void engine_list_insert(const struct engine_sched *sched, uint64_t *ends, size_t link, uint64_t item, uint64_t before);
 void engine_list_unlink(const struct engine_sched *sched, uint64_t *ends, size_t link, uint64_t item);
 
 /* ------------------------------------------------------------------ turns (device/turns.py) */

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x594922dd150609c1ull
+#define STATE_LAYOUT_HASH 0x28e5b41ee192cde0ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -114,6 +114,7 @@
 #define GRH_BYTES 0x28u
 #define NEVER 0x8000000000000000ull
 #define ROUND_BUDGET 0x100u
+#define ROUND_NEWCOMER_PART 0x8u
 #define ROUND_RECEIVE_LIMIT 0x4u
 #define ROUND_BUFFER_BYTES 0x10000u
 #define ROUND_REPLIES_AT_LEAST_EVERY 0x2u
@@ -540,8 +541,12 @@ struct turns {
 	uint64_t last; /* the last of the rotation */
 	uint64_t count; /* queue pairs that wait */
 	uint64_t quantum; /* bytes that a program may send before the next has its turn */
+	uint64_t turn; /* the program whose queue pair has its turn just now, 0 for none */
+	uint64_t newest; /* the last of those at the begin of the rotation that are newcomers, 0 for none */
+	uint64_t credit; /* bytes that newcomers may still send before somebody else, signed, as two's complement */
+	uint64_t over; /* a newcomer had its turn, and others, who are none, wait: what it sent leaves first */
 };
-_Static_assert(sizeof(struct turns) == 32, "turns");
+_Static_assert(sizeof(struct turns) == 64, "turns");
 
 struct program {
 	uint64_t next; /* the next program of the rotation, 0 for none */
@@ -549,7 +554,7 @@ struct program {
 	uint64_t first; /* its queue pair that has the next turn, 0 for none */
 	uint64_t last; /* the last that waits */
 	uint64_t deficit; /* bytes that it may still send, signed, as two's complement */
-	uint64_t listed; /* it is in the rotation */
+	uint64_t listed; /* 1: it is in the rotation; 2: as a newcomer */
 	uint64_t users; /* its queue pairs */
 	uint64_t number; /* tells programs apart */
 };

@@ -49,7 +49,7 @@ MAX_CLIENTS = 1024
 _MOST_REFUSED = 32
 """Programs that came to a process that is full, and are yet to be told so."""
 _MESSAGES_EVERY_NS = 300_000
-"""However busy the devices are, a program's message waits about so long."""
+"""However busy the devices are, or however long empty rounds take, a program's message waits about so long."""
 _AT_WORK_NS = 5_000_000
 """A program that rang a doorbell within this time is at work."""
 _SHARED_BUDGET = 15
@@ -526,9 +526,10 @@ class NicProcess:
         if pace.idle < pace.spin:
             began = time.monotonic_ns()
             os.sched_yield()
-            if time.monotonic_ns() - began > _YIELD_IS_LONG_NS:
+            now = time.monotonic_ns()
+            if now - began > _YIELD_IS_LONG_NS:
                 pace.spin = 0  # somebody wants this core, perhaps the very program that is waited for
-            elif pace.idle == 1:
+            elif pace.idle == 1 or now - self._looked_ns > _MESSAGES_EVERY_NS:
                 self._dispatch(0)
             return True
         pace.spin = min(pace.spin + 1, pace.spins)

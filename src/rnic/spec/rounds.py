@@ -4,6 +4,8 @@ from __future__ import annotations
 
 BUDGET = 256
 """Packets that one round sends where nothing else waits for the next: the longer, the less each costs."""
+NEWCOMER_PART = 8
+"""A program that had nothing to send may send this part of its turn before those that had."""
 RECEIVE_LIMIT = 4
 """Bursts that one round takes, and the buffers for them."""
 BUFFER_BYTES = 1 << 16

@@ -23,6 +23,22 @@ def append(cells: memoryview, ends: int, link: int, item: int) -> None:
     cells[ends + 1] = item
 
 
+def insert(cells: memoryview, ends: int, link: int, item: int, before: int) -> None:
+    """``item``, which is in no list by these links, comes behind ``before``, or first where that is nobody."""
+    at = (item >> WORD_SHIFT) + link
+    after = cells[(before >> WORD_SHIFT) + link] if before else cells[ends]
+    cells[at] = after
+    cells[at + 1] = before
+    if before:
+        cells[(before >> WORD_SHIFT) + link] = item
+    else:
+        cells[ends] = item
+    if after:
+        cells[(after >> WORD_SHIFT) + link + 1] = item
+    else:
+        cells[ends + 1] = item
+
+
 def unlink(cells: memoryview, ends: int, link: int, item: int) -> None:
     """``item``, which is in the list, leaves it."""
     at = (item >> WORD_SHIFT) + link

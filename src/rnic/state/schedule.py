@@ -30,6 +30,10 @@ TURNS: Final = record(
         ("last", "Turns", "the last of the rotation"),
         ("count", "Turns", "queue pairs that wait"),
         ("quantum", "Turns", "bytes that a program may send before the next has its turn"),
+        ("turn", "Turns", "the program whose queue pair has its turn just now, 0 for none"),
+        ("newest", "Turns", "the last of those at the begin of the rotation that are newcomers, 0 for none"),
+        ("credit", "Turns", f"bytes that newcomers may still send before somebody else, {SIGNED}"),
+        ("over", "Turns", "a newcomer had its turn, and others, who are none, wait: what it sent leaves first"),
     ),
 )
 
@@ -42,7 +46,7 @@ PROGRAM: Final = record(
         ("first", "Turns", "its queue pair that has the next turn, 0 for none"),
         ("last", "Turns", "the last that waits"),
         ("deficit", "Turns", f"bytes that it may still send, {SIGNED}"),
-        ("listed", "Turns", "it is in the rotation"),
+        ("listed", "Turns", "1: it is in the rotation; 2: as a newcomer"),
         ("users", "Turns", "its queue pairs"),
         ("number", "Turns", "tells programs apart"),
     ),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rnic.device.turns import Turns
+from rnic.spec.rounds import NEWCOMER_PART
 from rnic.state.arena import Arena
 from rnic.state.queue_pair import QP
 
@@ -63,7 +64,7 @@ def test_programs_send_equally_many_bytes_whatever_their_queue_pairs() -> None:
     one = turns.queue_pair(2)
     for qp in [*many, one]:
         turns.add(qp)
-    sent = serve(turns, dict.fromkeys([*many, one], PACKET), 20_000)
+    sent = serve(turns, dict.fromkeys([*many, one], PACKET), 40_000)  # however long: they do not drift apart
     of_many = sum(sent[qp] for qp in many)
     assert abs(of_many - sent[one]) <= 2 * (QUANTUM + PACKET)
     assert max(sent[qp] for qp in many) - min(sent[qp] for qp in many) <= 3 * (QUANTUM + PACKET)
@@ -103,7 +104,56 @@ def test_nothing_is_saved_up() -> None:
     for qp in (idle, busy):
         turns.add(qp)
     assert turns.take() == idle
-    assert turns.allowance(idle) == QUANTUM
+    assert turns.allowance(idle) == QUANTUM // NEWCOMER_PART
+
+
+def busy_ones(turns: Service, count: int) -> list[int]:
+    """Queue pairs of as many programs, in the rotation and with their first turns behind them."""
+    busy = [turns.queue_pair(number) for number in range(count)]
+    for qp in busy:
+        turns.add(qp)
+    serve(turns, dict.fromkeys(busy, PACKET), 10 * count)
+    return busy
+
+
+def test_a_newcomer_goes_before_those_in_the_rotation_and_the_round_ends_with_it() -> None:
+    turns = Service()
+    busy = busy_ones(turns, 3)
+    late = turns.queue_pair(9)
+    turns.add(late)
+    assert turns.take() == late
+    assert turns.allowance(late) == QUANTUM // NEWCOMER_PART
+    turns.spent(late, 8, again=False)
+    assert turns.over
+    turns.over = 0
+    assert turns.take() in busy
+
+
+def test_a_newcomer_with_much_to_send_joins_the_rotation_after_its_part() -> None:
+    turns = Service()
+    busy = busy_ones(turns, 3)
+    late = turns.queue_pair(9)
+    turns.add(late)
+    assert turns.take() == late
+    turns.spent(late, QUANTUM // NEWCOMER_PART, again=True)
+    assert turns.take() in busy
+
+
+def test_newcomers_send_no_more_than_the_others_together() -> None:
+    """However often a program stops and comes again."""
+    turns = Service()
+    busy = busy_ones(turns, 2)
+    trick, sent = turns.queue_pair(9), Counter[int]()
+    turns.add(trick)
+    for _ in range(3_000):
+        qp = turns.take()
+        size = min(turns.allowance(qp) or 0, QUANTUM // NEWCOMER_PART if qp == trick else QUANTUM)
+        turns.spent(qp, size, again=qp != trick)
+        sent[qp] += size
+        if qp == trick:
+            turns.add(trick)
+    assert sent[trick] <= sum(sent[qp] for qp in busy) + QUANTUM
+    assert abs(sent[busy[0]] - sent[busy[1]]) <= 2 * QUANTUM
 
 
 @given(st.lists(st.integers(0, 5), max_size=60), st.integers(0, 1000))
