@@ -19,7 +19,8 @@ from rnic.runtime.directory import ProcessError
 RNIC = Path(sys.executable).parent / "rnic"
 SECONDS = 60
 SETTLE_S = 3.0
-"""How long a server in the guest may take until it listens; nothing outside shows when it does."""
+"""How long a server in the guest may take that does not listen, so that nothing shows when it is there."""
+_COMM_BYTES = 15
 _LISTENS_SECONDS = 30.0
 _DEVICES = ("rnic0", "rnic1")
 _WIRE = "eth0"
@@ -30,7 +31,8 @@ _WIRE = "eth0"
 class Program:
     """One program: what server and client are told besides, with ``SERVER`` and ``CLIENT`` for the addresses.
 
-    A server that ``stays`` is ended once its client has. ``netem`` is what happens to all that the guest sends, CM
+    A server that ``stays`` is ended once its client has; one of a kind that does not ``listen`` joins a group or has a
+    socket alone. ``netem`` is what happens to all that the guest sends, CM
     messages not least. What is not ``quick`` is made with ``--all`` alone.
     """
 
@@ -41,6 +43,7 @@ class Program:
     client: tuple[str, ...] = ("-s", "SERVER")
     label: str = ""
     stays: bool = False
+    listens: bool = True
     netem: str = ""
     quick: bool = True
 
@@ -61,7 +64,7 @@ PROGRAMS = (
     Program("ucmatose", ("-c", "100", "-C", "2"), label="hundred"),
     Program("udaddy", ("-c", "4", "-C", "8")),
     Program("udaddy", ("-c", "2", "-C", "4"), (6,), server=_BOUND),
-    Program("mckey", ("-m", "239.1.2.3", "-C", "8"), server=_BOUND, client=("-b", "CLIENT", "-s")),
+    Program("mckey", ("-m", "239.1.2.3", "-C", "8"), server=_BOUND, client=("-b", "CLIENT", "-s"), listens=False),
     Program("cmtime", ("-c", "50"), stays=True),
     Program("rstream", _STREAM),
     Program("riostream", _STREAM, quick=False),
@@ -105,6 +108,8 @@ def _run(rig: Rig, program: Program, family: int, rnic_serves: bool, runtime: st
     server = start(True, rnic_serves)
     if rnic_serves:
         wait_services(Path(runtime), server)
+    elif program.listens:
+        wait_guest(rig, program.name, server)
     else:
         time.sleep(SETTLE_S)
     client = start(False, not rnic_serves)
@@ -119,6 +124,16 @@ def _run(rig: Rig, program: Program, family: int, rnic_serves: bool, runtime: st
         if end.returncode:
             return f"{name} exited with {end.returncode}", output
     return "", output
+
+
+def wait_guest(rig: Rig, name: str, server: subprocess.Popen[str]) -> None:
+    """Until a program in the guest listens, by what its kernel shows of it, or has ended."""
+    end = time.monotonic() + _LISTENS_SECONDS
+    while time.monotonic() < end and server.poll() is None:
+        shown = rig.ask_guest("rdma resource show cm_id").splitlines()
+        if any(" LISTEN " in line and f" comm {name[:_COMM_BYTES]} " in line for line in shown):
+            return
+        time.sleep(0.1)
 
 
 def wait_services(runtime: Path, server: subprocess.Popen[str]) -> None:
