@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from typing import Any
 
 TICK_S = 0.05
 """Seconds of processor time between two looks."""
@@ -36,7 +37,7 @@ class Patience:
 
     def __init__(self) -> None:
         self.under_way: list[Work] = []
-        self._before: object = None
+        self._before: Any = None
 
     def on(self, whose: object) -> Work:
         """A context manager: while it is entered, the work is on ``whose`` arena. It may be entered within another.
@@ -54,7 +55,7 @@ class Patience:
     def __exit__(self, *_: object) -> None:
         if self._before is not None:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            signal.signal(signal.SIGVTALRM, self._before)  # type: ignore[arg-type]
+            signal.signal(signal.SIGVTALRM, self._before)
             self._before = None
 
     def _look(self, *_: object) -> None:
