@@ -78,11 +78,15 @@ cdef extern from "engine.h" nogil:
         uint64_t bare
         engine_congestion congestion
         engine_ahead *ahead
+        engine_heads *heads
     struct engine_ahead:
         uint8_t *desk
+    struct engine_heads:
+        pass
     enum:
         ENGINE_AHEAD
         ENGINE_AHEAD_BYTES
+        ENGINE_HEADS
     struct engine_cq:
         completion_queue *record
         uint8_t *ring
@@ -258,10 +262,13 @@ cdef extern from "round.h" nogil:
     struct pump_outlet:
         int fd
         int ipv4, tclass, hop_limit
+    struct pump_wire:
+        pass
     struct pump_path:
         pump_outlet *outlet
+        pump_wire *wire
         uint8_t name[28]
-        uint32_t name_bytes, max_segments
+        uint32_t name_bytes, max_segments, flow_label
         int tclass, hop_limit
     struct pump_slot:
         uint8_t *buffer
@@ -275,6 +282,7 @@ cdef extern from "round.h" nogil:
     struct pump_loss:
         uint64_t seed, asked, one_in
     struct pump_round_state "pump_round":
+        pump_wire *wire
         uint32_t phase, came, slot, gathers, looks
         uint64_t at, sent, rx_bytes, tx_bytes, too_short, socket_errors, lost
         pump_loss loss
@@ -448,10 +456,12 @@ cdef class Port:
         self.port.ack_every = config.ack_every
         self.port.probe = config.probe
         self.port.rq_almost_full = config.rq_almost_full
+        self.port.heads = <engine_heads *> calloc(ENGINE_HEADS, sizeof(engine_heads))
 
     def __dealloc__(self):
         free(self.reach)
         free(self.ways)
+        free(self.port.heads)
         free(self.ahead.desk)
 
     def look_ahead(self):
@@ -522,6 +532,7 @@ cdef class _Route:
 
     cdef pump_path path
     cdef object flow
+    cdef Wire wire  # while C has the pointer
 
 
 cdef class Executor:
@@ -1104,11 +1115,12 @@ cdef class Device:
 
 
 cdef class Pump:
-    """A device's rounds on a UDP socket.
+    """A device's rounds on a UDP socket, or on a wire in memory.
 
     Args:
         device: the device.
-        link: a :class:`~rnic.link.udp.UdpLink`, whose sockets it uses; link and pump take turns.
+        link: a :class:`~rnic.link.udp.UdpLink`, whose sockets it uses, or a :class:`~rnic.link.loopback.LoopbackLink`,
+            which gets a wire; link and pump take turns.
         send: hands packets that Python made to the link.
 
     ``off``: something was asked for that the pump cannot do; the device takes the link alone from now on.
@@ -1116,7 +1128,8 @@ cdef class Pump:
 
     cdef Device device
     cdef pump_round_state *round_state
-    cdef object link, nic, send, counters, memory, out, guards, sending, doorbells, rung, gsi
+    cdef object link, nic, send, counters, memory, out, guards, sending, doorbells, rung, gsi, frames
+    cdef Wire wire
     cdef dict of_link, of_nic
     cdef dict outlets
     cdef pump_outlet *shapes
@@ -1130,18 +1143,25 @@ cdef class Pump:
         self.sending, self.gsi, self.doorbells = device.nic.sending, device.nic.gsi, device.nic.resources.doorbells
         self.rung = self.doorbells.rung
         self.of_link, self.of_nic = link.__dict__, device.nic.__dict__
-        self.memory = memoryview(bytearray(ROUND_RECEIVE_LIMIT * ROUND_BUFFER_BYTES))
+        self.frames = () if link.frames is None else link.frames
         self.out = bytearray(ROUND_OUT_BYTES)
         self.round_state = <pump_round_state *> calloc(1, sizeof(pump_round_state))
         self.outlets = {outlet: place for place, outlet in enumerate(link.outlets)}
-        self.shapes = <pump_outlet *> calloc(len(self.outlets), sizeof(pump_outlet))
+        self.shapes = <pump_outlet *> calloc(len(self.outlets) or 1, sizeof(pump_outlet))
         if self.round_state == NULL or self.shapes == NULL:
             raise MemoryError("no memory for rounds")
         for outlet, place in self.outlets.items():
             self.shapes[place].fd = outlet.descriptor
             self.shapes[place].ipv4 = len(link.address) == 4
-        pump_round_init(self.round_state, &device.device, link.fileno(), _address(self.memory, NULL),
-                        _address(self.out, NULL))
+        if link.wired:
+            self.wire = link.lay(Wire(link.window_bytes))
+            self.memory = self.wire.memory
+        else:
+            self.memory = memoryview(bytearray(ROUND_RECEIVE_LIMIT * ROUND_BUFFER_BYTES))
+        pump_round_init(self.round_state, &device.device, -1 if link.wired else link.fileno(),
+                        _address(self.memory, NULL), _address(self.out, NULL))
+        if self.wire is not None:
+            self.round_state.wire = self.wire.wire
         device.pump = self
         device.device.joins = 1  # one system call, and one datagram to take, less for each message that is answered
         device.device.changes += 1
@@ -1163,11 +1183,17 @@ cdef class Pump:
     cdef bint lead(self, _Route route) except -1:
         """Where a route's packets leave, and where they go; false where the link alone knows."""
         flow = route.flow
-        if flow.sl:
+        if flow.sl and self.wire is None:
             return False
         outlet, raw, segments = self.link.way(flow)
         cdef bytes name = raw
-        route.path.outlet = &self.shapes[<int> self.outlets[outlet]]
+        if self.wire is None:
+            route.path.outlet = &self.shapes[<int> self.outlets[outlet]]
+        elif outlet is None:
+            return False
+        else:
+            route.wire = outlet
+            route.path.wire, route.path.flow_label = route.wire.wire, flow.flow_label
         route.path.name_bytes = <uint32_t> len(name)
         memcpy(route.path.name, PyBytes_AS_STRING(name), len(name))
         route.path.max_segments = segments
@@ -1217,7 +1243,7 @@ cdef class Pump:
         # a device that is not enabled is held
         return (
             _of(self.of_link, "up") is True and _of(self.of_link, "lone") is True and _of(self.of_nic, "held") is False
-            and _of(self.of_nic, "tracer").enabled is False
+            and _of(self.of_nic, "tracer").enabled is False and not self.frames
         )
 
     @property
@@ -1350,8 +1376,14 @@ cdef class Pump:
         if state.lost:
             counters["fault_rx_drop"] += state.lost
             state.lost = 0
+        if self.wire is not None:
+            lost = pump_wire_lost(self.wire.wire)
+            if lost:
+                self.link.failed(drop_rx_queue_full=lost)
         if counts.look:
             self.link.look()
+            if self.wire is not None:
+                self.device.device.changes += 1  # a wire has ended: another may lead there now
         if counts.gso_refused:
             self.link.failed(gso_refused=counts.gso_refused)
             self._refused()
@@ -1371,6 +1403,7 @@ cdef class Pump:
         return 0
 
 
+include "_wire.pxi"
 include "_drive.pxi"
 include "_queues.pxi"
 include "_fabric.pxi"

@@ -3,6 +3,7 @@
 #include "bypass.h"
 
 #include "crc32.h"
+#include "hairpin.h"
 #include "parts.h"
 #include "reach.h"
 #include "round.h"
@@ -34,6 +35,7 @@
 #define TALKS_NS 20000000u
 
 _Static_assert(BYPASS_NAME_BYTES == PUMP_NAME_BYTES, "socket addresses");
+_Static_assert(BYPASS_COOKIE_BYTES == HAIRPIN_COOKIE_BYTES, "cookies");
 _Static_assert((int)BYPASS_NOTIFY_SEND == (int)EFFECT_NOTIFY_SEND && (int)BYPASS_NOTIFY_RECV == (int)EFFECT_NOTIFY_RECV,
 	       "effects");
 _Static_assert(sizeof(struct slot) <= SLOT_BUFFERS_AT, "the record lies before the buffers");
@@ -50,6 +52,7 @@ struct place {
 	struct engine_cq send_cq, recv_cq;
 	struct pump_path path;
 	struct leads *leads; /* of one that sends datagrams */
+	struct hairpin_lane lane; /* of one whose peer is a program of the same device */
 };
 
 /* Where datagrams went lately. */
@@ -66,10 +69,12 @@ struct bypass {
 	struct engine_segment segment;
 	struct reach_own own;
 	struct engine_ahead ahead;
+	struct engine_heads heads[ENGINE_HEADS];
 	struct engine_reach *reach;
 	struct place **places;
 	struct pump_outlet outlet;
 	struct pump_round *round;
+	struct hairpin *hairpin; /* NULL for who did not ask for it */
 	uint8_t *out;
 	pthread_mutex_t mutex; /* among the program's own threads */
 	uint64_t posted_ns, came_ns; /* when the program sent last, when packets came last, */
@@ -157,6 +162,7 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 		.crc = engine_crc32,
 		.crc_copy = engine_crc32_copy,
 		.ahead = &bypass->ahead,
+		.heads = bypass->heads,
 		.ack_every = slot->ack_every,
 		.probe = slot->probe,
 		.rq_almost_full = slot->rq_almost_full,
@@ -183,6 +189,7 @@ void bypass_free(struct bypass *bypass)
 		for (uint64_t i = 0; i < (uint64_t)1 << root_of(bypass)->log_qps; i++)
 			forget(bypass->places[i]);
 	}
+	hairpin_free(bypass->hairpin);
 	pthread_mutex_destroy(&bypass->mutex);
 	free(bypass->reach);
 	free(bypass->places);
@@ -487,7 +494,46 @@ static void find(struct bypass *bypass, uint64_t at)
 	} else {
 		qp->route = record->path ? find_route(bypass, qp, &place->path) : NULL;
 	}
+	qp->lane = NULL;
+	if (bypass->hairpin && qp->route && be_get(qp->qpc, QPC_SERVTYPE) == ST_RC) {
+		qp->lane = hairpin_lead(bypass->hairpin, qp, &place->lane);
+		place->path.divert = qp->lane ? hairpin_divert : NULL;
+		place->path.lane = &place->lane;
+	}
 	qp->found = bypass->device.changes;
+}
+
+/* ------------------------------------------------------------------ programs of the same device */
+
+int bypass_hairpin(struct bypass *bypass)
+{
+	struct pump_path own;
+	struct engine_flow flow = { .destination_port = (uint16_t)bypass->setup.port,
+				    .address_bytes = (uint16_t)bypass->setup.address_bytes };
+
+	memcpy(flow.destination, bypass->setup.address, bypass->setup.address_bytes);
+	lead(bypass, &own, &flow, 0, 0, 0, 1);
+	bypass->hairpin = hairpin_new(&bypass->device, bypass->slot, own.name, own.name_bytes);
+	if (!bypass->hairpin)
+		return -1;
+	bypass->round->draw = hairpin_draw;
+	bypass->round->take = hairpin_take;
+	bypass->round->hairpin = bypass->hairpin;
+	return 0;
+}
+
+int bypass_join(struct bypass *bypass, const struct bypass_peer *setup)
+{
+	if (!bypass->hairpin || hairpin_join(bypass->hairpin, setup))
+		return -1;
+	bypass->device.changes = 0; /* queue pairs whose peer it is find their lanes */
+	found(bypass);
+	return 0;
+}
+
+int bypass_dozes(struct bypass *bypass)
+{
+	return bypass->hairpin && hairpin_waits(bypass->hairpin, 1);
 }
 
 /* ------------------------------------------------------------------ what is left to the NIC process */
@@ -775,6 +821,8 @@ uint64_t bypass_deadline(const struct bypass *bypass)
 {
 	if (bypass->gone)
 		return UINT64_MAX;
+	if (bypass->hairpin && hairpin_waits(bypass->hairpin, 0))
+		return 0;
 	return bypass->device.sched.turns->count ? held_until(bypass) : engine_port_deadline(&bypass->device);
 }
 #endif

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #define BYPASS_NAME_BYTES 28u
+#define BYPASS_COOKIE_BYTES 16u
 
 /* What is left to the NIC process. */
 enum bypass_kind {
@@ -52,6 +53,18 @@ struct bypass_setup {
 	void *self;
 };
 
+/* One program's end of what it shares with another of the device, or with itself. */
+struct bypass_peer {
+	uint32_t first_number, numbers; /* of the other's queue pairs */
+	int pid; /* its process, as the NIC process knows it; checked by its cookie at each copy */
+	uint64_t cookie_at; /* where that lies in it */
+	uint8_t cookie[BYPASS_COOKIE_BYTES];
+	uint32_t ring; /* the ring that this side sends on; it takes from the other, or, where there is one alone, from it */
+	uint8_t *base; /* the file, mapped; not ours after bypass_join has returned 0 */
+	uint64_t bytes;
+	int bell; /* wakes the other; ours as well */
+};
+
 struct bypass;
 
 /* Bytes of the shared record and its buffers. */
@@ -69,6 +82,12 @@ void bypass_unlock(struct bypass *bypass);
 int bypass_idle(const struct bypass *bypass);
 /* The doorbell of a queue pair's block was rung; `number` is 0 for other blocks. */
 void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block);
+/* Loopback inside the NIC (hairpin.h), which is asked for before anything else: 0, or -1 without memory. Then programs of
+ * the device may be joined: 0, or -1 where that is not possible, or was done. Both with the lock held. */
+int bypass_hairpin(struct bypass *bypass);
+int bypass_join(struct bypass *bypass, const struct bypass_peer *setup);
+/* Before one sleeps until the socket or the bell has something, without the lock: whether there is something already. */
+int bypass_dozes(struct bypass *bypass);
 /* One round: whether anything happened. `polls`: for the program's thread that waits, not in its place. */
 int bypass_round(struct bypass *bypass, uint64_t now, int polls);
 /* When a round is due though nothing comes: 0 for at once, UINT64_MAX for never. */

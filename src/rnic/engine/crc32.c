@@ -60,8 +60,11 @@ uint32_t engine_crc32_tables(uint32_t state, const uint8_t *data, uint64_t lengt
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* Fewer bytes than this are not worth folding. */
+/* Fewer bytes than this are not worth folding, where many such come one after the other. What is no block yet goes without
+ * tables: it belongs to long packets, whose bytes drive the tables out of the near cache. */
 #define FOLD_LEAST 64
+#define FEW_LEAST 4
+#define BLOCK 16
 
 /* Folding (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel 2009): a block of 128
  * bits is multiplied by x^n mod P and added to the block n bits further on. The constants are x^n mod P with their bits
@@ -97,32 +100,56 @@ FOLDING static inline __attribute__((always_inline)) __m128i take(const uint8_t 
 	return block;
 }
 
-/* The CRC of what `a` stands for and of what follows it, less than whole chains. */
-FOLDING static inline __attribute__((always_inline)) uint32_t finish(__m128i a, uint8_t *to, const uint8_t *from,
-								     uint64_t length, int copies)
+/* 64 bits to 32: first by a multiplication, then Barrett's reduction. */
+FOLDING static inline __attribute__((always_inline)) uint32_t reduce_64(__m128i a)
 {
-	__m128i by = load((const uint8_t *)BY_128), b;
-
-	for (; length >= 16; length -= 16)
-		a = fold(a, by, take(&from, &to, copies));
-
-	/* 128 bits to 96 and to 64, then Barrett's reduction to 32 */
 	const __m128i low_word = _mm_setr_epi32(-1, 0, -1, 0);
-	a = _mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, by, 0x10));
-	b = _mm_srli_si128(a, 4);
+	__m128i b = _mm_srli_si128(a, 4), by;
 	a = _mm_clmulepi64_si128(_mm_and_si128(a, low_word), load((const uint8_t *)BY_64), 0x00);
 	a = _mm_xor_si128(a, b);
 	by = load((const uint8_t *)BARRETT);
 	b = _mm_clmulepi64_si128(_mm_and_si128(a, low_word), by, 0x10);
 	b = _mm_clmulepi64_si128(_mm_and_si128(b, low_word), by, 0x00);
-	uint32_t crc = (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, b), 1);
-
-	if (copies && length)
-		memcpy(to, from, length);
-	return run_tables(crc, copies ? to : from, length);
+	return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, b), 1);
 }
 
-/* `length` is at least FOLD_LEAST; what does not fill a block goes by tables. */
+/* A block to 96 bits, and these as above. */
+FOLDING static inline __attribute__((always_inline)) uint32_t reduce_128(__m128i a)
+{
+	__m128i by = load((const uint8_t *)BY_128);
+	return reduce_64(_mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, by, 0x10)));
+}
+
+/* Less than a block, at least one word: as if zeros, which leave a CRC of zero as it is, came before it. */
+FOLDING static inline __attribute__((always_inline)) uint32_t fold_few(uint32_t crc, const uint8_t *data,
+								       uint64_t length)
+{
+	uint32_t first = little(data) ^ crc;
+	if (length & 8 && length & 4)
+		crc = reduce_128(_mm_setr_epi32(0, (int)first, (int)little(data + 4), (int)little(data + 8)));
+	else if (length & 8)
+		crc = reduce_64(_mm_setr_epi32((int)first, (int)little(data + 4), 0, 0));
+	else
+		crc = reduce_64(_mm_setr_epi32(0, (int)first, 0, 0));
+	return run_tables(crc, data + (length & ~(uint64_t)3), length & 3);
+}
+
+/* The CRC of what `a` stands for and of what follows it, less than whole chains. */
+FOLDING static inline __attribute__((always_inline)) uint32_t finish(__m128i a, uint8_t *to, const uint8_t *from,
+								     uint64_t length, int copies)
+{
+	__m128i by = load((const uint8_t *)BY_128);
+
+	for (; length >= BLOCK; length -= BLOCK)
+		a = fold(a, by, take(&from, &to, copies));
+	uint32_t crc = reduce_128(a);
+	if (copies && length)
+		memcpy(to, from, length);
+	from = copies ? to : from;
+	return length < FEW_LEAST ? run_tables(crc, from, length) : fold_few(crc, from, length);
+}
+
+/* `length` is at least FOLD_LEAST. */
 FOLDING static inline __attribute__((always_inline)) uint32_t run_folding(uint32_t crc, uint8_t *to,
 									  const uint8_t *from, uint64_t length,
 									  int copies)
@@ -156,6 +183,11 @@ FOLDING static inline __attribute__((always_inline)) uint32_t run_folding(uint32
 		a = fold(fold(fold(a, by, f), by, g), by, h);
 	}
 	return finish(a, to, from, length, copies);
+}
+
+FOLDING static uint32_t few_only(uint32_t crc, const uint8_t *data, uint64_t length)
+{
+	return fold_few(crc, data, length);
 }
 
 FOLDING static uint32_t fold_only(uint32_t crc, const uint8_t *data, uint64_t length)
@@ -279,6 +311,8 @@ uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length)
 		return ~wide_only(~state, data, length);
 	if (folds && length >= FOLD_LEAST)
 		return ~fold_only(~state, data, length);
+	if (folds && length >= FEW_LEAST && length < BLOCK)
+		return ~few_only(~state, data, length);
 	return engine_crc32_tables(state, data, length);
 }
 
@@ -290,7 +324,7 @@ uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uin
 		return ~fold_and_copy(~state, to, from, length);
 	if (length)
 		memcpy(to, from, length);
-	return engine_crc32_tables(state, to, length); /* of the copy: `from` may change meanwhile */
+	return engine_crc32(state, to, length); /* of the copy: `from` may change meanwhile */
 }
 
 #else

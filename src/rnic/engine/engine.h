@@ -65,7 +65,6 @@ struct engine_ahead {
 	uint64_t index[ENGINE_AHEAD]; /* of each in the send ring */
 	struct engine_piece pieces[ENGINE_AHEAD]; /* and its bytes */
 	uint8_t *desk; /* ENGINE_AHEAD * ENGINE_AHEAD_BYTES */
-	struct engine_heads heads[ENGINE_HEADS];
 };
 
 /* What all queue pairs of a NIC share. */
@@ -81,6 +80,7 @@ struct engine_port {
 	uint64_t bare; /* packets are headers and lengths: payload and ICRC are neither made nor looked at (fabric.h) */
 	struct engine_congestion congestion; /* for queue pairs with a `pace` */
 	struct engine_ahead *ahead; /* or NULL */
+	struct engine_heads *heads; /* ENGINE_HEADS of them, or NULL */
 };
 
 /* A completion queue whose ring is in reach. */
@@ -133,6 +133,7 @@ struct engine_qp {
 	const void *route; /* to the peer, for whoever carries its packets: the port passes it on with each burst */
 	struct engine_destination *destinations; /* of a UD queue pair, ENGINE_DESTINATIONS of them; or NULL */
 	struct engine_pace *pace; /* where the engine keeps it to its rate; NULL where the reference does */
+	struct engine_lane *lane; /* to a peer that may read this program's memory (bulk.h), or NULL */
 };
 
 /* The accounts of what is in flight: the NIC's and the peer's, as they are at a turn's begin. */
@@ -239,7 +240,7 @@ struct engine_effects {
 struct engine_burst {
 	uint64_t offset; /* in `bytes` */
 	uint64_t length;
-	uint32_t segment;
+	uint32_t segment; /* 0: a struct engine_bulk */
 	uint32_t count;
 	const void *route; /* `route` below, as it was */
 };

@@ -24,9 +24,10 @@ from rnic.rings import cqe, queue_block, rqe, sqe
 from rnic.rings.sqe import SQ_ENTRY, SQ_ENTRY_UD
 from rnic.spec import access, congestion_regs, events, limits, opcodes, psn, rounds, states, status, syndromes
 from rnic.spec.layout import Layout
-from rnic.state import queue_pair, slot
+from rnic.state import hairpin, queue_pair, slot
 from rnic.state.device import DEVICE
 from rnic.state.flights import FLIGHTS, LINE, PEER
+from rnic.state.hairpin import RING_KEEPER, RING_SENDER, RING_TAKER
 from rnic.state.memory import KEY
 from rnic.state.paths import FLOW
 from rnic.state.queue_pair import PIECE, QP, REPLY, RESOURCE, SCATTER, SEND_SLOT
@@ -59,6 +60,9 @@ RECORDS: dict[str, Layout] = {
     "peer": PEER,
     "line": LINE,
     "slot": SLOT,
+    "ring_sender": RING_SENDER,
+    "ring_taker": RING_TAKER,
+    "ring_keeper": RING_KEEPER,
 }
 """Records by the name of their ``struct``."""
 
@@ -91,6 +95,7 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("ROUND_", rounds, ()),
     ("EVENT_", events, ("COMP",)),
     ("SLOT_", slot, ("BUFFERS_AT",)),
+    ("HAIRPIN_", hairpin, ()),
     ("ACCESS_", access, ()),
     ("", qpc, ("OPT_", "SRQ_VALID")),
     ("", sqe, ("FLAG_", "SQE_", "SGE_")),

@@ -8,6 +8,8 @@
 #define UDP_PROTOCOL 17u
 #define MASKED_AT 4u /* the byte of FECN and BECN */
 #define MASKED_BYTES 8u /* of the BTH, up to where nothing is masked any more */
+#define BEGIN_BYTES 64u /* that may be copied for the mask's sake */
+#define CRC_BLOCK 16u /* what follows goes quickest in such steps */
 
 /* CRC state behind ones and the masked headers of a packet of `length` bytes. */
 static uint32_t headers(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag)
@@ -43,13 +45,11 @@ static uint32_t headers(engine_crc crc, const struct engine_flow *flow, uint64_t
 static uint32_t headers_again(const struct engine_port *port, const struct engine_flow *flow, uint64_t length,
 			      uint32_t ident, uint32_t frag)
 {
-	struct engine_ahead *ahead = port->ahead;
-	struct engine_heads *heads;
+	struct engine_heads *heads = port->heads;
 
-	if (!ahead || ident >= MAX_IDENTS || frag != DONT_FRAGMENT)
+	if (!heads || ident >= MAX_IDENTS || frag != DONT_FRAGMENT)
 		return headers(port->crc, flow, length, ident, frag);
-	heads = &ahead->heads[(length >> 2 ^ length >> 5 ^ flow->source[flow->address_bytes - 1] ^ flow->destination_port) %
-			      ENGINE_HEADS];
+	heads += (length >> 2 ^ length >> 5 ^ flow->source[flow->address_bytes - 1] ^ flow->destination_port) % ENGINE_HEADS;
 	if (heads->length != length || memcmp(&heads->flow, flow, sizeof *flow)) {
 		heads->flow = *flow;
 		heads->length = length;
@@ -62,26 +62,29 @@ static uint32_t headers_again(const struct engine_port *port, const struct engin
 	return heads->states[ident];
 }
 
-static uint32_t begin(engine_crc crc, uint32_t state, const uint8_t *bth)
+/* At least MASKED_BYTES that begin with the BTH; at most BEGIN_BYTES, which all headers are together. */
+static uint32_t begin(engine_crc crc, uint32_t state, const uint8_t *bth, uint64_t length)
 {
-	uint8_t masked[MASKED_BYTES];
-	memcpy(masked, bth, sizeof masked);
+	uint8_t masked[BEGIN_BYTES];
+	memcpy(masked, bth, length);
 	masked[MASKED_AT] = 0xFF;
-	return crc(state, masked, sizeof masked);
+	return crc(state, masked, length);
 }
 
 uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag,
 		    const uint8_t *bth, uint64_t covered)
 {
-	uint32_t state = begin(crc, headers(crc, flow, length, ident, frag), bth);
-	return covered > MASKED_BYTES ? crc(state, bth + MASKED_BYTES, covered - MASKED_BYTES) : state;
+	uint64_t first = covered < BEGIN_BYTES ? covered : BEGIN_BYTES;
+	uint32_t state = begin(crc, headers(crc, flow, length, ident, frag), bth, first);
+	return covered > first ? crc(state, bth + first, covered - first) : state;
 }
 
 uint32_t engine_icrc(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
 		     uint32_t ident, uint32_t frag, uint64_t covered)
 {
-	uint32_t state = begin(port->crc, headers_again(port, flow, length, ident, frag), packet);
-	return port->crc(state, packet + MASKED_BYTES, covered - MASKED_BYTES);
+	uint64_t first = covered < BEGIN_BYTES ? covered : MASKED_BYTES + (covered - MASKED_BYTES) % CRC_BLOCK;
+	uint32_t state = begin(port->crc, headers_again(port, flow, length, ident, frag), packet, first);
+	return covered > first ? port->crc(state, packet + first, covered - first) : state;
 }
 
 int engine_icrc_right(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,

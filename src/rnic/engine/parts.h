@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "bulk.h"
 #include "engine.h"
 
 #define DQPN_AT 5 /* the three bytes of a BTH that say for whom it is */
@@ -268,6 +269,9 @@ struct packet {
 	uint64_t size; /* of the payload, without pad */
 	const struct engine_meta *meta;
 	uint32_t ident;
+	uint64_t more; /* PSNs that it takes beyond its own: of packets that came as one */
+	const struct engine_bulk *bulk; /* which has no payload, else NULL */
+	struct engine_pull *pull; /* then this reads it */
 };
 
 /* engine_receive, going on in the buffer of the call before. */
@@ -360,6 +364,9 @@ static inline int is_atomic(uint64_t opcode)
 	return opcode == WR_CMP_SWAP || opcode == WR_FETCH_ADD;
 }
 
+/* The operation of a message's packet (send.c). */
+uint8_t engine_operation(uint64_t opcode, int first, int last);
+
 /* Whether a message's packets are responses. */
 static inline int is_answered(const struct send_slot *slot)
 {
@@ -422,5 +429,18 @@ void engine_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects *ef
 /* Start the timers that are not running. */
 void engine_watch(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
 	   struct engine_effects *effects);
+
+/* ------------------------------------------------------------------ bulk.c */
+
+/* Make the next `count` packets of a message as one without its bytes; how many, 0 where they have to be packets. */
+uint64_t engine_bulk_make(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
+			  const struct source *source, uint64_t count, int ask, struct engine_out *out);
+/* Read the bytes of such packets to a receive entry from `offset` on, or where that is NULL to the memory of a key; 0, or
+ * -1 where any byte is out of reach. */
+int engine_bulk_store(const struct engine_port *port, const struct engine_qp *qp, const struct packet *packet,
+		      const struct receive *receive, const struct memory_key *key, uint64_t at);
+/* What one is as a packet, whose header goes to BULK_HEADER `bytes`; 0, or -1 for none that makes sense. */
+#define BULK_HEADER 32u
+int engine_bulk_read(const struct engine_bulk *bulk, uint8_t *bytes, struct packet *packet);
 
 #endif

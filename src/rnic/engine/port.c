@@ -177,6 +177,7 @@ size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, 
 		if (!taken && effects.end != ENGINE_AGAIN)
 			break;
 		at += taken;
+		record->came_bytes += taken;
 		show(qp);
 		told->effects = effects.effects & (EFFECT_NOTIFY_SEND | EFFECT_NOTIFY_RECV);
 		told->stop = STOP_DONE;
@@ -186,6 +187,72 @@ size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, 
 		}
 	}
 	return at - start;
+}
+
+/* ------------------------------------------------------------------ packets without their bytes */
+
+/* A queue pair that is connected to the other one, or NULL. */
+static struct engine_qp *connected(const struct engine_device *device, uint64_t number, uint64_t other)
+{
+	uint64_t found = device->directory[slot_of(device, number)];
+	if (!found)
+		return NULL;
+	struct queue_pair *record = record_at(device, found);
+	struct engine_qp *qp = known(device, record);
+	if (!qp || record->number != number || record->held || !qp->block || !accounted(qp) ||
+	    be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_REMOTE_QPN) != other)
+		return NULL;
+	return qp;
+}
+
+enum engine_took engine_port_bulk(struct engine_device *device, const struct engine_bulk *bulk, struct engine_pull *pull,
+				  uint64_t now, struct engine_told *told)
+{
+	uint8_t bytes[BULK_HEADER];
+	struct packet packet;
+	struct engine_effects effects = { .sample = NONE };
+	struct engine_qp *qp = connected(device, bulk->destination, bulk->source);
+
+	*told = (struct engine_told){ .stop = STOP_DONE };
+	if (!qp || engine_bulk_read(bulk, bytes, &packet))
+		return TOOK_NOTHING;
+	struct queue_pair *record = qp->record;
+	uint64_t at = (uint64_t)((uint8_t *)record - device->sched.arena), state = be_get(qp->qpc, QPC_STATE);
+	if (state != QP_STATE_RTR && state != QP_STATE_RTS)
+		return TOOK_NOTHING;
+	told->qp = at;
+	if (qp->found != device->changes) {
+		told->stop = STOP_FIND;
+		return TOOK_NOTHING;
+	}
+	packet.pull = pull;
+	enum engine_end end = engine_request_receive(device->port, qp, &packet, &effects);
+	if (end != ENGINE_DONE && end != ENGINE_TOLD) {
+		record->silent = 1; /* what follows comes too early */
+		return TOOK_NONE;
+	}
+	device->counts.rx_packets += bulk->packets;
+	record->came_bytes += bulk->bytes;
+	carry_out(device, at, &effects, now);
+	show(qp);
+	told->effects = effects.effects & EFFECT_NOTIFY_RECV;
+	told->stop = told->effects ? STOP_NOTIFY : STOP_DONE;
+	return TOOK_ALL;
+}
+
+void engine_port_refused(struct engine_device *device, const struct engine_bulk *bulk, uint64_t now)
+{
+	struct engine_effects effects = { .sample = NONE };
+	struct engine_qp *qp = connected(device, bulk->source, bulk->destination);
+
+	if (!qp || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || !engine_sq_sound(qp) || bulk->psn > PSN_MASK)
+		return;
+	struct queue_pair *record = qp->record;
+	if (psn_diff(bulk->psn, record->una) < 0 || psn_diff(bulk->psn, record->sent_psn) >= 0)
+		return;
+	engine_rewind(qp, bulk->psn, &effects);
+	effects.effects |= EFFECT_ARM;
+	carry_out(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
 }
 
 /* ------------------------------------------------------------------ sending */
@@ -456,6 +523,7 @@ static void finish(struct engine_device *device, struct engine_qp *qp, struct en
 			again = 1;
 		}
 	}
+	record->sent_bytes += sending->bytes;
 	engine_turns_spent(sched, sending->qp, bytes, again);
 	sending->qp = 0;
 }

@@ -4,6 +4,7 @@
 #ifndef RNIC_ENGINE_PORT_H
 #define RNIC_ENGINE_PORT_H
 
+#include "bulk.h"
 #include "engine.h"
 #include "schedule.h"
 
@@ -60,6 +61,18 @@ int engine_port_ring(struct engine_device *device, struct engine_qp *qp);
 /* Take packets from `start` on, of a buffer of segments of one sender; the bytes taken. */
 size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment,
 			   size_t start, const struct engine_meta *meta, uint64_t now, struct engine_told *told);
+
+/* What became of packets without their bytes (bulk.h). */
+enum engine_took {
+	TOOK_ALL, /* as of packets: they may be duplicates, or beyond a gap */
+	TOOK_NONE, /* they are wanted with their bytes: the sender goes back to them */
+	TOOK_NOTHING, /* they are for nobody here: lost */
+};
+/* Take such, for the queue pair that its sender's is connected to. STOP_FIND: then the same again. */
+enum engine_took engine_port_bulk(struct engine_device *device, const struct engine_bulk *bulk, struct engine_pull *pull,
+				  uint64_t now, struct engine_told *told);
+/* Whoever is to take those of `bulk` wants them with their bytes. */
+void engine_port_refused(struct engine_device *device, const struct engine_bulk *bulk, uint64_t now);
 
 /* Where the reference takes a turn over. */
 enum engine_step {

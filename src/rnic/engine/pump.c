@@ -1,6 +1,6 @@
 #if defined(__linux__)
 #define _GNU_SOURCE
-#include "pump.h"
+#include "wire.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -188,12 +188,37 @@ static int refuses_segments(int error)
 	return error == EINVAL || error == EIO || error == EOPNOTSUPP || error == ENOPROTOOPT;
 }
 
+static void transmit_by_wire(const struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
+			     uint64_t packets, struct pump_counts *counts)
+{
+	struct pump_slot what = {
+		.buffer = (uint8_t *)(uintptr_t)bytes,
+		.room = length,
+		.size = length,
+		.segment = segment,
+		.name_bytes = path->name_bytes,
+		.tclass = (uint8_t)path->tclass,
+		.hop_limit = (uint8_t)path->hop_limit,
+		.flow_label = path->flow_label,
+	};
+	memcpy(what.name, path->name, sizeof(what.name));
+	int error = pump_wire_put(path->wire, &what);
+	if (error)
+		count_failure(counts, error, packets);
+	else
+		counts->sent += packets;
+}
+
 void pump_transmit(struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
 		   struct pump_counts *counts)
 {
 	if (!length || !segment)
 		return;
 	uint64_t packets = (length + segment - 1) / segment;
+	if (path->wire) {
+		transmit_by_wire(path, bytes, length, segment, packets, counts);
+		return;
+	}
 	shape(path->outlet, path);
 	if (packets > 1 && packets <= path->max_segments && length <= MOST_BYTES) {
 		int error = send_patiently(path, bytes, length, (uint16_t)segment);

@@ -27,6 +27,7 @@ struct pump_slot {
 	uint8_t tclass; /* 0 where the system does not tell */
 	uint8_t hop_limit; /* PUMP_UNTOLD_HOP_LIMIT where the system does not tell */
 	uint32_t flow_label;
+	uint32_t kind; /* of what came from elsewhere than the socket (round.h); 0 for packets */
 };
 
 /* What the calls need besides, made once. */
@@ -51,14 +52,21 @@ struct pump_outlet {
 	int32_t hop_limit;
 };
 
-/* Where packets go. */
+struct pump_wire;
+
+/* Where packets go: by a socket, or by a wire in memory (wire.h). */
 struct pump_path {
 	struct pump_outlet *outlet;
-	uint8_t name[PUMP_NAME_BYTES]; /* the raw socket address */
+	struct pump_wire *wire; /* else NULL */
+	uint8_t name[PUMP_NAME_BYTES]; /* the raw socket address; with a wire, what the receiver knows the sender by */
 	uint32_t name_bytes;
+	uint32_t flow_label; /* with a wire; a socket address has it in itself */
 	uint32_t max_segments; /* of one send: 1 without segmentation offload, and once the system has refused it */
 	int32_t tclass; /* ECN bits included */
 	int32_t hop_limit;
+	/* Or NULL: another way than the socket, if it takes packets; whether it did. */
+	int (*divert)(void *lane, const uint8_t *bytes, size_t length, uint32_t segment, uint32_t count);
+	void *lane;
 };
 
 /* What became of packets, counted; the link's counters of the same names. */

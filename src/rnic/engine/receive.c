@@ -17,7 +17,7 @@ uint64_t engine_layout_hash(void)
 int engine_packet_right(const struct engine_port *port, const struct packet *packet)
 {
 	const struct engine_meta *meta = packet->meta;
-	if (port->bare || engine_ahead_taken(port, packet->bytes))
+	if (port->bare || packet->bulk || engine_ahead_taken(port, packet->bytes))
 		return 1;
 	uint32_t frag = meta->ident == IDENT_UNSEEN ? DONT_FRAGMENT : meta->frag;
 	return engine_icrc_right(port, &meta->flow, packet->bytes, packet->length, packet->ident, frag);
@@ -36,6 +36,8 @@ static enum engine_end parse(struct packet *packet, const uint8_t *bytes, uint64
 		return PUNT_HEADER;
 	packet->bytes = bytes;
 	packet->length = length;
+	packet->more = 0;
+	packet->bulk = NULL;
 	packet->row = row;
 	packet->opcode = bytes[0];
 	packet->psn = be_load(bytes + PSN_AT, 3);

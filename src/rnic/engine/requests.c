@@ -24,7 +24,10 @@ static const uint8_t *behind_bth(const struct packet *packet)
 static int length_fits(const struct packet *packet, uint64_t mtu)
 {
 	uint16_t flags = packet->row->flags;
-	if (packet->size > mtu || (!(flags & ROW_END) && packet->size != mtu))
+	uint64_t before = packet->more * mtu;
+	if (packet->size < before || packet->size - before > mtu || (!(flags & ROW_END) && packet->size - before != mtu))
+		return 0;
+	if (packet->more && packet->size == before)
 		return 0;
 	return !(flags & ROW_END) || (flags & ROW_START) || packet->size;
 }
@@ -173,6 +176,19 @@ static enum engine_end pass_over(const struct engine_port *port, struct engine_q
 
 /* ------------------------------------------------------------------ one request */
 
+/* Move the payload to where it belongs; 0, or -1 where any byte is out of reach. */
+static int store(const struct engine_port *port, const struct engine_qp *qp, const struct packet *packet,
+		 const struct receive *receive, const struct effect *effect)
+{
+	int send = (packet->row->flags & ROW_SEND) != 0;
+	uint64_t at = send ? effect->offset : effect->va + effect->offset;
+	if (packet->bulk)
+		return engine_bulk_store(port, qp, packet, send ? receive : NULL, effect->key, at);
+	if (send)
+		return engine_scatter(port, qp, receive, at, packet->payload, packet->size);
+	return packet->size && engine_key_write(port, effect->key, at, packet->payload, packet->size);
+}
+
 enum engine_end engine_request_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
 				struct engine_effects *effects)
 {
@@ -226,8 +242,7 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 		return PUNT_CQ;
 	if (!engine_packet_right(port, packet))
 		return PUNT_ICRC;
-	if (flags & ROW_SEND ? engine_scatter(port, qp, &receive, effect.offset, packet->payload, packet->size) :
-	    packet->size && engine_key_write(port, effect.key, effect.va + effect.offset, packet->payload, packet->size))
+	if (store(port, qp, packet, &receive, &effect))
 		return PUNT_MEMORY;
 
 	record->established = 1;
@@ -248,11 +263,12 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	record->offset = effect.offset + packet->size;
 	if (takes)
 		notify = complete(qp, packet, &room, flags & ROW_SEND ? record->offset : record->write_length);
-	be_put(qp->qpc, QPC_EXPECTED_PSN, (packet->psn + 1) & PSN_MASK);
+	uint64_t last = (packet->psn + packet->more) & PSN_MASK;
+	be_put(qp->qpc, QPC_EXPECTED_PSN, (last + 1) & PSN_MASK);
 	if (flags & ROW_END)
 		message_done(qp);
 	if (packet->ask && reliable)
-		engine_reply_acknowledge(qp, packet->psn, engine_ack_code(port, qp), effects);
+		engine_reply_acknowledge(qp, last, engine_ack_code(port, qp), effects);
 	if (!notify)
 		return ENGINE_DONE;
 	effects->effects |= EFFECT_NOTIFY_RECV;

@@ -1,11 +1,14 @@
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include "round.h"
+#include "wire.h"
 
 #include <string.h>
 
 #define ECN_MASK 3u
 #define ECN_CE 3u
+#define EAGER_ROUNDS 64u /* behind one in which packets came from elsewhere */
+#define SOCKET_AT_LEAST_EVERY 8u
 
 /* ------------------------------------------------------------------ senders */
 
@@ -54,10 +57,37 @@ uint64_t pump_round_right(struct pump_round *round, const uint8_t *name, uint32_
 
 /* ------------------------------------------------------------------ what arrives */
 
+/* Whether the socket is left out of this round, since packets come from elsewhere now, or came lately. */
+static int drawn(struct pump_round *round)
+{
+	round->drawn = 0;
+	if (++round->passed >= SOCKET_AT_LEAST_EVERY) {
+		round->passed = 0;
+		return 0;
+	}
+	round->slot = 0;
+	round->at = 0;
+	round->came = round->draw(round->hairpin, round->slots, ROUND_RECEIVE_LIMIT);
+	if (round->came) {
+		round->drawn = 1;
+		round->eager = EAGER_ROUNDS;
+		for (unsigned i = 0; i < round->came; i++)
+			round->rx_bytes += round->slots[i].size;
+		return 1;
+	}
+	if (!round->eager)
+		return 0;
+	round->eager--;
+	return 1;
+}
+
 static void receive(struct pump_round *round)
 {
+	if (round->draw && drawn(round))
+		return;
 	unsigned count = round->greed < ROUND_RECEIVE_LIMIT ? round->greed : ROUND_RECEIVE_LIMIT;
-	int came = pump_receive(round->fd, &round->inbox, round->slots, count);
+	int came = round->wire ? (int)pump_wire_take(round->wire, round->slots, count) :
+				 pump_receive(round->fd, &round->inbox, round->slots, count);
 	round->slot = 0;
 	round->at = 0;
 	round->came = came > 0 ? (uint32_t)came : 0;
@@ -102,6 +132,21 @@ static int take(struct pump_round *round, uint64_t now, struct engine_told *told
 			round->too_short++;
 			continue;
 		}
+		if (round->drawn && slot->kind) {
+			if (!round->at) {
+				round->take(round->hairpin, slot, now, told);
+				if (told->stop == STOP_FIND)
+					return 0;
+				round->at = slot->size;
+				if (told->stop != STOP_DONE)
+					return 0;
+			}
+			if (!round->hold)
+				pump_round_send(round, now, ROUND_BUDGET, told);
+			if (told->stop != STOP_DONE)
+				return 0;
+			continue;
+		}
 		struct round_sender *sender = place_of(round, slot->name, slot->name_bytes);
 		*told = (struct engine_told){ .stop = STOP_PACKET };
 		if ((slot->tclass & ECN_MASK) == ECN_CE || !is(sender, slot->name, slot->name_bytes))
@@ -136,8 +181,10 @@ static void carry(struct pump_round *round)
 	struct engine_out *out = &round->out;
 	for (uint32_t i = 0; i < out->count; i++) {
 		const struct engine_burst *burst = &out->bursts[i];
-		pump_transmit((struct pump_path *)(uintptr_t)burst->route, out->bytes + burst->offset, burst->length,
-			      burst->segment, &round->counts);
+		struct pump_path *path = (struct pump_path *)(uintptr_t)burst->route;
+		const uint8_t *bytes = out->bytes + burst->offset;
+		if (!path->divert || !path->divert(path->lane, bytes, burst->length, burst->segment, burst->count))
+			pump_transmit(path, bytes, burst->length, burst->segment, &round->counts);
 		round->tx_bytes += burst->length;
 		round->sent += burst->count;
 	}

@@ -27,6 +27,7 @@ enum round_phase {
 
 struct pump_round {
 	struct engine_device *device;
+	struct pump_wire *wire; /* what brings packets where no socket does */
 	int32_t fd;
 	uint32_t phase; /* enum round_phase */
 	uint32_t silent; /* rounds in a row that took packets and sent nothing */
@@ -45,6 +46,14 @@ struct pump_round {
 	uint64_t rx_bytes, tx_bytes, too_short, socket_errors; /* since the caller took them */
 	uint64_t lost; /* packets that came and are lost, since the caller took the number */
 	struct pump_loss loss; /* of what comes; in a slot that stopped with STOP_PACKET none */
+	/* Or NULL: where packets come from beside the socket, and what they are where they are none (hairpin.h). `draw` fills
+	 * slots and says how many; `take` is told of a slot with a `kind`, and stops as engine_told says. */
+	unsigned (*draw)(void *hairpin, struct pump_slot *slots, unsigned count);
+	void (*take)(void *hairpin, const struct pump_slot *slot, uint64_t now, struct engine_told *told);
+	void *hairpin;
+	uint32_t drawn; /* the slots of this round came from there */
+	uint32_t eager; /* rounds to come that leave the socket out though nothing comes from there */
+	uint32_t passed; /* rounds in a row that did so */
 	struct pump_counts counts;
 	struct engine_sending sending;
 	struct engine_out out;
@@ -53,7 +62,8 @@ struct pump_round {
 	struct round_sender senders[ROUND_SENDERS];
 };
 
-/* Begin with all zeros, then this. `buffers` is ROUND_RECEIVE_LIMIT times ROUND_BUFFER_BYTES, `out` ROUND_OUT_BYTES. */
+/* Begin with all zeros, then this. `buffers` is ROUND_RECEIVE_LIMIT times ROUND_BUFFER_BYTES, `out` ROUND_OUT_BYTES. With a
+ * wire, which is set afterwards, neither descriptor nor buffers are used. */
 void pump_round_init(struct pump_round *round, struct engine_device *device, int fd, uint8_t *buffers, uint8_t *out);
 
 /* What comes from a socket address is taken from now on, or is not. */

@@ -177,7 +177,7 @@ static void fly(struct queue_pair *record, struct engine_flight *flight, uint64_
 
 /* ------------------------------------------------------------------ packets */
 
-static uint8_t operation(uint64_t opcode, int first, int last)
+uint8_t engine_operation(uint64_t opcode, int first, int last)
 {
 	int imm = last && has_immediate(opcode);
 	if (is_write(opcode)) {
@@ -223,7 +223,7 @@ static enum made make(const struct engine_port *port, struct engine_qp *qp, cons
 	uint64_t head = record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << PAD_SHIFT;
 	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
 		head |= BTH_SOLICITED;
-	be_store(frame, 8, head | (record->service | operation(opcode, !index, last)) << 56);
+	be_store(frame, 8, head | (record->service | engine_operation(opcode, !index, last)) << 56);
 	int asks = !record->service && (last || ask || psn % record->ack_every == 0);
 	be_store(frame + 8, 4, psn | (asks ? ACK_REQ : 0));
 	if (word_at == HEADERS) {
@@ -400,7 +400,11 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 		ask = 1;
 	}
 	int64_t ahead = psn_diff(psn, record->sent_psn);
-	*sent = send_data(port, qp, slot, &source, count, ask, out, &how);
+	how = MADE;
+	if (qp->lane && !ahead) /* what is sent again has its bytes with it */
+		*sent = engine_bulk_make(port, qp, slot, &source, count, ask, out);
+	if (!*sent)
+		*sent = send_data(port, qp, slot, &source, count, ask, out, &how);
 	if (how == UNREAD)
 		count = *sent; /* the reference finds out again, and what becomes of the message */
 	if (ahead < 0) {
@@ -432,6 +436,8 @@ static uint64_t probe_answer(const struct engine_port *port, struct engine_qp *q
 	}
 	*piece = (struct read_piece){ .index = rest.index, .first_psn = (rest.first_psn + got) & PSN_MASK,
 				      .offset = rest.offset + got * mtu, .packets = 1, .asked = (uint64_t)was_long };
+	if (was_long)
+		record->asked_psn = piece->first_psn;
 	return !make_request(port, qp, &qp->sends[piece->index], piece->offset / mtu, 1, out);
 }
 

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x28e5b41ee192cde0ull
+#define STATE_LAYOUT_HASH 0x35b4f15e3754fa24ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -131,6 +131,17 @@
 #define ROUND_IDLE_BEFORE_YIELD 0x20u
 #define EVENT_COMP 0x0u
 #define SLOT_BUFFERS_AT 0x1000u
+#define HAIRPIN_LOG_RING_BYTES 0x14u
+#define HAIRPIN_RING_BYTES 0x100000u
+#define HAIRPIN_BYTES_AT 0x1000u
+#define HAIRPIN_RING_ALL 0x101000u
+#define HAIRPIN_EPOCHS_AT 0xc0u
+#define HAIRPIN_EPOCHS 0x40u
+#define HAIRPIN_RECORD_BYTES 0x40u
+#define HAIRPIN_CACHE_LINE 0x8u
+#define HAIRPIN_COOKIE_BYTES 0x10u
+#define HAIRPIN_TAKER_AT 0x40u
+#define HAIRPIN_KEEPER_AT 0x80u
 #define ACCESS_LOCAL_WRITE 0x1u
 #define ACCESS_REMOTE_WRITE 0x2u
 #define ACCESS_REMOTE_READ 0x4u
@@ -279,6 +290,7 @@ struct queue_pair {
 	uint64_t read_chunk; /* response packets that one READ request asks for at most */
 	uint64_t service; /* service bits of the BTH opcode: 0 for RC, 0x20 for UC, 0x60 for UD */
 	uint64_t batch_limit; /* packets in one burst: 1 without segmentation offload */
+	uint64_t asked_psn; /* PSN of the last response that a probe asked for alone, out of several, or none */
 	uint64_t implied_psn; /* PSN of the last implied NAK, or none */
 	uint64_t implied_at; /* when that was */
 	uint64_t open; /* the message that is open: none 0, SEND 1, WRITE 2 */
@@ -338,11 +350,13 @@ struct queue_pair {
 	uint64_t notify_drained; /* an SQ_DRAINED event was asked for */
 	uint64_t cnp_merge_ns; /* until when marks bring no further CNP */
 	uint64_t rate; /* its rate register */
+	uint64_t sent_bytes; /* bytes of the packets of its turns, from the BTH on */
+	uint64_t came_bytes; /* bytes of the packets that it took, likewise */
 	uint64_t shown_head; /* SQ_HEAD in its queue block */
 	uint64_t shown_state; /* QUEUE_STATE in its queue block */
 	uint64_t held; /* a context that it needs is not cached: nothing is sent, what arrives is dropped */
 };
-_Static_assert(sizeof(struct queue_pair) == 824, "queue pair");
+_Static_assert(sizeof(struct queue_pair) == 848, "queue pair");
 
 struct send_slot {
 	uint64_t entry_0; /* the SQ entry as it was fetched: WQE ID, opcode, flags */
@@ -671,9 +685,36 @@ struct slot {
 	uint64_t punt_notify; /* completion events */
 	uint64_t punt_doorbell; /* doorbells of queue pairs that the engine does not know */
 	uint64_t punt_timer; /* deadlines of such queue pairs */
-	uint64_t reserved[63];
+	uint64_t hairpin_packets; /* packets that went by rings to programs of the same device */
+	uint64_t hairpin_bytes; /* bytes of messages that the taker read from the sender's memory */
+	uint64_t hairpin_wire; /* bursts that went by the wire, since a ring was full, or nobody took from it */
+	uint64_t hairpin_lost; /* packets without bytes that no ring took */
+	uint64_t hairpin_refused; /* packets without bytes that the taker wanted with them */
+	uint64_t reserved[58];
 };
 _Static_assert(sizeof(struct slot) == 1024, "slot");
+
+struct ring_sender {
+	uint64_t tail; /* position behind the last record */
+	uint64_t reserved[7];
+};
+_Static_assert(sizeof(struct ring_sender) == 64, "ring_sender");
+
+struct ring_taker {
+	uint64_t head; /* position of the oldest record that is not taken */
+	uint64_t attached; /* 1 while it takes records */
+	uint64_t pulls; /* 1: it may read the sender's memory */
+	uint64_t asleep; /* 1: the taker sleeps, and whoever clears this rings its bell */
+	uint64_t reserved[4];
+};
+_Static_assert(sizeof(struct ring_taker) == 64, "ring_taker");
+
+struct ring_keeper {
+	uint64_t held; /* 1 while the NIC process serves the taker's slot: packets go by the wire */
+	uint64_t dead; /* 1: one of the two programs has ended */
+	uint64_t reserved[6];
+};
+_Static_assert(sizeof(struct ring_keeper) == 64, "ring_keeper");
 
 #define QPC_SIZE 256u
 #define QPC_OPT_PARAM_MASK 0u, 4u, 0u, 32u

@@ -26,6 +26,10 @@ MSG_REGISTER = 12
 MSG_PUNT = 13
 """From a program with its own slot: what its engine leaves to the reference; its arena is lent with the message."""
 
+MSG_HAIRPIN = 14
+"""From a program with its own slot: it would take part in loopback inside the NIC; then, of each queue pair that is
+connected, to whom it leads."""
+
 DMA_PROC_MEM = 0
 """OPEN brings the program's ``/proc/self/mem``, open for reading and writing."""
 DMA_COPIER = 1
@@ -134,6 +138,25 @@ PUNT_REPLY = _layout(
     word("polite", 8, "it is to have another turn in the end"),
     word("settled", 12, "the engine may take what comes from the packets' sender"),
 )
+HAIRPIN = _layout(
+    "HAIRPIN",
+    16,
+    word("qpn", 0, "a connected queue pair; 0 to take part from now on"),
+    wide("cookie_va", 8, "with 0: where the program's cookie will lie, COOKIE_BYTES of its memory"),
+)
+HAIRPIN_REPLY = _layout(
+    "HAIRPIN answer",
+    48,
+    word("numbers", 0, "queue pairs of that program, 0 for none that shares rings"),
+    word("first_qpn", 4, "the first of them"),
+    word("pid", 8, "its process"),
+    word("ring", 12, "the ring to send on"),
+    wide("bytes", 16, "bytes of the file of rings"),
+    wide("cookie_va", 24, "where its cookie lies"),
+    wide("cookie", 32, "its cookie; of QPN 0 the program's own", 16),
+)
+"""With QPN 0 comes an eventfd, the program's own bell; with others the file of rings and the bell of whom they lead to,
+where there is one."""
 COMMAND = _layout(
     "COMMAND",
     24,
@@ -208,6 +231,7 @@ REQUEST_BYTES: dict[int, tuple[int, int]] = {
     MSG_FAULT: (2, MAX_MESSAGE),
     MSG_REGISTER: (REGISTER.size, REGISTER.size),
     MSG_PUNT: (PUNT.size, PUNT.size),
+    MSG_HAIRPIN: (HAIRPIN.size, HAIRPIN.size),
 }
 """Smallest and largest body of each request."""
 INFO_REPLY = _layout("INFO answer", 8, wide("bytes", 0, "of JSON in the file that comes along"))

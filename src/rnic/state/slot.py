@@ -34,6 +34,14 @@ BUFFERS_AT: Final = 4096
 EVENTS: Final = 27
 """What the engine counts of packets, in the order of ``engine_count``."""
 DROPS: Final = ("tx_too_long", "tx_unreachable", "tx_blocked", "tx_error")
+HAIRPIN: Final = (
+    ("packets", "packets that went by rings to programs of the same device"),
+    ("bytes", "bytes of messages that the taker read from the sender's memory"),
+    ("wire", "bursts that went by the wire, since a ring was full, or nobody took from it"),
+    ("lost", "packets without bytes that no ring took"),
+    ("refused", "packets without bytes that the taker wanted with them"),
+)
+"""What a program counts of its rings."""
 
 SLOT: Final = record(
     "slot",
@@ -61,6 +69,7 @@ SLOT: Final = record(
         ("punt_notify", "program", "completion events"),
         ("punt_doorbell", "program", "doorbells of queue pairs that the engine does not know"),
         ("punt_timer", "program", "deadlines of such queue pairs"),
+        *((f"hairpin_{name}", "program", doc) for name, doc in HAIRPIN),
     ),
     128,
 )

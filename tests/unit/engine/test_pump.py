@@ -46,8 +46,10 @@ class Path_(ctypes.Structure):  # noqa: N801 - pathlib has the name
 
     _fields_ = (
         ("outlet", ctypes.POINTER(Outlet)),
+        ("wire", ctypes.c_void_p),
         ("name", ctypes.c_uint8 * NAME_BYTES),
         ("name_bytes", ctypes.c_uint32),
+        ("flow_label", ctypes.c_uint32),
         ("max_segments", ctypes.c_uint32),
         ("tclass", ctypes.c_int32),
         ("hop_limit", ctypes.c_int32),
@@ -76,7 +78,7 @@ class Loss(ctypes.Structure):
 
 @pytest.fixture(scope="session")
 def pump(builds: Callable[..., ctypes.CDLL], tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return builds(tmp_path_factory.mktemp("pump") / "pump.so", "pump.c")
+    return builds(tmp_path_factory.mktemp("pump") / "pump.so", "pump.c", "wire.c")
 
 
 class Side:
@@ -94,7 +96,7 @@ class Side:
 
     def path(self, peer: Side, segments: int = 64, tclass: int = 0, hop_limit: int = 64) -> Path_:
         raw = raw_address(socket_address(peer.link.address, peer.link.port, 0))
-        path = Path_(ctypes.pointer(self.outlet), (ctypes.c_uint8 * NAME_BYTES)(*raw), len(raw), segments)
+        path = Path_(ctypes.pointer(self.outlet), None, (ctypes.c_uint8 * NAME_BYTES)(*raw), len(raw), 0, segments)
         path.tclass, path.hop_limit = tclass, hop_limit
         return path
 

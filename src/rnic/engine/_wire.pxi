@@ -1,0 +1,71 @@
+# Wires in memory, for Python: included by _engine.pyx.
+
+from mmap import mmap
+
+cdef extern from "wire.h" nogil:
+    struct pump_wire:
+        pass
+    pump_wire *pump_wire_make(uint8_t *bytes, uint64_t room)
+    void pump_wire_free(pump_wire *wire)
+    void pump_wire_close(pump_wire *wire)
+    int pump_wire_put(pump_wire *wire, const pump_slot *what)
+    unsigned pump_wire_take(pump_wire *wire, pump_slot *slots, unsigned count)
+    uint64_t pump_wire_lost(pump_wire *wire)
+
+
+cdef class Wire:
+    """What leads to one NIC of this process: bursts in order, put by any thread, taken by one at a time.
+
+    Args:
+        room: bytes that may wait.
+    """
+
+    cdef pump_wire *wire
+    cdef readonly object memory
+
+    def __cinit__(self, uint64_t room):
+        self.memory = memoryview(mmap(-1, room))  # as zeros that take no memory before they are used
+        self.wire = pump_wire_make(_address(self.memory, NULL), room)
+        if self.wire == NULL:
+            raise MemoryError("no memory for a wire")
+
+    def __dealloc__(self):
+        pump_wire_free(self.wire)
+
+    def close(self):
+        """Nothing arrives any more."""
+        pump_wire_close(self.wire)
+
+    def put(self, bytes name, data, uint32_t segment, uint8_t tclass, uint8_t hop_limit, uint32_t flow_label):
+        """Put a burst from whom ``name`` stands for, of at most 28 bytes; whether somebody is there to take it."""
+        cdef pump_slot what
+        cdef Py_ssize_t length = 0
+        if len(name) > sizeof(what.name):
+            raise ValueError(f"a name of {len(name)} bytes: give at most {sizeof(what.name)}")
+        memset(&what, 0, sizeof(what))
+        what.buffer = _address(data, &length)
+        what.size, what.segment = <size_t> length, segment
+        what.name_bytes = <uint32_t> len(name)
+        memcpy(what.name, PyBytes_AS_STRING(name), len(name))
+        what.tclass, what.hop_limit, what.flow_label = tclass, hop_limit, flow_label
+        return pump_wire_put(self.wire, &what) == 0
+
+    def take(self, unsigned limit):
+        """Up to ``limit`` bursts, 64 at most: name, bytes that stay until the next call, and segment to flow label."""
+        cdef pump_slot[64] slots
+        cdef unsigned i
+        cdef Py_ssize_t first
+        cdef pump_slot *slot
+        cdef list out = []
+        base = _address(self.memory, NULL)
+        for i in range(pump_wire_take(self.wire, slots, min(limit, 64u))):
+            slot = &slots[i]
+            first = slot.buffer - base
+            name = PyBytes_FromStringAndSize(<char *> slot.name, slot.name_bytes)
+            view = self.memory[first : first + <Py_ssize_t> slot.size]
+            out.append((name, view, slot.segment, slot.tclass, slot.hop_limit, slot.flow_label))
+        return out
+
+    def lost(self):
+        """Packets that found no room since the last such question."""
+        return pump_wire_lost(self.wire)

@@ -1,0 +1,29 @@
+/* What joins NICs of one process without sockets: bursts in order, each in one piece, in the memory of the wire that leads
+ * to their receiver. Any number of threads may put, and one at a time takes. It is the queue of link/loopback.py. */
+#ifndef RNIC_ENGINE_WIRE_H
+#define RNIC_ENGINE_WIRE_H
+
+#include "pump.h"
+
+#define WIRE_PARCELS 4096u /* bursts that may wait; more are lost, as where bytes are too many */
+
+struct pump_wire;
+
+/* A wire whose bursts lie in `room` bytes from `bytes` on, which outlive it; NULL without memory. */
+struct pump_wire *pump_wire_make(uint8_t *bytes, uint64_t room);
+void pump_wire_free(struct pump_wire *wire);
+
+/* Nothing arrives any more, and nothing waits. */
+void pump_wire_close(struct pump_wire *wire);
+
+/* Put what pump_slot says of a burst, and its bytes behind what waits: 0, or EHOSTUNREACH where the wire is closed. Where
+ * there is no room its packets are lost, and the sender does not know. */
+int pump_wire_put(struct pump_wire *wire, const struct pump_slot *what);
+
+/* Take up to `count` bursts: their number. What the slots lead to stays as it is until the next call. */
+unsigned pump_wire_take(struct pump_wire *wire, struct pump_slot *slots, unsigned count);
+
+/* Packets that were lost for want of room since the last such question. */
+uint64_t pump_wire_lost(struct pump_wire *wire);
+
+#endif

@@ -1,0 +1,60 @@
+"""The rings between two programs of one device (``rnic exec --hairpin``): a file that both and the NIC process map.
+
+A file has one ring for each direction, or one alone for a program with itself. Of each ring the head comes first: what
+the sender stores, what the taker stores, and what the NIC process stores, each in a cache line of its own; then a word
+for each group of the sender's queue pairs. The bytes follow. Records of whole cache lines lie one behind the other and
+never wrap; positions count on and on.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rnic.state.record import record
+
+LOG_RING_BYTES: Final = 20
+RING_BYTES: Final = 1 << LOG_RING_BYTES
+"""Bytes of the records of one ring."""
+BYTES_AT: Final = 4096
+"""Where in a ring its records begin."""
+RING_ALL: Final = BYTES_AT + RING_BYTES
+"""Bytes of a ring, its head and its records."""
+EPOCHS_AT: Final = 192
+"""Where in a ring the epochs begin, words of the NIC process: one is counted up when a queue pair of its group stops,
+whose memory is the program's own from then on."""
+EPOCHS: Final = 64
+"""Groups of queue pairs, by the low bits of their numbers."""
+RECORD_BYTES: Final = 64
+CACHE_LINE: Final = 8
+"""In words."""
+COOKIE_BYTES: Final = 16
+"""What tells a program from another that has its process number by now."""
+
+RING_SENDER: Final = record(
+    "ring_sender",
+    "design.md, One state, two executors",
+    (("tail", "sender", "position behind the last record"),),
+    CACHE_LINE,
+)
+RING_TAKER: Final = record(
+    "ring_taker",
+    "design.md, One state, two executors",
+    (
+        ("head", "taker", "position of the oldest record that is not taken"),
+        ("attached", "taker", "1 while it takes records"),
+        ("pulls", "taker", "1: it may read the sender's memory"),
+        ("asleep", "both", "1: the taker sleeps, and whoever clears this rings its bell"),
+    ),
+    CACHE_LINE,
+)
+RING_KEEPER: Final = record(
+    "ring_keeper",
+    "design.md, One state, two executors",
+    (
+        ("held", "Slots", "1 while the NIC process serves the taker's slot: packets go by the wire"),
+        ("dead", "Slots", "1: one of the two programs has ended"),
+    ),
+    CACHE_LINE,
+)
+TAKER_AT: Final = RING_SENDER.size
+KEEPER_AT: Final = TAKER_AT + RING_TAKER.size
