@@ -144,6 +144,32 @@ def test_a_late_response_and_then_the_answer_to_the_probe(new) -> None:
     assert s.data[:1024] == b"".join(bytes([psn]) * 256 for psn in range(100, 104))
 
 
+def test_the_answer_to_a_probe_comes_when_all_was_asked_for_anew(new) -> None:
+    """The probe's answer is of one packet, where the request that stands by then is of four."""
+    s = new(ackto=8)
+    s.post("READ", 1024)
+    s.out()
+    s.wait(1_000_000)
+    assert s.out() == ["READ_REQUEST 100!"]
+    s.wait(5_000_000)
+    assert s.out() == ["READ_REQUEST 100!"]
+    s.inject("READ_RESPONSE_ONLY", 100, payload=bytes([100]) * 256)
+    assert s.out() == []
+    s.inject("READ_RESPONSE_FIRST", 100, payload=bytes(256))
+    for psn, opcode in zip((101, 102, 103), ("MIDDLE", "MIDDLE", "LAST"), strict=True):
+        s.inject(f"READ_RESPONSE_{opcode}", psn, payload=bytes([psn]) * 256)
+    assert s.send_cq.take() == ["SUCCESS"]
+    assert s.data[:1024] == b"".join(bytes([psn]) * 256 for psn in range(100, 104))
+
+
+def test_no_end_comes_before_the_last_but_for_a_probe(new) -> None:
+    s = new(ackto=0)
+    s.post("READ", 1024)
+    s.out()
+    s.inject("READ_RESPONSE_ONLY", 100, payload=bytes(256))
+    assert s.send_cq.take() == ["BAD_RESP_ERR"]
+
+
 @pytest.mark.parametrize("operation", ["CMP_SWAP", "FETCH_ADD"])
 def test_an_atomic_is_probed_for(new, operation) -> None:
     s = new(ackto=0)

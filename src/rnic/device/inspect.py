@@ -202,6 +202,8 @@ def summary(nic: Nic) -> Tree:
                 "last_acked_psn": qp.ctx.last_acked_psn,
                 "next_send_psn": qp.ctx.next_send_psn,
                 "expected_psn": qp.ctx.expected_psn,
+                "sent_bytes": qp.sent_bytes,
+                "came_bytes": qp.came_bytes,
                 "sq_head": qp.requester.sq_head,
                 "sq_tail": qp.regs.get(q.SQ_TAIL),
                 "sq_entries": qp.sq_entries,

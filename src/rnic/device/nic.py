@@ -139,6 +139,8 @@ class Nic:
         self.non_rdma = NonRdmaChannel(self.counters)
         self.stray: Callable[[int, RxBurst, memoryview, int], bool] | None = None
         """Takes a packet of a burst, the last number says which, for a queue pair that is not here; whether it did."""
+        self.stopped: Callable[[int], None] | None = None
+        """Is told the number of a queue pair that stops, before software can know: its memory is software's again."""
         self.gsi = Gsi(self)
         """QP1."""
         self.congestion = Congestion(self, config.congestion)

@@ -234,6 +234,8 @@ def _in_reach(uar: Uar, memory: KeyedMemory, base: int, length: int) -> bool:
 
 def reset_qp(nic: Nic, qp: DeviceQp) -> None:
     """Destroy a queue pair: whatever was posted is forgotten without completions (IBA 10.3.1, Reset state)."""
+    if nic.stopped is not None:
+        nic.stopped(qp.number)
     res = nic.resources
     ctx = qp.ctx
     wqe = qp.responder.receive_wqe

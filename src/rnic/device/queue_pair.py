@@ -175,6 +175,8 @@ class DeviceQp(QueuePair):
     notify_drained: Word
     cnp_merge_ns: Word
     rate: Word
+    sent_bytes: Word
+    came_bytes: Word
     shown_head: Word
     shown_state: Word
     held: Word
@@ -335,6 +337,8 @@ class DeviceQp(QueuePair):
 
     def stop(self, state: int) -> None:
         """Take an error state, and show it."""
+        if self.nic.stopped is not None:
+            self.nic.stopped(self.number)
         super().stop(state)
         self.shown_state = state
         self.regs.set(QUEUE_STATE, state)

@@ -12,6 +12,8 @@ from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_TRANSPORT_HEADERS, MAX_U
 from rnic.spec.opcodes import CNP, RC, UD
 from rnic.spec.registers import IRQ_NON_RDMA
 from rnic.spec.states import RTR, RTS, SQD, SQE
+from rnic.state.queue_pair import QP
+from rnic.state.record import place
 from rnic.wire.bursts import RxBurst
 from rnic.wire.datagram import parse_ip
 from rnic.wire.flow import CE
@@ -28,6 +30,7 @@ _SMALL_PACKET = SMALL.SMALL_BYTES + MAX_TRANSPORT_HEADERS + ICRC_BYTES
 receive_small = SMALL.receive_small
 _DQPN = struct.Struct(">I")
 _DQPN_AT = 4
+_CAME_BYTES = place(QP, "came_bytes")
 _QPN_MASK = 0xFFFFFF
 _FULL_MEMBER = 0x8000
 _RECEIVING = frozenset({RTR, RTS, SQD, SQE})
@@ -100,6 +103,7 @@ class Receiving:
                     executor = qp.executor
                     if executor is not None and (taken := executor.receive(burst, start, now_ns)):
                         qp.show()
+                        qp.words[_CAME_BYTES] += taken
                         count = -(-taken // segment)
                         start += taken
                         packets += count - 1
@@ -107,6 +111,7 @@ class Receiving:
                             self._icrc.learn(flow, count)
                         continue
                     if length - start >= 2 * segment and (taken := qp.receive_burst(burst, start, now_ns)):
+                        qp.words[_CAME_BYTES] += taken
                         start += taken
                         packets += taken // segment - 1
                         if learning:
@@ -115,6 +120,7 @@ class Receiving:
                     small = end - start <= _SMALL_PACKET and qp.selective is None
                     if small and receive_small(qp, burst, start, end, qp.pkey, now_ns):
                         qp.show()
+                        qp.words[_CAME_BYTES] += end - start
                         start = end
                         if learning:
                             self._icrc.learn(flow, 1)
@@ -166,6 +172,7 @@ class Receiving:
         else:
             if packet.ecn == CE and qp.opcodes == RC:
                 self._nic.congestion.marked(qp, self._nic.now_ns)
+            qp.words[_CAME_BYTES] += size
             qp.receive(packet, self._nic.now_ns)
             if row.response:
                 qp.show()

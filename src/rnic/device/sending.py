@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rnic.device.cq import CompletionQueue
     from rnic.device.nic import Nic
 
-_SCHEDULED, _CNP_TAG, _MASKED, _PACED, _POLITE = (
-    place(QP, name) for name in ("scheduled", "cnp_tag", "masked", "paced", "polite")
+_SCHEDULED, _CNP_TAG, _MASKED, _PACED, _POLITE, _SENT_BYTES = (
+    place(QP, name) for name in ("scheduled", "cnp_tag", "masked", "paced", "polite", "sent_bytes")
 )
 send_ack, send_small = SMALL.send_ack, SMALL.send_small
 _WRITE_BACK_MASK = 0x3FF
@@ -176,8 +176,9 @@ class Sending:
             cut = count >= turn.limit and qp.requester.unsent  # the lean path alone, which says nothing of more
             if not words[_SCHEDULED] and (cut or qp.ready(now_ns)):
                 words[_SCHEDULED] = again = True
-        size = turn.size + sum([burst.length for burst in out[made:]]) if turns.words[COUNT] else 0
-        turns.spent(turn.record, size, again)
+        size = turn.size + sum([burst.length for burst in out[made:]])
+        words[_SENT_BYTES] += size
+        turns.spent(turn.record, size if turns.words[COUNT] else 0, again)
         return count, polite
 
     def take_over(self, now_ns: int, out: list[TxBurst], *turn: int) -> tuple[int, bool]:

@@ -225,7 +225,9 @@ class Completer:
             # After a retry from the middle, what the first request drew may still come: a MIDDLE may then stand
             # where the repeated request draws a FIRST. The PSN says that the bytes are the same.
             misplaced = got if row.start else not message.received
-            if size != expected or (row.end != last and not asked) or misplaced:
+            # The answer to a probe may come when all is asked for anew.
+            probed = asked or (row.start and packet.psn == requester.asked_psn)
+            if size != expected or (row.end != last and not probed) or misplaced:
                 self.qp.fail_send(BAD_RESP_ERR, packet.opcode)
                 return
             data: memoryview | bytes = packet.payload

@@ -108,6 +108,7 @@ class Requester(Outstanding):
     read_chunk: Word
     service: Word
     batch_limit: Word
+    asked_psn: Word
 
     flow: Flow
 
@@ -122,6 +123,7 @@ class Requester(Outstanding):
         self.read_chunk = 1
         self.service = 0
         self.batch_limit = 1
+        self.asked_psn = NONE
 
     def start(self, flow: Flow | None) -> None:
         """Take PSN, path and retry attributes from the context: on the way to RTS."""
@@ -540,4 +542,6 @@ class Requester(Outstanding):
             piece = self.piece()
         piece.fill(index, first_psn + got & PSN_MASK, offset + got * self.mtu, 1)
         piece.asked = long
+        if long:
+            self.asked_psn = piece.first_psn
         return piece
