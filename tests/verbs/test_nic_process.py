@@ -28,6 +28,7 @@ import pytest
 import rnic
 from rnic import enums as e
 from rnic.cli.serve import make_runtime
+from rnic.runtime import pace as pace_module
 from rnic.runtime import process as process_module
 from rnic.runtime.attach import ask, connect
 from rnic.runtime.client import Client
@@ -181,7 +182,7 @@ def test_what_was_posted_before_a_command_has_left_before_it(tmp_path: Path, tak
 
     thread = threading.Thread(target=program)
     thread.start()
-    pace = process_module._Pace(0)
+    pace = pace_module.Pace(0)
     try:
         while not posts.is_set():
             process._turn(pace, None)
@@ -335,7 +336,8 @@ def test_messages_are_looked_for_between_empty_rounds(tmp_path: Path, monkeypatc
     now, looks = itertools.count(0, 10_000), []
     clock = SimpleNamespace(monotonic_ns=lambda: next(now), monotonic=time.monotonic)
     monkeypatch.setattr(process_module, "time", clock)
-    monkeypatch.setattr(process_module, "os", SimpleNamespace(sched_yield=lambda: None))
+    monkeypatch.setattr(pace_module, "time", clock)
+    monkeypatch.setattr(pace_module, "os", SimpleNamespace(sched_yield=lambda: None))
     monkeypatch.setattr(served, "_round", lambda: False)
     monkeypatch.setattr(served.paths, "due_ns", 1 << 62)
 
@@ -344,7 +346,7 @@ def test_messages_are_looked_for_between_empty_rounds(tmp_path: Path, monkeypatc
         served._looked_ns = next(now)
 
     monkeypatch.setattr(served, "_dispatch", look)
-    pace = process_module._Pace(100)
+    pace = pace_module.Pace(100)
     try:
         for _ in range(99):
             assert served._turn(pace, None)

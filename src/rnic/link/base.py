@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rnic.spec.addresses import address_text
+from rnic.spec.drops import DropReason
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import ICRC_BYTES, MAX_TRANSPORT_HEADERS, MTU_CODES
 from rnic.trace.counters import Counters
@@ -150,6 +151,21 @@ class UnpolledLink:
 
     def allow_gso(self, flow: Flow) -> None:
         """Changes nothing: what a burst may hold is settled."""
+
+
+class DrivenLink:
+    """What links share whose packets somebody else sends and receives: the engine's rounds.
+
+    ``counters`` is the subclass's to set.
+    """
+
+    counters: Counters
+
+    def failed(self, **counts: int) -> None:
+        """What became of packets that somebody else sent or received, by the names of the counters."""
+        for name, count in counts.items():
+            if count:
+                self.counters.bump(DropReason.TOO_SHORT.value if name == "too_short" else name, count)
 
 
 def active_mtu_bytes(ip_mtu: int) -> int:

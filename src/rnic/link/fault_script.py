@@ -169,7 +169,8 @@ def parse_script(script: Sequence[Mapping[str, object]]) -> Script:
         ValueError: one line naming the rule by its number from 1, the value, and what is allowed.
     """
     if isinstance(script, Mapping | str | bytes) or not isinstance(script, Sequence):
-        raise ValueError(f"a fault script is a list of rules, not {type(script).__name__}")
+        alone = "; put [ ] around this one" if hasattr(script, "keys") else ""
+        raise ValueError(f"a fault script is a list of rules, not {type(script).__name__}{alone}")
     parsed = Script([], [])
     for number, rule in enumerate(script, 1):
         where = f"fault rule {number}"

@@ -7,16 +7,34 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
-from rnic.link.base import LinkError, UnpolledLink, check_group, format_address
+from rnic.link.base import DrivenLink, LinkError, UnpolledLink, check_group, format_address
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
-from rnic.wire.bursts import RxBurst, TxBurst
+from rnic.wire.bursts import DONT_FRAGMENT, RxBurst, TxBurst
 from rnic.wire.flow import MAX_IDENTS, Flow
 
 FABRIC_MTU = 65_536
 QUEUE_BYTES = 16 << 20
 MAX_FRAMES = 1 << 10
+_MAX_CACHED = 4_096
+
+
+class Wire(Protocol):
+    """The compiled queue of a link (:mod:`rnic.engine`), which the engine's rounds of other NICs put to directly."""
+
+    def put(self, name: bytes, data: memoryview, segment: int, tclass: int, hop_limit: int, flow_label: int, /) -> bool:
+        """Queue a burst; false where the link is closed."""
+
+    def take(self, limit: int, /) -> list[tuple[bytes, memoryview, int, int, int, int]]:
+        """What waits, as it was put; the bytes stay until the next call."""
+
+    def lost(self) -> int:
+        """Packets that found no room since the last such question."""
+
+    def close(self) -> None:
+        """Nothing arrives any more."""
 
 
 class Fabric:
@@ -84,8 +102,12 @@ class Fabric:
         if not members:
             self._groups.pop((group, port), None)
 
+    def has_joined(self, link: LoopbackLink) -> bool:
+        """Whether a link is a member of any group."""
+        return any(link in members for members in self._groups.values())
 
-class LoopbackLink(UnpolledLink):
+
+class LoopbackLink(DrivenLink, UnpolledLink):
     """One NIC's end of a :class:`Fabric`; made by :meth:`Fabric.attach`."""
 
     def __init__(
@@ -113,6 +135,11 @@ class LoopbackLink(UnpolledLink):
         """To be set by whoever plays with the cable; packets pass all the same."""
         self.frames: deque[bytes] = deque()
         """Whole packets that arrived, for the NIC to look at: see :meth:`Fabric.carry`."""
+        self.lone = True
+        """Whether everything comes by the wire, if there is one: no group is joined."""
+        self._wire: Wire | None = None
+        self._flows: dict[bytes, Flow] = {}
+        """Where packets come from, by the names that their senders have on wires."""
         self._closed = False
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
@@ -132,11 +159,14 @@ class LoopbackLink(UnpolledLink):
 
     def deliver(self, burst: TxBurst, data: memoryview) -> None:
         """Queue a burst that another link sent."""
+        flow = burst.flow
+        if self._wire is not None and flow.dst == self.address:
+            self._wire.put(_name(flow), data, burst.segment, flow.tclass, flow.hop_limit, flow.flow_label)
+            return
         if self._queued_bytes + burst.length > self.window_bytes:
             self.counters.bump("drop_rx_queue_full", burst.count)
             return
         self._queued_bytes += burst.length
-        flow = burst.flow
         self._queue.append(
             RxBurst(
                 flow,
@@ -158,11 +188,14 @@ class LoopbackLink(UnpolledLink):
             self.frames.append(packet)
 
     def receive(self, limit: int) -> list[RxBurst]:
-        """See :meth:`rnic.link.base.Link.receive`; here ``buf`` stays valid while referenced."""
+        """See :meth:`rnic.link.base.Link.receive`; without a wire ``buf`` stays valid while referenced."""
         queue = self._queue
         out = [queue.popleft() for _ in range(min(limit, len(queue)))]
         for burst in out:
             self._queued_bytes -= burst.length
+        if self._wire is not None:
+            out += [self.arrived(*what) for what in self._wire.take(limit - len(out))]
+            self.failed(drop_rx_queue_full=self._wire.lost())
         return out
 
     def max_segments(self, flow: Flow) -> int:
@@ -173,18 +206,59 @@ class LoopbackLink(UnpolledLink):
         """See :meth:`rnic.link.base.Link.join`."""
         check_group(group, self.address)
         self._fabric.join(self, group, self.port)
+        self.lone = False
 
     def leave(self, group: bytes) -> None:
         """See :meth:`rnic.link.base.Link.leave`."""
         self._fabric.leave(self, group, self.port)
+        self.lone = not self._fabric.has_joined(self)
+
+    # ------------------------------------------------------------------- for who moves packets beside the link
+
+    wired = True
+    """Packets go by wires in memory, not by sockets."""
+    outlets = ()
+    """There are no sockets."""
+
+    def lay(self, wire: Wire) -> Wire:
+        """Let what is sent to this link come by a wire from now on; the same wire."""
+        self._wire = wire
+        return wire
+
+    def way(self, flow: Flow) -> tuple[Wire | None, bytes, int]:
+        """The wire that a flow's packets take, if one leads there; the sender's name on it; how many a burst holds."""
+        targets = self._fabric.targets(flow.dst, flow.dport)
+        alone = len(targets) == 1 and targets[0].address == flow.dst
+        return targets[0]._wire if alone else None, _name(flow), self._max_segments
+
+    def arrived(self, sender: bytes, buf: memoryview, *how: int) -> RxBurst:
+        """What came by the wire; ``how``: segment size, traffic class, hop limit, flow label."""
+        flow = self._flows.get(sender)
+        if flow is None:
+            if len(self._flows) >= _MAX_CACHED:
+                self._flows.clear()
+            flow = self._flows[sender] = Flow(sender[2:], self.address, int.from_bytes(sender[:2]), self.port)
+            flow.settled = True  # nothing in memory renumbers idents
+        return RxBurst(flow, buf, how[0], len(buf), 0, DONT_FRAGMENT, *how[1:])
+
+    def look(self) -> None:
+        """A peer's wire has ended, or where a flow leads there is none: memory itself is always up."""
 
     def close(self) -> None:
         """Leave the fabric; what waited is gone."""
         self._closed = True
+        self.lone = False
         self._fabric.detach(self)
+        if self._wire is not None:
+            self._wire.close()
         self._queue.clear()
         self.frames.clear()
         self._queued_bytes = 0
+
+
+def _name(flow: Flow) -> bytes:
+    """What a path's receiver knows its sender by."""
+    return flow.sport.to_bytes(2) + flow.src
 
 
 def _kept(buffers: Sequence[memoryview | bytearray | bytes]) -> memoryview:

@@ -13,7 +13,7 @@ import os
 import socket
 from collections.abc import Sequence
 
-from rnic.link.base import LinkError, check_group, flow_between, format_address, parse_address
+from rnic.link.base import DrivenLink, LinkError, check_group, flow_between, format_address, parse_address
 from rnic.link.interface import interface_of, ip_mtu, is_local, is_of_many, is_up
 from rnic.link.packets import joined, single_packets
 from rnic.link.udp_socket import (
@@ -133,7 +133,7 @@ class _Path:
         self.peer = peer
 
 
-class UdpLink:
+class UdpLink(DrivenLink):
     """A NIC's UDP socket on one local address.
 
     Args:
@@ -386,6 +386,9 @@ class UdpLink:
 
     # ------------------------------------------------------------------- for who drives the sockets beside the link
 
+    wired = False
+    """Packets go by sockets, not by a wire in memory."""
+
     @property
     def main_socket(self) -> socket.socket:
         """The unicast socket, for those who let others share its port (:mod:`rnic.link.steering`)."""
@@ -415,12 +418,6 @@ class UdpLink:
         """The system refused a burst: from now on packets go there one by one."""
         self._gso_refused.add((flow.dst, flow.dport))
         self._path(flow).peer.segments = 1
-
-    def failed(self, **counts: int) -> None:
-        """What became of packets that somebody else sent or received, by the names of the counters."""
-        for name, count in counts.items():
-            if count:
-                self.counters.bump(DropReason.TOO_SHORT.value if name == "too_short" else name, count)
 
     def look(self) -> None:
         """A send failed as it does where the interface is down: look whether it is."""

@@ -20,6 +20,7 @@ from rnic.device.nic import Nic
 from rnic.engine import use
 from rnic.link.base import Link
 from rnic.link.faults import FaultRates, FaultyLink
+from rnic.link.loopback import LoopbackLink
 from rnic.link.udp import UdpLink
 from rnic.runtime.faults import DeviceFaults, wanted_by
 from rnic.runtime.report import log_report
@@ -29,13 +30,21 @@ from rnic.spec.rounds import BUDGET, IDLE_BEFORE_YIELD, RECEIVE_LIMIT, REPLIES_A
 from rnic.wire.bursts import RxBurst, TxBurst
 
 PARK_NS = 2_000_000
-"""How long after its last poll an application still counts as polling."""
+"""How long after its last poll an application still counts as polling, for each NIC that its process drives: who polls
+many in turn comes back to each later, and all their threads together take the interpreter no oftener than one."""
+PARK_MOST_NS = 16 * PARK_NS
+"""However many NICs there are."""
 _THREAD_ROUNDS = 256
 _AFTER_OWN_ERROR_S = 0.01
 """How long the thread keeps off a round that raised: it may raise again at once."""
 _yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 _live: WeakSet[Runtime] = WeakSet()
+_threaded: WeakSet[Runtime] = WeakSet()
+
+
+def _park_ns() -> int:
+    return min(max(1, len(_threaded)) * PARK_NS, PARK_MOST_NS)
 
 
 class Runtime:
@@ -86,8 +95,11 @@ class Runtime:
         _live.add(self)
 
     def _make_pump(self, link: Link) -> Any:
-        """The engine's rounds, where there is an engine and a plain UDP link; else ``None``."""
-        if self.nic.engine_device is None or link.__class__ is not UdpLink:
+        """The engine's rounds, where there is an engine and a plain link that it knows, in real time; else ``None``."""
+        real = self.clock is time.monotonic_ns
+        if self.nic.engine_device is None or not (
+            link.__class__ is UdpLink or (link.__class__ is LoopbackLink and real)
+        ):
             return None
         return use.ENGINE.Pump(self.nic.engine_device, link, self._send)
 
@@ -325,6 +337,7 @@ class Runtime:
             os.set_blocking(self._wake_write, False)
             self._stop = False
             self._thread = threading.Thread(target=self._run, name=f"rnic {self.nic.config.name}", daemon=True)
+            _threaded.add(self)
             self._thread.start()
 
     @property
@@ -348,7 +361,7 @@ class Runtime:
 
     def _run(self) -> None:
         while True:
-            timeout: float | None = PARK_NS / 1e9
+            timeout: float | None = _park_ns() / 1e9
             sockets: list[int] = []
             if not self._application_polls():  # asked without the lock, which is then the application's alone
                 with self.lock:
@@ -365,7 +378,7 @@ class Runtime:
     def _application_polls(self) -> bool:
         """Whether an application drove the NIC a moment ago."""
         driven = 0 if self.drive is None else self.drive.last_poll
-        return self.clock() - max(self._last_poll, driven) < PARK_NS
+        return self.clock() - max(self._last_poll, driven) < _park_ns()
 
     def _own_rounds(self) -> tuple[float | None, list[int]]:
         """The thread's rounds while there is work and nobody polls; then how long to sleep, and on what."""
@@ -374,7 +387,7 @@ class Runtime:
                 if not self._round(self.clock()):
                     break
                 if self._application_polls():
-                    return PARK_NS / 1e9, []
+                    return _park_ns() / 1e9, []
             return self._sleep()
         except Exception as error:  # noqa: BLE001 - the last guard: without the thread nobody would serve the peers
             self.guard.caught("round", error)
@@ -401,6 +414,8 @@ class Runtime:
             if self.closed:
                 return
             self.closed = True
+            _live.discard(self)
+            _threaded.discard(self)
             self._stop = True
             thread, self._thread = self._thread, None
             if thread is not None:
@@ -430,6 +445,7 @@ def _after_fork() -> None:
         runtime.closed = True
         runtime._thread = None
         runtime._pump = None
+    _threaded.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -27,6 +27,7 @@ from rnic.runtime.client import Client, close_all, drain
 from rnic.runtime.directory import ProcessError
 from rnic.runtime.door import Door, Refusal
 from rnic.runtime.loop import Runtime
+from rnic.runtime.pace import SPIN_ROUNDS, Pace
 from rnic.runtime.paths import PathTree
 from rnic.runtime.patience import Bent, Patience
 from rnic.runtime.report import log_report
@@ -42,9 +43,6 @@ from rnic.trace.guard import Guard
 
 _ASLEEP_AT = attach.WINDOW["asleep"].byte
 _UCRED = struct.Struct("3i")
-SPIN_ROUNDS = 30
-"""Empty rounds before the NIC process sleeps; fewer where it sees that somebody wants its core."""
-_YIELD_IS_LONG_NS = 20_000
 MAX_CLIENTS = 1024
 _MOST_REFUSED = 32
 """Programs that came to a process that is full, and are yet to be told so."""
@@ -91,6 +89,8 @@ class NicProcess:
         """With what programs wrote into the arenas of their slots."""
         self._kept: set[str] = set()
         self.clients: dict[int, Client] = {}
+        self.told: Callable[[Client, bool], None] = lambda client, came: None
+        """Hears of each context that a program opened, and of its end."""
         self._requests = Requests(self)
         self.counters = Counters()
         """What the process itself counts; shown with every device's."""
@@ -350,6 +350,9 @@ class NicProcess:
                 with self._releasing(client):
                     fire()  # who sleeps on it learns that nobody will fire it any more
                 fire.close()
+        if client.device:
+            with self._releasing(client):
+                self.told(client, False)
         if client.device in self.groups:
             self.groups[client.device].left_out.pop(client.pid, None)
         if client.slot is not None:
@@ -488,7 +491,7 @@ class NicProcess:
             spins: empty rounds before it sleeps.
         """
         shorten()
-        pace = _Pace(spins)
+        pace = Pace(spins)
         with self.patience:
             while True:
                 try:
@@ -506,7 +509,7 @@ class NicProcess:
         with contextlib.suppress(OSError):
             os.eventfd_write(self.wake, 1)
 
-    def _turn(self, pace: _Pace, idle_exit: float | None) -> bool:
+    def _turn(self, pace: Pace, idle_exit: float | None) -> bool:
         """One round, and messages or sleep as they are due; false once it is time to end."""
         if self._stopped:
             return False
@@ -522,17 +525,11 @@ class NicProcess:
             if self._shared:
                 os.sched_yield()  # who was just served may be on this core, and its next request is waited for
             return True
-        pace.idle += 1
-        if pace.idle < pace.spin:
-            began = time.monotonic_ns()
-            os.sched_yield()
+        if pace.another():
             now = time.monotonic_ns()
-            if now - began > _YIELD_IS_LONG_NS:
-                pace.spin = 0  # somebody wants this core, perhaps the very program that is waited for
-            elif pace.idle == 1 or now - self._looked_ns > _MESSAGES_EVERY_NS:
+            if not pace.make_way() and (pace.idle == 1 or now - self._looked_ns > _MESSAGES_EVERY_NS):
                 self._dispatch(0)
             return True
-        pace.spin = min(pace.spin + 1, pace.spins)
         if self._litter:
             self._litter = False
             gc.collect()
@@ -586,12 +583,3 @@ class NicProcess:
 def _is_looked_after(slot: Slot) -> bool:
     with slot.work:
         return slot.is_looked_after(time.monotonic_ns())
-
-
-class _Pace:
-    """How busy the loop has been lately."""
-
-    def __init__(self, spins: int) -> None:
-        self.spins = spins
-        self.spin = spins
-        self.idle = 0

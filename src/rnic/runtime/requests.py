@@ -20,6 +20,7 @@ from rnic.engine.header import layout_hash
 from rnic.link.fault_events import from_words
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.client import RUNG_AT, Client, Fire
+from rnic.runtime.hairpin import End
 from rnic.runtime.loop import Runtime
 from rnic.runtime.program import CopiedMemory, ProgramMemory
 from rnic.runtime.slots import SHARED_BYTES, Slot
@@ -102,6 +103,7 @@ class Requests:
             attach.MSG_FAULT: self._fault,
             attach.MSG_REGISTER: self._register,
             attach.MSG_PUNT: self._punt,
+            attach.MSG_HAIRPIN: self._hairpin,
             attach_cm.MSG_CM: self._manage,
         }.get(kind)
         if handler is None:
@@ -187,6 +189,7 @@ class Requests:
                 group.give_back(slot)
             raise
         client.device = name
+        self._process.told(client, True)
         return answer if slot is None else answer + self._take_slot(client, slot, out)
 
     @staticmethod
@@ -217,6 +220,31 @@ class Requests:
         answer = client.slot.punt(body)
         self._process.watch_groups(client.slot)
         return answer
+
+    def _hairpin(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """A program would take part in loopback inside the NIC, or asks to whom a queue pair leads."""
+        slot = client.slot
+        if slot is None:
+            raise OSError(errno.EINVAL, "HAIRPIN comes from a program with a slot")
+        asked = attach.HAIRPIN.unpack(body)
+        answer = dict.fromkeys(("numbers", "first_qpn", "pid", "ring", "bytes", "cookie_va", "cookie"), 0)
+        if not asked["qpn"]:
+            if slot.end is not None:
+                raise OSError(errno.EINVAL, "HAIRPIN of QP 0 comes once")
+            slot.end = End(asked["cookie_va"])
+            out.append(slot.end.bell)
+            answer["cookie"] = int.from_bytes(slot.end.cookie, "little")
+        else:
+            joined = self._process.groups[client.device].join(slot, asked["qpn"])
+            if joined is not None and joined[0].end is not None:
+                other, pair = joined
+                config, end = other.runtime.nic.config, joined[0].end
+                out += [pair.fd, end.bell]
+                answer |= {"numbers": 1 << config.log_max_qps, "first_qpn": config.first_qpn, "pid": other.pid}
+                answer |= {"ring": pair.ring_of(slot.member), "bytes": pair.bytes, "cookie_va": end.cookie_at}
+                answer["cookie"] = int.from_bytes(end.cookie, "little")
+        slot.lent()
+        return attach.HAIRPIN_REPLY.pack(answer)
 
     @staticmethod
     def _memory_of(client: Client, fd: int, mode: int, copier: int) -> ProgramMemory | CopiedMemory:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import ipaddress
 import mmap
 import os
@@ -39,13 +38,16 @@ from rnic.link.udp import BUFFER_BYTES as SOCKET_BYTES
 from rnic.link.udp import UdpLink
 from rnic.mem import order
 from rnic.mem.order import fence, load32, store32
+from rnic.runtime.hairpin import End, Hairpins, Pair
 from rnic.runtime.loop import Runtime
+from rnic.runtime.memfd import memory
 from rnic.runtime.patience import Patience
 from rnic.spec import attach
 from rnic.spec.limits import GO_BACK_N
 from rnic.spec.rounds import BUFFER_BYTES, RECEIVE_LIMIT
+from rnic.spec.states import ST_RC
 from rnic.state.record import WORD_BYTES, place
-from rnic.state.slot import BUFFERS_AT, DROPS, EVENTS, PUNT_REASONS, SLOT
+from rnic.state.slot import BUFFERS_AT, DROPS, EVENTS, HAIRPIN, PUNT_REASONS, SLOT
 from rnic.wire.bursts import RxBurst, TxBurst
 
 LOG_QPS = 10
@@ -63,14 +65,6 @@ _CHANGES, _ROUNDS_AT = place(SLOT, "changes"), place(SLOT, "rounds")
 _RECORD_WORDS = SLOT.size // WORD_BYTES
 
 
-def _memory(name: str, size: int) -> tuple[int, mmap.mmap]:
-    """Memory to share: a descriptor, and a mapping of it. Nobody can take it away."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, size)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-    return fd, mmap.mmap(fd, size)
-
-
 class Slot:
     """One program's part of a device.
 
@@ -80,13 +74,19 @@ class Slot:
         member: its number in the device's group.
         first_qpn: its first queue pair number.
         patience: bounds what is done on the arena.
+        hairpins: what the device's programs share.
 
     ``runtime`` is the NIC of the slot, which nobody else in this process drives; whoever has it do something enters
     ``work`` for that.
     """
 
-    def __init__(self, main: Runtime, link: UdpLink, member: int, first_qpn: int, patience: Patience) -> None:
+    def __init__(
+        self, main: Runtime, link: UdpLink, member: int, first_qpn: int, patience: Patience, hairpins: Hairpins
+    ) -> None:
         self.member = member
+        self.hairpins = hairpins
+        self.end: End | None = None
+        """What it takes part with in loopback inside the NIC, where it asked for that."""
         self.work = patience.on(self)
         self.closed = False
         self.served = False
@@ -98,8 +98,8 @@ class Slot:
             main.nic.config, log_max_qps=min(LOG_QPS, main.nic.config.log_max_qps), first_qpn=first_qpn, reference=True
         )
         self.arena_bytes = -(-arena_bytes(config) // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._shared_fd, self.shared = _memory("rnic slot", SHARED_BYTES)
-        self._arena_fd, arena = _memory("rnic arena", self.arena_bytes)
+        self._shared_fd, self.shared = memory("rnic slot", SHARED_BYTES)
+        self._arena_fd, arena = memory("rnic arena", self.arena_bytes)
         self.words = memoryview(self.shared)[: SLOT.size].cast("Q")
         for name, value in (
             ("layout", layout_hash()),
@@ -112,11 +112,13 @@ class Slot:
         rng = random.Random(secrets.randbits(256))
         nic = Nic(config, rng=rng, counters=link.counters, memory=arena)
         self.runtime = Runtime(nic, link)
+        nic.stopped = self._stopped
         nic.flights.stock()
         self._messages = select.poll()
         self._waiting: list[tuple[RxBurst, int]] = []
         self._lay_ns: int | None = None
         self._seen_rounds = 0
+        self._rings_held = False
         self._poller = select.poll()
         self._poller.register(link.filenos()[0], select.POLLIN)
 
@@ -128,6 +130,21 @@ class Slot:
     def descriptors(self) -> list[int]:
         """Socket, arena and shared record, for the program; they stay the slot's."""
         return [self.runtime.link.filenos()[0], self._arena_fd, self._shared_fd]
+
+    def _stopped(self, qpn: int) -> None:
+        for pair in self.hairpins.of(self.member):
+            pair.stopped(self.member, qpn)
+
+    def _hold_rings(self, held: bool) -> None:
+        """Others leave packets in the rings to the slot, or send them by the wire, where this process takes them."""
+        if self._rings_held != held:
+            self._rings_held = held
+            for pair in self.hairpins.of(self.member):
+                pair.hold(self.member, held)
+
+    def joins(self, pair: Pair) -> None:
+        """It has a pair more."""
+        pair.hold(self.member, self._rings_held)
 
     # ---------------------------------------------------------------------------------------- whose the arena is
 
@@ -184,6 +201,7 @@ class Slot:
         if not self.served:
             with self.held():
                 store32(self.shared, _REFERENCE, 1)
+            self._hold_rings(True)
             self.served = True
 
     # ---------------------------------------------------------------------------------------- what is left to it
@@ -278,6 +296,7 @@ class Slot:
             self._lay_ns = now
         if now - self._lay_ns < LOOK_NS or not self.hold():
             return False
+        self._hold_rings(True)
         try:
             for _ in range(_ROUNDS):
                 if not self.runtime.round():
@@ -293,6 +312,10 @@ class Slot:
             deadline = self.runtime.nic.timers.next_ns()
             if (deadline is not None and deadline + LOOK_NS <= now) or self._poller.poll(0):
                 return False
+            if not self._rings_held and any(pair.waits(self.member) for pair in self.hairpins.of(self.member)):
+                return False
+        elif not self.served:
+            self._hold_rings(False)
         self._seen_rounds, self._lay_ns = rounds, None
         return True
 
@@ -309,6 +332,8 @@ class Slot:
         own = {name: words[place(SLOT, name)] for name in ("rx_packets", "tx_packets", "rx_bytes", "tx_bytes")}
         own |= {name: words[place(SLOT, name)] for name in ("rx_socket_error", "gso_refused")}
         own |= {f"drop_{name}": words[place(SLOT, f"drop_{name}")] for name in DROPS}
+        if self.end is not None:
+            own |= {f"hairpin_{name}": words[place(SLOT, f"hairpin_{name}")] for name, _ in HAIRPIN}
         own |= {names[at]: words[place(SLOT, f"event_{at}")] for at in range(EVENTS) if at < len(names)}
         return {name: seen.get(name, 0) + own.get(name, 0) for name in seen.keys() | own.keys()}
 
@@ -326,6 +351,8 @@ class Slot:
             finally:
                 os.close(self._arena_fd)
                 os.close(self._shared_fd)
+                if self.end is not None:
+                    self.end.close()
 
 
 class SlotGroup:
@@ -345,6 +372,7 @@ class SlotGroup:
         self._free: list[int] = []
         self._uses: dict[int, int] = {}
         self.slots: dict[int, Slot] = {}
+        self.hairpins = Hairpins()
         self.refused = ""
         self.left_out: dict[int, str] = {}
         """Programs that asked for a slot and have none, by process, and why."""
@@ -394,7 +422,7 @@ class SlotGroup:
         ranges = 1 << steering.LOG_RANGE - LOG_QPS
         first = steering.first_qpn(member) + (use_ % ranges << LOG_QPS)
         own = UdpLink(format_address(link.address), link.port, sock=sock)
-        slot = Slot(self._main, own, member, first, self._patience)
+        slot = Slot(self._main, own, member, first, self._patience, self.hairpins)
         slot.runtime.nic.stray = partial(self._stray, member)
         self.slots[member] = slot
         return slot
@@ -439,10 +467,31 @@ class SlotGroup:
                 self._group.steer()
         return True
 
+    def join(self, slot: Slot, qpn: int) -> tuple[Slot, Pair] | None:
+        """Whom a queue pair of a slot is connected to, and what the two share; ``None`` where that is none of these.
+
+        Raises:
+            OSError: there is no such queue pair, or the system refuses memory to share.
+        """
+        qp = slot.runtime.nic.qps.get(qpn)
+        if qp is None:
+            raise OSError(errno.EINVAL, f"HAIRPIN: QP {qpn:#x} is none of this program's")
+        flow, config = qp.flow, self._main.nic.config
+        if slot.end is None or slot.served or flow is None or qp.ctx.servtype != ST_RC:
+            return None
+        other = self.slots.get(steering.member_of(qp.ctx.remote_qpn))
+        if flow.dst != config.address or flow.dport != config.port or other is None or other.end is None:
+            return None
+        pair = self.hairpins.pair(slot.member, other.member)
+        for each in (slot, other):
+            each.joins(pair)
+        return other, pair
+
     def view(self) -> dict[str, Any]:
         """``{"refused", "slots": [slot], "left_out", "sockets", "handed_on"}``: why there are none, those in use.
 
-        A slot is ``{"slot", "pid", "served", "first_qpn", "counters", "punts"}``; ``left_out`` says of programs that
+        A slot is ``{"slot", "pid", "served", "first_qpn", "counters", "punts", "hairpin"}``, the last the slots that
+        it shares rings with; ``left_out`` says of programs that
         asked for one and have none why, by process; ``sockets`` are kept for the device's life.
         """
         rows = [
@@ -453,6 +502,7 @@ class SlotGroup:
                 "first_qpn": slot.runtime.nic.config.first_qpn,
                 "counters": slot.counters(),
                 "punts": slot.punts(),
+                "hairpin": [sum(pair) - member for pair in self.hairpins.members() if member in pair],
             }
             for member, slot in sorted(self.slots.items())
         ]
@@ -490,6 +540,7 @@ class SlotGroup:
     def give_back(self, slot: Slot) -> None:
         """A program has gone: its slot's socket is kept for the next."""
         if self.slots.get(slot.member) is slot:
+            self.hairpins.end(slot.member)
             del self.slots[slot.member]
             self._free.append(slot.member)
             self.counted.update(slot.counters())
@@ -499,6 +550,7 @@ class SlotGroup:
     def close(self) -> None:
         """The device goes."""
         for slot in list(self.slots.values()):
+            self.hairpins.end(slot.member)
             slot.close()
         self.slots.clear()
         if self._group is not None:

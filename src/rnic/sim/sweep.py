@@ -11,12 +11,15 @@ import itertools
 import json
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from rnic.sim.measure import Measure
@@ -111,15 +114,37 @@ def _tried(job: Job) -> Row | Failed:
         return Failed(f"{type(error).__name__}: {error}")
 
 
+def _end_by_ctrl_c() -> None:
+    """In a worker: a terminal's Ctrl-C reaches it too, and its parent alone has something to say."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@contextmanager
+def _quiet_births() -> Iterator[None]:
+    """Processes that are begun inside have SIGINT blocked, until they know what to do with it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _processes(workers: int) -> Executor:
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_end_by_ctrl_c)
 
 
 def _alone(job: Job) -> Row | Failed:
     """A run in a process that no other has."""
     with _processes(1) as pool:
         try:
-            return pool.submit(_tried, job).result()
+            with _quiet_births():
+                begun = pool.submit(_tried, job)
+            return begun.result()
         except BrokenProcessPool:
             return Failed("its process ended")
 
@@ -137,17 +162,27 @@ class Pool:
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Row | Failed]]:
         """See :class:`Backend`."""
         lost: list[Job] = []
+        before = set(active_children())
+        # not as_completed: it takes the lock of every run at once, and Ctrl-C in the midst of it leaves them taken
+        done: SimpleQueue[Future[Row | Failed]] = SimpleQueue()
         with (self.make or _processes)(min(self.workers, len(jobs))) as pool:
             try:
-                asked = {pool.submit(_tried, job): job for job in jobs}
-                for future in as_completed(asked):
+                asked: dict[Future[Row | Failed], Job] = {}
+                with _quiet_births():
+                    for job in jobs:
+                        asked[future := pool.submit(_tried, job)] = job
+                        future.add_done_callback(done.put)
+                for _ in jobs:
+                    future = done.get()
                     try:
                         yield asked[future], future.result()
                     except BrokenProcessPool:
                         lost.append(asked[future])
             except BaseException:
-                # stopped: what has not begun is not waited for
+                # stopped: nothing is waited for
                 pool.shutdown(wait=False, cancel_futures=True)
+                for child in set(active_children()) - before:
+                    child.terminate()
                 raise
         # whoever ended a process took the pool along, and the runs of all: from now on each has a process of its own
         with ThreadPoolExecutor(self.workers) as threads:
@@ -203,6 +238,10 @@ class Results:
                 except (ValueError, TypeError, KeyError):
                     continue
 
+    def of(self, jobs: Iterable[Job]) -> list[Row]:
+        """The rows of these jobs, in their order, without those that have none."""
+        return [self.rows[job.key] for job in jobs if job.key in self.rows]
+
     def add(self, job: Job, row: Row) -> None:
         """Keep a row."""
         self.rows[job.key] = row
@@ -240,4 +279,4 @@ def sweep(
             else:
                 results.add(job, outcome)
         left = sorted(again)
-    return [results.rows[job.key] for job in whole if job.key in results.rows], failed
+    return results.of(whole), failed
