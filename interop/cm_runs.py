@@ -20,6 +20,8 @@ RNIC = Path(sys.executable).parent / "rnic"
 SECONDS = 60
 SETTLE_S = 3.0
 """How long a server in the guest may take that does not listen, so that nothing shows when it is there."""
+GOODBYE_S = 10.0
+"""A server that knows that its client has gone ends within this time."""
 _COMM_BYTES = 15
 _LISTENS_SECONDS = 30.0
 _DEVICES = ("rnic0", "rnic1")
@@ -114,16 +116,27 @@ def _run(rig: Rig, program: Program, family: int, rnic_serves: bool, runtime: st
         time.sleep(SETTLE_S)
     client = start(False, not rnic_serves)
     said = {"client": client.communicate()[0]}
-    if client.returncode or program.stays:
+    # Linux says goodbye once, if its program leaves at once: where that may be lost, the server cannot know
+    waits_on = bool(program.netem) and rnic_serves and not client.returncode and not _ends(server)
+    if client.returncode or program.stays or waits_on:
         server.terminate()
         rig.ask_guest(f"killall {program.name}")
     said["server"] = server.communicate()[0]
     output = "".join(f"--- {name}\n{text}" for name, text in said.items())
-    ends = (("client", client),) if program.stays else (("client", client), ("server", server))
+    ends = (("client", client),) if program.stays or waits_on else (("client", client), ("server", server))
     for name, end in ends:
         if end.returncode:
             return f"{name} exited with {end.returncode}", output
     return "", output
+
+
+def _ends(server: subprocess.Popen[str]) -> bool:
+    """Whether it ends by itself before long."""
+    try:
+        server.wait(GOODBYE_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def wait_guest(rig: Rig, name: str, server: subprocess.Popen[str]) -> None:

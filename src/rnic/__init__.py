@@ -17,6 +17,7 @@ TYPE_CHECKING = False  # for who reads types: the module of this name takes as l
 if TYPE_CHECKING:
     from rnic.cm.aio import AsyncListener, aconnect, alisten
     from rnic.cm.batch import Batch, Pending
+    from rnic.cm.cmid import CMID, AddrInfo, CMEvent, CMEventChannel, ConnParam
     from rnic.cm.connection import Connection
     from rnic.cm.exchange import BufferInfo, ExchangeError
     from rnic.cm.jobs import PeerClosedError
@@ -62,6 +63,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AH",
+    "CMID",
     "CQ",
     "GID",
     "MR",
@@ -72,11 +74,14 @@ __all__ = [
     "SRQ",
     "WC",
     "AHAttr",
+    "AddrInfo",
     "AsyncEvent",
     "AsyncListener",
     "Batch",
     "BindInfo",
     "BufferInfo",
+    "CMEvent",
+    "CMEventChannel",
     "CmConnectError",
     "CmConnection",
     "CmListener",
@@ -84,6 +89,7 @@ __all__ = [
     "CmRequest",
     "CmTimeoutError",
     "CompChannel",
+    "ConnParam",
     "Connection",
     "Context",
     "Device",
@@ -123,6 +129,7 @@ _HOMES = {
     for module, names in {
         "rnic.cm.aio": "AsyncListener aconnect alisten",
         "rnic.cm.batch": "Batch Pending",
+        "rnic.cm.cmid": "CMID AddrInfo CMEvent CMEventChannel ConnParam",
         "rnic.cm.connection": "Connection",
         "rnic.cm.exchange": "BufferInfo ExchangeError",
         "rnic.cm.jobs": "PeerClosedError",

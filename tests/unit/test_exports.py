@@ -15,7 +15,9 @@ ATTRIBUTES = (
     "SrqAttr SrqInitAttr"
 )
 SHORT = "AsyncListener Batch BufferInfo Connection Listener Pending RemoteArray aconnect alisten connect listen"
-BY_CM = "CmConnection CmListener CmRequest acm_connect cm_connect cm_listen"
+BY_CM = (
+    "CMID AddrInfo CMEvent CMEventChannel ConnParam CmConnection CmListener CmRequest acm_connect cm_connect cm_listen"
+)
 ERRORS = (
     "CmConnectError CmRejectedError CmTimeoutError ExchangeError LinkError PeerClosedError RnicError VerbsError "
     "WorkCompletionError"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rnic.cm.compose import compose, compose_timeout
-from rnic.cm.connections import CmError, Connection, Listener, News, Parameters, Port, Tell, said_of
+from rnic.cm.connections import CmError, Connection, Listener, News, Pace, Parameters, Port, Tell, said_of
 from rnic.cm.held import HeldRequests
 from rnic.cm.machine import TABLE, Do, Input, State
 from rnic.spec import cm
@@ -43,6 +43,7 @@ a lost datagram is made good soon, and a peer that is slow is not flooded."""
 _HOLD_TURNS = 4
 _MRA_OF_REP = 1
 _COMM_ID_BITS = 32
+_MOST_PACES = 1_024
 _STALE_TIMES, _STALE_AT_LEAST = 2, 64
 """Deadlines that were moved stay in the queue, up to so many times the connections, and so many more."""
 
@@ -80,6 +81,8 @@ class CmAgent:
         self._by_qpn: dict[tuple[bytes, int], Connection] = {}
         """Connected ones, by the peer's GID and QP number."""
         self._deadlines: list[tuple[int, int]] = []
+        self._paces: dict[tuple[bytes, State], Pace] = {}
+        """How each peer answers, by its GID and the state in which its answer is waited for."""
         self._held = HeldRequests()
         self._now_ns = 0
 
@@ -209,6 +212,8 @@ class CmAgent:
             connection.deadline_ns = None
             if connection.expires:
                 self._step(connection, Input.EXPIRE, now_ns)
+            elif self._is_under_way(connection, now_ns):
+                self._arm(connection)
             elif connection.tries > connection.retries:
                 self.counters.bump("cm_timeouts")
                 self._step(connection, Input.EXHAUSTED, now_ns)
@@ -324,6 +329,7 @@ class CmAgent:
         if connection is None:
             self._unknown(message, source)
             return
+        self._answered(connection, now_ns)
         what = _INPUTS.get(message.attr)
         if message.attr == CM_MRA:
             what = Input.RX_MRA_REP if fields["message"] == _MRA_OF_REP else Input.RX_MRA_REQ
@@ -431,6 +437,7 @@ class CmAgent:
         """Send a message of a connection, and keep it to be repeated."""
         connection.last = compose(connection, self.port, attr)
         connection.tries = 1
+        connection.said_ns = connection.sent_ns = self._now_ns
         self._send(connection.last, connection.peer, connection.traffic_class, attr)
 
     def _send_rej_timeout(self, connection: Connection) -> None:
@@ -445,6 +452,7 @@ class CmAgent:
     def _repeat(self, connection: Connection) -> None:
         self.counters.bump("cm_tx_repeated")
         connection.tries += 1
+        connection.sent_ns = self._now_ns
         self.port.send(connection.last, connection.peer, connection.traffic_class)
 
     def _wait(self, connection: Connection, delay_ns: int, expires: bool = False) -> None:
@@ -464,8 +472,37 @@ class CmAgent:
         return cm.code_ns(min(connection.peer_timeout, cm.RESPONSE_TIMEOUT)) + 2 * cm.code_ns(cm.PACKET_LIFETIME)
 
     def _arm(self, connection: Connection) -> None:
+        self._wait(connection, self._try_ns(connection))
+
+    def _try_ns(self, connection: Connection) -> int:
+        """After how long without an answer a message is repeated."""
         whole = self._turn_ns(connection)
-        self._wait(connection, min(whole, (whole // _FIRST_TRY) << max(0, connection.tries - 1)))
+        return min(whole, (whole // _FIRST_TRY) << max(0, connection.tries - 1))
+
+    def _answered(self, connection: Connection, now_ns: int) -> None:
+        """A peer has said something of a connection that it knows."""
+        paces = self._paces
+        key = connection.peer, connection.state
+        pace = paces.get(key)
+        if pace is None:
+            if len(paces) >= _MOST_PACES:
+                paces.clear()  # they come again with the next answers
+            pace = paces[key] = Pace()
+        pace.heard_ns = now_ns
+        pace.newest_ns = max(pace.newest_ns, connection.said_ns)
+
+    def _is_under_way(self, connection: Connection, now_ns: int) -> bool:
+        """Whether a message is to be answered yet, and not lost: its peer works through what was said before.
+
+        A peer that gets a hundred requests at once takes its time for the last, and each repetition would take some
+        more of it. It takes them in their order: once it has answered a later one this one was lost. One that has been
+        silent since is asked again, and so is any that has had all the time that it may take.
+        """
+        pace = self._paces.get((connection.peer, connection.state))
+        if pace is None or now_ns - connection.sent_ns >= self._turn_ns(connection):
+            return False
+        since = now_ns - self._try_ns(connection)
+        return pace.heard_ns > max(connection.sent_ns, since) and pace.newest_ns < connection.said_ns
 
     def _stop(self, connection: Connection) -> None:
         connection.deadline_ns = None

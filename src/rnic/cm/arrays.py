@@ -28,11 +28,17 @@ def describe(buffer: object) -> tuple[str, tuple[int, ...], Fields | None]:
     """Array type, as ``numpy.dtype.str``, shape, and the fields of a structured type; of what is no NumPy array, bytes.
 
     Raises:
-        VerbsError: EINVAL for a type that peers would not take.
+        VerbsError: EINVAL for a type that peers would not take, or an order of elements that they would not expect.
     """
     numpy: Any = sys.modules.get("numpy")
     if numpy is None or not isinstance(buffer, numpy.ndarray | numpy.generic):
         return BYTES, (byte_view(buffer).nbytes,), None
+    if not buffer.flags.c_contiguous:
+        raise VerbsError(
+            EINVAL,
+            "array is not contiguous in C order, in which peers count its elements; give numpy.ascontiguousarray(it)"
+            + (", or its transpose (it.T)" if buffer.flags.f_contiguous else ""),
+        )
     kind = buffer.dtype
     if not DTYPE_PATTERN.fullmatch(kind.str):
         raise VerbsError(EINVAL, f"dtype={kind} is a type that does not travel; convert the array")
@@ -134,19 +140,39 @@ def typed(data: Any, info: BufferInfo, casting: str | None) -> Any:
             raise VerbsError(EINVAL, f"data is {array.dtype}, {info.name!r} is {kind}: {_convert(casting)}")
         array = array.astype(kind)
     _same_rows(tuple(array.shape), info, "data")
-    return array
+    return in_c_order(array)
+
+
+def is_empty(data: Any) -> bool:
+    """Whether there is not a byte, which is no memory that could be registered, and nothing to send."""
+    return not len(data) if isinstance(data, bytes | bytearray) else getattr(data, "nbytes", None) == 0
+
+
+def in_c_order(data: Any) -> Any:
+    """An array with its elements in the order in which they travel: itself, or a copy; anything else as it is."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None or not isinstance(data, numpy.ndarray) or data.flags.c_contiguous:
+        return data
+    return numpy.ascontiguousarray(data)
 
 
 def _elements(numpy: Any, data: Any, kind: Any, info: BufferInfo, rows: bool = True) -> Any:
     """Python numbers as elements, none of which loses anything."""
     try:
+        if kind.names is not None:
+            array = numpy.array(data, kind)
+            if not _kept(data, array.tolist()):
+                raise ValueError
+            if rows:
+                _same_rows(tuple(array.shape), info, "data")
+            return array
         given = numpy.asarray(data)
         # 2.0 is a whole number as well, which the values below tell; no complex number is a real one
         casting = "unsafe" if kind.kind in "iu" and given.dtype.kind != "c" else "same_kind"
         if not numpy.can_cast(given.dtype, kind, casting):
             raise ValueError
         array = given.astype(kind)
-        if kind.names is None and kind.kind not in "fc" and not bool((array == given).all()):
+        if kind.kind not in "fc" and not bool((array == given).all()):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise VerbsError(EINVAL, f"data={data!r:.60} does not fit {info.name!r}, which is {kind}") from None
@@ -155,26 +181,51 @@ def _elements(numpy: Any, data: Any, kind: Any, info: BufferInfo, rows: bool = T
     return array
 
 
+def _kept(given: Any, got: Any) -> bool:
+    """Whether a record holds what was given for it; the floats among it as near as they can be."""
+    given, got = (value.tolist() if hasattr(value, "tolist") else value for value in (given, got))  # NumPy's own
+    if isinstance(got, list | tuple):
+        return (
+            isinstance(given, list | tuple)
+            and len(given) == len(got)
+            and all(_kept(mine, theirs) for mine, theirs in zip(given, got, strict=True))
+        )
+    if isinstance(got, float | complex):
+        return True
+    if isinstance(got, bytes) and isinstance(given, str):
+        given = given.encode()
+    return bool(given == got)
+
+
 def check_into(into: Any, info: BufferInfo, casting: str | None) -> bool:
     """Whether what is read must be converted for ``into``; raises as :func:`typed`."""
     if is_raw(into):
         return False
     kind = array_type(info.dtype, info.fields)
-    numpy: Any = sys.modules.get("numpy")
-    if kind is None or not isinstance(into, numpy.ndarray):
+    if kind is None:
         return False
-    _same_rows(tuple(into.shape), info, "into")
-    if into.dtype == kind:
+    numpy: Any = sys.modules["numpy"]
+    try:
+        array = into if isinstance(into, numpy.ndarray) else numpy.asarray(memoryview(into))
+    except (TypeError, ValueError):
+        return False  # no buffer that NumPy knows: its bytes, if it has any
+    _same_rows(tuple(array.shape), info, "into")
+    if not array.flags.c_contiguous:
+        raise VerbsError(EINVAL, "into is not contiguous in C order; read into an array that is, and copy it")
+    if not array.flags.writeable:
+        raise VerbsError(EINVAL, "into is read-only; give a bytearray or an array of your own")
+    if array.dtype == kind:
         return False
-    if casting is None or not numpy.can_cast(kind, into.dtype, casting):
-        raise VerbsError(EINVAL, f"into is {into.dtype}, {info.name!r} is {kind}: {_convert(casting)}")
+    if casting is None or not numpy.can_cast(kind, array.dtype, casting):
+        raise VerbsError(EINVAL, f"into is {array.dtype}, {info.name!r} is {kind}: {_convert(casting)}")
     return True
 
 
 def convert_into(into: Any, array: Any, casting: str | None) -> Any:
     """Copy what was read into the first elements of an array of another type; that array."""
     numpy: Any = sys.modules["numpy"]
-    numpy.copyto(into.reshape(-1)[: array.size], array.reshape(-1), casting=casting)
+    flat = numpy.asarray(into).reshape(-1)  # of what is contiguous, so that it is no copy
+    numpy.copyto(flat[: array.size], array.reshape(-1), casting=casting)
     return into
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from errno import EINVAL
 from typing import Any
 
-from rnic.cm.arrays import HEADER_BYTES, message_header, open_message
+from rnic.cm.arrays import HEADER_BYTES, in_c_order, is_empty, message_header, open_message
 from rnic.cm.batch import Batch, Pending
 from rnic.cm.exchange import Endpoint, ExchangeError, LineSocket
 from rnic.cm.jobs import Job, Jobs, PeerClosedError, hung_up
@@ -245,8 +245,9 @@ class Connection(OneSided):
     def begin_send(self, data: Any) -> Pending[None]:
         """Start :meth:`send`."""
         self._usable()
+        data = in_c_order(data)
         is_bytes = isinstance(data, bytes | bytearray | memoryview)
-        size = len(data) if is_bytes and not len(data) else byte_view(data).nbytes
+        size = 0 if is_empty(data) else byte_view(data).nbytes
         if size > self._peer_message_bytes:
             raise VerbsError(
                 EINVAL,

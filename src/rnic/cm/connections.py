@@ -117,9 +117,21 @@ class Connection:
     retries: int = cm.MAX_CM_RETRIES
     tries: int = 0
     last: bytes = b""
+    said_ns: int = 0
+    """When ``last`` was sent first."""
+    sent_ns: int = 0
+    """And when it was sent last."""
     deadline_ns: int | None = None
     expires: bool = False
     """The deadline ends a time of waiting."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """How a peer answers: when it did last, and when the newest message was sent that it has answered."""
+
+    heard_ns: int = -1
+    newest_ns: int = -1
 
 
 def said_of(fields: dict[str, int]) -> Parameters:
@@ -137,4 +149,4 @@ def said_of(fields: dict[str, int]) -> Parameters:
     )
 
 
-__all__ = ["CmError", "Connection", "Listener", "News", "Parameters", "Port", "Tell", "said_of"]
+__all__ = ["CmError", "Connection", "Listener", "News", "Pace", "Parameters", "Port", "Tell", "said_of"]

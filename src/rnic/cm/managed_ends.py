@@ -331,7 +331,7 @@ def _begin(
         family, *_, place = socket.getaddrinfo(host, number, type=socket.SOCK_DGRAM)[0]
     except (OSError, UnicodeError) as error:
         raise CmConnectError(f"cannot reach {where}: {getattr(error, 'strerror', None) or error}") from None
-    ctx = context or _own_device(addr, family, place, udp_port)
+    ctx = context or own_device(addr, family, place, udp_port)
     try:
         connection = CmConnection(ctx, context is None, where, message_bytes, receives)
     except BaseException:
@@ -342,7 +342,7 @@ def _begin(
     return connection, connection.connecting(ctx.query_gid().raw, target, number, private)
 
 
-def _own_device(addr: str | None, family: int, place: Any, udp_port: int | None) -> Context:
+def own_device(addr: str | None, family: int, place: Any, udp_port: int | None) -> Context:
     """A NIC in this process on the address that leads to a place."""
     if addr is not None:
         return Context(addr=addr, port=udp_port)

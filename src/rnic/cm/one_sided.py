@@ -10,7 +10,7 @@ from errno import EACCES, EINVAL, ENOENT
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from rnic.cm.arrays import check_into, convert_into, filling, new_array, typed
+from rnic.cm.arrays import check_into, convert_into, filling, is_empty, new_array, typed
 from rnic.cm.batch import Pending
 from rnic.cm.exchange import BufferInfo, LineSocket, item_bytes
 from rnic.cm.jobs import Job, Jobs
@@ -32,6 +32,7 @@ PIECE_BYTES = 1 << 30
 """Longer transfers go as several work requests."""
 ORDERED = e.IBV_SEND_SIGNALED | e.IBV_SEND_FENCE
 """Flags of what changes memory: without the fence it may overtake a READ posted before it (IBA vol. 1, ch. 10)."""
+_ATOMIC = [("<" if sys.byteorder == "little" else ">") + kind for kind in ("i8", "u8")]
 _MASK64 = (1 << 64) - 1
 
 B = TypeVar("B")
@@ -227,7 +228,7 @@ class OneSided:
         elif into is None:
             count = total - offset
         elif convert:
-            count = int(into.size)
+            count = int(sys.modules["numpy"].asarray(into).size)
         else:
             size = byte_view(into).nbytes
             if size % item:
@@ -317,7 +318,7 @@ class OneSided:
         info = self._find(remote)
         self._writable(info)
         data = typed(data, info, casting)
-        size = byte_view(data).nbytes
+        size = 0 if is_empty(data) else byte_view(data).nbytes
         item = item_bytes(info.dtype)
         if size % item:
             raise VerbsError(EINVAL, f"data holds {size} bytes, no multiple of the element's {item}")
@@ -371,9 +372,12 @@ class OneSided:
     def _atomic(self, remote: Remote, offset: int, opcode: int, operands: Mapping[str, int]) -> Pending[int]:
         info = self._find(remote)
         self._writable(info)
-        if info.dtype[1:] not in ("i8", "u8"):
+        if info.dtype not in _ATOMIC:
             kind = "a structured type" if info.fields else info.dtype
-            raise VerbsError(EINVAL, f"{info.name!r} has elements of {kind}; atomics need integers of 8 bytes")
+            raise VerbsError(
+                EINVAL,
+                f"{info.name!r} has elements of {kind}; atomics need integers of 8 bytes in this machine's order",
+            )
         offset = whole_number("offset", offset)
         _check_range(info, offset, 1)
         address = info.addr + offset * 8
@@ -382,7 +386,10 @@ class OneSided:
         signed = info.dtype[1] == "i"
         add = opcode == e.IBV_WR_ATOMIC_FETCH_AND_ADD
         low, high = -(1 << 63) if signed or add else 0, (1 << 63 if signed else 1 << 64) - 1
-        values = [whole_number(name, value) for name, value in operands.items()]
+        values = [
+            whole_number(name, int(value) if value is True or value is False else value, "a whole number")
+            for name, value in operands.items()
+        ]
         for name, value in zip(operands, values, strict=True):
             if not low <= value <= high:
                 raise VerbsError(EINVAL, f"{name}={value} does not fit {info.name!r}: use {low} to {high}")
@@ -417,7 +424,7 @@ class OneSided:
 def _check_range(info: BufferInfo, offset: int, count: int) -> None:
     """Raise where elements lie outside a buffer."""
     total = prod(info.shape)
-    if offset < 0 or count < 1 or offset + count > total:
+    if offset < 0 or count < 0 or offset + count > total:
         raise VerbsError(
             EINVAL,
             f"offset={offset}, count={count} leave {info.name!r}, which has {total} elements of "

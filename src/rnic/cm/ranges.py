@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from errno import EINVAL
 from math import prod
@@ -37,18 +37,30 @@ class Selection:
         return len(self.firsts) * self.count
 
 
-def whole_number(name: str, value: Any) -> int:
+def whole_number(name: str, value: Any, instead: str = "a whole number, counted in elements") -> int:
     """``value`` as an int, where it is one.
 
+    Args:
+        instead: what to give, for the message.
+
     Raises:
-        VerbsError: EINVAL naming it; a float is none, even where it has no fraction.
+        VerbsError: EINVAL naming it; a float is none, even where it has no fraction, and truth is no place.
     """
     try:
+        if isinstance(value, bool):
+            raise TypeError
         return operator.index(value)
     except TypeError:
-        raise VerbsError(
-            EINVAL, f"{name}={_shown(value)} is a {type(value).__name__}; give a whole number, counted in elements"
-        ) from None
+        raise VerbsError(EINVAL, f"{name}={_shown(value)} is a {type(value).__name__}; give {instead}") from None
+
+
+def _instead(item: Any) -> str:
+    """What to give instead of an index that is none here, where NumPy takes it."""
+    if isinstance(item, str):
+        return "whole numbers and slices; a field is read with its records, array[...][field]"
+    if isinstance(item, Iterable):
+        return "whole numbers and slices; read_many reads by a list of offsets"
+    return "a whole number, counted in elements"
 
 
 def _shown(value: Any) -> str:
@@ -86,7 +98,7 @@ def select(shape: tuple[int, ...], index: Any, name: str) -> Selection:
             chosen = range(*item.indices(extent))
             kept.append(len(chosen))
         else:
-            place = whole_number("index", item)
+            place = whole_number("index", item, _instead(item))
             if not -extent <= place < extent:
                 raise VerbsError(
                     EINVAL, f"index {place} is outside axis {axis} of {name!r}, which has {extent} elements"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ class RemoteArray:
 
     ``array[10:20]``, ``array[3]``, ``array[2:8:2, 1]`` read, as new arrays of the remote type; with ``=`` they write.
     Indices are elements, negative ones count from the end, slices take steps; a run of neighbours is one request, so
-    strided access is several, which are under way at once. There is no index by arrays; see
-    :meth:`~rnic.cm.connection.Connection.read_many`.
+    strided access is several, which are under way at once; going through the array reads it once. There is no index by
+    arrays; see :meth:`~rnic.cm.connection.Connection.read_many`.
     """
 
     __slots__ = ("_connection", "info")
@@ -56,6 +57,11 @@ class RemoteArray:
 
     def __getitem__(self, index: Index) -> Any:
         return self._connection.read_at(self.info, index)
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.info.shape:
+            raise TypeError(f"{self.info.name!r} is one element: there is nothing to go through")
+        return iter(self[...])  # one READ, and not one for each row
 
     def __setitem__(self, index: Index, value: Any) -> None:
         self._connection.write_at(self.info, index, value)

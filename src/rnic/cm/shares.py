@@ -72,9 +72,12 @@ class Shares:
                 raise VerbsError(EINVAL, f"name {name!r} is shared already; give this buffer another name")
             if len(self._shared) >= MAX_BUFFERS:
                 raise VerbsError(EINVAL, f"{MAX_BUFFERS} buffers are shared already; put arrays together")
-            may_write = writable and not byte_view(buffer).readonly
-            dtype, shape, fields = describe(buffer)
-            mr = MR(self.pd, buffer, READ_WRITE if may_write else READ_ONLY)
+            try:
+                may_write = writable and not byte_view(buffer).readonly
+                dtype, shape, fields = describe(buffer)
+                mr = MR(self.pd, buffer, READ_WRITE if may_write else READ_ONLY)
+            except VerbsError as error:
+                raise VerbsError(error.error_code, f"{name!r}: {error.strerror}") from None
             info = BufferInfo(name, mr.buf, mr.length, mr.rkey, dtype, shape, may_write, fields)
             self._shared[name] = mr, info
 

@@ -367,6 +367,39 @@ def test_a_peer_that_comes_again_with_the_same_queue_pair_ends_the_old_connectio
     assert bench.news[-1].event == cm.EVENT_CONNECT_REQUEST
 
 
+def _said_together(bench: Bench, count: int) -> list[Connection]:
+    """Requests to one peer, a millisecond apart."""
+    return [bench.agent.connect(THERE, SERVICE, bench.news.append, number * 1_000_000) for number in range(count)]
+
+
+def _answer(bench: Bench, connection: Connection, now_ns: int) -> None:
+    fields = {"remote_comm_id": connection.local_id, "local_comm_id": connection.local_id ^ 1, "qpn": 0x22, "psn": 1}
+    bench.agent.receive(wire.pack(mad.CM_REP, 5, fields, b""), THERE, now_ns)
+
+
+def test_what_a_peer_has_yet_to_come_to_is_not_repeated() -> None:
+    """It takes half a second for each of ten requests, in their order."""
+    bench = Bench()
+    waiting = _said_together(bench, 10)
+    now = 0
+    for connection in waiting:
+        for _ in range(50):
+            now += SECOND // 100
+            bench.agent.handle_timers(now)
+        _answer(bench, connection, now)
+    assert [each.state for each in waiting] == [State.REP_RCVD] * 10
+    assert bench.counters["cm_repeats"] == 10, "once, while nobody had answered anything"
+
+
+def test_what_a_peer_has_passed_over_is_repeated() -> None:
+    bench = Bench()
+    lost, later, last = _said_together(bench, 3)
+    _answer(bench, later, SECOND // 10)
+    bench.agent.handle_timers(SECOND // 3)
+    assert (lost.tries, last.tries) == (2, 1)
+    assert bench.counters["cm_repeats"] == 1
+
+
 def test_a_request_without_answer_is_repeated_soon_then_later_and_at_last_given_up() -> None:
     bench = Bench()
     bench.agent.connect(THERE, SERVICE, bench.news.append, 0)

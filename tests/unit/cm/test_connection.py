@@ -168,7 +168,7 @@ def test_threads_share_a_connection(ends: Ends) -> None:
         (lambda c: c.read("table", 1001), "offset=1001"),
         (lambda c: c.read("table", -1), "offset=-1"),
         (lambda c: c.read("table", 990, 11), "1000 elements of 4 bytes"),
-        (lambda c: c.read("table", 0, 0), "count=0"),
+        (lambda c: c.read("table", 0, -1), "count=-1"),
         (lambda c: c.read("table", into=bytearray(6)), "no multiple of the element's 4"),
         (lambda c: c.read("table", 0, 3, into=bytearray(8)), "fewer than the 12"),
         (lambda c: c.read("table", 0, 2, into=b"readonly"), "read-only"),

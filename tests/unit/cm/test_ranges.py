@@ -57,7 +57,10 @@ def test_neighbours_are_one_request(index: Any, runs: list[int], count: int) -> 
         ((1, 2, 3), "has 2 dimensions"),
         ((..., ...), "names more"),
         ([1, 2], "is a list"),
-        (np.arange(4000).reshape(-1, 2) > 5, r"^index=array.{10,60}\.\.\. is a ndarray; give a whole number[^\n]*$"),
+        (
+            np.arange(4000).reshape(-1, 2) > 5,
+            r"^index=array.{10,60}\.\.\. is a ndarray; give whole numbers and slices[^\n]*$",
+        ),
     ],
 )
 def test_what_is_no_index_is_refused_by_name(index: Any, says: str) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import builtins
+from functools import partial
 from typing import Any
 
 import pytest
@@ -121,6 +122,9 @@ def test_the_next_key_keeps_its_index() -> None:
         (GlobalRoute, "gid", "did you mean dgid"),
         (QPCap, "max_send_wrs", "did you mean max_send_wr"),
         (QPInitAttr, "type", "did you mean qp_type"),
+        (SendWR, "opcod", "SendWR.*has no attribute 'opcod'"),
+        (RecvWR, "wrid", "RecvWR.*has no attribute 'wrid'"),
+        (partial(SGE, 1, 2, 3), "len", "SGE.*has no attribute 'len'"),
     ],
 )
 def test_attributes_that_do_not_exist_are_refused(made: Any, name: str, says: str) -> None:

@@ -1,0 +1,494 @@
+"""pyverbs' ``CMID``, with its arguments and behaviour: a connection by CM, and the queue pair that belongs to it.
+
+A program written for ``pyverbs.cmid`` takes its imports from here, from :mod:`rnic.cm.cm_enums` and from :mod:`rnic`.
+Both ways of working are here: by an :class:`AddrInfo`, where each call waits until it is done, and by a
+:class:`CMEventChannel`, whose events say so. ``RDMA_PS_TCP`` alone, and so reliable connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from errno import EINVAL, ENOTCONN
+from types import TracebackType
+
+from rnic.cm import cm_enums as ce
+from rnic.cm.cmid_events import AddrInfo, CMEvent, CMEventChannel, ConnParam, Place, check_port_space
+from rnic.cm.managed import (
+    LOOK_S,
+    REMOTE_RIGHTS,
+    CmConnectError,
+    CmRejectedError,
+    CmTimeoutError,
+)
+from rnic.cm.managed_ends import own_device
+from rnic.cm.manager import Event, Manager, manager_of
+from rnic.runtime.wait import wait_readable
+from rnic.spec import attach_cm as wire
+from rnic.spec.errors import VerbsError
+from rnic.verbs import enums as e
+from rnic.verbs.attrs import GID, SGE, WC, AHAttr, GlobalRoute, QPAttr, QPInitAttr, RecvWR, SendWR
+from rnic.verbs.context import Context
+from rnic.verbs.cq import CQ
+from rnic.verbs.event_queues import CompChannel
+from rnic.verbs.memory import MR, PD
+from rnic.verbs.qp import QP
+from rnic.verbs.qp_states import INIT_MASK, RTR_MASK, RTS_MASK
+
+
+class CMID:
+    """An ``rdma_cm_id``.
+
+    Args:
+        creator: an :class:`AddrInfo`: each call waits until it is done. A :class:`CMEventChannel`: its events say so.
+            A :class:`CMEvent`, a connection request: the connection that it asks for, with ``listen_id``.
+        qp_init_attr: with an :class:`AddrInfo`, make the queue pair; of who listens, for each request.
+        pd: protection domain; one of its own without.
+        port_space: ``RDMA_PS_TCP``.
+        listen_id: who listened, for a request.
+
+    Raises:
+        VerbsError: EINVAL for a creator that is none of these, EPROTONOSUPPORT for another port space.
+        CmConnectError: the peer's address cannot be reached.
+    """
+
+    def __init__(
+        self,
+        creator: AddrInfo | CMEventChannel | CMEvent,
+        qp_init_attr: QPInitAttr | None = None,
+        pd: PD | None = None,
+        port_space: int = ce.RDMA_PS_TCP,
+        listen_id: CMID | None = None,
+    ) -> None:
+        check_port_space(port_space)
+        self.qp: QP | None = None
+        self.closed = False
+        self.context: Context | None = None
+        self._device: _Device | None = None
+        self._manager: Manager | None = None
+        self._number = 0
+        self._init_attr = qp_init_attr
+        self._pd = pd
+        self._own_pd = False
+        self._offered: dict[str, int] = {}
+        self._made: list[CQ | CompChannel] = []
+        self._sync = isinstance(creator, AddrInfo)
+        if isinstance(creator, CMEvent):
+            self.event_channel = creator.channel
+            self._adopt(creator.manager, creator.said, listen_id)
+        elif isinstance(creator, CMEventChannel):
+            self.event_channel = creator
+        elif isinstance(creator, AddrInfo):
+            self.event_channel = CMEventChannel()
+            try:
+                self._begin(creator)
+            except BaseException:
+                self.close()
+                raise
+        else:
+            raise VerbsError(EINVAL, f"a CMID is made of an AddrInfo, a CMEventChannel or a CMEvent: {creator!r:.40}")
+
+    def _begin(self, info: AddrInfo) -> None:
+        """As ``rdma_create_ep`` does."""
+        if info.passive:
+            self.bind_addr(info)
+            return
+        self.resolve_addr(info)
+        self.resolve_route()
+        if self._init_attr is not None:
+            self.create_qp(self._init_attr)
+
+    # ----------------------------------------------------------------------------------- addresses
+
+    def bind_addr(self, lai: AddrInfo) -> None:
+        """Take an own address and port: ``lai.src``."""
+        place = self._wants(lai.src, "bind_addr", "src")
+        self._open(lai, place)
+        self._ask(wire.CM_BIND, src=int.from_bytes(place.gid, "little"), src_port=place.port)
+
+    def resolve_addr(self, rai: AddrInfo, timeout_ms: int = 2000) -> None:
+        """Find the device that leads to ``rai.dst``. It is found at once, whatever ``timeout_ms``."""
+        place = self._wants(rai.dst, "resolve_addr", "dst")
+        if self._manager is None:
+            self._open(rai, rai.src, place)
+        source = rai.src.gid if rai.src is not None else self._context().query_gid().raw
+        self._ask(
+            wire.CM_RESOLVE_ADDR,
+            src=int.from_bytes(source, "little"),
+            src_port=0 if rai.src is None else rai.src.port,
+            dst=int.from_bytes(place.gid, "little"),
+            dst_port=place.port,
+        )
+        self._done(ce.RDMA_CM_EVENT_ADDR_RESOLVED, f"{place.text} cannot be reached from {self._context().address}")
+
+    def resolve_route(self, timeout_ms: int = 2000) -> None:
+        """Find the way there, which an IP network does not ask for: at once, whatever ``timeout_ms``."""
+        self._ask(wire.CM_RESOLVE_ROUTE)
+        self._done(ce.RDMA_CM_EVENT_ROUTE_RESOLVED, "no route")
+
+    @staticmethod
+    def _wants(place: Place | None, what: str, which: str) -> Place:
+        if place is None:
+            raise VerbsError(EINVAL, f"{what}: the AddrInfo has no {which}")
+        return place
+
+    def _open(self, info: AddrInfo, own: Place | None, peer: Place | None = None) -> None:
+        """Take up the device, and be known to its connection manager."""
+        if self._manager is not None:
+            raise VerbsError(EINVAL, "the CMID is bound already; make another one")
+        if info.context is not None:
+            device = _Device(info.context, False)
+        elif own is not None:
+            device = _Device(Context(addr=own.text, port=info.udp_port), True)
+        else:
+            assert peer is not None
+            device = _Device(own_device(None, peer.family, peer.sockaddr, info.udp_port), True)
+        self._hold(device, manager_of(device.context))
+        channel = self._at_channel()
+        self._number = self._ask(wire.CM_CREATE, channel=channel, port_space=ce.RDMA_PS_TCP, qp_type=wire.QP_RC)["id"]
+        self._known()
+        device.context.driver.start()
+
+    def _hold(self, device: _Device, manager: Manager) -> None:
+        device.users += 1
+        self._device, self.context, self._manager = device, device.context, manager
+
+    def _at_channel(self) -> int:
+        assert self._manager is not None
+        return self.event_channel.number_at(self._manager)
+
+    def _known(self) -> None:
+        assert self._manager is not None
+        self.event_channel.ids[self._manager, self._number] = self
+
+    # --------------------------------------------------------------------------------- listening
+
+    def listen(self, backlog: int = 0) -> None:
+        """Listen; ``backlog`` requests may wait, 0 for 128."""
+        self._ask(wire.CM_LISTEN, value=backlog)
+
+    def get_request(self) -> CMID:
+        """The next request, of a CMID that was made by an :class:`AddrInfo`: to accept, or to reject."""
+        if not self._sync:
+            raise VerbsError(EINVAL, "get_request: requests of this CMID are events of its channel")
+        manager = self._managed()
+        while True:
+            _, said = self.event_channel.wait([self._context()])
+            if said.event == ce.RDMA_CM_EVENT_CONNECT_REQUEST:
+                break
+            if said.number != self._number:  # who asked has given up before anybody looked
+                manager.ask(wire.CM_DESTROY, id=said.number)
+        child = CMID(CMEventChannel(), self._init_attr, self._pd)
+        child._sync = True
+        child._adopt(manager, said, self)
+        if self._init_attr is not None:
+            child.create_qp(self._init_attr)
+        return child
+
+    def _adopt(self, manager: Manager, said: Event, listening: CMID | None) -> None:
+        """Become what a request asks for."""
+        if said.event != ce.RDMA_CM_EVENT_CONNECT_REQUEST or listening is None or listening._device is None:
+            raise VerbsError(EINVAL, "a CMID is made of a RDMA_CM_EVENT_CONNECT_REQUEST with its listen_id")
+        self._hold(listening._device, manager)
+        self._number = said.number
+        self._offered = said.fields
+        if self._at_channel() != listening._at_channel():
+            self._ask(wire.CM_MIGRATE, channel=self._at_channel())
+        self._known()
+        if self._pd is None:
+            self._pd = listening._pd
+
+    # ---------------------------------------------------------------------------------- connecting
+
+    def create_qp(self, qp_init: QPInitAttr) -> None:
+        """Make the queue pair, and completion queues where ``qp_init`` has none."""
+        if self.qp is not None:
+            raise VerbsError(EINVAL, "the CMID has a queue pair already")
+        ctx, cap = self._context(), qp_init.cap
+        scq = self._make_cq(ctx, cap.max_send_wr) if qp_init.scq is None else qp_init.scq
+        rcq = self._make_cq(ctx, cap.max_recv_wr) if qp_init.rcq is None else qp_init.rcq
+        attr = QPInitAttr(qp_init.qp_type, qp_init.qp_context, cap, scq, rcq, qp_init.srq, qp_init.sq_sig_all)
+        self.qp = QP(self.pd, attr)
+        first = QPAttr()
+        first.qp_access_flags = REMOTE_RIGHTS
+        self.qp.to_init(first)
+
+    def _make_cq(self, ctx: Context, entries: int) -> CQ:
+        channel = CompChannel(ctx)
+        self._made.append(channel)
+        return CQ(ctx, max(entries, 1), channel=channel)
+
+    def connect(self, param: ConnParam | None = None) -> None:
+        """Ask the peer for a connection.
+
+        Raises:
+            CmRejectedError: it said no; synchronously.
+            CmTimeoutError: it did not answer; synchronously.
+        """
+        self._offer(wire.CM_CONNECT, param or ConnParam())
+        if not self._sync:
+            return
+        event = self._next()
+        if event == ce.RDMA_CM_EVENT_CONNECT_RESPONSE:
+            return  # without a queue pair: what it says is there for establish()
+        if event != ce.RDMA_CM_EVENT_ESTABLISHED:
+            raise self._refusal()
+
+    def accept(self, param: ConnParam | None = None) -> None:
+        """Accept the request that this CMID is."""
+        param = param or ConnParam()
+        param_fields = dict(param.fields)
+        if self._offered:
+            for ours in ("responder_resources", "initiator_depth"):
+                param_fields[ours] = min(param_fields[ours], self._offered[ours])
+        if self.qp is not None:
+            self._make_ready(param_fields["responder_resources"], param_fields["initiator_depth"])
+        self._offer(wire.CM_ACCEPT, param, param_fields)
+        if self._sync and self._next() != ce.RDMA_CM_EVENT_ESTABLISHED:
+            raise self._refusal()
+
+    def establish(self) -> None:
+        """The active side's last word, where the queue pair is the program's own and ready."""
+        self._ask(wire.CM_ESTABLISH)
+
+    def reject(self, private_data: bytes | str | None = None, private_data_len: int = 0) -> None:
+        """Say no, and why in at most 148 bytes."""
+        data = private_data.encode() if isinstance(private_data, str) else private_data or b""
+        self._ask(wire.CM_REJECT, data[: private_data_len or len(data)])
+
+    def disconnect(self) -> None:
+        """End the connection, and what is under way on the queue pair."""
+        if self.qp is not None:
+            self.qp.modify(QPAttr(e.IBV_QPS_ERR), e.IBV_QP_STATE)
+        self._ask(wire.CM_DISCONNECT)
+
+    def _offer(self, op: int, param: ConnParam, fields: dict[str, int] | None = None) -> None:
+        number = param.qpn if self.qp is None else self.qp.qp_num
+        if not number:
+            raise VerbsError(EINVAL, "the CMID has no queue pair: create_qp() first, or name one in ConnParam(qp_num=)")
+        self._ask(op, param.private_data, qpn=number, **(fields or param.fields))
+
+    def heard(self, said: Event) -> int:
+        """What an event is to the program: an answer makes the queue pair ready, and the connection stands."""
+        if said.event == ce.RDMA_CM_EVENT_CONNECT_RESPONSE and self.qp is not None:
+            self._make_ready()
+            self._ask(wire.CM_ESTABLISH)
+            return ce.RDMA_CM_EVENT_ESTABLISHED
+        return said.event
+
+    def _make_ready(self, resources: int | None = None, depth: int | None = None) -> None:
+        assert self.qp is not None
+        for state in (e.IBV_QPS_RTR, e.IBV_QPS_RTS):
+            attr, mask = self.init_qp_attr(state)
+            if resources is not None and depth is not None:
+                attr.max_dest_rd_atomic, attr.max_rd_atomic = resources, depth
+            self.qp.modify(attr, mask)
+
+    def init_qp_attr(self, qp_state: int) -> tuple[QPAttr, int]:
+        """What a queue pair of the program's own is to be told for a state, and the mask that goes with it."""
+        masks = {e.IBV_QPS_INIT: INIT_MASK, e.IBV_QPS_RTR: RTR_MASK, e.IBV_QPS_RTS: RTS_MASK}
+        if qp_state not in masks:
+            raise VerbsError(EINVAL, f"qp_state={qp_state}: use IBV_QPS_INIT, IBV_QPS_RTR or IBV_QPS_RTS")
+        said = self._ask(wire.CM_QUERY)
+        attr = QPAttr(qp_state)
+        attr.qp_access_flags = REMOTE_RIGHTS
+        attr.path_mtu = said["path_mtu"]
+        attr.dest_qp_num, attr.rq_psn, attr.sq_psn = said["qpn"], said["rq_psn"], said["sq_psn"]
+        attr.max_dest_rd_atomic, attr.max_rd_atomic = said["responder_resources"], said["initiator_depth"]
+        attr.min_rnr_timer, attr.timeout = said["min_rnr_timer"], said["ack_timeout"]
+        attr.retry_cnt, attr.rnr_retry = said["retry_count"], said["rnr_retry_count"]
+        route = GlobalRoute(GID(said["dst"].to_bytes(16, "little")), traffic_class=said["tos"])
+        attr.ah_attr = AHAttr(route, udp_dport=self._context().udp_port)
+        return attr, masks[qp_state][e.IBV_QPT_RC]
+
+    def query_qp(self, attr_mask: int = 0) -> tuple[QPAttr, QPInitAttr]:
+        """As :meth:`rnic.QP.query`."""
+        return self._ready_qp().query(attr_mask)
+
+    # ------------------------------------------------------------------------------------- traffic
+
+    def reg_msgs(self, size: int) -> MR:
+        """Memory of ``size`` bytes to send from and receive to."""
+        return MR(self.pd, size, e.IBV_ACCESS_LOCAL_WRITE)
+
+    def reg_read(self, size: int) -> MR:
+        """Memory that the peer may read, too."""
+        return MR(self.pd, size, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ)
+
+    def reg_write(self, size: int) -> MR:
+        """Memory that the peer may write, too."""
+        return MR(self.pd, size, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE)
+
+    def post_recv(self, mr: MR, length: int | None = None) -> None:
+        """Receive the next message to the beginning of a region."""
+        self._ready_qp().post_recv(RecvWR(0, 1, _piece(mr, length)))
+
+    def post_send(self, mr: MR, flags: int = e.IBV_SEND_SIGNALED, length: int | None = None) -> None:
+        """Send the beginning of a region, all of it by default."""
+        self._ready_qp().post_send(SendWR(0, e.IBV_WR_SEND, 1, 0, flags, _piece(mr, length)))
+
+    def post_read(self, mr: MR, length: int, remote_addr: int, rkey: int, flags: int = 0) -> None:
+        """READ from the peer's memory to the beginning of a region."""
+        self._remote(e.IBV_WR_RDMA_READ, mr, length, remote_addr, rkey, flags)
+
+    def post_write(self, mr: MR, length: int, remote_addr: int, rkey: int, flags: int = 0) -> None:
+        """WRITE the beginning of a region to the peer's memory."""
+        self._remote(e.IBV_WR_RDMA_WRITE, mr, length, remote_addr, rkey, flags)
+
+    def _remote(self, opcode: int, mr: MR, length: int, remote_addr: int, rkey: int, flags: int) -> None:
+        request = SendWR(0, opcode, 1, 0, flags, _piece(mr, length))
+        request.set_wr_rdma(rkey, remote_addr)
+        self._ready_qp().post_send(request)
+
+    def get_send_comp(self) -> WC:
+        """The next completion of what was sent; it waits for one."""
+        return self._completion(self._ready_qp().scq)
+
+    def get_recv_comp(self) -> WC:
+        """The next completion of a receive; it waits for one."""
+        return self._completion(self._ready_qp().rcq)
+
+    def _completion(self, cq: object) -> WC:
+        assert isinstance(cq, CQ)
+        ctx = self._context()
+        channel = cq.channel
+        while True:
+            found = cq.poll()[1]
+            if not found:
+                cq.req_notify()
+                found = cq.poll()[1]
+            if found:
+                return found[0]
+            if channel is None:
+                ctx.driver.check()
+                ctx.driver.progress()
+                continue
+            ctx.driver.check()
+            ctx.driver.rest()
+            if wait_readable([channel.fileno(), *ctx.driver.lifelines()], LOOK_S):
+                with contextlib.suppress(VerbsError):
+                    channel.get_cq_event(block=False)
+
+    # --------------------------------------------------------------------------------------- rest
+
+    @property
+    def pd(self) -> PD:
+        """Its protection domain."""
+        if self._pd is None:
+            self._pd = PD(self._context())
+            self._own_pd = True
+        return self._pd
+
+    @property
+    def qpn(self) -> int:
+        """Number of its queue pair, 0 where it has none."""
+        return 0 if self.qp is None else self.qp.qp_num
+
+    @property
+    def dev_name(self) -> str:
+        """Name of its device."""
+        return self._context().name
+
+    @property
+    def port_num(self) -> int:
+        """Number of its device's port."""
+        return 1
+
+    @property
+    def port(self) -> int:
+        """Its own port in rdma_cm's port space. Not in pyverbs."""
+        return self._ask(wire.CM_QUERY)["src_port"]
+
+    def close(self) -> None:
+        """End the connection, and let go of queue pair, memory and device; a second call does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        manager, device = self._manager, self._device
+        if self.qp is not None:
+            self.qp.close()
+        for each in self._made:
+            each.close()
+        if self._own_pd and self._pd is not None:
+            self._pd.close()
+        if manager is not None:
+            self.event_channel.ids.pop((manager, self._number), None)
+            with contextlib.suppress(VerbsError):  # its device has gone, or its channel
+                manager.ask(wire.CM_DESTROY, id=self._number)
+        if self._sync:
+            self.event_channel.close()
+        if device is not None:
+            device.drop()
+
+    def __enter__(self) -> CMID:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = "nowhere" if self.context is None else self.context.address
+        return f"<CMID on {where}{' closed' if self.closed else ''}>"
+
+    def _context(self) -> Context:
+        if self.context is None or self.closed:
+            why = "is closed; make another one" if self.closed else "has no device: bind_addr() or resolve_addr() first"
+            raise VerbsError(EINVAL, f"the CMID {why}")
+        return self.context
+
+    def _managed(self) -> Manager:
+        self._context()
+        assert self._manager is not None
+        return self._manager
+
+    def _ready_qp(self) -> QP:
+        if self.qp is None:
+            raise VerbsError(ENOTCONN, "the CMID has no queue pair: create_qp() first")
+        return self.qp
+
+    def _ask(self, op: int, private: bytes = b"", **fields: int) -> dict[str, int]:
+        if op != wire.CM_CREATE:
+            fields["id"] = self._number
+        return self._managed().ask(op, private, **fields)
+
+    def _next(self) -> int:
+        """The next event of a CMID that works synchronously."""
+        _, self._said = self.event_channel.wait([self._context()])
+        return self.heard(self._said)
+
+    def _done(self, event: int, otherwise: str) -> None:
+        if self._sync and self._next() != event:
+            raise CmConnectError(otherwise)
+
+    def _refusal(self) -> CmConnectError:
+        said = self._said
+        peer = "the peer"
+        if said.event == ce.RDMA_CM_EVENT_REJECTED:
+            return CmRejectedError(peer, said.status, said.private)
+        if said.event == ce.RDMA_CM_EVENT_UNREACHABLE:
+            return CmTimeoutError(f"{peer} did not answer: is a NIC there, on UDP port {self._context().udp_port}?")
+        name = ce.EVENT_NAMES.get(said.event, str(said.event))
+        return CmConnectError(f"{peer}: no connection was made ({name})")
+
+
+class _Device:
+    """An opened device, and how many CMIDs use it."""
+
+    def __init__(self, context: Context, owned: bool) -> None:
+        self.context = context
+        self.owned = owned
+        self.users = 0
+
+    def drop(self) -> None:
+        """One uses it no more; the last one closes what was opened for them."""
+        self.users -= 1
+        if not self.users and self.owned:
+            self.context.close()
+
+
+def _piece(mr: MR, length: int | None) -> list[SGE]:
+    return [SGE(mr.buf, mr.length if length is None else length, mr.lkey)]
+
+
+__all__ = ["CMID", "AddrInfo", "CMEvent", "CMEventChannel", "ConnParam"]

@@ -1,0 +1,238 @@
+"""What stands beside :class:`rnic.cm.cmid.CMID`: addresses, events and their channels, parameters of a connection."""
+
+from __future__ import annotations
+
+import socket
+from errno import EINVAL, EPROTONOSUPPORT
+from types import TracebackType
+from typing import Any
+
+from rnic.cm import cm_enums as ce
+from rnic.cm.exchange import tcp_port
+from rnic.cm.managed import LOOK_S, CmConnectError
+from rnic.cm.manager import Event, Manager
+from rnic.cm.manager import EventChannel as _Way
+from rnic.runtime.wait import wait_readable
+from rnic.spec.errors import VerbsError
+from rnic.verbs.attrs import GID
+from rnic.verbs.context import Context
+
+MOST_PRIVATE = 255
+"""What a length byte of librdmacm's holds; each message has room for less, and says so."""
+
+
+class Place:
+    """An address and a port: ``gid`` of 16 bytes, the address as ``text``, ``port`` in rdma_cm's port space."""
+
+    def __init__(self, host: str, service: int | str | None) -> None:
+        self.port = tcp_port(host, 0 if service is None else service, 0)
+        try:
+            found = socket.getaddrinfo(host, self.port, type=socket.SOCK_DGRAM)[0]
+        except (OSError, UnicodeError) as error:
+            raise CmConnectError(f"cannot look up {host}: {getattr(error, 'strerror', None) or error}") from None
+        self.family: int = found[0]
+        self.sockaddr: Any = found[4]
+        self.text = str(found[4][0])
+        self.gid: bytes = GID(self.text.partition("%")[0]).raw
+
+
+class AddrInfo:
+    """Where a :class:`~rnic.cm.cmid.CMID` listens, or connects to.
+
+    Args:
+        src: own address, a name or an IP address. A NIC is made on it in this process, unless there is one.
+        dst: the peer's address.
+        src_service: own port.
+        dst_service: the peer's port.
+        port_space: ``RDMA_PS_TCP``; 0 is that, too.
+        flags: ``RAI_PASSIVE`` for who listens.
+        udp_port: UDP port of the NIC, 4791 by default; peers must have the same. Not in pyverbs.
+        context: use this opened device, such as ``rnic.open(addr)`` gives one of the NIC process. Not in pyverbs.
+
+    Raises:
+        CmConnectError: an address that cannot be looked up.
+        VerbsError: EPROTONOSUPPORT for another port space, EINVAL without an address that is needed.
+    """
+
+    def __init__(
+        self,
+        src: str | None = None,
+        dst: str | None = None,
+        src_service: int | str | None = None,
+        dst_service: int | str | None = None,
+        port_space: int = 0,
+        flags: int = 0,
+        *,
+        udp_port: int | None = None,
+        context: Context | None = None,
+    ) -> None:
+        check_port_space(port_space)
+        self.passive = bool(flags & ce.RAI_PASSIVE)
+        self.src = None if src is None else Place(src, src_service)
+        self.dst = None if dst is None else Place(dst, dst_service)
+        self.udp_port = udp_port
+        self.context = context
+        if self.passive and self.src is None:
+            raise VerbsError(EINVAL, "AddrInfo with RAI_PASSIVE has no src: give the address to listen on")
+        if not self.passive and self.src is None and self.dst is None:
+            raise VerbsError(EINVAL, "AddrInfo has neither src nor dst: give the peer's address as dst")
+
+    def close(self) -> None:
+        """Nothing is held; it is here for pyverbs' sake."""
+
+
+def check_port_space(port_space: int) -> None:
+    """``VerbsError`` for one that is not here."""
+    if port_space not in (0, ce.RDMA_PS_TCP):
+        raise VerbsError(
+            EPROTONOSUPPORT,
+            f"port space {port_space:#x} is not supported: use RDMA_PS_TCP, or librdmacm's own under rnic exec",
+        )
+
+
+class ConnParam:
+    """What a connection is made with.
+
+    Args:
+        resources: READs and atomics that this side answers at a time.
+        depth: READs and atomics that this side has under way at a time.
+        flow_control: kept for pyverbs' sake; credits are always on.
+        retry: retries.
+        rnr_retry: retries after RNR.
+        srq: a queue pair of the program's own receives by a shared receive queue.
+        qp_num: number of a queue pair of the program's own, where the CMID has none.
+    """
+
+    def __init__(
+        self,
+        resources: int = 1,
+        depth: int = 1,
+        flow_control: int = 0,
+        retry: int = 5,
+        rnr_retry: int = 5,
+        srq: int = 0,
+        qp_num: int = 0,
+    ) -> None:
+        for name, value, most in (
+            ("resources", resources, 0xFF),
+            ("depth", depth, 0xFF),
+            ("retry", retry, 7),
+            ("rnr_retry", rnr_retry, 7),
+            ("qp_num", qp_num, 0xFFFFFF),
+        ):
+            if not 0 <= value <= most:
+                raise VerbsError(EINVAL, f"{name}={value} is out of range; use 0 to {most}")
+        self.qpn = qp_num
+        self.private_data = b""
+        self.fields = {
+            "responder_resources": resources,
+            "initiator_depth": depth,
+            "flow_control": int(bool(flow_control)),
+            "retry_count": retry,
+            "rnr_retry_count": rnr_retry,
+            "srq": int(bool(srq)),
+        }
+
+    def set_private_data(self, data: bytes | str) -> None:
+        """What the peer is told."""
+        data = data.encode() if isinstance(data, str) else bytes(data)
+        if len(data) > MOST_PRIVATE:
+            raise VerbsError(EINVAL, f"private data of {len(data)} bytes: at most {MOST_PRIVATE}")
+        self.private_data = data
+
+
+class CMEventChannel:
+    """Where the events of CMIDs come to; a CMID that works synchronously has one of its own."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._ways: dict[Manager, _Way] = {}
+        self.ids: dict[tuple[Manager, int], Any] = {}
+        """CMIDs by their manager and number."""
+
+    def number_at(self, manager: Manager) -> int:
+        """Its number with a device's connection manager."""
+        if self.closed:
+            raise VerbsError(EINVAL, "the event channel is closed; open a new one")
+        way = self._ways.get(manager)
+        if way is None:
+            way = self._ways[manager] = manager.channel()
+        return way.number
+
+    def filenos(self) -> list[int]:
+        """Descriptors that are readable while events wait, or when a device has gone."""
+        found = [way.fileno() for way in self._ways.values()]
+        return found + [fd for manager in self._ways for fd in manager.lifelines()]
+
+    def take(self) -> tuple[Manager, Event] | None:
+        """The next event, if one waits."""
+        for manager, way in list(self._ways.items()):
+            event = way.take()
+            if event is not None:
+                return manager, event
+        return None
+
+    def wait(self, devices: list[Context]) -> tuple[Manager, Event]:
+        """The next event.
+
+        Raises:
+            VerbsError: EINVAL where none can ever come.
+        """
+        while (found := self.take()) is None:
+            if not self._ways:
+                raise VerbsError(EINVAL, "no CMID of this event channel has an address: no event can come")
+            for ctx in devices:
+                ctx.driver.check()
+                ctx.driver.rest()
+            wait_readable(self.filenos(), LOOK_S)
+        return found
+
+    def close(self) -> None:
+        """Close it, and with it the CMIDs whose events come here; a second call does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        for each in list(self.ids.values()):
+            each.close()
+        for way in self._ways.values():
+            way.close()
+        self._ways.clear()
+
+    def __enter__(self) -> CMEventChannel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class CMEvent:
+    """The next event of a channel; making one waits for it.
+
+    Attributes:
+        event_type: ``RDMA_CM_EVENT_*``.
+        status: reason of a rejection, or a negative errno; 0 where all is well.
+        private_data: what the peer said, with the zeros that its message was filled up with.
+    """
+
+    def __init__(self, channel: CMEventChannel) -> None:
+        self.channel = channel
+        contexts = {each.context: None for each in channel.ids.values() if each.context is not None}
+        self.manager, self.said = channel.wait(list(contexts))
+        about = channel.ids.get((self.manager, self.said.number))
+        self.event_type = self.said.event if about is None else about.heard(self.said)
+        self.status = self.said.status
+        self.private_data = self.said.private
+
+    def event_str(self) -> str:
+        """Its name."""
+        return ce.EVENT_NAMES.get(self.event_type, f"unknown event {self.event_type}")
+
+    def ack_cm_event(self) -> None:
+        """Nothing waits for it here; it is for pyverbs' sake."""
+
+    close = ack_cm_event
+
+
+__all__ = ["AddrInfo", "CMEvent", "CMEventChannel", "ConnParam"]
