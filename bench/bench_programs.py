@@ -3,7 +3,7 @@
     ./dev bench programs [ROUNDS] [--bypass]
 
 ``--bypass`` leaves out all rows but those of programs that run the engine themselves, and of what they are held
-against: plain UDP sockets in C (``raw_udp.c``) and UCX over TCP.
+against: plain UDP sockets in C (``raw_udp.c``), one copy by the kernel (``process_vm.c``) and UCX over TCP.
 
 Each round runs every row once, in turn; best and median of the rounds are printed. What waits how: the program polls
 and yields after some empty polls (100 unless said otherwise), never yields, or sleeps on events; the NIC process makes
@@ -37,10 +37,13 @@ ROUNDS = 3
 SECONDS = 60.0
 MESSAGE = 1 << 20
 BW = ("-s", str(MESSAGE), "-n", "300")
+LONG = "3000"
+LONG_BW = ("-s", str(MESSAGE), "-n", LONG)
 LAT = ("-s", "8", "-n", "2000")
 SHORT_LAT = ("-s", "8", "-n", "300")
 LEAST_BW, MOST_LAT = 0.8, 1.3
 BYPASS = {"RNIC_BYPASS": "1"}
+HAIRPIN = {"RNIC_BYPASS": "1", "RNIC_HAIRPIN": "1"}
 RAW_LAT, RAW_BW = "raw UDP in C, 8 B", "raw UDP in C with GSO"
 Verdict = tuple[str, str, str, bool, float, float]
 """What, row, the row that it is held against, whether less is better, floor, aim."""
@@ -54,6 +57,8 @@ VERDICTS: list[Verdict] = [
 ]
 SLEEPS, RAW_SLEEPS = "bypass: ib_send_lat 8 B, on events", "raw UDP in C, 8 B, blocking"
 VERDICTS.append(("ib_send_lat -e / raw blocking", SLEEPS, RAW_SLEEPS, True, 1.6, 1.2))
+COPY = "process_vm_readv of 1 MiB"
+VERDICTS.append(("ib_write_bw --hairpin / copy", "hairpin: ib_write_bw 1 MiB", COPY, False, 0.6, 0.9))
 OWN_TIME = "bypass: NIC process, of the time of 10 GB"
 MOST_OWN, AIM_OWN = 2.0, 0.0
 """Percent of the time that two programs take to move 10 GB."""
@@ -61,6 +66,8 @@ RATE = "bypass: ib_write_bw 8 B, lists of 64"
 LEAST_RATE, AIM_RATE = 2.0, 8.0
 """Million messages a second."""
 NEVER = "4294967295"
+OWN = ("raw_udp", "process_vm")
+"""C programs beside this one."""
 
 
 @dataclass
@@ -115,19 +122,24 @@ def bypass_rows() -> list[Row]:
         Row("bypass: ib_write_bw 1 MiB", "MB/s", ("ib_write_bw", *quick, *BW), 3, BYPASS),
         Row("bypass: ib_read_bw 1 MiB", "MB/s", ("ib_read_bw", *quick, *BW), 3, BYPASS),
         Row("bypass: ib_send_bw 1 MiB", "MB/s", ("ib_send_bw", *quick, *BW), 3, BYPASS),
+        Row(COPY, "MB/s", ("process_vm", str(MESSAGE), LONG), 0),
+        Row("hairpin: ib_write_bw 1 MiB", "MB/s", ("ib_write_bw", *quick, *LONG_BW), 3, HAIRPIN),
+        Row("hairpin: ib_send_bw 1 MiB", "MB/s", ("ib_send_bw", *quick, *LONG_BW), 3, HAIRPIN),
+        Row("hairpin: ib_read_bw 1 MiB", "MB/s", ("ib_read_bw", *quick, *BW), 3, HAIRPIN),
+        Row("hairpin: ib_write_lat 8 B", "us", ("ib_write_lat", *quick, *LAT), 4, HAIRPIN),
         Row(RATE, "M/s", ("ib_write_bw", *quick, "-s", "8", "-l", "64", "-n", "640000"), 4, BYPASS),
         Row(OWN_TIME, "%", ("ib_write_bw", *quick, "-s", str(MESSAGE), "-n", "10000"), 3, BYPASS),
     ]
-    return [row for row in found if row.command[0] == "raw_udp" or shutil.which(row.command[0])]
+    return [row for row in found if row.command[0] in OWN or shutil.which(row.command[0])]
 
 
 def raw(row: Row, folder: Path) -> float:
-    """A figure of ``raw_udp.c``, which is built where it is not there yet."""
-    program = folder / "raw_udp"
+    """A figure of ``raw_udp.c`` or ``process_vm.c``, which is built where it is not there yet."""
+    program = folder / row.command[0]
     if not program.exists():
         compiler = find_compiler()
         assert compiler is not None
-        source = Path(__file__).with_name("raw_udp.c")
+        source = Path(__file__).with_name(f"{row.command[0]}.c")
         subprocess.run([compiler, "-O2", str(source), "-o", str(program)], check=True)
     done = subprocess.run([program, *row.command[1:]], capture_output=True, text=True, timeout=SECONDS, check=True)
     figure = float(done.stdout.split()[row.figure])
@@ -159,7 +171,7 @@ def measure(row: Row, libraries: Path, number: int) -> float:
     """One figure."""
     with tempfile.TemporaryDirectory(prefix="rnic-bench-") as name:
         env = {**os.environ, **row.env, "RNIC_RUNTIME_DIR": name, "RNIC_LIBRARIES": str(libraries)}
-        if row.command[0] == "raw_udp":
+        if row.command[0] in OWN:
             return raw(row, libraries)
         address = f"{own_network()}.{number % 250 + 1}"
         if row.command[0] == "rnic":

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rnic.spec.attach import SOCKET_NAME
@@ -22,7 +22,12 @@ from rnic.spec.attach import SOCKET_NAME
 PATIENCE = 5.0
 """Seconds that the other end has once one has failed: it may wait for that one for ever."""
 _LOOK_SECONDS = 20.0
-_END_SECONDS = 10.0
+END_SECONDS = 10.0
+"""Seconds that a NIC process has to end in, when it is told to."""
+_SLICE = 0.1
+"""Seconds of one look: no longer is what passes between two, if this process itself was stopped meanwhile."""
+_WANTS_A_CORE = "RTt"
+_LOG_SECONDS = 1.0
 _MOST_PROCESSES = 12
 _LAST_PACKETS = 40
 _WORDS_OF_AN_END = 15
@@ -84,7 +89,7 @@ def wait_all(ends: Sequence[End], timeout: float, runtime: Path, patience: float
 
     Args:
         ends: the programs of a row.
-        timeout: seconds, anew whenever one has ended well.
+        timeout: seconds, anew whenever one has ended well: as :class:`Had` counts them for programs and NIC process.
         runtime: the row's runtime directory, for the report.
         patience: seconds for the others once one has failed.
 
@@ -92,19 +97,30 @@ def wait_all(ends: Sequence[End], timeout: float, runtime: Path, patience: float
         StuckError: one did not end in time. All still run when the report is made.
     """
     running = list(ends)
-    limit = timeout
-    deadline = time.monotonic() + timeout
+    left = limit = timeout
+    nic: list[int] = []
+
+    def pids() -> Iterable[int]:
+        if not nic:
+            found = _nic_process(runtime)
+            nic.extend([] if found is None else [found])
+        return [*nic, *(pid for end in running for pid in _family(end.process.pid))]
+
+    had = Had(pids)
     while running:
-        _wait_one(running, deadline - time.monotonic())
-        left = [end for end in running if end.status is None]
-        if len(left) == len(running):
-            if time.monotonic() < deadline:
+        began = time.monotonic()
+        piece = min(left, _SLICE)
+        _wait_one(running, piece)
+        left -= had.of(min(piece, time.monotonic() - began))
+        still = [end for end in running if end.status is None]
+        if len(still) == len(running):
+            if left > 0:
                 continue
             raise StuckError(_headline(ends, limit), report(ends, runtime))
         if any(end.status for end in running if end.status is not None):
             limit = min(limit, patience)
-        deadline = time.monotonic() + limit
-        running = left
+        left = limit
+        running = still
 
 
 def _wait_one(ends: Iterable[End], seconds: float) -> None:
@@ -142,10 +158,7 @@ def report(ends: Sequence[End], runtime: Path) -> list[str]:
         return [*lines, "--- no NIC process runs"]
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGUSR1)  # its own stack goes to its log
-    lines += ["--- NIC process", *_process(pid, flush=False), *_queues(runtime)]
-    with contextlib.suppress(OSError):
-        lines += [f"    log: {line}" for line in (runtime / "nic.log").read_text(errors="replace").splitlines()]
-    return lines
+    return [*lines, "--- NIC process", *_process(pid, flush=False), *_queues(runtime), *_log(runtime)]
 
 
 def _nic_process(runtime: Path) -> int | None:
@@ -205,20 +218,79 @@ def _said(command: list[str], env: dict[str, str] | None = None) -> list[str]:
     return (done.stdout + done.stderr).splitlines()
 
 
-def end_nic_process(runtime: Path) -> bool:
-    """Have a row's NIC process end, and with it what it holds; false if it does not."""
+class Had:
+    """What processes had of some seconds: not those in which they were stopped, or waited for a core.
+
+    Beside busy processes of a better ``nice``, or many of the same, they may get a hundredth of a core: then a minute
+    is nothing, and says nothing of them. What hangs sleeps, all of it, or runs.
+
+    Args:
+        pids: gives those that there are.
+    """
+
+    def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
+        self._pids = pids
+        self._ran: dict[int, float] = {}
+        self.of(0.0)
+
+    def of(self, seconds: float) -> float:
+        """What they had of the seconds that have just passed."""
+        before, used, wanted = self._ran, 0.0, False
+        self._ran = {}
+        for pid in self._pids():
+            for task in Path(f"/proc/{pid}/task").glob("*"):
+                with contextlib.suppress(OSError, IndexError):  # it has ended just now
+                    state = task.joinpath("stat").read_text().rpartition(")")[2].split()[0]
+                    ran = int(task.joinpath("schedstat").read_text().split()[0]) / 1e9
+                    self._ran[int(task.name)] = ran
+                    used += ran - before.get(int(task.name), ran)
+                    wanted |= state in _WANTS_A_CORE
+        return min(used, seconds) if wanted else seconds
+
+
+def end_nic_process(runtime: Path, seconds: float = END_SECONDS) -> list[str]:
+    """Have a row's NIC process end, and with it what it holds; what was seen of it if it does not, and is killed."""
     pid = _nic_process(runtime)
     if pid is None:
-        return True
-    with contextlib.suppress(ProcessLookupError):
+        return []
+    with contextlib.suppress(ProcessLookupError), contextlib.ExitStack() as held:  # it may end by itself
         fd = os.pidfd_open(pid)
-        with contextlib.ExitStack() as held:
-            held.callback(os.close, fd)
-            signal.pidfd_send_signal(fd, signal.SIGTERM)
-            poller = select.poll()
-            poller.register(fd, select.POLLIN)
-            return bool(poller.poll(_END_SECONDS * 1000))
-    return True
+        held.callback(os.close, fd)
+        signal.pidfd_send_signal(fd, signal.SIGTERM)
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        had = Had(lambda: [pid])
+        while seconds > 0:
+            if poller.poll(_SLICE * 1000):
+                return []
+            seconds -= had.of(_SLICE)
+        log = _log(runtime)
+        signal.pidfd_send_signal(fd, signal.SIGUSR1)  # its own stack goes to its log
+        seen = ["--- NIC process", *_process(pid, flush=False), *_settled_log(runtime, pid, log)]
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+        return seen
+    return []
+
+
+def _settled_log(runtime: Path, pid: int, before: list[str]) -> list[str]:
+    """Its log once it has grown and then stood still for a while of the process's own time: a stack comes by lines."""
+    had = Had(lambda: [pid])
+    log, left, still = before, _LOG_SECONDS, 0.0
+    while left > 0 and still < _SLICE:
+        time.sleep(_SLICE / 10)
+        passed = had.of(_SLICE / 10)
+        left -= passed
+        now = _log(runtime)
+        still = still + passed if now == log != before else 0.0
+        log = now
+    return log
+
+
+def _log(runtime: Path) -> list[str]:
+    """What a NIC process has written."""
+    with contextlib.suppress(OSError):
+        return [f"    log: {line}" for line in (runtime / "nic.log").read_text(errors="replace").splitlines()]
+    return []
 
 
 def _queues(runtime: Path) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import suite
+import ucx_tests
 
 PINGPONG = ("-g", "0", "-n", "200", "-c")
 PERFTEST = ("-x", "0", "-F")
@@ -41,13 +42,14 @@ class Row:
     are what server and client of a ``cm`` row are told besides, with ``SERVER`` and ``CLIENT`` for the addresses; a
     server that ``stays`` is ended once its client has; with ``sockets`` its TCP sockets are rsockets. With ``tap`` the
     devices are on an interface that is not the loopback one. Rows that are not ``short`` move much data, or take long,
-    and CI leaves them out.
+    and CI leaves them out; those that are ``full`` are run where they are asked for.
     """
 
     program: str
     options: tuple[str, ...] = ()
     kind: str = "pair"
     short: bool = True
+    full: bool = False
     refused: str = ""
     said: str = "rnic0"
     peer: tuple[str, ...] = ()
@@ -111,7 +113,7 @@ def rows() -> Iterator[Row]:
     yield from _rsockets()
     yield from _libfabric()
     yield Row("ib_write_bw", ("--use_cuda=0",), kind="refused", refused="use_cuda")
-    for what in ("timestamps", "null_mr", "groups", "dmabuf"):
+    for what in ("timestamps", "null_mr", "groups", "dmabuf", "state"):
         yield Row("verbs_check", (what,), kind="built", note="C, against rdma-core's own header")
     yield Row("pyverbs", ("tests/run_tests.py", "-v"), kind="pyverbs", note="Debian's own test suite")
     rdmacm = ("tests/run_tests.py", "-v", *suite.CONNECTIONS)
@@ -121,6 +123,8 @@ def rows() -> Iterator[Row]:
     ucx = {"UCX_TLS": "rc_v,ud_v"}
     yield Row("pypi_nixl.py", kind="consumer", env=ucx, preload=True, note="PyPI's nixl, with the UCX of its wheel")
     yield Row("pypi_ibverbs.py", ("HOST", "PORT"), kind="consumer-pair", note="against ibv_rc_pingpong")
+    for name in ucx_tests.LEAST:
+        yield Row("gtest", (name,), kind="ucx", short=False, full=True, note="UCX's own tests, built from its source")
     for job in RECIPES:
         yield Row("recipe", (job,), kind="recipe", env=ROOT_MPI, short=job != "nvmeof", note="the job's own commands")
 

@@ -29,6 +29,7 @@ from pathlib import Path
 
 import recipes
 import suite
+import ucx_tests
 from ends import End, StuckError, end_nic_process, last_line, last_packets, wait_all
 from rich.console import Console
 from rich.table import Table
@@ -72,7 +73,9 @@ WHEELS = {
 MPI_CHECK = HERE / "mpi_check.c"
 VERBS_CHECK = HERE / "verbs_check.c"
 VERBS_HEADER = Path("/usr/include/infiniband/verbs.h")
-_LONG = ("pyverbs", "mpi")
+_RECORDED = ("namespace", "recipe")
+"""Kinds of rows whose packets are recorded with ``--bypass``, too."""
+_LONG = ("ucx", "pyverbs", "mpi")
 _JOBS = 2
 _given_ports: set[int] = set()
 _ports_lock = threading.Lock()
@@ -118,7 +121,7 @@ class Bench:
 
     def counts(self, row: Row) -> bool:
         """Whether a row's packets are counted, not recorded."""
-        return self.bypass and not (row.faults or row.tap) and row.kind not in ("namespace", "recipe")
+        return row.kind == "ucx" or (self.bypass and not (row.faults or row.tap) and row.kind not in _RECORDED)
 
     def _on_its_own(self, row: Row, number: int, capture: Path) -> str:
         """With a runtime directory, and so a NIC process, that are the row's."""
@@ -130,15 +133,21 @@ class Bench:
             except StuckError as error:
                 result = str(error)
                 row.report = [*error.report, *last_packets(capture)]
-                capture.with_suffix(".txt").write_text("\n".join([row.title, result, *row.report, ""]))
-            ended = end_nic_process(Path(name))
-        return result if ended or result != "ok" else "its NIC process did not end when it was told to"
+            seen = end_nic_process(Path(name))
+        if seen and result == "ok":
+            result = "its NIC process did not end when it was told to"
+        row.report += seen
+        if row.report:
+            capture.with_suffix(".txt").write_text("\n".join([row.title, result, *row.report, ""]))
+        return result
 
     def _missing(self, row: Row) -> str:
         if row.kind == "pyverbs":
             why = suite.missing()
         elif row.kind == "recipe":
             why = recipes.missing(row.options[0])
+        elif row.kind == "ucx":
+            why = ucx_tests.missing()
         elif row.kind.startswith("consumer") and importlib.util.find_spec(WHEELS[row.program][0]) is None:
             why = f"a PyPI package is not installed: pip install {WHEELS[row.program][1]}"
         else:
@@ -182,6 +191,7 @@ class Run:
             "mpi": self._mpi,
             "built": self._built,
             "recipe": self._recipe,
+            "ucx": self._ucx,
             "cm": self._by_cm,
             "namespace": self._in_namespace,
         }[self.row.kind]()
@@ -217,10 +227,13 @@ class Run:
 
     @staticmethod
     def _verdict(server: End, client: End, stayed: bool = False) -> str:
-        if client.status or (server.status and not stayed):
-            words = last_line(client.text if client.status else server.text)
-            return f"client {client.status}, server {server.status}: {words}"
-        return "ok"
+        if not client.status and (stayed or not server.status):
+            return "ok"
+        for end in (client, server):
+            if end.status == -signal.SIGTERM and not (stayed and end is server):
+                return f"{end.name} was ended by a SIGTERM that was not sent here: somebody on this machine ends others"
+        words = last_line(client.text if client.status else server.text)
+        return f"client {client.status}, server {server.status}: {words}"
 
     def _alone(self) -> str:
         status, text = self._done(self._exec(self.row.program, *self.row.options, recorded=False))
@@ -331,6 +344,17 @@ class Run:
         if status == UNAVAILABLE:
             return f"{LEFT_OUT}: {last_line(text)}"
         return f"status {status}: {last_line(text)}" if status else "ok"
+
+    def _ucx(self) -> str:
+        try:
+            program = ucx_tests.ready()
+        except RuntimeError as error:
+            return f"{LEFT_OUT}: {error}"
+        suite_name = self.row.options[0]
+        command = self._exec(str(program), *ucx_tests.arguments(suite_name), recorded=False)
+        status, text = self._done(command, ucx_tests.SECONDS, str(program.parent))
+        result, self.row.notes = ucx_tests.verdict(text, status, suite_name)
+        return result
 
     def _pyverbs(self) -> str:
         with tempfile.TemporaryDirectory(prefix="rnic-pyverbs-") as name:
@@ -465,7 +489,9 @@ def choose(options: argparse.Namespace) -> list[tuple[int, Row]]:
     chosen = [
         (number, row)
         for number, row in enumerate(rows())
-        if (row.short or not options.short) and (not options.only or options.only in row.title)
+        if (row.short or not options.short)
+        and (options.full or not row.full)
+        and (not options.only or options.only in row.title)
     ]
     if not (options.short and options.bypass):
         return chosen
@@ -534,6 +560,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the list."""
     parser = argparse.ArgumentParser(prog="./dev programs", description=__doc__)
     parser.add_argument("--short", action="store_true", help="without the rows that move much data, as CI runs it")
+    parser.add_argument("--full", action="store_true", help="with rows that build their programs first, and take long")
     parser.add_argument("--bypass", action="store_true", help="programs run the data path themselves")
     parser.add_argument("--only", metavar="TEXT", help="rows whose title contains this")
     parser.add_argument("--list", action="store_true", help="print the rows, run nothing")

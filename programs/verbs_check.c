@@ -299,12 +299,33 @@ static void dmabuf(void)
 	puts(device >= 0 ? "by their descriptors" : "by its descriptor; this kernel has no /dev/udmabuf");
 }
 
+/* `state` of a queue pair that fails: it stays as the program set it, until the program asks for the state. */
+static void state(void)
+{
+	struct ibv_sge sge = { (uintptr_t)memory, 64, mr->lkey };
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+	struct ibv_wc wc;
+
+	cq = ibv_create_cq(context, 16, NULL, NULL, 0);
+	make_pair(IBV_QPT_RC);
+	post(IBV_WR_RDMA_WRITE, &sge, 1, (uintptr_t)memory, mr->rkey ^ 1); /* no such key */
+	while (!ibv_poll_cq(cq, 1, &wc))
+		;
+	CHECK(wc.status == IBV_WC_REM_ACCESS_ERR && qps[0]->state == IBV_QPS_RTS);
+	CHECK(!ibv_query_qp(qps[0], &attr, IBV_QP_AV | IBV_QP_DEST_QPN, &init) && qps[0]->state == IBV_QPS_RTS);
+	CHECK(!ibv_query_qp(qps[0], &attr, IBV_QP_STATE, &init) && attr.qp_state == IBV_QPS_ERR);
+	CHECK(qps[0]->state == IBV_QPS_ERR);
+	puts("it is looked up when it is asked for");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *word;
 		void (*check)(void);
-	} checks[] = { { "timestamps", timestamps }, { "null_mr", null_mr }, { "groups", groups }, { "dmabuf", dmabuf } };
+	} checks[] = { { "timestamps", timestamps }, { "null_mr", null_mr }, { "groups", groups }, { "dmabuf", dmabuf },
+		     { "state", state } };
 
 	for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
 		if (argc == 2 && strcmp(argv[1], checks[i].word) == 0) {
@@ -312,6 +333,6 @@ int main(int argc, char **argv)
 			checks[i].check();
 			return 0;
 		}
-	fprintf(stderr, "usage: %s timestamps|null_mr|groups|dmabuf\n", argv[0]);
+	fprintf(stderr, "usage: %s timestamps|null_mr|groups|dmabuf|state\n", argv[0]);
 	return 2;
 }

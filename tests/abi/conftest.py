@@ -19,6 +19,15 @@ from rnic.runtime.directory import ProcessError
 from rnic.spec.attach import LOCK_NAME
 
 HERE = Path(__file__).parent
+BUILDING_S = 180.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On a loaded machine the compiler alone takes most of a minute, which counts for whichever test comes first."""
+    for item in items:
+        named = "libraries" in getattr(item, "fixturenames", ())
+        if named and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(BUILDING_S))
 
 
 @pytest.fixture(scope="session")
@@ -47,10 +56,14 @@ def env(libraries: Path, byte_code: Path, tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPYCACHEPREFIX": str(byte_code), **kept, **ours}
 
 
-@pytest.fixture(params=["process", "bypass"])
+@pytest.fixture(params=["process", "bypass", "hairpin"])
 def mode(request: pytest.FixtureRequest, env: dict[str, str], alone: None) -> dict[str, str]:
-    """:func:`env` for programs whose NIC process takes everything, and for those that run the engine themselves."""
-    return {**env, "RNIC_BYPASS": str(int(request.param == "bypass"))}
+    """:func:`env` for programs whose NIC process takes everything, and for those that run the engine themselves.
+
+    The last of these reach others of their device by rings instead of the wire.
+    """
+    chosen = {"RNIC_BYPASS": request.param != "process", "RNIC_HAIRPIN": request.param == "hairpin"}
+    return {**env, **{name: str(int(value)) for name, value in chosen.items()}}
 
 
 @pytest.fixture
@@ -118,6 +131,18 @@ def raced(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plain(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program without optimizations, as valgrind likes it."""
     return _compile(tmp_path_factory.mktemp("plain"), "loop", ["-O0"])
+
+
+@pytest.fixture(scope="session")
+def both(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C program that becomes two."""
+    return _compile(tmp_path_factory.mktemp("both"), "hairpin", ["-O1"])
+
+
+@pytest.fixture(scope="session")
+def both_sanitized(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same under AddressSanitizer and UBSan."""
+    return _compile(tmp_path_factory.mktemp("both_sanitized"), "hairpin", [*SANITIZERS, "-O1"])
 
 
 @pytest.fixture(scope="session")

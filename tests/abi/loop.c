@@ -10,43 +10,11 @@
  *     loop exec N     opens everything, then executes itself, N times
  */
 #include <signal.h>
-#include <stdio.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "rnic.h"
-
-extern struct ibv_device **ibv_get_device_list(int *);
-extern void ibv_free_device_list(struct ibv_device **);
-extern struct ibv_context *ibv_open_device(struct ibv_device *);
-extern int ibv_close_device(struct ibv_context *);
-extern struct ibv_pd *ibv_alloc_pd(struct ibv_context *);
-extern int ibv_dealloc_pd(struct ibv_pd *);
-extern struct ibv_mr *ibv_reg_mr(struct ibv_pd *, void *, size_t, int);
-extern int ibv_dereg_mr(struct ibv_mr *);
-extern struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *);
-extern int ibv_destroy_comp_channel(struct ibv_comp_channel *);
-extern struct ibv_cq *ibv_create_cq(struct ibv_context *, int, void *, struct ibv_comp_channel *, int);
-extern int ibv_resize_cq(struct ibv_cq *, int);
-extern int ibv_destroy_cq(struct ibv_cq *);
-extern int ibv_get_cq_event(struct ibv_comp_channel *, struct ibv_cq **, void **);
-extern void ibv_ack_cq_events(struct ibv_cq *, unsigned int);
-extern struct ibv_qp *ibv_create_qp(struct ibv_pd *, struct ibv_qp_init_attr *);
-extern int ibv_modify_qp(struct ibv_qp *, struct ibv_qp_attr *, int);
-extern int ibv_destroy_qp(struct ibv_qp *);
-extern int ibv_query_gid(struct ibv_context *, uint8_t, int, union ibv_gid *);
-extern struct ibv_srq *ibv_create_srq(struct ibv_pd *, struct ibv_srq_init_attr *);
-extern int ibv_destroy_srq(struct ibv_srq *);
-
-#define CHECK(what) \
-	do { \
-		if (!(what)) { \
-			gone(); \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-			exit(1); \
-		} \
-	} while (0)
+#include "direct.h"
 
 enum { BYTES = 1 << 16, GONE = 3 };
 
@@ -63,26 +31,10 @@ static void gone(void)
 static struct ibv_pd *pd;
 static __thread struct ibv_cq *cq;
 static __thread struct ibv_qp *qps[2];
-static union ibv_gid gid;
+static struct way way = { .timeout = 14, .retries = 7, .reads = 1 };
 static __thread struct ibv_comp_channel *channel;
 static __thread char *memory;
 static __thread struct ibv_mr *mr;
-
-static void to_rts(struct ibv_qp *qp, uint32_t peer)
-{
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = 15 };
-
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = 3, .dest_qp_num = peer,
-				     .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
-				     .ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .hop_limit = 64 } } };
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-				    IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
-				     .max_rd_atomic = 1 };
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-				    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
-}
 
 static void connect_pair(void)
 {
@@ -94,7 +46,7 @@ static void connect_pair(void)
 		CHECK(qps[i]);
 	}
 	for (int i = 0; i < 2; i++)
-		to_rts(qps[i], qps[!i]->qp_num);
+		to_rts(qps[i], qps[!i]->qp_num, &way);
 }
 
 static void destroy_pair(void)
@@ -167,7 +119,7 @@ static void two_sided(void)
 	CHECK(!context->ops.post_send(qps[0], &wr, &bad));
 	while (ibv_get_cq_event(channel, &of, &user))
 		CHECK(errno == EINTR);
-	CHECK(of == cq && user == &gid);
+	CHECK(of == cq && user == &way);
 	ibv_ack_cq_events(of, 1);
 	while (seen < 1) {
 		wc = next_completion();
@@ -212,7 +164,7 @@ static struct ibv_qp_ex *extended_pair(void)
 		CHECK(qps[i]);
 	}
 	for (int i = 0; i < 2; i++)
-		to_rts(qps[i], qps[!i]->qp_num);
+		to_rts(qps[i], qps[!i]->qp_num, &way);
 	return (struct ibv_qp_ex *)qps[0];
 }
 
@@ -354,7 +306,7 @@ static void shared(void)
 		CHECK(ends[i]);
 	}
 	for (int i = 0; i < 4; i++)
-		to_rts(ends[i], ends[i ^ 1]->qp_num);
+		to_rts(ends[i], ends[i ^ 1]->qp_num, &way);
 	for (uint64_t id = 0; id < 16; id++)
 		receive_next(srq, id);
 	wr.send_flags = IBV_SEND_SIGNALED;
@@ -415,7 +367,7 @@ static void open_device(void)
 	context = ibv_open_device(list[0]);
 	CHECK(context);
 	ibv_free_device_list(list);
-	CHECK(!ibv_query_gid(context, 1, 0, &gid));
+	CHECK(!ibv_query_gid(context, 1, 0, &way.gid));
 	pd = ibv_alloc_pd(context);
 	CHECK(pd);
 }
@@ -428,7 +380,7 @@ static void open_queues(void)
 	CHECK(mr && ibv_dealloc_pd(pd) == EBUSY);
 	channel = ibv_create_comp_channel(context);
 	CHECK(channel);
-	cq = ibv_create_cq(context, 64, &gid, channel, 0);
+	cq = ibv_create_cq(context, 64, &way, channel, 0);
 	CHECK(cq && ibv_destroy_comp_channel(channel) == EBUSY);
 	connect_pair();
 }
@@ -513,6 +465,7 @@ int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "";
 
+	on_failure = gone;
 	if (strcmp(mode, "signals") == 0)
 		interrupt_often();
 	open_device();

@@ -6,9 +6,12 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,7 +44,7 @@ def test_list_holds_every_program_and_way(runner: ModuleType) -> None:
     verbs = {f"ib_{verb}_{figure}" for verb in ("write", "read", "send", "atomic") for figure in ("bw", "lat")}
     pingpongs = {f"ibv_{name}_pingpong" for name in ("rc", "uc", "ud", "srq", "xsrq")}
     others = {"ibv_devices", "ibv_devinfo", "ibv_asyncwatch", "pyverbs", *runner.WHEELS, *runner.OTHER_PACKAGES}
-    others |= {"recipe"}
+    others |= {"recipe", "gtest"}
     managed = {"rping", "ucmatose", "udaddy", "mckey", "cmtime", "rdma_server", "qperf"}
     sockets = {"rstream", "riostream", "rcopy", "udpong", "python3"}
     assert {row.program for row in rows} == verbs | pingpongs | others | managed | sockets
@@ -70,9 +73,61 @@ def test_list_holds_every_program_and_way(runner: ModuleType) -> None:
     for name in ("mpirun.mpich", "mpirun.openmpi"):
         assert {row.options[-1] for row in rows if row.program == name} == {"2", "4"}
     assert {row.tap for row in rows if row.program == "mpirun.openmpi"} == {True, False}
-    assert len([row for row in rows if row.kind == "built"]) == 4
+    assert len([row for row in rows if row.kind == "built"]) == 5
     assert {row.refused for row in rows if row.kind == "refused"} == {"XRC is not supported", "use_cuda"}
     assert sum(row.short for row in rows) > 60
+
+
+GTEST = """\
+[     INFO ] dc_x is not available
+[ RUN      ] rc_verbs/first.case/0 <rc_verbs/rnic0:1>
+[       OK ] rc_verbs/first.case/0 (9 ms)
+[ RUN      ] rc_verbs/second.case/0 <rc_verbs/rnic0:1>
+[     SKIP ] (!check_atomics(UCS_BIT(UCT_ATOMIC_OP_ADD), OP32))
+[       OK ] rc_verbs/second.case/0 (1 ms)
+[ RUN      ] rc_verbs/third.case/0 <rc_verbs/rnic0:1>
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "result"),
+    [
+        ("[       OK ] rc_verbs/third.case/0 (1 ms)\n", 0, "ok"),
+        ("[       OK ] rc_verbs/third.case/0 (1 ms)\n", 1, "2 cases passed (at least 2 have to), exit status 1"),
+        (
+            "uct/test.cc:7: Failure\n[  FAILED  ] rc_verbs/third.case/0\n",
+            1,
+            "third.case/0 failed: uct/test.cc:7: Failure",
+        ),
+        ("", 134, "third.case/0 failed: did not end"),
+        ("[     SKIP ] (it rains)\n[       OK ] x\n", 0, "third.case/0: skipped for no listed reason: it rains"),
+    ],
+)
+def test_verdict_on_the_tests_of_ucx(
+    runner: ModuleType, monkeypatch: pytest.MonkeyPatch, more: str, status: int, result: str
+) -> None:
+    tests = runner.ucx_tests
+    monkeypatch.setitem(tests.LEAST, "rc_verbs", 2)
+    said, notes = tests.verdict(GTEST + more, status, "rc_verbs")
+    assert said.removeprefix("rc_verbs/") == result
+    if result == "ok":
+        assert notes == ["2 passed, 1 skipped", "1 skipped: an atomic operation that the transport does not have"]
+
+
+def test_what_is_left_out_of_the_tests_of_ucx_is_documented(runner: ModuleType) -> None:
+    page = (PROGRAMS.parent / "docs" / "programs.md").read_text(encoding="utf-8")
+    for case in runner.ucx_tests.LEFT_OUT:
+        assert case.rstrip("*") in page
+        suite_name = case.partition("/")[0]
+        assert case in runner.ucx_tests.arguments(suite_name)[0].partition(":-")[2].split(":")
+    for reason in runner.ucx_tests.SKIPS:
+        assert reason in page
+
+
+def test_sources_of_a_distribution(runner: ModuleType) -> None:
+    sources = runner.ucx_tests.sources
+    assert sources("deb http://there bookworm main\n# deb\n") == "deb-src http://there bookworm main\n# deb\n"
+    assert sources("Types: deb\nURIs: http://there\n") == "Types: deb-src\nURIs: http://there\n"
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +255,91 @@ def test_report_shows_stacks_queues_and_the_recording(ends: ModuleType, env: dic
 
 
 @pytest.mark.slow
+def _nic_process(runtime: Path, then: str) -> subprocess.Popen[bytes]:
+    """What takes a NIC process's place: it listens, and does what it likes with signals."""
+    script = (
+        "import faulthandler, signal, socket, sys, time; sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET);"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); log = open(sys.argv[1] + '/nic.log', 'w');"
+        "faulthandler.register(signal.SIGUSR1, log); sock.bind(sys.argv[1] + '/nic.sock'); sock.listen();"
+        f"{then}"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(runtime)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "then", ["print(flush=True); time.sleep(60)", "print(flush=True)\nwhile True: pass"], ids=["sleeps", "runs"]
+)
+def test_a_nic_process_that_does_not_end_is_looked_at_and_killed(
+    ends: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    monkeypatch.setattr(ends.shutil, "which", lambda name: None)
+    with _nic_process(tmp_path, then) as process:
+        seen = "\n".join(ends.end_nic_process(tmp_path, 0.2))
+        assert process.wait(10) == -signal.SIGKILL
+    assert f"process {process.pid}: " in seen
+    assert "State:" in seen
+    assert 'File "<string>", line' in seen, "its own stack, by its log"
+    assert ends.end_nic_process(tmp_path) == [], "nobody is there any more"
+
+
+@pytest.mark.slow
+def test_seconds_in_which_a_nic_process_was_stopped_are_not_its_own(ends: ModuleType, tmp_path: Path) -> None:
+    ends_then = "signal.signal(signal.SIGTERM, lambda *_: sys.exit()); print(flush=True); time.sleep(60)"
+    with _nic_process(tmp_path, ends_then) as process:
+        process.send_signal(signal.SIGSTOP)
+        with ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(ends.end_nic_process, tmp_path, 0.2)
+            time.sleep(0.6)  # three times what it has
+            assert not ended.done()
+            process.send_signal(signal.SIGCONT)
+            assert ended.result(10) == []
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+
+
+def test_what_processes_had_is_what_they_ran_or_slept(ends: ModuleType) -> None:
+    with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as busy, subprocess.Popen(["sleep", "60"]) as asleep:
+        while _state(asleep.pid) != "S":
+            time.sleep(0.001)
+        assert ends.Had(lambda: [asleep.pid]).of(5.0) == 5.0, "it sleeps, and could end"
+        busy.send_signal(signal.SIGSTOP)
+        while _state(busy.pid) != "T":
+            time.sleep(0.001)
+        had = ends.Had(lambda: [busy.pid, asleep.pid])
+        assert had.of(5.0) == 0.0, "one was stopped, and the other may wait for it"
+        busy.send_signal(signal.SIGCONT)
+        while (ran := had.of(5.0)) == 0.0:
+            time.sleep(0.001)
+        assert 0.0 < ran < 5.0, "what it ran"
+        busy.kill()
+        asleep.kill()
+
+
+@pytest.mark.slow
+def test_programs_that_are_stopped_do_not_run_out_of_time(ends: ModuleType, tmp_path: Path) -> None:
+    with _shell(ends, "program", "sleep 0.05") as end:
+        end.process.send_signal(signal.SIGSTOP)
+        with ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(ends.wait_all, [end], 0.2, tmp_path)
+            time.sleep(0.6)
+            assert not ended.done()
+            end.process.send_signal(signal.SIGCONT)
+            assert ended.result(10) is None
+
+
+def test_a_program_that_others_end_is_no_riddle(runner: ModuleType, ends: ModuleType) -> None:
+    with _shell(ends, "server", "exit 0") as server, _shell(ends, "client", "kill -TERM $$") as client:
+        ends.wait_all([server, client], 5.0, Path("/nowhere"))
+        assert runner.Run._verdict(server, client).startswith("client was ended by a SIGTERM that was not sent here")
+        assert runner.Run._verdict(client, server, stayed=True) == "ok", "it was told to"
+
+
 def test_list_is_printed_without_running() -> None:
     command = [sys.executable, str(PROGRAMS / "run_programs.py"), "--list", "--only", "ibv_rc_pingpong"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -215,3 +355,19 @@ def test_docs_show_a_good_result_of_every_row(runner: ModuleType) -> None:
         wanted.append(f"| `{row.program}` | {options} | ")
     assert [line[: len(want)] for line, want in zip(shown, wanted, strict=True)] == wanted
     assert all(re.search(r"\| (ok|refused)\b[^|]*\|$", line) for line in shown)
+
+
+def test_the_table_of_skips_adds_up_to_what_was_skipped() -> None:
+    page = (PROGRAMS.parent / "docs" / "programs.md").read_text()
+    head = re.search(
+        r"^\| cases \| of Debian's suite \(.*: (\d+), (\d+) passed, (\d+) skipped\) \|\n\|---\|---\|\n",
+        page,
+        re.MULTILINE,
+    )
+    assert head is not None
+    cases, passed, skipped = map(int, head.groups())
+    assert cases == passed + skipped
+    rows = re.match(r"(?:\| \d+ \| .+ \|\n)+", page[head.end() :])
+    assert rows is not None
+    assert sum(int(number) for number in re.findall(r"^\| (\d+)", rows[0], re.MULTILINE)) == skipped
+    assert f"ok: {passed} passed, {skipped} skipped" in page

@@ -21,6 +21,8 @@ int exchange(int socket, uint32_t kind, uint32_t token, const void *body, size_t
 void close_fds(struct reply *reply);
 /* Passes on the words that a refusal came with. */
 void tell(const struct reply *reply);
+struct rnic_context;
+int nic_hairpin(struct rnic_context *context, uint32_t number, uint64_t cookie_at, struct reply *reply);
 /* Connects and greets. Returns the socket, or -1 with errno. */
 int nic_connect(uint32_t *devices, int *pid);
 

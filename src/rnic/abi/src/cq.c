@@ -8,6 +8,7 @@
 enum {
 	SLICE_NS = 100000, /* of a thread that polls in vain (runtime/slice.py) */
 	LEAST_LOG_ENTRIES = 7, /* a page; programs that count their events sloppily need some room to spare */
+	MOST_OTHERS = 64, /* other queues that a thread polls before it yields, wherever that may be */
 	LOOK_EVERY = 4096, /* empty rounds, a power of two: whether there still is a NIC process */
 };
 
@@ -153,13 +154,30 @@ static void shorten_slice(struct rnic_cq *cq)
 	}
 }
 
+/* At a place that is known from the start: no call of the loader, which the library would have to name. */
+#define THREADS_OWN _Thread_local __attribute__((tls_model("initial-exec")))
+
+/* Whether a thread that polls in vain is to yield at this queue. Who polls many in turn yields once a turn, at the one where
+ * it did before, and not at each of them: beside other work each yield may cost a slice. */
+static bool is_its_turn(const struct rnic_cq *cq)
+{
+	static THREADS_OWN const struct rnic_cq *last; /* compared, never followed: it may be gone */
+	static THREADS_OWN unsigned others;
+
+	if (last && last != cq && ++others < MOST_OTHERS)
+		return false;
+	last = cq;
+	others = 0;
+	return true;
+}
+
 /* Nothing there. Whoever polls on and on lets others have the core, and notices when the NIC process is gone. */
 static bool idle_round(struct rnic_cq *cq)
 {
 	uint32_t rounds = atomic_load_explicit(&cq->empty_rounds, memory_order_relaxed) + 1;
 
 	atomic_store_explicit(&cq->empty_rounds, rounds, memory_order_relaxed); /* threads may lose some: it is a guess */
-	if (rounds > context_of(cq->verbs.context)->yield_after) {
+	if (rounds > context_of(cq->verbs.context)->yield_after && is_its_turn(cq)) {
 		shorten_slice(cq);
 		sched_yield();
 	}

@@ -86,6 +86,24 @@ static int ask(struct rnic_context *context, uint32_t kind, const void *body, si
 	return error;
 }
 
+/* Loopback inside the NIC: to take part, with `cookie_at`, or whom a queue pair leads to. 0 or the error number; then the
+ * answer's descriptors are the caller's. */
+int nic_hairpin(struct rnic_context *context, uint32_t number, uint64_t cookie_at, struct reply *reply)
+{
+	uint8_t message[RNIC_HAIRPIN_SIZE] = { 0 };
+	int error;
+
+	memcpy(message + RNIC_HAIRPIN_QPN_AT, &number, 4);
+	memcpy(message + RNIC_HAIRPIN_COOKIE_VA_AT, &cookie_at, 8);
+	reply->error = 0;
+	error = ask(context, RNIC_MSG_HAIRPIN, message, sizeof message, NULL, 0, reply);
+	if (!error && reply->bytes < RNIC_HAIRPIN_REPLY_SIZE) {
+		close_fds(reply);
+		error = EPROTO;
+	}
+	return error;
+}
+
 static int errno_of(uint32_t status)
 {
 	switch (status) {
@@ -386,6 +404,8 @@ static int open_once(struct rnic_context *context, const char *name, bool slot, 
 	context->wake_fd = reply->fds[1];
 	if (reply->fd_count == 5 && reply->bytes >= RNIC_OPEN_REPLY_SIZE + RNIC_OPEN_SLOT_SIZE)
 		*unfit = (error = slot_open(context, reply->body + RNIC_OPEN_REPLY_SIZE, reply->fds + 2)) != 0;
+	if (!error && context->slot)
+		slot_take_part(context);
 out:
 	free(reply);
 	if (error)

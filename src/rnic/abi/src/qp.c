@@ -348,6 +348,8 @@ static int modify(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs, co
 	if (masks[0] & IBV_QP_STATE && attrs[0]->qp_state == IBV_QPS_RESET)
 		return masks[0] & ~(IBV_QP_STATE | IBV_QP_CUR_STATE) ? EINVAL : reset(context_of(qp->verbs.qp_base.context), qp);
 	error = change(qp, attrs, masks, count, current);
+	if (!error && context_of(qp->verbs.qp_base.context)->slot && qp->service == RNIC_QP_ST_RC && current == RNIC_QP_INIT)
+		slot_join(context_of(qp->verbs.qp_base.context), qp->number);
 	if (error != EINVAL || named || !qp->created || qp->state != current || look_at_state(qp) || qp->state == current)
 		return error;
 	return change(qp, attrs, masks, count, qp->state); /* it had failed, and nobody had looked */
@@ -382,7 +384,7 @@ static void get_path(const uint8_t *qpc, struct ibv_ah_attr *path)
 	path->port_num = 1;
 }
 
-EXPORT int ibv_query_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask UNUSED, struct ibv_qp_init_attr *init)
+EXPORT int ibv_query_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init)
 {
 	struct rnic_qp *qp = (struct rnic_qp *)verbs;
 	uint8_t qpc[RNIC_QPC_SIZE];
@@ -411,7 +413,8 @@ EXPORT int ibv_query_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask
 	attr->timeout = (uint8_t)rnic_get_be(qpc, RNIC_QPC_ACKTO);
 	attr->retry_cnt = (uint8_t)rnic_get_be(qpc, RNIC_QPC_RETRY_CNT);
 	attr->rnr_retry = (uint8_t)rnic_get_be(qpc, RNIC_QPC_RNR_RETRY);
-	verbs->state = attr->qp_state;
+	if (mask & IBV_QP_STATE) /* who does not ask for it goes by what it last set */
+		verbs->state = attr->qp_state;
 	*init = (struct ibv_qp_init_attr){ .qp_context = verbs->qp_context, .send_cq = verbs->send_cq,
 					   .recv_cq = verbs->recv_cq, .srq = verbs->srq, .cap = qp->cap,
 					   .qp_type = verbs->qp_type, .sq_sig_all = qp->sq_sig_all };

@@ -327,6 +327,9 @@ static inline void reg_store(const struct rnic_context *context, uint32_t block,
 bool slot_wanted(void);
 int slot_open(struct rnic_context *context, const uint8_t *answer, const int *fds);
 void slot_close(struct rnic_context *context);
+/* Loopback inside the NIC, where RNIC_HAIRPIN asks for it: from now on; and for a queue pair that is connected. */
+void slot_take_part(struct rnic_context *context);
+void slot_join(struct rnic_context *context, uint32_t number);
 /* Around a message that the NIC process works on the arena for. */
 void slot_lend(struct rnic_context *context);
 void slot_back(struct rnic_context *context);

@@ -66,6 +66,8 @@ struct slot_driver {
 	uint8_t *arena, *shared;
 	size_t arena_bytes, shared_bytes;
 	int fd, shared_fd, wake;
+	_Atomic int bell; /* rung by programs of the same device; -1 */
+	uint8_t cookie[RNIC_COOKIE_BYTES]; /* by which they know this one */
 	pid_t pid;
 	pthread_t thread;
 	_Atomic uint64_t polled_ns; /* when somebody polled last */
@@ -80,12 +82,17 @@ struct slot_driver {
 	struct event_queue *quiet; /* its next event is for who works now, and needs no descriptor */
 };
 
+static bool wanted(const char *name)
+{
+	const char *said = getenv(name);
+
+	return said && *said && strcmp(said, "0") != 0;
+}
+
 /* RNIC_BYPASS=1, which `rnic exec --bypass` sets. */
 bool slot_wanted(void)
 {
-	const char *said = getenv("RNIC_BYPASS");
-
-	return said && *said && strcmp(said, "0") != 0;
+	return wanted("RNIC_BYPASS");
 }
 
 static int leave(void *self, const struct bypass_punt *punt, struct bypass_answer *answer)
@@ -169,22 +176,36 @@ static bool is_alone(const struct slot_driver *slot, uint64_t now)
 	       !atomic_load_explicit(&slot->stop, memory_order_relaxed);
 }
 
+/* The bell has rung, for all who slept. */
+static void silence(const struct slot_driver *slot)
+{
+	uint64_t drained;
+
+	while (read(slot->bell, &drained, sizeof drained) < 0 && errno == EINTR)
+		;
+}
+
 /* Sleep; whether somebody called. */
 static bool rest(struct slot_driver *slot, uint64_t until, enum how how)
 {
 	struct rnic_context *context = slot->context;
-	struct pollfd poller[3] = { { .fd = slot->wake, .events = POLLIN },
+	struct pollfd poller[4] = { { .fd = slot->wake, .events = POLLIN },
 				    { .fd = context->dead ? -1 : context->socket },
-				    { .fd = slot->fd, .events = POLLIN } };
+				    { .fd = slot->fd, .events = POLLIN },
+				    { .fd = slot->bell, .events = POLLIN } };
 	uint64_t now = bypass_now(), left = until > now ? until - now : 0, drained;
 	struct timespec timeout = { (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
 
 	atomic_store(&slot->until_ns, until);
 	atomic_store(&slot->how, how);
-	ppoll(poller, how == WATCHING ? 3 : 2, until == UINT64_MAX || left >> 60 ? NULL : &timeout, NULL);
+	if (how == WATCHING && bypass_dozes(slot->bypass))
+		timeout = (struct timespec){ 0, 0 }, until = 0;
+	ppoll(poller, how == WATCHING ? 4 : 2, until == UINT64_MAX || left >> 60 ? NULL : &timeout, NULL);
 	atomic_store(&slot->how, AWAKE);
 	if (poller[1].revents)
 		nic_gone(context); /* data would go on without it: the device is dead all the same */
+	if (poller[3].revents)
+		silence(slot);
 	return poller[0].revents && read(slot->wake, &drained, sizeof drained) > 0;
 }
 
@@ -297,6 +318,8 @@ static void drop(struct slot_driver *slot)
 		munmap(slot->shared, slot->shared_bytes);
 	if (slot->wake >= 0)
 		close(slot->wake);
+	if (slot->bell >= 0)
+		close(slot->bell);
 	if (slot->shared_fd >= 0)
 		close(slot->shared_fd);
 	close(slot->fd);
@@ -320,6 +343,7 @@ int slot_open(struct rnic_context *context, const uint8_t *answer, const int *fd
 	slot->context = context;
 	slot->fd = fds[0];
 	slot->pid = getpid();
+	slot->bell = -1;
 	slot->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	slot->reply = malloc(sizeof *slot->reply);
 	memcpy(&arena, answer + RNIC_OPEN_SLOT_ARENA_BYTES_AT, 8);
@@ -365,12 +389,78 @@ void slot_close(struct rnic_context *context)
 		close(slot->fd); /* the arena is not mapped here, and whoever held the lock is not there */
 		close(slot->shared_fd);
 		close(slot->wake);
+		if (slot->bell >= 0)
+			close(slot->bell);
 		return;
 	}
 	atomic_store(&slot->stop, true);
 	wake(slot);
 	pthread_join(slot->thread, NULL);
 	drop(slot);
+}
+
+/* ---- programs of the same device */
+
+void slot_take_part(struct rnic_context *context)
+{
+	struct slot_driver *slot = context->slot;
+	struct reply *reply = wanted("RNIC_HAIRPIN") /* `rnic exec --hairpin` sets it */ ? malloc(sizeof *reply) : NULL;
+	int error;
+
+	if (!reply)
+		return;
+	slot_lend(context);
+	error = bypass_hairpin(slot->bypass) ? ENOMEM : 0;
+	slot_back(context);
+	if (!error)
+		error = nic_hairpin(context, 0, (uintptr_t)slot->cookie, reply);
+	if (!error && reply->fd_count == 1) {
+		memcpy(slot->cookie, reply->body + RNIC_HAIRPIN_REPLY_COOKIE_AT, sizeof slot->cookie);
+		slot->bell = reply->fds[0];
+		wake(slot); /* it may sleep without */
+	} else if (!error) {
+		close_fds(reply);
+	}
+	if (error)
+		complain("there is no loopback inside the NIC (%s): packets go by the wire", strerror(error));
+	free(reply);
+}
+
+void slot_join(struct rnic_context *context, uint32_t number)
+{
+	struct slot_driver *slot = context->slot;
+	struct reply *reply = slot->bell >= 0 ? malloc(sizeof *reply) : NULL;
+	struct bypass_peer setup = { 0 };
+	const uint8_t *said;
+	int error;
+
+	if (!reply)
+		return;
+	error = nic_hairpin(context, number, 0, reply);
+	if (!error && reply->fd_count == 2) {
+		said = reply->body;
+		memcpy(&setup.numbers, said + RNIC_HAIRPIN_REPLY_NUMBERS_AT, 4);
+		memcpy(&setup.first_number, said + RNIC_HAIRPIN_REPLY_FIRST_QPN_AT, 4);
+		memcpy(&setup.pid, said + RNIC_HAIRPIN_REPLY_PID_AT, 4);
+		memcpy(&setup.ring, said + RNIC_HAIRPIN_REPLY_RING_AT, 4);
+		memcpy(&setup.bytes, said + RNIC_HAIRPIN_REPLY_BYTES_AT, 8);
+		memcpy(&setup.cookie_at, said + RNIC_HAIRPIN_REPLY_COOKIE_VA_AT, 8);
+		memcpy(setup.cookie, said + RNIC_HAIRPIN_REPLY_COOKIE_AT, sizeof setup.cookie);
+		setup.bell = reply->fds[1];
+		setup.base = map(reply->fds[0], setup.bytes);
+		close(reply->fds[0]);
+		slot_lend(context);
+		error = !setup.base || bypass_join(slot->bypass, &setup);
+		slot_back(context);
+		if (error && setup.base)
+			munmap(setup.base, setup.bytes);
+		if (error)
+			close(setup.bell);
+		wake(slot); /* it may sleep, and those who fill the new ring know nothing of that */
+	} else if (!error) {
+		close_fds(reply);
+	}
+	free(reply);
 }
 
 /* ---- what posts and polls */
@@ -498,7 +588,8 @@ static void gone_on(void *self)
 static int wait_for(struct rnic_context *context, struct event_queue *eq)
 {
 	struct slot_driver *slot = context->slot;
-	struct pollfd pollers[3] = { { .fd = eq->fd, .events = POLLIN }, { .fd = context->socket }, { .fd = slot->fd } };
+	struct pollfd pollers[4] = { { .fd = eq->fd, .events = POLLIN }, { .fd = context->socket }, { .fd = slot->fd },
+				     { .fd = slot->bell } };
 
 	for (;;) {
 		uint64_t deadline = work_for(slot, eq), now, left, count;
@@ -509,9 +600,13 @@ static int wait_for(struct rnic_context *context, struct event_queue *eq)
 		now = bypass_now();
 		left = deadline > now ? deadline - now : 0;
 		timeout = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
-		pollers[2].events = bypass_idle(slot->bypass) ? 0 : POLLIN;
+		pollers[2].events = pollers[3].events = bypass_idle(slot->bypass) ? 0 : POLLIN;
+		if (!bypass_idle(slot->bypass) && bypass_dozes(slot->bypass))
+			continue;
 		if (ppoll(pollers, COUNT(pollers), left >> 60 ? NULL : &timeout, NULL) < 0)
 			return errno;
+		if (pollers[3].revents)
+			silence(slot);
 		if (pollers[0].revents)
 			return read(eq->fd, &count, sizeof count) < 0 && errno != EAGAIN ? errno : 0;
 		if (pollers[1].revents)

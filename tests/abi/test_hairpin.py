@@ -1,0 +1,240 @@
+"""Loopback inside the NIC: two programs of one device whose packets go by rings, not by the wire."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rnic import enums as e
+from rnic.runtime.attach import ask, fault
+from rnic.state.hairpin import BYTES_AT, RING_ALL
+from rnic.testing import own_network
+from tests.abi.test_bypass import taken_from
+from tests.abi.test_kills import LONGEST, WELL, Nic, served
+
+NET = own_network()
+"""Addresses that no other run of these tests uses at the same time."""
+GONE = 3
+"""Exit status of ``hairpin forever`` once one of the two has gone."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+ENDS = (
+    "retries exceeded\n",
+    # while a program dies its NIC process answers for it, and its memory is gone already
+    f"status {e.IBV_WC_REM_ACCESS_ERR}\n",
+    f"status {e.IBV_WC_REM_OP_ERR}\n",
+)
+KILLS = [6, pytest.param(60, marks=[pytest.mark.full, pytest.mark.timeout(600)])]
+
+
+@pytest.fixture
+def hairpin(env: dict[str, str]) -> dict[str, str]:
+    """Environment of programs that ask for rings."""
+    return {**env, "RNIC_BYPASS": "1", "RNIC_HAIRPIN": "1"}
+
+
+def run(program: Path, env: dict[str, str], *arguments: str) -> None:
+    command = [str(program), *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert WELL in done.stdout
+    assert "ERROR" not in done.stderr
+
+
+def counters(nic: Nic) -> dict[str, int]:
+    seen: dict[str, int] = ask(nic.directory, "rnic0", "counters")
+    return seen
+
+
+def test_data_goes_by_the_rings(both: Path, hairpin: dict[str, str]) -> None:
+    """Every kind of message, checked at both ends; long ones without a copy, and hardly anything by the wire."""
+    with served(hairpin, f"{NET}.51") as nic:
+        run(both, hairpin, "data")
+        nic.settled()
+        seen = counters(nic)
+        assert seen["hairpin_bytes"] > 40 << 20
+        assert seen["hairpin_packets"] > 1000
+        assert seen["hairpin_lost"] == 0
+        # what was sent at all is more than what went by the wire, a burst of which has at most 64 packets
+        assert seen["hairpin_wire"] * 64 < seen["tx_packets"] / 4
+
+
+def test_nobody_takes_part_who_did_not_ask(both: Path, hairpin: dict[str, str]) -> None:
+    with served(hairpin, f"{NET}.52") as nic:
+        run(both, {**hairpin, "RNIC_HAIRPIN": "0"}, "data")
+        nic.settled()
+        assert not any(name.startswith("hairpin") and count for name, count in counters(nic).items())
+
+
+def test_two_under_sanitizers(both_sanitized: Path, hairpin: dict[str, str]) -> None:
+    with served(hairpin, f"{NET}.53"):
+        run(both_sanitized, hairpin, "data")
+        run(both_sanitized, hairpin, "key")
+
+
+@pytest.mark.parametrize("what", ["key", "unmapped", "unmapped there"])
+def test_mistakes_end_as_on_the_wire(both: Path, hairpin: dict[str, str], what: str) -> None:
+    """The program knows which status is right; the same without rings."""
+    with served(hairpin, f"{NET}.54"):
+        run(both, hairpin, what)
+        run(both, {**hairpin, "RNIC_HAIRPIN": "0"}, what)
+
+
+@contextmanager
+def going_on(both: Path, env: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """``hairpin forever``, who asks, and the number of the one who serves."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([str(both), "forever"], env=env, stdout=pipe, stderr=pipe, text=True) as program:
+        assert program.stdout is not None
+        server = 0
+        try:
+            asks, server = map(int, program.stdout.readline().split())
+            assert asks == program.pid
+            yield program, server
+        finally:
+            program.kill()
+            if server and not ended(server, 0):
+                os.kill(server, signal.SIGKILL)
+
+
+def ended(pid: int, seconds: float) -> bool:
+    """Whether a process that is no child of ours ends in time."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([fd], [], [], seconds)[0])
+    finally:
+        os.close(fd)
+
+
+def moves(nic: Nic, what: str) -> bool:
+    """Whether a counter of the slots goes up."""
+    before, end = counters(nic).get(what, 0), time.monotonic() + LONGEST
+    while time.monotonic() < end:
+        if counters(nic).get(what, 0) > before:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@contextmanager
+def scribbling(server: int, rng: random.Random) -> Iterator[None]:
+    """Meanwhile somebody stores nonsense into the rings of a process, records and positions alike."""
+    rings = [mmap.mmap(fd, os.fstat(fd).st_size) for fd in taken_from(server, "/memfd:rnic hairpin")]
+    assert rings
+    over = threading.Event()
+
+    def scribble() -> None:
+        while not over.wait(0.0005):
+            for ring in rings:
+                at = rng.choice((0, RING_ALL)) + rng.choice((0, 64, 72, 80, BYTES_AT + rng.randrange(1 << 14))) & ~7
+                ring[at : at + 8] = rng.choice((bytes(8), rng.randbytes(8), bytes([255] * 8)))
+
+    thread = threading.Thread(target=scribble)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        for ring in rings:
+            ring.close()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_nonsense_in_the_rings(both_sanitized: Path, hairpin: dict[str, str], seed: int) -> None:
+    """Neither end reads or stores where it may not; what they make of wrong data is not asked here."""
+    rng = random.Random(seed)
+    with served(hairpin, f"{NET}.59") as nic:
+        with going_on(both_sanitized, hairpin) as (program, server):
+            assert moves(nic, "hairpin_packets")
+            with scribbling(nic.process.pid, rng):
+                ended(server, 1.5)
+            program.kill()
+            assert ended(server, LONGEST)
+            assert program.stderr is not None
+            said = program.stderr.read()
+            assert "Sanitizer" not in said
+            assert "runtime error" not in said
+        run(both_sanitized, hairpin, "data")
+        assert nic.process.poll() is None
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_either_side_is_killed(both: Path, hairpin: dict[str, str], kills: int) -> None:
+    """Who asks sees that nobody answers; who serves goes on without; and the next two find everything in order."""
+    rng = random.Random(kills)
+    with served(hairpin, f"{NET}.55") as nic:
+        before = nic.settled()
+        for number in range(kills):
+            with going_on(both, hairpin) as (program, server):
+                time.sleep(rng.random() * 0.2)
+                if number % 2:
+                    program.kill()
+                    assert ended(server, LONGEST)
+                    continue
+                os.kill(server, signal.SIGKILL)
+                said, errors = program.communicate(timeout=LONGEST)
+                assert program.returncode == GONE, errors
+                assert said in ENDS, said
+        run(both, hairpin, "data")
+        assert nic.settled() == before
+        assert ask(nic.directory, "rnic0", "slots")["slots"] == []
+
+
+def test_one_that_is_stopped_goes_on_where_it_was(both: Path, hairpin: dict[str, str]) -> None:
+    """The NIC process answers for who is stopped, by the wire; nothing is lost, and the rings are used again."""
+    rng = random.Random(5)
+    with served(hairpin, f"{NET}.56") as nic, going_on(both, hairpin) as (program, server):
+        for _ in range(6):
+            time.sleep(rng.random() * 0.05)
+            os.kill(server, signal.SIGSTOP)
+            time.sleep(rng.random() * 0.1)
+            os.kill(server, signal.SIGCONT)
+        assert moves(nic, "hairpin_packets")
+        assert program.poll() is None
+
+
+def test_who_watches_sees_the_packets(both: Path, hairpin: dict[str, str]) -> None:
+    """An event on command has the NIC process take both slots: from then on all goes by the wire."""
+    with served(hairpin, f"{NET}.57") as nic, going_on(both, hairpin) as (program, _):
+        assert moves(nic, "hairpin_packets")
+        fault(nic.directory, "rnic0", [])
+        assert moves(nic, "tx_packets")
+        before = counters(nic)["hairpin_packets"]
+        assert moves(nic, "tx_packets")
+        assert counters(nic)["hairpin_packets"] == before
+        assert program.poll() is None
+
+
+def test_slots_say_with_whom_they_share_rings(both: Path, hairpin: dict[str, str]) -> None:
+    with served(hairpin, f"{NET}.58") as nic, going_on(both, hairpin) as (_, server):
+        assert moves(nic, "hairpin_packets")
+        rows: list[dict[str, Any]] = ask(nic.directory, "rnic0", "slots")["slots"]
+        assert sorted(row["hairpin"] for row in rows) == [[1], [2]]
+        assert server in {row["pid"] for row in rows}
+
+
+def test_bytes_that_came_by_the_rings_are_the_queue_pair_s(both: Path, hairpin: dict[str, str]) -> None:
+    """Those that its program fetched from the other's memory, too."""
+    with served(hairpin, f"{NET}.60") as nic, going_on(both, hairpin):
+        end, sent, came = time.monotonic() + LONGEST, 0, 0
+        while sent < 8 << 20:
+            assert time.monotonic() < end
+            pairs = ask(nic.directory, "rnic0", "top")["qps"]
+            sent, came = (max((pair[name] for pair in pairs), default=0) for name in ("sent_bytes", "came_bytes"))
+        assert came > 0.8 * sent
