@@ -8,6 +8,7 @@ writes the system's Verilog: ``soc.v`` and the engine's own beside it. ``pip ins
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,30 @@ class System(SoCMini):  # type: ignore[misc]
         self.bus.add_master(name="host", master=host)
 
 
+def settling(verilog: str) -> str:
+    """LiteX's Verilog for simulators with events, such as Icarus.
+
+    Its combinational blocks assign a default first and then a value, with ``<=``. Each pass shows both, wakes the block
+    itself or another that wakes it again, and time stands still. Here a block works on variables of its own, and shows
+    each result once.
+    """
+
+    def once(block: re.Match[str]) -> str:
+        body = block[1]
+        targets = sorted({found[1] for found in re.finditer(r"^\s*(\w+)(?:\[[^\]]*\])?\s<=\s", body, re.MULTILINE)})
+        declared = []
+        for name in targets:
+            width = re.search(rf"^\s*(?:output )?reg\s+(\[[^\]]*\])?\s*{name}\b", verilog, re.MULTILINE)
+            assert width, f"{name} is not declared"
+            declared.append(f"reg {width[1] or ''} {name}_settled;")
+            body = re.sub(rf"\b{name}\b", f"{name}_settled", body)
+        body = re.sub(r"^(\s*\w+_settled(?:\[[^\]]*\])?)\s<=\s", r"\1 = ", body, flags=re.MULTILINE)
+        shown = [f"    {name} = {name}_settled;" for name in targets]
+        return "\n".join((*declared, f"always @(*) begin{body}", *shown, "end"))
+
+    return re.sub(r"^always @\(\*\) begin$(.*?)^end$", once, verilog, flags=re.MULTILINE | re.DOTALL)
+
+
 def build(directory: Path, params: EngineParams, bus_width: int) -> Path:
     """Write the system's Verilog; the path of ``soc.v``.
 
@@ -70,7 +95,7 @@ def build(directory: Path, params: EngineParams, bus_width: int) -> Path:
     for name, data in text.data_files.items():  # contents of memories
         (directory / name).write_text(data)
     path = directory / "soc.v"
-    path.write_text(text.main_source)
+    path.write_text(settling(text.main_source))
     return path
 
 

@@ -21,6 +21,7 @@ from rnic.gateware.tools import find_tool, verilator_environment
 from rnic.gateware.verilated import Library, Model, build
 
 Step = Callable[[], object]
+Watch = Callable[[Any, CtxMgt], None]
 LIMIT = 20_000
 _place = tempfile.TemporaryDirectory(prefix="rnic-ctxmgt-")
 
@@ -36,10 +37,11 @@ def library(params: CtxMgtParams) -> Library | None:
     return build(CtxMgt(params), "ctxmgt", Path(os.environ.get("RNIC_VERILATOR_DIR") or _place.name))
 
 
-def run(bench: Lockstep, *steps: Step, limit: int = LIMIT, amaranth: bool = False) -> None:
+def run(bench: Lockstep, *steps: Step, limit: int = LIMIT, amaranth: bool = False, watch: Watch | None = None) -> None:
     """Until everything that was asked for is answered; so again after each step, which asks for more.
 
-    ``amaranth``: on Amaranth's simulator whatever there is, which spares a compilation.
+    ``amaranth``: on Amaranth's simulator whatever there is, which spares a compilation. ``watch`` wants it: called
+    each cycle with the simulation's context and the component, it looks inside.
     """
     left = list(steps)
 
@@ -51,9 +53,9 @@ def run(bench: Lockstep, *steps: Step, limit: int = LIMIT, amaranth: bool = Fals
         assert bench.cycle_number < limit, f"not at its end after {limit} cycles: {bench.counted}"
         return False
 
-    built = None if amaranth else library(bench.params)
+    built = None if amaranth or watch else library(bench.params)
     if built is None:
-        _on_amaranth(bench, over)
+        _on_amaranth(bench, over, watch)
     else:
         model = Model(built)
         try:
@@ -67,7 +69,7 @@ def run(bench: Lockstep, *steps: Step, limit: int = LIMIT, amaranth: bool = Fals
     bench.finish()
 
 
-def _on_amaranth(bench: Lockstep, over: Callable[[], bool]) -> None:
+def _on_amaranth(bench: Lockstep, over: Callable[[], bool], watch: Watch | None) -> None:
     block = CtxMgt(bench.params)
     ports = flat_ports(block)
     names = {name: signal for name, (signal, _) in ports.items()}
@@ -80,6 +82,8 @@ def _on_amaranth(bench: Lockstep, over: Callable[[], bool]) -> None:
             inputs = bench.cycle({name: ctx.get(names[name]) for name in outputs})
             if over():
                 return
+            if watch:
+                watch(ctx, block)
             await ctx.tick()
             for name, value in inputs.items():
                 ctx.set(names[name], value)

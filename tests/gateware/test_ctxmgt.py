@@ -30,7 +30,7 @@ from rnic.gateware.ctxmgt.driver import InProcess
 from rnic.gateware.ctxmgt.measure import measure
 from rnic.gateware.ctxmgt.params import CtxMgtParams, CtxMgtParamsError
 from rnic.gateware.ctxmgt.streams import BEAT_BYTES
-from rnic.gateware.ctxmgt.top import interface
+from rnic.gateware.ctxmgt.top import CtxMgt, interface
 from rnic.gateware.tools import find_tool, verilator_environment
 from rnic.gateware.verilog import CTXMGT_NAME, write_ctxmgt
 from rnic.spec.source import install_hint
@@ -48,7 +48,7 @@ ICMMAP = {"qpc_base": BASE >> 8, "cqc_base": CQ_BASE >> 8, "eqc_base": EQ_BASE >
 QP_VALUES = {
     field.name: (0x9E3779B97F4A7C15F39CC0605CEDC834 >> place % 60) & field.mask
     for place, field in enumerate(QPC.fields)
-} | {"state": 3, "cqn_snd": CQN, "cqn_rcv": CQN + 1}  # fmt: skip
+} | {"state": 3, "cqn_snd": CQN, "cqn_rcv": CQN + 1, "mtu": 5, "port": 2}  # fmt: skip
 CQ_VALUES = {"flags": 1, "logsize": 9, "comp_eqn": EQN, "pd": 0x89ABCDEF, "lkey": 0xFEDCBA98, "cqn": CQN}
 EQ_VALUES = {
     "flags": 7,
@@ -129,6 +129,10 @@ def loaded(**options: Any) -> Lockstep:
     write_cq(bench, CQN + 1, logsize=10, lkey=77)
     write_eq(bench)
     return bench
+
+
+def invalidate(bench: Lockstep, kind: int, opcode: int, number: int) -> None:
+    bench.ceu(m.ceu_request(kind, opcode, number), beats=[(1 << 256) - 1])
 
 
 def read(bench: Lockstep, source: int, qpn: int = QPN) -> None:
@@ -542,6 +546,28 @@ def test_a_write_stores_psn_and_state_and_writes_them_back(source: int) -> None:
     assert psns == {each: 0xABCDEF if each == name else QP_VALUES[each] & 0xFFFFFF for each in psns}
 
 
+def test_what_dma_proc_has_written_and_for_whom() -> None:
+    """002 5.3.4: DMA writes are the CEU's of a QPC, CQC or EQC, and key_qpc_data's of state and PSN."""
+    bench, asked = loaded(), []
+
+    def watch(ctx: Any, block: CtxMgt) -> None:
+        request = block.ctxmdata.write_req
+        if ctx.get(request.tvalid & request.tready):
+            word = ctx.get(request.tdata)
+            asked.append(m.WRITE_REQUEST.unpack(word.to_bytes(m.WRITE_REQUEST.size, "big")))
+
+    run(bench, lambda: [write(bench, source, 0x123456, 5) for source in OPCODES], watch=watch)
+    mine, others = asked[:4], asked[4:]
+    assert [(each["type"], each["opcode"], each["source"]) for each in mine] == [
+        (m.WR_QP_CXT, m.WR_QP_ALL, m.CEU), (m.WR_CQ_CXT, m.WR_CQ_ALL, m.CEU), (m.WR_CQ_CXT, m.WR_CQ_ALL, m.CEU),
+        (m.WR_EQ_CXT, m.WR_EQ_ALL, m.CEU),
+    ]  # fmt: skip
+    assert {(each["opcode"], each["source"]) for each in others} == {(code, source) for source, code in OPCODES.items()}
+    assert {(each["type"], each["state"], each["data"], each["addr"]) for each in others} == {
+        (m.WR_QP_CXT, 5, 0x123456, QP_AT)
+    }
+
+
 def test_a_write_has_no_response() -> None:
     bench = loaded()
     run(bench, lambda: [write(bench, source, 7, 3) for source in (m.RTC, m.RRC, m.EE)])
@@ -602,16 +628,18 @@ def test_an_eq_that_is_not_there_reads_as_zero(eqn: int) -> None:
 
 
 def test_a_cq_is_modified_and_invalidated() -> None:
+    """WR_CQ_INVALID makes the context 0 whatever its one beat, which carries nothing, holds."""
     bench = loaded()
-    run(bench, lambda: write_cq(bench, CQN, m.WR_CQ_MODIFY, pd=5), lambda: read(bench, m.RTC),
-        lambda: bench.ceu(m.ceu_request(m.WR_CQ_CXT, m.WR_CQ_INVALID, CQN)), lambda: read(bench, m.RTC))  # fmt: skip
-    assert [fields(bench, m.RTC, place)["scq_pd"] for place in (0, 1)] == [5, 0]
+    run(bench, lambda: read(bench, m.RTC), lambda: write_cq(bench, CQN, m.WR_CQ_MODIFY, pd=5),
+        lambda: read(bench, m.RTC), lambda: invalidate(bench, m.WR_CQ_CXT, m.WR_CQ_INVALID, CQN),
+        lambda: read(bench, m.RTC))  # fmt: skip
+    assert [fields(bench, m.RTC, place)["scq_pd"] for place in range(3)] == [CQ_VALUES["pd"], 5, 0]
     assert bench.transfers[-1] == Transfer(CQ_AT, bytes(64))
 
 
 def test_an_eq_is_invalidated() -> None:
     bench = loaded()
-    run(bench, lambda: bench.ceu(m.ceu_request(m.WR_EQ_CXT, m.WR_EQ_INVALID, EQN)), lambda: read(bench, m.RTC),
+    run(bench, lambda: invalidate(bench, m.WR_EQ_CXT, m.WR_EQ_INVALID, EQN), lambda: read(bench, m.RTC),
         lambda: function(bench, EQN, 1))  # fmt: skip
     assert fields(bench, m.RTC)["eq_length"] == 0
     assert bench.transfers[-1] == Transfer(EQ_AT, bytes(64))

@@ -1,10 +1,11 @@
-"""The engine in a LiteX system, whose Verilog is made here and carries data under Verilator."""
+"""The engine in a LiteX system, whose Verilog is made here and carries data under Verilator and Icarus."""
 
 from __future__ import annotations
 
 import faulthandler
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,21 +37,28 @@ def _needs_tools() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("width", "bus"), [(32, 32), (64, 32)], ids=["as-wide", "wider"])
+@pytest.mark.parametrize(
+    ("tool", "width", "bus"),
+    [("verilator", 32, 32), ("verilator", 64, 32), ("icarus", 32, 32)],
+    ids=["as-wide", "wider", "icarus"],
+)
 @pytest.mark.usefixtures("_needs_tools")
-def test_data_move_through_litexs_bus(width: int, bus: int, tmp_path: Path) -> None:
+def test_data_move_through_litexs_bus(tool: str, width: int, bus: int, tmp_path: Path) -> None:
+    if tool == "icarus" and shutil.which("iverilog") is None:
+        pytest.skip("no iverilog: apt install iverilog")
     command = [sys.executable, str(SCRIPT), str(tmp_path), "--width", str(width), "--bus", str(bus)]
     faulthandler.cancel_dump_traceback_later()  # a compilation may take longer than a test
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr[-2000:]
     from cocotb_tools.runner import get_runner
 
-    runner = get_runner("verilator")
+    runner = get_runner(tool)
+    fast = ["-Wno-fatal", "-Wno-lint", "-O3", "--output-split", "0", "--x-assign", "fast"]
     runner.build(
         sources=[tmp_path / "soc.v", tmp_path / "rnic_engine.v"],
         hdl_toplevel="soc",
         build_dir=tmp_path / "build",
-        build_args=["-Wno-fatal", "-Wno-lint", "-O3", "--output-split", "0", "--x-assign", "fast"],
+        build_args=fast if tool == "verilator" else [],
         timescale=("1ns", "1ps"),
         log_file=tmp_path / "build.log",
     )

@@ -9,10 +9,20 @@ from pathlib import Path
 import pytest
 
 from rnic.gateware.ip_decapsulator import IpDecapsulator
+from rnic.gateware.net_registers import NetRegisters
 from rnic.gateware.params import EngineParams
-from rnic.gateware.synthesis import COSTED, FAMILIES, place_and_route, synthesize, tool_versions
-from rnic.gateware.tools import ToolError, find_tool
+from rnic.gateware.synthesis import (
+    COSTED,
+    FAMILIES,
+    map_to_ecp5,
+    place_and_route,
+    rtlil_to_place,
+    synthesize,
+    tool_versions,
+)
+from rnic.gateware.tools import ToolError, find_tool, native_yosys
 from rnic.gateware.top import Top
+from rnic.spec.engine_net_regs import ENCAP_REGISTERS
 
 FIGURES = Path(__file__).parents[2] / "docs" / "gateware-figures.json"
 SLACK = 0.15
@@ -82,6 +92,25 @@ def test_a_fault_is_found(family: str) -> None:
 def test_ecp5_frequency() -> None:
     if find_tool("nextpnr-ecp5") is None:
         pytest.skip("no nextpnr-ecp5: pip install '.[gateware-test]'")
-    placed = place_and_route(Top(EngineParams()))
-    assert placed.mhz[1] >= FLOOR_MHZ
+    mhz, longest = place_and_route(map_to_ecp5(rtlil_to_place(Top(EngineParams()))))
+    assert mhz >= FLOOR_MHZ
+    assert " to " in longest
     assert re.fullmatch(r"Yosys [\d.]+, nextpnr-[\d.]+", tool_versions())
+
+
+def test_what_is_placed_is_known_again() -> None:
+    """The bench keeps the seeds of a netlist that it has seen: the same logic gives the same text, other logic not."""
+    text = rtlil_to_place(IpDecapsulator(EngineParams()))
+    assert text == rtlil_to_place(IpDecapsulator(EngineParams()))
+    assert "attribute \\src " not in text
+    assert text != rtlil_to_place(IpDecapsulator(EngineParams(check_address=False)))
+
+
+def test_yosys_as_machine_code_and_as_web_assembly_count_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    if native_yosys() is None:
+        pytest.skip("no pyosys: pip install '.[gateware-test]'")
+    native = synthesize(NetRegisters(ENCAP_REGISTERS), "ecp5").cells
+    monkeypatch.setattr("rnic.gateware.tools.native_yosys", lambda: None)
+    there = synthesize(NetRegisters(ENCAP_REGISTERS), "ecp5").cells
+    for row, count in native.items():
+        assert abs(count - there[row]) <= max(SLACK * there[row], 4)

@@ -68,6 +68,7 @@ class Plan(wiring.Component):
     def __init__(self, params: EngineParams) -> None:
         shift = _log2(params.bus_bytes)
         self.params = params
+        self.longest = burst_beats(params)
         self.job_layout = data.StructLayout(
             {
                 "offset": shift,  # place of the first byte in its memory beat
@@ -101,23 +102,29 @@ class Plan(wiring.Component):
         m = Module()
         lanes = self.params.bus_bytes
         shift = _log2(lanes)
-        longest = burst_beats(self.params)
         m.submodules.jobs = jobs = SyncFIFO(width=self.job_layout.size, depth=self.params.queue)
-        left = Signal(BTT_BITS + 1 - shift)
-        beat = Signal(ADDRESS_BITS - shift)
+        # Bursts end where windows of the longest burst end: the first begins inside its window, the others at its
+        # start, and only the last may end inside. So two small numbers and a count of windows tell all of them.
+        slots = _log2(self.longest)
+        active = Signal()
+        windows = Signal(BTT_BITS + 1 - shift - slots)  # after the one in hand
+        page = Signal(ADDRESS_BITS - shift - slots)
+        first, final_slot = Signal(slots), Signal(slots)
 
         btt, address = unpack(self.cmd.tdata, DM_COMMAND, "btt"), unpack(self.cmd.tdata, DM_COMMAND, "address")
         take = Signal()
         refused = Signal()
         span = Signal(BTT_BITS + 1)
         filled = Signal(BTT_BITS + 1)
+        last_byte = Signal(BTT_BITS + 1)  # counted from where the first window begins
         job = Signal(self.job_layout)
         m.d.comb += [
-            self.cmd.tready.eq(~self.abort & (left == 0) & jobs.w_rdy),
+            self.cmd.tready.eq(~self.abort & ~active & jobs.w_rdy),
             take.eq(self.cmd.tvalid & self.cmd.tready),
             refused.eq((btt == 0) | ~unpack(self.cmd.tdata, DM_COMMAND, "type")[0]),
             span.eq(btt + address[:shift] + (lanes - 1)),
             filled.eq(btt + (lanes - 1)),
+            last_byte.eq(btt + address[: shift + slots] - 1),
             job.offset.eq(address[:shift]),
             job.memory_beats.eq(span >> shift),
             job.stream_beats.eq(filled >> shift),
@@ -132,30 +139,48 @@ class Plan(wiring.Component):
             self.job_valid.eq(jobs.r_rdy),
             jobs.r_en.eq(self.job_take),
         ]
-        window = Signal(range(longest + 1))
-        count = Signal(range(longest + 1))
-        fits = Signal()
-        m.d.comb += [
-            window.eq(longest - beat[: _log2(longest)]),
-            fits.eq(left <= window),
-            count.eq(Mux(fits, left, window)),
-        ]
+        final = Signal()
+        m.d.comb += final.eq(windows == 0)
         with m.If(self.ready):
             m.d.sync += self.valid.eq(0)
         with m.If(take):
-            m.d.sync += [left.eq(Mux(refused, 0, span >> shift)), beat.eq(address[shift:])]
-        with m.Elif((left != 0) & (~self.valid | self.ready) & self.room & ~self.abort):
+            m.d.sync += [
+                active.eq(~refused),
+                Cat(first, page).eq(address[shift:]),
+                Cat(final_slot, windows).eq(last_byte >> shift),
+            ]
+        with m.Elif(active & (~self.valid | self.ready) & self.room & ~self.abort):
             m.d.sync += [
                 self.valid.eq(1),
-                self.addr.eq(Cat(Const(0, shift), beat)),
-                self.len.eq(count - 1),
-                self.last.eq(fits),
-                left.eq(left - count),
-                beat.eq(beat + count),
+                self.addr.eq(Cat(Const(0, shift), first, page)),
+                self.len.eq(Mux(final, final_slot, self.longest - 1) - first),
+                self.last.eq(final),
+                active.eq(~final),
+                windows.eq(windows - 1),
+                page.eq(page + 1),
+                first.eq(0),
             ]
         with m.If(self.abort):
-            m.d.sync += left.eq(0)
+            m.d.sync += active.eq(0)
         return m
+
+
+class Countdown:
+    """A number of beats that counts down, and registers that say whether any is left and whether it is the last."""
+
+    def __init__(self, m: Module, width: int, name: str) -> None:
+        self.m = m
+        self.value = Signal(width, name=name)
+        self.any = Signal(name=f"{name}_any")
+        self.one = Signal(name=f"{name}_one")
+
+    def load(self, count: Value, nothing: Value) -> None:
+        """Begin with ``count``, which is not 0, or with 0 where there is ``nothing``."""
+        self.m.d.sync += [self.value.eq(count), self.any.eq(~nothing), self.one.eq(~nothing & (count == 1))]
+
+    def step(self) -> None:
+        """One less; what was 0 is no number any more."""
+        self.m.d.sync += [self.value.eq(self.value - 1), self.any.eq(~self.one), self.one.eq(self.value == 2)]
 
 
 class Statuses(wiring.Component):
@@ -237,7 +262,8 @@ class Mm2s(wiring.Component):
         # ---- data
         job = Signal(plan.job_layout)
         busy = Signal()
-        to_come, to_go = Signal.like(job.memory_beats), Signal.like(job.stream_beats)
+        to_come = Countdown(m, len(job.memory_beats), "to_come")
+        to_go = Countdown(m, len(job.stream_beats), "to_go")
         primed, slverr, decerr = Signal(), Signal(), Signal()
         before = Signal(width)  # the last memory beat, turned
         shown_last = Signal()  # the beat shown is the last of its command
@@ -254,36 +280,37 @@ class Mm2s(wiring.Component):
         m.d.comb += [
             free.eq(~out.tvalid | out.tready),
             straight.eq(offset == 0),
-            wants.eq(busy & (to_come != 0)),
+            wants.eq(busy & to_come.any),
             axi.rready.eq(self.abort | (wants & (~(straight | primed) | free))),
-            emit.eq(busy & free & Mux(wants, axi.rvalid & (straight | primed), to_go != 0) & ~self.abort),
-            final.eq(emit & (to_go == 1) & (to_come <= 1)),
+            emit.eq(busy & free & Mux(wants, axi.rvalid & (straight | primed), to_go.any) & ~self.abort),
+            final.eq(emit & to_go.one & (to_come.one | ~to_come.any)),
         ]
         with m.If(out.tready):
             m.d.sync += out.tvalid.eq(0)
         with m.If(arrived):
-            m.d.sync += [to_come.eq(to_come - 1), before.eq(turned), primed.eq(1), slverr.eq(slv), decerr.eq(dec)]
+            to_come.step()
+            m.d.sync += [before.eq(turned), primed.eq(1), slverr.eq(slv), decerr.eq(dec)]
         with m.If(emit):
+            to_go.step()
             m.d.sync += [
                 out.tvalid.eq(1),
                 out.tdata.eq(Mux(straight, axi.rdata, _by_lane(from_now, turned, before, 8))),
-                out.tkeep.eq(Mux((to_go == 1) & (job.tail != 0), keep_mask(job.tail, lanes), (1 << lanes) - 1)),
-                out.tlast.eq((to_go == 1) & job.eof),
+                out.tkeep.eq(Mux(to_go.one & (job.tail != 0), keep_mask(job.tail, lanes), (1 << lanes) - 1)),
+                out.tlast.eq(to_go.one & job.eof),
                 out.tuser.eq(slverr | decerr | bad),
-                shown_last.eq(to_go == 1),
+                shown_last.eq(to_go.one),
                 shown_status.eq(_status(job.tag, Const(0, 1), dec, slv)),
-                to_go.eq(to_go - 1),
             ]
         # a beat that is owed to the job although its stream is complete, is taken before the job ends
         over = Signal()
         m.d.comb += over.eq(busy & (final | job.refused))
         m.d.comb += plan.job_take.eq((~busy | over) & statuses.room)
         with m.If(plan.job_take & plan.job_valid & ~self.abort):
+            to_come.load(plan.job.memory_beats, plan.job.refused)
+            to_go.load(plan.job.stream_beats, plan.job.refused)
             m.d.sync += [
                 job.eq(plan.job),
                 busy.eq(1),
-                to_come.eq(Mux(plan.job.refused, 0, plan.job.memory_beats)),
-                to_go.eq(Mux(plan.job.refused, 0, plan.job.stream_beats)),
                 primed.eq(0),
                 slverr.eq(0),
                 decerr.eq(0),
@@ -303,7 +330,7 @@ class Mm2s(wiring.Component):
             m.d.comb += over.eq(0)
         with m.If(self.abort):
             m.d.comb += plan.job_take.eq(1)
-            m.d.sync += [busy.eq(0), to_go.eq(0), out.tvalid.eq(0)]
+            m.d.sync += [busy.eq(0), to_go.any.eq(0), out.tvalid.eq(0)]
         return m
 
 
@@ -360,23 +387,24 @@ class S2mm(wiring.Component):
         # ---- data
         job = Signal(plan.job_layout)
         busy, ended, tainted, interr, draining = Signal(), Signal(), Signal(), Signal(), Signal()
-        to_come, to_go = Signal.like(job.stream_beats), Signal.like(job.memory_beats)
+        to_come = Countdown(m, len(job.stream_beats), "to_come")
+        to_go = Countdown(m, len(job.memory_beats), "to_go")
         slot = Signal(max(1, _log2(longest)))
         before, before_mask = Signal(width), Signal(lanes)
 
         feed = Signal()  # the beat to be made takes one from the stream
         make, final, take = Signal(), Signal(), Signal()
         m.d.comb += [
-            feed.eq((to_come != 0) & ~ended & ~self.abort),
-            make.eq(busy & (to_go != 0) & (credit != 0) & (~axi.wvalid | axi.wready) & (~feed | source.tvalid)),
+            feed.eq(to_come.any & ~ended & ~self.abort),
+            make.eq(busy & to_go.any & (credit != 0) & (~axi.wvalid | axi.wready) & (~feed | source.tvalid)),
             take.eq(make & feed),
-            final.eq(make & (to_go == 1)),
-            last_made.eq(make & ((slot == longest - 1) | (to_go == 1))),
+            final.eq(make & to_go.one),
+            last_made.eq(make & ((slot == longest - 1) | to_go.one)),
             source.tready.eq(
-                (busy & (to_go != 0) & (credit != 0) & (~axi.wvalid | axi.wready) & feed) | (draining & ~self.abort)
+                (busy & to_go.any & (credit != 0) & (~axi.wvalid | axi.wready) & feed) | (draining & ~self.abort)
             ),
         ]
-        last_in = to_come == 1
+        last_in = to_come.one
         full = _named(m, Mux(last_in & (job.tail != 0), keep_mask(job.tail, lanes), (1 << lanes) - 1), "full")
         mask = _named(m, Mux(take & ~source.tuser & ~tainted, source.tkeep & full, 0), "mask")
         offset = _multiple(job.offset, self.aligned)
@@ -386,6 +414,7 @@ class S2mm(wiring.Component):
         with m.If(axi.wready):
             m.d.sync += axi.wvalid.eq(0)
         with m.If(make):
+            to_go.step()
             m.d.sync += [
                 axi.wvalid.eq(1),
                 axi.wdata.eq(_by_lane(from_now, turned, before, 8)),
@@ -393,13 +422,12 @@ class S2mm(wiring.Component):
                 axi.wlast.eq(last_made),
                 before.eq(turned),
                 before_mask.eq(turned_mask),
-                to_go.eq(to_go - 1),
                 slot.eq(Mux(slot == longest - 1, 0, slot + 1)),
             ]
         wrong = source.tuser | (source.tlast != last_in) | (source.tkeep != full)
         with m.If(take):
+            to_come.step()
             m.d.sync += [
-                to_come.eq(to_come - 1),
                 ended.eq(source.tlast),
                 tainted.eq(tainted | source.tuser),
                 interr.eq(interr | wrong),
@@ -411,18 +439,18 @@ class S2mm(wiring.Component):
         # ---- the job ends when its beats are made and its packet is over
         over, done = Signal(), Signal()
         m.d.comb += [
-            over.eq(busy & (to_go == 0) & ~draining),
+            over.eq(busy & ~to_go.any & ~draining),
             done.eq(over & ended_jobs.w_rdy),
             ended_jobs.w_data.eq(Cat(job.tag, interr | job.refused, job.refused)),
             ended_jobs.w_en.eq(done & ~self.abort),
             plan.job_take.eq(~busy | done),
         ]
         with m.If(plan.job_take & plan.job_valid):
+            to_come.load(plan.job.stream_beats, plan.job.refused)
+            to_go.load(plan.job.memory_beats, plan.job.refused)
             m.d.sync += [
                 job.eq(plan.job),
                 busy.eq(1),
-                to_come.eq(Mux(plan.job.refused, 0, plan.job.stream_beats)),
-                to_go.eq(Mux(plan.job.refused, 0, plan.job.memory_beats)),
                 slot.eq(plan.job.slot),
                 before_mask.eq(0),
                 ended.eq(0),

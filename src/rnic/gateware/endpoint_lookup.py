@@ -62,17 +62,17 @@ class EndpointLookup(wiring.Component):
         ip = Signal(32)
         waiting = Signal()  # a question that has not had the read port yet
         asked = Signal()  # its entry is on the read port now
+        come = Signal()  # it is in registers: the port's own output is slow
         with m.If(lookup.request):
             m.d.sync += ip.eq(lookup.ip)
-        wanted = Mux(lookup.request, lookup.ip, ip)
-        grant = (lookup.request | waiting) & ~regs.read
-        m.d.comb += read.addr.eq(Mux(regs.read, slot, wanted[:8] ^ wanted[8:16]))
-        m.d.sync += [asked.eq(grant), waiting.eq((lookup.request | waiting) & regs.read)]
+        m.d.comb += read.addr.eq(Mux(regs.read, slot, ip[:8] ^ ip[8:16]))
+        m.d.sync += [asked.eq(waiting & ~regs.read), waiting.eq(lookup.request | (waiting & regs.read)), come.eq(asked)]
 
-        entry = read.data
+        entry = Signal(ENDPOINT_ENTRY.size * 8)
+        m.d.sync += entry.eq(read.data)
         hit = unpack(entry, ENDPOINT_ENTRY, "valid") & (unpack(entry, ENDPOINT_ENTRY, "dst_ip") == ip)
-        m.d.sync += lookup.response.eq(asked)
-        with m.If(asked):
+        m.d.sync += lookup.response.eq(come)
+        with m.If(come):
             m.d.sync += [
                 lookup.hit.eq(hit),
                 lookup.dst_mac.eq(Mux(hit, unpack(entry, ENDPOINT_ENTRY, "dst_mac"), 0)),

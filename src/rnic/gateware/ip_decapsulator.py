@@ -11,7 +11,7 @@ counted, and so is one that the MAC marks as bad.
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, ValueLike
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -135,30 +135,35 @@ class IpDecapsulator(wiring.Component):
         m.d.sync += halves.eq(
             sum(Cat(ip_header[at + 8 : at + 16], ip_header[at : at + 8]) for at in range(0, IPV4_BYTES * 8, 16))
         )
-        folded = Signal(17)
-        m.d.comb += folded.eq(halves[:16] + halves[16:])
         local_mac = Cat(value["LOCAL_MAC_LO"], value["LOCAL_MAC_HI"])
         total, udp_length = ip("total_length"), udp("length")
         frame_bytes = Signal(17)
-        m.d.comb += frame_bytes.eq(total + IP_AT)
+        m.d.sync += frame_bytes.eq(total + IP_AT)
         code = Signal(4)
+
+        def seen(wrong: ValueLike) -> Signal:
+            """A check of the header in a register: as old as the header's sum."""
+            flag = Signal()
+            m.d.sync += flag.eq(wrong)
+            return flag
+
         verdict: Value = Const(RX_OK, 4)
         for wrong, number in reversed(
             (
                 (~value["CTRL"][ENCAP_CTRL["enable"].lsb], RX_DISABLED),
                 (~self.accept, RX_MODE),
-                ((ethernet("dst_mac") != local_mac) & (ethernet("dst_mac") != BROADCAST_MAC), RX_MAC),
-                (ethernet("ethertype") != TYPE_IPV4, RX_NOT_IPV4),
-                (ip("version") != 4, RX_IP_VERSION),
-                (ip("ihl") != IPV4_BYTES // 4, RX_IP_IHL),
-                ((folded[:16] + folded[16])[:16] != 0xFFFF, RX_IP_CHECKSUM),
-                (ip("protocol") != PROTO_UDP, RX_NOT_UDP),
-                ((ip("flags_fragment") & FRAGMENT_MASK) != 0, RX_FRAGMENT),
-                ((ip("dst") != value["LOCAL_IP"]) if params.check_address else Const(0, 1), RX_ADDRESS),
-                (udp("dport") != value["LOCAL_PORT"], RX_PORT),
-                (udp_length < UDP_BYTES + ENGINE_HEADER_BYTES, RX_LENGTH),
-                (total > MAX_IP_BYTES, RX_LENGTH),
-                (total != udp_length + IPV4_BYTES, RX_LENGTH),
+                (seen((ethernet("dst_mac") != local_mac) & (ethernet("dst_mac") != BROADCAST_MAC)), RX_MAC),
+                (seen(ethernet("ethertype") != TYPE_IPV4), RX_NOT_IPV4),
+                (seen(ip("version") != 4), RX_IP_VERSION),
+                (seen(ip("ihl") != IPV4_BYTES // 4), RX_IP_IHL),
+                (halves[:16] != ~Cat(halves[16:], Const(0, 12)), RX_IP_CHECKSUM),  # no sum of ten words carries twice
+                (seen(ip("protocol") != PROTO_UDP), RX_NOT_UDP),
+                (seen((ip("flags_fragment") & FRAGMENT_MASK) != 0), RX_FRAGMENT),
+                (seen((ip("dst") != value["LOCAL_IP"]) if params.check_address else Const(0, 1)), RX_ADDRESS),
+                (seen(udp("dport") != value["LOCAL_PORT"]), RX_PORT),
+                (seen(udp_length < UDP_BYTES + ENGINE_HEADER_BYTES), RX_LENGTH),
+                (seen(total > MAX_IP_BYTES), RX_LENGTH),
+                (seen(total != udp_length + IPV4_BYTES), RX_LENGTH),
                 (ended & (got < frame_bytes), RX_FRAME),
             )
         ):

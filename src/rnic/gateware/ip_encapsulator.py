@@ -197,7 +197,7 @@ class IpEncapsulator(wiring.Component):
             m.d.comb += getattr(self.endpoint, name).eq(value[register])
 
         meta = {name: Signal.like(getattr(self.s_meta, name), name=f"meta_{name}") for name in META_NAMES}
-        code = Signal(4)
+        code, checked = Signal(4), Signal()
         test_only = Signal()  # the META word in hand is that of CTRL.start
         test_wanted = Signal()
         dst_mac, src_mac = Signal(48), Signal(48)
@@ -240,7 +240,9 @@ class IpEncapsulator(wiring.Component):
         m.submodules.frames = frames = PacketFifo(params.bus_width, FIFO_BYTES // lanes, keep_begun=True)
         wiring.connect(m, frames.m_axis, wiring.flipped(out))
         push, data, count, last = Signal(), Signal(lanes * 8), Signal(range(lanes + 1)), Signal()
-        spoil, spoiled = Signal(), Signal()
+        # whether a frame is good is known in the cycle after its last beat, when `judging`
+        spoilt, spoiled, judging = Signal(), Signal(), Signal()
+        final_got, final_length, final_bad = Signal(16), Signal.like(meta["length"]), Signal()
         room = Signal()
         sent = Signal()
         m.d.comb += [
@@ -251,9 +253,12 @@ class IpEncapsulator(wiring.Component):
             frames.push.eq(push),
             frames.clear.eq(self.reset),
             sent.eq(push & room & last),
-            frames.commit.eq(sent & ~spoil),
-            frames.rollback.eq(sent & spoil),
+            spoilt.eq(final_bad | (final_got != final_length)),
+            spoiled.eq(judging & spoilt),
+            frames.commit.eq(judging & ~spoilt),
+            frames.rollback.eq(spoiled),
         ]
+        m.d.sync += [judging.eq(sent), final_length.eq(meta["length"])]
 
         # ---- input
         source = self.s_axis
@@ -273,13 +278,19 @@ class IpEncapsulator(wiring.Component):
         with m.If(ctrl_written & bank.write_data[start_bit]):
             m.d.sync += test_wanted.eq(1)
 
+        sum_ahead = Signal(20)
+        if ahead is not None:
+            with m.If(spoiled):
+                m.d.sync += halves.eq(sum_ahead + ident)
+        room_for_fate = Signal()
+        m.d.sync += room_for_fate.eq(verdicts.level < VERDICTS - 3)  # those that are known this cycle and the next come
+
         def begin() -> None:
             """The packet whose META was checked ahead is next; until it is there, none."""
             m.d.sync += state.eq(IDLE)
             if ahead is None:
                 return
             m.d.sync += [beat.eq(0), got.eq(0), bad.eq(0), ended.eq(0), test_only.eq(0)]
-            room_for_fate = verdicts.level < VERDICTS - 1
             with m.If(ahead.m_meta.valid & ~test_wanted & room_for_fate & ~spoiled):
                 m.d.comb += [
                     ahead.m_meta.ready.eq(1),
@@ -290,7 +301,8 @@ class IpEncapsulator(wiring.Component):
                 m.d.sync += [
                     dst_mac.eq(ahead.dst_mac),
                     src_mac.eq(ahead.src_mac),
-                    halves.eq(ahead.sum + (ident + (sent & ~spoil))[:16]),
+                    halves.eq(ahead.sum + (ident + (sent | judging))[:16]),
+                    sum_ahead.eq(ahead.sum),
                     state.eq(Mux(refuse, DRAIN, GATHER)),
                 ]
 
@@ -299,7 +311,7 @@ class IpEncapsulator(wiring.Component):
                 if ahead is not None:
                     begin()
                 else:
-                    m.d.comb += self.s_meta.ready.eq(~test_wanted & verdicts.w_rdy)
+                    m.d.comb += self.s_meta.ready.eq(~test_wanted & room_for_fate)
                 m.d.sync += [beat.eq(0), got.eq(0), bad.eq(0), ended.eq(0), test_only.eq(test_wanted)]
                 with m.If(test_wanted):
                     m.d.sync += [test_wanted.eq(0), state.eq(CHECK)]
@@ -309,14 +321,16 @@ class IpEncapsulator(wiring.Component):
                                                ("src_port", "SRC_PORT"), ("dst_port", "DST_PORT"))
                     ]  # fmt: skip
                 if ahead is None:
-                    with m.Elif(self.s_meta.valid & verdicts.w_rdy):
+                    with m.Elif(self.s_meta.valid & room_for_fate):
                         m.d.sync += [meta[name].eq(getattr(self.s_meta, name)) for name in meta]
                         m.d.sync += state.eq(CHECK)
             with m.Case(CHECK):
-                m.d.comb += code.eq(meta_code(**meta))
+                m.d.sync += [code.eq(meta_code(**meta)), checked.eq(~checked)]
                 if ahead is None:
                     m.d.comb += self.lookup.ip.eq(meta["dst_ip"])
-                with m.If(test_only):
+                with m.If(~checked):
+                    pass
+                with m.Elif(test_only):
                     m.d.comb += [refuse.eq(code != META_OK), refuse_code.eq(code)]
                     m.d.sync += state.eq(IDLE)
                 if ahead is None:
@@ -337,7 +351,8 @@ class IpEncapsulator(wiring.Component):
                     m.d.comb += [refuse.eq(1), refuse_code.eq(TX_LOOKUP_MISS)]
                     m.d.sync += state.eq(DRAIN)
             with m.Case(GATHER):
-                m.d.comb += source.tready.eq(1)
+                # one verdict at a time; and with META ahead, a frame that turns out bad gives its identification back
+                m.d.comb += source.tready.eq(~spoiled if ahead is not None and params.header_beats == 1 else ~judging)
                 with m.If(taken):
                     m.d.sync += [
                         beat.eq(beat + 1),
@@ -369,8 +384,8 @@ class IpEncapsulator(wiring.Component):
                     data.eq(Cat(rest, source.tdata)),
                     count.eq(Mux(here + rest_bytes > lanes, lanes, here + rest_bytes)),
                     last.eq(source.tlast & (here + rest_bytes <= lanes)),
-                    spoil.eq(bad | source.tuser | (got + here != meta["length"])),
                 ]
+                m.d.sync += [final_got.eq(got + here), final_bad.eq(bad | source.tuser)]
                 with m.If(taken):
                     m.d.sync += [
                         rest.eq(source.tdata[-rest_bytes * 8 :]),
@@ -388,19 +403,19 @@ class IpEncapsulator(wiring.Component):
                     data.eq(rest),
                     count.eq(rest_count),
                     last.eq(1),
-                    spoil.eq(bad | (got != meta["length"])),
                 ]
+                m.d.sync += [final_got.eq(got), final_bad.eq(bad)]
                 with m.If(room):
                     begin()
             with m.Case(DRAIN):
-                m.d.comb += source.tready.eq(1)
+                m.d.comb += source.tready.eq(~judging)
                 with m.If(taken & source.tlast):
                     m.d.comb += [verdicts.w_en.eq(1), verdicts.w_data.eq(drained_code)]
                     m.d.sync += state.eq(IDLE)
         with m.If(refuse):
             m.d.sync += drained_code.eq(refuse_code)
-        with m.If(sent):
-            m.d.comb += [verdicts.w_en.eq(1), verdicts.w_data.eq(Mux(spoil, TX_PACKET_LENGTH, META_OK))]
+        with m.If(judging):
+            m.d.comb += [verdicts.w_en.eq(1), verdicts.w_data.eq(Mux(spoilt, TX_PACKET_LENGTH, META_OK))]
 
         # ---- the fate of each packet in turn; that of a good one is known when its frame has left
         left, outlived, gone = Signal(range(VERDICTS + 1)), Signal(), Signal()
@@ -422,16 +437,18 @@ class IpEncapsulator(wiring.Component):
                 self.lookup.request.eq(0),
                 refuse.eq(0),
                 push.eq(0),
+                spoiled.eq(0),
+                frames.commit.eq(0),
                 verdicts.w_en.eq(0),
             ]
-            m.d.sync += [state.eq(IDLE), test_wanted.eq(0), left.eq(0)]
+            m.d.sync += [state.eq(IDLE), test_wanted.eq(0), checked.eq(0), judging.eq(0), left.eq(0)]
             m.d.sync += outlived.eq(frames.begun & ~gone)
 
         # ---- what software sees
-        m.d.comb += spoiled.eq(sent & spoil)
         m.d.comb += self.error.eq(refuse | spoiled)
-        failed, missed = Signal(), Signal()
-        with m.If(sent & ~spoil):
+        failed, missed, lost = Signal(), Signal(), Signal()
+        m.d.sync += lost.eq(refuse & ~test_only | spoiled)
+        with m.If(judging & ~spoilt):
             m.d.sync += ident.eq(ident + 1)
         with m.If(gone):
             m.d.sync += value["PKT_CNT"].eq(value["PKT_CNT"] + 1)
@@ -439,7 +456,7 @@ class IpEncapsulator(wiring.Component):
             m.d.sync += Cat(value["BYTE_CNT_LO"], value["BYTE_CNT_HI"]).eq(
                 Cat(value["BYTE_CNT_LO"], value["BYTE_CNT_HI"]) + frames.m_count
             )
-        with m.If(refuse & ~test_only | spoiled):
+        with m.If(lost):
             m.d.sync += value["DROP_CNT"].eq(value["DROP_CNT"] + 1)
         with m.If(bank.written["IRQ_ACK"] | clear):
             m.d.sync += [failed.eq(0), missed.eq(0), status_code.eq(0)]

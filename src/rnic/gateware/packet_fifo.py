@@ -26,7 +26,7 @@ class PacketFifo(wiring.Component):
                 "count": In(range(width // 8 + 1)),
                 "last": In(1),
                 "push": In(1),
-                "room": Out(1),
+                "room": Out(1, init=1),
                 "commit": In(1),
                 "rollback": In(1),
                 "clear": In(1),
@@ -41,7 +41,8 @@ class PacketFifo(wiring.Component):
         self.keep_begun = keep_begun
 
     def elaborate(self, platform: object) -> Module:
-        """Pointers one bit longer than an address tell full from empty."""
+        """Pointers one bit longer than an address tell full from empty. Room is told a cycle late, so that it is a
+        register: the last beat of the memory stays free unless beats come one after the other."""
         m = Module()
         out, lanes = self.m_axis, self.width // 8
         size = len(self.data) + len(self.count) + 1
@@ -50,44 +51,52 @@ class PacketFifo(wiring.Component):
         bits = (self.depth - 1).bit_length() + 1
         head, tail, committed = Signal(bits), Signal(bits), Signal(bits)
         next_tail = Signal(bits)
+        m.d.sync += self.room.eq((tail - head)[:bits] < self.depth - 1)
         m.d.comb += [
-            self.room.eq((tail - head)[:bits] != self.depth),
             write.addr.eq(tail),
             write.data.eq(Cat(self.data, self.count, self.last)),
             write.en.eq(self.push & self.room),
             next_tail.eq(tail + write.en),
-            self.empty.eq((head == committed) & ~out.tvalid),
         ]
         m.d.sync += tail.eq(Mux(self.rollback, committed, next_tail))
         with m.If(self.commit):
             m.d.sync += committed.eq(next_tail)
 
+        # memory's own output is slow: what it shows goes into registers
+        read_valid = Signal()
+        load, show = Signal(), Signal()
         # the rest of a packet that outlives a clear ends where that packet does
         ending, end = Signal(), Signal(bits)
         inside = Signal()  # a beat of a packet was taken, its last was not
-        load, stop = Signal(), Signal()
+        stop = Signal()
         m.d.comb += [
             stop.eq(ending & out.tvalid & out.tlast),
-            load.eq((~out.tvalid | out.tready) & (head != committed) & ~stop),
+            show.eq((~out.tvalid | out.tready) & read_valid & ~stop),
+            load.eq((~read_valid | ~out.tvalid | out.tready) & (head != committed) & ~stop),
             read.addr.eq(head),
             read.en.eq(load),
             self.begun.eq(out.tvalid | inside),
+            self.empty.eq((head == committed) & ~read_valid & ~out.tvalid),
         ]
         with m.If(out.tvalid & out.tready):
             m.d.sync += inside.eq(~out.tlast)
         with m.If(load):
-            m.d.sync += [head.eq(head + 1), out.tvalid.eq(1)]
+            m.d.sync += [head.eq(head + 1), read_valid.eq(1)]
+        with m.Elif(show):
+            m.d.sync += read_valid.eq(0)
+        data, count, last = read.data[: self.width], read.data[self.width : -1], read.data[-1]
+        with m.If(show):
+            m.d.sync += [
+                out.tvalid.eq(1),
+                out.tdata.eq(data),
+                out.tkeep.eq(keep_mask(count, lanes)),
+                out.tlast.eq(last),
+                self.m_count.eq(count),
+            ]
         with m.Elif(out.tready):
             m.d.sync += out.tvalid.eq(0)
         with m.If(stop):
-            m.d.sync += [head.eq(end), ending.eq(0)]
-        data, count, last = read.data[: self.width], read.data[self.width : -1], read.data[-1]
-        m.d.comb += [
-            out.tdata.eq(data),
-            out.tkeep.eq(keep_mask(count, lanes)),
-            out.tlast.eq(last),
-            self.m_count.eq(count),
-        ]
+            m.d.sync += [head.eq(end), read_valid.eq(0), ending.eq(0)]
         with m.If(self.clear):
             if self.keep_begun:
                 more = Mux(out.tvalid, ~(out.tlast & out.tready), inside)
@@ -95,8 +104,9 @@ class PacketFifo(wiring.Component):
                 with m.If(~ending & more):
                     m.d.sync += ending.eq(1)
                 with m.Elif(~ending):
-                    m.d.comb += load.eq(0)
-                    m.d.sync += head.eq(committed)
+                    m.d.comb += [load.eq(0), show.eq(0)]
+                    m.d.sync += [head.eq(committed), read_valid.eq(0)]
             else:
-                m.d.sync += [head.eq(0), tail.eq(0), committed.eq(0), out.tvalid.eq(0), inside.eq(0)]
+                m.d.sync += [head.eq(0), tail.eq(0), committed.eq(0)]
+                m.d.sync += [read_valid.eq(0), out.tvalid.eq(0), inside.eq(0)]
         return m

@@ -6,7 +6,7 @@ is waited for, and a watchdog ends what makes no progress.
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -121,20 +121,21 @@ class RdmaController(wiring.Component):
         detail, sent, phase = Signal(4), Signal(32), Signal(init=1)
         cpl_held = Signal()
         next_head, next_tail = Signal(INDEX_BITS), Signal(INDEX_BITS)
-        m.d.comb += [
+        m.d.sync += [  # known long before they are wanted
             next_head.eq(Mux(self.sq_head + 1 == self.sq_size, 0, self.sq_head + 1)),
             next_tail.eq(Mux(self.cq_tail + 1 == self.cq_size, 0, self.cq_tail + 1)),
         ]
-        full = (next_tail == self.cq_head) | (self.cq_head >= self.cq_size)
+        full = Signal()
+        m.d.sync += full.eq((next_tail == self.cq_head) | (self.cq_head >= self.cq_size))
         work = self.sq_tail != self.sq_head
         status = Signal(8)
         with m.Switch(detail):
             for code, number in STATUS_OF_DETAIL.items():
                 with m.Case(code):
                     m.d.comb += status.eq(number)
-        end_local = Signal(65)
-        m.d.comb += end_local.eq(field["local_addr"] + field["length"])
-        outside = (field["local_addr"] < self.local_base) | (end_local > Cat(self.local_last, 0) + 1)
+        end_local, limit = Signal(65), Signal(33)
+        m.d.sync += [end_local.eq(field["local_addr"] + field["length"]), limit.eq(self.local_last + 1)]
+        outside = (field["local_addr"] < self.local_base) | (end_local > limit)
 
         with m.If(self.entry_valid):
             m.d.sync += [descriptor.eq(self.entry), parsed.eq(1), self.entry_shown.eq(1)]
@@ -243,12 +244,13 @@ class RdmaController(wiring.Component):
         m.d.sync += last_state.eq(state)
         # a full queue is software's to empty; an abort lasts for as long as the bus owes an answer
         waiting = (state != S_IDLE) & (state != S_PREPARE_WRITE)
-        expired = Signal()
-        m.d.comb += expired.eq(waiting & (self.watchdog != 0) & (idle_cycles >= self.watchdog))
+        expired, reached = Signal(), Signal()
+        m.d.comb += expired.eq(waiting & reached)
         with m.If(~waiting | self.progress | (last_state != state) | expired):
-            m.d.sync += idle_cycles.eq(0)
+            m.d.sync += [idle_cycles.eq(0), reached.eq(0)]
         with m.Else():
             m.d.sync += idle_cycles.eq(idle_cycles + 1)
+            m.d.sync += reached.eq((self.watchdog != 0) & (idle_cycles >= self.watchdog))
         m.d.sync += self.timed_out.eq(expired)
         m.d.comb += self.abort.eq(self.flushing)
         with m.If(expired):

@@ -76,13 +76,16 @@ class Registers(wiring.Component):
         with m.If(bus.arvalid & bus.arready):
             m.d.sync += [ar.eq(1), read_at.eq(bus.araddr)]
 
-        write, read, answer = Signal(), Signal(), Signal()
-        m.d.comb += [
-            write.eq(aw & w & ~bus.bvalid & ~answer),
-            read.eq(ar & ~bus.rvalid & ~answer & ~write),
-        ]
+        # an access is chosen in one cycle, made in the next; a read's answer is collected in two more
+        write, read, answer, collected = Signal(), Signal(), Signal(), Signal()
+        reading, writes, reads = Signal(), Signal(), Signal()
         at = Signal(AXIL_ADDRESS_BITS)
-        m.d.comb += at.eq(Mux(write, write_at, read_at))
+        m.d.comb += [
+            reading.eq(read | answer | collected),
+            writes.eq(aw & w & ~bus.bvalid & ~write & ~reading),
+            reads.eq(ar & ~bus.rvalid & ~write & ~reading & ~writes),
+        ]
+        m.d.sync += [write.eq(writes), read.eq(reads), at.eq(Mux(writes, write_at, read_at))]
         engine = at < ENGINE_BYTES
         known = Signal()
         shown = Signal(32)
@@ -109,15 +112,16 @@ class Registers(wiring.Component):
         # ---- reads: the windows answer in the next cycle
         from_window = {name: Signal(name=f"{name}_answers") for name in windows_here}
         held, held_known = Signal(32), Signal()
-        m.d.sync += answer.eq(read)
+        m.d.sync += [answer.eq(read), collected.eq(answer)]
         with m.If(read):
             m.d.sync += [held.eq(shown), held_known.eq(known)]
             m.d.sync += [from_window[name].eq(windows[name]) for name in windows_here]
         with m.If(answer):
-            m.d.sync += [bus.rvalid.eq(1), bus.rdata.eq(held), bus.rresp.eq(Mux(held_known, Resp.OKAY, Resp.SLVERR))]
             for name in windows_here:
                 with m.If(from_window[name]):
-                    m.d.sync += bus.rdata.eq(getattr(self, name).rdata)
+                    m.d.sync += held.eq(getattr(self, name).rdata)
+        with m.If(collected):
+            m.d.sync += [bus.rvalid.eq(1), bus.rdata.eq(held), bus.rresp.eq(Mux(held_known, Resp.OKAY, Resp.SLVERR))]
         with m.If(bus.rvalid & bus.rready):
             m.d.sync += [bus.rvalid.eq(0), ar.eq(0)]
 

@@ -255,19 +255,21 @@ class RxStreamer(wiring.Component):
         return m
 
     def _judge(self, m: Module, header: Signal) -> tuple[Value, Value, Value]:
-        """Length of the packet, whether its opcode writes, and whether it leaves the window."""
-        address, end = Signal(33), Signal(34)
+        """Length of the packet, whether its opcode writes, and whether it leaves the window. The latter is known in the
+        second cycle of a header, PREPARE_CMD, and so is the address.
+        """
+        address, end, limit = Signal(33), Signal(34), Signal(33)
         length = unpack(header, ENGINE_HEADER, "length")
+        start = unpack(header, ENGINE_HEADER, "remote_addr") + unpack(header, ENGINE_HEADER, "fragment_offset")
+        m.d.sync += [address.eq(start), end.eq(start + length), limit.eq(self.window_last + 1)]
         m.d.comb += [
-            address.eq(unpack(header, ENGINE_HEADER, "remote_addr") + unpack(header, ENGINE_HEADER, "fragment_offset")),
-            end.eq(address + length),
             self.dm_cmd.tdata.eq(
                 pack(DM_COMMAND, {"btt": length[:BTT_BITS], "type": 1, "eof": 1, "address": address[:ADDRESS_BITS]})
             ),
         ]
         opcode = unpack(header, ENGINE_HEADER, "opcode")
         is_write = Cat(*(opcode == code for code in WRITE_OPCODES)).any()
-        outside = (address < self.window_base) | (end > Cat(self.window_last, Const(0, 1)) + 1)
+        outside = (address < self.window_base) | (end > limit)
         return length, is_write, outside
 
     def _write_error(self) -> Value:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from amaranth.hdl import Cat, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.tools import ToolError, run_tool
+from rnic.gateware.tools import ToolError, native_yosys, run_tool, run_yosys
 from rnic.gateware.verilog import to_rtlil
 
 FAMILIES = {
@@ -61,7 +60,7 @@ def _synthesize(design: wiring.Component | str, family: str, place: Path) -> Res
         "read_rtlil in.il; hierarchy -top dut; proc; opt_clean; check -assert; "
         f"{command}; check -assert; tee -q -o stat.json stat -json; write_json out.json"
     )
-    run_tool("yosys", "-q", "-p", script, cwd=place)
+    run_yosys(script, place)
     counted = json.loads((place / "stat.json").read_text())["design"]["num_cells_by_type"]
     cells = {
         row: sum(_count(count) for cell, count in counted.items() if re.match(pattern, cell))
@@ -103,34 +102,54 @@ class PinSaver(wiring.Component):
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A component on an ECP5, behind :class:`PinSaver`, whose registers count too."""
+class Netlist:
+    """A component mapped to an ECP5, behind :class:`PinSaver`, whose registers count too."""
 
     cells: dict[str, int]
-    mhz: dict[int, float]
-    """Frequency that nextpnr reports for the clock, by seed."""
+    json: str
+    """What nextpnr reads."""
 
 
-def place_and_route(component: wiring.Component, seeds: Sequence[int] = (1,), target_mhz: float = 125.0) -> Placed:
-    """Synthesize once for an ECP5, then place and route with each seed.
+def rtlil_to_place(component: wiring.Component) -> str:
+    """The component behind :class:`PinSaver` in Yosys's language, the same text for the same logic."""
+    text = to_rtlil(PinSaver(component), "dut")
+    return "".join(line for line in text.splitlines(keepends=True) if not line.lstrip().startswith("attribute \\src "))
+
+
+def map_to_ecp5(rtlil: str) -> Netlist:
+    """Synthesize what :func:`rtlil_to_place` gave.
 
     Raises:
-        ToolError: a tool is absent, the design does not fit, or nextpnr reports no frequency.
+        ToolError: no Yosys, or it found a fault.
     """
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
-        cells = _synthesize(PinSaver(component), "ecp5", place).cells
-        mhz = {}
-        for seed in seeds:
-            run_tool(
-                "nextpnr-ecp5", *DEVICE, "--json", "out.json", "--report", "report.json", "--freq", str(target_mhz),
-                "--seed", str(seed), "--timing-allow-fail", "--lpf-allow-unconstrained", "--quiet", cwd=place,
-            )  # fmt: skip
-            clocks = json.loads((place / "report.json").read_text())["fmax"]
-            if not clocks:
-                raise ToolError("nextpnr-ecp5 reported no clock")
-            mhz[seed] = min(float(clock["achieved"]) for clock in clocks.values())
-    return Placed(cells, mhz)
+        cells = _synthesize(rtlil, "ecp5", place).cells
+        return Netlist(cells, (place / "out.json").read_text())
+
+
+def place_and_route(netlist: Netlist, seed: int = 1, target_mhz: float = 125.0) -> tuple[float, str]:
+    """Place and route with one seed: MHz that nextpnr reports for the clock, and the longest path's two ends.
+
+    Raises:
+        ToolError: nextpnr is absent, the design does not fit, or no frequency is reported.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        (place / "out.json").write_text(netlist.json)
+        run_tool(
+            "nextpnr-ecp5", *DEVICE, "--json", "out.json", "--report", "report.json", "--freq", str(target_mhz),
+            "--seed", str(seed), "--router", "router2", "--timing-allow-fail", "--lpf-allow-unconstrained", "--quiet",
+            cwd=place,
+        )  # fmt: skip
+        report = json.loads((place / "report.json").read_text())
+    if not report["fmax"]:
+        raise ToolError("nextpnr-ecp5 reported no clock")
+    longest: list[dict[str, dict[str, str]]] = next(
+        (path["path"] for path in report["critical_paths"] if path["from"] == path["to"]), []
+    )
+    ends = f"{longest[0]['from']['cell']} to {longest[-1]['to']['cell']}" if longest else ""
+    return min(float(clock["achieved"]) for clock in report["fmax"].values()), ends
 
 
 def tool_versions() -> str:
@@ -139,6 +158,7 @@ def tool_versions() -> str:
     Raises:
         ToolError: one is absent.
     """
-    here = Path.cwd()
-    shown = run_tool("yosys", "-V", cwd=here) + run_tool("nextpnr-ecp5", "--version", cwd=here)
+    here, native = Path.cwd(), native_yosys()
+    shown = f"Yosys {native}" if native else run_tool("yosys", "-V", cwd=here)
+    shown += run_tool("nextpnr-ecp5", "--version", cwd=here)
     return ", ".join(re.findall(r"Yosys [\d.]+|nextpnr-[\d.]+\d", shown))

@@ -22,6 +22,7 @@ from rnic.gateware.ip_encapsulator import IpEncapsulator
 from rnic.gateware.params import EngineParams
 from rnic.gateware.pipelined_controller import PipelinedController
 from rnic.gateware.rdma_controller import S_IDLE, S_SEND_TX_CMD, RdmaController
+from rnic.gateware.register_slice import RegisterSlice
 from rnic.gateware.registers import Registers
 from rnic.gateware.rx_path import RxHeaderParser, RxStreamer
 from rnic.gateware.tx_path import TxHeaderInserter, TxStreamer
@@ -68,6 +69,8 @@ class Top(wiring.Component):
         self.header_inserter = TxHeaderInserter(params)
         self.header_parser = RxHeaderParser(params)
         self.rx_streamer = RxStreamer(params)
+        self.tx_slice = RegisterSlice(params.bus_width)
+        self.rx_slice = RegisterSlice(params.bus_width)
         if params.network:
             self.encapsulator = IpEncapsulator(params)
             self.decapsulator = IpDecapsulator(params)
@@ -78,7 +81,7 @@ class Top(wiring.Component):
         m = Module()
         for name in (
             "registers", "controller", "parser", "cq_streamer", "control_mover", "data_mover",
-            "tx_streamer", "header_inserter", "header_parser", "rx_streamer",
+            "tx_streamer", "header_inserter", "tx_slice", "rx_slice", "header_parser", "rx_streamer",
         ):  # fmt: skip
             m.submodules[name] = getattr(self, name)
         m.submodules.loopback = fifo = SyncFIFOBuffered(
@@ -148,7 +151,9 @@ class Top(wiring.Component):
             idle.eq(
                 ~tx.busy
                 & (controller.state < S_SEND_TX_CMD)
+                & self.tx_slice.empty
                 & ~fifo.r_rdy
+                & self.rx_slice.empty
                 & (self.header_parser.state == 0)
                 & ~self.rx_streamer.busy
                 & ~self.header_parser.header_valid
@@ -159,18 +164,20 @@ class Top(wiring.Component):
             m.d.sync += network.eq(wanted)
 
         # ---- switches
-        out, rx, looped = inserter.m_axis, self.header_parser, fifo.r_data
+        connect(m, inserter.m_axis, self.tx_slice.s_axis)
+        connect(m, self.rx_slice.m_axis, self.header_parser.s_axis)
+        out, rx, into, looped = self.tx_slice.m_axis, self.header_parser, self.rx_slice.s_axis, fifo.r_data
         width, lanes = self.params.bus_width, self.params.bus_bytes
         m.d.comb += [
             fifo.w_data.eq(Cat(out.tdata, out.tkeep, out.tlast, out.tuser)),
             fifo.w_en.eq(out.tvalid & ~network),
             out.tready.eq(fifo.w_rdy),
-            rx.s_axis.tdata.eq(looped[:width]),
-            rx.s_axis.tkeep.eq(looped[width : width + lanes]),
-            rx.s_axis.tlast.eq(looped[width + lanes]),
-            rx.s_axis.tuser.eq(looped[width + lanes + 1]),
-            rx.s_axis.tvalid.eq(fifo.r_rdy),
-            fifo.r_en.eq((rx.s_axis.tready & ~network) | rx_abort),
+            into.tdata.eq(looped[:width]),
+            into.tkeep.eq(looped[width : width + lanes]),
+            into.tlast.eq(looped[width + lanes]),
+            into.tuser.eq(looped[width + lanes + 1]),
+            into.tvalid.eq(fifo.r_rdy),
+            fifo.r_en.eq((into.tready & ~network) | rx_abort),
         ]
         net_done, net_error = Signal(), Signal(4)
         if self.params.network:
@@ -231,6 +238,8 @@ class Top(wiring.Component):
             self.cq_streamer.abort.eq(soft_reset),
             tx.abort.eq(tx_abort),
             inserter.abort.eq(tx_abort),
+            self.tx_slice.clear.eq(tx_abort),
+            self.rx_slice.clear.eq(rx_abort),
             rx.abort.eq(rx_abort),
             streamer.abort.eq(rx_abort),
         ]
@@ -301,7 +310,7 @@ class Top(wiring.Component):
         self, m: Module, network: Signal, wanted: Signal, net_done: Signal, net_error: Signal, tx_abort: Signal
     ) -> None:
         """The blocks between packets and the MAC, and what they do in network mode."""
-        registers, tx, out, rx = self.registers, self.tx_streamer, self.header_inserter.m_axis, self.header_parser
+        registers, tx, out, into = self.registers, self.tx_streamer, self.tx_slice.m_axis, self.rx_slice.s_axis
         encap, decap, meta = self.encapsulator, self.decapsulator, self.encapsulator.s_meta
         m.submodules.encapsulator, m.submodules.decapsulator, m.submodules.lookup = encap, decap, self.lookup
         connect(m, registers.encap, encap.regs)
@@ -359,19 +368,19 @@ class Top(wiring.Component):
         with m.If(network):
             m.d.comb += [
                 out.tready.eq(encap.s_axis.tready),
-                rx.s_axis.tdata.eq(received.tdata),
-                rx.s_axis.tkeep.eq(received.tkeep),
-                rx.s_axis.tlast.eq(received.tlast),
-                rx.s_axis.tuser.eq(received.tuser),
-                rx.s_axis.tvalid.eq(received.tvalid),
-                received.tready.eq(rx.s_axis.tready),
+                into.tdata.eq(received.tdata),
+                into.tkeep.eq(received.tkeep),
+                into.tlast.eq(received.tlast),
+                into.tuser.eq(received.tuser),
+                into.tvalid.eq(received.tvalid),
+                received.tready.eq(into.tready),
             ]
 
     def _watch(self, m: Module, bus: Any) -> None:
         """What software sees beside the queues: status, events, counters, the descriptor in hand."""
         registers, controller, streamer = self.registers, self.controller, self.rx_streamer
-        value, out = registers.value, self.header_inserter.m_axis
-        m.d.comb += controller.progress.eq(
+        value, out = registers.value, self.tx_slice.m_axis
+        m.d.sync += controller.progress.eq(
             Cat(
                 bus.arvalid & bus.arready,
                 bus.rvalid & bus.rready,
@@ -455,7 +464,8 @@ class Top(wiring.Component):
             "RX_DROPS": dropped,
             "RX_ERRORS": rx_failed,
         }.items():
-            m.d.sync += value[name].eq(value[name] + event)
+            seen = Signal(name=f"{name}_seen")
+            m.d.sync += [seen.eq(event), value[name].eq(value[name] + seen)]
             with m.If(registers.clear):
                 m.d.sync += value[name].eq(0)
         with m.If(registers.clear):

@@ -7,6 +7,7 @@ each edge. ``RNIC_BENCH`` as in :mod:`engine_bench`, and ``timing``: the slave's
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import cocotb
@@ -136,15 +137,23 @@ async def a_soft_reset_keeps_the_bus_in_order(dut: Any) -> None:
 
 @cocotb.test(timeout_time=40, timeout_unit="ms")
 async def memory_fails_and_falls_silent_anywhere(dut: Any) -> None:
-    """Errors and silences at random, on every channel and at every address: see :func:`hardship.endure`."""
+    """Errors and silences at random, on every channel and at every address: see :func:`hardship.endure`.
+
+    As long as one way out of them was not seen there is another turn, of a few.
+    """
     bench = OwnBench(dut)
 
     def program(driver: Driver) -> None:
         driver.start()
         places = PAYLOAD, REMOTE, 128 * PARAMS.bus_bytes
-        seen = endure(driver, bench.ram, random.Random(11), OPTIONS["rounds"], places)
+        rng, seen = random.Random(11), Counter[str]()
+        for _ in range(4):
+            seen.update(endure(driver, bench.ram, rng, OPTIONS["rounds"], places))
+            least = min(seen[name] for name in ("none", "halted", "the watchdog ran out"))
+            if least:
+                break
         cocotb.log.info("%s", dict(seen))
-        assert min(seen[name] for name in ("none", "halted", "the watchdog ran out")) > 0, dict(seen)
+        assert least > 0, dict(seen)
         bench.checker.quiet()
 
     await bench.drive(program, ring=8)

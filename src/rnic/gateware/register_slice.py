@@ -1,0 +1,39 @@
+"""Registers between two blocks of a stream, for both directions: no path of the one goes on into the other."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from rnic.gateware.interfaces import AxiStream
+
+FIELDS = ("tdata", "tkeep", "tlast", "tuser")
+
+
+class RegisterSlice(wiring.Component):
+    """Two beats: one shown, and one that came when the first was not taken. ``tready`` is a register; a beat in each
+    cycle. ``clear`` forgets both; ``empty`` says that there is none."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(
+            {"s_axis": In(AxiStream(width)), "m_axis": Out(AxiStream(width)), "clear": In(1), "empty": Out(1)}
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        """The beat kept aside goes before the one that comes."""
+        m = Module()
+        source, out = self.s_axis, self.m_axis
+        aside = Signal()
+        kept = {name: Signal.like(getattr(source, name), name=f"kept_{name}") for name in FIELDS}
+        m.d.comb += [source.tready.eq(~aside), self.empty.eq(~out.tvalid)]
+        with m.If(~out.tvalid | out.tready):
+            m.d.sync += [out.tvalid.eq(aside | source.tvalid), aside.eq(0)]
+            m.d.sync += [getattr(out, name).eq(Mux(aside, kept[name], getattr(source, name))) for name in FIELDS]
+        with m.Elif(source.tvalid):
+            m.d.sync += aside.eq(1)
+        with m.If(~aside):
+            m.d.sync += [kept[name].eq(getattr(source, name)) for name in FIELDS]
+        with m.If(self.clear):
+            m.d.sync += [out.tvalid.eq(0), aside.eq(0)]
+        return m
