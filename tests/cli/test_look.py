@@ -186,6 +186,8 @@ def looked(head: int, tail: int, **counters: int) -> dict[str, object]:
             "rtt_ns": 12_345,
             "next_send_psn": 2 * head,
             "expected_psn": 5,
+            "sent_bytes": 1_000_000 * head,
+            "came_bytes": 500_000 * head,
             "sq_head": head,
             "sq_tail": tail,
             "sq_entries": 64,
@@ -200,6 +202,8 @@ def looked(head: int, tail: int, **counters: int) -> dict[str, object]:
             "rtt_ns": 0,
             "next_send_psn": 0,
             "expected_psn": 0,
+            "sent_bytes": 0,
+            "came_bytes": 0,
             "sq_head": 0,
             "sq_tail": 9,
             "sq_entries": 64,
@@ -237,8 +241,9 @@ def test_the_live_view_says_who_talks_to_whom_how_fast() -> None:
     assert " ".join(lines[0]) == "rnic0 at 127.0.0.1 port 4791 1 context, 2 QPs"
     assert " ".join(lines[1]) == "beside it (-d): rnic1 at 127.0.0.2"
     first, second = (next(line for line in lines if line[:1] == [number]) for number in ("17", "18"))
-    assert first == [*["17", "RTS", "ib_write_bw", "(4242)", "192.0.2.1", "QP", "3", "10", "20", "2", "64", "12"]]
-    assert second == [*["18", "RTS", "-", "-", "0", "0", "9", "64", "-"]]
+    assert first[:9] == ["17", "RTS", "ib_write_bw", "(4242)", "192.0.2.1", "QP", "3", "10", "20"]
+    assert first[9:] == ["15.00", "▁▁█", "2", "64", "12"]
+    assert second == ["18", "RTS", "-", "-", "0", "0", "0.00", "▁▁▁", "9", "64", "-"]
     view.tree["qps"][0]["latency_us"] = {"p50": 20.2, "p90": 31.0, "p99": 1234.5}
     lines = shown(view)
     assert next(line for line in lines if line[:1] == ["17"])[-4:] == ["12", "20", "31", "1,234"]

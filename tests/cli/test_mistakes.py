@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -101,7 +102,16 @@ def test_serve_says_that_it_is_ready_and_where(tmp_path: Path) -> None:
         assert server.stderr is not None
         said = server.stderr.readline()
         listed = run(tmp_path, "qp")
+        code = "import os, rnic\nwith rnic.open('rnic0'), rnic.open('rnic0'): print(os.getpid())"
+        user = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=30
+        )
+        attached = [server.stderr.readline(), server.stderr.readline()]
         server.terminate()
+        assert server.stderr.read() == "", "who looks is no program that is attached, and two contexts are one program"
+    pid = user.stdout.strip()
+    assert re.fullmatch(rf"rnic serve: \S+ \({pid}\) is attached to rnic0 at 127.0.0.1 port 4797\n", attached[0])
+    assert re.fullmatch(rf"rnic serve: \S+ \({pid}\) has left rnic0; nobody still there\n", attached[1])
     assert said.startswith(f"rnic serve: ready in {tmp_path / 'run'}: rnic0 at 127.0.0.1 port 4797; ")
     assert (listed.returncode, listed.stdout.split(";")[0]) == (0, "no queue pair")
 

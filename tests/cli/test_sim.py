@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from click.testing import CliRunner, Result
 from rnic.cli.sim import sim
 from rnic.cli.sim_parquet import ParquetError
 from rnic.link.pcap import read_packets
+from rnic.sim.sweep import Job, Row
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "incast.toml"
 SMALL = """\
@@ -241,3 +243,69 @@ def test_parquet_holds_what_json_shows(tmp_path: Path) -> None:
     found = json.loads(result.stdout)
     for name in ("flows", "ports", "sizes"):
         assert parquet.read_table(tmp_path / f"{name}.parquet").to_pylist() == found[name]
+
+
+SWEPT = """\
+sample_us = 0
+[topology]
+kind = "star"
+hosts = 3
+[[workload]]
+kind = "incast"
+size_bytes = 20000
+"""
+
+
+@pytest.mark.parametrize("out", [False, True])
+def test_a_sweep_that_is_stopped_shows_the_rows_that_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: bool
+) -> None:
+    class TwoAndThenCtrlC:
+        def __init__(self, workers: int) -> None:
+            pass
+
+        def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Row]]:
+            for job in jobs[:2]:
+                yield job, {"seed": job.seed, "finished": True}
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("rnic.cli.sim_sweep.Pool", TwoAndThenCtrlC)
+    kept = tmp_path / "rows.jsonl"
+    done = CliRunner().invoke(
+        sim, [str(written(tmp_path, SWEPT)), "--seeds", "5", "--json", *(["--out", str(kept)] if out else [])]
+    )
+    assert [row["seed"] for row in json.loads(done.stdout)["runs"]] == [1, 2]
+    says = f"{kept} has them, and the same command goes on" if out else "with --out FILE the same command would go on"
+    assert (done.exit_code, done.stderr) == (130, f"rnic sim: stopped: these are 2 of 5 runs; {says}\n")
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_terminal_reaches_the_workers_of_a_sweep_too(tmp_path: Path) -> None:
+    """All of them get the signal; what is said is one line, and the rows that are done."""
+    text = SWEPT.replace("20000", "400000").replace("hosts = 3", "hosts = 12")
+    command = [
+        sys.executable,
+        "-m",
+        "rnic.cli",
+        "sim",
+        str(written(tmp_path, text)),
+        "--seeds",
+        "5000",
+        "--csv",
+        "runs",
+    ]
+    kept = tmp_path / "rows.jsonl"
+    with subprocess.Popen(
+        [*command, "--workers", "2", "--out", str(kept)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        while process.poll() is None and not (kept.exists() and kept.read_text().count("\n") >= 3):
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=30)
+    rows = list(csv.DictReader(io.StringIO(output)))
+    assert len(rows) >= 3
+    assert process.returncode == 130, errors
+    assert errors == (
+        f"rnic sim: stopped: these are {len(rows)} of 5000 runs; {kept} has them, and the same command goes on\n"
+    )

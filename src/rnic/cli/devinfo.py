@@ -70,7 +70,9 @@ def kernel_bypass(address: str) -> str:
                 seen = ask(directory, each["name"], "slots")
                 left_out = "; ".join(f"not program {pid}: {said}" for pid, said in seen["left_out"].items())
                 if seen["slots"] or left_out:
-                    return "; ".join(filter(None, (f"{len(seen['slots'])} programs", left_out)))
+                    sharing = sum(bool(slot["hairpin"]) for slot in seen["slots"])
+                    rings = f"{sharing} of them share rings" if sharing else ""
+                    return "; ".join(filter(None, (f"{len(seen['slots'])} programs", rings, left_out)))
                 why = seen["refused"] or why
     return f"not here: {why}" if why else "possible"
 

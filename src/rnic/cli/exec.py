@@ -229,6 +229,12 @@ def device_names(listed: bytes, addresses: tuple[str, ...], port: int | None) ->
     envvar="RNIC_BYPASS",
     help="Run the data path in the program's process.",
 )
+@click.option(
+    "--hairpin/--no-hairpin",
+    default=False,
+    envvar="RNIC_HAIRPIN",
+    help="With --bypass: packets between programs of one device go by rings in shared memory.",
+)
 @click.option("--sockets", is_flag=True, help="Carry the program's TCP sockets over the NIC, as rsockets.")
 @click.option("--paths/--no-paths", default=True, help="Show the program a device's paths under /sys and /dev.")
 @click.option("--print-sysfs", is_flag=True, help="Print the directory that stands for /sys, and run nothing.")
@@ -242,6 +248,7 @@ def execute(
     congestion: str | None,
     preload: bool,
     bypass: bool,
+    hairpin: bool,
     sockets: bool,
     paths: bool,
     print_sysfs: bool,
@@ -306,6 +313,7 @@ def execute(
     env = environment(devices, directory, libraries, preload, shown, sockets)
     env["RNIC_PYTHON"] = sys.executable
     env["RNIC_BYPASS"] = str(int(bypass))
+    env["RNIC_HAIRPIN"] = str(int(hairpin))
     # a port that was any free one is another's by then, and no recording is begun anew over the first
     again = [each | {"name": name, "capture": None} for each, name in zip(wanted, devices, strict=True)]
     env["RNIC_AGAIN"] = json.dumps(again)

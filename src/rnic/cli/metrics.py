@@ -18,6 +18,10 @@ _QP_GAUGES = {
     "last_acked_psn": "PSN that the peer acknowledged last, as the context has it.",
     "expected_psn": "PSN of the request packet that is expected next.",
 }
+_QP_COUNTERS = {
+    "sent_bytes": "Bytes of the packets that it sent in its turns, from the BTH on.",
+    "came_bytes": "Bytes of the packets that it took, likewise.",
+}
 
 
 def backlog(pair: dict[str, Any]) -> int:
@@ -77,6 +81,8 @@ def exposition(devices: list[dict[str, Any]], views: dict[str, dict[str, Any]]) 
             values = {**pair, "sq_backlog": backlog(pair)}
             for key, words in _QP_GAUGES.items():
                 families.add(f"rnic_qp_{key}", "gauge", words, values[key], device=name, qpn=pair["qpn"])
+            for key, words in _QP_COUNTERS.items():
+                families.add(f"rnic_qp_{key}_total", "counter", words, pair[key], device=name, qpn=pair["qpn"])
         for counter, count in sorted(view["counters"].items()):
             metric = f"rnic_{_NOT_IN_NAMES.sub('_', counter)}_total"
             families.add(metric, "counter", f"The device's counter {counter}.", count, device=name)

@@ -9,7 +9,10 @@ import os
 import random
 import resource
 import secrets
+import select
 import signal
+import sys
+from collections import Counter
 from functools import partial
 from typing import Any, BinaryIO, cast
 
@@ -23,10 +26,13 @@ from rnic.link.base import Link
 from rnic.link.faults import FaultyLink
 from rnic.link.recorder import Recorder
 from rnic.link.udp import MAX_SOURCE_PORTS, UdpLink
+from rnic.runtime.client import Client
 from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.runtime.loop import Runtime
-from rnic.runtime.process import SPIN_ROUNDS, NicProcess
+from rnic.runtime.pace import SPIN_ROUNDS
+from rnic.runtime.process import NicProcess
 from rnic.runtime.report import LOGGER
+from rnic.runtime.watching import command_of
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 from rnic.verbs.devices import runtime_on
@@ -128,7 +134,44 @@ def ready_line(process: NicProcess) -> str:
     """That it answers, where, and what to do next."""
     devices = ", ".join(str(runtime.nic.config) for runtime in process.devices.values())
     where = devices or "devices are made as programs ask for them"
-    return f"rnic serve: ready in {runtime_directory()}: {where}; rnic top shows who uses it, Ctrl-C ends it"
+    return f"rnic serve: ready in {runtime_directory()}: {where}; rnic top shows it live, Ctrl-C ends it"
+
+
+class Attached:
+    """Says on stderr which programs begin and cease to use a device; one that opens it many times is told of once.
+
+    Nobody has to read it: what would have to be waited for is left out.
+    """
+
+    def __init__(self, process: NicProcess) -> None:
+        self._devices = process.devices
+        self._contexts: Counter[tuple[int, str]] = Counter()
+        self._commands: dict[int, str] = {}
+        self._writable = select.poll()
+        self._writable.register(sys.stderr.fileno(), select.POLLOUT)
+
+    def __call__(self, client: Client, came: bool) -> None:
+        """A context of a program was opened, or is gone."""
+        user = client.pid, client.device
+        before = self._contexts[user]
+        self._contexts[user] += 1 if came else -1
+        if came and not before:
+            self._commands.setdefault(client.pid, command_of(client.pid))
+            where = self._devices[client.device].nic.config if client.device in self._devices else client.device
+            self._say(f"{self._commands[client.pid]} ({client.pid}) is attached to {where}")
+        elif not self._contexts[user]:
+            del self._contexts[user]
+            command = self._commands[client.pid]
+            if all(pid != client.pid for pid, _ in self._contexts):
+                del self._commands[client.pid]
+            self._say(
+                f"{command} ({client.pid}) has left {client.device}; {len(self._contexts) or 'nobody'} still there"
+            )
+
+    def _say(self, what: str) -> None:
+        if self._writable.poll(0):
+            with contextlib.suppress(OSError):
+                click.echo(f"rnic serve: {what}", err=True)
 
 
 @click.command()
@@ -197,6 +240,7 @@ def serve(
             os.close(said)
         else:
             click.echo(ready_line(process), err=True)
+            process.told = Attached(process)
         process.serve(idle_exit, spins)
     finally:
         process.close()

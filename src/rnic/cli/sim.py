@@ -293,14 +293,9 @@ def _sweep(
     first = Scenario.load(file, changes).seed if seed is None else seed
     if ray_address is not None and importlib.util.find_spec("ray") is None:
         raise SimError(f"--ray {ray_address} wants ray: {install_hint('ray')}")
-    try:
-        rows, failed, keys = run_sweep(
-            file, axes, range(first, first + seeds), workers or os.cpu_count() or 1, ray_address, out
-        )
-    except KeyboardInterrupt:
-        kept = f"{out} has what is done: the same command goes on" if out else "--out FILE keeps what is done"
-        click.echo(f"rnic sim: stopped: {kept}", err=True)
-        sys.exit(_EXIT_INTERRUPTED)
+    rows, failed, runs, stopped = run_sweep(
+        file, axes, range(first, first + seeds), workers or os.cpu_count() or 1, ray_address, out
+    )
     if parquet is not None:
         write_parquet(parquet, {"runs": rows})
     if as_json:
@@ -308,9 +303,15 @@ def _sweep(
     elif csv_what is not None:
         click.echo(as_csv(rows), nl=False)
     else:
-        show_sweep(rows, keys, Console() if sys.stdout.isatty() else Console(width=200))
+        show_sweep(rows, list(axes), Console() if sys.stdout.isatty() else Console(width=200))
     for number, why in failed.items():
         click.echo(f"rnic sim: run {number}: {why}", err=True)
+    if stopped:
+        kept = (
+            f"{out} has them, and the same command goes on" if out else "with --out FILE the same command would go on"
+        )
+        click.echo(f"rnic sim: stopped: these are {len(rows)} of {runs} runs; {kept}", err=True)
+        sys.exit(_EXIT_INTERRUPTED)
     if failed or not all(row["finished"] for row in rows):
         sys.exit(EXIT_UNFINISHED)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from rich.console import Console
@@ -40,10 +43,42 @@ def _value(text: str) -> Any:
         return text
 
 
+class Swept(NamedTuple):
+    """The rows there are, why which run has none, how many runs there should be, and whether somebody stopped it."""
+
+    rows: list[Row]
+    failed: dict[int, str]
+    runs: int
+    stopped: bool
+
+
+@contextlib.contextmanager
+def _one_ctrl_c() -> Iterator[None]:
+    """The first Ctrl-C stops what is inside; while that is done, further ones are not heard: rows are to be shown."""
+
+    pressed = False
+
+    def press(number: int, frame: object) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # who alone hears
+        return
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield
+    finally:
+        if not pressed:
+            signal.signal(signal.SIGINT, before)
+
+
 def run_sweep(
     path: Path, axes: Mapping[str, Sequence[Any]], seeds: Sequence[int], workers: int, ray: str | None, out: Path | None
-) -> tuple[list[Row], dict[int, str], list[str]]:
-    """Make the runs; the rows, what failed, and the keys that were swept."""
+) -> Swept:
+    """Make the runs. After Ctrl-C the rows that are done are there."""
     jobs = jobs_of(path, axes, seeds)
     results = Results(out)
     console = Console(stderr=True)
@@ -57,8 +92,12 @@ def run_sweep(
                 progress.advance(task)
 
         backend = Pool(workers) if ray is None else Ray(ray)
-        rows, failed = sweep(jobs, backend, results, told=told)
-    return rows, failed, list(axes)
+        try:
+            with _one_ctrl_c():
+                rows, failed = sweep(jobs, backend, results, told=told)
+        except KeyboardInterrupt:
+            return Swept(results.of(jobs), {}, len(jobs), True)
+    return Swept(rows, failed, len(jobs), False)
 
 
 def show_sweep(rows: list[Row], keys: list[str], console: Console) -> None:

@@ -29,13 +29,19 @@ from rnic.spec.psn import PSN_MASK
 SPARKS = "▁▂▃▄▅▆▇█"
 HISTORY = 40
 """Looks that a sparkline shows."""
-SORTS = {"q": "qpn", "r": "rate", "b": "backlog"}
-"""What a key sorts queue pairs by; ``rate`` is packets a second, both ways, ``backlog`` requests not yet done."""
+PAIR_HISTORY = 12
+"""The same in the line of a queue pair."""
+SORTS = {"q": "qpn", "r": "rate", "m": "bytes", "b": "backlog"}
+"""What a key sorts queue pairs by; ``rate`` is packets and ``bytes`` bytes of packets a second, both ways, ``backlog``
+requests not yet done."""
 _TROUBLE = ("retrans", "rnr_naks", "sequence_naks", "fatal_naks", "timeouts", "drop_", "own_errors")
+_PSNS = ("next_send_psn", "expected_psn", "ssn")
+"""Fields of a queue pair that count on, modulo 2^24."""
+_OCTETS = ("sent_bytes", "came_bytes")
 MOST_PAIRS = 24
 """Queue pairs that are shown; the order says which."""
 HELP = (
-    "keys: q number  r rate  b backlog  0-9 open a queue pair  Enter close it"
+    "keys: q number  r packets  m bytes  b backlog  0-9 open a queue pair  Enter close it"
     "  l latencies (slow the NIC while shown)  x end"
 )
 
@@ -67,6 +73,7 @@ class View:
         self.detail: dict[str, Any] | None = None
         self._history: defaultdict[str, deque[float]] = defaultdict(lambda: deque([0.0], HISTORY))
         self._counts: dict[int, tuple[int, ...]] = {}
+        self._moved: dict[int, deque[float]] = {}
 
     def take(self, tree: dict[str, Any], seconds: float, devices: Sequence[dict[str, Any]] = ()) -> None:
         """Another look, so many seconds after the last; rates are added to it.
@@ -82,19 +89,20 @@ class View:
         self.device = next((device for device in devices if device["name"] == tree["name"]), {})
         self.others = [f"{device['name']} at {device['address']}" for device in devices if device is not self.device]
         programs = {program["pid"]: program["command"] for program in self.device.get("programs", ())}
-        counts: dict[int, tuple[int, ...]] = {
-            pair["qpn"]: (pair["next_send_psn"], pair["expected_psn"], pair["ssn"]) for pair in tree["qps"]
-        }
+        counts: dict[int, tuple[int, ...]] = {}
+        moved: dict[int, deque[float]] = {}
         for pair in tree["qps"]:
-            now = counts[pair["qpn"]]
-            sent, received, messages = (
-                (new - old) & PSN_MASK for new, old in zip(now, self._counts.get(pair["qpn"], now), strict=True)
-            )
+            now = counts[pair["qpn"]] = tuple(pair[name] for name in (*_PSNS, *_OCTETS))
+            change = [new - old for new, old in zip(now, self._counts.get(pair["qpn"], now), strict=True)]
+            sent, received, messages = (psns & PSN_MASK for psns in change[: len(_PSNS)])
             pair["rate"] = (sent + received) / seconds if seconds else 0.0
             pair["messages"] = messages / seconds if seconds else 0.0
+            pair["bytes"] = sum(max(0, octets) for octets in change[len(_PSNS) :]) / seconds if seconds else 0.0
+            moved[pair["qpn"]] = history = self._moved.get(pair["qpn"], deque([0.0], PAIR_HISTORY))
+            history.append(pair["bytes"])
             pair["backlog"] = (pair["sq_tail"] - pair["sq_head"]) % max(1, pair["sq_entries"])
             pair["command"] = programs.get(pair["program"], "")
-        self._counts = counts
+        self._counts, self._moved = counts, moved
         self.tree = tree
 
     def key(self, key: str) -> bool:
@@ -131,10 +139,12 @@ class View:
         shown = self.pairs()[:MOST_PAIRS]
         measured = any(pair.get("latency_us") for pair in shown)
         table = Table(box=None, pad_edge=False)
-        titles = ["QP", "state", "program", "peer", "messages/s", "packets/s", "backlog", "ring", "round trip us"]
+        titles = ["QP", "state", "program", "peer", "messages/s", "packets/s", "MB/s", "last looks", "backlog"]
+        titles += ["ring", "round trip us"]
         titles += [f"p{part} us" for part in PERCENTILES] if measured else []
+        left = ("state", "program", "peer", "last looks")
         for title in titles:
-            table.add_column(title, justify="left" if title in ("state", "program", "peer") else "right", no_wrap=True)
+            table.add_column(title, justify="left" if title in left else "right", no_wrap=True)
         for pair in shown:
             peer = f"{pair['peer']} QP {pair['remote_qpn']}" if pair["peer"] else "-"
             program = f"{pair['command']} ({pair['program']})" if pair["command"] else str(pair["program"] or "-")
@@ -142,6 +152,7 @@ class View:
             latency = pair.get("latency_us", {})
             table.add_row(
                 *(str(pair["qpn"]), pair["state"], program, peer, f"{pair['messages']:,.0f}", f"{pair['rate']:,.0f}"),
+                *(f"{pair['bytes'] / 1e6:,.2f}", sparkline(list(self._moved[pair["qpn"]]))),
                 *(str(pair["backlog"]), str(pair["sq_entries"]), trip),
                 *(f"{latency[f'p{part}']:,.0f}" if latency else "-" for part in PERCENTILES if measured),
             )

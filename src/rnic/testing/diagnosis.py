@@ -24,7 +24,7 @@ def diagnose(side: Side, completions: Iterable[WC] = ()) -> list[str]:
         side: who waits, or waited.
         completions: what it took already.
 
-    It knows forgotten receives, keys or ranges that the peer refuses, and queue pairs that never got ready.
+    It knows forgotten receives, keys or ranges that are refused, and queue pairs that never got ready, at either end.
     """
     peer = side.peer
     found = []
@@ -33,14 +33,16 @@ def diagnose(side: Side, completions: Iterable[WC] = ()) -> list[str]:
             state = e.QP_STATE_NAMES[end.qp.qp_state]
             want = "RTS" if end is side else "RTR or RTS"
             found.append(f"{who} queue pair {end.qp.qp_num} is in {state}: nobody moved it to {want}")
-    naks = peer.counters.get("rnr_naks_sent", 0)
-    if naks:
-        found.append(f"{naks:,} RNR NAKs: the peer has no receive posted")
-    unposted = peer.counters.get("drop_no_receive", 0)
-    if unposted:
-        found.append(f"{unposted:,} messages dropped: the peer has no receive posted")
-    if any(wc.status == e.IBV_WC_REM_ACCESS_ERR for wc in (*side.wcs, *completions)):
-        found.append("the peer refused the access: wrong rkey, range, rights, or a region that is gone")
+    peer.wcs = peer.poll()  # nothing is taken from it: its own wait finds them
+    for who, end, asker, wcs in (
+        ("the peer", peer, "the", (*side.wcs, *completions)), ("this side", side, "the peer's", peer.wcs)
+    ):  # fmt: skip
+        if naks := end.counters.get("rnr_naks_sent", 0):
+            found.append(f"{naks:,} RNR NAKs: {who} has no receive posted")
+        if unposted := end.counters.get("drop_no_receive", 0):
+            found.append(f"{unposted:,} messages dropped: {who} has no receive posted")
+        if any(wc.status == e.IBV_WC_REM_ACCESS_ERR and wc.opcode < e.IBV_WC_RECV for wc in wcs):
+            found.append(f"{who} refused {asker} access: wrong rkey, range, rights, or a region that is gone")
     dropped = {name: count for name, count in peer.counters.items() if name.startswith("drop_") and count}
     found += [
         f"the peer dropped {dropped[name]:,} packets: {name.removeprefix('drop_').replace('_', ' ')}"

@@ -188,23 +188,30 @@ class Side(VerbsSide):
                 for want of a receive. The text says what :func:`~rnic.testing.diagnosis.diagnose` finds.
         """
         assert self.net is not None
-        naks = self.peer.counters.get("rnr_naks_sent", 0)
+        refused, heard = self._refused(), self.counters.get("rx_packets", 0)
 
         def enough() -> bool:
             got = len(self.wcs)
             self.wcs = self.poll()
-            if len(self.wcs) < count and self.peer.counters.get("rnr_naks_sent", 0) - naks > MOST_RNR_NAKS:
+            if len(self.wcs) < count and self._refused() - refused > MOST_RNR_NAKS:
                 raise TimeoutError(f"{got} of {count} completions came")
             return len(self.wcs) >= count
 
         try:
             if not self.net.run(enough, limit_ns):
-                raise TimeoutError(f"{len(self.wcs)} of {count} completions came, and nothing more will: {self.wcs}")
+                there = f": {self.wcs}" if self.wcs else ""
+                raise TimeoutError(f"{len(self.wcs)} of {count} completions came, and nothing more will{there}")
         except TimeoutError as error:
             found = diagnose(self)
+            if not found and self.counters.get("rx_packets", 0) == heard:
+                found = ["no packet came to this side: nobody posted what it waits for"]
             raise TimeoutError("; ".join([str(error), *found])) from None
         taken, self.wcs = self.wcs[:count], self.wcs[count:]
         return taken
+
+    def _refused(self) -> int:
+        """RNR NAKs of both ends."""
+        return sum(end.counters.get("rnr_naks_sent", 0) for end in (self, self.peer))
 
     def expect(self, count: int = 1, limit_ns: int = DEFAULT_LIMIT_NS) -> list[WC]:
         """The next ``count`` completions, all of them successes.

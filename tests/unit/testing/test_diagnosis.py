@@ -62,3 +62,37 @@ def test_nothing_wrong_is_nothing_said() -> None:
         pair.a.post_send(e.IBV_WR_RDMA_WRITE, 10)
         pair.a.expect()
         assert diagnose(pair.a) == []
+
+
+@pytest.mark.parametrize(
+    ("service", "says"),
+    [
+        ("RC", r"0 of 1 completions came; 30\d RNR NAKs: this side has no receive posted"),
+        ("UC", "0 of 1 completions came, and nothing more will; 1 messages dropped: this side has no receive posted"),
+        ("UD", "0 of 1 completions came, and nothing more will; 1 messages dropped: this side has no receive posted"),
+    ],
+)
+def test_a_receive_that_the_waiting_side_forgot_is_named(service: str, says: str) -> None:
+    with QpPair(service) as pair:
+        pair.a.post_send(e.IBV_WR_SEND, 10)
+        start = time.monotonic()
+        with pytest.raises(TimeoutError, match=f"^{says}$"):
+            pair.b.wait()
+        assert time.monotonic() - start < 1
+
+
+def test_a_refusal_is_named_to_who_waits_at_the_end_that_refused() -> None:
+    with QpPair() as pair:
+        wr = pair.a.send_wr(e.IBV_WR_RDMA_WRITE, 10)
+        wr.rkey ^= 0x55
+        pair.a.qp.post_send(wr)
+        with pytest.raises(TimeoutError, match="nothing more will; this side refused the peer's access: wrong rkey"):
+            pair.b.wait()
+        assert pair.a.wait()[0].status == e.IBV_WC_REM_ACCESS_ERR, "its own completion is still there"
+
+
+def test_who_waits_for_what_nobody_posted_hears_so() -> None:
+    with QpPair() as pair:
+        pair.b.post_recv(10)
+        with pytest.raises(TimeoutError, match="nothing more will; no packet came to this side: nobody posted what it"):
+            pair.b.wait()
