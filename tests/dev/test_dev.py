@@ -210,3 +210,68 @@ def test_wheels_are_repaired_as_in_a_release(dev: ModuleType, tmp_path: Path) ->
     command = dev.repair_command(tmp_path / "dist", tmp_path / "a b.whl")
     assert command[:2] == [str(dev.BIN / "auditwheel"), "repair"]
     assert command[-3:] == ["-w", str(tmp_path / "dist"), str(tmp_path / "a b.whl")]
+
+
+def interpreter(path: Path, version: str, venv: bool = True) -> None:
+    """Stands in for a Python: says its version, and makes environments or not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    status = 0 if venv else 1
+    path.write_text(f"#!/bin/sh\ncase $2 in *ensurepip*) exit {status};; esac\necho {version}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def machine(dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """With 3.11 in ``.venv``, 3.12 in pyenv, 3.13 without ensurepip, a 3.14t that does not run, and no 3.14."""
+    interpreter(dev.PYTHON, "3.11")
+    interpreter(tmp_path / "pyenv" / "versions" / "3.12.1" / "bin" / "python3", "3.12")
+    interpreter(tmp_path / "path" / "python3.11", "3.11")
+    interpreter(tmp_path / "path" / "python3.13", "3.13", venv=False)
+    (broken := tmp_path / "path" / "python3.14t").write_text("#!/bin/sh\necho no such version >&2\nexit 127\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setattr(dev, "environment", lambda *extras: None)
+    return dev
+
+
+def test_each_python_that_is_not_tried_has_its_reason(machine: ModuleType, tmp_path: Path) -> None:
+    found, why = machine.other_pythons()
+    assert found == {"3.12": str(tmp_path / "pyenv" / "versions" / "3.12.1" / "bin" / "python3")}
+    assert why == {
+        "3.11": "it is the one of .venv, with which ./dev test runs the whole suite",
+        "3.13": f"{tmp_path}/path/python3.13 cannot make virtual environments; on Debian or Ubuntu: "
+        "apt install python3.13-venv",
+        "3.14": f"not on this machine: no python3.14 on PATH, none below {tmp_path}/pyenv/versions",
+        "3.14t": f"{tmp_path}/path/python3.14t does not run: no such version",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["3.14"], 1, "pythons 3.14: not on this machine: no python3.14 on PATH, "),
+        (
+            ["3.12", "3.13"],
+            1,
+            "python3.13 cannot make virtual environments; on Debian or Ubuntu: apt install python3.13-v",
+        ),
+        (["3.9"], 2, "pythons 3.9: there are 3.11, 3.12, 3.13, 3.14, 3.14t"),
+    ],
+)
+def test_a_python_that_is_asked_for_and_not_here_is_an_error(
+    machine: ModuleType, capsys: pytest.CaptureFixture[str], words: list[str], status: int, said: str
+) -> None:
+    assert machine.main(["pythons", *words]) == status
+    assert said in capsys.readouterr().err
+
+
+def test_without_another_python_nothing_is_built(
+    machine: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "none"))
+    assert machine.main(["pythons"]) == machine.LEFT_OUT
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1:3] for line in said] == [
+        [" LEFT OUT", f" Python {version}"] for version in ("3.11", "3.12", "3.13", "3.14", "3.14t")
+    ]

@@ -14,6 +14,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import yaml
 
 import rnic
 
@@ -85,7 +86,17 @@ def test_workflow_has_every_python_that_the_metadata_names() -> None:
     assert matrix is not None
     assert named <= set(re.findall(r"\"([\d.]+)\"", matrix[1]))
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]["build"]
-    assert {f"cp{name.replace('.', '')}-*" for name in named} <= set(build)
+    assert {f"cp{name.replace('.', '')}-*" for name in named} == set(build)
+
+
+def test_an_untried_python_stops_no_check_and_gets_no_wheel() -> None:
+    """A release that builds and tests a wheel that was never tried would end with it."""
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "check.yml").read_text())["jobs"]
+    assert jobs["free-threaded"]["continue-on-error"] is True
+    assert jobs["free-threaded"]["steps"][1]["with"]["python-version"] == "3.14t"
+    assert [name for name in jobs["pythons"]["strategy"]["matrix"]["python"] if name.endswith("t")] == []
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]["build"]
+    assert [name for name in build if "t-" in name] == []
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
@@ -113,6 +124,20 @@ def test_the_aarch64_part_says_what_it_lacks(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (77, "")
     assert done.stderr.startswith("aarch64: LEFT OUT: no mmdebstrap: apt install mmdebstrap ")
+
+
+@pytest.mark.parametrize("script", ["newest-python", "aarch64"])
+def test_a_part_of_the_check_explains_itself(script: str) -> None:
+    """And takes no option for a directory."""
+    path = ROOT / ".ci" / script
+    helped = subprocess.run([path, "--help"], capture_output=True, text=True, check=False, timeout=20)
+    assert (helped.returncode, helped.stderr) == (0, "")
+    assert f"  .ci/{script} [DIRECTORY [PYTEST ARGUMENTS...]]\n" in helped.stdout
+    assert "Exit status 77" in helped.stdout
+    assert not re.search("^#|set -euo", helped.stdout, re.MULTILINE)
+    wrong = subprocess.run([path, "--halp"], capture_output=True, text=True, check=False, timeout=20)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr == f"{script}: --halp: no such option; --help says what there is\n"
 
 
 def test_the_check_runs_every_script_beside_it() -> None:
