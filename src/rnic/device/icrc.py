@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from rnic.wire.bursts import RxBurst
 from rnic.wire.crc import crc32
-from rnic.wire.flow import MAX_IDENTS, Flow, residue
-from rnic.wire.ident import IdentTracker, solve
+from rnic.wire.flow import MAX_IDENTS, residue
+from rnic.wire.ident import IdentTracker, learn, solve
 
 
 class IcrcCheck:
@@ -34,7 +34,7 @@ class IcrcCheck:
             if crc32(packet, flow.seed(length, guess)) == expected:
                 flow.prove()
                 if not flow.settled:
-                    self.learn(flow, 1)
+                    learn(flow, 1)
                 return True
             return len(flow.src) == 4 and self._solves(packet, burst)
         ident = ident + index & 0xFFFF
@@ -55,12 +55,3 @@ class IcrcCheck:
         if believed:
             flow.prove()
         return believed
-
-    @staticmethod
-    def learn(flow: Flow, count: int) -> None:
-        """``count`` packets of an IPv4 path were right with the ident that was guessed for them."""
-        tracker = flow.idents
-        if tracker is None:
-            tracker = flow.idents = IdentTracker()
-        tracker.expect(count)
-        flow.settled = tracker.settled

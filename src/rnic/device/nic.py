@@ -68,6 +68,8 @@ _IDLE_WRITE_BACKS = 32
 _BUSY_WRITE_BACKS = 1
 """In a step of write-backs so many queue pairs are looked at, and so many written once no packets move, and while some
 do: writing one takes as long as some hundred packets."""
+_BUSY_LOOKS = 8
+"""So many looks find a NIC busy before it writes one: sixteen in a process would write all the time."""
 _IDLE_NS = WRITE_BACK_NS // 2
 """No packet for so long: a process that shares its core pauses for less."""
 _WRITE_BACK_STEP_NS = 1_000_000
@@ -159,7 +161,7 @@ class Nic:
         self.engine_device = use.device(self)
         """The engine's hold of all queue pairs, or ``None``: pointers that it found, :meth:`moved` forgets."""
         self.write_back_at: int | None = None
-        self._to_write_back = 0
+        self._busy_looks = self._to_write_back = 0
         self._moved_ns = 0
         if config.autostart:
             self.globals.control = CONTROL_ENABLE
@@ -411,8 +413,14 @@ class Nic:
     def write_back_all(self, now_ns: int) -> None:
         """Write some queue pairs back, and go on later until all had their turn."""
         self.write_back_at = None
+        most = _IDLE_WRITE_BACKS
+        if now_ns - self._moved_ns < _IDLE_NS:
+            self._busy_looks += 1
+            if self._busy_looks % _BUSY_LOOKS:
+                self.write_back_at = now_ns + WRITE_BACK_NS
+                return
+            most = _BUSY_WRITE_BACKS
         left, self._to_write_back = min(self._to_write_back or len(self.qps), len(self.qps)), 0
-        most = _BUSY_WRITE_BACKS if now_ns - self._moved_ns < _IDLE_NS else _IDLE_WRITE_BACKS
         with self.guard.around("write-back"):
             self._to_write_back = left - self.contexts.write_back(min(left, _WRITE_BACK_LOOKS), most)
         if self._to_write_back:

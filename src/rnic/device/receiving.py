@@ -17,6 +17,7 @@ from rnic.state.record import place
 from rnic.wire.bursts import RxBurst
 from rnic.wire.datagram import parse_ip
 from rnic.wire.flow import CE
+from rnic.wire.ident import learn
 from rnic.wire.mad import GSI_QPN
 from rnic.wire.packet import Packet, parse
 
@@ -108,14 +109,14 @@ class Receiving:
                         start += taken
                         packets += count - 1
                         if learning:
-                            self._icrc.learn(flow, count)
+                            learn(flow, count)
                         continue
                     if length - start >= 2 * segment and (taken := qp.receive_burst(burst, start, now_ns)):
                         qp.words[_CAME_BYTES] += taken
                         start += taken
                         packets += taken // segment - 1
                         if learning:
-                            self._icrc.learn(flow, taken // segment)
+                            learn(flow, taken // segment)
                         continue
                     small = end - start <= _SMALL_PACKET and qp.selective is None
                     if small and receive_small(qp, burst, start, end, qp.pkey, now_ns):
@@ -123,7 +124,7 @@ class Receiving:
                         qp.words[_CAME_BYTES] += end - start
                         start = end
                         if learning:
-                            self._icrc.learn(flow, 1)
+                            learn(flow, 1)
                         continue
                 self.take_packet(qp, dqpn, burst, buf[start:end], start // segment)
             except Exception as error:  # noqa: BLE001 - the last guard

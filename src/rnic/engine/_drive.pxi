@@ -84,7 +84,8 @@ cdef class Drive:
             return False
         try:
             self.seen = True
-            self.pump.round_state.looks = ROUND_LOOKS
+            # who has several polls them in turn, and each finds its packets the sooner
+            self.pump.round_state.looks = ROUND_LOOKS if _at_work == 1 else 0
             did = self._round(now) if self.pump._takes(_of(self.of_runtime, "link")) else self.runtime._round(now)
         finally:
             self.release()
@@ -175,6 +176,8 @@ cdef class Drive:
         cdef uint64_t now = self.now()
         self.stream = self.stream + 1 if self.seen and now - self.posted < self.pause_ns else 0
         self.posted, self.seen = now, False
+        if _of(self.of_runtime, "listens") is False:
+            self.polled = now  # it will poll soon, and the thread keeps off meanwhile
         return (
             self.stream >= ROUND_GATHER_AFTER
             and _of(self.of_runtime, "_thread") is not None and _of(self.of_runtime, "_sleep_until") is None

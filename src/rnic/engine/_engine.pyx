@@ -6,6 +6,7 @@ that they were given is kept with its pointer, memory of a key is forgotten when
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
@@ -17,6 +18,7 @@ import ctypes
 from rnic.spec.states import ST_UD
 from rnic.state.flights import FRACTION_BITS
 from rnic.wire.bursts import TxBurst
+from rnic.wire.ident import learn
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *thing)
@@ -287,6 +289,7 @@ cdef extern from "round.h" nogil:
         uint64_t at, sent, rx_bytes, tx_bytes, too_short, socket_errors, lost
         pump_loss loss
         pump_counts counts
+        engine_out out
         engine_sending sending
         pump_slot slots[4]
     enum:
@@ -300,6 +303,7 @@ cdef extern from "round.h" nogil:
     void pump_round_init(pump_round_state *round, engine_device *device, int fd, uint8_t *buffers, uint8_t *out)
     void pump_round_know(pump_round_state *round, const uint8_t *name, uint32_t name_bytes, const engine_flow *flow)
     void pump_round_forget(pump_round_state *round, const uint8_t *name, uint32_t name_bytes)
+    uint64_t pump_round_right(pump_round_state *round, const uint8_t *name, uint32_t name_bytes)
     void pump_round_go "pump_round"(pump_round_state *round, uint64_t now, uint64_t budget, engine_told *told)
     void pump_round_send(pump_round_state *round, uint64_t now, uint64_t budget, engine_told *told)
 
@@ -1114,6 +1118,14 @@ cdef class Device:
         return engine_port_deadline(&self.device)
 
 
+cdef list _OUT = []
+"""Buffers of ROUND_OUT_BYTES, the one used last at the end."""
+
+
+cdef int _at_work = 0
+"""Pumps that there are and that go on."""
+
+
 cdef class Pump:
     """A device's rounds on a UDP socket, or on a wire in memory.
 
@@ -1128,12 +1140,13 @@ cdef class Pump:
 
     cdef Device device
     cdef pump_round_state *round_state
-    cdef object link, nic, send, counters, memory, out, guards, sending, doorbells, rung, gsi, frames
+    cdef object link, nic, send, counters, memory, guards, sending, doorbells, rung, gsi, frames
     cdef Wire wire
     cdef dict of_link, of_nic
     cdef dict outlets
     cdef pump_outlet *shapes
     cdef readonly bint off
+    cdef bint counted
     cdef uint32_t rounds
 
     def __cinit__(self, Device device, link, send):
@@ -1144,7 +1157,6 @@ cdef class Pump:
         self.rung = self.doorbells.rung
         self.of_link, self.of_nic = link.__dict__, device.nic.__dict__
         self.frames = () if link.frames is None else link.frames
-        self.out = bytearray(ROUND_OUT_BYTES)
         self.round_state = <pump_round_state *> calloc(1, sizeof(pump_round_state))
         self.outlets = {outlet: place for place, outlet in enumerate(link.outlets)}
         self.shapes = <pump_outlet *> calloc(len(self.outlets) or 1, sizeof(pump_outlet))
@@ -1159,22 +1171,35 @@ cdef class Pump:
         else:
             self.memory = memoryview(bytearray(ROUND_RECEIVE_LIMIT * ROUND_BUFFER_BYTES))
         pump_round_init(self.round_state, &device.device, -1 if link.wired else link.fileno(),
-                        _address(self.memory, NULL), _address(self.out, NULL))
+                        _address(self.memory, NULL), NULL)
         if self.wire is not None:
             self.round_state.wire = self.wire.wire
         device.pump = self
+        self._join()
         device.device.joins = 1  # one system call, and one datagram to take, less for each message that is answered
         device.device.changes += 1
         self._borrow()
 
     def __dealloc__(self):
+        self._leave()
         free(self.round_state)
         free(self.shapes)
+
+    cdef void _join(self) noexcept:
+        global _at_work
+        self.counted = True
+        _at_work += 1
+
+    cdef void _leave(self) noexcept:
+        global _at_work
+        _at_work -= self.counted
+        self.counted = False
 
     def stop(self):
         """The device takes the link alone from now on."""
         if not self.off:
             self._give_back()
+        self._leave()
         self.off = True
         self.device.pump = None
         self.device.device.joins = 0
@@ -1286,8 +1311,15 @@ cdef class Pump:
         self._round(now, budget)
         return self.round_state.came, self.round_state.came or self.round_state.sent
 
+    cdef object _lend(self):
+        """What leaves is laid out in memory that the pumps share: that of many NICs would not stay in the cache."""
+        lent = _OUT.pop() if _OUT else bytearray(ROUND_OUT_BYTES)
+        self.round_state.out.bytes = <uint8_t *> PyByteArray_AS_STRING(lent)
+        return lent
+
     cdef int _round(self, uint64_t now, uint64_t budget) except -1:
         cdef engine_told told
+        lent = self._lend()
         if self.rung:
             self.nic.now_ns = now
             self._take_doorbells()
@@ -1298,6 +1330,7 @@ cdef class Pump:
                 break
             self.nic.now_ns = now
             self._stopped(&told, now)
+        _OUT.append(lent)
         if self.round_state.came or self.round_state.sent:
             self._count(now)
         return 0
@@ -1311,6 +1344,7 @@ cdef class Pump:
         if self.rung:
             self.nic.now_ns = now
             self._take_doorbells()
+        lent = self._lend()
         self.round_state.sent = 0
         while True:
             with nogil:
@@ -1319,6 +1353,7 @@ cdef class Pump:
                 break
             self.nic.now_ns = now
             self._stopped(&told, now)
+        _OUT.append(lent)
         self._count(now)
         return self.round_state.sent != 0
 
@@ -1348,9 +1383,13 @@ cdef class Pump:
         cdef bytes name = PyBytes_FromStringAndSize(<char *> slot.name, slot.name_bytes)
         view = self.memory[first : first + <Py_ssize_t> slot.size]
         burst = self.link.arrived(name, view, slot.segment, slot.tclass, slot.hop_limit, slot.flow_label)
+        flow = burst.flow
+        right = pump_round_right(self.round_state, slot.name, slot.name_bytes)
+        if right and flow.idents is not None:
+            learn(flow, right)  # those that the engine took since then had the idents that it expected
         self.nic.receive(burst, now, at)
-        if burst.flow.settled:
-            _take_flow(&reverse, burst.flow)
+        if flow.settled or (flow.idents is not None and flow.idents.small):
+            _take_flow(&reverse, flow)
             pump_round_know(self.round_state, slot.name, slot.name_bytes, &reverse)
         else:
             pump_round_forget(self.round_state, slot.name, slot.name_bytes)

@@ -62,7 +62,8 @@ struct pump_round {
 	struct round_sender senders[ROUND_SENDERS];
 };
 
-/* Begin with all zeros, then this. `buffers` is ROUND_RECEIVE_LIMIT times ROUND_BUFFER_BYTES, `out` ROUND_OUT_BYTES. With a
+/* Begin with all zeros, then this. `buffers` is ROUND_RECEIVE_LIMIT times ROUND_BUFFER_BYTES, `out` ROUND_OUT_BYTES,
+ * or other such memory in each round: between rounds nothing is left in it. With a
  * wire, which is set afterwards, neither descriptor nor buffers are used. */
 void pump_round_init(struct pump_round *round, struct engine_device *device, int fd, uint8_t *buffers, uint8_t *out);
 

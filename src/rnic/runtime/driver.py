@@ -58,6 +58,10 @@ class Driver(Protocol):
         """The application stops polling."""
 
     @property
+    def listen(self) -> Callable[[], None]:
+        """The application waits for events by descriptors of its own: that it posts is no sign that it will poll."""
+
+    @property
     def closed(self) -> bool:
         """Whether the device is closed for this context: nothing is left there to destroy."""
 
@@ -118,6 +122,7 @@ class LocalDriver:
         self.progress = driven.progress
         self.start = runtime.start
         self.rest = runtime.rest
+        self.listen = runtime.listen
         self._vectors: list[int] = []
         with runtime.lock:
             self.uar = runtime.nic.map_uar(self.space)

@@ -68,6 +68,7 @@ class Runtime:
         if self.guard.report is None:
             self.guard.report = log_report
         self.closed = False
+        self.listens = False
         self.budget = BUDGET
         """Packets that one round sends at most."""
         self.users = 0
@@ -344,6 +345,10 @@ class Runtime:
     def threaded(self) -> bool:
         """Whether the background thread runs."""
         return self._thread is not None
+
+    def listen(self) -> None:
+        """The application waits for events by descriptors: that it posts is no sign that it will poll."""
+        self.listens = True
 
     def rest(self) -> None:
         """The application stops polling: the thread takes over at once."""

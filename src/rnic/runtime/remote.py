@@ -298,6 +298,9 @@ class RemoteDriver:
     def rest(self) -> None:
         """The NIC does not depend on this program's polling."""
 
+    def listen(self) -> None:
+        """The NIC does not depend on this program's polling."""
+
     def filenos(self) -> list[int]:
         """Descriptors of the interrupts, cleared: look once more before waiting for them."""
         if self._thread is None:

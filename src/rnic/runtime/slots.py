@@ -27,7 +27,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from rnic.device.icrc import IcrcCheck
 from rnic.device.inspect import look
 from rnic.device.nic import Nic, arena_bytes
 from rnic.engine import use
@@ -49,6 +48,7 @@ from rnic.spec.states import ST_RC
 from rnic.state.record import WORD_BYTES, place
 from rnic.state.slot import BUFFERS_AT, DROPS, EVENTS, HAIRPIN, PUNT_REASONS, SLOT
 from rnic.wire.bursts import RxBurst, TxBurst
+from rnic.wire.ident import learn
 
 LOG_QPS = 10
 """log2 of the queue pairs of a slot."""
@@ -261,7 +261,7 @@ class Slot:
         flow = burst.flow
         if asked["count"] and flow.idents is not None:
             # what the engine took since then had the idents that it expected
-            IcrcCheck.learn(flow, asked["count"])
+            learn(flow, asked["count"])
         self.runtime.nic.receive(burst, now, asked["at"])
         return flow.settled or (flow.idents is not None and flow.idents.small)
 

@@ -261,6 +261,7 @@ class Context:
                 raise VerbsError(EAGAIN, "no event waits: poll the descriptor, or wait for one")
             self.driver.check()
             if self.driver.threaded:
+                self.driver.rest()
                 wait_readable([pipe.fileno(), *self.driver.lifelines()], None)
             elif not self.driver.progress():
                 wait_readable([pipe.fileno(), *self.driver.filenos()], 0.001)

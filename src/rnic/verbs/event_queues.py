@@ -78,6 +78,7 @@ class CompChannel:
         self._pipe = EventPipe()
         self.cqs: set[CQ] = set()
         ctx.driver.start()
+        ctx.driver.listen()
         ctx.add_child(self)
 
     def fileno(self) -> int:

@@ -154,3 +154,12 @@ class IdentTracker:
         self._trust += 1
         self.accepted += 1
         return True
+
+
+def learn(flow: Flow, count: int) -> None:
+    """``count`` packets of an IPv4 path were right with the ident that was guessed for them."""
+    tracker = flow.idents
+    if tracker is None:
+        tracker = flow.idents = IdentTracker()
+    tracker.expect(count)
+    flow.settled = tracker.settled

@@ -163,6 +163,26 @@ def test_senders_are_unknown_until_their_idents_are_known(ends: Pumped) -> None:
     stranger.close()
 
 
+def test_packets_of_a_new_sender_are_the_engine_s_from_the_second_on(ends: Pumped) -> None:
+    """As long as they have the idents expected; the reference hears how many, and believes no others soon."""
+    for _ in range(2):
+        ends.write(0)
+        assert ends.wait(0) == [0]
+    ends.calls.clear()
+    for _ in range(IdentTracker.ALONE_AFTER):
+        ends.write(0)
+        assert ends.wait(0) == [0]
+    assert "take" not in ends.calls
+    link = ends.ctxs[1].runtime.link
+    (flow,) = [flow for flow in link._inboxes[0].flows.values() if flow.idents is not None]
+    assert not flow.settled
+    ends.ctxs[0].runtime.link.outlets[0].socket.sendto(bytes(40), ("127.0.0.1", link.port))
+    end = time.monotonic() + 5
+    while not flow.settled:
+        ends.ctxs[1].runtime.progress()
+        assert time.monotonic() < end
+
+
 def test_faults_and_taps_take_the_reference(ends: Pumped) -> None:
     ends.warm()
     runtime: Any = ends.ctxs[0].runtime
