@@ -54,7 +54,7 @@ class Image:
         self.turns = nic.sending._turns
         behind = nic.contexts.behind
         self.behind = {name: copy.copy(getattr(behind, name)) for name in ("_written", "_seen", "_live", "_round")}
-        self.behind_left = nic._to_write_back, nic._moved_ns
+        self.behind_left = nic._to_write_back, nic._busy_looks, nic._moved_ns
 
     def put_back(self) -> None:
         nic, state = self.nic, self.state
@@ -79,7 +79,7 @@ class Image:
         nic.sending._turns = self.turns
         for name, kept in self.behind.items():
             setattr(nic.contexts.behind, name, copy.copy(kept))
-        nic._to_write_back, nic._moved_ns = self.behind_left
+        nic._to_write_back, nic._busy_looks, nic._moved_ns = self.behind_left
 
 
 def same(engine: Image, reference: Image) -> None:
