@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # for who reads types: the module of this name takes as l
 if TYPE_CHECKING:
     from rnic.cm.aio import AsyncListener, aconnect, alisten
     from rnic.cm.batch import Batch, Pending
-    from rnic.cm.cmid import CMID, AddrInfo, CMEvent, CMEventChannel, ConnParam
+    from rnic.cm.cmid import CMID, AddrInfo, CMEvent, CMEventChannel, ConnParam, JoinMCAttrEx, UDParam
     from rnic.cm.connection import Connection
     from rnic.cm.exchange import BufferInfo, ExchangeError
     from rnic.cm.jobs import PeerClosedError
@@ -96,6 +96,7 @@ __all__ = [
     "DeviceAttr",
     "ExchangeError",
     "GlobalRoute",
+    "JoinMCAttrEx",
     "LinkError",
     "Listener",
     "PeerClosedError",
@@ -110,6 +111,7 @@ __all__ = [
     "SendWR",
     "SrqAttr",
     "SrqInitAttr",
+    "UDParam",
     "VerbsError",
     "WorkCompletionError",
     "__version__",
@@ -129,7 +131,7 @@ _HOMES = {
     for module, names in {
         "rnic.cm.aio": "AsyncListener aconnect alisten",
         "rnic.cm.batch": "Batch Pending",
-        "rnic.cm.cmid": "CMID AddrInfo CMEvent CMEventChannel ConnParam",
+        "rnic.cm.cmid": "CMID AddrInfo CMEvent CMEventChannel ConnParam JoinMCAttrEx UDParam",
         "rnic.cm.connection": "Connection",
         "rnic.cm.exchange": "BufferInfo ExchangeError",
         "rnic.cm.jobs": "PeerClosedError",

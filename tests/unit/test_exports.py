@@ -16,7 +16,8 @@ ATTRIBUTES = (
 )
 SHORT = "AsyncListener Batch BufferInfo Connection Listener Pending RemoteArray aconnect alisten connect listen"
 BY_CM = (
-    "CMID AddrInfo CMEvent CMEventChannel ConnParam CmConnection CmListener CmRequest acm_connect cm_connect cm_listen"
+    "CMID AddrInfo CMEvent CMEventChannel ConnParam JoinMCAttrEx UDParam CmConnection CmListener CmRequest acm_connect "
+    "cm_connect cm_listen"
 )
 ERRORS = (
     "CmConnectError CmRejectedError CmTimeoutError ExchangeError LinkError PeerClosedError RnicError VerbsError "

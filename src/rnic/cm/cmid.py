@@ -2,7 +2,8 @@
 
 A program written for ``pyverbs.cmid`` takes its imports from here, from :mod:`rnic.cm.cm_enums` and from :mod:`rnic`.
 Both ways of working are here: by an :class:`AddrInfo`, where each call waits until it is done, and by a
-:class:`CMEventChannel`, whose events say so. ``RDMA_PS_TCP`` alone, and so reliable connections.
+:class:`CMEventChannel`, whose events say so. ``RDMA_PS_TCP`` makes reliable connections; ``RDMA_PS_UDP``, by events
+alone as in pyverbs, finds a peer's datagram queue pair, and joins multicast groups.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from errno import EINVAL, ENOTCONN
 from types import TracebackType
 
 from rnic.cm import cm_enums as ce
-from rnic.cm.cmid_events import AddrInfo, CMEvent, CMEventChannel, ConnParam, Place, check_port_space
+from rnic.cm.cmid_datagrams import JoinMCAttrEx, UDParam, group_of
+from rnic.cm.cmid_events import AddrInfo, CMEvent, CMEventChannel, ConnParam, Place, checked_port_space
 from rnic.cm.managed import (
     LOOK_S,
     REMOTE_RIGHTS,
@@ -24,13 +26,14 @@ from rnic.cm.managed_ends import own_device
 from rnic.cm.manager import Event, Manager, manager_of
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach_cm as wire
+from rnic.spec.cm import UDP_QKEY
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import GID, SGE, WC, AHAttr, GlobalRoute, QPAttr, QPInitAttr, RecvWR, SendWR
 from rnic.verbs.context import Context
 from rnic.verbs.cq import CQ
 from rnic.verbs.event_queues import CompChannel
-from rnic.verbs.memory import MR, PD
+from rnic.verbs.memory import AH, MR, PD
 from rnic.verbs.qp import QP
 from rnic.verbs.qp_states import INIT_MASK, RTR_MASK, RTS_MASK
 
@@ -43,7 +46,7 @@ class CMID:
             A :class:`CMEvent`, a connection request: the connection that it asks for, with ``listen_id``.
         qp_init_attr: with an :class:`AddrInfo`, make the queue pair; of who listens, for each request.
         pd: protection domain; one of its own without.
-        port_space: ``RDMA_PS_TCP``.
+        port_space: ``RDMA_PS_TCP`` or ``RDMA_PS_UDP``; an :class:`AddrInfo` and a request have their own.
         listen_id: who listened, for a request.
 
     Raises:
@@ -59,7 +62,7 @@ class CMID:
         port_space: int = ce.RDMA_PS_TCP,
         listen_id: CMID | None = None,
     ) -> None:
-        check_port_space(port_space)
+        self.port_space = checked_port_space(port_space)
         self.qp: QP | None = None
         self.closed = False
         self.context: Context | None = None
@@ -71,6 +74,8 @@ class CMID:
         self._own_pd = False
         self._offered: dict[str, int] = {}
         self._made: list[CQ | CompChannel] = []
+        self._joining: dict[int, tuple[GID, bool]] = {}
+        self._joins = 0
         self._sync = isinstance(creator, AddrInfo)
         if isinstance(creator, CMEvent):
             self.event_channel = creator.channel
@@ -78,6 +83,9 @@ class CMID:
         elif isinstance(creator, CMEventChannel):
             self.event_channel = creator
         elif isinstance(creator, AddrInfo):
+            self.port_space = creator.port_space
+            if self.datagrams:
+                raise VerbsError(EINVAL, "a CMID of RDMA_PS_UDP works by events: make it of a CMEventChannel")
             self.event_channel = CMEventChannel()
             try:
                 self._begin(creator)
@@ -144,7 +152,12 @@ class CMID:
             device = _Device(own_device(None, peer.family, peer.sockaddr, info.udp_port), True)
         self._hold(device, manager_of(device.context))
         channel = self._at_channel()
-        self._number = self._ask(wire.CM_CREATE, channel=channel, port_space=ce.RDMA_PS_TCP, qp_type=wire.QP_RC)["id"]
+        self._number = self._ask(
+            wire.CM_CREATE,
+            channel=channel,
+            port_space=self.port_space,
+            qp_type=wire.QP_UD if self.datagrams else wire.QP_RC,
+        )["id"]
         self._known()
         device.context.driver.start()
 
@@ -191,6 +204,7 @@ class CMID:
         self._hold(listening._device, manager)
         self._number = said.number
         self._offered = said.fields
+        self.port_space = listening.port_space
         if self._at_channel() != listening._at_channel():
             self._ask(wire.CM_MIGRATE, channel=self._at_channel())
         self._known()
@@ -206,9 +220,15 @@ class CMID:
         ctx, cap = self._context(), qp_init.cap
         scq = self._make_cq(ctx, cap.max_send_wr) if qp_init.scq is None else qp_init.scq
         rcq = self._make_cq(ctx, cap.max_recv_wr) if qp_init.rcq is None else qp_init.rcq
+        if (qp_init.qp_type == e.IBV_QPT_UD) is not self.datagrams:
+            raise VerbsError(EINVAL, "a CMID of RDMA_PS_UDP takes a queue pair of type IBV_QPT_UD, and no other does")
         attr = QPInitAttr(qp_init.qp_type, qp_init.qp_context, cap, scq, rcq, qp_init.srq, qp_init.sq_sig_all)
         self.qp = QP(self.pd, attr)
         first = QPAttr()
+        if self.datagrams:
+            first.qkey = UDP_QKEY
+            self.qp.to_rts(first)
+            return
         first.qp_access_flags = REMOTE_RIGHTS
         self.qp.to_init(first)
 
@@ -236,6 +256,9 @@ class CMID:
     def accept(self, param: ConnParam | None = None) -> None:
         """Accept the request that this CMID is."""
         param = param or ConnParam()
+        if self.datagrams:
+            self._offer(wire.CM_ACCEPT, param)
+            return
         param_fields = dict(param.fields)
         if self._offered:
             for ours in ("responder_resources", "initiator_depth"):
@@ -263,6 +286,9 @@ class CMID:
 
     def _offer(self, op: int, param: ConnParam, fields: dict[str, int] | None = None) -> None:
         number = param.qpn if self.qp is None else self.qp.qp_num
+        if self.datagrams:
+            self._ask(op, param.private_data, qpn=number, qkey=UDP_QKEY)
+            return
         if not number:
             raise VerbsError(EINVAL, "the CMID has no queue pair: create_qp() first, or name one in ConnParam(qp_num=)")
         self._ask(op, param.private_data, qpn=number, **(fields or param.fields))
@@ -273,7 +299,50 @@ class CMID:
             self._make_ready()
             self._ask(wire.CM_ESTABLISH)
             return ce.RDMA_CM_EVENT_ESTABLISHED
+        if said.event == ce.RDMA_CM_EVENT_MULTICAST_JOIN and self.qp is not None:
+            gid, receives = self._joining.pop(said.fields["context"])
+            if receives:
+                self.qp.attach_mcast(gid)
         return said.event
+
+    # ----------------------------------------------------------------------------------- datagrams
+
+    @property
+    def datagrams(self) -> bool:
+        """Whether it is of ``RDMA_PS_UDP``."""
+        return self.port_space == ce.RDMA_PS_UDP
+
+    def join_multicast(
+        self, addr: AddrInfo | None = None, mc_attr: JoinMCAttrEx | None = None, context: int = 0
+    ) -> None:
+        """Join a group; its queue pair receives what is sent there once ``RDMA_CM_EVENT_MULTICAST_JOIN`` was taken.
+
+        Args:
+            addr: the group's address, as ``src`` or ``dst``; or ``mc_attr`` has it.
+            context: kept for pyverbs' sake.
+        """
+        if not self.datagrams:
+            raise VerbsError(EINVAL, "join_multicast: the CMID is not of RDMA_PS_UDP")
+        gid = group_of(addr if addr is not None or mc_attr is None else mc_attr.addr)
+        receives = mc_attr is None or mc_attr.join_flags == ce.RDMA_MC_JOIN_FLAG_FULLMEMBER
+        self._joins += 1
+        self._joining[self._joins] = gid, receives
+        self._ask(wire.CM_JOIN, dst=int.from_bytes(gid.raw, "little"), context=self._joins)
+
+    def leave_multicast(self, addr: AddrInfo) -> None:
+        """Leave a group."""
+        gid = group_of(addr)
+        if self.qp is not None:
+            self.qp.detach_mcast(gid)
+        self._ask(wire.CM_LEAVE, dst=int.from_bytes(gid.raw, "little"))
+
+    def post_ud_send(
+        self, mr: MR, ah: AH, rqpn: int = 0, flags: int = e.IBV_SEND_SIGNALED, length: int | None = None
+    ) -> None:
+        """Send the beginning of a region, all of it by default, as a datagram."""
+        request = SendWR(0, e.IBV_WR_SEND, 1, 0, flags, _piece(mr, length))
+        request.set_wr_ud(ah, rqpn, UDP_QKEY)
+        self._ready_qp().post_send(request)
 
     def _make_ready(self, resources: int | None = None, depth: int | None = None) -> None:
         assert self.qp is not None
@@ -491,4 +560,4 @@ def _piece(mr: MR, length: int | None) -> list[SGE]:
     return [SGE(mr.buf, mr.length if length is None else length, mr.lkey)]
 
 
-__all__ = ["CMID", "AddrInfo", "CMEvent", "CMEventChannel", "ConnParam"]
+__all__ = ["CMID", "AddrInfo", "CMEvent", "CMEventChannel", "ConnParam", "JoinMCAttrEx", "UDParam"]

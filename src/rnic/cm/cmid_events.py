@@ -44,7 +44,7 @@ class AddrInfo:
         dst: the peer's address.
         src_service: own port.
         dst_service: the peer's port.
-        port_space: ``RDMA_PS_TCP``; 0 is that, too.
+        port_space: ``RDMA_PS_TCP``, which 0 is too, or ``RDMA_PS_UDP``.
         flags: ``RAI_PASSIVE`` for who listens.
         udp_port: UDP port of the NIC, 4791 by default; peers must have the same. Not in pyverbs.
         context: use this opened device, such as ``rnic.open(addr)`` gives one of the NIC process. Not in pyverbs.
@@ -66,7 +66,7 @@ class AddrInfo:
         udp_port: int | None = None,
         context: Context | None = None,
     ) -> None:
-        check_port_space(port_space)
+        self.port_space = checked_port_space(port_space)
         self.passive = bool(flags & ce.RAI_PASSIVE)
         self.src = None if src is None else Place(src, src_service)
         self.dst = None if dst is None else Place(dst, dst_service)
@@ -81,13 +81,15 @@ class AddrInfo:
         """Nothing is held; it is here for pyverbs' sake."""
 
 
-def check_port_space(port_space: int) -> None:
-    """``VerbsError`` for one that is not here."""
-    if port_space not in (0, ce.RDMA_PS_TCP):
+def checked_port_space(port_space: int) -> int:
+    """One that is here; ``VerbsError`` for another."""
+    if port_space not in (0, ce.RDMA_PS_TCP, ce.RDMA_PS_UDP):
         raise VerbsError(
             EPROTONOSUPPORT,
-            f"port space {port_space:#x} is not supported: use RDMA_PS_TCP, or librdmacm's own under rnic exec",
+            f"port space {port_space:#x} is not supported: use RDMA_PS_TCP or RDMA_PS_UDP, or librdmacm's own under"
+            " rnic exec",
         )
+    return port_space or ce.RDMA_PS_TCP
 
 
 class ConnParam:
@@ -214,14 +216,15 @@ class CMEvent:
         event_type: ``RDMA_CM_EVENT_*``.
         status: reason of a rejection, or a negative errno; 0 where all is well.
         private_data: what the peer said, with the zeros that its message was filled up with.
+        about: the CMID that it is about, ``None`` where that is closed or yet to be made. Not in pyverbs.
     """
 
     def __init__(self, channel: CMEventChannel) -> None:
         self.channel = channel
         contexts = {each.context: None for each in channel.ids.values() if each.context is not None}
         self.manager, self.said = channel.wait(list(contexts))
-        about = channel.ids.get((self.manager, self.said.number))
-        self.event_type = self.said.event if about is None else about.heard(self.said)
+        self.about = channel.ids.get((self.manager, self.said.number))
+        self.event_type = self.said.event if self.about is None else self.about.heard(self.said)
         self.status = self.said.status
         self.private_data = self.said.private
 

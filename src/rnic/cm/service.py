@@ -408,7 +408,7 @@ class CmService:
         if news.event == cm.EVENT_CONNECT_RESPONSE:
             more = offer_of(connection)
         said = news.event in (cm.EVENT_CONNECT_RESPONSE, cm.EVENT_REJECTED) or (
-            connection.datagram and news.event == cm.EVENT_ESTABLISHED
+            connection.datagram and news.status >= 0  # SIDR_REP, whatever it says
         )
         self._emit(each, news.event, news.status, news.private if said else b"", **more)
 

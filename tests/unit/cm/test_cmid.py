@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import rnic
-from rnic import CMID, AddrInfo, CMEvent, CMEventChannel, ConnParam
+from rnic import AH, CMID, AddrInfo, CMEvent, CMEventChannel, ConnParam, JoinMCAttrEx, UDParam
 from rnic.cm import cm_enums as ce
 from rnic.testing import own_network
 from rnic.verbs import enums as e
@@ -206,8 +206,8 @@ def test_events_say_what_happens(own: bool) -> None:
 
 
 def test_what_is_wrong_is_said() -> None:
-    with pytest.raises(rnic.VerbsError, match=r"port space 0x111 is not supported: use RDMA_PS_TCP") as caught:
-        AddrInfo(dst=HERE, port_space=ce.RDMA_PS_UDP)
+    with pytest.raises(rnic.VerbsError, match=r"port space 0x2 is not supported: use RDMA_PS_TCP") as caught:
+        AddrInfo(dst=HERE, port_space=ce.RDMA_PS_IPOIB)
     assert caught.value.errno == EPROTONOSUPPORT
     with pytest.raises(rnic.VerbsError, match="RAI_PASSIVE has no src"):
         AddrInfo(dst=HERE, flags=ce.RAI_PASSIVE)
@@ -254,3 +254,130 @@ def test_on_a_device_that_the_program_opened() -> None:
         with CMID(passive(context=ctx)) as listening:
             assert listening.context is ctx
         assert not ctx.closed
+
+
+def datagrams() -> rnic.QPInitAttr:
+    return rnic.QPInitAttr(qp_type=e.IBV_QPT_UD, cap=rnic.QPCap(max_recv_wr=4))
+
+
+def udp(src: str, dst: str | None = None, service: int = 0) -> AddrInfo:
+    own = PORT if dst is None else None
+    return AddrInfo(src=src, dst=dst, src_service=own, dst_service=service, port_space=ce.RDMA_PS_UDP)
+
+
+def event(channel: CMEventChannel, kind: int) -> CMEvent:
+    """The next event, which is of a kind."""
+    found = CMEvent(channel)
+    assert found.event_type == kind, found.event_str()
+    return found
+
+
+@contextmanager
+def found_ways(peer: CMID, channel: CMEventChannel, info: AddrInfo) -> Iterator[None]:
+    """The active side up to where it may connect or join."""
+    peer.resolve_addr(info)
+    event(channel, ce.RDMA_CM_EVENT_ADDR_RESOLVED)
+    peer.resolve_route()
+    event(channel, ce.RDMA_CM_EVENT_ROUTE_RESOLVED)
+    peer.create_qp(datagrams())
+    yield
+
+
+def test_a_peer_s_datagram_queue_pair_is_found() -> None:
+    """As pyverbs' suite does in RDMA_PS_UDP: SIDR, then datagrams by what the answer says."""
+    with (
+        CMEventChannel() as theirs,
+        CMEventChannel() as ours,
+        CMID(theirs, port_space=ce.RDMA_PS_UDP) as listening,
+        CMID(ours, port_space=ce.RDMA_PS_UDP) as peer,
+    ):
+        listening.bind_addr(udp(HERE))
+        listening.listen()
+        with found_ways(peer, ours, udp(THERE, HERE, PORT)):
+            peer.connect()
+        request = event(theirs, ce.RDMA_CM_EVENT_CONNECT_REQUEST)
+        with CMID(request, listen_id=listening) as child:
+            assert child.datagrams
+            child.create_qp(datagrams())
+            child.post_recv(mr := child.reg_msgs(BYTES))
+            answer = ConnParam()
+            answer.set_private_data(b"welcome")
+            child.accept(answer)
+            established = event(ours, ce.RDMA_CM_EVENT_ESTABLISHED)
+            assert established.private_data.startswith(b"welcome")
+            about = UDParam(established)
+            assert (about.qp_num, about.qkey) == (child.qpn, 0x1234567)
+            assert about.ah_attr.gr.dgid == rnic.GID(HERE)
+            out = peer.reg_msgs(BYTES)
+            out.write(b"by datagram", 11)
+            peer.post_ud_send(out, AH(peer.pd, about.ah_attr), about.qp_num, length=11)
+            assert peer.get_send_comp().status == e.IBV_WC_SUCCESS
+            wc = child.get_recv_comp()
+            assert (wc.byte_len, wc.src_qp) == (40 + 11, peer.qpn)
+            assert mr.read(11, 40) == b"by datagram"
+
+
+def test_a_service_that_is_refused_and_one_that_nobody_has() -> None:
+    with (
+        CMEventChannel() as theirs,
+        CMEventChannel() as ours,
+        CMID(theirs, port_space=ce.RDMA_PS_UDP) as listening,
+        CMID(ours, port_space=ce.RDMA_PS_UDP) as peer,
+        CMID(ours, port_space=ce.RDMA_PS_UDP) as other,
+    ):
+        listening.bind_addr(udp(HERE))
+        listening.listen()
+        with found_ways(peer, ours, udp(THERE, HERE, PORT)):
+            peer.connect()
+        with CMID(event(theirs, ce.RDMA_CM_EVENT_CONNECT_REQUEST), listen_id=listening) as child:
+            child.reject(b"not today")
+            refused = CMEvent(ours)
+            assert refused.event_type in (ce.RDMA_CM_EVENT_UNREACHABLE, ce.RDMA_CM_EVENT_REJECTED)
+            assert refused.private_data.startswith(b"not today")
+            with pytest.raises(rnic.VerbsError, match="says of no peer where it is"):
+                UDParam(refused)
+        with found_ways(other, ours, udp(THERE, HERE, PORT + 1)):
+            other.connect()
+        assert CMEvent(ours).event_type in (ce.RDMA_CM_EVENT_UNREACHABLE, ce.RDMA_CM_EVENT_REJECTED)
+
+
+def test_who_joined_a_group_receives_what_is_sent_there() -> None:
+    group = AddrInfo(dst="239.1.2.3", port_space=ce.RDMA_PS_UDP)
+    with (
+        CMEventChannel() as theirs,
+        CMEventChannel() as ours,
+        CMID(theirs, port_space=ce.RDMA_PS_UDP) as member,
+        CMID(ours, port_space=ce.RDMA_PS_UDP) as sender,
+    ):
+        with found_ways(member, theirs, udp(HERE, "239.1.2.3")), found_ways(sender, ours, udp(THERE, "239.1.2.3")):
+            member.join_multicast(group)
+            sender.join_multicast(mc_attr=JoinMCAttrEx(group, join_flags=ce.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER))
+        assert UDParam(event(theirs, ce.RDMA_CM_EVENT_MULTICAST_JOIN)).qp_num == 0xFFFFFF
+        where = UDParam(event(ours, ce.RDMA_CM_EVENT_MULTICAST_JOIN))
+        assert where.ah_attr.gr.dgid == rnic.GID("239.1.2.3")
+        member.post_recv(got := member.reg_msgs(BYTES))
+        out = sender.reg_msgs(BYTES)
+        out.write(b"to all", 6)
+        sender.post_ud_send(out, AH(sender.pd, where.ah_attr), where.qp_num, length=6)
+        wc = member.get_recv_comp()
+        assert (wc.byte_len, got.read(6, 40)) == (46, b"to all")
+        member.leave_multicast(group)
+        with pytest.raises(rnic.VerbsError, match=r"10\.0\.0\.1 is no multicast address: use one of 224"):
+            member.join_multicast(AddrInfo(dst="10.0.0.1", port_space=ce.RDMA_PS_UDP))
+
+
+def test_what_goes_with_one_port_space_alone() -> None:
+    with CMEventChannel() as channel, CMID(channel) as stream:
+        with pytest.raises(rnic.VerbsError, match="not of RDMA_PS_UDP"):
+            stream.join_multicast(AddrInfo(dst="239.1.2.3"))
+        with pytest.raises(rnic.VerbsError, match="works by events: make it of a CMEventChannel"):
+            CMID(udp(THERE, HERE, PORT))
+    with pytest.raises(rnic.VerbsError, match="join_flags=4: use RDMA_MC_JOIN_FLAG_FULLMEMBER"):
+        JoinMCAttrEx(join_flags=4)
+    with (
+        CMEventChannel() as channel,
+        CMID(channel, port_space=ce.RDMA_PS_UDP) as peer,
+    ):
+        peer.bind_addr(udp(HERE))
+        with pytest.raises(rnic.VerbsError, match="takes a queue pair of type IBV_QPT_UD"):
+            peer.create_qp(queue_pair())
