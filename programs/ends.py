@@ -176,10 +176,18 @@ def _family(pid: int) -> list[int]:
     """A process and all that it started."""
     found = [pid]
     for each in found:
-        for path in Path(f"/proc/{each}/task").glob("*/children"):
+        for task in _tasks(each):
             with contextlib.suppress(OSError):
-                found += map(int, path.read_text().split())
+                found += map(int, task.joinpath("children").read_text().split())
     return found
+
+
+def _tasks(pid: int) -> list[Path]:
+    """Where a process's threads are to be seen; none once it has ended, be it while one looks."""
+    try:
+        return sorted(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []
 
 
 def _process(pid: int, flush: bool = True) -> list[str]:
@@ -191,7 +199,7 @@ def _process(pid: int, flush: bool = True) -> list[str]:
     except OSError as error:
         return [f"  process {pid}: {error.strerror}"]
     lines = [f"  process {pid}: {name}: {' '.join(state)}"]
-    for task in sorted(root.glob("task/*")):
+    for task in _tasks(pid):
         seen = []
         for file in _THREAD_FILES:
             with contextlib.suppress(OSError):
@@ -238,7 +246,7 @@ class Had:
         before, used, wanted = self._ran, 0.0, False
         self._ran = {}
         for pid in self._pids():
-            for task in Path(f"/proc/{pid}/task").glob("*"):
+            for task in _tasks(pid):
                 with contextlib.suppress(OSError, IndexError):  # it has ended just now
                     state = task.joinpath("stat").read_text().rpartition(")")[2].split()[0]
                     ran = int(task.joinpath("schedstat").read_text().split()[0]) / 1e9

@@ -286,6 +286,21 @@ def test_a_nic_process_that_does_not_end_is_looked_at_and_killed(
     assert ends.end_nic_process(tmp_path) == [], "nobody is there any more"
 
 
+def test_processes_that_end_while_one_looks_have_no_threads(ends: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    me = os.getpid()
+    assert [task.name for task in ends._tasks(me)][0] == str(me)
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    assert ends._family(process.pid) == [process.pid]
+
+    def ended(path: Path) -> list[Path]:
+        raise ProcessLookupError(3, "No such process", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", ended)
+    assert ends._family(me) == [me]
+    assert ends.Had(lambda: [me]).of(1.0) == 1.0
+
+
 @pytest.mark.slow
 def test_seconds_in_which_a_nic_process_was_stopped_are_not_its_own(ends: ModuleType, tmp_path: Path) -> None:
     ends_then = "signal.signal(signal.SIGTERM, lambda *_: sys.exit()); print(flush=True); time.sleep(60)"
