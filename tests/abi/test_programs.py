@@ -288,7 +288,7 @@ def test_a_nic_process_that_does_not_end_is_looked_at_and_killed(
 
 def test_processes_that_end_while_one_looks_have_no_threads(ends: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     me = os.getpid()
-    assert [task.name for task in ends._tasks(me)][0] == str(me)
+    assert ends._tasks(me)[0].name == str(me)
     with subprocess.Popen(["true"]) as process:
         process.wait()
     assert ends._family(process.pid) == [process.pid]
