@@ -123,6 +123,20 @@ def test_msn_wraps(new) -> None:
     assert (ack.psn, ack.msn, s.ctx.rmsn) == (100, 0, 0)
 
 
+@pytest.mark.parametrize("operation", ["WRITE_ONLY", "READ_REQUEST", "FETCH_ADD"])
+def test_a_key_of_before_opens_nothing(new, operation: str) -> None:
+    """The right index with another tag: what had that key is gone, and somebody else's memory is in its place."""
+    s = new()
+    before = bytes(s.data)
+    fields = {"va": s.va, "rkey": s.key ^ 1}
+    if operation == "FETCH_ADD":
+        s.inject(operation, 100, swap_add=1, **fields)
+    else:
+        s.inject(operation, 100, payload=b"1234" if operation == "WRITE_ONLY" else b"", dma_length=4, **fields)
+    assert s.out() == ["ACKNOWLEDGE 100 62"]
+    assert bytes(s.data) == before
+
+
 # ------------------------------------------------------------------------------------ check_psn
 
 
