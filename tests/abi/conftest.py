@@ -146,6 +146,12 @@ def both_sanitized(libraries: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
+def twins(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C program with peers on two devices."""
+    return _compile(tmp_path_factory.mktemp("twins"), "twins", ["-O1"])
+
+
+@pytest.fixture(scope="session")
 def many(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program with thousands of queue pairs."""
     return _compile(tmp_path_factory.mktemp("many"), "many", ["-O1"])

@@ -238,3 +238,11 @@ def test_bytes_that_came_by_the_rings_are_the_queue_pair_s(both: Path, hairpin: 
             pairs = ask(nic.directory, "rnic0", "top")["qps"]
             sent, came = (max((pair[name] for pair in pairs), default=0) for name in ("sent_bytes", "came_bytes"))
         assert came > 0.8 * sent
+
+
+def test_a_peer_of_another_device_with_the_same_number_is_another(twins: Path, hairpin: dict[str, str]) -> None:
+    """Each device counts its slots from one, and a slot's queue pairs begin where its number says."""
+    with served(hairpin, f"{NET}.61", f"{NET}.62") as nic:
+        done = subprocess.run([str(twins)], env=hairpin, capture_output=True, text=True, timeout=LONGEST, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert counters(nic)["hairpin_packets"] + counters(nic)["hairpin_bytes"] > 0

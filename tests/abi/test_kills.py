@@ -31,13 +31,15 @@ LONGEST = 20.0
 
 
 class Nic:
-    """A NIC process with one device, held by a connection so that it outlives its programs."""
+    """A NIC process with a device for each address, held by a connection so that it outlives its programs."""
 
     def __init__(
-        self, directory: Path, env: dict[str, str], address: str, first: Callable[[], None] | None = None
+        self, directory: Path, env: dict[str, str], *addresses: str, first: Callable[[], None] | None = None
     ) -> None:
         self.directory = directory
-        command = [sys.executable, "-m", "rnic.cli", "serve", "--addr", address]
+        command = [sys.executable, "-m", "rnic.cli", "serve"]
+        for address in addresses:
+            command += ["--addr", address]
         null = subprocess.DEVNULL
         self.process = subprocess.Popen(command, env=env, stdout=null, stderr=null, preexec_fn=first)  # noqa: PLW1509
         end = time.monotonic() + LONGEST
@@ -77,8 +79,8 @@ class Nic:
 
 
 @contextmanager
-def served(env: dict[str, str], address: str, first: Callable[[], None] | None = None) -> Iterator[Nic]:
-    nic = Nic(Path(env["RNIC_RUNTIME_DIR"]), env, address, first)
+def served(env: dict[str, str], *addresses: str, first: Callable[[], None] | None = None) -> Iterator[Nic]:
+    nic = Nic(Path(env["RNIC_RUNTIME_DIR"]), env, *addresses, first=first)
     try:
         yield nic
     finally:

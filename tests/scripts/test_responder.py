@@ -137,6 +137,16 @@ def test_a_key_of_before_opens_nothing(new, operation: str) -> None:
     assert bytes(s.data) == before
 
 
+@pytest.mark.parametrize("operation", ["FETCH_ADD", "COMPARE_SWAP"])
+def test_an_atomic_of_no_whole_word_is_refused(new, operation: str) -> None:
+    s = new()
+    before = bytes(s.data)
+    s.inject(operation, 100, va=s.va + 4, rkey=s.key, swap_add=1, compare=int.from_bytes(before[4:12], "little"))
+    (line,) = s.out()
+    assert line.startswith("ACKNOWLEDGE 100 6")
+    assert bytes(s.data) == before
+
+
 # ------------------------------------------------------------------------------------ check_psn
 
 

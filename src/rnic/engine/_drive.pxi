@@ -48,7 +48,7 @@ cdef class Drive:
     cdef Pump pump
     cdef uint64_t polled, asked, posted
     cdef uint32_t idle, full, full_rounds, stream
-    cdef bint monotonic
+    cdef bint monotonic, trusted
     cdef public bint seen
 
     def __cinit__(self, runtime, Pump pump, uint32_t full):
@@ -78,7 +78,7 @@ cdef class Drive:
         if _of(self.of_runtime, "_pump") is not self.pump:
             return self.runtime.progress()
         cdef uint64_t now = self.now()
-        self.polled = now
+        self.polled, self.trusted = now, False
         if not self.acquire(False):
             sleep(0)
             return False
@@ -176,8 +176,9 @@ cdef class Drive:
         cdef uint64_t now = self.now()
         self.stream = self.stream + 1 if self.seen and now - self.posted < self.pause_ns else 0
         self.posted, self.seen = now, False
-        if _of(self.of_runtime, "listens") is False:
-            self.polled = now  # it will poll soon, and the thread keeps off meanwhile
+        if not self.trusted and _of(self.of_runtime, "listens") is False:
+            self.trusted = True
+            self.polled = now  # it will poll soon, and the thread keeps off meanwhile: once, until it does
         return (
             self.stream >= ROUND_GATHER_AFTER
             and _of(self.of_runtime, "_thread") is not None and _of(self.of_runtime, "_sleep_until") is None

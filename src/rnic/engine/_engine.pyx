@@ -1311,15 +1311,25 @@ cdef class Pump:
         self._round(now, budget)
         return self.round_state.came, self.round_state.came or self.round_state.sent
 
-    cdef object _lend(self):
-        """What leaves is laid out in memory that the pumps share: that of many NICs would not stay in the cache."""
+    cdef object _lend(self, uint8_t **before):
+        """What leaves is laid out in memory that the pumps share: that of many NICs would not stay in the cache.
+
+        ``before``: what is to be put back afterwards, since a round may come within a round: from a signal's handler.
+        """
         lent = _OUT.pop() if _OUT else bytearray(ROUND_OUT_BYTES)
+        before[0] = self.round_state.out.bytes
         self.round_state.out.bytes = <uint8_t *> PyByteArray_AS_STRING(lent)
         return lent
 
+    cdef int _give(self, object lent, uint8_t *before) except -1:
+        self.round_state.out.bytes = before
+        _OUT.append(lent)
+        return 0
+
     cdef int _round(self, uint64_t now, uint64_t budget) except -1:
         cdef engine_told told
-        lent = self._lend()
+        cdef uint8_t *before
+        lent = self._lend(&before)
         if self.rung:
             self.nic.now_ns = now
             self._take_doorbells()
@@ -1330,7 +1340,7 @@ cdef class Pump:
                 break
             self.nic.now_ns = now
             self._stopped(&told, now)
-        _OUT.append(lent)
+        self._give(lent, before)
         if self.round_state.came or self.round_state.sent:
             self._count(now)
         return 0
@@ -1341,10 +1351,11 @@ cdef class Pump:
 
     cdef bint _turns(self, uint64_t now, uint64_t budget) except -1:
         cdef engine_told told
+        cdef uint8_t *before
         if self.rung:
             self.nic.now_ns = now
             self._take_doorbells()
-        lent = self._lend()
+        lent = self._lend(&before)
         self.round_state.sent = 0
         while True:
             with nogil:
@@ -1353,7 +1364,7 @@ cdef class Pump:
                 break
             self.nic.now_ns = now
             self._stopped(&told, now)
-        _OUT.append(lent)
+        self._give(lent, before)
         self._count(now)
         return self.round_state.sent != 0
 

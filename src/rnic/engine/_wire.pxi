@@ -1,6 +1,7 @@
 # Wires in memory, for Python: included by _engine.pyx.
 
-from mmap import mmap
+import mmap as _mmap
+import sys as _sys
 
 cdef extern from "wire.h" nogil:
     struct pump_wire:
@@ -11,6 +12,13 @@ cdef extern from "wire.h" nogil:
     int pump_wire_put(pump_wire *wire, const pump_slot *what)
     unsigned pump_wire_take(pump_wire *wire, pump_slot *slots, unsigned count)
     uint64_t pump_wire_lost(pump_wire *wire)
+
+
+def _pages(uint64_t room):
+    """Zeros that take no memory before they are used, and that a child which is forked has a copy of."""
+    if _sys.platform == "win32":
+        return _mmap.mmap(-1, room)
+    return _mmap.mmap(-1, room, flags=_mmap.MAP_PRIVATE | _mmap.MAP_ANONYMOUS)
 
 
 cdef class Wire:
@@ -24,7 +32,7 @@ cdef class Wire:
     cdef readonly object memory
 
     def __cinit__(self, uint64_t room):
-        self.memory = memoryview(mmap(-1, room))  # as zeros that take no memory before they are used
+        self.memory = memoryview(_pages(room))
         self.wire = pump_wire_make(_address(self.memory, NULL), room)
         if self.wire == NULL:
             raise MemoryError("no memory for a wire")

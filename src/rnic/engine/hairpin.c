@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -103,13 +104,12 @@ static int is_open(struct hairpin_peer *peer)
  * and looks for records once more. */
 static void ring_bell(struct hairpin_peer *peer)
 {
-	uint64_t one = 1;
-
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!atomic_load_explicit(word(&peer->out.taker->asleep), memory_order_relaxed) ||
 	    !atomic_exchange(word(&peer->out.taker->asleep), 0))
 		return;
-	while (write(peer->setup.bell, &one, sizeof one) < 0 && errno == EINTR)
+	/* where there is no room it rings already */
+	while (send(peer->setup.bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
 		;
 }
 
@@ -286,6 +286,10 @@ static int opens(struct engine_lane *self, const struct engine_qp *qp, uint64_t 
 struct engine_lane *hairpin_lead(struct hairpin *hairpin, const struct engine_qp *qp, struct hairpin_lane *lane)
 {
 	struct hairpin_peer *peer = find_peer(hairpin, (uint32_t)be_get(qp->qpc, QPC_REMOTE_QPN));
+	/* queue pairs of other devices have the same numbers: this one's own peers are where it is itself */
+	if (memcmp(qp->flow.destination, qp->flow.source, qp->flow.address_bytes) ||
+	    qp->flow.destination_port != qp->flow.source_port)
+		peer = NULL;
 	if (peer != lane->peer || lane->record != qp->record)
 		*lane = (struct hairpin_lane){ { opens }, hairpin, peer, qp->record, 0 };
 	return peer ? &lane->lane : NULL;
@@ -346,8 +350,10 @@ unsigned hairpin_draw(void *self, struct pump_slot *slots, unsigned count)
 			struct pump_slot *slot = &slots[came];
 			int bulk = mark.kind == KIND_BULK || mark.kind == KIND_REFUSED;
 			if (bulk ? mark.bytes != sizeof(struct engine_bulk) :
-				   mark.kind != KIND_PACKETS || !mark.segment || !mark.bytes)
-				continue; /* from a program that knows other rings */
+				   mark.kind != KIND_PACKETS || !mark.segment || !mark.bytes) {
+				peer->broken = 1; /* no program that knows these rings puts such there */
+				break;
+			}
 			slot->kind = mark.kind;
 			slot->size = mark.bytes;
 			slot->segment = mark.segment < mark.bytes ? mark.segment : mark.bytes;

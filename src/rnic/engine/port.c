@@ -225,6 +225,8 @@ enum engine_took engine_port_bulk(struct engine_device *device, const struct eng
 		told->stop = STOP_FIND;
 		return TOOK_NOTHING;
 	}
+	if (!qp->lane)
+		return TOOK_NOTHING; /* its peer is of another device, which has queue pairs of the same numbers */
 	packet.pull = pull;
 	enum engine_end end = engine_request_receive(device->port, qp, &packet, &effects);
 	if (end != ENGINE_DONE && end != ENGINE_TOLD) {
@@ -245,7 +247,8 @@ void engine_port_refused(struct engine_device *device, const struct engine_bulk 
 	struct engine_effects effects = { .sample = NONE };
 	struct engine_qp *qp = connected(device, bulk->source, bulk->destination);
 
-	if (!qp || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || !engine_sq_sound(qp) || bulk->psn > PSN_MASK)
+	if (!qp || qp->found != device->changes || !qp->lane || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS ||
+	    !engine_sq_sound(qp) || bulk->psn > PSN_MASK)
 		return;
 	struct queue_pair *record = qp->record;
 	if (psn_diff(bulk->psn, record->una) < 0 || psn_diff(bulk->psn, record->sent_psn) >= 0)

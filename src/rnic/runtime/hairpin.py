@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 from collections.abc import Iterable, Iterator
 
 from rnic.mem.order import fence, load32, store32
@@ -36,11 +37,14 @@ class End:
     def __init__(self, cookie_at: int) -> None:
         self.cookie_at = cookie_at
         self.cookie = secrets.token_bytes(COOKIE_BYTES)
-        self.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.ear, self.bell = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        """What the program hears, and what others ring. Datagrams, since each call says by itself that it does not
+        wait: whether an eventfd waits is for whoever holds it to say, for all."""
 
     def close(self) -> None:
         """It has ended."""
-        os.close(self.bell)
+        self.ear.close()
+        self.bell.close()
 
 
 class Pair:

@@ -232,14 +232,14 @@ class Requests:
             if slot.end is not None:
                 raise OSError(errno.EINVAL, "HAIRPIN of QP 0 comes once")
             slot.end = End(asked["cookie_va"])
-            out.append(slot.end.bell)
+            out.append(slot.end.ear.fileno())
             answer["cookie"] = int.from_bytes(slot.end.cookie, "little")
         else:
             joined = self._process.groups[client.device].join(slot, asked["qpn"])
             if joined is not None and joined[0].end is not None:
                 other, pair = joined
                 config, end = other.runtime.nic.config, joined[0].end
-                out += [pair.fd, end.bell]
+                out += [pair.fd, end.bell.fileno()]
                 answer |= {"numbers": 1 << config.log_max_qps, "first_qpn": config.first_qpn, "pid": other.pid}
                 answer |= {"ring": pair.ring_of(slot.member), "bytes": pair.bytes, "cookie_va": end.cookie_at}
                 answer["cookie"] = int.from_bytes(end.cookie, "little")

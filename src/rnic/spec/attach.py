@@ -155,8 +155,8 @@ HAIRPIN_REPLY = _layout(
     wide("cookie_va", 24, "where its cookie lies"),
     wide("cookie", 32, "its cookie; of QPN 0 the program's own", 16),
 )
-"""With QPN 0 comes an eventfd, the program's own bell; with others the file of rings and the bell of whom they lead to,
-where there is one."""
+"""With QPN 0 comes a datagram socket, at which the program hears its bell; with others the file of rings and the bell
+of whom they lead to, where there is one."""
 COMMAND = _layout(
     "COMMAND",
     24,

@@ -14,11 +14,13 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <fcntl.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
+	MOST_RINGS = 64, /* of its bell that are heard at once */
 	RECENT_NS = 20000, /* so long after its last poll a program still counts as polling */
 	PARK_LEAST_NS = 20000, /* for so long the thread keeps off, twice as long each time, */
 	PARK_MOST_NS = 500000,
@@ -176,12 +178,12 @@ static bool is_alone(const struct slot_driver *slot, uint64_t now)
 	       !atomic_load_explicit(&slot->stop, memory_order_relaxed);
 }
 
-/* The bell has rung, for all who slept. */
+/* The bell has rung, for all who slept. Whoever rings on and on keeps nobody here. */
 static void silence(const struct slot_driver *slot)
 {
-	uint64_t drained;
+	char drained;
 
-	while (read(slot->bell, &drained, sizeof drained) < 0 && errno == EINTR)
+	for (int i = 0; i < MOST_RINGS && (recv(slot->bell, &drained, 1, MSG_DONTWAIT) >= 0 || errno == EINTR); i++)
 		;
 }
 
