@@ -194,6 +194,7 @@ RULES: tuple[Rule, ...] = (
           f"{RSP}::test_refusals", f"{RSP}::test_send_too_long", f"{RSP}::test_no_message_is_longer_than_2_gib"),
     _rule("004 7.3 WRITE MRT, MR table", "R_Key tag, PD, range and rights, else remote access error",
           f"{RSP}::test_refusals", f"{RSP}::test_rights_and_pd", f"{RSP}::test_receive_entry_with_a_bad_key",
+          f"{RSP}::test_a_key_of_before_opens_nothing", f"{RSP}::test_an_atomic_of_no_whole_word_is_refused",
           f"{RSP}::test_a_write_ends_with_its_region_at_the_latest",
           f"{RSP}::test_a_scatter_entry_ends_with_its_region_at_the_latest",
           f"{REQ}::test_what_brings_bytes_needs_the_right_to_write_them"),
