@@ -316,7 +316,10 @@ def test_where_sockets_may_share_no_port_the_nic_process_does_all(
 ) -> None:
     """The system refuses the filter that steers: the program works all the same, and `rnic devinfo` says why."""
     address = f"{NET}.39"
-    with served(bypass, address, forbidding(SETSOCKOPT, (2, ATTACH_FILTER))) as nic, going_on(plain, bypass) as program:
+    with (
+        served(bypass, address, first=forbidding(SETSOCKOPT, (2, ATTACH_FILTER))) as nic,
+        going_on(plain, bypass) as program,
+    ):
         seen = slots(nic)
         assert seen["slots"] == []
         assert "refuses sockets that share a port" in seen["refused"]

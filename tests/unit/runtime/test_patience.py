@@ -16,7 +16,10 @@ from rnic.runtime.patience import Bent, Patience
 from rnic.spec.errors import VerbsError
 from rnic.testing import QpPair
 
-SEEDS = [range(40), pytest.param(range(40, 2_000), marks=[pytest.mark.full, pytest.mark.timeout(1200)])]
+SEEDS = [
+    pytest.param(range(40), marks=pytest.mark.timeout(180)),
+    pytest.param(range(40, 2_000), marks=[pytest.mark.full, pytest.mark.timeout(1200)]),
+]
 LONG = 20.0
 
 
