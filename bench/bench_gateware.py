@@ -47,6 +47,7 @@ from rnic.gateware.synthesis import (
     synthesize,
     tool_versions,
 )
+from rnic.gateware.tools import ToolError
 from rnic.gateware.top import Top
 
 FLOORS = {"32 bit, serial": 0.85, "32 bit, overlapped": 0.85, "512 bit, overlapped": 0.6}
@@ -89,6 +90,9 @@ def placed() -> int:
     only, wanted = _option("--only", ""), int(_option("--seeds", str(len(SEEDS))))
     tools, netlists = tool_versions(), {}
     designs = {name: build for name, build in PLACED.items() if only in name}
+    if not designs:
+        print(f"bench gateware: no design has {only!r} in its name: {', '.join(PLACED)}", file=sys.stderr)
+        return 1
     texts = {name: rtlil_to_place(build()) for name, (build, _) in designs.items()}
     for seed in SEEDS[:wanted]:
         for name, (_, floor) in designs.items():
@@ -105,6 +109,7 @@ def placed() -> int:
                 row["cells"] = netlists[name].cells
                 print(f"{name}: {row['cells']}, mapped in {time.monotonic() - began:.0f} s", flush=True)
             began = time.monotonic()
+            print(f"{name}, seed {seed}: placing and routing", flush=True)
             mhz, longest = place_and_route(netlists[name], seed, floor or 125)
             took = time.monotonic() - began
             print(f"{name}, seed {seed}: {mhz:.1f} MHz after {took:.0f} s; longest path {longest}", flush=True)
@@ -232,4 +237,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ToolError as error:
+        sys.exit(f"bench gateware: {error}")

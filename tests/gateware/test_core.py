@@ -478,6 +478,7 @@ def what_software_sees(engine: Engine) -> None:
         "bus_width": 32,
         "serial": engine.top.params.serial,
         "network": 1,
+        "address_bits": 0,
         "block_size": 64,
     }
     # the states, while the memory holds each of them
@@ -900,6 +901,23 @@ def test_an_engine_without_network_says_so() -> None:
     done = engine.write(8)
     assert (done.status, done.detail) == (ENGINE_REMOTE_ACCESS, regs.ERR_NET_DISABLED)
     assert "not sent: the encapsulator is not enabled" in engine.driver.describe()
+
+
+def test_what_a_driver_wrote_to_the_network_blocks_can_be_read_back() -> None:
+    """Over the register bus, each window's answer and the engine's own in turn."""
+    engine = Engine(serial=True)
+    setup = NetworkSetup(0x0A000001, 0x0A000102, 0x0211223344AA, 0x0255667788BB, 0x1234, 0x5678, 0x9ABC)
+    engine.driver.set_network(setup)
+    read, slot = engine.sim.read32, regs.LOOKUP_BASE + net.endpoint_index(setup.dst_ip) * net.ENDPOINT_ENTRY.size
+    entry = b""
+    for at in range(0, net.ENDPOINT_ENTRY.size, 4):
+        entry += read(slot + at).to_bytes(4, "little")
+        assert read(regs.ENCAP_BASE + net.ENCAP_OFFSETS["DST_IP"]) == setup.dst_ip
+        assert read(regs.DECAP_BASE + net.DECAP_OFFSETS["LOCAL_PORT"]) == setup.local_port
+        assert engine.get("CONSTANT") == 0x4C4C4C4C
+    assert net.ENDPOINT_ENTRY.unpack(entry) == {
+        "valid": 1, "dst_ip": setup.dst_ip, "dst_mac": setup.dst_mac, "src_mac": setup.src_mac,
+    }  # fmt: skip
 
 
 def test_the_debug_registers_where_the_register_document_has_them() -> None:

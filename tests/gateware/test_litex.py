@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cocotb_run import reason_to_skip, run_testcase
@@ -34,6 +35,16 @@ def _needs_tools() -> None:
     if isinstance(found, str):
         pytest.skip(found)
     os.environ.update(found)
+
+
+@pytest.mark.usefixtures("_needs_tools")
+def test_an_engine_whose_addresses_the_bus_has_not_got(tmp_path: Path) -> None:
+    from rnic.gateware.litex_core import add_engine
+    from rnic.gateware.params import EngineParams
+
+    soc = SimpleNamespace(bus=SimpleNamespace(address_width=32))
+    with pytest.raises(ValueError, match="address_bits=40 on a bus with 32"):
+        add_engine(soc, EngineParams(address_bits=40), tmp_path)
 
 
 @pytest.mark.full

@@ -34,7 +34,7 @@ def required() -> set[str]:
 
 def required_of_the_core() -> set[str]:
     """The same for the core."""
-    out = {f"register {register.name}" for register in core.REGISTERS}
+    out = {f"register {register.name}" for register in (*core.REGISTERS, *core.WIDE_REGISTERS)}
     out |= {f"rdma_controller {state}" for state in core.RDMA_STATES}
     out |= {f"tx_streamer {state}" for state in core.TX_STATES}
     out |= {f"rx_streamer {state}" for state in core.RX_STATES}

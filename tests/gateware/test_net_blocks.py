@@ -39,6 +39,7 @@ async def read_reg(ctx: Any, regs: Any, offset: int) -> int:
     ctx.set(regs.read, 1)
     await ctx.tick()
     ctx.set(regs.read, 0)
+    await ctx.tick()
     return int(ctx.get(regs.rdata))
 
 

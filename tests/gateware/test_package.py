@@ -17,6 +17,7 @@ from rnic.gateware.package import (
     STATES,
     WRAPPER,
     blocks,
+    c_header,
     clocks,
     constraints,
     ip_xact,
@@ -29,7 +30,7 @@ from rnic.gateware.params import EngineParams
 from rnic.gateware.readable import readable
 from rnic.gateware.tools import find_tool
 from rnic.rings.sqe import SQ_ENTRY
-from rnic.spec.engine_regs import BY_NAME, OFFSETS, RDMA_STATES
+from rnic.spec.engine_regs import BY_NAME, OFFSETS, RDMA_STATES, WIDE_REGISTERS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("package")]
 PARAMS = EngineParams(bus_width=64, serial=False, in_flight=4, clock_mhz=156.25)
@@ -113,6 +114,19 @@ def test_each_clock_has_its_reset_buses_and_bounds() -> None:
     bounds = [line.split()[-1] for line in xdc.splitlines() if line.startswith("set_max_delay -datapath_only")]
     assert bounds == ["5.000"] * 4  # the engine's clock is the fastest of each pair
     assert "-asynchronous -group aclk -group mac_aclk -group m_axi_aclk" in constraints(params)[f"{WRAPPER}.sdc"]
+
+
+def test_ip_xact_knows_wide_addresses() -> None:
+    for bits in (32, 48):
+        params = EngineParams(address_bits=bits)
+        root = ET.fromstring(ip_xact(params, []))
+        assert root.findtext(".//x:addressSpace/x:range", namespaces=NAMES) == str(1 << bits)
+        registers = {each.text for each in root.findall(".//x:register/x:name", NAMES)}
+        assert {name for name in registers if name and name.endswith("_HI") and "WINDOW" in name} == {
+            register.name for register in (WIDE_REGISTERS if bits > 32 else ())
+        }
+        assert ports(params)["m_axi_araddr"][1] == ports(params)["m_axi_awaddr"][1] == bits
+        assert ("WINDOW_LAST_HI 0xb8u" in c_header(params)) == (bits > 32)
 
 
 @pytest.mark.full

@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def simulator_name(params: EngineParams, tool: str) -> str:
     """Of the simulator of an engine, each of which the benches run in one build alone."""
     kind = "serial" if params.serial else "several" if params.in_flight > 1 else "overlapped"
-    return f"{tool}-{params.bus_width}-{kind}"
+    return f"{tool}-{params.bus_width}-{kind}{f'-{params.address_bits}' if params.wide else ''}"
 
 
 def group(params: EngineParams, tool: str = "verilator") -> pytest.MarkDecorator:
@@ -176,6 +176,18 @@ def test_engine_with_several_writes_in_flight_in_short(simulators: Simulators, t
     simulate(simulators, SEVERAL_512, testcase, small=80)
 
 
+WIDE_SERIAL = EngineParams(address_bits=64)
+WIDE_SEVERAL = EngineParams(address_bits=64, bus_width=128, serial=False, in_flight=4)
+
+
+@pytest.mark.parametrize("params", [engine(WIDE_SERIAL, "serial"), engine(WIDE_SEVERAL, "several", full=True)])
+def test_memory_above_4_gib(simulators: Simulators, params: EngineParams) -> None:
+    for testcase in ("documents_own_test", "packets_on_the_mac"):
+        simulate(simulators, params, testcase)
+    timing = {"order": "data_first", "latency": 3, "mix_ids": True}
+    simulate(simulators, params, "every_order_of_address_and_data", bench="axi_bench", timing=timing, stalls=0.1)
+
+
 # ---------------------------------------------------------------- rnic's own slave, in every order
 
 
@@ -233,6 +245,15 @@ UNDER_ICARUS = [
 def test_every_order_under_icarus(icarus: Simulators, params: EngineParams) -> None:
     timing = {"order": "data_first", "latency": 3, "mix_ids": True}
     simulate(icarus, params, "every_order_of_address_and_data", "icarus", "axi_bench", timing=timing, stalls=0.1)
+
+
+@pytest.mark.parametrize(
+    "params", [engine(WIDE_SERIAL, "serial", "icarus"), engine(WIDE_SEVERAL, "several", "icarus", full=True)]
+)
+def test_memory_above_4_gib_under_icarus(icarus: Simulators, params: EngineParams) -> None:
+    timing = {"order": "data_first", "latency": 3, "mix_ids": True}
+    simulate(icarus, params, "every_order_of_address_and_data", "icarus", "axi_bench", timing=timing, stalls=0.1)
+    simulate(icarus, params, "packets_on_the_mac", "icarus")
 
 
 @pytest.mark.full

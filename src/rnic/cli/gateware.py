@@ -51,6 +51,7 @@ def _with_parameters(command: Any) -> Any:
     for option in reversed(
         (
             click.option("--width", default=32, show_default=True, help="Bus width in bits: 32, 64, 128, 256 or 512."),
+            click.option("--address-bits", default=32, show_default=True, help="Of memory: 32 to 64, a multiple of 4."),
             click.option("--block-size", default=1024, show_default=True, help="Largest fragment in bytes."),
             click.option("--boundary", default=1024, show_default=True, help="Addresses that no fragment crosses."),
             click.option("--fifo-depth", default=512, show_default=True, help="Beats in the loopback FIFO."),
@@ -105,7 +106,7 @@ def _window(text: str | None, option: str) -> Any:
 
 def _far_memory(stack: contextlib.ExitStack, host: str, port: int, runs: Any, job: Any, width: int) -> Any:
     """The engine's DDR at a PAXI target: a window for the processor and one for the bus."""
-    config = BridgeConfig(data_bits=width, base=runs.SQ_BASE)
+    config = BridgeConfig(data_bits=width, base=job.base + runs.SQ_BASE)
     processor, bus = (stack.enter_context(open_window(host, port, config=config)) for _ in range(2))
     needed = runs.ddr_bytes(job)
     if len(bus) < needed:
@@ -133,6 +134,7 @@ def gateware() -> None:
 @click.option("--latency", default=0, type=click.IntRange(0, 10_000), help="Cycles until memory answers.")
 @click.option("--local-window", help="BASE:SIZE that payloads may be read from; unless told, where they lie.")
 @click.option("--window", help="BASE:SIZE that they may be written to; unless told, where they go.")
+@click.option("--base", default="0", show_default=True, help="Added to all addresses, such as 0x100000000.")
 @click.option("--ddr", metavar="HOST", help="The DDR is memory of another machine, which rnic paxi serves there.")
 @click.option("--line-gbps", default=0.0, type=click.FloatRange(0, 800), help="With --two: MACs with such a line.")
 @click.option("--ddr-port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(1, 65535), help="Its port.")
@@ -155,6 +157,7 @@ def run(
     latency: int,
     local_window: str | None,
     window: str | None,
+    base: str,
     ddr: str | None,
     line_gbps: float,
     ddr_port: int,
@@ -194,6 +197,7 @@ def run(
         remote_window=_window(window, "--window"),
         timing=_gateware("axi_model").Timing(latency),
         line_gbps=line_gbps,
+        base=_numbers(base, 0, (1 << 64) - 1, "--base")[0],
     )
     try:
         with contextlib.ExitStack() as stack:

@@ -22,8 +22,8 @@ class AxiArbiter(wiring.Component):
 
     def __init__(self, params: EngineParams) -> None:
         self.params = params
-        width = params.bus_width
-        super().__init__({"first": In(Axi4(width, 1)), "second": In(Axi4(width, 1)), "bus": Out(Axi4(width, 1))})
+        axi = Axi4(params.bus_width, 1, params.address_bits)
+        super().__init__({"first": In(axi), "second": In(axi), "bus": Out(axi)})
 
     def elaborate(self, platform: object) -> Module:
         """No register in any path of data."""

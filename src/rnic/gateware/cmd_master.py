@@ -7,9 +7,9 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from rnic.gateware.bits import pack, unpack
-from rnic.gateware.interfaces import COMMAND_BITS, STATUS_BITS, WordStream
-from rnic.gateware.params import ADDRESS_BITS, BTT_BITS
-from rnic.spec.engine_regs import CMD_STATES, DM_COMMAND, DM_STATUS
+from rnic.gateware.interfaces import STATUS_BITS, WordStream, command_bits
+from rnic.gateware.params import BTT_BITS
+from rnic.spec.engine_regs import CMD_STATES, DM_STATUS, NARROW_ADDRESS_BITS, dm_command_layout
 
 IDLE, SEND_CMD, WAIT_MM2S, WAIT_S2MM = range(len(CMD_STATES))
 
@@ -17,11 +17,11 @@ IDLE, SEND_CMD, WAIT_MM2S, WAIT_S2MM = range(len(CMD_STATES))
 class CmdMaster(wiring.Component):
     """One command at a time. ``read_complete`` and ``write_complete`` are one cycle long, ``failed`` goes with them."""
 
-    def __init__(self) -> None:
+    def __init__(self, address_bits: int = NARROW_ADDRESS_BITS) -> None:
         super().__init__(
             {
-                "saddr": In(ADDRESS_BITS),
-                "daddr": In(ADDRESS_BITS),
+                "saddr": In(address_bits),
+                "daddr": In(address_bits),
                 "btt": In(BTT_BITS),
                 "is_read": In(1),
                 "start": In(1),
@@ -29,21 +29,23 @@ class CmdMaster(wiring.Component):
                 "read_complete": Out(1),
                 "write_complete": Out(1),
                 "failed": Out(1),
-                "mm2s_cmd": Out(WordStream(COMMAND_BITS)),
+                "mm2s_cmd": Out(WordStream(command_bits(address_bits))),
                 "mm2s_sts": In(WordStream(STATUS_BITS)),
-                "s2mm_cmd": Out(WordStream(COMMAND_BITS)),
+                "s2mm_cmd": Out(WordStream(command_bits(address_bits))),
                 "s2mm_sts": In(WordStream(STATUS_BITS)),
                 "abort": In(1),
             }
         )
+        self.address_bits = address_bits
         self.state = Signal(range(len(CMD_STATES)))
 
     def elaborate(self, platform: object) -> Module:
         """The command word of 000 5.4.2."""
         m = Module()
         state = self.state
-        address, btt, direction = Signal(ADDRESS_BITS), Signal(BTT_BITS), Signal()
-        word = pack(DM_COMMAND, {"btt": btt, "type": 1, "eof": 1, "address": address})
+        address, btt, direction = Signal(self.address_bits), Signal(BTT_BITS), Signal()
+        layout = dm_command_layout(self.address_bits)
+        word = pack(layout, {"btt": btt, "type": 1, "eof": 1, "address": address})
         m.d.comb += [
             self.ready.eq(state == IDLE),
             self.mm2s_cmd.tdata.eq(word),

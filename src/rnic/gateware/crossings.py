@@ -102,7 +102,7 @@ class AxiCrossing(wiring.Component):
     """The memory bus: its five channels, each in a FIFO. ``engine`` is in ``sync``, ``bus`` in ``bus``."""
 
     def __init__(self, params: EngineParams) -> None:
-        axi = Axi4(params.bus_width, 1)
+        axi = Axi4(params.bus_width, 1, params.address_bits)
         super().__init__({"engine": In(axi), "bus": Out(axi)})
 
     def elaborate(self, platform: object) -> Module:

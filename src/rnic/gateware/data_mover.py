@@ -1,4 +1,5 @@
-"""``data_mover``: bytes between AXI4 memory and AXI4-Stream, by 72-bit commands (001 3.6; PG022 in behaviour).
+"""``data_mover``: bytes between AXI4 memory and AXI4-Stream, by commands (001 3.6; PG022 in behaviour) of 72 bits, or
+104 where addresses have more than 32.
 
 MM2S reads memory into a stream, S2MM writes a stream into memory; starts may be unaligned on the memory side, a stream
 begins in lane 0. Bursts are INCR, at most ``max_burst`` beats, and end where a multiple of that length begins, so that
@@ -18,9 +19,9 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from rnic.gateware.bits import keep_mask, pack, unpack
-from rnic.gateware.interfaces import COMMAND_BITS, STATUS_BITS, Axi4, AxiStream, Burst, Resp, WordStream
-from rnic.gateware.params import ADDRESS_BITS, BTT_BITS, EngineParams
-from rnic.spec.engine_regs import DM_COMMAND, DM_STATUS
+from rnic.gateware.interfaces import STATUS_BITS, Axi4, AxiStream, Burst, Resp, WordStream, command_bits
+from rnic.gateware.params import BTT_BITS, EngineParams
+from rnic.spec.engine_regs import DM_STATUS, dm_command_layout
 
 STATUSES = 4
 """Statuses that wait to be taken."""
@@ -83,10 +84,10 @@ class Plan(wiring.Component):
         )
         super().__init__(
             {
-                "cmd": In(WordStream(COMMAND_BITS)),
+                "cmd": In(WordStream(command_bits(params.address_bits))),
                 "abort": In(1),
                 "room": In(1),
-                "addr": Out(ADDRESS_BITS),
+                "addr": Out(params.address_bits),
                 "len": Out(8),
                 "last": Out(1),
                 "valid": Out(1),
@@ -108,10 +109,11 @@ class Plan(wiring.Component):
         slots = _log2(self.longest)
         active = Signal()
         windows = Signal(BTT_BITS + 1 - shift - slots)  # after the one in hand
-        page = Signal(ADDRESS_BITS - shift - slots)
+        page = Signal(self.params.address_bits - shift - slots)
         first, final_slot = Signal(slots), Signal(slots)
 
-        btt, address = unpack(self.cmd.tdata, DM_COMMAND, "btt"), unpack(self.cmd.tdata, DM_COMMAND, "address")
+        command, layout = self.cmd.tdata, dm_command_layout(self.params.address_bits)
+        btt, address = unpack(command, layout, "btt"), unpack(command, layout, "address")
         take = Signal()
         refused = Signal()
         span = Signal(BTT_BITS + 1)
@@ -121,7 +123,7 @@ class Plan(wiring.Component):
         m.d.comb += [
             self.cmd.tready.eq(~self.abort & ~active & jobs.w_rdy),
             take.eq(self.cmd.tvalid & self.cmd.tready),
-            refused.eq((btt == 0) | ~unpack(self.cmd.tdata, DM_COMMAND, "type")[0]),
+            refused.eq((btt == 0) | ~unpack(command, layout, "type")[0]),
             span.eq(btt + address[:shift] + (lanes - 1)),
             filled.eq(btt + (lanes - 1)),
             last_byte.eq(btt + address[: shift + slots] - 1),
@@ -130,9 +132,9 @@ class Plan(wiring.Component):
             job.stream_beats.eq(filled >> shift),
             job.tail.eq(btt[:shift]),
             job.slot.eq(address[shift:]),
-            job.eof.eq(unpack(self.cmd.tdata, DM_COMMAND, "eof")),
+            job.eof.eq(unpack(command, layout, "eof")),
             job.refused.eq(refused),
-            job.tag.eq(unpack(self.cmd.tdata, DM_COMMAND, "tag")),
+            job.tag.eq(unpack(command, layout, "tag")),
             jobs.w_data.eq(job),
             jobs.w_en.eq(take),
             self.job.eq(jobs.r_data),
@@ -221,9 +223,9 @@ class Mm2s(wiring.Component):
     def __init__(self, params: EngineParams, aligned: int = 1) -> None:
         super().__init__(
             {
-                "cmd": In(WordStream(COMMAND_BITS)),
+                "cmd": In(WordStream(command_bits(params.address_bits))),
                 "sts": Out(WordStream(STATUS_BITS)),
-                "axi": Out(Axi4(params.bus_width, 1)),
+                "axi": Out(Axi4(params.bus_width, 1, params.address_bits)),
                 "m_axis": Out(AxiStream(params.bus_width)),
                 "abort": In(1),
                 "quiet": Out(1),
@@ -340,9 +342,9 @@ class S2mm(wiring.Component):
     def __init__(self, params: EngineParams, aligned: int = 1) -> None:
         super().__init__(
             {
-                "cmd": In(WordStream(COMMAND_BITS)),
+                "cmd": In(WordStream(command_bits(params.address_bits))),
                 "sts": Out(WordStream(STATUS_BITS)),
-                "axi": Out(Axi4(params.bus_width, 1)),
+                "axi": Out(Axi4(params.bus_width, 1, params.address_bits)),
                 "s_axis": In(AxiStream(params.bus_width)),
                 "abort": In(1),
                 "quiet": Out(1),
@@ -503,17 +505,17 @@ class DataMover(wiring.Component):
     def __init__(self, params: EngineParams, ident: int, reads: int = 1, writes: int = 1) -> None:
         super().__init__(
             {
-                "mm2s_cmd": In(WordStream(COMMAND_BITS)),
+                "mm2s_cmd": In(WordStream(command_bits(params.address_bits))),
                 "mm2s_sts": Out(WordStream(STATUS_BITS)),
                 "mm2s": Out(AxiStream(params.bus_width)),
                 "mm2s_abort": In(1),
                 "mm2s_quiet": Out(1),
-                "s2mm_cmd": In(WordStream(COMMAND_BITS)),
+                "s2mm_cmd": In(WordStream(command_bits(params.address_bits))),
                 "s2mm_sts": Out(WordStream(STATUS_BITS)),
                 "s2mm": In(AxiStream(params.bus_width)),
                 "s2mm_abort": In(1),
                 "s2mm_quiet": Out(1),
-                "axi": Out(Axi4(params.bus_width, 1)),
+                "axi": Out(Axi4(params.bus_width, 1, params.address_bits)),
             }
         )
         self.params = params

@@ -32,6 +32,7 @@ from rnic.spec.engine_regs import (
     HW_STATUS,
     LOOKUP_BASE,
     MODE_NETWORK,
+    NARROW_ADDRESS_BITS,
     OFFSETS,
     RDMA_STATES,
 )
@@ -88,14 +89,15 @@ class QueueLayout:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """``size`` bytes from ``base`` on that an engine may reach; 32 bits of address."""
+    """``size`` bytes from ``base`` on that an engine may reach, inside the addresses that it has."""
 
     base: int
     size: int
 
 
 NOTHING = Window(0xFFFFFFFF, 0)
-EVERYTHING = Window(0, 1 << 32)
+EVERYTHING = Window(0, 1 << NARROW_ADDRESS_BITS)
+"""All that the documented engine can reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +153,8 @@ class Driver:
 
     Raises:
         EngineError: no completion in time, an entry that fits no descriptor, a reset that does not end.
-        ValueError: a ring size that is not 2 to 65535, a ring that is not aligned to its entries, a window that is not
-            inside 32 bits.
+        ValueError: a ring size that is not 2 to 65535, a ring that is not aligned to its entries; when it starts, a
+            ring or a window that is not inside the addresses that the engine has, 32 bits of them or up to 64.
     """
 
     def __init__(
@@ -178,9 +180,21 @@ class Driver:
             if base % step:
                 raise ValueError(f"{name}={base:#x}: a multiple of {step}")
         self.windows = {"LOCAL": local, "REMOTE": remote}
+
+    def _check_places(self, address_bits: int) -> None:
+        """What the engine's registers do not hold would be somewhere else."""
+        layout, end = self.layout, 1 << address_bits
+        for name, base, size in (
+            ("SQ", layout.sq_base, layout.sq_size * SQE_BYTES),
+            ("CQ", layout.cq_base, layout.cq_size * CQE_BYTES),
+        ):
+            if not 0 <= base < base + size <= end:
+                raise ValueError(f"{name} of {size} bytes at {base:#x}: inside {address_bits} bits")
         for name, window in self.windows.items():
-            if window != NOTHING and not 0 <= window.base < window.base + window.size <= 1 << 32:
-                raise ValueError(f"{name.lower()} window of {window.size} bytes at {window.base:#x}: inside 32 bits")
+            if window != NOTHING and not 0 <= window.base < window.base + window.size <= end:
+                raise ValueError(
+                    f"{name.lower()} window of {window.size} bytes at {window.base:#x}: inside {address_bits} bits"
+                )
 
     # ---- registers
 
@@ -191,6 +205,11 @@ class Driver:
     def put(self, name: str, value: int) -> None:
         """Store the engine's register ``name``."""
         self.backend.write32(OFFSETS[name], value)
+
+    def address_bits(self) -> int:
+        """Bits of the addresses of this engine, as it says itself."""
+        field = BY_NAME["PARAMETERS"].field("address_bits")
+        return NARROW_ADDRESS_BITS + 4 * (self.get("PARAMETERS") >> field.lsb & field.mask)
 
     def describe(self) -> str:
         """What the engine says of itself, in one line: for error messages."""
@@ -215,14 +234,23 @@ class Driver:
 
     def start(self, network: bool = False) -> None:
         """Program both rings and enable the engine, in loopback or in network mode (``hardware.md`` 1b)."""
-        layout = self.layout
+        layout, address_bits = self.layout, self.address_bits()
+        self._check_places(address_bits)
         for ring, base, size in (("SQ", layout.sq_base, layout.sq_size), ("CQ", layout.cq_base, layout.cq_size)):
             self.put(f"{ring}_BASE_LO", base & 0xFFFFFFFF)
             self.put(f"{ring}_BASE_HI", base >> 32)
             self.put(f"{ring}_SIZE", size)
         for name, window in self.windows.items():
-            self.put(f"{name}_WINDOW_BASE", window.base)
-            self.put(f"{name}_WINDOW_LAST", max(window.base + window.size - 1, 0) if window != NOTHING else 0)
+            last = max(window.base + window.size - 1, 0) if window != NOTHING else 0
+            wide = address_bits > NARROW_ADDRESS_BITS
+            if wide:  # shut while it is written half by half: frames may come
+                self.put(f"{name}_WINDOW_LAST_HI", 0)
+                self.put(f"{name}_WINDOW_BASE_HI", 0xFFFFFFFF)
+            self.put(f"{name}_WINDOW_BASE", window.base & 0xFFFFFFFF)
+            self.put(f"{name}_WINDOW_LAST", last & 0xFFFFFFFF)
+            if wide and window != NOTHING:
+                self.put(f"{name}_WINDOW_LAST_HI", last >> 32)
+                self.put(f"{name}_WINDOW_BASE_HI", window.base >> 32)
         self.put("SQ_TAIL", 0)
         self.put("CQ_HEAD", 0)
         self._posted.clear()

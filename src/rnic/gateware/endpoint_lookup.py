@@ -55,10 +55,6 @@ class EndpointLookup(wiring.Component):
             write.data.eq(regs.wdata.replicate(ENTRY_WORDS)),
             write.en.eq(Mux(regs.write, regs.wstrb << word * 4, 0)),
         ]
-        word_read = Signal.like(word)
-        m.d.sync += word_read.eq(word)
-        m.d.comb += regs.rdata.eq(read.data.word_select(word_read, 32))
-
         ip = Signal(32)
         waiting = Signal()  # a question that has not had the read port yet
         asked = Signal()  # its entry is on the read port now
@@ -70,6 +66,9 @@ class EndpointLookup(wiring.Component):
 
         entry = Signal(ENDPOINT_ENTRY.size * 8)
         m.d.sync += entry.eq(read.data)
+        word_read, word_come = Signal.like(word), Signal.like(word)
+        m.d.sync += [word_read.eq(word), word_come.eq(word_read)]
+        m.d.comb += regs.rdata.eq(entry.word_select(word_come, 32))
         hit = unpack(entry, ENDPOINT_ENTRY, "valid") & (unpack(entry, ENDPOINT_ENTRY, "dst_ip") == ip)
         m.d.sync += lookup.response.eq(come)
         with m.If(come):

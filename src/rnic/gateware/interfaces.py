@@ -12,9 +12,8 @@ from amaranth.hdl._ir import PortDirection  # the only way to say that an undriv
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.params import ADDRESS_BITS
 from rnic.spec.axi import Burst, Resp
-from rnic.spec.engine_regs import DM_COMMAND, DM_STATUS
+from rnic.spec.engine_regs import DM_STATUS, NARROW_ADDRESS_BITS, dm_command_layout
 from rnic.spec.layout import Layout
 
 
@@ -47,23 +46,27 @@ class AxiStream(wiring.Signature):
 
 
 class WordStream(wiring.Signature):
-    """A stream of single ``width``-bit words: DataMover commands (72) and statuses (8)."""
+    """A stream of single ``width``-bit words: DataMover commands (72, or 104) and statuses (8)."""
 
     def __init__(self, width: int) -> None:
         super().__init__({"tdata": Out(width), "tvalid": Out(1), "tready": In(1)})
 
 
-COMMAND_BITS = DM_COMMAND.size * 8
 STATUS_BITS = DM_STATUS.size * 8
+
+
+def command_bits(address_bits: int) -> int:
+    """Bits of a DataMover command with addresses of so many bits."""
+    return dm_command_layout(address_bits).size * 8
 
 
 class Axi4(wiring.Signature):
     """AXI4, seen from the master. ``id_bits`` wide ids tell who asked."""
 
-    def __init__(self, width: int, id_bits: int) -> None:
+    def __init__(self, width: int, id_bits: int, address_bits: int = NARROW_ADDRESS_BITS) -> None:
         address = {
             "id": Out(id_bits),
-            "addr": Out(ADDRESS_BITS),
+            "addr": Out(address_bits),
             "len": Out(8),
             "size": Out(3),
             "burst": Out(2),
@@ -131,8 +134,8 @@ class RegBus(wiring.Signature):
     """Registers of one block, behind the AXI4-Lite slave of ``registers``; seen from that slave.
 
     ``addr`` is a byte address inside the block's window and a multiple of 4. ``write`` and ``read`` are one cycle long
-    and never both set. ``rdata`` is valid in the cycle after ``read`` and need not hold. A block stores the bytes
-    that ``wstrb`` names.
+    and never both set. ``rdata`` is valid in the second cycle after ``read`` and need not hold: so block RAM's output
+    goes into a register first. A block stores the bytes that ``wstrb`` names.
     """
 
     def __init__(self, address_bits: int) -> None:
@@ -211,7 +214,6 @@ def flat_ports(component: wiring.Component) -> Ports:
 
 
 __all__ = [
-    "COMMAND_BITS",
     "STATUS_BITS",
     "Axi4",
     "Axi4Lite",
@@ -226,6 +228,7 @@ __all__ = [
     "RegBus",
     "Resp",
     "WordStream",
+    "command_bits",
     "flat_ports",
     "struct_of",
 ]

@@ -1,6 +1,7 @@
 """The descriptor engine as a core for LiteX: its registers and its memory port on the bus of a system on chip.
 
-LiteX's bus carries 32-bit addresses and has a width of its own; the converters between it and the engine are LiteX's.
+LiteX's bus has a width of its own; the converters between it and the engine are LiteX's. Its addresses are at least as
+wide as the engine's.
 The engine's MAC streams are ``mac_tx`` and ``mac_rx``, its interrupt is an event of an event manager.
 """
 
@@ -17,7 +18,7 @@ from litex.soc.interconnect.csr_eventmanager import EventManager, EventSourceLev
 from migen import Instance, Signal
 
 from rnic.gateware.interfaces import Axi4, Axi4Lite
-from rnic.gateware.params import ADDRESS_BITS, EngineParams
+from rnic.gateware.params import EngineParams
 from rnic.gateware.verilog import TOP_NAME, write_engine
 from rnic.spec.engine_regs import AXIL_ADDRESS_BITS
 
@@ -44,8 +45,8 @@ class RnicEngine(LiteXModule):
         source, _record = write_engine(params, directory)
         platform.add_source(str(source))
         width = params.bus_width
-        self.axil = AXILiteInterface(data_width=32, address_width=ADDRESS_BITS)
-        self.axi = AXIInterface(data_width=width, address_width=ADDRESS_BITS, id_width=1)
+        self.axil = AXILiteInterface(data_width=32, address_width=32)
+        self.axi = AXIInterface(data_width=width, address_width=params.address_bits, id_width=1)
         self.mac_tx = AXIStreamInterface(data_width=width, keep_width=width // 8, user_width=1)
         self.mac_rx = AXIStreamInterface(data_width=width, keep_width=width // 8, user_width=1)
         self.irq = Signal()
@@ -55,7 +56,7 @@ class RnicEngine(LiteXModule):
         self.comb += self.ev.engine.trigger.eq(self.irq)
         wires: dict[str, Any] = {"i_clk": ClockSignal(), "i_rst": ResetSignal(), "o_irq": self.irq}
         wires |= _channels("s_axil", self.axil, Axi4Lite(AXIL_ADDRESS_BITS), slave=True)
-        wires |= _channels("m_axi", self.axi, Axi4(width, 1), slave=False)
+        wires |= _channels("m_axi", self.axi, Axi4(width, 1, params.address_bits), slave=False)
         for name, stream, source_side in (("mac_tx_axis", self.mac_tx, "o"), ("mac_rx_axis", self.mac_rx, "i")):
             sink_side = "i" if source_side == "o" else "o"
             for field in ("data", "keep", "last", "user", "valid"):
@@ -79,8 +80,11 @@ def add_engine(soc: Any, params: EngineParams, directory: Path, name: str = "rni
     """Put an engine into a system: registers at ``origin`` (LiteX chooses if there is none), its memory port a master.
 
     Returns:
-        The core, a :class:`RnicEngine`; raises what that does.
+        The core, a :class:`RnicEngine`; raises what that does, and ``ValueError`` where the system's bus has fewer
+        address bits than the engine.
     """
+    if params.address_bits > soc.bus.address_width:
+        raise ValueError(f"address_bits={params.address_bits} on a bus with {soc.bus.address_width}")
     engine = RnicEngine(soc.platform, params, directory)
     soc.add_module(name=name, module=engine)
     soc.bus.add_slave(name=name, slave=engine.axil, region=SoCRegion(origin=origin, size=REGISTER_BYTES, cached=False))

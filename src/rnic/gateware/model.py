@@ -22,13 +22,12 @@ from rnic.spec.engine_regs import (
     ERR_TAIL,
     ERR_ZERO_LENGTH,
     HW_STATUS,
+    NARROW_ADDRESS_BITS,
     OFFSETS,
-    REGISTERS,
     STATUS_OF_DETAIL,
     WRITE_OPCODES,
+    register_map,
 )
-
-ADDRESS_END = 1 << 32
 
 
 def fragments(address: int, length: int, params: EngineParams) -> list[tuple[int, int]]:
@@ -49,7 +48,11 @@ class EngineModel:
         self.params = params
         self.memory = memory
         self.cache = NonCoherentCache(memory)
-        self._values = {register.offset: register.reset for register in REGISTERS}
+        self._registers = {register.offset: register for register in register_map(address_bits=params.address_bits)}
+        self._values = {offset: register.reset for offset, register in self._registers.items()}
+        parameters = self._registers[OFFSETS["PARAMETERS"]]
+        beyond = (params.address_bits - NARROW_ADDRESS_BITS) // 4
+        self._values[parameters.offset] = beyond << parameters.field("address_bits").lsb
         self._phase = 1
         self._error = ERR_NONE
 
@@ -64,7 +67,7 @@ class EngineModel:
 
     def write32(self, offset: int, value: int) -> None:
         """Store a register, then do all the work that there is."""
-        access = next((register.access for register in REGISTERS if register.offset == offset), "RO")
+        access = self._registers[offset].access if offset in self._registers else "RO"
         if offset == OFFSETS["CONTROL"] and value >> CONTROL["soft_reset"].lsb & 1:
             for name in ("SQ_HEAD", "SQ_TAIL", "CQ_HEAD", "CQ_TAIL"):
                 self._values[OFFSETS[name]] = 0
@@ -97,6 +100,11 @@ class EngineModel:
     def _get(self, name: str) -> int:
         return self._values[OFFSETS[name]]
 
+    def _address(self, low: str, high: str) -> int:
+        """An address in two registers, as far as the engine's addresses reach."""
+        upper = self._get(high) if self.params.wide else 0
+        return (self._get(low) | upper << 32) & (1 << self.params.address_bits) - 1
+
     def _work(self) -> bool:
         control = self._get("CONTROL").to_bytes(4, "little")
         enabled = CONTROL.get(control, "global_enable") and not CONTROL.get(control, "pause")
@@ -118,7 +126,8 @@ class EngineModel:
         head, tail = self._get("SQ_HEAD"), self._get("CQ_TAIL")
         device = self.cache.device
         try:
-            entry = SQ_ENTRY.unpack(device.read(self._get("SQ_BASE_LO") + head * SQE_BYTES, SQE_BYTES))
+            ring = self._address("SQ_BASE_LO", "SQ_BASE_HI")
+            entry = SQ_ENTRY.unpack(device.read(ring + head * SQE_BYTES, SQE_BYTES))
             error, sent = self._execute(entry)
         except LookupError:
             entry, error, sent = dict.fromkeys((field.name for field in SQ_ENTRY.fields), 0), ERR_SQ_FETCH, 0
@@ -136,15 +145,15 @@ class EngineModel:
                 "requested": entry["length"],
             }
         )
-        device.write(self._get("CQ_BASE_LO") + tail * CQE_BYTES, completion)
+        device.write(self._address("CQ_BASE_LO", "CQ_BASE_HI") + tail * CQE_BYTES, completion)
         self._values[OFFSETS["SQ_HEAD"]] = (head + 1) % self._get("SQ_SIZE")
         self._values[OFFSETS["CQ_TAIL"]] = (tail + 1) % self._get("CQ_SIZE")
         if tail + 1 == self._get("CQ_SIZE"):
             self._phase ^= 1
 
     def _inside(self, window: str, address: int, length: int) -> bool:
-        base, last = self._get(f"{window}_WINDOW_BASE"), self._get(f"{window}_WINDOW_LAST")
-        return base <= address and address + length <= min(ADDRESS_END, last + 1)
+        base, last = (self._address(f"{window}_WINDOW_{end}", f"{window}_WINDOW_{end}_HI") for end in ("BASE", "LAST"))
+        return base <= address and address + length <= last + 1
 
     def _execute(self, entry: dict[str, int]) -> tuple[int, int]:
         """(detail code, bytes sent) of one descriptor."""
@@ -153,7 +162,8 @@ class EngineModel:
             return ERR_ZERO_LENGTH, 0
         if not self._inside("LOCAL", local, length):
             return ERR_LOCAL_WINDOW, 0
-        if remote >= ADDRESS_END:
+        # with a high word, all of the WRITE must lie inside the addresses; else each fragment is judged on arrival
+        if remote + (length - 1 if self.params.wide else 0) >= 1 << self.params.address_bits:
             return ERR_REMOTE_WINDOW, 0
         sent, error = 0, ERR_NONE
         for offset, size in fragments(local, length, self.params):

@@ -54,7 +54,7 @@ STATES = {
 
 def blocks(params: EngineParams) -> Iterator[tuple[str, int, int, tuple[Register, ...]]]:
     """Name, offset, bytes and registers of each block of the AXI4-Lite slave."""
-    yield "engine", regs.ENGINE_BASE, regs.ENGINE_BYTES, regs.register_map(params.documented_debug)
+    yield "engine", regs.ENGINE_BASE, regs.ENGINE_BYTES, regs.register_map(params.documented_debug, params.address_bits)
     if params.network:
         yield "encap", regs.ENCAP_BASE, regs.ENCAP_BYTES, net.ENCAP_REGISTERS
         yield "decap", regs.DECAP_BASE, regs.DECAP_BYTES, net.DECAP_REGISTERS
@@ -253,7 +253,7 @@ def ip_xact(params: EngineParams, files: list[str]) -> str:
     spaces = add(root, "addressSpaces")
     space = add(spaces, "addressSpace")
     add(space, "name", "memory")
-    add(space, "range", "4294967296")
+    add(space, "range", 1 << params.address_bits)
     add(space, "width", params.bus_width)
     maps = add(root, "memoryMaps")
     memory_map = add(maps, "memoryMap")

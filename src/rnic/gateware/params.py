@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rnic.spec.engine_net_regs import MAX_UDP_PAYLOAD
+from rnic.spec.engine_regs import NARROW_ADDRESS_BITS
 from rnic.wire.engine_header import ENGINE_HEADER_BYTES
 
 BUS_WIDTHS = (32, 64, 128, 256, 512)
-ADDRESS_BITS = 32
-"""The documented engine uses the low half of every address."""
 BTT_BITS = 23
 INDEX_BITS = 16
 """Queue indices: 16 bits of the size registers are used."""
@@ -25,6 +24,8 @@ class EngineParams:
 
     bus_width: int = 32
     """Data width of the AXI4 master and of the packet streams, in bits."""
+    address_bits: int = NARROW_ADDRESS_BITS
+    """Bits of the addresses of memory, 32 to 64 in steps of 4; the documented engine uses the low half of each."""
     block_size: int = 1024
     """Largest fragment in bytes: a power of two, 16 to 32768 (001 has 1024, 000 has 4096)."""
     boundary: int = 1024
@@ -62,6 +63,8 @@ class EngineParams:
     def __post_init__(self) -> None:
         if self.bus_width not in BUS_WIDTHS:
             raise ValueError(f"bus_width={self.bus_width}: choose one of {', '.join(map(str, BUS_WIDTHS))}")
+        if not NARROW_ADDRESS_BITS <= self.address_bits <= 64 or self.address_bits % 4:
+            raise ValueError(f"address_bits={self.address_bits}: 32 to 64, a multiple of 4")
         _power_of_two("block_size", self.block_size, 16, 32768)
         _power_of_two("boundary", self.boundary, 16, 65536)
         _power_of_two("fifo_depth", self.fifo_depth, 8, 65536)
@@ -90,6 +93,11 @@ class EngineParams:
     def bus_bytes(self) -> int:
         """Bytes in one beat."""
         return self.bus_width // 8
+
+    @property
+    def wide(self) -> bool:
+        """Addresses have a high word, and the header carries it."""
+        return self.address_bits > NARROW_ADDRESS_BITS
 
     @property
     def queue(self) -> int:

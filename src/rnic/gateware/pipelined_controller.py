@@ -14,8 +14,8 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from rnic.gateware.bits import pack, unpack
-from rnic.gateware.interfaces import COMMAND_BITS, STATUS_BITS, WordStream
-from rnic.gateware.params import ADDRESS_BITS, INDEX_BITS, EngineParams
+from rnic.gateware.interfaces import STATUS_BITS, WordStream, command_bits
+from rnic.gateware.params import INDEX_BITS, EngineParams
 from rnic.gateware.rdma_controller import (
     S_IDLE,
     S_IS_STREAM_BUSY,
@@ -28,7 +28,6 @@ from rnic.gateware.rdma_controller import (
 from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, CQE_SHIFT
 from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES, SQE_SHIFT
 from rnic.spec.engine_regs import (
-    DM_COMMAND,
     DM_STATUS,
     ERR_CQ_WRITE,
     ERR_LOCAL_BUS,
@@ -43,6 +42,7 @@ from rnic.spec.engine_regs import (
     ERR_ZERO_LENGTH,
     RDMA_STATES,
     STATUS_OF_DETAIL,
+    dm_command_layout,
 )
 
 USED_BYTES = 28
@@ -64,14 +64,14 @@ class PipelinedController(wiring.Component):
                 # registers
                 "enable": In(1),
                 "pause": In(1),
-                "sq_base": In(ADDRESS_BITS),
+                "sq_base": In(params.address_bits),
                 "sq_size": In(INDEX_BITS),
                 "sq_tail": In(32),
-                "cq_base": In(ADDRESS_BITS),
+                "cq_base": In(params.address_bits),
                 "cq_size": In(INDEX_BITS),
                 "cq_head": In(32),
-                "local_base": In(32),
-                "local_last": In(32),
+                "local_base": In(params.address_bits),
+                "local_last": In(params.address_bits),
                 "watchdog": In(32),
                 "sq_head": Out(INDEX_BITS),
                 "cq_tail": Out(INDEX_BITS),
@@ -83,9 +83,9 @@ class PipelinedController(wiring.Component):
                 "completed_bad": Out(1),
                 "timed_out": Out(1),
                 # control mover
-                "fetch_cmd": Out(WordStream(COMMAND_BITS)),
+                "fetch_cmd": Out(WordStream(command_bits(params.address_bits))),
                 "fetch_sts": In(WordStream(STATUS_BITS)),
-                "write_cmd": Out(WordStream(COMMAND_BITS)),
+                "write_cmd": Out(WordStream(command_bits(params.address_bits))),
                 "write_sts": In(WordStream(STATUS_BITS)),
                 # descriptor parser, CQ entry streamer
                 "entry": In(SQE_BYTES * 8),
@@ -115,6 +115,7 @@ class PipelinedController(wiring.Component):
                 "reset": In(1),
             }
         )
+        self.params = params
         self.depth = params.in_flight
         self.state = Signal(range(len(RDMA_STATES)))
 
@@ -145,7 +146,7 @@ class PipelinedController(wiring.Component):
         m.d.comb += [
             self.bad_tail.eq(may_fetch & (self.sq_tail >= self.sq_size)),
             self.fetch_sts.tready.eq(1),
-            self.fetch_cmd.tdata.eq(_command(self.sq_base + (fetch << SQE_SHIFT), SQE_BYTES)),
+            self.fetch_cmd.tdata.eq(self._command(self.sq_base + (fetch << SQE_SHIFT), SQE_BYTES)),
         ]
         shown = Signal()  # a command once shown stays
         m.d.comb += self.fetch_cmd.tvalid.eq(shown | (may_fetch & ~self.bad_tail & (taken != depth)))
@@ -172,13 +173,18 @@ class PipelinedController(wiring.Component):
             self.tx_descriptor.eq(Cat(used, self.entry[USED_BYTES * 8 :])),
         ]
         outside = (field["local_addr"] < self.local_base) | (end_local > Cat(self.local_last, 0) + 1)
+        unreachable = field["remote_addr"][32:] != 0
+        if self.params.wide:  # the whole of it, so that no fragment wraps around
+            end_remote = Signal(65)
+            m.d.comb += end_remote.eq(field["remote_addr"] + field["length"])
+            unreachable = end_remote > 1 << self.params.address_bits
         with m.If(bad_fetch):
             m.d.comb += detail.eq(ERR_SQ_FETCH)
         with m.Elif(field["length"] == 0):
             m.d.comb += detail.eq(ERR_ZERO_LENGTH)
         with m.Elif(outside):
             m.d.comb += detail.eq(ERR_LOCAL_WINDOW)
-        with m.Elif(field["remote_addr"][32:] != 0):
+        with m.Elif(unreachable):
             m.d.comb += detail.eq(ERR_REMOTE_WINDOW)
         with m.Elif(self.no_network):
             m.d.comb += detail.eq(ERR_NET_DISABLED)
@@ -268,7 +274,7 @@ class PipelinedController(wiring.Component):
                     )
                 ),
                 self.write_cmd.tvalid.eq(1),
-                self.write_cmd.tdata.eq(_command(self.cq_base + (next_cq << CQE_SHIFT), CQE_BYTES)),
+                self.write_cmd.tdata.eq(self._command(self.cq_base + (next_cq << CQE_SHIFT), CQE_BYTES)),
                 index.eq(following(index, self.sq_size)),
                 next_cq.eq(following(next_cq, self.cq_size)),
                 next_phase.eq(next_phase ^ (following(next_cq, self.cq_size) == 0)),
@@ -352,9 +358,10 @@ class PipelinedController(wiring.Component):
             m.d.comb += self.state.eq(S_IDLE)
         return m
 
-
-def _command(address: Value, count: int) -> Value:
-    return pack(DM_COMMAND, {"btt": Const(count, 23), "type": 1, "eof": 1, "address": address[:ADDRESS_BITS]})
+    def _command(self, address: Value, count: int) -> Value:
+        bits = self.params.address_bits
+        values = {"btt": Const(count, 23), "type": 1, "eof": 1, "address": address[:bits]}
+        return pack(dm_command_layout(bits), values)
 
 
 def _ahead(index: Value, by: Value, size: Value) -> Value:

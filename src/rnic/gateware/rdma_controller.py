@@ -11,7 +11,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from rnic.gateware.bits import pack, unpack
-from rnic.gateware.params import ADDRESS_BITS, BTT_BITS, INDEX_BITS
+from rnic.gateware.params import BTT_BITS, INDEX_BITS
 from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, CQE_SHIFT
 from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES, SQE_SHIFT
 from rnic.spec.engine_regs import (
@@ -25,6 +25,7 @@ from rnic.spec.engine_regs import (
     ERR_TAIL,
     ERR_TIMEOUT,
     ERR_ZERO_LENGTH,
+    NARROW_ADDRESS_BITS,
     RDMA_STATES,
     STATUS_OF_DETAIL,
 )
@@ -47,20 +48,20 @@ from rnic.spec.engine_regs import (
 class RdmaController(wiring.Component):
     """Queue registers in, commands for the command master and the transmit path out."""
 
-    def __init__(self) -> None:
+    def __init__(self, address_bits: int = NARROW_ADDRESS_BITS) -> None:
         super().__init__(
             {
                 # registers
                 "enable": In(1),
                 "pause": In(1),
-                "sq_base": In(ADDRESS_BITS),
+                "sq_base": In(address_bits),
                 "sq_size": In(INDEX_BITS),
                 "sq_tail": In(32),
-                "cq_base": In(ADDRESS_BITS),
+                "cq_base": In(address_bits),
                 "cq_size": In(INDEX_BITS),
                 "cq_head": In(32),
-                "local_base": In(32),
-                "local_last": In(32),
+                "local_base": In(address_bits),
+                "local_last": In(address_bits),
                 "watchdog": In(32),
                 "sq_head": Out(INDEX_BITS),
                 "cq_tail": Out(INDEX_BITS),
@@ -72,8 +73,8 @@ class RdmaController(wiring.Component):
                 "completed_bad": Out(1),
                 "timed_out": Out(1),
                 # command master
-                "cmd_saddr": Out(ADDRESS_BITS),
-                "cmd_daddr": Out(ADDRESS_BITS),
+                "cmd_saddr": Out(address_bits),
+                "cmd_daddr": Out(address_bits),
                 "cmd_btt": Out(BTT_BITS),
                 "cmd_is_read": Out(1),
                 "cmd_start": Out(1),
@@ -106,6 +107,7 @@ class RdmaController(wiring.Component):
                 "reset": In(1),
             }
         )
+        self.address_bits = address_bits
         self.state = Signal(range(len(RDMA_STATES)))
 
     def elaborate(self, platform: object) -> Module:
@@ -133,9 +135,14 @@ class RdmaController(wiring.Component):
             for code, number in STATUS_OF_DETAIL.items():
                 with m.Case(code):
                     m.d.comb += status.eq(number)
-        end_local, limit = Signal(65), Signal(33)
+        end_local, limit = Signal(65), Signal(self.address_bits + 1)
         m.d.sync += [end_local.eq(field["local_addr"] + field["length"]), limit.eq(self.local_last + 1)]
         outside = (field["local_addr"] < self.local_base) | (end_local > limit)
+        unreachable = field["remote_addr"][32:] != 0
+        if self.address_bits > NARROW_ADDRESS_BITS:  # the whole of it, so that no fragment wraps around
+            end_remote = Signal(65)
+            m.d.sync += end_remote.eq(field["remote_addr"] + field["length"])
+            unreachable = end_remote > 1 << self.address_bits
 
         with m.If(self.entry_valid):
             m.d.sync += [descriptor.eq(self.entry), parsed.eq(1), self.entry_shown.eq(1)]
@@ -175,7 +182,7 @@ class RdmaController(wiring.Component):
                     complete_with(ERR_ZERO_LENGTH)
                 with m.Elif(outside):
                     complete_with(ERR_LOCAL_WINDOW)
-                with m.Elif(field["remote_addr"][32:] != 0):
+                with m.Elif(unreachable):
                     complete_with(ERR_REMOTE_WINDOW)
                 with m.Elif(self.no_network):
                     complete_with(ERR_NET_DISABLED)

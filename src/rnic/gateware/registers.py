@@ -57,7 +57,7 @@ class Registers(wiring.Component):
             }
         )
         self.params = params
-        self.map = register_map(params.documented_debug)
+        self.map = register_map(params.documented_debug, params.address_bits)
         resets = {register.name: register.reset for register in self.map} | {"WATCHDOG": params.watchdog_cycles}
         self.value = {name: Signal(32, init=reset, name=name) for name, reset in resets.items()}
 
@@ -109,19 +109,18 @@ class Registers(wiring.Component):
                 with m.Case(register.offset >> 2):
                     m.d.comb += [known.eq(1), shown.eq(value[register.name])]
 
-        # ---- reads: the windows answer in the next cycle
+        # ---- reads: the windows answer two cycles later
         from_window = {name: Signal(name=f"{name}_answers") for name in windows_here}
         held, held_known = Signal(32), Signal()
         m.d.sync += [answer.eq(read), collected.eq(answer)]
         with m.If(read):
             m.d.sync += [held.eq(shown), held_known.eq(known)]
             m.d.sync += [from_window[name].eq(windows[name]) for name in windows_here]
-        with m.If(answer):
-            for name in windows_here:
-                with m.If(from_window[name]):
-                    m.d.sync += held.eq(getattr(self, name).rdata)
         with m.If(collected):
             m.d.sync += [bus.rvalid.eq(1), bus.rdata.eq(held), bus.rresp.eq(Mux(held_known, Resp.OKAY, Resp.SLVERR))]
+            for name in windows_here:
+                with m.If(from_window[name]):
+                    m.d.sync += bus.rdata.eq(getattr(self, name).rdata)
         with m.If(bus.rvalid & bus.rready):
             m.d.sync += [bus.rvalid.eq(0), ar.eq(0)]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rnic.gateware.axi_model import Timing
 from rnic.gateware.cache import SparseMemory
-from rnic.gateware.driver import Completion, Driver, NetworkSetup, QueueLayout, Request, Window
+from rnic.gateware.driver import POLL_LIMIT, Completion, Driver, NetworkSetup, QueueLayout, Request, Window
 from rnic.gateware.params import EngineParams
 from rnic.gateware.sim import EngineMemory, Simulation
 from rnic.gateware.sim_bus import AxiRam, Frame
@@ -65,6 +65,10 @@ class Job:
     """What the driver opens to the engines; unless told, the places of the sources and of the destinations."""
     timing: Timing = field(default_factory=Timing)
     """Of the memories."""
+    poll_limit: int = POLL_LIMIT
+    """Reads of CQ_TAIL in a row that bring nothing, after which the run gives up."""
+    base: int = 0
+    """Added to every place: of the rings, the sources and the destinations."""
     line_gbps: float = 0.0
     """Network only: MACs with a line of so many Gb/s between the engines; 0: a wire that takes a beat in each cycle."""
 
@@ -135,7 +139,7 @@ def run_job(
     # each WRITE has a slot of its own on both sides, as far apart as the largest one needs
     slot = _up(max(size + max(local, remote) for size, local, remote in plan) + 2 * GUARD_BYTES, 4096)
     area = slot * job.count
-    memories = memories or [_memory(area, job.ring_size) for _ in range(2 if job.network else 1)]
+    memories = memories or [_memory(area, job.ring_size, job.base) for _ in range(2 if job.network else 1)]
     loss_rng = random.Random(job.seed + 1)
 
     def lose(_frame: Frame) -> bool:
@@ -168,10 +172,9 @@ def run_job(
     return result
 
 
-def _memory(area: int, ring: int) -> SparseMemory:
-    return SparseMemory(
-        (SQ_BASE, _up(ring * 64, 4096)), (CQ_BASE, _up(ring * 32, 4096)), (PAYLOAD_BASE, area), (REMOTE_BASE, area)
-    )
+def _memory(area: int, ring: int, base: int) -> SparseMemory:
+    sizes = {SQ_BASE: _up(ring * 64, 4096), CQ_BASE: _up(ring * 32, 4096), PAYLOAD_BASE: area, REMOTE_BASE: area}
+    return SparseMemory(*((base + place, size) for place, size in sizes.items()))
 
 
 def ddr_bytes(job: Job) -> int:
@@ -183,23 +186,27 @@ def _up(value: int, to: int) -> int:
     return -(-value // to) * to
 
 
-def _addresses(index: int, slot: int, local: int, remote: int) -> tuple[int, int]:
-    return PAYLOAD_BASE + index * slot + local, REMOTE_BASE + index * slot + GUARD_BYTES + remote
+def _addresses(base: int, index: int, slot: int, local: int, remote: int) -> tuple[int, int]:
+    at = base + index * slot
+    return PAYLOAD_BASE + at + local, REMOTE_BASE + at + GUARD_BYTES + remote
 
 
 def _drive(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: Simulation, rng: random.Random) -> Result:
     sender, receiver = simulation.engines[0], simulation.engines[-1]
-    layout = QueueLayout(SQ_BASE, CQ_BASE, job.ring_size, job.ring_size)
+    layout = QueueLayout(job.base + SQ_BASE, job.base + CQ_BASE, job.ring_size, job.ring_size)
     area = slot * job.count
-    windows = job.local_window or Window(PAYLOAD_BASE, area), job.remote_window or Window(REMOTE_BASE, area)
-    drivers = [Driver(engine, layout, local=windows[0], remote=windows[1]) for engine in simulation.engines]
+    windows = [
+        chosen or Window(job.base + place, area)
+        for chosen, place in ((job.local_window, PAYLOAD_BASE), (job.remote_window, REMOTE_BASE))
+    ]
+    drivers = [Driver(engine, layout, job.poll_limit, *windows) for engine in simulation.engines]
     for driver, end in zip(drivers, (END_A, END_B), strict=False):
         if job.network:
             driver.set_network(end)
         driver.start(job.network)
     requests = []
     for index, (size, local, remote) in enumerate(plan):
-        source, target = _addresses(index, slot, local, remote)
+        source, target = _addresses(job.base, index, slot, local, remote)
         # the driver flushes payloads when it posts them; the destination is ours to prepare
         sender.write(source, rng.randbytes(size))
         around = target - GUARD_BYTES, size + 2 * GUARD_BYTES
@@ -242,7 +249,7 @@ def _verify(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: S
     if len(result.completions) != job.count:
         wrong.append(f"{len(result.completions)} completions for {job.count} WRITEs")
     for index, (size, local, remote) in enumerate(plan):
-        source, target = _addresses(index, slot, local, remote)
+        source, target = _addresses(job.base, index, slot, local, remote)
         sent = sender.memory.read(source, size)
         # the whole neighbourhood: what was written, and that nothing around it was
         receiver.invalidate(target - GUARD_BYTES, size + 2 * GUARD_BYTES)

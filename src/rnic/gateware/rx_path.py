@@ -8,10 +8,9 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from rnic.gateware.bits import pack, unpack
-from rnic.gateware.interfaces import COMMAND_BITS, STATUS_BITS, AxiStream, WordStream
-from rnic.gateware.params import ADDRESS_BITS, BTT_BITS, EngineParams
+from rnic.gateware.interfaces import STATUS_BITS, AxiStream, WordStream, command_bits
+from rnic.gateware.params import BTT_BITS, EngineParams
 from rnic.spec.engine_regs import (
-    DM_COMMAND,
     DM_STATUS,
     ERR_LENGTH,
     ERR_NONE,
@@ -20,8 +19,9 @@ from rnic.spec.engine_regs import (
     HEADER_PARSER_STATES,
     RX_STATES,
     WRITE_OPCODES,
+    dm_command_layout,
 )
-from rnic.wire.engine_header import ENGINE_HEADER, ENGINE_HEADER_BYTES
+from rnic.wire.engine_header import ADDRESS_PARTS, ENGINE_HEADER, ENGINE_HEADER_BYTES, ENGINE_HEADER_WIDE
 
 PARSE_IDLE, PARSE_HEADER, FORWARD_DATA = range(len(HEADER_PARSER_STATES))
 IDLE, CHECK_OPCODE, PREPARE_CMD, ISSUE_DM_CMD, WAIT_COMPLETE = range(len(RX_STATES))
@@ -110,10 +110,10 @@ class RxStreamer(wiring.Component):
                 "empty": In(1),
                 "s_axis": In(AxiStream(params.bus_width)),
                 "m_axis": Out(AxiStream(params.bus_width)),
-                "dm_cmd": Out(WordStream(COMMAND_BITS)),
+                "dm_cmd": Out(WordStream(command_bits(params.address_bits))),
                 "dm_sts": In(WordStream(STATUS_BITS)),
-                "window_base": In(32),
-                "window_last": In(32),
+                "window_base": In(params.address_bits),
+                "window_last": In(params.address_bits),
                 "finished": Out(1),
                 "dropped": Out(1),
                 "error": Out(4),
@@ -258,16 +258,25 @@ class RxStreamer(wiring.Component):
         """Length of the packet, whether its opcode writes, and whether it leaves the window. The latter is known in the
         second cycle of a header, PREPARE_CMD, and so is the address.
         """
-        address, end, limit = Signal(33), Signal(34), Signal(33)
-        length = unpack(header, ENGINE_HEADER, "length")
-        start = unpack(header, ENGINE_HEADER, "remote_addr") + unpack(header, ENGINE_HEADER, "fragment_offset")
+        bits, layout = self.params.address_bits, ENGINE_HEADER
+        remote: Value = unpack(header, layout, "remote_addr")
+        if self.params.wide:
+            layout = ENGINE_HEADER_WIDE
+            remote = Cat(*(unpack(header, layout, name) for name, _low, _bits in ADDRESS_PARTS))
+        # one bit more than the header's address has, and another: nothing wraps around into the window
+        address, end, limit = Signal(len(remote) + 1), Signal(len(remote) + 2), Signal(bits + 1)
+        length = unpack(header, layout, "length")
+        start = remote + unpack(header, layout, "fragment_offset")
         m.d.sync += [address.eq(start), end.eq(start + length), limit.eq(self.window_last + 1)]
         m.d.comb += [
             self.dm_cmd.tdata.eq(
-                pack(DM_COMMAND, {"btt": length[:BTT_BITS], "type": 1, "eof": 1, "address": address[:ADDRESS_BITS]})
+                pack(
+                    dm_command_layout(bits),
+                    {"btt": length[:BTT_BITS], "type": 1, "eof": 1, "address": address[:bits]},
+                )
             ),
         ]
-        opcode = unpack(header, ENGINE_HEADER, "opcode")
+        opcode = unpack(header, layout, "opcode")
         is_write = Cat(*(opcode == code for code in WRITE_OPCODES)).any()
         outside = (address < self.window_base) | (end > limit)
         return length, is_write, outside

@@ -131,6 +131,8 @@ def map_to_ecp5(rtlil: str) -> Netlist:
 def place_and_route(netlist: Netlist, seed: int = 1, target_mhz: float = 125.0) -> tuple[float, str]:
     """Place and route with one seed: MHz that nextpnr reports for the clock, and the longest path's two ends.
 
+    By router1: router2 was stopped with an engine of 32 bits after 64 rounds, more wires overused in each.
+
     Raises:
         ToolError: nextpnr is absent, the design does not fit, or no frequency is reported.
     """
@@ -139,7 +141,7 @@ def place_and_route(netlist: Netlist, seed: int = 1, target_mhz: float = 125.0) 
         (place / "out.json").write_text(netlist.json)
         run_tool(
             "nextpnr-ecp5", *DEVICE, "--json", "out.json", "--report", "report.json", "--freq", str(target_mhz),
-            "--seed", str(seed), "--router", "router2", "--timing-allow-fail", "--lpf-allow-unconstrained", "--quiet",
+            "--seed", str(seed), "--router", "router1", "--timing-allow-fail", "--lpf-allow-unconstrained", "--quiet",
             cwd=place,
         )  # fmt: skip
         report = json.loads((place / "report.json").read_text())

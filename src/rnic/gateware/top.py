@@ -35,6 +35,7 @@ from rnic.spec.engine_regs import (
     HW_STATUS,
     IRQ_STATUS,
     MODE_NETWORK,
+    NARROW_ADDRESS_BITS,
 )
 
 
@@ -43,7 +44,7 @@ def interface(params: EngineParams) -> dict[str, wiring.Member]:
     width = params.bus_width
     return {
         "s_axil": In(Axi4Lite(AXIL_ADDRESS_BITS)),
-        "m_axi": Out(Axi4(width, 1)),
+        "m_axi": Out(Axi4(width, 1, params.address_bits)),
         "mac_tx_axis": Out(AxiStream(width)),
         "mac_rx_axis": In(AxiStream(width)),
         "irq": Out(1),
@@ -58,9 +59,9 @@ class Top(wiring.Component):
         self.params = params
         self.registers = Registers(params)
         self.several = params.in_flight > 1
-        self.controller = PipelinedController(params) if self.several else RdmaController()
+        self.controller = PipelinedController(params) if self.several else RdmaController(params.address_bits)
         if not self.several:
-            self.cmd_master = CmdMaster()
+            self.cmd_master = CmdMaster(params.address_bits)
         self.parser = DescriptorParser(params)
         self.cq_streamer = CqStreamer(params)
         self.control_mover = DataMover(params, 0, SQE_BYTES, CQE_BYTES)
@@ -100,14 +101,14 @@ class Top(wiring.Component):
         m.d.comb += [
             controller.enable.eq(unpack(control, CONTROL, "global_enable") & ~soft_reset),
             controller.pause.eq(unpack(control, CONTROL, "pause")),
-            controller.sq_base.eq(value["SQ_BASE_LO"] & -SQE_BYTES),
+            controller.sq_base.eq(self._address("SQ_BASE_LO", "SQ_BASE_HI") & -SQE_BYTES),
             controller.sq_size.eq(value["SQ_SIZE"]),
             controller.sq_tail.eq(value["SQ_TAIL"]),
-            controller.cq_base.eq(value["CQ_BASE_LO"] & -CQE_BYTES),
+            controller.cq_base.eq(self._address("CQ_BASE_LO", "CQ_BASE_HI") & -CQE_BYTES),
             controller.cq_size.eq(value["CQ_SIZE"]),
             controller.cq_head.eq(value["CQ_HEAD"]),
-            controller.local_base.eq(value["LOCAL_WINDOW_BASE"]),
-            controller.local_last.eq(value["LOCAL_WINDOW_LAST"]),
+            controller.local_base.eq(self._address("LOCAL_WINDOW_BASE", "LOCAL_WINDOW_BASE_HI")),
+            controller.local_last.eq(self._address("LOCAL_WINDOW_LAST", "LOCAL_WINDOW_LAST_HI")),
             controller.watchdog.eq(value["WATCHDOG"]),
             value["SQ_HEAD"].eq(controller.sq_head),
             value["CQ_TAIL"].eq(controller.cq_tail),
@@ -192,8 +193,8 @@ class Top(wiring.Component):
             streamer.header_valid.eq(rx.header_valid),
             rx.header_ready.eq(streamer.header_ready),
             streamer.empty.eq(rx.empty),
-            streamer.window_base.eq(value["REMOTE_WINDOW_BASE"]),
-            streamer.window_last.eq(value["REMOTE_WINDOW_LAST"]),
+            streamer.window_base.eq(self._address("REMOTE_WINDOW_BASE", "REMOTE_WINDOW_BASE_HI")),
+            streamer.window_last.eq(self._address("REMOTE_WINDOW_LAST", "REMOTE_WINDOW_LAST_HI")),
         ]
         connect(m, rx.m_axis, streamer.s_axis)
         connect(m, streamer.m_axis, data.s2mm)
@@ -252,6 +253,11 @@ class Top(wiring.Component):
 
         self._watch(m, arbiter.bus)
         return m
+
+    def _address(self, low: str, high: str) -> Value:
+        """What software wrote into two registers; the second counts where addresses have more than 32 bits."""
+        value, bits = self.registers.value, self.params.address_bits
+        return Cat(value[low], value[high])[:bits] if self.params.wide else value[low]
 
     def _one_at_a_time(self, m: Module, packet_out: Value, packet_error: Value, tx_abort: Signal) -> None:
         """The documented controller: one command and one WRITE at a time."""
@@ -452,6 +458,7 @@ class Top(wiring.Component):
             "PARAMETERS": self.params.bus_width % 1024
             | self.params.serial << 10
             | self.params.network << 11
+            | (self.params.address_bits - NARROW_ADDRESS_BITS) // 4 << 12
             | self.params.block_size << 16,
         }
         for name, signal in shown.items():

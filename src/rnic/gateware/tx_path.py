@@ -8,11 +8,10 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from rnic.gateware.bits import pack, unpack
-from rnic.gateware.interfaces import COMMAND_BITS, STATUS_BITS, AxiStream, WordStream
+from rnic.gateware.interfaces import STATUS_BITS, AxiStream, WordStream, command_bits
 from rnic.gateware.params import EngineParams
 from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES
 from rnic.spec.engine_regs import (
-    DM_COMMAND,
     DM_STATUS,
     ERR_LOCAL_BUS,
     ERR_NONE,
@@ -21,8 +20,9 @@ from rnic.spec.engine_regs import (
     TX_PSN,
     TX_SERVICE_LEVEL,
     TX_STATES,
+    dm_command_layout,
 )
-from rnic.wire.engine_header import ENGINE_HEADER, ENGINE_HEADER_BYTES, MARKER
+from rnic.wire.engine_header import ADDRESS_PARTS, ENGINE_HEADER, ENGINE_HEADER_BYTES, ENGINE_HEADER_WIDE, MARKER
 
 IDLE, INIT_FRAGMENT, PROGRAM_HEADER, START_HEADER, ISSUE_DM_CMD, WAIT_DM_STS, WAIT_HDR_DONE, UPDATE_STATE, SEND_CPL = (
     range(len(TX_STATES))
@@ -58,7 +58,7 @@ class TxStreamer(wiring.Component):
                 "start_tx": Out(1),
                 "start_ready": In(1),
                 "tx_done": In(1),
-                "dm_cmd": Out(WordStream(COMMAND_BITS)),
+                "dm_cmd": Out(WordStream(command_bits(params.address_bits))),
                 "dm_sts": In(WordStream(STATUS_BITS)),
                 "fragment_id": Out(16),
                 "more_fragments": Out(1),
@@ -78,10 +78,19 @@ class TxStreamer(wiring.Component):
         m = Module()
         params, state = self.params, self.state
         command = Signal(SQE_BYTES * 8)
-        address, offset, remaining, chunk = Signal(32), Signal(32), Signal(32), Signal(17)
+        layout = ENGINE_HEADER_WIDE if params.wide else ENGINE_HEADER
+        address_bits, offset_bits = params.address_bits, layout["fragment_offset"].width
+        address, offset, remaining, chunk = Signal(address_bits), Signal(offset_bits), Signal(32), Signal(17)
         read_done, header_done, failed = Signal(), Signal(), Signal()
         sent = Signal(32)
         read_status_okay = unpack(self.dm_sts.tdata, DM_STATUS, "okay")[0]
+
+        remote = unpack(command, SQ_ENTRY, "remote_addr")
+        reach = {"remote_addr": remote[:32]}
+        if params.wide:  # what of the offset has no room in the header goes into the address
+            far = Signal(64 - len(offset))
+            whole = Cat(remote[: len(offset)], far)
+            reach = {name: whole[low : low + bits] for name, low, bits in ADDRESS_PARTS}
 
         to_boundary = Signal(17)
         m.d.comb += to_boundary.eq(params.boundary - (address & (params.boundary - 1)))
@@ -93,12 +102,12 @@ class TxStreamer(wiring.Component):
             self.meta_length.eq(chunk + ENGINE_HEADER_BYTES),
             self.header.eq(
                 pack(
-                    ENGINE_HEADER,
+                    layout,
                     {
                         "opcode": unpack(command, SQ_ENTRY, "opcode")[:8],
                         "psn": Const(TX_PSN, 24),
                         "dqpn": unpack(command, SQ_ENTRY, "wqe_id")[:24],
-                        "remote_addr": unpack(command, SQ_ENTRY, "remote_addr")[:32],
+                        **reach,
                         "fragment_offset": offset,
                         "length": chunk,
                         "pkey": Const(TX_PKEY, 16),
@@ -107,7 +116,12 @@ class TxStreamer(wiring.Component):
                     },
                 )
             ),
-            self.dm_cmd.tdata.eq(pack(DM_COMMAND, {"btt": chunk, "type": 1, "eof": 1, "address": address})),
+            self.dm_cmd.tdata.eq(
+                pack(
+                    dm_command_layout(address_bits),
+                    {"btt": chunk, "type": 1, "eof": 1, "address": address},
+                )
+            ),
             self.dm_sts.tready.eq(1),
         ]
         serial = params.serial
@@ -153,12 +167,14 @@ class TxStreamer(wiring.Component):
                         m.d.sync += [failed.eq(0), sent.eq(0)]
             with m.Case(INIT_FRAGMENT):
                 m.d.sync += [
-                    address.eq(unpack(command, SQ_ENTRY, "local_addr")[:32]),
+                    address.eq(unpack(command, SQ_ENTRY, "local_addr")[: len(address)]),
                     remaining.eq(unpack(command, SQ_ENTRY, "length")),
                     offset.eq(0),
                     self.fragment_id.eq(0),
                     state.eq(PROGRAM_HEADER),
                 ]
+                if params.wide:
+                    m.d.sync += far.eq(remote[len(offset) :])
             with m.Case(PROGRAM_HEADER):
                 m.d.sync += [
                     chunk.eq(Mux(by_block > to_boundary, to_boundary, by_block)),
@@ -188,6 +204,8 @@ class TxStreamer(wiring.Component):
                     self.fragment_id.eq(self.fragment_id + 1),
                     state.eq(Mux(more, PROGRAM_HEADER, after)),
                 ]
+                if params.wide:
+                    m.d.sync += far.eq(far + (offset + chunk)[len(offset)])
             with m.Case(SEND_CPL):
                 m.d.comb += self.cpl_valid.eq(1)
                 with m.If(self.cpl_ready):

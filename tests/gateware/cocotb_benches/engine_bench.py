@@ -30,17 +30,21 @@ from cocotbext.axi import (
 from cocotbext.eth import EthMac, EthMacFrame
 
 from rnic.gateware.cache import NonCoherentCache, SparseMemory
-from rnic.gateware.driver import EVERYTHING, Driver, NetworkSetup, QueueLayout, Request
+from rnic.gateware.driver import Driver, NetworkSetup, QueueLayout, Request, Window
 from rnic.gateware.model import EngineModel, fragments
 from rnic.gateware.params import EngineParams
 from rnic.spec.engine_regs import OFFSETS, REGISTERS
-from rnic.wire.engine_header import ENGINE_HEADER_BYTES, EngineHeader
+from rnic.wire.engine_header import ENGINE_HEADER_BYTES, EngineHeader, EngineHeaderWide
 from rnic.wire.ethernet import ETHERNET_BYTES, Ethernet
 from rnic.wire.ip import IPV4_BYTES, UDP_BYTES, IPv4, Udp, checksum
 
 OPTIONS = json.loads(os.environ["RNIC_BENCH"])
 PARAMS = EngineParams(**OPTIONS["params"])
-SQ, REMOTE, PAYLOAD, CQ = 0x10000000, 0x20000000, 0x30000000, 0x40000000
+BASE = 0x7654_3211_0000_0000 - 0x20000000 - 0x1000 if PARAMS.wide else 0
+"""With a high word nothing lies where the low one alone leads to, and the destination crosses a multiple of 4 GiB."""
+SQ, REMOTE, PAYLOAD, CQ = (BASE + place for place in (0x10000000, 0x20000000, 0x30000000, 0x40000000))
+EVERYTHING = Window(0, 1 << PARAMS.address_bits)
+Codec = EngineHeaderWide if PARAMS.wide else EngineHeader
 AREA = 1 << 18
 FRAME_HEADER = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES
 SETUP = NetworkSetup(0x0A000001, 0x0A000002, 0x020000000001, 0x020000000002, 0xCE06, 0x138D, 0x138D)
@@ -225,7 +229,7 @@ async def registers(dut: Any) -> None:
 async def bad_descriptors_and_bus_errors(dut: Any) -> None:
     """Each is completed with a status, and the next descriptor works."""
     bench = Bench(dut)
-    hole = 0x50000000
+    hole = BASE + 0x50000000
     cases = [
         (Request(PAYLOAD, REMOTE, 0, 1), 3),
         (Request(1 << 40, REMOTE, 64, 2), 1),
@@ -252,7 +256,7 @@ async def bad_descriptors_and_bus_errors(dut: Any) -> None:
     await bench.drive(program)
 
 
-def parse_frame(raw: bytes) -> tuple[EngineHeader, bytes]:
+def parse_frame(raw: bytes) -> tuple[EngineHeader | EngineHeaderWide, bytes]:
     """Header and payload of a frame, every field of the headers around them checked."""
     eth, ip, udp = Ethernet.parse(raw), IPv4.parse(raw, ETHERNET_BYTES), Udp.parse(raw, ETHERNET_BYTES + IPV4_BYTES)
     assert (eth.dst_mac, eth.src_mac, eth.ethertype) == (SETUP.dst_mac, SETUP.src_mac, 0x0800)
@@ -260,7 +264,7 @@ def parse_frame(raw: bytes) -> tuple[EngineHeader, bytes]:
     assert checksum(raw[ETHERNET_BYTES : ETHERNET_BYTES + IPV4_BYTES]) == 0
     assert (udp.sport, udp.dport, udp.checksum) == (SETUP.src_port, SETUP.dst_port, 0)
     assert len(raw) == ETHERNET_BYTES + ip.total_length == FRAME_HEADER - UDP_BYTES + udp.length
-    header = EngineHeader.parse(raw, FRAME_HEADER)
+    header = Codec.parse(raw, FRAME_HEADER)
     payload = raw[FRAME_HEADER + ENGINE_HEADER_BYTES :]
     assert header.length == len(payload)
     return header, payload
@@ -273,7 +277,7 @@ def check_packets(frames: list[bytes], request: Request, data: bytes) -> None:
     for raw, (offset, size) in zip(frames, expected, strict=True):
         header, payload = parse_frame(raw)
         assert (header.opcode, header.psn, header.dqpn) == (request.opcode, 1, request.wqe_id & 0xFFFFFF)
-        assert (header.remote_addr, header.fragment_offset) == (request.remote, offset)
+        assert (header.address, header.fragment_offset) == (request.remote, offset)
         assert (header.pkey, header.service_level, header.marker) == (0xFFFF, 0, 0xABABAB)
         assert payload == data[offset : offset + size]
         check_with_scapy(raw)
@@ -357,7 +361,7 @@ async def a_lost_fragment_harms_nothing_else(dut: Any) -> None:
             if rng.random() < 0.3:
                 next(lost)
                 header, payload = parse_frame(raw)
-                lost_offsets.append((header.remote_addr + header.fragment_offset, len(payload)))
+                lost_offsets.append((header.address + header.fragment_offset, len(payload)))
             else:
                 await bench.source.send(AxiStreamFrame(for_us(raw), tuser=0))
 
