@@ -185,7 +185,7 @@ def _family(pid: int) -> list[int]:
 def _tasks(pid: int) -> list[Path]:
     """Where a process's threads are to be seen; none once it has ended, be it while one looks."""
     try:
-        return sorted(Path(f"/proc/{pid}/task").iterdir())
+        return sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda task: int(task.name))
     except OSError:
         return []
 

@@ -29,6 +29,8 @@ OPEN_MPI = (*_RANKS, "--mca", "pml", "ucx", "--mca", "osc", "ucx")
 _OVER_VERBS = ("--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm")
 MTL_OFI = (*_RANKS, "--mca", "pml", "cm", "--mca", "mtl", "ofi", *_OVER_VERBS, "--mca", "osc", "^ucx")
 
+_NO_RINGS = ("ibv_uc_pingpong", "ibv_ud_pingpong", "udaddy", "mckey", "udpong", "cmtime", "rdma_server")
+"""Programs that send datagrams, or unreliably, or whose connections carry next to nothing."""
 LOSS = '[{"every": 61, "action": "drop"}]'
 CM_LOSS = '[{"every": 7, "action": "drop"}]'
 
@@ -77,6 +79,13 @@ class Row:
     def alone(self) -> bool:
         """Whether it is on an address that there is only once."""
         return any(":" in host for host in self.hosts)
+
+    @property
+    def rings(self) -> bool:
+        """Whether its messages go by rings where both ends are programs on one device: reliable connections do."""
+        words = (*self.options, self.note, *self.env.values())
+        datagrams = self.program in _NO_RINGS or any(word in ("UC", "UD", "dgram", "ud_v") for word in words)
+        return self.kind in ("pair", "cm", "mpi") and not (self.peer or self.faults or self.tap or datagrams)
 
     @property
     def good(self) -> bool:

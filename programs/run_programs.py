@@ -91,15 +91,25 @@ class Bench:
         cache: directory for Python's byte code: a row starts several Pythons, and compiling is most of a start.
         bypass: programs run the engine themselves. Then nothing is recorded but in rows with faults, which the NIC
             process takes as before: packets are what the device has counted.
+        hairpin: with ``bypass``, both ends of a row are on one device, and what may go by rings has to.
     """
 
-    def __init__(self, libraries: Path, captures: Path, timeout: float, cache: Path, bypass: bool = False) -> None:
+    def __init__(
+        self,
+        libraries: Path,
+        captures: Path,
+        timeout: float,
+        cache: Path,
+        bypass: bool = False,
+        hairpin: bool = False,
+    ) -> None:
         self.captures = captures
         self.timeout = timeout
         self.bypass = bypass
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self._env = {"PYTHONPYCACHEPREFIX": str(cache), **kept, "RNIC_LIBRARIES": str(libraries)}
-        self._env["RNIC_BYPASS"] = str(int(bypass))
+        self._env |= {"RNIC_BYPASS": str(int(bypass)), "RNIC_HAIRPIN": str(int(hairpin))}
+        self.hairpin = hairpin
         self._one_address = threading.Lock()
         """Of rows on an address that there is only once (``::1``) one runs at a time."""
 
@@ -130,6 +140,8 @@ class Bench:
             try:
                 result = Run(row, number, env, None if self.counts(row) else capture, self.timeout).result()
                 row.packets = _counted(Path(name)) if self.counts(row) else 0
+                if self.hairpin and row.rings and result == "ok" and not _counted(Path(name), "hairpin_packets"):
+                    result = "no packet went by a ring"
             except StuckError as error:
                 result = str(error)
                 row.report = [*error.report, *last_packets(capture)]
@@ -201,7 +213,15 @@ class Run:
         if ":" in host:
             return host
         place, wide = 2 * self.number % _HOSTS, 2 * self.number // _HOSTS
-        return f"{own_network(os.getpid() + wide)}.{place + (0 if host == 'same' else end) + 1}"
+        return f"{own_network(os.getpid() + wide)}.{place + (0 if host == 'same' or self._one_device else end) + 1}"
+
+    @property
+    def _one_device(self) -> bool:
+        """Whether both ends are on one device, for rings. A peer that is a NIC of its own cannot be, and some rows
+        are about two devices."""
+        row = self.row
+        own = row.kind in ("python-first", "consumer", "built") or (row.kind == "pair" and bool(row.peer))
+        return self.env["RNIC_HAIRPIN"] == "1" and not own
 
     def _exec(self, *program: str, end: int = 0, recorded: bool = True) -> list[str]:
         options = ["--addr", self._address(end)]
@@ -390,7 +410,8 @@ class Run:
 
     def _both(self) -> list[str]:
         """Options for a program that uses two devices."""
-        options = ["--addr", self._address(0), "--addr", self._address(1), *self._recorded()]
+        addresses = dict.fromkeys((self._address(0), self._address(1)))
+        options = [word for address in addresses for word in ("--addr", address)] + self._recorded()
         return [*options, "--preload"] if self.row.preload else options
 
 
@@ -423,12 +444,12 @@ def _wait_listening(
         time.sleep(0.025)
 
 
-def _counted(runtime: Path) -> int:
-    """RoCEv2 packets that a row's devices took, as its NIC process says; 0 where there is none."""
+def _counted(runtime: Path, name: str = "rx_packets") -> int:
+    """RoCEv2 packets that a row's devices took, as its NIC process says, or another counter; 0 where there is none."""
     packets = 0
     for device in ("rnic0", "rnic1"):
         with contextlib.suppress(ProcessError):
-            packets += ask(runtime, device, "counters").get("rx_packets", 0)
+            packets += ask(runtime, device, "counters").get(name, 0)
     return packets
 
 
@@ -562,6 +583,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--short", action="store_true", help="without the rows that move much data, as CI runs it")
     parser.add_argument("--full", action="store_true", help="with rows that build their programs first, and take long")
     parser.add_argument("--bypass", action="store_true", help="programs run the data path themselves")
+    parser.add_argument("--hairpin", action="store_true", help="with --bypass: both ends on one device, by rings")
     parser.add_argument("--only", metavar="TEXT", help="rows whose title contains this")
     parser.add_argument("--list", action="store_true", help="print the rows, run nothing")
     parser.add_argument("--captures", type=Path, default=Path("captures"), help="directory for the recordings")
@@ -574,6 +596,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.seconds is not None and options.repeat is None:
         parser.error("argument --seconds: goes with --repeat")
+    if options.hairpin and not options.bypass:
+        parser.error("argument --hairpin: goes with --bypass")
     if options.list:
         listed = [row for _, row in choose(options)]
         print(json.dumps([asdict(row) for row in listed]) if options.json else "\n".join(row.title for row in listed))
@@ -586,7 +610,7 @@ def main(argv: list[str] | None = None) -> int:
         except BuildError as error:
             print(f"programs: {error}", file=sys.stderr)
             return UNAVAILABLE
-        bench = Bench(Path(name), captures, options.timeout, Path(name, "bytecode"), options.bypass)
+        bench = Bench(Path(name), captures, options.timeout, Path(name, "bytecode"), options.bypass, options.hairpin)
         if options.repeat is not None:
             return repeat(options, bench)
         done = run_list(choose(options), bench, options.jobs)

@@ -155,3 +155,9 @@ def twins(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def many(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program with thousands of queue pairs."""
     return _compile(tmp_path_factory.mktemp("many"), "many", ["-O1"])
+
+
+@pytest.fixture(scope="session")
+def flood(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C program that sends what it may to who does not answer."""
+    return _compile(tmp_path_factory.mktemp("flood"), "flood", ["-O1"])

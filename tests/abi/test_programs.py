@@ -288,7 +288,7 @@ def test_a_nic_process_that_does_not_end_is_looked_at_and_killed(
 
 def test_processes_that_end_while_one_looks_have_no_threads(ends: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     me = os.getpid()
-    assert ends._tasks(me)[0].name == str(me)
+    assert str(me) in [task.name for task in ends._tasks(me)]
     with subprocess.Popen(["true"]) as process:
         process.wait()
     assert ends._family(process.pid) == [process.pid]
@@ -359,6 +359,45 @@ def test_list_is_printed_without_running() -> None:
     command = [sys.executable, str(PROGRAMS / "run_programs.py"), "--list", "--only", "ibv_rc_pingpong"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "ibv_rc_pingpong -g 0 -n 200 -c -e" in done.stdout.splitlines()
+
+
+def test_rings_want_the_data_path_in_the_program() -> None:
+    command = [sys.executable, str(PROGRAMS / "run_programs.py"), "--hairpin", "--list"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "--hairpin: goes with --bypass" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("ringed", "result"), [(5, "ok"), (0, "no packet went by a ring")])
+@pytest.mark.parametrize("hairpin", [True, False])
+def test_what_may_go_by_rings_has_to(
+    runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ringed: int, result: str, hairpin: bool
+) -> None:
+    """Rows of reliable connections, with ``--hairpin`` alone: else a table by the wire would look as good."""
+    bench = runner.Bench(tmp_path, tmp_path, 1.0, tmp_path, bypass=True, hairpin=hairpin)
+    monkeypatch.setattr(runner.Run, "result", lambda self: "ok")
+    counted = {"rx_packets": 7, "hairpin_packets": ringed}
+    monkeypatch.setattr(runner, "_counted", lambda runtime, name="rx_packets": counted[name])
+    monkeypatch.setattr(runner, "end_nic_process", lambda runtime: [])
+    by_title = {row.title: row for row in runner.rows()}
+    for title, expected in (
+        ("ib_write_bw -x 0 -F -n 200", result if hairpin else "ok"),
+        ("rping -V -C 20", result if hairpin else "ok"),
+        ("ib_send_bw -x 0 -F -n 200 -c UD", "ok"),
+        ("udaddy -c 4 -C 8", "ok"),
+    ):
+        assert bench._run(by_title[title], 1) == expected, title
+
+
+def test_rows_with_rings_have_both_ends_on_one_device(runner: ModuleType, tmp_path: Path) -> None:
+    by_title = {row.title: row for row in runner.rows()}
+
+    def devices(title: str, hairpin: str) -> int:
+        run = runner.Run(by_title[title], 3, {"RNIC_HAIRPIN": hairpin}, None, 1.0)
+        return len({run._address(0), run._address(1)})
+
+    plain, python = "ib_write_bw -x 0 -F -n 200", "ibv_rc_pingpong -g 0 -n 200 -c (against rnic in Python)"
+    assert [devices(plain, "0"), devices(plain, "1")] == [2, 1]
+    assert devices(python, "1") == 2, "a NIC of its own cannot be on the same address"
 
 
 def test_docs_show_a_good_result_of_every_row(runner: ModuleType) -> None:

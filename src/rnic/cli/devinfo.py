@@ -72,7 +72,8 @@ def kernel_bypass(address: str) -> str:
                 if seen["slots"] or left_out:
                     sharing = sum(bool(slot["hairpin"]) for slot in seen["slots"])
                     rings = f"{sharing} of them share rings" if sharing else ""
-                    return "; ".join(filter(None, (f"{len(seen['slots'])} programs", rings, left_out)))
+                    budget = "{held} of {limit} packets in flight".format_map(seen["budget"]) if seen["budget"] else ""
+                    return "; ".join(filter(None, (f"{len(seen['slots'])} programs", rings, budget, left_out)))
                 why = seen["refused"] or why
     return f"not here: {why}" if why else "possible"
 

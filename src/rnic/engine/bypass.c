@@ -97,6 +97,11 @@ size_t bypass_shared_bytes(void)
 	return SLOT_BUFFERS_AT + (size_t)ROUND_RECEIVE_LIMIT * ROUND_BUFFER_BYTES;
 }
 
+size_t bypass_budget_bytes(void)
+{
+	return BUDGET_BYTES;
+}
+
 static const struct device *root_of(const struct bypass *bypass)
 {
 	return (const struct device *)(const void *)bypass->setup.arena;
@@ -138,7 +143,7 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 		return NULL;
 	bypass->setup = *setup;
 	bypass->slot = (struct slot *)(void *)setup->shared;
-	if (slot->layout != engine_layout_hash()) {
+	if (slot->layout != engine_layout_hash() || setup->slot >= BUDGET_SLOTS) {
 		free(bypass);
 		return NULL;
 	}
@@ -170,6 +175,8 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 	bypass->device.port = &bypass->port;
 	bypass->device.joins = 1;
 	engine_device_find(&bypass->device, setup->arena);
+	bypass->device.sched.budget = setup->budget;
+	bypass->device.sched.slot = setup->slot;
 	bypass->outlet =
 		(struct pump_outlet){ .fd = setup->fd, .ipv4 = setup->address_bytes == 4, .tclass = -1, .hop_limit = -1 };
 	pump_round_init(bypass->round, &bypass->device, setup->fd, setup->shared + SLOT_BUFFERS_AT, bypass->out);

@@ -43,6 +43,8 @@ struct bypass_setup {
 	uint8_t *shared; /* a struct slot, and at SLOT_BUFFERS_AT the buffers */
 	int shared_fd; /* the file that it maps; the caller's */
 	uint8_t *blocks; /* the window's queue blocks */
+	uint8_t *budget; /* the page of what the whole device has in flight, BUDGET_BYTES, */
+	uint32_t slot; /* and whose shares of it are this program's */
 	int fd; /* the socket */
 	uint8_t address[16]; /* the device's */
 	uint32_t address_bytes;
@@ -69,7 +71,9 @@ struct bypass;
 
 /* Bytes of the shared record and its buffers. */
 size_t bypass_shared_bytes(void);
-/* NULL without memory, or where the arena is laid out by other tables. */
+/* Bytes of the page of the device's budget. */
+size_t bypass_budget_bytes(void);
+/* NULL without memory, where the arena is laid out by other tables, or where there is no such slot. */
 struct bypass *bypass_new(const struct bypass_setup *setup);
 void bypass_free(struct bypass *bypass);
 

@@ -421,6 +421,7 @@ class NicProcess:
             if now < slot.look_at_ns and not slot.waits:
                 return False
             slot.look_at_ns = now + LOOK_NS
+            self.groups[client.device].put_right(now)
             return slot.look(now)
 
     def _budget(self) -> int:
@@ -548,6 +549,8 @@ class NicProcess:
         while slots and timeout > _LOOK_S:
             if self._handle(self._selector.select(_LOOK_S)) or not all(map(_is_looked_after, slots)):
                 return
+            for group in self.groups.values():
+                group.put_right(time.monotonic_ns())
             timeout = end - time.monotonic()
         self._dispatch(max(0.0, timeout))
 

@@ -30,6 +30,7 @@ from rnic.spec import commands as cmd
 from rnic.spec.gids import gid_from_address
 from rnic.spec.limits import MAX_EQS
 from rnic.spec.registers import CONTROL, GLOBAL_BYTES
+from rnic.state.budget import BYTES as BUDGET_BYTES
 
 if TYPE_CHECKING:
     from rnic.runtime.process import NicProcess
@@ -210,6 +211,7 @@ class Requests:
                 "udp_port": config.port,
                 "address_bytes": len(config.address),
                 "address": int.from_bytes(config.address.ljust(16, b"\0"), "little"),
+                "budget_bytes": BUDGET_BYTES,
             }
         )
 

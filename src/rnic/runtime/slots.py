@@ -37,6 +37,7 @@ from rnic.link.udp import BUFFER_BYTES as SOCKET_BYTES
 from rnic.link.udp import UdpLink
 from rnic.mem import order
 from rnic.mem.order import fence, load32, store32
+from rnic.runtime.budget import DeviceBudget
 from rnic.runtime.hairpin import End, Hairpins, Pair
 from rnic.runtime.loop import Runtime
 from rnic.runtime.memfd import memory
@@ -57,6 +58,8 @@ MAX_WAITING = 256
 """Packets that wait for a slot whose program is at work; more are lost, as on a wire."""
 LOOK_NS = 20_000_000
 """A program that leaves packets, or deadlines, lie for so long is asleep: its slot is served here."""
+RIGHT_NS = 100_000_000
+"""How often the budget's page is put right while anything happens."""
 _ROUNDS = 64
 _DRAIN = 4_096
 _PATIENCE_S = 0.05
@@ -75,13 +78,21 @@ class Slot:
         first_qpn: its first queue pair number.
         patience: bounds what is done on the arena.
         hairpins: what the device's programs share.
+        budget: what all of them may have in flight together.
 
     ``runtime`` is the NIC of the slot, which nobody else in this process drives; whoever has it do something enters
     ``work`` for that.
     """
 
     def __init__(
-        self, main: Runtime, link: UdpLink, member: int, first_qpn: int, patience: Patience, hairpins: Hairpins
+        self,
+        main: Runtime,
+        link: UdpLink,
+        member: int,
+        first_qpn: int,
+        patience: Patience,
+        hairpins: Hairpins,
+        budget: DeviceBudget,
     ) -> None:
         self.member = member
         self.hairpins = hairpins
@@ -114,6 +125,8 @@ class Slot:
         self.runtime = Runtime(nic, link)
         nic.stopped = self._stopped
         nic.flights.stock()
+        nic.flights.share(budget.of(member), budget)
+        self._budget_fd = budget.fd
         self._messages = select.poll()
         self._waiting: list[tuple[RxBurst, int]] = []
         self._lay_ns: int | None = None
@@ -128,8 +141,8 @@ class Slot:
         self._messages.register(sock, select.POLLIN)
 
     def descriptors(self) -> list[int]:
-        """Socket, arena and shared record, for the program; they stay the slot's."""
-        return [self.runtime.link.filenos()[0], self._arena_fd, self._shared_fd]
+        """Socket, arena, shared record and budget, for the program; they stay the slot's, the last the device's."""
+        return [self.runtime.link.filenos()[0], self._arena_fd, self._shared_fd, self._budget_fd]
 
     def _stopped(self, qpn: int) -> None:
         for pair in self.hairpins.of(self.member):
@@ -373,6 +386,9 @@ class SlotGroup:
         self._uses: dict[int, int] = {}
         self.slots: dict[int, Slot] = {}
         self.hairpins = Hairpins()
+        self.budget: DeviceBudget | None = None
+        """What the device and all slots may have in flight together, while there are any."""
+        self._right_at_ns = 0
         self.refused = ""
         self.left_out: dict[int, str] = {}
         """Programs that asked for a slot and have none, by process, and why."""
@@ -399,18 +415,59 @@ class SlotGroup:
             return None
         sock = self._group.socket_of(member).dup()
         try:
-            return self._make(member, sock)
+            return self._make(member, sock, self._share())
         except OSError as error:
-            sock.close()
-            self._free.append(member)
+            self._failed(member, sock)
             self.refused = f"the system refuses memory to share: {error}"
             return None
         except BaseException:
-            sock.close()
-            self._free.append(member)
+            self._failed(member, sock)
             raise
 
-    def _make(self, member: int, sock: socket.socket) -> Slot:
+    def _failed(self, member: int, sock: socket.socket) -> None:
+        """There is no slot after all."""
+        sock.close()
+        self._free.append(member)
+        if self.budget is not None:
+            self.budget.end(member)
+        if not self.slots:
+            self._unshare()
+
+    def _share(self) -> DeviceBudget:
+        """The page of the device's budget, to which the NIC process keeps, too."""
+        if self.budget is None:
+            nic = self._main.nic
+            budget = DeviceBudget(nic.config.flight_packets, (nic.config.address, nic.config.port))
+            mine = budget.of(0)
+            with self._main.lock:
+                nic.flights.share(mine, budget)
+                if nic.engine_device is not None:
+                    nic.engine_device.share(mine)
+            self.budget = budget
+        return self.budget
+
+    def _unshare(self) -> None:
+        """There are no slots: the device is alone."""
+        if self.budget is not None:
+            nic = self._main.nic
+            with self._main.lock:
+                if nic.engine_device is not None:
+                    nic.engine_device.share(None)
+                nic.flights.leave_budget()
+            self.budget.close()
+            self.budget = None
+
+    def put_right(self, now: int) -> None:
+        """Now and then, put right what stands in the budget's page: programs may have written anything there."""
+        if self.budget is None or now < self._right_at_ns:
+            return
+        self._right_at_ns = now + RIGHT_NS
+        flights = {0: self._main.nic.flights, **{at: slot.runtime.nic.flights for at, slot in self.slots.items()}}
+        self.budget.put_right({at: each.entries() for at, each in flights.items()})
+        for each in flights.values():
+            each.show()
+
+    def _make(self, member: int, sock: socket.socket, budget: DeviceBudget) -> Slot:
         link = self._main.link
         assert isinstance(link, UdpLink)
         for _ in range(_DRAIN):  # what still comes for whoever had the slot before
@@ -422,7 +479,7 @@ class SlotGroup:
         ranges = 1 << steering.LOG_RANGE - LOG_QPS
         first = steering.first_qpn(member) + (use_ % ranges << LOG_QPS)
         own = UdpLink(format_address(link.address), link.port, sock=sock)
-        slot = Slot(self._main, own, member, first, self._patience, self.hairpins)
+        slot = Slot(self._main, own, member, first, self._patience, self.hairpins, budget)
         slot.runtime.nic.stray = partial(self._stray, member)
         self.slots[member] = slot
         return slot
@@ -488,11 +545,13 @@ class SlotGroup:
         return other, pair
 
     def view(self) -> dict[str, Any]:
-        """``{"refused", "slots": [slot], "left_out", "sockets", "handed_on"}``: why there are none, those in use.
+        """``{"refused", "slots": [slot], "left_out", "sockets", "handed_on", "budget"}``: why there are none, those in
+        use.
 
         A slot is ``{"slot", "pid", "served", "first_qpn", "counters", "punts", "hairpin"}``, the last the slots that
         it shares rings with; ``left_out`` says of programs that
-        asked for one and have none why, by process; ``sockets`` are kept for the device's life.
+        asked for one and have none why, by process; ``sockets`` are kept for the device's life; ``budget`` is what
+        all may have in flight and have, or ``None`` where there are none.
         """
         rows = [
             {
@@ -513,6 +572,7 @@ class SlotGroup:
             "left_out": {str(pid): why for pid, why in self.left_out.items()},
             "sockets": kept,
             "handed_on": self.handed_on,
+            "budget": None if self.budget is None else self.budget.view(),
         }
 
     def look(self, what: str) -> dict[str, Any] | None:
@@ -541,7 +601,12 @@ class SlotGroup:
         """A program has gone: its slot's socket is kept for the next."""
         if self.slots.get(slot.member) is slot:
             self.hairpins.end(slot.member)
+            slot.runtime.nic.flights.leave_budget()
+            if self.budget is not None:
+                self.budget.end(slot.member)
             del self.slots[slot.member]
+            if not self.slots:
+                self._unshare()
             self._free.append(slot.member)
             self.counted.update(slot.counters())
             self.punted.update(slot.punts())
@@ -551,8 +616,10 @@ class SlotGroup:
         """The device goes."""
         for slot in list(self.slots.values()):
             self.hairpins.end(slot.member)
+            slot.runtime.nic.flights.leave_budget()
             slot.close()
         self.slots.clear()
+        self._unshare()
         if self._group is not None:
             self._group.close()
             self._group = None

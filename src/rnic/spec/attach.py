@@ -12,7 +12,7 @@ from rnic.spec.layout import Field, Layout, half, wide, word
 
 MAGIC = 0x4349_4E52
 """``RNIC``."""
-VERSION = 4
+VERSION = 5
 SOCKET_NAME = "nic.sock"
 LOCK_NAME = "nic.lock"
 
@@ -37,7 +37,8 @@ DMA_COPIER = 1
 
 DMA_SLOT = 0x100
 """With the mode of OPEN: the program would run the engine itself, in a slot. An answer with a slot brings its socket,
-its arena and its shared record, in this order, behind the window and the NIC process's eventfd."""
+its arena, its shared record and the page of the device's budget, in this order, behind the window and the NIC
+process's eventfd."""
 DMA_UNFIT = 0x200
 """With DMA_PROC_MEM or DMA_COPIER: it had a slot and may not use it, since its system refuses it what that takes."""
 
@@ -95,7 +96,7 @@ OPEN_REPLY = _layout(
 )
 OPEN_SLOT = _layout(
     "OPEN answer, of a slot",
-    56,
+    64,
     wide("layout", 0, "hash of the tables that the arena is laid out by", 8),
     wide("arena_bytes", 8, "bytes of the arena"),
     wide("shared_bytes", 16, "bytes of the shared record with the receive buffers"),
@@ -104,6 +105,7 @@ OPEN_SLOT = _layout(
     word("udp_port", 32, "the device's UDP port"),
     word("address_bytes", 36, "4 or 16"),
     wide("address", 40, "the device's IP address", 16),
+    wide("budget_bytes", 56, "bytes of the page of the device's budget", 8),
 )
 """Behind the OPEN answer, where there is one."""
 PUNT_PACKET, PUNT_TURN, PUNT_NOTIFY, PUNT_DOORBELL, PUNT_TIMER = range(1, 6)

@@ -320,7 +320,7 @@ static int map_window(struct rnic_context *context, const struct reply *reply)
 	uint32_t count, block_bytes;
 	uint32_t magic, version;
 
-	if (reply->bytes < RNIC_OPEN_REPLY_SIZE || (reply->fd_count != 2 && reply->fd_count != 5))
+	if (reply->bytes < RNIC_OPEN_REPLY_SIZE || (reply->fd_count != 2 && reply->fd_count != 2 + SLOT_FDS))
 		return EPROTO;
 	memcpy(&count, reply->body + RNIC_OPEN_REPLY_BLOCKS_AT, 4);
 	memcpy(&block_bytes, reply->body + RNIC_OPEN_REPLY_BLOCK_BYTES_AT, 4);
@@ -402,7 +402,7 @@ static int open_once(struct rnic_context *context, const char *name, bool slot, 
 	}
 	close(reply->fds[0]);
 	context->wake_fd = reply->fds[1];
-	if (reply->fd_count == 5 && reply->bytes >= RNIC_OPEN_REPLY_SIZE + RNIC_OPEN_SLOT_SIZE)
+	if (reply->fd_count == 2 + SLOT_FDS && reply->bytes >= RNIC_OPEN_REPLY_SIZE + RNIC_OPEN_SLOT_SIZE)
 		*unfit = (error = slot_open(context, reply->body + RNIC_OPEN_REPLY_SIZE, reply->fds + 2)) != 0;
 	if (!error && context->slot)
 		slot_take_part(context);

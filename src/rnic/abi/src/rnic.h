@@ -325,6 +325,7 @@ static inline void reg_store(const struct rnic_context *context, uint32_t block,
 /* ---- slot.c: the engine in this process */
 
 bool slot_wanted(void);
+enum { SLOT_FDS = 4 }; /* socket, arena, shared record, the page of the device's budget */
 int slot_open(struct rnic_context *context, const uint8_t *answer, const int *fds);
 void slot_close(struct rnic_context *context);
 /* Loopback inside the NIC, where RNIC_HAIRPIN asks for it: from now on; and for a queue pair that is connected. */

@@ -65,8 +65,8 @@ struct slot_driver {
 	struct rnic_context *context;
 	struct bypass *bypass;
 	struct reply *reply; /* of punts; the lock's holder uses it */
-	uint8_t *arena, *shared;
-	size_t arena_bytes, shared_bytes;
+	uint8_t *arena, *shared, *budget;
+	size_t arena_bytes, shared_bytes, budget_bytes;
 	int fd, shared_fd, wake;
 	_Atomic int bell; /* rung by programs of the same device; -1 */
 	uint8_t cookie[RNIC_COOKIE_BYTES]; /* by which they know this one */
@@ -318,6 +318,8 @@ static void drop(struct slot_driver *slot)
 		munmap(slot->arena, slot->arena_bytes);
 	if (slot->shared)
 		munmap(slot->shared, slot->shared_bytes);
+	if (slot->budget)
+		munmap(slot->budget, slot->budget_bytes);
 	if (slot->wake >= 0)
 		close(slot->wake);
 	if (slot->bell >= 0)
@@ -334,11 +336,11 @@ int slot_open(struct rnic_context *context, const uint8_t *answer, const int *fd
 	struct slot_driver *slot = calloc(1, sizeof *slot);
 	struct bypass_setup setup = { .fd = fds[0], .blocks = context->blocks, .punt = leave,
 				      .is_gone = is_gone, .fire = fire, .self = slot };
-	uint64_t arena, shared;
+	uint64_t arena, shared, budget;
 	int error = ENOMEM;
 
 	if (!slot) {
-		for (int i = 0; i < 3; i++)
+		for (int i = 0; i < SLOT_FDS; i++)
 			close(fds[i]);
 		return error;
 	}
@@ -350,21 +352,27 @@ int slot_open(struct rnic_context *context, const uint8_t *answer, const int *fd
 	slot->reply = malloc(sizeof *slot->reply);
 	memcpy(&arena, answer + RNIC_OPEN_SLOT_ARENA_BYTES_AT, 8);
 	memcpy(&shared, answer + RNIC_OPEN_SLOT_SHARED_BYTES_AT, 8);
+	memcpy(&budget, answer + RNIC_OPEN_SLOT_BUDGET_BYTES_AT, 8);
 	slot->arena_bytes = arena;
 	slot->shared_bytes = shared;
+	slot->budget_bytes = budget;
 	slot->arena = map(fds[1], arena);
 	slot->shared = map(fds[2], shared);
+	slot->budget = map(fds[3], budget);
 	slot->shared_fd = fds[2];
 	close(fds[1]);
+	close(fds[3]);
+	memcpy(&setup.slot, answer + RNIC_OPEN_SLOT_SLOT_AT, 4);
 	memcpy(&setup.port, answer + RNIC_OPEN_SLOT_UDP_PORT_AT, 4);
 	memcpy(&setup.address_bytes, answer + RNIC_OPEN_SLOT_ADDRESS_BYTES_AT, 4);
 	memcpy(setup.address, answer + RNIC_OPEN_SLOT_ADDRESS_AT, 16);
-	if (slot->arena && slot->shared && slot->wake >= 0 && slot->reply) {
+	if (slot->arena && slot->shared && slot->budget && slot->wake >= 0 && slot->reply) {
 		setup.arena = slot->arena;
 		setup.shared = slot->shared;
 		setup.shared_fd = slot->shared_fd;
+		setup.budget = slot->budget;
 		error = EPROTO;
-		if (shared >= bypass_shared_bytes())
+		if (shared >= bypass_shared_bytes() && budget >= bypass_budget_bytes())
 			slot->bypass = bypass_new(&setup);
 		if (slot->bypass)
 			error = start(slot);

@@ -1,0 +1,56 @@
+"""The page of what a whole device has in flight: shared by the NIC process and all programs with slots of the device.
+
+A header comes first. Behind it lie :data:`ENTRIES` entries, the NIC's own and one for each of some peers, and in each
+of these a share for each of :data:`SLOTS` slots, 0 the NIC process. A slot stores to its own shares alone, so no two
+add to one word, and one that dies leaves nothing behind but shares that the NIC process clears. Which entry is which
+peer's says the peer's own record (:data:`rnic.state.flights.PEER`), by a number that the NIC process hands out: the
+page holds no addresses, and nothing that is made of them.
+
+Whoever maps the page may write anything there. What is read is a number of packets and nothing else: it makes the
+reader send less, never less than a few packets a round trip, or as much as it would without the page, and is no index
+but for ``slots``, which is bounded where it is read.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rnic.spec.layout import Layout, word
+
+_SOURCE: Final = "design.md, Many at once"
+
+SLOTS: Final = 65
+"""Slots of a device: the NIC process, and as many programs as may share its port."""
+ENTRIES: Final = 256
+"""Entries: the NIC's, and those of peers. A peer without one has its limit in each slot alone."""
+NIC_ENTRY: Final = 0
+"""The entry of the NIC as a whole; in a peer's record: it has none."""
+
+BUDGET: Final = Layout(
+    "budget",
+    64,
+    "little",
+    _SOURCE,
+    (
+        word("slots", 0, "one more than the highest number of a slot in use", "SlotGroup"),
+        word("limit", 4, "packets that the NIC as a whole may have in flight", "SlotGroup"),
+    ),
+)
+SHARE: Final = Layout(
+    "share",
+    16,
+    "little",
+    _SOURCE,
+    (
+        word("held", 0, "packets in flight, and those for which turns were given", "the slot"),
+        word("limit", 4, "packets that may be in flight, as this slot has learned", "the slot"),
+        word("waits", 8, "1 while queue pairs wait for room", "the slot"),
+    ),
+)
+BYTES: Final = BUDGET.size + ENTRIES * SLOTS * SHARE.size
+"""Bytes of the page."""
+
+
+def share_at(entry: int, slot: int) -> int:
+    """Where in the page a slot's share of an entry lies."""
+    return BUDGET.size + (entry * SLOTS + slot) * SHARE.size
