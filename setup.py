@@ -1,4 +1,4 @@
-"""What a C compiler makes: the twins of a few inner loops, and the C libraries that `rnic exec` gives to programs.
+"""What a C compiler makes: the engine, twins of a few calls, and the C libraries that `rnic exec` gives to programs.
 
 Both are optional: without a compiler rnic installs and works, slower, and `rnic exec` says what is missing.
 ``RNIC_REQUIRE_COMPILED=1`` makes an installation fail where it could not compile them, ``RNIC_PURE=1`` leaves them
@@ -13,15 +13,12 @@ import importlib
 import os
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 
-TWINS = ["rnic.mem._order", "rnic.burst._compiled", "rnic.burst._small"]
-SAME_SOURCE = {"rnic.burst._small": "src/rnic/burst/small.py"}
-"""Twins that are the plain module itself, compiled under another name."""
+TWINS = ["rnic.mem._order"]
 WITH_C = {"rnic.engine._engine": sorted(glob.glob("src/rnic/engine/[!_]*.c"))}
 """C files that are compiled into an extension beside its own source."""
 if sys.platform == "linux":
@@ -31,15 +28,6 @@ if sys.platform == "linux":
 PURE = os.environ.get("RNIC_PURE", "") not in ("", "0")
 REPOSITORY = os.environ.get("RNIC_REPOSITORY", "").rstrip("/")
 REQUIRED = os.environ.get("RNIC_REQUIRE_COMPILED", "") not in ("", "0")
-
-
-def same_source(name: str) -> str:
-    """A copy of a plain module to compile, which says what it was made of: an older twin is not used."""
-    source = Path(SAME_SOURCE[name]).read_bytes()
-    copy = Path("build", "twins", f"{name.rpartition('.')[2]}.py")
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_bytes(source + b"\nSOURCE_CRC = %d\n" % zlib.crc32(source))
-    return str(copy)
 
 
 def extensions() -> list[Extension]:
@@ -52,9 +40,7 @@ def extensions() -> list[Extension]:
         if REQUIRED:
             raise
         return []
-    sources = {
-        name: same_source(name) if name in SAME_SOURCE else f"src/{name.replace('.', '/')}.pyx" for name in TWINS
-    }
+    sources = {name: f"src/{name.replace('.', '/')}.pyx" for name in TWINS}
     wanted = [
         Extension(
             name,

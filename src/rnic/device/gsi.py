@@ -130,7 +130,8 @@ class Gsi:
 
     def take(self) -> list[TxBurst]:
         """What waits to be sent."""
-        waiting, self.waiting = self.waiting, []
+        waiting = self.waiting[:]
+        self.waiting.clear()
         return waiting
 
     def next_deadline_ns(self) -> int | None:

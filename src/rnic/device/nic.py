@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count as counting
 
-from rnic.burst import LOOPS
 from rnic.context.ctxmdata import CQ, EQ, QP
 from rnic.context.ctxmgt import ContextManager, Status, cache_bytes
 from rnic.context.messages import SOURCE_NAMES
@@ -54,7 +53,6 @@ from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard, Report
 from rnic.trace.tracer import NullTracer, Tracer
 from rnic.transport.flights import Flights
-from rnic.transport.host import BurstLoops
 from rnic.transport.message import Message
 from rnic.transport.qp import QueuePair
 from rnic.wire.bursts import RxBurst, TxBurst
@@ -89,7 +87,6 @@ class Nic:
         rng: source of keys and whatever else is random.
         counters: where everything is counted; also the link's, if the same are handed in there.
         tracer: gets doorbells and commands.
-        burst: the inner loops.
         report: gets each mistake of our own, once (:class:`~rnic.trace.guard.Guard`).
         memory: for its arena, :func:`arena_bytes` of zeros that others share; by default the process's own.
         contexts: makes its CtxMgt, of what :class:`~rnic.context.ctxmgt.ContextManager` takes.
@@ -105,17 +102,17 @@ class Nic:
         rng: random.Random,
         counters: Counters | None = None,
         tracer: Tracer | None = None,
-        burst: BurstLoops = LOOPS,
         report: Report | None = None,
         memory: mmap.mmap | None = None,
         contexts: Callable[..., ContextManager] = ContextManager,
     ) -> None:
         self.config = config
         self.random = rng
-        self.counters: Counters = Counters() if counters is None else counters
+        self._counters: Counters = Counters() if counters is None else counters
+        self.count: Callable[[], None] | None = None
+        """Has what compiled rounds have counted for themselves counted, where there are such."""
         self.tracer: Tracer = NullTracer() if tracer is None else tracer
         self.guard = Guard(self.counters, report)
-        self.burst: BurstLoops = burst
         log = config.log_max_qps
         self.arena = Arena(arena_bytes(config), memory)
         self.root = Root(self.arena)
@@ -340,7 +337,8 @@ class Nic:
     def take_group_changes(self) -> list[tuple[bytes, bool]]:
         """Multicast groups, by IP address, that the link must join (true) or leave, since the last call."""
         groups = self.resources.groups
-        changes, groups.changes = groups.changes, []
+        changes = groups.changes[:]
+        groups.changes.clear()
         return changes
 
     def receive(self, burst: RxBurst, now_ns: int, start: int = 0) -> None:
@@ -361,14 +359,27 @@ class Nic:
 
     # -------------------------------------------------------------------------------------- timers
 
+    @property
+    def counters(self) -> Counters:
+        """Everything counted so far."""
+        if self.count is not None:
+            self.count()
+        return self._counters
+
     def next_deadline_ns(self) -> int | None:
         """When :meth:`handle_timers` wants to be called, at the latest; ``None`` where never."""
         if self.held:
             return None
-        deadline, write_back = self.timers.next_ns(), self.write_back_at if self.qps else None
-        if self.gsi.agent is not None and (datagrams := self.gsi.next_deadline_ns()) is not None:
-            deadline = datagrams if deadline is None or datagrams < deadline else deadline
-        return write_back if deadline is None or (write_back is not None and write_back < deadline) else deadline
+        deadline, own = self.timers.next_ns(), self.own_deadline_ns()
+        return own if deadline is None or (own is not None and own < deadline) else deadline
+
+    def own_deadline_ns(self) -> int | None:
+        """The same without the queue pairs' deadlines: of write-back, and of its port's agent."""
+        if self.count is not None:
+            self.count()  # packets that moved are written back before long
+        write_back = self.write_back_at if self.qps else None
+        datagrams = None if self.gsi.agent is None else self.gsi.next_deadline_ns()
+        return datagrams if write_back is None or (datagrams is not None and datagrams < write_back) else write_back
 
     def handle_timers(self, now_ns: int) -> None:
         """Handle the deadlines that have come."""
@@ -452,7 +463,8 @@ class Nic:
         for qp in self.running.values():
             with self.guard.around("release"):
                 qp.part()
-        out, self.sending.last_words = self.sending.last_words, []
+        out = self.sending.last_words[:]
+        self.sending.last_words.clear()
         return out
 
     def meet(self, qp: DeviceQp) -> None:
@@ -485,6 +497,7 @@ class Nic:
         qp.flow = None
         if self.engine_device is not None:
             self.engine_device.dismiss(qp.number)
+            self.engine_device.drop(record)
             qp.executor = None
         self.sending.turns.dismiss(record)
         del self.sending.qps[record]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from rnic.burst import SMALL
 from rnic.device.icrc import IcrcCheck
 from rnic.spec.drops import DropReason
-from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_TRANSPORT_HEADERS, MAX_UDP_PAYLOAD
+from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_UDP_PAYLOAD
 from rnic.spec.opcodes import CNP, RC, UD
 from rnic.spec.registers import IRQ_NON_RDMA
 from rnic.spec.states import RTR, RTS, SQD, SQE
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 MULTICAST_QPN = 0xFFFFFF
 _MIN_PACKET = BTH_BYTES + ICRC_BYTES
-_SMALL_PACKET = SMALL.SMALL_BYTES + MAX_TRANSPORT_HEADERS + ICRC_BYTES
-receive_small = SMALL.receive_small
 _DQPN = struct.Struct(">I")
 _DQPN_AT = 4
 _CAME_BYTES = place(QP, "came_bytes")
@@ -117,14 +114,6 @@ class Receiving:
                         packets += taken // segment - 1
                         if learning:
                             learn(flow, taken // segment)
-                        continue
-                    small = end - start <= _SMALL_PACKET and qp.selective is None
-                    if small and receive_small(qp, burst, start, end, qp.pkey, now_ns):
-                        qp.show()
-                        qp.words[_CAME_BYTES] += end - start
-                        start = end
-                        if learning:
-                            learn(flow, 1)
                         continue
                 self.take_packet(qp, dqpn, burst, buf[start:end], start // segment)
             except Exception as error:  # noqa: BLE001 - the last guard

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rnic.burst import SMALL
 from rnic.device.queue_pair import DeviceQp
 from rnic.device.srq import SharedReceiveQueue
 from rnic.device.turns import COUNT, OVER, Turns
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 _SCHEDULED, _CNP_TAG, _MASKED, _PACED, _POLITE, _SENT_BYTES = (
     place(QP, name) for name in ("scheduled", "cnp_tag", "masked", "paced", "polite", "sent_bytes")
 )
-send_ack, send_small = SMALL.send_ack, SMALL.send_small
 _WRITE_BACK_MASK = 0x3FF
 _WRITE_BACK_QPS = 4
 """Every 1024 calls of ``produce``, this many queue pairs have their state and PSNs written back."""
@@ -31,15 +29,17 @@ _WRITE_BACK_QPS = 4
 def _requests(qp: DeviceQp, now_ns: int, budget: int, out: list[TxBurst]) -> int:
     """Send requests by the quick way as far as it knows them, the rest by the reference."""
     executor = qp.executor
-    made: int = executor.send(now_ns, budget, out) if executor is not None else send_small(qp, now_ns, budget, out)
-    if made < budget and (qp.requester.unsent if executor is None else executor.punted):
+    if executor is None:
+        return qp.produce_requests(now_ns, budget, out)
+    made: int = executor.send(now_ns, budget, out)
+    if made < budget and executor.punted:
         made += qp.produce_requests(now_ns, budget - made, out)
     return made
 
 
 def _replies(qp: DeviceQp, budget: int, out: list[TxBurst]) -> int:
     """Send replies by the quick way where it knows all that wait, else by the reference."""
-    made = send_ack(qp, out) if qp.executor is None else qp.executor.reply(budget, out)
+    made = 0 if qp.executor is None else qp.executor.reply(budget, out)
     return made or qp.produce_replies(budget, out)
 
 
@@ -75,7 +75,8 @@ class Sending:
     """The way out of one NIC.
 
     ``qps`` are its queue pairs by the offsets of their records, as ``turns`` names them. ``failed_cqs`` could not take
-    an entry, and fail their queue pairs; ``last_words`` are of queue pairs that have no more turns. Both go first.
+    an entry, and fail their queue pairs; ``last_words`` are of queue pairs that have no more turns. Both go first. They
+    stay the same lists, which C looks at.
     """
 
     __slots__ = ("_doorbells", "_nic", "_turns", "failed_cqs", "last_words", "qps", "turns")
@@ -140,7 +141,8 @@ class Sending:
             self.write_back()
         if self._doorbells.rung:
             self._take_doorbells()
-        out, self.last_words = self.last_words, []
+        out = self.last_words[:]
+        self.last_words.clear()
         if self._nic.gsi.waiting:
             out += self._nic.gsi.take()
         return out
@@ -172,10 +174,8 @@ class Sending:
         except Exception as error:  # noqa: BLE001 - the last guard
             self._nic.own_error("turn", qp, error)
             count, polite = 0, False
-        if count and not polite:
-            cut = count >= turn.limit and qp.requester.unsent  # the lean path alone, which says nothing of more
-            if not words[_SCHEDULED] and (cut or qp.ready(now_ns)):
-                words[_SCHEDULED] = again = True
+        if count and not polite and not words[_SCHEDULED] and qp.ready(now_ns):
+            words[_SCHEDULED] = again = True
         size = turn.size + sum([burst.length for burst in out[made:]])
         words[_SENT_BYTES] += size
         turns.spent(turn.record, size if turns.words[COUNT] else 0, again)
@@ -190,7 +190,8 @@ class Sending:
         """Send what goes first in a turn: requests, but where replies are owed first."""
         words, limit = qp.words, turn.limit
         if words[_CNP_TAG] or words[_MASKED] or words[_PACED]:
-            return turn.count + (send_ack(qp, out) if qp.owes_first and not words[_CNP_TAG] else 0)
+            owes = qp.owes_first and not words[_CNP_TAG]
+            return turn.count + (qp.produce_replies(limit, out) if owes else 0)
         if turn.step == STEP_REQUESTS:
             return turn.count + qp.produce_requests(now_ns, turn.room, out)
         count = _replies(qp, limit, out) if qp.owes_first else 0
@@ -201,15 +202,12 @@ class Sending:
     @staticmethod
     def _rest(qp: DeviceQp, now_ns: int, limit: int, count: int, out: list[TxBurst]) -> int:
         """Send what is left, after ``count`` packets of a turn."""
-        sent = 0
         words = qp.words
         if not (words[_CNP_TAG] or words[_MASKED] or words[_PACED]):
             return _replies(qp, max(limit - count, LEAST), out) if qp.responder.replies else 0
-        if count < limit and not qp.requester.unsent and not words[_CNP_TAG]:
-            sent = send_ack(qp, out)
-        if count + sent < limit and (qp.requester.unsent or qp.responder.replies or words[_CNP_TAG]):
-            sent += qp.produce(now_ns, limit - count - sent, out)
-        return sent
+        if count < limit and (qp.requester.unsent or qp.responder.replies or words[_CNP_TAG]):
+            return qp.produce(now_ns, limit - count, out)
+        return 0
 
     def _take_doorbells(self) -> None:
         doorbells = self._doorbells
@@ -243,7 +241,8 @@ class Sending:
             qp.doorbell(tail)
 
     def _fail_users(self) -> None:
-        failed, self.failed_cqs = self.failed_cqs, []
+        failed = self.failed_cqs[:]
+        self.failed_cqs.clear()
         for qp in [qp for qp in self._nic.running.values() if any(cq in failed for cq in qp.cqs)]:
             if qp.ctx.state != ERR:
                 try:

@@ -3,14 +3,6 @@
 
 from time import monotonic_ns, sleep
 
-cdef extern from "<time.h>" nogil:
-    struct timespec:
-        long tv_sec
-        long tv_nsec
-    enum:
-        CLOCK_MONOTONIC
-    int clock_gettime(int clock, timespec *now)
-
 cdef extern from "Python.h":
     PyObject *PyDict_GetItemWithError(object names, object name) except NULL
 
@@ -25,6 +17,7 @@ cdef extern from "state.h" nogil:
         ROUND_GATHER_PAUSE_NS
 
 DEF ASK_NS = 50000
+DEF STIR_NS = 20000000
 
 cdef inline object _of(dict names, object name):
     """An attribute that an object is known to keep in its ``__dict__``; what Python's way there takes is twice that."""
@@ -39,56 +32,83 @@ cdef class Drive:
         pump: its pump, until the runtime has none any more.
         full: bursts of a round from which on there may be more.
 
-    ``pause_ns`` between two messages ends a stream of them; ``seen``: a poll has come since the last.
+    ``pause_ns`` between two messages ends a stream of them; ``seen``: a poll has come since the last; ``fresh``: none
+    has come since the last that gathers.
     """
 
     cdef public uint64_t pause_ns
-    cdef object runtime, nic, sending, interrupts, groups, clock, acquire, release
+    cdef object runtime, nic, sending, interrupts, changes, clock
     cdef dict of_runtime
     cdef Pump pump
-    cdef uint64_t polled, asked, posted
+    cdef PortLock lock
+    cdef pump_watch state
+    cdef uint64_t asked, posted
     cdef uint32_t idle, full, full_rounds, stream
-    cdef bint monotonic, trusted
+    cdef bint monotonic, trusted, fresh
     cdef public bint seen
 
     def __cinit__(self, runtime, Pump pump, uint32_t full):
         self.runtime, self.pump, self.full, self.pause_ns = runtime, pump, full, ROUND_GATHER_PAUSE_NS
         self.nic = nic = runtime.nic
         self.sending = nic.sending
-        self.interrupts, self.groups = nic.resources.interrupts, nic.resources.groups
+        self.interrupts, self.changes = nic.resources.interrupts, nic.resources.groups.changes
         self.clock, self.of_runtime = runtime.clock, runtime.__dict__
         self.monotonic = self.clock is monotonic_ns
-        self.acquire, self.release = runtime.lock.acquire, runtime.lock.release
+        self.lock = runtime.lock
+        self.lock.drive = self
+        self.state.round, self.state.lock = pump.round_state, &self.lock.lock
+
+    def __dealloc__(self):
+        pump_watch_stop(&self.state)
 
     @property
     def last_poll(self):
         """When an application drove the NIC last."""
-        return self.polled
+        return self.state.polled
+
+    @property
+    def sleeps_until(self):
+        """When the thread wakes up by itself; 0 while it is awake, or looks soon whether the application still polls."""
+        return self.state.sleeps_until
+
+    @property
+    def stopped(self):
+        """Whether the thread in C waits for Python to do something."""
+        return self.state.pending != 0
 
     cdef uint64_t now(self) except? 0:
-        cdef timespec time_now
-        if not self.monotonic:
-            return self.clock()
-        clock_gettime(CLOCK_MONOTONIC, &time_now)
-        return <uint64_t> time_now.tv_sec * 1000000000 + <uint64_t> time_now.tv_nsec
+        return pump_now() if self.monotonic else self.clock()
+
+    def count(self):
+        """What C has counted is counted, unless it is at work just now."""
+        if pump_lock_try(&self.lock.lock):
+            try:
+                self.pump._tell(self.now())
+            finally:
+                pump_lock_free(&self.lock.lock)
 
     def progress(self):
         """:meth:`~rnic.runtime.loop.Runtime.progress`."""
         cdef bint did
-        if _of(self.of_runtime, "_pump") is not self.pump:
+        cdef uint64_t now
+        if not self.state.leased and _of(self.of_runtime, "_pump") is not self.pump:
             return self.runtime.progress()
-        cdef uint64_t now = self.now()
-        self.polled, self.trusted = now, False
-        if not self.acquire(False):
+        if self.fresh:
+            # The message posted just now waits for others: a look between any two of a stream costs more than both.
+            self.fresh, self.seen = False, True
+            return False
+        now = self.now()
+        self.state.polled, self.trusted = now, False
+        if not pump_lock_try(&self.lock.lock):
             sleep(0)
             return False
         try:
             self.seen = True
             # who has several polls them in turn, and each finds its packets the sooner
-            self.pump.round_state.looks = ROUND_LOOKS if _at_work == 1 else 0
-            did = self._round(now) if self.pump._takes(_of(self.of_runtime, "link")) else self.runtime._round(now)
+            self.pump.round_state.looks = ROUND_LOOKS if _at_work == 1 and self.stream < ROUND_GATHER_AFTER else 0
+            did = self._round(now) if self._leased() else self.runtime._round(now)
         finally:
-            self.release()
+            pump_lock_free(&self.lock.lock)
         if did:
             self.idle = 0
             return True
@@ -104,7 +124,7 @@ cdef class Drive:
 
     def rest(self):
         """The application stops polling."""
-        self.polled = 0
+        self.state.polled = 0
 
     def round(self, uint64_t now):
         """One round, that the pump takes; the lock is held. Not the application drives it: nothing gathers any longer."""
@@ -114,9 +134,13 @@ cdef class Drive:
     cdef bint _round(self, uint64_t now) except -1:
         cdef bint did = False, full
         cdef Pump pump = self.pump
+        if self.state.pending:
+            self.catch_up()
         if pump._owes():
             did = self.runtime.carry_away(self.sending.prepare(now))
         pump._round(now, _of(self.of_runtime, "budget"))
+        if pump.visited:
+            self.leave()
         did = did or pump.round_state.came or pump.round_state.sent
         # What arrived in time is not late because this process did not run: nothing is overdue before all is read.
         full = pump.round_state.came >= self.full
@@ -136,19 +160,24 @@ cdef class Drive:
         """:meth:`~rnic.runtime.loop.Runtime.kick`."""
         if _of(self.of_runtime, "_pump") is not self.pump:
             return self.runtime.kick()
-        self.acquire()
+        self.lock.take()
         try:
-            self._kick(self._plain())
+            self._kick(self._plain(), False)
         finally:
-            self.release()
+            pump_lock_free(&self.lock.lock)
 
     cdef bint _plain(self) except -1:
         """Whether there is nothing but turns to do after a doorbell, and the pump does them. The lock is held."""
         cdef Pump pump = self.pump
-        return (
-            _of(self.of_runtime, "_pump") is pump and pump._takes(_of(self.of_runtime, "link"))
-            and not self.groups.changes and not pump._owes()
-        )
+        if self.state.pending:
+            self.catch_up()
+        return self._leased() and not self.changes and not pump._owes()
+
+    cdef bint _leased(self) except -1:
+        """Whether the pump takes the rounds. Who changes that does so as a visitor of the lock, or is looked after."""
+        if not self.state.leased:
+            self.leave()
+        return self.state.leased
 
     cdef int _ring(self, block, uint64_t length) except -1:
         """A doorbell was stored to in a queue block, for ``length`` bytes: take it, and send, if that does not gather."""
@@ -156,19 +185,23 @@ cdef class Drive:
         cdef Pump pump = self.pump
         cdef bint plain
         cdef int rung = -1
-        self.acquire()
+        if not self.state.leased and _of(self.of_runtime, "_pump") is not pump:  # a child process has another lock
+            pump.doorbells.ring(block)
+            return self.runtime.kick() is not None
+        self.lock.take()
         try:
             plain = self._plain()
             executor = pump.device.doors.get(block) if plain and not pump.rung else None
             if executor is not None:
                 pump.round_state.gathers = self._streams()
                 rung = pump_round_ring(pump.round_state, &executor.place, length)
+            self.fresh = rung == GATHERED
             if rung < 0:
                 pump.doorbells.ring(block)
             if rung != GATHERED:
-                self._kick(plain)
+                self._kick(plain, length <= ROUND_GATHER_BYTES and pump.device.device.sched.turns.count == 1)
         finally:
-            self.release()
+            pump_lock_free(&self.lock.lock)
         return 0
 
     cdef bint _streams(self) except -1:
@@ -178,23 +211,99 @@ cdef class Drive:
         self.posted, self.seen = now, False
         if not self.trusted and _of(self.of_runtime, "listens") is False:
             self.trusted = True
-            self.polled = now  # it will poll soon, and the thread keeps off meanwhile: once, until it does
+            self.state.polled = now  # it will poll soon, and the thread keeps off meanwhile: once, until it does
         return (
-            self.stream >= ROUND_GATHER_AFTER
-            and _of(self.of_runtime, "_thread") is not None and _of(self.of_runtime, "_sleep_until") is None
+            self.stream >= ROUND_GATHER_AFTER and self.state.runs and not self.state.sleeps_until
         )
 
-    cdef int _kick(self, bint plain) except -1:
+    cdef int _kick(self, bint plain, bint short) except -1:
         cdef Pump pump = self.pump
         cdef dict of_runtime = self.of_runtime
+        cdef uint64_t now
         if not plain:
             self.runtime.kick()
             return 0
-        pump._turns(self.now(), _of(of_runtime, "budget"))
-        if _of(pump.of_link, "up") is not _of(of_runtime, "_link_up"):
-            self.runtime._look_at_link()
+        now = self.now()
+        pump._turns(now, _of(of_runtime, "budget"), short)
+        if pump.visited:
+            self.leave()
+            if _of(pump.of_link, "up") is not _of(of_runtime, "_link_up"):
+                self.runtime._look_at_link()
         if self.interrupts:
             self.runtime._interrupts()
-        if _of(of_runtime, "_sleep_until") is not None:
+        self.state.stirred = 1
+        if self.state.sleeps_until > now and (
+            self.state.sleeps_until - now > STIR_NS or pump.device.device.sched.turns.count
+            or engine_port_deadline(&pump.device.device) < self.state.sleeps_until
+        ):
+            pump_watch_ring(&self.state)
+        elif not self.state.runs and _of(of_runtime, "_sleep_until") is not None:
             self.runtime._wake_if_late()
+        return 0
+
+    # ------------------------------------------------------------------- the thread in C
+
+    def watch(self, list descriptors, int python, uint64_t tell_within):
+        """Start the thread that drives the device in C while nobody polls; the lock is held.
+
+        Args:
+            descriptors: what brings packets.
+            python: a pipe; a byte in it says that there is something that C does not know.
+            tell_within: ns after which what moved is told in the same way.
+
+        Returns:
+            Whether it runs: it takes no more than 8 descriptors, and the system may have no more threads.
+        """
+        cdef Py_ssize_t place
+        if len(descriptors) > WATCH_DESCRIPTORS or not self.monotonic:
+            return False
+        for place in range(len(descriptors)):
+            self.state.sockets[place] = descriptors[place]
+        self.state.socket_count = <uint32_t> len(descriptors)
+        self.state.python, self.state.tell_within = python, tell_within
+        return pump_watch_start(&self.state) == 0
+
+    def unwatch(self):
+        """End that thread; the lock is not held."""
+        with nogil:
+            pump_watch_stop(&self.state)
+
+    def forget(self):
+        """This process is a child of the one that has the thread."""
+        self.state.runs = self.state.leased = 0
+        self.state.sleeps_until = 0
+
+    cdef int leave(self) except -1:
+        """Python leaves: whether C may do rounds from now on."""
+        cdef bint before = self.state.leased
+        self.pump.visited = False
+        try:
+            self.state.leased = (
+                _of(self.of_runtime, "_pump") is self.pump and self.pump._takes(_of(self.of_runtime, "link"))
+            )
+        except Exception as error:
+            self.state.leased = False
+            self.runtime.guard.caught("round", error)
+        if before and not self.state.leased and _of(self.of_runtime, "_thread") is not None:
+            self.runtime._wake()
+        return 0
+
+    cdef int catch_up(self) except -1:
+        """Do what a round of the thread in C has stopped at, and end the turns that it is in the middle of.
+
+        Whoever holds the lock next may destroy the queue pair whose turn it is.
+        """
+        cdef engine_told told = self.state.told
+        cdef uint64_t now = self.now()
+        self.state.pending = False
+        self.nic.now_ns = now
+        try:
+            if told.stop == STOP_DEADLINE:
+                self.nic.handle_deadline(self.sending.qps[told.qp], now)
+            else:
+                self.pump._stopped(&told, now)
+            if self.pump.round_state.sending.qp or self.pump.round_state.sending.later:
+                self.pump._turns(now, _of(self.of_runtime, "budget"), False)
+        except Exception as error:
+            self.runtime.guard.caught("round", error)
         return 0

@@ -16,7 +16,6 @@ from libc.string cimport memcpy, memset
 import ctypes
 
 from rnic.spec.states import ST_UD
-from rnic.state.flights import FRACTION_BITS
 from rnic.wire.bursts import TxBurst
 from rnic.wire.ident import learn
 
@@ -138,7 +137,8 @@ cdef extern from "engine.h" nogil:
     struct engine_flight:
         uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting
         uint64_t nic_limit, nic_inflight, nic_promised, nic_queued, nic_slipped
-        uint64_t srtt, rttvar
+        uint64_t others
+        uint64_t srtt, rttvar, alone
     struct engine_meta:
         engine_flow flow
         uint32_t ident
@@ -222,6 +222,8 @@ cdef extern from "port.h" nogil:
         uint8_t *arena
         flights *flights
         turns *turns
+        uint8_t *budget
+        uint64_t slot
     struct engine_counts:
         uint64_t rx_packets, tx_packets
         uint64_t events[32]
@@ -305,9 +307,9 @@ cdef extern from "round.h" nogil:
     void pump_round_forget(pump_round_state *round, const uint8_t *name, uint32_t name_bytes)
     uint64_t pump_round_right(pump_round_state *round, const uint8_t *name, uint32_t name_bytes)
     void pump_round_go "pump_round"(pump_round_state *round, uint64_t now, uint64_t budget, engine_told *told)
+    void pump_round_drop(pump_round_state *round, uint64_t at)
     void pump_round_send(pump_round_state *round, uint64_t now, uint64_t budget, engine_told *told)
 
-cdef int FRACTION = FRACTION_BITS
 COUNTERS = (
     "acks_received",
     "acks_coalesced",
@@ -345,6 +347,9 @@ DEF POOL = 8
 DEF MAX_ROUTES = 4096
 DEF COPY_BELOW = 4096
 DEF KEEP_LOCK_BELOW = 16384
+DEF TELL_NS = 50000
+DEF WRITE_BACK_EVERY = 1023
+DEF OUTS = 16
 
 # Where packets are made. Bursts of some length stay where they were made, and a buffer is used again once nobody holds
 # it any more; short ones are copied out, so that no lone ACK keeps a large buffer.
@@ -724,7 +729,7 @@ cdef class Executor:
                 raise ValueError(f"{length} bytes from {start} on of a buffer of {source.len}")
             while at < length:
                 memset(&effects, 0, sizeof(effects))
-                flight.srtt, flight.rttvar = peer.srtt, peer.rttvar
+                flight.srtt, flight.rttvar, flight.alone = peer.srtt, peer.rttvar, peer.users == 1
                 if length - at < KEEP_LOCK_BELOW:
                     taken = engine_receive(&self.port.port, &self.place, <const uint8_t *> source.buf, length, segment,
                                            at, &self.meta, &flight, now, &effects)
@@ -791,7 +796,7 @@ cdef class Executor:
         cdef engine_effects effects
         cdef engine_flight flight
         peer = self.requester.peer
-        flight.srtt, flight.rttvar = peer.srtt, peer.rttvar
+        flight.srtt, flight.rttvar, flight.alone = peer.srtt, peer.rttvar, peer.users == 1
         memset(&effects, 0, sizeof(effects))
         engine_timeout(&self.port.port, &self.place, &flight, now, &effects)
         self.end = effects.end
@@ -856,12 +861,13 @@ cdef class Executor:
         if self.flow is None or requester.flow is not self.flow:
             return 0
         peer = requester.peer
-        flight.peer_limit = <uint64_t> peer.limit_16 >> FRACTION
+        flight.peer_limit = flights.limit_to(peer)
         flight.peer_inflight, flight.peer_promised, flight.peer_waiting = peer.inflight, peer.promised, peer.waiting
-        flight.nic_limit, flight.nic_inflight, flight.nic_promised = flights.limit, flights.inflight, flights.promised
+        flight.nic_limit, flight.nic_inflight = flights.limit_of_all(), flights.inflight
+        flight.nic_promised, flight.others = flights.promised, flights.crowded()
         flight.nic_queued = flights.queued
         flight.nic_slipped = flights.slipped
-        flight.srtt, flight.rttvar = peer.srtt, peer.rttvar
+        flight.srtt, flight.rttvar, flight.alone = peer.srtt, peer.rttvar, peer.users == 1
         memset(&effects, 0, sizeof(effects))
         buffer = self._begin(&result)
         if budget > MAX_PACKETS:
@@ -915,13 +921,13 @@ cdef class Device:
     cdef Port port
     cdef engine_device device
     cdef engine_qp **qps
-    cdef object nic, sending
+    cdef object nic, sending, counters, budget
     cdef dict routes, executors, doors
     cdef Pump pump
     cdef readonly int end
 
     def __cinit__(self, Port port, nic):
-        self.port, self.nic, self.sending = port, nic, nic.sending
+        self.port, self.nic, self.sending, self.counters = port, nic, nic.sending, nic.counters
         self.device.port = &port.port
         engine_device_find(&self.device, port.base)
         self.device.changes = 1
@@ -933,6 +939,15 @@ cdef class Device:
 
     def __dealloc__(self):
         free(self.qps)
+
+    def share(self, budget):
+        """Keep to what the whole device may have in flight, by a :class:`~rnic.transport.budget.Budget`, or, with
+        ``None``, to the NIC's own accounts."""
+        self.device.sched.budget = NULL
+        self.budget = budget  # while C has the address of its page
+        if budget is not None:
+            self.device.sched.slot = budget.slot
+            self.device.sched.budget = _address(budget.page, NULL)
 
     def enroll(self, qp, block):
         """Make the executor that a queue pair has from now on; ``block`` is its queue block."""
@@ -952,6 +967,11 @@ cdef class Device:
         self.qps[slot] = NULL
         if executor is not None:
             del self.doors[executor.door]
+
+    def drop(self, uint64_t record):
+        """A queue pair is destroyed: it has no turn any more."""
+        if self.pump is not None:
+            pump_round_drop(self.pump.round_state, record)
 
     def moved(self):
         """Queues, their rings or paths may lie elsewhere than before: all is found anew when it is needed."""
@@ -1012,7 +1032,7 @@ cdef class Device:
         """What C counted is counted by the device."""
         cdef int i
         cdef engine_counts *counts = &self.device.counts
-        counters = self.nic.counters
+        counters = self.counters
         if counts.rx_packets or counts.tx_packets:
             if counts.rx_packets:
                 counters["rx_packets"] += counts.rx_packets
@@ -1118,8 +1138,9 @@ cdef class Device:
         return engine_port_deadline(&self.device)
 
 
-cdef list _OUT = []
-"""Buffers of ROUND_OUT_BYTES, the one used last at the end."""
+cdef list _OUT = [None] * OUTS
+"""Buffers of ROUND_OUT_BYTES that nobody uses, the one used last at the end."""
+cdef int _outs = 0
 
 
 cdef int _at_work = 0
@@ -1141,6 +1162,7 @@ cdef class Pump:
     cdef Device device
     cdef pump_round_state *round_state
     cdef object link, nic, send, counters, memory, guards, sending, doorbells, rung, gsi, frames
+    cdef list failed_cqs, last_words, waiting
     cdef Wire wire
     cdef dict of_link, of_nic
     cdef dict outlets
@@ -1148,13 +1170,16 @@ cdef class Pump:
     cdef readonly bint off
     cdef bint counted
     cdef uint32_t rounds
+    cdef uint64_t told_at
+    cdef bint visited  # Python ran under a lock that C had taken: what the rounds rely on may have changed
 
     def __cinit__(self, Device device, link, send):
         cdef int place
         self.device, self.nic, self.link, self.send = device, device.nic, link, send
-        self.counters, self.guards = device.nic.counters, device.port.guards
+        self.counters, self.guards = device.counters, device.port.guards
         self.sending, self.gsi, self.doorbells = device.nic.sending, device.nic.gsi, device.nic.resources.doorbells
         self.rung = self.doorbells.rung
+        self.failed_cqs, self.last_words, self.waiting = self.sending.failed_cqs, self.sending.last_words, self.gsi.waiting
         self.of_link, self.of_nic = link.__dict__, device.nic.__dict__
         self.frames = () if link.frames is None else link.frames
         self.round_state = <pump_round_state *> calloc(1, sizeof(pump_round_state))
@@ -1199,6 +1224,7 @@ cdef class Pump:
         """The device takes the link alone from now on."""
         if not self.off:
             self._give_back()
+            self._tell(self.told_at)
         self._leave()
         self.off = True
         self.device.pump = None
@@ -1277,8 +1303,7 @@ cdef class Pump:
         return self._owes()
 
     cdef bint _owes(self) except -1:
-        sending = self.sending
-        return sending.failed_cqs or sending.last_words or self.gsi.waiting
+        return self.failed_cqs or self.last_words or self.waiting
 
     def late(self, uint64_t now):
         """Whether a deadline of the device has come."""
@@ -1316,14 +1341,23 @@ cdef class Pump:
 
         ``before``: what is to be put back afterwards, since a round may come within a round: from a signal's handler.
         """
-        lent = _OUT.pop() if _OUT else bytearray(ROUND_OUT_BYTES)
+        global _outs
+        if _outs:
+            _outs -= 1
+            lent = _OUT[_outs]
+            _OUT[_outs] = None
+        else:
+            lent = bytearray(ROUND_OUT_BYTES)
         before[0] = self.round_state.out.bytes
         self.round_state.out.bytes = <uint8_t *> PyByteArray_AS_STRING(lent)
         return lent
 
     cdef int _give(self, object lent, uint8_t *before) except -1:
+        global _outs
         self.round_state.out.bytes = before
-        _OUT.append(lent)
+        if _outs < OUTS:
+            _OUT[_outs] = lent
+            _outs += 1
         return 0
 
     cdef int _round(self, uint64_t now, uint64_t budget) except -1:
@@ -1347,9 +1381,10 @@ cdef class Pump:
 
     def turns(self, uint64_t now, uint64_t budget):
         """Send what waits; whether anything was."""
-        return self._turns(now, budget)
+        return self._turns(now, budget, False)
 
-    cdef bint _turns(self, uint64_t now, uint64_t budget) except -1:
+    cdef bint _turns(self, uint64_t now, uint64_t budget, bint short) except -1:
+        """``short``: a short message alone, for which to let go of the interpreter takes longer than what others gain."""
         cdef engine_told told
         cdef uint8_t *before
         if self.rung:
@@ -1358,8 +1393,11 @@ cdef class Pump:
         lent = self._lend(&before)
         self.round_state.sent = 0
         while True:
-            with nogil:
+            if short:
                 pump_round_send(self.round_state, now, budget, &told)
+            else:
+                with nogil:
+                    pump_round_send(self.round_state, now, budget, &told)
             if told.stop == STOP_DONE:
                 break
             self.nic.now_ns = now
@@ -1371,6 +1409,7 @@ cdef class Pump:
     cdef int _stopped(self, engine_told *told, uint64_t now) except -1:
         cdef pump_round_state *state = self.round_state
         cdef list out
+        self.visited = True
         if told.stop == STOP_PACKET:
             at, state.slot, state.at = state.at, state.slot + 1, 0
             self._reference(&state.slots[state.slot - 1], at, now)
@@ -1407,9 +1446,21 @@ cdef class Pump:
         return 0
 
     cdef int _count(self, uint64_t now) except -1:
+        """What C counted is told Python, not each time but at once where something is out of the common."""
+        cdef pump_counts *counts = &self.round_state.counts
+        self.rounds += 1
+        if (
+            now - self.told_at < TELL_NS and not counts.look and not counts.gso_refused
+            and self.device.device.sched.flights.spare_line
+        ):
+            return 0
+        return self._tell(now)
+
+    cdef int _tell(self, uint64_t now) except -1:
         cdef pump_round_state *state = self.round_state
         cdef pump_counts *counts = &state.counts
         counters = self.counters
+        self.told_at = now
         if state.rx_bytes:
             counters["rx_bytes"] += state.rx_bytes
         if state.tx_bytes:
@@ -1431,6 +1482,7 @@ cdef class Pump:
             if lost:
                 self.link.failed(drop_rx_queue_full=lost)
         if counts.look:
+            self.visited = True
             self.link.look()
             if self.wire is not None:
                 self.device.device.changes += 1  # a wire has ended: another may lead there now
@@ -1439,8 +1491,8 @@ cdef class Pump:
             self._refused()
         state.rx_bytes = state.tx_bytes = state.too_short = state.socket_errors = 0
         memset(counts, 0, sizeof(counts[0]))
-        self.rounds += 1
-        if self.rounds & 1023 == 0:
+        if self.rounds > WRITE_BACK_EVERY:
+            self.rounds = 0
             self.device.sending.write_back()
         return self.device._count(now)
 
@@ -1454,6 +1506,7 @@ cdef class Pump:
 
 
 include "_wire.pxi"
+include "_lock.pxi"
 include "_drive.pxi"
 include "_queues.pxi"
 include "_fabric.pxi"

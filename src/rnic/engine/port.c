@@ -46,22 +46,32 @@ static struct peer *peer_of(const struct engine_device *device, const struct que
 	return engine_record(&device->sched, record->peer_record);
 }
 
+/* What of a peer's account is asked by who does not send. */
+static struct engine_flight round_trips(const struct peer *peer)
+{
+	return (struct engine_flight){ .srtt = peer->srtt, .rttvar = peer->rttvar, .alone = peer->users == 1 };
+}
+
 /* The accounts as they are now. */
 static void look(const struct engine_device *device, const struct peer *peer, struct engine_flight *flight)
 {
 	const struct flights *flights = device->sched.flights;
+	struct engine_limits limits;
+	engine_flights_limits(&device->sched, peer, &limits);
 	*flight = (struct engine_flight){
-		.peer_limit = peer->limit_16 >> FLIGHT_FRACTION_BITS,
+		.peer_limit = limits.peer,
 		.peer_inflight = peer->inflight,
 		.peer_promised = peer->promised,
 		.peer_waiting = peer->waiting,
-		.nic_limit = flights->limit,
+		.nic_limit = limits.nic,
 		.nic_inflight = flights->inflight,
 		.nic_promised = flights->promised,
 		.nic_queued = flights->waited_for,
 		.nic_slipped = flights->slipped,
+		.others = limits.others,
 		.srtt = peer->srtt,
 		.rttvar = peer->rttvar,
+		.alone = peer->users == 1,
 	};
 }
 
@@ -168,8 +178,7 @@ size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, 
 			break;
 		}
 		struct engine_effects effects = { .sample = NONE };
-		struct engine_flight flight;
-		look(device, peer_of(device, record), &flight);
+		struct engine_flight flight = round_trips(peer_of(device, record));
 		size_t taken = engine_receive_on(device->port, qp, buffer, length, segment, at, meta, &flight, now, &effects);
 		device->counts.rx_packets += effects.packets;
 		carry_out(device, found, &effects, now);
@@ -609,7 +618,7 @@ static int time_out(struct engine_device *device, uint64_t at, uint64_t now)
 		record->pace_ns = NEVER;
 		engine_schedule(&device->sched, at);
 	}
-	look(device, peer_of(device, record), &flight);
+	flight = round_trips(peer_of(device, record));
 	engine_timeout(device->port, qp, &flight, now, &effects);
 	if (effects.end != ENGINE_DONE)
 		return 0;

@@ -39,6 +39,7 @@ enum engine_stop {
 	STOP_FIND, /* the pointers of `qp` are to be found anew, then go on */
 	STOP_TURN, /* the open turn is the reference's from `step` on, then go on; first raise what `effects` says */
 	STOP_FULL, /* no room for one more turn's packets: carry away what there is, then go on */
+	STOP_DEADLINE, /* watch.h: the deadline of `qp` has come, and is the reference's */
 };
 
 /* What a call has to say of itself. */

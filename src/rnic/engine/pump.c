@@ -8,6 +8,8 @@
 #include <netinet/udp.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* Linux's numbers, for C libraries that are older than they are. */
 #ifndef SOL_UDP
@@ -25,6 +27,35 @@
 
 #define LABEL_MASK 0xfffffu
 #define MOST_BYTES 65507u /* UDP payload of one send, segmented or not */
+
+/* libc's are cancellation points, which costs a program with threads two more locked words each, and a thread that is
+ * cancelled there would keep the device's lock. */
+static ssize_t receive_message(int fd, struct msghdr *message)
+{
+#ifdef SYS_recvmsg
+	return syscall(SYS_recvmsg, fd, message, MSG_DONTWAIT);
+#else
+	return recvmsg(fd, message, MSG_DONTWAIT);
+#endif
+}
+
+static int receive_messages(int fd, struct mmsghdr *messages, unsigned count)
+{
+#ifdef SYS_recvmmsg
+	return (int)syscall(SYS_recvmmsg, fd, messages, count, MSG_DONTWAIT, NULL);
+#else
+	return recvmmsg(fd, messages, count, MSG_DONTWAIT, NULL);
+#endif
+}
+
+static ssize_t send_message(int fd, const struct msghdr *message)
+{
+#ifdef SYS_sendmsg
+	return syscall(SYS_sendmsg, fd, message, 0);
+#else
+	return sendmsg(fd, message, 0);
+#endif
+}
 
 /* The number that a control message carries, as long as it may be. */
 static uint32_t number_in(struct cmsghdr *header)
@@ -74,9 +105,9 @@ int pump_receive(int fd, struct pump_inbox *inbox, struct pump_slot *slots, unsi
 			.msg_controllen = sizeof(inbox->control[i]),
 		};
 	}
-	int came = count == 1 ? -1 : recvmmsg(fd, inbox->messages, count, MSG_DONTWAIT, NULL);
+	int came = count == 1 ? -1 : receive_messages(fd, inbox->messages, count);
 	if (count == 1) { /* the shorter way for one */
-		ssize_t size = recvmsg(fd, &inbox->messages[0].msg_hdr, MSG_DONTWAIT);
+		ssize_t size = receive_message(fd, &inbox->messages[0].msg_hdr);
 		if (size >= 0) {
 			inbox->messages[0].msg_len = (unsigned)size;
 			came = 1;
@@ -116,7 +147,7 @@ int pump_send(int fd, const void *name, uint32_t name_bytes, const struct iovec 
 		header->cmsg_len = CMSG_LEN(sizeof(segment));
 		memcpy(CMSG_DATA(header), &segment, sizeof(segment));
 	}
-	return sendmsg(fd, &message, 0) < 0 ? errno : 0;
+	return send_message(fd, &message) < 0 ? errno : 0;
 }
 
 static void set_option(int fd, int level, int option, int value)

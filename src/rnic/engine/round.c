@@ -252,6 +252,18 @@ void pump_round_send(struct pump_round *round, uint64_t now, uint64_t budget, st
 	}
 }
 
+void pump_round_drop(struct pump_round *round, uint64_t at)
+{
+	struct engine_sending *sending = &round->sending;
+	uint32_t kept = 0;
+	if (sending->qp == at)
+		sending->qp = 0;
+	for (uint32_t i = 0; i < sending->later; i++)
+		if (sending->polite[i] != at)
+			sending->polite[kept++] = sending->polite[i];
+	sending->later = kept;
+}
+
 /* ------------------------------------------------------------------ both */
 
 void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct engine_told *told)

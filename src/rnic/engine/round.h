@@ -77,6 +77,8 @@ uint64_t pump_round_right(struct pump_round *round, const uint8_t *name, uint32_
  * `budget` packets, at most ROUND_BUDGET. It stops as engine_told says; after STOP_PACKET the rest of `slot` from `at` on
  * is the caller's. The round is over with STOP_DONE. */
 void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct engine_told *told);
+/* The queue pair with this record is no more: nor is its turn, which Python has left open if it was interrupted in it. */
+void pump_round_drop(struct pump_round *round, uint64_t at);
 
 /* A doorbell was rung in the block of a queue pair, for a message of `length` bytes: 0, or -1 where it is the reference's.
  * GATHERED: that need not leave at once. In a stream of short messages up to as many as are in flight wait for the next,

@@ -1,12 +1,14 @@
 """The loop around one NIC and its link, driven by whoever calls it and, for passive sides, by a thread.
 
-An application that polls drives its NIC itself: ``progress`` does one bounded round and returns. The thread is
-for the time when nobody polls (a peer reads this process's memory, a wait for an event): it blocks in
-``poll`` until a packet or a deadline comes, and keeps away while the application polls.
+An application that polls drives its NIC itself: ``progress`` does one bounded round and returns. The threads
+are for the time when nobody polls (a peer reads this process's memory, a wait for an event): they block in ``poll``
+until a packet or a deadline comes, and keep away while the application polls. Where rounds are compiled one of them is
+C's, which needs no interpreter (engine/watch.h), and the one in Python does what that does not know.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import random
@@ -26,14 +28,19 @@ from rnic.runtime.faults import DeviceFaults, wanted_by
 from rnic.runtime.report import log_report
 from rnic.runtime.tap import Tap
 from rnic.runtime.wait import wait_readable
-from rnic.spec.rounds import BUDGET, IDLE_BEFORE_YIELD, RECEIVE_LIMIT, REPLIES_AT_LEAST_EVERY, TIMERS_AT_LEAST_EVERY
+from rnic.spec.limits import NEVER
+from rnic.spec.rounds import (
+    BUDGET,
+    IDLE_BEFORE_YIELD,
+    PARK_MOST,
+    PARK_NS,
+    RECEIVE_LIMIT,
+    REPLIES_AT_LEAST_EVERY,
+    TIMERS_AT_LEAST_EVERY,
+    WRITE_BACK_NS,
+)
 from rnic.wire.bursts import RxBurst, TxBurst
 
-PARK_NS = 2_000_000
-"""How long after its last poll an application still counts as polling, for each NIC that its process drives: who polls
-many in turn comes back to each later, and all their threads together take the interpreter no oftener than one."""
-PARK_MOST_NS = 16 * PARK_NS
-"""However many NICs there are."""
 _THREAD_ROUNDS = 256
 _AFTER_OWN_ERROR_S = 0.01
 """How long the thread keeps off a round that raised: it may raise again at once."""
@@ -44,7 +51,12 @@ _threaded: WeakSet[Runtime] = WeakSet()
 
 
 def _park_ns() -> int:
-    return min(max(1, len(_threaded)) * PARK_NS, PARK_MOST_NS)
+    return min(max(1, len(_threaded)), PARK_MOST) * PARK_NS
+
+
+def _make_lock() -> Any:
+    """A lock that its holder may take again, and that compiled rounds take as well where there are any."""
+    return threading.RLock() if use.ENGINE is None else use.ENGINE.PortLock()
 
 
 class Runtime:
@@ -60,7 +72,7 @@ class Runtime:
         self.nic = nic
         self.link: Link = link
         self.clock = clock
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = _make_lock()
         """Held around every use of the NIC: commands, progress, timers."""
         self.handlers: dict[int, Callable[[], None]] = {}
         """What to call when an interrupt vector fires; runs under the lock and must not wait."""
@@ -82,6 +94,8 @@ class Runtime:
         self._idle_rounds = 0
         self._thread: threading.Thread | None = None
         self._stop = False
+        self._watched = False
+        """A thread in C does rounds while nobody polls; the one in Python stands by."""
         self._sleep_until: int | None = None
         self._wake_read, self._wake_write = -1, -1
         nic.attach(link)
@@ -93,6 +107,8 @@ class Runtime:
         self._pump = self._make_pump(link)
         self.drive: Any = None if self._pump is None else use.ENGINE.Drive(self, self._pump, RECEIVE_LIMIT)
         """The same rounds compiled, for who calls often: ``progress`` and ``kick``; ``None`` without a pump."""
+        if self.drive is not None:
+            nic.count = self.drive.count
         _live.add(self)
 
     def _make_pump(self, link: Link) -> Any:
@@ -307,7 +323,7 @@ class Runtime:
             self._wake_if_late()
 
     def _wake_if_late(self) -> None:
-        """Wake the thread where it sleeps longer than it should."""
+        """Wake the thread where it sleeps longer than it should; one that watches in C is woken there."""
         until = self._sleep_until  # the thread, which needs no lock to wake up, may reset it meanwhile
         if until is not None:
             deadline = self.nic.next_deadline_ns()
@@ -339,6 +355,8 @@ class Runtime:
             self._stop = False
             self._thread = threading.Thread(target=self._run, name=f"rnic {self.nic.config.name}", daemon=True)
             _threaded.add(self)
+            if self.drive is not None:
+                self._watched = self.drive.watch(self.link.filenos(), self._wake_write, WRITE_BACK_NS)
             self._thread.start()
 
     @property
@@ -356,7 +374,7 @@ class Runtime:
             self._last_poll = 0
             if self.drive is not None:
                 self.drive.rest()
-            if self._thread is not None:
+            if self._thread is not None and not (self._watched and self._pumps):
                 self._wake()
 
     def _wake(self) -> None:
@@ -365,35 +383,56 @@ class Runtime:
             os.write(self._wake_write, b"\0")
 
     def _run(self) -> None:
-        while True:
-            timeout: float | None = _park_ns() / 1e9
-            sockets: list[int] = []
-            if not self._application_polls():  # asked without the lock, which is then the application's alone
-                with self.lock:
-                    if self._stop:
-                        return
-                    timeout, sockets = self._own_rounds()
-            wait_readable([self._wake_read, *sockets], timeout)
+        while not self._stop:
+            if not self._stand_by():
+                self._look_after()
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_read, 4096)
-            self._sleep_until = None
-            if self._stop:
-                return
+
+    def _stand_by(self) -> bool:
+        """Do what the thread in C cannot do, and wait for more of that; false, at once, where there is no such one."""
+        with self.lock:  # what C has stopped at is done by now
+            if self._stop or not self._watched or not self._pumps:
+                return self._stop
+            with self.guard.around("round"):
+                self._rounds()
+            known = [self.nic.own_deadline_ns(), self.link.next_deadline_ns()]
+        wait = min([at for at in known if at is not None], default=NEVER) - self.clock()
+        if self._application_polls():
+            wait = max(wait, _park_ns())  # it sees to deadlines itself, and C tells when it has stopped
+        wait_readable([self._wake_read], max(0, wait) / 1e9)
+        return True
+
+    def _look_after(self) -> None:
+        """The thread's work in Python, then its sleep."""
+        timeout: float | None = _park_ns() / 1e9
+        sockets: list[int] = []
+        if not self._application_polls():  # asked without the lock, which is then the application's alone
+            with self.lock:
+                if self._stop:
+                    return
+                timeout, sockets = self._own_rounds()
+        wait_readable([self._wake_read, *sockets], timeout)
+        self._sleep_until = None
 
     def _application_polls(self) -> bool:
         """Whether an application drove the NIC a moment ago."""
         driven = 0 if self.drive is None else self.drive.last_poll
         return self.clock() - max(self._last_poll, driven) < _park_ns()
 
+    def _rounds(self) -> bool:
+        """The thread's rounds while there is work and nobody polls; whether nobody does."""
+        for _ in range(_THREAD_ROUNDS):
+            if self._application_polls():
+                return False
+            if not self._round(self.clock()):
+                break
+        return True
+
     def _own_rounds(self) -> tuple[float | None, list[int]]:
-        """The thread's rounds while there is work and nobody polls; then how long to sleep, and on what."""
+        """Rounds, then how long to sleep, and on what."""
         try:
-            for _ in range(_THREAD_ROUNDS):
-                if not self._round(self.clock()):
-                    break
-                if self._application_polls():
-                    return _park_ns() / 1e9, []
-            return self._sleep()
+            return self._sleep() if self._rounds() else (_park_ns() / 1e9, [])
         except Exception as error:  # noqa: BLE001 - the last guard: without the thread nobody would serve the peers
             self.guard.caught("round", error)
             return _AFTER_OWN_ERROR_S, []
@@ -436,6 +475,8 @@ class Runtime:
                 raise
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
+        if self.drive is not None:
+            self.drive.unwatch()
         if self._wake_read >= 0:
             os.close(self._wake_read)
             os.close(self._wake_write)
@@ -450,7 +491,17 @@ def _after_fork() -> None:
         runtime.closed = True
         runtime._thread = None
         runtime._pump = None
+        if runtime.drive is not None:
+            runtime.drive.forget()
     _threaded.clear()
+
+
+@atexit.register
+def _before_end() -> None:
+    """No thread in C goes on in memory that the interpreter gives back."""
+    for runtime in list(_live):
+        if runtime.drive is not None:
+            runtime.drive.unwatch()
 
 
 if hasattr(os, "register_at_fork"):

@@ -33,5 +33,10 @@ GATHER_PAUSE_NS = 20_000
 LOOKS = 6
 """How often an application's poll looks for packets before it says that there are none: the way back to who polls takes
 longer than a look."""
+PARK_NS = 2_000_000
+"""How long after its last poll an application still counts as polling, for each NIC that its process drives: who polls
+many in turn comes back to each later, and all their threads together take the core no oftener than one."""
+PARK_MOST = 16
+"""So many NICs at most count for that."""
 IDLE_BEFORE_YIELD = 32
 """Rounds without anything to do after which a poll lets others have the core."""

@@ -86,8 +86,10 @@ def test_a_write_that_was_lost_is_made_again(bench: Bench) -> None:
     assert bench.round()[1] == [19]
     bench.behind.lost(19)
     assert bench.round()[1] == [19]
+    bench.writes.clear()
     bench.behind.forget_writes()
     assert bench.round()[1] == list(QPNS)
+    assert [write[2] for write in bench.writes] == [qpn for qpn in QPNS for _ in range(3)], "each of the three, of each"
 
 
 def test_one_that_left_in_the_middle_of_a_round_is_passed_over(bench: Bench) -> None:

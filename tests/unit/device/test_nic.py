@@ -201,6 +201,19 @@ def executor(request, monkeypatch) -> None:
     monkeypatch.setattr(use, "ENGINE", use.COMPILED if request.param == "engine" else None)
 
 
+@pytest.mark.parametrize("pad", [1, 2, 3])
+def test_a_pad_of_what_has_no_payload_is_dropped(executor, target, pad: int) -> None:
+    """It would begin in front of the payload: nobody is refused for it, since who sent it is not known."""
+    nic, number = target.nics[1], target.qps[1].number
+    psn = nic.qps[number].ctx.expected_psn
+    frame = send(target, opcode=RC | SEND_ONLY, psn=psn, payload=b"")
+    frame[1] |= pad << 4
+    deliver(target, frame)
+    assert drops(nic) == {"drop_too_short": 1}
+    assert nic.qps[number].ctx.expected_psn == psn
+    assert not nic.has_work()
+
+
 @pytest.mark.parametrize("size", [8, 7, 6, 5])
 def test_a_packet_is_whole_words(executor, target, size: int) -> None:
     """A payload is padded to whole words and its pad count says how far; nothing else may be short of one."""
@@ -507,7 +520,7 @@ def test_repr(nic) -> None:
     assert repr(nic) == "<Nic rnic0 at 10.0.0.1 port 4791, 0 queue pairs>"
 
 
-@pytest.mark.parametrize("way", ["lean", "burst", "steps"])
+@pytest.mark.parametrize("way", ["packets", "runs", "duplicates"])
 def test_whatever_is_taken_teaches_what_idents_a_peer_sends(new_pair, way: str) -> None:
     """A peer that sends ident 0 alone, over a link that shows none, is believed no other: on every path inwards."""
     pair = new_pair()
@@ -525,7 +538,7 @@ def test_whatever_is_taken_teaches_what_idents_a_peer_sends(new_pair, way: str) 
         return seal(build(RC | opcode, dqpn=b.number, psn=psn, **fields), flow, ident)
 
     for _ in range(10 * IdentTracker.ALONE_AFTER // 60):
-        if way == "burst":
+        if way == "runs":
             length = 62 * 1024
             frames = [frame(WRITE_FIRST, psn, dma_length=length, payload=bytes(1024), **reth)]
             frames += [frame(WRITE_MIDDLE, psn + 1 + at, at, payload=bytes(1024)) for at in range(60)]
@@ -536,7 +549,7 @@ def test_whatever_is_taken_teaches_what_idents_a_peer_sends(new_pair, way: str) 
             psn += 62
         else:
             for _ in range(10):
-                if way == "lean":
+                if way == "packets":
                     give(frame(WRITE_ONLY, psn, dma_length=8, payload=bytes(8), **reth))
                     psn += 1
                 else:

@@ -49,7 +49,7 @@ def served(pair):
     return serve
 
 
-@pytest.mark.parametrize("length", [8, 2000], ids=["lean path", "full path"])
+@pytest.mark.parametrize("length", [8, 2000], ids=["one packet", "several"])
 def test_who_was_woken_does_not_overtake_the_acknowledgement(pair, served, length: int) -> None:
     qp = served(ARM_NEXT)
     assert pair.nics[1].next_event() is not None

@@ -241,7 +241,7 @@ def stream(ends: Ends) -> int:
         write(ends)
         assert until(lambda: ends.cqs[0].poll()[0] == 1)
     # the posts have woken the thread, which leaves the device to who polls
-    assert until(lambda: (ends.cqs[0].poll(), runtime._sleep_until)[1] is None)
+    assert until(lambda: (ends.cqs[0].poll(), runtime.drive.sleeps_until)[1] == 0)
     return sent(ends)
 
 
@@ -255,15 +255,27 @@ def test_messages_of_a_stream_gather_behind_as_many_in_flight(ends: Ends) -> Non
     assert seen == [1, 2, 2, 2, 5, 5, 5, 5, 5]
 
 
-def test_a_poll_in_vain_sends_what_gathered(ends: Ends) -> None:
+def test_a_second_poll_in_vain_sends_what_gathered(ends: Ends) -> None:
     first = stream(ends)
     with ends.ctxs[1].runtime.lock:
         seen = []
         for _ in range(6):
             seen.append(write(ends) - first)
+            for _ in range(2):
+                ends.cqs[0].poll()
+                seen.append(sent(ends) - first)
+    # a poll right behind a message that gathers does not look
+    assert seen == [1, 1, 1, 2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 4, 4, 6]
+
+
+def test_a_poll_behind_each_message_of_a_stream_lets_as_many_gather_as_are_in_flight(ends: Ends) -> None:
+    first = stream(ends)
+    with ends.ctxs[1].runtime.lock:
+        seen = []
+        for _ in range(14):
+            seen.append(write(ends) - first)
             ends.cqs[0].poll()
-            seen.append(sent(ends) - first)
-    assert seen == [1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 4, 6]
+    assert seen == [1, 2, 2, 2, 5, 5, 5, 5, 5, 5, 11, 11, 11, 11]
 
 
 def test_a_long_message_takes_along_what_gathered(ends: Ends) -> None:
@@ -314,7 +326,7 @@ def test_what_is_no_stream_leaves_at_once(ends: Ends, why: str) -> None:
                 runtime.drive.pause_ns = 0
             if why == "the thread sleeps":
                 runtime.rest()
-                assert until(lambda: runtime._sleep_until is not None)
+                assert until(lambda: runtime.drive.sleeps_until > 0)
             assert write(ends) - first == number + 1
 
 

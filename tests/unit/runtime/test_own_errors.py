@@ -228,7 +228,7 @@ def test_the_thread_behind_passive_sides_goes_on(own_errors: OwnErrors, monkeypa
         runtime.start()
         with monkeypatch.context() as planted:
             planted.setattr(runtime, "_round", broken)
-            assert until(lambda: len(own_errors) > 1)
+            assert until(lambda: (runtime.attend(), len(own_errors) > 1)[1])
         rounds: list[int] = []
         plain = runtime._round
         monkeypatch.setattr(runtime, "_round", lambda now: rounds.append(now) or plain(now))

@@ -23,7 +23,6 @@ from rnic.runtime.paths import (
     spelled_gid,
     verbs_files,
 )
-from rnic.trace.counters import Counters
 
 
 def _nic(name: str = "rnic0", address: bytes = b"\x7f\0\0\1") -> Nic:
@@ -174,7 +173,7 @@ def test_counts_that_shrink_leave_no_digits_behind(tmp_path: Path) -> None:
     tree, nic = PathTree(tmp_path), _nic()
     nic.counters.bump("tx_packets", 1000)
     tree.add(nic)
-    nic.counters = Counters()
+    nic.counters.clear()
     tree.refresh([nic], 0)
     counted = tree.root / "all/sys/class/infiniband/rnic0/ports/1/counters/port_xmit_packets"
     assert counted.read_text() == "0\n"
