@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from rnic.device import receiving
 from rnic.engine import use
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.state.flights import FLIGHTS
@@ -80,7 +79,7 @@ class Nobody:
 @contextlib.contextmanager
 def by(*, engine: bool) -> Iterator[None]:
     """NICs that are made meanwhile work by the engine, or by the reference's steps alone."""
-    stub = type("Stub", (), {"Port": use.COMPILED.Port, "Device": Nobody})
+    stub = type("Stub", (), {"Port": use.COMPILED.Port, "Device": Nobody, "PortLock": use.COMPILED.PortLock})
     with mock.patch.object(use, "ENGINE", use.COMPILED if engine else stub):
         yield
 
@@ -88,10 +87,7 @@ def by(*, engine: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def steps_alone() -> Iterator[None]:
     """What the engine punts is the steps', and nothing takes a short cut past them."""
-    with (
-        mock.patch.object(receiving, "receive_small", return_value=False),
-        mock.patch.object(QueuePair, "receive_burst", return_value=0),
-    ):
+    with mock.patch.object(QueuePair, "receive_burst", return_value=0):
         yield
 
 

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from rnic.burst import plain, small
 from rnic.device import receiving
 from rnic.device.icrc import IcrcCheck
 from rnic.engine import use
 from rnic.mem.table import MemoryTable
 from rnic.testing.flaws import FLAWS
 from rnic.testing.live import FindingError, LivePeer
-from rnic.transport import responder
+from rnic.transport import responder, runs
 from rnic.transport.completer import Completer
+from rnic.transport.encap import BTH_STRUCT
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = 700
@@ -95,7 +95,7 @@ def test_plain_and_compiled_answer_alike() -> None:
     assert found[0] == found[1]
 
 
-# What the peer must notice. The lean path is taken in plain Python, where it can be changed.
+# What the peer must notice.
 
 
 def _no_check(*args: Any) -> bool:
@@ -119,12 +119,12 @@ def _any_pd(self: MemoryTable, key: int, pd: int, va: int, length: int, rights: 
 
 
 def _place_unchecked(*args: Any) -> Any:
-    """As :func:`rnic.burst.plain.place_run`, but no ICRC is looked at."""
+    """As :func:`rnic.transport.runs.place_run`, but no ICRC is looked at."""
     buf, start, segment, count, head, psn, _, _, _, dest = args
     taken = 0
     while taken < count:
         at = start + taken * segment
-        got, word = small.BTH_STRUCT.unpack_from(buf, at)
+        got, word = BTH_STRUCT.unpack_from(buf, at)
         if got != head or word & 0xFFFFFF != psn + taken & 0xFFFFFF:
             break
         dest[taken * (segment - 16) : (taken + 1) * (segment - 16)] = buf[at + 12 : at + segment - 4]
@@ -134,8 +134,7 @@ def _place_unchecked(*args: Any) -> Any:
 
 _CHECK = MemoryTable.check
 HOLES: dict[str, tuple[object, str, Any]] = {
-    "lean path: no ICRC": (small, "_icrc_right", _no_check),
-    "burst loop: no ICRC": (plain, "place_run", _place_unchecked),
+    "runs: no ICRC": (runs, "place_run", _place_unchecked),
     "full path: no ICRC": (IcrcCheck, "accepts", _no_check),
     "any partition": (receiving, "_same_partition", _no_check),
     "no rights": (MemoryTable, "check", _no_rights),
@@ -154,10 +153,7 @@ HOLES: dict[str, tuple[object, str, Any]] = {
 def test_a_missing_check_is_found(hole: str, monkeypatch: pytest.MonkeyPatch, own_errors: object) -> None:
     """What gets past a check that is not there may trip the product itself: the guard's catch is a finding too."""
     monkeypatch.setattr(use, "ENGINE", None)  # the holes are the reference's
-    monkeypatch.setattr(receiving, "receive_small", small.receive_small)
     owner, name, instead = HOLES[hole]
     monkeypatch.setattr(owner, name, instead)
-    with LivePeer("RC", 3) as peer:
-        peer.nic.burst = plain  # type: ignore[assignment]
-        with pytest.raises(FindingError):
-            peer.run(4 * SHORT)
+    with LivePeer("RC", 3) as peer, pytest.raises(FindingError):
+        peer.run(4 * SHORT)

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from rnic.burst import LOOPS
 from rnic.context.qp_context import QpContext
 from rnic.context.qpc import QPC
 from rnic.mem.keys import key_index, key_tag, make_key
@@ -78,7 +77,6 @@ class Side:
         self.counters = Counters()
         self.tracer = NullTracer()
         self.random = random.Random(1)
-        self.burst = LOOPS
         self.memory = MemoryTable(self.random)
         self.arena = Arena(1 << 24)
         self.arena.allocate_first(64)

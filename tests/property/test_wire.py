@@ -19,7 +19,7 @@ from rnic.wire.cnp import Cnp
 from rnic.wire.datagram import Datagram, parse_ip
 from rnic.wire.deth import Deth
 from rnic.wire.dissect import dissect
-from rnic.wire.engine_header import EngineHeader
+from rnic.wire.engine_header import EngineHeader, EngineHeaderWide
 from rnic.wire.ethernet import Ethernet, VlanTag
 from rnic.wire.flow import Flow, residue, tx_delta
 from rnic.wire.header import Header
@@ -33,8 +33,8 @@ from rnic.wire.packet import Packet, build, parse, seal
 from rnic.wire.reth import Reth
 
 HEADERS: list[type[Header]] = [
-    Aeth, AtomicAckEth, AtomicEth, Bth, Cnp, Deth, EngineHeader, Ethernet, Ieth, ImmDt, IPv4, IPv6, Mad, Md, Reth, Rh,
-    Udp, VlanTag,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Cnp, Deth, EngineHeader, EngineHeaderWide, Ethernet, Ieth, ImmDt, IPv4, IPv6,
+    Mad, Md, Reth, Rh, Udp, VlanTag,
 ]  # fmt: skip
 ROWS = [row for row in OPCODES if row is not None]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from rnic.burst import LOOPS, SMALL
 from rnic.context.qp_context import QpContext
 from rnic.context.qpc import QPC
 from rnic.engine import use
@@ -53,7 +52,6 @@ class Host:
         self.counters = Counters()
         self.tracer = NullTracer()
         self.random = random.Random(1)
-        self.burst = LOOPS
         self.arena = Arena(1 << 24)
         self.arena.allocate_first(64)
         self.memory = MemoryTable(self.random, 1 << 10, self.arena)
@@ -317,35 +315,13 @@ class Script:
         return [event[0] for event in self.events]
 
 
-class LeanScript(Script):
-    """The same queue pair with the lean path in front, as the device has it: every rule must hold there too."""
-
-    def bursts(self, budget: int = 256) -> list[TxBurst]:
-        out: list[TxBurst] = []
-        qp = self.qp
-        qp.scheduled = False
-        sent = SMALL.send_ack(qp, out) if qp.owes_first else 0
-        if sent < budget and not qp.owes_first:
-            sent += SMALL.send_small(qp, self.now, budget - sent, out)
-        if sent < budget and not qp.requester.unsent:
-            sent += SMALL.send_ack(qp, out)
-        if sent < budget and (qp.requester.unsent or qp.responder.replies):
-            qp.produce(self.now, budget - sent, out)
-        return out
-
-    def inject(self, name: str, psn: int, **fields: Any) -> None:
-        frame = self.frame(name, psn, **fields)
-        if not SMALL.receive_small(self.qp, self.burst([frame]), 0, len(frame), self.host.pkey(0), self.now):
-            super().inject(name, psn, **fields)
-
-
 NO_ENGINE = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
 
 
 @pytest.fixture(
     scope="session",
-    params=[Script, LeanScript, channel_script(Script), pytest.param(engine_script(Script), marks=NO_ENGINE)],
-    ids=["steps", "lean", "channels", "engine"],
+    params=[Script, channel_script(Script), pytest.param(engine_script(Script), marks=NO_ENGINE)],
+    ids=["steps", "channels", "engine"],
 )
 def new(request: pytest.FixtureRequest) -> Callable[..., Script]:
     """Make a script: ``new(ST_UC, ackto=10)``."""

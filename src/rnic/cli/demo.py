@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rnic import __version__
-from rnic.burst import COMPILED
 from rnic.cli.perf import header_line, measure, own_peer, row_line
 from rnic.cli.perf_tests import Row
 from rnic.engine.use import ENGINE
@@ -159,7 +158,7 @@ def picture(rows: list[Row], compared: dict[str, list[float]], path: Path) -> No
 
 def conditions() -> str:
     """What the figures depend on, in a line."""
-    parts = "inner loops and engine in C" if ENGINE else "inner loops in C" if COMPILED else "plain Python"
+    parts = "engine in C" if ENGINE else "plain Python"
     machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
     return f"rnic {__version__}, {parts}; {platform.python_implementation()} {platform.python_version()}; {machine}"
 

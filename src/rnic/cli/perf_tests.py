@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
+from collections.abc import Callable
 from statistics import fmean, median, pstdev
 from typing import Any
 from zlib import crc32
@@ -75,17 +76,18 @@ class Run:
         end = self.end
         self._begin(size, iterations)
         peak = Peak(min(iterations, max(end.depth, iterations // 10), _LONGEST_RUN))
-        start = time.perf_counter()
+        post, take, depth, clock = self._poster(size), self._take, end.depth, time.perf_counter
+        start = clock()
         posted = completed = 0
         while completed < iterations:
-            while posted < iterations and posted - completed < end.depth:
-                peak.posted(time.perf_counter())
-                self._post(size, posted)
+            while posted < iterations and posted - completed < depth:
+                peak.posted(clock())
+                post(posted, FLAG_SIGNALED)
                 posted += 1
-            done = self._take(end.depth)
+            done = take(depth)
             if done:
                 completed += done
-                peak.completed(done, time.perf_counter())
+                peak.completed(done, clock())
             elif not end.driver.progress():
                 end.wait(self._arrived)
         seconds = time.perf_counter() - start
@@ -140,17 +142,11 @@ class Run:
         samples: list[float] = []
         clock = time.perf_counter
         whole = self.operation in ("read", "atomic")
+        ping, await_pong = self._ping_pong(size)
         for index in range(iterations + _WARM_UP):
             start = clock()
-            if whole:
-                self._post(size, index)
-                self._wait_completions(1)
-            elif self.operation == "write":
-                self._write_ping(size, index)
-                self._await_byte(size, index)
-            else:
-                self._send_ping(size, index)
-                self._await_message()
+            ping(index)
+            await_pong(index)
             samples.append(clock() - start)
         self._settle()
         verified = self._verify(size)
@@ -179,47 +175,61 @@ class Run:
         if self.operation in ("read", "atomic"):
             self.end.wait(self.line.waiting, timeout_s=600, line=self.line)
         else:
+            pong, await_ping = self._ping_pong(size)
             for index in range(int(message["iterations"]) + _WARM_UP):
-                if self.operation == "write":
-                    self._await_byte(size, index)
-                    self._write_ping(size, index)
-                else:
-                    self._await_message()
-                    self._send_ping(size, index)
+                await_ping(index)
+                pong(index)
             self._settle()
             self.end.wait(self.line.waiting, timeout_s=600, line=self.line)
         self._answer_verify(size)
 
-    def _write_ping(self, size: int, index: int) -> None:
-        """A WRITE whose last byte counts, so that its arrival shows in memory."""
-        end = self.end
-        end.buffer[size - 1] = index + 1 & 0xFF
-        signaled = FLAG_SIGNALED if index % _SIGNAL_EVERY == 0 else 0
-        end.qp.post_rdma(
-            op.WR_WRITE, end.out, size, end.mr.lkey, int(end.peer["into"]), int(end.peer["rkey"]), index, signaled
-        )
-        if index % _SIGNAL_EVERY == _SIGNAL_EVERY - 1:
-            _check(end.cq.poll(4)[1])
+    def _ping_pong(self, size: int) -> tuple[Callable[[int], None], Callable[[int], None]]:
+        """What posts a message of a latency test, and what waits for the answer; both take the message's number."""
+        if self.operation == "write":
+            return self._write_ping(size), self._await_byte(size)
+        if self.operation == "send":
+            post = self._poster(size)
+            return (
+                lambda index: post(index, 0 if index % _SIGNAL_EVERY else FLAG_SIGNALED),
+                lambda index: self._await_message(),
+            )
+        post = self._poster(size)
+        return lambda index: post(index, FLAG_SIGNALED), lambda index: self._wait_completions(1)
 
-    def _await_byte(self, size: int, index: int) -> None:
+    def _write_ping(self, size: int) -> Callable[[int], None]:
+        """WRITEs whose last byte counts, so that their arrival shows in memory. What is the same is looked up once."""
         end = self.end
-        buffer = end.buffer
-        at = end.slot + size - 1
-        wanted = index + 1 & 0xFF
-        progress = end.driver.progress
-        for _ in range(20_000):
-            if buffer[at] == wanted:
-                return
-            progress()
-        end.wait(lambda: buffer[at] == wanted or self._failed(), timeout_s=30)
+        buffer, last, post = end.buffer, size - 1, end.qp.post_rdma
+        local, lkey = end.out, end.mr.lkey
+        remote, rkey = int(end.peer["into"]), int(end.peer["rkey"])
+
+        def ping(index: int) -> None:
+            buffer[last] = index + 1 & 0xFF
+            turn = index % _SIGNAL_EVERY
+            post(op.WR_WRITE, local, size, lkey, remote, rkey, index, 0 if turn else FLAG_SIGNALED)
+            if turn == _SIGNAL_EVERY - 1:
+                _check(end.cq.poll(4)[1])
+
+        return ping
+
+    def _await_byte(self, size: int) -> Callable[[int], None]:
+        end = self.end
+        buffer, at, progress = end.buffer, end.slot + size - 1, end.driver.progress
+
+        def wait(index: int) -> None:
+            wanted = index + 1 & 0xFF
+            for _ in range(20_000):
+                if buffer[at] == wanted:
+                    return
+                progress()
+            end.wait(lambda: buffer[at] == wanted or self._failed(), timeout_s=30)
+
+        return wait
 
     def _failed(self) -> bool:
         """Look for a completion in error while waiting; raises if there is one."""
         _check(self.end.cq.poll(4)[1])
         return False
-
-    def _send_ping(self, size: int, index: int) -> None:
-        self._post(size, index, FLAG_SIGNALED if index % _SIGNAL_EVERY == 0 else 0)
 
     def _await_message(self) -> None:
         end = self.end
@@ -237,26 +247,34 @@ class Run:
 
     # -------------------------------------------------------------------------------------- common
 
-    def _post(self, size: int, index: int, flags: int = FLAG_SIGNALED) -> None:
+    def _poster(self, size: int) -> Callable[[int, int], None]:
+        """What posts a message of this test, by its number and a descriptor's flags."""
         end = self.end
         if end.service == "UD":
-            wr = SendWR(
-                index,
-                e.IBV_WR_SEND,
-                send_flags=e.IBV_SEND_SIGNALED if flags else 0,
-                sg=[SGE(end.out, size, end.mr.lkey)],
-            )
+            return self._post_datagram(size)
+        if self.operation == "atomic":
+            return self._post_atomic
+        post, opcode, lkey, rkey = end.qp.post_rdma, _WR[self.operation], end.mr.lkey, int(end.peer["rkey"])
+        local = end.into if self.operation == "read" else end.out
+        remote = int(end.peer["out" if self.operation == "read" else "into"])
+        return lambda index, flags: post(opcode, local, size, lkey, remote, rkey, index, flags)
+
+    def _post_datagram(self, size: int) -> Callable[[int, int], None]:
+        end, signaled = self.end, e.IBV_SEND_SIGNALED
+
+        def post(index: int, flags: int) -> None:
+            sg = [SGE(end.out, size, end.mr.lkey)]
+            wr = SendWR(index, e.IBV_WR_SEND, send_flags=signaled if flags else 0, sg=sg)
             wr.set_wr_ud(end.ah, int(end.peer["qpn"]), QKEY)
             end.qp.post_send(wr)
-        elif self.operation == "atomic":
-            wr = SendWR(index, e.IBV_WR_ATOMIC_FETCH_AND_ADD, sg=[SGE(end.out, ATOMIC_BYTES, end.mr.lkey)])
-            wr.set_wr_atomic(int(end.peer["rkey"]), int(end.peer["into"]), 1)
-            end.qp.post_send(wr)
-        else:
-            local = end.into if self.operation == "read" else end.out
-            remote = int(end.peer["out" if self.operation == "read" else "into"])
-            rkey = int(end.peer["rkey"])
-            end.qp.post_rdma(_WR[self.operation], local, size, end.mr.lkey, remote, rkey, index, flags)
+
+        return post
+
+    def _post_atomic(self, index: int, flags: int) -> None:
+        end = self.end
+        wr = SendWR(index, e.IBV_WR_ATOMIC_FETCH_AND_ADD, sg=[SGE(end.out, ATOMIC_BYTES, end.mr.lkey)])
+        wr.set_wr_atomic(int(end.peer["rkey"]), int(end.peer["into"]), 1)
+        end.qp.post_send(wr)
 
     def _hear(self) -> dict[str, Any]:
         """The peer's next message. The NIC is driven meanwhile: the peer may still wait for our ACK."""
@@ -321,7 +339,7 @@ class Run:
         good = False
         for attempt in range(1 if end.service == "RC" else _RESEND):
             if attempt:
-                self._post(size, attempt)
+                self._poster(size)(attempt, FLAG_SIGNALED)
                 self._wait_completions(1)
             self.line.send(verify=True, crc=crc32(end.buffer[:size]), grh=grh, again=end.service != "RC")
             answer = self._hear()

@@ -140,7 +140,9 @@ struct engine_qp {
 struct engine_flight {
 	uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting;
 	uint64_t nic_limit, nic_inflight, nic_promised, nic_queued, nic_slipped;
+	uint64_t others; /* slots of the device that have packets in flight as well, or wait for room */
 	uint64_t srtt, rttvar;
+	uint64_t alone; /* no other queue pair sends to the peer */
 };
 
 /* What came with a buffer of packets. */

@@ -2,6 +2,8 @@
 #include "parts.h"
 #include "schedule.h"
 
+#include <stdatomic.h>
+
 #define WAITING offsetof(struct queue_pair, next_waiting)
 #define LINES offsetof(struct line, next)
 #define PEERS offsetof(struct peer, next_peer)
@@ -76,6 +78,121 @@ void engine_peer_silent(struct peer *peer, uint64_t now)
 	cut(peer, 0, FLIGHT_LEAST, now);
 }
 
+/* ------------------------------------------------------------------ what the whole device has (transport/budget.py) */
+
+/* Others store to the page meanwhile, and may store anything: each word is taken by itself, and once. */
+static uint64_t seen(const uint32_t *word)
+{
+	return atomic_load_explicit((const _Atomic uint32_t *)(const void *)word, memory_order_relaxed);
+}
+
+/* What stands there already is not stored again, since others look there. */
+static void say(uint32_t *word, uint64_t value)
+{
+	if (seen(word) != (uint32_t)value)
+		atomic_store_explicit((_Atomic uint32_t *)(void *)word, (uint32_t)value, memory_order_relaxed);
+}
+
+static struct share *shares_of(const struct engine_sched *sched, uint64_t entry)
+{
+	return (struct share *)(void *)(sched->budget + sizeof(struct budget)) + entry * BUDGET_SLOTS;
+}
+
+static uint64_t slots_of(const struct engine_sched *sched)
+{
+	return lesser(seen(&((const struct budget *)(const void *)sched->budget)->slots), BUDGET_SLOTS);
+}
+
+static int holds(const struct share *share)
+{
+	return seen(&share->held) || seen(&share->waits);
+}
+
+/* How many other slots have packets in flight of an entry, or wait; and the most that one of them has learned. */
+static uint64_t count_others(const struct engine_sched *sched, uint64_t entry, uint64_t *learned)
+{
+	const struct share *shares = shares_of(sched, entry);
+	uint64_t slots = slots_of(sched), others = 0;
+
+	*learned = 0;
+	for (uint64_t i = 0; i < slots; i++) {
+		if (i == sched->slot || !holds(&shares[i]))
+			continue;
+		others++;
+		*learned = greater(*learned, seen(&shares[i].limit));
+	}
+	return others;
+}
+
+/* What `others` leave of a pool for this slot, whose own account allows `own`, while none allows more than `most`. */
+static uint64_t left_by_others(const struct engine_sched *sched, uint64_t entry, uint64_t others, uint64_t own,
+			       uint64_t most, uint64_t pool)
+{
+	const struct share *shares = shares_of(sched, entry);
+	uint64_t slots = others ? slots_of(sched) : 0, part = pool / (1 + others);
+	int64_t left = (int64_t)pool;
+
+	for (uint64_t i = 0; i < slots; i++) {
+		if (i == sched->slot)
+			continue;
+		uint64_t claim = seen(&shares[i].waits) ? lesser(lesser(seen(&shares[i].limit), most), part) : 0;
+		left -= (int64_t)greater(seen(&shares[i].held), claim);
+	}
+	return lesser(own, left < (int64_t)BUDGET_LEAST ? BUDGET_LEAST : (uint64_t)left);
+}
+
+static uint64_t limit_to(const struct engine_sched *sched, const struct peer *peer)
+{
+	uint64_t limit = limit_of(peer), most = sched->flights->limit, learned;
+
+	if (!sched->budget || peer->entry == BUDGET_NIC_ENTRY || peer->entry >= BUDGET_ENTRIES)
+		return limit;
+	uint64_t others = count_others(sched, peer->entry, &learned);
+	return left_by_others(sched, peer->entry, others, limit, most, greater(limit, lesser(learned, most)));
+}
+
+static uint64_t limit_of_all(const struct engine_sched *sched, uint64_t *others)
+{
+	uint64_t own = sched->flights->limit, learned;
+
+	*others = 0;
+	if (!sched->budget)
+		return own;
+	uint64_t all = seen(&((const struct budget *)(const void *)sched->budget)->limit);
+	*others = count_others(sched, BUDGET_NIC_ENTRY, &learned);
+	return left_by_others(sched, BUDGET_NIC_ENTRY, *others, own, own, greater(all, BUDGET_LEAST));
+}
+
+void engine_flights_limits(const struct engine_sched *sched, const struct peer *peer, struct engine_limits *limits)
+{
+	limits->peer = limit_to(sched, peer);
+	limits->nic = limit_of_all(sched, &limits->others);
+}
+
+static void show_share(const struct engine_sched *sched, uint64_t entry, uint64_t held, uint64_t limit, uint64_t waiting)
+{
+	struct share *own = shares_of(sched, entry) + sched->slot;
+
+	say(&own->held, held);
+	say(&own->limit, limit);
+	say(&own->waits, waiting != 0);
+}
+
+static void show(const struct engine_sched *sched, const struct peer *peer)
+{
+	if (sched->budget && peer->entry != BUDGET_NIC_ENTRY && peer->entry < BUDGET_ENTRIES)
+		show_share(sched, peer->entry, peer->inflight + peer->promised, limit_of(peer), peer->waiting);
+}
+
+static void show_all(const struct engine_sched *sched)
+{
+	const struct flights *flights = sched->flights;
+
+	if (sched->budget)
+		show_share(sched, BUDGET_NIC_ENTRY, flights->inflight + flights->promised, flights->limit,
+			   flights->waited_for);
+}
+
 /* ------------------------------------------------------------------ who waits */
 
 static void queue(const struct engine_sched *sched, uint64_t peer)
@@ -137,6 +254,8 @@ int engine_flights_wait(const struct engine_sched *sched, uint64_t qp)
 	if (!peer->waiting)
 		queue(sched, record->peer_record);
 	peer->waiting++;
+	show(sched, peer);
+	show_all(sched);
 	return 0;
 }
 
@@ -149,6 +268,7 @@ void engine_flights_leave(const struct engine_sched *sched, uint64_t qp)
 		leave_line(sched, peer, qp);
 		if (!peer->waiting)
 			unqueue(sched, record->peer_record);
+		show(sched, peer);
 	}
 	engine_flights_turn_over(sched, qp);
 }
@@ -175,11 +295,13 @@ static void admit(const struct engine_sched *sched)
 		uint64_t at = flights->first_peer;
 		struct peer *peer = engine_record(sched, at);
 		unqueue(sched, at);
-		uint64_t share = quantum(limit_of(peer), peer->waiting > 1 || flights->waited_for || peer->users > 1);
-		int64_t left = (int64_t)(flights->limit - flights->inflight - flights->promised);
+		struct engine_limits limits;
+		engine_flights_limits(sched, peer, &limits);
+		uint64_t share = quantum(limits.peer, peer->waiting > 1 || flights->waited_for || peer->users > 1);
+		int64_t left = (int64_t)(limits.nic - flights->inflight - flights->promised);
 		uint64_t used = peer->inflight + peer->promised;
-		if (used && (left < (int64_t)lesser(share, flights->limit) ||
-			     (int64_t)(limit_of(peer) - used) < (int64_t)share)) {
+		if (used && (left < (int64_t)lesser(share, limits.nic) ||
+			     (int64_t)(limits.peer - used) < (int64_t)share)) {
 			queue(sched, at);
 			blocked++;
 			continue;
@@ -193,6 +315,7 @@ static void admit(const struct engine_sched *sched)
 		peer->promised += share;
 		flights->promised += share;
 		flights->slipped = 0;
+		show(sched, peer);
 		blocked = 0;
 		engine_schedule(sched, qp);
 	}
@@ -208,14 +331,18 @@ void engine_flights_took(const struct engine_sched *sched, struct peer *peer, ui
 	sched->flights->promised -= own;
 	if (!own && peer->waiting)
 		sched->flights->slipped += packets;
+	show(sched, peer);
+	show_all(sched);
 }
 
 void engine_flights_give(const struct engine_sched *sched, struct peer *peer, uint64_t packets)
 {
 	peer->inflight -= packets;
 	sched->flights->inflight -= packets;
+	show(sched, peer);
 	if (sched->flights->waited_for)
 		admit(sched);
+	show_all(sched);
 }
 
 void engine_flights_turn_over(const struct engine_sched *sched, uint64_t qp)
@@ -227,7 +354,9 @@ void engine_flights_turn_over(const struct engine_sched *sched, uint64_t qp)
 		record->admitted = 0;
 		peer->promised -= own;
 		sched->flights->promised -= own;
+		show(sched, peer);
 	}
 	if (sched->flights->waited_for)
 		admit(sched);
+	show_all(sched);
 }

@@ -2,7 +2,7 @@
 
 Run as a program it writes the header beside itself; a test holds the file that is checked in against the tables.
 
-- A record of :mod:`rnic.state` becomes a ``struct`` of ``uint64_t``.
+- A record of :mod:`rnic.state` becomes a ``struct`` of ``uint64_t``, or of ``uint32_t`` where that is what it has.
 - A field of a big-endian layout becomes ``QPC_<FIELD>``: byte offset, bytes, lowest bit and width, for ``be_get`` and
   ``be_put``. One of an SQ entry, which lies in a send slot as words, becomes ``SQE_<FIELD>``: word, lowest bit, width;
   one of a datagram's becomes ``SQE_UD_<FIELD>``.
@@ -24,7 +24,8 @@ from rnic.rings import cqe, queue_block, rqe, sqe
 from rnic.rings.sqe import SQ_ENTRY, SQ_ENTRY_UD
 from rnic.spec import access, congestion_regs, events, limits, opcodes, psn, rounds, states, status, syndromes
 from rnic.spec.layout import Layout
-from rnic.state import hairpin, queue_pair, slot
+from rnic.state import budget, hairpin, queue_pair, slot
+from rnic.state.budget import BUDGET, SHARE
 from rnic.state.device import DEVICE
 from rnic.state.flights import FLIGHTS, LINE, PEER
 from rnic.state.hairpin import RING_KEEPER, RING_SENDER, RING_TAKER
@@ -35,6 +36,7 @@ from rnic.state.queues import CQ, EQ, SRQ
 from rnic.state.record import NONE, WORD_BYTES
 from rnic.state.schedule import PROGRAM, TIMERS, TURNS
 from rnic.state.slot import SLOT
+from rnic.transport import budget as transport_budget
 from rnic.transport import flights, outstanding, replies, responder
 from rnic.wire.opcode import OPCODES, OpcodeRow
 
@@ -60,13 +62,15 @@ RECORDS: dict[str, Layout] = {
     "peer": PEER,
     "line": LINE,
     "slot": SLOT,
+    "budget": BUDGET,
+    "share": SHARE,
     "ring_sender": RING_SENDER,
     "ring_taker": RING_TAKER,
     "ring_keeper": RING_KEEPER,
 }
 """Records by the name of their ``struct``."""
 
-BUDGET = (
+FLIGHT_NUMBERS = (
     "LOSSY",
     "CROWDED",
     "LEAST",
@@ -96,6 +100,8 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("EVENT_", events, ("COMP",)),
     ("SLOT_", slot, ("BUFFERS_AT",)),
     ("HAIRPIN_", hairpin, ()),
+    ("BUDGET_", budget, ()),
+    ("BUDGET_", transport_budget, ("LEAST",)),
     ("ACCESS_", access, ()),
     ("", qpc, ("OPT_", "SRQ_VALID")),
     ("", sqe, ("FLAG_", "SQE_", "SGE_")),
@@ -106,8 +112,9 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("", queue_block, ("ARM_", "BLOCK_")),
     ("QP_", queue_pair, ("PIECES", "REPLIES", "RESOURCES", "SCATTERS")),
     ("REPLY_", replies, ("ACK", "READ", "ATOMIC")),
-    ("FLIGHT_", flights, BUDGET),
-    ("TIMER_", outstanding, ("REPEAT_MIN_NS", "SILENT_PROBES", "PROBE_MAX_SHIFT", "BACKOFF_MOST")),
+    ("FLIGHT_", flights, FLIGHT_NUMBERS),
+    ("FLIGHT_", outstanding, ("NARROWEST", "ACKS_A_WINDOW", "WIDEN_AFTER")),
+    ("TIMER_", outstanding, ("REPEAT_", "SILENT_PROBES", "PROBE_MAX_SHIFT", "BACKOFF_MOST")),
     ("OPEN_", responder, ("NOTHING", "SEND", "WRITE")),
     ("PACE_", congestion_regs, ("WINDOW_NS",)),
     ("PACE_", pacing, ("BURST_WINDOWS",)),
@@ -136,10 +143,11 @@ def _structs() -> list[str]:
     lines = []
     for name, layout in RECORDS.items():
         lines.append(f"struct {name} {{")
-        lines += [f"\tuint64_t {field.name}; /* {field.doc} */" for field in layout.fields]
-        spare = layout.size // WORD_BYTES - len(layout.fields)
+        word = layout.fields[0].unit
+        lines += [f"\tuint{8 * word}_t {field.name}; /* {field.doc} */" for field in layout.fields]
+        spare = layout.size // word - len(layout.fields)
         if spare:
-            lines.append(f"\tuint64_t reserved[{spare}];")
+            lines.append(f"\tuint{8 * word}_t reserved[{spare}];")
         lines += ["};", f'_Static_assert(sizeof(struct {name}) == {layout.size}, "{layout.name}");', ""]
     return lines
 

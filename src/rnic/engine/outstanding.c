@@ -1,10 +1,6 @@
 /* What is sent and not acknowledged: progress, window, timers, completions (IBA 9.7.6; transport/outstanding.py). */
 #include "parts.h"
 
-#define WIDEN_AFTER 4u /* packets to be acknowledged for each one more in flight */
-#define ACKS_A_WINDOW 4u
-#define NARROWEST 32u /* packets in flight that no number of losses takes away */
-
 int engine_sq_sound(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
@@ -39,14 +35,14 @@ static int probing(const struct engine_port *port, const struct engine_qp *qp)
 	return port->probe && !(be_get(qp->qpc, QPC_OPTIONS) & OPT_NO_PROBE);
 }
 
-uint64_t engine_repeat_interval(uint64_t srtt, uint64_t rttvar)
+uint64_t engine_repeat_interval(const struct queue_pair *record, uint64_t alone, uint64_t srtt, uint64_t rttvar)
 {
-	return greater(TIMER_REPEAT_MIN_NS, 2 * srtt + 4 * rttvar);
+	return greater(srtt && alone && !record->piece_count ? TIMER_REPEAT_ALONE_NS : TIMER_REPEAT_MIN_NS, 2 * srtt + 4 * rttvar);
 }
 
-static uint64_t probe_at(const struct queue_pair *record, uint64_t srtt, uint64_t rttvar, uint64_t now)
+static uint64_t probe_at(const struct queue_pair *record, uint64_t alone, uint64_t srtt, uint64_t rttvar, uint64_t now)
 {
-	return now + (engine_repeat_interval(srtt, rttvar) << (record->probe_shift & 63));
+	return now + (engine_repeat_interval(record, alone, srtt, rttvar) << (record->probe_shift & 63));
 }
 
 void engine_watch(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
@@ -57,7 +53,7 @@ void engine_watch(const struct engine_port *port, struct engine_qp *qp, const st
 		return;
 	if (record->ack_deadline == NEVER)
 		record->ack_deadline = overdue(record, flight->srtt, now);
-	record->probe_deadline = probing(port, qp) ? probe_at(record, flight->srtt, flight->rttvar, now) : NEVER;
+	record->probe_deadline = probing(port, qp) ? probe_at(record, flight->alone, flight->srtt, flight->rttvar, now) : NEVER;
 	effects->effects |= EFFECT_ARM;
 }
 
@@ -159,13 +155,13 @@ enum engine_end engine_complete_sent(struct engine_qp *qp, struct engine_effects
 static void resize(const struct engine_port *port, struct queue_pair *record, uint64_t packets)
 {
 	record->window = packets;
-	record->ack_every = greater(1, lesser(port->ack_every, packets / ACKS_A_WINDOW));
+	record->ack_every = greater(1, lesser(port->ack_every, packets / FLIGHT_ACKS_A_WINDOW));
 }
 
 static void widen(const struct engine_port *port, struct queue_pair *record, uint64_t acknowledged)
 {
-	uint64_t counted = record->uncounted + acknowledged, more = counted / WIDEN_AFTER;
-	record->uncounted = counted % WIDEN_AFTER;
+	uint64_t counted = record->uncounted + acknowledged, more = counted / FLIGHT_WIDEN_AFTER;
+	record->uncounted = counted % FLIGHT_WIDEN_AFTER;
 	if (more)
 		resize(port, record, lesser(record->widest, record->window + more));
 }
@@ -228,7 +224,7 @@ enum engine_end engine_advance(const struct engine_port *port, struct engine_qp 
 		record->ack_deadline = record->probe_deadline = NEVER;
 	} else {
 		record->ack_deadline = overdue(record, srtt, now);
-		record->probe_deadline = probing(port, qp) ? probe_at(record, srtt, rttvar, now) : NEVER;
+		record->probe_deadline = probing(port, qp) ? probe_at(record, flight->alone, srtt, rttvar, now) : NEVER;
 		/* what a probe brought to light need not be all */
 		record->probe_due = probed && probing(port, qp) && !record->piece_count;
 	}
@@ -279,7 +275,7 @@ void engine_retry(const struct engine_port *port, struct engine_qp *qp, uint64_t
 	struct queue_pair *record = qp->record;
 	record->retry_left--;
 	effects->counts[COUNT_REWINDS]++;
-	resize(port, record, greater(lesser(NARROWEST, record->widest), record->window >> 1));
+	resize(port, record, greater(lesser(FLIGHT_NARROWEST, record->widest), record->window >> 1));
 	effects->effects |= EFFECT_LOST;
 	engine_rewind(qp, psn, effects);
 }
@@ -324,7 +320,7 @@ void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const 
 		if (record->probe_shift >= TIMER_SILENT_PROBES)
 			effects->effects |= EFFECT_SILENT;
 		record->probe_shift = lesser(record->probe_shift + 1, TIMER_PROBE_MAX_SHIFT);
-		record->probe_deadline = probe_at(record, flight->srtt, flight->rttvar, now);
+		record->probe_deadline = probe_at(record, flight->alone, flight->srtt, flight->rttvar, now);
 		effects->effects |= EFFECT_SCHEDULE;
 	}
 }

@@ -419,7 +419,7 @@ enum engine_end engine_may_complete(struct engine_qp *qp, const struct send_slot
 /* Complete what was sent unreliably; ENGINE_DONE, or a punt with nothing changed. */
 enum engine_end engine_complete_sent(struct engine_qp *qp, struct engine_effects *effects);
 /* Nanoseconds in which what was repeated should have been answered. */
-uint64_t engine_repeat_interval(uint64_t srtt, uint64_t rttvar);
+uint64_t engine_repeat_interval(const struct queue_pair *record, uint64_t alone, uint64_t srtt, uint64_t rttvar);
 /* Mean round trip and its deviation with one more sample. */
 void engine_measured(uint64_t *srtt, uint64_t *rttvar, uint64_t sample);
 /* A packet was lost: go back to `psn`. The caller has made sure that a retry is left. */

@@ -18,7 +18,7 @@ static void implied_nak(const struct engine_port *port, struct engine_qp *qp, ui
 
 	if (effects->effects & EFFECT_ACKNOWLEDGED && effects->sample != NONE)
 		engine_measured(&srtt, &rttvar, effects->sample);
-	if (psn == record->implied_psn && now - record->implied_at < engine_repeat_interval(srtt, rttvar))
+	if (psn == record->implied_psn && now - record->implied_at < engine_repeat_interval(record, flight->alone, srtt, rttvar))
 		return; /* responses still under way from before the rewind say the same again */
 	record->implied_psn = psn;
 	record->implied_at = now;

@@ -14,6 +14,8 @@ struct engine_sched {
 	struct flights *flights;
 	struct turns *turns;
 	struct timers *timers;
+	uint8_t *budget; /* the page of what the whole device has in flight; NULL for who is alone */
+	uint64_t slot; /* whose shares of it are these */
 };
 
 /* The record at an offset of the arena. */
@@ -58,6 +60,12 @@ void engine_rearm(const struct engine_sched *sched, uint64_t qp);
 
 /* ------------------------------------------------------------------ flights (transport/flights.py) */
 
+/* Packets that may be in flight to a peer and in all, as what others of the device have there leaves room. */
+struct engine_limits {
+	uint64_t peer, nic;
+	uint64_t others; /* slots that have packets in flight as well, or wait for room */
+};
+void engine_flights_limits(const struct engine_sched *sched, const struct peer *peer, struct engine_limits *limits);
 /* `packets` more are in flight to a peer, of which `own` had been promised. */
 void engine_flights_took(const struct engine_sched *sched, struct peer *peer, uint64_t packets, uint64_t own);
 /* `packets` fewer are; who waits is given turns. */

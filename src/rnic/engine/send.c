@@ -98,7 +98,7 @@ static int follows(struct engine_qp *qp, const struct send_slot *slot)
 
 static int shared(const struct queue_pair *record, const struct engine_flight *flight)
 {
-	return flight->nic_inflight > record->flying || flight->nic_queued;
+	return flight->nic_inflight > record->flying || flight->nic_queued || flight->others;
 }
 
 /* `want` if that is so little that it need not wait for room, else 0. */

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x35b4f15e3754fa24ull
+#define STATE_LAYOUT_HASH 0xe7391026db0c4d79ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -128,6 +128,8 @@
 #define ROUND_GATHER_AFTER 0x20u
 #define ROUND_GATHER_PAUSE_NS 0x4e20u
 #define ROUND_LOOKS 0x6u
+#define ROUND_PARK_NS 0x1e8480u
+#define ROUND_PARK_MOST 0x10u
 #define ROUND_IDLE_BEFORE_YIELD 0x20u
 #define EVENT_COMP 0x0u
 #define SLOT_BUFFERS_AT 0x1000u
@@ -142,6 +144,11 @@
 #define HAIRPIN_COOKIE_BYTES 0x10u
 #define HAIRPIN_TAKER_AT 0x40u
 #define HAIRPIN_KEEPER_AT 0x80u
+#define BUDGET_SLOTS 0x41u
+#define BUDGET_ENTRIES 0x100u
+#define BUDGET_NIC_ENTRY 0x0u
+#define BUDGET_BYTES 0x41040u
+#define BUDGET_LEAST 0x4u
 #define ACCESS_LOCAL_WRITE 0x1u
 #define ACCESS_REMOTE_WRITE 0x2u
 #define ACCESS_REMOTE_READ 0x4u
@@ -230,7 +237,12 @@
 #define FLIGHT_QUEUE_NS 0x16e360u
 #define FLIGHT_SAMPLES 0x8u
 #define FLIGHT_LOW_NS 0x5f5e100u
+#define FLIGHT_NARROWEST 0x20u
+#define FLIGHT_ACKS_A_WINDOW 0x4u
+#define FLIGHT_WIDEN_AFTER 0x4u
+#define TIMER_REPEAT_NS 0x186a0u
 #define TIMER_REPEAT_MIN_NS 0xf4240u
+#define TIMER_REPEAT_ALONE_NS 0x3d090u
 #define TIMER_SILENT_PROBES 0x3u
 #define TIMER_PROBE_MAX_SHIFT 0xau
 #define TIMER_BACKOFF_MOST 0x2u
@@ -607,8 +619,9 @@ struct peer {
 	uint64_t waiting; /* queue pairs in its lines */
 	uint64_t next_peer; /* the next peer that somebody waits for */
 	uint64_t previous_peer; /* the one before */
+	uint64_t entry; /* its entry in the page of the whole device's budget, 0 for none */
 };
-_Static_assert(sizeof(struct peer) == 160, "peer");
+_Static_assert(sizeof(struct peer) == 168, "peer");
 
 struct line {
 	uint64_t next; /* the peer's next line */
@@ -693,6 +706,21 @@ struct slot {
 	uint64_t reserved[58];
 };
 _Static_assert(sizeof(struct slot) == 1024, "slot");
+
+struct budget {
+	uint32_t slots; /* one more than the highest number of a slot in use */
+	uint32_t limit; /* packets that the NIC as a whole may have in flight */
+	uint32_t reserved[14];
+};
+_Static_assert(sizeof(struct budget) == 64, "budget");
+
+struct share {
+	uint32_t held; /* packets in flight, and those for which turns were given */
+	uint32_t limit; /* packets that may be in flight, as this slot has learned */
+	uint32_t waits; /* 1 while queue pairs wait for room */
+	uint32_t reserved[1];
+};
+_Static_assert(sizeof(struct share) == 16, "share");
 
 struct ring_sender {
 	uint64_t tail; /* position behind the last record */

@@ -1,7 +1,6 @@
 """Whether the engine is in use: where it is compiled, from the tables as they are.
 
-``RNIC_ENGINE=0`` takes the reference, with the twins of its inner loops; ``RNIC_PLAIN=1`` takes plain Python
-everywhere.
+``RNIC_ENGINE=0`` takes the reference; ``RNIC_PLAIN=1`` takes plain Python everywhere.
 """
 
 from __future__ import annotations

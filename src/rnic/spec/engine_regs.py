@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from rnic.spec.layout import Field, Layout, bits, octet, word
+from rnic.spec.layout import Field, Layout, bits, octet, wide, word
 
 Access = Literal["RW", "RO", "W1C", "PULSE", "SPLIT"]
 """``PULSE``: a write has an effect and stores nothing. ``SPLIT``: reads show something else than was written."""
@@ -18,6 +18,8 @@ Access = Literal["RW", "RO", "W1C", "PULSE", "SPLIT"]
 # ---------------------------------------------------------------- address windows of the AXI4-Lite slave
 
 AXIL_ADDRESS_BITS: Final = 14
+NARROW_ADDRESS_BITS: Final = 32
+"""Address bits of the documented engine, which uses the low half of every address."""
 ENGINE_BASE: Final = 0x0000
 ENCAP_BASE: Final = 0x0100
 DECAP_BASE: Final = 0x0200
@@ -207,7 +209,7 @@ REGISTERS: Final = (
     Register("RESERVED1", 0x18, "RO", "reads 0"),
     Register("SCRATCH1", 0x1C, "RW", "stored, no effect"),
     Register("SQ_BASE_LO", 0x20, "RW", "submission queue base, low half; a multiple of 64"),
-    Register("SQ_BASE_HI", 0x24, "RW", "submission queue base, high half; stored, the engine has 32 address bits"),
+    Register("SQ_BASE_HI", 0x24, "RW", "submission queue base, high half; stored, no effect with 32 address bits"),
     Register("SQ_SIZE", 0x28, "RW", "entries of the submission queue; 16 bits are used"),
     Register("SQ_HEAD", 0x2C, "RO", "next descriptor that the engine takes"),
     Register("SQ_TAIL", 0x30, "RW", "next descriptor that software fills; a write rings the doorbell"),
@@ -215,7 +217,7 @@ REGISTERS: Final = (
     Register("SQ_FLAGS", 0x38, "RW", "stored, no effect"),
     Register("SQ_STRIDE", 0x3C, "RW", "stored, no effect"),
     Register("CQ_BASE_LO", 0x40, "RW", "completion queue base, low half; a multiple of 32"),
-    Register("CQ_BASE_HI", 0x44, "RW", "completion queue base, high half; stored, the engine has 32 address bits"),
+    Register("CQ_BASE_HI", 0x44, "RW", "completion queue base, high half; stored, no effect with 32 address bits"),
     Register("CQ_SIZE", 0x48, "RW", "entries of the completion queue; 16 bits are used"),
     Register("CQ_HEAD", 0x4C, "RW", "next entry that software takes"),
     Register("CQ_TAIL", 0x50, "RO", "next entry that the engine fills"),
@@ -259,6 +261,7 @@ REGISTERS: Final = (
             bits("bus_width", 0, 9, 0, "data width of the memory bus in bits", "RO"),
             _flag("serial", 10, "one fragment at a time, as documented", "RO"),
             _flag("network", 11, "it has MAC ports", "RO"),
+            bits("address_bits", 0, 15, 12, "address bits beyond 32, in fours", "RO"),
             bits("block_size", 0, 31, 16, "largest fragment in bytes", "RO"),
         ),
         source="ours",
@@ -270,6 +273,14 @@ REGISTERS: Final = (
     Register("RX_ERRORS", 0xA8, "RO", "received packets whose payload could not be written whole", source="ours"),
 )
 """The register map. WATCHDOG's value after reset is a parameter of the engine."""
+
+WIDE_REGISTERS: Final = (
+    Register("LOCAL_WINDOW_BASE_HI", 0xAC, "RW", "LOCAL_WINDOW_BASE, high half", reset=0xFFFFFFFF, source="ours"),
+    Register("LOCAL_WINDOW_LAST_HI", 0xB0, "RW", "LOCAL_WINDOW_LAST, high half", source="ours"),
+    Register("REMOTE_WINDOW_BASE_HI", 0xB4, "RW", "REMOTE_WINDOW_BASE, high half", reset=0xFFFFFFFF, source="ours"),
+    Register("REMOTE_WINDOW_LAST_HI", 0xB8, "RW", "REMOTE_WINDOW_LAST, high half", source="ours"),
+)
+"""What an engine with more than 32 address bits has besides. Bits past its addresses are stored, and no more."""
 
 DOCUMENTED_DEBUG: Final = (
     Register("CQ_DOORBELL", 0x54, "RW", "stored, no effect"),
@@ -287,19 +298,20 @@ DOCUMENTED_DEBUG: Final = (
 """0x54 to 0x7C as the register document draws them, where it departs from the RTL; an option of the engine."""
 
 
-def register_map(documented_debug: bool = False) -> tuple[Register, ...]:
+def register_map(documented_debug: bool = False, address_bits: int = NARROW_ADDRESS_BITS) -> tuple[Register, ...]:
     """All registers in order of offset, with the debug registers of the RTL or of the register document."""
+    registers = REGISTERS + (WIDE_REGISTERS if address_bits > NARROW_ADDRESS_BITS else ())
     if not documented_debug:
-        return REGISTERS
+        return registers
     replaced = range(DOCUMENTED_DEBUG[0].offset, DOCUMENTED_DEBUG[-1].offset + 4)
-    kept = [register for register in REGISTERS if register.offset not in replaced]
+    kept = [register for register in registers if register.offset not in replaced]
     return tuple(sorted((*kept, *DOCUMENTED_DEBUG), key=lambda register: register.offset))
 
 
-OFFSETS: Final = {register.name: register.offset for register in REGISTERS}
-"""Byte offset of each register by name."""
+BY_NAME: Final = {register.name: register for register in (*REGISTERS, *WIDE_REGISTERS)}
 
-BY_NAME: Final = {register.name: register for register in REGISTERS}
+OFFSETS: Final = {name: register.offset for name, register in BY_NAME.items()}
+"""Byte offset of each register by name."""
 
 
 def _as_layout(name: str, registers: tuple[Register, ...], source: str) -> Layout:
@@ -319,22 +331,38 @@ IRQ_STATUS = Layout("IRQ_STATUS", 4, "little", "hardware.md 1a; design.md", IRQ_
 
 # ---------------------------------------------------------------- DataMover words
 
+_DM_BITS = (
+    bits("btt", 0, 22, 0, "bytes to transfer, 1 to 8388607"),
+    bits("type", 0, 23, 23, "1: incrementing addresses (labelled EOF in 001)"),
+    bits("dsa", 0, 29, 24, "DRE stream alignment, 0"),
+    bits("eof", 0, 30, 30, "end of frame: the last beat carries TLAST (labelled DSA in 001)"),
+    bits("drr", 0, 31, 31, "DRE realignment request, 0"),
+)
 DM_COMMAND = Layout(
     "DataMover command",
     9,
     "little",
     "001 3.6; PG022",
     (
-        bits("btt", 0, 22, 0, "bytes to transfer, 1 to 8388607"),
-        bits("type", 0, 23, 23, "1: incrementing addresses (labelled EOF in 001)"),
-        bits("dsa", 0, 29, 24, "DRE stream alignment, 0"),
-        bits("eof", 0, 30, 30, "end of frame: the last beat carries TLAST (labelled DSA in 001)"),
-        bits("drr", 0, 31, 31, "DRE realignment request, 0"),
+        *_DM_BITS,
         word("address", 4, "byte address in memory"),
         octet("tag", 8, "bits 3:0 come back in the status; the documents send 0"),
     ),
 )
 """72 bits. The bit values are 001's; the names of bits 31 to 23 are AMD PG022's (``design.md``)."""
+
+DM_COMMAND_WIDE = Layout(
+    "DataMover command, 64-bit address",
+    13,
+    "little",
+    "PG022",
+    (
+        *_DM_BITS,
+        wide("address", 4, "byte address in memory"),
+        octet("tag", 12, "bits 3:0 come back in the status; 0"),
+    ),
+)
+"""The same with PG022's long address, 104 bits: of an engine with more than 32 address bits."""
 
 DM_STATUS = Layout(
     "DataMover status",
@@ -351,6 +379,12 @@ DM_STATUS = Layout(
 )
 
 
-def dm_command(address: int, btt: int, tag: int = 0) -> int:
-    """The 72-bit command that the documents send: incrementing, end of frame."""
-    return int.from_bytes(DM_COMMAND.pack({"btt": btt, "type": 1, "eof": 1, "address": address, "tag": tag}), "little")
+def dm_command_layout(address_bits: int) -> Layout:
+    """The command of an engine with so many address bits."""
+    return DM_COMMAND if address_bits <= NARROW_ADDRESS_BITS else DM_COMMAND_WIDE
+
+
+def dm_command(address: int, btt: int, tag: int = 0, address_bits: int = NARROW_ADDRESS_BITS) -> int:
+    """The command that the documents send, 72 bits with 32-bit addresses: incrementing, end of frame."""
+    layout = dm_command_layout(address_bits)
+    return int.from_bytes(layout.pack({"btt": btt, "type": 1, "eof": 1, "address": address, "tag": tag}), "little")

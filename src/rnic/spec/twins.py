@@ -1,4 +1,4 @@
-"""Which of the inner loops run compiled: each has a twin in plain Python that does the same, slower.
+"""Which modules run compiled: each has a twin in plain Python that does the same, slower.
 
 Two variables of the environment decide, read once at import: ``RNIC_PLAIN=1`` takes plain Python everywhere,
 ``RNIC_REQUIRE_COMPILED=1`` makes a missing twin an error.

@@ -52,6 +52,7 @@ PEER: Final = record(
         ("waiting", "Flights", "queue pairs in its lines"),
         ("next_peer", "Flights", "the next peer that somebody waits for"),
         ("previous_peer", "Flights", "the one before"),
+        ("entry", "Flights", "its entry in the page of the whole device's budget, 0 for none"),
     ),
 )
 

@@ -7,15 +7,12 @@ only with opcode and flags, the last four the AckReq bit and the PSN.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 from rnic.spec.psn import PSN_MASK
+from rnic.transport.runs import segment_run
 from rnic.wire.bursts import Buffer, TxBurst
 from rnic.wire.crc import crc32
 from rnic.wire.flow import Flow, tx_delta
-
-if TYPE_CHECKING:
-    from rnic.transport.host import BurstLoops
 
 BTH_STRUCT = struct.Struct(">QI")
 BTH_RETH_STRUCT = struct.Struct(">QIQII")
@@ -81,9 +78,7 @@ class FrameBatch:
         self.length += length * count
         return ident
 
-    def run(
-        self, loops: BurstLoops, head: int, psn: int, count: int, view: memoryview, mtu: int, ack_every: int
-    ) -> None:
+    def run(self, head: int, psn: int, count: int, view: memoryview, mtu: int, ack_every: int) -> None:
         """Append ``count`` frames of a BTH and ``mtu`` payload bytes each, in as many bursts as they take.
 
         Args:
@@ -96,7 +91,6 @@ class FrameBatch:
         length = mtu + BTH_STRUCT.size + ICRC_STRUCT.size
         seeds = flow.seeds(length)
         delta = tx_delta(length)
-        segment_run = loops.segment_run
         most = max(1, min(self.max_segments, _MAX_BURST_BYTES // length))
         at = 0
         while count:

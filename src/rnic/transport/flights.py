@@ -26,20 +26,25 @@ waits again. A queue pair that does not wait yet queues up behind those that do,
 flight and wants no more than :data:`LEAST` packets goes past them, and up to :data:`SLIP` beyond the limits, since it
 would wait for a quantum's round trip with a message that takes none. No more than that many packets go past between two
 turns of those who wait.
+
+Where programs run the data path themselves, each has accounts of its own, and a page that all of a device share bounds
+what they have in flight together (:mod:`rnic.transport.budget`): room is then what the others leave.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rnic.state import links
 from rnic.state.arena import Arena
+from rnic.state.budget import ENTRIES, NIC_ENTRY
 from rnic.state.flights import FLIGHTS, FRACTION_BITS, LINE, PEER
 from rnic.state.queue_pair import QP
 from rnic.state.record import WORD_SHIFT, Word, place, view
 
 if TYPE_CHECKING:
+    from rnic.transport.budget import Budget
     from rnic.transport.outstanding import Outstanding
     from rnic.wire.flow import Flow
 
@@ -92,6 +97,7 @@ _ALL_LIMIT = place(FLIGHTS, "limit")
 _WAITED_FOR = place(FLIGHTS, "waited_for")
 _SLIPPED = place(FLIGHTS, "slipped")
 _SPARE_LINE = place(FLIGHTS, "spare_line")
+_ENTRY = place(PEER, "entry")
 
 
 @view(PEER)
@@ -126,6 +132,7 @@ class Peer:
     waiting: Word
     next_peer: Word
     previous_peer: Word
+    entry: Word
 
     def __init__(self, words: memoryview, record: int, first: int, most: int) -> None:
         self.words = words
@@ -140,16 +147,6 @@ class Peer:
     @limit.setter
     def limit(self, packets: float) -> None:
         self.limit_16 = int(packets * _ONE)
-
-    def quantum(self, shared: bool) -> int:
-        """Packets of one turn.
-
-        Where it is ``shared``, half of what may be in flight, so that one turn is under way while the next is made.
-        Who is alone sends little by little: a loss shows by the packets behind it.
-        """
-        limit = self.words[_LIMIT] >> FRACTION_BITS
-        small = min(SMALL_QUANTUM, limit)
-        return max(small, min(QUANTUM, limit >> 1)) if shared else small
 
     def measured(self, sample_ns: int, now_ns: int) -> None:
         """A round trip was measured. Mean and deviation as RFC 6298 has them."""
@@ -208,6 +205,26 @@ class Peer:
             self.limit_16 = max(limit_16, min(least << FRACTION_BITS, self.limit_16))
 
 
+def _quantum(limit: int, shared: bool) -> int:
+    """Packets of one turn at a peer's limit.
+
+    Where it is ``shared``, half of what may be in flight, so that one turn is under way while the next is made.
+    Who is alone sends little by little: a loss shows by the packets behind it.
+    """
+    small = min(SMALL_QUANTUM, limit)
+    return max(small, min(QUANTUM, limit >> 1)) if shared else small
+
+
+class Entries(Protocol):
+    """Who hands out the entries of the page that a whole device shares."""
+
+    def enter(self, address: bytes, port: int) -> int:
+        """The entry of a peer, which has one user more; 0 where none is left."""
+
+    def leave(self, address: bytes, port: int) -> None:
+        """The peer has one user less."""
+
+
 NOBODY = Peer(memoryview(bytearray(PEER.size)).cast("Q"), 0, FIRST, FIRST)
 """The peer of a queue pair that is not connected; nothing ever flies to it."""
 
@@ -224,7 +241,19 @@ class Flights:
         MemoryError: the arena is full.
     """
 
-    __slots__ = ("_arena", "_cells", "_first", "_known", "_members", "_peers", "_sweep_at", "record", "words")
+    __slots__ = (
+        "_arena",
+        "_budget",
+        "_cells",
+        "_entries",
+        "_first",
+        "_known",
+        "_members",
+        "_peers",
+        "_sweep_at",
+        "record",
+        "words",
+    )
 
     def __init__(self, arena: Arena, limit: int, first: int = FIRST) -> None:
         self._arena = arena
@@ -240,6 +269,62 @@ class Flights:
         self._sweep_at = _MAX_PEERS
         self._members: dict[int, Outstanding] = {}
         """Requesters by the offsets of their queue pairs' records."""
+        self._budget: Budget | None = None
+        self._entries: Entries | None = None
+
+    def share(self, budget: Budget, entries: Entries) -> None:
+        """Keep to what the whole device may have in flight from now on: peers have entries in its page."""
+        self._budget, self._entries = budget, entries
+        for (address, port), peer in self._known.items():
+            peer.entry = entries.enter(address, port)
+        self.show()
+
+    def show(self) -> None:
+        """Put right what this slot shows in that page, where there is one."""
+        for peer in self._known.values():
+            self._show(peer)
+        self._show_all()
+
+    def leave_budget(self) -> None:
+        """The slot is given back: what it showed in that page is cleared, and its peers' entries are for others."""
+        if self._budget is not None and self._entries is not None:
+            self._budget.clear()
+            for address, port in self._known:
+                self._entries.leave(address, port)
+            self._budget = self._entries = None
+
+    def entries(self) -> set[int]:
+        """The entries of its peers in that page."""
+        return {peer.entry for peer in self._known.values()}
+
+    def _show(self, peer: Peer) -> None:
+        budget, words = self._budget, peer.words
+        entry = words[_ENTRY]
+        if budget is not None and entry:
+            held = words[_INFLIGHT] + words[_PROMISED]
+            budget.show(entry, held, words[_LIMIT] >> FRACTION_BITS, words[_COUNT] > 0)
+
+    def _show_all(self) -> None:
+        if self._budget is not None:
+            words = self.words
+            held = words[_ALL_INFLIGHT] + words[_ALL_PROMISED]
+            self._budget.show(NIC_ENTRY, held, words[_ALL_LIMIT], words[_WAITED_FOR] > 0)
+
+    def limit_to(self, peer: Peer) -> int:
+        """Packets that may be in flight to a peer, from here: what others of the device have there is not for these."""
+        words, budget = peer.words, self._budget
+        limit: int = words[_LIMIT] >> FRACTION_BITS
+        entry = words[_ENTRY]
+        return limit if budget is None or not entry else budget.limit(entry, limit, self.words[_ALL_LIMIT])
+
+    def limit_of_all(self) -> int:
+        """Packets that may be in flight from here, as :meth:`limit_to`."""
+        limit: int = self.words[_ALL_LIMIT]
+        return limit if self._budget is None else self._budget.nic_limit(limit)
+
+    def crowded(self) -> bool:
+        """Whether others of the device, in other slots, have packets in flight or wait for room."""
+        return self._budget is not None and self._budget.crowded()
 
     @property
     def limit(self) -> int:
@@ -287,12 +372,17 @@ class Flights:
                 self._sweep()
             record = self._arena.take(PEER.size, "a peer")
             peer = Peer(_cleared(self._arena, record, PEER.size), record, self._first, self.limit)
+            if self._entries is not None:
+                peer.entry = self._entries.enter(*key)
             self._known[key] = self._peers[record] = peer
         return peer
 
     def _sweep(self) -> None:
         for key, peer in list(self._known.items()):
             if not peer.users:
+                if self._budget is not None and self._entries is not None:
+                    self._budget.show(peer.entry or ENTRIES, 0, 0, False)
+                    self._entries.leave(*key)
                 del self._known[key], self._peers[peer.record]
                 self._arena.free(peer.record, PEER.size)
         self._sweep_at = max(_MAX_PEERS, 2 * len(self._known))
@@ -301,40 +391,39 @@ class Flights:
         """Packets that a requester may send now, if it has ``want``, at least 1, to send; 0 if it has to wait."""
         peer = requester.peer
         account, words = self.words, peer.words
-        limit = words[_LIMIT] >> FRACTION_BITS
         own = requester.admitted
+        limit, nic = self.limit_to(peer), self.limit_of_all()
         if not own and words[_COUNT]:
-            return self._slips(requester, want)
+            return self._slips(requester, want, limit, nic)
         # its own promise is its own; those of others are not
         room = own + min(
             limit - words[_INFLIGHT] - words[_PROMISED],
-            account[_ALL_LIMIT] - account[_ALL_INFLIGHT] - account[_ALL_PROMISED],
+            nic - account[_ALL_INFLIGHT] - account[_ALL_PROMISED],
         )
         if own and words[_COUNT]:
             room = min(room, own)
             want = min(want, own)
-        if room >= min(want, peer.quantum(self.shared(requester)), account[_ALL_LIMIT]):
+        if room >= min(want, _quantum(limit, self.shared(requester)), nic):
             return room
         # peers that do not answer may hold all that there is: one with nothing in flight gets a little all the same
-        return self._slips(requester, want) if words[_INFLIGHT] else min(want, LEAST, limit)
+        return self._slips(requester, want, limit, nic) if words[_INFLIGHT] else min(want, LEAST, limit)
 
-    def _slips(self, requester: Outstanding, want: int) -> int:
+    def _slips(self, requester: Outstanding, want: int, limit: int, nic: int) -> int:
         """``want`` if that is so little that it need not wait for room, else 0."""
         account, words = self.words, requester.peer.words
         if requester.admitted or requester.flying + want > LEAST:
             return 0
         if words[_COUNT] and account[_SLIPPED] + want > SLIP:
             return 0
-        limit = words[_LIMIT] >> FRACTION_BITS
         room = min(
             limit + min(SLIP, limit) - words[_INFLIGHT] - words[_PROMISED],
-            account[_ALL_LIMIT] + min(SLIP, account[_ALL_LIMIT]) - account[_ALL_INFLIGHT] - account[_ALL_PROMISED],
+            nic + min(SLIP, nic) - account[_ALL_INFLIGHT] - account[_ALL_PROMISED],
         )
         return want if room >= want else 0
 
     def shared(self, requester: Outstanding) -> bool:
         """Whether others have packets in flight or wait for room, and may take the next."""
-        return self.words[_ALL_INFLIGHT] > requester.flying or bool(self.words[_WAITED_FOR])
+        return self.words[_ALL_INFLIGHT] > requester.flying or bool(self.words[_WAITED_FOR]) or self.crowded()
 
     def enough(self, requester: Outstanding, packets: int, want: int) -> bool:
         """Whether who sends ``packets`` now finds room for more of ``want`` without an answer to them.
@@ -343,12 +432,13 @@ class Flights:
         """
         peer = requester.peer
         account, words = self.words, peer.words
+        limit, nic = self.limit_to(peer), self.limit_of_all()
         room = requester.admitted - packets
         room += min(
-            (words[_LIMIT] >> FRACTION_BITS) - words[_INFLIGHT] - words[_PROMISED],
-            account[_ALL_LIMIT] - account[_ALL_INFLIGHT] - account[_ALL_PROMISED],
+            limit - words[_INFLIGHT] - words[_PROMISED],
+            nic - account[_ALL_INFLIGHT] - account[_ALL_PROMISED],
         )
-        return room >= min(want, peer.quantum(True), account[_ALL_LIMIT])
+        return room >= min(want, _quantum(limit, True), nic)
 
     def take(self, requester: Outstanding, packets: int) -> None:
         """``packets`` more of a requester are in flight."""
@@ -367,13 +457,17 @@ class Flights:
             account[_ALL_PROMISED] -= own
         elif words[_COUNT]:
             account[_SLIPPED] += packets
+        self._show(peer)
+        self._show_all()
 
     def give(self, peer: Peer, packets: int) -> None:
         """``packets`` fewer are."""
         peer.words[_INFLIGHT] -= packets
         self.words[_ALL_INFLIGHT] -= packets
+        self._show(peer)
         if self.words[_WAITED_FOR]:
             self._admit()
+        self._show_all()
 
     def wait(self, requester: Outstanding) -> None:
         """No room: the requester's queue pair is given a turn once there is."""
@@ -401,6 +495,8 @@ class Flights:
         if not peer.waiting:
             self._queue(links.append, peer)
         peer.waiting += 1
+        self._show(peer)
+        self._show_all()
 
     def stock(self) -> None:
         """If the arena has room there is a line for the next who waits: who works on records alone cannot make one."""
@@ -436,8 +532,10 @@ class Flights:
             requester.admitted = 0
             requester.peer.words[_PROMISED] -= own
             self.words[_ALL_PROMISED] -= own
+            self._show(requester.peer)
         if self.words[_WAITED_FOR]:
             self._admit()
+        self._show_all()
 
     def leave(self, requester: Outstanding) -> None:
         """A requester waits no more."""
@@ -447,6 +545,7 @@ class Flights:
             self._leave_line(peer, requester.record)
             if not peer.waiting:
                 self._queue(links.unlink, peer)
+            self._show(peer)
         self.turn_over(requester)
 
     def _next(self, peer: Peer) -> Outstanding:
@@ -466,11 +565,11 @@ class Flights:
         while blocked < account[_WAITED_FOR]:
             peer = self._peers[account[_PEERS]]
             self._queue(links.unlink, peer)
-            quantum = peer.quantum(peer.waiting > 1 or bool(account[_WAITED_FOR]) or peer.users > 1)
-            limit = account[_ALL_LIMIT]
-            full = limit - account[_ALL_INFLIGHT] - account[_ALL_PROMISED] < min(quantum, limit)
+            limit, nic = self.limit_to(peer), self.limit_of_all()
+            quantum = _quantum(limit, peer.waiting > 1 or bool(account[_WAITED_FOR]) or peer.users > 1)
+            full = nic - account[_ALL_INFLIGHT] - account[_ALL_PROMISED] < min(quantum, nic)
             used = peer.inflight + peer.promised
-            if used and (full or (peer.limit_16 >> FRACTION_BITS) - used < quantum):
+            if used and (full or limit - used < quantum):
                 self._queue(links.append, peer)
                 blocked += 1
                 continue
@@ -482,6 +581,7 @@ class Flights:
             peer.promised += quantum
             account[_ALL_PROMISED] += quantum
             account[_SLIPPED] = 0
+            self._show(peer)
             blocked = 0
             requester.host.schedule(requester.qp)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rnic.transport.message import Message
     from rnic.transport.qp import QueuePair
     from rnic.transport.wqe import ReceiveWqe
-    from rnic.wire.bursts import Buffer, TxBurst
+    from rnic.wire.bursts import TxBurst
     from rnic.wire.flow import Flow
 
 
@@ -53,40 +53,6 @@ class ReceiveSource(Protocol):
         """Entries posted and not taken."""
 
 
-class BurstLoops(Protocol):
-    """The per-packet inner loops over headers of 12 bytes (:mod:`rnic.burst`)."""
-
-    def segment_run(
-        self,
-        head: int,
-        psn: int,
-        count: int,
-        payload: memoryview,
-        mtu: int,
-        seeds: tuple[int, ...],
-        first: int,
-        delta: int,
-        ack_every: int,
-        buffers: list[Buffer],
-    ) -> None:
-        """Append ``count`` full packets to ``buffers``."""
-
-    def place_run(
-        self,
-        buf: memoryview,
-        start: int,
-        segment: int,
-        count: int,
-        head: int,
-        psn: int,
-        seeds: tuple[int, ...],
-        first: int,
-        residue: int,
-        dest: memoryview,
-    ) -> tuple[int, bool]:
-        """Place packets in order; the number taken and whether one of them asked for an ACK."""
-
-
 class TransportConfig(Protocol):
     """Settings that the transport reads."""
 
@@ -102,10 +68,12 @@ class Host(Protocol):
     """The device as the transport sees it."""
 
     arena: Arena
-    counters: Counters
     memory: MemoryTable
     flights: Flights
-    burst: BurstLoops
+
+    @property
+    def counters(self) -> Counters:
+        """Where everything is counted."""
 
     @property
     def config(self) -> TransportConfig:

@@ -68,14 +68,6 @@ class Message:
         self.base = base
         self.index = index
 
-    def lean(self, entry: tuple[int, ...], psn: int, ssn: int) -> None:
-        """Its one packet, a WRITE or SEND, was just sent."""
-        words, base = self.words, self.base
-        place = base
-        for value in (*entry, psn, 1, 1, 0, ssn, 0, 1, 0):
-            words[place] = value
-            place += 1
-
     def forget(self) -> None:
         """Its entry could not be read: it does nothing."""
         self.entry_0, self.entry_3 = WR_NOP << 32, 0

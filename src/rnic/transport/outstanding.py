@@ -38,16 +38,20 @@ if TYPE_CHECKING:
 _ARMED = place(QP, "armed_ns")
 REPEAT_MIN_NS = 1_000_000
 """A tail-loss probe waits at least this long: sooner, many busy queue pairs repeat what is only late."""
+REPEAT_ALONE_NS = 250_000
+"""The same of a queue pair that has its peer for itself and waits for ACKs alone, once it knows the round trip. What is
+asked for again of a READ is more than an ACK, and others may have come meanwhile."""
 SILENT_PROBES = 3
 """Probes in vain after which the peer counts as silent, also where there is no ACK timeout."""
 PROBE_MAX_SHIFT = 10
 """How often a probe's interval doubles at most."""
 BACKOFF_MOST = 2
 """How often the ACK timeout doubles at most."""
-_NARROWEST = 32
+NARROWEST = 32
 """Packets in flight that no number of losses takes away."""
-_ACKS_A_WINDOW = 4
-_WIDEN_AFTER = 4
+ACKS_A_WINDOW = 4
+"""Acknowledgements that are asked for while a window is sent, at least."""
+WIDEN_AFTER = 4
 """Packets to be acknowledged for each one more in flight."""
 
 
@@ -242,16 +246,16 @@ class Outstanding:
 
     def narrow(self) -> None:
         """A packet was lost: half as many in flight."""
-        self._resize(max(min(_NARROWEST, self.widest), self.window >> 1))
+        self._resize(max(min(NARROWEST, self.widest), self.window >> 1))
 
     def _widen(self, acknowledged: int) -> None:
-        more, self.uncounted = divmod(self.uncounted + acknowledged, _WIDEN_AFTER)
+        more, self.uncounted = divmod(self.uncounted + acknowledged, WIDEN_AFTER)
         if more:
             self._resize(min(self.widest, self.window + more))
 
     def _resize(self, packets: int) -> None:
         self.window = packets
-        self.ack_every = max(1, min(self.host.config.ack_every, packets // _ACKS_A_WINDOW))
+        self.ack_every = max(1, min(self.host.config.ack_every, packets // ACKS_A_WINDOW))
 
     # ----------------------------------------------------------------------------------- progress
 
@@ -446,8 +450,13 @@ class Outstanding:
     def repeat_interval(self) -> int:
         """Nanoseconds in which what was repeated should have been answered."""
         peer = self.peer
-        least = REPEAT_MIN_NS if self.qp.selective is None else REPEAT_NS
-        return max(least, 2 * peer.srtt + 4 * peer.rttvar)
+        srtt = peer.srtt
+        if self.qp.selective is not None:
+            least = REPEAT_NS
+        else:
+            alone = srtt and peer.users == 1 and not self.piece_count
+            least = REPEAT_ALONE_NS if alone else REPEAT_MIN_NS
+        return max(least, 2 * srtt + 4 * peer.rttvar)
 
     def _probe_interval(self) -> int:
         return self.repeat_interval << self.probe_shift

@@ -28,6 +28,7 @@ from rnic.spec.syndromes import NAK_REMOTE_OPERATION
 from rnic.state.queue_pair import QP, QpMemory
 from rnic.state.queues import RECEIVE_RING, SEND_RING
 from rnic.state.record import Word, view, within
+from rnic.transport import runs
 from rnic.transport.completer import Completer
 from rnic.transport.datagram import DatagramReceiver, send_datagram
 from rnic.transport.encap import FrameBatch, bth_base
@@ -429,7 +430,7 @@ class QueuePair:
         expected = residue(segment, head >> 24 & 0xFF)
         window = payload.window(offset, count * mtu)
         dest = memoryview(bytearray(count * mtu)) if window is None else window
-        taken, ask = self.host.burst.place_run(buf, start, segment, count, head, psn, seeds, first, expected, dest)
+        taken, ask = runs.place_run(buf, start, segment, count, head, psn, seeds, first, expected, dest)
         # Memory out of reach gets what was good in one piece; the full path says why it does not take it.
         if taken == 0 or (window is None and not payload.write(offset, dest[: taken * mtu])):
             return 0

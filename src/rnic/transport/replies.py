@@ -157,16 +157,6 @@ class ReplyQueue:
                 self.reply_count = place
                 break
 
-    def take_lone_ack(self) -> Reply | None:
-        """Take the only reply that waits, if it is an ACK or NAK. What it says stands until the next is queued."""
-        if self.reply_count != 1:
-            return None
-        reply = self._at(0)
-        if reply.kind != ACK:
-            return None
-        self.reply_count = 0
-        return reply
-
     def waiting(self, psn: int) -> bool:
         """Whether a READ or atomic reply that starts at ``psn`` is queued and not begun."""
         for place in range(self.reply_count):
@@ -219,7 +209,6 @@ class ReplyQueue:
     def _send_read(self, reply: Reply, head: int, mtu: int, budget: int, batch: FrameBatch) -> int:
         """Send response packets of one READ; 0 where its memory cannot be read."""
         payload = self._payload(reply)
-        burst = self.qp.host.burst
         packets = reply.packets
         sent = first = reply.sent
         end = min(packets, first + budget)
@@ -229,7 +218,7 @@ class ReplyQueue:
             middles = min(end, packets - 1) - sent if sent else 0
             view = payload.gather(sent * mtu, middles * mtu) if middles > 1 else None
             if view is not None:
-                batch.run(burst, head | READ_RESPONSE_MIDDLE << 56, psn, middles, view, mtu, 0)
+                batch.run(head | READ_RESPONSE_MIDDLE << 56, psn, middles, view, mtu, 0)
                 sent += middles
                 continue
             size = min(mtu, payload.total - sent * mtu)

@@ -373,7 +373,7 @@ class Requester(Outstanding):
         message.executed = 1
 
     def _send_data(self, message: Message, payload: Payload, count: int, batch: FrameBatch, ask: bool = False) -> int:
-        """Send the next ``count`` packets of a SEND or WRITE, middles by the burst loop; ``ask`` with the last."""
+        """Send the next ``count`` packets of a SEND or WRITE, middles as runs; ``ask`` with the last."""
         done = 0
         mtu = self.mtu
         while done < count:
@@ -383,7 +383,7 @@ class Requester(Outstanding):
             if view is not None:
                 head = self.head | self.ctx.remote_qpn | (self.service | OPERATIONS[message.opcode][1]) << 56
                 psn = message.first_psn + index & PSN_MASK
-                batch.run(self.host.burst, head, psn, middles, view, mtu, 0 if self.service else self.ack_every)
+                batch.run(head, psn, middles, view, mtu, 0 if self.service else self.ack_every)
                 message.sent += middles
                 done += middles
             else:

@@ -530,7 +530,7 @@ class Responder:
         return CREDITS_INVALID
 
     def acknowledge_run(self, ask: bool) -> None:
-        """After a run of packets placed by the burst loop: the ACK that one of them asked for."""
+        """After a run of packets: the ACK that one of them asked for."""
         if ask and self.ctx.servtype == ST_RC:
             self.reply(self.ctx.expected_psn - 1 & PSN_MASK, self._ack_code())
 

@@ -2,6 +2,10 @@
 
 It carries no remote key; access is bounded by configured address windows. The upper half of beat 3, reserved
 in the documents, carries bits 31:16 of the fragment offset (``design.md``): identical up to 64 KiB.
+
+Engines with more than 32 address bits send bits 63:32 of the address in the bits that are still reserved, 24 of them,
+and in the top byte of the offset: their senders add what of the offset does not fit, multiples of 16 MiB, to the
+address. So the header is the same up to there where the address is below 4 GiB.
 """
 
 from __future__ import annotations
@@ -35,6 +39,32 @@ ENGINE_HEADER = Layout(
     ),
 )
 
+ENGINE_HEADER_WIDE = Layout(
+    "seven-beat header, 64-bit address",
+    ENGINE_HEADER_BYTES,
+    "little",
+    "000 5.3.3; ours",
+    (
+        octet("opcode", 0, "work-request opcode of the descriptor"),
+        bits("psn", 0, 31, 8, "packet sequence number"),
+        bits("dqpn", 4, 23, 0, "destination QP number"),
+        bits("remote_addr_39_32", 4, 31, 24, "destination address, bits 39:32"),
+        word("remote_addr", 8, "destination address, bits 31:0"),
+        bits("fragment_offset", 12, 23, 0, "offset of this fragment from the address"),
+        bits("remote_addr_63_56", 12, 31, 24, "destination address, bits 63:56"),
+        word("length", 16, "payload bytes after this header"),
+        half("pkey", 20, "partition key"),
+        half("remote_addr_55_40", 22, "destination address, bits 55:40"),
+        octet("service_level", 24, "service level"),
+        bits("marker", 24, 31, 8, "ABABABh"),
+    ),
+)
+"""The header between engines with more than 32 address bits."""
+ADDRESS_PARTS = (
+    ("remote_addr", 0, 32), ("remote_addr_39_32", 32, 8), ("remote_addr_55_40", 40, 16), ("remote_addr_63_56", 56, 8),
+)  # fmt: skip
+"""Fields of :data:`ENGINE_HEADER_WIDE` that make up the address, from its lowest bit: name, first bit, bits."""
+
 
 class EngineHeader(Header):
     """One packet's header in the descriptor engine, 28 bytes. ``marker`` is ABABABh unless set."""
@@ -53,6 +83,11 @@ class EngineHeader(Header):
     pkey: int
     service_level: int
     marker: int
+
+    @property
+    def address(self) -> int:
+        """Destination address of offset 0, as the wide header has it too."""
+        return self.remote_addr
 
     @classmethod
     def parse(cls, buf: Buffer, offset: int = 0) -> Self:
@@ -79,6 +114,63 @@ class EngineHeader(Header):
             self.fragment_offset,
             self.length,
             self.pkey,
+            self.marker << 8 | self.service_level,
+        )
+
+
+class EngineHeaderWide(Header):
+    """The same between engines with more than 32 address bits; ``address`` is all of the destination's."""
+
+    __slots__ = tuple(field.name for field in ENGINE_HEADER_WIDE.fields)
+
+    layout = ENGINE_HEADER_WIDE
+    FORMAT = "7I"
+    CONSTANTS: ClassVar[dict[str, int]] = {"marker": MARKER}
+    opcode: int
+    psn: int
+    dqpn: int
+    remote_addr_39_32: int
+    remote_addr: int
+    fragment_offset: int
+    remote_addr_63_56: int
+    length: int
+    pkey: int
+    remote_addr_55_40: int
+    service_level: int
+    marker: int
+
+    @property
+    def address(self) -> int:
+        """Destination address, 64 bits, of offset 0."""
+        return sum(getattr(self, name) << low for name, low, _bits in ADDRESS_PARTS)
+
+    @classmethod
+    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
+        """See :meth:`Header.parse`."""
+        header = cls.__new__(cls)
+        first, second, header.remote_addr, fourth, header.length, sixth, last = _STRUCT.unpack_from(buf, offset)
+        header.opcode = first & 0xFF
+        header.psn = first >> 8
+        header.dqpn = second & 0xFFFFFF
+        header.remote_addr_39_32 = second >> 24
+        header.fragment_offset = fourth & 0xFFFFFF
+        header.remote_addr_63_56 = fourth >> 24
+        header.pkey = sixth & 0xFFFF
+        header.remote_addr_55_40 = sixth >> 16
+        header.service_level = last & 0xFF
+        header.marker = last >> 8
+        return header
+
+    def pack(self) -> bytes:
+        """See :meth:`Header.pack`."""
+        self.check()
+        return _STRUCT.pack(
+            self.psn << 8 | self.opcode,
+            self.remote_addr_39_32 << 24 | self.dqpn,
+            self.remote_addr,
+            self.remote_addr_63_56 << 24 | self.fragment_offset,
+            self.length,
+            self.remote_addr_55_40 << 16 | self.pkey,
             self.marker << 8 | self.service_level,
         )
 

@@ -60,7 +60,10 @@ def test_every_layout_is_on_exactly_one_page(layout: Layout, pages: dict[str, st
 
 def test_every_bit_of_the_engines_registers_is_on_their_page(pages: dict[str, str]) -> None:
     page = pages["engine-registers.md"]
-    core = (("Core", 0, engine_regs.REGISTERS),)
+    core = (
+        ("Core", 0, engine_regs.REGISTERS),
+        ("Core with more than 32 address bits", 0, engine_regs.WIDE_REGISTERS),
+    )
     network = (
         ("Encapsulator", engine_regs.ENCAP_BASE, engine_net_regs.ENCAP_REGISTERS),
         ("Decapsulator", engine_regs.DECAP_BASE, engine_net_regs.DECAP_REGISTERS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -15,8 +16,10 @@ from rnic.device.turns import Turns
 from rnic.mem.space import address_of
 from rnic.spec.limits import NEVER
 from rnic.state.arena import Arena
+from rnic.state.budget import BUDGET, BYTES, NIC_ENTRY, SHARE, share_at
 from rnic.state.queue_pair import QP
 from rnic.state.record import place
+from rnic.transport.budget import Budget
 from rnic.transport.flights import QUEUE_NS, Flights, Peer
 from rnic.wire.flow import Flow
 
@@ -28,7 +31,29 @@ QUANTUM = 4_096
 class Sched(ctypes.Structure):
     """``struct engine_sched``."""
 
-    _fields_ = tuple((name, ctypes.c_void_p) for name in ("arena", "flights", "turns", "timers"))
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("arena", "flights", "turns", "timers", "budget")),
+        ("slot", ctypes.c_uint64),
+    )
+
+
+class Limits(ctypes.Structure):
+    """``struct engine_limits``."""
+
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("peer", "nic", "others"))
+
+
+class Entries:
+    """Peers' entries in the page of several worlds."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[bytes, int], int] = {}
+
+    def enter(self, address: bytes, port: int) -> int:
+        return self.known.setdefault((address, port), 1 + len(self.known))
+
+    def leave(self, address: bytes, port: int) -> None:
+        raise AssertionError("nobody leaves")
 
 
 class Qp:
@@ -85,6 +110,17 @@ class World:
         parts = (self.flights.record, self.turns.record, self.timers.record)
         self.sched = Sched(base, *(base + part for part in parts))
         self.c = ctypes.byref(self.sched)
+
+    def share(self, page: mmap.mmap, slot: int, entries: Entries) -> None:
+        """A slot of a device whose slots all have this page."""
+        self.flights.share(Budget(page, slot), entries)
+        self.sched.budget, self.sched.slot = address_of(page), slot
+
+    def limits(self, sched: ctypes.CDLL, qp: Qp) -> tuple[int, int, bool]:
+        """What C says that may be in flight to a queue pair's peer and in all, and whether others are there."""
+        limits = Limits()
+        sched.engine_flights_limits(self.c, self.peer(qp), ctypes.byref(limits))
+        return limits.peer, limits.nic, limits.others > 0
 
     def schedule(self, qp: Any) -> None:
         if not qp["scheduled"]:
@@ -212,14 +248,17 @@ def _ask(world: World, qp: Qp, want: int) -> int:
     return min(want, world.flights.room(qp, want))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("limit", [20, 60, 1_000])
-@pytest.mark.parametrize("seed", range(3))
-def test_flights(sched: ctypes.CDLL, seed: int, limit: int) -> None:
-    rng = random.Random(seed)
-    python, c = twins(limit)
-    now, waited, admitted = 1_000_000, 0, 0
-    for _ in range(1_500):
-        now += rng.randrange(2_000_000)
+class Course:
+    """The same steps taken in Python and in C, each of which leaves the same bytes."""
+
+    def __init__(self, sched: ctypes.CDLL, rng: random.Random, python: World, c: World) -> None:
+        self.sched, self.rng, self.python, self.c = sched, rng, python, c
+        self.now, self.waited, self.admitted = 1_000_000, 0, 0
+
+    def step(self) -> None:
+        """One of them."""
+        sched, rng, python, c = self.sched, self.rng, self.python, self.c
+        self.now += rng.randrange(2_000_000)
         number, what = rng.randrange(QPS), rng.randrange(10)
         one, other = python.qps[number], c.qps[number]
         if what < 5:
@@ -236,15 +275,15 @@ def test_flights(sched: ctypes.CDLL, seed: int, limit: int) -> None:
                 python.flights.wait(one)  # type: ignore[arg-type]
                 assert sched.engine_flights_wait(c.c, u64(other.record)) == 0
                 c.flights.stock()
-                waited += 1
+                self.waited += 1
             python.flights.turn_over(one)  # type: ignore[arg-type]
             sched.engine_flights_turn_over(c.c, u64(other.record))
         elif what < 8 and one["flying"]:
             packets = rng.randrange(one["flying"]) + 1
             sample = rng.choice((10_000, 100_000, QUEUE_NS >> 3, QUEUE_NS, 4 * QUEUE_NS))
             if rng.random() < 0.5:
-                one.peer.measured(sample, now)
-                sched.engine_peer_measured(c.peer(other), u64(sample), u64(now))
+                one.peer.measured(sample, self.now)
+                sched.engine_peer_measured(c.peer(other), u64(sample), u64(self.now))
             one.peer.acknowledged(packets)
             sched.engine_peer_acknowledged(c.peer(other), u64(packets))
             one["flying"] -= packets
@@ -252,13 +291,13 @@ def test_flights(sched: ctypes.CDLL, seed: int, limit: int) -> None:
             before = len(python.turns)
             python.flights.give(one.peer, packets)
             sched.engine_flights_give(c.c, c.peer(other), u64(packets))
-            admitted += len(python.turns) > before
+            self.admitted += len(python.turns) > before
         elif what == 8 and rng.random() < 0.3:
-            one.peer.lost(now)
-            sched.engine_peer_lost(c.peer(other), u64(now))
+            one.peer.lost(self.now)
+            sched.engine_peer_lost(c.peer(other), u64(self.now))
         elif what == 9 and rng.random() < 0.1:
-            one.peer.silent(now)
-            sched.engine_peer_silent(c.peer(other), u64(now))
+            one.peer.silent(self.now)
+            sched.engine_peer_silent(c.peer(other), u64(self.now))
         if python.turns.count and rng.random() < 0.5:
             record = python.turns.take()
             assert sched.engine_turns_take(c.c) == record
@@ -267,8 +306,62 @@ def test_flights(sched: ctypes.CDLL, seed: int, limit: int) -> None:
             for world in (python, c):
                 world.qps[[qp.record for qp in world.qps].index(record)]["scheduled"] = 0
         same(python, c)
+
+
+@pytest.mark.parametrize("limit", [20, 60, 1_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_flights(sched: ctypes.CDLL, seed: int, limit: int) -> None:
+    course = Course(sched, random.Random(seed), *twins(limit))
+    for _ in range(1_500):
+        course.step()
     if limit < 500:
-        assert (waited > 50, admitted > 20) == (True, True)  # or the steps mean nothing
+        assert (course.waited > 50, course.admitted > 20) == (True, True)  # or the steps mean nothing
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("scribbled", [False, True])
+def test_slots_of_one_device_share_a_page(sched: ctypes.CDLL, seed: int, scribbled: bool) -> None:
+    """Three slots each in Python and in C: same bytes, same page, whatever somebody else writes there."""
+    rng = random.Random(seed)
+    pages = mmap.mmap(-1, BYTES), mmap.mmap(-1, BYTES)
+    courses = [Course(sched, rng, *twins(100)) for _ in range(3)]
+    entries = Entries()
+    for page in pages:
+        for name, value in (("slots", 3), ("limit", 80)):
+            page[BUDGET[name].byte : BUDGET[name].byte + 4] = value.to_bytes(4, "little")
+    for slot, course in enumerate(courses):
+        course.python.share(pages[0], slot, entries)
+        course.c.share(pages[1], slot, entries)
+    crowded, less = 0, 0
+    for _ in range(3_000):
+        course = rng.choice(courses)
+        course.step()
+        if scribbled and rng.random() < 0.1:
+            at, value = (
+                4 * rng.randrange((BUDGET.size + 5 * 65 * SHARE.size) // 4),
+                rng.choice((0, 1, 77, (1 << 32) - 1)),
+            )
+            for page in pages:
+                page[at : at + 4] = value.to_bytes(4, "little")
+        qp = rng.randrange(QPS)
+        one, flights = course.python.qps[qp], course.python.flights
+        seen = flights.limit_to(one.peer), flights.limit_of_all(), flights.crowded()
+        assert course.c.limits(sched, course.c.qps[qp]) == seen
+        assert min(seen[:2]) >= min(4, one.peer.limit_16 >> 16)
+        assert seen[0] <= one.peer.limit
+        crowded += seen[2]
+        less += seen[1] < 80
+        assert pages[0][:] == pages[1][:]
+        if not scribbled:
+            held = [page_held(pages[0], NIC_ENTRY, slot) for slot in range(3)]
+            assert held == [each.python.flights.inflight + each.python.flights.promised for each in courses]
+    assert crowded > 1_000
+    assert less > 500
+
+
+def page_held(page: mmap.mmap, entry: int, slot: int) -> int:
+    """What a slot says that it has in flight."""
+    return SHARE.get(page[:], "held", share_at(entry, slot))
 
 
 def test_round_trips_of_every_length(sched: ctypes.CDLL) -> None:

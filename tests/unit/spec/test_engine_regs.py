@@ -6,7 +6,7 @@ from rnic.rings.cqe import CQ_ENTRY
 from rnic.rings.sqe import SQ_ENTRY
 from rnic.spec import engine_regs as regs
 from rnic.spec.layout import Layout
-from rnic.wire.engine_header import ENGINE_HEADER
+from rnic.wire.engine_header import ENGINE_HEADER, ENGINE_HEADER_WIDE
 
 MAP = """
 00 RW CONTROL     04 RO HW_STATUS    08 RW IRQ_ENABLE  0C W1C IRQ_STATUS
@@ -45,6 +45,20 @@ def test_the_debug_registers_of_the_document() -> None:
     assert debug == typed(DOCUMENTED)
     whole = [register.offset for register in regs.register_map(documented_debug=True)]
     assert whole == sorted(offset for offset, _access, _name in typed(MAP))
+
+
+def test_the_registers_of_wide_addresses() -> None:
+    wide = [(register.offset, register.access, register.name, register.reset) for register in regs.WIDE_REGISTERS]
+    assert wide == [
+        (0xAC, "RW", "LOCAL_WINDOW_BASE_HI", 0xFFFFFFFF),
+        (0xB0, "RW", "LOCAL_WINDOW_LAST_HI", 0),
+        (0xB4, "RW", "REMOTE_WINDOW_BASE_HI", 0xFFFFFFFF),
+        (0xB8, "RW", "REMOTE_WINDOW_LAST_HI", 0),
+    ]
+    for debug in (False, True):
+        without = regs.register_map(debug)
+        assert regs.register_map(debug, 36) == (*without, *regs.WIDE_REGISTERS)
+        assert regs.register_map(debug, 32) == without
 
 
 def places(layout: Layout, *names: str) -> dict[str, tuple[int, int, int]]:
@@ -96,6 +110,8 @@ def test_the_datamover_words() -> None:
         "btt": (0, 22, 0), "type": (0, 23, 23), "dsa": (0, 29, 24), "eof": (0, 30, 30), "drr": (0, 31, 31),
         "address": (4, 31, 0), "tag": (8, 7, 0),
     }  # fmt: skip
+    assert places(regs.DM_COMMAND_WIDE) == places(regs.DM_COMMAND) | {"address": (4, 63, 0), "tag": (12, 7, 0)}
+    assert regs.dm_command(0x12_1000_0040, 64, address_bits=40) == int("00000000121000004040800040", 16)
     assert places(regs.DM_STATUS) == {
         "tag": (0, 3, 0), "interr": (0, 4, 4), "decerr": (0, 5, 5), "slverr": (0, 6, 6), "okay": (0, 7, 7),
     }  # fmt: skip
@@ -114,4 +130,8 @@ def test_the_layouts_of_001() -> None:
         "opcode": (0, 7, 0), "psn": (0, 31, 8), "dqpn": (4, 23, 0), "remote_addr": (8, 31, 0),
         "fragment_offset": (12, 31, 0), "length": (16, 31, 0), "pkey": (20, 15, 0), "service_level": (24, 7, 0),
         "marker": (24, 31, 8),
+    }  # fmt: skip
+    assert places(ENGINE_HEADER_WIDE) == places(ENGINE_HEADER) | {
+        "fragment_offset": (12, 23, 0), "remote_addr_39_32": (4, 31, 24), "remote_addr_55_40": (22, 15, 0),
+        "remote_addr_63_56": (12, 31, 24),
     }  # fmt: skip

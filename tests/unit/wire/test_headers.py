@@ -11,7 +11,7 @@ from rnic.wire.atomiceth import AtomicAckEth, AtomicEth
 from rnic.wire.bth import Bth
 from rnic.wire.cnp import Cnp
 from rnic.wire.deth import Deth
-from rnic.wire.engine_header import EngineHeader
+from rnic.wire.engine_header import EngineHeader, EngineHeaderWide
 from rnic.wire.ethernet import Ethernet, VlanTag
 from rnic.wire.header import Header
 from rnic.wire.ieth import Ieth
@@ -132,6 +132,25 @@ GOLDEN: list[tuple[type[Header], str, dict[str, int]]] = [
             "marker": 0xABABAB,
         },
     ),
+    # the same with address 123456789ABCDEF0h: in the bits that the document reserves, and the top of beat 3
+    (
+        EngineHeaderWide,
+        "0a 56 34 12  bc 9a 78 78  f0 de bc 9a  00 04 fe 12  00 02 00 00  ff 7f 56 34  03 ab ab ab",
+        {
+            "opcode": 0x0A,
+            "psn": 0x123456,
+            "dqpn": 0x789ABC,
+            "remote_addr": 0x9ABCDEF0,
+            "remote_addr_39_32": 0x78,
+            "remote_addr_55_40": 0x3456,
+            "remote_addr_63_56": 0x12,
+            "fragment_offset": 0xFE0400,
+            "length": 512,
+            "pkey": 0x7FFF,
+            "service_level": 3,
+            "marker": 0xABABAB,
+        },
+    ),
 ]
 IDS = [kind.__name__ for kind, _, _ in GOLDEN]
 
@@ -174,7 +193,7 @@ def test_records_compare_by_value_and_show_themselves() -> None:
 
 
 def test_constants() -> None:
-    assert EngineHeader().marker == 0xABABAB
+    assert EngineHeader().marker == EngineHeaderWide().marker == 0xABABAB
     assert (IPv4().version, IPv4().ihl, IPv6().version) == (4, 5, 6)
     assert EngineHeader(marker=1).marker == 1
 

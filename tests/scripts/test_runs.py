@@ -1,4 +1,4 @@
-"""The burst loops do what the full path does, packet by packet (design.md "Fast path and full path")."""
+"""Runs of packets are framed and placed as the packets one by one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnic.burst import plain
 from rnic.spec.states import ST_RC, ST_UC
+from rnic.transport.runs import segment_run
 from rnic.wire.bursts import RxBurst
 from rnic.wire.flow import Flow, tx_delta
 from rnic.wire.packet import build, seal
@@ -40,7 +40,7 @@ def test_segment_run_equals_packets(count, mtu, psn, first, ack_every, v6) -> No
     buffers: list[bytes] = []
     head = int.from_bytes(build(0x07, dqpn=5, psn=0)[:8], "big")
     length = mtu + 16
-    plain.segment_run(
+    segment_run(
         head, psn, count, memoryview(data), mtu, flow.seeds(length), first, tx_delta(length), ack_every, buffers
     )
     assert b"".join(buffers) == b"".join(expected)

@@ -1,4 +1,4 @@
-"""Plain Python loops over packets that carry nothing but a BTH: the middles of long messages.
+"""Runs of packets that carry nothing but a BTH: the middles of long messages, framed and placed one like the other.
 
 Both loops know the first eight bytes of such a BTH as one integer, since within a run only the PSN word
 changes. CRCs start from per-length seeds that already hold the masked IP and UDP headers.
