@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import rnic
-from rnic.burst import COMPILED
+from rnic.mem.order import COMPILED
 
 LOAD = """
 import ctypes

@@ -2,9 +2,9 @@
 
     ./dev bench figures [--short] [--rounds N] [--write]
 
-``./dev bench rc`` is run as it is, then with the compiled loops alone, then in plain Python; the rows of :data:`ROWS`
-are printed as the tables that the pages have. ``--write`` puts the figures into ``docs/figures.json`` and the tables
-between the marks of the pages, which a test holds to that file. Run it on a machine that does nothing else.
+``./dev bench rc`` is run as it is, then in plain Python; the rows of :data:`ROWS` are printed as the tables that the
+pages have. ``--write`` puts the figures into ``docs/figures.json`` and the tables between the marks of the pages, which
+a test holds to that file. Run it on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ COMPARISON = ROOT / "docs" / "comparison.md"
 
 WAYS = {
     "engine": {},
-    "compiled": {"RNIC_ENGINE": "0"},
     "plain": {"RNIC_ENGINE": "0", "RNIC_PLAIN": "1"},
 }
 """The environment of each column that is rnic's."""
@@ -83,8 +82,8 @@ def readme_table(measured: Measured) -> str:
     """What stands between the README's marks."""
     engine = measured.get("engine")
     lines = [
-        "| what | with the engine (C) | compiled loops alone | plain Python | raw UDP from C | UCX over TCP |",
-        "|---|---|---|---|---|---|",
+        "| what | with the engine (C) | plain Python | raw UDP from C | UCX over TCP |",
+        "|---|---|---|---|---|",
     ]
     for row in ROWS:
         if not any(row.figure in values for values in measured.values()):

@@ -79,6 +79,14 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "budget",
+        "Budget of a device",
+        "The page of what a device's programs and its NIC process have in flight together: a header, then for each of "
+        "256 entries (0 the NIC as a whole, the others peers') a share for each of 65 slots. Whose each word is says "
+        "the access.",
+        ("rnic.state.budget",),
+    ),
+    (
         "cm",
         "Connection manager messages",
         "The bodies of the CM's MADs, and the header of the RDMA IP CM service in their private data.",
@@ -259,6 +267,7 @@ def engine_registers_page() -> Iterator[str]:
     """The registers of the descriptor engine, block by block, bit by bit."""
     blocks = (
         ("Core", engine_regs.ENGINE_BASE, engine_regs.REGISTERS),
+        ("Core with more than 32 address bits", engine_regs.ENGINE_BASE, engine_regs.WIDE_REGISTERS),
         ("Encapsulator", engine_regs.ENCAP_BASE, engine_net_regs.ENCAP_REGISTERS),
         ("Decapsulator", engine_regs.DECAP_BASE, engine_net_regs.DECAP_REGISTERS),
     )

@@ -24,7 +24,7 @@ def _rule(source: str, rule: str, *tests: str) -> Rule:
 
 
 REQ, REC, READ, RSP = "test_requester.py", "test_recovery.py", "test_reads.py", "test_responder.py"
-CPL, BST, FAR, HST = "test_completions.py", "test_burst.py", "test_far_memory.py", "test_hostile.py"
+CPL, RUN, FAR, HST = "test_completions.py", "test_runs.py", "test_far_memory.py", "test_hostile.py"
 NIC, MOD, WALK = "tests/unit/device/test_nic.py", "tests/unit/context/test_modify.py", "tests/verbs/test_walk.py"
 ICRC, QUEUES, STATES = "tests/unit/device/test_icrc.py", "tests/verbs/test_queues.py", "tests/verbs/test_states.py"
 ORDER = "tests/unit/device/test_reply_order.py"
@@ -123,7 +123,7 @@ RULES: tuple[Rule, ...] = (
           f"{CPL}::test_a_fatal_nak_is_the_vendor_error"),
     _rule("IBA 9.7.5.2", "One sequence NAK for a gap, then silence until the gap is closed",
           f"{RSP}::test_one_sequence_nak_a_gap", f"{RSP}::test_an_ack_does_not_take_the_place_of_a_nak",
-          f"{BST}::test_a_run_behind_a_naked_gap_is_dropped_at_once"),
+          f"{RUN}::test_a_run_behind_a_naked_gap_is_dropped_at_once"),
     _rule("IBA C9-105", "Duplicate SENDs and WRITEs are acknowledged and not carried out",
           f"{RSP}::test_duplicate_send_and_write"),
     _rule("IBA ch. 9", "Duplicate READs are answered again, duplicate atomics from the saved result",
@@ -264,9 +264,9 @@ RULES: tuple[Rule, ...] = (
           f"{HST}::test_every_packet_in_every_state", f"{HST}::test_hostile_packets",
           f"{HST}::test_random_bytes_behind_an_opcode", f"{NIC}::test_random_bytes_and_mangled_packets"),
     _rule("design", "Bursts do what their packets would one by one",
-          f"{BST}::test_segment_run_equals_packets", f"{BST}::test_receive_burst_equals_packet_by_packet",
-          f"{BST}::test_receive_burst_leaves_strangers_to_the_full_path"),
-    _rule("design", "An idle queue pair is small", f"{BST}::test_an_idle_queue_pair_is_small"),
+          f"{RUN}::test_segment_run_equals_packets", f"{RUN}::test_receive_burst_equals_packet_by_packet",
+          f"{RUN}::test_receive_burst_leaves_strangers_to_the_full_path"),
+    _rule("design", "An idle queue pair is small", f"{RUN}::test_an_idle_queue_pair_is_small"),
     _rule("004 7.4", "A mark brings a CNP to the sender, one a flow and merge period, ahead of data",
           f"{CONGESTION}::test_one_cnp_a_merge_period", f"{CONGESTION}::test_what_a_cnp_is",
           f"{CONGESTION}::test_the_tag_goes_ahead_of_data"),

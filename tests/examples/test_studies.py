@@ -37,7 +37,7 @@ def test_dcqcn_keeps_an_incasts_queue_short() -> None:
 def test_go_back_n_collapses_where_selective_repeat_does_not() -> None:
     found = {(row["recovery"], row["loss"]): row for row in rows("loss")}
     clean, lossy = found["go-back-n", 0.0]["goodput_gbps"], found["go-back-n", 0.01]["goodput_gbps"]
-    assert lossy < 0.5 * clean
+    assert lossy < 0.6 * clean
     assert found["selective-repeat", 0.0]["goodput_gbps"] == clean
     assert found["selective-repeat", 0.01]["goodput_gbps"] > 0.75 * clean
     for recovery, least, most in (("go-back-n", 0.2, 2.0), ("selective-repeat", 0.01, 0.04)):
