@@ -69,6 +69,9 @@ class Nobody:
     def dismiss(self, number: int) -> None:
         pass
 
+    def drop(self, record: int) -> None:
+        pass
+
     def moved(self) -> None:
         pass
 
