@@ -52,7 +52,7 @@ static uint32_t run_tables(uint32_t crc, const uint8_t *data, uint64_t length)
 	return crc;
 }
 
-uint32_t engine_crc32_tables(uint32_t state, const uint8_t *data, uint64_t length)
+static uint32_t by_tables(uint32_t state, const uint8_t *data, uint64_t length)
 {
 	return ~run_tables(~state, data, length);
 }
@@ -203,14 +203,16 @@ FOLDING static uint32_t fold_and_copy(uint32_t crc, uint8_t *to, const uint8_t *
 /* Bytes ahead that are asked for before they are wanted: by itself the processor looks no further than a page. */
 #define AHEAD 1024u
 
-/* Four blocks in each register where the processor multiplies so: from WIDE_LEAST bytes on. */
+/* Several blocks in each register where the processor multiplies so: four of them, or two. From WIDE_LEAST bytes on. */
 #if (defined(__clang__) && __clang_major__ >= 8) || (!defined(__clang__) && __GNUC__ >= 8)
 #define WIDE_LEAST 512
 #define WIDE_STEP 256u
-#define WIDE __attribute__((target("pclmul,sse4.1,avx512f,avx512vl,vpclmulqdq")))
 
 static const uint64_t BY_2048[2] = { 0x11542778a, 0x1322d1430 };
 static const uint64_t BY_512[2] = { 0x154442bd4, 0x1c6e41596 };
+static const uint64_t BY_256[2] = { 0x0f1da05aa, 0x15a546366 };
+
+#define WIDE __attribute__((target("pclmul,sse4.1,avx512f,avx512vl,vpclmulqdq")))
 
 WIDE static inline __attribute__((always_inline)) __m512i wide_fold(__m512i blocks, __m512i by, __m512i next)
 {
@@ -275,52 +277,129 @@ WIDE static uint32_t wide_and_copy(uint32_t crc, uint8_t *to, const uint8_t *fro
 	return finish(block, to + done, from + done, length - done, 1);
 }
 
-static int is_wide(void)
+/* The same by two blocks in a register: processors without AVX-512 (AMD's before Zen 4, Intel's with small cores). */
+#define HALF __attribute__((target("pclmul,sse4.1,avx2,vpclmulqdq")))
+
+HALF static inline __attribute__((always_inline)) __m256i half_fold(__m256i blocks, __m256i by, __m256i next)
 {
-	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-	       __builtin_cpu_supports("vpclmulqdq");
+	__m256i low = _mm256_clmulepi64_epi128(blocks, by, 0x00);
+	__m256i high = _mm256_clmulepi64_epi128(blocks, by, 0x11);
+	return _mm256_xor_si256(_mm256_xor_si256(low, high), next);
+}
+
+HALF static inline __attribute__((always_inline)) __m256i half_take(uint8_t *to, const uint8_t *from, unsigned at,
+								    int copies)
+{
+	__m256i blocks = _mm256_loadu_si256((const __m256i *)(const void *)(from + at));
+	if (copies)
+		_mm256_storeu_si256((__m256i *)(void *)(to + at), blocks);
+	return blocks;
+}
+
+HALF static inline __attribute__((always_inline)) __m128i run_half(uint32_t crc, uint8_t *to, const uint8_t *from,
+								   uint64_t length, uint64_t *done, int copies)
+{
+	const __m256i far = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)BY_2048));
+	const __m256i near = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)BY_256));
+	const __m128i by = _mm_loadu_si128((const __m128i *)(const void *)BY_128);
+	__m256i a = half_take(to, from, 0, copies), b = half_take(to, from, 32, copies);
+	__m256i c = half_take(to, from, 64, copies), d = half_take(to, from, 96, copies);
+	__m256i e = half_take(to, from, 128, copies), f = half_take(to, from, 160, copies);
+	__m256i g = half_take(to, from, 192, copies), h = half_take(to, from, 224, copies);
+	uint64_t at = WIDE_STEP;
+
+	a = _mm256_xor_si256(a, _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)crc)));
+	for (; length - at >= WIDE_STEP; at += WIDE_STEP) {
+		uint8_t *here = copies ? to + at : to;
+		if (copies)
+			for (unsigned line = 0; line < WIDE_STEP; line += 64)
+				_mm_prefetch((const char *)(from + at + AHEAD + line), _MM_HINT_T0);
+		a = half_fold(a, far, half_take(here, from + at, 0, copies));
+		b = half_fold(b, far, half_take(here, from + at, 32, copies));
+		c = half_fold(c, far, half_take(here, from + at, 64, copies));
+		d = half_fold(d, far, half_take(here, from + at, 96, copies));
+		e = half_fold(e, far, half_take(here, from + at, 128, copies));
+		f = half_fold(f, far, half_take(here, from + at, 160, copies));
+		g = half_fold(g, far, half_take(here, from + at, 192, copies));
+		h = half_fold(h, far, half_take(here, from + at, 224, copies));
+	}
+	a = half_fold(half_fold(half_fold(half_fold(a, near, b), near, c), near, d), near, e);
+	a = half_fold(half_fold(half_fold(a, near, f), near, g), near, h);
+	__m128i block = fold(_mm256_castsi256_si128(a), by, _mm256_extracti128_si256(a, 1));
+	*done = at;
+	_mm256_zeroupper();
+	return block;
+}
+
+HALF static uint32_t half_only(uint32_t crc, const uint8_t *data, uint64_t length)
+{
+	uint64_t done;
+	__m128i block = run_half(crc, 0, data, length, &done, 0);
+	return finish(block, 0, data + done, length - done, 0);
+}
+
+HALF static uint32_t half_and_copy(uint32_t crc, uint8_t *to, const uint8_t *from, uint64_t length)
+{
+	uint64_t done;
+	__m128i block = run_half(crc, to, from, length, &done, 1);
+	return finish(block, to + done, from + done, length - done, 1);
+}
+
+static unsigned widest(void)
+{
+	if (!__builtin_cpu_supports("vpclmulqdq"))
+		return 1;
+	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl"))
+		return 4;
+	return __builtin_cpu_supports("avx2") ? 2 : 1;
 }
 #else
 #define WIDE_LEAST UINT64_MAX
 #define wide_only fold_only
 #define wide_and_copy fold_and_copy
+#define half_only fold_only
+#define half_and_copy fold_and_copy
 
-static int is_wide(void)
+static unsigned widest(void)
 {
-	return 0;
+	return 1;
 }
 #endif
 
-static int folds, wide;
+static unsigned most, blocks; /* in a register: what the processor has, and what is used; 0 for tables */
 
 __attribute__((constructor)) static void look_at_processor(void)
 {
 	__builtin_cpu_init();
-	folds = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
-	wide = folds && is_wide();
+	if (__builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"))
+		most = widest();
+	blocks = most;
 }
 
-int engine_crc32_folds(void)
+unsigned engine_crc32_blocks(unsigned wanted)
 {
-	return folds;
+	blocks = wanted < most ? wanted : most;
+	if (blocks == 3)
+		blocks = 2;
+	return blocks;
 }
 
 uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length)
 {
-	if (wide && length >= WIDE_LEAST)
-		return ~wide_only(~state, data, length);
-	if (folds && length >= FOLD_LEAST)
+	if (blocks > 1 && length >= WIDE_LEAST)
+		return ~(blocks == 4 ? wide_only : half_only)(~state, data, length);
+	if (blocks && length >= FOLD_LEAST)
 		return ~fold_only(~state, data, length);
-	if (folds && length >= FEW_LEAST && length < BLOCK)
+	if (blocks && length >= FEW_LEAST && length < BLOCK)
 		return ~few_only(~state, data, length);
-	return engine_crc32_tables(state, data, length);
+	return by_tables(state, data, length);
 }
 
 uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length)
 {
-	if (wide && length >= WIDE_LEAST)
-		return ~wide_and_copy(~state, to, from, length);
-	if (folds && length >= FOLD_LEAST)
+	if (blocks > 1 && length >= WIDE_LEAST)
+		return ~(blocks == 4 ? wide_and_copy : half_and_copy)(~state, to, from, length);
+	if (blocks && length >= FOLD_LEAST)
 		return ~fold_and_copy(~state, to, from, length);
 	if (length)
 		memcpy(to, from, length);
@@ -329,21 +408,22 @@ uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uin
 
 #else
 
-int engine_crc32_folds(void)
+unsigned engine_crc32_blocks(unsigned wanted)
 {
+	(void)wanted;
 	return 0;
 }
 
 uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length)
 {
-	return engine_crc32_tables(state, data, length);
+	return by_tables(state, data, length);
 }
 
 uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length)
 {
 	if (length)
 		memcpy(to, from, length);
-	return engine_crc32_tables(state, to, length);
+	return by_tables(state, to, length);
 }
 
 #endif

@@ -10,10 +10,8 @@ uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length);
 /* The same, and the bytes are copied to `to`, which they do not overlap: what is covered is what was copied. */
 uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length);
 
-/* By tables alone. */
-uint32_t engine_crc32_tables(uint32_t state, const uint8_t *data, uint64_t length);
-
-/* Whether the processor multiplies without carry. */
-int engine_crc32_folds(void);
+/* How many blocks of 128 bits are multiplied at once from now on, for tests: `wanted` or fewer, by what the processor has. By
+ * itself it takes the most, 4, 2 or 1; 0 are the tables. */
+unsigned engine_crc32_blocks(unsigned wanted);
 
 #endif

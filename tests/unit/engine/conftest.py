@@ -41,9 +41,8 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     if sys.platform != "linux":
         pytest.skip("the ways to memory are Linux's")
     library = build(tmp_path_factory.mktemp("parts") / "parts.so", "crc32.c", "memory_own.c", "memory_proc.c")
-    for name in ("engine_crc32", "engine_crc32_tables"):
-        getattr(library, name).argtypes = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint64)
-        getattr(library, name).restype = ctypes.c_uint32
+    library.engine_crc32.argtypes = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint64)
+    library.engine_crc32.restype = ctypes.c_uint32
     library.engine_crc32_copy.argtypes = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
     library.engine_crc32_copy.restype = ctypes.c_uint32
     return library

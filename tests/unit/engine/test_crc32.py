@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,15 +27,29 @@ def place(data: bytes, shift: int) -> tuple[bytearray, int]:
     return memory, address_of(memoryview(memory)) + shift
 
 
-@pytest.fixture(params=["engine_crc32", "engine_crc32_tables"])
-def function(request: pytest.FixtureRequest, parts: ctypes.CDLL) -> ctypes._CFuncPtr:
-    found: ctypes._CFuncPtr = getattr(parts, request.param)
-    return found
+WIDTHS = (0, 1, 2, 4)
+"""Blocks that are multiplied at once; without any, by tables."""
+
+
+@contextmanager
+def at_once(parts: ctypes.CDLL, blocks: int) -> Iterator[None]:
+    """By so many blocks, or as many as this processor has."""
+    parts.engine_crc32_blocks(blocks)
+    try:
+        yield
+    finally:
+        parts.engine_crc32_blocks(max(WIDTHS))
+
+
+@pytest.fixture(params=WIDTHS)
+def function(request: pytest.FixtureRequest, parts: ctypes.CDLL) -> Iterator[ctypes._CFuncPtr]:
+    with at_once(parts, request.param):
+        yield parts.engine_crc32
 
 
 def test_every_short_length_and_every_alignment(function: ctypes._CFuncPtr) -> None:
-    data = bytes(n * 167 + 13 & 0xFF for n in range(300))
-    for length in range(300):
+    data = bytes(n * 167 + 13 & 0xFF for n in range(1100))
+    for length in (*range(300), *range(500, 1100, 7)):
         memory, at = place(data[:length], length % 17)
         assert function(0, at, length) == crc32(data[:length]), length
         assert function(0xDEADBEEF, at, length) == crc32(data[:length], 0xDEADBEEF), length
@@ -48,9 +64,11 @@ def test_any_bytes_whole_and_in_pieces(
     cut = draw.draw(st.integers(0, len(data)))
     memory, at = place(data, shift)
     expected = crc32(data, state)
-    for function in (parts.engine_crc32, parts.engine_crc32_tables):
-        assert function(state, at, len(data)) == expected
-        assert function(function(state, at, cut), at + cut, len(data) - cut) == expected
+    function = parts.engine_crc32
+    for blocks in WIDTHS:
+        with at_once(parts, blocks):
+            assert function(state, at, len(data)) == expected
+            assert function(function(state, at, cut), at + cut, len(data) - cut) == expected
     del memory
 
 
@@ -60,10 +78,12 @@ def test_copying_on_the_way_copies_just_that(
     parts: ctypes.CDLL, data: bytes, state: int, shift: int, there: int
 ) -> None:
     memory, at = place(data, shift)
-    copy = bytearray([GUARD]) * (there + len(data) + 40)
-    to = address_of(memoryview(copy)) + there
-    assert parts.engine_crc32_copy(state, to, at, len(data)) == crc32(data, state)
-    assert copy == bytes([GUARD]) * there + data + bytes([GUARD]) * 40
+    for blocks in WIDTHS:
+        copy = bytearray([GUARD]) * (there + len(data) + 40)
+        to = address_of(memoryview(copy)) + there
+        with at_once(parts, blocks):
+            assert parts.engine_crc32_copy(state, to, at, len(data)) == crc32(data, state)
+        assert copy == bytes([GUARD]) * there + data + bytes([GUARD]) * 40
     del memory
 
 
@@ -81,7 +101,9 @@ def test_it_carries_a_flow_s_icrc(parts: ctypes.CDLL) -> None:
 def test_this_processor_takes_the_way_that_it_has(parts: ctypes.CDLL) -> None:
     with open("/proc/cpuinfo", encoding="ascii") as file:
         flags = next((set(line.split()) for line in file if line.startswith("flags")), set())
-    assert parts.engine_crc32_folds() == int({"pclmulqdq", "sse4_1"} <= flags)
+    wide = 4 if {"avx512f", "avx512vl"} <= flags else 2 if "avx2" in flags else 1
+    has = 0 if not {"pclmulqdq", "sse4_1"} <= flags else wide if "vpclmulqdq" in flags else 1
+    assert [parts.engine_crc32_blocks(blocks) for blocks in WIDTHS] == [min(blocks, has) for blocks in WIDTHS]
 
 
 def test_no_wide_register_stays_in_use(tmp_path: Path) -> None:

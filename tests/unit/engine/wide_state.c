@@ -33,12 +33,15 @@ int main(void)
 	static uint8_t from[8192], to[8192];
 	if (!told() || clean())
 		return 2;
-	for (uint64_t length = 0; length <= sizeof(from); length += 61) {
-		engine_crc32(0, from, length);
-		engine_crc32_copy(0, to, from, length);
-		if (in_use()) {
-			printf("%llu bytes\n", (unsigned long long)length);
-			return 1;
+	for (unsigned blocks = 1; blocks <= 4; blocks *= 2) {
+		unsigned used = engine_crc32_blocks(blocks);
+		for (uint64_t length = 0; length <= sizeof(from); length += 61) {
+			engine_crc32(0, from, length);
+			engine_crc32_copy(0, to, from, length);
+			if (in_use()) {
+				printf("%llu bytes, %u blocks at once\n", (unsigned long long)length, used);
+				return 1;
+			}
 		}
 	}
 	return 0;
