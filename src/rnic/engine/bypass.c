@@ -3,6 +3,7 @@
 #include "bypass.h"
 
 #include "crc32.h"
+#include "guard.h"
 #include "hairpin.h"
 #include "parts.h"
 #include "reach.h"
@@ -80,6 +81,7 @@ struct bypass {
 	uint64_t posted_ns, came_ns; /* when the program sent last, when packets came last, */
 	uint64_t hold_ns; /* and how long they may wait for an answer */
 	int cancel; /* of the holder: whether it could be cancelled */
+	int guarded; /* faults are caught: the program's memory is copied without system calls */
 	int gone; /* nobody answers any more */
 	int timed; /* deadlines were handled */
 	uint32_t full; /* rounds in a row that found as much as one takes */
@@ -157,7 +159,8 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 		return NULL;
 	}
 	bypass->own.pid = getpid();
-	bypass->segment = (struct engine_segment){ &reach_own, &bypass->own };
+	bypass->guarded = !guard_install();
+	bypass->segment = (struct engine_segment){ bypass->guarded ? &reach_guarded : &reach_own, &bypass->own };
 	for (uint64_t i = 0; i < root->max_keys; i++)
 		bypass->reach[i].segment = &bypass->segment;
 	bypass->port = (struct engine_port){
@@ -166,7 +169,7 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 		.key_count = root->max_keys,
 		.crc = engine_crc32,
 		.crc_copy = engine_crc32_copy,
-		.ahead = &bypass->ahead,
+		.ahead = bypass->guarded ? NULL : &bypass->ahead,
 		.heads = bypass->heads,
 		.ack_every = slot->ack_every,
 		.probe = slot->probe,
@@ -196,6 +199,8 @@ void bypass_free(struct bypass *bypass)
 		for (uint64_t i = 0; i < (uint64_t)1 << root_of(bypass)->log_qps; i++)
 			forget(bypass->places[i]);
 	}
+	if (bypass->guarded)
+		guard_remove();
 	hairpin_free(bypass->hairpin);
 	pthread_mutex_destroy(&bypass->mutex);
 	free(bypass->reach);

@@ -60,9 +60,8 @@ static uint32_t by_tables(uint32_t state, const uint8_t *data, uint64_t length)
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* Fewer bytes than this are not worth folding, where many such come one after the other. What is no block yet goes without
- * tables: it belongs to long packets, whose bytes drive the tables out of the near cache. */
-#define FOLD_LEAST 64
+/* Tables are for what is shorter than this alone: between packets the system, and the bytes of long ones, drive them out of
+ * the near cache. */
 #define FEW_LEAST 4
 #define BLOCK 16
 
@@ -149,7 +148,7 @@ FOLDING static inline __attribute__((always_inline)) uint32_t finish(__m128i a, 
 	return length < FEW_LEAST ? run_tables(crc, from, length) : fold_few(crc, from, length);
 }
 
-/* `length` is at least FOLD_LEAST. */
+/* `length` is at least BLOCK. */
 FOLDING static inline __attribute__((always_inline)) uint32_t run_folding(uint32_t crc, uint8_t *to,
 									  const uint8_t *from, uint64_t length,
 									  int copies)
@@ -388,9 +387,9 @@ uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length)
 {
 	if (blocks > 1 && length >= WIDE_LEAST)
 		return ~(blocks == 4 ? wide_only : half_only)(~state, data, length);
-	if (blocks && length >= FOLD_LEAST)
+	if (blocks && length >= BLOCK)
 		return ~fold_only(~state, data, length);
-	if (blocks && length >= FEW_LEAST && length < BLOCK)
+	if (blocks && length >= FEW_LEAST)
 		return ~few_only(~state, data, length);
 	return by_tables(state, data, length);
 }
@@ -399,7 +398,7 @@ uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uin
 {
 	if (blocks > 1 && length >= WIDE_LEAST)
 		return ~(blocks == 4 ? wide_and_copy : half_and_copy)(~state, to, from, length);
-	if (blocks && length >= FOLD_LEAST)
+	if (blocks && length >= BLOCK)
 		return ~fold_and_copy(~state, to, from, length);
 	if (length)
 		memcpy(to, from, length);

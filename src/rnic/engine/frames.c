@@ -4,6 +4,7 @@
 #include "parts.h"
 
 #define MAX_BURST_BYTES 65000u
+#define ONE_PASS_LEAST 256u /* of fewer bytes header and payload are covered in one go, once they are there */
 
 static uint64_t padded(uint64_t size)
 {
@@ -48,51 +49,61 @@ uint64_t engine_frames_ahead(const struct engine_out *out, uint64_t length)
 void engine_frame_end(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
 	       uint64_t header, uint64_t payload)
 {
-	engine_frame_fill(out, port, flow, frame, header, NULL, payload);
+	const struct origin there = { 0 };
+	engine_frame_fill(out, port, flow, frame, header, &there, payload);
 }
 
-/* Bring the payload, pad it, and put the ICRC behind, all in one pass. */
-static void seal(const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame, uint64_t header,
-		 const uint8_t *from, uint64_t payload, uint32_t ident)
+/* 0, or -1 where it cannot be read. */
+static int bring(const struct origin *from, uint8_t *to, uint64_t size)
+{
+	if (from->segment)
+		return from->segment->memory->read(from->segment->self, from->va, to, size);
+	if (from->bytes)
+		memcpy(to, from->bytes, size);
+	return 0;
+}
+
+/* Bring the payload, pad it, and put the ICRC behind, in one pass where that saves one; 0, or -1 where it cannot be read. */
+static int seal(const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame, uint64_t header,
+		const struct origin *from, uint64_t payload, uint32_t ident)
 {
 	uint64_t covered = header + padded(payload);
 	uint64_t length = covered + ICRC_BYTES;
 	uint32_t crc;
 	memset(frame + header + payload, 0, covered - header - payload);
-	if (from && port->crc_copy) {
+	if (payload >= ONE_PASS_LEAST && (from->segment || (from->bytes && port->crc_copy))) {
 		crc = engine_icrc(port, flow, frame, length, ident, DONT_FRAGMENT, header);
-		crc = port->crc_copy(crc, frame + header, from, payload);
+		if (!from->segment)
+			crc = port->crc_copy(crc, frame + header, from->bytes, payload);
+		else if (from->segment->memory->read_crc(from->segment->self, from->va, frame + header, payload, &crc))
+			return -1;
 		crc = port->crc(crc, frame + header + payload, covered - header - payload);
 	} else {
-		if (from)
-			memcpy(frame + header, from, payload);
+		if (bring(from, frame + header, payload))
+			return -1;
 		crc = engine_icrc(port, flow, frame, length, ident, DONT_FRAGMENT, covered);
 	}
 	for (unsigned i = 0; i < ICRC_BYTES; i++)
 		frame[covered + i] = (uint8_t)(crc >> 8 * i);
+	return 0;
 }
 
-void engine_frame_fill(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
-	       uint64_t header, const uint8_t *from, uint64_t payload)
+int engine_frame_fill(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
+	      uint64_t header, const struct origin *from, uint64_t payload)
 {
 	uint64_t covered = header + padded(payload), length = covered + ICRC_BYTES;
-	struct engine_burst *burst;
-	if (out->open) {
-		burst = &out->bursts[out->count - 1];
-	} else {
-		burst = &out->bursts[out->count++];
-		burst->offset = out->used;
-		burst->length = 0;
-		burst->segment = (uint32_t)length;
-		burst->count = 0;
-		burst->route = out->route;
+	struct engine_burst *burst = &out->bursts[out->count - (out->open != 0)];
+	if (!port->bare && seal(port, flow, frame, header, from, payload, out->open ? burst->count : 0))
+		return -1;
+	if (!out->open) {
+		out->count++;
+		*burst = (struct engine_burst){ .offset = out->used, .segment = (uint32_t)length, .route = out->route };
 		out->open = 1;
 	}
-	if (!port->bare)
-		seal(port, flow, frame, header, from, payload, burst->count);
 	burst->count++;
 	burst->length += length;
 	out->used += length;
 	if (length < burst->segment)
 		out->open = 0;
+	return 0;
 }

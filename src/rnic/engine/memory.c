@@ -25,6 +25,18 @@ const struct memory_key *engine_key_check(const struct engine_port *port, uint32
 	return record;
 }
 
+struct origin engine_origin(const struct engine_port *port, const struct memory_key *key, uint64_t va)
+{
+	const struct engine_reach *reach = &port->reach[key - port->keys];
+	uint64_t at = va - key->start;
+
+	if (reach->bytes)
+		return (struct origin){ .bytes = reach->bytes + at };
+	if (reach->segment && reach->segment->memory->read_crc)
+		return (struct origin){ .segment = reach->segment, .va = key->base + at };
+	return (struct origin){ 0 };
+}
+
 int engine_key_read(const struct engine_port *port, const struct memory_key *key, uint64_t va, uint8_t *to, uint64_t length)
 {
 	const struct engine_reach *reach = &port->reach[key - port->keys];

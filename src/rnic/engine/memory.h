@@ -24,6 +24,8 @@ struct engine_memory {
 	 * read. -1 also where that is not possible: then piece by piece tells. */
 	int (*read_all)(void *self, const struct engine_piece *pieces, size_t count);
 	int (*write_all)(void *self, const struct engine_piece *pieces, size_t count);
+	/* Or NULL: read, and bring the CRC (crc32.h) at `crc` over what was read, in one pass. */
+	int (*read_crc)(void *self, uint64_t va, void *to, size_t length, uint32_t *crc);
 };
 
 /* The memory of one owner: a program's, or a part of one. */

@@ -38,4 +38,6 @@ static int write_all_near(void *self, const struct engine_piece *pieces, size_t 
 	return 0;
 }
 
-const struct engine_memory reach_near = { read_near, write_near, read_all_near, write_all_near };
+const struct engine_memory reach_near = {
+	.read = read_near, .write = write_near, .read_all = read_all_near, .write_all = write_all_near,
+};

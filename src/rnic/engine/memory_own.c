@@ -122,5 +122,7 @@ static int write_all_own(void *self, const struct engine_piece *pieces, size_t c
 	return pass_all(self, 1, pieces, count);
 }
 
-const struct engine_memory reach_own = { read_own, write_own, read_all_own, write_all_own };
+const struct engine_memory reach_own = {
+	.read = read_own, .write = write_own, .read_all = read_all_own, .write_all = write_all_own,
+};
 #endif

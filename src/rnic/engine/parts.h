@@ -214,9 +214,22 @@ uint64_t engine_frames_ahead(const struct engine_out *out, uint64_t length);
 /* Its bytes are there: pad it and seal it. */
 void engine_frame_end(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
 	       uint64_t header, uint64_t payload);
-/* The same for a payload that is still to be copied there from `from`, or is there where that is NULL. */
-void engine_frame_fill(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
-	       uint64_t header, const uint8_t *from, uint64_t payload);
+/* Where a payload is to be copied from while its packet is sealed: bytes of this process, or a segment's; or neither. */
+struct origin {
+	const uint8_t *bytes;
+	const struct engine_segment *segment;
+	uint64_t va;
+};
+/* Where bytes of a key are, as far as one pass may take them from there. */
+struct origin engine_origin(const struct engine_port *port, const struct memory_key *key, uint64_t va);
+static inline int engine_origin_known(const struct origin *origin)
+{
+	return origin->bytes || origin->segment;
+}
+/* The same for a payload that comes from `from`, or is there where that is nowhere. 0, or -1 with no packet more where it
+ * cannot be read. */
+int engine_frame_fill(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
+	      uint64_t header, const struct origin *from, uint64_t payload);
 /* No packet joins the last burst any more. */
 void engine_frames_flush(struct engine_out *out);
 
@@ -246,9 +259,9 @@ int engine_source_reached(const struct engine_port *port, const struct source *s
 /* Move bytes from `offset` on, in range by contract; 0, or -1 where they are not in reach. */
 int engine_source_read(const struct engine_port *port, const struct source *source, uint64_t offset, uint8_t *to,
 		       uint64_t size);
-/* Where `size` bytes from `offset` on lie in this process one behind the other, or NULL. */
-const uint8_t *engine_source_direct(const struct engine_port *port, const struct source *source, uint64_t offset,
-				    uint64_t size);
+/* Where `size` bytes from `offset` on may be taken from in one pass, or nowhere. */
+struct origin engine_source_origin(const struct engine_port *port, const struct source *source, uint64_t offset,
+				   uint64_t size);
 int engine_source_write(const struct engine_port *port, const struct source *source, uint64_t offset, const uint8_t *from,
 			uint64_t size);
 /* The key and the place of bytes where one part of the list has them all, or NULL. */

@@ -5,10 +5,10 @@
 
 #include "memory.h"
 
-/* This process's memory by address. The kernel copies, so that what is not mapped, or not writable, is an answer;
- * a handler for SIGSEGV would be the whole program's. It copies fastest from and to a file, so that mappings of files in
- * memory stand between: what lies in one is copied from there, what is small goes through `desk`. What is in neither
- * goes by process_vm_readv and process_vm_writev. `self` is a struct reach_own. */
+/* This process's memory by address. The kernel copies, so that what is not mapped, or not writable, is an answer. It copies
+ * fastest from and to a file, so that mappings of files in memory stand between: what lies in one is copied from there,
+ * what is small goes through `desk`. What is in neither goes by process_vm_readv and process_vm_writev. `self` is a struct
+ * reach_own. */
 #define REACH_FILES 2u
 #define REACH_PIECES 64u /* of one call */
 struct reach_mapping {
@@ -23,6 +23,9 @@ struct reach_own {
 	size_t desk_bytes;
 };
 extern const struct engine_memory reach_own;
+
+/* The same by the processor, under guard.h, for threads that it stands for; `self` is a struct reach_own as well. */
+extern const struct engine_memory reach_guarded;
 
 /* Another process's memory through an open /proc/PID/mem, which stays that process's when its number is given to
  * another and ends with its program. It stores through read-only pages too: rights are checked before.

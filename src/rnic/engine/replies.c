@@ -137,11 +137,8 @@ static uint64_t send_read(const struct engine_port *port, struct engine_qp *qp, 
 			  uint64_t budget, struct engine_out *out, struct engine_effects *effects)
 {
 	const struct memory_key *key = reply->total ? bytes_of(port, qp, reply) : NULL;
-	const uint8_t *direct = key ? port->reach[key - port->keys].bytes : NULL;
 	uint64_t first = reply->sent, end = lesser(reply->packets, first + budget), run = 0;
 
-	if (direct)
-		direct += reply->va - key->start;
 	while (reply->sent < end) {
 		uint64_t offset = reply->sent * mtu, size = lesser(mtu, reply->total - offset);
 		int last = reply->sent + 1 == reply->packets, middle = reply->sent && !last;
@@ -160,12 +157,15 @@ static uint64_t send_read(const struct engine_port *port, struct engine_qp *qp, 
 			break;
 		if (run > 1 && port->ahead && !port->ahead->filled_count)
 			engine_ahead_fill(port, out, frame, header, key, reply->va + offset, mtu, run);
-		const uint8_t *bytes = size && direct ? direct + offset : NULL;
-		if (size && !bytes && engine_key_read(port, key, reply->va + offset, frame + header, size)) {
+		struct origin from = { 0 };
+		if (size)
+			from = engine_origin(port, key, reply->va + offset);
+		if ((size && !engine_origin_known(&from) &&
+		     engine_key_read(port, key, reply->va + offset, frame + header, size)) ||
+		    engine_frame_fill(out, port, &qp->flow, frame, header, &from, size)) {
 			effects->end = PUNT_MEMORY;
 			break;
 		}
-		engine_frame_fill(out, port, &qp->flow, frame, header, bytes, size);
 		reply->sent++;
 		run -= run != 0;
 	}

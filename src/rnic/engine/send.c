@@ -217,8 +217,8 @@ static enum made make(const struct engine_port *port, struct engine_qp *qp, cons
 		if (key)
 			engine_ahead_fill(port, out, frame, header, key, va, mtu, run);
 	}
-	const uint8_t *bytes = engine_source_direct(port, source, offset, size);
-	if (!bytes && engine_source_read(port, source, offset, frame + header, size))
+	const struct origin from = engine_source_origin(port, source, offset, size);
+	if (!engine_origin_known(&from) && engine_source_read(port, source, offset, frame + header, size))
 		return UNREAD;
 	uint64_t head = record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << PAD_SHIFT;
 	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
@@ -233,8 +233,7 @@ static enum made make(const struct engine_port *port, struct engine_qp *qp, cons
 	}
 	if (header > word_at)
 		be_store(frame + word_at, 4, entry_get(slot, SQE_IMM));
-	engine_frame_fill(out, port, &qp->flow, frame, header, bytes, size);
-	return MADE;
+	return engine_frame_fill(out, port, &qp->flow, frame, header, &from, size) ? UNREAD : MADE;
 }
 
 /* Send the next `count` packets of a message, `ask` with the last; how many. `how` says why that were not all. */

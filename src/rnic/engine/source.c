@@ -100,18 +100,16 @@ static int move(const struct engine_port *port, const struct source *source, uin
 	return size ? -1 : 0;
 }
 
-const uint8_t *engine_source_direct(const struct engine_port *port, const struct source *source, uint64_t offset,
-				    uint64_t size)
+struct origin engine_source_origin(const struct engine_port *port, const struct source *source, uint64_t offset,
+				   uint64_t size)
 {
-	if (source->bytes)
-		return source->bytes + offset;
-	if (source->count != 1 || !size)
-		return NULL;
 	const struct span *span = source->spans;
-	const uint8_t *bytes = port->reach[span->key - port->keys].bytes;
-	if (!bytes || offset > span->length || size > span->length - offset)
-		return NULL;
-	return bytes + (span->va - span->key->start) + offset;
+
+	if (source->bytes)
+		return (struct origin){ .bytes = source->bytes + offset };
+	if (source->count != 1 || !size || offset > span->length || size > span->length - offset)
+		return (struct origin){ 0 };
+	return engine_origin(port, span->key, span->va + offset);
 }
 
 int engine_source_read(const struct engine_port *port, const struct source *source, uint64_t offset, uint8_t *to,

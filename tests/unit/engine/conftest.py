@@ -14,6 +14,7 @@ import pytest
 import rnic.engine
 
 SOURCES = Path(rnic.engine.__file__).parent
+PARTS = ("crc32.c", "guard.c", "memory_guarded.c", "memory_own.c", "memory_proc.c")
 FLAGS = ["-std=c11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
 
 
@@ -40,7 +41,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """CRC and ways to memory."""
     if sys.platform != "linux":
         pytest.skip("the ways to memory are Linux's")
-    library = build(tmp_path_factory.mktemp("parts") / "parts.so", "crc32.c", "memory_own.c", "memory_proc.c")
+    library = build(tmp_path_factory.mktemp("parts") / "parts.so", *PARTS)
     library.engine_crc32.argtypes = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint64)
     library.engine_crc32.restype = ctypes.c_uint32
     library.engine_crc32_copy.argtypes = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -46,10 +47,22 @@ class Reach:
         return not done
 
 
-@pytest.fixture(params=["own", "file"])
+@contextmanager
+def guarded(parts: ctypes.CDLL) -> Iterator[Reach]:
+    """The way by the processor; faults are caught meanwhile."""
+    assert parts.guard_install() == 0
+    yield Reach(parts, "reach_guarded", os.getpid())
+    parts.guard_remove()
+
+
+@pytest.fixture(params=["own", "guarded", "file"])
 def reach(request: pytest.FixtureRequest, parts: ctypes.CDLL) -> Iterator[Reach]:
     if request.param == "own":
         yield Reach(parts, "reach_own", os.getpid())
+        return
+    if request.param == "guarded":
+        with guarded(parts) as way:
+            yield way
         return
     fd = os.open("/proc/self/mem", os.O_RDWR)
     yield Reach(parts, "reach_file", fd)
@@ -104,6 +117,9 @@ def test_read_only_memory_of_one_s_own_is_not_stored_to(parts: ctypes.CDLL) -> N
     with open("/proc/self/exe", "rb") as file, mmap.mmap(file.fileno(), PAGE, prot=mmap.PROT_READ) as memory:
         view = memoryview(memory)
         assert not Reach(parts, "reach_own", os.getpid()).write(address_of(view), b"\0")
+        with guarded(parts) as way:
+            assert not way.write(address_of(view), b"\0")
+            assert way.read(address_of(view), 4) == b"\x7fELF"
         assert view[:4] == b"\x7fELF"
         view.release()
 

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "attach.h"
 #include "bypass.h"
+#include "guard.h"
 #include "rnic.h"
 
 #include <poll.h>
@@ -31,6 +32,7 @@ enum {
 	ALONE_NS = 1000000, /* a program that has not posted or polled for so long only takes what others send: */
 	LINGER_NS = 50000, /* then the thread looks on for so long before it sleeps, since waking costs both ends */
 	BLOCK_LOOK_NS = 100000000, /* while the NIC process serves the slot itself */
+	GUARD_LOOK_NS = 50000000, /* so often, while it is awake, the thread sees whether the program has other handlers for faults */
 };
 
 enum how { AWAKE, PARKED, WATCHING };
@@ -235,7 +237,7 @@ static bool work(struct slot_driver *slot, bool *did, uint64_t *deadline)
 static void *run(void *self)
 {
 	struct slot_driver *slot = self;
-	uint64_t park = PARK_LEAST_NS, did_ns = 0;
+	uint64_t park = PARK_LEAST_NS, did_ns = 0, looked_ns = 0;
 	unsigned wary = 0;
 	bool called = true;
 
@@ -244,6 +246,10 @@ static void *run(void *self)
 		uint64_t now = bypass_now(), deadline;
 		bool parked = false, did;
 
+		if (now - looked_ns > GUARD_LOOK_NS) {
+			guard_look();
+			looked_ns = now;
+		}
 		if (bypass_idle(slot->bypass) || slot->context->dead) {
 			rest(slot, now + BLOCK_LOOK_NS, PARKED);
 			continue;
@@ -281,7 +287,7 @@ static void *run(void *self)
 	return NULL;
 }
 
-/* All signals are the program's own threads'. */
+/* All signals but those of its own faults are the program's own threads'. */
 static int start(struct slot_driver *slot)
 {
 	sigset_t all, before;
@@ -289,6 +295,8 @@ static int start(struct slot_driver *slot)
 	int error;
 
 	sigfillset(&all);
+	sigdelset(&all, SIGSEGV); /* its own, which guard.h answers */
+	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	pthread_attr_init(&attributes);
 	pthread_attr_setstacksize(&attributes, 256 << 10);
@@ -477,8 +485,10 @@ void slot_join(struct rnic_context *context, uint32_t number)
 
 void slot_lend(struct rnic_context *context)
 {
-	if (context->slot)
-		bypass_lock(context->slot->bypass);
+	if (!context->slot)
+		return;
+	guard_look(); /* programs install handlers while they set up, as they make what is lent here */
+	bypass_lock(context->slot->bypass);
 }
 
 void slot_back(struct rnic_context *context)

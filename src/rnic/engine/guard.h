@@ -1,0 +1,30 @@
+/* Copies that a fault ends, and nothing else: between memory of ours and a program's own, whose pages may be gone or not
+ * writable by the time that a packet is for them.
+ *
+ * The kernel's copies (reach_own) say the same and cost a system call for each packet. Here the processor copies, and
+ * handlers for SIGSEGV and SIGBUS stand by for the fault. They are the whole program's, so whatever is none of ours is
+ * handed on as if they were not there: to the handlers that the program had, or has installed since, with their masks;
+ * or to the system. A thread that blocks these signals is never copied for in this way. */
+#ifndef RNIC_ENGINE_GUARD_H
+#define RNIC_ENGINE_GUARD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* From now on faults in the copies below are caught, until guard_remove was called as often. 0 or -1. */
+int guard_install(void);
+void guard_remove(void);
+
+/* The program may have installed handlers of its own meanwhile: ours stand before them again. */
+void guard_look(void);
+
+/* Whether this thread may copy so, as it was when it was asked first: it does not block the signals of a fault. */
+int guard_stands(void);
+
+/* 0, or -1 where a byte of the program's memory, `theirs`, cannot be read or written; part of the rest is done then. */
+int guard_read(void *to, const void *theirs, size_t length);
+/* The same, and the CRC at `crc` (crc32.h) goes on over what was copied. */
+int guard_read_crc(void *to, const void *theirs, size_t length, uint32_t *crc);
+int guard_write(void *theirs, const void *from, size_t length);
+
+#endif
