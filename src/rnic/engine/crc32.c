@@ -64,6 +64,7 @@ static uint32_t by_tables(uint32_t state, const uint8_t *data, uint64_t length)
  * the near cache. */
 #define FEW_LEAST 4
 #define BLOCK 16
+#define SHORT 128 /* from so many bytes on several chains are quicker */
 
 /* Folding (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel 2009): a block of 128
  * bits is multiplied by x^n mod P and added to the block n bits further on. The constants are x^n mod P with their bits
@@ -131,6 +132,37 @@ FOLDING static inline __attribute__((always_inline)) uint32_t fold_few(uint32_t 
 	else
 		crc = reduce_64(_mm_setr_epi32(0, (int)first, 0, 0));
 	return run_tables(crc, data + (length & ~(uint64_t)3), length & 3);
+}
+
+/* The first one to three words, as a block of which the rest, zeros, came before. */
+FOLDING static inline __attribute__((always_inline)) __m128i begin_few(uint32_t crc, const uint8_t *data, unsigned words)
+{
+	int first = (int)(little(data) ^ crc);
+	if (words == 1)
+		return _mm_setr_epi32(0, 0, 0, first);
+	if (words == 2)
+		return _mm_setr_epi32(0, 0, first, (int)little(data + 4));
+	return _mm_setr_epi32(0, first, (int)little(data + 4), (int)little(data + 8));
+}
+
+/* At least a block, of whole words, in one chain. What is more than blocks comes first, so that one reduction does. */
+FOLDING static uint32_t short_only(uint32_t crc, const uint8_t *data, uint64_t length)
+{
+	__m128i by = load((const uint8_t *)BY_128), a;
+	unsigned words = (unsigned)(length % BLOCK) / 4;
+
+	if (words) {
+		a = begin_few(crc, data, words);
+		data += 4 * words;
+		length -= 4 * words;
+	} else {
+		a = _mm_xor_si128(load(data), _mm_cvtsi32_si128((int)crc));
+		data += BLOCK;
+		length -= BLOCK;
+	}
+	for (; length; data += BLOCK, length -= BLOCK)
+		a = fold(a, by, load(data));
+	return reduce_128(a);
 }
 
 /* The CRC of what `a` stands for and of what follows it, less than whole chains. */
@@ -387,6 +419,8 @@ uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length)
 {
 	if (blocks > 1 && length >= WIDE_LEAST)
 		return ~(blocks == 4 ? wide_only : half_only)(~state, data, length);
+	if (blocks && length >= BLOCK && length < SHORT && !(length & 3))
+		return ~short_only(~state, data, length);
 	if (blocks && length >= BLOCK)
 		return ~fold_only(~state, data, length);
 	if (blocks && length >= FEW_LEAST)

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0xe7391026db0c4d79ull
+#define STATE_LAYOUT_HASH 0x7c26be8404de2c70ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -125,6 +125,7 @@
 #define ROUND_GATHER_BYTES 0x200u
 #define ROUND_GATHER_LEAST 0x2u
 #define ROUND_GATHER_ONE_IN 0x4u
+#define ROUND_GATHER_VAIN 0x2u
 #define ROUND_GATHER_AFTER 0x20u
 #define ROUND_GATHER_PAUSE_NS 0x4e20u
 #define ROUND_LOOKS 0x6u
