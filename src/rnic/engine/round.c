@@ -93,7 +93,10 @@ static void receive(struct pump_round *round)
 	round->came = came > 0 ? (uint32_t)came : 0;
 	if (came < 0)
 		round->socket_errors++;
-	round->greed = round->came < count ? (round->came ? round->came : 1) : 2 * count;
+	/* one by itself is asked for in a shorter way, and says nothing of more behind it */
+	int again = round->came == count && (count > 1 || round->lone);
+	round->lone = round->came == 1 && count == 1;
+	round->greed = again ? 2 * count : round->came ? round->came : 1;
 	if (round->greed > ROUND_RECEIVE_LIMIT)
 		round->greed = ROUND_RECEIVE_LIMIT;
 	for (unsigned i = 0; i < round->came; i++)

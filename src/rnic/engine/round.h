@@ -38,6 +38,7 @@ struct pump_round {
 	uint32_t vain; /* rounds in which nothing came, since the last of them was posted */
 	uint64_t waiting; /* the record of the queue pair that has them, alone in the line for turns */
 	uint32_t greed; /* datagrams to ask for: as many as the last rounds found */
+	uint32_t lone; /* the last round asked for one and found it */
 	uint32_t came; /* slots filled in this round */
 	uint32_t slot; /* the next to look at */
 	uint64_t at; /* bytes taken of it */
