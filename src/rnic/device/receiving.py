@@ -11,8 +11,6 @@ from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_UDP_PAYLOAD
 from rnic.spec.opcodes import CNP, RC, UD
 from rnic.spec.registers import IRQ_NON_RDMA
 from rnic.spec.states import RTR, RTS, SQD, SQE
-from rnic.state.queue_pair import QP
-from rnic.state.record import place
 from rnic.wire.bursts import RxBurst
 from rnic.wire.datagram import parse_ip
 from rnic.wire.flow import CE
@@ -28,7 +26,6 @@ MULTICAST_QPN = 0xFFFFFF
 _MIN_PACKET = BTH_BYTES + ICRC_BYTES
 _DQPN = struct.Struct(">I")
 _DQPN_AT = 4
-_CAME_BYTES = place(QP, "came_bytes")
 _QPN_MASK = 0xFFFFFF
 _FULL_MEMBER = 0x8000
 _RECEIVING = frozenset({RTR, RTS, SQD, SQE})
@@ -101,7 +98,7 @@ class Receiving:
                     executor = qp.executor
                     if executor is not None and (taken := executor.receive(burst, start, now_ns)):
                         qp.show()
-                        qp.words[_CAME_BYTES] += taken
+                        qp.came_bytes += taken
                         count = -(-taken // segment)
                         start += taken
                         packets += count - 1
@@ -109,7 +106,7 @@ class Receiving:
                             learn(flow, count)
                         continue
                     if length - start >= 2 * segment and (taken := qp.receive_burst(burst, start, now_ns)):
-                        qp.words[_CAME_BYTES] += taken
+                        qp.came_bytes += taken
                         start += taken
                         packets += taken // segment - 1
                         if learning:
@@ -119,7 +116,7 @@ class Receiving:
             except Exception as error:  # noqa: BLE001 - the last guard
                 self._nic.own_error("packet", qp, error)
             start = end
-        nic.counters["rx_packets"] += packets
+        nic.tally["rx_packets"] += packets
         nic.moved_packets(now_ns)
 
     def take_packet(self, qp: DeviceQp | None, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> None:
@@ -162,7 +159,7 @@ class Receiving:
         else:
             if packet.ecn == CE and qp.opcodes == RC:
                 self._nic.congestion.marked(qp, self._nic.now_ns)
-            qp.words[_CAME_BYTES] += size
+            qp.came_bytes += size
             qp.receive(packet, self._nic.now_ns)
             if row.response:
                 qp.show()

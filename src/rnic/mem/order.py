@@ -18,22 +18,22 @@ Words = memoryview | mmap.mmap
 _WORD = struct.Struct("=I")
 
 
-def _check(buf: Words, offset: int) -> None:
-    size = len(buf)
-    if offset & 3 or not 0 <= offset <= size - 4:
-        raise ValueError(f"offset={offset}: a multiple of 4 within {size} bytes")
+def _wrong(buf: Words, offset: int) -> ValueError:
+    return ValueError(f"offset={offset}: a multiple of 4 within {len(buf)} bytes")
 
 
 def plain_store32(buf: Words, offset: int, value: int) -> None:
     """See :data:`store32`."""
-    _check(buf, offset)
+    if offset & 3 or not 0 <= offset <= len(buf) - 4:
+        raise _wrong(buf, offset)
     # one store; a packed one would clear the word first, for all to see
     memoryview(buf)[offset : offset + 4].cast("I")[0] = value & 0xFFFF_FFFF
 
 
 def plain_load32(buf: Words, offset: int) -> int:
     """See :data:`load32`."""
-    _check(buf, offset)
+    if offset & 3 or not 0 <= offset <= len(buf) - 4:
+        raise _wrong(buf, offset)
     value: int = _WORD.unpack_from(buf, offset)[0]
     return value
 
