@@ -280,7 +280,7 @@ class Script:
     def packet(self, name: str, psn: int, **fields: Any) -> Packet:
         packet = parse(memoryview(self.frame(name, psn, **fields)))
         assert not isinstance(packet, DropReason)
-        packet.arrive(RxBurst(self.in_flow, packet.payload, 1, 1, 0))
+        packet.burst = RxBurst(self.in_flow, packet.payload, 1, 1, 0)
         return packet
 
     def inject(self, name: str, psn: int, **fields: Any) -> None:

@@ -75,7 +75,7 @@ def deliver(s, burst: RxBurst, fast: bool) -> None:
         index = at // burst.segment
         if burst.flow.check(view, (burst.ident or 0) + index):
             packet = parse(view)
-            packet.arrive(burst)
+            packet.burst = burst
             s.qp.receive(packet, s.now)
         at += burst.segment
 
@@ -151,7 +151,7 @@ def s_packet(s, frame):
     from rnic.wire.packet import parse
 
     packet = parse(memoryview(frame))
-    packet.arrive(RxBurst(s.in_flow, packet.payload, 1, 1, 0))
+    packet.burst = RxBurst(s.in_flow, packet.payload, 1, 1, 0)
     return packet
 
 

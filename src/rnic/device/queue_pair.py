@@ -67,7 +67,7 @@ class SendCompletions(_Completions):
 
     def complete(self, *entry: int) -> bool:
         """:meth:`~rnic.device.cq.CompletionQueue.complete`; false where there is no such CQ."""
-        cq = self.queue
+        cq = self._cqs.get(self._ctx.cqn_snd)
         return cq is not None and cq.complete(*entry)
 
     @property
@@ -83,7 +83,7 @@ class ReceiveCompletions(_Completions):
 
     def complete(self, *entry: int) -> bool:
         """:meth:`~rnic.device.cq.CompletionQueue.complete`; false where there is no such CQ."""
-        cq = self.queue
+        cq = self._cqs.get(self._ctx.cqn_rcv)
         return cq is not None and cq.complete(*entry)
 
     @property

@@ -138,7 +138,7 @@ class Receiving:
         if isinstance(packet, DropReason):
             self._nic.counters.bump(packet.value)
             return
-        packet.arrive(burst)
+        packet.burst = burst
         flow = burst.flow
         if qp is None:
             stray = self._nic.stray

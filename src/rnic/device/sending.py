@@ -94,7 +94,8 @@ class Sending:
                 later.append(qp)
             packets += count
             sent += count or 1  # a turn without a packet costs too
-        turns.over = 0
+        if turns.over:
+            turns.over = 0
         for qp in later:
             self._nic.schedule(qp)
         if packets:
@@ -160,9 +161,11 @@ class Sending:
                 else:
                     count += self._first(qp, now_ns, limit, out)
                 # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
-                polite = count > 0 and replies.reply_count > 0 and not qp.polite
-                qp.polite = polite
-            if not polite:
+                was_polite = qp.polite
+                polite = count > 0 and replies.reply_count > 0 and not was_polite
+                if polite or was_polite:
+                    qp.polite = polite
+            if not polite and (replies.reply_count or qp.cnp_tag or qp.masked or qp.paced):
                 count += self._rest(qp, now_ns, limit, count, out)
             qp.show()
         except Exception as error:  # noqa: BLE001 - the last guard
@@ -183,7 +186,7 @@ class Sending:
     @staticmethod
     def _first(qp: DeviceQp, now_ns: int, limit: int, out: list[TxBurst]) -> int:
         """Send what goes first in a turn: requests, but where replies are owed first."""
-        owes = qp.owes_first
+        owes = qp.responder.replies.reply_count > 0 and qp.owes_first
         if qp.cnp_tag or qp.masked or qp.paced:
             return qp.produce_replies(limit, out) if owes and not qp.cnp_tag else 0
         count = _replies(qp, limit, out) if owes else 0

@@ -298,7 +298,8 @@ class Runtime:
                 self._send(out)
         except Exception as error:  # noqa: BLE001 - the last guard; what is lost is repeated
             self.guard.caught("link", error)
-        self._look_at_link()
+        if self.link.up is not self._link_up:
+            self._look_at_link()
         return True
 
     def _send(self, out: list[TxBurst]) -> None:
@@ -321,7 +322,8 @@ class Runtime:
             self._transmit(self.clock())
             if self.nic.resources.interrupts:
                 self._interrupts()
-            self._wake_if_late()
+            if self._sleep_until is not None:
+                self._wake_if_late()
 
     def _wake_if_late(self) -> None:
         """Wake the thread where it sleeps longer than it should; one that watches in C is woken there."""

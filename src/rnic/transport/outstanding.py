@@ -414,7 +414,7 @@ class Outstanding(QpRecord):
         if deadline == NEVER:
             deadline = self.ack_deadline = self._overdue(now_ns)
         if self._probing:
-            probe = self.probe_deadline = now_ns + self._probe_interval()
+            probe = self.probe_deadline = now_ns + (self.repeat_interval << self.probe_shift)
             if probe < deadline:
                 deadline = probe
         else:

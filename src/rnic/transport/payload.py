@@ -143,7 +143,10 @@ SPOILT = Payload(((0, 1, 0),), (None,))
 def local_payload(memory: MemoryTable, pd: int, sges: Sequence[Sge], writes: bool) -> Payload:
     """A scatter list of L_Keys (IBA 10.6.3)."""
     rights = LOCAL_WRITE if writes else 0
-    return Payload(sges, [memory.check(key, pd, va, length, rights, local=True) for va, length, key in sges])
+    entries = []
+    for va, length, key in sges:
+        entries.append(memory.check(key, pd, va, length, rights, local=True))
+    return Payload(sges, entries)
 
 
 def remote_payload(

@@ -151,7 +151,7 @@ class Requester(Outstanding):
         """Whether there may be something to send, or to repeat, or a turn that was given must be taken."""
         selective = self.qp.selective
         return bool(
-            self.pending
+            self.send_index != self.fetch_index
             or self.probe_due
             or self.fetch_index != self.tail
             or self.admitted
@@ -160,7 +160,8 @@ class Requester(Outstanding):
 
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
         """Send up to ``budget`` packets; the number sent. Sets ``more`` if only the budget stopped it."""
-        self.more = 0
+        if self.more:
+            self.more = 0
         if self.rnr_until != NEVER:
             self.flights.turn_over(self)
             return 0
@@ -173,13 +174,14 @@ class Requester(Outstanding):
             sent += self.qp.selective.send(batch)
         while sent < budget:
             payload = None
-            if not self.pending and (payload := self._fetch()) is None:
+            if self.send_index == self.fetch_index and (payload := self._fetch()) is None:
                 break
-            message = self.message(self.send_index)
+            index = self.send_index
+            message = self._messages[index]
             count = self._send(message, payload, budget - sent, batch, now_ns)
             if message.finished:
-                if self.pending and self.send_index == message.index:
-                    self.send_index = self.ring.after(message.index)
+                if index == self.send_index != self.fetch_index:
+                    self.send_index = self.ring.after(index)
             elif count == 0:
                 break
             sent += count
@@ -204,7 +206,7 @@ class Requester(Outstanding):
         last = self.last()
         if last is not None and last.status:
             return None  # what follows a request that failed here is flushed, not sent
-        message = self.message(index)
+        message = self._messages[index]
         message.begin()
         payload: Payload | None = None
         if self.ring.fetch(message):
@@ -217,7 +219,8 @@ class Requester(Outstanding):
             message.status = LOC_PROT_ERR
         self.fetch_index = after
         if message.packets and self.ctx.servtype == ST_RC:
-            self.ssn = message.ssn = self.ssn + self._requests(message) & PSN_MASK
+            requests = self._requests(message) if message.opcode == WR_READ else 1
+            self.ssn = message.ssn = self.ssn + requests & PSN_MASK
         return payload or NO_PAYLOAD
 
     def _requests(self, message: Message) -> int:
@@ -255,7 +258,7 @@ class Requester(Outstanding):
                 return LOC_QP_OP_ERR
         if not payload.valid:
             return LOC_PROT_ERR
-        message.packets = packets = 1 if opcode in ATOMICS else psn_count(length, self.mtu)
+        message.packets = packets = 1 if length <= self.mtu else psn_count(length, self.mtu)
         ctx.next_send_psn = message.first_psn + packets & PSN_MASK
         return SUCCESS
 
@@ -265,7 +268,7 @@ class Requester(Outstanding):
             data = self.ring.inline(message)
             return None if data is None else Inline(data)
         sges = self.ring.sges(message)
-        return None if sges is None else local_payload(self.host.memory, self.ctx.pd, sges, message.reads)
+        return None if sges is None else local_payload(self.host.memory, self.ctx.pd, sges, message.opcode in READS)
 
     def payload(self, message: Message) -> Payload:
         """The bytes of a message that was checked; nothing where its owner has spoilt its entry since."""
@@ -325,8 +328,8 @@ class Requester(Outstanding):
                 return 0
             count = 1
             ask = True
-        if psn_diff(psn, self.sent_psn) < 0:
-            self.host.counters.bump("retransmitted_packets", min(count, -psn_diff(psn, self.sent_psn)))
+        if psn != self.sent_psn and (again := -psn_diff(psn, self.sent_psn)) > 0:
+            self.host.counters.bump("retransmitted_packets", min(count, again))
         elif self.rtt_psn == NONE and (ask or count == left):
             self.rtt_psn = psn + count - 1 & PSN_MASK
             self.rtt_at = now_ns
@@ -352,11 +355,11 @@ class Requester(Outstanding):
         room = self.window - self.flying
         if room <= 0:
             return 0
-        granted = self.flights.room(self, min(want, room))
+        granted = self.flights.room(self, want if want < room else room)
         if granted <= 0:
             self.flights.wait(self)
             return 0
-        return min(room, granted)
+        return granted if granted < room else room
 
     def _follows(self, message: Message) -> bool:
         """Whether a message that was not begun may be: it continues the PSNs, or nothing is outstanding.

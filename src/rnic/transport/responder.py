@@ -196,9 +196,10 @@ class Responder(QpRecord):
 
     def check_psn(self, packet: Packet) -> bool:
         """PSN verification (IBA 9.7, for UC 9.8; 004 RC_CHK "PSN"): expected, duplicate or beyond a gap."""
-        distance = psn_diff(packet.psn, self.ctx.expected_psn)
-        if distance == 0:
-            self.silent = 0
+        expected_psn = self.ctx.expected_psn
+        if packet.psn == expected_psn:
+            if self.silent:
+                self.silent = 0
             return True
         if self.ctx.servtype != ST_RC:
             # UC: whatever was open is lost; a message that starts here is taken (IBA 9.8)
@@ -208,14 +209,14 @@ class Responder(QpRecord):
                 self.ctx.expected_psn = packet.psn
                 return True
             return False
-        if distance > 0:
+        if psn_diff(packet.psn, expected_psn) > 0:
             selective = self.qp.selective
             if selective is None or not selective.keep(packet):
                 self.host.counters.bump((DropReason.NAKED if self.silent else DropReason.PSN_GAP).value)
             if not self.silent:
                 self.silent = 1
                 self.host.counters.bump("sequence_naks_sent")
-                self.reply(self.ctx.expected_psn, NAK_PSN_SEQUENCE)
+                self.reply(expected_psn, NAK_PSN_SEQUENCE)
             return False
         self._duplicate(packet)
         return False
@@ -320,16 +321,17 @@ class Responder(QpRecord):
         """Move the data. READ and atomic requests are answered here and end here."""
         row = packet.row
         if row.send or row.write:
-            if row.start:
-                self.offset = 0
-                self.open = SEND if row.send else WRITE
-                if row.write:
-                    self._begin_write(packet)
+            offset = 0
+            if not row.start:
+                offset = self.offset
+            elif row.write:
+                self._begin_write(packet)
             data = packet.payload
-            if len(data):
-                if not self._checked.write(self.offset, data):
-                    return self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
-                self.offset += len(data)
+            if len(data) and not self._checked.write(offset, data):
+                return self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
+            if not row.end:
+                self.open = SEND if row.send else WRITE
+                self.offset = offset + len(data)
             return True
         ctx = self.ctx
         payload = self._checked
@@ -387,12 +389,11 @@ class Responder(QpRecord):
                 imm = packet.inv_rkey
             if packet.solicited:
                 word3 |= CQE_SOLICITED
-            length = self.offset if row.send else self.write_length
+            length = self.write_length if row.write else len(packet.payload) + (0 if row.start else self.offset)
             if not self.cq.complete(index, SUCCESS, 0, length, word3 | opcode, 0, 0, ctx.local_qpn, imm):
                 return self._overflow(packet)
         ctx.expected_psn = packet.psn + 1 & PSN_MASK
-        self.msn = self.msn + 1 & PSN_MASK
-        ctx.rmsn = self.msn
+        self.msn = ctx.rmsn = self.msn + 1 & PSN_MASK
         self._abandon()
         return True
 
@@ -474,8 +475,7 @@ class Responder(QpRecord):
 
     def _abandon(self) -> None:
         """Forget the open message. Its receive entry stays for the next one (IBA 9.8)."""
-        self.open = NOTHING
-        self.offset = 0
+        self.open = self.offset = 0
         self.guarded = None
 
     def _duplicate(self, packet: Packet) -> None:
