@@ -1,12 +1,14 @@
 """Mutation testing: change one thing in the product, and see whether a test notices.
 
     ./dev mutate [--count N] [--seed N] [--near | --short] [--json FILE] [ROOM ...]
+    ./dev mutate --chosen [WORD ...]
 
 Draws mutants of the rooms (by default all that have tests named for them) with a seeded generator, puts each into a
 copy of the tree, and runs first the tests near the room, then, where those pass, all that are quick (not with
 ``--near``). A mutant that passes has survived: read it, then write the test that it lacks or say why it changes
 nothing. Python is changed in its syntax tree, the C of ``abi`` in its text, where the result compiles. ``--short`` is
-for CI: a few mutants, near tests.
+for CI: a few mutants, near tests. ``--chosen`` runs those of ``mutants.toml``, which were chosen by hand, each against
+the tests that are named for it; words choose among them, by rule or path.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import chosen_mutants
 
 from rnic.abi.header import c_header
 
@@ -239,8 +243,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--near", action="store_true", help="only the tests near each room")
     parser.add_argument("--short", action="store_true", help=f"{SHORT} mutants, the nearest tests")
+    parser.add_argument(
+        "--chosen", action="store_true", help="those of mutants.toml; ROOM is then a word of path or rule"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the survivors there too")
     args = parser.parse_args(argv)
+    if args.chosen:
+        return chosen_mutants.run(args.rooms)
     rooms = args.rooms or list(NEAR)
     if unknown := set(rooms) - set(NEAR):
         parser.error(f"no tests are named for {', '.join(sorted(unknown))}; give one of {', '.join(NEAR)}")

@@ -31,6 +31,7 @@ class Thing:
 
 @pytest.fixture
 def mutate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCH))
     spec = importlib.util.spec_from_file_location("mutate", BENCH / "mutate.py")
     assert spec is not None
     assert spec.loader is not None
@@ -103,6 +104,7 @@ def test_the_c_libraries_own_sources_compile_where_a_mutant_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A source that does not, for want of a header's place, ends the run before the first mutant."""
+    monkeypatch.syspath_prepend(str(BENCH))
     spec = importlib.util.spec_from_file_location("mutate", BENCH / "mutate.py")
     assert spec
     assert spec.loader
@@ -115,3 +117,30 @@ def test_the_c_libraries_own_sources_compile_where_a_mutant_is_tried(
     assert module.compiles(source)
     source.write_text(source.read_text() + "int wrong(void) { return nothing; }\n")
     assert not module.compiles(source)
+
+
+def test_the_chosen_mutants_fit_the_tree_and_have_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import chosen_mutants
+
+    mutants = chosen_mutants.chosen()
+    rooms = {mutant.path.parts[2] for mutant in mutants}
+    assert {"context", "engine", "state", "transport"} <= rooms
+    for mutant in mutants:
+        assert mutant.old != mutant.new
+        assert mutant.tests
+        assert all((BENCH.parent / test).exists() for test in mutant.tests), mutant.rule
+
+
+def test_a_mutant_is_in_the_tree_for_as_long_as_its_tests_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import chosen_mutants
+
+    (tmp_path / "thing.py").write_text("LIMIT = 3\n")
+    (tmp_path / "test_thing.py").write_text("from thing import LIMIT\ndef test_limit():\n    assert LIMIT == 3\n")
+    mutant = chosen_mutants.Chosen("a limit", Path("thing.py"), "3", "4", ("test_thing.py",))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--rootdir=.")
+    assert chosen_mutants.killer(tmp_path, mutant.tests) == ""
+    with chosen_mutants.changed(tmp_path, mutant, None):
+        assert chosen_mutants.killer(tmp_path, mutant.tests) == "test_thing.py::test_limit"
+    assert (tmp_path / "thing.py").read_text() == "LIMIT = 3\n"

@@ -173,7 +173,7 @@ class Side:
             return
         packet = parse(view)
         assert not isinstance(packet, DropReason)
-        packet.arrive(RxBurst(self.in_flow, view, 1, 1, 0))
+        packet.burst = RxBurst(self.in_flow, view, 1, 1, 0)
         self.qp.receive(packet, now)
 
 

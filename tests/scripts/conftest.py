@@ -20,6 +20,7 @@ from rnic.spec.limits import GO_BACK_N, NEVER
 from rnic.spec.opcodes import WR_NAMES
 from rnic.spec.states import INIT, RTR, RTS, ST_RC, ST_UC, ST_UD
 from rnic.state.arena import Arena
+from rnic.state.queue_pair import QP, QpMemory
 from rnic.trace import Counters, NullTracer
 from rnic.transport.flights import Flights
 from rnic.transport.message import Message
@@ -143,9 +144,11 @@ class Script:
             "state": RTR,
         }
         self.ctx = QpContext(QPC.pack(base | fields))
-        send_ring = SendRing(space, space.map(self.sq).va, ENTRIES, SLAB)
+        memory = QpMemory(self.host.arena, ENTRIES)
+        place = memory.record + QP["sq_base"].byte
+        send_ring = SendRing(self.host.arena.memory, place, space, space.map(self.sq).va, ENTRIES, SLAB)
         ring = ReceiveRing(space, space.map(self.rq).va, ENTRIES, STRIDE, lambda: self.rq_tail, self.show_head)
-        self.qp = QueuePair(self.ctx, self.host, send_ring, ring, self.send_cq, self.recv_cq)
+        self.qp = QueuePair(memory, self.ctx, self.host, send_ring, ring, self.send_cq, self.recv_cq)
         self.qp.on_modify(INIT, self.now)
         if state != RTR:
             self.to(state)
@@ -277,7 +280,7 @@ class Script:
     def packet(self, name: str, psn: int, **fields: Any) -> Packet:
         packet = parse(memoryview(self.frame(name, psn, **fields)))
         assert not isinstance(packet, DropReason)
-        packet.arrive(RxBurst(self.in_flow, packet.payload, 1, 1, 0))
+        packet.burst = RxBurst(self.in_flow, packet.payload, 1, 1, 0)
         return packet
 
     def inject(self, name: str, psn: int, **fields: Any) -> None:

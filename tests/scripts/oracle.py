@@ -121,7 +121,7 @@ class Oracle:
             packet = parse(view)
             assert isinstance(packet, Packet), f"the engine took what is no packet: {packet}"
             assert packet.pkey == script.host.pkey(script.ctx.pkey_index)
-            packet.arrive(burst)
+            packet.burst = burst
             script.qp.receive(packet, script.now)
         same(after, Image(script), script)
         return taken

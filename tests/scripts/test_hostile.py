@@ -112,6 +112,6 @@ def test_random_bytes_behind_an_opcode(new, data, opcode) -> None:
     packet = parse(memoryview(bytes([opcode, data[1] & 0xF0]) + data[2:]))
     if isinstance(packet, DropReason):
         return
-    packet.arrive(RxBurst(s.in_flow, packet.payload, 1, 1, 0))
+    packet.burst = RxBurst(s.in_flow, packet.payload, 1, 1, 0)
     s.qp.receive(packet, s.now)
     s.out()

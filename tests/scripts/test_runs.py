@@ -75,7 +75,7 @@ def deliver(s, burst: RxBurst, fast: bool) -> None:
         index = at // burst.segment
         if burst.flow.check(view, (burst.ident or 0) + index):
             packet = parse(view)
-            packet.arrive(burst)
+            packet.burst = burst
             s.qp.receive(packet, s.now)
         at += burst.segment
 
@@ -151,7 +151,7 @@ def s_packet(s, frame):
     from rnic.wire.packet import parse
 
     packet = parse(memoryview(frame))
-    packet.arrive(RxBurst(s.in_flow, packet.payload, 1, 1, 0))
+    packet.burst = RxBurst(s.in_flow, packet.payload, 1, 1, 0)
     return packet
 
 
@@ -192,6 +192,7 @@ def test_an_idle_queue_pair_is_small(new) -> None:
     import tracemalloc
 
     from rnic.context.qp_context import QpContext
+    from rnic.state.queue_pair import QP, QpMemory
     from rnic.transport.qp import QueuePair
     from rnic.transport.wqe import ReceiveRing, SendRing
 
@@ -203,9 +204,11 @@ def test_an_idle_queue_pair_is_small(new) -> None:
     try:
         before = tracemalloc.get_traced_memory()[0]
         for _ in range(50):
-            send = SendRing(s.host.space, base, 64, 512)
+            memory = QpMemory(s.host.arena, 64)
+            place = memory.record + QP["sq_base"].byte
+            send = SendRing(s.host.arena.memory, place, s.host.space, base, 64, 512)
             receive = ReceiveRing(s.host.space, base, 64, 64, lambda: 0, lambda head: None)
-            qp = QueuePair(QpContext(raw), s.host, send, receive, s.send_cq, s.recv_cq)
+            qp = QueuePair(memory, QpContext(raw), s.host, send, receive, s.send_cq, s.recv_cq)
             qp.on_modify(2, 0)
             made.append(qp)
         each = (tracemalloc.get_traced_memory()[0] - before) / len(made)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rnic.device.keyed_memory import KeyedMemory
 from rnic.device.uar import U32, Registers, Uar
-from rnic.mem.order import store32
+from rnic.mem.order import shared_words
 from rnic.mem.space import address_of
 from rnic.rings.cqe import CQE_BYTES, CQE_PHASE, CQE_SHIFT
 from rnic.rings.queue_block import (
@@ -43,7 +43,7 @@ class EntryRing:
     with a key is memory of that region, and each entry asks for it.
     """
 
-    __slots__ = ("key", "number", "port", "regs", "uar", "view")
+    __slots__ = ("_words", "key", "number", "port", "regs", "uar", "view")
 
     def __init__(self, number: int, uar: Uar, key: CqKey | EqKey, memory: MemoryTable) -> None:
         self.number = number
@@ -106,6 +106,7 @@ class EntryRing:
     def use(self, view: memoryview | None) -> None:
         """Take up the ring's memory where it is in reach."""
         self.view = view
+        self._words = None if view is None else shared_words(view)
 
     def count_room(self) -> int:
         """Free entries as software's CQ_HEAD says now; none if it is no index of the ring."""
@@ -121,13 +122,13 @@ class EntryRing:
                 return False
         tail = key.tail
         w3 = w3 & _LOW31 | key.phase
-        view = self.view
-        if view is not None:
+        view, words = self.view, self._words
+        if view is not None and words is not None:
             at = tail << CQE_SHIFT
             # a packed store clears its bytes first, which may look like a phase: word 3 is stored as a whole
             _LOW.pack_into(view, at, w0, w1, w2)
             _HIGH.pack_into(view, at + 16, w4, w5, w6, w7)
-            store32(view, at + 12, w3)  # the words before it are seen before it
+            words[at + 12 >> 2] = w3  # the words before it are seen before it
         else:
             at = self.base + (tail << CQE_SHIFT)
             write = self.port.write

@@ -47,8 +47,6 @@ from rnic.spec.rounds import TIMERS_PER_CALL, WRITE_BACK_NS
 from rnic.spec.states import ERR, RESET
 from rnic.state.arena import Arena
 from rnic.state.device import Directory
-from rnic.state.queue_pair import QP as QP_RECORD
-from rnic.state.record import place
 from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard, Report
 from rnic.trace.tracer import NullTracer, Tracer
@@ -60,7 +58,6 @@ from rnic.wire.flow import Flow
 
 __all__ = ["MULTICAST_QPN", "Nic", "Offload"]
 
-_SCHEDULED, _HELD = place(QP_RECORD, "scheduled"), place(QP_RECORD, "held")
 _WRITE_BACK_LOOKS = 256
 _IDLE_WRITE_BACKS = 32
 _BUSY_WRITE_BACKS = 1
@@ -108,7 +105,8 @@ class Nic:
     ) -> None:
         self.config = config
         self.random = rng
-        self._counters: Counters = Counters() if counters is None else counters
+        self.tally = self._counters = Counters() if counters is None else counters
+        """Where the reference counts: :attr:`counters`, which others read, are complete."""
         self.count: Callable[[], None] | None = None
         """Has what compiled rounds have counted for themselves counted, where there are such."""
         self.tracer: Tracer = NullTracer() if tracer is None else tracer
@@ -441,15 +439,14 @@ class Nic:
 
     def schedule(self, qp: QueuePair) -> None:
         """``qp`` may have something to send: give it a turn."""
-        words = qp.words
-        if not words[_SCHEDULED]:
-            words[_SCHEDULED] = 1
-            if not words[_HELD]:
+        if not qp.scheduled:
+            qp.scheduled = 1
+            if not qp.held:
                 self.sending.turns.add(qp.memory.record)
 
     def arm(self, qp: QueuePair) -> None:
         """``qp.deadline_ns`` lies before ``qp.armed_ns``: wake it then."""
-        if not qp.words[_HELD]:
+        if not qp.held:
             self.timers.arm(qp.memory.record, qp.deadline_ns)
 
     def last_words(self, bursts: list[TxBurst]) -> None:

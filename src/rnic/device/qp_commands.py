@@ -37,7 +37,7 @@ from rnic.device.entry_ring import reachable
 from rnic.device.keyed_memory import KeyedMemory
 from rnic.device.multicast import is_multicast
 from rnic.device.paths import peer_gid
-from rnic.device.queue_pair import SERVICE_CODES, DeviceQp, RingMemory
+from rnic.device.queue_pair import SERVICE_CODES, DeviceQp, RingMemory, send_entries
 from rnic.device.refusal import Refused
 from rnic.device.uar import QP_DOORS, Uar
 from rnic.rings.sqe import SQE_SHIFT
@@ -47,6 +47,7 @@ from rnic.spec.gids import address_from_gid, gid_from_address
 from rnic.spec.limits import MAX_INLINE, MAX_RD_ATOMIC, MTU_BYTES, MTU_CODES
 from rnic.spec.psn import PSN_MASK
 from rnic.spec.states import RESET, ST_UD
+from rnic.state.queue_pair import QpMemory
 
 if TYPE_CHECKING:
     from rnic.device.nic import Nic
@@ -172,14 +173,16 @@ def create_qp(nic: Nic, uar: Uar, ctx: QpContext) -> DeviceQp:
     """Make a queue pair around its cached context, of which everything that it names was found."""
     res = nic.resources
     srq = res.srqs[ctx.srqn & SRQN_MASK] if ctx.srqn & SRQ_VALID else None
-    qp = None
+    memory = qp = None
     try:
-        qp = DeviceQp(ctx, nic, uar, srq)
+        memory = QpMemory(nic.arena, send_entries(ctx))
+        qp = DeviceQp(memory, ctx, nic, uar, srq)
         nic.meet(qp)
     except MemoryError:
         if qp is not None:
             qp.uncount()
-            qp.memory.free()
+        if memory is not None:
+            memory.free()
         res.contexts.drop_qp(ctx.local_qpn)
         raise Refused(cmd.ST_EXCEED_LIM) from None
     if srq is not None:

@@ -25,8 +25,8 @@ from rnic.rings.sqe import SQE_SHIFT
 from rnic.spec.opcodes import RC, UC, UD
 from rnic.spec.psn import PSN_MASK, psn_diff
 from rnic.spec.states import ERR, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
-from rnic.state.queue_pair import QP
-from rnic.state.record import Word, place, view
+from rnic.state.queue_pair import QP, QpMemory
+from rnic.state.record import Word, view
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import ReceiveRing, SendRing
 from rnic.wire.flow import Flow
@@ -38,11 +38,16 @@ if TYPE_CHECKING:
     from rnic.mem.table import MemoryTable
     from rnic.transport.message import Message
 
-_HEAD, _SHOWN_HEAD, _SHOWN_STATE = (place(QP, name) for name in ("sq_head", "shown_head", "shown_state"))
+_SEND_RING = QP["sq_base"].byte  # its record is part of the queue pair's
 _CONNECTED = frozenset({RTR, RTS, SQD, SQE})
 _SENDING = frozenset({RTS, SQD})
 SERVICE_CODES = {ST_RC: RC, ST_UC: UC, ST_UD: UD}
 """Service bits of a BTH opcode for each service type of a context."""
+
+
+def send_entries(ctx: QpContext) -> int:
+    """Entries of the send ring that a context names."""
+    return ctx.snd_wqe_length >> (ctx.sq_entry_sz_log or SQE_SHIFT)
 
 
 class _Completions:
@@ -62,7 +67,7 @@ class SendCompletions(_Completions):
 
     def complete(self, *entry: int) -> bool:
         """:meth:`~rnic.device.cq.CompletionQueue.complete`; false where there is no such CQ."""
-        cq = self.queue
+        cq = self._cqs.get(self._ctx.cqn_snd)
         return cq is not None and cq.complete(*entry)
 
     @property
@@ -78,7 +83,7 @@ class ReceiveCompletions(_Completions):
 
     def complete(self, *entry: int) -> bool:
         """:meth:`~rnic.device.cq.CompletionQueue.complete`; false where there is no such CQ."""
-        cq = self.queue
+        cq = self._cqs.get(self._ctx.cqn_rcv)
         return cq is not None and cq.complete(*entry)
 
     @property
@@ -123,7 +128,7 @@ class RingMemory:
         """The rings as the context has them now."""
         ctx = self._ctx
         shift = ctx.sq_entry_sz_log or SQE_SHIFT
-        entries = ctx.snd_wqe_length >> shift
+        entries = send_entries(ctx)
         sq_base = ctx.sq_base or (self.send.start + ctx.wqe_base if ctx.snd_wqe_base_lkey else 0)
         rq_base = ctx.rq_base
         if not rq_base and ctx.rcv_wqe_base_lkey:
@@ -181,7 +186,7 @@ class DeviceQp(QueuePair):
     shown_state: Word
     held: Word
 
-    def __init__(self, ctx: QpContext, nic: Nic, uar: Uar, srq: SharedReceiveQueue | None) -> None:
+    def __init__(self, state: QpMemory, ctx: QpContext, nic: Nic, uar: Uar, srq: SharedReceiveQueue | None) -> None:
         res = nic.resources
         self.nic = nic
         self.uar = uar
@@ -197,12 +202,22 @@ class DeviceQp(QueuePair):
         rings = memory.rings()
         self.sq_entries = self._most = rings.sq_entries
         self._show_send_ring(ctx, rings)
-        send_ring = SendRing(memory.send, rings.sq_base, rings.sq_entries, ctx.sq_slab_bytes, rings.sq_shift)
+        send_ring = SendRing(
+            nic.arena.memory,
+            state.record + _SEND_RING,
+            memory.send,
+            rings.sq_base,
+            rings.sq_entries,
+            ctx.sq_slab_bytes,
+            rings.sq_shift,
+        )
         rq = srq or receive_ring(regs, rings.rq_base, rings.rq_entries, rings.rq_stride, port=memory.receive)
         self._counted: int | None = None
         self.cqs: tuple[CompletionQueue, ...] = ()
         """The CQs that it counts as a user of: those of its send and of its receive queue."""
-        super().__init__(ctx, nic, send_ring, rq, SendCompletions(ctx, res.cqs), ReceiveCompletions(ctx, res.cqs))
+        super().__init__(
+            state, ctx, nic, send_ring, rq, SendCompletions(ctx, res.cqs), ReceiveCompletions(ctx, res.cqs)
+        )
         self.number = ctx.local_qpn
         self.shown_state = ctx.state
         self.context = nic.contexts.key.qps.slot(self.number)
@@ -214,8 +229,9 @@ class DeviceQp(QueuePair):
 
     def holds(self, new: QpContext) -> bool:
         """Whether it can go on with another context's rings: it keeps its shared receive queue and its send slots."""
-        entries = new.snd_wqe_length >> (new.sq_entry_sz_log or SQE_SHIFT)
-        return entries <= self._most and (SRQ_VALID | self.srq.number if self.srq is not None else 0) == new.srqn
+        return (
+            send_entries(new) <= self._most and (SRQ_VALID | self.srq.number if self.srq is not None else 0) == new.srqn
+        )
 
     def _show_send_ring(self, ctx: QpContext, rings: Rings) -> None:
         regs = self.regs
@@ -345,12 +361,11 @@ class DeviceQp(QueuePair):
 
     def show(self) -> None:
         """Bring SQ_HEAD and QUEUE_STATE up to date."""
-        words = self.words
-        head = words[_HEAD]
-        if head != words[_SHOWN_HEAD]:
-            words[_SHOWN_HEAD] = head
+        head = self.requester.sq_head
+        if head != self.shown_head:
+            self.shown_head = head
             self.regs.set(SQ_HEAD, head)
         state = self.ctx.state
-        if state != words[_SHOWN_STATE]:
-            words[_SHOWN_STATE] = state
+        if state != self.shown_state:
+            self.shown_state = state
             self.regs.set(QUEUE_STATE, state)

@@ -11,8 +11,6 @@ from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_UDP_PAYLOAD
 from rnic.spec.opcodes import CNP, RC, UD
 from rnic.spec.registers import IRQ_NON_RDMA
 from rnic.spec.states import RTR, RTS, SQD, SQE
-from rnic.state.queue_pair import QP
-from rnic.state.record import place
 from rnic.wire.bursts import RxBurst
 from rnic.wire.datagram import parse_ip
 from rnic.wire.flow import CE
@@ -28,7 +26,6 @@ MULTICAST_QPN = 0xFFFFFF
 _MIN_PACKET = BTH_BYTES + ICRC_BYTES
 _DQPN = struct.Struct(">I")
 _DQPN_AT = 4
-_CAME_BYTES = place(QP, "came_bytes")
 _QPN_MASK = 0xFFFFFF
 _FULL_MEMBER = 0x8000
 _RECEIVING = frozenset({RTR, RTS, SQD, SQE})
@@ -97,19 +94,25 @@ class Receiving:
             dqpn = _DQPN.unpack_from(buf, start + _DQPN_AT)[0] & _QPN_MASK
             qp = qps.get(dqpn)
             try:
-                if qp is not None and not marked and (flow is qp.peer or qp.comes_from_peer(flow)):
-                    executor = qp.executor
+                executor = None if qp is None else qp.executor
+                several = length - start >= 2 * segment
+                if (
+                    qp is not None
+                    and (several or executor is not None)
+                    and not marked
+                    and (flow is qp.peer or qp.comes_from_peer(flow))
+                ):
                     if executor is not None and (taken := executor.receive(burst, start, now_ns)):
                         qp.show()
-                        qp.words[_CAME_BYTES] += taken
+                        qp.came_bytes += taken
                         count = -(-taken // segment)
                         start += taken
                         packets += count - 1
                         if learning:
                             learn(flow, count)
                         continue
-                    if length - start >= 2 * segment and (taken := qp.receive_burst(burst, start, now_ns)):
-                        qp.words[_CAME_BYTES] += taken
+                    if several and (taken := qp.receive_burst(burst, start, now_ns)):
+                        qp.came_bytes += taken
                         start += taken
                         packets += taken // segment - 1
                         if learning:
@@ -119,7 +122,7 @@ class Receiving:
             except Exception as error:  # noqa: BLE001 - the last guard
                 self._nic.own_error("packet", qp, error)
             start = end
-        nic.counters["rx_packets"] += packets
+        nic.tally["rx_packets"] += packets
         nic.moved_packets(now_ns)
 
     def take_packet(self, qp: DeviceQp | None, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> None:
@@ -141,7 +144,7 @@ class Receiving:
         if isinstance(packet, DropReason):
             self._nic.counters.bump(packet.value)
             return
-        packet.arrive(burst)
+        packet.burst = burst
         flow = burst.flow
         if qp is None:
             stray = self._nic.stray
@@ -162,7 +165,7 @@ class Receiving:
         else:
             if packet.ecn == CE and qp.opcodes == RC:
                 self._nic.congestion.marked(qp, self._nic.now_ns)
-            qp.words[_CAME_BYTES] += size
+            qp.came_bytes += size
             qp.receive(packet, self._nic.now_ns)
             if row.response:
                 qp.show()

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 from rnic.device.queue_pair import DeviceQp
 from rnic.device.srq import SharedReceiveQueue
-from rnic.device.turns import COUNT, OVER, Turns
+from rnic.device.turns import Turns
 from rnic.rings.queue_block import SQ_TAIL
 from rnic.spec.states import ERR
-from rnic.state.queue_pair import QP
-from rnic.state.record import place
 from rnic.transport.qp import LEAST
 from rnic.wire.bursts import TxBurst
 
@@ -18,9 +16,6 @@ if TYPE_CHECKING:
     from rnic.device.cq import CompletionQueue
     from rnic.device.nic import Nic
 
-_SCHEDULED, _CNP_TAG, _MASKED, _PACED, _POLITE, _SENT_BYTES = (
-    place(QP, name) for name in ("scheduled", "cnp_tag", "masked", "paced", "polite", "sent_bytes")
-)
 _WRITE_BACK_MASK = 0x3FF
 _WRITE_BACK_QPS = 4
 """Every 1024 calls of ``produce``, this many queue pairs have their state and PSNs written back."""
@@ -29,8 +24,6 @@ _WRITE_BACK_QPS = 4
 def _requests(qp: DeviceQp, now_ns: int, budget: int, out: list[TxBurst]) -> int:
     """Send requests by the quick way as far as it knows them, the rest by the reference."""
     executor = qp.executor
-    if executor is None:
-        return qp.produce_requests(now_ns, budget, out)
     made: int = executor.send(now_ns, budget, out)
     if made < budget and executor.punted:
         made += qp.produce_requests(now_ns, budget - made, out)
@@ -45,30 +38,6 @@ def _replies(qp: DeviceQp, budget: int, out: list[TxBurst]) -> int:
 
 STEP_FIRST, STEP_REQUESTS, STEP_REST = range(3)
 """Where a turn goes on: at its begin, among its requests, behind them."""
-
-
-class Turn:
-    """One turn: packets that it may send, and what of it the engine has done.
-
-    Args:
-        record: offset of the queue pair's record.
-        limit: packets that it may send.
-        step: where it goes on.
-        count: packets made before, of ``size`` bytes.
-        room: packets that its requests may be, from ``STEP_REQUESTS`` on.
-    """
-
-    __slots__ = ("count", "limit", "record", "room", "size", "step")
-
-    def __init__(
-        self, record: int, limit: int, step: int = STEP_FIRST, count: int = 0, size: int = 0, room: int = 0
-    ) -> None:
-        self.record = record
-        self.limit = limit
-        self.step = step
-        self.count = count
-        self.size = size
-        self.room = room
 
 
 class Sending:
@@ -92,7 +61,7 @@ class Sending:
 
     def has_work(self) -> bool:
         """Whether :meth:`produce` has something to do now."""
-        return bool(self.turns.words[COUNT] or self._doorbells.rung or self.failed_cqs or self.last_words)
+        return bool(self.turns.count or self._doorbells.rung or self.failed_cqs or self.last_words)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
         """Take the doorbells that were rung, then give queue pairs with work their turns, as :class:`Turns` says.
@@ -106,28 +75,29 @@ class Sending:
         out = self.prepare(now_ns)
         turns = self.turns
         qps = self.qps
-        sent = 0
-        packets = sum([burst.count for burst in out])
-        waiting = turns.words
+        sent = packets = 0
+        for burst in out:
+            packets += burst.count
         later: list[DeviceQp] = []
-        while waiting[COUNT] and sent < budget and not waiting[OVER]:
+        while sent < budget and turns.count and not turns.over:
             record = turns.take()
             qp = qps[record]
-            qp.words[_SCHEDULED] = 0
+            qp.scheduled = 0
             limit = budget - sent
-            allowance = turns.allowance(record)
+            allowance = turns.allowance(record) if turns.count else None
             if allowance is not None and allowance < limit * qp.ctx.mtu_bytes:
                 limit = -(-allowance // qp.ctx.mtu_bytes)
-            count, polite = self.take_turn(qp, now_ns, out, Turn(record, limit))
+            count, polite = self.take_turn(qp, now_ns, out, record, limit)
             if polite:
                 later.append(qp)
             packets += count
             sent += count or 1  # a turn without a packet costs too
-        waiting[OVER] = 0
+        if turns.over:
+            turns.over = 0
         for qp in later:
             self._nic.schedule(qp)
         if packets:
-            self._nic.counters["tx_packets"] += packets
+            self._nic.tally["tx_packets"] += packets
             self._nic.moved_packets(now_ns)
         return out
 
@@ -141,8 +111,10 @@ class Sending:
             self.write_back()
         if self._doorbells.rung:
             self._take_doorbells()
-        out = self.last_words[:]
-        self.last_words.clear()
+        out: list[TxBurst] = []
+        if self.last_words:
+            out += self.last_words
+            self.last_words.clear()
         if self._nic.gsi.waiting:
             out += self._nic.gsi.take()
         return out
@@ -152,60 +124,85 @@ class Sending:
         with self._nic.guard.around("write-back"):
             self._nic.contexts.write_back(_WRITE_BACK_QPS, _WRITE_BACK_QPS)
 
-    def take_turn(self, qp: DeviceQp, now_ns: int, out: list[TxBurst], turn: Turn) -> tuple[int, bool]:
+    def take_turn(
+        self,
+        qp: DeviceQp,
+        now_ns: int,
+        out: list[TxBurst],
+        record: int,
+        limit: int,
+        step: int = STEP_FIRST,
+        count: int = 0,
+        size: int = 0,
+        room: int = 0,
+    ) -> tuple[int, bool]:
         """A queue pair's turn, or what the engine left of it; a mistake of our own ends it.
+
+        Args:
+            record: offset of the queue pair's record.
+            limit: packets that it may send.
+            step: where it goes on.
+            count: packets made before, of ``size`` bytes.
+            room: packets that its requests may be, from ``STEP_REQUESTS`` on.
 
         Returns:
             Packets of the turn, and whether its replies have let new messages go first: it is to be scheduled once
             more in the end.
         """
-        words, turns = qp.words, self.turns
+        turns, replies = self.turns, qp.responder.replies
         made = len(out)
-        count, again, polite = turn.count, False, False
+        again = polite = False
         try:
-            if turn.step != STEP_REST:
-                count = self._first(qp, now_ns, out, turn)
+            if step != STEP_REST:
+                if step == STEP_REQUESTS:
+                    count += qp.produce_requests(now_ns, room, out)
+                else:
+                    count += self._first(qp, now_ns, limit, out)
                 # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
-                polite = bool(count and qp.responder.replies and not words[_POLITE])
-                words[_POLITE] = polite
-            if not polite:
-                count += self._rest(qp, now_ns, turn.limit, count, out)
+                was_polite = qp.polite
+                polite = count > 0 and replies.reply_count > 0 and not was_polite
+                if polite or was_polite:
+                    qp.polite = polite
+            if not polite and (replies.reply_count or qp.cnp_tag or qp.masked or qp.paced):
+                count += self._rest(qp, now_ns, limit, count, out)
             qp.show()
         except Exception as error:  # noqa: BLE001 - the last guard
             self._nic.own_error("turn", qp, error)
             count, polite = 0, False
-        if count and not polite and not words[_SCHEDULED] and qp.ready(now_ns):
-            words[_SCHEDULED] = again = True
-        size = turn.size + sum([burst.length for burst in out[made:]])
-        words[_SENT_BYTES] += size
-        turns.spent(turn.record, size if turns.words[COUNT] else 0, again)
+        if count and not polite and not qp.scheduled and qp.ready(now_ns):
+            qp.scheduled = again = True
+        for burst in out[made:]:
+            size += burst.length
+        qp.sent_bytes += size
+        turns.spent(record, size if turns.count else 0, again)
         return count, polite
 
-    def take_over(self, now_ns: int, out: list[TxBurst], *turn: int) -> tuple[int, bool]:
-        """:meth:`take_turn` for a turn that the engine leaves; ``turn`` as :class:`Turn` has it."""
-        return self.take_turn(self.qps[turn[0]], now_ns, out, Turn(*turn))
+    def take_over(self, now_ns: int, out: list[TxBurst], record: int, *turn: int) -> tuple[int, bool]:
+        """:meth:`take_turn` for a turn that the engine leaves, at the step that it says."""
+        return self.take_turn(self.qps[record], now_ns, out, record, *turn)
 
     @staticmethod
-    def _first(qp: DeviceQp, now_ns: int, out: list[TxBurst], turn: Turn) -> int:
+    def _first(qp: DeviceQp, now_ns: int, limit: int, out: list[TxBurst]) -> int:
         """Send what goes first in a turn: requests, but where replies are owed first."""
-        words, limit = qp.words, turn.limit
-        if words[_CNP_TAG] or words[_MASKED] or words[_PACED]:
-            owes = qp.owes_first and not words[_CNP_TAG]
-            return turn.count + (qp.produce_replies(limit, out) if owes else 0)
-        if turn.step == STEP_REQUESTS:
-            return turn.count + qp.produce_requests(now_ns, turn.room, out)
-        count = _replies(qp, limit, out) if qp.owes_first else 0
+        owes = qp.responder.replies.reply_count > 0 and qp.owes_first
+        if qp.cnp_tag or qp.masked or qp.paced:
+            return qp.produce_replies(limit, out) if owes and not qp.cnp_tag else 0
+        count = _replies(qp, limit, out) if owes else 0
         if qp.requester.unsent:
-            count += _requests(qp, now_ns, min(limit, max(limit - count, LEAST)), out)
+            budget = min(limit, max(limit - count, LEAST)) if count else limit
+            if qp.executor is None:
+                count += qp.produce_requests(now_ns, budget, out)
+            else:
+                count += _requests(qp, now_ns, budget, out)
         return count
 
     @staticmethod
     def _rest(qp: DeviceQp, now_ns: int, limit: int, count: int, out: list[TxBurst]) -> int:
         """Send what is left, after ``count`` packets of a turn."""
-        words = qp.words
-        if not (words[_CNP_TAG] or words[_MASKED] or words[_PACED]):
-            return _replies(qp, max(limit - count, LEAST), out) if qp.responder.replies else 0
-        if count < limit and (qp.requester.unsent or qp.responder.replies or words[_CNP_TAG]):
+        waiting = qp.responder.replies.reply_count
+        if not (qp.cnp_tag or qp.masked or qp.paced):
+            return _replies(qp, max(limit - count, LEAST), out) if waiting else 0
+        if count < limit and (qp.requester.unsent or waiting or qp.cnp_tag):
             return qp.produce(now_ns, limit - count, out)
         return 0
 

@@ -8,11 +8,13 @@ together send no more than the others do, however often a program stops and come
 
 from __future__ import annotations
 
+from typing import Self
+
 from rnic.spec.rounds import NEWCOMER_PART
 from rnic.state import links
 from rnic.state.arena import Arena
 from rnic.state.queue_pair import QP
-from rnic.state.record import WORD_SHIFT, Word, place, view
+from rnic.state.record import WORD_SHIFT, Record, Word, place, view
 from rnic.state.schedule import PROGRAM, TURNS
 
 _LINK = place(QP, "next_ready")
@@ -25,14 +27,13 @@ _DEFICIT = place(PROGRAM, "deficit")
 _LISTED = place(PROGRAM, "listed")
 _USERS = place(PROGRAM, "users")
 _NUMBER = place(PROGRAM, "number")
-_FIRST, _LAST, _QUANTUM = (place(TURNS, name) for name in ("first", "last", "quantum"))
-_IN_TURN, _NEWEST, _CREDIT = (place(TURNS, name) for name in ("turn", "newest", "credit"))
-COUNT, OVER = place(TURNS, "count"), place(TURNS, "over")
+_FIRST = place(TURNS, "first")
+_CREDIT = place(TURNS, "credit")
 _IN_ROTATION, _NEWCOMER = 1, 2
 
 
 @view(TURNS)
-class Turns:
+class Turns(Record):
     """Queue pairs with something to send, named by the offsets of their records.
 
     A queue pair's own share is its word ``turn``, in bytes; ``deficit`` is what it may send still.
@@ -45,7 +46,7 @@ class Turns:
         MemoryError: the arena is full.
     """
 
-    __slots__ = ("_arena", "_at", "_cells", "_programs", "_signed", "record", "words")
+    __slots__ = ("_arena", "_at", "_cells", "_programs", "_signed", "record")
 
     first: Word
     last: Word
@@ -56,12 +57,17 @@ class Turns:
     credit: Word
     over: Word
 
+    def __new__(cls, arena: Arena, quantum: int) -> Self:
+        """Take a record of the arena."""
+        at = arena.take(TURNS.size, "turns")
+        self = super().__new__(cls, arena.memory, at)
+        self.record = at
+        return self
+
     def __init__(self, arena: Arena, quantum: int) -> None:
-        self.record = arena.take(TURNS.size, "turns")
         self._arena = arena
         self._cells = arena.cells
         self._signed = arena.signed
-        self.words = arena.words(self.record, TURNS.size)
         self._at = self.record >> WORD_SHIFT
         self.first = self.last = 0
         self.count, self.quantum = 0, quantum
@@ -72,7 +78,7 @@ class Turns:
 
     def __len__(self) -> int:
         """Queue pairs that wait."""
-        return self.words[COUNT]
+        return self.count
 
     def enroll(self, qp: int, program: int, turn: int) -> None:
         """``qp`` is a queue pair of a program, with a share of ``turn`` bytes; it does not wait.
@@ -112,9 +118,9 @@ class Turns:
             if self._signed[self._at + _CREDIT] > 0:
                 self._welcome(program)
             else:
-                self._list(program, self.words[_QUANTUM])
+                self._list(program, self.quantum)
         links.append(cells, at + _QUEUE, _LINK, qp)
-        self.words[COUNT] += 1
+        self.count += 1
 
     def _list(self, program: int, deficit: int) -> None:
         """A program becomes the last of the rotation."""
@@ -125,17 +131,17 @@ class Turns:
 
     def _welcome(self, program: int) -> None:
         """A program becomes the last of the newcomers, who go before the others."""
-        at, words = program >> WORD_SHIFT, self.words
+        at = program >> WORD_SHIFT
         self._cells[at + _LISTED] = _NEWCOMER
-        self._signed[at + _DEFICIT] = words[_QUANTUM] // NEWCOMER_PART
-        links.insert(self._cells, self._at + _FIRST, _NEXT, program, words[_NEWEST])
-        words[_NEWEST] = program
+        self._signed[at + _DEFICIT] = self.quantum // NEWCOMER_PART
+        links.insert(self._cells, self._at + _FIRST, _NEXT, program, self.newest)
+        self.newest = program
 
     def _unlist(self, program: int) -> None:
-        cells, words = self._cells, self.words
+        cells = self._cells
         at = program >> WORD_SHIFT
-        if words[_NEWEST] == program:
-            words[_NEWEST] = cells[at + _NEXT + 1]
+        if self.newest == program:
+            self.newest = cells[at + _NEXT + 1]
         cells[at + _LISTED] = 0
         links.unlink(cells, self._at + _FIRST, _NEXT, program)
 
@@ -146,7 +152,7 @@ class Turns:
         """
         cells, signed = self._cells, self._signed
         while True:
-            program = self.words[_FIRST]
+            program = self.first
             at = program >> WORD_SHIFT
             deficit = signed[at + _DEFICIT]
             if deficit <= 0:
@@ -154,51 +160,50 @@ class Turns:
                 self._list(program, deficit + self.quantum)
                 continue
             qp = cells[at + _QUEUE]
-            self.words[_IN_TURN] = program
+            self.turn = program
             links.unlink(cells, at + _QUEUE, _LINK, qp)
             own = (qp >> WORD_SHIFT) + _QP_DEFICIT
             if signed[own] <= 0:
                 signed[own] += cells[(qp >> WORD_SHIFT) + _TURN]
             if signed[own] > 0:
-                self.words[COUNT] -= 1
+                self.count -= 1
                 return qp
             links.append(cells, at + _QUEUE, _LINK, qp)
 
     def allowance(self, qp: int) -> int | None:
         """Bytes that the queue pair taken last may send now; ``None`` where nobody else waits."""
-        words = self.words
-        if not words[COUNT]:
+        if not self.count:
             return None
         signed = self._signed
         own = signed[(qp >> WORD_SHIFT) + _QP_DEFICIT]
-        if words[_FIRST] == words[_LAST]:
+        if self.first == self.last:
             return own
-        return min(own, signed[(words[_FIRST] >> WORD_SHIFT) + _DEFICIT])
+        return min(own, signed[(self.first >> WORD_SHIFT) + _DEFICIT])
 
     def spent(self, qp: int, size: int, again: bool) -> None:
         """The turn ends after ``size`` bytes; ``again``: there is more to send."""
-        cells, signed, words = self._cells, self._signed, self.words
-        program = words[_IN_TURN]
+        cells, signed = self._cells, self._signed
+        program = self.turn
         at = program >> WORD_SHIFT
-        alone = not words[COUNT]
+        alone = not self.count
         newcomer = cells[at + _LISTED] == _NEWCOMER
         deficit = signed[at + _DEFICIT] - size
         own = (qp >> WORD_SHIFT) + _QP_DEFICIT
         signed[own] = signed[own] - size if again and not alone else 0
         credit = self._at + _CREDIT
         signed[credit] = min(signed[credit] + (-size if newcomer else size), self.quantum)
-        words[_IN_TURN] = 0
+        self.turn = 0
         if again:
             if signed[own] > 0:  # its program's share was over before its own
                 links.insert(cells, at + _QUEUE, _LINK, qp, 0)
             else:
                 links.append(cells, at + _QUEUE, _LINK, qp)
-            words[COUNT] += 1
+            self.count += 1
         if deficit > 0 and cells[at + _QUEUE]:
             signed[at + _DEFICIT] = deficit
             return
         self._unlist(program)
-        words[OVER] = bool(newcomer and words[_FIRST] and not words[_NEWEST])
+        self.over = bool(newcomer and self.first and not self.newest)
         if cells[at + _QUEUE]:
             self._list(program, self.quantum + (0 if alone else min(deficit, 0)))
 
@@ -208,8 +213,8 @@ class Turns:
         program = cells[(qp >> WORD_SHIFT) + _QP_PROGRAM]
         at = program >> WORD_SHIFT
         links.unlink(cells, at + _QUEUE, _LINK, qp)
-        self.words[COUNT] -= 1
-        if not cells[at + _QUEUE] and self.words[_IN_TURN] != program:
+        self.count -= 1
+        if not cells[at + _QUEUE] and self.turn != program:
             self._unlist(program)
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from rnic.device.hcr import Hcr
 from rnic.mem.dma import DmaPort
-from rnic.mem.order import load32, store32
+from rnic.mem.order import shared_words
 from rnic.rings.queue_block import (
     BLOCK_BYTES,
     BLOCK_SHIFT,
@@ -106,6 +106,7 @@ class Uar:
     __slots__ = (
         "_doorbells",
         "_globals",
+        "_words",
         "blocks",
         "buf",
         "closed",
@@ -133,6 +134,7 @@ class Uar:
         self.hcr = Hcr()
         self.blocks = blocks
         self.buf = memoryview(_private_memory(blocks * BLOCK_BYTES)) if buf is None else buf
+        self._words = shared_words(self.buf)
         self.closed = False
         self.dead = False
         """The device failed under it: commands do nothing any more."""
@@ -159,7 +161,7 @@ class Uar:
             if 0 <= block < GLOBAL_BLOCKS and self._globals is not None and 0 <= register < BLOCK_BYTES:
                 self._globals.write(self, (block << BLOCK_SHIFT) + register, value & 0xFFFF_FFFF)
             return
-        store32(self.buf, (block << BLOCK_SHIFT) + register, value)
+        self._words[(block << BLOCK_SHIFT) + register >> 2] = value & 0xFFFF_FFFF
         if rings:
             doorbells.ring(block)
 
@@ -169,7 +171,7 @@ class Uar:
             return 0
         if block < GLOBAL_BLOCKS:
             return 0 if self._globals is None else self._globals.read(self, (block << BLOCK_SHIFT) + register)
-        return load32(self.buf, (block << BLOCK_SHIFT) + register)
+        return self._words[(block << BLOCK_SHIFT) + register >> 2]
 
     def write(self, offset: int, value: int) -> None:
         """:meth:`store` by byte offset in the window."""
@@ -183,21 +185,22 @@ class Uar:
 class Registers:
     """The device's own access to one block: read-only registers too."""
 
-    __slots__ = ("at", "block", "buf", "uar")
+    __slots__ = ("_words", "at", "block", "buf", "uar")
 
     def __init__(self, uar: Uar, block: int) -> None:
         self.uar = uar
         self.block = block
         self.buf = uar.buf
         self.at = block << BLOCK_SHIFT
+        self._words = shared_words(self.buf[self.at : self.at + BLOCK_BYTES])
 
     def get(self, register: int) -> int:
         """One register."""
-        return load32(self.buf, self.at + register)
+        return self._words[register >> 2]
 
     def set(self, register: int, value: int) -> None:
         """Store one register."""
-        store32(self.buf, self.at + register, value)
+        self._words[register >> 2] = value & 0xFFFF_FFFF
 
     def clear(self) -> None:
         """Zero the whole block."""

@@ -18,22 +18,22 @@ Words = memoryview | mmap.mmap
 _WORD = struct.Struct("=I")
 
 
-def _check(buf: Words, offset: int) -> None:
-    size = len(buf)
-    if offset & 3 or not 0 <= offset <= size - 4:
-        raise ValueError(f"offset={offset}: a multiple of 4 within {size} bytes")
+def _wrong(buf: Words, offset: int) -> ValueError:
+    return ValueError(f"offset={offset}: a multiple of 4 within {len(buf)} bytes")
 
 
 def plain_store32(buf: Words, offset: int, value: int) -> None:
     """See :data:`store32`."""
-    _check(buf, offset)
+    if offset & 3 or not 0 <= offset <= len(buf) - 4:
+        raise _wrong(buf, offset)
     # one store; a packed one would clear the word first, for all to see
     memoryview(buf)[offset : offset + 4].cast("I")[0] = value & 0xFFFF_FFFF
 
 
 def plain_load32(buf: Words, offset: int) -> int:
     """See :data:`load32`."""
-    _check(buf, offset)
+    if offset & 3 or not 0 <= offset <= len(buf) - 4:
+        raise _wrong(buf, offset)
     value: int = _WORD.unpack_from(buf, offset)[0]
     return value
 
@@ -55,6 +55,30 @@ Raises ``ValueError`` otherwise.
 
 load32: Callable[[Words, int], int] = plain_load32 if _twin is None else _twin.load32
 """``load32(buf, offset)``: the 32 bits there; all loads after it see at least what was stored before them."""
+
+
+class _OrderedWords:
+    """Words of memory, each access as :data:`load32` and :data:`store32` have it."""
+
+    __slots__ = ("_view",)
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+
+    def __getitem__(self, index: int) -> int:
+        return load32(self._view, index << 2)
+
+    def __setitem__(self, index: int, value: int) -> None:
+        store32(self._view, index << 2, value)
+
+
+def shared_words(view: memoryview) -> _OrderedWords | memoryview:
+    """The 32-bit words of memory by index, which :data:`load32` and :data:`store32` reach by offset.
+
+    A value has to fit 32 bits.
+    """
+    return view.cast("I") if _twin is None else _OrderedWords(view)
+
 
 fence: Callable[[], None] = plain_fence if _twin is None else _twin.fence
 """A full barrier: no access after it comes before one that precedes it, a load before a store included."""

@@ -18,7 +18,7 @@ from rnic.spec.errors import VerbsError
 from rnic.spec.limits import MAX_MRS
 from rnic.state.arena import Arena
 from rnic.state.memory import KEY
-from rnic.state.record import Word, place, view
+from rnic.state.record import Record, Word, place, view
 
 REGION: Final = "region"
 WINDOW1: Final = "window1"
@@ -45,6 +45,25 @@ VTP_NAMES = {
 
 
 @view(KEY, "MemoryTable")
+class _KeyRecord(Record):
+    """An entry's record where it is now."""
+
+    __slots__ = ()
+
+    key: Word
+    valid: Word
+    window: Word
+    pd: Word
+    access: Word
+    start: Word
+    end: Word
+    base: Word
+    qpn: Word
+    bound: Word
+    binding: Word
+
+
+@view(KEY, "MemoryTable")
 class MemoryEntry:
     """One region or window.
 
@@ -56,7 +75,7 @@ class MemoryEntry:
     that was disabled and enabled again, or bound elsewhere, from one that stayed.
     """
 
-    __slots__ = ("index", "kind", "parent", "port", "view", "words")
+    __slots__ = ("index", "kind", "parent", "port", "record", "view", "words")
 
     key: Word
     valid: Word
@@ -83,7 +102,7 @@ class MemoryEntry:
         kind: str = REGION,
         base: int | None = None,
     ) -> None:
-        self.words = memoryview(bytearray(KEY.size)).cast("Q")
+        self._lie(memoryview(bytearray(KEY.size)).cast("Q"))
         self.index = key_index(key)
         self.kind = kind
         self.view = view
@@ -103,7 +122,11 @@ class MemoryEntry:
     def move(self, words: memoryview) -> None:
         """Go on in another place."""
         words[:] = self.words
+        self._lie(words)
+
+    def _lie(self, words: memoryview) -> None:
         self.words = words
+        self.record = _KeyRecord(words.cast("B"), 0)
 
     @property
     def length(self) -> int:
@@ -115,8 +138,19 @@ class MemoryEntry:
         view = self.view
         if view is None:
             return None
-        at = va - self.start
+        at = va - self.record.start
         return view[at : at + length]
+
+    def read(self, va: int, length: int) -> memoryview | None:
+        """The bytes from ``va`` on, as checked before: a view of them or a copy; ``None`` where they cannot be read."""
+        view = self.view
+        if view is not None:
+            at = va - self.record.start
+            return view[at : at + length]
+        if (view := self.slice(va, length)) is not None:
+            return view
+        buffer = bytearray(length)
+        return memoryview(buffer) if self.read_into(va, buffer) else None
 
     def read_into(self, va: int, buf: bytearray | memoryview) -> bool:
         """Fill ``buf`` from ``va`` on, as checked before; false where the memory cannot be read."""
@@ -131,7 +165,7 @@ class MemoryEntry:
         """Store ``data`` from ``va`` on, as checked before; false where the memory cannot be written."""
         view = self.view
         if view is not None:
-            at = va - self.start
+            at = va - self.record.start
             view[at : at + len(data)] = data
             return True
         return self.port is not None and self.port.write(va - self.start + self.base, data)
@@ -362,7 +396,6 @@ class MemoryTable:
         length: int,
         rights: int,
         qpn: int = 0,
-        *,
         local: bool = False,
         alone: bool = False,
     ) -> MemoryEntry | None:
@@ -387,13 +420,15 @@ class MemoryTable:
             if guard is not None:
                 return guard(key, pd, va, length, rights)
         entry = self._live.get(key)
-        if entry is None or (local and entry.window):
+        if entry is None or (local and entry.record.window):
             self.reason = VTP_KEY
-        elif entry.pd != pd or (entry.qpn and entry.qpn != qpn):
+            return None
+        record = entry.record
+        if record.pd != pd or record.qpn not in (0, qpn):
             self.reason = VTP_PD
-        elif entry.access & rights != rights:
+        elif record.access & rights != rights:
             self.reason = VTP_FLAGS
-        elif va < entry.start or va + length > entry.end:
+        elif va < record.start or va + length > record.end:
             self.reason = VTP_LENGTH
         else:
             self.reason = VTP_SUCCESS

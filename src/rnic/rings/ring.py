@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from errno import EINVAL
 
-from rnic.mem.order import load32
+from rnic.mem.order import shared_words
 from rnic.rings.cqe import CQE_BYTES, CQE_PHASE
 from rnic.spec.errors import VerbsError
 from rnic.spec.limits import LOG_MAX_CQ
@@ -21,7 +21,7 @@ from rnic.spec.limits import LOG_MAX_CQ
 MAX_ENTRIES = 1 << LOG_MAX_CQ
 
 _ENTRY = struct.Struct("<8I")
-_WORD3_AT = 12
+_ENTRY_WORDS = CQE_BYTES // 4
 
 Entry = tuple[int, int, int, int, int, int, int, int]
 """The eight words of a CQ or EQ entry."""
@@ -56,7 +56,7 @@ class PhaseConsumer:
         VerbsError: ``EINVAL`` where size or memory do not fit.
     """
 
-    __slots__ = ("head", "phase", "size", "view")
+    __slots__ = ("_words", "head", "phase", "size", "view")
 
     def __init__(self, view: memoryview, size: int) -> None:
         if size & (size - 1):
@@ -67,13 +67,14 @@ class PhaseConsumer:
             need = size * CQE_BYTES
             raise VerbsError(EINVAL, f"ring of {size} entries needs {need} bytes, not {view.nbytes}")
         self.view = view.cast("B")
+        self._words = shared_words(self.view[: size * CQE_BYTES])
         self.size = size
         self.head = 0
         self.phase = CQE_PHASE
 
     def ready(self) -> bool:
         """Whether the entry at the head is valid; what is read of it afterwards is what its producer stored."""
-        return load32(self.view, self.head * CQE_BYTES + _WORD3_AT) & CQE_PHASE == self.phase
+        return self._words[self.head * _ENTRY_WORDS + 3] & CQE_PHASE == self.phase
 
     def pop(self) -> Entry | None:
         """Take the next entry, phase included, or ``None``. The caller publishes ``head``."""

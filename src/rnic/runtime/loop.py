@@ -199,7 +199,7 @@ class Runtime:
 
     def _round(self, now: int) -> bool:
         nic = self.nic
-        if self._pumps:
+        if self._pump is not None and self._pumps:
             return bool(self.drive.round(now))
         did = False
         if self._rounds_without_replies >= REPLIES_AT_LEAST_EVERY:
@@ -209,12 +209,12 @@ class Runtime:
             did = True
         bursts = self.receive(RECEIVE_LIMIT)
         if bursts:
-            naks = nic.counters["sequence_naks_sent"]
+            naks = nic.tally.get("sequence_naks_sent")
             for burst in bursts:
                 nic.receive(burst, now)
             self._rounds_without_replies += 1
             did = True
-            if nic.counters["sequence_naks_sent"] != naks:
+            if nic.tally.get("sequence_naks_sent") != naks:
                 self._transmit(now)  # until it has the NAK, the peer sends in vain
         elif nic.has_work():
             did = self._transmit(now)
@@ -259,19 +259,20 @@ class Runtime:
             self.guard.caught("link", error)
             return []
         for burst in bursts:
-            self.nic.counters["rx_bytes"] += burst.length
+            self.nic.tally["rx_bytes"] += burst.length
         return bursts
 
     def _transmit(self, now: int) -> bool:
         """Send everything that may be sent now, up to the NIC's budget."""
         self._rounds_without_replies = 0
-        if self._pumps:
+        if self._pump is not None and self._pumps:
             did = self._pump.owes and self.carry_away(self.nic.sending.prepare(now))
             did = self._pump.turns(now, self.budget) or did
             self._look_at_link()
         else:
             did = self.carry_away(self.nic.produce(now, self.budget))
-        self._change_groups()
+        if self.nic.resources.groups.changes:
+            self._change_groups()
         return did
 
     def _change_groups(self) -> None:
@@ -297,13 +298,14 @@ class Runtime:
                 self._send(out)
         except Exception as error:  # noqa: BLE001 - the last guard; what is lost is repeated
             self.guard.caught("link", error)
-        self._look_at_link()
+        if self.link.up is not self._link_up:
+            self._look_at_link()
         return True
 
     def _send(self, out: list[TxBurst]) -> None:
         """Hand packets to the link as it is now."""
         for burst in out:
-            self.nic.counters["tx_bytes"] += burst.length
+            self.nic.tally["tx_bytes"] += burst.length
         self.link.send(out)
 
     def _look_at_link(self) -> None:
@@ -320,7 +322,8 @@ class Runtime:
             self._transmit(self.clock())
             if self.nic.resources.interrupts:
                 self._interrupts()
-            self._wake_if_late()
+            if self._sleep_until is not None:
+                self._wake_if_late()
 
     def _wake_if_late(self) -> None:
         """Wake the thread where it sleeps longer than it should; one that watches in C is woken there."""

@@ -8,12 +8,12 @@ device alone knows, of :mod:`rnic.device`.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Self
 
 from rnic.spec.limits import MAX_RD_ATOMIC, MAX_SGE
 from rnic.state.arena import Arena
 from rnic.state.queues import RECEIVE_RING, SEND_RING
-from rnic.state.record import WORD_BYTES, part, place, record
+from rnic.state.record import WORD_BYTES, Record, part, place, record
 from rnic.state.schedule import SIGNED
 
 _SOURCE: Final = "design.md, Contexts are real, and state is bytes"
@@ -289,3 +289,13 @@ class QpMemory:
         """Give the memory back; the views must not be used any more."""
         self.arena.free(self.record, QP.size)
         self.arena.free(self.slots, self.size)
+
+
+class QpRecord(Record):
+    """A class whose objects lie over a queue pair's record: its memory comes first, then what the class takes."""
+
+    __slots__ = ()
+
+    def __new__(cls, memory: QpMemory, *more: object) -> Self:
+        """Lay it over the record."""
+        return cls.from_buffer(memory.arena.memory, memory.record)

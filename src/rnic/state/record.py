@@ -7,11 +7,13 @@ the one unit that writes it.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from inspect import get_annotations
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from rnic.spec.layout import Layout, wide
+from rnic.state.structure import structure
 
 WORD_BYTES: Final = 8
 WORD_SHIFT: Final = 3
@@ -37,6 +39,10 @@ class Word:
         raise NotImplementedError
 
 
+class Part(Word):
+    """Annotation of an attribute that is a field of some bits, of a layout that :func:`overlay` names."""
+
+
 def record(name: str, source: str, words: tuple[Owned, ...], at_least: int = 0) -> Layout:
     """The layout of a record: ``words`` one after another, in whole cache lines or at least ``at_least`` words."""
     size = max(len(words), at_least)
@@ -60,7 +66,7 @@ def within(layout: Layout, prefix: str, inner: Layout) -> slice:
     return slice(first, first + len(inner.fields))
 
 
-def _whole(index: int, doc: str) -> property:
+def _word(index: int, doc: str) -> property:
     def get(self: Any) -> int:
         value: int = self.words[index]
         return value
@@ -71,35 +77,104 @@ def _whole(index: int, doc: str) -> property:
     return property(get, put, doc=doc)
 
 
-def _item(index: int, doc: str) -> property:
-    def get(self: Any) -> int:
-        value: int = self.words[self.base + index]
-        return value
+class Record(ctypes.Structure):
+    """A class whose objects lie over a record: :func:`view` makes its attributes fields that C reads and writes.
 
-    def put(self: Any, value: int) -> None:
-        self.words[self.base + index] = value
+    They take half the time of those of other classes. For it the record stays where it is for as long as the object
+    lives. A value too large is cut to 64 bits.
 
-    return property(get, put, doc=doc)
+    Args:
+        memory: where the record is, a byte an element. Whatever follows is the class's own affair.
+        at: offset of the record in it.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, memory: memoryview, at: int, *more: object) -> Self:
+        """Lay it over the memory, which is kept."""
+        return cls.from_buffer(memory, at)
+
+    def __init__(self, *what: object) -> None:
+        """Whatever was handed in is there."""
 
 
-def view(layout: Layout, *owners: str, item: bool = False) -> Callable[[type[T]], type[T]]:
+R = TypeVar("R", bound=Record)
+
+
+class Run(dict[int, R], Generic[R]):
+    """Records of one kind, side by side: each view is made when it is asked for first, and told its index.
+
+    Args:
+        kind: the class of the views.
+        memory: where the records are.
+        first: offset of the first.
+        size: bytes of one.
+    """
+
+    __slots__ = ("_first", "_kind", "_memory", "_size")
+
+    def __init__(self, kind: type[R], memory: memoryview, first: int, size: int) -> None:
+        self._kind = kind
+        self._memory = memory
+        self._first = first
+        self._size = size
+
+    def __missing__(self, index: int) -> R:
+        found = self[index] = self._kind(self._memory, self._first + index * self._size, index)
+        return found
+
+
+def fields(layout: Layout) -> dict[str, Any]:
+    """The fields of a layout as attributes for subclasses of :class:`Record`, by name."""
+    kind: Any = ctypes.LittleEndianStructure if layout.endian == "little" else ctypes.BigEndianStructure
+    found = vars(type(kind)("Whole", (kind,), {"_pack_": 1, "_layout_": "ms", "_fields_": structure(layout)}))
+    return {field.name: found[field.name] for field in layout.fields if field.name in found}
+
+
+def view(layout: Layout, *owners: str) -> Callable[[type[T]], type[T]]:
     """Give a class an attribute for each field of ``layout``, or for those of ``owners``.
 
-    The object's ``words`` is the record as words; with ``item`` a run of records, in which its own begins at ``base``.
-    Annotations say the names to type checkers; a field without one, or one without a field, is an error.
+    Of a :class:`Record` they are fields of the memory that it lies over; of any other class words of its ``words``,
+    which is a record that may move. Annotations say the names to type checkers; a field without one, or one without a
+    field, is an error.
 
     Raises:
         TypeError: the annotations of the class are not those fields.
     """
-    make = _item if item else _whole
 
     def decorate(cls: type[T]) -> type[T]:
-        fields = {field.name: field for field in layout.fields if not owners or field.access in owners}
+        own = {field.name: field for field in layout.fields if not owners or field.access in owners}
         declared = {name for name, kind in get_annotations(cls).items() if kind == "Word"}
-        if declared != set(fields):
-            raise TypeError(f"{cls.__name__} and {layout.name} differ in {sorted(declared ^ set(fields))}")
-        for name, field in fields.items():
-            setattr(cls, name, make(field.byte // WORD_BYTES, field.doc))
+        if declared != set(own):
+            raise TypeError(f"{cls.__name__} and {layout.name} differ in {sorted(declared ^ set(own))}")
+        if issubclass(cls, Record):
+            found = fields(layout)
+            for name in own:
+                setattr(cls, name, found[name])
+        else:
+            for name, field in own.items():
+                setattr(cls, name, _word(field.byte // WORD_BYTES, field.doc))
+        return cls
+
+    return decorate
+
+
+def overlay(*layouts: Layout) -> Callable[[type[R]], type[R]]:
+    """Give a :class:`Record` an attribute for each annotation :class:`Part`: a field of the first layout that has it.
+
+    Raises:
+        TypeError: none has it.
+    """
+
+    def decorate(cls: type[R]) -> type[R]:
+        known: dict[str, Any] = {}
+        for layout in reversed(layouts):
+            known |= fields(layout)
+        for name, kind in get_annotations(cls).items():
+            if kind == "Part":
+                if name not in known:
+                    raise TypeError(f"{cls.__name__}.{name} is no field of {', '.join(each.name for each in layouts)}")
+                setattr(cls, name, known[name])
         return cls
 
     return decorate

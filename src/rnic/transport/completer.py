@@ -37,7 +37,7 @@ from rnic.spec.syndromes import (
     RNR_RETRY_FOREVER,
     rnr_timer_ns,
 )
-from rnic.state.queue_pair import QP, QpMemory
+from rnic.state.queue_pair import QP, QpMemory, QpRecord
 from rnic.state.record import NONE, Word, view
 from rnic.transport.message import ATOMICS
 
@@ -54,17 +54,16 @@ _FATAL = {
 
 
 @view(QP, "Completer")
-class Completer:
+class Completer(QpRecord):
     """What a queue pair does with responses to its requests."""
 
-    __slots__ = ("ctx", "host", "qp", "requester", "words")
+    __slots__ = ("ctx", "host", "qp", "requester")
 
     implied_psn: Word
     implied_at: Word
 
-    def __init__(self, qp: QueuePair, memory: QpMemory) -> None:
+    def __init__(self, memory: QpMemory, qp: QueuePair) -> None:
         self.qp = qp
-        self.words = memory.qp
         self.ctx = qp.ctx
         self.host = qp.host
         self.requester = qp.requester

@@ -127,7 +127,7 @@ class FrameBatch:
             self.segment = length
         seed = self.flow.seed(length, ident)
         if size < _COPY_BELOW:
-            frame = b"".join((header, payload, _PADS[pad])) if size else header
+            frame = header + payload + _PADS[pad] if size else header
             self.buffers.append(frame + ICRC_STRUCT.pack(crc32(frame, seed) ^ tx_delta(length)))
         else:
             payload = bytes(payload)

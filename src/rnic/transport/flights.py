@@ -41,7 +41,7 @@ from rnic.state.arena import Arena
 from rnic.state.budget import ENTRIES, NIC_ENTRY
 from rnic.state.flights import FLIGHTS, FRACTION_BITS, LINE, PEER
 from rnic.state.queue_pair import QP
-from rnic.state.record import WORD_SHIFT, Word, place, view
+from rnic.state.record import WORD_SHIFT, Record, Word, place, view
 
 if TYPE_CHECKING:
     from rnic.transport.budget import Budget
@@ -76,41 +76,26 @@ _MAX_PEERS = 4_096
 _ONE = 1 << FRACTION_BITS
 _WAITING = place(QP, "next_waiting")
 _QP_LINE = place(QP, "line")
-_INFLIGHT = place(PEER, "inflight")
-_PROMISED = place(PEER, "promised")
-_LIMIT = place(PEER, "limit_16")
-_MOST = place(PEER, "most")
-_SRTT, _RTTVAR = place(PEER, "srtt"), place(PEER, "rttvar")
-_LOW, _LOW_BEFORE, _LOW_SINCE = (place(PEER, name) for name in ("low", "low_before", "low_since"))
-_QUEUE_NS, _LEAST_NS, _SAMPLED = (place(PEER, name) for name in ("queue_ns", "least", "samples"))
-_LOSSY_PATH = place(PEER, "lossy")
 _LINES = place(PEER, "first_line")
-_COUNT = place(PEER, "waiting")
 _NEXT_PEER = place(PEER, "next_peer")
 _LINE = place(LINE, "next")
 _QUEUE = place(LINE, "first")
 _PROGRAM = place(LINE, "program")
 _PEERS = place(FLIGHTS, "first_peer")
-_ALL_INFLIGHT = place(FLIGHTS, "inflight")
-_ALL_PROMISED = place(FLIGHTS, "promised")
-_ALL_LIMIT = place(FLIGHTS, "limit")
-_WAITED_FOR = place(FLIGHTS, "waited_for")
-_SLIPPED = place(FLIGHTS, "slipped")
-_SPARE_LINE = place(FLIGHTS, "spare_line")
-_ENTRY = place(PEER, "entry")
 
 
 @view(PEER)
-class Peer:
+class Peer(Record):
     """One peer's account: packets in flight to it, how many may be, its measured round trips, who waits.
 
     Args:
-        words: its record, all zeros; ``record`` is its offset.
+        memory: where its record is, all zeros.
+        record: offset of that.
         first: the limit that it begins with.
         most: what the limit grows to.
     """
 
-    __slots__ = ("record", "words")
+    __slots__ = ("record",)
 
     inflight: Word
     promised: Word
@@ -134,8 +119,7 @@ class Peer:
     previous_peer: Word
     entry: Word
 
-    def __init__(self, words: memoryview, record: int, first: int, most: int) -> None:
-        self.words = words
+    def __init__(self, memory: memoryview, record: int, first: int, most: int) -> None:
         self.record = record
         self.most, self.limit_16 = most, min(first, most) << FRACTION_BITS
 
@@ -150,28 +134,27 @@ class Peer:
 
     def measured(self, sample_ns: int, now_ns: int) -> None:
         """A round trip was measured. Mean and deviation as RFC 6298 has them."""
-        words = self.words
-        srtt = words[_SRTT]
+        srtt = self.srtt
         if srtt == 0:
-            words[_SRTT], words[_RTTVAR] = sample_ns, sample_ns >> 1
+            self.srtt, self.rttvar = sample_ns, sample_ns >> 1
         else:
-            words[_RTTVAR] += (abs(sample_ns - srtt) - words[_RTTVAR]) >> 2
-            words[_SRTT] += (sample_ns - srtt) >> 3
-        low = words[_LOW]
-        if low == 0 or now_ns - words[_LOW_SINCE] > LOW_NS:
-            words[_LOW_BEFORE], words[_LOW], words[_LOW_SINCE] = low or sample_ns, sample_ns, now_ns
+            self.rttvar += (abs(sample_ns - srtt) - self.rttvar) >> 2
+            self.srtt += (sample_ns - srtt) >> 3
+        low = self.low
+        if low == 0 or now_ns - self.low_since > LOW_NS:
+            self.low_before, self.low, self.low_since = low or sample_ns, sample_ns, now_ns
         elif sample_ns < low:
-            words[_LOW] = sample_ns
-        shortest = min(words[_LOW], words[_LOW_BEFORE])
-        words[_QUEUE_NS] = sample_ns - shortest
-        samples = words[_SAMPLED] + 1
-        words[_LEAST_NS] = sample_ns if samples == 1 else min(words[_LEAST_NS], sample_ns)
-        words[_SAMPLED] = samples
+            self.low = sample_ns
+        shortest = min(self.low, self.low_before)
+        self.queue_ns = sample_ns - shortest
+        samples = self.samples + 1
+        self.least = sample_ns if samples == 1 else min(self.least, sample_ns)
+        self.samples = samples
         if samples == SAMPLES:
-            words[_SAMPLED] = 0
-            queue_ns = words[_LEAST_NS] - shortest
+            self.samples = 0
+            queue_ns = self.least - shortest
             if queue_ns > QUEUE_NS:
-                limit = words[_LIMIT]
+                limit = self.limit_16
                 self._cut(max(limit >> 1, limit * QUEUE_NS // queue_ns), CROWDED, now_ns)
 
     def acknowledged(self, packets: int) -> None:
@@ -179,16 +162,15 @@ class Peer:
 
         It is where somebody waits, too: turns are given for whole quanta, and short messages leave most of one empty.
         """
-        words = self.words
-        limit = words[_LIMIT]
-        most = words[_MOST] << FRACTION_BITS
-        if limit < most and (words[_COUNT] or words[_INFLIGHT] << FRACTION_BITS + 1 > limit):
-            queue_ns = words[_QUEUE_NS]
+        limit = self.limit_16
+        most = self.most << FRACTION_BITS
+        if limit < most and (self.waiting or self.inflight << FRACTION_BITS + 1 > limit):
+            queue_ns = self.queue_ns
             if queue_ns <= QUEUE_NS >> 2:
-                limit += (packets << FRACTION_BITS) >> (2 if words[_LOSSY_PATH] else 1)
+                limit += (packets << FRACTION_BITS) >> (2 if self.lossy else 1)
             elif queue_ns <= QUEUE_NS:
                 limit += (packets * STEP << 2 * FRACTION_BITS) // limit
-            words[_LIMIT] = min(limit, most)
+            self.limit_16 = min(limit, most)
 
     def lost(self, now_ns: int) -> None:
         """A packet was lost."""
@@ -225,8 +207,24 @@ class Entries(Protocol):
         """The peer has one user less."""
 
 
-NOBODY = Peer(memoryview(bytearray(PEER.size)).cast("Q"), 0, FIRST, FIRST)
+NOBODY = Peer(memoryview(bytearray(PEER.size)), 0, FIRST, FIRST)
 """The peer of a queue pair that is not connected; nothing ever flies to it."""
+
+
+@view(FLIGHTS)
+class Account(Record):
+    """The record of all that is in flight."""
+
+    __slots__ = ()
+
+    limit: Word
+    inflight: Word
+    promised: Word
+    first_peer: Word
+    last_peer: Word
+    waited_for: Word
+    slipped: Word
+    spare_line: Word
 
 
 class Flights:
@@ -242,6 +240,7 @@ class Flights:
     """
 
     __slots__ = (
+        "_account",
         "_arena",
         "_budget",
         "_cells",
@@ -252,15 +251,14 @@ class Flights:
         "_peers",
         "_sweep_at",
         "record",
-        "words",
     )
 
     def __init__(self, arena: Arena, limit: int, first: int = FIRST) -> None:
         self._arena = arena
         self._cells = arena.cells
-        self.record = arena.take(FLIGHTS.size, "flights")
-        self.words = _cleared(arena, self.record, FLIGHTS.size)
-        self.words[_ALL_LIMIT] = limit
+        self.record = _cleared(arena, arena.take(FLIGHTS.size, "flights"), FLIGHTS.size)
+        self._account = Account(arena.memory, self.record)
+        self._account.limit = limit
         self.stock()
         self._first = first
         self._known: dict[tuple[bytes, int], Peer] = {}
@@ -298,28 +296,28 @@ class Flights:
         return {peer.entry for peer in self._known.values()}
 
     def _show(self, peer: Peer) -> None:
-        budget, words = self._budget, peer.words
-        entry = words[_ENTRY]
+        budget, entry = self._budget, peer.entry
         if budget is not None and entry:
-            held = words[_INFLIGHT] + words[_PROMISED]
-            budget.show(entry, held, words[_LIMIT] >> FRACTION_BITS, words[_COUNT] > 0)
+            held = peer.inflight + peer.promised
+            budget.show(entry, held, peer.limit_16 >> FRACTION_BITS, peer.waiting > 0)
 
     def _show_all(self) -> None:
         if self._budget is not None:
-            words = self.words
-            held = words[_ALL_INFLIGHT] + words[_ALL_PROMISED]
-            self._budget.show(NIC_ENTRY, held, words[_ALL_LIMIT], words[_WAITED_FOR] > 0)
+            account = self._account
+            held = account.inflight + account.promised
+            self._budget.show(NIC_ENTRY, held, account.limit, account.waited_for > 0)
 
     def limit_to(self, peer: Peer) -> int:
         """Packets that may be in flight to a peer, from here: what others of the device have there is not for these."""
-        words, budget = peer.words, self._budget
-        limit: int = words[_LIMIT] >> FRACTION_BITS
-        entry = words[_ENTRY]
-        return limit if budget is None or not entry else budget.limit(entry, limit, self.words[_ALL_LIMIT])
+        limit, budget = peer.limit_16 >> FRACTION_BITS, self._budget
+        if budget is None:
+            return limit
+        entry = peer.entry
+        return budget.limit(entry, limit, self._account.limit) if entry else limit
 
     def limit_of_all(self) -> int:
         """Packets that may be in flight from here, as :meth:`limit_to`."""
-        limit: int = self.words[_ALL_LIMIT]
+        limit: int = self._account.limit
         return limit if self._budget is None else self._budget.nic_limit(limit)
 
     def crowded(self) -> bool:
@@ -329,27 +327,27 @@ class Flights:
     @property
     def limit(self) -> int:
         """Packets that may be in flight from this NIC."""
-        return self.words[_ALL_LIMIT]
+        return self._account.limit
 
     @property
     def inflight(self) -> int:
         """Packets in flight."""
-        return self.words[_ALL_INFLIGHT]
+        return self._account.inflight
 
     @property
     def promised(self) -> int:
         """Packets for which turns were given that have not been sent."""
-        return self.words[_ALL_PROMISED]
+        return self._account.promised
 
     @property
     def slipped(self) -> int:
         """Packets that went past those who wait since one of these was given a turn."""
-        return self.words[_SLIPPED]
+        return self._account.slipped
 
     @property
     def queued(self) -> int:
         """Peers that somebody waits for."""
-        return self.words[_WAITED_FOR]
+        return self._account.waited_for
 
     def join(self, requester: Outstanding) -> None:
         """There is a requester, which neither flies nor waits."""
@@ -371,7 +369,7 @@ class Flights:
             if len(self._known) >= self._sweep_at:
                 self._sweep()
             record = self._arena.take(PEER.size, "a peer")
-            peer = Peer(_cleared(self._arena, record, PEER.size), record, self._first, self.limit)
+            peer = Peer(self._arena.memory, _cleared(self._arena, record, PEER.size), self._first, self.limit)
             if self._entries is not None:
                 peer.entry = self._entries.enter(*key)
             self._known[key] = self._peers[record] = peer
@@ -390,82 +388,81 @@ class Flights:
     def room(self, requester: Outstanding, want: int) -> int:
         """Packets that a requester may send now, if it has ``want``, at least 1, to send; 0 if it has to wait."""
         peer = requester.peer
-        account, words = self.words, peer.words
+        account = self._account
         own = requester.admitted
         limit, nic = self.limit_to(peer), self.limit_of_all()
-        if not own and words[_COUNT]:
+        if not own and peer.waiting:
             return self._slips(requester, want, limit, nic)
         # its own promise is its own; those of others are not
-        room = own + min(
-            limit - words[_INFLIGHT] - words[_PROMISED],
-            nic - account[_ALL_INFLIGHT] - account[_ALL_PROMISED],
-        )
-        if own and words[_COUNT]:
+        inflight = peer.inflight
+        room = own + min(limit - inflight - peer.promised, nic - account.inflight - account.promised)
+        if own and peer.waiting:
             room = min(room, own)
             want = min(want, own)
-        if room >= min(want, _quantum(limit, self.shared(requester)), nic):
+        if room >= want or room >= min(_quantum(limit, self.shared(requester)), nic):
             return room
         # peers that do not answer may hold all that there is: one with nothing in flight gets a little all the same
-        return self._slips(requester, want, limit, nic) if words[_INFLIGHT] else min(want, LEAST, limit)
+        return self._slips(requester, want, limit, nic) if inflight else min(want, LEAST, limit)
 
     def _slips(self, requester: Outstanding, want: int, limit: int, nic: int) -> int:
         """``want`` if that is so little that it need not wait for room, else 0."""
-        account, words = self.words, requester.peer.words
+        account, peer = self._account, requester.peer
         if requester.admitted or requester.flying + want > LEAST:
             return 0
-        if words[_COUNT] and account[_SLIPPED] + want > SLIP:
+        if peer.waiting and account.slipped + want > SLIP:
             return 0
         room = min(
-            limit + min(SLIP, limit) - words[_INFLIGHT] - words[_PROMISED],
-            nic + min(SLIP, nic) - account[_ALL_INFLIGHT] - account[_ALL_PROMISED],
+            limit + min(SLIP, limit) - peer.inflight - peer.promised,
+            nic + min(SLIP, nic) - account.inflight - account.promised,
         )
         return want if room >= want else 0
 
     def shared(self, requester: Outstanding) -> bool:
         """Whether others have packets in flight or wait for room, and may take the next."""
-        return self.words[_ALL_INFLIGHT] > requester.flying or bool(self.words[_WAITED_FOR]) or self.crowded()
+        return self._account.inflight > requester.flying or bool(self._account.waited_for) or self.crowded()
 
     def enough(self, requester: Outstanding, packets: int, want: int) -> bool:
         """Whether who sends ``packets`` now finds room for more of ``want`` without an answer to them.
 
         Whoever joins meanwhile and takes some room gives it back; but then it has to be room for a whole turn.
         """
-        peer = requester.peer
-        account, words = self.words, peer.words
+        peer, account = requester.peer, self._account
         limit, nic = self.limit_to(peer), self.limit_of_all()
         room = requester.admitted - packets
         room += min(
-            limit - words[_INFLIGHT] - words[_PROMISED],
-            nic - account[_ALL_INFLIGHT] - account[_ALL_PROMISED],
+            limit - peer.inflight - peer.promised,
+            nic - account.inflight - account.promised,
         )
         return room >= min(want, _quantum(limit, True), nic)
 
     def take(self, requester: Outstanding, packets: int) -> None:
         """``packets`` more of a requester are in flight."""
-        own = min(requester.admitted, packets)
+        own = requester.admitted
         if own:
+            own = min(own, packets)
             requester.admitted -= own
         self.took(requester.peer, packets, own)
 
     def took(self, peer: Peer, packets: int, own: int) -> None:
         """``packets`` more are in flight to a peer, of which ``own`` had been promised."""
-        account, words = self.words, peer.words
-        words[_INFLIGHT] += packets
-        account[_ALL_INFLIGHT] += packets
+        account = self._account
+        peer.inflight += packets
+        account.inflight += packets
         if own:
-            words[_PROMISED] -= own
-            account[_ALL_PROMISED] -= own
-        elif words[_COUNT]:
-            account[_SLIPPED] += packets
-        self._show(peer)
-        self._show_all()
+            peer.promised -= own
+            account.promised -= own
+        elif peer.waiting:
+            account.slipped += packets
+        if self._budget is not None:
+            self._show(peer)
+            self._show_all()
 
     def give(self, peer: Peer, packets: int) -> None:
         """``packets`` fewer are."""
-        peer.words[_INFLIGHT] -= packets
-        self.words[_ALL_INFLIGHT] -= packets
+        peer.inflight -= packets
+        self._account.inflight -= packets
         self._show(peer)
-        if self.words[_WAITED_FOR]:
+        if self._account.waited_for:
             self._admit()
         self._show_all()
 
@@ -482,12 +479,12 @@ class Flights:
             line = cells[(line >> WORD_SHIFT) + _LINE]
         if not line:
             self.stock()
-            line = self.words[_SPARE_LINE]
+            line = self._account.spare_line
             if not line:
                 requester.parked = 0
                 raise MemoryError(f"no room for a line in {self._arena.size} bytes of state")
-            self.words[_SPARE_LINE] = cells[(line >> WORD_SHIFT) + _LINE]
-            _cleared(self._arena, line, LINE.size)[_PROGRAM] = program
+            self._account.spare_line = cells[(line >> WORD_SHIFT) + _LINE]
+            cells[(_cleared(self._arena, line, LINE.size) >> WORD_SHIFT) + _PROGRAM] = program
             links.append(cells, at + _LINES, _LINE, line)
             self.stock()
         links.append(cells, (line >> WORD_SHIFT) + _QUEUE, _WAITING, requester.record)
@@ -500,16 +497,16 @@ class Flights:
 
     def stock(self) -> None:
         """If the arena has room there is a line for the next who waits: who works on records alone cannot make one."""
-        if not self.words[_SPARE_LINE]:
+        if not self._account.spare_line:
             line = self._arena.allocate(LINE.size)
             if line is not None:
                 _cleared(self._arena, line, LINE.size)
-                self.words[_SPARE_LINE] = line
+                self._account.spare_line = line
 
     def _queue(self, how: Callable[[memoryview, int, int, int], None], peer: Peer) -> None:
         """Put a peer into the queue of those that somebody waits for, or take it out."""
         how(self._cells, (self.record >> WORD_SHIFT) + _PEERS, _NEXT_PEER, peer.record)
-        self.words[_WAITED_FOR] += 1 if how is links.append else -1
+        self._account.waited_for += 1 if how is links.append else -1
 
     def _leave_line(self, peer: Peer, record: int) -> int:
         """A queue pair waits no more: its line, 0 where that is empty now and gone."""
@@ -521,8 +518,8 @@ class Flights:
         if cells[(line >> WORD_SHIFT) + _QUEUE]:
             return line
         links.unlink(cells, (peer.record >> WORD_SHIFT) + _LINES, _LINE, line)
-        cells[(line >> WORD_SHIFT) + _LINE] = self.words[_SPARE_LINE]
-        self.words[_SPARE_LINE] = line
+        cells[(line >> WORD_SHIFT) + _LINE] = self._account.spare_line
+        self._account.spare_line = line
         return 0
 
     def turn_over(self, requester: Outstanding) -> None:
@@ -530,12 +527,13 @@ class Flights:
         own = requester.admitted
         if own:
             requester.admitted = 0
-            requester.peer.words[_PROMISED] -= own
-            self.words[_ALL_PROMISED] -= own
+            requester.peer.promised -= own
+            self._account.promised -= own
             self._show(requester.peer)
-        if self.words[_WAITED_FOR]:
+        if self._account.waited_for:
             self._admit()
-        self._show_all()
+        if self._budget is not None:
+            self._show_all()
 
     def leave(self, requester: Outstanding) -> None:
         """A requester waits no more."""
@@ -560,14 +558,14 @@ class Flights:
 
     def _admit(self) -> None:
         """Give turns to who waits, peer by peer, as long as there is room that nobody was promised."""
-        account = self.words
+        account = self._account
         blocked = 0
-        while blocked < account[_WAITED_FOR]:
-            peer = self._peers[account[_PEERS]]
+        while blocked < account.waited_for:
+            peer = self._peers[account.first_peer]
             self._queue(links.unlink, peer)
             limit, nic = self.limit_to(peer), self.limit_of_all()
-            quantum = _quantum(limit, peer.waiting > 1 or bool(account[_WAITED_FOR]) or peer.users > 1)
-            full = nic - account[_ALL_INFLIGHT] - account[_ALL_PROMISED] < min(quantum, nic)
+            quantum = _quantum(limit, peer.waiting > 1 or bool(account.waited_for) or peer.users > 1)
+            full = nic - account.inflight - account.promised < min(quantum, nic)
             used = peer.inflight + peer.promised
             if used and (full or limit - used < quantum):
                 self._queue(links.append, peer)
@@ -579,14 +577,14 @@ class Flights:
             requester.parked = 0
             requester.admitted = quantum
             peer.promised += quantum
-            account[_ALL_PROMISED] += quantum
-            account[_SLIPPED] = 0
+            account.promised += quantum
+            account.slipped = 0
             self._show(peer)
             blocked = 0
             requester.host.schedule(requester.qp)
 
 
-def _cleared(arena: Arena, record: int, size: int) -> memoryview:
-    """The words of a record, zero."""
+def _cleared(arena: Arena, record: int, size: int) -> int:
+    """A record, which is zero now."""
     arena.memory[record : record + size] = bytes(size)
-    return arena.words(record, size)
+    return record

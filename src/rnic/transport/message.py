@@ -6,7 +6,7 @@ checked is what is used; scatter lists and inline data stay in the ring, and are
 
 from __future__ import annotations
 
-from rnic.rings.sqe import FLAG_FENCE, FLAG_SIGNALED, FLAG_SOLICITED
+from rnic.rings.sqe import SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_BIND, SQ_ENTRY_UD, SQE_BYTES
 from rnic.spec.opcodes import (
     WR_CMP_SWAP,
     WR_FETCH_ADD,
@@ -20,7 +20,7 @@ from rnic.spec.opcodes import (
 )
 from rnic.spec.psn import PSN_MASK
 from rnic.state.queue_pair import PIECE, SEND_SLOT
-from rnic.state.record import WORD_BYTES, Word, view
+from rnic.state.record import Part, Record, Word, overlay, view
 
 SENDS = frozenset({WR_SEND, WR_SEND_IMM, WR_SEND_INV})
 WRITES = frozenset({WR_WRITE, WR_WRITE_IMM})
@@ -28,14 +28,13 @@ ATOMICS = frozenset({WR_CMP_SWAP, WR_FETCH_ADD})
 READS = ATOMICS | {WR_READ}
 TAKES_RECEIVE = SENDS | {WR_WRITE_IMM}
 
-SLOT_WORDS = SEND_SLOT.size // WORD_BYTES
-PIECE_WORDS = PIECE.size // WORD_BYTES
-_LOW = 0xFFFF_FFFF
+_AFRESH = bytes(SEND_SLOT.size - SQE_BYTES)
 
 
-@view(SEND_SLOT, item=True)
-class Message:
-    """One work request; ``index`` is that of its SQ entry.
+@overlay(SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_UD, SQ_ENTRY_BIND)
+@view(SEND_SLOT)
+class Message(Record):
+    """One work request; ``index`` is that of its SQ entry, whose fields are attributes.
 
     ``first_psn`` and ``packets`` are the PSNs it uses; ``sent`` counts the packets sent since the last rewind.
     For a READ they count response packets, since that is what its PSNs stand for, and ``received`` is how many
@@ -44,7 +43,7 @@ class Message:
     ``status`` other than success is what it completes with once everything before it has completed.
     """
 
-    __slots__ = ("base", "index", "words")
+    __slots__ = ("_at", "_memory", "index")
 
     entry_0: Word
     entry_1: Word
@@ -63,64 +62,55 @@ class Message:
     begun: Word
     executed: Word
 
-    def __init__(self, words: memoryview, base: int, index: int) -> None:
-        self.words = words
-        self.base = base
+    wqe_id: Part
+    opcode: Part
+    signaled: Part
+    solicited: Part
+    fence: Part
+    inline: Part
+    list: Part
+    local_addr: Part
+    remote_addr: Part
+    length: Part
+    lkey: Part
+    rkey: Part
+    imm: Part
+    swap_add: Part
+    compare: Part
+
+    # of an entry that binds a window
+    access: Part
+    start: Part
+    new_rkey: Part
+    old_rkey: Part
+    bind_length: Part
+
+    # of a datagram's entry
+    flow_label: Part
+    tclass: Part
+    sl: Part
+    udp_dport: Part
+    udp_sport: Part
+    dqpn: Part
+    hop_limit: Part
+    qkey: Part
+
+    def __init__(self, memory: memoryview, at: int, index: int) -> None:
+        self._memory = memory
+        self._at = at
         self.index = index
+
+    def take(self, entry: memoryview | bytearray) -> None:
+        """Take over the bytes of its SQ entry."""
+        self._memory[self._at : self._at + SQE_BYTES] = entry
+
+    def begin(self) -> None:
+        """Nothing has become of it yet."""
+        self._memory[self._at + SQE_BYTES : self._at + SEND_SLOT.size] = _AFRESH
 
     def forget(self) -> None:
         """Its entry could not be read: it does nothing."""
         self.entry_0, self.entry_3 = WR_NOP << 32, 0
-
-    @property
-    def wqe_id(self) -> int:
-        """Identifier chosen by software."""
-        return self.entry_0 & _LOW
-
-    @property
-    def opcode(self) -> int:
-        """Work-request opcode."""
-        return self.entry_0 >> 32 & 0xFFFF
-
-    @property
-    def flags(self) -> int:
-        """``FLAG_*`` bits."""
-        return self.entry_0 >> 48
-
-    @property
-    def signaled(self) -> int:
-        """Not 0 where software wants a completion."""
-        return self.entry_0 >> 48 & FLAG_SIGNALED
-
-    @property
-    def solicited(self) -> int:
-        """Not 0 where the last packet carries the solicited event bit."""
-        return self.entry_0 >> 48 & FLAG_SOLICITED
-
-    @property
-    def fence(self) -> int:
-        """Not 0 where it waits for all READs and atomics before it."""
-        return self.entry_0 >> 48 & FLAG_FENCE
-
-    @property
-    def length(self) -> int:
-        """Payload bytes."""
-        return self.entry_3 & _LOW
-
-    @property
-    def lkey(self) -> int:
-        """Local key, or the number of scatter entries."""
-        return self.entry_3 >> 32
-
-    @property
-    def rkey(self) -> int:
-        """Remote key."""
-        return self.entry_4 & _LOW
-
-    @property
-    def imm(self) -> int:
-        """Immediate data, or a key."""
-        return self.entry_4 >> 32
 
     @property
     def reads(self) -> bool:
@@ -147,73 +137,14 @@ class Message:
         """Whether nothing of it is left to send."""
         return self.sent >= self.packets and bool(self.packets or self.executed)
 
-    # ---------------------------------------------------------------- what a datagram's entry says (SQ_ENTRY_UD)
-
-    @property
-    def path_word(self) -> int:
-        """Service level, traffic class and flow label."""
-        return self.entry_2 & _LOW
-
-    @property
-    def udp_dport(self) -> int:
-        """Destination port, 0 for the usual one."""
-        return self.entry_2 >> 32 & 0xFFFF
-
-    @property
-    def udp_sport(self) -> int:
-        """Source port, 0 for one made from the queue pair numbers."""
-        return self.entry_2 >> 48
-
-    @property
-    def sl(self) -> int:
-        """Service level."""
-        return self.path_word >> 28
-
-    @property
-    def tclass(self) -> int:
-        """Traffic class."""
-        return self.path_word >> 20 & 0xFF
-
-    @property
-    def flow_label(self) -> int:
-        """Flow label."""
-        return self.path_word & 0xFFFFF
-
     @property
     def dgid(self) -> bytes:
-        """Destination GID."""
+        """Destination GID of a datagram."""
         return (self.entry_5 | self.entry_6 << 64).to_bytes(16, "little")
 
-    @property
-    def dqpn(self) -> int:
-        """Destination QP number."""
-        return self.entry_7 & 0xFFFFFF
 
-    @property
-    def hop_limit(self) -> int:
-        """Hop limit."""
-        return self.entry_7 >> 24 & 0xFF
-
-    @property
-    def qkey(self) -> int:
-        """Q_Key."""
-        return self.entry_7 >> 32
-
-    # ------------------------------------------------------------------- what a bind entry says (SQ_ENTRY_BIND)
-
-    @property
-    def bind_access(self) -> int:
-        """Rights of the window."""
-        return self.entry_1 & _LOW
-
-    @property
-    def bind_length(self) -> int:
-        """Length of the window: bytes 40 to 47."""
-        return self.entry_5
-
-
-@view(PIECE, item=True)
-class ReadPiece:
+@view(PIECE)
+class ReadPiece(Record):
     """One READ or atomic request on the wire, waiting for its responses; ``index`` is its message's.
 
     A long READ goes out as several requests with consecutive PSN ranges, so that no more response packets are
@@ -221,7 +152,7 @@ class ReadPiece:
     its one response was part of a longer request's and has been asked for again alone.
     """
 
-    __slots__ = ("base", "words")
+    __slots__ = ()
 
     index: Word
     first_psn: Word
@@ -229,10 +160,6 @@ class ReadPiece:
     packets: Word
     got: Word
     asked: Word
-
-    def __init__(self, words: memoryview, base: int) -> None:
-        self.words = words
-        self.base = base
 
     def fill(self, index: int, first_psn: int, offset: int, packets: int) -> None:
         """A new request."""

@@ -21,10 +21,10 @@ from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_diff
 from rnic.spec.states import SQD
 from rnic.spec.status import SUCCESS
 from rnic.spec.syndromes import ack_timeout_ns
-from rnic.state.queue_pair import PIECES, QP, QpMemory
-from rnic.state.record import NONE, Word, place, view
+from rnic.state.queue_pair import PIECE, PIECES, QP, SEND_SLOT, QpMemory, QpRecord
+from rnic.state.record import NONE, WORD_BYTES, Run, Word, view
 from rnic.transport.flights import NOBODY
-from rnic.transport.message import PIECE_WORDS, SLOT_WORDS, Message, ReadPiece
+from rnic.transport.message import Message, ReadPiece
 from rnic.transport.selective import REPEAT_NS
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from rnic.transport.qp import QueuePair
     from rnic.transport.wqe import SendRing
 
-_ARMED = place(QP, "armed_ns")
 REPEAT_MIN_NS = 1_000_000
 """A tail-loss probe waits at least this long: sooner, many busy queue pairs repeat what is only late."""
 REPEAT_ALONE_NS = 250_000
@@ -56,7 +55,7 @@ WIDEN_AFTER = 4
 
 
 @view(QP, "Outstanding", "Flights")
-class Outstanding:
+class Outstanding(QpRecord):
     """The state of the sending half of one queue pair, and what acknowledgements and time do to it.
 
     ``una`` is the oldest PSN that is not acknowledged, ``sent_psn`` the one behind the last ever sent. ``window``
@@ -66,9 +65,8 @@ class Outstanding:
     """
 
     __slots__ = (
-        "_cells",
+        "_messages",
         "_pieces",
-        "_slots",
         "cq",
         "ctx",
         "flights",
@@ -114,15 +112,15 @@ class Outstanding:
     next_waiting: Word
     previous_waiting: Word
 
-    def __init__(self, qp: QueuePair, memory: QpMemory, ring: SendRing, cq: CompletionSink) -> None:
+    def __init__(self, memory: QpMemory, qp: QueuePair, ring: SendRing, cq: CompletionSink) -> None:
         self.qp = qp
         self.ctx = qp.ctx
         self.host = qp.host
         self.words = memory.qp
         self.record = memory.record
-        self._cells = memory.cells
-        self._slots = memory.sends
-        self._pieces = memory.pieces
+        state = memory.arena.memory
+        self._messages = Run(Message, state, memory.sends * WORD_BYTES, SEND_SLOT.size)
+        self._pieces = Run(ReadPiece, state, memory.pieces * WORD_BYTES, PIECE.size)
         self.ring = ring
         self.cq = cq
         self.flights = qp.host.flights
@@ -149,7 +147,7 @@ class Outstanding:
 
     def message(self, index: int) -> Message:
         """The message of SQ entry ``index``."""
-        return Message(self._cells, self._slots + index * SLOT_WORDS, index)
+        return self._messages[index]
 
     def messages(self, index: int, end: int) -> Iterator[Message]:
         """Those from one index up to another."""
@@ -177,13 +175,12 @@ class Outstanding:
 
     def last(self) -> Message | None:
         """The newest message all of which was sent, if it has not completed."""
-        if self.sq_head == self.send_index:
-            return None
-        return self.message((self.send_index or self.ring.entries) - 1)
+        index = self.send_index
+        return None if index == self.sq_head else self._messages[(index or self.ring.entries) - 1]
 
     def piece(self, place: int = 0) -> ReadPiece:
         """READ or atomic request number ``place`` of those that wait for responses, oldest first."""
-        return ReadPiece(self._cells, self._pieces + (self.piece_first + place) % PIECES * PIECE_WORDS)
+        return self._pieces[(self.piece_first + place) % PIECES]
 
     def add_piece(self) -> ReadPiece:
         """One more, the newest; the caller fills it and has made sure that there is room."""
@@ -417,12 +414,12 @@ class Outstanding:
         if deadline == NEVER:
             deadline = self.ack_deadline = self._overdue(now_ns)
         if self._probing:
-            probe = self.probe_deadline = now_ns + self._probe_interval()
+            probe = self.probe_deadline = now_ns + (self.repeat_interval << self.probe_shift)
             if probe < deadline:
                 deadline = probe
         else:
             self.probe_deadline = NEVER
-        if deadline < self.words[_ARMED]:
+        if deadline < self.qp.armed_ns:
             self.host.arm(self.qp)
 
     def wait_until(self, deadline_ns: int) -> None:

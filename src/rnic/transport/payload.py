@@ -1,7 +1,8 @@
-"""Reading and writing a message's bytes through its scatter list. Nothing is believed longer than one access.
+"""Reading and writing a message's bytes through its scatter list. Nothing is believed longer than for one packet.
 
-Key, protection domain, rights and range are checked whenever memory is touched, so a region or window that goes
-while its message is under way is noticed at the next packet, and nothing but numbers has to be kept between packets.
+Key, protection domain, rights and range are checked when a payload is made, and it is made anew for each packet that
+comes and each turn of sending. So a region or window that goes while its message is under way is noticed next time, and
+nothing but numbers has to be kept between packets.
 """
 
 from __future__ import annotations
@@ -23,60 +24,47 @@ class Payload:
     """A message's bytes, addressed by offset into the message.
 
     Args:
-        memory: the device's keys.
         sges: where they lie, one piece after another.
-        pd: the protection domain that the keys must be of.
-        rights: ``IBV_ACCESS_*`` bits that each access needs.
-        qpn: the queue pair, for keys that came by the wire; -1 for L_Keys.
-        binding: what the only key must still be bound to.
-        entry: what a guard let the whole message reach, instead of a key.
+        entries: what each piece's key opens for it, ``None`` where it does not.
+        binding: what the only key is bound to.
+        guarded: a guard let the whole message reach this, instead of a key.
+
+    ``valid`` says whether every key opens what it is for, ``total`` how many bytes there are.
     """
 
-    __slots__ = ("binding", "entry", "memory", "pd", "qpn", "rights", "sges", "total")
+    __slots__ = ("binding", "entries", "guarded", "sges", "total", "valid")
 
     def __init__(
         self,
-        memory: MemoryTable,
         sges: Sequence[Sge],
-        pd: int,
-        rights: int,
-        qpn: int = -1,
+        entries: Sequence[MemoryEntry | None],
         binding: int = ANY_BINDING,
-        entry: MemoryEntry | None = None,
+        guarded: bool = False,
     ) -> None:
-        self.memory = memory
         self.sges = sges
-        self.pd = pd
-        self.rights = rights
-        self.qpn = qpn
+        self.entries = entries
         self.binding = binding
-        self.entry = entry
+        self.guarded = guarded
         self.total = sges[0][1] if len(sges) == 1 else sum([sge[1] for sge in sges])
+        self.valid = None not in entries
 
-    def _entry(self, key: int, va: int, length: int) -> MemoryEntry | None:
-        if self.entry is not None:
-            return self.entry if self.entry.valid else None
-        local = self.qpn < 0
-        entry = self.memory.check(key, self.pd, va, length, self.rights, 0 if local else self.qpn, local=local)
-        if entry is None or (self.binding != ANY_BINDING and length and entry.binding != self.binding):
-            return None
-        return entry
-
-    @property
-    def valid(self) -> bool:
-        """Whether every key opens what it is for."""
-        return all(self._entry(key, va, length) is not None for va, length, key in self.sges)
+    def again(self) -> Payload:
+        """What a guard let through, looked at once more."""
+        self.valid = all(entry is not None and bool(entry.valid) for entry in self.entries)
+        return self
 
     def read(self, offset: int, length: int) -> memoryview | bytes | None:
         """``length`` bytes at ``offset``; ``None`` where memory cannot be read. In range by contract."""
+        if not self.valid:
+            return None
         if len(self.sges) == 1:
-            va, _, key = self.sges[0]
-            return self._read(key, va + offset, length)
+            entry = self.entries[0]
+            return None if entry is None else entry.read(self.sges[0][0] + offset, length)
         parts: list[memoryview | bytes] = []
-        for va, size, key in self.sges:
+        for (va, size, _), entry in zip(self.sges, self.entries, strict=True):
             if offset < size:
                 taken = min(length, size - offset)
-                part = self._read(key, va + offset, taken)
+                part = None if entry is None else entry.read(va + offset, taken)
                 if part is None:
                     return None
                 parts.append(part)
@@ -87,31 +75,19 @@ class Payload:
             offset -= size
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _read(self, key: int, va: int, length: int) -> memoryview | bytes | None:
-        entry = self._entry(key, va, length)
-        if entry is None:
-            return None
-        view = entry.slice(va, length)
-        if view is None:
-            buffer = bytearray(length)
-            if not entry.read_into(va, buffer):
-                return None
-            view = memoryview(buffer)
-        return view
-
     def write(self, offset: int, data: memoryview | bytes) -> bool:
         """Store ``data`` at ``offset``; false where memory cannot be written. In range by contract."""
+        if not self.valid:
+            return False
         if len(self.sges) == 1:
-            va, _, key = self.sges[0]
-            entry = self._entry(key, va + offset, len(data))
-            return entry is not None and entry.write_from(va + offset, data)
+            entry = self.entries[0]
+            return entry is not None and entry.write_from(self.sges[0][0] + offset, data)
         at = 0
-        for va, size, key in self.sges:
+        for (va, size, _), entry in zip(self.sges, self.entries, strict=True):
             if at == len(data):
                 break
             if offset < size:
                 taken = min(len(data) - at, size - offset)
-                entry = self._entry(key, va + offset, taken)
                 if entry is None or not entry.write_from(va + offset, data[at : at + taken]):
                     return False
                 at += taken
@@ -121,9 +97,10 @@ class Payload:
 
     def window(self, offset: int, length: int) -> memoryview | None:
         """A view of the bytes where they lie in one piece in reach, else ``None``."""
-        for va, size, key in self.sges:
+        if not self.valid:
+            return None
+        for (va, size, _), entry in zip(self.sges, self.entries, strict=True):
             if offset + length <= size:
-                entry = self._entry(key, va + offset, length)
                 return None if entry is None else entry.slice(va + offset, length)
             if offset < size:
                 return None
@@ -140,18 +117,13 @@ class Payload:
 
 
 class Inline(Payload):
-    """Bytes that lie in the send ring itself."""
+    """Bytes that lie in the send ring itself: no key stands before them."""
 
     __slots__ = ("data",)
 
-    def __init__(self, memory: MemoryTable, data: memoryview | bytearray | bytes) -> None:
-        super().__init__(memory, ((0, len(data), 0),), 0, 0)
+    def __init__(self, data: memoryview | bytearray | bytes) -> None:
+        super().__init__(((0, len(data), 0),), ())
         self.data = memoryview(data)
-
-    @property
-    def valid(self) -> bool:
-        """Always: no key stands before them."""
-        return True
 
     def read(self, offset: int, length: int) -> memoryview | bytes | None:
         """``length`` bytes at ``offset``."""
@@ -162,6 +134,32 @@ class Inline(Payload):
         return self.data[offset : offset + length]
 
 
+NO_PAYLOAD = Payload((), ())
+"""That of what carries nothing."""
+SPOILT = Payload(((0, 1, 0),), (None,))
+"""One that no key opens."""
+
+
 def local_payload(memory: MemoryTable, pd: int, sges: Sequence[Sge], writes: bool) -> Payload:
     """A scatter list of L_Keys (IBA 10.6.3)."""
-    return Payload(memory, sges, pd, LOCAL_WRITE if writes else 0)
+    rights = LOCAL_WRITE if writes else 0
+    entries = []
+    for va, length, key in sges:
+        entries.append(memory.check(key, pd, va, length, rights, 0, True))
+    return Payload(sges, entries)
+
+
+def remote_payload(
+    memory: MemoryTable, pd: int, sge: Sge, rights: int, qpn: int, binding: int = ANY_BINDING
+) -> Payload:
+    """What a key that came by the wire opens for a queue pair, while bound to ``binding``; no key for no bytes."""
+    va, length, key = sge
+    if not length:
+        return NO_PAYLOAD
+    entry = memory.check(key, pd, va, length, rights, qpn)
+    if entry is None:
+        return Payload((sge,), (None,))
+    found = entry.record.binding
+    if binding not in (ANY_BINDING, found):
+        entry = None
+    return Payload((sge,), (entry,), found, bool(memory.guards) and qpn in memory.guards)

@@ -25,8 +25,8 @@ from rnic.spec.psn import PSN_MASK, psn_diff
 from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import REM_OP_ERR, RETRY_EXC_ERR, WR_FLUSH_ERR
 from rnic.spec.syndromes import NAK_REMOTE_OPERATION
-from rnic.state.queue_pair import QP, QpMemory
-from rnic.state.queues import RECEIVE_RING, SEND_RING
+from rnic.state.queue_pair import QP, QpMemory, QpRecord
+from rnic.state.queues import RECEIVE_RING
 from rnic.state.record import Word, view, within
 from rnic.transport import runs
 from rnic.transport.completer import Completer
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from rnic.wire.flow import Flow
     from rnic.wire.packet import Packet
 
-_SEND_RING = within(QP, "sq_", SEND_RING)
 _RECEIVE_RING = within(QP, "rq_", RECEIVE_RING)
 _BTH = struct.Struct(">QI")
 _CAN_SEND = frozenset({RTS, SQD})
@@ -67,10 +66,11 @@ _PAD_OR_TVER = 0x3F << 48
 
 
 @view(QP, "QueuePair", "Timers", "Nic")
-class QueuePair:
+class QueuePair(QpRecord):
     """A queue pair of any service type.
 
     Args:
+        memory: its record and slots.
         ctx: its context; the object is shared with the device, which loads and stores it.
         host: the device.
         send_ring: the send ring in the driver's memory.
@@ -111,6 +111,7 @@ class QueuePair:
 
     def __init__(
         self,
+        memory: QpMemory,
         ctx: QpContext,
         host: Host,
         send_ring: SendRing,
@@ -129,16 +130,15 @@ class QueuePair:
         self.selective = SelectiveRepeat(self) if chosen else None
         """What repairs single packets, where that was chosen instead of Go-Back-N."""
         self._flow: Flow | None = None
-        self.memory = memory = QpMemory(host.arena, send_ring.entries)
+        self.memory = memory
         self.words = memory.qp
         self.uses_srq, self.signal_all = bool(ctx.srqn & SRQ_VALID), bool(ctx.options & OPT_SQ_SIG_ALL)
         self.armed_ns = self.pace_ns = NEVER
-        send_ring.settle(self.words[_SEND_RING])
         if isinstance(rq, ReceiveRing):
             rq.settle(self.words[_RECEIVE_RING])
-        self.requester = Requester(self, memory, send_ring, send_cq)
-        self.completer = Completer(self, memory)
-        self.responder = Responder(self, memory, rq, recv_cq)
+        self.requester = Requester(memory, self, send_ring, send_cq)
+        self.completer = Completer(memory, self)
+        self.responder = Responder(memory, self, rq, recv_cq)
         self.datagrams = DatagramReceiver(self, rq, recv_cq)
 
     @property
@@ -237,7 +237,7 @@ class QueuePair:
 
     def ready(self, now_ns: int) -> bool:
         """Whether the last turn ended for its budget alone, or replies wait."""
-        return bool(self.requester.more or self.responder.replies)
+        return bool(self.requester.more or self.responder.replies.reply_count)
 
     @property
     def owes_first(self) -> bool:
@@ -247,7 +247,7 @@ class QueuePair:
         overtake the ACK of what woke it. An adapter's ACK has left by then, and programs that sleep on one channel for
         both directions (perftest) take the next event for that of their send.
         """
-        return bool(self.responder.replies) and self.recv_cq.told
+        return self.responder.replies.reply_count > 0 and self.recv_cq.told
 
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
         """Send up to ``budget`` packets, requests before replies but where :attr:`owes_first`; the number sent."""
@@ -266,7 +266,7 @@ class QueuePair:
     def produce_requests(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
         """Send up to ``budget`` packets of requests; the number sent."""
         sent = 0
-        if self.ctx.state in _CAN_SEND and self.flow is not None and not self.masked:
+        if self.ctx.state in _CAN_SEND and self._flow is not None and not self.masked:
             sent = self._paced(now_ns, budget, out) if self.paced else self.requester.produce(now_ns, budget, out)
         if self.requester.admitted:
             self.requester.flights.turn_over(self.requester)  # it had its turn and may not send

@@ -15,10 +15,10 @@ from rnic.spec.opcodes import (
 )
 from rnic.spec.psn import PSN_MASK
 from rnic.spec.syndromes import AETH_TYPE_MASK
-from rnic.state.queue_pair import QP, REPLIES, REPLY, QpMemory
-from rnic.state.record import WORD_BYTES, Word, view
+from rnic.state.queue_pair import QP, REPLIES, REPLY, QpMemory, QpRecord
+from rnic.state.record import WORD_BYTES, Record, Run, Word, view
 from rnic.transport.encap import BTH_ATOMIC_ACK_STRUCT, BTH_STRUCT, BTH_WORD_STRUCT, FrameBatch
-from rnic.transport.payload import Payload
+from rnic.transport.payload import Payload, remote_payload
 
 if TYPE_CHECKING:
     from rnic.transport.qp import QueuePair
@@ -27,14 +27,12 @@ ACK = 0
 READ = 1
 ATOMIC = 2
 
-_WORDS = REPLY.size // WORD_BYTES
 
-
-@view(REPLY, item=True)
-class Reply:
+@view(REPLY)
+class Reply(Record):
     """One reply: an ACK or NAK, a stream of READ response packets, or an atomic result."""
 
-    __slots__ = ("base", "words")
+    __slots__ = ()
 
     kind: Word
     psn: Word
@@ -49,13 +47,9 @@ class Reply:
     rkey: Word
     binding: Word
 
-    def __init__(self, words: memoryview, base: int) -> None:
-        self.words = words
-        self.base = base
-
 
 @view(QP, "ReplyQueue")
-class ReplyQueue:
+class ReplyQueue(QpRecord):
     """Replies waiting to be sent: a ring of slots, oldest first.
 
     ``pending_reads`` counts the READ and atomic ones but for answers to duplicates, which a peer that keeps to
@@ -63,17 +57,15 @@ class ReplyQueue:
     shell's guard let through, which no key stands for.
     """
 
-    __slots__ = ("_cells", "_places", "guarded", "qp", "words")
+    __slots__ = ("_replies", "guarded", "qp")
 
     reply_first: Word
     reply_count: Word
     pending_reads: Word
 
-    def __init__(self, qp: QueuePair, memory: QpMemory) -> None:
+    def __init__(self, memory: QpMemory, qp: QueuePair) -> None:
         self.qp = qp
-        self.words = memory.qp
-        self._cells = memory.cells
-        self._places = memory.replies
+        self._replies = Run(Reply, memory.arena.memory, memory.replies * WORD_BYTES, REPLY.size)
         self.guarded: dict[int, Payload] = {}
 
     def __len__(self) -> int:
@@ -88,7 +80,7 @@ class ReplyQueue:
         return (self.reply_first + place) % REPLIES
 
     def _at(self, place: int) -> Reply:
-        return Reply(self._cells, self._places + self._slot(place) * _WORDS)
+        return self._replies[(self.reply_first + place) % REPLIES]
 
     def _new(self, kind: int, psn: int, packets: int, syndrome: int, msn: int, again: bool) -> Reply | None:
         count = self.reply_count
@@ -133,7 +125,7 @@ class ReplyQueue:
         reply.total = payload.total
         reply.va, _, reply.rkey = payload.sges[0] if payload.total else (0, 0, 0)
         reply.binding = payload.binding
-        if payload.entry is not None:
+        if payload.guarded:
             self.guarded[self._slot(self.reply_count - 1)] = payload
 
     def atomic(self, psn: int, orig: int, syndrome: int, msn: int, again: bool = False) -> None:
@@ -199,12 +191,11 @@ class ReplyQueue:
         if self.guarded:
             kept = self.guarded.get(self.reply_first)
             if kept is not None:
-                return kept
+                return kept.again()
         qp = self.qp
         ctx = qp.ctx
-        total = reply.total
-        sges = [(reply.va, total, reply.rkey)] if total else []
-        return Payload(qp.host.memory, sges, ctx.pd, REMOTE_READ, ctx.local_qpn, reply.binding)
+        sge = reply.va, reply.total, reply.rkey
+        return remote_payload(qp.host.memory, ctx.pd, sge, REMOTE_READ, ctx.local_qpn, reply.binding)
 
     def _send_read(self, reply: Reply, head: int, mtu: int, budget: int, batch: FrameBatch) -> int:
         """Send response packets of one READ; 0 where its memory cannot be read."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rnic.context.qpc import OPT_GSO
-from rnic.rings.sqe import FLAG_INLINE
 from rnic.spec.limits import MAX_RD_ATOMIC, NEVER
 from rnic.spec.opcodes import (
     COMPARE_SWAP,
@@ -59,9 +58,9 @@ from rnic.transport.encap import (
     bth_base,
 )
 from rnic.transport.flights import QUANTUM
-from rnic.transport.message import ATOMICS, SENDS, WRITES, Message, ReadPiece
+from rnic.transport.message import ATOMICS, READS, SENDS, TAKES_RECEIVE, WRITES, Message, ReadPiece
 from rnic.transport.outstanding import Outstanding
-from rnic.transport.payload import Inline, Payload, local_payload
+from rnic.transport.payload import NO_PAYLOAD, SPOILT, Inline, Payload, local_payload
 from rnic.transport.windows import bind_window, invalidate_local
 
 if TYPE_CHECKING:
@@ -86,9 +85,6 @@ _ALLOWED = {
     ST_UD: frozenset({WR_SEND, WR_SEND_IMM, WR_NOP}),
 }
 
-
-_SPOILT = ((0, 1, 0),)
-"""A scatter list that no key opens: 0 is nobody's key."""
 
 READ_CHUNK = QUANTUM
 """Response packets that one READ request asks for at most: what a turn has room for."""
@@ -155,7 +151,7 @@ class Requester(Outstanding):
         """Whether there may be something to send, or to repeat, or a turn that was given must be taken."""
         selective = self.qp.selective
         return bool(
-            self.pending
+            self.send_index != self.fetch_index
             or self.probe_due
             or self.fetch_index != self.tail
             or self.admitted
@@ -164,7 +160,8 @@ class Requester(Outstanding):
 
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
         """Send up to ``budget`` packets; the number sent. Sets ``more`` if only the budget stopped it."""
-        self.more = 0
+        if self.more:
+            self.more = 0
         if self.rnr_until != NEVER:
             self.flights.turn_over(self)
             return 0
@@ -176,13 +173,16 @@ class Requester(Outstanding):
         if self.qp.selective is not None:
             sent += self.qp.selective.send(batch)
         while sent < budget:
-            if not self.pending and not self._fetch():
-                break
-            message = self.message(self.send_index)
-            count = self._send(message, budget - sent, batch, now_ns)
+            payload, index = None, self.send_index
+            if index == self.fetch_index:
+                if index == self.tail or (payload := self._fetch()) is None:
+                    break
+                index = self.send_index
+            message = self._messages[index]
+            count = self._send(message, payload, budget - sent, batch, now_ns)
             if message.finished:
-                if self.pending and self.send_index == message.index:
-                    self.send_index = self.ring.after(message.index)
+                if index == self.send_index != self.fetch_index:
+                    self.send_index = self.ring.after(index)
             elif count == 0:
                 break
             sent += count
@@ -196,29 +196,33 @@ class Requester(Outstanding):
         self.flights.turn_over(self)
         return sent
 
-    def _fetch(self) -> bool:
-        """Take the next descriptor from the ring."""
+    def _fetch(self) -> Payload | None:
+        """Take the next descriptor from the ring; the bytes that it stands for, or ``None`` where there is none."""
         index = self.fetch_index
+        if index == self.tail or self.ctx.state != RTS:
+            return None
         after = self.ring.after(index)
-        if index == self.tail or after == self.sq_head or self.ctx.state != RTS:
-            return False
+        if after == self.sq_head:
+            return None
         last = self.last()
         if last is not None and last.status:
-            return False  # what follows a request that failed here is flushed, not sent
-        message = self.message(index)
-        message.packets = message.sent = message.received = message.ssn = 0
-        message.status = message.begun = message.executed = 0
+            return None  # what follows a request that failed here is flushed, not sent
+        message = self._messages[index]
+        message.begin()
+        payload: Payload | None = None
         if self.ring.fetch(message):
             message.first_psn = self.ctx.next_send_psn & PSN_MASK
-            message.status = self._check(message)
+            payload = self._payload(message)
+            message.status = self._check(message, payload)
         else:
             message.first_psn = self.sent_psn
             message.forget()
             message.status = LOC_PROT_ERR
         self.fetch_index = after
         if message.packets and self.ctx.servtype == ST_RC:
-            self.ssn = message.ssn = self.ssn + self._requests(message) & PSN_MASK
-        return True
+            requests = self._requests(message) if message.opcode == WR_READ else 1
+            self.ssn = message.ssn = self.ssn + requests & PSN_MASK
+        return payload or NO_PAYLOAD
 
     def _requests(self, message: Message) -> int:
         """Requests that it goes out as, each with a sequence number: a long READ takes several."""
@@ -237,48 +241,51 @@ class Requester(Outstanding):
                 return message.ssn - self._requests(message) + taken & PSN_MASK
         return self.ssn
 
-    def _check(self, message: Message) -> int:
+    def _check(self, message: Message, payload: Payload | None) -> int:
         """Check a descriptor and give it its PSNs; the status of one that is wrong, which has none."""
         opcode = message.opcode
         ctx = self.ctx
-        payload = self._payload(message)
         if payload is None or opcode not in _ALLOWED[ctx.servtype]:
             return LOC_QP_OP_ERR
         if opcode in _LOCAL:
             return SUCCESS
         length = message.length
-        longest = min(ctx.max_msg_bytes, self.mtu * (1 if ctx.servtype == ST_UD else PSN_WINDOW))
-        inline = message.flags & FLAG_INLINE
-        if length > longest or (opcode in ATOMICS and (length != 8 or inline)):
+        if length > ctx.max_msg_bytes or length > self.mtu * (1 if ctx.servtype == ST_UD else PSN_WINDOW):
             return LOC_LEN_ERR
-        if (message.reads and ctx.max_rd_atomic == 0) or (opcode == WR_READ and inline):
-            return LOC_QP_OP_ERR
+        if opcode in READS:
+            if opcode in ATOMICS and (length != 8 or message.inline):
+                return LOC_LEN_ERR
+            if ctx.max_rd_atomic == 0 or message.inline:
+                return LOC_QP_OP_ERR
         if not payload.valid:
             return LOC_PROT_ERR
-        message.packets = packets = 1 if opcode in ATOMICS else psn_count(length, self.mtu)
+        message.packets = packets = 1 if length <= self.mtu else psn_count(length, self.mtu)
         ctx.next_send_psn = message.first_psn + packets & PSN_MASK
         return SUCCESS
 
     def _payload(self, message: Message) -> Payload | None:
         """The bytes that it sends, or where its responses go; ``None`` where its entry contradicts itself."""
-        if message.flags & FLAG_INLINE:
+        if message.inline:
             data = self.ring.inline(message)
-            return None if data is None else Inline(self.host.memory, data)
+            return None if data is None else Inline(data)
         sges = self.ring.sges(message)
-        return None if sges is None else local_payload(self.host.memory, self.ctx.pd, sges, message.reads)
+        return None if sges is None else local_payload(self.host.memory, self.ctx.pd, sges, message.opcode in READS)
 
     def payload(self, message: Message) -> Payload:
         """The bytes of a message that was checked; nothing where its owner has spoilt its entry since."""
-        return self._payload(message) or Payload(self.host.memory, _SPOILT, self.ctx.pd, 0)
+        return self._payload(message) or SPOILT
 
-    def _send(self, message: Message, budget: int, batch: FrameBatch, now_ns: int) -> int:
-        """Send packets of one message; how many. 0 if it has to wait."""
-        if message.fence and message.sent == 0 and self.piece_count:
+    def _send(self, message: Message, payload: Payload | None, budget: int, batch: FrameBatch, now_ns: int) -> int:
+        """Send packets of one message; how many. 0 if it has to wait. ``payload``: what it has where that is known."""
+        sent = message.sent
+        if message.fence and sent == 0 and self.piece_count:
             return 0
-        if message.packets == 0:
+        packets = message.packets
+        if packets == 0:
             self._execute_local(message)
             return 0
-        payload = self.payload(message)
+        if payload is None:
+            payload = self.payload(message)
         if not payload.valid:
             message.status = LOC_PROT_ERR
             self._truncate(message)
@@ -286,41 +293,44 @@ class Requester(Outstanding):
         if self.ctx.servtype == ST_UD:
             message.begun = 1
             return self.qp.send_datagram(message, payload, batch)
-        if not message.sent and not self._follows(message):
+        if not sent and not self._follows(message):
             return 0
         message.begun = 1
-        reads = message.reads
+        opcode = message.opcode
+        reads = opcode in READS
         if reads and self.read_index == NONE:
             self.read_index = message.index
+        left = packets - sent
         if self.ctx.servtype == ST_UC:
-            count = self._send_data(message, payload, min(budget, message.packets - message.sent), batch)
+            count = self._send_data(message, payload, min(budget, left), batch)
             self.una = self.sent_psn
             return count
-        left = message.packets - message.sent
         room = self.allowance(left)
         if room <= 0:
             return 0
         if reads:
             return self._send_request(message, budget, room, batch, now_ns)
-        psn = message.first_psn + message.sent & PSN_MASK
+        psn = message.first_psn + sent & PSN_MASK
         count = min(budget, left, room)
-        # Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on.
-        flights, more = self.flights, min(left, self.window - self.flying) - count
-        ask = count < left and (count == room or flights.shared(self) or not flights.enough(self, count, more))
+        ask = False
+        if count < left:
+            # Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on.
+            flights, more = self.flights, min(left, self.window - self.flying) - count
+            ask = count == room or flights.shared(self) or not flights.enough(self, count, more)
         if (
-            message.takes_receive
+            opcode in TAKES_RECEIVE
             and self.lsn != NONE
             and psn_diff(message.ssn, self.lsn) > 0
             and psn_diff(self.una, message.first_psn) <= 0
         ):
             # IBA 9.7.7.2: without credit only one packet may probe for it; its ACK says that the message has
             # a receive entry
-            if message.sent or self._asks_for_credit(message):
+            if sent or self._asks_for_credit(message):
                 return 0
             count = 1
             ask = True
-        if psn_diff(psn, self.sent_psn) < 0:
-            self.host.counters.bump("retransmitted_packets", min(count, -psn_diff(psn, self.sent_psn)))
+        if psn != self.sent_psn and (again := -psn_diff(psn, self.sent_psn)) > 0:
+            self.host.counters.bump("retransmitted_packets", min(count, again))
         elif self.rtt_psn == NONE and (ask or count == left):
             self.rtt_psn = psn + count - 1 & PSN_MASK
             self.rtt_at = now_ns
@@ -346,11 +356,11 @@ class Requester(Outstanding):
         room = self.window - self.flying
         if room <= 0:
             return 0
-        granted = self.flights.room(self, min(want, room))
+        granted = self.flights.room(self, want if want < room else room)
         if granted <= 0:
             self.flights.wait(self)
             return 0
-        return min(room, granted)
+        return granted if granted < room else room
 
     def _follows(self, message: Message) -> bool:
         """Whether a message that was not begun may be: it continues the PSNs, or nothing is outstanding.
@@ -425,9 +435,9 @@ class Requester(Outstanding):
         with_word = at_end and opcode in _WORD_AT_END
         if index == 0 and opcode in WRITES:
             if with_word:
-                header = BTH_RETH_IMM_STRUCT.pack(head, word, message.entry_2, message.rkey, total, message.imm)
+                header = BTH_RETH_IMM_STRUCT.pack(head, word, message.remote_addr, message.rkey, total, message.imm)
             else:
-                header = BTH_RETH_STRUCT.pack(head, word, message.entry_2, message.rkey, total)
+                header = BTH_RETH_STRUCT.pack(head, word, message.remote_addr, message.rkey, total)
         elif with_word:
             header = BTH_WORD_STRUCT.pack(head, word, message.imm)
         else:
@@ -469,12 +479,12 @@ class Requester(Outstanding):
         head = self.head | self.ctx.remote_qpn
         if message.opcode == WR_READ:
             length = min(packets * self.mtu, message.length - offset)
-            va = message.entry_2 + offset & 0xFFFF_FFFF_FFFF_FFFF
+            va = message.remote_addr + offset & 0xFFFF_FFFF_FFFF_FFFF
             return BTH_RETH_STRUCT.pack(head | READ_REQUEST << 56, psn | ACK_REQ, va, message.rkey, length)
         operation = COMPARE_SWAP if message.opcode == WR_CMP_SWAP else FETCH_ADD
-        compare = message.entry_6 if message.opcode != WR_FETCH_ADD else 0
+        compare = message.compare if message.opcode != WR_FETCH_ADD else 0
         return BTH_ATOMIC_STRUCT.pack(
-            head | operation << 56, psn | ACK_REQ, message.entry_2, message.rkey, message.entry_5, compare
+            head | operation << 56, psn | ACK_REQ, message.remote_addr, message.rkey, message.swap_add, compare
         )
 
     def _execute_local(self, message: Message) -> None:

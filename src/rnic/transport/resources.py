@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rnic.spec.psn import psn_diff
-from rnic.state.queue_pair import QP, RESOURCE, RESOURCES, QpMemory
-from rnic.state.record import WORD_BYTES, Word, view
+from rnic.state.queue_pair import QP, RESOURCE, RESOURCES, QpMemory, QpRecord
+from rnic.state.record import WORD_BYTES, Record, Run, Word, view
 
 if TYPE_CHECKING:
     from rnic.transport.qp import QueuePair
     from rnic.wire.packet import Packet
 
-_WORDS = RESOURCE.size // WORD_BYTES
 
-
-@view(RESOURCE, item=True)
-class Resource:
+@view(RESOURCE)
+class Resource(Record):
     """An executed READ or atomic request, kept so that a duplicate is answered alike (IBA C9-105)."""
 
-    __slots__ = ("base", "words")
+    __slots__ = ()
 
     psn: Word
     packets: Word
@@ -31,10 +29,6 @@ class Resource:
     swap_add: Word
     compare: Word
     orig: Word
-
-    def __init__(self, words: memoryview, base: int) -> None:
-        self.words = words
-        self.base = base
 
     def fill(self, packet: Packet, packets: int, orig: int, atomic: bool) -> None:
         """Take over what the request said."""
@@ -51,19 +45,17 @@ class Resource:
 
 
 @view(QP, "Resources")
-class Resources:
+class Resources(QpRecord):
     """The executed READ and atomic requests of one queue pair: a ring of slots, oldest first."""
 
-    __slots__ = ("_cells", "_places", "ctx", "words")
+    __slots__ = ("_kept", "ctx")
 
     resource_first: Word
     resource_count: Word
 
-    def __init__(self, qp: QueuePair, memory: QpMemory) -> None:
+    def __init__(self, memory: QpMemory, qp: QueuePair) -> None:
         self.ctx = qp.ctx
-        self.words = memory.qp
-        self._cells = memory.cells
-        self._places = memory.resources
+        self._kept = Run(Resource, memory.arena.memory, memory.resources * WORD_BYTES, RESOURCE.size)
 
     def __len__(self) -> int:
         return self.resource_count
@@ -106,4 +98,4 @@ class Resources:
         return None
 
     def _at(self, place: int) -> Resource:
-        return Resource(self._cells, self._places + (self.resource_first + place) % RESOURCES * _WORDS)
+        return self._kept[(self.resource_first + place) % RESOURCES]

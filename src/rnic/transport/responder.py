@@ -36,9 +36,9 @@ from rnic.spec.syndromes import (
     NAK_REMOTE_OPERATION,
     credit_code,
 )
-from rnic.state.queue_pair import QP, SCATTER, QpMemory
+from rnic.state.queue_pair import QP, SCATTER, QpMemory, QpRecord
 from rnic.state.record import NONE, WORD_BYTES, Word, view
-from rnic.transport.payload import Payload, Sge, local_payload
+from rnic.transport.payload import NO_PAYLOAD, Payload, Sge, local_payload, remote_payload
 from rnic.transport.replies import ReplyQueue
 from rnic.transport.resources import Resources
 from rnic.transport.wqe import ReceiveWqe
@@ -65,12 +65,12 @@ _LOW = 0xFFFF_FFFF
 
 
 @view(QP, "Responder")
-class Responder:
+class Responder(QpRecord):
     """The receiving half of one connected queue pair.
 
     ``silent`` is set after a sequence NAK or an RNR NAK: packets beyond the expected PSN are then dropped
     without another NAK until the expected one arrives. ``guarded`` is the open WRITE's payload where a shell's guard
-    let it through instead of a key.
+    let it through instead of a key; ``_checked`` is what the packet at hand may reach.
     """
 
     __slots__ = (
@@ -85,7 +85,6 @@ class Responder:
         "replies",
         "resources",
         "rq",
-        "words",
     )
 
     open: Word
@@ -101,17 +100,16 @@ class Responder:
     established: Word
     msn: Word
 
-    def __init__(self, qp: QueuePair, memory: QpMemory, rq: ReceiveSource, cq: CompletionSink) -> None:
+    def __init__(self, memory: QpMemory, qp: QueuePair, rq: ReceiveSource, cq: CompletionSink) -> None:
         self.qp = qp
         self.ctx = qp.ctx
         self.host = qp.host
-        self.words = memory.qp
         self._cells = memory.cells
         self._scatters = memory.scatters
         self.rq = rq
         self.cq = cq
-        self.replies = ReplyQueue(qp, memory)
-        self.resources = Resources(qp, memory)
+        self.replies = ReplyQueue(memory, qp)
+        self.resources = Resources(memory, qp)
         self.guarded: Payload | None = None
         self.reset()
 
@@ -123,7 +121,7 @@ class Responder:
         self.offset = 0
         self.write_length = 0
         self.guarded = None
-        self._checked = Payload(self.host.memory, (), 0, 0)
+        self._checked = NO_PAYLOAD
         self.receive_index = NONE
         self.receive_sges = self.receive_bytes = 0
         self.silent = 0
@@ -172,11 +170,10 @@ class Responder:
 
     def _write_dest(self) -> Payload:
         if self.guarded is not None:
-            return self.guarded
+            return self.guarded.again()
         ctx = self.ctx
-        length = self.write_length
-        sges = [(self.write_va, length, self.write_rkey)] if length else []
-        return Payload(self.host.memory, sges, ctx.pd, REMOTE_WRITE, ctx.local_qpn, self.write_binding)
+        sge = self.write_va, self.write_length, self.write_rkey
+        return remote_payload(self.host.memory, ctx.pd, sge, REMOTE_WRITE, ctx.local_qpn, self.write_binding)
 
     def receive(self, packet: Packet, now_ns: int) -> None:
         """One request packet of this QP's service, ICRC and P_Key right."""
@@ -199,9 +196,10 @@ class Responder:
 
     def check_psn(self, packet: Packet) -> bool:
         """PSN verification (IBA 9.7, for UC 9.8; 004 RC_CHK "PSN"): expected, duplicate or beyond a gap."""
-        distance = psn_diff(packet.psn, self.ctx.expected_psn)
-        if distance == 0:
-            self.silent = 0
+        expected_psn = self.ctx.expected_psn
+        if packet.psn == expected_psn:
+            if self.silent:
+                self.silent = 0
             return True
         if self.ctx.servtype != ST_RC:
             # UC: whatever was open is lost; a message that starts here is taken (IBA 9.8)
@@ -211,14 +209,14 @@ class Responder:
                 self.ctx.expected_psn = packet.psn
                 return True
             return False
-        if distance > 0:
+        if psn_diff(packet.psn, expected_psn) > 0:
             selective = self.qp.selective
             if selective is None or not selective.keep(packet):
                 self.host.counters.bump((DropReason.NAKED if self.silent else DropReason.PSN_GAP).value)
             if not self.silent:
                 self.silent = 1
                 self.host.counters.bump("sequence_naks_sent")
-                self.reply(self.ctx.expected_psn, NAK_PSN_SEQUENCE)
+                self.reply(expected_psn, NAK_PSN_SEQUENCE)
             return False
         self._duplicate(packet)
         return False
@@ -301,12 +299,13 @@ class Responder:
         """R_Key validation (IBA C9-88; 004 "WRITE MRT"): key, PD, rights and range. Zero length needs no key."""
         row = packet.row
         if row.send:
-            if not row.start:
-                return self.dest().valid or self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
-            return True  # the resource check looked at the entry just now
+            if not row.start:  # else the resource check looked at the entry just now
+                self._checked = self.dest()
+            return self._checked.valid or self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
         if row.write:
             if not row.start:
-                return self.dest().valid or self._refuse(packet, NAK_REMOTE_ACCESS)
+                self._checked = self.dest()
+                return self._checked.valid or self._refuse(packet, NAK_REMOTE_ACCESS)
             length, rights = packet.dma_length, REMOTE_WRITE
         elif row.operation == READ_REQUEST:
             length, rights = packet.dma_length, REMOTE_READ
@@ -322,16 +321,17 @@ class Responder:
         """Move the data. READ and atomic requests are answered here and end here."""
         row = packet.row
         if row.send or row.write:
-            if row.start:
-                self.offset = 0
-                self.open = SEND if row.send else WRITE
-                if row.write:
-                    self._begin_write(packet)
+            offset = 0
+            if not row.start:
+                offset = self.offset
+            elif row.write:
+                self._begin_write(packet)
             data = packet.payload
-            if len(data):
-                if not self.dest().write(self.offset, data):
-                    return self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
-                self.offset += len(data)
+            if len(data) and not self._checked.write(offset, data):
+                return self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
+            if not row.end:
+                self.open = SEND if row.send else WRITE
+                self.offset = offset + len(data)
             return True
         ctx = self.ctx
         payload = self._checked
@@ -358,7 +358,7 @@ class Responder:
         self.write_va = packet.va
         self.write_rkey = packet.rkey
         self.write_binding = payload.binding
-        self.guarded = payload if payload.entry is not None else None
+        self.guarded = payload if payload.guarded else None
 
     def complete(self, packet: Packet) -> bool:
         """Advance the PSN; at a message's end complete the receive entry it used, and count it.
@@ -389,12 +389,11 @@ class Responder:
                 imm = packet.inv_rkey
             if packet.solicited:
                 word3 |= CQE_SOLICITED
-            length = self.offset if row.send else self.write_length
+            length = self.write_length if row.write else len(packet.payload) + (0 if row.start else self.offset)
             if not self.cq.complete(index, SUCCESS, 0, length, word3 | opcode, 0, 0, ctx.local_qpn, imm):
                 return self._overflow(packet)
         ctx.expected_psn = packet.psn + 1 & PSN_MASK
-        self.msn = self.msn + 1 & PSN_MASK
-        ctx.rmsn = self.msn
+        self.msn = ctx.rmsn = self.msn + 1 & PSN_MASK
         self._abandon()
         return True
 
@@ -408,15 +407,10 @@ class Responder:
 
     def _remote(self, packet: Packet, length: int, rights: int) -> Payload | None:
         """What a request of the peer may reach, ``None`` where its key does not let it."""
-        ctx, memory = self.ctx, self.host.memory
-        sges = [(packet.va, length, packet.rkey)] if length else []
-        if not length:
-            return Payload(memory, sges, ctx.pd, rights, ctx.local_qpn)
-        entry = memory.check(packet.rkey, ctx.pd, packet.va, length, rights, ctx.local_qpn)
-        if entry is None:
-            return None
-        guarded = entry if memory.guards and ctx.local_qpn in memory.guards else None
-        return Payload(memory, sges, ctx.pd, rights, ctx.local_qpn, entry.binding, guarded)
+        ctx = self.ctx
+        sge = packet.va, length, packet.rkey
+        payload = remote_payload(self.host.memory, ctx.pd, sge, rights, ctx.local_qpn)
+        return payload if payload.valid else None
 
     def _next_receive(self) -> ReceiveWqe | None:
         """The next receive entry; none where a reliable connection's queue is almost full (004 RC_CHK).
@@ -434,7 +428,8 @@ class Responder:
             if wqe is None:
                 return self._not_ready(packet)
             self.use(wqe)
-        if not local_payload(self.host.memory, self.qp.receive_pd, self._sges(), True).valid:
+        self._checked = local_payload(self.host.memory, self.qp.receive_pd, self._sges(), True)
+        if not self._checked.valid:
             return self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
         return True
 
@@ -480,8 +475,7 @@ class Responder:
 
     def _abandon(self) -> None:
         """Forget the open message. Its receive entry stays for the next one (IBA 9.8)."""
-        self.open = NOTHING
-        self.offset = 0
+        self.open = self.offset = 0
         self.guarded = None
 
     def _duplicate(self, packet: Packet) -> None:

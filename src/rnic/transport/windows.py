@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 def bind_window(memory: MemoryTable, ctx: QpContext, message: Message) -> bool:
-    """Bind the window whose key is ``message.imm`` to the region of ``message.lkey``; ``message.rkey`` is its new key.
+    """Bind the window whose key is ``old_rkey`` to the region of ``lkey``; ``new_rkey`` is its key from now on.
 
     A length of 0 unbinds. False if the window or region refuses: wrong PD, no MW_BIND right, out of range.
     """
     return memory.bind_window(
-        message.imm,
-        message.rkey,
+        message.old_rkey,
+        message.new_rkey,
         message.lkey,
         ctx.pd,
         ctx.local_qpn,
-        message.entry_2,
+        message.start,
         message.bind_length,
-        message.bind_access,
+        message.access,
     )
 
 

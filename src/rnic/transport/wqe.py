@@ -6,47 +6,52 @@ here, keys and addresses are checked where they are used.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rnic.mem.dma import DmaPort
 from rnic.rings.ring import next_index, waiting
 from rnic.rings.rqe import SGE_BYTES, SGE_STRUCT, SRQ_ORDER_BYTES, SRQ_ORDER_STRUCT, srq_bytes
-from rnic.rings.sqe import FLAG_LIST, SQE_BYTES, SQE_SHIFT
+from rnic.rings.sqe import SQE_BYTES, SQE_SHIFT
 from rnic.state.queues import RECEIVE_RING, SEND_RING
-from rnic.state.record import Word, place, view
+from rnic.state.record import Record, Word, view
 from rnic.transport.message import Message
 from rnic.transport.payload import Sge
 
-_ENTRIES = place(SEND_RING, "entries")
-ENTRY_STRUCT = struct.Struct("<8Q")
-"""A whole send entry as words."""
-
 
 @view(SEND_RING)
-class SendRing:
+class SendRing(Record):
     """The send ring and its slab in the driver's memory.
 
     Args:
+        memory: where its record is.
+        at: offset of that.
         port: DMA port of the process that owns the ring.
         base: virtual address of entry 0; the slab follows the last entry.
         entries: entries in the ring.
         slab_bytes: bytes of one slab slot, 0 for a ring without a slab.
         shift: log2 of the bytes from one entry to the next; the descriptor is the first 64 of them.
 
-    ``view`` is ring and slab where they are in reach. :meth:`settle` says which record is the ring's.
+    ``view`` is ring and slab where they are in reach.
     """
 
-    __slots__ = ("_port", "view", "words")
+    __slots__ = ("_port", "view")
 
     base: Word
     entries: Word
     slab_bytes: Word
     shift: Word
 
-    def __init__(self, port: DmaPort, base: int, entries: int, slab_bytes: int, shift: int = SQE_SHIFT) -> None:
+    def __init__(
+        self,
+        memory: memoryview,
+        at: int,
+        port: DmaPort,
+        base: int,
+        entries: int,
+        slab_bytes: int,
+        shift: int = SQE_SHIFT,
+    ) -> None:
         self._port = port
-        self.words = memoryview(bytearray(SEND_RING.size)).cast("Q")
         self.place(base, entries, slab_bytes, shift)
 
     def place(self, base: int, entries: int, slab_bytes: int, shift: int) -> None:
@@ -57,14 +62,10 @@ class SendRing:
         self.shift = shift
         self.view = self._port.views(base, (entries << shift) + entries * slab_bytes)
 
-    def settle(self, words: memoryview) -> None:
-        """Be at ``words`` from now on, as before."""
-        words[:] = self.words[: len(words)]
-        self.words = words
-
     def after(self, index: int) -> int:
         """The index behind ``index``."""
-        return next_index(index, self.words[_ENTRIES])
+        index += 1
+        return 0 if index == self.entries else index
 
     def _read(self, offset: int, length: int) -> bytearray | memoryview | None:
         if self.view is not None:
@@ -74,16 +75,10 @@ class SendRing:
 
     def fetch(self, message: Message) -> bool:
         """Copy the entry of ``message`` into its slot; false where the ring's memory cannot be read."""
-        raw: bytearray | memoryview | None = self.view
-        at = message.index << self.shift
-        if raw is None:
-            raw = self._read(at, SQE_BYTES)
-            at = 0
-            if raw is None:
-                return False
-        words, base = message.words, message.base
-        for word, value in enumerate(ENTRY_STRUCT.unpack_from(raw, at), base):
-            words[word] = value
+        entry = self._read(message.index << self.shift, SQE_BYTES)
+        if entry is None:
+            return False
+        message.take(entry)
         return True
 
     def inline(self, message: Message) -> bytearray | memoryview | None:
@@ -92,11 +87,11 @@ class SendRing:
             return None
         return self._read((self.entries << self.shift) + message.index * self.slab_bytes, message.length)
 
-    def sges(self, message: Message) -> list[Sge] | None:
+    def sges(self, message: Message) -> Sequence[Sge] | None:
         """Its scatter list, which has its length; ``None`` where it cannot be read or contradicts itself."""
         length = message.length
-        if not message.flags & FLAG_LIST:
-            return [(message.entry_1, length, message.lkey)] if length else []
+        if not message.list:
+            return ((message.local_addr, length, message.lkey),) if length else ()
         size = message.lkey * SGE_BYTES
         if size > self.slab_bytes:
             return None
@@ -123,7 +118,8 @@ class ReceiveRing:
     """A receive ring in the driver's memory.
 
     ``read_tail`` returns the tail that software stored, ``write_head`` publishes the head.
-    A tail beyond the ring counts as an empty ring: software broke its contract. :meth:`settle` as :class:`SendRing`.
+    A tail beyond the ring counts as an empty ring: software broke its contract.
+    :meth:`settle` says which record is the ring's.
     """
 
     __slots__ = ("_port", "_read_tail", "_write_head", "view", "words")

@@ -10,7 +10,7 @@ from rnic.spec.ids import Psn, Qpn, Rkey, Va
 from rnic.spec.limits import BTH_BYTES, DEFAULT_PKEY, ICRC_BYTES
 from rnic.wire.aeth import Aeth
 from rnic.wire.atomiceth import AtomicAckEth, AtomicEth
-from rnic.wire.bth import Bth
+from rnic.wire.bth import ACKREQ, BECN, FECN, MIGREQ, SOLICITED, Bth
 from rnic.wire.deth import Deth
 from rnic.wire.ieth import Ieth
 from rnic.wire.immdt import ImmDt
@@ -28,51 +28,37 @@ class Packet:
     """Header fields by the standard's names. Fields of headers that the packet lacks are unset.
 
     ``payload`` is a view without pad and ICRC. ``va`` and ``rkey`` come from RETH or AtomicETH. ``flow``, ``ecn``,
-    ``tclass``, ``hop_limit`` and ``flow_label`` say how the packet came; :meth:`arrive` sets them.
+    ``tclass``, ``hop_limit`` and ``flow_label`` say how it came: those of ``burst``, which whoever took it sets.
     """
 
     __slots__ = (
+        "_flags",
+        "_word",
         "ackreq",
-        "becn",
+        "burst",
         "compare",
         "dma_length",
-        "dqpn",
-        "ecn",
-        "fecn",
-        "flow",
-        "flow_label",
-        "hop_limit",
         "imm",
         "inv_rkey",
-        "migreq",
         "msn",
         "opcode",
         "orig",
-        "pad",
         "payload",
         "pkey",
         "psn",
         "qkey",
         "rkey",
         "row",
-        "solicited",
         "sqpn",
         "swap_add",
         "syndrome",
-        "tclass",
         "va",
     )
 
     row: OpcodeRow
-    flow: Flow
+    burst: RxBurst
     opcode: int
-    solicited: bool
-    migreq: bool
-    pad: int
     pkey: int
-    fecn: bool
-    becn: bool
-    dqpn: Qpn
     ackreq: bool
     psn: Psn
     va: Va
@@ -87,19 +73,66 @@ class Packet:
     inv_rkey: Rkey
     qkey: int
     sqpn: Qpn
-    ecn: int
-    tclass: int
-    hop_limit: int
-    flow_label: int
     payload: memoryview
+    _flags: int
+    """Byte 1 of the BTH."""
+    _word: int
+    """The word at byte 4."""
 
-    def arrive(self, burst: RxBurst) -> None:
-        """It came with this burst."""
-        self.flow = burst.flow
-        self.ecn = burst.ecn
-        self.tclass = burst.tclass
-        self.hop_limit = burst.hop_limit
-        self.flow_label = burst.flow_label
+    @property
+    def solicited(self) -> bool:
+        """Whether it wakes a receiver that waits only for such."""
+        return self._flags & SOLICITED != 0
+
+    @property
+    def migreq(self) -> bool:
+        """The migration state."""
+        return self._flags & MIGREQ != 0
+
+    @property
+    def pad(self) -> int:
+        """Pad bytes between payload and ICRC."""
+        return self._flags >> 4 & 3
+
+    @property
+    def dqpn(self) -> Qpn:
+        """Destination QP number."""
+        return Qpn(self._word & 0xFFFFFF)
+
+    @property
+    def fecn(self) -> bool:
+        """It met congestion."""
+        return self._word & FECN != 0
+
+    @property
+    def becn(self) -> bool:
+        """What goes the other way meets congestion."""
+        return self._word & BECN != 0
+
+    @property
+    def flow(self) -> Flow:
+        """The path that it came on."""
+        return self.burst.flow
+
+    @property
+    def ecn(self) -> int:
+        """ECN bits of its IP header."""
+        return self.burst.ecn
+
+    @property
+    def tclass(self) -> int:
+        """Traffic class or type of service."""
+        return self.burst.tclass
+
+    @property
+    def hop_limit(self) -> int:
+        """Hop limit or time to live."""
+        return self.burst.hop_limit
+
+    @property
+    def flow_label(self) -> int:
+        """Flow label."""
+        return self.burst.flow_label
 
 
 def parse(buf: memoryview) -> Packet | DropReason:
@@ -126,51 +159,48 @@ def parse(buf: memoryview) -> Packet | DropReason:
         return DropReason.BAD_LENGTH
     packet = Packet()
     packet.row = row
-    packet.pad = pad
-    packet.solicited = flags & 0x80 != 0
-    packet.migreq = flags & 0x40 != 0
+    packet._flags = flags
     packet.payload = buf[header_bytes:end]
     packet.imm = 0
     if header_bytes == BTH_BYTES:
-        packet.opcode, _, packet.pkey, dqpn, psn = row.unpack.unpack_from(buf)
+        packet.opcode, _, packet.pkey, packet._word, psn = row.unpack.unpack_from(buf)
     elif row.reth:
         if row.immdt:
-            packet.opcode, _, packet.pkey, dqpn, psn, packet.va, packet.rkey, packet.dma_length, packet.imm = (
+            packet.opcode, _, packet.pkey, packet._word, psn, packet.va, packet.rkey, packet.dma_length, packet.imm = (
                 row.unpack.unpack_from(buf)
             )
         else:
-            packet.opcode, _, packet.pkey, dqpn, psn, packet.va, packet.rkey, packet.dma_length = (
+            packet.opcode, _, packet.pkey, packet._word, psn, packet.va, packet.rkey, packet.dma_length = (
                 row.unpack.unpack_from(buf)
             )
     elif row.atomiceth:
-        packet.opcode, _, packet.pkey, dqpn, psn, packet.va, packet.rkey, packet.swap_add, packet.compare = (
+        packet.opcode, _, packet.pkey, packet._word, psn, packet.va, packet.rkey, packet.swap_add, packet.compare = (
             row.unpack.unpack_from(buf)
         )
         packet.dma_length = 8
     elif row.deth:
         if row.immdt:
-            packet.opcode, _, packet.pkey, dqpn, psn, packet.qkey, sqpn, packet.imm = row.unpack.unpack_from(buf)
+            packet.opcode, _, packet.pkey, packet._word, psn, packet.qkey, sqpn, packet.imm = row.unpack.unpack_from(
+                buf
+            )
         else:
-            packet.opcode, _, packet.pkey, dqpn, psn, packet.qkey, sqpn = row.unpack.unpack_from(buf)
+            packet.opcode, _, packet.pkey, packet._word, psn, packet.qkey, sqpn = row.unpack.unpack_from(buf)
         packet.sqpn = sqpn & 0xFFFFFF
     elif row.aeth:
         if row.atomicacketh:
-            packet.opcode, _, packet.pkey, dqpn, psn, aeth, packet.orig = row.unpack.unpack_from(buf)
+            packet.opcode, _, packet.pkey, packet._word, psn, aeth, packet.orig = row.unpack.unpack_from(buf)
         else:
-            packet.opcode, _, packet.pkey, dqpn, psn, aeth = row.unpack.unpack_from(buf)
+            packet.opcode, _, packet.pkey, packet._word, psn, aeth = row.unpack.unpack_from(buf)
         packet.syndrome = aeth >> 24
         packet.msn = aeth & 0xFFFFFF
     else:
-        packet.opcode, _, packet.pkey, dqpn, psn, last = row.unpack.unpack_from(buf)
+        packet.opcode, _, packet.pkey, packet._word, psn, last = row.unpack.unpack_from(buf)
         if row.ieth:
             packet.inv_rkey = last
         else:
             packet.imm = last
-    packet.dqpn = dqpn & 0xFFFFFF
-    packet.fecn = dqpn & 0x8000_0000 != 0
-    packet.becn = dqpn & 0x4000_0000 != 0
     packet.psn = psn & 0xFFFFFF
-    packet.ackreq = psn & 0x8000_0000 != 0
+    packet.ackreq = psn & ACKREQ != 0
     return packet
 
 

@@ -361,7 +361,7 @@ def take_snapshot(driver: Driver) -> object:
     return {
         "pools": {kind: (pool._fresh, list(pool._returned), list(pool.owners)) for kind, pool in res.pools.items()},
         "keys": {index: (record.key, id(record.entry)) for index, record in res.keys.items()},
-        "entries": {key: _slots(entry, "view", "port") for key, entry in res.memory._live.items()},
+        "entries": {key: _slots(entry, "record", "view", "port") for key, entry in res.memory._live.items()},
         "free_keys": (res.memory._free, dict(res.memory._tags)),
         "random": driver.nic.random.getstate(),
         "pds": dict(res.pd_users),

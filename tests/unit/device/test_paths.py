@@ -6,9 +6,9 @@ from rnic.device.paths import Paths
 from rnic.rings.sqe import SQ_ENTRY_UD
 from rnic.spec.gids import gid_from_address
 from rnic.state.arena import Arena
+from rnic.state.queue_pair import SEND_SLOT
 from rnic.trace.counters import Counters
 from rnic.transport.message import Message
-from rnic.transport.wqe import ENTRY_STRUCT
 from rnic.wire.flow import Flow
 
 ME = bytes((10, 0, 0, 1))
@@ -80,10 +80,9 @@ def test_the_service_level_goes_with_the_path() -> None:
 def towards(gid: bytes, **values: int) -> Message:
     """A UD work request's destination."""
     entry = SQ_ENTRY_UD.pack({"dgid": int.from_bytes(gid, "little"), **values})
-    words = memoryview(bytearray(128)).cast("Q")
-    for place, word in enumerate(ENTRY_STRUCT.unpack(entry)):
-        words[place] = word
-    return Message(words, 0, 0)
+    message = Message(memoryview(bytearray(SEND_SLOT.size)), 0, 0)
+    message.take(bytearray(entry))
+    return message
 
 
 def test_datagram_paths() -> None:

@@ -23,10 +23,15 @@ class Service(Turns):
 
     __slots__ = ()
 
-    def __init__(self) -> None:
+    def __new__(cls) -> Service:
         arena = Arena(1 << 20)
         arena.allocate_first(64)
-        super().__init__(arena, QUANTUM)
+        self = super().__new__(cls, arena, QUANTUM)
+        self._arena = arena
+        return self
+
+    def __init__(self) -> None:
+        super().__init__(self._arena, QUANTUM)
 
     def queue_pair(self, program: int, weight: int = 1) -> int:
         record = self._arena.take(QP.size, "a queue pair")

@@ -8,7 +8,9 @@ import pytest
 
 from rnic.context.qpc import OPT_CREDITS
 from rnic.engine import use
-from rnic.spec.states import ST_UC
+from rnic.spec.drops import DropReason
+from rnic.spec.states import ST_RC, ST_UC, ST_UD
+from rnic.wire.packet import parse, seal
 from tests.scripts.conftest import Script
 from tests.scripts.oracle import engine_script
 
@@ -33,6 +35,39 @@ def take(s: Any, name: str, psn: int, **fields: Any) -> None:
     before = s.oracle.taken
     s.inject(name, psn, **fields)
     assert s.oracle.taken == before + 1
+
+
+def left(s: Any, frame: bytes) -> None:
+    """Have the engine leave one packet alone."""
+    assert s.oracle.receive(s.burst([frame])) == 0
+
+
+@pytest.mark.parametrize("service", [ST_RC, ST_UC, ST_UD])
+@pytest.mark.parametrize("pad", [1, 2, 3])
+@pytest.mark.parametrize("psn", [99, 100, 105])
+def test_pad_bytes_that_a_packet_has_no_room_for_make_it_none(service: int, pad: int, psn: int) -> None:
+    """In order, as a duplicate or beyond a gap."""
+    s = script(service)
+    s.recv(700)
+    fields = {"qkey": 0x1111} if service == ST_UD else {}
+    frame = bytearray(s.frame("SEND_ONLY", psn, **fields)[:-4])
+    frame[1] |= pad << 4
+    packet = seal(frame, s.in_flow)
+    assert parse(memoryview(packet)) is DropReason.TOO_SHORT
+    left(s, packet)
+
+
+@pytest.mark.parametrize("more", [1, 2, 3])
+def test_a_packet_that_is_no_whole_words_is_none(more: int) -> None:
+    s = script()
+    s.recv(700)
+    left(s, seal(s.frame("SEND_ONLY", 100, payload=bytes(8))[:-4] + bytes(more), s.in_flow))
+
+
+def test_a_packet_of_another_partition_is_not_the_engine_s() -> None:
+    s = script()
+    s.recv(700)
+    left(s, s.frame("SEND_ONLY", 100, pkey=0x7FFE))
 
 
 LIST = [(0, 100), (5_000, 0), (1_000, 300), (4_000, 200)]

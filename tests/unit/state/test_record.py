@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from rnic.spec.layout import Layout, half, word
 from rnic.state.arena import Arena
 from rnic.state.queue_pair import QP, QpMemory
-from rnic.state.record import NONE, Word, part, place, record, view, within
+from rnic.state.record import NONE, Part, Record, Run, Word, overlay, part, place, record, view, within
 
 TABLE = record("table", "here", (("first", "one", "a"), ("second", "two", "b"), ("third", "one", "c")), 4)
 
@@ -18,20 +19,28 @@ class Whole:
         self.words = words
 
 
-@view(TABLE, item=True)
-class Item:
+PIECES = Layout("pieces", 8, "little", "here", (word("low", 0, "x"), half("high", 6, "y")))
+
+
+@overlay(PIECES)
+@view(TABLE)
+class Item(Record):
+    __slots__ = ("place",)
+
     first: Word
     second: Word
     third: Word
+    low: Part
+    high: Part
 
-    def __init__(self, words: memoryview, base: int) -> None:
-        self.words = words
-        self.base = base
+    def __init__(self, memory: memoryview, at: int, place: int) -> None:
+        self.place = place
 
 
 def test_attributes_are_the_words() -> None:
-    words = memoryview(bytearray(64)).cast("Q")
-    whole, item = Whole(words), Item(words, 4)
+    memory = memoryview(bytearray(64))
+    words = memory.cast("Q")
+    whole, item = Whole(words), Item(memory, 32, 0)
     whole.third = 7
     item.second = NONE
     assert list(words) == [0, 0, 7, 0, 0, NONE, 0, 0]
@@ -41,9 +50,38 @@ def test_attributes_are_the_words() -> None:
 
 @pytest.mark.parametrize("value", [-1, 1 << 64])
 def test_a_word_takes_64_bits(value: int) -> None:
-    item = Item(memoryview(bytearray(32)).cast("Q"), 0)
+    words = memoryview(bytearray(32)).cast("Q")
     with pytest.raises(ValueError, match="invalid value"):
-        item.first = value
+        Whole(words).first = value
+    item = Item(words.cast("B"), 0, 0)
+    item.first = value
+    assert list(words) == [value & NONE, 0, 0, 0]
+
+
+def test_parts_of_words_are_attributes_too() -> None:
+    item = Item(memoryview(bytearray(32)), 0, 0)
+    item.first = 0x1122_3344_5566_7788
+    assert (item.low, item.high) == (0x5566_7788, 0x1122)
+    item.high = 0x7_FFFF
+    assert item.first == 0xFFFF_3344_5566_7788
+
+    class Lacking(Record):
+        middle: Part
+
+    with pytest.raises(TypeError, match="middle is no field of pieces"):
+        overlay(PIECES)(Lacking)
+
+
+def test_a_run_makes_each_view_once_and_keeps_its_memory() -> None:
+    memory = memoryview(bytearray(96))
+    run = Run(Item, memory, 32, 32)
+    assert run[1] is run[1]
+    run[1].second = 5
+    assert (run[1].place, memory.cast("Q")[9]) == (1, 5)
+    item = run[0]
+    del run, memory
+    item.first = 3
+    assert item.first == 3
 
 
 def test_a_record_is_a_layout_of_words() -> None:

@@ -31,7 +31,7 @@ def budget(limit: int, first: int = FIRST) -> Flights:
 
 
 def account(first: int, most: int) -> Peer:
-    return Peer(memoryview(bytearray(PEER.size)).cast("Q"), 64, first, most)
+    return Peer(memoryview(bytearray(64 + PEER.size)), 64, first, most)
 
 
 class Asker:
@@ -350,7 +350,7 @@ def test_the_lines_are_records_linked_by_their_places_and_given_back() -> None:
         assert asker.send(10) == 0
     one.program = 3
     assert one.send(1) == 0
-    peer = PEER.unpack(bytes(one.peer.words))
+    peer = PEER.unpack(flights._arena.memory, one.peer.record)
     assert (peer["waiting"], peer["inflight"]) == (3, 64)
     line = LINE.unpack(bytes(flights._arena.memory[peer["first_line"] : peer["first_line"] + LINE.size]))
     assert (line["program"], line["first"], line["last"]) == (7, two.record, three.record)
@@ -360,8 +360,8 @@ def test_the_lines_are_records_linked_by_their_places_and_given_back() -> None:
     assert (second["program"], second["first"], second["next"]) == (3, one.record, 0)
     for asker in (three, two, one):
         flights.leave(asker)
-    peer = PEER.unpack(bytes(one.peer.words))
+    peer = PEER.unpack(flights._arena.memory, one.peer.record)
     assert (peer["waiting"], peer["first_line"], peer["last_line"]) == (0, 0, 0)
-    assert FLIGHTS.unpack(bytes(flights.words))["waited_for"] == 0
-    spare = FLIGHTS.unpack(bytes(flights.words))["spare_line"]
+    assert FLIGHTS.unpack(flights._arena.memory, flights.record)["waited_for"] == 0
+    spare = FLIGHTS.unpack(flights._arena.memory, flights.record)["spare_line"]
     assert spare == line["next"], "the line that was left last is used again"

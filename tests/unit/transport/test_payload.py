@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rnic.mem.space import SimAddressSpace
 from rnic.mem.table import MemoryEntry, MemoryTable
-from rnic.transport.payload import Inline, Payload, local_payload
+from rnic.transport.payload import ANY_BINDING, Inline, Payload, local_payload, remote_payload
 
 SIZE = 512
 PIECES = st.lists(st.tuples(st.integers(0, SIZE - 64), st.integers(1, 64), st.booleans()), min_size=1, max_size=6)
@@ -35,9 +35,9 @@ class Memory:
         sges = [(self.va + at, length, self.entries[far].key) for at, length, far in pieces]
         return local_payload(self.table, 1, sges, False)
 
-    def remote(self, offset: int, length: int, far: bool = False) -> Payload:
+    def remote(self, offset: int, length: int, far: bool = False, binding: int = ANY_BINDING) -> Payload:
         entry = self.entries[far]
-        return Payload(self.table, [(self.va + offset, length, entry.key)], 1, 0, 16, entry.binding)
+        return remote_payload(self.table, 1, (self.va + offset, length, entry.key), 0, 16, binding)
 
 
 @pytest.mark.slow
@@ -92,21 +92,22 @@ def test_it_is_valid_as_long_as_its_regions_are() -> None:
     memory = Memory()
     near, far = memory.entries
     for entry in (near, far):
-        payload = memory.payload([(0, 8, False), (0, 8, True)])
-        assert payload.valid
+        pieces = [(0, 8, False), (0, 8, True)]
+        assert memory.payload(pieces).valid
         memory.table.disable(entry.key)
-        assert not payload.valid
+        assert not memory.payload(pieces).valid
         memory.table.enable(entry)
-    payload = memory.remote(0, 8)
-    assert payload.valid
+    binding = memory.remote(0, 8).binding
+    assert memory.remote(0, 8, binding=binding).valid
     near.binding += 1
+    payload = memory.remote(0, 8, binding=binding)
     assert not payload.valid
     assert payload.read(0, 8) is None
     assert not payload.write(0, b"12345678")
     assert payload.window(0, 8) is None
 
 
-def test_rights_domain_and_range_are_looked_at_with_each_access() -> None:
+def test_rights_domain_and_range_are_looked_at_each_time() -> None:
     memory = Memory()
     payload = memory.payload([(SIZE - 8, 8, False)])
     entry = memory.entries[0]
@@ -135,7 +136,7 @@ def test_what_has_no_pieces() -> None:
 
 
 def test_inline_and_remote() -> None:
-    inline = Inline(MemoryTable(random.Random(1)), b"abcdef")
+    inline = Inline(b"abcdef")
     assert inline.valid
     assert bytes(inline.read(2, 3) or b"") == b"cde"
     memory = Memory()

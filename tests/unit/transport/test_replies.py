@@ -16,7 +16,7 @@ EMPTY = local_payload(MemoryTable(random.Random(1)), 1, [], False)
 
 def ReplyQueue() -> Replies:  # noqa: N802 - a queue in memory of its own
     owner: Any = SimpleNamespace()
-    return Replies(owner, QpMemory(Arena(1 << 17), 2))
+    return Replies(QpMemory(Arena(1 << 17), 2), owner)
 
 
 def test_an_ack_takes_the_place_of_the_one_before_it_and_a_nak_keeps_its_own() -> None:

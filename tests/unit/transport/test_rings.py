@@ -7,6 +7,8 @@ import pytest
 from rnic.mem.space import SimAddressSpace
 from rnic.rings.sqe import FLAG_INLINE, FLAG_LIST, SGE_STRUCT, SQE_STRUCT
 from rnic.spec.opcodes import WR_SEND
+from rnic.state.queue_pair import SEND_SLOT
+from rnic.state.queues import SEND_RING
 from rnic.transport.message import Message
 from rnic.transport.wqe import ReceiveRing, SendRing
 
@@ -131,7 +133,7 @@ def test_memory_in_reach_is_read_where_it_lies() -> None:
 
 
 def fetch(ring: SendRing, index: int) -> Message | None:
-    message = Message(memoryview(bytearray(128)).cast("Q"), 0, index)
+    message = Message(memoryview(bytearray(SEND_SLOT.size)), 0, index)
     return message if ring.fetch(message) else None
 
 
@@ -143,7 +145,8 @@ def fetched(ring: SendRing, index: int) -> Message:
 
 def send_ring(space: SimAddressSpace) -> tuple[bytearray, SendRing]:
     memory = bytearray(ENTRIES * (64 + SLAB))
-    return memory, SendRing(space, space.map(memory).va, ENTRIES, SLAB)
+    record = memoryview(bytearray(SEND_RING.size))
+    return memory, SendRing(record, 0, space, space.map(memory).va, ENTRIES, SLAB)
 
 
 @pytest.mark.parametrize(("length", "valid"), [(30, True), (29, False), (31, False), (0, False)])
@@ -153,7 +156,7 @@ def test_a_lists_lengths_add_up(space: SimAddressSpace, length: int, valid: bool
     for place, sge in enumerate(((100, 10, 1), (200, 20, 2))):
         SGE_STRUCT.pack_into(memory, ENTRIES * 64 + SLAB + 16 * place, *sge)
     message = fetched(ring, 1)
-    assert (message.index, message.wqe_id, message.opcode, message.flags) == (1, 7, WR_SEND, FLAG_LIST)
+    assert (message.index, message.wqe_id, message.opcode, message.list, message.inline) == (1, 7, WR_SEND, 1, 0)
     assert ring.sges(message) == ([(100, 10, 1), (200, 20, 2)] if valid else None)
 
 

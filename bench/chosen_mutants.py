@@ -1,0 +1,130 @@
+"""The mutants of ``mutants.toml``: a rule each, its breach, and the tests that must notice."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+ENGINE = Path("src", "rnic", "engine")
+GENERATED = Path("build", "cython", "src", "rnic", "engine", "_engine.c")
+"""What Cython made of the engine's own module when it was installed."""
+TIMEOUT_S = 900
+
+
+class Chosen(NamedTuple):
+    """One change: ``old``, which stands once in the file, becomes ``new``."""
+
+    rule: str
+    path: Path
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def chosen() -> list[Chosen]:
+    """All of them.
+
+    Raises:
+        ValueError: one does not fit the tree any more.
+    """
+    rows = tomllib.loads((ROOT / "bench" / "mutants.toml").read_text(encoding="utf-8"))["mutant"]
+    found = [Chosen(row["rule"], Path(row["path"]), row["old"], row["new"], tuple(row["tests"])) for row in rows]
+    for mutant in found:
+        count = (ROOT / mutant.path).read_text(encoding="utf-8").count(mutant.old)
+        if count != 1:
+            raise ValueError(f"{mutant.path}: {mutant.old!r} stands there {count} times, not once")
+    return found
+
+
+class EngineBuild:
+    """The engine of a copy of the tree, built file by file, so that a mutant costs one file and the linker.
+
+    Raises:
+        OSError: there is no compiler, or the engine was never built here.
+    """
+
+    def __init__(self, tree: Path) -> None:
+        self._tree = tree
+        self._objects = tree / "build" / "objects"
+        self._compiler = shutil.which(os.environ.get("CC", "cc"))
+        if self._compiler is None or not (tree / GENERATED).exists():
+            raise OSError("mutants of the engine need a C compiler, and an installation that was compiled")
+        self._objects.mkdir(parents=True, exist_ok=True)
+        for source in (GENERATED, *sorted(path.relative_to(tree) for path in (tree / ENGINE).glob("[!_]*.c"))):
+            self.make(source)
+        self.link()
+
+    def make(self, source: Path) -> None:
+        """Compile one file."""
+        includes = [f"-I{self._tree / ENGINE}", f"-I{sysconfig.get_path('include')}"]
+        target = self._objects / f"{source.stem}.o"
+        command = [str(self._compiler), "-O1", "-fPIC", "-fvisibility=hidden", "-w", *includes, "-c", str(source)]
+        subprocess.run([*command, "-o", str(target)], cwd=self._tree, check=True)
+
+    def link(self) -> None:
+        """Put the module where Python finds it."""
+        module = self._tree / ENGINE / f"_engine{sysconfig.get_config_var('EXT_SUFFIX')}"
+        objects = glob.glob(str(self._objects / "*.o"))
+        subprocess.run([str(self._compiler), "-shared", *objects, "-o", str(module)], check=True)
+
+
+@contextmanager
+def changed(tree: Path, mutant: Chosen, engine: EngineBuild | None) -> Iterator[None]:
+    """The mutant is in the tree, and compiled where it is C."""
+    place = tree / mutant.path
+    original = place.read_text(encoding="utf-8")
+    compiled = engine if place.suffix == ".c" else None
+    place.write_text(original.replace(mutant.old, mutant.new), encoding="utf-8")
+    try:
+        if compiled is not None:
+            compiled.make(mutant.path)
+            compiled.link()
+        yield
+    finally:
+        place.write_text(original, encoding="utf-8")
+        if compiled is not None:
+            compiled.make(mutant.path)
+
+
+def killer(tree: Path, tests: tuple[str, ...]) -> str:
+    """The first test that fails in a copy of the tree, or that they did not end; empty where all pass."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not full"]
+    env = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            [*command, *tests], cwd=tree, env=env, check=False, timeout=TIMEOUT_S, capture_output=True, text=True
+        )
+    except subprocess.TimeoutExpired:
+        return "they did not end"
+    if not done.returncode:
+        return ""
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0].split()[1] if failed else f"pytest ended with {done.returncode}"
+
+
+def run(words: list[str]) -> int:
+    """Run those whose rule or path has one of the words, or all; exit status 1 where one survives."""
+    mutants = [m for m in chosen() if not words or any(word in f"{m.path} {m.rule}" for word in words)]
+    survivors = 0
+    with tempfile.TemporaryDirectory(prefix="rnic-chosen-") as scratch:
+        tree = Path(scratch, "tree")
+        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "_build", ".hypothesis"))
+        engine = EngineBuild(tree) if any(mutant.path.suffix == ".c" for mutant in mutants) else None
+        for mutant in mutants:
+            with changed(tree, mutant, engine):
+                by = killer(tree, mutant.tests)
+            survivors += not by
+            print(f"{'killed' if by else 'ALIVE '}  {mutant.path}: {mutant.rule}  ({by or 'by nobody'})", flush=True)
+    print(f"{len(mutants) - survivors} of {len(mutants)} killed")
+    return 1 if survivors else 0
