@@ -8,6 +8,7 @@ import mmap
 import os
 import platform
 import random
+import shutil
 import signal
 import socket
 import struct
@@ -372,3 +373,84 @@ def test_ipv6(plain: Path, bypass: dict[str, str]) -> None:
         seen = ask(nic.directory, "rnic0", "counters")
         assert seen["slot_0_rx_packets"] == 0
         assert 0 < seen["punt_unknown"] < 20
+
+
+PINGPONG = "ibv_rc_pingpong"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which(PINGPONG) is None, reason=f"needs {PINGPONG} of rdma-core")
+@pytest.mark.parametrize("events", [[], ["-e"]], ids=["polled", "events"])
+@pytest.mark.parametrize("ours", ["serves", "calls"])
+def test_a_python_program_with_a_slot_is_a_peer_like_any_other(
+    bypass: dict[str, str], ours: str, events: list[str]
+) -> None:
+    """Against a C program with a slot, each of which checks what it gets: the NIC process takes no packet of theirs."""
+    address = f"{NET}.43"
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        port = str(sock.getsockname()[1])
+    rnic_ = [sys.executable, "-m", "rnic.cli"]
+    how = ["-p", port, "-g", "0", "-n", "300", "-c", "-s", "5000", *events]
+    python = [*rnic_, "pingpong", "--compat", "ibv", "--attach", "--addr", address, *how]
+    c = [*rnic_, "exec", "--bypass", "--addr", address, "--", PINGPONG, *how]
+    server, client = (python, c) if ours == "serves" else (c, python)
+    pipe = subprocess.PIPE
+    with (
+        served(bypass, address) as nic,
+        subprocess.Popen(server, env=bypass, stdout=pipe, stderr=subprocess.STDOUT, text=True) as first,
+    ):
+        try:
+            end = time.monotonic() + LONGEST
+            while time.monotonic() < end and first.poll() is None:
+                done = subprocess.run([*client, "127.0.0.1"], env=bypass, capture_output=True, text=True, check=False)
+                if done.returncode == 0:  # else the server does not listen yet
+                    break
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert first.wait(LONGEST) == 0, first.communicate()
+        finally:
+            first.kill()
+        nic.settled()
+        seen = ask(nic.directory, "rnic0", "counters")
+        assert seen["slots_before_rx_packets"] >= 2 * 300 * 2
+        assert seen["slot_0_rx_packets"] == 0
+        assert seen["punt_unknown"] < 20
+
+
+@X86
+@pytest.mark.slow
+def test_a_python_program_that_may_not_run_it_leaves_it_to_the_nic_process(
+    bypass: dict[str, str], said: Callable[[str], str]
+) -> None:
+    """Its own system calls are refused: it says so, works all the same, and has given the slot back."""
+    address = f"{NET}.44"
+    code = f"""
+import sys, warnings, rnic
+with warnings.catch_warnings(record=True) as told, rnic.open({address!r}) as ctx:
+    assert [each.category for each in told] == [RuntimeWarning], told
+    assert "cannot run the data path itself" in str(told[0].message)
+    print(ctx.bypass, rnic.PD(ctx).handle > 0, flush=True)
+    sys.stdin.read()
+"""
+    pipe = subprocess.PIPE
+    with (
+        served(bypass, address) as nic,
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=bypass,
+            stdin=pipe,
+            stdout=pipe,
+            text=True,
+            preexec_fn=forbidding(EVENTFD2),  # noqa: PLW1509 - a system call
+        ) as program,
+    ):
+        assert program.stdout is not None
+        try:
+            assert program.stdout.readline() == "False True\n"
+            assert slots(nic)["slots"] == []
+            assert slots(nic)["left_out"] == {
+                str(program.pid): "its system refuses it what running the data path takes"
+            }
+            assert f"not program {program.pid}" in said(address)
+        finally:
+            program.kill()

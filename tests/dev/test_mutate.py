@@ -113,7 +113,7 @@ def test_the_c_libraries_own_sources_compile_where_a_mutant_is_tried(
     tree = tmp_path / "rnic"
     for name in ("abi/src", "engine"):
         shutil.copytree(SOURCES.parents[1] / name, tree / name, ignore=shutil.ignore_patterns("*.so"))
-    source = tree / "abi" / "src" / "slot.c"
+    source = tree / "abi" / "src" / "cq.c"
     assert module.compiles(source)
     source.write_text(source.read_text() + "int wrong(void) { return nothing; }\n")
     assert not module.compiles(source)

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import rnic
+from rnic.engine import use
 from rnic.link.base import parse_address
 from rnic.runtime.attach import ask, connect
 from rnic.testing import QpPair, own_network
@@ -58,9 +59,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 class FarNode:
     """A device of the NIC process; what :class:`rnic.testing.QpPair` asks of a node."""
 
-    def __init__(self, directory: Path, address: str, port: int) -> None:
+    def __init__(self, directory: Path, address: str, port: int, bypass: bool) -> None:
         self.directory = directory
-        self.ctx = rnic.open(address, port=port, directory=directory)
+        self.ctx = rnic.open(address, port=port, directory=directory, bypass=bypass)
+        assert self.ctx.bypass == bypass
         config = SimpleNamespace(mtu=4096, address=parse_address(address), port=port)
         self.nic = SimpleNamespace(config=config)
 
@@ -72,11 +74,11 @@ class FarNode:
 class FarNet:
     """Two devices of the NIC process; what :class:`rnic.testing.QpPair` asks of a net."""
 
-    def __init__(self, directory: Path, ipv6: bool = False) -> None:
+    def __init__(self, directory: Path, ipv6: bool = False, bypass: bool = False) -> None:
         places = (
             [("::1", free_port()) for _ in range(2)] if ipv6 else [(f"{NET}.{number}", 4791) for number in (95, 96)]
         )
-        self.nodes = [FarNode(directory, *place) for place in places]
+        self.nodes = [FarNode(directory, *place, bypass) for place in places]
         self.driving = False
         self._began = time.monotonic_ns()
 
@@ -117,16 +119,22 @@ def channels_pair(*args: str, settings: Mapping[str, object] | None = None, **op
     return QpPair(*args, settings={**(settings or {}), "channels": True}, **options)  # type: ignore[arg-type]
 
 
-@pytest.fixture(params=["here", "channels", "far"])
+@pytest.fixture(params=["here", "channels", "far", "bypass"])
 def new_pair(request: pytest.FixtureRequest) -> NewPair:
-    """Makes a :class:`QpPair`: its devices in this process, there in channels mode too, or in the NIC process."""
-    if request.param != "far":
+    """Makes a :class:`QpPair`: its devices in this process, there in channels mode too, or in the NIC process.
+
+    The last of these are driven by this process itself, as far as it can.
+    """
+    if request.param in ("here", "channels"):
         return QpPair if request.param == "here" else channels_pair
     if sys.platform != "linux":
         pytest.skip("a NIC process needs Linux")
+    bypass = request.param == "bypass"
+    if bypass and use.ENGINE is None:
+        pytest.skip("needs the compiled engine")
     directory = request.getfixturevalue("directory")
 
     def far(*args: str, ipv6: bool = False, **options: object) -> QpPair:
-        return QpPair(*args, net=FarNet(directory, ipv6), **options)
+        return QpPair(*args, net=FarNet(directory, ipv6, bypass), **options)
 
     return far

@@ -28,13 +28,14 @@ import pytest
 import rnic
 from rnic import enums as e
 from rnic.cli.serve import make_runtime
+from rnic.engine import use
 from rnic.runtime import pace as pace_module
 from rnic.runtime import process as process_module
 from rnic.runtime.attach import ask, connect
 from rnic.runtime.client import Client
 from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.runtime.process import NicProcess
-from rnic.runtime.remote import RemoteDriver
+from rnic.runtime.remote import RemoteDriver, wanted
 from rnic.spec import attach
 from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
@@ -62,6 +63,7 @@ SECONDS = 20.0
 NET = own_network()
 """Addresses that no other run of these tests uses at the same time."""
 Serve = Callable[[Path], "subprocess.Popen[bytes]"]
+needs_engine = pytest.mark.skipif(use.ENGINE is None, reason="needs the compiled engine")
 
 
 class End:
@@ -99,14 +101,29 @@ class End:
             assert time.monotonic() < end, "no completion came"
 
 
-@pytest.fixture(params=["here", "far", "far shared"])
+@pytest.fixture(params=[False, pytest.param(True, marks=needs_engine)], ids=["process", "bypass"])
+def bypass(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Programs whose NIC process takes everything, and those that run the engine themselves."""
+    monkeypatch.setenv("RNIC_BYPASS", str(int(request.param)))
+    return bool(request.param)
+
+
+WAYS = ["here", "far", "far shared", *(pytest.param(way, marks=needs_engine) for way in ("bypass", "bypass shared"))]
+
+
+@pytest.fixture(params=WAYS)
 def ends(request: pytest.FixtureRequest, directory: Path) -> Iterator[tuple[End, End]]:
-    """Connected ends: with the devices in this process, and in the NIC process with memory by DMA or shared."""
+    """Connected ends: with the devices in this process, and in the NIC process with memory by DMA or shared.
+
+    With ``bypass`` this process drives those itself.
+    """
     if request.param == "here":
         ctxs = [Context(addr="127.0.0.1", port=0), Context(addr="127.0.0.1", port=0)]
     else:
-        ctxs = [rnic.open(f"{NET}.{number}", port=4000, directory=directory) for number in (91, 92)]
-    a, b = (End(ctx, own=request.param == "far shared") for ctx in ctxs)
+        bypass = request.param.startswith("bypass")
+        ctxs = [rnic.open(f"{NET}.{number}", port=4000, directory=directory, bypass=bypass) for number in (91, 92)]
+        assert [ctx.bypass for ctx in ctxs] == [bypass, bypass]
+    a, b = (End(ctx, own=request.param.endswith("shared")) for ctx in ctxs)
     a.connect(b)
     b.connect(a)
     yield a, b
@@ -218,7 +235,9 @@ def test_rights_are_those_of_the_programs_pages(directory: Path) -> None:
 
 @pytest.mark.parametrize("opcode", [e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_READ], ids=["write", "read"])
 @pytest.mark.parametrize("rights", [mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_EXEC], ids=["r", "rx"])
-def test_what_a_program_made_read_only_by_now_is_not_stored_to(directory: Path, rights: int, opcode: int) -> None:
+def test_what_a_program_made_read_only_by_now_is_not_stored_to(
+    directory: Path, bypass: bool, rights: int, opcode: int
+) -> None:
     """Registered while it was writable: a peer's WRITE and the answer to a READ of one's own find it as it is now."""
     libc = ctypes.CDLL(None, use_errno=True)
     with rnic.open(f"{NET}.91", port=4000, directory=directory) as ctx:
@@ -547,6 +566,7 @@ def kill_programs(directory: Path, times: int) -> None:
     a.connect(b)
     b.connect(a)
     assert bystander.async_fd >= 0
+    rnic.open(f"{NET}.93", port=4000, directory=directory).close()  # a slot's socket stays for those that come later
     connection = connect(directory)
     assert connection is not None
     before = descriptors(connection.pid), shared_files(connection.pid), objects(directory, bystander.name)
@@ -578,13 +598,13 @@ def kill_programs(directory: Path, times: int) -> None:
 
 
 @pytest.mark.slow
-def test_killed_programs_leave_nothing(directory: Path) -> None:
+def test_killed_programs_leave_nothing(directory: Path, bypass: bool) -> None:
     kill_programs(directory, 6)
 
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_two_hundred_killed_programs_leave_nothing(directory: Path) -> None:
+def test_two_hundred_killed_programs_leave_nothing(directory: Path, bypass: bool) -> None:
     kill_programs(directory, 200)
 
 
@@ -603,7 +623,7 @@ def open_running(directory: Path) -> Context:
             .rstrip(b"\0")
             .decode()
         )
-        return Context(driver=RemoteDriver(connection, name))
+        return Context(driver=RemoteDriver(connection, name, attach.DMA_SLOT if wanted() else 0))
     except BaseException:
         connection.close()
         raise
@@ -658,18 +678,18 @@ def kill_nics(serve: Serve, directory: Path, times: int) -> None:
 
 
 @pytest.mark.slow
-def test_killed_nic_processes_leave_nothing(serve: Serve, tmp_path: Path) -> None:
+def test_killed_nic_processes_leave_nothing(serve: Serve, tmp_path: Path, bypass: bool) -> None:
     kill_nics(serve, tmp_path, 4)
 
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_two_hundred_killed_nic_processes_leave_nothing(serve: Serve, tmp_path: Path) -> None:
+def test_two_hundred_killed_nic_processes_leave_nothing(serve: Serve, tmp_path: Path, bypass: bool) -> None:
     kill_nics(serve, tmp_path, 200)
 
 
 @pytest.mark.slow
-def test_waiters_are_told_that_the_nic_process_ended(serve: Serve, tmp_path: Path) -> None:
+def test_waiters_are_told_that_the_nic_process_ended(serve: Serve, tmp_path: Path, bypass: bool) -> None:
     """Those that sleep until an event comes, and those that poll."""
     tmp_path.chmod(0o700)
     process = serve(tmp_path)
@@ -746,7 +766,7 @@ def busy_seconds(pid: int) -> float:
 
 
 @pytest.mark.slow
-def test_who_waits_for_nothing_costs_nothing(directory: Path) -> None:
+def test_who_waits_for_nothing_costs_nothing(directory: Path, bypass: bool) -> None:
     with rnic.open(f"{NET}.91", port=4000, directory=directory) as ctx:
         a, b = End(ctx), End(ctx)
         a.connect(b)
@@ -761,7 +781,7 @@ def test_who_waits_for_nothing_costs_nothing(directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nobody_spins_on_one_core(directory: Path) -> None:
+def test_nobody_spins_on_one_core(directory: Path, bypass: bool) -> None:
     """A program that polls and the NIC process on one core hand it to each other; two that spin take 4 ms a turn.
 
     Processor time tells: whoever spins uses up its turn, whatever else runs on this core.

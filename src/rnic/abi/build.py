@@ -164,7 +164,7 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
     out.mkdir(parents=True, exist_ok=True)
     cm = sorted(SOURCES.glob("rdmacm*.c"))
     verbs = sorted(source for source in SOURCES.glob("*.c") if source not in cm)
-    both = [SOURCES / "attach.c"]
+    both = [SOURCES / "attach.c", ENGINE / "exchange.c"]
     built = []
     with tempfile.TemporaryDirectory(prefix="rnic-build-") as name:
         work = Path(name)

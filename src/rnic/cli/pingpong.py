@@ -245,6 +245,7 @@ def _report(settings: Settings, outcome: Outcome, checked: bool, as_json: bool) 
 @click.option("--service", default="RC", show_default=True, type=click.Choice(tuple(SERVICES)), help="Service type.")
 @click.option("--srq", is_flag=True, help="Several RC queue pairs with one shared receive queue.")
 @click.option("-q", "--num-qp", type=click.IntRange(1, 256), help="Queue pairs with --srq: 16.")
+@click.option("--attach", is_flag=True, help="Through this user's NIC process, as programs under rnic exec.")
 @click.option(
     "--timeout", default=30.0, show_default=True, type=click.FloatRange(0.1), help="Seconds of silence to bear."
 )
@@ -266,6 +267,7 @@ def pingpong(
     service: str,
     srq: bool,
     num_qp: int | None,
+    attach: bool,
     timeout: float,
     as_json: bool,
 ) -> None:
@@ -285,10 +287,10 @@ def pingpong(
         most = max(1, _MAX_INBOX // size)
         raise click.BadParameter(f"{rx_depth} receives of {size} bytes: use 1 to {most}", param_hint="--rx-depth")
     if udp_port is None:
-        udp_port = 0 if server is not None and compat is None else ROCE_UDP_PORT
+        udp_port = 0 if server is not None and compat is None and not attach else ROCE_UDP_PORT
     queues = (num_qp or 16) if srq else 1
     settings = Settings(
-        addr, udp_port, service, size, int(mtu), rx_depth, iters, sl, events, gid_idx, queues, srq, timeout
+        addr, udp_port, service, size, int(mtu), rx_depth, iters, sl, events, gid_idx, queues, srq, timeout, attach
     )
     try:
         side = Side(settings)

@@ -36,6 +36,7 @@ from rnic.verbs import (
     SrqInitAttr,
 )
 from rnic.verbs import enums as e
+from rnic.verbs import open as open_device
 
 _SEND, _RECV = 1, 2
 _BATCH = 16
@@ -69,6 +70,8 @@ class Settings:
     shared: bool = False
     """One receive queue for all queue pairs."""
     timeout_s: float = 30.0
+    attach: bool = False
+    """A device of this user's NIC process instead of one in this process."""
 
 
 @dataclass(slots=True)
@@ -90,7 +93,10 @@ class Side:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.ctx = Context(addr=settings.addr, port=settings.udp_port)
+        if settings.attach:
+            self.ctx = open_device(settings.addr, port=settings.udp_port)
+        else:
+            self.ctx = Context(addr=settings.addr, port=settings.udp_port)
         try:
             self._build(settings)
         except BaseException:

@@ -24,7 +24,17 @@ cdef inline object _of(dict names, object name):
     return <object> PyDict_GetItemWithError(names, name)
 
 
-cdef class Drive:
+cdef class Door:
+    """Where a queue's doorbell goes, and who is told that its completions are polled."""
+
+    cdef public bint seen
+
+    cdef int _ring(self, block, uint64_t length) except -1:
+        """A doorbell was stored to in a queue block, for ``length`` bytes."""
+        raise NotImplementedError
+
+
+cdef class Drive(Door):
     """Rounds of a runtime whose device and socket the engine has; made once its pump is there.
 
     Args:
@@ -45,7 +55,6 @@ cdef class Drive:
     cdef uint64_t asked, posted
     cdef uint32_t idle, full, full_rounds, stream
     cdef bint monotonic, trusted, fresh
-    cdef public bint seen
 
     def __cinit__(self, runtime, Pump pump, uint32_t full):
         self.runtime, self.pump, self.full, self.pause_ns = runtime, pump, full, ROUND_GATHER_PAUSE_NS
@@ -180,7 +189,7 @@ cdef class Drive:
         return self.state.leased
 
     cdef int _ring(self, block, uint64_t length) except -1:
-        """A doorbell was stored to in a queue block, for ``length`` bytes: take it, and send, if that does not gather."""
+        """Take it, and send, if that does not gather."""
         cdef Executor executor
         cdef Pump pump = self.pump
         cdef bint plain

@@ -31,6 +31,7 @@ cdef extern from "<stdatomic.h>" nogil:
     enum memory_order:
         memory_order_acquire
         memory_order_release
+        memory_order_seq_cst
     uint32_t atomic_load_explicit(atomic_word *word, memory_order order)
     void atomic_store_explicit(atomic_word *word, uint32_t value, memory_order order)
 
@@ -53,7 +54,7 @@ cdef class SendQueue:
     It is :class:`rnic.verbs.posting.SendQueue`, whose words hold; :meth:`post` and :meth:`post_send` take what is plain.
 
     Args:
-        drive: of the runtime whose device has the queue.
+        drive: of the runtime or slot that has the queue.
         lock: held around what changes the queue.
         block: number of its queue block.
         registers: the window that the block lies in.
@@ -67,7 +68,7 @@ cdef class SendQueue:
     cdef readonly uint32_t entries
     cdef public uint32_t head, tail
     cdef public list ids
-    cdef Drive drive
+    cdef Door drive
     cdef object acquire, release, block, registers, view, request
     cdef dict plain
     cdef uint8_t *ring
@@ -75,7 +76,7 @@ cdef class SendQueue:
     cdef bint closed
     cdef uint8_t batched[256]
 
-    def __cinit__(self, Drive drive, lock, block, registers, ring, uint32_t entries, dict plain, batched, request):
+    def __cinit__(self, Door drive, lock, block, registers, ring, uint32_t entries, dict plain, batched, request):
         cdef Py_ssize_t length = 0, window = 0, at = block << BLOCK_SHIFT
         self.drive, self.block, self.registers, self.view = drive, block, registers, ring
         self.acquire, self.release = lock.acquire, lock.release
@@ -326,7 +327,7 @@ cdef class CompletionRing:
     cdef readonly int64_t owner
     cdef readonly uint32_t last
     cdef object registers
-    cdef Drive drive
+    cdef Door drive
     cdef atomic_word *place
     cdef uint8_t *ring
 
@@ -351,7 +352,7 @@ cdef class CompletionRing:
         """Whether the entry at the head is valid."""
         return self._ready()
 
-    def stand(self, Drive drive, registers, block):
+    def stand(self, Door drive, registers, block):
         """Who drives the device, and the queue block whose register says where software is; ``None`` for neither."""
         cdef Py_ssize_t window = 0, at = block << BLOCK_SHIFT
         self.place, self.registers, self.drive = NULL, registers, drive

@@ -6,6 +6,7 @@ Run as a program it writes the header beside itself; a test holds the file that 
 - A field of a big-endian layout becomes ``QPC_<FIELD>``: byte offset, bytes, lowest bit and width, for ``be_get`` and
   ``be_put``. One of an SQ entry, which lies in a send slot as words, becomes ``SQE_<FIELD>``: word, lowest bit, width;
   one of a datagram's becomes ``SQE_UD_<FIELD>``.
+- A field of a message becomes ``ATTACH_<MESSAGE>_<FIELD>_AT``, its byte offset.
 - Every number becomes ``<PREFIX><NAME>``.
 
 :func:`layout_hash` stands for all of it: who attaches to a state compares it first.
@@ -22,7 +23,7 @@ from rnic.context import cqc, qpc
 from rnic.context.qpc import QPC
 from rnic.rings import cqe, queue_block, rqe, sqe
 from rnic.rings.sqe import SQ_ENTRY, SQ_ENTRY_UD
-from rnic.spec import access, congestion_regs, events, limits, opcodes, psn, rounds, states, status, syndromes
+from rnic.spec import access, attach, congestion_regs, events, limits, opcodes, psn, rounds, states, status, syndromes
 from rnic.spec.layout import Layout
 from rnic.state import budget, hairpin, queue_pair, slot
 from rnic.state.budget import BUDGET, SHARE
@@ -70,6 +71,16 @@ RECORDS: dict[str, Layout] = {
 }
 """Records by the name of their ``struct``."""
 
+MESSAGES: dict[str, Layout] = {
+    "REPLY_HEADER": attach.REPLY_HEADER,
+    "OPEN_SLOT": attach.OPEN_SLOT,
+    "PUNT": attach.PUNT,
+    "PUNT_REPLY": attach.PUNT_REPLY,
+    "HAIRPIN": attach.HAIRPIN,
+    "HAIRPIN_REPLY": attach.HAIRPIN_REPLY,
+}
+"""What a program that runs the engine says to its NIC process and hears from it, by the name that the header gives."""
+
 FLIGHT_NUMBERS = (
     "LOSSY",
     "CROWDED",
@@ -99,6 +110,7 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("ROUND_", rounds, ()),
     ("EVENT_", events, ("COMP",)),
     ("SLOT_", slot, ("BUFFERS_AT",)),
+    ("ATTACH_", attach, ("MAX_MESSAGE", "MSG_PUNT", "MSG_HAIRPIN", "PUNT_")),
     ("HAIRPIN_", hairpin, ()),
     ("BUDGET_", budget, ()),
     ("BUDGET_", transport_budget, ("LEAST",)),
@@ -164,6 +176,9 @@ def _fields() -> list[str]:
             word, byte = divmod(field.byte, WORD_BYTES)
             if field.unit <= WORD_BYTES:
                 lines.append(f"#define {prefix}{field.name.upper()} {word}u, {byte * 8 + field.lsb}u, {field.width}u")
+    for prefix, layout in MESSAGES.items():
+        lines.append(f"#define ATTACH_{prefix}_SIZE {layout.size}u")
+        lines += [f"#define ATTACH_{prefix}_{field.name.upper()}_AT {field.byte}u" for field in layout.fields]
     return lines
 
 

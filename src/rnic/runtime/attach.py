@@ -27,7 +27,8 @@ _IDLE_EXIT = "1"
 _UCRED = struct.Struct("3i")
 _ASK = struct.Struct("<II")
 _ANSWER = struct.Struct("<III")
-_MAX_DESCRIPTORS = 4
+_MAX_DESCRIPTORS = 8
+_NO_DESCRIPTORS = "this program has no descriptors left for what it asked for: raise `ulimit -n`"
 
 
 class Connection:
@@ -35,13 +36,15 @@ class Connection:
 
     Args:
         sock: connected to the NIC process.
-        pid: the NIC process.
+
+    ``pid`` is the NIC process; ``slot`` the program's own part of the device, whose arena each message lends.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.pid = 0
         self.ended = False
+        self.slot: Any = None
         self._lock = threading.Lock()
         self._token = 0
 
@@ -51,6 +54,8 @@ class Connection:
         Raises:
             VerbsError: with the errno and the words of the NIC process; ENODEV when it has ended.
         """
+        if self.slot is not None:
+            return self._lend(kind, body, fds)
         with self._lock:
             self._token = token = self._token + 1 & 0xFFFF_FFFF
             try:
@@ -65,13 +70,24 @@ class Connection:
             raise self.end()
         if flags & socket.MSG_CTRUNC:
             _close_all(got)
-            raise VerbsError(EMFILE, "this program has no descriptors left for what it asked for: raise `ulimit -n`")
+            raise VerbsError(EMFILE, _NO_DESCRIPTORS)
         code = _ANSWER.unpack_from(data)[2]
         rest = data[_ANSWER.size :]
         if code:
             _close_all(got)
             raise VerbsError(code, rest.decode(errors="replace"))
         return rest, got
+
+    def _lend(self, kind: int, body: bytes, fds: Sequence[int]) -> tuple[bytes, list[int]]:
+        """The same by the slot."""
+        code, said, rest, got = self.slot.ask(kind, bytes(body), list(fds))
+        if not code:
+            return rest, got
+        if said:
+            raise VerbsError(code, rest.decode(errors="replace"))
+        if code == EMFILE:
+            raise VerbsError(EMFILE, _NO_DESCRIPTORS)
+        raise self.end()
 
     def alive(self) -> bool:
         """Whether the NIC process still holds its end."""
@@ -88,6 +104,16 @@ class Connection:
 
     def close(self) -> None:
         """Hang up: the NIC process destroys what was made over this connection."""
+        if self.slot is not None:
+            with contextlib.suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)  # the slot has a descriptor of it, too
+            self.slot.close()
+        self.sock.close()
+
+    def forget(self) -> None:
+        """This process is a child of the one that has the connection: that keeps it."""
+        if self.slot is not None:
+            self.slot.forget()
         self.sock.close()
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from rnic.device.commands import CommandResult
 from rnic.mem.space import AddressSpace, Mapping
 from rnic.runtime.loop import Runtime
+from rnic.runtime.wait import wait_readable
 
 
 class Driver(Protocol):
@@ -81,8 +82,8 @@ class Driver(Protocol):
     def unmap(self, mapping: Mapping) -> None:
         """Undo :meth:`ring` or :meth:`map`."""
 
-    def on_interrupt(self, vector: int, handler: Callable[[], None]) -> None:
-        """Call ``handler``, which must not wait, when the event queue of ``vector`` may have entries."""
+    def on_interrupt(self, vector: int, handler: Callable[[], None], block: int) -> None:
+        """Call ``handler``, which must not wait, when the event queue of ``vector`` and ``block`` may have entries."""
 
     def filenos(self) -> list[int]:
         """Descriptors that become readable when there may be something to do."""
@@ -92,6 +93,15 @@ class Driver(Protocol):
 
     def lifelines(self) -> list[int]:
         """Descriptors that become readable when the device goes; :meth:`check` then raises. They may say so wrongly."""
+
+    def await_completion(self, fileno: int) -> None:
+        """Sleep until a descriptor can be read, which a completion event makes so; it may end early.
+
+        Who runs the data path in this program does so meanwhile, and saves a thread's wake-up.
+        """
+
+    def connected(self, qpn: int) -> None:
+        """A reliable connection's queue pair knows its peer."""
 
     def on_end(self, handler: Callable[[], None]) -> None:
         """Call ``handler`` once when the device goes although nobody closed it."""
@@ -127,6 +137,8 @@ class LocalDriver:
         with runtime.lock:
             self.uar = runtime.nic.map_uar(self.space)
             runtime.users += 1
+        self.registers = self.uar.buf
+        """The window's queue blocks, for compiled queues."""
         self.store = self.uar.store
         self.load = self.uar.load
 
@@ -157,7 +169,7 @@ class LocalDriver:
         """See :class:`Driver`."""
         self.space.unmap(mapping)
 
-    def on_interrupt(self, vector: int, handler: Callable[[], None]) -> None:
+    def on_interrupt(self, vector: int, handler: Callable[[], None], block: int) -> None:
         """See :class:`Driver`."""
         self.runtime.handlers[vector] = handler
         self._vectors.append(vector)
@@ -172,6 +184,13 @@ class LocalDriver:
     def lifelines(self) -> list[int]:
         """See :class:`Driver`."""
         return []
+
+    def await_completion(self, fileno: int) -> None:
+        """See :class:`Driver`."""
+        wait_readable([fileno], None)
+
+    def connected(self, qpn: int) -> None:
+        """See :class:`Driver`."""
 
     def on_end(self, handler: Callable[[], None]) -> None:
         """See :class:`Driver`."""

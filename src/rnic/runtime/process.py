@@ -353,7 +353,7 @@ class NicProcess:
         if client.device:
             with self._releasing(client):
                 self.told(client, False)
-        if client.device in self.groups:
+        if client.device in self.groups and client.slot is None:
             self.groups[client.device].left_out.pop(client.pid, None)
         if client.slot is not None:
             for fd in client.slot.runtime.link.filenos():
@@ -579,7 +579,8 @@ class NicProcess:
         self._door.close()
         os.close(self.wake)
         os.close(self._lock)
-        for runtime in self.devices.values():
+        for name, runtime in self.devices.items():
+            self.groups[name].close()
             runtime.close()
 
 

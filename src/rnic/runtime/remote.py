@@ -1,6 +1,9 @@
 """The driver of a device in the user's NIC process: registers in a shared window, commands by message.
 
 Rings lie in memory that both sides map. Everything else is reached by the NIC through ``/proc/PID/mem``.
+
+A program may take a slot of the device (:mod:`rnic.runtime.slots`): then the compiled engine runs here, in whoever
+posts, polls or waits, and in a thread in C while nobody does, and reaches this program's memory itself.
 """
 
 from __future__ import annotations
@@ -13,14 +16,17 @@ import struct
 import threading
 from collections.abc import Callable
 from errno import ENODEV
+from typing import Any
 from weakref import WeakSet
 
 from rnic.device.commands import CommandResult
+from rnic.engine import use
 from rnic.mem.order import fence, load32, store32
 from rnic.mem.space import AddressSpace, Mapping, address_of
 from rnic.rings.queue_block import BLOCK_BYTES, BLOCK_SHIFT, RQ_TAIL, SQ_DOORBELL, SQ_TAIL, SRQ_LIMIT
 from rnic.runtime.attach import Connection
 from rnic.runtime.slice import shorten
+from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 from rnic.spec.registers import GLOBAL_BYTES
@@ -36,6 +42,11 @@ _SMALLEST = 1 << 10
 _POLLS_BEFORE_YIELD = 100
 _POLLS_PER_CHECK = 4096
 
+ENVIRONMENT = "RNIC_BYPASS"
+"""Variable that asks for a slot where the program does not say itself."""
+
+_HAIRPIN = "RNIC_HAIRPIN"
+
 _live: WeakSet[RemoteDriver] = WeakSet()
 
 
@@ -45,10 +56,10 @@ class RingMemory:
     Each chunk costs both sides a mapping, so each is twice as long as the one before.
 
     Args:
-        share: tells the NIC process of a file: ``share(va, bytes, fd)``.
+        share: tells the NIC process of memory that is a file's: ``share(memory, fd)``.
     """
 
-    def __init__(self, share: Callable[[int, int, int], None]) -> None:
+    def __init__(self, share: Callable[[memoryview, int], None]) -> None:
         self._share = share
         self._free: dict[int, list[memoryview]] = {}
         self._rest = memoryview(b"")
@@ -78,10 +89,19 @@ class RingMemory:
         try:
             os.ftruncate(fd, size)
             view = memoryview(mmap.mmap(fd, size))
-            self._share(address_of(view), size, fd)
+            self._share(view, fd)
         finally:
             os.close(fd)
         return view
+
+
+class UnfitError(Exception):
+    """The system refuses this program what running the data path itself takes: its slot is of no use."""
+
+
+def wanted(name: str = ENVIRONMENT) -> bool:
+    """Whether a variable of the environment says yes."""
+    return os.environ.get(name, "") not in ("", "0")
 
 
 class RemoteDriver:
@@ -90,12 +110,16 @@ class RemoteDriver:
     Args:
         connection: greeted, and this context's own from now on.
         name: the device's.
+        mode: ``DMA_SLOT`` asks for a slot; ``DMA_UNFIT`` or ``DMA_NO_ENGINE`` say why there is none.
+
+    ``slot`` is the engine in this program, or ``None`` where the NIC process takes every packet.
 
     Raises:
         VerbsError: ENODEV for a device that is not there.
+        UnfitError: there is a slot, and no way to use it: ask for none, on another connection.
     """
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    def __init__(self, connection: Connection, name: str, mode: int = 0) -> None:
         self.connection = connection
         self.name = name
         self.lock = threading.RLock()
@@ -110,7 +134,10 @@ class RemoteDriver:
         gid = record[16:32]
         self.address = gid[12:] if gid[:12] == bytes(10) + b"\xff\xff" else gid
         self.port: int = attach.LIST_RECORD.get(record, "udp_port")
-        self._open(name)
+        self.slot: Any = None
+        self._open(name, mode)
+        self.drive = self.slot
+        """What compiled queues ring and are polled with; ``None`` where there is none."""
         self._rings = RingMemory(self._share)
         self._pieces: dict[Mapping, memoryview] = {}
         self._handlers: list[Callable[[], None]] = []
@@ -127,20 +154,42 @@ class RemoteDriver:
         """See :class:`~rnic.runtime.driver.Driver`. A NIC process that has ended has destroyed everything."""
         return self._closed or self.connection.ended
 
-    def _open(self, name: str) -> None:
+    def _open(self, name: str, mode: int) -> None:
         memory = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
         try:
-            body = name.encode().ljust(16, b"\0") + struct.pack("<III", attach.DMA_PROC_MEM, mmap.PAGESIZE, 0)
-            reply, (window, self._wake) = self.connection.ask(attach.MSG_OPEN, body, [memory])
+            body = name.encode().ljust(16, b"\0") + struct.pack("<III", attach.DMA_PROC_MEM | mode, mmap.PAGESIZE, 0)
+            reply, (window, self._wake, *rest) = self.connection.ask(attach.MSG_OPEN, body, [memory])
         finally:
             os.close(memory)
         opened = attach.OPEN_REPLY.unpack(reply)
         try:
             self._window = mmap.mmap(window, opened["window_bytes"])
+        except BaseException:
+            for fd in (self._wake, *rest):
+                os.close(fd)
+            raise
         finally:
             os.close(window)
         self._rung = opened["rung_offset"]
         self._blocks = opened["blocks_offset"]
+        self.registers = memoryview(self._window)[self._blocks :]
+        """The window's queue blocks, for compiled queues."""
+        if rest:
+            self._take_slot(reply[attach.OPEN_REPLY.size :], rest)
+
+    def _take_slot(self, answer: bytes, fds: list[int]) -> None:
+        """Run the engine here from now on."""
+        window = memoryview(self._window)
+        places = self._blocks, self._rung, _ASLEEP_AT
+        try:
+            sock = self.connection.sock.fileno()
+            self.slot = use.ENGINE.Slot(sock, window, *places, self._wake, answer, fds)
+        except OSError as error:
+            os.close(self._wake)
+            raise UnfitError(os.strerror(error.errno or 0)) from None
+        self.connection.slot = self.slot
+        if wanted(_HAIRPIN):
+            self.slot.take_part()
 
     # ----------------------------------------------------------------------------------- data path
 
@@ -148,6 +197,9 @@ class RemoteDriver:
         """See :class:`~rnic.runtime.driver.Driver`. A store to the global block has had its effect on return."""
         if block < _GLOBAL_BLOCKS:
             self._register(block, register, 1, value)
+            return
+        if self.slot is not None:
+            self.slot.store(block, register, value)
             return
         window = self._window
         store32(window, self._blocks + (block << BLOCK_SHIFT) + register, value)
@@ -180,7 +232,8 @@ class RemoteDriver:
         """See :class:`~rnic.runtime.driver.Driver`. Raises ``ENODEV`` some time after the NIC process ended."""
         if self._closed:
             return False
-        self._polls += 1
+        did = self.slot is not None and self.slot.poll()
+        self._polls = 0 if did else self._polls + 1
         if self._polls > _POLLS_BEFORE_YIELD:
             if not self._short:
                 self._short = True
@@ -191,7 +244,7 @@ class RemoteDriver:
         if self._thread is None:
             for handler in self._handlers:
                 handler()
-        return False
+        return did
 
     def check(self) -> None:
         """See :class:`~rnic.runtime.driver.Driver`."""
@@ -203,6 +256,22 @@ class RemoteDriver:
     def lifelines(self) -> list[int]:
         """See :class:`~rnic.runtime.driver.Driver`; an answer to another thread's command wakes them too."""
         return [self.connection.sock.fileno()]
+
+    def await_completion(self, fileno: int) -> None:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        if self.slot is None:
+            wait_readable([fileno, *self.lifelines()], None)
+            return
+        if not self.slot.wait(fileno):
+            return
+        with self.lock:
+            for handler in self._handlers:
+                handler()
+
+    def connected(self, qpn: int) -> None:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        if self.slot is not None:
+            self.slot.join(qpn)
 
     def on_end(self, handler: Callable[[], None]) -> None:
         """See :class:`~rnic.runtime.driver.Driver`."""
@@ -226,10 +295,11 @@ class RemoteDriver:
 
     # -------------------------------------------------------------------------------------- memory
 
-    def _share(self, va: int, size: int, fd: int) -> None:
-        self.connection.ask(
-            attach.MSG_SHARE, attach.SHARE.pack({"va": va, "bytes": size, "offset": 0, "writable": 1}), [fd]
-        )
+    def _share(self, memory: memoryview, fd: int) -> None:
+        place = {"va": address_of(memory), "bytes": len(memory), "offset": 0, "writable": 1}
+        self.connection.ask(attach.MSG_SHARE, attach.SHARE.pack(place), [fd])
+        if self.slot is not None:
+            self.slot.keep(memory)
 
     def ring(self, size: int) -> Mapping:
         """See :class:`~rnic.runtime.driver.Driver`."""
@@ -254,9 +324,11 @@ class RemoteDriver:
 
     # ---------------------------------------------------------------------------------- interrupts
 
-    def on_interrupt(self, vector: int, handler: Callable[[], None]) -> None:
+    def on_interrupt(self, vector: int, handler: Callable[[], None], block: int) -> None:
         """See :class:`~rnic.runtime.driver.Driver`."""
         _, (event,) = self.connection.ask(attach.MSG_VECTOR, struct.pack("<I", vector))
+        if self.slot is not None:
+            self.slot.serve(vector, event, block)
         with self.lock:
             self._events.append(event)
             self._handlers.append(handler)
@@ -296,7 +368,9 @@ class RemoteDriver:
                 return
 
     def rest(self) -> None:
-        """The NIC does not depend on this program's polling."""
+        """The NIC does not depend on this program's polling; who runs the engine here has its thread take over."""
+        if self.slot is not None:
+            self.slot.rest()
 
     def listen(self) -> None:
         """The NIC does not depend on this program's polling."""
@@ -328,6 +402,9 @@ class RemoteDriver:
 
     def _hang_up(self) -> None:
         self.connection.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
         for fd in (*self._events, self._wake, self._stop_read, self._stop_write):
             if fd >= 0:
                 os.close(fd)
@@ -341,7 +418,8 @@ def _after_fork() -> None:
         driver._thread = None
         if not driver._closed:
             driver._closed = True
-            driver._hang_up()
+            driver.connection.forget()
+            driver._let_go()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -174,7 +174,7 @@ class Requests:
         if client.uar is not None or len(fds) != 1:
             raise OSError(errno.EINVAL, "OPEN comes once, with one descriptor")
         mode = attach.OPEN.get(body, "mode")
-        plain = mode & ~(attach.DMA_SLOT | attach.DMA_UNFIT)
+        plain = mode & ~(attach.DMA_SLOT | attach.DMA_UNFIT | attach.DMA_NO_ENGINE)
         memory = self._memory_of(client, fds[0], plain, attach.OPEN.get(body, "copier"))
         group = self._process.groups[name]
         slot = group.open() if mode == attach.DMA_SLOT | attach.DMA_PROC_MEM else None
@@ -182,6 +182,8 @@ class Requests:
             group.left_out[client.pid] = group.refused or "the NIC process may not look into its memory"
         elif mode & attach.DMA_UNFIT:
             group.left_out[client.pid] = "its system refuses it what running the data path takes"
+        elif mode & attach.DMA_NO_ENGINE:
+            group.left_out[client.pid] = "its rnic was installed without a C compiler, or its engine is switched off"
         try:
             answer = self._map_window(client, runtime if slot is None else slot.runtime, memory, out)
         except BaseException:

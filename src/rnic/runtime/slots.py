@@ -110,7 +110,11 @@ class Slot:
         )
         self.arena_bytes = -(-arena_bytes(config) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._shared_fd, self.shared = memory("rnic slot", SHARED_BYTES)
-        self._arena_fd, arena = memory("rnic arena", self.arena_bytes)
+        try:
+            self._arena_fd, arena = memory("rnic arena", self.arena_bytes)
+        except BaseException:
+            os.close(self._shared_fd)
+            raise
         self.words = memoryview(self.shared)[: SLOT.size].cast("Q")
         for name, value in (
             ("layout", layout_hash()),
@@ -409,11 +413,13 @@ class SlotGroup:
             if self._group is None:
                 self._group = steering.Group(link.main_socket, link.address, link.port, SOCKET_BYTES)
                 self._main.nic.stray = partial(self._stray, 0)
-            member = self._free.pop() if self._free else self._group.join()
+            if not self._free:
+                self._free.append(self._group.join())
+            sock = self._group.socket_of(self._free[-1]).dup()
         except (OSError, LinkError) as error:
             self.refused = f"the system refuses sockets that share a port: {error}"
             return None
-        sock = self._group.socket_of(member).dup()
+        member = self._free.pop()
         try:
             return self._make(member, sock, self._share())
         except OSError as error:

@@ -41,6 +41,8 @@ its arena, its shared record and the page of the device's budget, in this order,
 process's eventfd."""
 DMA_UNFIT = 0x200
 """With DMA_PROC_MEM or DMA_COPIER: it had a slot and may not use it, since its system refuses it what that takes."""
+DMA_NO_ENGINE = 0x400
+"""With DMA_PROC_MEM: it would have a slot, and has no compiled engine to run."""
 
 NAME_BYTES = 16
 MAX_MESSAGE = 65_536

@@ -145,6 +145,11 @@ class Context:
         """The device in this process; raises as :attr:`runtime`."""
         return self.runtime.nic
 
+    @property
+    def bypass(self) -> bool:
+        """Whether this program runs the data path of a device of the NIC process itself (:func:`rnic.open`)."""
+        return getattr(self.driver, "slot", None) is not None
+
     def may_receive(self) -> None:
         """A queue pair can receive from now on: a NIC on a UDP port then answers while the program does something else.
 
@@ -208,7 +213,7 @@ class Context:
         self.command(cmd.SW2HW_EQ, self.eqn, inbox=eqc)
         mask = sum(1 << event_type for event_type in _ASYNC_EVENTS)
         self.command(cmd.MAP_EQ, self.eqn, inbox=mask.to_bytes(8, "big"))
-        self.driver.on_interrupt(vector, self._on_interrupt)
+        self.driver.on_interrupt(vector, self._on_interrupt, self._eq_block)
         self.driver.on_end(lambda: self._async.put(AsyncEvent(e.IBV_EVENT_DEVICE_FATAL, None)))
 
     def _on_interrupt(self) -> None:
@@ -254,14 +259,19 @@ class Context:
         assert isinstance(event, AsyncEvent)
         return event
 
-    def wait_pipe(self, pipe: EventPipe, block: bool = True) -> object:
-        """Take from an event pipe, driving the NIC meanwhile where no thread does."""
+    def wait_pipe(self, pipe: EventPipe, block: bool = True, *, completions: bool = False) -> object:
+        """Take from an event pipe, of ``completions`` or others, driving the NIC meanwhile where no thread does."""
         while (item := pipe.get()) is None:
             if not block:
                 raise VerbsError(EAGAIN, "no event waits: poll the descriptor, or wait for one")
             self.driver.check()
+            if self.driver.closed:
+                raise VerbsError(ENODEV, f"device {self.driver.name} is closed: open it again")
             if self.driver.threaded:
                 self.driver.rest()
+                if completions:
+                    self.driver.await_completion(pipe.fileno())
+                    continue
                 wait_readable([pipe.fileno(), *self.driver.lifelines()], None)
             elif not self.driver.progress():
                 wait_readable([pipe.fileno(), *self.driver.filenos()], 0.001)

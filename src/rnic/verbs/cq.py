@@ -121,11 +121,11 @@ class CQ:
         )
 
     def _stand(self) -> None:
-        """The ring stores by itself where software is, where the device is driven by compiled rounds."""
+        """The ring stores by itself where software is, where the device is driven by C in this process."""
         driver: Any = self.driver
         self._poll_plain = None
         if getattr(driver, "drive", None) is not None:
-            self._ring.stand(driver.drive, driver.uar.buf, self._block)
+            self._ring.stand(driver.drive, driver.registers, self._block)
             self._poll_plain = self._ring.poll
 
     def attach(self, qpn: int, queue: Any, sends: Any = None, receives: Any = None) -> None:

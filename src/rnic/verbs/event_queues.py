@@ -95,7 +95,7 @@ class CompChannel:
         Raises:
             VerbsError: EAGAIN without ``block`` where none waits, EINVAL if it is another CQ's than expected.
         """
-        cq: CQ = self.ctx.wait_pipe(self._pipe, block)  # type: ignore[assignment]  # only CQs are put in
+        cq: CQ = self.ctx.wait_pipe(self._pipe, block, completions=True)  # type: ignore[assignment]  # only CQs
         if expected_cq is not None and cq is not expected_cq:
             raise VerbsError(EINVAL, f"event of {cq!r} where {expected_cq!r} was expected")
         return cq

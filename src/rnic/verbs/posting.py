@@ -62,7 +62,7 @@ class SendQueue:
 def send_queue(
     driver: Any, lock: threading.Lock, block: int, ring: memoryview, entries: int, batched: Collection[int], plain: bool
 ) -> Any:
-    """A queue that posts by itself what is plain where the device is driven by compiled rounds, else a plain one.
+    """A queue that posts by itself what is plain where the device is driven by C in this process, else a plain one.
 
     Args:
         lock: held around what changes the queue.
@@ -76,5 +76,5 @@ def send_queue(
     if drive is None:
         return SendQueue(entries)
     return use.ENGINE.SendQueue(
-        drive, lock, block, driver.uar.buf, ring, entries, PLAIN if plain else {}, batched, SendWR
+        drive, lock, block, driver.registers, ring, entries, PLAIN if plain else {}, batched, SendWR
     )

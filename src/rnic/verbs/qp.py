@@ -219,6 +219,8 @@ class QP:
             ) from None
         if target == s.RTR:
             self.ctx.may_receive()
+            if self.qp_type == e.IBV_QPT_RC and current == s.INIT:
+                self.ctx.driver.connected(self.qp_num)
         # replies to a peer that was faster than we, and work that was posted before RTS
         self._kick()
 

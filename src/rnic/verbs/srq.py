@@ -83,7 +83,7 @@ class ReceivePoster:
         self.lock = threading.Lock()
         self._limit = max_wr
         self.queue: Any = Receives(self.entries)
-        """Also posts by itself what is plain, where the device is driven by compiled rounds."""
+        """Also posts by itself what is plain, where the device is driven by C in this process."""
         self.reset()
 
     def drive(self, block: int) -> None:
@@ -93,7 +93,7 @@ class ReceivePoster:
             self.queue = use.ENGINE.ReceiveQueue(
                 self.lock,
                 block,
-                driver.uar.buf,
+                driver.registers,
                 self._view,
                 self.entries,
                 self._limit,

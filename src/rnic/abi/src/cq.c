@@ -226,7 +226,7 @@ again:
 	if (found)
 		cq->empty_rounds = 0;
 	pthread_mutex_unlock(&cq->lock);
-	if (!found && count && !polled && context->slot && slot_poll(context)) {
+	if (!found && count && !polled && context->slot && slot_poll(context->slot)) {
 		polled = true; /* once: what came may be for others */
 		goto again;
 	}
@@ -242,7 +242,8 @@ int rnic_req_notify_cq(struct ibv_cq *verbs, int solicited_only)
 	/* The NIC stores an entry, then looks whether the queue is armed; the program arms, then polls. */
 	atomic_store(reg(context_of(verbs->context), cq->block, RNIC_REG_CQ_DOORBELL),
 		     solicited_only ? RNIC_REG_ARM_SOLICITED : RNIC_REG_ARM_NEXT);
-	slot_rest(context_of(verbs->context));
+	if (context_of(verbs->context)->slot)
+		slot_rest(context_of(verbs->context)->slot);
 	return 0;
 }
 
@@ -283,7 +284,7 @@ again:
 	}
 	publish_head(cq);
 	pthread_mutex_unlock(&cq->lock);
-	if (!polled && context_of(verbs->context)->slot && slot_poll(context_of(verbs->context))) {
+	if (!polled && context_of(verbs->context)->slot && slot_poll(context_of(verbs->context)->slot)) {
 		polled = true;
 		goto again;
 	}

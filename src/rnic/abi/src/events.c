@@ -44,6 +44,11 @@ bool entry_ring_pop(struct entry_ring *ring, struct entry *entry)
 	return true;
 }
 
+static int fired_waits(struct slot_events *events)
+{
+	return event_waits((struct event_queue *)(void *)((char *)events - offsetof(struct event_queue, fired)));
+}
+
 int event_queue_open(struct rnic_context *context, struct event_queue *eq)
 {
 	uint8_t eqc[RNIC_EQC_SIZE] = { 0 };
@@ -69,7 +74,9 @@ int event_queue_open(struct rnic_context *context, struct event_queue *eq)
 		goto free_block;
 	eq->fd = nic_vector(context, eq->number);
 	if (eq->fd >= 0) {
-		slot_serve(context, eq);
+		eq->fired = (struct slot_events){ .vector = eq->number, .fd = eq->fd, .waits = fired_waits };
+		if (context->slot)
+			slot_serve(context->slot, &eq->fired);
 		return 0;
 	}
 	error = errno;
@@ -90,7 +97,8 @@ void event_queue_close(struct rnic_context *context, struct event_queue *eq)
 	nic_command(context, RNIC_CMD_HW2SW_EQ, 0, eq->number, NULL, 0, NULL, 0, NULL);
 	nic_free(context, RNIC_CMD_RES_UAR_BLOCK, eq->block);
 	nic_free(context, RNIC_CMD_RES_EQ, eq->number);
-	slot_forget(context, eq);
+	if (context->slot)
+		slot_forget(context->slot, &eq->fired);
 	close(eq->fd);
 	eq->fd = -1;
 	ring_unmap(context, &eq->ring.memory);
@@ -124,7 +132,7 @@ static int await_event(struct rnic_context *context, struct event_queue *eq)
 
 	if (!(fcntl(eq->fd, F_GETFL) & O_NONBLOCK)) {
 		if (context->slot && eq != &context->async)
-			return slot_await(context, eq);
+			return slot_await(context->slot, &eq->fired, -1);
 		if (poll(pollers, COUNT(pollers), -1) < 0)
 			return errno;
 		if (!(pollers[0].revents & POLLIN))

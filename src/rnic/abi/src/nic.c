@@ -21,7 +21,7 @@
 /* The devices as a list that ends in NULL. Returns how many, or -1 with errno. */
 int nic_list(int socket, struct rnic_device ***list)
 {
-	struct reply *reply = malloc(sizeof *reply);
+	struct answer *reply = malloc(sizeof *reply);
 	int error = reply ? exchange(socket, RNIC_MSG_LIST, 2, NULL, 0, NULL, 0, reply) : ENOMEM;
 	size_t count = 0;
 
@@ -72,35 +72,17 @@ out:
 
 /* A message of an opened context. */
 static int ask(struct rnic_context *context, uint32_t kind, const void *body, size_t bytes, const int *fds, int fd_count,
-	       struct reply *reply)
+	       struct answer *reply)
 {
 	int error;
 
 	if (context->dead)
 		return EIO;
-	slot_lend(context);
+	if (context->slot)
+		return slot_ask(context->slot, kind, body, bytes, fds, fd_count, reply);
 	pthread_mutex_lock(&context->command_lock);
 	error = exchange(context->socket, kind, ++context->token, body, bytes, fds, fd_count, reply);
 	pthread_mutex_unlock(&context->command_lock);
-	slot_back(context);
-	return error;
-}
-
-/* Loopback inside the NIC: to take part, with `cookie_at`, or whom a queue pair leads to. 0 or the error number; then the
- * answer's descriptors are the caller's. */
-int nic_hairpin(struct rnic_context *context, uint32_t number, uint64_t cookie_at, struct reply *reply)
-{
-	uint8_t message[RNIC_HAIRPIN_SIZE] = { 0 };
-	int error;
-
-	memcpy(message + RNIC_HAIRPIN_QPN_AT, &number, 4);
-	memcpy(message + RNIC_HAIRPIN_COOKIE_VA_AT, &cookie_at, 8);
-	reply->error = 0;
-	error = ask(context, RNIC_MSG_HAIRPIN, message, sizeof message, NULL, 0, reply);
-	if (!error && reply->bytes < RNIC_HAIRPIN_REPLY_SIZE) {
-		close_fds(reply);
-		error = EPROTO;
-	}
 	return error;
 }
 
@@ -125,7 +107,7 @@ static int errno_of(uint32_t status)
 }
 
 /* Takes one command's answer from those of a message; its status as an errno, EPROTO where there is none. */
-static int take_answer(struct command *command, const struct reply *reply, size_t *at)
+static int take_answer(struct command *command, const struct answer *reply, size_t *at)
 {
 	uint32_t status, bytes;
 	const uint8_t *said = reply->body + *at;
@@ -151,7 +133,7 @@ int nic_commands(struct rnic_context *context, struct command *list, size_t coun
 {
 	uint8_t message[2 * RNIC_COMMAND_SIZE + 1024] = { 0 };
 	size_t bytes = 0, at = 0, finished = 0;
-	struct reply *reply;
+	struct answer *reply;
 	int error;
 
 	for (size_t i = 0; i < count; i++) {
@@ -235,7 +217,7 @@ void nic_free_queue(struct rnic_context *context, uint32_t kind, uint32_t number
 /* The descriptor that an event queue's vector fires, or -1 with errno. */
 int nic_vector(struct rnic_context *context, uint32_t vector)
 {
-	struct reply *reply = malloc(sizeof *reply);
+	struct answer *reply = malloc(sizeof *reply);
 	int error = reply ? ask(context, RNIC_MSG_VECTOR, &vector, sizeof vector, NULL, 0, reply) : ENOMEM;
 	int fd = -1;
 
@@ -285,7 +267,7 @@ int nic_share(struct rnic_context *context, void *base, size_t bytes, int fd)
 	uint8_t message[RNIC_SHARE_SIZE] = { 0 };
 	uint64_t va = (uintptr_t)base, length = bytes;
 	uint32_t writable = 1;
-	struct reply *reply = malloc(sizeof *reply);
+	struct answer *reply = malloc(sizeof *reply);
 	int error;
 
 	memcpy(message + RNIC_SHARE_VA_AT, &va, 8);
@@ -298,23 +280,14 @@ int nic_share(struct rnic_context *context, void *base, size_t bytes, int fd)
 
 /* ---- the window */
 
-/* Tell the NIC that a doorbell register of this block was stored to; `number` is its queue pair's, or 0. The fence stands between the store and the
- * look at "asleep": the NIC sets that, fences, and looks for stores once more before it sleeps. */
+/* Tell the NIC that a doorbell register of this block was stored to; `number` is its queue pair's, or 0. */
 void nic_ring(struct rnic_context *context, uint32_t number, uint32_t block)
 {
-	if (context->slot && slot_ring(context, number, block))
-		return;
-	atomic_store_explicit(&context->rung[block], 1, memory_order_release);
-	atomic_thread_fence(memory_order_seq_cst);
-	if (atomic_load_explicit(context->asleep, memory_order_relaxed)) {
-		uint64_t one = 1;
-
-		while (write(context->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
-			;
-	}
+	if (!context->slot || !slot_ring(context->slot, number, block))
+		slot_knock(context->rung, context->asleep, context->wake_fd, block);
 }
 
-static int map_window(struct rnic_context *context, const struct reply *reply)
+static int map_window(struct rnic_context *context, const struct answer *reply)
 {
 	uint64_t bytes, rung, blocks;
 	uint32_t count, block_bytes;
@@ -345,11 +318,44 @@ static int map_window(struct rnic_context *context, const struct reply *reply)
 	return 0;
 }
 
+/* ---- the engine in this process */
+
+static bool wanted(const char *name)
+{
+	const char *said = getenv(name);
+
+	return said && *said && strcmp(said, "0") != 0;
+}
+
+static int slot_is_gone(void *self)
+{
+	return nic_gone(self);
+}
+
+/* The slot that came with an answer to OPEN: 0 or the error number. */
+static int take_slot(struct rnic_context *context, const struct answer *reply)
+{
+	struct slot_setup setup = { .socket = context->socket, .blocks = context->blocks,
+				    .answer = reply->body + RNIC_OPEN_REPLY_SIZE, .fds = reply->fds + 2,
+				    .is_gone = slot_is_gone, .self = context };
+	int error = slot_open(&setup, &context->slot);
+
+	if (error == EPROTO)
+		complain("NIC process %d keeps its state as another version of rnic does: end it, or unset RNIC_BYPASS",
+			 context->nic_pid);
+	if (error || !wanted("RNIC_HAIRPIN") /* `rnic exec --hairpin` sets it */)
+		return error;
+	error = slot_take_part(context->slot);
+	if (error)
+		complain("there is no loopback inside the NIC (%s): packets go by the wire", strerror(error));
+	return 0;
+}
+
 /* Opens a device on a connection of its own, with a slot where `slot` says so; `*unfit`: this process could not use it. */
 static int open_once(struct rnic_context *context, const char *name, bool slot, bool *unfit)
 {
 	uint8_t message[RNIC_OPEN_SIZE] = { 0 };
-	struct reply *reply = malloc(sizeof *reply);
+	struct answer *reply = malloc(sizeof *reply);
 	uint32_t copier = 0, mode = RNIC_DMA_PROC_MEM, page = (uint32_t)sysconf(_SC_PAGESIZE);
 	const char *forced = getenv("RNIC_DMA"); /* "mem" or "copy": the one way, or the other */
 	int fd = -1, error;
@@ -403,9 +409,7 @@ static int open_once(struct rnic_context *context, const char *name, bool slot, 
 	close(reply->fds[0]);
 	context->wake_fd = reply->fds[1];
 	if (reply->fd_count == 2 + SLOT_FDS && reply->bytes >= RNIC_OPEN_REPLY_SIZE + RNIC_OPEN_SLOT_SIZE)
-		*unfit = (error = slot_open(context, reply->body + RNIC_OPEN_REPLY_SIZE, reply->fds + 2)) != 0;
-	if (!error && context->slot)
-		slot_take_part(context);
+		*unfit = (error = take_slot(context, reply)) != 0;
 out:
 	free(reply);
 	if (error)
@@ -416,7 +420,7 @@ out:
 int nic_open(struct rnic_context *context, const char *name)
 {
 	bool unfit = false;
-	int error = open_once(context, name, slot_wanted(), &unfit);
+	int error = open_once(context, name, wanted("RNIC_BYPASS") /* `rnic exec --bypass` sets it */, &unfit);
 
 	if (!unfit)
 		return error;
@@ -426,7 +430,9 @@ int nic_open(struct rnic_context *context, const char *name)
 
 void nic_close(struct rnic_context *context)
 {
-	slot_close(context);
+	if (context->slot)
+		slot_close(context->slot);
+	context->slot = NULL;
 	if (context->socket >= 0)
 		close(context->socket);
 	context->socket = -1;

@@ -11,7 +11,7 @@ static pthread_mutex_t wire_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 static int channel_socket = -1;
 static uint32_t token;
-static struct reply *reply;
+static struct answer *reply;
 static struct cm_device *devices;
 
 void refused(int error)

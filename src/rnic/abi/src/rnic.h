@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "rnic_hw.h"
+#include "slot.h"
 #include "verbs_abi.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -133,7 +134,7 @@ struct event_queue {
 	uint32_t number, block;
 	int fd; /* readable while entries wait */
 	pthread_mutex_t lock;
-	struct event_queue *next; /* of those that the engine fires */
+	struct slot_events fired; /* where the engine runs here */
 };
 
 struct rnic_device {
@@ -321,30 +322,6 @@ static inline void reg_store(const struct rnic_context *context, uint32_t block,
 {
 	atomic_store_explicit(reg(context, block, offset), value, memory_order_release);
 }
-
-/* ---- slot.c: the engine in this process */
-
-bool slot_wanted(void);
-enum { SLOT_FDS = 4 }; /* socket, arena, shared record, the page of the device's budget */
-int slot_open(struct rnic_context *context, const uint8_t *answer, const int *fds);
-void slot_close(struct rnic_context *context);
-/* Loopback inside the NIC, where RNIC_HAIRPIN asks for it: from now on; and for a queue pair that is connected. */
-void slot_take_part(struct rnic_context *context);
-void slot_join(struct rnic_context *context, uint32_t number);
-/* Around a message that the NIC process works on the arena for. */
-void slot_lend(struct rnic_context *context);
-void slot_back(struct rnic_context *context);
-/* A doorbell; false where it is the NIC process's to be told. */
-bool slot_ring(struct rnic_context *context, uint32_t number, uint32_t block);
-/* A queue was found empty: whether anything has happened now. */
-bool slot_poll(struct rnic_context *context);
-/* The program means to sleep until an event comes. */
-void slot_rest(struct rnic_context *context);
-/* An event queue whose descriptor the engine fires, until it is forgotten. */
-void slot_serve(struct rnic_context *context, struct event_queue *eq);
-void slot_forget(struct rnic_context *context, struct event_queue *eq);
-/* Wait until an event queue may have an entry, and run the engine meanwhile: 0 or the error number. */
-int slot_await(struct rnic_context *context, struct event_queue *eq);
 
 /* ---- rings.c */
 

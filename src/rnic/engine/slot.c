@@ -1,22 +1,26 @@
-/*
- * The engine in this process: a slot of the device, with a socket and an arena of its own (docs/programs.md).
+/* The engine in this process: a slot of the device, with a socket and an arena of its own (docs/programs.md).
  *
  * Whoever posts or polls runs it. While nobody polls, one thread sleeps until packets come or a deadline passes, and
- * runs it then. What the engine leaves to the reference goes to the NIC process in a message, and with it the arena.
- */
+ * runs it then. What the engine leaves to the reference goes to the NIC process in a message, and with it the arena. */
+#if defined(__linux__)
 #define _GNU_SOURCE
-#include "attach.h"
+#include "slot.h"
+
 #include "bypass.h"
 #include "guard.h"
-#include "rnic.h"
+#include "state.h"
 
+#include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <fcntl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -38,7 +42,7 @@ enum {
 enum how { AWAKE, PARKED, WATCHING };
 
 #define SAME(field, name)                                                                                            \
-	_Static_assert(offsetof(struct bypass_punt, field) == RNIC_PUNT_##name##_AT, #field)
+	_Static_assert(offsetof(struct bypass_punt, field) == ATTACH_PUNT_##name##_AT, #field)
 SAME(kind, KIND);
 SAME(effects, EFFECTS);
 SAME(qp, QP);
@@ -55,23 +59,24 @@ SAME(name_bytes, SENDER_BYTES);
 SAME(tclass, TCLASS);
 SAME(hop_limit, HOP_LIMIT);
 SAME(flow_label, FLOW_LABEL);
-_Static_assert(offsetof(struct bypass_punt, name) == RNIC_PUNT_SENDER_AT, "name");
-_Static_assert(sizeof(struct bypass_punt) == RNIC_PUNT_SIZE, "punt");
-_Static_assert(BYPASS_PACKET == RNIC_PUNT_PACKET && BYPASS_TURN == RNIC_PUNT_TURN &&
-		       BYPASS_NOTIFY == RNIC_PUNT_NOTIFY && BYPASS_DOORBELL == RNIC_PUNT_DOORBELL &&
-		       BYPASS_TIMER == RNIC_PUNT_TIMER && BYPASS_NOTIFY_SEND == RNIC_PUNT_NOTIFY_SEND &&
-		       BYPASS_NOTIFY_RECV == RNIC_PUNT_NOTIFY_RECV,
+_Static_assert(offsetof(struct bypass_punt, name) == ATTACH_PUNT_SENDER_AT, "name");
+_Static_assert(sizeof(struct bypass_punt) == ATTACH_PUNT_SIZE, "punt");
+_Static_assert(BYPASS_PACKET == ATTACH_PUNT_PACKET && BYPASS_TURN == ATTACH_PUNT_TURN &&
+		       BYPASS_NOTIFY == ATTACH_PUNT_NOTIFY && BYPASS_DOORBELL == ATTACH_PUNT_DOORBELL &&
+		       BYPASS_TIMER == ATTACH_PUNT_TIMER && BYPASS_NOTIFY_SEND == ATTACH_PUNT_NOTIFY_SEND &&
+		       BYPASS_NOTIFY_RECV == ATTACH_PUNT_NOTIFY_RECV,
 	       "kinds of punts");
 
 struct slot_driver {
-	struct rnic_context *context;
+	struct slot_setup setup; /* `answer` and `fds` are gone */
 	struct bypass *bypass;
-	struct reply *reply; /* of punts; the lock's holder uses it */
+	struct answer *answer; /* of punts; the lock's holder uses it, */
+	uint32_t token; /* and this */
 	uint8_t *arena, *shared, *budget;
 	size_t arena_bytes, shared_bytes, budget_bytes;
 	int fd, shared_fd, wake;
 	_Atomic int bell; /* rung by programs of the same device; -1 */
-	uint8_t cookie[RNIC_COOKIE_BYTES]; /* by which they know this one */
+	uint8_t cookie[BYPASS_COOKIE_BYTES]; /* by which they know this one */
 	pid_t pid;
 	pthread_t thread;
 	_Atomic uint64_t polled_ns; /* when somebody polled last */
@@ -81,51 +86,37 @@ struct slot_driver {
 	_Atomic uint32_t armed; /* polls that the program may make before it counts as polling, having asked for an event */
 	_Atomic uint32_t waiters; /* threads that wait for events and run the engine */
 	_Atomic bool waits; /* that is what the program does after it asked for an event */
-	_Atomic bool stop;
-	struct event_queue *events; /* those that the engine fires: under the engine's lock, as the two below */
-	struct event_queue *quiet; /* its next event is for who works now, and needs no descriptor */
+	_Atomic bool stop, gone; /* the NIC process has gone */
+	struct slot_events *events; /* those that the engine fires: under the engine's lock, as the one below */
+	struct slot_events *quiet; /* its next event is for who works now, and needs no descriptor */
 };
 
-static bool wanted(const char *name)
+static bool look(struct slot_driver *slot)
 {
-	const char *said = getenv(name);
-
-	return said && *said && strcmp(said, "0") != 0;
+	if (!atomic_load(&slot->gone) && slot->setup.is_gone(slot->setup.self))
+		atomic_store(&slot->gone, true);
+	return atomic_load(&slot->gone);
 }
 
-/* RNIC_BYPASS=1, which `rnic exec --bypass` sets. */
-bool slot_wanted(void)
-{
-	return wanted("RNIC_BYPASS");
-}
-
-static int leave(void *self, const struct bypass_punt *punt, struct bypass_answer *answer)
+static int leave(void *self, const struct bypass_punt *punt, struct bypass_answer *said)
 {
 	struct slot_driver *slot = self;
-	struct rnic_context *context = slot->context;
-	struct reply *reply = slot->reply;
-	int error = EIO;
+	struct answer *answer = slot->answer;
+	int error = exchange(slot->setup.socket, ATTACH_MSG_PUNT, ++slot->token, punt, sizeof *punt, NULL, 0, answer);
 
-	if (!context->dead) {
-		pthread_mutex_lock(&context->command_lock);
-		error = exchange(context->socket, RNIC_MSG_PUNT, ++context->token, punt, sizeof *punt, NULL, 0, reply);
-		pthread_mutex_unlock(&context->command_lock);
-	}
-	if (error || reply->bytes < RNIC_PUNT_REPLY_SIZE) {
-		nic_gone(context);
+	if (error || answer->bytes < ATTACH_PUNT_REPLY_SIZE) {
+		look(slot);
 		return -1;
 	}
-	memcpy(&answer->count, reply->body + RNIC_PUNT_REPLY_COUNT_AT, 8);
-	memcpy(&answer->polite, reply->body + RNIC_PUNT_REPLY_POLITE_AT, 4);
-	memcpy(&answer->settled, reply->body + RNIC_PUNT_REPLY_SETTLED_AT, 4);
+	memcpy(&said->count, answer->body + ATTACH_PUNT_REPLY_COUNT_AT, 8);
+	memcpy(&said->polite, answer->body + ATTACH_PUNT_REPLY_POLITE_AT, 4);
+	memcpy(&said->settled, answer->body + ATTACH_PUNT_REPLY_SETTLED_AT, 4);
 	return 0;
 }
 
 static int is_gone(void *self)
 {
-	const struct slot_driver *slot = self;
-
-	return nic_gone(slot->context);
+	return look(self);
 }
 
 /* An event queue has an entry more: whoever waits for its descriptor wakes. */
@@ -134,8 +125,8 @@ static void fire(void *self, uint32_t vector)
 	struct slot_driver *slot = self;
 	uint64_t one = 1;
 
-	for (struct event_queue *each = slot->events; each; each = each->next) {
-		if (each->number != vector)
+	for (struct slot_events *each = slot->events; each; each = each->next) {
+		if (each->vector != vector)
 			continue;
 		if (each == slot->quiet)
 			slot->quiet = NULL;
@@ -192,9 +183,8 @@ static void silence(const struct slot_driver *slot)
 /* Sleep; whether somebody called. */
 static bool rest(struct slot_driver *slot, uint64_t until, enum how how)
 {
-	struct rnic_context *context = slot->context;
 	struct pollfd poller[4] = { { .fd = slot->wake, .events = POLLIN },
-				    { .fd = context->dead ? -1 : context->socket },
+				    { .fd = atomic_load(&slot->gone) ? -1 : slot->setup.socket },
 				    { .fd = slot->fd, .events = POLLIN },
 				    { .fd = slot->bell, .events = POLLIN } };
 	uint64_t now = bypass_now(), left = until > now ? until - now : 0, drained;
@@ -207,7 +197,7 @@ static bool rest(struct slot_driver *slot, uint64_t until, enum how how)
 	ppoll(poller, how == WATCHING ? 4 : 2, until == UINT64_MAX || left >> 60 ? NULL : &timeout, NULL);
 	atomic_store(&slot->how, AWAKE);
 	if (poller[1].revents)
-		nic_gone(context); /* data would go on without it: the device is dead all the same */
+		look(slot); /* data would go on without it: the device is dead all the same */
 	if (poller[3].revents)
 		silence(slot);
 	return poller[0].revents && read(slot->wake, &drained, sizeof drained) > 0;
@@ -250,7 +240,7 @@ static void *run(void *self)
 			guard_look();
 			looked_ns = now;
 		}
-		if (bypass_idle(slot->bypass) || slot->context->dead) {
+		if (bypass_idle(slot->bypass) || atomic_load(&slot->gone)) {
 			rest(slot, now + BLOCK_LOOK_NS, PARKED);
 			continue;
 		}
@@ -335,46 +325,47 @@ static void drop(struct slot_driver *slot)
 	if (slot->shared_fd >= 0)
 		close(slot->shared_fd);
 	close(slot->fd);
-	free(slot->reply);
+	free(slot->answer);
 	free(slot);
 }
 
-int slot_open(struct rnic_context *context, const uint8_t *answer, const int *fds)
+int slot_open(const struct slot_setup *given, struct slot_driver **made)
 {
 	struct slot_driver *slot = calloc(1, sizeof *slot);
-	struct bypass_setup setup = { .fd = fds[0], .blocks = context->blocks, .punt = leave,
+	const uint8_t *said = given->answer;
+	struct bypass_setup setup = { .fd = given->fds[0], .blocks = given->blocks, .punt = leave,
 				      .is_gone = is_gone, .fire = fire, .self = slot };
 	uint64_t arena, shared, budget;
 	int error = ENOMEM;
 
 	if (!slot) {
 		for (int i = 0; i < SLOT_FDS; i++)
-			close(fds[i]);
+			close(given->fds[i]);
 		return error;
 	}
-	slot->context = context;
-	slot->fd = fds[0];
+	slot->setup = *given;
+	slot->fd = given->fds[0];
 	slot->pid = getpid();
 	slot->bell = -1;
 	slot->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	slot->reply = malloc(sizeof *slot->reply);
-	memcpy(&arena, answer + RNIC_OPEN_SLOT_ARENA_BYTES_AT, 8);
-	memcpy(&shared, answer + RNIC_OPEN_SLOT_SHARED_BYTES_AT, 8);
-	memcpy(&budget, answer + RNIC_OPEN_SLOT_BUDGET_BYTES_AT, 8);
+	slot->answer = malloc(sizeof *slot->answer);
+	memcpy(&arena, said + ATTACH_OPEN_SLOT_ARENA_BYTES_AT, 8);
+	memcpy(&shared, said + ATTACH_OPEN_SLOT_SHARED_BYTES_AT, 8);
+	memcpy(&budget, said + ATTACH_OPEN_SLOT_BUDGET_BYTES_AT, 8);
 	slot->arena_bytes = arena;
 	slot->shared_bytes = shared;
 	slot->budget_bytes = budget;
-	slot->arena = map(fds[1], arena);
-	slot->shared = map(fds[2], shared);
-	slot->budget = map(fds[3], budget);
-	slot->shared_fd = fds[2];
-	close(fds[1]);
-	close(fds[3]);
-	memcpy(&setup.slot, answer + RNIC_OPEN_SLOT_SLOT_AT, 4);
-	memcpy(&setup.port, answer + RNIC_OPEN_SLOT_UDP_PORT_AT, 4);
-	memcpy(&setup.address_bytes, answer + RNIC_OPEN_SLOT_ADDRESS_BYTES_AT, 4);
-	memcpy(setup.address, answer + RNIC_OPEN_SLOT_ADDRESS_AT, 16);
-	if (slot->arena && slot->shared && slot->budget && slot->wake >= 0 && slot->reply) {
+	slot->arena = map(given->fds[1], arena);
+	slot->shared = map(given->fds[2], shared);
+	slot->budget = map(given->fds[3], budget);
+	slot->shared_fd = given->fds[2];
+	close(given->fds[1]);
+	close(given->fds[3]);
+	memcpy(&setup.slot, said + ATTACH_OPEN_SLOT_SLOT_AT, 4);
+	memcpy(&setup.port, said + ATTACH_OPEN_SLOT_UDP_PORT_AT, 4);
+	memcpy(&setup.address_bytes, said + ATTACH_OPEN_SLOT_ADDRESS_BYTES_AT, 4);
+	memcpy(setup.address, said + ATTACH_OPEN_SLOT_ADDRESS_AT, 16);
+	if (slot->arena && slot->shared && slot->budget && slot->wake >= 0 && slot->answer) {
 		setup.arena = slot->arena;
 		setup.shared = slot->shared;
 		setup.shared_fd = slot->shared_fd;
@@ -384,25 +375,24 @@ int slot_open(struct rnic_context *context, const uint8_t *answer, const int *fd
 			slot->bypass = bypass_new(&setup);
 		if (slot->bypass)
 			error = start(slot);
-		else
-			complain("NIC process %d keeps its state as another version of rnic does: end it, or unset RNIC_BYPASS",
-				 context->nic_pid);
 	}
-	if (error) {
+	if (error)
 		drop(slot);
-		return error;
-	}
-	context->slot = slot;
-	return 0;
+	else
+		*made = slot;
+	return error;
 }
 
-void slot_close(struct rnic_context *context)
+void slot_stop(struct slot_driver *slot)
 {
-	struct slot_driver *slot = context->slot;
-
-	context->slot = NULL;
-	if (!slot)
+	if (slot->pid != getpid() || atomic_exchange(&slot->stop, true))
 		return;
+	wake(slot);
+	pthread_join(slot->thread, NULL);
+}
+
+void slot_close(struct slot_driver *slot)
+{
 	if (slot->pid != getpid()) {
 		close(slot->fd); /* the arena is not mapped here, and whoever held the lock is not there */
 		close(slot->shared_fd);
@@ -411,118 +401,150 @@ void slot_close(struct rnic_context *context)
 			close(slot->bell);
 		return;
 	}
-	atomic_store(&slot->stop, true);
-	wake(slot);
-	pthread_join(slot->thread, NULL);
+	slot_stop(slot);
 	drop(slot);
+}
+
+/* ---- messages */
+
+/* Around a message that the NIC process works on the arena for. */
+static void lend(struct slot_driver *slot)
+{
+	guard_look(); /* programs install handlers while they set up, as they make what is lent here */
+	bypass_lock(slot->bypass);
+}
+
+static void back(struct slot_driver *slot)
+{
+	uint64_t deadline = bypass_deadline(slot->bypass); /* a command may have made work */
+
+	bypass_unlock(slot->bypass);
+	wake_for(slot, deadline);
+}
+
+int slot_ask(struct slot_driver *slot, uint32_t kind, const void *body, size_t bytes, const int *fds, int fd_count,
+	     struct answer *answer)
+{
+	int error;
+
+	lend(slot);
+	error = exchange(slot->setup.socket, kind, ++slot->token, body, bytes, fds, fd_count, answer);
+	back(slot);
+	return error;
 }
 
 /* ---- programs of the same device */
 
-void slot_take_part(struct rnic_context *context)
+/* To take part, with `cookie_at`, or whom a queue pair leads to. 0 or the error number; then the answer's descriptors are the
+ * caller's. */
+static int ask_hairpin(struct slot_driver *slot, uint32_t number, uint64_t cookie_at, struct answer *answer)
 {
-	struct slot_driver *slot = context->slot;
-	struct reply *reply = wanted("RNIC_HAIRPIN") /* `rnic exec --hairpin` sets it */ ? malloc(sizeof *reply) : NULL;
+	uint8_t message[ATTACH_HAIRPIN_SIZE] = { 0 };
 	int error;
 
-	if (!reply)
-		return;
-	slot_lend(context);
-	error = bypass_hairpin(slot->bypass) ? ENOMEM : 0;
-	slot_back(context);
-	if (!error)
-		error = nic_hairpin(context, 0, (uintptr_t)slot->cookie, reply);
-	if (!error && reply->fd_count == 1) {
-		memcpy(slot->cookie, reply->body + RNIC_HAIRPIN_REPLY_COOKIE_AT, sizeof slot->cookie);
-		slot->bell = reply->fds[0];
-		wake(slot); /* it may sleep without */
-	} else if (!error) {
-		close_fds(reply);
+	memcpy(message + ATTACH_HAIRPIN_QPN_AT, &number, 4);
+	memcpy(message + ATTACH_HAIRPIN_COOKIE_VA_AT, &cookie_at, 8);
+	error = slot_ask(slot, ATTACH_MSG_HAIRPIN, message, sizeof message, NULL, 0, answer);
+	if (!error && answer->bytes < ATTACH_HAIRPIN_REPLY_SIZE) {
+		close_fds(answer);
+		error = EPROTO;
 	}
-	if (error)
-		complain("there is no loopback inside the NIC (%s): packets go by the wire", strerror(error));
-	free(reply);
+	return error;
 }
 
-void slot_join(struct rnic_context *context, uint32_t number)
+int slot_take_part(struct slot_driver *slot)
 {
-	struct slot_driver *slot = context->slot;
-	struct reply *reply = slot->bell >= 0 ? malloc(sizeof *reply) : NULL;
+	struct answer *answer = malloc(sizeof *answer);
+	int error;
+
+	if (!answer)
+		return ENOMEM;
+	lend(slot);
+	error = bypass_hairpin(slot->bypass) ? ENOMEM : 0;
+	back(slot);
+	if (!error)
+		error = ask_hairpin(slot, 0, (uintptr_t)slot->cookie, answer);
+	if (!error && answer->fd_count == 1) {
+		memcpy(slot->cookie, answer->body + ATTACH_HAIRPIN_REPLY_COOKIE_AT, sizeof slot->cookie);
+		slot->bell = answer->fds[0];
+		wake(slot); /* it may sleep without */
+	} else if (!error) {
+		close_fds(answer);
+	}
+	free(answer);
+	return error;
+}
+
+void slot_join(struct slot_driver *slot, uint32_t number)
+{
+	struct answer *answer = slot->bell >= 0 ? malloc(sizeof *answer) : NULL;
 	struct bypass_peer setup = { 0 };
 	const uint8_t *said;
 	int error;
 
-	if (!reply)
+	if (!answer)
 		return;
-	error = nic_hairpin(context, number, 0, reply);
-	if (!error && reply->fd_count == 2) {
-		said = reply->body;
-		memcpy(&setup.numbers, said + RNIC_HAIRPIN_REPLY_NUMBERS_AT, 4);
-		memcpy(&setup.first_number, said + RNIC_HAIRPIN_REPLY_FIRST_QPN_AT, 4);
-		memcpy(&setup.pid, said + RNIC_HAIRPIN_REPLY_PID_AT, 4);
-		memcpy(&setup.ring, said + RNIC_HAIRPIN_REPLY_RING_AT, 4);
-		memcpy(&setup.bytes, said + RNIC_HAIRPIN_REPLY_BYTES_AT, 8);
-		memcpy(&setup.cookie_at, said + RNIC_HAIRPIN_REPLY_COOKIE_VA_AT, 8);
-		memcpy(setup.cookie, said + RNIC_HAIRPIN_REPLY_COOKIE_AT, sizeof setup.cookie);
-		setup.bell = reply->fds[1];
-		setup.base = map(reply->fds[0], setup.bytes);
-		close(reply->fds[0]);
-		slot_lend(context);
+	error = ask_hairpin(slot, number, 0, answer);
+	if (!error && answer->fd_count == 2) {
+		said = answer->body;
+		memcpy(&setup.numbers, said + ATTACH_HAIRPIN_REPLY_NUMBERS_AT, 4);
+		memcpy(&setup.first_number, said + ATTACH_HAIRPIN_REPLY_FIRST_QPN_AT, 4);
+		memcpy(&setup.pid, said + ATTACH_HAIRPIN_REPLY_PID_AT, 4);
+		memcpy(&setup.ring, said + ATTACH_HAIRPIN_REPLY_RING_AT, 4);
+		memcpy(&setup.bytes, said + ATTACH_HAIRPIN_REPLY_BYTES_AT, 8);
+		memcpy(&setup.cookie_at, said + ATTACH_HAIRPIN_REPLY_COOKIE_VA_AT, 8);
+		memcpy(setup.cookie, said + ATTACH_HAIRPIN_REPLY_COOKIE_AT, sizeof setup.cookie);
+		setup.bell = answer->fds[1];
+		setup.base = map(answer->fds[0], setup.bytes);
+		close(answer->fds[0]);
+		lend(slot);
 		error = !setup.base || bypass_join(slot->bypass, &setup);
-		slot_back(context);
+		back(slot);
 		if (error && setup.base)
 			munmap(setup.base, setup.bytes);
 		if (error)
 			close(setup.bell);
 		wake(slot); /* it may sleep, and those who fill the new ring know nothing of that */
 	} else if (!error) {
-		close_fds(reply);
+		close_fds(answer);
 	}
-	free(reply);
+	free(answer);
 }
 
 /* ---- what posts and polls */
 
-void slot_lend(struct rnic_context *context)
+int slot_ring(struct slot_driver *slot, uint32_t number, uint32_t block)
 {
-	if (!context->slot)
-		return;
-	guard_look(); /* programs install handlers while they set up, as they make what is lent here */
-	bypass_lock(context->slot->bypass);
-}
-
-void slot_back(struct rnic_context *context)
-{
-	struct slot_driver *slot = context->slot;
-	uint64_t deadline;
-
-	if (!slot)
-		return;
-	deadline = bypass_deadline(slot->bypass); /* a command may have made work */
-	bypass_unlock(slot->bypass);
-	wake_for(slot, deadline);
-}
-
-bool slot_ring(struct rnic_context *context, uint32_t number, uint32_t block)
-{
-	struct slot_driver *slot = context->slot;
-	bool here;
+	int here;
 
 	atomic_store_explicit(&slot->used_ns, bypass_now(), memory_order_relaxed);
 	bypass_lock(slot->bypass);
 	here = !bypass_idle(slot->bypass);
 	if (here)
 		bypass_ring(slot->bypass, number, block);
-	slot_back(context);
+	back(slot);
 	return here;
 }
 
-bool slot_poll(struct rnic_context *context)
+/* The fence stands between the store and the look at `asleep`: the NIC process sets that, fences, and looks for stores once
+ * more before it sleeps. */
+void slot_knock(volatile _Atomic uint8_t *rung, _Atomic uint32_t *asleep, int wake_fd, uint32_t block)
 {
-	struct slot_driver *slot = context->slot;
+	uint64_t one = 1;
+
+	atomic_store_explicit(&rung[block], 1, memory_order_release);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (!atomic_load_explicit(asleep, memory_order_relaxed))
+		return;
+	while (write(wake_fd, &one, sizeof one) < 0 && errno == EINTR)
+		;
+}
+
+int slot_poll(struct slot_driver *slot)
+{
 	uint32_t armed = atomic_load_explicit(&slot->armed, memory_order_relaxed);
 	uint64_t now = bypass_now();
-	bool did = false;
+	int did = 0;
 
 	atomic_store_explicit(&slot->used_ns, now, memory_order_relaxed);
 	if (armed)
@@ -530,7 +552,7 @@ bool slot_poll(struct rnic_context *context)
 	else
 		atomic_store_explicit(&slot->polled_ns, now, memory_order_relaxed);
 	if (bypass_try(slot->bypass))
-		return false;
+		return 0;
 	if (!bypass_idle(slot->bypass))
 		did = bypass_round(slot->bypass, now, 1);
 	if (did && !armed) /* a round of long messages takes longer than a program needs to come back */
@@ -539,12 +561,8 @@ bool slot_poll(struct rnic_context *context)
 	return did;
 }
 
-void slot_rest(struct rnic_context *context)
+void slot_rest(struct slot_driver *slot)
 {
-	struct slot_driver *slot = context->slot;
-
-	if (!slot)
-		return;
 	atomic_store(&slot->armed, POLLS_WHILE_ARMED);
 	atomic_store(&slot->polled_ns, 0);
 	if (!atomic_load(&slot->waits) && atomic_load(&slot->how) == PARKED)
@@ -553,39 +571,37 @@ void slot_rest(struct rnic_context *context)
 
 /* ---- events */
 
-void slot_serve(struct rnic_context *context, struct event_queue *eq)
+void slot_serve(struct slot_driver *slot, struct slot_events *events)
 {
-	if (!context->slot)
-		return;
-	slot_lend(context);
-	eq->next = context->slot->events;
-	context->slot->events = eq;
-	slot_back(context);
+	lend(slot);
+	events->next = slot->events;
+	slot->events = events;
+	back(slot);
 }
 
-void slot_forget(struct rnic_context *context, struct event_queue *eq)
+void slot_forget(struct slot_driver *slot, struct slot_events *events)
 {
-	if (!context->slot || context->slot->pid != getpid())
+	if (slot->pid != getpid())
 		return;
-	slot_lend(context);
-	for (struct event_queue **at = &context->slot->events; *at; at = &(*at)->next) {
-		if (*at == eq) {
-			*at = eq->next;
+	lend(slot);
+	for (struct slot_events **at = &slot->events; *at; at = &(*at)->next) {
+		if (*at == events) {
+			*at = events->next;
 			break;
 		}
 	}
-	slot_back(context);
+	back(slot);
 }
 
 /* Run the engine until an entry comes or there is nothing to do. Returns when there is. */
-static uint64_t work_for(struct slot_driver *slot, struct event_queue *eq)
+static uint64_t work_for(struct slot_driver *slot, struct slot_events *events)
 {
 	uint64_t deadline = UINT64_MAX;
 
 	bypass_lock(slot->bypass);
-	slot->quiet = eq;
+	slot->quiet = events;
 	for (int i = 0; i < ROUNDS; i++)
-		if (bypass_idle(slot->bypass) || !bypass_round(slot->bypass, bypass_now(), 1) || event_waits(eq))
+		if (bypass_idle(slot->bypass) || !bypass_round(slot->bypass, bypass_now(), 1) || events->waits(events))
 			break;
 	if (!bypass_idle(slot->bypass))
 		deadline = bypass_deadline(slot->bypass);
@@ -605,45 +621,50 @@ static void gone_on(void *self)
 }
 
 /* Run the engine and sleep in turn until an event may have come: 0 or the error number. */
-static int wait_for(struct rnic_context *context, struct event_queue *eq)
+static int wait_for(struct slot_driver *slot, struct slot_events *events, int other)
 {
-	struct slot_driver *slot = context->slot;
-	struct pollfd pollers[4] = { { .fd = eq->fd, .events = POLLIN }, { .fd = context->socket }, { .fd = slot->fd },
-				     { .fd = slot->bell } };
+	enum { EVENTS, NIC, PACKETS, BELL, OTHER, ALL };
+	struct pollfd pollers[ALL] = { [EVENTS] = { .fd = events->fd, .events = POLLIN },
+				       [NIC] = { .fd = slot->setup.socket },
+				       [PACKETS] = { .fd = slot->fd },
+				       [BELL] = { .fd = slot->bell },
+				       [OTHER] = { .fd = other, .events = POLLIN } };
 
 	for (;;) {
-		uint64_t deadline = work_for(slot, eq), now, left, count;
+		uint64_t deadline = work_for(slot, events), now, left, count;
 		struct timespec timeout;
 
-		if (event_waits(eq))
+		if (events->waits(events))
 			return 0;
 		now = bypass_now();
 		left = deadline > now ? deadline - now : 0;
 		timeout = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
-		pollers[2].events = pollers[3].events = bypass_idle(slot->bypass) ? 0 : POLLIN;
+		pollers[PACKETS].events = pollers[BELL].events = bypass_idle(slot->bypass) ? 0 : POLLIN;
 		if (!bypass_idle(slot->bypass) && bypass_dozes(slot->bypass))
 			continue;
-		if (ppoll(pollers, COUNT(pollers), left >> 60 ? NULL : &timeout, NULL) < 0)
+		if (ppoll(pollers, ALL, left >> 60 ? NULL : &timeout, NULL) < 0)
 			return errno;
-		if (pollers[3].revents)
+		if (pollers[BELL].revents)
 			silence(slot);
-		if (pollers[0].revents)
-			return read(eq->fd, &count, sizeof count) < 0 && errno != EAGAIN ? errno : 0;
-		if (pollers[1].revents)
-			return nic_gone(context) ? EIO : 0;
+		if (pollers[EVENTS].revents)
+			return read(events->fd, &count, sizeof count) < 0 && errno != EAGAIN ? errno : 0;
+		if (pollers[NIC].revents)
+			return look(slot) ? EIO : 0;
+		if (pollers[OTHER].revents)
+			return 0;
 	}
 }
 
 /* Sleeping costs one wake-up: whoever waits for events takes the packets too. */
-int slot_await(struct rnic_context *context, struct event_queue *eq)
+int slot_await(struct slot_driver *slot, struct slot_events *events, int other)
 {
-	struct slot_driver *slot = context->slot;
 	int error;
 
 	atomic_fetch_add(&slot->waiters, 1);
 	atomic_store(&slot->waits, true);
 	pthread_cleanup_push(gone_on, slot);
-	error = wait_for(context, eq);
+	error = wait_for(slot, events, other);
 	pthread_cleanup_pop(1);
 	return error;
 }
+#endif

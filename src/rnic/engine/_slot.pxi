@@ -1,0 +1,324 @@
+# A slot of a device of the NIC process: the engine in this program, as in one under `rnic exec --bypass` (slot.h), included
+# by _engine.pyx. The interpreter is let go of around every call: C may have to wait for the NIC process, and its own thread
+# needs no interpreter.
+
+cimport cython
+from libc.errno cimport EINTR, EIO, errno
+from posix.fcntl cimport fcntl
+from posix.unistd cimport close
+
+cdef extern from "Python.h":
+    int PyErr_CheckSignals() except -1
+
+cdef extern from "<fcntl.h>" nogil:
+    enum:
+        F_DUPFD_CLOEXEC
+
+cdef extern from "<poll.h>" nogil:
+    struct pollfd:
+        int fd
+        short events, revents
+    enum:
+        POLLHUP
+        POLLERR
+    int poll(pollfd *each, unsigned long count, int timeout)
+
+cdef extern from "state.h" nogil:
+    enum:
+        STATE_ERR "QP_STATE_ERR"
+        BLOCK_BYTES
+        QUEUE_NUMBER "REG_QUEUE_NUMBER"
+        SQ_DOORBELL "REG_SQ_DOORBELL"
+        CQ_TAIL "REG_CQ_TAIL"
+        CQ_DOORBELL "REG_CQ_DOORBELL"
+        SRQ_LIMIT "REG_SRQ_LIMIT"
+        ATTACH_OPEN_SLOT_SIZE
+
+cdef extern from "slot.h" nogil:
+    ctypedef uint8_t atomic_byte "_Atomic uint8_t"
+    enum:
+        SLOT_FDS
+        EXCHANGE_BYTES
+        EXCHANGE_FDS
+    struct answer:
+        uint32_t error
+        uint8_t body[65536]
+        size_t bytes
+        int fds[8]
+        int fd_count
+    struct slot_events:
+        uint32_t vector
+        int fd
+        int (*waits)(slot_events *events) noexcept nogil
+    struct slot_setup:
+        int socket
+        uint8_t *blocks
+        const uint8_t *answer
+        const int *fds
+        int (*is_gone)(void *self) noexcept nogil
+        void *self
+    struct slot_driver:
+        pass
+    int slot_open(const slot_setup *setup, slot_driver **made)
+    void slot_stop(slot_driver *slot)
+    void slot_close(slot_driver *slot)
+    int slot_ask(slot_driver *slot, uint32_t kind, const void *body, size_t bytes, const int *fds, int fd_count,
+                 answer *said)
+    int slot_take_part(slot_driver *slot)
+    void slot_join(slot_driver *slot, uint32_t number)
+    int slot_ring(slot_driver *slot, uint32_t number, uint32_t block)
+    void slot_knock(atomic_byte *rung, atomic_word *asleep, int wake_fd, uint32_t block)
+    int slot_poll(slot_driver *slot)
+    void slot_rest(slot_driver *slot)
+    void slot_serve(slot_driver *slot, slot_events *events)
+    int slot_await(slot_driver *slot, slot_events *events, int other)
+
+
+cdef struct served_events:
+    slot_events fired  # first: C hands this
+    atomic_word *block  # of their queue
+
+
+cdef int _events_wait(slot_events *events) noexcept nogil:
+    """Whether the producer stands elsewhere than software, which says so once it has taken entries."""
+    cdef atomic_word *block = (<served_events *> events).block
+    return (
+        atomic_load_explicit(block + (CQ_TAIL >> 2), memory_order_acquire)
+        != atomic_load_explicit(block + (CQ_HEAD >> 2), memory_order_acquire)
+    )
+
+
+cdef int _has_hung_up(void *socket) noexcept nogil:
+    cdef pollfd each
+    each.fd, each.events = (<int *> socket)[0], 0
+    return poll(&each, 1, 0) == 1 and each.revents & (POLLHUP | POLLERR)
+
+
+@cython.no_gc  # what it holds is memory that its thread may work on: nobody but its own end lets go of that
+cdef class Slot(Door):
+    """The engine of a program that has a slot of a device of the NIC process.
+
+    Args:
+        socket: to the NIC process; the slot has a descriptor of its own for it.
+        window: what is shared with the NIC process.
+        blocks_at: where the window's queue blocks begin,
+        rung_at: its bytes for doorbells, one for each block,
+        asleep_at: and the word that says that the NIC process sleeps.
+        wake: wakes it then; the caller's, open for as long as the slot.
+        answer: what OPEN says of the slot.
+        fds: the descriptors that came with it; the slot's own from now on.
+
+    Raises:
+        OSError: the system refuses what it takes; EPROTO where the NIC process lays its state out otherwise.
+    """
+
+    cdef slot_driver *driver
+    cdef served_events events
+    cdef uint8_t *base
+    cdef atomic_word *asleep
+    cdef atomic_byte *rung
+    cdef uint32_t blocks
+    cdef int socket, wake, inside
+    cdef bint ended
+    cdef list kept
+
+    def __cinit__(self, int socket, window, size_t blocks_at, size_t rung_at, size_t asleep_at, int wake, bytes answer,
+                  list fds):
+        cdef slot_setup setup
+        cdef int[SLOT_FDS] given
+        cdef Py_ssize_t size = 0
+        cdef uint8_t *base = _address(window, &size)
+        cdef int error
+        self.socket, self.wake, self.kept = -1, wake, [window]
+        if len(fds) != SLOT_FDS or len(answer) < ATTACH_OPEN_SLOT_SIZE or not rung_at < blocks_at < <size_t> size:
+            for fd in fds:
+                close(fd)
+            raise ValueError(f"{len(fds)} descriptors and {len(answer)} bytes, a window of {size}")
+        for place in range(SLOT_FDS):
+            given[place] = fds[place]
+        self.socket = fcntl(socket, F_DUPFD_CLOEXEC, 0)
+        if self.socket < 0:
+            error = errno
+            for fd in fds:
+                close(fd)
+            raise OSError(error, "no descriptor for the connection")
+        self.base, self.blocks = base + blocks_at, <uint32_t> ((size - blocks_at) >> BLOCK_SHIFT)
+        self.rung, self.asleep = <atomic_byte *> (base + rung_at), <atomic_word *> (base + asleep_at)
+        setup.socket, setup.blocks, setup.fds = self.socket, self.base, given
+        setup.answer = <const uint8_t *> PyBytes_AS_STRING(answer)
+        setup.is_gone, setup.self = _has_hung_up, &self.socket
+        error = slot_open(&setup, &self.driver)
+        if error:
+            raise OSError(error, "this program cannot run the data path itself")
+
+    def __dealloc__(self):
+        self._end()
+
+    cdef void _end(self) noexcept:
+        cdef slot_driver *driver = self.driver
+        self.driver = NULL
+        if driver != NULL:
+            with nogil:
+                slot_close(driver)
+        if self.socket >= 0:
+            close(self.socket)
+        self.socket = -1
+
+    cdef bint _enter(self) noexcept:
+        """Whether it still works; then :meth:`_leave` comes."""
+        if self.ended or self.driver == NULL:
+            return False
+        self.inside += 1
+        return True
+
+    cdef void _leave(self) noexcept:
+        self.inside -= 1
+        if self.ended and not self.inside:
+            self._end()
+
+    def keep(self, memory):
+        """Rings may lie here: it stays for as long as the engine runs."""
+        self.kept.append(memory)
+
+    def close(self):
+        """End it, once the connection is shut down; who waits inside comes out, and the last lets go of it."""
+        if self.ended or self.driver == NULL:
+            return
+        self.ended = True
+        self.inside += 1
+        with nogil:
+            slot_stop(self.driver)
+        self._leave()
+
+    def forget(self):
+        """This process is a child of the one that has it."""
+        self.ended, self.inside = True, 0
+        self._end()
+
+    def ask(self, uint32_t kind, bytes body, list fds):
+        """One message by which the NIC process may work on the arena.
+
+        Returns:
+            The error number, whether the NIC process said that in words, its answer's body, its descriptors.
+        """
+        cdef answer *said
+        cdef int[EXCHANGE_FDS] sent
+        cdef int count = <int> len(fds), error
+        cdef const char *data = PyBytes_AS_STRING(body)
+        cdef size_t size = <size_t> len(body)
+        if count > EXCHANGE_FDS:
+            raise ValueError(f"{count} descriptors in one message")
+        for place in range(count):
+            sent[place] = fds[place]
+        said = <answer *> calloc(1, sizeof(answer))
+        if said == NULL:
+            raise MemoryError("no memory for an answer")
+        try:
+            if not self._enter():
+                return EIO, False, b"", []
+            with nogil:
+                error = slot_ask(self.driver, kind, data, size, sent, count, said)
+            self._leave()
+            got = [said.fds[place] for place in range(said.fd_count)]
+            return error, said.error != 0, PyBytes_FromStringAndSize(<char *> said.body, <Py_ssize_t> said.bytes), got
+        finally:
+            free(said)
+
+    def serve(self, uint32_t vector, int fd, uint32_t block):
+        """The event queue of the context: the engine fires its descriptor from now on; ``block`` is its queue block."""
+        if self.events.fired.waits != NULL or block >= self.blocks:
+            raise ValueError(f"event queue {vector} with block {block} of {self.blocks}")
+        self.events.fired.vector, self.events.fired.fd, self.events.fired.waits = vector, fd, _events_wait
+        self.events.block = self._words(block)
+        if self._enter():
+            with nogil:
+                slot_serve(self.driver, &self.events.fired)
+            self._leave()
+
+    def take_part(self):
+        """Loopback inside the NIC, from now on; the error number."""
+        cdef int error = 0
+        if self._enter():
+            with nogil:
+                error = slot_take_part(self.driver)
+            self._leave()
+        return error
+
+    def join(self, uint32_t number):
+        """A reliable connection's queue pair has a peer: perhaps by loopback inside the NIC."""
+        if self._enter():
+            with nogil:
+                slot_join(self.driver, number)
+            self._leave()
+
+    # ------------------------------------------------------------------- the data path
+
+    cdef atomic_word *_words(self, uint32_t block) noexcept:
+        return <atomic_word *> (self.base + (<size_t> block << BLOCK_SHIFT))
+
+    cdef int _bell(self, uint32_t number, uint32_t block) except -1:
+        """A doorbell register was stored to; ``number`` is the block's queue pair's, or 0."""
+        cdef int here
+        if self._enter():
+            with nogil:
+                here = slot_ring(self.driver, number, block)
+                if not here:
+                    slot_knock(self.rung, self.asleep, self.wake, block)
+            self._leave()
+        return 0
+
+    cdef int _ring(self, block, uint64_t length) except -1:
+        cdef uint32_t place = block
+        return self._bell(atomic_load_explicit(self._words(place) + (QUEUE_NUMBER >> 2), memory_order_acquire), place)
+
+    def store(self, uint32_t block, uint32_t register, uint32_t value):
+        """A store to a register of a queue block, with its effect."""
+        cdef atomic_word *words = self._words(block)
+        cdef uint32_t number
+        if block >= self.blocks or register >= BLOCK_BYTES or register & 3:
+            raise ValueError(f"register {register:#x} of block {block} of {self.blocks}")
+        if register == CQ_DOORBELL:
+            # the engine stores an entry, then looks whether the queue is armed; the program arms, then polls
+            atomic_store_explicit(words + (register >> 2), value, memory_order_seq_cst)
+            self.rest()
+            return
+        atomic_store_explicit(words + (register >> 2), value, memory_order_release)
+        number = atomic_load_explicit(words + (QUEUE_NUMBER >> 2), memory_order_acquire)
+        if register == SQ_TAIL or register == SQ_DOORBELL:
+            self._bell(number, block)
+        elif register == SRQ_LIMIT:
+            self._bell(0, block)
+        elif register == RQ_TAIL:
+            # it takes receives when messages come; one in the error state has to be told to flush them
+            if atomic_load_explicit(words + (QUEUE_STATE >> 2), memory_order_acquire) == STATE_ERR:
+                self._bell(number, block)
+
+    def poll(self):
+        """A queue was found empty: whether anything has happened now."""
+        cdef int did = 0
+        if self._enter():
+            with nogil:
+                did = slot_poll(self.driver)
+            self._leave()
+        return did != 0
+
+    def rest(self):
+        """The program means to sleep until an event comes."""
+        if self._enter():
+            slot_rest(self.driver)
+            self._leave()
+
+    def wait(self, int other):
+        """Sleep until there may be an event, a descriptor can be read, or a signal has come, and run the engine meanwhile.
+
+        Returns:
+            Whether the NIC process is still there.
+        """
+        cdef int error = EIO
+        if self._enter():
+            with nogil:
+                error = slot_await(self.driver, &self.events.fired, other)
+            self._leave()
+        if error == EINTR:
+            PyErr_CheckSignals()
+        return error != EIO

@@ -1,0 +1,406 @@
+"""Python programs that run the engine themselves, on slots of a device of the NIC process."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rnic
+from rnic import enums as e
+from rnic.cli.devinfo import kernel_bypass
+from rnic.runtime.attach import ask, fault
+from rnic.spec.errors import VerbsError
+from rnic.testing import own_network
+from rnic.verbs import CQ, GID, MR, QP, SGE, AHAttr, CompChannel, GlobalRoute, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
+from tests.verbs.test_nic_process import End, needs_engine
+
+pytestmark = [pytest.mark.slow, needs_engine]
+NET = own_network()
+SECONDS = 20.0
+COMMON = 20
+"""Punts that a connection may cost before all is known."""
+
+Serve = Callable[[Path], "subprocess.Popen[bytes]"]
+
+PEER = """
+    import json, sys
+    from pathlib import Path
+    import rnic
+    from tests.verbs.test_bypass import Side, tell
+    with rnic.open(sys.argv[2], port=4000, directory=Path(sys.argv[1]), bypass=True) as ctx:
+        assert ctx.bypass
+        side = Side(ctx, events=sys.argv[3] == "events")
+        tell(side.describe())
+        side.connect(json.loads(sys.stdin.readline()))
+        tell({"up": True})
+        while (size := side.receive()) > 1:
+            side.mr.buffer[:size] = bytes(side.mr.buffer[:size])[::-1]
+            side.send(size)
+"""
+"""Sends each message back with its bytes in the other order, until one of a byte comes."""
+
+
+def tell(what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+class Side:
+    """One end of a reliable connection whose other end is in another program."""
+
+    def __init__(self, ctx: rnic.Context, events: bool = False, size: int = 1 << 17) -> None:
+        self.ctx = ctx
+        self.pd = rnic.PD(ctx)
+        self.channel = CompChannel(ctx) if events else None
+        self.cq = CQ(ctx, 256, channel=self.channel)
+        rights = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
+        self.mr = MR(self.pd, bytearray(size), rights)
+        self.qp = QP(self.pd, QPInitAttr(e.IBV_QPT_RC, None, QPCap(64, 64, 1, 1), self.cq, self.cq, None))
+        self.arrived: list[int] = []
+        self.qp.to_init(QPAttr())
+        for _ in range(8):
+            self.listen()
+
+    def describe(self) -> dict[str, Any]:
+        return {"qpn": self.qp.qp_num, "gid": self.ctx.address, "port": self.ctx.udp_port}
+
+    def connect(self, there: dict[str, Any]) -> None:
+        attr = QPAttr()
+        attr.path_mtu, attr.max_rd_atomic, attr.max_dest_rd_atomic, attr.min_rnr_timer = e.IBV_MTU_4096, 1, 1, 1
+        attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.gso = 14, 7, 7, True
+        attr.qp_access_flags, attr.dest_qp_num = e.IBV_ACCESS_REMOTE_WRITE, there["qpn"]
+        attr.ah_attr = AHAttr(GlobalRoute(GID(there["gid"])), udp_dport=there["port"])
+        self.qp.to_rts(attr)
+
+    def listen(self) -> None:
+        self.qp.post_recv(RecvWR(1, sg=[SGE(self.mr.buf, self.mr.length, self.mr.lkey)]))
+
+    def completion(self) -> rnic.WC:
+        end = time.monotonic() + SECONDS
+        while True:
+            if self.channel is not None:
+                self.cq.req_notify()
+            count, found = self.cq.poll(1)
+            if count:
+                return found[0]
+            assert time.monotonic() < end, "no completion came"
+            if self.channel is not None:
+                assert self.channel.get_cq_event() is self.cq
+
+    def send(self, size: int) -> None:
+        self.qp.post_send(SendWR(2, e.IBV_WR_SEND, sg=[SGE(self.mr.buf, size, self.mr.lkey)]))
+        while (wc := self.completion()).opcode & e.IBV_WC_RECV:
+            self._take(wc)
+        assert wc.status == e.IBV_WC_SUCCESS
+
+    def receive(self) -> int:
+        while not self.arrived:
+            wc = self.completion()
+            assert wc.opcode & e.IBV_WC_RECV
+            self._take(wc)
+        return self.arrived.pop(0)
+
+    def _take(self, wc: rnic.WC) -> None:
+        assert wc.status == e.IBV_WC_SUCCESS
+        self.arrived.append(wc.byte_len)
+        self.listen()
+
+
+@contextmanager
+def program(code: str, *args: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A script in a process of its own, killed in the end."""
+    root = str(Path(__file__).parents[2])
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *args],
+        env=os.environ | {"PYTHONPATH": root} | (env or {}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def hears(child: subprocess.Popen[str]) -> dict[str, Any]:
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    assert line, "the program ended"
+    said: dict[str, Any] = json.loads(line)
+    return said
+
+
+@pytest.fixture
+def nic(serve: Serve, tmp_path: Path) -> Iterator[Path]:
+    """Runtime directory of a NIC process of this test's own, whose counters begin at 0."""
+    tmp_path.chmod(0o700)
+    process = serve(tmp_path)
+    yield tmp_path
+    process.terminate()
+    assert process.wait(SECONDS) == 0
+
+
+def slots(nic: Path, name: str = "rnic0") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ask(nic, name, "slots")["slots"]
+    return found
+
+
+def until(done: Callable[[], object]) -> bool:
+    end = time.monotonic() + SECONDS
+    while not done():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@contextmanager
+def opened(nic: Path, host: int, events: bool) -> Iterator[tuple[Side, subprocess.Popen[str]]]:
+    """Our end of a connection to a program on the same device, which turns round what it gets."""
+    address = f"{NET}.{host}"
+    with program(PEER, str(nic), address, "events" if events else "polls") as child:
+        there = hears(child)
+        with rnic.open(address, port=4000, directory=nic, bypass=True) as ctx:
+            side = Side(ctx, events)
+            side.connect(there)
+            assert child.stdin is not None
+            child.stdin.write(json.dumps(side.describe()) + "\n")
+            child.stdin.flush()
+            assert hears(child)["up"]
+            yield side, child
+
+
+@pytest.mark.parametrize("events", [False, True], ids=["polled", "events"])
+def test_two_programs_take_their_packets_themselves(nic: Path, events: bool) -> None:
+    """Not one of them comes to the NIC process, but for the first of each sender, which its slot leaves to it."""
+    rng = random.Random(5)
+    with opened(nic, 71, events) as (side, child):
+        for size in (2, 8, 4096, 5000, 100_000) * 20:
+            said = rng.randbytes(size)
+            side.mr.buffer[:size] = said
+            side.send(size)
+            assert side.receive() == size
+            assert bytes(side.mr.buffer[:size]) == said[::-1]
+        seen = ask(nic, "rnic0", "counters")
+        rows = {slot["pid"]: slot for slot in slots(nic)}
+        assert rows.keys() == {os.getpid(), child.pid}
+        assert seen["slot_0_rx_packets"] == seen["slot_0_tx_packets"] == 0
+        assert all(row["counters"]["rx_packets"] > 20 * 25 for row in rows.values())
+        assert all(sum(row["punts"].values()) < COMMON for row in rows.values()), rows
+        side.send(1)
+        assert child.wait(SECONDS) == 0
+
+
+def test_a_peer_that_is_killed_answers_no_more(nic: Path) -> None:
+    """As on a wire; its slot is another's soon."""
+    with opened(nic, 72, False) as (side, child):
+        side.send(8)
+        assert side.receive() == 8
+        child.kill()
+        child.wait()
+        side.qp.post_send(SendWR(2, e.IBV_WR_SEND, sg=[SGE(side.mr.buf, 8, side.mr.lkey)]))
+        assert side.completion().status == e.IBV_WC_RETRY_EXC_ERR
+        assert until(lambda: [slot["pid"] for slot in slots(nic)] == [os.getpid()])
+
+
+FOREVER = """
+    import sys
+    from pathlib import Path
+    import rnic
+    from tests.verbs.test_bypass import tell
+    from tests.verbs.test_nic_process import End, e
+    with rnic.open(sys.argv[2], port=4000, directory=Path(sys.argv[1]), bypass=True) as ctx:
+        assert ctx.bypass
+        a, b = End(ctx), End(ctx)
+        a.connect(b)
+        b.connect(a)
+        tell({"up": True})
+        number = 0
+        while True:
+            number += 1
+            a.buf[:8] = number.to_bytes(8, "little")
+            a.post(e.IBV_WR_RDMA_WRITE, 100_000, b)
+            assert a.wait().status == 0
+            assert b.buf[:8] == a.buf[:8]
+"""
+
+
+def test_a_program_that_is_stopped_again_and_again(nic: Path) -> None:
+    """At any moment, its engine's lock taken or not: nothing is lost, and the device serves others."""
+    rng = random.Random(6)
+    with program(FOREVER, str(nic), f"{NET}.73") as child, rnic.open(f"{NET}.73", port=4000, directory=nic) as ctx:
+        assert hears(child)["up"]
+        a, b = End(ctx), End(ctx)
+        a.connect(b)
+        b.connect(a)
+        for _ in range(6):
+            time.sleep(rng.random() * 0.03)
+            child.send_signal(signal.SIGSTOP)
+            time.sleep(rng.random() * 0.08)
+            a.post(e.IBV_WR_RDMA_WRITE, 8, b)
+            assert a.wait().status == e.IBV_WC_SUCCESS
+            child.send_signal(signal.SIGCONT)
+        before = slots(nic)[0]["counters"]["rx_packets"]
+        assert until(lambda: slots(nic)[0]["counters"]["rx_packets"] > before)
+        assert child.poll() is None
+
+
+def test_who_watches_sees_every_packet(nic: Path) -> None:
+    """The NIC process takes the packets from then on; the program rings its doorbells there and does not notice."""
+    with opened(nic, 74, False) as (side, child):
+        fault(nic, "rnic0", [])
+        assert all(slot["served"] for slot in slots(nic))
+        before = {slot["pid"]: slot["counters"]["rx_packets"] for slot in slots(nic)}
+        for _ in range(20):
+            side.send(8)
+            assert side.receive() == 8
+        assert all(slot["counters"]["rx_packets"] > before[slot["pid"]] for slot in slots(nic))
+        assert child.poll() is None
+
+
+def test_a_forked_child_has_no_part_in_it(nic: Path) -> None:
+    """Nothing works there, and its end is not ours."""
+    with rnic.open(f"{NET}.75", port=4000, directory=nic, bypass=True) as ctx:
+        a, b = End(ctx), End(ctx)
+        a.connect(b)
+        b.connect(a)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                a.post(e.IBV_WR_RDMA_WRITE, 8, b)
+                a.cq.poll(1)
+                try:
+                    rnic.PD(ctx)
+                except VerbsError as error:
+                    code = 0 if error.errno == errno.ENODEV else 2
+                ctx.close()
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        a.post(e.IBV_WR_RDMA_WRITE, 8, b)
+        assert a.wait().status == e.IBV_WC_SUCCESS
+        assert len(slots(nic)) == 1
+
+
+def test_threads_are_let_out_when_the_context_is_closed(nic: Path) -> None:
+    """One sleeps until an event comes, others poll and post: none of them uses what is gone."""
+    ctx = rnic.open(f"{NET}.76", port=4000, directory=nic, bypass=True)
+    a, b = End(ctx), End(ctx)
+    a.connect(b)
+    b.connect(a)
+    ended: list[str] = []
+    going = threading.Barrier(4)
+
+    def sleep() -> None:
+        going.wait()
+        with pytest.raises(VerbsError):
+            b.channel.get_cq_event()
+        ended.append("sleeper")
+
+    def work() -> None:
+        going.wait()
+        while not ctx.driver.closed:
+            a.qp.post_rdma(0, a.mr.buf, 8, a.mr.lkey)
+            a.cq.poll(16)
+        ended.append("worker")
+
+    threads = [threading.Thread(target=each, daemon=True) for each in (sleep, work, work)]
+    for thread in threads:
+        thread.start()
+    going.wait()
+    time.sleep(0.05)
+    ctx.driver.close()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert sorted(ended) == ["sleeper", "worker", "worker"]
+    assert until(lambda: not slots(nic))
+    ctx.close()
+
+
+def test_a_context_that_nobody_closes_goes_with_its_objects(nic: Path) -> None:
+    """Its thread in C ends before the memory of its rings does."""
+    before = len(os.listdir("/proc/self/task"))
+    made: list[Any] = [rnic.open(f"{NET}.77", port=4000, directory=nic, bypass=True)]
+    assert len(os.listdir("/proc/self/task")) == before + 1
+    made.append(CQ(made[0], 64))
+    assert len(slots(nic)) == 1
+
+    def forget() -> None:
+        made.clear()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning):  # the connection says so
+        forget()
+    assert len(os.listdir("/proc/self/task")) == before
+    assert until(lambda: not slots(nic))
+
+
+def test_loopback_inside_the_nic(nic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is asked for: what both ends send goes by rings."""
+    monkeypatch.setenv("RNIC_HAIRPIN", "1")
+    rng = random.Random(7)
+    with opened(nic, 78, False) as (side, _):
+        for size in (2, 4096, 100_000):
+            said = rng.randbytes(size)
+            side.mr.buffer[:size] = said
+            side.send(size)
+            assert side.receive() == size
+            assert bytes(side.mr.buffer[:size]) == said[::-1]
+        for slot in slots(nic):
+            assert slot["counters"]["hairpin_packets"] > 20, slot
+            assert slot["counters"]["hairpin_bytes"] > 100_000
+            assert slot["hairpin"]
+
+
+def test_a_program_without_an_engine_leaves_it_to_the_nic_process(nic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It works as ever, and `rnic devinfo` says why it has no slot."""
+    monkeypatch.setenv("RNIC_RUNTIME_DIR", str(nic))
+    code = PEER.replace("bypass=True", "bypass=None").replace("assert ctx.bypass", "assert not ctx.bypass")
+    environment = {"RNIC_BYPASS": "1", "RNIC_ENGINE": "0"}
+    address = f"{NET}.79"
+    with (
+        program(code, str(nic), address, "polls", env=environment) as child,
+        rnic.open(address, port=4000, directory=nic, bypass=True) as ctx,
+    ):
+        side = Side(ctx)
+        side.connect(hears(child))
+        assert child.stdin is not None
+        child.stdin.write(json.dumps(side.describe()) + "\n")
+        child.stdin.flush()
+        assert hears(child)["up"]
+        side.send(8)
+        assert side.receive() == 8
+        assert [slot["pid"] for slot in slots(nic)] == [os.getpid()]
+        assert f"not program {child.pid}: its rnic was installed without a C compiler" in kernel_bypass(address)
+        side.send(1)
+        assert child.wait(SECONDS) == 0
+
+
+def test_without_the_word_the_nic_process_takes_everything(nic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default, and where the program says so itself, whatever the environment says."""
+    monkeypatch.delenv("RNIC_BYPASS", raising=False)
+    with rnic.open(f"{NET}.80", port=4000, directory=nic) as ctx:
+        assert not ctx.bypass
+    monkeypatch.setenv("RNIC_BYPASS", "1")
+    with rnic.open(f"{NET}.80", port=4000, directory=nic, bypass=False) as ctx:
+        assert not ctx.bypass
+        assert slots(nic) == []
+    with rnic.open(f"{NET}.80", port=4000, directory=nic) as ctx:
+        assert ctx.bypass
+        assert [slot["pid"] for slot in slots(nic)] == [os.getpid()]
