@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
-from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from rnic.gateware.interfaces import Axi4
@@ -29,7 +29,7 @@ class AxiArbiter(wiring.Component):
         """No register in any path of data."""
         m = Module()
         bus, sides = self.bus, (self.first, self.second)
-        m.submodules.owners = owners = SyncFIFO(width=1, depth=self.params.outstanding + 2)
+        m.submodules.owners = owners = SyncFIFOBuffered(width=1, depth=self.params.outstanding + 2)
 
         for channel in ("ar", "aw"):
             chosen, locked, pick, room = (

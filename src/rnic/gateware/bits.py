@@ -3,10 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from amaranth.hdl import Cat, Const, Value, ValueLike
+from amaranth.hdl import Cat, Const, Module, Signal, Value, ValueLike
 
 from rnic.spec.layout import Layout
+
+
+def unreset(shape: Any, **options: Any) -> Any:
+    """A register of data that no reset reaches: what they are worth says a bit beside them, which has one.
+
+    A reset of every register goes to every slice of an FPGA, over wires that data want.
+    """
+    return Signal(shape, reset_less=True, src_loc_at=1, **options)
+
+
+def register_at(m: Module, port: Any) -> Any:
+    """Such a register, shown at a port."""
+    register = Signal.like(port, name=f"{port.name}_held", reset_less=True)
+    m.d.comb += port.eq(register)
+    return register
+
+
+def word_at(m: Module, place: Value, words: Mapping[int, Value]) -> Value:
+    """The word that stood at ``place`` a cycle ago, or 0: one of each sixteen first, then one of those."""
+    low, high = place[:4], unreset(len(place) - 4)
+    m.d.sync += high.eq(place[4:])
+    word = Signal(32)
+    for group in sorted({at >> 4 for at in words}):
+        seen, kept = Signal(32), unreset(32)
+        with m.Switch(low):
+            for at, value in words.items():
+                if at >> 4 == group:
+                    with m.Case(at & 15):
+                        m.d.comb += seen.eq(value)
+        m.d.sync += kept.eq(seen)
+        with m.If(high == group):
+            m.d.comb += word.eq(kept)
+    return word
 
 
 def lane_bits(layout: Layout, name: str, offset: int = 0) -> list[int]:
@@ -48,3 +82,18 @@ def keep_count(keep: Value) -> Value:
 def keep_mask(count: Value, lanes: int) -> Value:
     """``tkeep`` of a beat whose ``count`` low lanes are valid; more than ``lanes`` means all."""
     return Cat(*(count > lane for lane in range(lanes)))
+
+
+def words_of(lanes: Value) -> list[Value]:
+    """The big-endian words of 16 bits in these byte lanes."""
+    return [Cat(lanes[at + 8 : at + 16], lanes[at : at + 8]) for at in range(0, len(lanes), 16)]
+
+
+def sum_in_two_steps(m: Module, words: list[Value]) -> Value:
+    """The sum of so many words, of which three each were summed in the cycle before."""
+    parts = []
+    for at in range(0, len(words), 3):
+        part = unreset(18)
+        m.d.sync += part.eq(sum(words[at : at + 3]))
+        parts.append(part)
+    return Value.cast(sum(parts))

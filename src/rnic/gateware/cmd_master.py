@@ -6,7 +6,7 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.bits import pack, unpack
+from rnic.gateware.bits import pack, unpack, unreset
 from rnic.gateware.interfaces import STATUS_BITS, WordStream, command_bits
 from rnic.gateware.params import BTT_BITS
 from rnic.spec.engine_regs import CMD_STATES, DM_STATUS, NARROW_ADDRESS_BITS, dm_command_layout
@@ -43,7 +43,7 @@ class CmdMaster(wiring.Component):
         """The command word of 000 5.4.2."""
         m = Module()
         state = self.state
-        address, btt, direction = Signal(self.address_bits), Signal(BTT_BITS), Signal()
+        address, btt, direction = unreset(self.address_bits), unreset(BTT_BITS), Signal()
         layout = dm_command_layout(self.address_bits)
         word = pack(layout, {"btt": btt, "type": 1, "eof": 1, "address": address})
         m.d.comb += [

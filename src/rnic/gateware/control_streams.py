@@ -6,6 +6,7 @@ from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from rnic.gateware.bits import register_at, unreset
 from rnic.gateware.interfaces import AxiStream
 from rnic.gateware.params import EngineParams
 from rnic.rings.cqe import CQE_BYTES
@@ -31,13 +32,13 @@ class DescriptorParser(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         """The first word ends up lowest; TLAST ends the entry."""
         m = Module()
-        width = len(self.s_axis.tdata)
+        width, entry = len(self.s_axis.tdata), register_at(m, self.entry)
         m.d.comb += self.s_axis.tready.eq(1)
         m.d.sync += self.entry_valid.eq(0)
         with m.If(self.s_axis.tvalid):
-            whole = self.s_axis.tdata if width >= len(self.entry) else None
+            whole = self.s_axis.tdata if width >= len(entry) else None
             m.d.sync += [
-                self.entry.eq(whole if whole is not None else _shifted_in(self.entry, self.s_axis.tdata)),
+                entry.eq(whole if whole is not None else _shifted_in(entry, self.s_axis.tdata)),
                 self.state.eq(~self.s_axis.tlast),
                 self.entry_valid.eq(self.s_axis.tlast),
                 self.entry_bad.eq(self.s_axis.tuser),
@@ -62,7 +63,7 @@ class CqStreamer(wiring.Component):
         m = Module()
         out, lanes = self.m_axis, self.params.bus_bytes
         beats = -(-CQE_BYTES // lanes)
-        buffer, pointer = Signal(CQE_BYTES * 8), Signal(range(beats + 1))
+        buffer, pointer = unreset(CQE_BYTES * 8), Signal(range(beats + 1))
         m.d.comb += [
             out.tvalid.eq(self.state),
             out.tdata.eq(buffer[: lanes * 8]),

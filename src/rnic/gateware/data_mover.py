@@ -18,9 +18,10 @@ from amaranth.lib import data, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.bits import keep_mask, pack, unpack
+from rnic.gateware.bits import keep_mask, pack, register_at, unpack, unreset
 from rnic.gateware.interfaces import STATUS_BITS, Axi4, AxiStream, Burst, Resp, WordStream, command_bits
 from rnic.gateware.params import BTT_BITS, EngineParams
+from rnic.gateware.register_slice import RegisterSlice
 from rnic.spec.engine_regs import DM_STATUS, dm_command_layout
 
 STATUSES = 4
@@ -108,9 +109,10 @@ class Plan(wiring.Component):
         # start, and only the last may end inside. So two small numbers and a count of windows tell all of them.
         slots = _log2(self.longest)
         active = Signal()
-        windows = Signal(BTT_BITS + 1 - shift - slots)  # after the one in hand
-        page = Signal(self.params.address_bits - shift - slots)
-        first, final_slot = Signal(slots), Signal(slots)
+        windows = unreset(BTT_BITS + 1 - shift - slots)  # after the one in hand
+        page = unreset(self.params.address_bits - shift - slots)
+        first, final_slot = unreset(slots), unreset(slots)
+        addr = register_at(m, self.addr)
 
         command, layout = self.cmd.tdata, dm_command_layout(self.params.address_bits)
         btt, address = unpack(command, layout, "btt"), unpack(command, layout, "address")
@@ -154,7 +156,7 @@ class Plan(wiring.Component):
         with m.Elif(active & (~self.valid | self.ready) & self.room & ~self.abort):
             m.d.sync += [
                 self.valid.eq(1),
-                self.addr.eq(Cat(Const(0, shift), first, page)),
+                addr.eq(Cat(Const(0, shift), first, page)),
                 self.len.eq(Mux(final, final_slot, self.longest - 1) - first),
                 self.last.eq(final),
                 active.eq(~final),
@@ -172,7 +174,7 @@ class Countdown:
 
     def __init__(self, m: Module, width: int, name: str) -> None:
         self.m = m
-        self.value = Signal(width, name=name)
+        self.value = unreset(width, name=name)
         self.any = Signal(name=f"{name}_any")
         self.one = Signal(name=f"{name}_one")
 
@@ -262,12 +264,12 @@ class Mm2s(wiring.Component):
         m.d.sync += flying.eq(flying + (axi.arvalid & axi.arready) - (arrived & axi.rlast))
 
         # ---- data
-        job = Signal(plan.job_layout)
+        job = unreset(plan.job_layout)
         busy = Signal()
         to_come = Countdown(m, len(job.memory_beats), "to_come")
         to_go = Countdown(m, len(job.stream_beats), "to_go")
         primed, slverr, decerr = Signal(), Signal(), Signal()
-        before = Signal(width)  # the last memory beat, turned
+        before, shown = unreset(width), register_at(m, out.tdata)  # the last memory beat, turned
         shown_last = Signal()  # the beat shown is the last of its command
         shown_status = Signal(STATUS_BITS)
 
@@ -296,7 +298,7 @@ class Mm2s(wiring.Component):
             to_go.step()
             m.d.sync += [
                 out.tvalid.eq(1),
-                out.tdata.eq(Mux(straight, axi.rdata, _by_lane(from_now, turned, before, 8))),
+                shown.eq(Mux(straight, axi.rdata, _by_lane(from_now, turned, before, 8))),
                 out.tkeep.eq(Mux(to_go.one & (job.tail != 0), keep_mask(job.tail, lanes), (1 << lanes) - 1)),
                 out.tlast.eq(to_go.one & job.eof),
                 out.tuser.eq(slverr | decerr | bad),
@@ -306,7 +308,7 @@ class Mm2s(wiring.Component):
         # a beat that is owed to the job although its stream is complete, is taken before the job ends
         over = Signal()
         m.d.comb += over.eq(busy & (final | job.refused))
-        m.d.comb += plan.job_take.eq((~busy | over) & statuses.room)
+        m.d.comb += plan.job_take.eq(~busy & statuses.room)
         with m.If(plan.job_take & plan.job_valid & ~self.abort):
             to_come.load(plan.job.memory_beats, plan.job.refused)
             to_go.load(plan.job.stream_beats, plan.job.refused)
@@ -387,41 +389,48 @@ class S2mm(wiring.Component):
         m.d.sync += [credit.eq(credit + addressed - last_made), waiting.eq(axi.awvalid & ~axi.awready)]
 
         # ---- data
-        job = Signal(plan.job_layout)
+        job = unreset(plan.job_layout)
         busy, ended, tainted, interr, draining = Signal(), Signal(), Signal(), Signal(), Signal()
         to_come = Countdown(m, len(job.stream_beats), "to_come")
         to_go = Countdown(m, len(job.memory_beats), "to_go")
         slot = Signal(max(1, _log2(longest)))
-        before, before_mask = Signal(width), Signal(lanes)
+        before, before_mask = unreset(width), Signal(lanes)
+        m.submodules.out = out = RegisterSlice(width)  # between the bus and what makes a beat
 
         feed = Signal()  # the beat to be made takes one from the stream
         make, final, take = Signal(), Signal(), Signal()
+        may, credited = Signal(), Signal()  # the latter: there is credit, without what has just come
+        m.d.sync += credited.eq((credit > 1) | ((credit == 1) & ~last_made))
         m.d.comb += [
             feed.eq(to_come.any & ~ended & ~self.abort),
-            make.eq(busy & to_go.any & (credit != 0) & (~axi.wvalid | axi.wready) & (~feed | source.tvalid)),
+            may.eq(busy & to_go.any & credited & out.s_axis.tready),
+            make.eq(may & (~feed | source.tvalid)),
             take.eq(make & feed),
             final.eq(make & to_go.one),
             last_made.eq(make & ((slot == longest - 1) | to_go.one)),
-            source.tready.eq(
-                (busy & to_go.any & (credit != 0) & (~axi.wvalid | axi.wready) & feed) | (draining & ~self.abort)
-            ),
+            source.tready.eq((may & feed) | (draining & ~self.abort)),
         ]
         last_in = to_come.one
         full = _named(m, Mux(last_in & (job.tail != 0), keep_mask(job.tail, lanes), (1 << lanes) - 1), "full")
-        mask = _named(m, Mux(take & ~source.tuser & ~tainted, source.tkeep & full, 0), "mask")
+        mask = _named(m, Mux(feed & ~source.tuser & ~tainted, source.tkeep & full, 0), "mask")
         offset = _multiple(job.offset, self.aligned)
         turned = _rotate(m, source.tdata, 8, offset, up=True, name="turned")
         turned_mask = _rotate(m, mask, 1, offset, up=True, name="turned_mask")
         from_now = _named(m, Cat(*(offset <= lane for lane in range(lanes))), "from_now")
-        with m.If(axi.wready):
-            m.d.sync += axi.wvalid.eq(0)
+        m.d.comb += [
+            out.s_axis.tvalid.eq(make),
+            out.s_axis.tdata.eq(_by_lane(from_now, turned, before, 8)),
+            out.s_axis.tkeep.eq(Mux(self.abort, 0, _by_lane(from_now, turned_mask, before_mask, 1))),
+            out.s_axis.tlast.eq(last_made),
+            axi.wvalid.eq(out.m_axis.tvalid),
+            axi.wdata.eq(out.m_axis.tdata),
+            axi.wstrb.eq(out.m_axis.tkeep),
+            axi.wlast.eq(out.m_axis.tlast),
+            out.m_axis.tready.eq(axi.wready),
+        ]
         with m.If(make):
             to_go.step()
             m.d.sync += [
-                axi.wvalid.eq(1),
-                axi.wdata.eq(_by_lane(from_now, turned, before, 8)),
-                axi.wstrb.eq(Mux(self.abort, 0, _by_lane(from_now, turned_mask, before_mask, 1))),
-                axi.wlast.eq(last_made),
                 before.eq(turned),
                 before_mask.eq(turned_mask),
                 slot.eq(Mux(slot == longest - 1, 0, slot + 1)),

@@ -12,7 +12,7 @@ from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In
 
-from rnic.gateware.bits import unpack
+from rnic.gateware.bits import register_at, unpack, unreset
 from rnic.gateware.interfaces import Lookup, RegBus
 from rnic.gateware.params import EngineParams
 from rnic.spec.engine_net_regs import (
@@ -55,7 +55,7 @@ class EndpointLookup(wiring.Component):
             write.data.eq(regs.wdata.replicate(ENTRY_WORDS)),
             write.en.eq(Mux(regs.write, regs.wstrb << word * 4, 0)),
         ]
-        ip = Signal(32)
+        ip = unreset(32)
         waiting = Signal()  # a question that has not had the read port yet
         asked = Signal()  # its entry is on the read port now
         come = Signal()  # it is in registers: the port's own output is slow
@@ -64,17 +64,18 @@ class EndpointLookup(wiring.Component):
         m.d.comb += read.addr.eq(Mux(regs.read, slot, ip[:8] ^ ip[8:16]))
         m.d.sync += [asked.eq(waiting & ~regs.read), waiting.eq(lookup.request | (waiting & regs.read)), come.eq(asked)]
 
-        entry = Signal(ENDPOINT_ENTRY.size * 8)
+        entry = unreset(ENDPOINT_ENTRY.size * 8)
         m.d.sync += entry.eq(read.data)
         word_read, word_come = Signal.like(word), Signal.like(word)
         m.d.sync += [word_read.eq(word), word_come.eq(word_read)]
         m.d.comb += regs.rdata.eq(entry.word_select(word_come, 32))
         hit = unpack(entry, ENDPOINT_ENTRY, "valid") & (unpack(entry, ENDPOINT_ENTRY, "dst_ip") == ip)
         m.d.sync += lookup.response.eq(come)
+        dst_mac, src_mac = register_at(m, lookup.dst_mac), register_at(m, lookup.src_mac)
         with m.If(come):
             m.d.sync += [
                 lookup.hit.eq(hit),
-                lookup.dst_mac.eq(Mux(hit, unpack(entry, ENDPOINT_ENTRY, "dst_mac"), 0)),
-                lookup.src_mac.eq(Mux(hit, unpack(entry, ENDPOINT_ENTRY, "src_mac"), 0)),
+                dst_mac.eq(Mux(hit, unpack(entry, ENDPOINT_ENTRY, "dst_mac"), 0)),
+                src_mac.eq(Mux(hit, unpack(entry, ENDPOINT_ENTRY, "src_mac"), 0)),
             ]
         return m

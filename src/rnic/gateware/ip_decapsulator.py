@@ -15,7 +15,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, ValueLike
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.bits import keep_count, pack, unpack
+from rnic.gateware.bits import keep_count, pack, sum_in_two_steps, unpack, unreset, words_of
 from rnic.gateware.interfaces import AxiStream, RegBus
 from rnic.gateware.net_registers import NetRegisters
 from rnic.gateware.packet_fifo import PacketFifo
@@ -90,6 +90,8 @@ class IpDecapsulator(wiring.Component):
         source = self.front.m_axis
         prefix_beats = -(-PREFIX_BYTES // lanes)
         rest_bytes = prefix_beats * lanes - PREFIX_BYTES
+        spare = prefix_beats - 1 - (PACKET_AT - 1) // lanes  # of these beats come behind the headers
+        early = spare >= 3  # so the verdict is in a register before the last of them is
 
         m.submodules.registers = bank = NetRegisters(DECAP_REGISTERS)
         wiring.connect(m, wiring.flipped(self.regs), bank.regs)
@@ -99,17 +101,21 @@ class IpDecapsulator(wiring.Component):
         closing = Signal()  # a packet is in the FIFO, and its sum is not known yet
         m.d.comb += self.pending.eq(((state >= HEADER) & (state <= FINISH)) | closing | ~fifo.empty)
 
-        prefix = Signal(prefix_beats * lanes * 8)
+        prefix = unreset(prefix_beats * lanes * 8)
         beat = Signal(range(prefix_beats + 1))
         got = Signal(16)  # frame bytes so far; a longer frame stays at the top
         bad = Signal()  # the MAC said so, or a beat before the last was not full
         ended = Signal()
-        left = Signal(16)  # payload bytes still to come out
-        rest = Signal(rest_bytes * 8)
+        left = unreset(16)  # payload bytes still to come out
+        last_beat, from_rest = Signal(), Signal()  # they fill no more than a beat; they are all in ``rest``
+        rest = unreset(rest_bytes * 8)
 
         here = keep_count(source.tkeep)
-        taken = Signal()
-        m.d.comb += taken.eq(source.tvalid & source.tready)
+        taken, gathered = Signal(), Signal()  # a beat; one in GATHER, which waits for nothing
+        m.d.comb += [
+            taken.eq(source.tvalid & source.tready),
+            gathered.eq(source.tvalid & (state == GATHER) & ~self.reset),
+        ]
         more = Signal(17)
         m.d.comb += more.eq(got + here)
         with m.If(taken):
@@ -131,13 +137,11 @@ class IpDecapsulator(wiring.Component):
             return unpack(prefix, UDP_HEADER, name, UDP_AT)
 
         ip_header = prefix[IP_AT * 8 : UDP_AT * 8]
-        halves = Signal(20)
-        m.d.sync += halves.eq(
-            sum(Cat(ip_header[at + 8 : at + 16], ip_header[at : at + 8]) for at in range(0, IPV4_BYTES * 8, 16))
-        )
+        halves = unreset(20)
+        m.d.sync += halves.eq(sum_in_two_steps(m, words_of(ip_header)))
         local_mac = Cat(value["LOCAL_MAC_LO"], value["LOCAL_MAC_HI"])
         total, udp_length = ip("total_length"), udp("length")
-        frame_bytes = Signal(17)
+        frame_bytes = unreset(17)
         m.d.sync += frame_bytes.eq(total + IP_AT)
         code = Signal(4)
 
@@ -147,6 +151,12 @@ class IpDecapsulator(wiring.Component):
             m.d.sync += flag.eq(wrong)
             return flag
 
+        def within(count: int) -> Signal:
+            """Whether the UDP payload behind the seven words has so many bytes or fewer."""
+            return seen(udp_length <= UDP_BYTES + ENGINE_HEADER_BYTES + count)
+
+        in_a_beat, in_rest, is_none = within(lanes), within(rest_bytes), within(0)
+        nothing = Signal()  # there is no such payload
         verdict: Value = Const(RX_OK, 4)
         for wrong, number in reversed(
             (
@@ -164,10 +174,15 @@ class IpDecapsulator(wiring.Component):
                 (seen(udp_length < UDP_BYTES + ENGINE_HEADER_BYTES), RX_LENGTH),
                 (seen(total > MAX_IP_BYTES), RX_LENGTH),
                 (seen(total != udp_length + IPV4_BYTES), RX_LENGTH),
-                (ended & (got < frame_bytes), RX_FRAME),
             )
         ):
             verdict = Mux(wrong, Const(number, 4), verdict)
+        judged = Signal(4)
+        if early:
+            m.d.sync += judged.eq(verdict)
+        else:
+            m.d.comb += judged.eq(verdict)
+        settle = Signal(2)  # cycles that a frame waits in SUM for the sum of its header and the verdict
 
         shown = {  # of the last good frame, once it is known to be one
             "RX_SRC_IP": ip("src"),
@@ -176,7 +191,7 @@ class IpDecapsulator(wiring.Component):
             "RX_DST_PORT": udp("dport"),
             "RX_LEN": udp_length - UDP_BYTES,
         }
-        held = {name: Signal(32 if "IP" in name else 16, name=f"{name}_held") for name in shown}
+        held = {name: unreset(32 if "IP" in name else 16, name=f"{name}_held") for name in shown}
         drop, drop_code = Signal(), Signal(4)
         good = Signal()
         begins = Signal()
@@ -187,7 +202,7 @@ class IpDecapsulator(wiring.Component):
         with m.Switch(state):
             with m.Case(GATHER):
                 m.d.comb += source.tready.eq(1)
-                with m.If(taken):
+                with m.If(gathered):
                     m.d.sync += beat.eq(beat + 1)
                     for index in range(prefix_beats):
                         low = index * lanes * 8
@@ -195,15 +210,19 @@ class IpDecapsulator(wiring.Component):
                             m.d.sync += prefix[low : low + lanes * 8].eq(source.tdata)
                         with m.Elif(beat == 0):  # nothing of an earlier frame may pass for this one's
                             m.d.sync += prefix[low : low + lanes * 8].eq(0)
-                    # addresses to ports lie before the last of these beats: their sums are there with it
                     with m.If(beat == prefix_beats - 1):
-                        m.d.sync += state.eq(CHECK)
+                        m.d.sync += [settle.eq(0), state.eq(CHECK if spare >= 2 else SUM)]
                     with m.Elif(source.tlast):
-                        m.d.sync += state.eq(SUM)
+                        m.d.sync += [settle.eq(2 if early else 1), state.eq(SUM)]
             with m.Case(SUM):
-                m.d.sync += [beat.eq(0), state.eq(CHECK)]
+                m.d.sync += [beat.eq(0), settle.eq(settle - 1)]
+                with m.If(settle == 0):
+                    m.d.sync += state.eq(CHECK)
             with m.Case(CHECK), m.If(~closing):
-                m.d.comb += [begins.eq(1), code.eq(verdict)]
+                m.d.comb += [begins.eq(1), code.eq(judged)]
+                with m.If((judged == RX_OK) & ended & (got < frame_bytes)):
+                    m.d.comb += code.eq(RX_FRAME)
+                m.d.sync += [last_beat.eq(in_a_beat), from_rest.eq(in_rest), nothing.eq(is_none)]
                 m.d.sync += [beat.eq(0), left.eq(udp_length - (UDP_BYTES + ENGINE_HEADER_BYTES))]
                 with m.If(code == RX_OK):
                     m.d.sync += state.eq(HEADER)
@@ -217,26 +236,26 @@ class IpDecapsulator(wiring.Component):
                     fifo.push.eq(1),
                     fifo.data.eq(packet.word_select(beat, lanes * 8) if lanes < ENGINE_HEADER_BYTES else packet),
                     fifo.count.eq(Mux(final, ENGINE_HEADER_BYTES - (params.header_beats - 1) * lanes, lanes)),
-                    fifo.last.eq(final & (left == 0)),
+                    fifo.last.eq(final & nothing),
                 ]
                 with m.If(fifo.room):
                     m.d.sync += beat.eq(beat + 1)
                     with m.If(final):
-                        m.d.sync += state.eq(Mux(left == 0, FINISH, PAYLOAD))
+                        m.d.sync += state.eq(Mux(nothing, FINISH, PAYLOAD))
             with m.Case(PAYLOAD):
-                from_rest = left <= rest_bytes
                 m.d.comb += [
                     fifo.data.eq(Cat(rest, source.tdata)),
-                    fifo.count.eq(Mux(left < lanes, left, lanes)),
-                    fifo.last.eq(left <= lanes),
+                    fifo.count.eq(Mux(last_beat, left, lanes)),
+                    fifo.last.eq(last_beat),
                 ]
                 with m.If(from_rest):
                     m.d.comb += fifo.push.eq(1)
                 with m.Elif(~ended):
                     m.d.comb += [fifo.push.eq(source.tvalid), source.tready.eq(fifo.room)]
                 with m.If(fifo.push & fifo.room):
-                    m.d.sync += left.eq(left - lanes)
-                    with m.If(left <= lanes):
+                    m.d.sync += [left.eq(left - lanes), last_beat.eq(left <= 2 * lanes)]
+                    m.d.sync += from_rest.eq(left <= lanes + rest_bytes)
+                    with m.If(last_beat):
                         m.d.sync += state.eq(FINISH)
                 with m.If(ended & ~from_rest):
                     m.d.sync += state.eq(FINISH)
@@ -271,9 +290,9 @@ class IpDecapsulator(wiring.Component):
         m.d.comb += between.eq((state == GATHER) & (beat == 0))
         with m.If(between):
             m.d.sync += [
-                got.eq(Mux(taken, here, 0)),
-                ended.eq(taken & source.tlast),
-                bad.eq(taken & ((source.tlast & source.tuser) | (~source.tlast & ~source.tkeep.all()))),
+                got.eq(Mux(gathered, here, 0)),
+                ended.eq(gathered & source.tlast),
+                bad.eq(gathered & ((source.tlast & source.tuser) | (~source.tlast & ~source.tkeep.all()))),
             ]
         with m.If((state != GATHER) & (state != HEADER)):
             m.d.sync += beat.eq(0)
@@ -285,8 +304,9 @@ class IpDecapsulator(wiring.Component):
             m.d.sync += [beat.eq(0), closing.eq(0), state.eq(GATHER)]
 
         # ---- what software sees
-        m.d.comb += self.error.eq(drop | lost.any())
         failed, status_code = Signal(), Signal(4)
+        dropped, dropped_code, missed = Signal(), Signal(4), Signal(2)  # a cycle ago
+        m.d.sync += [dropped.eq(drop), dropped_code.eq(drop_code), missed.eq(lost), self.error.eq(drop | lost.any())]
         clear = Signal()
         m.d.comb += clear.eq(bank.written["CTRL"] & bank.write_data[ENCAP_CTRL["soft_reset"].lsb])
         m.d.sync += value["HEARTBEAT"].eq(value["HEARTBEAT"] + 1)
@@ -297,11 +317,11 @@ class IpDecapsulator(wiring.Component):
             m.d.sync += [value["PKT_CNT"].eq(value["PKT_CNT"] + 1), value["HDR_VALID"].eq(1)]
         with m.If(bank.written["IRQ_ACK"] | clear):
             m.d.sync += [failed.eq(0), status_code.eq(0)]
-        with m.If(lost.any()):
-            m.d.sync += [failed.eq(1), status_code.eq(Mux(lost[0], RX_FULL, RX_FRAME))]
-        with m.If(drop):
-            m.d.sync += [failed.eq(1), status_code.eq(drop_code)]
-        m.d.sync += value["DROP_CNT"].eq(value["DROP_CNT"] + drop + lost.any())
+        with m.If(missed.any()):
+            m.d.sync += [failed.eq(1), status_code.eq(Mux(missed[0], RX_FULL, RX_FRAME))]
+        with m.If(dropped):
+            m.d.sync += [failed.eq(1), status_code.eq(dropped_code)]
+        m.d.sync += value["DROP_CNT"].eq(value["DROP_CNT"] + dropped + missed.any())
         with m.If(clear):
             m.d.sync += [value["PKT_CNT"].eq(0), value["DROP_CNT"].eq(0)]
         busy = (state != GATHER) | (beat != 0) | closing
@@ -345,30 +365,28 @@ class IpDecapsulator(wiring.Component):
         """
         lanes = self.params.bus_bytes
 
-        def words(lanes_of: Value) -> list[Value]:
-            return [Cat(lanes_of[at + 8 : at + 16], lanes_of[at : at + 8]) for at in range(0, len(lanes_of), 16)]
-
-        head = Signal(20)
+        head = unreset(20)
         length = unpack(prefix, UDP_HEADER, "length", UDP_AT)
         addresses = prefix[(UDP_AT - 8) * 8 : UDP_AT * 8]
-        m.d.sync += head.eq(sum(words(addresses) + words(prefix[UDP_AT * 8 : PACKET_AT * 8])) + length + PROTO_UDP)
+        parts = [*words_of(addresses), *words_of(prefix[UDP_AT * 8 : PACKET_AT * 8]), length, Const(PROTO_UDP)]
+        m.d.sync += head.eq(sum_in_two_steps(m, parts))
 
-        masked = Signal(lanes * 8)
-        m.d.comb += masked.eq(
+        masked = unreset(lanes * 8)
+        m.d.sync += masked.eq(
             Cat(*(Mux(fifo.count > lane, fifo.data.word_select(lane, 8), 0) for lane in range(lanes)))
         )
-        each = words(masked)
-        groups = [Signal(19, name=f"group_{at}") for at in range(0, len(each), 8)]
-        pushed, late = Signal(), Signal()
-        total = Signal(32)
-        m.d.sync += [pushed.eq(fifo.push & fifo.room), late.eq(pushed)]
+        each = words_of(masked)
+        groups = [unreset(19, name=f"group_{at}") for at in range(0, len(each), 8)]
+        pushed = Signal(4)  # a beat so many cycles ago: masked, in groups, in the total, folded
+        total = unreset(32)
+        m.d.sync += pushed.eq(Cat(fifo.push & fifo.room, pushed))
         m.d.sync += [group.eq(sum(each[at * 8 : at * 8 + 8])) for at, group in enumerate(groups)]
         with m.If(begins):
             m.d.sync += total.eq(head)
-        with m.Elif(pushed):
+        with m.Elif(pushed[1]):
             m.d.sync += total.eq(total + sum(groups))
-        once = Signal(17)
+        once = unreset(17)
         m.d.sync += once.eq(total[:16] + total[16:])
         folded = Signal(16)
         m.d.comb += folded.eq(once[:16] + once[16])
-        return ~(pushed | late), folded != 0xFFFF
+        return ~pushed.any(), folded != 0xFFFF

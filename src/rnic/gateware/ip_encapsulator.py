@@ -17,10 +17,10 @@ from collections.abc import Mapping
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, ValueLike
 from amaranth.lib import wiring
-from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.bits import keep_count, pack
+from rnic.gateware.bits import keep_count, pack, register_at, sum_in_two_steps, unreset, words_of
 from rnic.gateware.interfaces import AxiStream, Endpoint, Lookup, Meta, RegBus
 from rnic.gateware.net_registers import NetRegisters
 from rnic.gateware.packet_fifo import PacketFifo
@@ -92,11 +92,9 @@ def ip_fields(meta: Mapping[str, Value], ident: Value | int) -> dict[str, ValueL
     }
 
 
-def ip_sum(fields: Mapping[str, ValueLike]) -> Value:
-    """The sum of the header's ten words, carries not folded in; 20 bits."""
-    lanes = pack(IPV4_HEADER, fields)
-    words = (Cat(lanes[at + 8 : at + 16], lanes[at : at + 8]) for at in range(0, len(lanes), 16))
-    return Value.cast(sum(words))[:20]
+def ip_sum(m: Module, fields: Mapping[str, ValueLike]) -> Value:
+    """The sum of the header's ten words, carries not folded in, a cycle late; 20 bits."""
+    return sum_in_two_steps(m, words_of(pack(IPV4_HEADER, fields)))[:20]
 
 
 class MetaAhead(wiring.Component):
@@ -124,13 +122,14 @@ class MetaAhead(wiring.Component):
         m = Module()
         empty, check, asked, shown = range(4)
         state = Signal(range(4))
-        meta = {name: getattr(self.m_meta, name) for name in META_NAMES}
+        meta = {name: register_at(m, getattr(self.m_meta, name)) for name in META_NAMES}
+        total, dst_mac, src_mac = (register_at(m, port) for port in (self.sum, self.dst_mac, self.src_mac))
         m.d.comb += [
             self.s_meta.ready.eq(state == empty),
             self.m_meta.valid.eq(state == shown),
             self.lookup.ip.eq(meta["dst_ip"]),
         ]
-        m.d.sync += self.sum.eq(ip_sum(ip_fields(meta, 0)))
+        m.d.sync += total.eq(ip_sum(m, ip_fields(meta, 0)))
         code = Signal(4)
         m.d.comb += code.eq(Mux(self.enable, meta_code(**meta), TX_DISABLED))
         with m.Switch(state):
@@ -142,7 +141,7 @@ class MetaAhead(wiring.Component):
                 m.d.comb += self.lookup.request.eq((code == META_OK) & ~self.clear)
                 m.d.sync += [self.code.eq(code), state.eq(Mux(code == META_OK, asked, shown))]
             with m.Case(asked):
-                m.d.sync += [self.dst_mac.eq(self.lookup.dst_mac), self.src_mac.eq(self.lookup.src_mac)]
+                m.d.sync += [dst_mac.eq(self.lookup.dst_mac), src_mac.eq(self.lookup.src_mac)]
                 with m.If(self.lookup.response):
                     m.d.sync += [self.code.eq(Mux(self.lookup.hit, META_OK, TX_LOOKUP_MISS)), state.eq(shown)]
             with m.Case(shown), m.If(self.m_meta.ready):
@@ -196,18 +195,20 @@ class IpEncapsulator(wiring.Component):
         ):
             m.d.comb += getattr(self.endpoint, name).eq(value[register])
 
-        meta = {name: Signal.like(getattr(self.s_meta, name), name=f"meta_{name}") for name in META_NAMES}
+        meta = {
+            name: Signal.like(getattr(self.s_meta, name), name=f"meta_{name}", reset_less=True) for name in META_NAMES
+        }
         code, checked = Signal(4), Signal()
         test_only = Signal()  # the META word in hand is that of CTRL.start
         test_wanted = Signal()
-        dst_mac, src_mac = Signal(48), Signal(48)
+        dst_mac, src_mac = unreset(48), unreset(48)
         ident = Signal(16)
 
         # the frame's first 70 bytes; the checksum's sums are registered on the way from CHECK to PREFIX
-        header = Signal(ENGINE_HEADER_BYTES * 8)
-        checksum = Signal(16)
+        header = unreset(ENGINE_HEADER_BYTES * 8)
+        checksum = unreset(16)
         fields = ip_fields(meta, ident)
-        halves = Signal(20)
+        halves = unreset(20)
         ahead = MetaAhead() if params.in_flight > 1 else None
         if ahead is not None:
             m.submodules.ahead = ahead
@@ -215,7 +216,7 @@ class IpEncapsulator(wiring.Component):
             wiring.connect(m, ahead.lookup, wiring.flipped(self.lookup))
             m.d.comb += [ahead.enable.eq(value["CTRL"][ENCAP_CTRL["enable"].lsb]), ahead.clear.eq(self.reset)]
         else:
-            m.d.sync += halves.eq(ip_sum(fields))
+            m.d.sync += halves.eq(ip_sum(m, fields))
         folded = Signal(17)
         m.d.comb += folded.eq(halves[:16] + halves[16:])
         m.d.sync += checksum.eq(~(folded[:16] + folded[16]))
@@ -230,33 +231,32 @@ class IpEncapsulator(wiring.Component):
         )
 
         beat = Signal(range(max(params.header_beats, prefix_beats) + 1))
-        rest = Signal(rest_bytes * 8)  # bytes that wait for the next beat
+        rest = unreset(rest_bytes * 8)  # bytes that wait for the next beat
         rest_count = Signal(range(lanes + 1))
         got = Signal(16)  # UDP payload bytes so far
         bad = Signal()
         ended = Signal()  # the packet had no payload
 
         # ---- output: frames are shown to the MAC when they are whole
-        m.submodules.frames = frames = PacketFifo(params.bus_width, FIFO_BYTES // lanes, keep_begun=True)
+        m.submodules.frames = frames = PacketFifo(params.bus_width, FIFO_BYTES // lanes, keep_begun=True, late=True)
         wiring.connect(m, frames.m_axis, wiring.flipped(out))
         push, data, count, last = Signal(), Signal(lanes * 8), Signal(range(lanes + 1)), Signal()
         # whether a frame is good is known in the cycle after its last beat, when `judging`
         spoilt, spoiled, judging = Signal(), Signal(), Signal()
-        final_got, final_length, final_bad = Signal(16), Signal.like(meta["length"]), Signal()
+        final_got, final_length, final_bad = unreset(16), Signal.like(meta["length"]), Signal()
         room = Signal()
         sent = Signal()
         m.d.comb += [
             room.eq(frames.room),
-            frames.data.eq(data),
-            frames.count.eq(count),
-            frames.last.eq(last),
-            frames.push.eq(push),
             frames.clear.eq(self.reset),
             sent.eq(push & room & last),
             spoilt.eq(final_bad | (final_got != final_length)),
             spoiled.eq(judging & spoilt),
             frames.commit.eq(judging & ~spoilt),
             frames.rollback.eq(spoiled),
+        ]
+        m.d.sync += [  # a beat is written in the cycle after it was made
+            *(frames.push.eq(push & room), frames.data.eq(data), frames.count.eq(count), frames.last.eq(last)),
         ]
         m.d.sync += [judging.eq(sent), final_length.eq(meta["length"])]
 
@@ -269,7 +269,8 @@ class IpEncapsulator(wiring.Component):
         refuse_code = Signal(4)
         status_code = Signal(4)
         drained_code = Signal(4)  # why the packet in DRAIN is drained
-        m.submodules.verdicts = verdicts = SyncFIFO(width=4, depth=VERDICTS)
+        m.submodules.verdicts = verdicts = SyncFIFOBuffered(width=4, depth=VERDICTS)
+        tell, fate = Signal(), Signal(4)  # of a packet, to the queue in the next cycle
 
         ctrl_written = bank.written["CTRL"]
         start_bit, clear_bit = ENCAP_CTRL["start"].lsb, ENCAP_CTRL["soft_reset"].lsb
@@ -278,12 +279,12 @@ class IpEncapsulator(wiring.Component):
         with m.If(ctrl_written & bank.write_data[start_bit]):
             m.d.sync += test_wanted.eq(1)
 
-        sum_ahead = Signal(20)
+        sum_ahead = unreset(20)
         if ahead is not None:
             with m.If(spoiled):
                 m.d.sync += halves.eq(sum_ahead + ident)
         room_for_fate = Signal()
-        m.d.sync += room_for_fate.eq(verdicts.level < VERDICTS - 3)  # those that are known this cycle and the next come
+        m.d.sync += room_for_fate.eq(verdicts.level < VERDICTS - 4)  # known ones are on their way
 
         def begin() -> None:
             """The packet whose META was checked ahead is next; until it is there, none."""
@@ -368,7 +369,7 @@ class IpEncapsulator(wiring.Component):
                         m.d.sync += [beat.eq(0), state.eq(PREFIX)]
                     with m.Elif(source.tlast):
                         m.d.comb += [refuse.eq(1), refuse_code.eq(TX_PACKET_LENGTH)]
-                        m.d.comb += [verdicts.w_en.eq(1), verdicts.w_data.eq(TX_PACKET_LENGTH)]
+                        m.d.comb += [tell.eq(1), fate.eq(TX_PACKET_LENGTH)]
                         m.d.sync += state.eq(IDLE)
             with m.Case(PREFIX):
                 m.d.comb += [push.eq(1), data.eq(prefix.word_select(beat, lanes * 8)), count.eq(lanes)]
@@ -383,7 +384,7 @@ class IpEncapsulator(wiring.Component):
                     push.eq(source.tvalid),
                     data.eq(Cat(rest, source.tdata)),
                     count.eq(Mux(here + rest_bytes > lanes, lanes, here + rest_bytes)),
-                    last.eq(source.tlast & (here + rest_bytes <= lanes)),
+                    last.eq(source.tlast & ~source.tkeep[lanes - rest_bytes]),  # with the rest they fill one beat
                 ]
                 m.d.sync += [final_got.eq(got + here), final_bad.eq(bad | source.tuser)]
                 with m.If(taken):
@@ -410,15 +411,18 @@ class IpEncapsulator(wiring.Component):
             with m.Case(DRAIN):
                 m.d.comb += source.tready.eq(~judging)
                 with m.If(taken & source.tlast):
-                    m.d.comb += [verdicts.w_en.eq(1), verdicts.w_data.eq(drained_code)]
+                    m.d.comb += [tell.eq(1), fate.eq(drained_code)]
                     m.d.sync += state.eq(IDLE)
         with m.If(refuse):
             m.d.sync += drained_code.eq(refuse_code)
         with m.If(judging):
-            m.d.comb += [verdicts.w_en.eq(1), verdicts.w_data.eq(Mux(spoilt, TX_PACKET_LENGTH, META_OK))]
+            m.d.comb += [tell.eq(1), fate.eq(Mux(spoilt, TX_PACKET_LENGTH, META_OK))]
 
         # ---- the fate of each packet in turn; that of a good one is known when its frame has left
         left, outlived, gone = Signal(range(VERDICTS + 1)), Signal(), Signal()
+        told, told_fate = Signal(), Signal(4)
+        m.d.comb += [verdicts.w_en.eq(told), verdicts.w_data.eq(told_fate)]
+        m.d.sync += [told.eq(tell), told_fate.eq(fate)]
         m.d.comb += [
             gone.eq(out.tvalid & out.tready & out.tlast),
             self.done.eq(verdicts.r_rdy & ((verdicts.r_data != META_OK) | (left != 0)) & ~self.reset),
@@ -439,14 +443,15 @@ class IpEncapsulator(wiring.Component):
                 push.eq(0),
                 spoiled.eq(0),
                 frames.commit.eq(0),
+                tell.eq(0),
                 verdicts.w_en.eq(0),
             ]
             m.d.sync += [state.eq(IDLE), test_wanted.eq(0), checked.eq(0), judging.eq(0), left.eq(0)]
             m.d.sync += outlived.eq(frames.begun & ~gone)
 
         # ---- what software sees
-        m.d.comb += self.error.eq(refuse | spoiled)
-        failed, missed, lost = Signal(), Signal(), Signal()
+        failed, missed, lost, wrong_code = Signal(), Signal(), Signal(), Signal(4)
+        m.d.sync += [self.error.eq(refuse | spoiled), wrong_code.eq(Mux(refuse, refuse_code, TX_PACKET_LENGTH))]
         m.d.sync += lost.eq(refuse & ~test_only | spoiled)
         with m.If(judging & ~spoilt):
             m.d.sync += ident.eq(ident + 1)
@@ -460,11 +465,11 @@ class IpEncapsulator(wiring.Component):
             m.d.sync += value["DROP_CNT"].eq(value["DROP_CNT"] + 1)
         with m.If(bank.written["IRQ_ACK"] | clear):
             m.d.sync += [failed.eq(0), missed.eq(0), status_code.eq(0)]
-        with m.If(refuse | spoiled):
+        with m.If(self.error):
             m.d.sync += [
                 failed.eq(1),
-                status_code.eq(Mux(refuse, refuse_code, TX_PACKET_LENGTH)),
-                missed.eq(missed | (refuse & (refuse_code == TX_LOOKUP_MISS))),
+                status_code.eq(wrong_code),
+                missed.eq(missed | (wrong_code == TX_LOOKUP_MISS)),
             ]
         with m.If(clear):
             m.d.sync += [value[name].eq(0) for name in ("PKT_CNT", "DROP_CNT", "BYTE_CNT_LO", "BYTE_CNT_HI")]

@@ -6,6 +6,7 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
+from rnic.gateware.bits import register_at, word_at
 from rnic.gateware.interfaces import RegBus
 from rnic.spec.engine_net_regs import WRITABLE_BITS
 from rnic.spec.engine_regs import Register
@@ -37,8 +38,12 @@ class NetRegisters(wiring.Component):
         m = Module()
         regs = self.regs
         m.d.comb += self.write_data.eq(regs.wdata)
-        with m.If(regs.read):
-            m.d.sync += regs.rdata.eq(0)
+        answer = register_at(m, regs.rdata)
+        asked = Signal()
+        m.d.sync += asked.eq(regs.read)
+        word = word_at(m, regs.addr[2:], {each.offset >> 2: self.value[each.name] for each in self.registers})
+        with m.If(asked):
+            m.d.sync += answer.eq(word)
         for register in self.registers:
             value = self.value[register.name]
             here = Signal(name=f"{register.name}_here")
@@ -47,8 +52,6 @@ class NetRegisters(wiring.Component):
                 self.written[register.name].eq(here & regs.write),
                 self.was_read[register.name].eq(here & regs.read),
             ]
-            with m.If(here & regs.read):
-                m.d.sync += regs.rdata.eq(value)
             if register.access != "RW":
                 continue
             kept = sum(1 << register.field(flag).lsb for flag in CTRL_FLAGS) if register.name == "CTRL" else -1

@@ -7,7 +7,7 @@ from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.bits import keep_mask
+from rnic.gateware.bits import keep_mask, register_at
 from rnic.gateware.interfaces import AxiStream
 
 
@@ -16,10 +16,11 @@ class PacketFifo(wiring.Component):
     forgets those since the last commit. A packet that was shown goes out without a gap.
 
     ``clear`` forgets everything. With ``keep_begun`` a packet whose first beat is shown goes out whole all the same:
-    the other side of a MAC's stream knows of no clear.
+    the other side of a MAC's stream knows of no clear. With ``late`` a beat comes a cycle after it was seen that there
+    is room, and is written whatever ``room`` says by then.
     """
 
-    def __init__(self, width: int, depth: int, keep_begun: bool = False) -> None:
+    def __init__(self, width: int, depth: int, keep_begun: bool = False, late: bool = False) -> None:
         super().__init__(
             {
                 "data": In(width),
@@ -39,6 +40,7 @@ class PacketFifo(wiring.Component):
         self.width = width
         self.depth = depth
         self.keep_begun = keep_begun
+        self.late = late
 
     def elaborate(self, platform: object) -> Module:
         """Pointers one bit longer than an address tell full from empty. Room is told a cycle late, so that it is a
@@ -51,11 +53,11 @@ class PacketFifo(wiring.Component):
         bits = (self.depth - 1).bit_length() + 1
         head, tail, committed = Signal(bits), Signal(bits), Signal(bits)
         next_tail = Signal(bits)
-        m.d.sync += self.room.eq((tail - head)[:bits] < self.depth - 1)
+        m.d.sync += self.room.eq((tail - head)[:bits] < self.depth - 1 - self.late)
         m.d.comb += [
             write.addr.eq(tail),
             write.data.eq(Cat(self.data, self.count, self.last)),
-            write.en.eq(self.push & self.room),
+            write.en.eq(self.push if self.late else self.push & self.room),
             next_tail.eq(tail + write.en),
         ]
         m.d.sync += tail.eq(Mux(self.rollback, committed, next_tail))
@@ -84,14 +86,12 @@ class PacketFifo(wiring.Component):
             m.d.sync += [head.eq(head + 1), read_valid.eq(1)]
         with m.Elif(show):
             m.d.sync += read_valid.eq(0)
+        shown = [register_at(m, port) for port in (out.tdata, out.tkeep, out.tlast, self.m_count)]
         data, count, last = read.data[: self.width], read.data[self.width : -1], read.data[-1]
         with m.If(show):
             m.d.sync += [
                 out.tvalid.eq(1),
-                out.tdata.eq(data),
-                out.tkeep.eq(keep_mask(count, lanes)),
-                out.tlast.eq(last),
-                self.m_count.eq(count),
+                *(held.eq(new) for held, new in zip(shown, (data, keep_mask(count, lanes), last, count), strict=True)),
             ]
         with m.Elif(out.tready):
             m.d.sync += out.tvalid.eq(0)
@@ -99,7 +99,7 @@ class PacketFifo(wiring.Component):
             m.d.sync += [head.eq(end), read_valid.eq(0), ending.eq(0)]
         with m.If(self.clear):
             if self.keep_begun:
-                more = Mux(out.tvalid, ~(out.tlast & out.tready), inside)
+                more = Mux(out.tvalid, ~out.tlast, inside)  # beyond the beat that is shown
                 m.d.sync += [tail.eq(committed), end.eq(committed)]
                 with m.If(~ending & more):
                     m.d.sync += ending.eq(1)

@@ -13,7 +13,7 @@ from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.bits import pack, unpack
+from rnic.gateware.bits import pack, register_at, unpack, unreset
 from rnic.gateware.interfaces import STATUS_BITS, WordStream, command_bits
 from rnic.gateware.params import INDEX_BITS, EngineParams
 from rnic.gateware.rdma_controller import (
@@ -47,6 +47,8 @@ from rnic.spec.engine_regs import (
 
 USED_BYTES = 28
 """Bytes of a descriptor that the engine acts on; the rest goes nowhere but into the debug registers."""
+COUNT_BITS = 16
+"""Of a WRITE's packets, of which many more may be than there are counts, but few of them are on their way."""
 WRITES_BEHIND = 8
 """CQ entries on their way to memory at once."""
 
@@ -129,7 +131,7 @@ class PipelinedController(wiring.Component):
         m.submodules.entries = entries = clear(SyncFIFO(width=USED_BYTES * 8 + 1, depth=depth))
         m.submodules.hand = hand = restart(SyncFIFO(width=4 + 32 + 8 + 32, depth=depth))
         m.submodules.reads = reads = clear(SyncFIFO(width=33, depth=depth))
-        m.submodules.counts = counts = clear(SyncFIFO(width=32, depth=depth))
+        m.submodules.counts = counts = clear(SyncFIFO(width=COUNT_BITS, depth=depth))
         m.submodules.settled = settled = clear(SyncFIFO(width=4, depth=depth))
         m.submodules.behind = behind = restart(SyncFIFO(width=4, depth=WRITES_BEHIND))
 
@@ -140,18 +142,23 @@ class PipelinedController(wiring.Component):
         fetch, taken = Signal(INDEX_BITS), Signal(range(depth + 1))
         poisoned = Signal(range(depth + 2))  # WRITEs that the watchdog ended and that are not completed
         committed = Signal()
-        work = self.sq_tail != fetch
-        may_fetch = self.enable & ~self.pause & ~self.halted & ~self.flushing & work & (poisoned == 0)
+        work, beyond, issued_before = Signal(), Signal(), Signal()  # of a cycle ago, so a fetch is not followed at once
+        may_fetch = self.enable & ~self.pause & ~self.halted & ~self.flushing & work & ~issued_before & (poisoned == 0)
         issued = self.fetch_cmd.tvalid & self.fetch_cmd.tready
         m.d.comb += [
-            self.bad_tail.eq(may_fetch & (self.sq_tail >= self.sq_size)),
+            self.bad_tail.eq(may_fetch & beyond),
             self.fetch_sts.tready.eq(1),
             self.fetch_cmd.tdata.eq(self._command(self.sq_base + (fetch << SQE_SHIFT), SQE_BYTES)),
         ]
         shown = Signal()  # a command once shown stays
         m.d.comb += self.fetch_cmd.tvalid.eq(shown | (may_fetch & ~self.bad_tail & (taken != depth)))
         m.d.sync += shown.eq(self.fetch_cmd.tvalid & ~self.fetch_cmd.tready & ~self.flushing)
-        m.d.sync += taken.eq(taken + issued - committed)
+        m.d.sync += [
+            work.eq(self.sq_tail != fetch),
+            beyond.eq(self.sq_tail >= self.sq_size),
+            issued_before.eq(issued | self.flushing | self.reset),
+            taken.eq(taken + issued - committed),
+        ]
         with m.If(issued):
             m.d.sync += fetch.eq(following(fetch, self.sq_size))
         with m.If(self.bad_tail):
@@ -162,21 +169,21 @@ class PipelinedController(wiring.Component):
         ]
 
         # ---- judge, then send
-        used, bad_fetch, judged = Signal(USED_BYTES * 8), Signal(), Signal()
+        used, bad_fetch, judged = unreset(USED_BYTES * 8), Signal(), Signal()
         detail = Signal(4)
         field = {
             name: unpack(used, SQ_ENTRY, name) for name in ("wqe_id", "opcode", "local_addr", "remote_addr", "length")
         }
-        end_local = Signal(65)
+        end_local, limit, measured = unreset(65), unreset(self.params.address_bits + 1), Signal()
+        m.d.sync += [end_local.eq(field["local_addr"] + field["length"]), limit.eq(self.local_last + 1)]
         m.d.comb += [
-            end_local.eq(field["local_addr"] + field["length"]),
             self.tx_descriptor.eq(Cat(used, self.entry[USED_BYTES * 8 :])),
         ]
-        outside = (field["local_addr"] < self.local_base) | (end_local > Cat(self.local_last, 0) + 1)
+        outside = (field["local_addr"] < self.local_base) | (end_local > limit)
         unreachable = field["remote_addr"][32:] != 0
         if self.params.wide:  # the whole of it, so that no fragment wraps around
-            end_remote = Signal(65)
-            m.d.comb += end_remote.eq(field["remote_addr"] + field["length"])
+            end_remote = unreset(65)
+            m.d.sync += end_remote.eq(field["remote_addr"] + field["length"])
             unreachable = end_remote > 1 << self.params.address_bits
         with m.If(bad_fetch):
             m.d.comb += detail.eq(ERR_SQ_FETCH)
@@ -203,12 +210,12 @@ class PipelinedController(wiring.Component):
         with m.If(passed):
             m.d.sync += [loaded.eq(0), judged.eq(0)]
         with m.Elif(loaded):
-            m.d.sync += [judged.eq(1), kept.eq(detail)]
+            m.d.sync += [measured.eq(1), judged.eq(measured), kept.eq(detail)]
         with m.If(entries.r_en & entries.r_rdy):
-            m.d.sync += [Cat(used, bad_fetch).eq(entries.r_data), loaded.eq(1), judged.eq(0)]
+            m.d.sync += [Cat(used, bad_fetch).eq(entries.r_data), loaded.eq(1), measured.eq(0), judged.eq(0)]
 
         # ---- the packets of a WRITE, one WRITE after the other
-        seen, worst = Signal(32), Signal(4)
+        seen, worst = Signal(COUNT_BITS), Signal(4)
         all_seen = Signal()
         m.d.comb += [
             counts.w_data.eq(self.count),
@@ -226,15 +233,21 @@ class PipelinedController(wiring.Component):
         )
 
         # ---- complete: the oldest WRITE in hand, when its payload was read and its packets are dealt with
+        cq_entry, write_command = register_at(m, self.cq_entry), register_at(m, self.write_cmd.tdata)
         next_cq, next_phase, index = Signal(INDEX_BITS), Signal(init=1), Signal(INDEX_BITS)
         fate, sent, status = Signal(4), Signal(32), Signal(8)
         known, full, go = Signal(), Signal(), Signal()
         own = hand.r_data[:4]
         own_id, own_opcode, own_length = hand.r_data[4:36], hand.r_data[36:44], hand.r_data[44:]
+        # of a cycle and two ago: the stream of an entry lasts longer
+        after_cq = Signal(INDEX_BITS)
+        m.d.sync += [
+            after_cq.eq(following(next_cq, self.cq_size)),
+            full.eq((after_cq == self.cq_head) | (self.cq_head >= self.cq_size)),
+        ]
         ready = hand.r_rdy & ((own != ERR_NONE) | (reads.r_rdy & settled.r_rdy))
         read_bad, read_bytes = reads.r_data[0], reads.r_data[1:]
         m.d.comb += [
-            full.eq((following(next_cq, self.cq_size) == self.cq_head) | (self.cq_head >= self.cq_size)),
             known.eq(Mux(poisoned != 0, 1, ready) & ~self.flushing & ~self.halted),
             self.cq_full.eq(known & full),
             go.eq(known & ~full & behind.w_rdy & ~self.stream_busy & ~self.start_stream & ~self.write_cmd.tvalid),
@@ -258,7 +271,7 @@ class PipelinedController(wiring.Component):
             m.d.sync += self.write_cmd.tvalid.eq(0)
         with m.If(go):
             m.d.sync += [
-                self.cq_entry.eq(
+                cq_entry.eq(
                     pack(
                         CQ_ENTRY,
                         {
@@ -274,10 +287,10 @@ class PipelinedController(wiring.Component):
                     )
                 ),
                 self.write_cmd.tvalid.eq(1),
-                self.write_cmd.tdata.eq(self._command(self.cq_base + (next_cq << CQE_SHIFT), CQE_BYTES)),
+                write_command.eq(self._command(self.cq_base + (next_cq << CQE_SHIFT), CQE_BYTES)),
                 index.eq(following(index, self.sq_size)),
-                next_cq.eq(following(next_cq, self.cq_size)),
-                next_phase.eq(next_phase ^ (following(next_cq, self.cq_size) == 0)),
+                next_cq.eq(after_cq),
+                next_phase.eq(next_phase ^ (after_cq == 0)),
             ]
             with m.If(poisoned != 0):
                 m.d.sync += poisoned.eq(poisoned - 1)
@@ -304,9 +317,9 @@ class PipelinedController(wiring.Component):
         idle_cycles = Signal(32)
         writing = behind.r_rdy
         waiting = ~self.halted & ~self.flushing & (writing | ((taken != 0) & ~self.cq_full))
-        expired = Signal()
+        expired, reached, still = Signal(), Signal(), Signal()
         m.d.comb += [
-            expired.eq(waiting & (self.watchdog != 0) & (idle_cycles >= self.watchdog)),
+            expired.eq(waiting & reached & still),
             self.abort.eq(self.flushing),
             forget.eq(self.flushing | self.reset),
         ]
@@ -314,6 +327,8 @@ class PipelinedController(wiring.Component):
         m.d.sync += [
             self.timed_out.eq(expired),
             idle_cycles.eq(Mux(~waiting | moves | expired, 0, idle_cycles + 1)),
+            still.eq(waiting & ~moves & ~expired),
+            reached.eq((self.watchdog != 0) & (idle_cycles >= self.watchdog)),
         ]
         warned = Signal()  # an abort has made way for the CQ entry that waits, if data stood before it
         with m.If(committed | self.reset):

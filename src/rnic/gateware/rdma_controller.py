@@ -10,7 +10,7 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.bits import pack, unpack
+from rnic.gateware.bits import pack, register_at, unpack, unreset
 from rnic.gateware.params import BTT_BITS, INDEX_BITS
 from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, CQE_SHIFT
 from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES, SQE_SHIFT
@@ -114,35 +114,51 @@ class RdmaController(wiring.Component):
         """One state a step, as documented."""
         m = Module()
         state = self.state
-        descriptor = self.tx_descriptor
+        descriptor, cq_entry = register_at(m, self.tx_descriptor), register_at(m, self.cq_entry)
+        saddr, daddr, btt = (register_at(m, port) for port in (self.cmd_saddr, self.cmd_daddr, self.cmd_btt))
         field = {
             name: unpack(descriptor, SQ_ENTRY, name)
             for name in ("wqe_id", "opcode", "local_addr", "remote_addr", "length")
         }
         parsed, fetched, fetch_failed = Signal(), Signal(), Signal()
-        detail, sent, phase = Signal(4), Signal(32), Signal(init=1)
+        detail, sent, phase = Signal(4), unreset(32), Signal(init=1)
         cpl_held = Signal()
         next_head, next_tail = Signal(INDEX_BITS), Signal(INDEX_BITS)
+        head_up, tail_up = unreset(INDEX_BITS + 1), unreset(INDEX_BITS + 1)
         m.d.sync += [  # known long before they are wanted
-            next_head.eq(Mux(self.sq_head + 1 == self.sq_size, 0, self.sq_head + 1)),
-            next_tail.eq(Mux(self.cq_tail + 1 == self.cq_size, 0, self.cq_tail + 1)),
+            *(head_up.eq(self.sq_head + 1), tail_up.eq(self.cq_tail + 1)),
+            next_head.eq(Mux(head_up == self.sq_size, 0, head_up)),
+            next_tail.eq(Mux(tail_up == self.cq_size, 0, tail_up)),
         ]
         full = Signal()
         m.d.sync += full.eq((next_tail == self.cq_head) | (self.cq_head >= self.cq_size))
-        work = self.sq_tail != self.sq_head
+        work, beyond, rested = Signal(), Signal(), Signal()  # of a cycle ago: only after a cycle of rest do they count
+        m.d.sync += [
+            work.eq(self.sq_tail != self.sq_head),
+            beyond.eq(self.sq_tail >= self.sq_size),
+            rested.eq((state == S_IDLE) & ~self.reset),
+        ]
         status = Signal(8)
         with m.Switch(detail):
             for code, number in STATUS_OF_DETAIL.items():
                 with m.Case(code):
                     m.d.comb += status.eq(number)
-        end_local, limit = Signal(65), Signal(self.address_bits + 1)
+        end_local, limit = unreset(65), unreset(self.address_bits + 1)
         m.d.sync += [end_local.eq(field["local_addr"] + field["length"]), limit.eq(self.local_last + 1)]
         outside = (field["local_addr"] < self.local_base) | (end_local > limit)
         unreachable = field["remote_addr"][32:] != 0
         if self.address_bits > NARROW_ADDRESS_BITS:  # the whole of it, so that no fragment wraps around
-            end_remote = Signal(65)
+            end_remote = unreset(65)
             m.d.sync += end_remote.eq(field["remote_addr"] + field["length"])
             unreachable = end_remote > 1 << self.address_bits
+        reason, measured, judged = Signal(4), Signal(), Signal()
+        m.d.sync += [measured.eq(state == S_IS_STREAM_BUSY), judged.eq(measured & (state == S_IS_STREAM_BUSY))]
+        m.d.sync += reason.eq(
+            Mux(field["length"] == 0, ERR_ZERO_LENGTH,
+            Mux(outside, ERR_LOCAL_WINDOW,
+            Mux(unreachable, ERR_REMOTE_WINDOW,
+            Mux(self.no_network, ERR_NET_DISABLED, ERR_NONE))))
+        )  # fmt: skip
 
         with m.If(self.entry_valid):
             m.d.sync += [descriptor.eq(self.entry), parsed.eq(1), self.entry_shown.eq(1)]
@@ -150,22 +166,22 @@ class RdmaController(wiring.Component):
             m.d.sync += [fetched.eq(1), fetch_failed.eq(self.cmd_failed)]
         m.d.sync += [self.cmd_start.eq(0), self.start_stream.eq(0), self.completed.eq(0), self.completed_bad.eq(0)]
 
-        def complete_with(code: int) -> None:
+        def complete_with(code: int | Signal) -> None:
             m.d.sync += [detail.eq(code), sent.eq(0), state.eq(S_PREPARE_WRITE)]
 
         with m.Switch(state):
             with m.Case(S_IDLE):
                 m.d.sync += [parsed.eq(0), fetched.eq(0), cpl_held.eq(0), detail.eq(ERR_NONE), self.entry_shown.eq(0)]
-                ready = self.enable & ~self.pause & ~self.halted & ~self.flushing & work
-                with m.If(ready & (self.sq_tail >= self.sq_size)):
+                ready = self.enable & ~self.pause & ~self.halted & ~self.flushing & work & rested
+                with m.If(ready & beyond):
                     m.d.comb += self.bad_tail.eq(1)
                     m.d.sync += self.error.eq(ERR_TAIL)
                 with m.Elif(ready):
                     m.d.sync += state.eq(S_PREPARE_READ)
             with m.Case(S_PREPARE_READ):
                 m.d.sync += [
-                    self.cmd_saddr.eq(self.sq_base + (self.sq_head << SQE_SHIFT)),
-                    self.cmd_btt.eq(SQE_BYTES),
+                    saddr.eq(self.sq_base + (self.sq_head << SQE_SHIFT)),
+                    btt.eq(SQE_BYTES),
                     self.cmd_is_read.eq(1),
                     state.eq(S_READ_CMD),
                 ]
@@ -178,15 +194,9 @@ class RdmaController(wiring.Component):
                 with m.Elif(fetched & parsed):
                     m.d.sync += state.eq(S_IS_STREAM_BUSY)
             with m.Case(S_IS_STREAM_BUSY):
-                with m.If(field["length"] == 0):
-                    complete_with(ERR_ZERO_LENGTH)
-                with m.Elif(outside):
-                    complete_with(ERR_LOCAL_WINDOW)
-                with m.Elif(unreachable):
-                    complete_with(ERR_REMOTE_WINDOW)
-                with m.Elif(self.no_network):
-                    complete_with(ERR_NET_DISABLED)
-                with m.Elif(~self.tx_busy):
+                with m.If(judged & (reason != ERR_NONE)):
+                    complete_with(reason)
+                with m.Elif(judged & ~self.tx_busy):
                     m.d.sync += state.eq(S_SEND_TX_CMD)
             with m.Case(S_SEND_TX_CMD):
                 m.d.comb += self.tx_valid.eq(1)
@@ -205,7 +215,7 @@ class RdmaController(wiring.Component):
             with m.Case(S_PREPARE_WRITE):
                 m.d.comb += self.cq_full.eq(full)
                 m.d.sync += [
-                    self.cq_entry.eq(
+                    cq_entry.eq(
                         pack(
                             CQ_ENTRY,
                             {
@@ -220,8 +230,8 @@ class RdmaController(wiring.Component):
                             },
                         )
                     ),
-                    self.cmd_daddr.eq(self.cq_base + (self.cq_tail << CQE_SHIFT)),
-                    self.cmd_btt.eq(CQE_BYTES),
+                    daddr.eq(self.cq_base + (self.cq_tail << CQE_SHIFT)),
+                    btt.eq(CQE_BYTES),
                     self.cmd_is_read.eq(0),
                 ]
                 with m.If(~full & ~self.flushing):
@@ -251,9 +261,10 @@ class RdmaController(wiring.Component):
         m.d.sync += last_state.eq(state)
         # a full queue is software's to empty; an abort lasts for as long as the bus owes an answer
         waiting = (state != S_IDLE) & (state != S_PREPARE_WRITE)
-        expired, reached = Signal(), Signal()
-        m.d.comb += expired.eq(waiting & reached)
-        with m.If(~waiting | self.progress | (last_state != state) | expired):
+        expired, reached, moved = Signal(), Signal(), Signal()
+        m.d.comb += expired.eq(waiting & reached & ~moved)
+        m.d.sync += moved.eq(~waiting | self.progress | (last_state != state) | expired)
+        with m.If(moved):
             m.d.sync += [idle_cycles.eq(0), reached.eq(0)]
         with m.Else():
             m.d.sync += idle_cycles.eq(idle_cycles + 1)

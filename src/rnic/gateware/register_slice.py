@@ -6,6 +6,7 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from rnic.gateware.bits import register_at
 from rnic.gateware.interfaces import AxiStream
 
 FIELDS = ("tdata", "tkeep", "tlast", "tuser")
@@ -25,11 +26,12 @@ class RegisterSlice(wiring.Component):
         m = Module()
         source, out = self.s_axis, self.m_axis
         aside = Signal()
-        kept = {name: Signal.like(getattr(source, name), name=f"kept_{name}") for name in FIELDS}
+        kept = {name: Signal.like(getattr(source, name), name=f"kept_{name}", reset_less=True) for name in FIELDS}
+        shown = {name: register_at(m, getattr(out, name)) for name in FIELDS}
         m.d.comb += [source.tready.eq(~aside), self.empty.eq(~out.tvalid)]
         with m.If(~out.tvalid | out.tready):
             m.d.sync += [out.tvalid.eq(aside | source.tvalid), aside.eq(0)]
-            m.d.sync += [getattr(out, name).eq(Mux(aside, kept[name], getattr(source, name))) for name in FIELDS]
+            m.d.sync += [shown[name].eq(Mux(aside, kept[name], getattr(source, name))) for name in FIELDS]
         with m.Elif(source.tvalid):
             m.d.sync += aside.eq(1)
         with m.If(~aside):

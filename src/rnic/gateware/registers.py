@@ -10,6 +10,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from rnic.gateware.bits import register_at, unreset, word_at
 from rnic.gateware.interfaces import Axi4Lite, RegBus, Resp
 from rnic.gateware.params import EngineParams
 from rnic.spec.engine_regs import (
@@ -66,8 +67,8 @@ class Registers(wiring.Component):
         m = Module()
         bus, value = self.s_axil, self.value
         aw, w, ar = Signal(), Signal(), Signal()
-        write_at, read_at = Signal(AXIL_ADDRESS_BITS), Signal(AXIL_ADDRESS_BITS)
-        data, strobe = Signal(32), Signal(4)
+        write_at, read_at = unreset(AXIL_ADDRESS_BITS), unreset(AXIL_ADDRESS_BITS)
+        data, strobe = unreset(32), unreset(4)
         m.d.comb += [bus.awready.eq(~aw), bus.wready.eq(~w), bus.arready.eq(~ar)]
         with m.If(bus.awvalid & bus.awready):
             m.d.sync += [aw.eq(1), write_at.eq(bus.awaddr)]
@@ -79,23 +80,22 @@ class Registers(wiring.Component):
         # an access is chosen in one cycle, made in the next; a read's answer is collected in two more
         write, read, answer, collected = Signal(), Signal(), Signal(), Signal()
         reading, writes, reads = Signal(), Signal(), Signal()
-        at = Signal(AXIL_ADDRESS_BITS)
+        at = unreset(AXIL_ADDRESS_BITS)
         m.d.comb += [
             reading.eq(read | answer | collected),
             writes.eq(aw & w & ~bus.bvalid & ~write & ~reading),
             reads.eq(ar & ~bus.rvalid & ~write & ~reading & ~writes),
         ]
         m.d.sync += [write.eq(writes), read.eq(reads), at.eq(Mux(writes, write_at, read_at))]
-        engine = at < ENGINE_BYTES
+        engine = at[(ENGINE_BYTES - 1).bit_length() :] == 0
         known = Signal()
-        shown = Signal(32)
         windows = {}
         windows_here = WINDOWS if self.params.network else {}
         for name, (base, size) in windows_here.items():
             port = getattr(self, name)
             windows[name] = here = Signal(name=f"{name}_here")
             m.d.comb += [
-                here.eq((at >= base) & (at < base + size)),
+                here.eq(at[(size - 1).bit_length() :] == base // size),  # each begins at a multiple of its size
                 port.addr.eq(Cat(0, 0, at[2:])[: len(port.addr)] & (size - 1)),
                 port.wdata.eq(data),
                 port.wstrb.eq(strobe),
@@ -107,20 +107,24 @@ class Registers(wiring.Component):
         with m.If(engine), m.Switch(at[2:8]):  # one choice among all, not one after the other
             for register in self.map:
                 with m.Case(register.offset >> 2):
-                    m.d.comb += [known.eq(1), shown.eq(value[register.name])]
+                    m.d.comb += known.eq(1)
+        shown = word_at(m, at[2:8], {register.offset >> 2: value[register.name] for register in self.map})
 
         # ---- reads: the windows answer two cycles later
         from_window = {name: Signal(name=f"{name}_answers") for name in windows_here}
-        held, held_known = Signal(32), Signal()
+        held, held_known, in_engine = unreset(32), Signal(), Signal()
+        answered = register_at(m, bus.rdata)
         m.d.sync += [answer.eq(read), collected.eq(answer)]
         with m.If(read):
-            m.d.sync += [held.eq(shown), held_known.eq(known)]
+            m.d.sync += [held_known.eq(known), in_engine.eq(engine)]
             m.d.sync += [from_window[name].eq(windows[name]) for name in windows_here]
+        with m.If(answer):
+            m.d.sync += held.eq(Mux(in_engine, shown, 0))
         with m.If(collected):
-            m.d.sync += [bus.rvalid.eq(1), bus.rdata.eq(held), bus.rresp.eq(Mux(held_known, Resp.OKAY, Resp.SLVERR))]
+            m.d.sync += [bus.rvalid.eq(1), answered.eq(held), bus.rresp.eq(Mux(held_known, Resp.OKAY, Resp.SLVERR))]
             for name in windows_here:
                 with m.If(from_window[name]):
-                    m.d.sync += bus.rdata.eq(getattr(self, name).rdata)
+                    m.d.sync += answered.eq(getattr(self, name).rdata)
         with m.If(bus.rvalid & bus.rready):
             m.d.sync += [bus.rvalid.eq(0), ar.eq(0)]
 

@@ -7,7 +7,7 @@ from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.bits import pack, unpack
+from rnic.gateware.bits import pack, register_at, unpack, unreset
 from rnic.gateware.interfaces import STATUS_BITS, AxiStream, WordStream, command_bits
 from rnic.gateware.params import BTT_BITS, EngineParams
 from rnic.spec.engine_regs import (
@@ -57,6 +57,7 @@ class RxHeaderParser(wiring.Component):
         m = Module()
         state, source, out, lanes = self.state, self.s_axis, self.m_axis, self.params.bus_bytes
         beats = self.params.header_beats
+        header = register_at(m, self.header)
         beat = Signal(range(beats + 1))
         taken = source.tvalid & source.tready
         with m.If(self.header_valid & self.header_ready):
@@ -67,7 +68,7 @@ class RxHeaderParser(wiring.Component):
                 for index in range(beats):
                     low = index * lanes * 8
                     with m.If(beat == index):
-                        m.d.sync += self.header[low : low + lanes * 8].eq(source.tdata)
+                        m.d.sync += header[low : low + lanes * 8].eq(source.tdata)
                 m.d.sync += [beat.eq(beat + 1), state.eq(PARSE_HEADER)]
                 with m.If(beat == beats - 1):
                     m.d.sync += [
@@ -133,7 +134,7 @@ class RxStreamer(wiring.Component):
         m = Module()
         state, source, out = self.state, self.s_axis, self.m_axis
         m.d.comb += self.busy.eq(state != IDLE)
-        header, empty, drain, ended = Signal(ENGINE_HEADER_BYTES * 8), Signal(), Signal(), Signal()
+        header, empty, drain, ended = unreset(ENGINE_HEADER_BYTES * 8), Signal(), Signal(), Signal()
         reason = Signal(4)
         length, is_write, outside = self._judge(m, header)
         feeding = (state == ISSUE_DM_CMD) | ((state == WAIT_COMPLETE) & ~drain)
@@ -196,7 +197,7 @@ class RxStreamer(wiring.Component):
         clear = ResetInserter(self.abort)
         m.submodules.payloads = payloads = clear(SyncFIFO(width=width + lanes + 2, depth=PAYLOAD_BEATS))
         m.submodules.verdicts = verdicts = clear(SyncFIFO(width=6, depth=ahead))  # write, no payload, reason
-        header, empty = Signal(ENGINE_HEADER_BYTES * 8), Signal()
+        header, empty = unreset(ENGINE_HEADER_BYTES * 8), Signal()
         length, is_write, outside = self._judge(m, header)
         to_write = Signal(range(2 * ahead + 4))  # commands whose status has not come
         issued = self.dm_cmd.tvalid & self.dm_cmd.tready
@@ -264,7 +265,7 @@ class RxStreamer(wiring.Component):
             layout = ENGINE_HEADER_WIDE
             remote = Cat(*(unpack(header, layout, name) for name, _low, _bits in ADDRESS_PARTS))
         # one bit more than the header's address has, and another: nothing wraps around into the window
-        address, end, limit = Signal(len(remote) + 1), Signal(len(remote) + 2), Signal(bits + 1)
+        address, end, limit = unreset(len(remote) + 1), unreset(len(remote) + 2), unreset(bits + 1)
         length = unpack(header, layout, "length")
         start = remote + unpack(header, layout, "fragment_offset")
         m.d.sync += [address.eq(start), end.eq(start + length), limit.eq(self.window_last + 1)]

@@ -12,6 +12,7 @@ from amaranth.hdl import Cat, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from rnic.gateware.bits import unreset
 from rnic.gateware.tools import ToolError, native_yosys, run_tool, run_yosys
 from rnic.gateware.verilog import to_rtlil
 
@@ -87,15 +88,16 @@ class PinSaver(wiring.Component):
         before, outputs = Value.cast(self.shift_in), []
         for _path, member, value in self.inner.signature.flatten(self.inner):
             if member.flow == In:
-                chain = Signal.like(value)
-                m.d.sync += [chain.eq(Cat(before, chain)), value.eq(chain)]
+                chain, given = Signal.like(value, reset_less=True), Signal.like(value, reset_less=True)
+                m.d.sync += [chain.eq(Cat(before, chain)), given.eq(chain)]
+                m.d.comb += value.eq(given)
                 before = chain[-1]
             else:
-                held = Signal.like(value)
+                held = Signal.like(value, reset_less=True)
                 m.d.sync += held.eq(value)
                 outputs.append(held)
         words = Cat(*outputs)
-        parities = Signal(-(-len(words) // 16))
+        parities = unreset(-(-len(words) // 16))
         m.d.sync += parities.eq(Cat(*(words[at : at + 16].xor() for at in range(0, len(words), 16))))
         m.d.sync += self.parity.eq(parities.xor())
         return m

