@@ -104,6 +104,7 @@ def test_the_c_libraries_own_sources_compile_where_a_mutant_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A source that does not, for want of a header's place, ends the run before the first mutant."""
+    monkeypatch.syspath_prepend(str(BENCH))
     spec = importlib.util.spec_from_file_location("mutate", BENCH / "mutate.py")
     assert spec
     assert spec.loader

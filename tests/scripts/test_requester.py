@@ -482,3 +482,14 @@ def test_reset_forgets(new) -> None:
     assert s.out() == []
     assert s.deadline is None
     assert s.send_cq.take() == []
+
+
+def test_each_entry_that_completes_is_counted_in_the_context(new) -> None:
+    s = new(sq_wqe_counter=0xFFFE)
+    for flags in (0, FLAG_SIGNALED, FLAG_SIGNALED):
+        s.post("WRITE", 8, flags=flags)
+    s.out()
+    s.ack(101)
+    assert s.ctx.sq_wqe_counter == 0
+    s.ack(102)
+    assert s.ctx.sq_wqe_counter == 1

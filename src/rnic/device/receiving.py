@@ -94,8 +94,14 @@ class Receiving:
             dqpn = _DQPN.unpack_from(buf, start + _DQPN_AT)[0] & _QPN_MASK
             qp = qps.get(dqpn)
             try:
-                if qp is not None and not marked and (flow is qp.peer or qp.comes_from_peer(flow)):
-                    executor = qp.executor
+                executor = None if qp is None else qp.executor
+                several = length - start >= 2 * segment
+                if (
+                    qp is not None
+                    and (several or executor is not None)
+                    and not marked
+                    and (flow is qp.peer or qp.comes_from_peer(flow))
+                ):
                     if executor is not None and (taken := executor.receive(burst, start, now_ns)):
                         qp.show()
                         qp.came_bytes += taken
@@ -105,7 +111,7 @@ class Receiving:
                         if learning:
                             learn(flow, count)
                         continue
-                    if length - start >= 2 * segment and (taken := qp.receive_burst(burst, start, now_ns)):
+                    if several and (taken := qp.receive_burst(burst, start, now_ns)):
                         qp.came_bytes += taken
                         start += taken
                         packets += taken // segment - 1

@@ -24,8 +24,6 @@ _WRITE_BACK_QPS = 4
 def _requests(qp: DeviceQp, now_ns: int, budget: int, out: list[TxBurst]) -> int:
     """Send requests by the quick way as far as it knows them, the rest by the reference."""
     executor = qp.executor
-    if executor is None:
-        return qp.produce_requests(now_ns, budget, out)
     made: int = executor.send(now_ns, budget, out)
     if made < budget and executor.punted:
         made += qp.produce_requests(now_ns, budget - made, out)
@@ -191,7 +189,11 @@ class Sending:
             return qp.produce_replies(limit, out) if owes and not qp.cnp_tag else 0
         count = _replies(qp, limit, out) if owes else 0
         if qp.requester.unsent:
-            count += _requests(qp, now_ns, min(limit, max(limit - count, LEAST)) if count else limit, out)
+            budget = min(limit, max(limit - count, LEAST)) if count else limit
+            if qp.executor is None:
+                count += qp.produce_requests(now_ns, budget, out)
+            else:
+                count += _requests(qp, now_ns, budget, out)
         return count
 
     @staticmethod

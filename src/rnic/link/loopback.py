@@ -167,18 +167,8 @@ class LoopbackLink(DrivenLink, UnpolledLink):
             self.counters.bump("drop_rx_queue_full", burst.count)
             return
         self._queued_bytes += burst.length
-        self._queue.append(
-            RxBurst(
-                flow,
-                data,
-                burst.segment,
-                burst.length,
-                0,
-                tclass=flow.tclass,
-                hop_limit=flow.hop_limit,
-                flow_label=flow.flow_label,
-            )
-        )
+        how = flow.tclass, flow.hop_limit, flow.flow_label
+        self._queue.append(RxBurst(flow, data, burst.segment, burst.length, 0, DONT_FRAGMENT, *how))
 
     def deliver_frame(self, packet: bytes) -> None:
         """Queue a whole packet."""

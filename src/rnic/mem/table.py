@@ -396,7 +396,6 @@ class MemoryTable:
         length: int,
         rights: int,
         qpn: int = 0,
-        *,
         local: bool = False,
         alone: bool = False,
     ) -> MemoryEntry | None:

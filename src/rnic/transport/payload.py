@@ -145,7 +145,7 @@ def local_payload(memory: MemoryTable, pd: int, sges: Sequence[Sge], writes: boo
     rights = LOCAL_WRITE if writes else 0
     entries = []
     for va, length, key in sges:
-        entries.append(memory.check(key, pd, va, length, rights, local=True))
+        entries.append(memory.check(key, pd, va, length, rights, 0, True))
     return Payload(sges, entries)
 
 

@@ -173,10 +173,11 @@ class Requester(Outstanding):
         if self.qp.selective is not None:
             sent += self.qp.selective.send(batch)
         while sent < budget:
-            payload = None
-            if self.send_index == self.fetch_index and (payload := self._fetch()) is None:
-                break
-            index = self.send_index
+            payload, index = None, self.send_index
+            if index == self.fetch_index:
+                if index == self.tail or (payload := self._fetch()) is None:
+                    break
+                index = self.send_index
             message = self._messages[index]
             count = self._send(message, payload, budget - sent, batch, now_ns)
             if message.finished:

@@ -470,6 +470,15 @@ def test_write_back_touches_only_its_bytes(loaded: tuple[ContextManager, Memory]
     assert contexts.read_qp(QPN)[1] == after
 
 
+def test_what_was_stored_to_an_entry_by_hand_is_in_memory_once_it_has_left(
+    loaded: tuple[ContextManager, Memory],
+) -> None:
+    contexts, _ = loaded
+    contexts.key.qps[QPN].remote_qpn = 0x123456
+    assert contexts.evict("qp", QPN) == Status.OK
+    assert QPC.get(contexts.read_qp(QPN)[1], "remote_qpn") == 0x123456
+
+
 def test_pages_are_found_by_the_bits_of_the_number() -> None:
     contexts, memory = manager()
     contexts.write_qp(16, QPC.pack({"local_qpn": 16}))
