@@ -37,6 +37,7 @@ from rnic.spec.opcodes import (
 from rnic.spec.states import RTR, RTS, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import RETRY_EXC_ERR, SUCCESS, WR_FLUSH_ERR
 from rnic.state.arena import Arena
+from rnic.state.queue_pair import QP, QpMemory
 from rnic.trace import Counters, NullTracer
 from rnic.transport.flights import Flights
 from rnic.transport.qp import QueuePair
@@ -121,7 +122,10 @@ class Side:
         ring = ReceiveRing(self.space, self.rq_va, ENTRIES, 16, lambda: self.rq_tail, lambda head: None)
         send = SimpleNamespace(complete=lambda *a: self.done.append((a[0], a[1], a[3])))
         recv = SimpleNamespace(complete=self.take, told=False)
-        self.qp = QueuePair(ctx, self, SendRing(self.space, self.sq_va, ENTRIES, 0), ring, send, recv)  # type: ignore[arg-type]
+        memory = QpMemory(self.arena, ENTRIES)
+        place = memory.record + QP["sq_base"].byte
+        send_ring = SendRing(self.arena.memory, place, self.space, self.sq_va, ENTRIES, 0)
+        self.qp = QueuePair(memory, ctx, self, send_ring, ring, send, recv)  # type: ignore[arg-type]
         self.qp.on_modify(1, 0)
         ctx.state = RTS
         self.qp.on_modify(RTR, 0)
