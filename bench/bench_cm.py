@@ -15,32 +15,19 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
-import tarfile
 import tempfile
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "interop"))
+from guest import Rig, UnavailableError, booted, install
 
-from rig import Rig, UnavailableError, booted  # noqa: E402
-
-import rnic  # noqa: E402
-from rnic.abi.build import build  # noqa: E402
-from rnic.testing import own_network  # noqa: E402
+from rnic.testing import own_network
 
 CONNECTIONS = 20
 SECONDS = 240
 FLOOR = 0.5
 LEFT_OUT = 77
-PLACE = "/opt/rnic"
-OWN_PORT = 4792
-"""The kernel has RoCEv2's own."""
 _STEP = re.compile(r"^(?P<step>[a-z ]+?) *:.* (?P<each>[\d.]+)$", re.MULTILINE)
 _MADE = ("create id", "resolve addr", "resolve route", "create qp", "connect")
-_UNUSED = {"test", "tests", "idlelib", "tkinter", "lib2to3", "ensurepip", "site-packages", "turtledemo", "pydoc_data"}
-_NEEDED = ("click", "rich", "markdown_it", "mdurl", "pygments", "isal")
 
 
 def rate(said: str) -> float:
@@ -58,38 +45,6 @@ def rate(said: str) -> float:
 def rejected(said: str) -> int:
     """Connections that were not made."""
     return said.count("RDMA_CM_EVENT_") - said.count("RDMA_CM_EVENT_ESTABLISHED")
-
-
-def archive(target: Path) -> None:
-    """This Python, what rnic needs of it, rnic and its C libraries."""
-
-    def wanted(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        parts = set(Path(info.name).parts)
-        return None if parts & _UNUSED or info.name.endswith(".a") or "config-3" in info.name else info
-
-    base = Path(sys.base_prefix)
-    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    packages = Path(sysconfig.get_paths()["purelib"])
-    with tarfile.open(target, "w") as tar, tempfile.TemporaryDirectory() as libraries:
-        tar.add(base / "bin" / version, f"bin/{version}")
-        tar.add(base / "lib" / version, f"lib/{version}", filter=wanted)
-        modules = [*(base / "lib" / version / "lib-dynload").glob("*.so"), base / "bin" / version]
-        for library in shared(modules):
-            tar.add(Path(library).resolve(), f"lib/{Path(library).name}")
-        for name in _NEEDED:
-            if (packages / name).exists():
-                tar.add(packages / name, f"packages/{name}")
-        tar.add(Path(rnic.__file__).parent, "packages/rnic")
-        build(Path(libraries))
-        for path in Path(libraries).iterdir():
-            tar.add(path, f"packages/libraries/{path.name}")
-
-
-def shared(programs: list[Path]) -> set[str]:
-    """Shared libraries that programs and modules load, but for the C library's own."""
-    said = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False).stdout
-    found = set(re.findall(r"=> (/\S+)", said))
-    return {path for path in found if not re.match(r"(libc|libm|libdl|libpthread|librt|libgcc_s)\.so", Path(path).name)}
 
 
 def in_guest(rig: Rig, under: str, connections: int) -> str:
@@ -127,15 +82,8 @@ def main(argv: list[str]) -> int:
     connections = int(argv[0]) if argv else CONNECTIONS
     own = [("rnic, on this machine", here(connections))] if shutil.which("cmtime") else []
     try:
-        with booted() as rig, tempfile.TemporaryDirectory() as work:
-            archive(Path(work, "rnic.tar"))
-            rig.put(Path(work, "rnic.tar"), "/tmp/rnic.tar")
-            rig.ask_guest(f"mkdir -p {PLACE} && tar -C {PLACE} -xf /tmp/rnic.tar && rm /tmp/rnic.tar", 60)
-            version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-            env = f"env LD_LIBRARY_PATH={PLACE}/lib PYTHONHOME={PLACE} PYTHONPATH={PLACE}/packages"
-            env += f" RNIC_LIBRARIES={PLACE}/packages/libraries RNIC_RUNTIME_DIR=/tmp/nic"
-            rnic_exec = f"{PLACE}/bin/{version} -m rnic.cli exec --port {OWN_PORT} --addr {rig.guest[4]}"
-            under = f"mkdir -p -m 700 /tmp/nic; {env} {rnic_exec} --"
+        with booted() as rig:
+            under = install(rig)
             soft = in_guest(rig, "", connections)
             mine = in_guest(rig, under, connections)
     except UnavailableError as reason:

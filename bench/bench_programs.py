@@ -1,9 +1,11 @@
 """Unmodified programs through a NIC process, against `rnic perf` through one of the same kind, and ways to wait.
 
-    ./dev bench programs [ROUNDS] [--bypass]
+    ./dev bench programs [ROUNDS] [--bypass] [--guest]
 
 ``--bypass`` leaves out all rows but those of programs that run the engine themselves, and of what they are held
-against: plain UDP sockets in C (``raw_udp.c``), one copy by the kernel (``process_vm.c``) and UCX over TCP.
+against: plain UDP sockets in C (``raw_udp.c``), one copy by the kernel (``process_vm.c``) and UCX over TCP. ``--guest``
+(root) adds perftest in a guest that QEMU runs, on rnic and on the kernel's Soft-RoCE (``guest_programs.py``); where
+this machine cannot run it, the exit status is 77.
 
 Each round runs every row once, in turn; best and median of the rounds are printed. What waits how: the program polls
 and yields after some empty polls (100 unless said otherwise), never yields, or sleeps on events; the NIC process makes
@@ -27,6 +29,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+
+from guest import UnavailableError
+from guest_programs import GuestRow, measured
 
 from rnic.abi.build import build, find_compiler
 from rnic.spec.attach import SOCKET_NAME
@@ -66,6 +71,7 @@ RATE = "bypass: ib_write_bw 8 B, lists of 64"
 LEAST_RATE, AIM_RATE = 2.0, 8.0
 """Million messages a second."""
 NEVER = "4294967295"
+LEFT_OUT = 77
 OWN = ("raw_udp", "process_vm")
 """C programs beside this one."""
 
@@ -146,24 +152,35 @@ def raw(row: Row, folder: Path) -> float:
     return figure * 1e9 / (1 << 20) if row.unit == "MB/s" else figure  # perftest's MB are MiB
 
 
+def verdict(what: str, figure: float, floor: float, aim: float, less: bool) -> str:
+    """One line: floor and aim, met or missed."""
+    good = [figure <= bound if less else figure >= bound for bound in (floor, aim)]
+    word = "aim met" if good[1] else "floor met" if good[0] else "MISSED"
+    return f"{what:28} {figure:7.2f} {floor:7.2f} {aim:7.2f} {word}"
+
+
+def in_guest(rows: list[GuestRow]) -> list[str]:
+    """Figures of the guest, rnic's against Soft-RoCE's."""
+    lines = [f"{'in the guest':40} {'Soft-RoCE':>9} {'rnic':>9}  (medians)"]
+    lines += [f"{row.what:40} {median(row.soft):9.2f} {median(row.own):9.2f} {row.unit}" for row in rows]
+    lines.append(f"{'':28} {'ratio':>7} {'floor':>7} {'aim':>7}")
+    for row in rows:
+        ratio = median(row.own) / median(row.soft)
+        lines.append(verdict(row.what, ratio, row.floor, row.aim, row.unit == "us"))
+    return lines
+
+
 def verdicts(wanted: list[Row]) -> list[str]:
     """Medians against each other: floors and aims, met or missed."""
     middle = {row.name: median(row.got) for row in wanted}
     lines = [f"{'':28} {'ratio':>7} {'floor':>7} {'aim':>7}"]
     for what, row, base, less, floor, aim in VERDICTS:
         if row in middle and base in middle and middle[base]:
-            ratio = middle[row] / middle[base]
-            good = [ratio <= bound if less else ratio >= bound for bound in (floor, aim)]
-            word = "aim met" if good[1] else "floor met" if good[0] else "MISSED"
-            lines.append(f"{what:28} {ratio:7.2f} {floor:7.2f} {aim:7.2f} {word}")
+            lines.append(verdict(what, middle[row] / middle[base], floor, aim, less))
     if RATE in middle:
-        rate = middle[RATE]
-        word = "aim met" if rate >= AIM_RATE else "floor met" if rate >= LEAST_RATE else "MISSED"
-        lines.append(f"{'messages a second, millions':28} {rate:7.2f} {LEAST_RATE:7.2f} {AIM_RATE:7.2f} {word}")
+        lines.append(verdict("messages a second, millions", middle[RATE], LEAST_RATE, AIM_RATE, less=False))
     if OWN_TIME in middle:
-        own = middle[OWN_TIME]
-        word = "aim met" if own <= AIM_OWN else "floor met" if own <= MOST_OWN else "MISSED"
-        lines.append(f"{'NIC process, percent':28} {own:7.2f} {MOST_OWN:7.2f} {AIM_OWN:7.2f} {word}")
+        lines.append(verdict("NIC process, percent", middle[OWN_TIME], MOST_OWN, AIM_OWN, less=True))
     return lines
 
 
@@ -241,7 +258,7 @@ def _figure(text: str, row: Row) -> float:
 
 def main(argv: list[str]) -> int:
     """Print the table and the two ratios."""
-    numbers = [word for word in argv if word != "--bypass"]
+    numbers = [word for word in argv if word not in ("--bypass", "--guest")]
     rounds = int(numbers[0]) if numbers else ROUNDS
     before = [] if "--bypass" in argv else rows()
     wanted = before + [row for row in bypass_rows() if row.name not in {row.name for row in before}]
@@ -265,6 +282,13 @@ def main(argv: list[str]) -> int:
         ratio = middle["ib_write_lat 8 B"] / middle["rnic perf write_lat 8 B"]
         print(f"ib_write_lat / rnic perf: {ratio:.2f} (at most {MOST_LAT}: {'met' if ratio <= MOST_LAT else 'MISSED'})")
     print("\n".join(verdicts(wanted)))
+    if "--guest" not in argv:
+        return 0
+    try:
+        print("\n".join(in_guest(measured(rounds))))
+    except UnavailableError as reason:
+        print(f"bench programs: the guest is LEFT OUT: {reason}", file=sys.stderr)
+        return LEFT_OUT
     return 0
 
 

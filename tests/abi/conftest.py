@@ -146,6 +146,12 @@ def both_sanitized(libraries: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
+def storm(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C program that becomes two with messages under way all the time."""
+    return _compile(tmp_path_factory.mktemp("storm"), "storm", ["-O1"])
+
+
+@pytest.fixture(scope="session")
 def twins(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program with peers on two devices."""
     return _compile(tmp_path_factory.mktemp("twins"), "twins", ["-O1"])

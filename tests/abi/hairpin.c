@@ -2,8 +2,11 @@
  * Two programs on one device against each other: who asks and who serves. Exits with 0 if all is as it should be.
  *
  *     hairpin data       messages of all kinds and lengths, checked; a receive that comes late
- *     hairpin key        a WRITE with a wrong key
- *     hairpin unmapped   a WRITE from memory that has been unmapped, and one to such memory
+ *     hairpin reads      READs of all lengths, some at a time, into several pieces of memory, checked
+ *     hairpin key        a WRITE with a wrong key, a READ with one
+ *     hairpin unmapped   a WRITE from memory that has been unmapped; "hairpin unmapped there" one to such memory
+ *     hairpin read here  a READ into memory that has been unmapped; "hairpin read there" one of such memory
+ *     hairpin ended      READs by keys that end while who asks is stopped: what is stored there then is not theirs
  *     hairpin forever    data, until the other one has gone: who asks then prints how its request ended, and exits with 3
  *
  * The first line says the process numbers of both, who asks first.
@@ -268,7 +271,79 @@ static void too_early(void)
 	CHECK(meet(6, &heard));
 }
 
-static void wrong_key(void)
+/* The lengths of READs that go out together, all from different places there to different ones here. */
+static void reads(void)
+{
+	enum { EACH = SLOTS / 4 };
+	uint64_t heard;
+
+	for (uint64_t turn = 0; turn < 40; turn++) {
+		if (!asks)
+			for (uint64_t at = 0; at < EACH; at++)
+				fill(memory + at * MOST + turn, turn * EACH + at, length_of(turn + at));
+		CHECK(meet(turn, &heard) && heard == turn);
+		for (uint64_t at = 0; asks && at < EACH; at++) {
+			uint32_t bytes = length_of(turn + at), first = bytes / 7 + 1;
+			uintptr_t to = (uintptr_t)memory + (EACH + at) * MOST;
+			struct ibv_sge sges[2] = { { to, first, mr->lkey }, { to + first, bytes - first, mr->lkey } };
+			struct ibv_send_wr wr = request(sges, IBV_WR_RDMA_READ, at, there.va + at * MOST + turn);
+
+			wr.num_sge = 2;
+			memset((void *)to, 0, bytes);
+			post(&wr);
+		}
+		for (uint64_t at = 0; asks && at < EACH; at++) {
+			succeed(at);
+			CHECK(is_filled(memory + (EACH + at) * MOST, turn * EACH + at, length_of(turn + at)));
+		}
+		CHECK(meet(turn, &heard));
+	}
+}
+
+static int is_stopped(pid_t pid)
+{
+	char path[64], state = 0;
+	FILE *said;
+
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+	CHECK((said = fopen(path, "r")) && fscanf(said, "%*d (%*[^)]) %c", &state) == 1 && !fclose(said));
+	return state == 'T';
+}
+
+/* One READ of memory whose key ends there, and which is stored to anew, while this side is stopped. */
+static void ended(void)
+{
+	enum { BYTES_READ = 1 << 15 };
+	struct ibv_sge sge = { (uintptr_t)memory + MOST, BYTES_READ, mr->lkey };
+	struct ibv_send_wr wr = request(&sge, IBV_WR_RDMA_READ, 1, there.va);
+	struct ibv_wc wc;
+	uint64_t heard;
+
+	if (!asks)
+		fill(memory, 33, BYTES_READ);
+	CHECK(meet(12, &heard));
+	if (asks) {
+		post(&wr);
+		raise(SIGSTOP);
+		wc = completion();
+		/* a READ that is repeated once its key has ended gets no answer, which fails nobody there */
+		if (wc.status)
+			CHECK(wc.status == IBV_WC_RETRY_EXC_ERR || wc.status == IBV_WC_REM_ACCESS_ERR ||
+			      wc.status == IBV_WC_REM_OP_ERR);
+		else
+			CHECK(is_filled(memory + MOST, 33, BYTES_READ));
+	} else {
+		while (!is_stopped(getppid()))
+			;
+		sleep_ms(5); /* so that the answer has left */
+		CHECK(!ibv_dereg_mr(mr));
+		memset(memory, 0x5A, BYTES_READ);
+		CHECK(!kill(getppid(), SIGCONT) && (mr = ibv_reg_mr(pd, memory, BYTES, 15)));
+	}
+	CHECK(meet(13, &heard));
+}
+
+static void wrong_key(int opcode)
 {
 	struct ibv_sge sge = { (uintptr_t)memory, 1 << 16, mr->lkey };
 	struct ibv_send_wr wr = request(&sge, IBV_WR_RDMA_WRITE, 1, there.va);
@@ -276,6 +351,9 @@ static void wrong_key(void)
 	uint64_t heard;
 
 	if (asks) {
+		post(&wr);
+		succeed(1);
+		wr.opcode = opcode;
 		post(&wr);
 		succeed(1);
 		wr.wr.rdma.rkey ^= 1;
@@ -286,10 +364,10 @@ static void wrong_key(void)
 	CHECK(meet(7, &heard));
 }
 
-static void unmapped(void)
+static void unmapped(int opcode)
 {
 	struct ibv_sge sge = { (uintptr_t)memory, 1 << 16, mr->lkey };
-	struct ibv_send_wr wr = request(&sge, IBV_WR_RDMA_WRITE, 1, there.va);
+	struct ibv_send_wr wr = request(&sge, opcode, 1, there.va);
 	struct ibv_wc wc;
 	uint64_t heard;
 
@@ -307,10 +385,10 @@ static void unmapped(void)
 	CHECK(meet(9, &heard));
 }
 
-static void unmapped_there(void)
+static void unmapped_there(int opcode)
 {
 	struct ibv_sge sge = { (uintptr_t)memory, 1 << 16, mr->lkey };
-	struct ibv_send_wr wr = request(&sge, IBV_WR_RDMA_WRITE, 1, there.va + 4 * MOST - 4096);
+	struct ibv_send_wr wr = request(&sge, opcode, 1, there.va + 4 * MOST - 4096);
 	struct ibv_wc wc;
 	uint64_t heard;
 
@@ -388,12 +466,28 @@ int main(int argc, char **argv)
 		answers();
 		too_early();
 		round_trips(ROUNDS / 4, 5000);
+	} else if (strcmp(mode, "reads") == 0) {
+		reads();
 	} else if (strcmp(mode, "key") == 0) {
-		wrong_key();
+		wrong_key(IBV_WR_RDMA_WRITE);
+		close_all();
+		open_all();
+		wrong_key(IBV_WR_RDMA_READ);
 	} else if (strcmp(mode, "unmapped") == 0) {
-		unmapped();
+		unmapped(IBV_WR_RDMA_WRITE);
 	} else if (strcmp(mode, "unmapped there") == 0) {
-		unmapped_there();
+		unmapped_there(IBV_WR_RDMA_WRITE);
+	} else if (strcmp(mode, "read here") == 0) {
+		unmapped(IBV_WR_RDMA_READ);
+	} else if (strcmp(mode, "read there") == 0) {
+		unmapped_there(IBV_WR_RDMA_READ);
+	} else if (strcmp(mode, "ended") == 0) {
+		for (int turn = 1; turn < 20; turn++) {
+			ended();
+			close_all();
+			open_all();
+		}
+		ended();
 	}
 	close_all();
 	if (!asks)

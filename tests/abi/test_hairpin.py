@@ -26,6 +26,8 @@ from tests.abi.test_kills import LONGEST, WELL, Nic, served
 
 NET = own_network()
 """Addresses that no other run of these tests uses at the same time."""
+LEAST = 2048
+"""Bytes from which on a message is not copied into packets."""
 GONE = 3
 """Exit status of ``hairpin forever`` once one of the two has gone."""
 
@@ -64,11 +66,39 @@ def test_data_goes_by_the_rings(both: Path, hairpin: dict[str, str]) -> None:
         run(both, hairpin, "data")
         nic.settled()
         seen = counters(nic)
-        assert seen["hairpin_bytes"] > 40 << 20
+        assert seen["hairpin_bytes"] > 60 << 20
         assert seen["hairpin_packets"] > 1000
         assert seen["hairpin_lost"] == 0
         # what was sent at all is more than what went by the wire, a burst of which has at most 64 packets
         assert seen["hairpin_wire"] * 64 < seen["tx_packets"] / 4
+
+
+def test_the_bytes_of_reads_are_copied_once(both: Path, hairpin: dict[str, str]) -> None:
+    """All those long enough; by the ring go the requests, and the responses of short ones."""
+    with served(hairpin, f"{NET}.63") as nic:
+        run(both, hairpin, "reads")
+        nic.settled()
+        seen = counters(nic)
+        assert seen["hairpin_bytes"] == sum(bytes_ for at in range(40) for bytes_ in lengths(at) if bytes_ >= LEAST)
+        assert seen["hairpin_lost"] == 0
+
+
+def lengths(turn: int) -> list[int]:
+    """Of the four READs of a turn of ``hairpin reads``."""
+    some = (8, 100, 1024, 2047, 2048, 2049, 4097, 65536, 300001, 1 << 20)
+    return [some[(turn + at) % len(some)] for at in range(4)]
+
+
+@pytest.mark.parametrize("program", ["both", "both_sanitized"])
+def test_a_key_that_ends_takes_its_memory_along(
+    request: pytest.FixtureRequest, hairpin: dict[str, str], program: str
+) -> None:
+    """Who asks is stopped between its READ and the answer; what the memory holds afterwards never reaches it."""
+    built: Path = request.getfixturevalue(program)
+    with served(hairpin, f"{NET}.64") as nic:
+        run(built, hairpin, "ended")
+        nic.settled()
+        assert counters(nic)["hairpin_refused"] > 0
 
 
 def test_nobody_takes_part_who_did_not_ask(both: Path, hairpin: dict[str, str]) -> None:
@@ -82,9 +112,10 @@ def test_two_under_sanitizers(both_sanitized: Path, hairpin: dict[str, str]) -> 
     with served(hairpin, f"{NET}.53"):
         run(both_sanitized, hairpin, "data")
         run(both_sanitized, hairpin, "key")
+        run(both_sanitized, hairpin, "reads")
 
 
-@pytest.mark.parametrize("what", ["key", "unmapped", "unmapped there"])
+@pytest.mark.parametrize("what", ["key", "unmapped", "unmapped there", "read here", "read there"])
 def test_mistakes_end_as_on_the_wire(both: Path, hairpin: dict[str, str], what: str) -> None:
     """The program knows which status is right; the same without rings."""
     with served(hairpin, f"{NET}.54"):

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define POSITION (HAIRPIN_RING_BYTES - 1)
+#define PSN_AT 9 /* in a BTH */
 
 enum kind {
 	KIND_PACKETS, /* a burst of them, as the wire carries it */
@@ -168,6 +169,14 @@ static int pop(struct hairpin_peer *peer, struct mark *mark, uint8_t *to, size_t
 
 /* ------------------------------------------------------------------ the sender's memory */
 
+/* Of a queue pair of a ring's sender. The bytes of a READ are in memory that one of its keys opens, and that becomes the
+ * program's own with the key: its program may know nothing of the READ. Both words only ever count up. */
+static uint64_t epoch_of(const struct end *end, uint64_t number, uint32_t operation)
+{
+	uint64_t epoch = load(&end->epochs[number % HAIRPIN_EPOCHS]);
+	return opcode_rows[operation & 0xFF].flags & ROW_RESPONSE ? epoch + load(&end->keeper->keys) : epoch;
+}
+
 /* All in one call, so that the cookie and the bytes are of one program, whatever became of the number. */
 static int pull(struct engine_pull *self, const struct engine_bulk *bulk, const struct engine_place *places, unsigned count)
 {
@@ -185,8 +194,8 @@ static int pull(struct engine_pull *self, const struct engine_bulk *bulk, const 
 	    memcmp(cookie, peer->setup.cookie, sizeof cookie))
 		return -1;
 	atomic_thread_fence(memory_order_acquire);
-	/* a queue pair that has stopped meanwhile has given its memory back, before the bytes were read or behind that */
-	return bulk && load(&peer->in.epochs[bulk->source % HAIRPIN_EPOCHS]) != bulk->epoch ? -1 : 0;
+	/* what has stopped meanwhile has given its memory back, before the bytes were read or behind that */
+	return bulk && epoch_of(&peer->in, bulk->source, bulk->operation) != bulk->epoch ? -1 : 0;
 }
 
 /* ------------------------------------------------------------------ whom one has joined */
@@ -266,20 +275,23 @@ int hairpin_join(struct hairpin *hairpin, const struct bypass_peer *setup)
 
 /* ------------------------------------------------------------------ sending */
 
-/* Whether packets of `lane` from this one on may go by the ring: none is on its way by the wire. */
-static int goes(struct hairpin_lane *lane, uint64_t psn)
+/* Whether packets of `lane` from this one on may go by the ring: none of the queue pair's that matters for the order is
+ * on its way by the wire. */
+static int goes(const struct hairpin_lane *lane, uint32_t operation, uint64_t psn)
 {
-	return is_open(lane->peer) && (lane->on || psn == lane->record->una);
+	uint16_t flags = opcode_rows[operation & 0xFF].flags;
+
+	return is_open(lane->peer) && (lane->on || (flags & ROW_RESPONSE ? flags & ROW_START : psn == lane->record->una));
 }
 
-static int opens(struct engine_lane *self, const struct engine_qp *qp, uint64_t psn, uint64_t *epoch)
+static int opens(struct engine_lane *self, const struct engine_qp *qp, uint32_t operation, uint64_t psn, uint64_t *epoch)
 {
 	struct hairpin_lane *lane = (struct hairpin_lane *)(void *)self;
 	struct end *out = &lane->peer->out;
 
-	if (!goes(lane, psn) || !load(&out->taker->pulls) || left_in(lane->peer) < HAIRPIN_RING_BYTES / 2)
+	if (!goes(lane, operation, psn) || !load(&out->taker->pulls) || left_in(lane->peer) < HAIRPIN_RING_BYTES / 2)
 		return 0;
-	*epoch = load(&out->epochs[be_get(qp->qpc, QPC_LOCAL_QPN) % HAIRPIN_EPOCHS]);
+	*epoch = epoch_of(out, be_get(qp->qpc, QPC_LOCAL_QPN), operation);
 	return 1;
 }
 
@@ -291,23 +303,19 @@ struct engine_lane *hairpin_lead(struct hairpin *hairpin, const struct engine_qp
 	    qp->flow.destination_port != qp->flow.source_port)
 		peer = NULL;
 	if (peer != lane->peer || lane->record != qp->record)
-		*lane = (struct hairpin_lane){ { opens }, hairpin, peer, qp->record, 0 };
+		*lane = (struct hairpin_lane){ .lane.opens = opens, .hairpin = hairpin, .peer = peer, .record = qp->record };
 	return peer ? &lane->lane : NULL;
 }
 
-/* Whether none of the queue pair's packets that matter for the order is on its way by the wire when this one leaves. */
-static int begins(struct hairpin_lane *lane, const uint8_t *bytes, uint32_t segment)
+/* The same for what leaves now. */
+static int leaves(const struct hairpin_lane *lane, const uint8_t *bytes, uint32_t segment)
 {
 	struct engine_bulk bulk;
 
-	if (segment) {
-		const struct opcode_row *row = &opcode_rows[bytes[0]];
-		if (row->flags & ROW_RESPONSE)
-			return (row->flags & ROW_START) != 0;
-		return goes(lane, be_load(bytes + 9, 3));
-	}
+	if (segment)
+		return goes(lane, bytes[0], be_load(bytes + PSN_AT, 3));
 	memcpy(&bulk, bytes, sizeof bulk);
-	return goes(lane, bulk.psn);
+	return goes(lane, bulk.operation, bulk.psn);
 }
 
 int hairpin_divert(void *self, const uint8_t *bytes, size_t length, uint32_t segment, uint32_t count)
@@ -316,7 +324,7 @@ int hairpin_divert(void *self, const uint8_t *bytes, size_t length, uint32_t seg
 	struct hairpin_peer *peer = lane->peer;
 	struct slot *slot = lane->hairpin->slot;
 
-	lane->on = is_open(peer) && (lane->on || begins(lane, bytes, segment));
+	lane->on = leaves(lane, bytes, segment);
 	if (lane->on && !push(peer, segment ? KIND_PACKETS : KIND_BULK, segment, bytes, length)) {
 		slot->hairpin_packets += count;
 		if (!segment) {
@@ -372,22 +380,30 @@ unsigned hairpin_draw(void *self, struct pump_slot *slots, unsigned count)
 	return came;
 }
 
-void hairpin_take(void *self, const struct pump_slot *slot, uint64_t now, struct engine_told *told)
+int hairpin_take(void *self, const struct pump_slot *slot, uint64_t now, struct engine_told *told)
 {
 	struct hairpin *hairpin = self;
 	struct hairpin_peer *peer = hairpin->from[slot - hairpin->first];
 	struct engine_bulk bulk;
+	enum engine_took took;
 
 	*told = (struct engine_told){ .stop = STOP_DONE };
 	memcpy(&bulk, slot->buffer, sizeof bulk);
 	if (!owns(peer, slot->kind == KIND_BULK ? bulk.source : bulk.destination))
-		return; /* its queue pairs have other numbers */
+		return 1; /* its queue pairs have other numbers */
 	if (slot->kind == KIND_REFUSED) {
 		hairpin->slot->hairpin_refused += bulk.packets;
 		engine_port_refused(hairpin->device, &bulk, now);
-	} else if (engine_port_bulk(hairpin->device, &bulk, &peer->pull, now, told) == TOOK_NONE) {
-		push(peer, KIND_REFUSED, 0, &bulk, sizeof bulk); /* where that is full the sender finds out by its timer */
+		return 1;
 	}
+	do {
+		took = engine_port_bulk(hairpin->device, &bulk, &peer->pull, now, told);
+	} while (took == TOOK_HALF && told->stop == STOP_DONE);
+	if (took == TOOK_NONE && opcode_rows[bulk.operation & 0xFF].flags & ROW_RESPONSE)
+		hairpin->slot->hairpin_refused += bulk.packets; /* they have been asked for again */
+	else if (took == TOOK_NONE)
+		push(peer, KIND_REFUSED, 0, &bulk, sizeof bulk); /* where that is full the sender finds out by its timer */
+	return took != TOOK_HALF && told->stop != STOP_FIND;
 }
 
 /* ------------------------------------------------------------------ sleeping */

@@ -36,7 +36,7 @@ struct engine_lane *hairpin_lead(struct hairpin *hairpin, const struct engine_qp
 int hairpin_divert(void *lane, const uint8_t *bytes, size_t length, uint32_t segment, uint32_t count);
 /* pump_round's draw and take. */
 unsigned hairpin_draw(void *hairpin, struct pump_slot *slots, unsigned count);
-void hairpin_take(void *hairpin, const struct pump_slot *slot, uint64_t now, struct engine_told *told);
+int hairpin_take(void *hairpin, const struct pump_slot *slot, uint64_t now, struct engine_told *told);
 
 /* Whether records wait; `sleeps`: if none do, whoever brings one rings the bell. Without the lock. */
 int hairpin_waits(struct hairpin *hairpin, int sleeps);

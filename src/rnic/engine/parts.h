@@ -377,8 +377,9 @@ static inline int is_atomic(uint64_t opcode)
 	return opcode == WR_CMP_SWAP || opcode == WR_FETCH_ADD;
 }
 
-/* The operation of a message's packet (send.c). */
+/* The operation of a message's packet (send.c), and of a READ's response (replies.c). */
 uint8_t engine_operation(uint64_t opcode, int first, int last);
+uint8_t engine_response(int first, int last);
 
 /* Whether a message's packets are responses. */
 static inline int is_answered(const struct send_slot *slot)
@@ -445,13 +446,22 @@ void engine_watch(const struct engine_port *port, struct engine_qp *qp, const st
 
 /* ------------------------------------------------------------------ bulk.c */
 
+/* Packets of the next part of a message that is to be made so: few enough for some to be in flight, and no fewer, since
+ * each costs the taker a system call. 0 where they have to be packets. */
+uint64_t engine_bulk_part(const struct engine_qp *qp, const struct send_slot *slot, const struct source *source);
 /* Make the next `count` packets of a message as one without its bytes; how many, 0 where they have to be packets. */
 uint64_t engine_bulk_make(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
 			  const struct source *source, uint64_t count, int ask, struct engine_out *out);
+/* The same for the next `count` responses of a READ. */
+uint64_t engine_bulk_answer(const struct engine_port *port, struct engine_qp *qp, struct reply *reply,
+			    const struct memory_key *key, uint64_t mtu, uint64_t count, struct engine_out *out);
 /* Read the bytes of such packets to a receive entry from `offset` on, or where that is NULL to the memory of a key; 0, or
  * -1 where any byte is out of reach. */
 int engine_bulk_store(const struct engine_port *port, const struct engine_qp *qp, const struct packet *packet,
 		      const struct receive *receive, const struct memory_key *key, uint64_t at);
+/* Read the bytes of such responses to the places of a READ from `offset` on; 0, or -1 where any byte is out of reach. */
+int engine_bulk_fetch(const struct engine_port *port, const struct packet *packet, const struct source *source,
+		      uint64_t offset);
 /* What one is as a packet, whose header goes to BULK_HEADER `bytes`; 0, or -1 for none that makes sense. */
 #define BULK_HEADER 32u
 int engine_bulk_read(const struct engine_bulk *bulk, uint8_t *bytes, struct packet *packet);

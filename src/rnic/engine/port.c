@@ -214,6 +214,45 @@ static struct engine_qp *connected(const struct engine_device *device, uint64_t 
 	return qp;
 }
 
+/* Responses that cannot be taken are asked for again, which has them come with their bytes. A peer that goes on without
+ * them has no such answer, but what is lost: the timers bound that. */
+static enum engine_took ask_again(struct engine_device *device, struct engine_qp *qp, uint64_t psn, uint64_t now)
+{
+	struct engine_effects effects = { .sample = NONE };
+	struct queue_pair *record = qp->record;
+
+	if (!engine_sq_sound(qp) || psn_diff(psn, record->una) < 0 || psn_diff(psn, record->sent_psn) >= 0)
+		return TOOK_NOTHING;
+	qp->lane->asks_again = 1;
+	qp->lane->again = record->sent_psn;
+	engine_rewind(qp, psn, &effects);
+	effects.effects |= EFFECT_ARM;
+	carry_out(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
+	return TOOK_NONE;
+}
+
+/* Take responses of a READ. */
+static enum engine_took take_responses(struct engine_device *device, struct engine_qp *qp, const struct packet *packet,
+				       uint64_t now, struct engine_told *told)
+{
+	struct queue_pair *record = qp->record;
+	struct engine_effects effects = { .sample = NONE };
+	struct engine_flight flight = round_trips(peer_of(device, record));
+
+	qp->lane->asks_again &= psn_diff(record->una, qp->lane->again) < 0;
+	if (qp->lane->asks_again && psn_diff(packet->psn, qp->lane->again) < 0)
+		return TOOK_NOTHING;
+	enum engine_end end = engine_response_receive(device->port, qp, packet, &flight, now, &effects);
+	carry_out(device, told->qp, &effects, now);
+	told->effects = effects.effects & EFFECT_NOTIFY_SEND;
+	told->stop = told->effects ? STOP_NOTIFY : STOP_DONE;
+	if (end == ENGINE_AGAIN)
+		return TOOK_HALF;
+	if (end != ENGINE_DONE && end != ENGINE_TOLD)
+		return ask_again(device, qp, packet->psn, now);
+	return TOOK_ALL;
+}
+
 enum engine_took engine_port_bulk(struct engine_device *device, const struct engine_bulk *bulk, struct engine_pull *pull,
 				  uint64_t now, struct engine_told *told)
 {
@@ -221,6 +260,7 @@ enum engine_took engine_port_bulk(struct engine_device *device, const struct eng
 	struct packet packet;
 	struct engine_effects effects = { .sample = NONE };
 	struct engine_qp *qp = connected(device, bulk->destination, bulk->source);
+	enum engine_took took = TOOK_ALL;
 
 	*told = (struct engine_told){ .stop = STOP_DONE };
 	if (!qp || engine_bulk_read(bulk, bytes, &packet))
@@ -237,18 +277,24 @@ enum engine_took engine_port_bulk(struct engine_device *device, const struct eng
 	if (!qp->lane)
 		return TOOK_NOTHING; /* its peer is of another device, which has queue pairs of the same numbers */
 	packet.pull = pull;
-	enum engine_end end = engine_request_receive(device->port, qp, &packet, &effects);
-	if (end != ENGINE_DONE && end != ENGINE_TOLD) {
-		record->silent = 1; /* what follows comes too early */
-		return TOOK_NONE;
+	if (packet.row->flags & ROW_RESPONSE) {
+		took = state == QP_STATE_RTS ? take_responses(device, qp, &packet, now, told) : TOOK_NOTHING;
+	} else {
+		enum engine_end end = engine_request_receive(device->port, qp, &packet, &effects);
+		if (end != ENGINE_DONE && end != ENGINE_TOLD) {
+			record->silent = 1; /* what follows comes too early */
+			return TOOK_NONE;
+		}
+		carry_out(device, at, &effects, now);
+		told->effects = effects.effects & EFFECT_NOTIFY_RECV;
+		told->stop = told->effects ? STOP_NOTIFY : STOP_DONE;
 	}
-	device->counts.rx_packets += bulk->packets;
-	record->came_bytes += bulk->bytes;
-	carry_out(device, at, &effects, now);
+	if (took == TOOK_ALL) {
+		device->counts.rx_packets += bulk->packets;
+		record->came_bytes += bulk->bytes;
+	}
 	show(qp);
-	told->effects = effects.effects & EFFECT_NOTIFY_RECV;
-	told->stop = told->effects ? STOP_NOTIFY : STOP_DONE;
-	return TOOK_ALL;
+	return took;
 }
 
 void engine_port_refused(struct engine_device *device, const struct engine_bulk *bulk, uint64_t now)

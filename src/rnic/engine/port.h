@@ -66,7 +66,8 @@ size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, 
 /* What became of packets without their bytes (bulk.h). */
 enum engine_took {
 	TOOK_ALL, /* as of packets: they may be duplicates, or beyond a gap */
-	TOOK_NONE, /* they are wanted with their bytes: the sender goes back to them */
+	TOOK_HALF, /* what they acknowledge: the same again for the rest, once `told` is carried out */
+	TOOK_NONE, /* they are wanted with their bytes: of requests the sender goes back to them, responses are asked for */
 	TOOK_NOTHING, /* they are for nobody here: lost */
 };
 /* Take such, for the queue pair that its sender's is connected to. STOP_FIND: then the same again. */

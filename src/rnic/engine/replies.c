@@ -132,27 +132,32 @@ static uint8_t *begin(const struct engine_qp *qp, struct engine_out *out, const 
 	return frame;
 }
 
+uint8_t engine_response(int first, int last)
+{
+	if (first)
+		return last ? BTH_READ_RESPONSE_ONLY : BTH_READ_RESPONSE_FIRST;
+	return last ? BTH_READ_RESPONSE_LAST : BTH_READ_RESPONSE_MIDDLE;
+}
+
 /* Send up to `budget` responses of a READ; how many. Where its memory goes meanwhile, the reference is next. */
 static uint64_t send_read(const struct engine_port *port, struct engine_qp *qp, struct reply *reply, uint64_t mtu,
 			  uint64_t budget, struct engine_out *out, struct engine_effects *effects)
 {
 	const struct memory_key *key = reply->total ? bytes_of(port, qp, reply) : NULL;
-	uint64_t first = reply->sent, end = lesser(reply->packets, first + budget), run = 0;
+	uint64_t first = reply->sent, end = lesser(reply->packets, first + budget), run = 0, made;
 
+	if (key && qp->lane && (made = engine_bulk_answer(port, qp, reply, key, mtu, end - first, out)) != 0)
+		return made;
 	while (reply->sent < end) {
 		uint64_t offset = reply->sent * mtu, size = lesser(mtu, reply->total - offset);
 		int last = reply->sent + 1 == reply->packets, middle = reply->sent && !last;
-		uint64_t operation = BTH_READ_RESPONSE_FIRST, header = middle ? BTH_BYTES : ACK_HEADER;
+		uint64_t header = middle ? BTH_BYTES : ACK_HEADER;
 		if (!run && middle) {
 			/* middles that are all alike form a run */
 			uint64_t middles = lesser(end, reply->packets - 1) - reply->sent;
 			run = middles > 1 ? middles : 0;
 		}
-		if (middle)
-			operation = BTH_READ_RESPONSE_MIDDLE;
-		else if (last)
-			operation = reply->sent ? BTH_READ_RESPONSE_LAST : BTH_READ_RESPONSE_ONLY;
-		uint8_t *frame = begin(qp, out, reply, operation, header, size, run != 0);
+		uint8_t *frame = begin(qp, out, reply, engine_response(!reply->sent, last), header, size, run != 0);
 		if (!frame)
 			break;
 		if (run > 1 && port->ahead && !port->ahead->filled_count)

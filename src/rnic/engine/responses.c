@@ -160,10 +160,12 @@ static int fits(const struct queue_pair *record, const struct packet *packet, co
 {
 	uint16_t flags = packet->row->flags;
 	uint64_t offset = piece->offset + piece->got * record->mtu, length = entry_get(slot, SQE_LENGTH);
+	uint64_t got = piece->got + packet->more + 1;
 	if (!(flags & ROW_READ_RESPONSE))
 		return is_atomic(entry_get(slot, SQE_OPCODE)) && length == 8;
-	int last = piece->got + 1 == piece->packets, ends = (flags & ROW_END) != 0;
-	if (entry_get(slot, SQE_OPCODE) != WR_READ || offset > length || packet->size != lesser(record->mtu, length - offset))
+	int last = got == piece->packets, ends = (flags & ROW_END) != 0;
+	if (entry_get(slot, SQE_OPCODE) != WR_READ || offset > length || got > piece->packets ||
+	    packet->size != lesser((packet->more + 1) * record->mtu, length - offset))
 		return 0;
 	if (ends != last && !piece->asked)
 		return 0;
@@ -177,7 +179,7 @@ static enum engine_end place(const struct engine_port *port, struct engine_qp *q
 			     struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
-	uint64_t behind = (packet->psn + 1) & PSN_MASK, offset = 0, size = 8, orig;
+	uint64_t count = packet->more + 1, behind = (packet->psn + count) & PSN_MASK, offset = 0, size = 8, orig;
 	const uint8_t *data = packet->payload;
 	struct source source;
 
@@ -210,10 +212,11 @@ static enum engine_end place(const struct engine_port *port, struct engine_qp *q
 		orig = be_load(packet->bytes + BTH_BYTES + 4, 8);
 		data = (const uint8_t *)&orig;
 	}
-	if (size && engine_source_write(port, &source, offset, data, size))
+	if (packet->bulk ? engine_bulk_fetch(port, packet, &source, offset) :
+			   size && engine_source_write(port, &source, offset, data, size))
 		return PUNT_MEMORY;
-	piece->got++;
-	slot->received++;
+	piece->got += count;
+	slot->received += count;
 	if (piece->got == piece->packets) {
 		record->piece_first = (record->piece_first + 1) % QP_PIECES;
 		record->piece_count--;

@@ -137,10 +137,8 @@ static int take(struct pump_round *round, uint64_t now, struct engine_told *told
 		}
 		if (round->drawn && slot->kind) {
 			if (!round->at) {
-				round->take(round->hairpin, slot, now, told);
-				if (told->stop == STOP_FIND)
-					return 0;
-				round->at = slot->size;
+				if (round->take(round->hairpin, slot, now, told))
+					round->at = slot->size;
 				if (told->stop != STOP_DONE)
 					return 0;
 			}

@@ -49,9 +49,10 @@ struct pump_round {
 	uint64_t lost; /* packets that came and are lost, since the caller took the number */
 	struct pump_loss loss; /* of what comes; in a slot that stopped with STOP_PACKET none */
 	/* Or NULL: where packets come from beside the socket, and what they are where they are none (hairpin.h). `draw` fills
-	 * slots and says how many; `take` is told of a slot with a `kind`, and stops as engine_told says. */
+	 * slots and says how many; `take` is told of a slot with a `kind`, and stops as engine_told says; whether that slot
+	 * is done with. */
 	unsigned (*draw)(void *hairpin, struct pump_slot *slots, unsigned count);
-	void (*take)(void *hairpin, const struct pump_slot *slot, uint64_t now, struct engine_told *told);
+	int (*take)(void *hairpin, const struct pump_slot *slot, uint64_t now, struct engine_told *told);
 	void *hairpin;
 	uint32_t drawn; /* the slots of this round came from there */
 	uint32_t eager; /* rounds to come that leave the socket out though nothing comes from there */

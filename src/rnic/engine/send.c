@@ -391,6 +391,15 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 	/* Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on. */
 	uint64_t more = lesser(left, record->window - record->flying) - count;
 	int ask = count < left && (count == room || shared(record, flight) || !enough(record, flight, count, more));
+	int64_t ahead = psn_diff(psn, record->sent_psn);
+	/* what is sent again has its bytes with it */
+	uint64_t part = qp->lane && !ahead ? engine_bulk_part(qp, slot, &source) : 0;
+	if (part) {
+		if (record->flying && part > record->window - record->flying)
+			return ENGINE_DONE; /* at once, when so much of what is in flight has been acknowledged */
+		ask |= part < count;
+		count = lesser(count, part);
+	}
 	if (lacks_credit(record, slot)) {
 		/* only one packet may probe for credit; its ACK says that the message has a receive entry (IBA 9.7.7.2) */
 		if (slot->sent || asks_for_credit(qp, slot_index))
@@ -398,9 +407,8 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 		count = 1;
 		ask = 1;
 	}
-	int64_t ahead = psn_diff(psn, record->sent_psn);
 	how = MADE;
-	if (qp->lane && !ahead) /* what is sent again has its bytes with it */
+	if (part)
 		*sent = engine_bulk_make(port, qp, slot, &source, count, ask, out);
 	if (!*sent)
 		*sent = send_data(port, qp, slot, &source, count, ask, out, &how);

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x117af3a71507e489ull
+#define STATE_LAYOUT_HASH 0x3b403d401694a6bdull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -753,7 +753,8 @@ _Static_assert(sizeof(struct ring_taker) == 64, "ring_taker");
 struct ring_keeper {
 	uint64_t held; /* 1 while the NIC process serves the taker's slot: packets go by the wire */
 	uint64_t dead; /* 1: one of the two programs has ended */
-	uint64_t reserved[6];
+	uint64_t keys; /* counted up when a key of the sender's ends, whose memory is the program's own from then on */
+	uint64_t reserved[5];
 };
 _Static_assert(sizeof(struct ring_keeper) == 64, "ring_keeper");
 

@@ -2,7 +2,8 @@
 
 The NIC process makes the file of a pair when a queue pair of one program is to be connected to one of the other and
 both asked for it (``rnic exec --bypass --hairpin``), and stores its own words in it: that a program's slot is served
-here, that it has ended, that a queue pair has stopped. It reads nothing there but whether records wait.
+here, that it has ended, that a queue pair has stopped or a key has ended. It reads nothing there but whether records
+wait.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Pair:
         self.bytes = self.rings * RING_ALL
         self.fd, self.shared = memory("rnic hairpin", self.bytes)
         self._epochs = [0] * (self.rings * EPOCHS)
+        self._keys = [0] * self.rings
 
     def ring_of(self, member: int) -> int:
         """The ring that a slot sends on."""
@@ -80,6 +82,13 @@ class Pair:
         ring, group = self.ring_of(member), number % EPOCHS
         self._epochs[ring * EPOCHS + group] += 1  # of 32 bits, as what is stored
         store32(self.shared, ring * RING_ALL + EPOCHS_AT + 8 * group, self._epochs[ring * EPOCHS + group])
+        fence()
+
+    def key_ended(self, member: int) -> None:
+        """A key of the slot's has ended: who reads for a READ from the slot's memory just now has read nothing."""
+        ring = self.ring_of(member)
+        self._keys[ring] += 1
+        store32(self.shared, ring * RING_ALL + KEEPER_AT + RING_KEEPER["keys"].byte, self._keys[ring])
         fence()
 
     def close(self) -> None:

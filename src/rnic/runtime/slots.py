@@ -37,6 +37,7 @@ from rnic.link.udp import BUFFER_BYTES as SOCKET_BYTES
 from rnic.link.udp import UdpLink
 from rnic.mem import order
 from rnic.mem.order import fence, load32, store32
+from rnic.mem.table import MemoryEntry
 from rnic.runtime.budget import DeviceBudget
 from rnic.runtime.hairpin import End, Hairpins, Pair
 from rnic.runtime.loop import Runtime
@@ -128,6 +129,7 @@ class Slot:
         nic = Nic(config, rng=rng, counters=link.counters, memory=arena)
         self.runtime = Runtime(nic, link)
         nic.stopped = self._stopped
+        nic.memory.told = self._key_told
         nic.flights.stock()
         nic.flights.share(budget.of(member), budget)
         self._budget_fd = budget.fd
@@ -151,6 +153,11 @@ class Slot:
     def _stopped(self, qpn: int) -> None:
         for pair in self.hairpins.of(self.member):
             pair.stopped(self.member, qpn)
+
+    def _key_told(self, entry: MemoryEntry) -> None:
+        if not entry.valid:
+            for pair in self.hairpins.of(self.member):
+                pair.key_ended(self.member)
 
     def _hold_rings(self, held: bool) -> None:
         """Others leave packets in the rings to the slot, or send them by the wire, where this process takes them."""

@@ -53,6 +53,7 @@ RING_KEEPER: Final = record(
     (
         ("held", "Slots", "1 while the NIC process serves the taker's slot: packets go by the wire"),
         ("dead", "Slots", "1: one of the two programs has ended"),
+        ("keys", "Slots", "counted up when a key of the sender's ends, whose memory is the program's own from then on"),
     ),
     CACHE_LINE,
 )

@@ -1,0 +1,82 @@
+"""rnic in the guest of `./dev interop`: this Python, rnic and its libraries, so that both sides of a comparison with
+Soft-RoCE have the same processor and the same programs. The guest is built and booted by root alone.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "interop"))
+
+from rig import Rig, UnavailableError, booted  # noqa: E402
+
+import rnic  # noqa: E402
+from rnic.abi.build import build  # noqa: E402
+
+PLACE = "/opt/rnic"
+OWN_PORT = 4792
+"""The kernel has RoCEv2's own."""
+UNPACK_S = 300
+"""An emulated guest beside other work takes long for 100 MB."""
+_RUNTIME = "/tmp/nic"
+_UNUSED = {"test", "tests", "idlelib", "tkinter", "lib2to3", "ensurepip", "site-packages", "turtledemo", "pydoc_data"}
+_NEEDED = ("click", "rich", "markdown_it", "mdurl", "pygments", "isal")
+
+
+def install(rig: Rig, *options: str) -> str:
+    """Copy rnic into the guest; what stands before a program's name there to have it run under `rnic exec`."""
+    with tempfile.TemporaryDirectory() as work:
+        archive(Path(work, "rnic.tar"))
+        rig.put(Path(work, "rnic.tar"), "/tmp/rnic.tar")
+    said = rig.ask_guest(
+        f"mkdir -p {PLACE} && tar -C {PLACE} -xf /tmp/rnic.tar && rm /tmp/rnic.tar && echo there", UNPACK_S
+    )
+    if "there" not in said:
+        raise RuntimeError(f"rnic does not get into the guest: {said}")
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    env = f"env LD_LIBRARY_PATH={PLACE}/lib PYTHONHOME={PLACE} PYTHONPATH={PLACE}/packages"
+    env += f" RNIC_LIBRARIES={PLACE}/packages/libraries RNIC_RUNTIME_DIR={_RUNTIME}"
+    words = ["exec", "--port", str(OWN_PORT), "--addr", rig.guest[4], *options, "--"]
+    return f"mkdir -p -m 700 {_RUNTIME}; {env} {PLACE}/bin/{version} -m rnic.cli {' '.join(words)}"
+
+
+def archive(target: Path) -> None:
+    """This Python, what rnic needs of it, rnic and its C libraries."""
+
+    def wanted(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        parts = set(Path(info.name).parts)
+        return None if parts & _UNUSED or info.name.endswith(".a") or "config-3" in info.name else info
+
+    base = Path(sys.base_prefix)
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    packages = Path(sysconfig.get_paths()["purelib"])
+    with tarfile.open(target, "w") as tar, tempfile.TemporaryDirectory() as libraries:
+        tar.add(base / "bin" / version, f"bin/{version}")
+        tar.add(base / "lib" / version, f"lib/{version}", filter=wanted)
+        modules = [*(base / "lib" / version / "lib-dynload").glob("*.so"), base / "bin" / version]
+        for library in shared(modules):
+            tar.add(Path(library).resolve(), f"lib/{Path(library).name}")
+        for name in _NEEDED:
+            if (packages / name).exists():
+                tar.add(packages / name, f"packages/{name}")
+        tar.add(Path(rnic.__file__).parent, "packages/rnic")
+        build(Path(libraries))
+        for path in Path(libraries).iterdir():
+            tar.add(path, f"packages/libraries/{path.name}")
+
+
+def shared(programs: list[Path]) -> set[str]:
+    """Shared libraries that programs and modules load, but for the C library's own."""
+    said = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False).stdout
+    found = set(re.findall(r"=> (/\S+)", said))
+    return {path for path in found if not re.match(r"(libc|libm|libdl|libpthread|librt|libgcc_s)\.so", Path(path).name)}
+
+
+__all__ = ["Rig", "UnavailableError", "booted", "install"]

@@ -1,0 +1,100 @@
+"""Rows of `./dev bench programs --bypass --guest`: unmodified perftest in the guest of `./dev interop`, on rnic with
+its engine in the programs, and on the kernel's Soft-RoCE.
+
+Both ends of a row are in one guest, on its address of the wire, with the same path MTU; the two take turns. Without
+hardware virtualisation the guest is many times slower than the machine: the proportion is what counts.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+from guest import Rig, booted, install
+
+SECONDS = 600
+STARTS_S = 120.0
+"""A server listens within this time, in an emulated guest too."""
+STARTS = 5
+"""An emulated guest beside other work may not have a NIC process ready in the time that a program waits for one."""
+PORT = 18600
+SOFT = "-d rxe0 -x 1"
+OWN = "-x 0"
+
+
+@dataclass
+class GuestRow:
+    """One program, at whose figures both are held; ``floor`` and ``aim`` as in the issue's table."""
+
+    what: str
+    unit: str
+    command: str
+    figure: int
+    floor: float
+    aim: float
+    soft: list[float] = field(default_factory=list)
+    own: list[float] = field(default_factory=list)
+
+
+def guest_rows() -> list[GuestRow]:
+    """What is measured."""
+    return [
+        GuestRow("ib_write_lat 8 B", "us", "ib_write_lat -F -s 8 -n 1000", 4, 1.2, 1.0),
+        GuestRow("ib_write_bw 1 MiB", "MB/s", "ib_write_bw -F -s 1048576 -n 100 -m 4096", 3, 0.8, 1.0),
+        GuestRow("ib_write_bw 64 KiB, -q 256", "MB/s", "ib_write_bw -F -s 65536 -n 10 -q 256 -m 4096", 3, 0.8, 1.0),
+    ]
+
+
+def figure(said: str, column: int) -> float | None:
+    """A figure of perftest's last line, if there is one."""
+    lines = [line.split() for line in said.splitlines() if re.match(r"^\s*\d+\s", line)]
+    return float(lines[-1][column]) if lines else None
+
+
+def measure(rig: Rig, under: str, row: GuestRow, port: int) -> float:
+    """One figure; ``under`` is empty for Soft-RoCE. What does not come to an end is shown as 0 MB/s or inf."""
+    program = row.command.split()[0]
+    command = f"{under} {row.command} {OWN if under else SOFT} -p {port}"
+    server = rig.in_guest(f"{command} 2>&1", SECONDS)
+    said = "the server does not listen"
+    if rig.wait_listening("guest", port, STARTS_S):
+        said = rig.ask_guest(f"{command} {rig.guest[4]} 2>&1", SECONDS)
+    rig.ask_guest(f"killall {program}")
+    heard = server.communicate()[0]
+    found = figure(said, row.figure)
+    if found is None:
+        print(f"{program} in the guest: {said[-500:]}\n{heard[-500:]}", file=sys.stderr)
+        return float("inf") if row.unit == "us" else 0.0
+    return found
+
+
+def started(rig: Rig, under: str) -> subprocess.Popen[str]:
+    """Who holds a NIC process in the guest, once there is one: starting Python takes longest there."""
+    for _ in range(STARTS):
+        if "well" in rig.ask_guest(f"{under} echo well", SECONDS):
+            break
+    return rig.in_guest(f"{under} sleep {SECONDS * 100}", SECONDS * 100)
+
+
+def measured(rounds: int) -> list[GuestRow]:
+    """All rows, ``rounds`` times.
+
+    Raises:
+        UnavailableError: this machine cannot run the guest.
+    """
+    rows = guest_rows()
+    with booted() as rig:
+        under = install(rig, "--bypass")
+        holds = started(rig, under)
+        port = PORT
+        for _ in range(rounds):
+            for row in rows:
+                row.soft.append(measure(rig, "", row, port := port + 1))
+                row.own.append(measure(rig, under, row, port := port + 1))
+        holds.kill()
+    return rows
+
+
+__all__ = ["GuestRow", "figure", "guest_rows", "measured"]
