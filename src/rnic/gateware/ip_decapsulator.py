@@ -219,9 +219,8 @@ class IpDecapsulator(wiring.Component):
                 with m.If(settle == 0):
                     m.d.sync += state.eq(CHECK)
             with m.Case(CHECK), m.If(~closing):
-                m.d.comb += [begins.eq(1), code.eq(judged)]
-                with m.If((judged == RX_OK) & ended & (got < frame_bytes)):
-                    m.d.comb += code.eq(RX_FRAME)
+                short = (judged == RX_OK) & ended & (got < frame_bytes)
+                m.d.comb += [begins.eq(1), code.eq(Mux(short, RX_FRAME, judged))]
                 m.d.sync += [last_beat.eq(in_a_beat), from_rest.eq(in_rest), nothing.eq(is_none)]
                 m.d.sync += [beat.eq(0), left.eq(udp_length - (UDP_BYTES + ENGINE_HEADER_BYTES))]
                 with m.If(code == RX_OK):
