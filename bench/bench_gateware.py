@@ -82,7 +82,7 @@ SEEDS = (1, 2, 3, 4, 5)
 
 
 def placed() -> int:
-    """Place and route each design with each seed, a seed of all before the next; 1 if a floor is missed.
+    """Place and route each design with each seed, a seed of all before the next; 1 if a floor is missed or seeds are.
 
     Each figure is written as it comes. What stands there of the same netlist, by its digest, is not done again, so a
     run that was stopped goes on where it was. ``--only TEXT`` takes the designs with TEXT in their names, ``--seeds N``
@@ -123,6 +123,8 @@ def placed() -> int:
         print(f"{name}: median {median(mhz.values())} MHz of {mhz}; {tools}", flush=True)
         if median(mhz.values()) < floor:
             failed.append(f"{name}: {median(mhz.values())} MHz, wanted {floor}")
+        elif len(mhz) < len(SEEDS):
+            failed.append(f"{name}: {len(mhz)} of {len(SEEDS)} seeds, whose median the floor is for")
     for text in failed:
         print(f"bench gateware: {text}", file=sys.stderr)
     return 1 if failed else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Signal, Value, ValueLike
@@ -89,11 +90,13 @@ def words_of(lanes: Value) -> list[Value]:
     return [Cat(lanes[at + 8 : at + 16], lanes[at : at + 8]) for at in range(0, len(lanes), 16)]
 
 
-def sum_in_two_steps(m: Module, words: list[Value]) -> Value:
-    """The sum of so many words, of which three each were summed in the cycle before."""
+def sum_in_two_steps(m: Module, words: list[Value], when: Value | None = None) -> Value:
+    """The sum of so many words, of which three each were summed in the cycle before, or in the last one that ``when``
+    was high."""
     parts = []
     for at in range(0, len(words), 3):
         part = unreset(18)
-        m.d.sync += part.eq(sum(words[at : at + 3]))
+        with m.If(when) if when is not None else nullcontext():
+            m.d.sync += part.eq(sum(words[at : at + 3]))
         parts.append(part)
     return Value.cast(sum(parts))

@@ -91,6 +91,7 @@ class IpDecapsulator(wiring.Component):
         prefix_beats = -(-PREFIX_BYTES // lanes)
         rest_bytes = prefix_beats * lanes - PREFIX_BYTES
         spare = prefix_beats - 1 - (PACKET_AT - 1) // lanes  # of these beats come behind the headers
+        at_once = lanes >= PACKET_AT  # the headers are in one beat, and are summed as it comes
         early = spare >= 3  # so the verdict is in a register before the last of them is
 
         m.submodules.registers = bank = NetRegisters(DECAP_REGISTERS)
@@ -136,9 +137,10 @@ class IpDecapsulator(wiring.Component):
         def udp(name: str) -> Value:
             return unpack(prefix, UDP_HEADER, name, UDP_AT)
 
-        ip_header = prefix[IP_AT * 8 : UDP_AT * 8]
+        first = gathered & (beat == 0) if at_once else None
+        headers = source.tdata if at_once else prefix
         halves = unreset(20)
-        m.d.sync += halves.eq(sum_in_two_steps(m, words_of(ip_header)))
+        m.d.sync += halves.eq(sum_in_two_steps(m, words_of(headers[IP_AT * 8 : UDP_AT * 8]), first))
         local_mac = Cat(value["LOCAL_MAC_LO"], value["LOCAL_MAC_HI"])
         total, udp_length = ip("total_length"), udp("length")
         frame_bytes = unreset(17)
@@ -196,7 +198,7 @@ class IpDecapsulator(wiring.Component):
         good = Signal()
         begins = Signal()
         summed, wrong_sum = (
-            self._udp_sum(m, fifo, prefix, begins) if params.check_udp_checksum else (Const(1), Const(0))
+            self._udp_sum(m, fifo, headers, begins, first) if params.check_udp_checksum else (Const(1), Const(0))
         )
         spoilt, unsummed = Signal(), Signal()
         with m.Switch(state):
@@ -211,17 +213,16 @@ class IpDecapsulator(wiring.Component):
                         with m.Elif(beat == 0):  # nothing of an earlier frame may pass for this one's
                             m.d.sync += prefix[low : low + lanes * 8].eq(0)
                     with m.If(beat == prefix_beats - 1):
-                        m.d.sync += [settle.eq(0), state.eq(CHECK if spare >= 2 else SUM)]
+                        m.d.sync += [settle.eq(0), state.eq(CHECK if spare >= 2 or at_once else SUM)]
                     with m.Elif(source.tlast):
                         m.d.sync += [settle.eq(2 if early else 1), state.eq(SUM)]
             with m.Case(SUM):
                 m.d.sync += [beat.eq(0), settle.eq(settle - 1)]
                 with m.If(settle == 0):
                     m.d.sync += state.eq(CHECK)
-            with m.Case(CHECK), m.If(~closing):
-                m.d.comb += [begins.eq(1), code.eq(judged)]
-                with m.If((judged == RX_OK) & ended & (got < frame_bytes)):
-                    m.d.comb += code.eq(RX_FRAME)
+            with m.Case(CHECK), m.If((~closing | good) if at_once else ~closing):
+                short = (judged == RX_OK) & ended & (got < frame_bytes)
+                m.d.comb += [begins.eq(1), code.eq(Mux(short, RX_FRAME, judged))]
                 m.d.sync += [last_beat.eq(in_a_beat), from_rest.eq(in_rest), nothing.eq(is_none)]
                 m.d.sync += [beat.eq(0), left.eq(udp_length - (UDP_BYTES + ENGINE_HEADER_BYTES))]
                 with m.If(code == RX_OK):
@@ -357,19 +358,22 @@ class IpDecapsulator(wiring.Component):
             m.d.sync += [full.eq(0), forget.eq(Mux(mac.tvalid, ~mac.tlast, inside))]
         return lost
 
-    def _udp_sum(self, m: Module, fifo: PacketFifo, prefix: Signal, begins: Signal) -> tuple[Value, Value]:
+    def _udp_sum(
+        self, m: Module, fifo: PacketFifo, headers: Value, begins: Signal, first: Value | None
+    ) -> tuple[Value, Value]:
         """Whether the sum of the packet that was written is known, and whether it is wrong.
 
         Addresses, protocol, lengths and ports are summed while the header is checked, at ``begins``; the seven words
-        and the payload as they go into the FIFO: a beat's words in groups, then the groups.
+        and the payload as they go into the FIFO: a beat's words in groups, then the groups. ``headers`` are whole, or
+        in the beat of ``first``.
         """
         lanes = self.params.bus_bytes
 
         head = unreset(20)
-        length = unpack(prefix, UDP_HEADER, "length", UDP_AT)
-        addresses = prefix[(UDP_AT - 8) * 8 : UDP_AT * 8]
-        parts = [*words_of(addresses), *words_of(prefix[UDP_AT * 8 : PACKET_AT * 8]), length, Const(PROTO_UDP)]
-        m.d.sync += head.eq(sum_in_two_steps(m, parts))
+        length = unpack(headers, UDP_HEADER, "length", UDP_AT)
+        addresses = headers[(UDP_AT - 8) * 8 : UDP_AT * 8]
+        parts = [*words_of(addresses), *words_of(headers[UDP_AT * 8 : PACKET_AT * 8]), length, Const(PROTO_UDP)]
+        m.d.sync += head.eq(sum_in_two_steps(m, parts, first))
 
         masked = unreset(lanes * 8)
         m.d.sync += masked.eq(
@@ -389,4 +393,5 @@ class IpDecapsulator(wiring.Component):
         m.d.sync += once.eq(total[:16] + total[16:])
         folded = Signal(16)
         m.d.comb += folded.eq(once[:16] + once[16])
-        return ~pushed.any(), folded != 0xFFFF
+        # the last is waited for where a cycle does not count: what is known then comes out of a register
+        return ~(pushed if first is None else pushed[:3]).any(), folded != 0xFFFF
