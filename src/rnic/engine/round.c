@@ -212,7 +212,7 @@ void pump_round_init(struct pump_round *round, struct engine_device *device, int
 	}
 }
 
-/* Whether all that is to be sent is messages that wait for others, of which `one_in` times as many are in flight. */
+/* Whether all that is to be sent is messages that wait for others. */
 static int gathering(const struct pump_round *round, uint64_t one_in)
 {
 	const struct engine_sched *sched = &round->device->sched;
@@ -221,12 +221,6 @@ static int gathering(const struct pump_round *round, uint64_t one_in)
 	       !record->reply_count && !record->probe_due && record->send_index == record->fetch_index &&
 	       round->waits <= ROUND_GATHER_MOST && record->flying >= ROUND_GATHER_LEAST &&
 	       round->waits * one_in <= record->flying;
-}
-
-/* The same for who has looked for packets: soon after the last post the next may be on its way. */
-static int still_gathering(const struct pump_round *round)
-{
-	return gathering(round, round->vain < ROUND_GATHER_VAIN ? 1 : ROUND_GATHER_ONE_IN);
 }
 
 int pump_round_ring(struct pump_round *round, struct engine_qp *qp, uint64_t length)
@@ -240,7 +234,6 @@ int pump_round_ring(struct pump_round *round, struct engine_qp *qp, uint64_t len
 	if (!round->gathers || !alone || length > ROUND_GATHER_BYTES)
 		return 0;
 	round->waits = more ? round->waits + 1 : 1;
-	round->vain = 0;
 	round->waiting = at;
 	return gathering(round, 1) ? GATHERED : 0;
 }
@@ -280,7 +273,7 @@ void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct 
 	if (round->phase == ROUND_IDLE) {
 		round->sent = 0;
 		round->came = round->slot = 0;
-		round->phase = !round->hold && round->silent >= ROUND_REPLIES_AT_LEAST_EVERY && !still_gathering(round) ?
+		round->phase = !round->hold && round->silent >= ROUND_REPLIES_AT_LEAST_EVERY && !gathering(round, ROUND_GATHER_ONE_IN) ?
 				       ROUND_BEFORE : ROUND_TAKING;
 		if (round->phase == ROUND_TAKING) {
 			receive(round);
@@ -302,12 +295,11 @@ void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct 
 		if (!take(round, now, told))
 			return;
 		round->silent += round->came != 0;
-		round->vain += !round->came;
 		round->phase = round->came ? ROUND_IDLE : ROUND_AFTER;
 	}
 	if (round->phase == ROUND_AFTER) {
 		if (!round->hold && (round->device->sched.turns->count || round->sending.qp) &&
-		    !still_gathering(round)) {
+		    !gathering(round, ROUND_GATHER_ONE_IN)) {
 			pump_round_send(round, now, budget, told);
 			if (told->stop != STOP_DONE)
 				return;

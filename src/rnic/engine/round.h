@@ -35,7 +35,6 @@ struct pump_round {
 	uint32_t hold; /* what is owed waits for what its owner sends next: nothing is sent before it */
 	uint32_t gathers; /* short messages may wait for others: the program posts and polls them in a stream */
 	uint32_t waits; /* messages of `waiting` that do */
-	uint32_t vain; /* rounds in which nothing came, since the last of them was posted */
 	uint64_t waiting; /* the record of the queue pair that has them, alone in the line for turns */
 	uint32_t greed; /* datagrams to ask for: as many as the last rounds found */
 	uint32_t lone; /* the last round asked for one and found it */

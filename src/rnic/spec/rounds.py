@@ -26,9 +26,6 @@ GATHER_LEAST = 2
 """Packets in flight without which nothing waits: whoever posts one message or two waits for them alone."""
 GATHER_ONE_IN = 4
 """Where nothing has come, what waits leaves, unless so many times as many packets are in flight."""
-GATHER_VAIN = 2
-"""Rounds in which nothing came that a message may wait for, since it was posted, whatever is in flight: a program that
-posts one and polls once, again and again, has the next ready by then."""
 GATHER_AFTER = 32
 """Messages in a row, each posted after a poll and soon after the one before, that make a stream."""
 GATHER_PAUSE_NS = 20_000
