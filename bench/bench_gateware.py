@@ -123,7 +123,7 @@ def placed() -> int:
         print(f"{name}: median {median(mhz.values())} MHz of {mhz}; {tools}", flush=True)
         if median(mhz.values()) < floor:
             failed.append(f"{name}: {median(mhz.values())} MHz, wanted {floor}")
-        elif len(mhz) < len(SEEDS):
+        elif sum(each >= floor for each in mhz.values()) <= len(SEEDS) // 2:  # the rest may still pull the median down
             failed.append(f"{name}: {len(mhz)} of {len(SEEDS)} seeds, whose median the floor is for")
     for text in failed:
         print(f"bench gateware: {text}", file=sys.stderr)
