@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from amaranth.hdl import Cat
 
-from rnic.gateware.axi_model import ORDERS, Timing
+from rnic.gateware.axi_model import ORDERS, Stalls, Timing
 from rnic.gateware.cache import SparseMemory
 from rnic.gateware.driver import EVERYTHING, NOTHING, Completion, Driver, NetworkSetup, QueueLayout, Request
 from rnic.gateware.interfaces import Resp
@@ -572,12 +572,16 @@ def network_mode(engine: Engine) -> None:
     # what arrives while a WRITE is under way, and is refused, has no part in its completion
     driver.put("REMOTE_WINDOW_LAST", TARGET - 1)
     sim.ram.silent = {"read"}
-    driver.submit([Request(SOURCE, TARGET, 100)])
+    driver.submit([Request(SOURCE, TARGET, 60)])
     engine.until("S_WAIT_READ_DONE")
     sim.mac_in.send(for_us(frames[0]))
     engine.simulation.run_cycles(400)
     assert engine.events() == {"rx_drop"}
+    took, sim.mac_out.stalls = sim.mac_out.stalls, Stalls(random.Random(0), 1.0)
     sim.ram.silent = set()
+    engine.simulation.run_cycles(400)
+    assert engine.events() == set(), "a completion before the MAC has taken a frame"
+    sim.mac_out.stalls = took
     (done,) = driver.wait()
     assert (done.status, done.detail) == (ENGINE_SUCCESS, regs.ERR_NONE)
     driver.put("REMOTE_WINDOW_LAST", 0xFFFFFFFF)
@@ -953,8 +957,9 @@ def test_the_loopback_fifo_holds_what_it_was_built_for(depth: int) -> None:
     engine.sim.ram.silent = {"write"}
     engine.driver.submit([Request(SOURCE, TARGET, 256)])
     engine.simulation.run_cycles(200)
-    # the parser has taken the header, and the data mover shows its first beat to a bus that takes none; the rest waits
-    assert beats == ENGINE_HEADER_BYTES // 4 + 1 + depth + 2 * 2  # two beats in the registers before and behind it
+    # the parser has taken the header, and the data mover shows its first beat to a bus that takes none; the rest waits,
+    # two beats each in the registers before and behind the FIFO and, with that first one, before the bus
+    assert beats == ENGINE_HEADER_BYTES // 4 + depth + 3 * 2
     engine.sim.ram.silent = set()
     assert engine.driver.wait()[0].status == 0
     assert engine.driver.read_back(TARGET, 256) == payload
