@@ -184,7 +184,7 @@ RULES: tuple[Rule, ...] = (
           f"{RSP}::test_access_flags_of_the_qp", f"{RSP}::test_refusals",
           f"{RSP}::test_an_unsupported_operation_is_an_invalid_request",
           f"{RSP}::test_an_unsupported_operation_is_looked_at_in_its_turn_only"),
-    _rule("002 4.2.1", "Send entries done, receive entries taken and the slot of the next READ are counted in the context",
+    _rule("002 4.2.1", "Send entries done, receive entries taken and the next READ's slot are counted in the context",
           f"{REQ}::test_each_entry_that_completes_is_counted_in_the_context",
           f"{RSP}::test_rq_wqe_counter_counts_receive_entries_taken", f"{RSP}::test_rq_wqe_counter_of_datagrams",
           f"{RSP}::test_ra_buff_indx_is_the_slot_that_the_next_read_or_atomic_takes"),
