@@ -32,6 +32,7 @@ static struct sigaction before[SIGNALS][BEFORE];
 static _Atomic unsigned counts[SIGNALS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned installed;
+static _Atomic int displaced; /* by a handler that lets none stand before it */
 
 static unsigned index_of(int number)
 {
@@ -124,7 +125,10 @@ static int stand(unsigned i)
 	before[i][count] = now;
 	counts[i] = count + 1;
 	sigemptyset(&ours.sa_mask);
-	return sigaction(numbers[i], &ours, NULL);
+	/* some libraries (UCX's) answer for the system, keep their own handlers and call that success */
+	if (sigaction(numbers[i], &ours, NULL) || sigaction(numbers[i], NULL, &now))
+		return -1;
+	return is_ours(&now) ? 0 : -1;
 }
 
 int guard_install(void)
@@ -141,9 +145,12 @@ int guard_install(void)
 
 void guard_look(void)
 {
+	int error = 0;
+
 	pthread_mutex_lock(&lock);
 	for (unsigned i = 0; i < SIGNALS && installed; i++)
-		stand(i);
+		error |= stand(i);
+	displaced = error;
 	pthread_mutex_unlock(&lock);
 }
 
@@ -172,7 +179,7 @@ int guard_stands(void)
 		    !sigismember(&blocked, SIGBUS))
 			stands = 1;
 	}
-	return stands > 0;
+	return stands > 0 && !displaced;
 }
 
 /* The copy stays between two of these. */

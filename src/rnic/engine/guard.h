@@ -18,7 +18,8 @@ void guard_remove(void);
 /* The program may have installed handlers of its own meanwhile: ours stand before them again. */
 void guard_look(void);
 
-/* Whether this thread may copy so, as it was when it was asked first: it does not block the signals of a fault. */
+/* Whether this thread may copy so: ours are the handlers, and it did not block the signals of a fault when it was asked
+ * first. */
 int guard_stands(void);
 
 /* 0, or -1 where a byte of the program's memory, `theirs`, cannot be read or written; part of the rest is done then. */

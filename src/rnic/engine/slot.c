@@ -192,6 +192,8 @@ static bool rest(struct slot_driver *slot, uint64_t until, enum how how)
 
 	atomic_store(&slot->until_ns, until);
 	atomic_store(&slot->how, how);
+	if (atomic_load(&slot->stop))
+		return true; /* the call for it may have been heard as one for the sleep before */
 	if (how == WATCHING && bypass_dozes(slot->bypass))
 		timeout = (struct timespec){ 0, 0 }, until = 0;
 	ppoll(poller, how == WATCHING ? 4 : 2, until == UINT64_MAX || left >> 60 ? NULL : &timeout, NULL);
