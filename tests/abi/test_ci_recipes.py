@@ -67,7 +67,7 @@ def test_the_action(wheels: Path, tmp_path: Path) -> None:
         "OPTIONS": "",
         "SCRIPT": "sh verbs-tests.sh",
     }
-    env |= {"FAULTS": '[{"every": 50, "action": "drop"}]', "CAPTURE": "traffic.pcapng"}
+    env |= {"FAULTS": '[{"match": {"opcode": "RC_SEND*"}, "every": 50, "action": "drop"}]', "CAPTURE": "traffic.pcapng"}
     said = bash(run, env, tmp_path)
     assert "rnic1" in said
     assert "MsgRate" in said
