@@ -57,7 +57,7 @@ _DRAIN_BURSTS = 4
 _AFTER_OWN_ERROR_S = 0.01
 """Seconds that the loop keeps off a turn that raised: it may raise again at once."""
 _LOOK_S = LOOK_NS / 1e9
-_LONGEST_SLEEP = 0.05
+_LONGEST_SLEEP = 0.25
 """Seconds; a program that forgot its fence waits no longer."""
 
 
