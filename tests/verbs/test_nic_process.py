@@ -728,7 +728,7 @@ def rnic_says(directory: Path, *args: str) -> str:
 
 
 @pytest.mark.slow
-def test_looking_into_a_nic_process_at_work(directory: Path) -> None:
+def test_looking_into_a_nic_process_at_work(directory: Path, bypass: bool) -> None:
     with rnic.open(f"{NET}.91", port=4000, directory=directory) as ctx:
         a, b = End(ctx), End(ctx)
         a.connect(b)
@@ -740,6 +740,7 @@ def test_looking_into_a_nic_process_at_work(directory: Path) -> None:
         of = ("--device", device, "--json")
         regs = json.loads(rnic_says(directory, "regs", *of))
         block = next(part for part in regs["blocks"] if (part["kind"], part["number"]) == ("QP", qpn))
+        assert ("slot" in block) is bypass
         values = {row["name"]: row["value"] for row in block["registers"]}
         assert (values["SQ_HEAD"], values["SQ_TAIL"], values["QUEUE_STATE"]) == (3, 3, 3)
         qp = json.loads(rnic_says(directory, "qp", str(qpn), *of))

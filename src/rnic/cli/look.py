@@ -60,7 +60,8 @@ def regs(device: str, as_json: bool) -> None:
         print(f"profile {tree['profile']}: {chosen}")
     blocks = [("global block", tree["global"]), ("congestion (configuration interface)", tree["congestion"])]
     blocks += [
-        (f"block {part['block']}: {part['kind']} {part['number']}", part["registers"]) for part in tree["blocks"]
+        (f"{_slot(part)}block {part['block']}: {part['kind']} {part['number']}", part["registers"])
+        for part in tree["blocks"]
     ]
     for title, rows in blocks:
         print(title)
@@ -69,6 +70,10 @@ def regs(device: str, as_json: bool) -> None:
             fields = " ".join(f"{name}={value:#x}" for name, value in row.get("fields", {}).items() if value)
             table.append((f"  {row['offset']:02x}h", row["name"], row["access"], f"{row['value']:08x}", fields))
         _show(table)
+
+
+def _slot(part: dict[str, Any]) -> str:
+    return f"slot {part['slot']}, " if "slot" in part else ""
 
 
 def _fields(rows: list[dict[str, Any]]) -> None:

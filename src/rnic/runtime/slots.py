@@ -591,6 +591,8 @@ class SlotGroup:
     def look(self, what: str) -> dict[str, Any] | None:
         """:func:`rnic.device.inspect.look` at the device with its slots, each of which is held meanwhile.
 
+        A slot's queue blocks have numbers of its own: they say ``slot``, too.
+
         Raises:
             OSError: EBUSY: a program was stopped while it worked on its slot.
         """
@@ -598,11 +600,13 @@ class SlotGroup:
         if what == "counters" and seen is not None:
             return totals(seen, self)
         for slot in self.slots.values():
-            if seen is None or what == "top":
+            if seen is None or what in ("top", "regs"):
                 with slot.held():
                     mine = look(slot.runtime.nic, what)
                 if seen is None:
                     seen = mine
+                elif mine is not None and what == "regs":
+                    seen["blocks"] += [block | {"slot": slot.member} for block in mine["blocks"]]
                 elif mine is not None:
                     objects = {kind: count + mine["objects"][kind] for kind, count in seen["objects"].items()}
                     seen |= {"objects": objects, "qps": seen["qps"] + mine["qps"], "cqs": seen["cqs"] + mine["cqs"]}
