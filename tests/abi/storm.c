@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -80,14 +81,18 @@ static void stamp(uint8_t *message, uint64_t number)
 	memcpy(message + length_of(number) - 8, &number, 8);
 }
 
-/* Whether it is this message, or one that took its place meanwhile. */
+/* Whether it is this message, or one that took its place meanwhile: maybe while its ends were looked at. */
 static int is_stamped(const uint8_t *message, uint64_t number)
 {
-	uint64_t first, last;
+	uint64_t first, last, again;
 
 	memcpy(&first, message, 8);
+	atomic_thread_fence(memory_order_acquire);
 	memcpy(&last, message + length_of(number) - 8, 8);
-	return first >= number && (first - number) % DEEP == 0 && (first != number || last == number);
+	atomic_thread_fence(memory_order_acquire);
+	memcpy(&again, message, 8);
+	return first >= number && again >= first && (first - number) % DEEP == 0 && (again - number) % DEEP == 0 &&
+	       (again != number || last == number);
 }
 
 static void open_all(void)

@@ -23,6 +23,7 @@
 #define TIMERS_PER_ROUND 64u
 #define MAX_SEGMENTS 64u
 #define DATAGRAM_HOP_LIMIT 64u /* where an entry says none: device/paths.py */
+#define TRIES 500u /* to enter, some ten microseconds in all */
 #define LOOKS_EVERY 1024u /* tries to take the arena: whether there still is a NIC process */
 #define PHASE_WORD 3u /* of an entry */
 #define DESK_BYTES 65536u
@@ -34,6 +35,8 @@
 #define HOLD_ASLEEP_NS 60000u
 /* if it has sent anything this lately. */
 #define TALKS_NS 20000000u
+/* After so many messages in a row that were answered an answer is expected, */
+#define ANSWERS_LEAST 8u
 
 _Static_assert(BYPASS_NAME_BYTES == PUMP_NAME_BYTES, "socket addresses");
 _Static_assert(BYPASS_COOKIE_BYTES == HAIRPIN_COOKIE_BYTES, "cookies");
@@ -80,6 +83,8 @@ struct bypass {
 	pthread_mutex_t mutex; /* among the program's own threads */
 	uint64_t posted_ns, came_ns; /* when the program sent last, when packets came last, */
 	uint64_t hold_ns; /* and how long they may wait for an answer */
+	uint32_t answers; /* messages of the program's in a row before whose next one came a message from elsewhere, */
+	int answered; /* and whether one came since the last */
 	int cancel; /* of the holder: whether it could be cancelled */
 	int guarded; /* faults are caught: the program's memory is copied without system calls */
 	int gone; /* nobody answers any more */
@@ -235,12 +240,32 @@ static int take(struct bypass *bypass)
 
 static void found(struct bypass *bypass);
 
+static void relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+/* A round is over soon, and who sleeps for it may wake on the core of another that polls: for some time it is waited for. */
+static void enter(struct bypass *bypass)
+{
+	for (unsigned tried = 0; tried < TRIES; tried++) {
+		if (!pthread_mutex_trylock(&bypass->mutex))
+			return;
+		relax();
+	}
+	pthread_mutex_lock(&bypass->mutex);
+}
+
 void bypass_lock(struct bypass *bypass)
 {
 	int before;
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-	pthread_mutex_lock(&bypass->mutex);
+	enter(bypass);
 	bypass->cancel = before;
 	for (unsigned tried = 1; !bypass->gone && !take(bypass); tried++) {
 		sched_yield();
@@ -781,6 +806,8 @@ void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block)
 		punt(bypass, &about, &answer, &bypass->slot->punt_doorbell);
 	}
 	if (!bypass->gone && bypass->device.sched.turns->count) {
+		bypass->answers = bypass->answered ? bypass->answers + 1 : 0;
+		bypass->answered = 0;
 		bypass->posted_ns = bypass_now();
 		send_all(bypass, bypass->posted_ns);
 	}
@@ -820,6 +847,7 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 	if (round->came) {
 		bypass->came_ns = now;
 		bypass->hold_ns = polls ? HOLD_NS : HOLD_ASLEEP_NS;
+		bypass->answered |= owes_an_ack(bypass);
 	}
 	/* what arrived in time is not late since nobody looked: nothing is overdue before all is read */
 	bypass->full = round->came >= ROUND_RECEIVE_LIMIT ? bypass->full + 1 : 0;
@@ -827,6 +855,13 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 		did |= handle_timers(bypass, now);
 	count(bypass);
 	return did;
+}
+
+int bypass_expects(struct bypass *bypass, int still)
+{
+	if (!still)
+		bypass->answers = 0;
+	return bypass->answers >= ANSWERS_LEAST && !bypass->answered && !bypass->gone;
 }
 
 uint64_t bypass_deadline(const struct bypass *bypass)

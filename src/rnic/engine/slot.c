@@ -26,11 +26,13 @@
 
 enum {
 	MOST_RINGS = 64, /* of its bell that are heard at once */
-	RECENT_NS = 20000, /* so long after its last poll a program still counts as polling */
-	PARK_LEAST_NS = 20000, /* for so long the thread keeps off, twice as long each time, */
-	PARK_MOST_NS = 500000,
+	RECENT_NS = 40000, /* so long after its last poll a program still counts as polling */
+	PARK_LEAST_NS = 40000, /* for so long the thread keeps off, twice as long each time, */
+	PARK_MOST_NS = 2000000,
 	PARK_WAITED_NS = 100000000, /* and up to so long while somebody waits for an event, who works meanwhile */
-	WARY = 64, /* short parks after packets were found that lay there since nobody polled */
+	DOUBT_NS = 100000, /* until the second look at whether nobody polls any more */
+	GAP_NS = 30000, /* between polls that count as one after the other: less than the thread keeps off */
+	ANSWER_NS = 50000, /* for so long a poll that found the completion alone waits for the answer */
 	ROUNDS = 256,
 	POLLS_WHILE_ARMED = 64, /* who goes on polling after it asked for an event does not sleep */
 	ALONE_NS = 1000000, /* a program that has not posted or polled for so long only takes what others send: */
@@ -80,6 +82,7 @@ struct slot_driver {
 	pid_t pid;
 	pthread_t thread;
 	_Atomic uint64_t polled_ns; /* when somebody polled last */
+	_Atomic uint64_t covered_ns; /* for how long polls followed each other */
 	_Atomic uint64_t used_ns; /* when somebody posted or polled last */
 	_Atomic uint64_t until_ns; /* when the thread wakes */
 	_Atomic uint32_t how; /* enum how: what it does until then */
@@ -164,6 +167,25 @@ static bool is_polled(const struct slot_driver *slot, uint64_t now)
 	       atomic_load_explicit(&slot->waiters, memory_order_relaxed);
 }
 
+/* Whether others ran the engine for most of the time since `then`, when polls had covered so much. */
+static bool is_attended(const struct slot_driver *slot, uint64_t covered, uint64_t then, uint64_t now)
+{
+	return 2 * (atomic_load_explicit(&slot->covered_ns, memory_order_relaxed) - covered) >= now - then ||
+	       atomic_load_explicit(&slot->waiters, memory_order_relaxed);
+}
+
+/* Somebody polled from a time to another. */
+static void cover(struct slot_driver *slot, uint64_t since, uint64_t until)
+{
+	uint64_t last = atomic_load_explicit(&slot->polled_ns, memory_order_relaxed);
+	uint64_t covered = atomic_load_explicit(&slot->covered_ns, memory_order_relaxed);
+
+	if (last < since && since < last + GAP_NS)
+		since = last;
+	atomic_store_explicit(&slot->covered_ns, covered + (until - since), memory_order_relaxed);
+	atomic_store_explicit(&slot->polled_ns, until, memory_order_relaxed);
+}
+
 /* Whether the program leaves everything to the thread: no core that the thread keeps is one that it waits for. */
 static bool is_alone(const struct slot_driver *slot, uint64_t now)
 {
@@ -225,18 +247,18 @@ static bool work(struct slot_driver *slot, bool *did, uint64_t *deadline)
 }
 
 /* It keeps off while others poll, and looks again and again whether they still do: packets that nobody polls for lie
- * until then. */
+ * until then. Each look takes a core from somebody who polls, so they become rare while polls follow each other; that one
+ * who did so is not there just now is looked at twice, since the other thread may have been given the core. */
 static void *run(void *self)
 {
 	struct slot_driver *slot = self;
 	uint64_t park = PARK_LEAST_NS, did_ns = 0, looked_ns = 0;
-	unsigned wary = 0;
-	bool called = true;
+	bool called = true, attended = false;
 
 	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond */
 	while (!atomic_load(&slot->stop)) {
 		uint64_t now = bypass_now(), deadline;
-		bool parked = false, did;
+		bool parked = false, did, polled;
 
 		if (now - looked_ns > GUARD_LOOK_NS) {
 			guard_look();
@@ -246,29 +268,30 @@ static void *run(void *self)
 			rest(slot, now + BLOCK_LOOK_NS, PARKED);
 			continue;
 		}
-		if (is_polled(slot, now) && !called) {
-			called = rest(slot, now + park, PARKED);
-			if (is_polled(slot, bypass_now()) && !called) {
-				uint64_t most = atomic_load(&slot->waiters) ? PARK_WAITED_NS : PARK_MOST_NS;
+		polled = is_polled(slot, now);
+		if ((polled || attended) && !called) {
+			uint64_t covered = atomic_load_explicit(&slot->covered_ns, memory_order_relaxed), then = now;
+			uint64_t most = atomic_load(&slot->waiters) ? PARK_WAITED_NS : PARK_MOST_NS;
 
-				wary -= wary != 0;
-				park = wary ? PARK_LEAST_NS : park * 2 < most ? park * 2 : most;
+			called = rest(slot, then + (polled ? park : DOUBT_NS), PARKED);
+			now = bypass_now();
+			attended = is_attended(slot, covered, then, now) && !called;
+			if (attended && polled)
+				park = park * 2 < most ? park * 2 : most;
+			else if (!attended)
+				park = PARK_LEAST_NS;
+			if (attended || (is_polled(slot, now) && !called))
 				continue;
-			}
-			park = PARK_LEAST_NS;
 			parked = !called;
 		}
 		if (!work(slot, &did, &deadline)) {
-			rest(slot, now + park, PARKED);
-			park = park * 2 < PARK_MOST_NS ? park * 2 : PARK_MOST_NS;
-			called = true;
+			attended = true;
+			called = false;
 			continue;
 		}
 		park = PARK_LEAST_NS;
-		if (parked && did) {
-			wary = WARY;
+		if (parked && did)
 			atomic_store(&slot->waits, false);
-		}
 		if (did)
 			did_ns = now;
 		if (now < did_ns + LINGER_NS && deadline > now && is_alone(slot, now))
@@ -517,14 +540,17 @@ void slot_join(struct slot_driver *slot, uint32_t number)
 
 int slot_ring(struct slot_driver *slot, uint32_t number, uint32_t block)
 {
+	uint64_t now = bypass_now();
 	int here;
 
-	atomic_store_explicit(&slot->used_ns, bypass_now(), memory_order_relaxed);
+	atomic_store_explicit(&slot->used_ns, now, memory_order_relaxed);
 	bypass_lock(slot->bypass);
 	here = !bypass_idle(slot->bypass);
 	if (here)
 		bypass_ring(slot->bypass, number, block);
 	back(slot);
+	if (now < atomic_load_explicit(&slot->polled_ns, memory_order_relaxed) + GAP_NS)
+		cover(slot, now, bypass_now()); /* who posts between polls has not stopped polling */
 	return here;
 }
 
@@ -542,24 +568,34 @@ void slot_knock(volatile _Atomic uint8_t *rung, _Atomic uint32_t *asleep, int wa
 		;
 }
 
+/* Who polls for its completion and then watches its memory leaves the answer to the thread, which sleeps: so where one is
+ * expected the poll ends with it. */
 int slot_poll(struct slot_driver *slot)
 {
 	uint32_t armed = atomic_load_explicit(&slot->armed, memory_order_relaxed);
-	uint64_t now = bypass_now();
+	uint64_t now = bypass_now(), end = now + ANSWER_NS;
 	int did = 0;
+	bool expects;
 
 	atomic_store_explicit(&slot->used_ns, now, memory_order_relaxed);
 	if (armed)
 		atomic_store_explicit(&slot->armed, armed - 1, memory_order_relaxed);
 	else
-		atomic_store_explicit(&slot->polled_ns, now, memory_order_relaxed);
-	if (bypass_try(slot->bypass))
-		return 0;
-	if (!bypass_idle(slot->bypass))
-		did = bypass_round(slot->bypass, now, 1);
-	if (did && !armed) /* a round of long messages takes longer than a program needs to come back */
-		atomic_store_explicit(&slot->polled_ns, bypass_now(), memory_order_relaxed);
-	bypass_unlock(slot->bypass);
+		cover(slot, now, now);
+	do {
+		uint64_t began = now;
+
+		if (bypass_try(slot->bypass))
+			return did;
+		if (!bypass_idle(slot->bypass))
+			did |= bypass_round(slot->bypass, began, 1);
+		if (did)
+			now = bypass_now();
+		if (did && !armed) /* a round of long messages takes longer than a program needs to come back */
+			cover(slot, began, now);
+		expects = did && bypass_expects(slot->bypass, now < end);
+		bypass_unlock(slot->bypass);
+	} while (expects);
 	return did;
 }
 
