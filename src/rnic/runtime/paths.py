@@ -26,7 +26,7 @@ from rnic.spec.drops import DropReason
 if TYPE_CHECKING:
     from rnic.device.nic import Nic
 
-REFRESH_NS = 1_000_000_000
+REFRESH_NS = 250_000_000
 """Counters in the tree are no older, while the device is in use."""
 
 _UVERBS_MAJOR, _UVERBS_MINOR = 231, 192

@@ -454,7 +454,7 @@ class NicProcess:
 
     def _timeout(self) -> float:
         clients = [client for client in self.clients.values() if client.slot is not None]
-        shortest = _LONGEST_SLEEP
+        shortest = max(0.0, min(_LONGEST_SLEEP, (self.paths.due_ns - time.monotonic_ns()) / 1e9))
         if any(client.slot.waits for client in clients if client.slot is not None):
             return 0.001
         for client in clients:
