@@ -270,7 +270,7 @@ def test_threads_that_post_and_poll_do_not_race(raced: Path, bypass: dict[str, s
     writes anew, and nobody waits for its answer.
     """
     known = tmp_path / "suppressions"
-    known.write_text("race:engine_key_read\n", encoding="ascii")
+    known.write_text("race:engine_key_read\nrace:send_read\n", encoding="ascii")
     with served(bypass, f"{NET}.42"):
         options = {**bypass, "TSAN_OPTIONS": f"suppressions={known} exitcode=66"}
         for _ in range(5):
