@@ -277,7 +277,12 @@ class Mm2s(wiring.Component):
         ]
         arrived = Signal()
         m.d.comb += arrived.eq(axi.rvalid & axi.rready)
-        m.d.sync += flying.eq(flying + (axi.arvalid & axi.arready) - (arrived & axi.rlast))
+        landed: Value = arrived & axi.rlast
+        if params.broad:  # told a cycle late: what decides it reaches all lanes too
+            late = Signal()
+            m.d.sync += late.eq(landed)
+            landed = late
+        m.d.sync += flying.eq(flying + (axi.arvalid & axi.arready) - landed)
 
         # ---- data
         job = unreset(plan.job_layout)

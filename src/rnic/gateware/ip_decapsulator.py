@@ -289,6 +289,16 @@ class IpDecapsulator(wiring.Component):
                 with m.If(taken & source.tlast):
                     m.d.sync += state.eq(GATHER)
 
+        if params.broad:  # all lanes follow a register of their own, not the state
+            from_prefix = Signal()
+            with m.If(state == CHECK):
+                m.d.sync += from_prefix.eq(1)
+            with m.Elif((state == HEADER) & fifo.room & (beat == params.header_beats - 1)):
+                m.d.sync += from_prefix.eq(0)
+            packet = prefix[PACKET_AT * 8 : PREFIX_BYTES * 8]
+            words = packet.word_select(beat, lanes * 8) if lanes < ENGINE_HEADER_BYTES else packet
+            m.d.comb += fifo.data.eq(Mux(from_prefix, words, Cat(rest, source.tdata)))
+
         # ---- the fate of a packet whose sum is known, while the next frame is gathered
         with m.If(closing & (spoilt | unsummed | summed)):
             m.d.sync += closing.eq(0)
