@@ -10,10 +10,14 @@ from amaranth.sim import Simulator
 
 from rnic.gateware.register_slice import RegisterSlice
 
+FEW_AND_MANY = (32, 128)
 
-def carry(words: list[int], offered: float, taken: float, deaf: int = 0, clear_at: int = -1) -> tuple[list[int], int]:
+
+def carry(
+    words: list[int], offered: float, taken: float, width: int, deaf: int = 0, clear_at: int = -1
+) -> tuple[list[int], int]:
     """What comes out of a slice where each side is ready in so many of the cycles, and cycles until nothing is left."""
-    block, rng = RegisterSlice(32), random.Random(7)
+    block, rng = RegisterSlice(width), random.Random(7)
     simulator = Simulator(block)
     simulator.add_clock(1e-9)
     out: list[int] = []
@@ -44,16 +48,19 @@ def carry(words: list[int], offered: float, taken: float, deaf: int = 0, clear_a
 
 @pytest.mark.parametrize("taken", [1.0, 0.5, 0.1])
 @pytest.mark.parametrize("offered", [1.0, 0.4])
-def test_every_beat_comes_out_once_and_in_order(offered: float, taken: float) -> None:
+@pytest.mark.parametrize("width", FEW_AND_MANY)
+def test_every_beat_comes_out_once_and_in_order(width: int, offered: float, taken: float) -> None:
     words = list(range(100, 160))
-    assert carry(words, offered, taken)[0] == words
+    assert carry(words, offered, taken, width)[0] == words
 
 
-def test_a_beat_in_each_cycle() -> None:
-    assert carry(list(range(40)), 1.0, 1.0)[1] == 41  # one more than beats: each is a cycle in the register
+@pytest.mark.parametrize("width", FEW_AND_MANY)
+def test_a_beat_in_each_cycle(width: int) -> None:
+    assert carry(list(range(40)), 1.0, 1.0, width)[1] == 41  # one more than beats: each is a cycle in the register
 
 
-def test_clear_forgets_what_is_held() -> None:
+@pytest.mark.parametrize("width", FEW_AND_MANY)
+def test_clear_forgets_what_is_held(width: int) -> None:
     """In the first cycles nothing is taken; two beats are held, and the third waits outside, when it is cleared."""
     words = list(range(20))
-    assert carry(words, 1.0, 1.0, deaf=6, clear_at=4)[0] == words[2:]
+    assert carry(words, 1.0, 1.0, width, deaf=6, clear_at=4)[0] == words[2:]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Signal, Value, ValueLike
 
+from rnic.gateware.params import GROUP_LANES
 from rnic.spec.layout import Layout
+
+GROUP_BITS = (GROUP_LANES - 1).bit_length()
 
 
 def unreset(shape: Any, **options: Any) -> Any:
@@ -73,8 +76,15 @@ def unpack(lanes: Value, layout: Layout, name: str, offset: int = 0) -> Value:
 
 
 def keep_count(keep: Value) -> Value:
-    """Bytes of a beat whose valid lanes are the low ones: the place of the only step from 1 to 0."""
+    """Bytes of a beat whose valid lanes are the low ones: the place of the only step from 1 to 0.
+
+    Of many lanes: a bit of the count is set in each second run of counts, and the lanes at the ends of a run tell.
+    """
     lanes = len(keep)
+    if lanes > GROUP_LANES:
+        least = [Const(1, 1), *keep, *[Const(0, 1)] * lanes]  # so many bytes or more
+        runs = [range(1 << bit, lanes + 1, 2 << bit) for bit in range(lanes.bit_length())]
+        return Cat(*(Cat(*(least[at] & ~least[at + run.start] for at in run)).any() for run in runs))
     steps = [keep[lane] & ~keep[lane + 1] if lane + 1 < lanes else keep[lane] for lane in range(lanes)]
     bits = lanes.bit_length()
     return Cat(*(Cat(*(step for lane, step in enumerate(steps, 1) if lane >> bit & 1)).any() for bit in range(bits)))
@@ -82,7 +92,22 @@ def keep_count(keep: Value) -> Value:
 
 def keep_mask(count: Value, lanes: int) -> Value:
     """``tkeep`` of a beat whose ``count`` low lanes are valid; more than ``lanes`` means all."""
+    if lanes > GROUP_LANES:
+        return marked_lanes(keep_marks(count, lanes), lanes)
     return Cat(*(count > lane for lane in range(lanes)))
+
+
+def keep_marks(count: Value, lanes: int) -> list[Value]:
+    """Of many lanes, the groups that are full and the lanes of the next one: half the way from a count to ``tkeep``."""
+    groups, within = count[GROUP_BITS:], count[:GROUP_BITS]
+    return [groups > at for at in range(lanes // GROUP_LANES)] + [within > at for at in range(GROUP_LANES - 1)]
+
+
+def marked_lanes(marks: Sequence[Value], lanes: int) -> Value:
+    """``tkeep`` by these marks."""
+    groups = lanes // GROUP_LANES
+    full, within = [Const(1, 1), *marks[:groups]], [*marks[groups:], Const(0, 1)]
+    return Cat(*(full[group + 1] | (full[group] & lane) for group in range(groups) for lane in within))
 
 
 def words_of(lanes: Value) -> list[Value]:

@@ -13,11 +13,15 @@ status, as soon as the bus has had what it was promised; ``quiet`` says that not
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
+from rnic.gateware.beat_joiner import BeatJoiner, by_lane
 from rnic.gateware.bits import keep_mask, pack, register_at, unpack, unreset
 from rnic.gateware.interfaces import STATUS_BITS, Axi4, AxiStream, Burst, Resp, WordStream, command_bits
 from rnic.gateware.params import BTT_BITS, EngineParams
@@ -57,11 +61,6 @@ def _multiple(offset: Value, of: int) -> Value:
     """The offset, known to be a multiple: its low bits are no signals."""
     low = min(_log2(of), len(offset))
     return Cat(Const(0, low), offset[low:])
-
-
-def _by_lane(mask: Value, ones: Value, zeros: Value, lane: int) -> Value:
-    """Lane by lane from ``ones`` where the mask is set, else from ``zeros``."""
-    return Cat(*(Mux(mask[at], ones.word_select(at, lane), zeros.word_select(at, lane)) for at in range(len(mask))))
 
 
 class Plan(wiring.Component):
@@ -169,6 +168,23 @@ class Plan(wiring.Component):
         return m
 
 
+def _of_job(m: Module, plan: Plan, job: Any, of: Callable[[Any], Value]) -> Value:
+    """What is made of the job in hand alone: with many lanes in a register, made as the job is taken."""
+    if not plan.params.broad:
+        return of(job)
+    made = of(plan.job)
+    known = unreset(len(made), name="known")
+    with m.If(plan.job_take & plan.job_valid):
+        m.d.sync += known.eq(made)
+    return known
+
+
+def _tail_lanes(m: Module, plan: Plan, job: Any) -> Value:
+    """Lanes of the last beat of a job's stream."""
+    lanes = plan.params.bus_bytes
+    return _of_job(m, plan, job, lambda job: keep_mask(job.tail, lanes) | (job.tail == 0).replicate(lanes))
+
+
 class Countdown:
     """A number of beats that counts down, and registers that say whether any is left and whether it is the last."""
 
@@ -261,7 +277,12 @@ class Mm2s(wiring.Component):
         ]
         arrived = Signal()
         m.d.comb += arrived.eq(axi.rvalid & axi.rready)
-        m.d.sync += flying.eq(flying + (axi.arvalid & axi.arready) - (arrived & axi.rlast))
+        landed: Value = arrived & axi.rlast
+        if params.broad:  # told a cycle late: what decides it reaches all lanes too
+            late = Signal()
+            m.d.sync += late.eq(landed)
+            landed = late
+        m.d.sync += flying.eq(flying + (axi.arvalid & axi.arready) - landed)
 
         # ---- data
         job = unreset(plan.job_layout)
@@ -275,15 +296,25 @@ class Mm2s(wiring.Component):
 
         free = Signal()  # the output register can be loaded
         emit, wants, straight, final = Signal(), Signal(), Signal(), Signal()
-        offset = _multiple(job.offset, self.aligned)
-        turned = _rotate(m, axi.rdata, 8, offset, up=False, name="turned")
-        from_now = _named(m, Cat(*((offset + lane) >= lanes for lane in range(lanes))), "from_now")
+
+        def offset_of(job: Any) -> Value:
+            return _multiple(job.offset, self.aligned)
+
+        def lanes_from_now(job: Any) -> Value:
+            offset = offset_of(job)
+            return Cat(*((offset + lane) >= lanes for lane in range(lanes)))
+
+        turned = _rotate(m, axi.rdata, 8, offset_of(job), up=False, name="turned")
+        from_now = _named(m, _of_job(m, plan, job, lanes_from_now), "from_now")
+        last_keep: Value = Mux(to_go.one & (job.tail != 0), keep_mask(job.tail, lanes), (1 << lanes) - 1)
+        if params.broad:
+            last_keep = _tail_lanes(m, plan, job) | (~to_go.one).replicate(lanes)
         bad = arrived & axi.rresp[1]
         slv = slverr | (arrived & (axi.rresp == Resp.SLVERR))
         dec = decerr | (arrived & (axi.rresp == Resp.DECERR))
         m.d.comb += [
             free.eq(~out.tvalid | out.tready),
-            straight.eq(offset == 0),
+            straight.eq(_of_job(m, plan, job, lambda job: offset_of(job) == 0)),
             wants.eq(busy & to_come.any),
             axi.rready.eq(self.abort | (wants & (~(straight | primed) | free))),
             emit.eq(busy & free & Mux(wants, axi.rvalid & (straight | primed), to_go.any) & ~self.abort),
@@ -298,8 +329,8 @@ class Mm2s(wiring.Component):
             to_go.step()
             m.d.sync += [
                 out.tvalid.eq(1),
-                shown.eq(Mux(straight, axi.rdata, _by_lane(from_now, turned, before, 8))),
-                out.tkeep.eq(Mux(to_go.one & (job.tail != 0), keep_mask(job.tail, lanes), (1 << lanes) - 1)),
+                shown.eq(Mux(straight, axi.rdata, by_lane(from_now, turned, before, 8))),
+                out.tkeep.eq(last_keep),
                 out.tlast.eq(to_go.one & job.eof),
                 out.tuser.eq(slverr | decerr | bad),
                 shown_last.eq(to_go.one),
@@ -394,8 +425,9 @@ class S2mm(wiring.Component):
         to_come = Countdown(m, len(job.stream_beats), "to_come")
         to_go = Countdown(m, len(job.memory_beats), "to_go")
         slot = Signal(max(1, _log2(longest)))
-        before, before_mask = unreset(width), Signal(lanes)
         m.submodules.out = out = RegisterSlice(width)  # between the bus and what makes a beat
+        joiner = BeatJoiner(width) if params.broad else None
+        before, before_mask = unreset(width), Signal(lanes)  # a joiner has its own
 
         feed = Signal()  # the beat to be made takes one from the stream
         make, final, take = Signal(), Signal(), Signal()
@@ -403,7 +435,7 @@ class S2mm(wiring.Component):
         m.d.sync += credited.eq((credit > 1) | ((credit == 1) & ~last_made))
         m.d.comb += [
             feed.eq(to_come.any & ~ended & ~self.abort),
-            may.eq(busy & to_go.any & credited & out.s_axis.tready),
+            may.eq(busy & to_go.any & credited & (out.s_axis.tready if joiner is None else joiner.ready)),
             make.eq(may & (~feed | source.tvalid)),
             take.eq(make & feed),
             final.eq(make & to_go.one),
@@ -411,17 +443,38 @@ class S2mm(wiring.Component):
             source.tready.eq((may & feed) | (draining & ~self.abort)),
         ]
         last_in = to_come.one
-        full = _named(m, Mux(last_in & (job.tail != 0), keep_mask(job.tail, lanes), (1 << lanes) - 1), "full")
-        mask = _named(m, Mux(feed & ~source.tuser & ~tainted, source.tkeep & full, 0), "mask")
+        stored = feed & ~source.tuser & ~tainted
+        if joiner is None:
+            full = _named(m, Mux(last_in & (job.tail != 0), keep_mask(job.tail, lanes), (1 << lanes) - 1), "full")
+            mask = _named(m, Mux(stored, source.tkeep & full, 0), "mask")
+        else:
+            full = _named(m, _tail_lanes(m, plan, job) | (~last_in).replicate(lanes), "full")
+            mask = _named(m, source.tkeep & full, "mask")
         offset = _multiple(job.offset, self.aligned)
         turned = _rotate(m, source.tdata, 8, offset, up=True, name="turned")
         turned_mask = _rotate(m, mask, 1, offset, up=True, name="turned_mask")
         from_now = _named(m, Cat(*(offset <= lane for lane in range(lanes))), "from_now")
+        if joiner is None:
+            m.d.comb += [
+                out.s_axis.tvalid.eq(make),
+                out.s_axis.tdata.eq(by_lane(from_now, turned, before, 8)),
+                out.s_axis.tkeep.eq(Mux(self.abort, 0, by_lane(from_now, turned_mask, before_mask, 1))),
+                out.s_axis.tlast.eq(last_made),
+            ]
+        else:
+            m.submodules.joiner = joiner
+            wiring.connect(m, joiner.m_axis, out.s_axis)
+            m.d.comb += [
+                joiner.turned.eq(turned),
+                joiner.turned_mask.eq(turned_mask),
+                joiner.from_now.eq(from_now),
+                joiner.stored.eq(stored),
+                joiner.last.eq(last_made),
+                joiner.make.eq(make),
+                joiner.begins.eq(plan.job_take & plan.job_valid),
+                joiner.forget.eq(self.abort),
+            ]
         m.d.comb += [
-            out.s_axis.tvalid.eq(make),
-            out.s_axis.tdata.eq(_by_lane(from_now, turned, before, 8)),
-            out.s_axis.tkeep.eq(Mux(self.abort, 0, _by_lane(from_now, turned_mask, before_mask, 1))),
-            out.s_axis.tlast.eq(last_made),
             axi.wvalid.eq(out.m_axis.tvalid),
             axi.wdata.eq(out.m_axis.tdata),
             axi.wstrb.eq(out.m_axis.tkeep),
@@ -435,7 +488,13 @@ class S2mm(wiring.Component):
                 before_mask.eq(turned_mask),
                 slot.eq(Mux(slot == longest - 1, 0, slot + 1)),
             ]
-        wrong = source.tuser | (source.tlast != last_in) | (source.tkeep != full)
+        wrong: Value = source.tuser | (source.tlast != last_in) | (source.tkeep != full)
+        in_error: Value = interr
+        if joiner is not None:  # all lanes are compared in a cycle of their own: the last beat's as the job ends
+            noticed = Signal()
+            in_error = interr | noticed
+            m.d.sync += [noticed.eq(take & wrong), interr.eq(in_error)]
+            wrong = noticed
         with m.If(take):
             to_come.step()
             m.d.sync += [
@@ -452,7 +511,7 @@ class S2mm(wiring.Component):
         m.d.comb += [
             over.eq(busy & ~to_go.any & ~draining),
             done.eq(over & ended_jobs.w_rdy),
-            ended_jobs.w_data.eq(Cat(job.tag, interr | job.refused, job.refused)),
+            ended_jobs.w_data.eq(Cat(job.tag, in_error | job.refused, job.refused)),
             ended_jobs.w_en.eq(done & ~self.abort),
             plan.job_take.eq(~busy | done),
         ]
@@ -491,8 +550,9 @@ class S2mm(wiring.Component):
         with m.If(answered):
             m.d.sync += [slverr.eq(slv & ~closes), decerr.eq(dec & ~closes)]
 
+        left = axi.wvalid if joiner is None else axi.wvalid | ~joiner.empty
         m.d.comb += self.quiet.eq(
-            ~busy & ~plan.job_valid & ~axi.awvalid & (credit == 0) & ~axi.wvalid & ~answers.r_rdy & ~ended_jobs.r_rdy
+            ~busy & ~plan.job_valid & ~axi.awvalid & (credit == 0) & ~left & ~answers.r_rdy & ~ended_jobs.r_rdy
         )
         # an abort makes empty beats for the bursts that were addressed, and forgets the rest
         with m.If(self.abort):

@@ -11,11 +11,13 @@ counted, and so is one that the MAC marks as bad.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, ValueLike
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.bits import keep_count, pack, sum_in_two_steps, unpack, unreset, words_of
+from rnic.gateware.bits import keep_count, keep_mask, pack, sum_in_two_steps, unpack, unreset, words_of
 from rnic.gateware.interfaces import AxiStream, RegBus
 from rnic.gateware.net_registers import NetRegisters
 from rnic.gateware.packet_fifo import PacketFifo
@@ -111,7 +113,7 @@ class IpDecapsulator(wiring.Component):
         last_beat, from_rest = Signal(), Signal()  # they fill no more than a beat; they are all in ``rest``
         rest = unreset(rest_bytes * 8)
 
-        here = keep_count(source.tkeep)
+        here = self.front.m_count if params.broad else keep_count(source.tkeep)
         taken, gathered = Signal(), Signal()  # a beat; one in GATHER, which waits for nothing
         m.d.comb += [
             taken.eq(source.tvalid & source.tready),
@@ -197,8 +199,19 @@ class IpDecapsulator(wiring.Component):
         drop, drop_code = Signal(), Signal(4)
         good = Signal()
         begins = Signal()
+        written: Sequence[Value] = [fifo.count > lane for lane in range(lanes)]
+        if params.broad:  # which lanes the last beat has is known before it comes: all beats ahead of it are full
+            whole, in_header = Signal(), state == HEADER
+            tail = left[: (lanes - 1).bit_length()]
+            last_lanes = unreset(lanes)
+            m.d.sync += last_lanes.eq(keep_mask(tail, lanes) | (tail == 0).replicate(lanes))
+            m.d.comb += whole.eq(Mux(in_header, beat != params.header_beats - 1, ~last_beat))
+            header_lanes = (1 << ENGINE_HEADER_BYTES - (params.header_beats - 1) * lanes) - 1
+            written = [whole | Mux(in_header, Const(header_lanes, lanes)[at], last_lanes[at]) for at in range(lanes)]
         summed, wrong_sum = (
-            self._udp_sum(m, fifo, headers, begins, first) if params.check_udp_checksum else (Const(1), Const(0))
+            self._udp_sum(m, fifo, written, headers, begins, first)
+            if params.check_udp_checksum
+            else (Const(1), Const(0))
         )
         spoilt, unsummed = Signal(), Signal()
         with m.Switch(state):
@@ -275,6 +288,16 @@ class IpDecapsulator(wiring.Component):
                 m.d.comb += source.tready.eq(1)
                 with m.If(taken & source.tlast):
                     m.d.sync += state.eq(GATHER)
+
+        if params.broad:  # all lanes follow a register of their own, not the state
+            from_prefix = Signal()
+            with m.If(state == CHECK):
+                m.d.sync += from_prefix.eq(1)
+            with m.Elif((state == HEADER) & fifo.room & (beat == params.header_beats - 1)):
+                m.d.sync += from_prefix.eq(0)
+            packet = prefix[PACKET_AT * 8 : PREFIX_BYTES * 8]
+            words = packet.word_select(beat, lanes * 8) if lanes < ENGINE_HEADER_BYTES else packet
+            m.d.comb += fifo.data.eq(Mux(from_prefix, words, Cat(rest, source.tdata)))
 
         # ---- the fate of a packet whose sum is known, while the next frame is gathered
         with m.If(closing & (spoilt | unsummed | summed)):
@@ -359,9 +382,16 @@ class IpDecapsulator(wiring.Component):
         return lost
 
     def _udp_sum(
-        self, m: Module, fifo: PacketFifo, headers: Value, begins: Signal, first: Value | None
+        self,
+        m: Module,
+        fifo: PacketFifo,
+        written: Sequence[Value],
+        headers: Value,
+        begins: Signal,
+        first: Value | None,
     ) -> tuple[Value, Value]:
-        """Whether the sum of the packet that was written is known, and whether it is wrong.
+        """Whether the sum of the packet that was written is known, and whether it is wrong. ``written``: the lanes of
+        the beat at the FIFO.
 
         Addresses, protocol, lengths and ports are summed while the header is checked, at ``begins``; the seven words
         and the payload as they go into the FIFO: a beat's words in groups, then the groups. ``headers`` are whole, or
@@ -376,9 +406,7 @@ class IpDecapsulator(wiring.Component):
         m.d.sync += head.eq(sum_in_two_steps(m, parts, first))
 
         masked = unreset(lanes * 8)
-        m.d.sync += masked.eq(
-            Cat(*(Mux(fifo.count > lane, fifo.data.word_select(lane, 8), 0) for lane in range(lanes)))
-        )
+        m.d.sync += masked.eq(Cat(*(Mux(written[lane], fifo.data.word_select(lane, 8), 0) for lane in range(lanes))))
         each = words_of(masked)
         groups = [unreset(19, name=f"group_{at}") for at in range(0, len(each), 8)]
         pushed = Signal(4)  # a beat so many cycles ago: masked, in groups, in the total, folded
@@ -389,9 +417,17 @@ class IpDecapsulator(wiring.Component):
             m.d.sync += total.eq(head)
         with m.Elif(pushed[1]):
             m.d.sync += total.eq(total + sum(groups))
+        if first is not None:
+            added, wrong, settling = Signal(17), Signal(), Signal()
+            m.d.comb += added.eq(total[:16] + total[16:])
+            m.d.sync += [  # with its carry it makes FFFF: it is FFFF without, or FFFE with one
+                wrong.eq(~(added[1:16].all() & (added[0] ^ added[16]))),
+                settling.eq((fifo.push & fifo.room) | pushed[:2].any()),
+            ]
+            return ~settling, wrong
         once = unreset(17)
         m.d.sync += once.eq(total[:16] + total[16:])
         folded = Signal(16)
         m.d.comb += folded.eq(once[:16] + once[16])
         # the last is waited for where a cycle does not count: what is known then comes out of a register
-        return ~(pushed if first is None else pushed[:3]).any(), folded != 0xFFFF
+        return ~pushed.any(), folded != 0xFFFF

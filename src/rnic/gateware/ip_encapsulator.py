@@ -413,6 +413,16 @@ class IpEncapsulator(wiring.Component):
                 with m.If(taken & source.tlast):
                     m.d.comb += [tell.eq(1), fate.eq(drained_code)]
                     m.d.sync += state.eq(IDLE)
+        if params.broad:  # all lanes follow registers of their own, not the state
+            in_prefix, in_tail = Signal(), Signal()
+            with m.If(state == GATHER):
+                m.d.sync += [in_prefix.eq(1), in_tail.eq(0)]
+            with m.Elif((state == PREFIX) & room & (beat == prefix_beats - 1)):
+                m.d.sync += [in_prefix.eq(0), in_tail.eq(ended)]
+            with m.Elif((state == PAYLOAD) & taken & source.tlast):
+                m.d.sync += in_tail.eq(1)
+            lead = prefix.word_select(beat, lanes * 8) if prefix_beats > 1 else prefix[: lanes * 8]
+            m.d.comb += data.eq(Mux(in_prefix, lead, Cat(rest, Mux(in_tail, 0, source.tdata))))
         with m.If(refuse):
             m.d.sync += drained_code.eq(refuse_code)
         with m.If(judging):

@@ -7,8 +7,9 @@ from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.bits import keep_mask, register_at
+from rnic.gateware.bits import keep_marks, keep_mask, marked_lanes, register_at
 from rnic.gateware.interfaces import AxiStream
+from rnic.gateware.params import GROUP_LANES
 
 
 class PacketFifo(wiring.Component):
@@ -47,7 +48,9 @@ class PacketFifo(wiring.Component):
         register: the last beat of the memory stays free unless beats come one after the other."""
         m = Module()
         out, lanes = self.m_axis, self.width // 8
-        size = len(self.data) + len(self.count) + 1
+        # of many lanes the memory has marks beside the count, since `tkeep` would take its time behind it
+        marks = Cat(*keep_marks(self.count, lanes)) if lanes > GROUP_LANES else Cat()
+        size = len(self.data) + len(self.count) + len(marks) + 1
         m.submodules.beats = beats = Memory(shape=size, depth=self.depth, init=[])
         write, read = beats.write_port(), beats.read_port()
         bits = (self.depth - 1).bit_length() + 1
@@ -56,7 +59,7 @@ class PacketFifo(wiring.Component):
         m.d.sync += self.room.eq((tail - head)[:bits] < self.depth - 1 - self.late)
         m.d.comb += [
             write.addr.eq(tail),
-            write.data.eq(Cat(self.data, self.count, self.last)),
+            write.data.eq(Cat(self.data, self.count, marks, self.last)),
             write.en.eq(self.push if self.late else self.push & self.room),
             next_tail.eq(tail + write.en),
         ]
@@ -87,11 +90,13 @@ class PacketFifo(wiring.Component):
         with m.Elif(show):
             m.d.sync += read_valid.eq(0)
         shown = [register_at(m, port) for port in (out.tdata, out.tkeep, out.tlast, self.m_count)]
-        data, count, last = read.data[: self.width], read.data[self.width : -1], read.data[-1]
+        data, beside, last = read.data[: self.width], read.data[self.width : -1], read.data[-1]
+        count = beside[: len(self.count)]
+        keep = marked_lanes(list(beside[len(count) :]), lanes) if len(marks) else keep_mask(count, lanes)
         with m.If(show):
             m.d.sync += [
                 out.tvalid.eq(1),
-                *(held.eq(new) for held, new in zip(shown, (data, keep_mask(count, lanes), last, count), strict=True)),
+                *(held.eq(new) for held, new in zip(shown, (data, keep, last, count), strict=True)),
             ]
         with m.Elif(out.tready):
             m.d.sync += out.tvalid.eq(0)

@@ -9,6 +9,8 @@ from rnic.spec.engine_regs import NARROW_ADDRESS_BITS
 from rnic.wire.engine_header import ENGINE_HEADER_BYTES
 
 BUS_WIDTHS = (32, 64, 128, 256, 512)
+GROUP_LANES = 8
+"""Lanes that are marked and counted at once; more are in groups of so many."""
 BTT_BITS = 23
 INDEX_BITS = 16
 """Queue indices: 16 bits of the size registers are used."""
@@ -93,6 +95,11 @@ class EngineParams:
     def bus_bytes(self) -> int:
         """Bytes in one beat."""
         return self.bus_width // 8
+
+    @property
+    def broad(self) -> bool:
+        """Lanes so many that what turns, marks or counts them takes a cycle, or a register, of its own."""
+        return self.bus_bytes > GROUP_LANES
 
     @property
     def wide(self) -> bool:

@@ -8,6 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from rnic.gateware.bits import register_at
 from rnic.gateware.interfaces import AxiStream
+from rnic.gateware.params import GROUP_LANES
 
 FIELDS = ("tdata", "tkeep", "tlast", "tuser")
 
@@ -28,14 +29,22 @@ class RegisterSlice(wiring.Component):
         aside = Signal()
         kept = {name: Signal.like(getattr(source, name), name=f"kept_{name}", reset_less=True) for name in FIELDS}
         shown = {name: register_at(m, getattr(out, name)) for name in FIELDS}
-        m.d.comb += [source.tready.eq(~aside), self.empty.eq(~out.tvalid)]
+        many = len(source.tkeep) > GROUP_LANES
+        room = Signal(init=1)  # not `aside`, which goes to all lanes of many: who offers a beat is told at once
+        m.d.comb += [source.tready.eq(room if many else ~aside), self.empty.eq(~out.tvalid)]
         with m.If(~out.tvalid | out.tready):
             m.d.sync += [out.tvalid.eq(aside | source.tvalid), aside.eq(0)]
+            if many:
+                m.d.sync += room.eq(1)
             m.d.sync += [shown[name].eq(Mux(aside, kept[name], getattr(source, name))) for name in FIELDS]
         with m.Elif(source.tvalid):
             m.d.sync += aside.eq(1)
+            if many:
+                m.d.sync += room.eq(0)
         with m.If(~aside):
             m.d.sync += [kept[name].eq(getattr(source, name)) for name in FIELDS]
         with m.If(self.clear):
             m.d.sync += [out.tvalid.eq(0), aside.eq(0)]
+            if many:
+                m.d.sync += room.eq(1)
         return m

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFO
@@ -10,6 +12,7 @@ from amaranth.lib.wiring import In, Out
 from rnic.gateware.bits import pack, register_at, unpack, unreset
 from rnic.gateware.interfaces import STATUS_BITS, AxiStream, WordStream, command_bits
 from rnic.gateware.params import BTT_BITS, EngineParams
+from rnic.gateware.register_slice import RegisterSlice
 from rnic.spec.engine_regs import (
     DM_STATUS,
     ERR_LENGTH,
@@ -99,7 +102,7 @@ class RxHeaderParser(wiring.Component):
 class RxStreamer(wiring.Component):
     """Decides whether a packet is written, and where; drains the payload of one that is not.
 
-    ``finished`` is one cycle long for each packet, ``error`` (an ERR_* code) and ``dropped`` go with it.
+    ``finished`` is one cycle long for each packet; ``error`` (an ERR_* code) and ``dropped`` count with it.
     """
 
     def __init__(self, params: EngineParams) -> None:
@@ -191,32 +194,39 @@ class RxStreamer(wiring.Component):
         A verdict for each packet goes along with the payloads: write it, or drain it and why.
         """
         m = Module()
-        state, source, out = self.state, self.s_axis, self.m_axis
+        state, source = self.state, self.s_axis
         width, lanes = self.params.bus_width, self.params.bus_bytes
+        m.submodules.leaving = leaving = RegisterSlice(width)  # so that DataMover and queues are apart
+        wiring.connect(m, leaving.m_axis, wiring.flipped(self.m_axis))
+        out = leaving.s_axis
         ahead = self.params.queue  # packets whose headers are judged before the payload in hand is through
         clear = ResetInserter(self.abort)
         m.submodules.payloads = payloads = clear(SyncFIFO(width=width + lanes + 2, depth=PAYLOAD_BEATS))
         m.submodules.verdicts = verdicts = clear(SyncFIFO(width=6, depth=ahead))  # write, no payload, reason
         header, empty = unreset(ENGINE_HEADER_BYTES * 8), Signal()
-        length, is_write, outside = self._judge(m, header)
+        length, is_write, outside = self._judge(m, header, state == IDLE)
         to_write = Signal(range(2 * ahead + 4))  # commands whose status has not come
         issued = self.dm_cmd.tvalid & self.dm_cmd.tready
         answered = self.dm_sts.tvalid & self.dm_sts.tready
         m.d.sync += to_write.eq(to_write + issued - answered)
         m.d.comb += [
-            self.busy.eq((state != IDLE) | verdicts.r_rdy | (to_write != 0)),
             payloads.w_data.eq(Cat(source.tdata, source.tkeep, source.tlast, source.tuser)),
             payloads.w_en.eq(source.tvalid),
             source.tready.eq(payloads.w_rdy),
         ]
 
-        def verdict(write: int, reason: int) -> None:
-            m.d.comb += [verdicts.w_data.eq(Cat(Const(write, 1), empty, Const(reason, 4))), verdicts.w_en.eq(1)]
-            m.d.sync += state.eq(IDLE)
+        tell, told = Signal(), Signal()  # a verdict, to the queue in the next cycle
+        m.d.sync += told.eq(tell)
+        m.d.comb += verdicts.w_en.eq(told)
 
+        def verdict(write: int, reason: int) -> None:
+            m.d.comb += tell.eq(1)
+            m.d.sync += [verdicts.w_data.eq(Cat(Const(write, 1), empty, Const(reason, 4))), state.eq(IDLE)]
+
+        m.d.comb += self.busy.eq((state != IDLE) | told | verdicts.r_rdy | (to_write != 0) | self.finished)
         with m.Switch(state):
             with m.Case(IDLE):
-                m.d.comb += self.header_ready.eq(verdicts.w_rdy & (to_write < 2 * ahead))
+                m.d.comb += self.header_ready.eq((verdicts.level < ahead - 1) & (to_write < 2 * ahead))
                 with m.If(self.header_valid & self.header_ready):
                     m.d.sync += [header.eq(self.header), empty.eq(self.empty), state.eq(CHECK_OPCODE)]
             with m.Case(CHECK_OPCODE):
@@ -246,29 +256,37 @@ class RxStreamer(wiring.Component):
             payloads.r_en.eq((passing & out.tready) | draining),
             verdicts.r_en.eq(drained | (out.tvalid & out.tready & last)),
             self.dm_sts.tready.eq(~drained),
+            leaving.clear.eq(self.abort),
         ]
-        with m.If(drained):
-            m.d.comb += [self.finished.eq(1), self.dropped.eq(1), self.error.eq(reason)]
-        with m.Elif(self.dm_sts.tvalid):
-            m.d.comb += [self.finished.eq(1), self.error.eq(self._write_error())]
+        m.d.sync += [
+            self.finished.eq(drained | self.dm_sts.tvalid),
+            self.dropped.eq(drained),
+            self.error.eq(Mux(drained, reason, self._write_error())),
+        ]
         with m.If(self.abort):
-            m.d.sync += [state.eq(IDLE), to_write.eq(0)]
+            m.d.sync += [state.eq(IDLE), told.eq(0), to_write.eq(0), self.finished.eq(0)]
         return m
 
-    def _judge(self, m: Module, header: Signal) -> tuple[Value, Value, Value]:
+    def _judge(self, m: Module, header: Signal, comes: Value | None = None) -> tuple[Value, Value, Value]:
         """Length of the packet, whether its opcode writes, and whether it leaves the window. The latter is known in the
         second cycle of a header, PREPARE_CMD, and so is the address.
+
+        With ``comes``, the cycle in which ``header`` is loaded, sums begin there, and the latter is in a register.
         """
         bits, layout = self.params.address_bits, ENGINE_HEADER
-        remote: Value = unpack(header, layout, "remote_addr")
+        summed = header if comes is None else self.header
+        remote: Value = unpack(summed, layout, "remote_addr")
         if self.params.wide:
             layout = ENGINE_HEADER_WIDE
-            remote = Cat(*(unpack(header, layout, name) for name, _low, _bits in ADDRESS_PARTS))
+            remote = Cat(*(unpack(summed, layout, name) for name, _low, _bits in ADDRESS_PARTS))
         # one bit more than the header's address has, and another: nothing wraps around into the window
         address, end, limit = unreset(len(remote) + 1), unreset(len(remote) + 2), unreset(bits + 1)
         length = unpack(header, layout, "length")
-        start = remote + unpack(header, layout, "fragment_offset")
-        m.d.sync += [address.eq(start), end.eq(start + length), limit.eq(self.window_last + 1)]
+        start = remote + unpack(summed, layout, "fragment_offset")
+        size = length if comes is None else unpack(summed, layout, "length")
+        with nullcontext() if comes is None else m.If(comes):
+            m.d.sync += [address.eq(start), end.eq(start + size)]
+        m.d.sync += limit.eq(self.window_last + 1)
         m.d.comb += [
             self.dm_cmd.tdata.eq(
                 pack(
@@ -279,7 +297,11 @@ class RxStreamer(wiring.Component):
         ]
         opcode = unpack(header, layout, "opcode")
         is_write = Cat(*(opcode == code for code in WRITE_OPCODES)).any()
-        outside = (address < self.window_base) | (end > limit)
+        outside: Value = (address < self.window_base) | (end > limit)
+        if comes is not None:
+            kept = Signal(name="outside")
+            m.d.sync += kept.eq(outside)
+            outside = kept
         return length, is_write, outside
 
     def _write_error(self) -> Value:

@@ -293,6 +293,17 @@ class TxHeaderInserter(wiring.Component):
                     with m.Elif(begin):
                         m.d.comb += take.eq(1)
                         m.d.sync += [words.eq(header), beat.eq(0), state.eq(SEND_HEADER)]
+        if self.params.broad:  # all lanes follow a register of their own, not the state
+            in_header = Signal(init=1)
+            final = beat == beats - 1
+            with m.If(self.abort | ((state == SEND_DATA) & source.tvalid & out.tready & source.tlast)):
+                m.d.sync += in_header.eq(1)
+            with m.Elif((state == SEND_HEADER) & out.tready & final):
+                m.d.sync += in_header.eq(0)
+            m.d.comb += [
+                out.tdata.eq(Mux(in_header, words[: lanes * 8], source.tdata)),
+                out.tkeep.eq(Mux(in_header, Mux(final, last_keep, (1 << lanes) - 1), source.tkeep)),
+            ]
         if self.params.serial:
             m.d.comb += self.start_ready.eq(state == SEND_IDLE)
         elif not several:
