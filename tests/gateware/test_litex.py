@@ -37,6 +37,7 @@ def _needs_tools() -> None:
     os.environ.update(found)
 
 
+@pytest.mark.filterwarnings("ignore:.*invalid escape sequence")  # LiteX's own, where nothing of it was compiled before
 @pytest.mark.usefixtures("_needs_tools")
 def test_an_engine_whose_addresses_the_bus_has_not_got(tmp_path: Path) -> None:
     from rnic.gateware.litex_core import add_engine
