@@ -35,7 +35,7 @@
 #define HOLD_ASLEEP_NS 60000u
 /* if it has sent anything this lately. */
 #define TALKS_NS 20000000u
-/* After so many messages in a row that were answered an answer is expected, */
+/* After so many messages in a row that were answered the next answer is expected. */
 #define ANSWERS_LEAST 8u
 
 _Static_assert(BYPASS_NAME_BYTES == PUMP_NAME_BYTES, "socket addresses");
@@ -857,11 +857,14 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 	return did;
 }
 
-int bypass_expects(struct bypass *bypass, int still)
+int bypass_expects(const struct bypass *bypass)
 {
-	if (!still)
-		bypass->answers = 0;
 	return bypass->answers >= ANSWERS_LEAST && !bypass->answered && !bypass->gone;
+}
+
+void bypass_missed(struct bypass *bypass)
+{
+	bypass->answers = 0;
 }
 
 uint64_t bypass_deadline(const struct bypass *bypass)

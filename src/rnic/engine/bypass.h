@@ -94,9 +94,10 @@ int bypass_join(struct bypass *bypass, const struct bypass_peer *setup);
 int bypass_dozes(struct bypass *bypass);
 /* One round: whether anything happened. `polls`: for the program's thread that waits, not in its place. */
 int bypass_round(struct bypass *bypass, uint64_t now, int polls);
-/* Whether the program's last message will be answered soon, as those before it were, and is not yet. With `still` 0 it was not
- * in time: nothing is expected until more are. */
-int bypass_expects(struct bypass *bypass, int still);
+/* Whether the program's last message will be answered soon, as those before it were, and is not yet. */
+int bypass_expects(const struct bypass *bypass);
+/* It was not in time: no answer is expected until more have come. */
+void bypass_missed(struct bypass *bypass);
 /* When a round is due though nothing comes: 0 for at once, UINT64_MAX for never. */
 uint64_t bypass_deadline(const struct bypass *bypass);
 /* CLOCK_MONOTONIC in nanoseconds. */

@@ -593,7 +593,11 @@ int slot_poll(struct slot_driver *slot)
 			now = bypass_now();
 		if (did && !armed) /* a round of long messages takes longer than a program needs to come back */
 			cover(slot, began, now);
-		expects = did && !armed && bypass_expects(slot->bypass, now < end);
+		expects = did && !armed && bypass_expects(slot->bypass);
+		if (expects && now >= end) {
+			bypass_missed(slot->bypass);
+			expects = false;
+		}
 		bypass_unlock(slot->bypass);
 	} while (expects);
 	return did;

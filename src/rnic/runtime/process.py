@@ -57,8 +57,6 @@ _DRAIN_BURSTS = 4
 _AFTER_OWN_ERROR_S = 0.01
 """Seconds that the loop keeps off a turn that raised: it may raise again at once."""
 _LOOK_S = LOOK_NS / 1e9
-_LONGEST_SLEEP = 0.25
-"""Seconds; a program that forgot its fence waits no longer."""
 
 
 class NicProcess:
@@ -454,7 +452,8 @@ class NicProcess:
 
     def _timeout(self) -> float:
         clients = [client for client in self.clients.values() if client.slot is not None]
-        shortest = max(0.0, min(_LONGEST_SLEEP, (self.paths.due_ns - time.monotonic_ns()) / 1e9))
+        # a program that forgot its fence waits no longer, either
+        shortest = max(0.0, (self.paths.due_ns - time.monotonic_ns()) / 1e9)
         if any(client.slot.waits for client in clients if client.slot is not None):
             return 0.001
         for client in clients:
