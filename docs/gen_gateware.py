@@ -64,7 +64,8 @@ def placed_table() -> str:
     for row in found:
         cells = [f"{row['cells'][kind]:,}" for kind in kinds]
         middle = round(median(row["mhz"].values()), 1)
-        ends = (middle, len(row["mhz"]), row["floor"] or "", row["tools"])
+        floor = f"{row['floor']}, missed" if middle < row["floor"] else row["floor"] or ""
+        ends = (middle, len(row["mhz"]), floor, row["tools"])
         lines.append("| " + " | ".join([row["what"], *cells, *map(str, ends)]) + " |")
     return "\n".join(lines) + "\n"
 

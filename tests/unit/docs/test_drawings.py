@@ -135,14 +135,12 @@ def test_the_plot_over_memory_latency_is_of_the_figures_and_on_its_page(gateware
         assert gbps >= bound["floor"] if bound["bytes"] == gateware.LONG_BYTES else bound["cycles"] <= bound["floor"]
 
 
-def test_the_page_says_where_a_frequency_is_below_its_floor(gateware: ModuleType) -> None:
-    rows = json.loads(gateware.FIGURES.read_text())["placed"]
-    missed = [row for row in rows if median(row["mhz"].values()) < row["floor"]]
-    assert ("The floor is missed" in (DOCS / "gateware.md").read_text()) == bool(missed)
-    for row in rows:
+def test_the_table_says_where_a_frequency_is_below_its_floor(gateware: ModuleType) -> None:
+    for row in json.loads(gateware.FIGURES.read_text())["placed"]:
         (line,) = [line for line in gateware.placed_table().splitlines() if line.startswith(f"| {row['what']} ")]
-        assert f"| {round(median(row['mhz'].values()), 1)} | {len(row['mhz'])} | " in line
-        assert line.endswith(f"{row['tools']} |")
+        middle = round(median(row["mhz"].values()), 1)
+        floor = f"{row['floor']}, missed" if middle < row["floor"] else f"{row['floor'] or ''}"
+        assert line.endswith(f"| {middle} | {len(row['mhz'])} | {floor} | {row['tools']} |")
 
 
 def test_every_picture_is_on_a_page(diagrams: ModuleType) -> None:
