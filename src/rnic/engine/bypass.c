@@ -301,6 +301,11 @@ void bypass_unlock(struct bypass *bypass)
 	pthread_setcancelstate(before, NULL);
 }
 
+int bypass_is_taken(const struct bypass *bypass)
+{
+	return atomic_load_explicit(word(&bypass->slot->taken), memory_order_relaxed) != 0;
+}
+
 int bypass_idle(const struct bypass *bypass)
 {
 	return bypass->gone || atomic_load_explicit(word(&bypass->slot->reference), memory_order_relaxed);

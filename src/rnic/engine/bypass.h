@@ -77,6 +77,9 @@ size_t bypass_budget_bytes(void);
 struct bypass *bypass_new(const struct bypass_setup *setup);
 void bypass_free(struct bypass *bypass);
 
+/* Whether some thread of the program has the lock, asked without it. */
+int bypass_is_taken(const struct bypass *bypass);
+
 /* Everything below is called with the lock held. bypass_try returns 0, or -1 where another has it. */
 void bypass_lock(struct bypass *bypass);
 int bypass_try(struct bypass *bypass);

@@ -192,8 +192,10 @@ static void watch(struct landing *here)
 
 int guard_read(void *to, const void *theirs, size_t length)
 {
-	struct landing here = { .at = (uintptr_t)theirs, .length = length };
+	struct landing here; /* an initialiser would clear the whole of `where`, for each packet */
 
+	here.at = (uintptr_t)theirs;
+	here.length = length;
 	if (_setjmp(here.where))
 		return -1;
 	watch(&here);
@@ -204,8 +206,10 @@ int guard_read(void *to, const void *theirs, size_t length)
 
 int guard_read_crc(void *to, const void *theirs, size_t length, uint32_t *crc)
 {
-	struct landing here = { .at = (uintptr_t)theirs, .length = length };
+	struct landing here; /* an initialiser would clear the whole of `where`, for each packet */
 
+	here.at = (uintptr_t)theirs;
+	here.length = length;
 	if (_setjmp(here.where))
 		return -1;
 	watch(&here);
@@ -217,8 +221,10 @@ int guard_read_crc(void *to, const void *theirs, size_t length, uint32_t *crc)
 
 int guard_write(void *theirs, const void *from, size_t length)
 {
-	struct landing here = { .at = (uintptr_t)theirs, .length = length };
+	struct landing here; /* an initialiser would clear the whole of `where`, for each packet */
 
+	here.at = (uintptr_t)theirs;
+	here.length = length;
 	if (_setjmp(here.where))
 		return -1;
 	watch(&here);

@@ -167,11 +167,17 @@ static bool is_polled(const struct slot_driver *slot, uint64_t now)
 	       atomic_load_explicit(&slot->waiters, memory_order_relaxed);
 }
 
-/* Whether others ran the engine for most of the time since `then`, when polls had covered so much. */
+/* The same where the thread itself does not: a round of long messages takes longer than a poll counts. */
+static bool is_served(const struct slot_driver *slot, uint64_t now)
+{
+	return is_polled(slot, now) || bypass_is_taken(slot->bypass);
+}
+
+/* Whether others ran the engine for most of the time since `then`, when polls had covered so much, or do so now. */
 static bool is_attended(const struct slot_driver *slot, uint64_t covered, uint64_t then, uint64_t now)
 {
 	return 2 * (atomic_load_explicit(&slot->covered_ns, memory_order_relaxed) - covered) >= now - then ||
-	       atomic_load_explicit(&slot->waiters, memory_order_relaxed);
+	       atomic_load_explicit(&slot->waiters, memory_order_relaxed) || bypass_is_taken(slot->bypass);
 }
 
 /* Somebody polled from a time to another. */
@@ -268,7 +274,7 @@ static void *run(void *self)
 			rest(slot, now + BLOCK_LOOK_NS, PARKED);
 			continue;
 		}
-		polled = is_polled(slot, now);
+		polled = is_served(slot, now);
 		if ((polled || attended) && !called) {
 			uint64_t covered = atomic_load_explicit(&slot->covered_ns, memory_order_relaxed), then = now;
 			uint64_t most = atomic_load(&slot->waiters) ? PARK_WAITED_NS : PARK_MOST_NS;
@@ -280,7 +286,7 @@ static void *run(void *self)
 				park = park * 2 < most ? park * 2 : most;
 			else if (!attended)
 				park = PARK_LEAST_NS;
-			if (attended || (is_polled(slot, now) && !called))
+			if (attended || (is_served(slot, now) && !called))
 				continue;
 			parked = !called;
 		}
