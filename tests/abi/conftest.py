@@ -158,6 +158,12 @@ def twins(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def steps(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C program that keeps step with a peer."""
+    return _compile(tmp_path_factory.mktemp("steps"), "steps", ["-O1"])
+
+
+@pytest.fixture(scope="session")
 def many(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program with thousands of queue pairs."""
     return _compile(tmp_path_factory.mktemp("many"), "many", ["-O1"])

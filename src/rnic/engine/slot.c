@@ -32,6 +32,8 @@ enum {
 	PARK_WAITED_NS = 100000000, /* and up to so long while somebody waits for an event, who works meanwhile */
 	DOUBT_NS = 100000, /* until the second look at whether nobody polls any more */
 	GAP_NS = 30000, /* between polls that count as one after the other: less than the thread keeps off */
+	LOOK_NS = 50000, /* who waits for events looks on for so long before he sleeps, */
+	SOON_LEAST = 8, /* once so many waits in a row were no longer */
 	ANSWER_NS = 50000, /* for so long a poll that found the completion alone waits for the answer */
 	ROUNDS = 256,
 	POLLS_WHILE_ARMED = 64, /* who goes on polling after it asked for an event does not sleep */
@@ -88,6 +90,8 @@ struct slot_driver {
 	_Atomic uint32_t how; /* enum how: what it does until then */
 	_Atomic uint32_t armed; /* polls that the program may make before it counts as polling, having asked for an event */
 	_Atomic uint32_t waiters; /* threads that wait for events and run the engine */
+	_Atomic uint32_t soon; /* waits for events in a row that ended within `look_ns` */
+	_Atomic uint64_t look_ns; /* LOOK_NS, or what slot_look_on said */
 	_Atomic bool waits; /* that is what the program does after it asked for an event */
 	_Atomic bool stop, gone; /* the NIC process has gone */
 	struct slot_events *events; /* those that the engine fires: under the engine's lock, as the one below */
@@ -378,6 +382,7 @@ int slot_open(const struct slot_setup *given, struct slot_driver **made)
 	slot->fd = given->fds[0];
 	slot->pid = getpid();
 	slot->bell = -1;
+	slot->look_ns = LOOK_NS;
 	slot->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	slot->answer = malloc(sizeof *slot->answer);
 	memcpy(&arena, said + ATTACH_OPEN_SLOT_ARENA_BYTES_AT, 8);
@@ -668,8 +673,9 @@ static void gone_on(void *self)
 		wake_for(slot, 0); /* it sleeps for long while somebody waits here */
 }
 
-/* Run the engine and sleep in turn until an event may have come: 0 or the error number. */
-static int wait_for(struct slot_driver *slot, struct slot_events *events, int other)
+/* Run the engine and sleep in turn until an event may have come: 0 or the error number. Who is to sleep at once has had to
+ * wait for longer than a wake-up takes: before `until` nobody sleeps. */
+static int wait_for(struct slot_driver *slot, struct slot_events *events, int other, uint64_t until)
 {
 	enum { EVENTS, NIC, PACKETS, BELL, OTHER, ALL };
 	struct pollfd pollers[ALL] = { [EVENTS] = { .fd = events->fd, .events = POLLIN },
@@ -685,6 +691,8 @@ static int wait_for(struct slot_driver *slot, struct slot_events *events, int ot
 		if (events->waits(events))
 			return 0;
 		now = bypass_now();
+		if (now < until && !bypass_idle(slot->bypass))
+			continue;
 		left = deadline > now ? deadline - now : 0;
 		timeout = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
 		pollers[PACKETS].events = pollers[BELL].events = bypass_idle(slot->bypass) ? 0 : POLLIN;
@@ -703,16 +711,26 @@ static int wait_for(struct slot_driver *slot, struct slot_events *events, int ot
 	}
 }
 
-/* Sleeping costs one wake-up: whoever waits for events takes the packets too. */
+void slot_look_on(struct slot_driver *slot, uint64_t ns)
+{
+	atomic_store(&slot->look_ns, ns);
+}
+
+/* Sleeping costs one wake-up: whoever waits for events takes the packets too. Two that answer each other would spend most of
+ * their time on falling asleep and waking: who has not had to wait for longer lately looks on. */
 int slot_await(struct slot_driver *slot, struct slot_events *events, int other)
 {
+	uint64_t look_ns = atomic_load_explicit(&slot->look_ns, memory_order_relaxed), began = bypass_now();
+	uint32_t soon = atomic_load_explicit(&slot->soon, memory_order_relaxed);
 	int error;
 
 	atomic_fetch_add(&slot->waiters, 1);
 	atomic_store(&slot->waits, true);
 	pthread_cleanup_push(gone_on, slot);
-	error = wait_for(slot, events, other);
+	error = wait_for(slot, events, other, soon >= SOON_LEAST ? began + look_ns : began);
 	pthread_cleanup_pop(1);
+	soon = bypass_now() - began < look_ns ? soon + (soon < SOON_LEAST) : 0;
+	atomic_store_explicit(&slot->soon, soon, memory_order_relaxed);
 	return error;
 }
 #endif

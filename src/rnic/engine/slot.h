@@ -59,5 +59,7 @@ void slot_forget(struct slot_driver *slot, struct slot_events *events);
 /* Wait until an event queue may have an entry, or another descriptor (-1 for none) can be read, and run the engine meanwhile:
  * 0 or the error number, EIO where the NIC process has gone. */
 int slot_await(struct slot_driver *slot, struct slot_events *events, int other);
+/* For how long, at most, it looks on before it sleeps, where the waits before were no longer; 0 for never. */
+void slot_look_on(struct slot_driver *slot, uint64_t ns);
 
 #endif

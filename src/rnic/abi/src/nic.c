@@ -332,6 +332,16 @@ static int slot_is_gone(void *self)
 	return nic_gone(self);
 }
 
+/* RNIC_LOOK_US says for how long who waits for an event looks on at most, when events come quickly, before he sleeps. */
+static void look_on(struct rnic_context *context)
+{
+	const char *said = getenv("RNIC_LOOK_US");
+	unsigned long most = 1000000, number = said && *said ? strtoul(said, NULL, 10) : 0;
+
+	if (said && *said)
+		slot_look_on(context->slot, 1000 * (number < most ? number : most));
+}
+
 /* The slot that came with an answer to OPEN: 0 or the error number. */
 static int take_slot(struct rnic_context *context, const struct answer *reply)
 {
@@ -343,6 +353,8 @@ static int take_slot(struct rnic_context *context, const struct answer *reply)
 	if (error == EPROTO)
 		complain("NIC process %d keeps its state as another version of rnic does: end it, or unset RNIC_BYPASS",
 			 context->nic_pid);
+	if (!error)
+		look_on(context);
 	if (error || !wanted("RNIC_HAIRPIN") /* `rnic exec --hairpin` sets it */)
 		return error;
 	error = slot_take_part(context->slot);
