@@ -19,8 +19,8 @@ ASLEEP = 200
 """Times that the programs of the first test wait for a message each."""
 
 MOST_WAKES = 3000
-"""A second, of a thread that looks again 2 ms later where somebody is at work: 500 to 1,300 measured. Of one that took a long
-round of its program's for a pause, 4,000 to 8,000."""
+"""A second, of a thread that looks again 2 ms later where somebody is at work: 500 to 1,300 measured. Of one that took a
+long round of its program's for a pause, 4,000 to 8,000."""
 
 
 def numbers(steps: Path, env: dict[str, str], mode: str, count: int) -> list[float]:
@@ -41,7 +41,7 @@ def bypass(env: dict[str, str]) -> Iterator[dict[str, str]]:
 
 
 def test_who_waits_for_events_that_come_quickly_does_not_sleep(steps: Path, bypass: dict[str, str]) -> None:
-    """With a second to look on every wait is a short one; the eight first ones and what begins and ends the run may sleep."""
+    """With a second to look on every wait is short; the first eight may sleep, and what begins and ends the run."""
     (slept,) = numbers(steps, {**bypass, "RNIC_LOOK_US": "1000000"}, "events", ASLEEP)
     assert slept < ASLEEP / 4
 
