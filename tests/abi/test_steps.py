@@ -19,8 +19,8 @@ ASLEEP = 200
 """Times that the programs of the first test wait for a message each."""
 
 MOST_WAKES = 3000
-"""A second, of a thread that looks again 2 ms later where somebody is at work: 500 to 1,300 measured. Of one that took a
-long round of its program's for a pause, 4,000 to 8,000."""
+"""A second, of a thread that looks again 2 ms later where somebody is at work: 500 to 1,300 measured. Of one that took
+a long round of its program's for a pause, 4,000 to 8,000."""
 
 
 def numbers(steps: Path, env: dict[str, str], mode: str, count: int) -> list[float]:
