@@ -26,6 +26,9 @@ FULL_TIMEOUT_S = 600
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="also the tests that take minutes")
+    parser.addoption(
+        "--slow-only", action="append", default=[], metavar="PLACE", help="only the slow ones of the tests below it"
+    )
     parser.addoption("--live", action="store_true", help="also the tests that need the Soft-RoCE guest")
 
 
@@ -34,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_out_quick(config, items)
     if config.getoption("--full"):
         for item in items:
             if item.get_closest_marker("timeout") is None:
@@ -45,6 +49,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if marker in item.keywords:
                 item.add_marker(skip)
+
+
+def leave_out_quick(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What ``--slow-only`` asks for."""
+    places = [config.rootpath / name for name in config.getoption("--slow-only")]
+    quick = [
+        item
+        for item in items
+        if item.get_closest_marker("slow") is None and any(item.path.is_relative_to(place) for place in places)
+    ]
+    if quick:
+        left_out = set(quick)
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=quick)
 
 
 _own_errors: list[tuple[str, Exception]] = []

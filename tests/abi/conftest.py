@@ -21,6 +21,8 @@ from rnic.spec.attach import LOCK_NAME
 HERE = Path(__file__).parent
 BUILDING_S = 180.0
 
+Once = Callable[[str, Callable[[Path], object]], Path]
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """On a loaded machine the compiler alone takes most of a minute, which counts for whichever test comes first."""
@@ -31,19 +33,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directory of freshly built libraries."""
-    if sys.platform != "linux" or find_compiler() is None:
-        pytest.skip("needs Linux and a C compiler")
-    out = tmp_path_factory.mktemp("libraries")
-    build(out, strict=True)
-    return out
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """Gives a directory that whoever comes first of this run's workers fills; the others wait for it.
+
+    Compiling takes most of a minute in all, which each worker would spend again.
+    """
+    own = tmp_path_factory.getbasetemp()
+    place = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def once(name: str, fill: Callable[[Path], object]) -> Path:
+        out, done = place / name, place / f"{name}.done"
+        with (place / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                out.mkdir(exist_ok=True)
+                fill(out)
+                done.touch()
+        return out
+
+    return once
 
 
 @pytest.fixture(scope="session")
-def byte_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def libraries(once: Once) -> Path:
+    """Directory of freshly built libraries."""
+    if sys.platform != "linux" or find_compiler() is None:
+        pytest.skip("needs Linux and a C compiler")
+    return once("libraries", lambda out: build(out, strict=True))
+
+
+@pytest.fixture(scope="session")
+def byte_code(once: Once) -> Path:
     """Directory of Python's byte code: most of a start is compiling, where nobody keeps that."""
-    return tmp_path_factory.mktemp("byte_code")
+    return once("byte_code", lambda out: None)
 
 
 @pytest.fixture
@@ -102,74 +124,87 @@ def listening(env: dict[str, str]) -> Callable[[subprocess.Popen[str]], None]:
     return wait
 
 
-def _compile(out: Path, name: str, flags: list[str]) -> Path:
-    """A C program of this directory with the library's sources inside."""
+def _run(*arguments: str, cwd: Path) -> None:
     compiler = find_compiler()
     assert compiler is not None
-    (out / "rnic_hw.h").write_text(c_header())
-    sources = [str(path) for path in SOURCES.glob("*.c") if not path.name.startswith("rdmacm")]
-    sources += map(str, engine_sources())
-    includes = [f"-I{out}", f"-I{SOURCES}", f"-I{ENGINE}"]
-    command = [compiler, *FLAGS, *STRICT, *flags, *includes, str(HERE / f"{name}.c"), *sources, "-o", str(out / name)]
-    subprocess.run(command, check=True)
-    return out / name
+    includes = [f"-I{SOURCES}", f"-I{ENGINE}"]
+    subprocess.run([compiler, *FLAGS, *STRICT, *arguments, *includes], cwd=cwd, check=True)
 
 
 @pytest.fixture(scope="session")
-def sanitized(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled(libraries: Path, once: Once) -> Callable[..., Path]:
+    """Makes a C program of this directory with the library's sources inside, which are compiled once for some flags."""
+
+    def objects(out: Path, flags: tuple[str, ...]) -> None:
+        (out / "rnic_hw.h").write_text(c_header())
+        ours = [path for path in SOURCES.glob("*.c") if not path.name.startswith("rdmacm")]
+        for part, sources in (("library", ours), ("engine", engine_sources())):  # some have the same names
+            (out / part).mkdir(exist_ok=True)
+            _run(*flags, f"-I{out}", "-c", *map(str, sources), cwd=out / part)
+
+    def make(name: str, *flags: str) -> Path:
+        with_these = once("objects" + "".join(flags), lambda out: objects(out, flags))
+        linked = [str(HERE / f"{name}.c"), *sorted(map(str, with_these.glob("*/*.o"))), "-o", name]
+        return once(name + "".join(flags), lambda out: _run(*flags, f"-I{with_these}", *linked, cwd=out)) / name
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def sanitized(compiled: Callable[..., Path]) -> Path:
     """The C program under AddressSanitizer and UBSan."""
-    return _compile(tmp_path_factory.mktemp("sanitized"), "loop", [*SANITIZERS, "-O1"])
+    return compiled("loop", *SANITIZERS, "-O1")
 
 
 @pytest.fixture(scope="session")
-def raced(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def raced(compiled: Callable[..., Path]) -> Path:
     """The C program under ThreadSanitizer, which knows no fences."""
-    return _compile(tmp_path_factory.mktemp("raced"), "loop", ["-fsanitize=thread", "-Wno-tsan", "-O1"])
+    return compiled("loop", "-fsanitize=thread", "-Wno-tsan", "-O1")
 
 
 @pytest.fixture(scope="session")
-def plain(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain(compiled: Callable[..., Path]) -> Path:
     """The C program without optimizations, as valgrind likes it."""
-    return _compile(tmp_path_factory.mktemp("plain"), "loop", ["-O0"])
+    return compiled("loop", "-O0")
 
 
 @pytest.fixture(scope="session")
-def both(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def both(compiled: Callable[..., Path]) -> Path:
     """The C program that becomes two."""
-    return _compile(tmp_path_factory.mktemp("both"), "hairpin", ["-O1"])
+    return compiled("hairpin", "-O1")
 
 
 @pytest.fixture(scope="session")
-def both_sanitized(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def both_sanitized(compiled: Callable[..., Path]) -> Path:
     """The same under AddressSanitizer and UBSan."""
-    return _compile(tmp_path_factory.mktemp("both_sanitized"), "hairpin", [*SANITIZERS, "-O1"])
+    return compiled("hairpin", *SANITIZERS, "-O1")
 
 
 @pytest.fixture(scope="session")
-def storm(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def storm(compiled: Callable[..., Path]) -> Path:
     """The C program that becomes two with messages under way all the time."""
-    return _compile(tmp_path_factory.mktemp("storm"), "storm", ["-O1"])
+    return compiled("storm", "-O1")
 
 
 @pytest.fixture(scope="session")
-def twins(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def twins(compiled: Callable[..., Path]) -> Path:
     """The C program with peers on two devices."""
-    return _compile(tmp_path_factory.mktemp("twins"), "twins", ["-O1"])
+    return compiled("twins", "-O1")
 
 
 @pytest.fixture(scope="session")
-def steps(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C program that keeps step with a peer."""
-    return _compile(tmp_path_factory.mktemp("steps"), "steps", ["-O1"])
+def steps(compiled: Callable[..., Path]) -> Path:
+    """The C program whose threads' sleep is counted."""
+    return compiled("steps", "-O1")
 
 
 @pytest.fixture(scope="session")
-def many(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def many(compiled: Callable[..., Path]) -> Path:
     """The C program with thousands of queue pairs."""
-    return _compile(tmp_path_factory.mktemp("many"), "many", ["-O1"])
+    return compiled("many", "-O1")
 
 
 @pytest.fixture(scope="session")
-def flood(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def flood(compiled: Callable[..., Path]) -> Path:
     """The C program that sends what it may to who does not answer."""
-    return _compile(tmp_path_factory.mktemp("flood"), "flood", ["-O1"])
+    return compiled("flood", "-O1")

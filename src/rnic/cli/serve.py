@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import json
 import os
 import random
@@ -217,6 +218,7 @@ def serve(
     """Run the NIC process that serves all programs of this user, until it is interrupted."""
     raise_descriptor_limit()
     said = detach() if detached else -1
+    gc.freeze()  # modules stay: what looks for a closed device's cycles need not look through them each time
     service = CmService(random.Random(secrets.randbits(256)))
     process = NicProcess(runtime_directory(), make_runtime, service)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
 _NAME = "rnic.engine"
 
+LAYOUT = layout_hash()
+"""That of the tables of this process, which takes milliseconds to compute."""
+
 
 def _find() -> Any:
     engine = compiled_twin(_NAME, "rnic.engine._engine")
-    if engine is not None and engine.layout_hash() != layout_hash():
+    if engine is not None and engine.layout_hash() != LAYOUT:
         return None  # compiled from other tables: what it takes for one field is another now
     return engine
 

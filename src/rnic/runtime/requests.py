@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from rnic.device.nic import Nic
-from rnic.engine.header import layout_hash
+from rnic.engine import use
 from rnic.link.fault_events import from_words
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.client import RUNG_AT, Client, Fire
@@ -205,7 +205,7 @@ class Requests:
         config = slot.runtime.nic.config
         return attach.OPEN_SLOT.pack(
             {
-                "layout": layout_hash(),
+                "layout": use.LAYOUT,
                 "arena_bytes": slot.arena_bytes,
                 "shared_bytes": SHARED_BYTES,
                 "first_qpn": config.first_qpn,

@@ -30,7 +30,6 @@ from typing import Any
 from rnic.device.inspect import look
 from rnic.device.nic import Nic, arena_bytes
 from rnic.engine import use
-from rnic.engine.header import layout_hash
 from rnic.link import steering
 from rnic.link.base import LinkError, format_address
 from rnic.link.udp import BUFFER_BYTES as SOCKET_BYTES
@@ -118,7 +117,7 @@ class Slot:
             raise
         self.words = memoryview(self.shared)[: SLOT.size].cast("Q")
         for name, value in (
-            ("layout", layout_hash()),
+            ("layout", use.LAYOUT),
             ("ack_every", config.ack_every),
             ("probe", int(config.probe)),
             ("rq_almost_full", config.rq_almost_full),
