@@ -61,7 +61,7 @@ def test_one_line_and_a_status(words: list[str], status: int, says: str, tmp_pat
 
 @pytest.mark.slow
 def test_a_client_without_a_server_is_told_what_to_start(tmp_path: Path) -> None:
-    done = run(tmp_path, "perf", "write_bw", "127.0.0.1", "--port", "1")
+    done = run(tmp_path, "perf", "write_bw", "127.0.0.1", "--port", "1", "--udp-port", "0")
     assert done.returncode == 2
     assert done.stderr.endswith("start one there with rnic perf write_bw --listen\n")
     assert done.stderr.count("\n") == 1
