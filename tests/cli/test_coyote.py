@@ -65,7 +65,7 @@ def test_buffers_of_two_sizes(server: tuple[subprocess.Popen[str], str]) -> None
 @pytest.mark.parametrize(
     ("args", "status", "words"),
     [
-        ((SERVER, "--port", "1"), 1, f"nobody listens on {SERVER} port 1"),
+        ((SERVER, "--addr", CLIENT, "--port", "1"), 1, f"nobody listens on {SERVER} port 1"),
         (("--addr", "192.0.2.1"), 2, "192.0.2.1"),
         (("no such host",), 2, "SERVER"),
         ((SERVER, "--addr", CLIENT, "-x", "0"), 2, "--min-size"),

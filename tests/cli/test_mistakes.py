@@ -14,6 +14,7 @@ import pytest
 from rnic.cli.elf import looks_static
 from rnic.cli.files import OutFile
 from rnic.spec.source import install_hint
+from rnic.testing import own_network
 
 
 def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -48,7 +49,7 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["exec", "--", "no-such-program"], 127, "was not found: install it, or give its path"),
         (["exec", "--", "/etc/passwd"], 126, "is not executable: see chmod +x"),
         (["exec", "--", "/tmp"], 126, "is a directory: give a program in it"),
-        (["serve", "--capture", "{}/none/p.pcapng"], 2, "p.pcapng: No such file or directory"),
+        (["serve", "--addr", f"{own_network()}.81", "--capture", "{}/none/p.pcapng"], 2, "p.pcapng: No such file or directory"),
         (["env"], 2, "No such command 'env'. To run that program: rnic exec -- env"),
     ],
 )
