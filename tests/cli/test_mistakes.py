@@ -49,7 +49,11 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["exec", "--", "no-such-program"], 127, "was not found: install it, or give its path"),
         (["exec", "--", "/etc/passwd"], 126, "is not executable: see chmod +x"),
         (["exec", "--", "/tmp"], 126, "is a directory: give a program in it"),
-        (["serve", "--addr", f"{own_network()}.81", "--capture", "{}/none/p.pcapng"], 2, "p.pcapng: No such file or directory"),
+        (
+            ["serve", "--addr", f"{own_network()}.81", "--capture", "{}/none/p.pcapng"],
+            2,
+            "p.pcapng: No such file or directory",
+        ),
         (["env"], 2, "No such command 'env'. To run that program: rnic exec -- env"),
     ],
 )
