@@ -182,9 +182,14 @@ int guard_stands(void)
 	return stands > 0 && !displaced;
 }
 
-/* The copy stays between two of these. */
-static void watch(struct landing *here)
+/* The copy stays between two of these. Fields are set one by one: an initialiser would clear the whole of `where` for each
+ * packet. */
+static void watch(struct landing *here, const void *theirs, size_t length)
 {
+	if (here) {
+		here->at = (uintptr_t)theirs;
+		here->length = length;
+	}
 	atomic_signal_fence(memory_order_seq_cst);
 	landing = here;
 	atomic_signal_fence(memory_order_seq_cst);
@@ -192,44 +197,38 @@ static void watch(struct landing *here)
 
 int guard_read(void *to, const void *theirs, size_t length)
 {
-	struct landing here; /* an initialiser would clear the whole of `where`, for each packet */
+	struct landing here;
 
-	here.at = (uintptr_t)theirs;
-	here.length = length;
 	if (_setjmp(here.where))
 		return -1;
-	watch(&here);
+	watch(&here, theirs, length);
 	memcpy(to, theirs, length);
-	watch(NULL);
+	watch(NULL, NULL, 0);
 	return 0;
 }
 
 int guard_read_crc(void *to, const void *theirs, size_t length, uint32_t *crc)
 {
-	struct landing here; /* an initialiser would clear the whole of `where`, for each packet */
+	struct landing here;
 
-	here.at = (uintptr_t)theirs;
-	here.length = length;
 	if (_setjmp(here.where))
 		return -1;
-	watch(&here);
+	watch(&here, theirs, length);
 	uint32_t next = engine_crc32_copy(*crc, to, theirs, length);
-	watch(NULL);
+	watch(NULL, NULL, 0);
 	*crc = next;
 	return 0;
 }
 
 int guard_write(void *theirs, const void *from, size_t length)
 {
-	struct landing here; /* an initialiser would clear the whole of `where`, for each packet */
+	struct landing here;
 
-	here.at = (uintptr_t)theirs;
-	here.length = length;
 	if (_setjmp(here.where))
 		return -1;
-	watch(&here);
+	watch(&here, theirs, length);
 	memcpy(theirs, from, length);
-	watch(NULL);
+	watch(NULL, NULL, 0);
 	return 0;
 }
 #endif

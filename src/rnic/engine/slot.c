@@ -673,8 +673,7 @@ static void gone_on(void *self)
 		wake_for(slot, 0); /* it sleeps for long while somebody waits here */
 }
 
-/* Run the engine and sleep in turn until an event may have come: 0 or the error number. Who is to sleep at once has had to
- * wait for longer than a wake-up takes: before `until` nobody sleeps. */
+/* Run the engine and, from `until` on, sleep in turn until an event may have come: 0 or the error number. */
 static int wait_for(struct slot_driver *slot, struct slot_events *events, int other, uint64_t until)
 {
 	enum { EVENTS, NIC, PACKETS, BELL, OTHER, ALL };

@@ -336,10 +336,12 @@ static int slot_is_gone(void *self)
 static void look_on(struct rnic_context *context)
 {
 	const char *said = getenv("RNIC_LOOK_US");
-	unsigned long most = 1000000, number = said && *said ? strtoul(said, NULL, 10) : 0;
+	unsigned long number, most = 1000000;
 
-	if (said && *said)
-		slot_look_on(context->slot, 1000 * (number < most ? number : most));
+	if (!said || !*said)
+		return;
+	number = strtoul(said, NULL, 10);
+	slot_look_on(context->slot, 1000 * (number < most ? number : most));
 }
 
 /* The slot that came with an answer to OPEN: 0 or the error number. */
