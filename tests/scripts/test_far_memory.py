@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rnic.rings.sqe import FLAG_INLINE, FLAG_SIGNALED
-from rnic.spec.states import ERR, SQE, ST_UD
+from rnic.spec.states import ERR, RTS, SQE, ST_UD
 
 
 def lose(s) -> None:
@@ -67,6 +67,24 @@ def test_ud_from_lost_memory(far) -> None:
     s.packets()
     assert s.send_cq.take() == ["LOC_PROT_ERR"]
     assert s.ctx.state == SQE
+
+
+def test_a_stale_read_of_lost_memory_harms_nobody(far) -> None:
+    """A program has unmapped what it registered, and the network delivers a request for it a second time."""
+    s = far()
+    s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=600)
+    assert len(s.packets()) == 3
+    real = s.host.space.read
+    s.host.space.read = lambda va, buf: not s.va <= va < s.va + len(s.data) and real(va, buf)
+    s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=256)
+    assert s.out() == []
+    assert s.ctx.state == RTS
+    assert s.counters["drop_duplicate_unmatched"] == 1
+    s.inject("WRITE_ONLY", 103, ackreq=True)
+    assert s.out() == ["ACKNOWLEDGE 103 1f"]
+    s.inject("READ_REQUEST", 104, va=s.va, rkey=s.key, dma_length=256)
+    assert [*s.out(), *s.out()] == ["ACKNOWLEDGE 104 63"]  # a new one is another matter
+    assert s.ctx.state == ERR
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rnic.spec.access import REMOTE_READ
+from rnic.spec.drops import DropReason
 from rnic.spec.opcodes import (
     ACKNOWLEDGE,
     ATOMIC_ACKNOWLEDGE,
@@ -172,6 +173,10 @@ class ReplyQueue(QpRecord):
                 count = self._send_read(reply, head, mtu, budget - sent, batch)
                 if count == 0:
                     self._pop(reply)
+                    if reply.again:
+                        # the key may outlive the memory: the owner goes on when the first answer has arrived
+                        self.qp.host.counters.bump(DropReason.DUPLICATE_UNMATCHED.value)
+                        continue
                     return sent, reply.psn + reply.sent & PSN_MASK
                 sent += count
                 if reply.sent == reply.packets:
