@@ -8,13 +8,15 @@ import json
 import os
 import random
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ import pytest
 import rnic
 from rnic import enums as e
 from rnic.cli.devinfo import kernel_bypass
-from rnic.runtime.attach import ask, fault
+from rnic.runtime.attach import ask, connect, fault
 from rnic.spec.errors import VerbsError
 from rnic.testing import own_network
 from rnic.verbs import CQ, GID, MR, QP, SGE, AHAttr, CompChannel, GlobalRoute, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
@@ -404,3 +406,59 @@ def test_without_the_word_the_nic_process_takes_everything(nic: Path, monkeypatc
     with rnic.open(f"{NET}.80", port=4000, directory=nic) as ctx:
         assert ctx.bypass
         assert [slot["pid"] for slot in slots(nic)] == [os.getpid()]
+
+
+def test_groups_that_programs_joined_are_seen(nic: Path) -> None:
+    group, also = GID("::ffff:239.7.8.9"), GID("::ffff:239.7.8.10")
+
+    def seen() -> list[str]:
+        return sorted(ask(nic, "rnic0", "cm")["groups"])
+
+    with rnic.open(f"{NET}.79", directory=nic, bypass=True) as ctx, rnic.open(f"{NET}.79", directory=nic) as other:
+        assert ctx.bypass
+        assert not other.bypass
+        cap = QPCap(8, 8)
+        qps = []
+        for context in (ctx, other):
+            pd, cq = rnic.PD(context), CQ(context, 16)
+            qps.append(QP(pd, QPInitAttr(e.IBV_QPT_UD, None, cap, cq, cq)))
+            qps[-1].attach_mcast(group)
+        assert seen() == ["ef070809"]
+        qps[0].attach_mcast(also)
+        assert seen() == ["ef070809", "ef07080a"]
+        qps[0].detach_mcast(also)
+        qps[0].detach_mcast(group)
+        assert seen() == ["ef070809"]
+        qps[1].detach_mcast(group)
+        assert seen() == []
+
+
+@pytest.mark.parametrize("bypass", [False, True])
+def test_what_comes_to_a_group_wakes_the_nic_process(nic: Path, bypass: bool) -> None:
+    """As long as somebody is in it, and whatever number its socket has got."""
+    groups = [GID(f"::ffff:239.7.9.{number}") for number in range(3)]
+    with closing(connect(nic)) as asking:
+        process = struct.unpack("3i", asking.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    with rnic.open(f"{NET}.80", directory=nic, bypass=bypass) as ctx:
+        pd, cq = rnic.PD(ctx), CQ(ctx, 16)
+        qp = QP(pd, QPInitAttr(e.IBV_QPT_UD, None, QPCap(8, 8), cq, cq))
+        before = watched(process)
+        for _ in range(2):
+            for joined, group in enumerate(groups, 1):
+                qp.attach_mcast(group)
+                assert watched(process) == before + joined
+            qp.detach_mcast(groups[1])
+            assert watched(process) == before + 2
+            qp.attach_mcast(groups[1])
+            assert watched(process) == before + 3
+            for group in groups:
+                qp.detach_mcast(group)
+            assert watched(process) == before
+        qp.attach_mcast(groups[0])
+    with rnic.open(f"{NET}.80", directory=nic, bypass=bypass):
+        assert watched(process) == before
+
+
+def watched(process: int) -> int:
+    """How many descriptors wake a process that waits by epoll."""
+    return max(each.read_text().count("tfd:") for each in Path("/proc", str(process), "fdinfo").iterdir())

@@ -12,7 +12,7 @@ from rnic.device.uar import Uar
 from rnic.mem.order import fence
 from rnic.runtime.loop import Runtime
 from rnic.runtime.program import CopiedMemory, ProgramMemory
-from rnic.runtime.slots import Slot
+from rnic.runtime.slot import Slot
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
 

@@ -33,7 +33,8 @@ from rnic.runtime.patience import Bent, Patience
 from rnic.runtime.report import log_report
 from rnic.runtime.requests import CHOSEN, MAX_DEVICES, Manager, Requests
 from rnic.runtime.slice import shorten
-from rnic.runtime.slots import LOOK_NS, Slot, SlotGroup
+from rnic.runtime.slot import LOOK_NS, Slot
+from rnic.runtime.slots import SlotGroup
 from rnic.spec import attach
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import ROCE_UDP_PORT
@@ -104,7 +105,8 @@ class NicProcess:
         path = directory / attach.SOCKET_NAME
         path.unlink(missing_ok=True)
         self._door = Door(path, self._selector, self._greet, self.guard)
-        self._watched: set[int] = set()
+        self._watched: dict[Link, dict[int, int]] = {}
+        """Of each link the descriptors that wake us, and what they were: numbers come again."""
         self._litter = False
         """A context was dropped whose memory is still mapped: its queue pairs are cycles of objects."""
         self.paths = PathTree(directory)
@@ -197,17 +199,15 @@ class NicProcess:
         if self.manager is not None:
             with self.guard.around("release", name):
                 self.manager.went(name)
-        for fd in runtime.link.filenos():
-            self._unwatch(fd)
+        self._unwatch(runtime.link)
         self.groups.pop(name).close()
         runtime.close()
 
-    def _unwatch(self, fd: int) -> None:
-        if fd in self._watched:
-            self._watched.discard(fd)
+    def _unwatch(self, link: Link) -> None:
+        for fd in self._watched.pop(link, {}):
             self._selector.unregister(fd)
 
-    def watch_groups(self, slot: Slot) -> None:
+    def _watch_groups(self, slot: Slot) -> None:
         """Look at the sockets of a slot that its program does not: of multicast groups, or all of them."""
         self._watch(slot.runtime.link, 0 if slot.served else 1)
 
@@ -219,13 +219,26 @@ class NicProcess:
         """
         for slot in self.groups[name].slots.values():
             slot.serve_here()
-            self.watch_groups(slot)
+            self._watch_groups(slot)
 
     def _watch(self, link: Link, first: int = 0) -> None:
-        for fd in link.filenos()[first:]:
-            if fd not in self._watched:
-                self._watched.add(fd)
+        """Wake up for what comes to a link's sockets from the ``first`` on, as groups were joined and left."""
+        before = self._watched.get(link, {})
+        now = {fd: os.fstat(fd).st_ino for fd in link.filenos()[first:]}
+        for fd, inode in before.items():
+            if now.get(fd) != inode:
+                self._selector.unregister(fd)
+        for fd, inode in now.items():
+            if before.get(fd) != inode:
                 self._selector.register(fd, selectors.EVENT_READ, None)
+        self._watched[link] = now
+
+    def _watch_again(self, client: Client) -> None:
+        """A program may have joined groups, or left them."""
+        if client.slot is not None:
+            self._watch_groups(client.slot)
+        elif client.runtime is not None:
+            self._watch(client.runtime.link)
 
     # ---------------------------------------------------------------------------------- connections
 
@@ -304,6 +317,8 @@ class NicProcess:
             raise
         finally:
             close_all(fds)
+            if client.sock.fileno() in self.clients:
+                self._watch_again(client)
         try:
             socket.send_fds(client.sock, [struct.pack("<III", kind, token, code) + body], [] if code else out)
         except OSError:  # gone, or it does not read its answers
@@ -342,6 +357,7 @@ class NicProcess:
             with self._releasing(client):
                 client.runtime.nic.unmap_uar(client.uar)
                 client.runtime.kick()
+            self._watch_again(client)
             for vector, fire in client.vectors.items():
                 if client.runtime.handlers.get(vector) is fire:  # the number may be another's by now
                     del client.runtime.handlers[vector]
@@ -354,8 +370,7 @@ class NicProcess:
         if client.device in self.groups and client.slot is None:
             self.groups[client.device].left_out.pop(client.pid, None)
         if client.slot is not None:
-            for fd in client.slot.runtime.link.filenos():
-                self._unwatch(fd)
+            self._unwatch(client.slot.runtime.link)
             with self._releasing(client):
                 self.groups[client.device].give_back(client.slot)
         if client.memory is not None:

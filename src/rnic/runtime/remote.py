@@ -2,7 +2,7 @@
 
 Rings lie in memory that both sides map. Everything else is reached by the NIC through ``/proc/PID/mem``.
 
-A program may take a slot of the device (:mod:`rnic.runtime.slots`): then the compiled engine runs here, in whoever
+A program may take a slot of the device (:mod:`rnic.runtime.slot`): then the compiled engine runs here, in whoever
 posts, polls or waits, and in a thread in C while nobody does, and reaches this program's memory itself.
 """
 

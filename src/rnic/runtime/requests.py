@@ -23,7 +23,7 @@ from rnic.runtime.client import RUNG_AT, Client, Fire
 from rnic.runtime.hairpin import End
 from rnic.runtime.loop import Runtime
 from rnic.runtime.program import CopiedMemory, ProgramMemory
-from rnic.runtime.slots import SHARED_BYTES, Slot
+from rnic.runtime.slot import SHARED_BYTES, Slot
 from rnic.runtime.watching import TAP, devices
 from rnic.spec import attach, attach_cm
 from rnic.spec import commands as cmd
@@ -221,9 +221,7 @@ class Requests:
         """What the engine in a program leaves to the reference."""
         if client.slot is None:
             raise OSError(errno.EINVAL, "PUNT comes from a program with a slot")
-        answer = client.slot.punt(body)
-        self._process.watch_groups(client.slot)
-        return answer
+        return client.slot.punt(body)
 
     def _hairpin(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         """A program would take part in loopback inside the NIC, or asks to whom a queue pair leads."""
@@ -308,7 +306,6 @@ class Requests:
         client.runtime.kick()
         if client.slot is not None:
             client.slot.lent()
-            self._process.watch_groups(client.slot)
         return said
 
     def _register(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
