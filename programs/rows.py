@@ -21,8 +21,8 @@ MPI_ENV = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 }
-"""Ranks of one machine would talk through shared memory, were they not told. And Open MPI's RMA takes its endpoints down
-without waiting for the others: who flushes too late waits until its retries are over, with UCX's second 30 s."""
+"""Ranks of one machine would talk through shared memory, were they not told. And Open MPI's RMA takes its endpoints
+down without waiting for the others: who flushes too late waits until its retries are over, with UCX's second 30 s."""
 ROOT_MPI = {name: value for name, value in MPI_ENV.items() if name.startswith("OMPI")}
 RECIPES = ("mpi", "ucx", "libfabric", "mooncake-and-nixl", "nvmeof", "rsockets")
 """Jobs of ``docs/ci/recipes.yml``."""
