@@ -109,7 +109,10 @@ class PacketFifo(wiring.Component):
                 with m.If(~ending & more):
                     m.d.sync += ending.eq(1)
                 with m.Elif(~ending):
-                    m.d.comb += [load.eq(0), show.eq(0)]
+                    if lanes > GROUP_LANES:  # `load` and `show` go to all lanes: what clears does not go with them
+                        m.d.sync += out.tvalid.eq(out.tvalid & ~out.tready)
+                    else:
+                        m.d.comb += [load.eq(0), show.eq(0)]
                     m.d.sync += [head.eq(committed), read_valid.eq(0)]
             else:
                 m.d.sync += [head.eq(0), tail.eq(0), committed.eq(0)]
