@@ -309,6 +309,7 @@ class Mm2s(wiring.Component):
         last_keep: Value = Mux(to_go.one & (job.tail != 0), keep_mask(job.tail, lanes), (1 << lanes) - 1)
         if params.broad:
             last_keep = _tail_lanes(m, plan, job) | (~to_go.one).replicate(lanes)
+        load: Value = busy & free & Mux(wants, axi.rvalid & (straight | primed), to_go.any)
         bad = arrived & axi.rresp[1]
         slv = slverr | (arrived & (axi.rresp == Resp.SLVERR))
         dec = decerr | (arrived & (axi.rresp == Resp.DECERR))
@@ -317,25 +318,34 @@ class Mm2s(wiring.Component):
             straight.eq(_of_job(m, plan, job, lambda job: offset_of(job) == 0)),
             wants.eq(busy & to_come.any),
             axi.rready.eq(self.abort | (wants & (~(straight | primed) | free))),
-            emit.eq(busy & free & Mux(wants, axi.rvalid & (straight | primed), to_go.any) & ~self.abort),
+            emit.eq(load & ~self.abort),
             final.eq(emit & to_go.one & (to_come.one | ~to_come.any)),
         ]
         with m.If(out.tready):
             m.d.sync += out.tvalid.eq(0)
         with m.If(arrived):
             to_come.step()
-            m.d.sync += [before.eq(turned), primed.eq(1), slverr.eq(slv), decerr.eq(dec)]
+            if not params.broad:
+                m.d.sync += before.eq(turned)
+            m.d.sync += [primed.eq(1), slverr.eq(slv), decerr.eq(dec)]
+        beat = [
+            shown.eq(Mux(straight, axi.rdata, by_lane(from_now, turned, before, 8))),
+            out.tkeep.eq(last_keep),
+            out.tlast.eq(to_go.one & job.eof),
+            out.tuser.eq(slverr | decerr | bad),
+            shown_last.eq(to_go.one),
+            shown_status.eq(_status(job.tag, Const(0, 1), dec, slv)),
+        ]
         with m.If(emit):
             to_go.step()
-            m.d.sync += [
-                out.tvalid.eq(1),
-                shown.eq(Mux(straight, axi.rdata, by_lane(from_now, turned, before, 8))),
-                out.tkeep.eq(last_keep),
-                out.tlast.eq(to_go.one & job.eof),
-                out.tuser.eq(slverr | decerr | bad),
-                shown_last.eq(to_go.one),
-                shown_status.eq(_status(job.tag, Const(0, 1), dec, slv)),
-            ]
+            m.d.sync += out.tvalid.eq(1)
+            if not params.broad:
+                m.d.sync += beat
+        if params.broad:  # an abort does not go to all lanes: it is valid that falls
+            with m.If(load):
+                m.d.sync += beat
+            with m.If(axi.rvalid & wants & (~(straight | primed) | free)):
+                m.d.sync += before.eq(turned)
         # a beat that is owed to the job although its stream is complete, is taken before the job ends
         over = Signal()
         m.d.comb += over.eq(busy & (final | job.refused))

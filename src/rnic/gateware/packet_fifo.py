@@ -74,10 +74,14 @@ class PacketFifo(wiring.Component):
         ending, end = Signal(), Signal(bits)
         inside = Signal()  # a beat of a packet was taken, its last was not
         stop = Signal()
+        many = lanes > GROUP_LANES
+        waits = Signal()  # there is a beat to load
+        if many:  # in a register, since `load` goes to all lanes: a commit shows a cycle late
+            m.d.sync += waits.eq(Mux(load, (head + 1)[:bits] != committed, head != committed))
         m.d.comb += [
             stop.eq(ending & out.tvalid & out.tlast),
             show.eq((~out.tvalid | out.tready) & read_valid & ~stop),
-            load.eq((~read_valid | ~out.tvalid | out.tready) & (head != committed) & ~stop),
+            load.eq((~read_valid | ~out.tvalid | out.tready) & (waits if many else head != committed) & ~stop),
             read.addr.eq(head),
             read.en.eq(load),
             self.begun.eq(out.tvalid | inside),
@@ -102,6 +106,8 @@ class PacketFifo(wiring.Component):
             m.d.sync += out.tvalid.eq(0)
         with m.If(stop):
             m.d.sync += [head.eq(end), read_valid.eq(0), ending.eq(0)]
+            if many:
+                m.d.sync += waits.eq(0)
         with m.If(self.clear):
             if self.keep_begun:
                 more = Mux(out.tvalid, ~out.tlast, inside)  # beyond the beat that is shown
@@ -109,12 +115,14 @@ class PacketFifo(wiring.Component):
                 with m.If(~ending & more):
                     m.d.sync += ending.eq(1)
                 with m.Elif(~ending):
-                    if lanes > GROUP_LANES:  # `load` and `show` go to all lanes: what clears does not go with them
-                        m.d.sync += out.tvalid.eq(out.tvalid & ~out.tready)
+                    if many:  # what clears does not go to all lanes with `load` and `show`
+                        m.d.sync += [waits.eq(0), out.tvalid.eq(out.tvalid & ~out.tready)]
                     else:
                         m.d.comb += [load.eq(0), show.eq(0)]
                     m.d.sync += [head.eq(committed), read_valid.eq(0)]
             else:
                 m.d.sync += [head.eq(0), tail.eq(0), committed.eq(0)]
                 m.d.sync += [read_valid.eq(0), out.tvalid.eq(0), inside.eq(0)]
+                if many:
+                    m.d.sync += waits.eq(0)
         return m
