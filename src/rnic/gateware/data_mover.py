@@ -287,6 +287,7 @@ class Mm2s(wiring.Component):
         # ---- data
         job = unreset(plan.job_layout)
         busy = Signal()
+        at_rest = Signal(init=1)  # not `busy`, for all lanes of many: what is told of it stays near them
         to_come = Countdown(m, len(job.memory_beats), "to_come")
         to_go = Countdown(m, len(job.stream_beats), "to_go")
         primed, slverr, decerr = Signal(), Signal(), Signal()
@@ -309,7 +310,6 @@ class Mm2s(wiring.Component):
         last_keep: Value = Mux(to_go.one & (job.tail != 0), keep_mask(job.tail, lanes), (1 << lanes) - 1)
         if params.broad:
             last_keep = _tail_lanes(m, plan, job) | (~to_go.one).replicate(lanes)
-        load: Value = busy & free & Mux(wants, axi.rvalid & (straight | primed), to_go.any)
         bad = arrived & axi.rresp[1]
         slv = slverr | (arrived & (axi.rresp == Resp.SLVERR))
         dec = decerr | (arrived & (axi.rresp == Resp.DECERR))
@@ -318,7 +318,7 @@ class Mm2s(wiring.Component):
             straight.eq(_of_job(m, plan, job, lambda job: offset_of(job) == 0)),
             wants.eq(busy & to_come.any),
             axi.rready.eq(self.abort | (wants & (~(straight | primed) | free))),
-            emit.eq(load & ~self.abort),
+            emit.eq(busy & free & Mux(wants, axi.rvalid & (straight | primed), to_go.any) & ~self.abort),
             final.eq(emit & to_go.one & (to_come.one | ~to_come.any)),
         ]
         with m.If(out.tready):
@@ -341,10 +341,11 @@ class Mm2s(wiring.Component):
             m.d.sync += out.tvalid.eq(1)
             if not params.broad:
                 m.d.sync += beat
-        if params.broad:  # an abort does not go to all lanes: it is valid that falls
-            with m.If(load):
+        if params.broad:  # all lanes follow a register of their own, and no abort: it is valid that falls
+            wants_one = ~at_rest & to_come.any
+            with m.If(~at_rest & free & Mux(wants_one, axi.rvalid & (straight | primed), to_go.any)):
                 m.d.sync += beat
-            with m.If(axi.rvalid & wants & (~(straight | primed) | free)):
+            with m.If(axi.rvalid & wants_one & (~(straight | primed) | free)):
                 m.d.sync += before.eq(turned)
         # a beat that is owed to the job although its stream is complete, is taken before the job ends
         over = Signal()
@@ -360,8 +361,12 @@ class Mm2s(wiring.Component):
                 slverr.eq(0),
                 decerr.eq(0),
             ]
+            if params.broad:
+                m.d.sync += at_rest.eq(0)
         with m.Elif(over):
             m.d.sync += busy.eq(0)
+            if params.broad:
+                m.d.sync += at_rest.eq(1)
 
         refuse = busy & job.refused & ~self.abort
         m.d.comb += [
@@ -376,6 +381,8 @@ class Mm2s(wiring.Component):
         with m.If(self.abort):
             m.d.comb += plan.job_take.eq(1)
             m.d.sync += [busy.eq(0), to_go.any.eq(0), out.tvalid.eq(0)]
+            if params.broad:
+                m.d.sync += at_rest.eq(1)
         return m
 
 

@@ -192,6 +192,10 @@ class Top(wiring.Component):
             into.tvalid.eq(fifo.r_rdy),
             fifo.r_en.eq((into.tready & ~from_net) | drain),
         ]
+        if self.params.broad:  # whether there is room is told a cycle late, so that all lanes follow a register
+            room = Signal()
+            m.d.sync += room.eq(fifo.w_level < self.params.fifo_depth - 2)
+            m.d.comb += [fifo.w_en.eq(out.tvalid & ~to_net & room), out.tready.eq(room)]
         net_done, net_error = Signal(), Signal(4)
         if self.params.network:
             self._connect_network(m, network, to_net, from_net, wanted, net_done, net_error, tx_abort)
@@ -385,7 +389,7 @@ class Top(wiring.Component):
             connect(m, self.net_slice.m_axis, encap.s_axis)
             m.submodules.net_slice = self.net_slice
             m.d.comb += self.net_slice.clear.eq(tx_abort)
-        if self.several:  # META words wait, so that fragments are cut ahead
+        if self.several or self.params.broad:  # META words wait: fragments are cut ahead, or far away
             lengths = SyncFIFO(width=len(tx.meta_length), depth=self.params.queue)
             m.submodules.metas = lengths = ResetInserter(tx_abort)(lengths)
             m.d.comb += [
