@@ -78,8 +78,8 @@ PLACED: dict[str, tuple[Callable[[], wiring.Component], int, tuple[str, ...]]] =
     "engine, 512 bit, overlapped": (lambda: Top(EngineParams(bus_width=512, serial=False)), 100, FAR),
     "CtxMgt, 2^12 queues": (lambda: CtxMgt(CtxMgtParams(log_qps=12)), 0, ()),
 }
-"""What is placed and routed, the floor of its frequency in MHz, or 0, and nextpnr's options. The key data of 2^13 queues
-are 6.2 Mbit, and the largest ECP5 has 3.8 in its block RAM."""
+"""What is placed and routed, the floor of its frequency in MHz, or 0, and nextpnr's options. The key data of 2^13
+queues are 6.2 Mbit, and the largest ECP5 has 3.8 in its block RAM."""
 SEEDS = (1, 2, 3, 4, 5)
 
 

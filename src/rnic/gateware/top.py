@@ -349,7 +349,7 @@ class Top(wiring.Component):
         net_error: Signal,
         tx_abort: Signal,
     ) -> None:
-        """The blocks between packets and the MAC, and what they do in network mode: the switches in front of them follow
+        """The blocks between packets and the MAC, and what they do in network mode: the switch in front of them follows
         ``to_net``, the one behind ``from_net``."""
         registers, tx, out, into = self.registers, self.tx_streamer, self.tx_slice.m_axis, self.rx_slice.s_axis
         encap, decap, meta = self.encapsulator, self.decapsulator, self.encapsulator.s_meta
