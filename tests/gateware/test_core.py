@@ -700,6 +700,23 @@ def test_stalls_on_every_channel(serial: bool, width: int) -> None:
 
 
 @pytest.mark.parametrize(
+    "scenario",
+    [
+        watchdog,
+        network_mode,
+        pytest.param(frames_that_come_early, marks=pytest.mark.full),
+        pytest.param(reset_in_every_state, marks=pytest.mark.full),
+    ],
+    ids=lambda scenario: scenario.__name__,
+)
+def test_what_holds_for_few_lanes_holds_for_many(scenario: Callable[[Engine], None]) -> None:
+    """Of many lanes, resets and the mode reach the blocks that are far away by registers of their own, cycles late."""
+    engine = Engine(False, width=128)
+    scenario(engine)
+    assert engine.sim.cache.missing == []
+
+
+@pytest.mark.parametrize(
     ("serial", "ring", "cq_ring"),
     [
         pytest.param(serial, *rings, id=f"{name}-{rings[0]}-{rings[1]}", marks=pytest.mark.full if long else ())

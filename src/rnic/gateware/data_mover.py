@@ -287,6 +287,7 @@ class Mm2s(wiring.Component):
         # ---- data
         job = unreset(plan.job_layout)
         busy = Signal()
+        at_rest = Signal(init=1)  # not `busy`, for all lanes of many: what is told of it stays near them
         to_come = Countdown(m, len(job.memory_beats), "to_come")
         to_go = Countdown(m, len(job.stream_beats), "to_go")
         primed, slverr, decerr = Signal(), Signal(), Signal()
@@ -324,18 +325,28 @@ class Mm2s(wiring.Component):
             m.d.sync += out.tvalid.eq(0)
         with m.If(arrived):
             to_come.step()
-            m.d.sync += [before.eq(turned), primed.eq(1), slverr.eq(slv), decerr.eq(dec)]
+            if not params.broad:
+                m.d.sync += before.eq(turned)
+            m.d.sync += [primed.eq(1), slverr.eq(slv), decerr.eq(dec)]
+        beat = [
+            shown.eq(Mux(straight, axi.rdata, by_lane(from_now, turned, before, 8))),
+            out.tkeep.eq(last_keep),
+            out.tlast.eq(to_go.one & job.eof),
+            out.tuser.eq(slverr | decerr | bad),
+            shown_last.eq(to_go.one),
+            shown_status.eq(_status(job.tag, Const(0, 1), dec, slv)),
+        ]
         with m.If(emit):
             to_go.step()
-            m.d.sync += [
-                out.tvalid.eq(1),
-                shown.eq(Mux(straight, axi.rdata, by_lane(from_now, turned, before, 8))),
-                out.tkeep.eq(last_keep),
-                out.tlast.eq(to_go.one & job.eof),
-                out.tuser.eq(slverr | decerr | bad),
-                shown_last.eq(to_go.one),
-                shown_status.eq(_status(job.tag, Const(0, 1), dec, slv)),
-            ]
+            m.d.sync += out.tvalid.eq(1)
+            if not params.broad:
+                m.d.sync += beat
+        if params.broad:  # all lanes follow a register of their own, and no abort: it is valid that falls
+            wants_one = ~at_rest & to_come.any
+            with m.If(~at_rest & free & Mux(wants_one, axi.rvalid & (straight | primed), to_go.any)):
+                m.d.sync += beat
+            with m.If(axi.rvalid & wants_one & (~(straight | primed) | free)):
+                m.d.sync += before.eq(turned)
         # a beat that is owed to the job although its stream is complete, is taken before the job ends
         over = Signal()
         m.d.comb += over.eq(busy & (final | job.refused))
@@ -350,8 +361,12 @@ class Mm2s(wiring.Component):
                 slverr.eq(0),
                 decerr.eq(0),
             ]
+            if params.broad:
+                m.d.sync += at_rest.eq(0)
         with m.Elif(over):
             m.d.sync += busy.eq(0)
+            if params.broad:
+                m.d.sync += at_rest.eq(1)
 
         refuse = busy & job.refused & ~self.abort
         m.d.comb += [
@@ -366,6 +381,8 @@ class Mm2s(wiring.Component):
         with m.If(self.abort):
             m.d.comb += plan.job_take.eq(1)
             m.d.sync += [busy.eq(0), to_go.any.eq(0), out.tvalid.eq(0)]
+            if params.broad:
+                m.d.sync += at_rest.eq(1)
         return m
 
 

@@ -88,7 +88,11 @@ class IpDecapsulator(wiring.Component):
         m = Module()
         params, state = self.params, self.state
         lanes = params.bus_bytes
-        lost = self._front(m)
+        reset = self.reset
+        if params.broad:  # a cycle late, so that no path comes here from the other end of the engine
+            reset = Signal(name="late_reset")
+            m.d.sync += reset.eq(self.reset)
+        lost = self._front(m, reset)
         source = self.front.m_axis
         prefix_beats = -(-PREFIX_BYTES // lanes)
         rest_bytes = prefix_beats * lanes - PREFIX_BYTES
@@ -117,7 +121,7 @@ class IpDecapsulator(wiring.Component):
         taken, gathered = Signal(), Signal()  # a beat; one in GATHER, which waits for nothing
         m.d.comb += [
             taken.eq(source.tvalid & source.tready),
-            gathered.eq(source.tvalid & (state == GATHER) & ~self.reset),
+            gathered.eq(source.tvalid & (state == GATHER) & ~reset),
         ]
         more = Signal(17)
         m.d.comb += more.eq(got + here)
@@ -322,8 +326,8 @@ class IpDecapsulator(wiring.Component):
             m.d.sync += beat.eq(0)
 
         # ---- soft reset of the engine: forget all frames and packets
-        m.d.comb += fifo.clear.eq(self.reset)
-        with m.If(self.reset):
+        m.d.comb += fifo.clear.eq(reset)
+        with m.If(reset):
             m.d.comb += [source.tready.eq(0), drop.eq(0), good.eq(0)]
             m.d.sync += [beat.eq(0), closing.eq(0), state.eq(GATHER)]
 
@@ -354,7 +358,7 @@ class IpDecapsulator(wiring.Component):
         )
         return m
 
-    def _front(self, m: Module) -> Signal:
+    def _front(self, m: Module, reset: Signal) -> Signal:
         """The FIFO of frames behind the MAC; pulses for a frame that found no room, and for one that the MAC spoilt."""
         params, mac = self.params, self.s_axis
         lanes = params.bus_bytes
@@ -368,16 +372,16 @@ class IpDecapsulator(wiring.Component):
             front.count.eq(keep_count(mac.tkeep)),
             front.last.eq(mac.tlast),
             front.push.eq(mac.tvalid & ~full & ~forget),
-            front.clear.eq(self.reset),
+            front.clear.eq(reset),
         ]
         with m.If(mac.tvalid):
             m.d.sync += [full.eq(full | ~front.room), inside.eq(~mac.tlast)]
             with m.If(mac.tlast):
                 m.d.sync += [full.eq(0), forget.eq(0)]
-                with m.If(~self.reset & ~forget):
+                with m.If(~reset & ~forget):
                     m.d.comb += [lost[0].eq(full | ~front.room), lost[1].eq(~lost[0] & mac.tuser)]
                     m.d.comb += [front.commit.eq(~lost.any()), front.rollback.eq(lost.any())]
-        with m.If(self.reset):
+        with m.If(reset):
             m.d.sync += [full.eq(0), forget.eq(Mux(mac.tvalid, ~mac.tlast, inside))]
         return lost
 

@@ -183,6 +183,11 @@ class IpEncapsulator(wiring.Component):
         params, state, out = self.params, self.state, self.m_axis
         lanes = params.bus_bytes
         prefix_beats, rest_bytes = divmod(PREFIX_BYTES, lanes)
+        reset = self.reset
+        if params.broad:  # a cycle late, so that no path comes here from the other end of the engine
+            reset = Signal(name="late_reset")
+            m.d.sync += reset.eq(self.reset)
+        untold = self.reset | reset if params.broad else reset
 
         m.submodules.registers = bank = NetRegisters(ENCAP_REGISTERS)
         wiring.connect(m, wiring.flipped(self.regs), bank.regs)
@@ -214,7 +219,7 @@ class IpEncapsulator(wiring.Component):
             m.submodules.ahead = ahead
             wiring.connect(m, wiring.flipped(self.s_meta), ahead.s_meta)
             wiring.connect(m, ahead.lookup, wiring.flipped(self.lookup))
-            m.d.comb += [ahead.enable.eq(value["CTRL"][ENCAP_CTRL["enable"].lsb]), ahead.clear.eq(self.reset)]
+            m.d.comb += [ahead.enable.eq(value["CTRL"][ENCAP_CTRL["enable"].lsb]), ahead.clear.eq(reset)]
         else:
             m.d.sync += halves.eq(ip_sum(m, fields))
         folded = Signal(17)
@@ -248,7 +253,7 @@ class IpEncapsulator(wiring.Component):
         sent = Signal()
         m.d.comb += [
             room.eq(frames.room),
-            frames.clear.eq(self.reset),
+            frames.clear.eq(reset),
             sent.eq(push & room & last),
             spoilt.eq(final_bad | (final_got != final_length)),
             spoiled.eq(judging & spoilt),
@@ -435,16 +440,16 @@ class IpEncapsulator(wiring.Component):
         m.d.sync += [told.eq(tell), told_fate.eq(fate)]
         m.d.comb += [
             gone.eq(out.tvalid & out.tready & out.tlast),
-            self.done.eq(verdicts.r_rdy & ((verdicts.r_data != META_OK) | (left != 0)) & ~self.reset),
+            self.done.eq(verdicts.r_rdy & ((verdicts.r_data != META_OK) | (left != 0)) & ~untold),
             self.done_code.eq(verdicts.r_data),
-            verdicts.r_en.eq(self.done | self.reset),
+            verdicts.r_en.eq(self.done | reset),
         ]
         m.d.sync += left.eq(left + (gone & ~outlived) - (self.done & (verdicts.r_data == META_OK)))
         with m.If(gone):
             m.d.sync += outlived.eq(0)
 
         # ---- soft reset of the engine: a frame that has begun to leave does so, everything else is dropped
-        with m.If(self.reset):
+        with m.If(reset):
             m.d.comb += [
                 source.tready.eq(1),
                 self.s_meta.ready.eq(1),

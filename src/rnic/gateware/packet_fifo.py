@@ -74,12 +74,17 @@ class PacketFifo(wiring.Component):
         ending, end = Signal(), Signal(bits)
         inside = Signal()  # a beat of a packet was taken, its last was not
         stop = Signal()
+        many = lanes > GROUP_LANES
+        waits = Signal()  # there is a beat to load
+        hollow = Signal(init=1)  # not `read_valid`, for all lanes of many: what is told of it stays near them
+        if many:  # in a register, since `load` goes to all lanes: a commit shows a cycle late
+            m.d.sync += waits.eq(Mux(load, (head + 1)[:bits] != committed, head != committed))
         m.d.comb += [
             stop.eq(ending & out.tvalid & out.tlast),
             show.eq((~out.tvalid | out.tready) & read_valid & ~stop),
-            load.eq((~read_valid | ~out.tvalid | out.tready) & (head != committed) & ~stop),
+            load.eq((~read_valid | ~out.tvalid | out.tready) & (waits if many else head != committed) & ~stop),
             read.addr.eq(head),
-            read.en.eq(load),
+            read.en.eq((hollow | ~out.tvalid | out.tready) & waits & ~stop if many else load),
             self.begun.eq(out.tvalid | inside),
             self.empty.eq((head == committed) & ~read_valid & ~out.tvalid),
         ]
@@ -87,21 +92,30 @@ class PacketFifo(wiring.Component):
             m.d.sync += inside.eq(~out.tlast)
         with m.If(load):
             m.d.sync += [head.eq(head + 1), read_valid.eq(1)]
+            if many:
+                m.d.sync += hollow.eq(0)
         with m.Elif(show):
             m.d.sync += read_valid.eq(0)
+            if many:
+                m.d.sync += hollow.eq(1)
         shown = [register_at(m, port) for port in (out.tdata, out.tkeep, out.tlast, self.m_count)]
         data, beside, last = read.data[: self.width], read.data[self.width : -1], read.data[-1]
         count = beside[: len(self.count)]
         keep = marked_lanes(list(beside[len(count) :]), lanes) if len(marks) else keep_mask(count, lanes)
+        beat = [held.eq(new) for held, new in zip(shown, (data, keep, last, count), strict=True)]
+        if many:
+            with m.If((~out.tvalid | out.tready) & ~hollow & ~stop):
+                m.d.sync += beat
         with m.If(show):
-            m.d.sync += [
-                out.tvalid.eq(1),
-                *(held.eq(new) for held, new in zip(shown, (data, keep, last, count), strict=True)),
-            ]
+            m.d.sync += out.tvalid.eq(1)
+            if not many:
+                m.d.sync += beat
         with m.Elif(out.tready):
             m.d.sync += out.tvalid.eq(0)
         with m.If(stop):
             m.d.sync += [head.eq(end), read_valid.eq(0), ending.eq(0)]
+            if many:
+                m.d.sync += [waits.eq(0), hollow.eq(1)]
         with m.If(self.clear):
             if self.keep_begun:
                 more = Mux(out.tvalid, ~out.tlast, inside)  # beyond the beat that is shown
@@ -109,9 +123,14 @@ class PacketFifo(wiring.Component):
                 with m.If(~ending & more):
                     m.d.sync += ending.eq(1)
                 with m.Elif(~ending):
-                    m.d.comb += [load.eq(0), show.eq(0)]
+                    if many:  # what clears does not go to all lanes with `load` and `show`
+                        m.d.sync += [waits.eq(0), hollow.eq(1), out.tvalid.eq(out.tvalid & ~out.tready)]
+                    else:
+                        m.d.comb += [load.eq(0), show.eq(0)]
                     m.d.sync += [head.eq(committed), read_valid.eq(0)]
             else:
                 m.d.sync += [head.eq(0), tail.eq(0), committed.eq(0)]
                 m.d.sync += [read_valid.eq(0), out.tvalid.eq(0), inside.eq(0)]
+                if many:
+                    m.d.sync += [waits.eq(0), hollow.eq(1)]
         return m

@@ -46,9 +46,9 @@ from rnic.spec.engine_regs import (
 
 
 class RdmaController(wiring.Component):
-    """Queue registers in, commands for the command master and the transmit path out."""
+    """Queue registers in, commands for the command master and the transmit path out. ``broad`` as in `EngineParams`."""
 
-    def __init__(self, address_bits: int = NARROW_ADDRESS_BITS) -> None:
+    def __init__(self, address_bits: int = NARROW_ADDRESS_BITS, broad: bool = False) -> None:
         super().__init__(
             {
                 # registers
@@ -108,6 +108,7 @@ class RdmaController(wiring.Component):
             }
         )
         self.address_bits = address_bits
+        self.broad = broad
         self.state = Signal(range(len(RDMA_STATES)))
 
     def elaborate(self, platform: object) -> Module:
@@ -189,7 +190,8 @@ class RdmaController(wiring.Component):
                 m.d.sync += [self.cmd_start.eq(1), state.eq(S_WAIT_READ_DONE)]
             with m.Case(S_WAIT_READ_DONE):
                 with m.If(fetched & fetch_failed):
-                    m.d.sync += descriptor.eq(0)
+                    if not self.broad:
+                        m.d.sync += descriptor.eq(0)
                     complete_with(ERR_SQ_FETCH)
                 with m.Elif(fetched & parsed):
                     m.d.sync += state.eq(S_IS_STREAM_BUSY)
@@ -277,10 +279,16 @@ class RdmaController(wiring.Component):
                 m.d.sync += [self.halted.eq(1), self.error.eq(ERR_TIMEOUT), state.eq(S_IDLE)]
             with m.Else():
                 with m.If(state < S_IS_STREAM_BUSY):
-                    m.d.sync += descriptor.eq(0)
+                    if not self.broad:
+                        m.d.sync += descriptor.eq(0)
                 complete_with(ERR_TIMEOUT)
         with m.Elif(self.flushing & self.quiet):
             m.d.sync += self.flushing.eq(0)
+        if self.broad:  # the descriptor is far from what decides: a register tells it, before a CQ entry is made of it
+            wipe = Signal()
+            m.d.sync += wipe.eq((self.read_complete & self.cmd_failed) | (expired & (state < S_IS_STREAM_BUSY)))
+            with m.If(wipe):
+                m.d.sync += descriptor.eq(0)
 
         with m.If(self.reset):
             m.d.sync += [

@@ -31,20 +31,26 @@ class RegisterSlice(wiring.Component):
         shown = {name: register_at(m, getattr(out, name)) for name in FIELDS}
         many = len(source.tkeep) > GROUP_LANES
         room = Signal(init=1)  # not `aside`, which goes to all lanes of many: who offers a beat is told at once
+        vacant = Signal(init=1)  # not `out.tvalid`, for all lanes of many: what is told of it stays near them
+        beat = [shown[name].eq(Mux(aside, kept[name], getattr(source, name))) for name in FIELDS]
         m.d.comb += [source.tready.eq(room if many else ~aside), self.empty.eq(~out.tvalid)]
         with m.If(~out.tvalid | out.tready):
             m.d.sync += [out.tvalid.eq(aside | source.tvalid), aside.eq(0)]
             if many:
-                m.d.sync += room.eq(1)
-            m.d.sync += [shown[name].eq(Mux(aside, kept[name], getattr(source, name))) for name in FIELDS]
+                m.d.sync += [room.eq(1), vacant.eq(~(aside | source.tvalid))]
+            else:
+                m.d.sync += beat
         with m.Elif(source.tvalid):
             m.d.sync += aside.eq(1)
             if many:
                 m.d.sync += room.eq(0)
+        if many:
+            with m.If(vacant | out.tready):
+                m.d.sync += beat
         with m.If(~aside):
             m.d.sync += [kept[name].eq(getattr(source, name)) for name in FIELDS]
         with m.If(self.clear):
             m.d.sync += [out.tvalid.eq(0), aside.eq(0)]
             if many:
-                m.d.sync += room.eq(1)
+                m.d.sync += [room.eq(1), vacant.eq(1)]
         return m

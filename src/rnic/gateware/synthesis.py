@@ -130,8 +130,11 @@ def map_to_ecp5(rtlil: str) -> Netlist:
         return Netlist(cells, (place / "out.json").read_text())
 
 
-def place_and_route(netlist: Netlist, seed: int = 1, target_mhz: float = 125.0) -> tuple[float, str]:
-    """Place and route with one seed: MHz that nextpnr reports for the clock, and the longest path's two ends.
+def place_and_route(
+    netlist: Netlist, seed: int = 1, target_mhz: float = 125.0, options: tuple[str, ...] = ()
+) -> tuple[float, str]:
+    """Place and route with one seed, and more of nextpnr's ``options``: MHz that it reports for the clock, and the
+    longest path's two ends.
 
     By router1: router2 was stopped with an engine of 32 bits after 64 rounds, more wires overused in each.
 
@@ -144,7 +147,7 @@ def place_and_route(netlist: Netlist, seed: int = 1, target_mhz: float = 125.0) 
         run_tool(
             "nextpnr-ecp5", *DEVICE, "--json", "out.json", "--report", "report.json", "--freq", str(target_mhz),
             "--seed", str(seed), "--router", "router1", "--timing-allow-fail", "--lpf-allow-unconstrained", "--quiet",
-            cwd=place,
+            *options, cwd=place,
         )  # fmt: skip
         report = json.loads((place / "report.json").read_text())
     if not report["fmax"]:

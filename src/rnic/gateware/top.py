@@ -59,7 +59,9 @@ class Top(wiring.Component):
         self.params = params
         self.registers = Registers(params)
         self.several = params.in_flight > 1
-        self.controller = PipelinedController(params) if self.several else RdmaController(params.address_bits)
+        self.controller = (
+            PipelinedController(params) if self.several else RdmaController(params.address_bits, params.broad)
+        )
         if not self.several:
             self.cmd_master = CmdMaster(params.address_bits)
         self.parser = DescriptorParser(params)
@@ -76,6 +78,8 @@ class Top(wiring.Component):
             self.encapsulator = IpEncapsulator(params)
             self.decapsulator = IpDecapsulator(params)
             self.lookup = EndpointLookup(params)
+            if params.broad:
+                self.net_slice = RegisterSlice(params.bus_width)
 
     def elaborate(self, platform: object) -> Module:
         """Wires, the two packet switches, the bus arbiter, counters and the soft reset."""
@@ -93,6 +97,14 @@ class Top(wiring.Component):
         network = Signal()
         soft_reset = registers.soft_reset
         tx_abort, rx_abort, quiet = Signal(), Signal(), Signal()
+        # Of many lanes, those that all lanes follow, and those of blocks that are far away, are registers of their own,
+        # late by a cycle or two: the mode changes, and an abort ends, many cycles before a packet comes
+        to_net, from_net, drain, late_reset = network, network, rx_abort, soft_reset
+        if self.params.broad:
+            to_net, from_net, drain, late_reset = (
+                Signal(name=name) for name in ("to_net", "from_net", "drain", "late_reset")
+            )
+            m.d.sync += [to_net.eq(network), from_net.eq(to_net), drain.eq(rx_abort), late_reset.eq(soft_reset)]
 
         # ---- registers and controller
         connect(m, flipped(self.s_axil), registers.s_axil)
@@ -171,18 +183,22 @@ class Top(wiring.Component):
         width, lanes = self.params.bus_width, self.params.bus_bytes
         m.d.comb += [
             fifo.w_data.eq(Cat(out.tdata, out.tkeep, out.tlast, out.tuser)),
-            fifo.w_en.eq(out.tvalid & ~network),
+            fifo.w_en.eq(out.tvalid & ~to_net),
             out.tready.eq(fifo.w_rdy),
             into.tdata.eq(looped[:width]),
             into.tkeep.eq(looped[width : width + lanes]),
             into.tlast.eq(looped[width + lanes]),
             into.tuser.eq(looped[width + lanes + 1]),
             into.tvalid.eq(fifo.r_rdy),
-            fifo.r_en.eq((into.tready & ~network) | rx_abort),
+            fifo.r_en.eq((into.tready & ~from_net) | drain),
         ]
+        if self.params.broad:  # whether there is room is told a cycle late, so that all lanes follow a register
+            room = Signal()
+            m.d.sync += room.eq(fifo.w_level < self.params.fifo_depth - 2)
+            m.d.comb += [fifo.w_en.eq(out.tvalid & ~to_net & room), out.tready.eq(room)]
         net_done, net_error = Signal(), Signal(4)
         if self.params.network:
-            self._connect_network(m, network, wanted, net_done, net_error, tx_abort)
+            self._connect_network(m, network, to_net, from_net, wanted, net_done, net_error, tx_abort)
         else:
             m.d.comb += [self.mac_rx_axis.tready.eq(1), tx.meta_ready.eq(0)]
 
@@ -237,11 +253,11 @@ class Top(wiring.Component):
             controller.quiet.eq(quiet & tx_abort),
             controller.reset.eq(soft_reset),
             mover.mm2s_abort.eq(tx_abort),
-            mover.s2mm_abort.eq(soft_reset),
+            mover.s2mm_abort.eq(late_reset),
             data.mm2s_abort.eq(tx_abort),
             data.s2mm_abort.eq(rx_abort),
             self.parser.abort.eq(tx_abort),
-            self.cq_streamer.abort.eq(soft_reset),
+            self.cq_streamer.abort.eq(late_reset),
             tx.abort.eq(tx_abort),
             inserter.abort.eq(tx_abort),
             self.tx_slice.clear.eq(tx_abort),
@@ -291,7 +307,11 @@ class Top(wiring.Component):
         connect(m, mover.s2mm_sts, master.s2mm_sts)
         # a completion waits until every packet of the operation has been dealt with
         on_the_way, first_error = Signal(32), Signal(4)
-        m.d.sync += on_the_way.eq(on_the_way + self.header_inserter.tx_done - packet_out)
+        left: Value = self.header_inserter.tx_done
+        if self.params.broad:  # told a cycle late: what decides it reaches all lanes too
+            left = Signal(name="left")
+            m.d.sync += left.eq(self.header_inserter.tx_done)
+        m.d.sync += on_the_way.eq(on_the_way + left - packet_out)
         with m.If(packet_out & (first_error == 0)):
             m.d.sync += first_error.eq(packet_error)
         with m.If((controller.state == S_IDLE) | tx_abort):
@@ -319,11 +339,21 @@ class Top(wiring.Component):
         ]
 
     def _connect_network(
-        self, m: Module, network: Signal, wanted: Signal, net_done: Signal, net_error: Signal, tx_abort: Signal
+        self,
+        m: Module,
+        network: Signal,
+        to_net: Signal,
+        from_net: Signal,
+        wanted: Signal,
+        net_done: Signal,
+        net_error: Signal,
+        tx_abort: Signal,
     ) -> None:
-        """The blocks between packets and the MAC, and what they do in network mode."""
+        """The blocks between packets and the MAC, and what they do in network mode: the switch in front of them follows
+        ``to_net``, the one behind ``from_net``."""
         registers, tx, out, into = self.registers, self.tx_streamer, self.tx_slice.m_axis, self.rx_slice.s_axis
         encap, decap, meta = self.encapsulator, self.decapsulator, self.encapsulator.s_meta
+        packets = self.net_slice.s_axis if self.params.broad else encap.s_axis
         m.submodules.encapsulator, m.submodules.decapsulator, m.submodules.lookup = encap, decap, self.lookup
         connect(m, registers.encap, encap.regs)
         connect(m, registers.decap, decap.regs)
@@ -344,18 +374,22 @@ class Top(wiring.Component):
             meta.dst_ip.eq(encap.endpoint.dst_ip),
             meta.src_port.eq(encap.endpoint.src_port),
             meta.dst_port.eq(encap.endpoint.dst_port),
-            encap.s_axis.tdata.eq(out.tdata),
-            encap.s_axis.tkeep.eq(out.tkeep),
-            encap.s_axis.tlast.eq(out.tlast),
-            encap.s_axis.tuser.eq(out.tuser),
-            encap.s_axis.tvalid.eq(out.tvalid & network),
+            packets.tdata.eq(out.tdata),
+            packets.tkeep.eq(out.tkeep),
+            packets.tlast.eq(out.tlast),
+            packets.tuser.eq(out.tuser),
+            packets.tvalid.eq(out.tvalid & to_net),
             encap.reset.eq(tx_abort),
             decap.reset.eq(registers.soft_reset),
             # frames are for an engine that is in network mode, and stays there
             decap.accept.eq(network & wanted),
             net_done.eq(encap.done),
         ]
-        if self.several:  # META words wait, so that fragments are cut ahead
+        if self.params.broad:
+            connect(m, self.net_slice.m_axis, encap.s_axis)
+            m.submodules.net_slice = self.net_slice
+            m.d.comb += self.net_slice.clear.eq(tx_abort)
+        if self.several or self.params.broad:  # META words wait: fragments are cut ahead, or far away
             lengths = SyncFIFO(width=len(tx.meta_length), depth=self.params.queue)
             m.submodules.metas = lengths = ResetInserter(tx_abort)(lengths)
             m.d.comb += [
@@ -377,31 +411,39 @@ class Top(wiring.Component):
                 with m.Case(code):
                     m.d.comb += net_error.eq(error)
         received = decap.m_axis
-        with m.If(network):
-            m.d.comb += [
-                out.tready.eq(encap.s_axis.tready),
-                into.tdata.eq(received.tdata),
-                into.tkeep.eq(received.tkeep),
-                into.tlast.eq(received.tlast),
-                into.tuser.eq(received.tuser),
-                into.tvalid.eq(received.tvalid),
-                received.tready.eq(into.tready),
-            ]
+        arrives = [
+            into.tdata.eq(received.tdata),
+            into.tkeep.eq(received.tkeep),
+            into.tlast.eq(received.tlast),
+            into.tuser.eq(received.tuser),
+            into.tvalid.eq(received.tvalid),
+            received.tready.eq(into.tready),
+        ]
+        with m.If(to_net):
+            m.d.comb += out.tready.eq(packets.tready)
+            if not self.params.broad:
+                m.d.comb += arrives
+        if self.params.broad:
+            with m.If(from_net):
+                m.d.comb += arrives
 
     def _watch(self, m: Module, bus: Any) -> None:
         """What software sees beside the queues: status, events, counters, the descriptor in hand."""
         registers, controller, streamer = self.registers, self.controller, self.rx_streamer
         value, out = registers.value, self.tx_slice.m_axis
-        m.d.sync += controller.progress.eq(
-            Cat(
-                bus.arvalid & bus.arready,
-                bus.rvalid & bus.rready,
-                bus.awvalid & bus.awready,
-                bus.wvalid & bus.wready,
-                bus.bvalid & bus.bready,
-                out.tvalid & out.tready,
-            ).any()
+        moved: Value = Cat(
+            bus.arvalid & bus.arready,
+            bus.rvalid & bus.rready,
+            bus.awvalid & bus.awready,
+            bus.wvalid & bus.wready,
+            bus.bvalid & bus.bready,
+            out.tvalid & out.tready,
         )
+        if self.params.broad:  # from all over the engine
+            gathered = Signal(len(moved))
+            m.d.sync += gathered.eq(moved)
+            moved = gathered
+        m.d.sync += controller.progress.eq(moved.any())
         rx_failed = streamer.finished & ~streamer.dropped & (streamer.error != 0)
         dropped = (streamer.finished & streamer.dropped) | self.header_parser.cut
         full_before, halted_before, tail_before = Signal(), Signal(), Signal()

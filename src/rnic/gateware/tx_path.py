@@ -294,14 +294,16 @@ class TxHeaderInserter(wiring.Component):
                         m.d.comb += take.eq(1)
                         m.d.sync += [words.eq(header), beat.eq(0), state.eq(SEND_HEADER)]
         if self.params.broad:  # all lanes follow a register of their own, not the state
-            in_header = Signal(init=1)
+            in_header, in_data = Signal(init=1), Signal()  # one for each half of them
             final = beat == beats - 1
             with m.If(self.abort | ((state == SEND_DATA) & source.tvalid & out.tready & source.tlast)):
-                m.d.sync += in_header.eq(1)
+                m.d.sync += [in_header.eq(1), in_data.eq(0)]
             with m.Elif((state == SEND_HEADER) & out.tready & final):
-                m.d.sync += in_header.eq(0)
+                m.d.sync += [in_header.eq(0), in_data.eq(1)]
+            half = lanes * 4
             m.d.comb += [
-                out.tdata.eq(Mux(in_header, words[: lanes * 8], source.tdata)),
+                out.tdata[:half].eq(Mux(in_header, words[:half], source.tdata[:half])),
+                out.tdata[half:].eq(Mux(in_data, source.tdata[half:], words[half : lanes * 8])),
                 out.tkeep.eq(Mux(in_header, Mux(final, last_keep, (1 << lanes) - 1), source.tkeep)),
             ]
         if self.params.serial:
