@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rnic.device.nic import Nic
-from rnic.link.base import Link, parse_address
+from rnic.link.base import parse_address
 from rnic.mem.order import fence, store32
 from rnic.runtime.client import Client, close_all, drain
 from rnic.runtime.directory import ProcessError
@@ -105,8 +105,8 @@ class NicProcess:
         path = directory / attach.SOCKET_NAME
         path.unlink(missing_ok=True)
         self._door = Door(path, self._selector, self._greet, self.guard)
-        self._watched: dict[Link, dict[int, int]] = {}
-        """Of each link the descriptors that wake us, and what they were: numbers come again."""
+        self._watched: dict[Runtime, dict[int, int]] = {}
+        """Of each device, and slot of one, the descriptors that wake us, and what they were: numbers come again."""
         self._litter = False
         """A context was dropped whose memory is still mapped: its queue pairs are cycles of objects."""
         self.paths = PathTree(directory)
@@ -168,7 +168,7 @@ class NicProcess:
             self.groups[name] = SlotGroup(runtime, self.patience)
             self._options[name] = options
             self._ports[name] = port
-            self._watch(runtime.link)
+            self._watch(runtime)
             with self.guard.around("paths"):
                 self.paths.add(runtime.nic)
             if self.manager is not None:
@@ -199,17 +199,17 @@ class NicProcess:
         if self.manager is not None:
             with self.guard.around("release", name):
                 self.manager.went(name)
-        self._unwatch(runtime.link)
+        self._unwatch(runtime)
         self.groups.pop(name).close()
         runtime.close()
 
-    def _unwatch(self, link: Link) -> None:
-        for fd in self._watched.pop(link, {}):
+    def _unwatch(self, runtime: Runtime) -> None:
+        for fd in self._watched.pop(runtime, {}):
             self._selector.unregister(fd)
 
     def _watch_groups(self, slot: Slot) -> None:
         """Look at the sockets of a slot that its program does not: of multicast groups, or all of them."""
-        self._watch(slot.runtime.link, 0 if slot.served else 1)
+        self._watch(slot.runtime, 0 if slot.served else 1)
 
     def serve_here(self, name: str) -> None:
         """Take all packets of a device here, since somebody looks at them or delays them.
@@ -221,24 +221,27 @@ class NicProcess:
             slot.serve_here()
             self._watch_groups(slot)
 
-    def _watch(self, link: Link, first: int = 0) -> None:
-        """Wake up for what comes to a link's sockets from the ``first`` on, as groups were joined and left."""
-        before = self._watched.get(link, {})
-        now = {fd: os.fstat(fd).st_ino for fd in link.filenos()[first:]}
+    def _watch(self, runtime: Runtime, first: int = 0) -> None:
+        """Wake up for what comes to the sockets from the ``first`` on, as groups were joined and left."""
+        before = self._watched.get(runtime, {})
+        now = {fd: os.fstat(fd).st_ino for fd in runtime.link.filenos()[first:]}
         for fd, inode in before.items():
             if now.get(fd) != inode:
                 self._selector.unregister(fd)
         for fd, inode in now.items():
             if before.get(fd) != inode:
                 self._selector.register(fd, selectors.EVENT_READ, None)
-        self._watched[link] = now
+        if now:
+            self._watched[runtime] = now
+        else:
+            self._watched.pop(runtime, None)
 
     def _watch_again(self, client: Client) -> None:
         """A program may have joined groups, or left them."""
         if client.slot is not None:
             self._watch_groups(client.slot)
         elif client.runtime is not None:
-            self._watch(client.runtime.link)
+            self._watch(client.runtime)
 
     # ---------------------------------------------------------------------------------- connections
 
@@ -357,7 +360,8 @@ class NicProcess:
             with self._releasing(client):
                 client.runtime.nic.unmap_uar(client.uar)
                 client.runtime.kick()
-            self._watch_again(client)
+            with self._releasing(client):
+                self._watch_again(client)
             for vector, fire in client.vectors.items():
                 if client.runtime.handlers.get(vector) is fire:  # the number may be another's by now
                     del client.runtime.handlers[vector]
@@ -370,7 +374,7 @@ class NicProcess:
         if client.device in self.groups and client.slot is None:
             self.groups[client.device].left_out.pop(client.pid, None)
         if client.slot is not None:
-            self._unwatch(client.slot.runtime.link)
+            self._unwatch(client.slot.runtime)
             with self._releasing(client):
                 self.groups[client.device].give_back(client.slot)
         if client.memory is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rnic.spec.access import REMOTE_READ
-from rnic.spec.drops import DropReason
 from rnic.spec.opcodes import (
     ACKNOWLEDGE,
     ATOMIC_ACKNOWLEDGE,
@@ -15,7 +14,7 @@ from rnic.spec.opcodes import (
     READ_RESPONSE_ONLY,
 )
 from rnic.spec.psn import PSN_MASK
-from rnic.spec.syndromes import AETH_TYPE_MASK
+from rnic.spec.syndromes import AETH_TYPE_MASK, NAK_REMOTE_OPERATION
 from rnic.state.queue_pair import QP, REPLIES, REPLY, QpMemory, QpRecord
 from rnic.state.record import WORD_BYTES, Record, Run, Word, view
 from rnic.transport.encap import BTH_ATOMIC_ACK_STRUCT, BTH_STRUCT, BTH_WORD_STRUCT, FrameBatch
@@ -173,11 +172,16 @@ class ReplyQueue(QpRecord):
                 count = self._send_read(reply, head, mtu, budget - sent, batch)
                 if count == 0:
                     self._pop(reply)
-                    if reply.again:
-                        # the key may outlive the memory: the owner goes on when the first answer has arrived
-                        self.qp.host.counters.bump(DropReason.DUPLICATE_UNMATCHED.value)
-                        continue
-                    return sent, reply.psn + reply.sent & PSN_MASK
+                    failed = reply.psn + reply.sent & PSN_MASK
+                    if not reply.again:
+                        return sent, failed
+                    # the key may outlive the memory: the owner goes on when the first answer has arrived, and the
+                    # network may repeat the request later still. Who waits for the answer is told; nobody else minds
+                    self.qp.host.counters.bump("fatal_naks_sent")
+                    word = NAK_REMOTE_OPERATION << 24 | self.qp.responder.msn
+                    batch.add(BTH_WORD_STRUCT.pack(head | ACKNOWLEDGE << 56, failed, word))
+                    sent += 1
+                    continue
                 sent += count
                 if reply.sent == reply.packets:
                     self._pop(reply)
