@@ -120,7 +120,7 @@ RULES: tuple[Rule, ...] = (
           f"{REC}::test_a_sequence_nak_behind_the_rnr_wait_is_a_loss",
           f"{REC}::test_a_nak_said_twice_goes_back_once"),
     _rule("IBA 9.9.2", "Every other NAK fails the request with the status it names", f"{REC}::test_fatal_naks",
-          f"{CPL}::test_a_fatal_nak_is_the_vendor_error"),
+          f"{CPL}::test_a_fatal_nak_is_the_vendor_error", f"{REC}::test_a_fatal_nak_of_what_is_over_harms_nobody"),
     _rule("IBA 9.7.5.2", "One sequence NAK for a gap, then silence until the gap is closed",
           f"{RSP}::test_one_sequence_nak_a_gap", f"{RSP}::test_an_ack_does_not_take_the_place_of_a_nak",
           f"{RUN}::test_a_run_behind_a_naked_gap_is_dropped_at_once"),

@@ -238,6 +238,24 @@ def test_fatal_naks(new, syndrome, status) -> None:
     assert s.events == []
 
 
+def test_a_fatal_nak_of_what_is_over_harms_nobody(new) -> None:
+    """As comes where the network has repeated a READ whose answer arrived long ago."""
+    s = new()
+    s.post("READ", 600)
+    s.out()
+    for number, name in enumerate(("FIRST", "MIDDLE", "LAST")):
+        s.inject(f"READ_RESPONSE_{name}", 100 + number, payload=bytes(256 if number < 2 else 88))
+    for psn in (100, 101, 102):
+        s.ack(psn, syndrome=0x63)
+    assert s.ctx.state == RTS
+    assert s.counters["drop_stale_response"] == 3
+    s.post("WRITE", 10)
+    assert s.out() == ["WRITE_ONLY 103!"]
+    s.ack(102, syndrome=0x63)
+    s.ack(103)
+    assert s.send_cq.take() == ["SUCCESS", "SUCCESS"]
+
+
 def test_reserved_syndromes_are_dropped(new) -> None:
     s = new()
     s.post("WRITE", 10)
