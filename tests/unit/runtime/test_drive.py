@@ -237,11 +237,15 @@ def stream(ends: Ends) -> int:
     """A stream of WRITEs has been posted and polled, and all is acknowledged; packets that have left."""
     runtime: Runtime = ends.ctxs[0].runtime
     runtime.drive.pause_ns = 1 << 62  # whatever else this machine does
-    for _ in range(GATHER_AFTER):
-        write(ends)
-        assert until(lambda: ends.cqs[0].poll()[0] == 1)
-    # the posts have woken the thread, which leaves the device to who polls
-    assert until(lambda: (ends.cqs[0].poll(), runtime.drive.sleeps_until)[1] == 0)
+
+    def streams() -> bool:
+        """Posts wake the thread, which leaves the device to who polls, and sleeps again where this machine pauses."""
+        for _ in range(GATHER_AFTER):
+            write(ends)
+            assert until(lambda: ends.cqs[0].poll()[0] == 1)
+        return runtime.drive.sleeps_until == 0
+
+    assert until(streams)
     return sent(ends)
 
 
