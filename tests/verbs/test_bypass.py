@@ -162,6 +162,11 @@ def slots(nic: Path, name: str = "rnic0") -> list[dict[str, Any]]:
     return found
 
 
+def watched(process: int) -> int:
+    """How many descriptors wake a process that waits by epoll."""
+    return max(each.read_text().count("tfd:") for each in Path("/proc", str(process), "fdinfo").iterdir())
+
+
 def until(done: Callable[[], object]) -> bool:
     end = time.monotonic() + SECONDS
     while not done():
@@ -457,8 +462,3 @@ def test_what_comes_to_a_group_wakes_the_nic_process(nic: Path, bypass: bool) ->
         qp.attach_mcast(groups[0])
     with rnic.open(f"{NET}.80", directory=nic, bypass=bypass):
         assert watched(process) == before
-
-
-def watched(process: int) -> int:
-    """How many descriptors wake a process that waits by epoll."""
-    return max(each.read_text().count("tfd:") for each in Path("/proc", str(process), "fdinfo").iterdir())

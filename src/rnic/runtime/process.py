@@ -35,6 +35,7 @@ from rnic.runtime.requests import CHOSEN, MAX_DEVICES, Manager, Requests
 from rnic.runtime.slice import shorten
 from rnic.runtime.slot import LOOK_NS, Slot
 from rnic.runtime.slots import SlotGroup
+from rnic.runtime.sockets import Sockets
 from rnic.spec import attach
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import ROCE_UDP_PORT
@@ -105,8 +106,7 @@ class NicProcess:
         path = directory / attach.SOCKET_NAME
         path.unlink(missing_ok=True)
         self._door = Door(path, self._selector, self._greet, self.guard)
-        self._watched: dict[Runtime, dict[int, int]] = {}
-        """Of each device, and slot of one, the descriptors that wake us, and what they were: numbers come again."""
+        self._sockets = Sockets(self._selector)
         self._litter = False
         """A context was dropped whose memory is still mapped: its queue pairs are cycles of objects."""
         self.paths = PathTree(directory)
@@ -168,7 +168,7 @@ class NicProcess:
             self.groups[name] = SlotGroup(runtime, self.patience)
             self._options[name] = options
             self._ports[name] = port
-            self._watch(runtime)
+            self._sockets.watch(runtime)
             with self.guard.around("paths"):
                 self.paths.add(runtime.nic)
             if self.manager is not None:
@@ -199,17 +199,9 @@ class NicProcess:
         if self.manager is not None:
             with self.guard.around("release", name):
                 self.manager.went(name)
-        self._unwatch(runtime)
+        self._sockets.forget(runtime)
         self.groups.pop(name).close()
         runtime.close()
-
-    def _unwatch(self, runtime: Runtime) -> None:
-        for fd in self._watched.pop(runtime, {}):
-            self._selector.unregister(fd)
-
-    def _watch_groups(self, slot: Slot) -> None:
-        """Look at the sockets of a slot that its program does not: of multicast groups, or all of them."""
-        self._watch(slot.runtime, 0 if slot.served else 1)
 
     def serve_here(self, name: str) -> None:
         """Take all packets of a device here, since somebody looks at them or delays them.
@@ -219,29 +211,18 @@ class NicProcess:
         """
         for slot in self.groups[name].slots.values():
             slot.serve_here()
-            self._watch_groups(slot)
-
-    def _watch(self, runtime: Runtime, first: int = 0) -> None:
-        """Wake up for what comes to the sockets from the ``first`` on, as groups were joined and left."""
-        before = self._watched.get(runtime, {})
-        now = {fd: os.fstat(fd).st_ino for fd in runtime.link.filenos()[first:]}
-        for fd, inode in before.items():
-            if now.get(fd) != inode:
-                self._selector.unregister(fd)
-        for fd, inode in now.items():
-            if before.get(fd) != inode:
-                self._selector.register(fd, selectors.EVENT_READ, None)
-        if now:
-            self._watched[runtime] = now
-        else:
-            self._watched.pop(runtime, None)
+            self._watch_slot(slot)
 
     def _watch_again(self, client: Client) -> None:
         """A program may have joined groups, or left them."""
         if client.slot is not None:
-            self._watch_groups(client.slot)
+            self._watch_slot(client.slot)
         elif client.runtime is not None:
-            self._watch(client.runtime)
+            self._sockets.watch(client.runtime)
+
+    def _watch_slot(self, slot: Slot) -> None:
+        """Look at the sockets of a slot that its program does not: of multicast groups, or all of them."""
+        self._sockets.watch(slot.runtime, 0 if slot.served else 1)
 
     # ---------------------------------------------------------------------------------- connections
 
@@ -374,7 +355,7 @@ class NicProcess:
         if client.device in self.groups and client.slot is None:
             self.groups[client.device].left_out.pop(client.pid, None)
         if client.slot is not None:
-            self._unwatch(client.slot.runtime)
+            self._sockets.forget(client.slot.runtime)
             with self._releasing(client):
                 self.groups[client.device].give_back(client.slot)
         if client.memory is not None:
