@@ -17,28 +17,20 @@ from collections.abc import Callable
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import data, wiring
+from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from rnic.gateware.beat_joiner import BeatJoiner, by_lane
-from rnic.gateware.bits import keep_mask, pack, register_at, unpack, unreset
+from rnic.gateware.bits import keep_mask, pack, register_at, unreset
+from rnic.gateware.burst_plan import Countdown, Plan, burst_beats, log2
 from rnic.gateware.interfaces import STATUS_BITS, Axi4, AxiStream, Burst, Resp, WordStream, command_bits
-from rnic.gateware.params import BTT_BITS, EngineParams
+from rnic.gateware.params import EngineParams
 from rnic.gateware.register_slice import RegisterSlice
-from rnic.spec.engine_regs import DM_STATUS, dm_command_layout
+from rnic.spec.engine_regs import DM_STATUS
 
 STATUSES = 4
 """Statuses that wait to be taken."""
-
-
-def burst_beats(params: EngineParams) -> int:
-    """Longest burst in beats: the parameter, or what 4 KB holds."""
-    return min(params.max_burst, 4096 // params.bus_bytes)
-
-
-def _log2(value: int) -> int:
-    return (value - 1).bit_length()
 
 
 def _named(m: Module, value: Value, name: str) -> Signal:
@@ -59,113 +51,8 @@ def _rotate(m: Module, lanes: Value, lane: int, by: Value, up: bool, name: str) 
 
 def _multiple(offset: Value, of: int) -> Value:
     """The offset, known to be a multiple: its low bits are no signals."""
-    low = min(_log2(of), len(offset))
+    low = min(log2(of), len(offset))
     return Cat(Const(0, low), offset[low:])
-
-
-class Plan(wiring.Component):
-    """Makes bursts of commands, and for each command a job for the data side; both channels have one."""
-
-    def __init__(self, params: EngineParams) -> None:
-        shift = _log2(params.bus_bytes)
-        self.params = params
-        self.longest = burst_beats(params)
-        self.job_layout = data.StructLayout(
-            {
-                "offset": shift,  # place of the first byte in its memory beat
-                "memory_beats": BTT_BITS + 1 - shift,
-                "stream_beats": BTT_BITS + 1 - shift,
-                "tail": shift,  # bytes in the last stream beat; 0: all
-                "slot": _log2(burst_beats(params)),  # place of the first beat in its burst window
-                "eof": 1,
-                "refused": 1,
-                "tag": 4,
-            }
-        )
-        super().__init__(
-            {
-                "cmd": In(WordStream(command_bits(params.address_bits))),
-                "abort": In(1),
-                "room": In(1),
-                "addr": Out(params.address_bits),
-                "len": Out(8),
-                "last": Out(1),
-                "valid": Out(1),
-                "ready": In(1),
-                "job": Out(self.job_layout),
-                "job_valid": Out(1),
-                "job_take": In(1),
-            }
-        )
-
-    def elaborate(self, platform: object) -> Module:
-        """A command is taken into a register; one burst leaves it in each cycle."""
-        m = Module()
-        lanes = self.params.bus_bytes
-        shift = _log2(lanes)
-        m.submodules.jobs = jobs = SyncFIFO(width=self.job_layout.size, depth=self.params.queue)
-        # Bursts end where windows of the longest burst end: the first begins inside its window, the others at its
-        # start, and only the last may end inside. So two small numbers and a count of windows tell all of them.
-        slots = _log2(self.longest)
-        active = Signal()
-        windows = unreset(BTT_BITS + 1 - shift - slots)  # after the one in hand
-        page = unreset(self.params.address_bits - shift - slots)
-        first, final_slot = unreset(slots), unreset(slots)
-        addr = register_at(m, self.addr)
-
-        command, layout = self.cmd.tdata, dm_command_layout(self.params.address_bits)
-        btt, address = unpack(command, layout, "btt"), unpack(command, layout, "address")
-        take = Signal()
-        refused = Signal()
-        span = Signal(BTT_BITS + 1)
-        filled = Signal(BTT_BITS + 1)
-        last_byte = Signal(BTT_BITS + 1)  # counted from where the first window begins
-        job = Signal(self.job_layout)
-        m.d.comb += [
-            self.cmd.tready.eq(~self.abort & ~active & jobs.w_rdy),
-            take.eq(self.cmd.tvalid & self.cmd.tready),
-            refused.eq((btt == 0) | ~unpack(command, layout, "type")[0]),
-            span.eq(btt + address[:shift] + (lanes - 1)),
-            filled.eq(btt + (lanes - 1)),
-            last_byte.eq(btt + address[: shift + slots] - 1),
-            job.offset.eq(address[:shift]),
-            job.memory_beats.eq(span >> shift),
-            job.stream_beats.eq(filled >> shift),
-            job.tail.eq(btt[:shift]),
-            job.slot.eq(address[shift:]),
-            job.eof.eq(unpack(command, layout, "eof")),
-            job.refused.eq(refused),
-            job.tag.eq(unpack(command, layout, "tag")),
-            jobs.w_data.eq(job),
-            jobs.w_en.eq(take),
-            self.job.eq(jobs.r_data),
-            self.job_valid.eq(jobs.r_rdy),
-            jobs.r_en.eq(self.job_take),
-        ]
-        final = Signal()
-        m.d.comb += final.eq(windows == 0)
-        with m.If(self.ready):
-            m.d.sync += self.valid.eq(0)
-        with m.If(take):
-            m.d.sync += [
-                active.eq(~refused),
-                Cat(first, page).eq(address[shift:]),
-                Cat(final_slot, windows).eq(last_byte >> shift),
-            ]
-        with m.Elif(active & (~self.valid | self.ready) & self.room & ~self.abort):
-            m.d.sync += [
-                self.valid.eq(1),
-                addr.eq(Cat(Const(0, shift), first, page)),
-                self.len.eq(Mux(final, final_slot, self.longest - 1) - first),
-                self.last.eq(final),
-                active.eq(~final),
-                windows.eq(windows - 1),
-                page.eq(page + 1),
-                first.eq(0),
-            ]
-        with m.If(self.abort):
-            m.d.sync += active.eq(0)
-        return m
 
 
 def _of_job(m: Module, plan: Plan, job: Any, of: Callable[[Any], Value]) -> Value:
@@ -183,24 +70,6 @@ def _tail_lanes(m: Module, plan: Plan, job: Any) -> Value:
     """Lanes of the last beat of a job's stream."""
     lanes = plan.params.bus_bytes
     return _of_job(m, plan, job, lambda job: keep_mask(job.tail, lanes) | (job.tail == 0).replicate(lanes))
-
-
-class Countdown:
-    """A number of beats that counts down, and registers that say whether any is left and whether it is the last."""
-
-    def __init__(self, m: Module, width: int, name: str) -> None:
-        self.m = m
-        self.value = unreset(width, name=name)
-        self.any = Signal(name=f"{name}_any")
-        self.one = Signal(name=f"{name}_one")
-
-    def load(self, count: Value, nothing: Value) -> None:
-        """Begin with ``count``, which is not 0, or with 0 where there is ``nothing``."""
-        self.m.d.sync += [self.value.eq(count), self.any.eq(~nothing), self.one.eq(~nothing & (count == 1))]
-
-    def step(self) -> None:
-        """One less; what was 0 is no number any more."""
-        self.m.d.sync += [self.value.eq(self.value - 1), self.any.eq(~self.one), self.one.eq(self.value == 2)]
 
 
 class Statuses(wiring.Component):
@@ -271,7 +140,7 @@ class Mm2s(wiring.Component):
             axi.arvalid.eq(plan.valid),
             axi.araddr.eq(plan.addr),
             axi.arlen.eq(plan.len),
-            axi.arsize.eq(_log2(lanes)),
+            axi.arsize.eq(log2(lanes)),
             axi.arburst.eq(Burst.INCR),
             axi.arcache.eq(0b0011),
         ]
@@ -428,7 +297,7 @@ class S2mm(wiring.Component):
             axi.awvalid.eq(plan.valid),
             axi.awaddr.eq(plan.addr),
             axi.awlen.eq(plan.len),
-            axi.awsize.eq(_log2(lanes)),
+            axi.awsize.eq(log2(lanes)),
             axi.awburst.eq(Burst.INCR),
             axi.awcache.eq(0b0011),
             answers.w_data.eq(plan.last),
@@ -441,7 +310,7 @@ class S2mm(wiring.Component):
         busy, ended, tainted, interr, draining = Signal(), Signal(), Signal(), Signal(), Signal()
         to_come = Countdown(m, len(job.stream_beats), "to_come")
         to_go = Countdown(m, len(job.memory_beats), "to_go")
-        slot = Signal(max(1, _log2(longest)))
+        slot = Signal(max(1, log2(longest)))
         m.submodules.out = out = RegisterSlice(width)  # between the bus and what makes a beat
         joiner = BeatJoiner(width) if params.broad else None
         before, before_mask = unreset(width), Signal(lanes)  # a joiner has its own
