@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import shlex
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
@@ -12,7 +14,11 @@ from typing import Any
 
 import pytest
 
+from rnic.gateware.tools import verilator_environment
+
 BENCHES = Path(__file__).parent / "cocotb_benches"
+MAKEFLAGS = {False: "OPT_FAST=-O0", True: "OPT_FAST=-O1"}
+"""For short runs and full ones. A bench spends its time in Python: the compilation matters more than the simulator."""
 
 
 def run_testcase(
@@ -52,6 +58,17 @@ def run_testcase(
     assert [case.get("name") for case in cases] == [testcase]
     assert not list(cases[0].iter("failure")), f"{testcase} failed, see {log}\n{log.read_text()[-3000:]}"
     return log.read_text()
+
+
+def prepare_verilator(factory: pytest.TempPathFactory, full: bool) -> None:
+    """Set this process's environment so that builds are quick, and all share one compilation of Verilator's runtime."""
+    environment = verilator_environment()
+    assert not isinstance(environment, str), environment
+    base = factory.getbasetemp()
+    runtime = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "runtime"
+    runtime.mkdir(exist_ok=True)
+    cache = shlex.join([sys.executable, str(Path(__file__).with_name("objcache.py")), str(runtime)])
+    os.environ.update(environment | {"MAKEFLAGS": MAKEFLAGS[full], "OBJCACHE": cache})
 
 
 def reason_to_skip(*modules: str) -> str | None:

@@ -669,7 +669,7 @@ def carried_out(scenario: Callable[[Engine], None], serial: bool) -> dict[str, s
 
 LONG = (reset_in_every_state,)
 """A minute each: only with --full."""
-OVERLAPPED = (small_writes_and_ring_wrap, back_to_back, bus_errors)
+OVERLAPPED = (bus_errors,)
 """What the short run carries out on the overlapped engine too; the rest is for the full one."""
 
 
@@ -692,7 +692,9 @@ def test_scenario(scenario: Callable[[Engine], None], serial: bool) -> None:
 
 
 @pytest.mark.parametrize("width", [32, pytest.param(512, marks=pytest.mark.full)])
-@pytest.mark.parametrize("serial", [True, False], ids=["serial", "overlapped"])
+@pytest.mark.parametrize(
+    "serial", [pytest.param(True, id="serial", marks=pytest.mark.full), pytest.param(False, id="overlapped")]
+)
 def test_stalls_on_every_channel(serial: bool, width: int) -> None:
     engine = Engine(serial, seed=width, stall_rate=0.4, width=width)
     small_writes_and_ring_wrap(engine)
@@ -702,8 +704,8 @@ def test_stalls_on_every_channel(serial: bool, width: int) -> None:
 @pytest.mark.parametrize(
     "scenario",
     [
-        watchdog,
         network_mode,
+        pytest.param(watchdog, marks=pytest.mark.full),
         pytest.param(frames_that_come_early, marks=pytest.mark.full),
         pytest.param(reset_in_every_state, marks=pytest.mark.full),
     ],
@@ -799,7 +801,13 @@ def network_mode_of_several(engine: Engine) -> None:
 @pytest.mark.parametrize("latency", [0, pytest.param(25, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "scenario",
-    [small_writes_and_ring_wrap, back_to_back, opcodes, windows_after_reset, network_mode_of_several],
+    [
+        back_to_back,
+        network_mode_of_several,
+        pytest.param(small_writes_and_ring_wrap, marks=pytest.mark.full),
+        pytest.param(opcodes, marks=pytest.mark.full),
+        pytest.param(windows_after_reset, marks=pytest.mark.full),
+    ],
     ids=lambda scenario: scenario.__name__,
 )
 def test_what_holds_for_one_write_holds_for_several(scenario: Callable[[Engine], None], latency: int) -> None:
@@ -873,7 +881,7 @@ def test_a_full_completion_queue_holds_several_back() -> None:
     assert [done.wqe_id for done in engine.driver.wait(6)] == list(range(6))
 
 
-@pytest.mark.parametrize("silent_from", [5, 40, 70, 100])
+@pytest.mark.parametrize("silent_from", [*(pytest.param(cycle, marks=pytest.mark.full) for cycle in (5, 40, 100)), 70])
 def test_the_watchdog_ends_what_is_in_flight_and_the_rest_goes_on(silent_from: int) -> None:
     engine = several(Timing(6))
     engine.fill(70 * 6)

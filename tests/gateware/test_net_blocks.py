@@ -692,7 +692,7 @@ def test_frames_that_follow_one_another_are_taken_apart_as_fast() -> None:
     assert ends[-1] - ends[0] <= 21 * (len(ends) - 1)
 
 
-@pytest.mark.parametrize("width", [32, 512])
+@pytest.mark.parametrize("width", [pytest.param(32, marks=pytest.mark.full), 512])
 def test_frames_without_room_are_dropped_whole_and_counted(width: int) -> None:
     bench = DecapBench(width, rx_fifo_bytes=2048)
     rng = random.Random(13)

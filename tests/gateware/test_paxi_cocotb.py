@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cocotb_run import BENCHES, reason_to_skip, run_testcase
+from cocotb_run import BENCHES, prepare_verilator, reason_to_skip, run_testcase
 
 from rnic.gateware.tools import verilator_environment
 from rnic.testing import own_network
@@ -31,7 +30,6 @@ def simulator() -> str:
     found = verilator_environment()
     if isinstance(found, str):
         pytest.skip(f"no Icarus Verilog, and {found}")
-    os.environ.update(found)
     return "verilator"
 
 
@@ -39,6 +37,8 @@ def simulator() -> str:
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path, int]:
     """(runner, build directory, width)"""
     name = simulator()
+    if name == "verilator":
+        prepare_verilator(tmp_path_factory, request.config.getoption("full"))
     from cocotb_tools.runner import get_runner
 
     width = request.param

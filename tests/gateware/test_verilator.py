@@ -8,14 +8,12 @@ from __future__ import annotations
 import dataclasses
 import faulthandler
 import os
-import shlex
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cocotb_run import BENCHES, run_testcase
+from cocotb_run import BENCHES, prepare_verilator, run_testcase
 from cocotb_run import reason_to_skip as modules_missing
 
 from rnic.gateware.params import EngineParams
@@ -29,8 +27,6 @@ BUILD_ARGS = (
     "--no-public-flat-rw",  # takes back what cocotb asks for
     *("-O3", "--output-split", "0", "--x-assign", "fast", "--x-initial", "fast", "-Wno-fatal", "-Wno-lint"),
 )
-MAKEFLAGS = "OPT_FAST=-O1"
-"""The benches' time goes into Python; a quick compilation is worth more than a quick simulator."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -94,17 +90,11 @@ class Simulators:
 
 
 @pytest.fixture(scope="session")
-def simulators(tmp_path_factory: pytest.TempPathFactory) -> Simulators:
+def simulators(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Simulators:
     reason = reason_to_skip()
     if reason:
         pytest.skip(reason)
-    environment = verilator_environment()
-    assert not isinstance(environment, str)
-    base = tmp_path_factory.getbasetemp()
-    runtime = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "runtime"
-    runtime.mkdir(exist_ok=True)
-    cache = shlex.join([sys.executable, str(Path(__file__).with_name("objcache.py")), str(runtime)])
-    os.environ.update(environment | {"MAKEFLAGS": MAKEFLAGS, "OBJCACHE": cache})
+    prepare_verilator(tmp_path_factory, pytestconfig.getoption("full"))
     kept = os.environ.get("RNIC_VERILATOR_DIR")
     return Simulators(Path(kept) if kept else tmp_path_factory.mktemp("verilator"))
 
@@ -126,6 +116,8 @@ def simulate(
 
 
 SERIAL_32 = EngineParams()
+NOT_IN_SHORT = ("every_size_and_alignment", "long_sizes", "stalls_on_every_channel", "soft_reset_at_any_time")
+"""What the engine of 512 bits does in the short run, or the blocks' and the engine's own simulation does."""
 TESTS = (
     "documents_own_test",
     "registers",
@@ -142,8 +134,7 @@ TESTS = (
 @group(SERIAL_32)
 @pytest.mark.parametrize(
     "testcase",
-    # sizes past 64 KiB in beats of four bytes: in the short run the engine of 512 bits does them
-    [pytest.param(name, marks=pytest.mark.full if name == "long_sizes" else ()) for name in TESTS],
+    [pytest.param(name, marks=pytest.mark.full if name in NOT_IN_SHORT else ()) for name in TESTS],
 )
 def test_serial_engine_of_32_bits(simulators: Simulators, testcase: str) -> None:
     simulate(simulators, SERIAL_32, testcase)
@@ -180,7 +171,9 @@ WIDE_SERIAL = EngineParams(address_bits=64)
 WIDE_SEVERAL = EngineParams(address_bits=64, bus_width=128, serial=False, in_flight=4)
 
 
-@pytest.mark.parametrize("params", [engine(WIDE_SERIAL, "serial"), engine(WIDE_SEVERAL, "several", full=True)])
+@pytest.mark.parametrize(
+    "params", [engine(WIDE_SERIAL, "serial", full=True), engine(WIDE_SEVERAL, "several", full=True)]
+)
 def test_memory_above_4_gib(simulators: Simulators, params: EngineParams) -> None:
     for testcase in ("documents_own_test", "packets_on_the_mac"):
         simulate(simulators, params, testcase)
@@ -214,7 +207,17 @@ ENGINES = [
 ]
 
 
-@pytest.mark.parametrize("timing", TIMINGS, ids=lambda timing: "-".join(map(str, timing.values())))
+@pytest.mark.parametrize(
+    "timing",
+    [
+        pytest.param(
+            timing,
+            id="-".join(map(str, timing.values())),
+            marks=() if timing["order"] in ("data_first", "any") else pytest.mark.full,
+        )
+        for timing in TIMINGS
+    ],
+)
 @pytest.mark.parametrize("params", ENGINES)
 def test_every_order_of_address_and_data(simulators: Simulators, params: EngineParams, timing: dict[str, Any]) -> None:
     simulate(simulators, params, "every_order_of_address_and_data", bench="axi_bench", timing=timing, stalls=0.2)

@@ -33,6 +33,8 @@ TIMING = Timing(**OPTIONS.get("timing", {}))
 STALLS = OPTIONS.get("stalls", 0.0)
 HANG = 20_000
 """Cycles without a beat on any channel, with a descriptor in hand, after which the bench gives up."""
+HALTED_POLLS = 1000
+"""In vain, after which the driver asks whether the engine has halted: some 14,000 cycles, where a silence lasts 400."""
 
 
 class OwnBench(Bench):
@@ -145,6 +147,7 @@ async def memory_fails_and_falls_silent_anywhere(dut: Any) -> None:
 
     def program(driver: Driver) -> None:
         driver.start()
+        driver.poll_limit = HALTED_POLLS
         places = PAYLOAD, REMOTE, 128 * PARAMS.bus_bytes
         rng, seen = random.Random(11), Counter[str]()
         for _ in range(4):
