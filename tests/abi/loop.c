@@ -352,10 +352,12 @@ static void in_child(void)
 		if (!own || ibv_close_device(own))
 			_exit(2);
 		ibv_free_device_list(list);
-		_exit(0);
+		/* at an exit valgrind would look for leaks in what no child gets, with a fault for every eight bytes */
+		execl("/bin/sh", "sh", "-c", "exit 42", (char *)NULL);
+		_exit(3);
 	}
 	CHECK(child > 0 && waitpid(child, &status, 0) == child);
-	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 42);
 }
 
 static void open_device(void)

@@ -200,9 +200,12 @@ def test_program_under_sanitizers(sanitized: Path, mode: dict[str, str]) -> None
 def test_program_under_valgrind(plain: Path, mode: dict[str, str]) -> None:
     if shutil.which("valgrind") is None:
         pytest.skip("valgrind is not installed")
-    options = ["--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite", "-q"]
+    leaks = ["--leak-check=full", "--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]
+    options = ["--error-exitcode=9", *leaks, "-q"]
     done = _finish(exec_command("valgrind", *options, str(plain), address=f"{NET}.2"), mode, 150)
     assert "all as it should be" in done.stdout
+    found = [line for line in done.stderr.splitlines() if line.startswith("==")]  # in the child process too
+    assert found == []
 
 
 @pytest.mark.slow
