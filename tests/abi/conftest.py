@@ -164,7 +164,7 @@ def raced(compiled: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def plain(compiled: Callable[..., Path]) -> Path:
-    """The C program with few optimizations: valgrind's places stay right, and it takes half the time."""
+    """The C program for valgrind: of the objects that others have, in which its places are still right."""
     return compiled("loop", "-O1")
 
 

@@ -250,12 +250,17 @@ def simulate(block: Any, script: Any, model: Any = None) -> None:
 
 
 @pytest.mark.parametrize(
-    "serial", [pytest.param(True, id="serial"), pytest.param(False, id="overlapped", marks=pytest.mark.full)]
+    ("serial", "multiples"),
+    [
+        pytest.param(True, 1, id="serial-once"),
+        pytest.param(True, 2, id="serial-twice", marks=pytest.mark.full),
+        pytest.param(False, 2, id="overlapped-twice", marks=pytest.mark.full),
+    ],
 )
-def test_an_offset_of_more_than_16_mib_goes_into_the_address(serial: bool) -> None:
+def test_an_offset_of_more_than_16_mib_goes_into_the_address(serial: bool, multiples: int) -> None:
     params = EngineParams(serial=serial, block_size=32768, boundary=65536, network=False, address_bits=64)
     streamer = TxStreamer(params)
-    source, target, length = 0x12_FFF0_0000, 0x3456_789A_FF00_1234, (1 << 24) + (1 << 19) + 5000
+    source, target, length = 0x12_FFF0_0000, 0x3456_789A_FF00_1234, (multiples << 24) + 5000
     descriptor = SQ_ENTRY.pack({"opcode": 0x0A, "local_addr": source, "remote_addr": target, "length": length})
     places: list[tuple[int, int]] = []
     read: list[tuple[int, int]] = []

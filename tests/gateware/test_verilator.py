@@ -171,9 +171,8 @@ WIDE_SERIAL = EngineParams(address_bits=64)
 WIDE_SEVERAL = EngineParams(address_bits=64, bus_width=128, serial=False, in_flight=4)
 
 
-@pytest.mark.parametrize(
-    "params", [engine(WIDE_SERIAL, "serial", full=True), engine(WIDE_SEVERAL, "several", full=True)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("params", [engine(WIDE_SERIAL, "serial"), engine(WIDE_SEVERAL, "several")])
 def test_memory_above_4_gib(simulators: Simulators, params: EngineParams) -> None:
     for testcase in ("documents_own_test", "packets_on_the_mac"):
         simulate(simulators, params, testcase)
