@@ -13,6 +13,7 @@ from rnic.testing import own_network
 
 SOURCE = Path(__file__).resolve().parents[2] / "programs" / "verbs_check.c"
 YIELDS = Path(__file__).with_name("yields.c")
+FRESH = Path(__file__).with_name("fresh.c")
 
 
 def build(source: Path, libraries: Path, place: Path, *more: str) -> Path:
@@ -55,3 +56,15 @@ def test_who_polls_many_queues_in_turn_yields_once_a_turn(
     turns = rounds - 100  # so many polls in vain come before the first
     # who polls more of them than it remembers yields a little more often
     assert turns - 1 <= int(done.stdout) <= turns * (1 + queues // 64)
+
+
+@pytest.mark.slow
+def test_what_comes_while_a_poll_yields_is_what_it_finds(
+    libraries: Path, tmp_path: Path, mode: dict[str, str], alone: None
+) -> None:
+    """libfabric looks for events after a poll in vain: what came before a disconnect has to be found before it."""
+    program = build(FRESH, libraries, tmp_path, "-rdynamic")
+    command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", f"{own_network()}.63", "--", str(program)]
+    done = subprocess.run(command, env=mode, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "2 yields, found by ibv_poll_cq: 1, by ibv_start_poll: 1\n"

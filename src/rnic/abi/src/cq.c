@@ -171,17 +171,45 @@ static bool is_its_turn(const struct rnic_cq *cq)
 	return true;
 }
 
-/* Nothing there. Whoever polls on and on lets others have the core, and notices when the NIC process is gone. */
-static bool idle_round(struct rnic_cq *cq)
+/* Nothing there. Whoever polls on and on lets others have the core: true, and time has passed. It is to look once more, or the
+ * program would take for older what came after: libfabric throws away the completions that it has not seen when it learns that
+ * the peer disconnected. */
+static bool make_way(struct rnic_cq *cq)
 {
 	uint32_t rounds = atomic_load_explicit(&cq->empty_rounds, memory_order_relaxed) + 1;
 
 	atomic_store_explicit(&cq->empty_rounds, rounds, memory_order_relaxed); /* threads may lose some: it is a guess */
-	if (rounds > context_of(cq->verbs.context)->yield_after && is_its_turn(cq)) {
-		shorten_slice(cq);
-		sched_yield();
-	}
+	if (rounds <= context_of(cq->verbs.context)->yield_after || !is_its_turn(cq))
+		return false;
+	shorten_slice(cq);
+	sched_yield();
+	return true;
+}
+
+/* Whoever polls on and on notices when the NIC process is gone. */
+static bool is_served(struct rnic_cq *cq)
+{
+	uint32_t rounds = atomic_load_explicit(&cq->empty_rounds, memory_order_relaxed);
+
 	return rounds & (LOOK_EVERY - 1) || !nic_gone(context_of(cq->verbs.context));
+}
+
+/* How far a poll that finds nothing has come. */
+enum trying { FIRST, AFTER_PACKETS, AFTER_YIELD };
+
+/* Whether there is reason to look again: packets that came with this process as the one to see to them, or time that passed.
+ * Each once, since what came may be for others. */
+static bool look_again(struct rnic_cq *cq, enum trying *trying)
+{
+	struct slot_driver *slot = context_of(cq->verbs.context)->slot;
+
+	if (*trying == FIRST && slot && slot_poll(slot))
+		*trying = AFTER_PACKETS;
+	else if (*trying != AFTER_YIELD && make_way(cq))
+		*trying = AFTER_YIELD;
+	else
+		return false;
+	return true;
 }
 
 int rnic_poll_cq(struct ibv_cq *verbs, int count, struct ibv_wc *wc)
@@ -189,7 +217,7 @@ int rnic_poll_cq(struct ibv_cq *verbs, int count, struct ibv_wc *wc)
 	struct rnic_cq *cq = (struct rnic_cq *)verbs;
 	struct rnic_context *context = context_of(verbs->context);
 	uint32_t before;
-	bool polled = false;
+	enum trying trying = FIRST;
 	int found = 0;
 
 	if (context->dead)
@@ -226,11 +254,11 @@ again:
 	if (found)
 		cq->empty_rounds = 0;
 	pthread_mutex_unlock(&cq->lock);
-	if (!found && count && !polled && context->slot && slot_poll(context->slot)) {
-		polled = true; /* once: what came may be for others */
+	if (found || !count)
+		return found;
+	if (look_again(cq, &trying))
 		goto again;
-	}
-	return found || !count || idle_round(cq) ? found : -1;
+	return is_served(cq) ? 0 : -1;
 }
 
 int rnic_req_notify_cq(struct ibv_cq *verbs, int solicited_only)
@@ -268,7 +296,7 @@ static int take_current(struct rnic_cq *cq)
 static int start_poll(struct ibv_cq_ex *verbs, struct ibv_poll_cq_attr *attr)
 {
 	struct rnic_cq *cq = extended(verbs);
-	bool polled = false;
+	enum trying trying = FIRST;
 	int error;
 
 	if (attr->comp_mask)
@@ -284,11 +312,9 @@ again:
 	}
 	publish_head(cq);
 	pthread_mutex_unlock(&cq->lock);
-	if (!polled && context_of(verbs->context)->slot && slot_poll(context_of(verbs->context)->slot)) {
-		polled = true;
+	if (look_again(cq, &trying))
 		goto again;
-	}
-	return idle_round(cq) ? error : EIO;
+	return is_served(cq) ? error : EIO;
 }
 
 static int next_poll(struct ibv_cq_ex *verbs)
