@@ -126,6 +126,14 @@ static struct rdma_cm_event *next(struct rdma_event_channel *channel, enum rdma_
 	return event;
 }
 
+/* Whether a channel says that an event waits. */
+static int says(const struct rdma_event_channel *channel)
+{
+	struct pollfd ready = { .fd = channel->fd, .events = POLLIN };
+
+	return poll(&ready, 1, 0) == 1;
+}
+
 static struct rdma_cm_id *resolved(struct rdma_event_channel *channel, int space, struct sockaddr_in *own,
 				   struct sockaddr_in *peer)
 {
@@ -242,7 +250,9 @@ static void together(void)
 	heard = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
 	/* the two that the program has not heard of go with the listener: their peers are told */
+	CHECK(says(passive));
 	CHECK(rdma_destroy_id(listening) == 0);
+	CHECK(!says(passive));
 	for (int i = 0; i < 2; i++)
 		CHECK(rdma_ack_cm_event(next(active, RDMA_CM_EVENT_REJECTED)) == 0);
 	CHECK(rdma_accept(heard, &nothing) == 0);
@@ -260,6 +270,7 @@ static void together(void)
 	event = next(passive, RDMA_CM_EVENT_ADDR_RESOLVED);
 	CHECK(event->id == ids[0]);
 	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(!says(active) && !says(passive));
 	CHECK(rdma_get_cm_event(active, &event) == -1 && errno == EAGAIN);
 	CHECK(rdma_destroy_id(ids[0]) == 0);
 	rdma_destroy_event_channel(active);

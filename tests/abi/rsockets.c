@@ -220,6 +220,41 @@ static void datagrams(void)
 	CHECK(!rclose(one) && !rclose(two));
 }
 
+/* A server hears of more peers, in its life, than it keeps in mind: each sends its first datagram by UDP. */
+static void many_peers(void)
+{
+	struct {
+		uint32_t tag;
+		uint8_t version, op, length, reserved;
+		uint32_t qpn;
+		uint8_t address[4];
+		char data[4];
+	} first = { htonl(0x55555555), 4, 0, 16, 0, 0, { 0 }, "hi!" };
+	int server = rsocket(AF_INET, SOCK_DGRAM, 0), two = rsocket(AF_INET, SOCK_DGRAM, 0);
+	char text[64];
+
+	server_address.sin_port = client_address.sin_port = htons(PORT + 2);
+	CHECK(!rbind(server, (struct sockaddr *)&server_address, sizeof server_address));
+	CHECK(!rbind(two, (struct sockaddr *)&client_address, sizeof client_address));
+	memcpy(first.address, &client_address.sin_addr, 4);
+	for (int i = 0; i < 1100; i++) {
+		int peer = socket(AF_INET, SOCK_DGRAM, 0);
+
+		first.qpn = htonl((uint32_t)i + 1);
+		CHECK(sendto(peer, &first, sizeof first, 0, (struct sockaddr *)&server_address, sizeof server_address) > 0);
+		CHECK(rrecv(server, text, sizeof text, 0) == sizeof first.data && memcmp(text, "hi!", 4) == 0);
+		close(peer);
+		if (i % 256)
+			continue;
+		/* one that is heard of again and again stays known, and one that was forgotten is met anew */
+		for (int again = 0; again < 2; again++) {
+			CHECK(rsendto(two, "hello", 5, 0, (struct sockaddr *)&server_address, sizeof server_address) == 5);
+			CHECK(rrecv(server, text, sizeof text, 0) == 5 && memcmp(text, "hello", 5) == 0);
+		}
+	}
+	CHECK(!rclose(server) && !rclose(two));
+}
+
 int main(int argc, char **argv)
 {
 	pthread_t server;
@@ -237,6 +272,7 @@ int main(int argc, char **argv)
 	run_client();
 	pthread_join(server, NULL);
 	datagrams();
+	many_peers();
 	printf("all as it should be\n");
 	return 0;
 }

@@ -28,6 +28,9 @@ class Bell(Protocol):
     def __call__(self) -> None:
         """One more event waits."""
 
+    def take_back(self) -> None:
+        """One event less waits: it went before it was fetched."""
+
     def close(self) -> None:
         """The channel is closed."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import random
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING
 
@@ -487,6 +486,7 @@ class CmService:
         moved = [event for event in each.channel.events if event[0] is each]
         for event in moved:
             each.channel.events.remove(event)
+            each.channel.bell.take_back()
             channel.events.append(event)
             channel.bell()
         each.channel = channel
@@ -498,13 +498,15 @@ class CmService:
         connection, each.connection = each.connection, None
         if connection is not None and each.port is not None:
             each.port.agent.request(connection, Input.ABANDON, self._now_ns)
-        kept = deque(event for event in each.channel.events if event[0] is not each)
-        each.channel.events.clear()
-        for event in kept:
-            if wire.CM_RECORD.get(event[1], "listen_id") == each.number:
+        channel = each.channel
+        for event in [channel.events.popleft() for _ in range(len(channel.events))]:
+            if event[0] is each:
+                channel.bell.take_back()
+            elif wire.CM_RECORD.get(event[1], "listen_id") == each.number:
+                channel.bell.take_back()
                 self._destroy_unseen(event[0])
             else:
-                each.channel.events.append(event)
+                channel.events.append(event)
 
     def _destroy_unseen(self, child: CmId) -> None:
         """An ID that its program never heard of, since who listened for it is gone."""

@@ -5,6 +5,7 @@
 #include "state.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -81,17 +82,19 @@ int exchange(int socket, uint32_t kind, uint32_t token, const void *body, size_t
 	     struct answer *answer)
 {
 	uint32_t head[2] = { kind, token };
-	int error = send_message(socket, head, sizeof head, body, bytes, fds, fd_count);
+	int error, before;
 
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* a thread that is cancelled here would keep its caller's locks */
+	error = send_message(socket, head, sizeof head, body, bytes, fds, fd_count);
+	do {
+		if (!error)
+			error = receive_message(socket, answer);
+		if (!error && (answer->token != token || answer->kind != kind))
+			close_fds(answer);
+	} while (!error && (answer->token != token || answer->kind != kind));
+	pthread_setcancelstate(before, NULL);
 	if (error)
 		return error;
-	do {
-		error = receive_message(socket, answer);
-		if (error)
-			return error;
-		if (answer->token != token || answer->kind != kind)
-			close_fds(answer);
-	} while (answer->token != token || answer->kind != kind);
 	if (answer->error) {
 		close_fds(answer);
 		return (int)answer->error;

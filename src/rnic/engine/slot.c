@@ -7,6 +7,7 @@
 #include "slot.h"
 
 #include "bypass.h"
+#include "fires.h"
 #include "guard.h"
 #include "state.h"
 
@@ -684,7 +685,7 @@ static int wait_for(struct slot_driver *slot, struct slot_events *events, int ot
 				       [OTHER] = { .fd = other, .events = POLLIN } };
 
 	for (;;) {
-		uint64_t deadline = work_for(slot, events), now, left, count;
+		uint64_t deadline = work_for(slot, events), now, left;
 		struct timespec timeout;
 
 		if (events->waits(events))
@@ -701,8 +702,10 @@ static int wait_for(struct slot_driver *slot, struct slot_events *events, int ot
 			return errno;
 		if (pollers[BELL].revents)
 			silence(slot);
-		if (pollers[EVENTS].revents)
-			return read(events->fd, &count, sizeof count) < 0 && errno != EAGAIN ? errno : 0;
+		if (pollers[EVENTS].revents) {
+			fires_take(events->fd);
+			return 0;
+		}
 		if (pollers[NIC].revents)
 			return look(slot) ? EIO : 0;
 		if (pollers[OTHER].revents)

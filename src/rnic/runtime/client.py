@@ -107,6 +107,10 @@ class Fire:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_write(self.fd, 1)
 
+    def take_back(self) -> None:
+        """Of a descriptor that counts (``EFD_SEMAPHORE``), take one back, unless it has been read."""
+        drain(self.fd)
+
     def close(self) -> None:
         """Close the descriptor."""
         os.close(self.fd)

@@ -25,6 +25,9 @@ class Bell:
     def __call__(self) -> None:
         self.rings += 1
 
+    def take_back(self) -> None:
+        self.rings -= 1
+
     def close(self) -> None:
         self.closed = True
 
@@ -465,3 +468,30 @@ def test_one_answer_holds_as_many_events_as_are_asked_for(pair: Pair) -> None:
     assert [len(each) for each in seen] == [1, 2, a.CM_MOST_EVENTS]
     assert [number for each in seen for number in each] == numbers
     assert pair.client.no_event()
+
+
+def test_an_event_that_goes_unfetched_takes_its_ring_back(pair: Pair) -> None:
+    """Or who polls the channel's descriptor would wait in it for an event that is not there."""
+    client = pair.client
+    other = client.ask(a.CM_CHANNEL)["id"]
+    first, second = client.create(), client.create()
+    before = [bell.rings for bell in client.bells]
+    for number in (first, second):
+        client.ask(a.CM_RESOLVE_ADDR, id=number, src=pair.gids[0], dst=pair.gids[1], dst_port=7174)
+    client.ask(a.CM_MIGRATE, id=first, channel=other)
+    assert [bell.rings for bell in client.bells] == [before[0] + 1, before[1] + 1]
+    client.ask(a.CM_DESTROY, id=second)
+    assert [bell.rings for bell in client.bells] == [before[0], before[1] + 1]
+    assert client.event(other)[1]["id"] == first
+
+
+def test_requests_that_go_with_their_listener_take_their_rings_back(pair: Pair) -> None:
+    listening = pair.listen()
+    number = pair.resolved()
+    pair.client.ask(a.CM_CONNECT, id=number, qpn=7)
+    bell = pair.server.bells[0]
+    before = bell.rings
+    pair.net.run(lambda: bell.rings > before, 1_000_000_000)
+    pair.server.ask(a.CM_DESTROY, id=listening)
+    assert bell.rings == before
+    assert pair.server.no_event()

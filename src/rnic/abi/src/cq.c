@@ -542,8 +542,11 @@ EXPORT int ibv_destroy_cq(struct ibv_cq *verbs)
 	struct rnic_cq *cq = (struct rnic_cq *)verbs;
 	struct rnic_context *context = context_of(verbs->context);
 	struct rnic_channel *channel = (struct rnic_channel *)verbs->channel;
-	int error = nic_command(context, RNIC_CMD_HW2SW_CQ, 0, cq->number, NULL, 0, NULL, 0, NULL);
+	int error;
 
+	if (cq->users)
+		return fail(EBUSY);
+	error = nic_command(context, RNIC_CMD_HW2SW_CQ, 0, cq->number, NULL, 0, NULL, 0, NULL);
 	if (error && !context->dead)
 		return fail(error);
 	pthread_mutex_lock(&context->lock);
@@ -553,8 +556,8 @@ EXPORT int ibv_destroy_cq(struct ibv_cq *verbs)
 	pthread_mutex_unlock(&context->lock);
 	if (!context->dead) {
 		if (channel)
-			event_queue_purge(&channel->eq, cq->number, completion, COUNT(completion));
-		event_queue_purge(&context->async, cq->number, failure, COUNT(failure));
+			event_queue_purge(context, &channel->eq, cq->number, completion, COUNT(completion));
+		event_queue_purge(context, &context->async, cq->number, failure, COUNT(failure));
 		nic_free_queue(context, RNIC_CMD_RES_CQ, cq->number, cq->block);
 		/* Events that were handed out name this queue until they are acknowledged. */
 		pthread_mutex_lock(&verbs->mutex);

@@ -3,15 +3,16 @@
  *
  * The context has one event queue for asynchronous events and each completion channel one of its own, so that the
  * descriptor which programs poll is the one that the NIC process fires. It fires after it has stored entries; who
- * takes one entry and leaves others fires it again, so that it reads ready for as long as entries wait.
+ * takes one has it be ready for as long as others wait, and no longer.
  */
+#include "fires.h"
 #include "rnic.h"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
-enum { EQ_LOG_ENTRIES = 12 };
+enum { EQ_LOG_ENTRIES = 12, NO_EVENT = 0xFF };
 
 int entry_ring_map(struct rnic_context *context, struct entry_ring *ring, uint32_t log_entries)
 {
@@ -115,6 +116,11 @@ bool event_waits(struct event_queue *eq)
 	return waits;
 }
 
+static bool has_entry(const struct event_queue *eq)
+{
+	return entry_valid(&eq->ring, eq->ring.head, eq->ring.phase);
+}
+
 static bool pop_event(struct rnic_context *context, struct event_queue *eq, struct entry *event)
 {
 	bool found = entry_ring_pop(&eq->ring, event);
@@ -124,28 +130,42 @@ static bool pop_event(struct rnic_context *context, struct event_queue *eq, stru
 	return found;
 }
 
-/* Reads the descriptor, and waits for it as far as its flags allow and there is a NIC process. */
+/* Has the descriptor be ready if an event waits, and else not. One fire may stand for several entries, and whoever was woken
+ * by it has read it. The queue is locked, and no thread is cancelled with the lock in its hands. */
+static void settle(struct rnic_context *context, struct event_queue *eq)
+{
+	struct pollfd poller = { .fd = eq->fd, .events = POLLIN };
+	struct entry none;
+	uint64_t one = 1;
+	int before;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	while (has_entry(eq) && (eq->ring.entries[eq->ring.head].word[EQE_WORD(TYPE)] & 0xFF) == NO_EVENT)
+		pop_event(context, eq, &none);
+	/* The NIC fires when it has stored an entry: one that is not there is not what was fired for. */
+	if (!has_entry(eq))
+		fires_take(eq->fd);
+	if (has_entry(eq) && poll(&poller, 1, 0) == 0 && write(eq->fd, &one, sizeof one) < 0)
+		complain("event descriptor %d does not take a write", eq->fd);
+	pthread_setcancelstate(before, NULL);
+}
+
+/* Waits until the descriptor is ready, or the NIC process is gone. Reading it is settle's. */
 static int await_event(struct rnic_context *context, struct event_queue *eq)
 {
 	struct pollfd pollers[2] = { { .fd = eq->fd, .events = POLLIN }, { .fd = context->socket } };
-	uint64_t count;
 
-	if (!(fcntl(eq->fd, F_GETFL) & O_NONBLOCK)) {
-		if (context->slot && eq != &context->async)
-			return slot_await(context->slot, &eq->fired, -1);
-		if (poll(pollers, COUNT(pollers), -1) < 0)
-			return errno;
-		if (!(pollers[0].revents & POLLIN))
-			return nic_gone(context) ? EIO : 0;
-	}
-	return read(eq->fd, &count, sizeof count) < 0 ? errno : 0;
+	if (context->slot && eq != &context->async)
+		return slot_await(context->slot, &eq->fired, -1);
+	if (poll(pollers, COUNT(pollers), -1) < 0)
+		return errno;
+	return !(pollers[0].revents & POLLIN) && nic_gone(context) ? EIO : 0;
 }
 
-/* Takes one event. Interrupted waits are the caller's. */
+/* Takes one event, and waits for it where the descriptor's flags say so. Interrupted waits are the caller's. */
 static int next_event(struct rnic_context *context, struct event_queue *eq, struct entry *event)
 {
-	for (;;) {
-		uint64_t count;
+	for (bool again = false;; again = true) {
 		bool found;
 		int error;
 
@@ -153,28 +173,23 @@ static int next_event(struct rnic_context *context, struct event_queue *eq, stru
 			return EIO;
 		pthread_mutex_lock(&eq->lock);
 		found = pop_event(context, eq, event);
-		if (found && !entry_valid(&eq->ring, eq->ring.head, eq->ring.phase)) {
-			/* The last one: nothing is ready any more, unless the NIC fires just now for a new entry. */
-			struct pollfd poller = { .fd = eq->fd, .events = POLLIN };
-
-			if (poll(&poller, 1, 0) == 1 && read(eq->fd, &count, sizeof count) > 0 &&
-			    entry_valid(&eq->ring, eq->ring.head, eq->ring.phase)) {
-				count = 1;
-				if (write(eq->fd, &count, sizeof count) < 0)
-					complain("event descriptor %d does not take a write", eq->fd);
-			}
-		}
+		if (found || again)
+			settle(context, eq);
 		pthread_mutex_unlock(&eq->lock);
 		if (found)
 			return 0;
-		error = await_event(context, eq);
+		if (!(fcntl(eq->fd, F_GETFL) & O_NONBLOCK))
+			error = await_event(context, eq);
+		else
+			error = again ? EAGAIN : 0; /* whatever it says has been settled, or an entry has just come */
 		if (error)
 			return error;
 	}
 }
 
 /* Drops the events of a queue that is being destroyed. Returns how many there were. */
-uint32_t event_queue_purge(struct event_queue *eq, uint32_t number, const uint32_t *types, size_t count)
+uint32_t event_queue_purge(struct rnic_context *context, struct event_queue *eq, uint32_t number, const uint32_t *types,
+			   size_t count)
 {
 	uint32_t dropped = 0;
 
@@ -186,7 +201,7 @@ uint32_t event_queue_purge(struct event_queue *eq, uint32_t number, const uint32
 
 		for (size_t i = 0; i < count; i++) {
 			if ((word[EQE_WORD(TYPE)] & 0xFF) == types[i] && (word[EQE_WORD(NUMBER)] & 0xFFFFFF) == number) {
-				word[EQE_WORD(TYPE)] = 0xFF; /* no type: readers skip it */
+				word[EQE_WORD(TYPE)] = NO_EVENT; /* readers skip it */
 				dropped++;
 			}
 		}
@@ -196,6 +211,8 @@ uint32_t event_queue_purge(struct event_queue *eq, uint32_t number, const uint32
 		if (index == eq->ring.head)
 			break;
 	}
+	if (dropped)
+		settle(context, eq);
 	pthread_mutex_unlock(&eq->lock);
 	return dropped;
 }

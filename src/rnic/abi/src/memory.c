@@ -378,7 +378,8 @@ EXPORT int ibv_destroy_ah(struct ibv_ah *verbs)
 
 enum { IPV4_AT = 20, IPV4_SOURCE_AT = 12, IPV4_DESTINATION_AT = 16, IPV4_TOS_AT = 1, REPLY_HOPS = 255 };
 
-/* The 40 bytes before a datagram hold an IPv6 header, or an IPv4 header in the last 20 (Annex A17, 17.4.5.2). */
+/* The 40 bytes before a datagram hold an IPv6 header, or an IPv4 header in the last 20 (Annex A17, 17.4.5.2), as the family of
+ * the device's address is: an IPv6 address may look like the beginning of an IPv4 header. */
 EXPORT int ibv_init_ah_from_wc(struct ibv_context *verbs, uint8_t port, struct ibv_wc *wc, struct ibv_grh *grh,
 			       struct ibv_ah_attr *attr)
 {
@@ -394,7 +395,7 @@ EXPORT int ibv_init_ah_from_wc(struct ibv_context *verbs, uint8_t port, struct i
 	}
 	attr->is_global = 1;
 	attr->grh.hop_limit = REPLY_HOPS;
-	if (ip[0] >> 4 == 4) {
+	if (is_ipv4(own)) {
 		attr->grh.dgid.raw[10] = attr->grh.dgid.raw[11] = to.raw[10] = to.raw[11] = 0xFF;
 		memcpy(attr->grh.dgid.raw + 12, ip + IPV4_SOURCE_AT, 4);
 		memcpy(to.raw + 12, ip + IPV4_DESTINATION_AT, 4);

@@ -207,11 +207,14 @@ int rnic_post_send(struct ibv_qp *verbs, struct ibv_send_wr *wr, struct ibv_send
 	pthread_mutex_lock(&qp->lock);
 	before = qp->tail;
 	for (; wr; wr = wr->next) {
-		error = put(qp, &qp->tail, wr);
+		uint32_t tail = qp->tail; /* moves on when the entry is whole: key_before looks back to it */
+
+		error = put(qp, &tail, wr);
 		if (error) {
 			*bad = wr;
 			break;
 		}
+		qp->tail = tail;
 	}
 	if (qp->tail != before)
 		ring(qp);

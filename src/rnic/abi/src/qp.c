@@ -126,6 +126,10 @@ static struct rnic_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 	context->qps[qp->number & context->qp_mask] = qp;
 	pthread_mutex_unlock(&context->lock);
 	((struct rnic_pd *)pd)->users++;
+	qp->send_cq->users++;
+	qp->recv_cq->users++;
+	if (qp->srq)
+		qp->srq->users++;
 	return qp;
 
 unmap:
@@ -527,7 +531,7 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *verbs)
 	context->qps[qp->number & context->qp_mask] = NULL;
 	pthread_mutex_unlock(&context->lock);
 	if (!context->dead) {
-		event_queue_purge(&context->async, qp->number, types, COUNT(types));
+		event_queue_purge(context, &context->async, qp->number, types, COUNT(types));
 		nic_free_queue(context, RNIC_CMD_RES_QP, qp->number, qp->block);
 		pthread_mutex_lock(&verbs->mutex);
 		while (verbs->events_completed != qp->async_reported)
@@ -541,6 +545,10 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *verbs)
 		free(group);
 	}
 	((struct rnic_pd *)verbs->pd)->users--;
+	qp->send_cq->users--;
+	qp->recv_cq->users--;
+	if (qp->srq)
+		qp->srq->users--;
 	receive_ring_unmap(context, &qp->rq);
 	ring_unmap(context, &qp->memory);
 	free(qp->ids);

@@ -1,5 +1,6 @@
 /* librdmacm: event channels, IDs and their events. */
 #define _GNU_SOURCE
+#include "fires.h"
 #include "rdmacm.h"
 
 #include <fcntl.h>
@@ -140,7 +141,8 @@ static int next_record(struct cm_channel *channel, struct cm_said *said)
 	return error;
 }
 
-/* Has what waits be looked at by `leave`: true, and it is taken away. */
+/* Has what waits be looked at by `leave`: true, and it is taken away, with what the descriptor says of it: who polls that
+ * would wait in vain for an event. */
 static void sift(struct cm_channel *channel, bool (*leaves)(const uint8_t *record, void *with), void *with)
 {
 	struct cm_waiting **at = &channel->first;
@@ -151,6 +153,7 @@ static void sift(struct cm_channel *channel, bool (*leaves)(const uint8_t *recor
 		if (leaves(waiting->record, with)) {
 			*at = waiting->next;
 			free(waiting);
+			fires_take(channel->public.fd);
 		} else {
 			at = &waiting->next;
 		}

@@ -147,13 +147,15 @@ static int connect_locked(void)
 
 int cm_ask(struct cm_said *said)
 {
-	int error;
+	int error, before;
 
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* connecting has places where a thread may be cancelled */
 	pthread_mutex_lock(&wire_lock);
 	error = connect_locked();
 	if (!error)
 		error = ask_locked(said);
 	pthread_mutex_unlock(&wire_lock);
+	pthread_setcancelstate(before, NULL);
 	return error;
 }
 

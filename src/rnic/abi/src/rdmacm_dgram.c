@@ -206,23 +206,42 @@ static bool same(const struct sockaddr_storage *one, const struct sockaddr *othe
 	       port == other_port && memcmp(&gid, &other_gid, sizeof gid) == 0;
 }
 
+static void forget(struct peer *peer)
+{
+	if (peer->ah)
+		ibv_destroy_ah(peer->ah);
+	free(peer);
+}
+
+/* Who was heard of last comes first; where there are too many the last goes, and is met anew with its next datagram. */
 static struct peer *peer_at(struct rsocket *rs, const struct sockaddr *address)
 {
 	struct ds_socket *ds = rs->ds;
 	socklen_t bytes = cm_address_bytes(address);
-	struct peer *peer = ds->peers;
+	struct peer **at = &ds->peers, *peer;
 
-	while (peer && !same(&peer->address, address))
-		peer = peer->next;
-	if (peer || !bytes || ds->peer_count == PEERS)
-		return peer;
-	peer = calloc(1, sizeof *peer);
-	if (!peer)
-		return NULL;
-	memcpy(&peer->address, address, bytes);
+	while (*at && !same(&(*at)->address, address) && (*at)->next)
+		at = &(*at)->next;
+	peer = *at;
+	if (peer && !same(&peer->address, address)) {
+		if (ds->peer_count == PEERS) {
+			*at = NULL;
+			forget(peer);
+			ds->peer_count--;
+		}
+		peer = NULL;
+	}
+	if (peer) {
+		*at = peer->next;
+	} else {
+		peer = bytes ? calloc(1, sizeof *peer) : NULL;
+		if (!peer)
+			return NULL;
+		memcpy(&peer->address, address, bytes);
+		ds->peer_count++;
+	}
 	peer->next = ds->peers;
 	ds->peers = peer;
-	ds->peer_count++;
 	return peer;
 }
 
@@ -445,12 +464,15 @@ ssize_t dgram_send(struct rsocket *rs, const struct iovec *parts, int count, int
 		return minus(error);
 	dgram_progress(rs);
 	peer = peer_at(rs, to);
+	if (peer && peer->ah) {
+		if (rs_wait(rs, has_slot, flags, rs->send_ms))
+			return -1;
+		peer = peer_at(rs, to); /* others may have come meanwhile, and this one gone */
+	}
 	if (!peer)
 		return minus(ENOBUFS);
 	if (!peer->ah)
 		return send_udp(rs, &peer->address, OP_DATA, parts, count);
-	if (rs_wait(rs, has_slot, flags, rs->send_ms))
-		return -1;
 	wr.wr_id = ds->free_sends[--ds->free_count];
 	data = ds->sends + wr.wr_id * SEND_SLOT;
 	memcpy(data, &ds->header, ds->header.length);
@@ -490,9 +512,7 @@ void dgram_free(struct rsocket *rs)
 		struct peer *peer = ds->peers;
 
 		ds->peers = peer->next;
-		if (peer->ah)
-			ibv_destroy_ah(peer->ah);
-		free(peer);
+		forget(peer);
 	}
 	if (ds->send_mr)
 		ibv_dereg_mr(ds->send_mr);

@@ -188,11 +188,12 @@ int rs_sleep_length(int64_t end)
 	return end < 0 ? -1 : left < 0 ? 0 : left > 1 << 30 ? 1 << 30 : (int)left;
 }
 
-/* One thread sleeps on the descriptor; the others wait for what it tells. */
+/* One thread sleeps on the descriptor; the others wait for what it tells. A thread in rpoll may take what it would tell, and
+ * then nothing does: so not for ever. */
 static int sleep_once(struct rsocket *rs, bool (*test)(struct rsocket *), int64_t end)
 {
 	struct pollfd one = { .fd = rs->fd, .events = POLLIN };
-	int result = 0, error;
+	int result = 0, left = rs_sleep_length(end), error;
 
 	if (rs->polling) {
 		struct timespec until;
@@ -207,7 +208,7 @@ static int sleep_once(struct rsocket *rs, bool (*test)(struct rsocket *), int64_
 	rs_progress(rs);
 	if (!test(rs)) {
 		pthread_mutex_unlock(&rs->lock);
-		result = poll(&one, 1, rs_sleep_length(end));
+		result = poll(&one, 1, left < 0 || left > RS_LOOK_MS ? RS_LOOK_MS : left);
 		error = errno;
 		pthread_mutex_lock(&rs->lock);
 		errno = error;

@@ -216,6 +216,7 @@ struct rnic_cq {
 	pthread_mutex_t lock;
 	struct entry_ring ring;
 	uint32_t number, block;
+	_Atomic uint32_t users; /* queue pairs, in whatever state: the device knows of those that are not in RESET alone */
 	_Atomic uint32_t empty_rounds, events_reported;
 	_Atomic uintptr_t yielded; /* the thread that did last */
 	_Atomic uint32_t async_reported;
@@ -239,6 +240,7 @@ struct rnic_srq {
 	struct ibv_srq verbs;
 	struct receive_ring rq;
 	uint32_t number;
+	_Atomic uint32_t users; /* as of a completion queue */
 	_Atomic uint32_t async_reported;
 };
 
@@ -343,7 +345,8 @@ bool entry_ring_pop(struct entry_ring *ring, struct entry *entry);
 int event_queue_open(struct rnic_context *context, struct event_queue *eq);
 void event_queue_close(struct rnic_context *context, struct event_queue *eq);
 bool event_waits(struct event_queue *eq);
-uint32_t event_queue_purge(struct event_queue *eq, uint32_t number, const uint32_t *types, size_t count);
+uint32_t event_queue_purge(struct rnic_context *context, struct event_queue *eq, uint32_t number, const uint32_t *types,
+			   size_t count);
 
 /* ---- cq.c, qp.c, srq.c, post.c */
 

@@ -277,15 +277,18 @@ EXPORT int ibv_destroy_srq(struct ibv_srq *verbs)
 	static const uint32_t types[] = { RNIC_EVENT_SRQ_LIMIT, RNIC_EVENT_SRQ_CATAS_ERROR };
 	struct rnic_srq *srq = (struct rnic_srq *)verbs;
 	struct rnic_context *context = context_of(verbs->context);
-	int error = nic_command(context, RNIC_CMD_HW2SW_SRQ, 0, srq->number, NULL, 0, NULL, 0, NULL);
+	int error;
 
+	if (srq->users)
+		return fail(EBUSY);
+	error = nic_command(context, RNIC_CMD_HW2SW_SRQ, 0, srq->number, NULL, 0, NULL, 0, NULL);
 	if (error && !context->dead)
 		return fail(error);
 	pthread_mutex_lock(&context->lock);
 	context->srqs[srq->number & context->srq_mask] = NULL;
 	pthread_mutex_unlock(&context->lock);
 	if (!context->dead) {
-		event_queue_purge(&context->async, srq->number, types, COUNT(types));
+		event_queue_purge(context, &context->async, srq->number, types, COUNT(types));
 		nic_free(context, RNIC_CMD_RES_UAR_BLOCK, srq->rq.block);
 		nic_free(context, RNIC_CMD_RES_SRQ, srq->number);
 		pthread_mutex_lock(&verbs->mutex);

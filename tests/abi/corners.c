@@ -1,0 +1,251 @@
+/* What programs count on and seldom meet: corners NAME. */
+#define _GNU_SOURCE
+#include "itself.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND)
+
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+static struct ibv_mr *mr;
+static char memory[128];
+
+/* ---- completion channels: the descriptor is ready if an event waits, and else not */
+
+static struct ibv_comp_channel *channel;
+static struct ibv_cq *cqs[2];
+static struct ibv_qp *qps[2];
+
+static void open_channel(void)
+{
+	CHECK((channel = ibv_create_comp_channel(context)));
+	for (int i = 0; i < 2; i++) {
+		CHECK((cqs[i] = ibv_create_cq(context, 4, NULL, channel, 0)));
+		qps[i] = make_qp(pd, cqs[i]);
+		connect_to_itself(qps[i]);
+	}
+}
+
+/* An event, and the completion that it is for. */
+static void complete(int which)
+{
+	struct ibv_wc wc;
+
+	CHECK(!ibv_req_notify_cq(cqs[which], 0));
+	write_to_itself(qps[which], mr);
+	while (!ibv_poll_cq(cqs[which], 1, &wc))
+		;
+	CHECK(wc.status == IBV_WC_SUCCESS);
+}
+
+static void *take_event(void *none)
+{
+	struct ibv_cq *cq;
+	void *with;
+
+	CHECK(!ibv_get_cq_event(channel, &cq, &with));
+	ibv_ack_cq_events(cq, 1);
+	return none;
+}
+
+static int armed;
+
+/* What the library calls when it goes to sleep: by then two events have come, and the descriptor says so once. */
+int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask)
+{
+	if (armed) {
+		armed = 0;
+		complete(0);
+		complete(1);
+		CHECK(is_readable(channel->fd, 10000));
+	}
+	return (int)syscall(SYS_ppoll, fds, count, timeout, mask, 8);
+}
+
+int poll(struct pollfd *fds, nfds_t count, int ms)
+{
+	struct timespec timeout = { ms / 1000, ms % 1000 * 1000000 };
+
+	if (!ms) /* a look */
+		return (int)syscall(SYS_ppoll, fds, count, &timeout, NULL, 8);
+	return ppoll(fds, count, ms < 0 ? NULL : &timeout, NULL);
+}
+
+static void one_of_two_events(void)
+{
+	open_channel();
+	armed = 1;
+	take_event(NULL);
+	CHECK(!armed && is_readable(channel->fd, 0));
+	take_event(NULL);
+	CHECK(!is_readable(channel->fd, 0));
+}
+
+static void two_who_wait(void)
+{
+	pthread_t threads[2];
+
+	open_channel();
+	for (int i = 0; i < 2; i++)
+		CHECK(!pthread_create(&threads[i], NULL, take_event, NULL));
+	usleep(100000); /* they sleep by then, or the test says less */
+	complete(0);
+	complete(1);
+	for (int i = 0; i < 2; i++)
+		CHECK(!pthread_join(threads[i], NULL));
+	CHECK(!is_readable(channel->fd, 0));
+}
+
+static void events_of_a_queue_that_goes(void)
+{
+	open_channel();
+	complete(0);
+	CHECK(is_readable(channel->fd, 10000));
+	CHECK(!ibv_destroy_qp(qps[0]) && !ibv_destroy_cq(cqs[0]));
+	CHECK(!is_readable(channel->fd, 0));
+	complete(1);
+	CHECK(is_readable(channel->fd, 10000));
+	take_event(NULL);
+	CHECK(!is_readable(channel->fd, 0));
+}
+
+/* A thread that is cancelled at whatever place leaves no lock. */
+static void a_thread_that_is_cancelled(void)
+{
+	open_channel();
+	for (int i = 0; i < 50; i++) {
+		pthread_t thread;
+		struct ibv_cq *cq;
+		void *with, *result;
+
+		CHECK(!ibv_req_notify_cq(cqs[0], 0));
+		CHECK(!pthread_create(&thread, NULL, take_event, NULL));
+		usleep((useconds_t)i * 10);
+		complete(0);
+		CHECK(!pthread_cancel(thread) && !pthread_join(thread, &result));
+		if (result == PTHREAD_CANCELED && is_readable(channel->fd, 0) && !ibv_get_cq_event(channel, &cq, &with))
+			ibv_ack_cq_events(cq, 1);
+	}
+}
+
+/* A thread that is to be cancelled before it calls: the first place where a thread may be ends it. */
+static void *take_event_cancelled(void *none)
+{
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	pthread_cancel(pthread_self());
+	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+	return take_event(none);
+}
+
+static void a_thread_that_is_cancelled_at_once(void)
+{
+	pthread_t thread;
+
+	open_channel();
+	complete(0);
+	CHECK(is_readable(channel->fd, 10000));
+	CHECK(!pthread_create(&thread, NULL, take_event_cancelled, NULL));
+	CHECK(!pthread_join(thread, NULL));
+	CHECK(!ibv_destroy_qp(qps[0]));
+	/* the event was handed to nobody who could acknowledge it: a queue without */
+	CHECK(!ibv_destroy_qp(qps[1]) && !ibv_destroy_cq(cqs[1]));
+}
+
+/* ---- what is used cannot go */
+
+static void queues_of_a_queue_pair_in_reset(void)
+{
+	struct ibv_srq_init_attr shared = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, NULL, 0);
+	struct ibv_srq *srq = ibv_create_srq(pd, &shared);
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .srq = srq, .cap = { 4, 4, 1, 1, 0 },
+					 .qp_type = IBV_QPT_RC };
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+
+	CHECK(cq && srq && qp);
+	CHECK(ibv_destroy_cq(cq) == EBUSY && ibv_destroy_srq(srq) == EBUSY);
+	CHECK(!ibv_destroy_qp(qp));
+	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_srq(srq));
+}
+
+/* ---- memory windows: bound on one queue pair, on another, and on the first again */
+
+static void bind(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_cq *cq)
+{
+	struct ibv_mw_bind how = { .wr_id = 9, .send_flags = IBV_SEND_SIGNALED };
+	struct ibv_wc wc;
+
+	how.bind_info = (struct ibv_mw_bind_info){ mr, (uintptr_t)memory, sizeof memory, IBV_ACCESS_REMOTE_WRITE };
+	CHECK(!ibv_bind_mw(qp, mw, &how));
+	while (!ibv_poll_cq(cq, 1, &wc))
+		;
+	CHECK(wc.wr_id == 9 && wc.status == IBV_WC_SUCCESS);
+}
+
+static void a_window_on_two_queue_pairs(void)
+{
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
+
+	open_channel();
+	CHECK(mw);
+	bind(qps[0], mw, cqs[0]);
+	bind(qps[1], mw, cqs[1]);
+	bind(qps[0], mw, cqs[0]);
+	CHECK(!ibv_dealloc_mw(mw));
+	CHECK((mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1))); /* where the last was, as like as not */
+	bind(qps[0], mw, cqs[0]);
+}
+
+/* ---- datagrams: whoever sent one is answered, whatever its address looks like */
+
+static void answers_to_all_addresses(void)
+{
+	struct ibv_wc wc = { .wc_flags = IBV_WC_GRH };
+	struct ibv_ah_attr attr;
+	struct ibv_grh grh;
+	union ibv_gid own;
+
+	CHECK(!ibv_query_gid(context, 1, 0, &own));
+	memset(&grh, 0, sizeof grh);
+	grh.version_tclass_flow = 0x60;
+	grh.dgid = own;
+	for (int byte = 0; byte < 256; byte++) {
+		grh.sgid = (union ibv_gid){ .raw = { 0xfd, [12] = (uint8_t)byte, 0x3f, 0, 1 } };
+		CHECK(!ibv_init_ah_from_wc(context, 1, &wc, &grh, &attr));
+		CHECK(attr.is_global && !memcmp(&attr.grh.dgid, &grh.sgid, 16));
+	}
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} corners[] = {
+	{ "one_of_two_events", one_of_two_events },
+	{ "two_who_wait", two_who_wait },
+	{ "events_of_a_queue_that_goes", events_of_a_queue_that_goes },
+	{ "a_thread_that_is_cancelled", a_thread_that_is_cancelled },
+	{ "a_thread_that_is_cancelled_at_once", a_thread_that_is_cancelled_at_once },
+	{ "queues_of_a_queue_pair_in_reset", queues_of_a_queue_pair_in_reset },
+	{ "a_window_on_two_queue_pairs", a_window_on_two_queue_pairs },
+	{ "answers_to_all_addresses", answers_to_all_addresses },
+};
+
+int main(int argc, char **argv)
+{
+	alarm(30); /* a lock that nobody lets go of */
+	context = open_first();
+	CHECK((pd = ibv_alloc_pd(context)) && (mr = ibv_reg_mr(pd, memory, sizeof memory, ALL)));
+	for (size_t i = 0; argc > 1 && i < sizeof corners / sizeof *corners; i++) {
+		if (strcmp(argv[1], corners[i].name))
+			continue;
+		corners[i].run();
+		printf("%s\n", corners[i].name);
+		return 0;
+	}
+	return 2;
+}

@@ -1,0 +1,32 @@
+"""What programs count on and seldom meet, by a C program against the system's own header."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.abi.test_verbs_check import build
+
+from rnic.testing import own_network
+
+SOURCE = Path(__file__).with_name("corners.c")
+NAMES = re.findall(r'\{ "(\w+)", \1 \}', SOURCE.read_text(encoding="utf-8"))
+OF_IPV6 = "answers_to_all_addresses"
+
+
+@pytest.fixture(scope="module")
+def program(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program with all of them."""
+    return build(SOURCE, libraries, tmp_path_factory.mktemp("corners"), "-pthread", "-rdynamic")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_corner(program: Path, mode: dict[str, str], name: str) -> None:
+    address = "::1" if name == OF_IPV6 else f"{own_network()}.64"
+    command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", address, "--", str(program), name]
+    done = subprocess.run(command, env=mode, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{name}\n")
