@@ -188,6 +188,14 @@ def _finish(command: list[str], env: dict[str, str], timeout: float = 60) -> sub
 
 
 @pytest.mark.slow
+def test_program(plain: Path, mode: dict[str, str]) -> None:
+    """By itself: as fast as programs are, which under a tool none is, and where there is no tool."""
+    done = _finish(exec_command(str(plain), address=f"{NET}.3"), mode)
+    assert "all as it should be" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(180)  # compilers are slow with sanitizers
 def test_program_under_sanitizers(sanitized: Path, mode: dict[str, str]) -> None:
     done = _finish(exec_command(str(sanitized)), mode)
