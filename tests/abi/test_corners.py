@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.abi.test_verbs_check import build
 
 from rnic.testing import own_network
+from tests.abi.test_verbs_check import build
 
 SOURCE = Path(__file__).with_name("corners.c")
 NAMES = re.findall(r'\{ "(\w+)", \1 \}', SOURCE.read_text(encoding="utf-8"))
