@@ -332,8 +332,11 @@ static struct engine_qp *enroll(struct bypass *bypass, uint64_t slot, uint64_t a
 	uint8_t *arena = bypass->setup.arena;
 	struct queue_pair *record = (struct queue_pair *)(void *)(arena + at);
 
-	if (!at || !is_known(arena + record->context))
+	if (!at || !is_known(arena + record->context)) {
+		if (bypass->places[slot]) /* what a lane remembers is of a connection that is over */
+			bypass->places[slot]->lane = (struct hairpin_lane){ 0 };
 		return NULL;
+	}
 	if (!bypass->places[slot])
 		bypass->places[slot] = calloc(1, sizeof *bypass->places[slot]);
 	if (!bypass->places[slot])

@@ -179,28 +179,35 @@ void engine_measured(uint64_t *srtt, uint64_t *rttvar, uint64_t sample)
 	*srtt += (uint64_t)(off >> 3);
 }
 
-enum engine_end engine_may_advance(struct engine_qp *qp, uint64_t psn)
+enum engine_end engine_may_advance(struct engine_qp *qp, uint64_t psn, struct cq_room *room)
 {
-	struct cq_room room;
-	return engine_sq_sound(qp) ? reserve(qp, psn, &room) : PUNT_STATE;
+	return engine_sq_sound(qp) ? reserve(qp, psn, room) : PUNT_STATE;
 }
 
 enum engine_end engine_advance(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
 			const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
 {
-	struct queue_pair *record = qp->record;
-	uint64_t srtt = flight->srtt, rttvar = flight->rttvar;
 	struct cq_room room;
 
-	if (!engine_sq_sound(qp) || psn_diff(psn, record->una) < 0)
+	if (!engine_sq_sound(qp) || psn_diff(psn, qp->record->una) < 0)
 		return PUNT_STATE;
-	if (psn == record->una) {
+	if (psn == qp->record->una) {
 		effects->effects |= EFFECT_GO_ON;
 		return ENGINE_TOLD;
 	}
 	enum engine_end end = reserve(qp, psn, &room);
 	if (end != ENGINE_DONE)
 		return end;
+	engine_advance_into(port, qp, psn, &room, flight, now, effects);
+	return ENGINE_TOLD;
+}
+
+void engine_advance_into(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct cq_room *room,
+			 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t srtt = flight->srtt, rttvar = flight->rttvar;
+
 	effects->effects |= EFFECT_ACKNOWLEDGED | EFFECT_GO_ON;
 	effects->sample = NONE;
 	if (record->rtt_psn != NONE && psn_diff(psn, record->rtt_psn) > 0) {
@@ -228,8 +235,7 @@ enum engine_end engine_advance(const struct engine_port *port, struct engine_qp 
 		/* what a probe brought to light need not be all */
 		record->probe_due = probed && probing(port, qp) && !record->piece_count;
 	}
-	retire(qp, &room, effects);
-	return ENGINE_TOLD;
+	retire(qp, room, effects);
 }
 
 /* ------------------------------------------------------------------ going back */

@@ -426,8 +426,11 @@ struct send_slot *engine_sq_last(const struct engine_qp *qp);
 /* Everything before `psn` is acknowledged; ENGINE_TOLD, or a punt with nothing changed. */
 enum engine_end engine_advance(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
 			const struct engine_flight *flight, uint64_t now, struct engine_effects *effects);
-/* Whether engine_advance may; ENGINE_DONE, or what it would punt for. */
-enum engine_end engine_may_advance(struct engine_qp *qp, uint64_t psn);
+/* Whether engine_advance may; ENGINE_DONE, and room for what then completes, or what it would punt for. */
+enum engine_end engine_may_advance(struct engine_qp *qp, uint64_t psn, struct cq_room *room);
+/* Then it does, whatever the program has done to the CQ since, and cannot punt; `psn` lies after what was acknowledged. */
+void engine_advance_into(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct cq_room *room,
+			 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects);
 /* Whether there is room for a message's completion, so that engine_complete_sent may; ENGINE_DONE, or a punt. */
 enum engine_end engine_may_complete(struct engine_qp *qp, const struct send_slot *slot);
 /* Complete what was sent unreliably; ENGINE_DONE, or a punt with nothing changed. */

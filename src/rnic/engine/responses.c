@@ -182,6 +182,7 @@ static enum engine_end place(const struct engine_port *port, struct engine_qp *q
 	uint64_t count = packet->more + 1, behind = (packet->psn + count) & PSN_MASK, offset = 0, size = 8, orig;
 	const uint8_t *data = packet->payload;
 	struct source source;
+	struct cq_room room;
 
 	if (piece->index >= record->sq_entries || record->read_index == NONE || piece->got >= piece->packets || !record->mtu)
 		return PUNT_STATE;
@@ -198,7 +199,7 @@ static enum engine_end place(const struct engine_port *port, struct engine_qp *q
 		return end;
 	if (!engine_source_reached(port, &source))
 		return PUNT_MEMORY;
-	end = engine_may_advance(qp, behind);
+	end = engine_may_advance(qp, behind, &room);
 	if (end != ENGINE_DONE)
 		return end;
 	if (packet->psn != record->una) {
@@ -223,7 +224,7 @@ static enum engine_end place(const struct engine_port *port, struct engine_qp *q
 	}
 	if (slot->received == slot->packets)
 		next_read(qp);
-	engine_advance(port, qp, behind, flight, now, effects);
+	engine_advance_into(port, qp, behind, &room, flight, now, effects);
 	if (record->sq_head != record->fetch_index)
 		effects->effects |= EFFECT_BEGUN;
 	if (alone)

@@ -166,7 +166,8 @@ static int take(struct pump_round *round, uint64_t now, struct engine_told *told
 			if (told->stop != STOP_DONE)
 				return 0;
 		} while (end < slot->size);
-		if (naks(round) != before && !round->hold) {
+		/* where that stopped in the midst of a turn it goes on: no turn is open when the round is over */
+		if ((naks(round) != before || round->sending.qp) && !round->hold) {
 			pump_round_send(round, now, ROUND_BUDGET, told);
 			if (told->stop != STOP_DONE)
 				return 0;
@@ -257,8 +258,10 @@ void pump_round_drop(struct pump_round *round, uint64_t at)
 {
 	struct engine_sending *sending = &round->sending;
 	uint32_t kept = 0;
-	if (sending->qp == at)
+	if (sending->qp == at) {
 		sending->qp = 0;
+		engine_turns_end(&round->device->sched);
+	}
 	for (uint32_t i = 0; i < sending->later; i++)
 		if (sending->polite[i] != at)
 			sending->polite[kept++] = sending->polite[i];

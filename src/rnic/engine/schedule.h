@@ -41,6 +41,8 @@ void engine_turns_remove(const struct engine_sched *sched, uint64_t qp);
 uint64_t engine_turns_take(const struct engine_sched *sched);
 /* Whether others wait; then `*bytes` is what the queue pair taken last may send now. */
 int engine_turns_allowance(const struct engine_sched *sched, uint64_t qp, int64_t *bytes);
+/* The turn ends, as that of a queue pair which is not there any more. */
+void engine_turns_end(const struct engine_sched *sched);
 /* The turn ends after `size` bytes; `again`: there is more to send. */
 void engine_turns_spent(const struct engine_sched *sched, uint64_t qp, uint64_t size, int again);
 

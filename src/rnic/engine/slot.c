@@ -88,6 +88,7 @@ struct slot_driver {
 	_Atomic uint64_t covered_ns; /* for how long polls followed each other */
 	_Atomic uint64_t used_ns; /* when somebody posted or polled last */
 	_Atomic uint64_t until_ns; /* when the thread wakes */
+	_Atomic uint64_t due_ns; /* when the engine wants a round, as who let go of it last saw it, unless he polls */
 	_Atomic uint32_t how; /* enum how: what it does until then */
 	_Atomic uint32_t armed; /* polls that the program may make before it counts as polling, having asked for an event */
 	_Atomic uint32_t waiters; /* threads that wait for events and run the engine */
@@ -161,7 +162,8 @@ static void wake_for(struct slot_driver *slot, uint64_t deadline)
 	uint32_t how = atomic_load(&slot->how);
 	uint64_t until = atomic_load(&slot->until_ns);
 
-	if (how != AWAKE && deadline < until && (how == WATCHING || until > bypass_now() + PARK_MOST_NS))
+	if (how != AWAKE && deadline < until &&
+	    (how == WATCHING || until > bypass_now() + PARK_MOST_NS || atomic_load(&slot->waiters)))
 		wake(slot);
 }
 
@@ -213,18 +215,23 @@ static void silence(const struct slot_driver *slot)
 		;
 }
 
-/* Sleep; whether somebody called. */
+/* Sleep, watching no longer than until a deadline that somebody may have set just now; whether somebody called. */
 static bool rest(struct slot_driver *slot, uint64_t until, enum how how)
 {
 	struct pollfd poller[4] = { { .fd = slot->wake, .events = POLLIN },
 				    { .fd = atomic_load(&slot->gone) ? -1 : slot->setup.socket },
 				    { .fd = slot->fd, .events = POLLIN },
 				    { .fd = slot->bell, .events = POLLIN } };
-	uint64_t now = bypass_now(), left = until > now ? until - now : 0, drained;
-	struct timespec timeout = { (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
+	uint64_t now = bypass_now(), due, left, drained;
+	struct timespec timeout;
 
 	atomic_store(&slot->until_ns, until);
 	atomic_store(&slot->how, how);
+	due = atomic_load(&slot->due_ns); /* who set it before he could see how this thread sleeps does not wake it */
+	if (how == WATCHING && due < until)
+		until = due;
+	left = until > now ? until - now : 0;
+	timeout = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
 	if (atomic_load(&slot->stop))
 		return true; /* the call for it may have been heard as one for the sleep before */
 	if (how == WATCHING && bypass_dozes(slot->bypass))
@@ -253,6 +260,7 @@ static bool work(struct slot_driver *slot, bool *did, uint64_t *deadline)
 		*did = true;
 	}
 	*deadline = bypass_deadline(slot->bypass);
+	atomic_store(&slot->due_ns, *deadline);
 	bypass_unlock(slot->bypass);
 	return true;
 }
@@ -264,7 +272,7 @@ static void *run(void *self)
 {
 	struct slot_driver *slot = self;
 	uint64_t park = PARK_LEAST_NS, did_ns = 0, looked_ns = 0;
-	bool called = true, attended = false;
+	bool called = true, attended = false, refused = false;
 
 	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond */
 	while (!atomic_load(&slot->stop)) {
@@ -282,10 +290,14 @@ static void *run(void *self)
 		polled = is_served(slot, now);
 		if ((polled || attended) && !called) {
 			uint64_t covered = atomic_load_explicit(&slot->covered_ns, memory_order_relaxed), then = now;
-			uint64_t most = atomic_load(&slot->waiters) ? PARK_WAITED_NS : PARK_MOST_NS;
+			uint32_t waiters = atomic_load(&slot->waiters);
+			uint64_t most = waiters ? PARK_WAITED_NS : PARK_MOST_NS, until = then + (polled ? park : DOUBT_NS);
+			/* who waits sleeps by the deadlines that there were: those of others' posts are seen to here */
+			uint64_t due = waiters && !refused ? atomic_load(&slot->due_ns) : UINT64_MAX;
 
-			called = rest(slot, then + (polled ? park : DOUBT_NS), PARKED);
+			called = rest(slot, due < until ? due : until, PARKED);
 			now = bypass_now();
+			called |= due <= now;
 			attended = is_attended(slot, covered, then, now) && !called;
 			if (attended && polled)
 				park = park * 2 < most ? park * 2 : most;
@@ -295,7 +307,8 @@ static void *run(void *self)
 				continue;
 			parked = !called;
 		}
-		if (!work(slot, &did, &deadline)) {
+		refused = !work(slot, &did, &deadline);
+		if (refused) {
 			attended = true;
 			called = false;
 			continue;
@@ -308,7 +321,7 @@ static void *run(void *self)
 		if (now < did_ns + LINGER_NS && deadline > now && is_alone(slot, now))
 			called = false;
 		else
-			called = rest(slot, deadline, WATCHING);
+			called = rest(slot, deadline, WATCHING) || (deadline > now && atomic_load(&slot->due_ns) <= bypass_now());
 	}
 	return NULL;
 }
@@ -384,6 +397,7 @@ int slot_open(const struct slot_setup *given, struct slot_driver **made)
 	slot->pid = getpid();
 	slot->bell = -1;
 	slot->look_ns = LOOK_NS;
+	slot->due_ns = UINT64_MAX;
 	slot->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	slot->answer = malloc(sizeof *slot->answer);
 	memcpy(&arena, said + ATTACH_OPEN_SLOT_ARENA_BYTES_AT, 8);
@@ -455,6 +469,7 @@ static void back(struct slot_driver *slot)
 {
 	uint64_t deadline = bypass_deadline(slot->bypass); /* a command may have made work */
 
+	atomic_store(&slot->due_ns, deadline);
 	bypass_unlock(slot->bypass);
 	wake_for(slot, deadline);
 }
@@ -659,6 +674,7 @@ static uint64_t work_for(struct slot_driver *slot, struct slot_events *events)
 			break;
 	if (!bypass_idle(slot->bypass))
 		deadline = bypass_deadline(slot->bypass);
+	atomic_store(&slot->due_ns, deadline);
 	slot->quiet = NULL;
 	bypass_unlock(slot->bypass);
 	return deadline;

@@ -159,6 +159,15 @@ int engine_turns_allowance(const struct engine_sched *sched, uint64_t qp, int64_
 	return 1;
 }
 
+void engine_turns_end(const struct engine_sched *sched)
+{
+	uint64_t at = sched->turns->turn;
+	const struct program *program = engine_record(sched, at);
+	sched->turns->turn = 0;
+	if (at && !program->first)
+		unlist(sched, at);
+}
+
 void engine_turns_spent(const struct engine_sched *sched, uint64_t qp, uint64_t size, int again)
 {
 	struct turns *turns = sched->turns;

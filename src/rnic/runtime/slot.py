@@ -34,9 +34,10 @@ from rnic.runtime.loop import Runtime
 from rnic.runtime.memfd import memory
 from rnic.runtime.patience import Patience
 from rnic.spec import attach
-from rnic.spec.rounds import BUFFER_BYTES, RECEIVE_LIMIT
+from rnic.spec.rounds import BUDGET, BUFFER_BYTES, RECEIVE_LIMIT
 from rnic.state.record import WORD_BYTES, place
 from rnic.state.slot import BUFFERS_AT, DROPS, EVENTS, HAIRPIN, PUNT_REASONS, SLOT
+from rnic.transport.budget import LEAST
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.ident import learn
 
@@ -157,19 +158,21 @@ class Slot:
     # ---------------------------------------------------------------------------------------- whose the arena is
 
     def hold(self) -> bool:
-        """Take the arena, if the program is not at work on it just now; :meth:`release` gives it back."""
-        if self.served:
-            return True
+        """Take the arena, if the program is not at work on it just now; :meth:`release` gives it back.
+
+        A program that waits for an answer is at work: it may be in the midst of a turn, which it goes on with, also
+        after the slot has become one that is :attr:`served`.
+        """
         store32(self.shared, _WANTED, 1)
-        if not self._is_left():
+        if self._is_taken():
             store32(self.shared, _WANTED, 0)
             return False
         return True
 
-    def _is_left(self) -> bool:
-        """Whether the program, which was told, leaves the arena alone: it is not at work, or waits for an answer."""
+    def _is_taken(self) -> bool:
+        """Whether the program, which was told, is at work on the arena."""
         fence()  # the program stores its own word, then looks at the one of this side
-        return not load32(self.shared, _TAKEN) or bool(self._messages.poll(0))
+        return bool(load32(self.shared, _TAKEN))
 
     def release(self) -> None:
         """The arena is the program's again, which finds everything anew."""
@@ -183,14 +186,16 @@ class Slot:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the arena, which a program at work gives back within microseconds.
+        """Hold the arena, which a program at work gives back within microseconds, to look at it or to change a word.
+
+        A program that waits for an answer has it in its hands for as long as nobody gives that.
 
         Raises:
             OSError: EBUSY: it does not; it was stopped in the midst of its work.
         """
         end = time.monotonic() + _PATIENCE_S
         store32(self.shared, _WANTED, 1)  # from now on it takes the arena no more
-        while not (self.served or self._is_left()):
+        while not self.served and self._is_taken() and not self._messages.poll(0):
             if time.monotonic() < end:
                 os.sched_yield()
                 continue
@@ -236,6 +241,8 @@ class Slot:
             if qp is None:
                 raise OSError(errno.EINVAL, f"PUNT: no queue pair's record lies at {asked['qp']:#x}")
             if kind == attach.PUNT_TURN:
+                if max(asked["limit"], asked["room"]) > BUDGET + 2 * LEAST:
+                    raise OSError(errno.EINVAL, f"PUNT: a turn of {asked['limit']} packets is more than a round's")
                 out: list[TxBurst] = []
                 turn = asked["limit"], asked["step"], asked["count"], asked["bytes"], asked["room"]
                 count, polite = nic.sending.take_over(now, out, asked["qp"], *turn)

@@ -12,10 +12,14 @@ from rnic.mem.dma import DmaPort
 from rnic.rings.ring import next_index, waiting
 from rnic.rings.rqe import SGE_BYTES, SGE_STRUCT, SRQ_ORDER_BYTES, SRQ_ORDER_STRUCT, srq_bytes
 from rnic.rings.sqe import SQE_BYTES, SQE_SHIFT
+from rnic.spec.limits import MAX_INLINE, MAX_SGE
 from rnic.state.queues import RECEIVE_RING, SEND_RING
 from rnic.state.record import Record, Word, view
 from rnic.transport.message import Message
 from rnic.transport.payload import Sge
+
+MOST_BYTES = max(MAX_SGE * SGE_BYTES, MAX_INLINE)
+"""Bytes that are read at once: an entry, or what lies behind one. Words of records that a program shares say how many."""
 
 
 @view(SEND_RING)
@@ -70,6 +74,8 @@ class SendRing(Record):
     def _read(self, offset: int, length: int) -> bytearray | memoryview | None:
         if self.view is not None:
             return self.view[offset : offset + length]
+        if length > MOST_BYTES:
+            return None
         buffer = bytearray(length)
         return buffer if self._port.read(self.base + offset, buffer) else None
 
@@ -190,6 +196,8 @@ class ReceiveRing:
     def _read(self, offset: int, length: int) -> bytearray | memoryview | None:
         if self.view is not None:
             return self.view[offset : offset + length]
+        if length > MOST_BYTES:
+            return None
         data = bytearray(length)
         return data if self._port.read(self.base + offset, data) else None
 

@@ -122,6 +122,15 @@ def test_the_rest_of_a_descriptor_may_be_gone() -> None:
         assert (ring.inline(message) if flags & FLAG_INLINE else ring.sges(message)) is None
 
 
+def test_no_word_of_a_shared_record_says_how_much_is_read(space: SimAddressSpace) -> None:
+    """A program that runs the engine itself may store what it likes there: more than any ring has is not allocated."""
+    receives = Receives(space)
+    receives.put((1, 2, 3))
+    receives.ring.view = None  # as where the program has not shared the ring itself
+    receives.ring.stride = 1 << 40
+    assert receives.ring.take() is None
+
+
 def test_memory_in_reach_is_read_where_it_lies() -> None:
     space = NearSpace()
     receives = Receives(space)

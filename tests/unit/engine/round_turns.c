@@ -1,0 +1,108 @@
+/* A round on an engine of stubs: a packet lies behind a gap, so that a NAK leaves at once, and the first turn that is given
+ * for it is of a queue pair that is to be found anew. Prints what of the turn is open when the round is over. */
+#define _GNU_SOURCE
+#include "round.h"
+#include "wire.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { QP = 4096, PROGRAM = 320 };
+
+int pump_receive(int fd, struct pump_inbox *inbox, struct pump_slot *slots, unsigned count)
+{
+	static int once;
+
+	(void)fd, (void)inbox;
+	if (once++ || !count)
+		return 0;
+	slots[0].size = slots[0].segment = 64;
+	slots[0].name_bytes = 4;
+	memcpy(slots[0].name, "abcd", 4);
+	slots[0].tclass = 0;
+	return 1;
+}
+
+unsigned pump_wire_take(struct pump_wire *wire, struct pump_slot *slots, unsigned count)
+{
+	(void)wire, (void)slots, (void)count;
+	return 0;
+}
+
+void pump_transmit(struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment, struct pump_counts *counts)
+{
+	(void)path, (void)bytes, (void)length, (void)segment, (void)counts;
+}
+
+int pump_loses(struct pump_loss *loss)
+{
+	(void)loss;
+	return 0;
+}
+
+int engine_port_ring(struct engine_device *device, struct engine_qp *qp)
+{
+	(void)device, (void)qp;
+	return 0;
+}
+
+void engine_turns_end(const struct engine_sched *sched)
+{
+	sched->turns->turn = 0;
+}
+
+size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment, size_t start,
+			   const struct engine_meta *meta, uint64_t now, struct engine_told *told)
+{
+	(void)buffer, (void)segment, (void)meta, (void)now;
+	*told = (struct engine_told){ .stop = STOP_DONE };
+	if (start < length) {
+		device->counts.events[COUNT_SEQUENCE_NAKS_SENT]++;
+		device->sched.turns->count = 2;
+	}
+	return length - start;
+}
+
+/* The turn begins, then what lies where is asked for; called again it goes on, and ends. */
+void engine_port_send(struct engine_device *device, uint64_t now, uint64_t budget, struct engine_out *out,
+		      struct engine_sending *sending, struct engine_told *told)
+{
+	struct turns *turns = device->sched.turns;
+
+	(void)now, (void)budget, (void)out;
+	*told = (struct engine_told){ .stop = sending->qp ? STOP_DONE : STOP_FIND, .qp = QP };
+	turns->count = sending->qp ? 0 : turns->count;
+	turns->turn = sending->qp ? 0 : PROGRAM;
+	sending->qp = sending->qp ? 0 : QP;
+}
+
+void engine_port_sent(struct engine_device *device, struct engine_sending *sending)
+{
+	(void)device, (void)sending;
+}
+
+int main(void)
+{
+	static struct pump_round round;
+	static struct engine_device device;
+	static struct turns turns;
+	static uint8_t arena[1 << 16];
+	uint8_t *buffers = malloc((size_t)ROUND_RECEIVE_LIMIT * ROUND_BUFFER_BYTES), *out = malloc(ROUND_OUT_BYTES);
+	struct engine_flow flow = { 0 };
+	struct engine_told told;
+	unsigned stops = 0;
+
+	if (!buffers || !out)
+		return 1;
+	device.sched.turns = &turns;
+	device.sched.arena = arena;
+	pump_round_init(&round, &device, -1, buffers, out);
+	pump_round_know(&round, (const uint8_t *)"abcd", 4, &flow);
+	for (pump_round(&round, 0, ROUND_BUDGET, &told); told.stop != STOP_DONE; pump_round(&round, 0, ROUND_BUDGET, &told))
+		stops++;
+	printf("stops %u, turn of %lu, program %lu\n", stops, (unsigned long)round.sending.qp, (unsigned long)turns.turn);
+	free(buffers);
+	free(out);
+	return 0;
+}
