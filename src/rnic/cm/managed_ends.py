@@ -12,8 +12,8 @@ from typing import Any
 
 from rnic.cm.exchange import DEFAULT_TIMEOUT_S, tcp_port
 from rnic.cm.ids import MAPPED
+from rnic.cm.jobs import LOOK_S
 from rnic.cm.managed import (
-    LOOK_S,
     MAX_PRIVATE,
     MAX_PRIVATE_ACCEPT,
     MAX_PRIVATE_REJECT,
@@ -175,7 +175,8 @@ class CmListener:
         return await (await self.aget_request()).aaccept(private)
 
     def _waits(self) -> list[int]:
-        return [self._channel.fileno(), *self.manager.lifelines()]
+        own = self._channel.fileno()
+        return [*([] if own < 0 else [own]), *self.manager.lifelines()]  # another thread may have closed it
 
     def _next(self) -> CmRequest | None:
         while not self.closed:

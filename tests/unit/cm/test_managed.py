@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 import rnic
+from rnic import enums as e
 from rnic.link.middleware import Middleware
 from rnic.link.udp import UdpLink
+from rnic.runtime.wait import wait_readable
 from rnic.spec import opcodes as op
 from rnic.testing import own_network
 from rnic.wire.bursts import TxBurst
@@ -210,6 +212,70 @@ def test_asyncio() -> None:
                 await refused
 
     asyncio.run(act())
+
+
+def wait_for_the_end(listener: rnic.CmListener) -> bool:
+    with listener.accept(5) as peer:
+        return peer.wait_closed(5)
+
+
+def test_closing_in_a_task_ends_what_other_tasks_wait_for() -> None:
+    with Service(wait_for_the_end) as service:
+        mine = service.connect()
+        mine._jobs._depth = 0  # nothing is posted, so that nothing completes
+
+        async def act() -> None:
+            waiting = [
+                asyncio.create_task(work) for work in (mine.arecv(), mine.aread(0, 0, 8), mine.awrite(0, 0, b"x"))
+            ]
+            await asyncio.sleep(0)
+            mine.close()
+            async with asyncio.timeout(5):
+                received, read, written = await asyncio.gather(*waiting, return_exceptions=True)
+            assert isinstance(received, rnic.VerbsError)
+            assert "is closed; open a new one" in str(received)
+            for found in (read, written):
+                assert isinstance(found, rnic.WorkCompletionError)
+                assert found.status == e.IBV_WC_WR_FLUSH_ERR
+
+        asyncio.run(act())
+    assert service.found == [True]
+
+
+@pytest.mark.parametrize("wait", ["recv", "wait_closed"])
+def test_closing_in_a_thread_ends_what_another_waits_for(wait: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeps = threading.Event()
+
+    def sleep(descriptors: list[int], timeout_s: float | None) -> bool:
+        if timeout_s != 0 and threading.current_thread() is thread:
+            sleeps.set()
+        return wait_readable(descriptors, timeout_s)
+
+    found: list[object] = []
+
+    def work() -> None:
+        try:
+            found.append(getattr(mine, wait)())
+        except rnic.VerbsError as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    with Service(wait_for_the_end) as service:
+        mine = service.connect()
+        monkeypatch.setattr("rnic.cm.jobs.wait_readable", sleep)
+        monkeypatch.setattr("rnic.cm.managed.wait_readable", sleep)
+        monkeypatch.setattr("rnic.cm.managed.LOOK_S", 0.05)
+        thread.start()
+        assert sleeps.wait(5)
+        mine.close()
+        thread.join(5)
+        assert not thread.is_alive()
+    assert service.found == [True], "the peer is told, whoever waits here"
+    if wait == "recv":
+        (said,) = found
+        assert "is closed; open a new one" in str(said)
+    else:
+        assert found == [True]
 
 
 class Deaf(Middleware):
