@@ -58,7 +58,12 @@ class Connection(OneSided):
             if not low <= value <= high:
                 raise VerbsError(EINVAL, f"{name}={value} is out of range; use {low} to {high}")
         ctx = shares.ctx
-        super().__init__(shares, Jobs(ctx, DEPTH, DEPTH + receives + 1, self._received), DEPTH)
+        jobs = Jobs(ctx, DEPTH, DEPTH + receives + 1, self._received)
+        try:
+            super().__init__(shares, jobs, DEPTH)
+        except BaseException:
+            jobs.close()
+            raise
         self._owned = owned
         self._message_bytes = message_bytes
         self._peer_message_bytes = 0

@@ -102,7 +102,11 @@ class Jobs:
     def __init__(self, ctx: Context, depth: int, cqe: int, on_receive: Callable[[WC], None]) -> None:
         self.closed = False
         self.channel = CompChannel(ctx)
-        self.cq = CQ(ctx, cqe, channel=self.channel)
+        try:
+            self.cq = CQ(ctx, cqe, channel=self.channel)
+        except BaseException:
+            self.channel.close()
+            raise
         self.lock = threading.RLock()
         self._runtime = ctx.driver
         self._depth = depth

@@ -22,6 +22,9 @@ from rnic import enums as e
 from rnic.cm.exchange import ExchangeError, refusal_line
 from rnic.cm.listener import MAX_HANDSHAKES, RETRY_S
 from rnic.runtime.wait import wait_readable
+from rnic.testing import own_network
+
+NET = own_network()
 
 
 class Ends:
@@ -283,6 +286,20 @@ def test_closing_in_a_thread_ends_what_another_waits_for(
         assert "is closed; open a new one" in str(said)
     else:
         assert found == [True]
+
+
+def test_nothing_is_left_where_what_a_connection_needs_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **more: object) -> None:
+        raise rnic.VerbsError(errno.ENOMEM, "nothing is left")
+
+    with rnic.Context(addr=f"{NET}.91", port=0) as ctx, rnic.listen(f"{NET}.91", 0, context=ctx) as listener:
+        for what in ("one_sided.MR", "jobs.CQ"):
+            with monkeypatch.context() as patch:
+                patch.setattr(f"rnic.cm.{what}", refuse)
+                with pytest.raises(rnic.VerbsError, match="nothing is left"):
+                    rnic.connect(listener.address, listener.port, context=ctx)
+            assert not ctx._cqs
+            assert [type(child).__name__ for child in ctx._children] == ["PD"], "the listener's"
 
 
 def test_no_message_in_time(ends: Ends) -> None:
