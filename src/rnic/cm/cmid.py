@@ -175,7 +175,10 @@ class CMID:
         self._ask(wire.CM_LISTEN, value=backlog)
 
     def get_request(self) -> CMID:
-        """The next request, of a CMID that was made by an :class:`AddrInfo`: to accept, or to reject."""
+        """The next request, of a CMID that was made by an :class:`AddrInfo`: to accept, or to reject.
+
+        Where no queue pair can be made for it, the peer is rejected, and the error is raised.
+        """
         if not self._sync:
             raise VerbsError(EINVAL, "get_request: requests of this CMID are events of its channel")
         manager = self._managed()
@@ -187,9 +190,13 @@ class CMID:
                 manager.ask(wire.CM_DESTROY, id=said.number)
         child = CMID(CMEventChannel(), self._init_attr, self._pd)
         child._sync = True
-        child._adopt(manager, said, self)
-        if self._init_attr is not None:
-            child.create_qp(self._init_attr)
+        try:
+            child._adopt(manager, said, self)
+            if self._init_attr is not None:
+                child.create_qp(self._init_attr)
+        except BaseException:
+            child.close()  # nobody else can: the peer is told, and the device is free to go
+            raise
         return child
 
     def _adopt(self, manager: Manager, said: Event, listening: CMID | None) -> None:

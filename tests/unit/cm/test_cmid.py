@@ -130,6 +130,22 @@ def test_a_request_that_is_rejected() -> None:
         assert found == [None]
 
 
+def test_a_request_for_which_no_queue_pair_can_be_made_is_rejected() -> None:
+    with CMID(passive(), rnic.QPInitAttr(cap=rnic.QPCap(max_send_wr=10**7))) as listening:
+        listening.listen()
+        ctx = listening.context
+        with (
+            beside(lambda: rnic.cm_connect(HERE, PORT, addr=THERE, timeout_s=2)) as found,
+            pytest.raises(rnic.VerbsError, match="cqe=10000000"),
+        ):
+            listening.get_request()
+        (said,) = found
+        assert isinstance(said, rnic.CmRejectedError)
+        assert said.reason == 28
+    assert ctx is not None
+    assert ctx.closed, "nobody holds it any more"
+
+
 def test_nobody_listens() -> None:
     elsewhere = AddrInfo(src=HERE, src_service=PORT + 1, flags=ce.RAI_PASSIVE)
     with CMID(elsewhere) as listening, CMID(active(), queue_pair()) as peer:
