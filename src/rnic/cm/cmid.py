@@ -171,7 +171,7 @@ class CMID:
     # --------------------------------------------------------------------------------- listening
 
     def listen(self, backlog: int = 0) -> None:
-        """Listen; ``backlog`` requests may wait, 0 for 128."""
+        """Listen; ``backlog`` requests may wait to be taken, 0 for 1,024, and who comes beyond them asks again."""
         self._ask(wire.CM_LISTEN, value=backlog)
 
     def get_request(self) -> CMID:

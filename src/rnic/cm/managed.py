@@ -74,7 +74,7 @@ class CmRejectedError(CmConnectError):
 
 _REJECT_HINTS = {
     cm.REJ_INVALID_SERVICE_ID: "; nobody listens on that port: start the listener first",
-    cm.REJ_NO_RESOURCES: "; its backlog is full: try again",
+    cm.REJ_NO_RESOURCES: "; it has no room for more: try again",
     cm.REJ_TIMEOUT: "; it gave up waiting",
     cm.REJ_STALE_CONN: "; it took the queue pair for one of before: try again",
 }

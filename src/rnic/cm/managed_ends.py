@@ -235,7 +235,8 @@ def cm_listen(
     Args:
         addr: local address of the NIC, which is made in this process.
         port: in rdma_cm's TCP port space; 0 for any free one. No TCP port of the system is taken.
-        backlog: requests that may wait, 0 for 128.
+        backlog: requests that may wait for :meth:`CmListener.get_request`, 0 for 1,024, which is the most. Who comes
+            beyond that gets no answer, and asks again by itself as long as its ``timeout_s`` lasts.
         message_bytes: longest message that each connection receives.
         receives: messages that may wait on each connection.
         udp_port: UDP port of the NIC, 4791 by default; peers must have the same, since CM messages name none.

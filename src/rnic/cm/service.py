@@ -220,7 +220,11 @@ class CmService:
     def _get_events(self, client: Program, number: int, most: int) -> bytes:
         events = self._channel(client, number).events
         count = min(len(events), max(1, min(most, wire.CM_MOST_EVENTS)))
-        return b"".join([events.popleft()[1] for _ in range(count)]) or record(id=number)
+        taken = [events.popleft() for _ in range(count)]
+        for each, _ in taken:
+            if each.connection is not None:  # the first event of a request is that it came
+                CmAgent.taken(each.connection)
+        return b"".join([event for _, event in taken]) or record(id=number)
 
     def _describe(
         self, each: CmId, event: int = wire.CM_NO_EVENT, status: int = 0, private: bytes = b"", **more: int

@@ -187,6 +187,21 @@ def test_a_rejection_says_why(pair: Pair) -> None:
     assert private == b"no".ljust(148, b"\0")
 
 
+def test_a_request_that_was_taken_leaves_its_place_in_the_backlog(pair: Pair) -> None:
+    pair.listen(backlog=1)
+    peers = [pair.resolved() for _ in range(2)]
+    for number, peer in enumerate(peers):
+        pair.client.ask(a.CM_CONNECT, id=peer, qpn=0x20 + number)
+    counters = pair.net.nodes[1].nic.counters
+    pair.net.run(lambda: counters["cm_backlog_full"] > 0)
+    assert pair.server.bells[0].rings == 1
+    first = pair.server.expect(cm.EVENT_CONNECT_REQUEST)
+    second = pair.server.expect(cm.EVENT_CONNECT_REQUEST)
+    assert (first["qpn"], second["qpn"]) == (0x20, 0x21), "its repetition came in, the first unanswered yet"
+    pair.server.ask(a.CM_ACCEPT, id=second["id"], qpn=0x30)
+    assert pair.client.expect(cm.EVENT_CONNECT_RESPONSE)["id"] == peers[1]
+
+
 def test_nobody_listens(pair: Pair) -> None:
     mine = pair.resolved()
     pair.client.ask(a.CM_CONNECT, id=mine, qpn=0x20)
