@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from rnic.cm.agent import CmAgent
-from rnic.cm.connections import CmError, News
+from rnic.cm.connections import CmError, Connection, News
 from rnic.cm.ids import (
     IPV4,
     MAPPED,
@@ -35,6 +35,7 @@ from rnic.cm.machine import Input, State
 from rnic.spec import attach_cm as wire
 from rnic.spec import cm
 from rnic.wire.cm import IP_HEADER
+from rnic.wire.cm_message import REJECT_REASONS
 
 if TYPE_CHECKING:
     from rnic.device.nic import Nic
@@ -406,7 +407,13 @@ class CmService:
         self._emit(each, cm.EVENT_CONNECT_REQUEST, 0, data, listen_id=listening.number, **offer_of(connection))
 
     def happened(self, each: CmId, news: News) -> None:
-        """News of an ID's connection."""
+        """News of an ID's connection.
+
+        A program hears nothing of a request that it has not accepted: as with Linux, its accept then fails. Events of
+        IDs that it has yet to set up would confuse it.
+        """
+        if each.passive and not each.accepted:
+            return
         connection = news.connection
         more = {}
         if news.event == cm.EVENT_CONNECT_RESPONSE:
@@ -447,11 +454,14 @@ class CmService:
     def _accept(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         if each.connection is None:
             raise OSError(errno.EINVAL, "the ID has nothing to accept")
+        if each.passive and not each.accepted and each.connection.state is State.CLOSED:
+            raise OSError(errno.EINVAL, f"the peer has given up: it took its request back ({_why(each.connection)})")
         if (each.connection.state, Input.ACCEPT) in _ACCEPTABLE:
             psn = each.connection.local.psn  # the program has made its queue pair ready with it
             each.connection.local = parameters_of(said)
             each.connection.local.psn = psn
         self._request(each, Input.ACCEPT, data)
+        each.accepted = True
 
     def _reject(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         usual = cm.SIDR_REJECTED if each.qp_type == wire.QP_UD else cm.REJ_CONSUMER_DEFINED
@@ -516,6 +526,11 @@ class CmService:
         if child.connection is not None and child.port is not None:
             child.port.agent.request(child.connection, Input.ABANDON, self._now_ns)
             child.connection = None
+
+
+def _why(connection: Connection) -> str:
+    """What the last REJ gave as its reason."""
+    return f"{REJECT_REASONS.get(connection.status, 'unknown')}, reason {connection.status}"
 
 
 def _within(src: bytes, port: CmPort) -> bool:

@@ -202,6 +202,35 @@ def test_a_request_that_was_taken_leaves_its_place_in_the_backlog(pair: Pair) ->
     assert pair.client.expect(cm.EVENT_CONNECT_RESPONSE)["id"] == peers[1]
 
 
+def test_a_program_hears_of_a_peer_that_gave_up_when_it_accepts(pair: Pair) -> None:
+    pair.listen()
+    mine = pair.resolved()
+    pair.client.ask(a.CM_CONNECT, id=mine, qpn=0x20)
+    theirs = pair.server.expect(cm.EVENT_CONNECT_REQUEST)["id"]
+    pair.client.ask(a.CM_DESTROY, id=mine)
+    counters = pair.net.nodes[1].nic.counters
+    pair.net.run(lambda: counters["cm_rx_rej"] == 1)
+    assert pair.server.no_event()
+    with pytest.raises(
+        OSError, match=r"the peer has given up: it took its request back \(timeout, reason 4\)"
+    ) as refused:
+        pair.server.ask(a.CM_ACCEPT, id=theirs, qpn=0x30)
+    assert refused.value.errno == errno.EINVAL
+    pair.server.ask(a.CM_DESTROY, id=theirs)
+
+
+def test_a_program_hears_of_a_peer_that_gives_up_after_it_accepted(pair: Pair) -> None:
+    pair.listen()
+    mine = pair.resolved()
+    pair.client.ask(a.CM_CONNECT, id=mine, qpn=0x20)
+    theirs = pair.server.expect(cm.EVENT_CONNECT_REQUEST)["id"]
+    pair.server.ask(a.CM_ACCEPT, id=theirs, qpn=0x30)
+    pair.client.expect(cm.EVENT_CONNECT_RESPONSE)
+    pair.client.ask(a.CM_DESTROY, id=mine)
+    said = pair.server.expect(cm.EVENT_REJECTED)
+    assert (said["id"], said["status"]) == (theirs, cm.REJ_CONSUMER_DEFINED)
+
+
 def test_nobody_listens(pair: Pair) -> None:
     mine = pair.resolved()
     pair.client.ask(a.CM_CONNECT, id=mine, qpn=0x20)
