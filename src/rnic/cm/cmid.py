@@ -184,10 +184,8 @@ class CMID:
         manager = self._managed()
         while True:
             _, said = self.event_channel.wait([self._context()])
-            if said.event == ce.RDMA_CM_EVENT_CONNECT_REQUEST:
+            if said.event == ce.RDMA_CM_EVENT_CONNECT_REQUEST:  # any other is the end of the device
                 break
-            if said.number != self._number:  # who asked has given up before anybody looked
-                manager.ask(wire.CM_DESTROY, id=said.number)
         child = CMID(CMEventChannel(), self._init_attr, self._pd)
         child._sync = True
         try:

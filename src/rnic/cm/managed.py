@@ -328,8 +328,14 @@ class CmConnection:
         ask(wire.CM_MIGRATE, id=number, channel=self._channel.number)
         resources = min(RD_ATOMIC, asked["responder_resources"])
         depth = min(RD_ATOMIC, asked["initiator_depth"])
-        self._make_ready(resources, depth)
-        self._offer(wire.CM_ACCEPT, private, resources, depth)
+        try:
+            self._make_ready(resources, depth)
+            self._offer(wire.CM_ACCEPT, private, resources, depth)
+        except VerbsError:
+            reason = ask(wire.CM_QUERY, id=number)["status"]
+            if reason:  # the peer took its request back
+                raise CmRejectedError(self.peer, reason, b"") from None
+            raise
         while True:
             event = self._channel.take()
             if event is not None:

@@ -41,7 +41,9 @@ class CmRequest:
     """Somebody who wants to connect; :meth:`CmListener.get_request` gives it.
 
     ``peer`` says who, ``private`` is what it says with it, 56 bytes with the zeros that they were filled up with. A
-    request that is neither accepted nor rejected keeps its peer waiting for about a minute.
+    request that is neither accepted nor rejected keeps its peer waiting until that has enough of it (``timeout_s`` of
+    :func:`cm_connect`); one without such a limit waits 17 minutes, since each of its 15 repetitions is told to wait for
+    69 s. The request itself is kept until its listener is closed.
     """
 
     def __init__(self, listener: CmListener, event: Event) -> None:
@@ -61,7 +63,7 @@ class CmRequest:
             timeout_s: for the peer to be ready.
 
         Raises:
-            CmRejectedError: the peer changed its mind.
+            CmRejectedError: the peer gave up, or changed its mind; ``reason`` is 4 where it had waited long enough.
             CmTimeoutError: it did not say that it is ready.
             VerbsError: EINVAL for private data that is too long, or a request that was answered already.
         """
@@ -86,8 +88,10 @@ class CmRequest:
         _check_private(private, MAX_PRIVATE_REJECT)
         self._answer()
         manager = self._listener.manager
-        manager.ask(wire.CM_REJECT, private, id=self._number)
-        manager.ask(wire.CM_DESTROY, id=self._number)
+        try:
+            manager.ask(wire.CM_REJECT, private, id=self._number)
+        finally:
+            manager.ask(wire.CM_DESTROY, id=self._number)
 
     def _begin(self, private: bytes) -> CmConnection:
         _check_private(private, MAX_PRIVATE_ACCEPT)
@@ -186,10 +190,7 @@ class CmListener:
                 return None
             if event.event == cm.EVENT_CONNECT_REQUEST:
                 return CmRequest(self, event)
-            # who asked has given up before anybody looked
-            with contextlib.suppress(VerbsError):
-                if event.number != self._number:
-                    self.manager.ask(wire.CM_DESTROY, id=event.number)
+            # the device has gone: who holds a request hears of it when it answers
         raise CmConnectError(f"the listener on {self.address} port {self.port} is closed")
 
     def close(self) -> None:

@@ -454,7 +454,7 @@ class CmService:
     def _accept(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         if each.connection is None:
             raise OSError(errno.EINVAL, "the ID has nothing to accept")
-        if each.passive and not each.accepted and each.connection.state is State.CLOSED:
+        if _taken_back(each):
             raise OSError(errno.EINVAL, f"the peer has given up: it took its request back ({_why(each.connection)})")
         if (each.connection.state, Input.ACCEPT) in _ACCEPTABLE:
             psn = each.connection.local.psn  # the program has made its queue pair ready with it
@@ -492,7 +492,9 @@ class CmService:
         """Nothing is kept of a membership: the program's library attaches and detaches queue pairs."""
 
     def _query(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        """The answer says all."""
+        """The answer says all; of a request that its peer took back, the reason as ``status``."""
+        if each.connection is not None and _taken_back(each):
+            self._told = self._describe(each, status=each.connection.status)
 
     def _migrate(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         channel = self._channel(each.client, said["channel"])
@@ -526,6 +528,11 @@ class CmService:
         if child.connection is not None and child.port is not None:
             child.port.agent.request(child.connection, Input.ABANDON, self._now_ns)
             child.connection = None
+
+
+def _taken_back(each: CmId) -> bool:
+    """Whether it is a request whose peer gave up before the program accepted."""
+    return each.passive and not each.accepted and each.connection is not None and each.connection.state is State.CLOSED
 
 
 def _why(connection: Connection) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -145,6 +146,24 @@ def test_requests_are_answered_once() -> None:
     with Service(act) as service, pytest.raises(rnic.CmRejectedError):
         service.connect()
     assert service.found == [None]
+
+
+@pytest.mark.parametrize("looks", [False, True], ids=["at once", "after a look for others"])
+def test_a_request_whose_peer_gave_up_is_rejected_by_it(looks: bool) -> None:
+    with rnic.cm_listen(HERE) as listener:
+        with pytest.raises(rnic.CmTimeoutError):
+            rnic.cm_connect(HERE, listener.port, addr=THERE, timeout_s=0.05)
+        request = listener.get_request(5)
+        counters, end = listener.ctx.nic.counters, time.monotonic() + 5
+        while not counters["cm_rx_rej"]:
+            assert time.monotonic() < end
+            listener.ctx.driver.progress()
+        if looks:
+            with pytest.raises(TimeoutError):
+                listener.get_request(0)
+        with pytest.raises(rnic.CmRejectedError, match=r"timeout \(reason 4\); it gave up waiting") as said:
+            request.accept()
+        assert said.value.reason == 4
 
 
 def test_nobody_answers_in_time() -> None:

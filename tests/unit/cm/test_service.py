@@ -216,6 +216,7 @@ def test_a_program_hears_of_a_peer_that_gave_up_when_it_accepts(pair: Pair) -> N
     ) as refused:
         pair.server.ask(a.CM_ACCEPT, id=theirs, qpn=0x30)
     assert refused.value.errno == errno.EINVAL
+    assert pair.server.ask(a.CM_QUERY, id=theirs)["status"] == cm.REJ_TIMEOUT
     pair.server.ask(a.CM_DESTROY, id=theirs)
 
 
