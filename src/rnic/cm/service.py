@@ -181,6 +181,7 @@ class CmService:
 
     def _close_channel(self, client: Program, number: int) -> bytes:
         channel = self._channel(client, number)
+        channel.events.clear()  # all are of IDs that go, each of which would look through them
         for each in [each for each in client.ids.values() if each.channel is channel]:
             self._destroy(each)
         client.channels.pop(number).bell.close()
@@ -500,12 +501,13 @@ class CmService:
         channel = self._channel(each.client, said["channel"])
         if channel is each.channel:
             return
-        moved = [event for event in each.channel.events if event[0] is each]
-        for event in moved:
-            each.channel.events.remove(event)
-            channel.events.append(event)
-            channel.bell()
-        each.channel = channel
+        left, each.channel = each.channel, channel
+        for event in [left.events.popleft() for _ in range(len(left.events))]:
+            if event[0] is each:
+                channel.events.append(event)
+                channel.bell()
+            else:
+                left.events.append(event)
 
     def _destroy(self, each: CmId, said: dict[str, int] | None = None, data: bytes = b"") -> None:
         each.client.ids.pop(each.number, None)

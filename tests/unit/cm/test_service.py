@@ -397,13 +397,46 @@ def test_the_end_of_a_program_looks_once_at_what_it_never_took(pair: Pair) -> No
     assert looked.times <= len(numbers) + 5
 
 
+@pytest.mark.parametrize("op", [a.CM_CLOSE_CHANNEL, a.CM_MIGRATE], ids=["close", "migrate"])
+def test_what_waits_on_a_channel_is_looked_at_once(op: int, pair: Pair) -> None:
+    """One program that lets many events wait holds up nobody else."""
+    first, second = (pair.client.create() for _ in range(2))
+    for _ in range(50):
+        for number in (first, second):
+            pair.client.ask(a.CM_RESOLVE_ADDR, id=number, dst=pair.gids[1])  # no device: an event
+    old, new = pair.client.channel, pair.client.ask(a.CM_CHANNEL)["id"]
+    channel = pair.service._clients[pair.client].channels[old]
+    looked = Looked(channel.events)
+    channel.events = looked  # type: ignore[assignment]
+    if op == a.CM_MIGRATE:
+        pair.client.ask(op, id=second, channel=new)
+        assert looked.times <= 100
+        assert [pair.client.event()[1]["id"] for _ in range(50)] == [first] * 50
+        assert [pair.client.event(new)[1]["id"] for _ in range(50)] == [second] * 50
+    else:
+        pair.client.ask(op, channel=old)
+        assert looked.times <= 100
+        with pytest.raises(OSError, match="is not there"):
+            pair.client.ask(a.CM_QUERY, id=first)
+
+
 class Looked(deque[tuple[object, bytes]]):
+    """Counts the entries that are looked at."""
+
     times = 0
 
     def __iter__(self) -> Iterator[tuple[object, bytes]]:
         for each in super().__iter__():
             self.times += 1
             yield each
+
+    def popleft(self) -> tuple[object, bytes]:
+        self.times += 1
+        return super().popleft()
+
+    def remove(self, value: tuple[object, bytes]) -> None:
+        self.times += self.index(value) + 1
+        super().remove(value)
 
 
 @pytest.mark.parametrize("bound", [True, False])
