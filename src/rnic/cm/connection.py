@@ -175,6 +175,7 @@ class Connection(OneSided):
         Raises:
             TimeoutError: none came in time.
             PeerClosedError: the peer closed the connection and nothing is left.
+            VerbsError: EINVAL once this end is closed, by another thread too.
         """
         sock = self._usable()
         self._may_receive()

@@ -152,6 +152,7 @@ class CmConnection:
         Raises:
             TimeoutError: none came in time.
             PeerClosedError: the peer disconnected and nothing is left.
+            VerbsError: EINVAL once it is closed, by another thread too.
         """
         self._usable()
         while (wc := self._next_message()) is None:

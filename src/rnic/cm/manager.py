@@ -209,7 +209,7 @@ class EventChannel:
         self.number = number
         self._manager = manager
         self._fd = fd
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         """A descriptor that one thread reads is not closed by another: its number may be another's the next moment."""
 
     def fileno(self) -> int:
