@@ -3,6 +3,9 @@
 It keeps communication IDs and drives :data:`rnic.cm.machine.TABLE` for each. Datagrams come from
 :meth:`CmAgent.receive`, go by the :class:`Port` that it was given, and time is handed in. Whatever arrives costs a
 counter at most: memory is bounded by :data:`MAX_CONNECTIONS` and each listener's backlog.
+
+The backlog is Linux's: it bounds the requests that nobody has looked at, whether they are answered or not. A REQ beyond
+it is dropped and not answered, so that its sender's repetition finds a place; a SIDR_REQ beyond it is rejected.
 """
 
 from __future__ import annotations
@@ -58,7 +61,6 @@ _INPUTS = {
     CM_SIDR_REP: Input.RX_SIDR_REP,
 }
 _LIVE = frozenset({State.ESTABLISHED, State.DREQ_SENT})
-_ASKED = frozenset({State.REQ_RCVD, State.MRA_REQ_SENT, State.SIDR_REQ_RCVD})
 
 
 class CmAgent:
@@ -169,7 +171,15 @@ class CmAgent:
         if what is Input.ABANDON:
             connection.tell = None
             connection.status = status or (cm.SIDR_REJECTED if connection.datagram else cm.REJ_CONSUMER_DEFINED)
+        self.taken(connection)
         self._step(connection, what, now_ns)
+
+    @staticmethod
+    def taken(connection: Connection) -> None:
+        """The owner has seen the request: its place in the backlog is free. A second call does nothing."""
+        if connection.queued and connection.listener is not None:
+            connection.queued = False
+            connection.listener.waiting -= 1
 
     # -------------------------------------------------------------------------------- port's side
 
@@ -269,12 +279,13 @@ class CmAgent:
         elif stale is not None and stale.state in _LIVE:
             self._input(stale, Input.STALE, now_ns)
             reason = cm.REJ_STALE_CONN
-        elif listener.waiting >= listener.backlog or len(self.connections) >= MAX_CONNECTIONS:
-            reason = cm.REJ_NO_RESOURCES
         if reason:
             self._refuse(message, source, cm.REJECTED_REQ, reason)
             return
         assert listener is not None
+        if self._is_full(listener):
+            self.counters.bump("cm_backlog_full")
+            return
         connection = self._new(source, fields["service_id"])
         connection.state = State.REQ_RCVD
         connection.local.psn = self._random.getrandbits(24)
@@ -297,7 +308,7 @@ class CmAgent:
             self._input(known, Input.RX_SIDR_REQ, now_ns)
             return
         listener = self.listeners.get(fields["service_id"])
-        if listener is None or listener.waiting >= listener.backlog or len(self.connections) >= MAX_CONNECTIONS:
+        if listener is None or self._is_full(listener):
             status = cm.SIDR_UNSUPPORTED if listener is None else cm.SIDR_REJECTED
             said = {"request_id": fields["request_id"], "status": status, "service_id": fields["service_id"]}
             self._send(wire.pack(CM_SIDR_REP, message.tid, said), source, 0, CM_SIDR_REP)
@@ -310,9 +321,14 @@ class CmAgent:
         connection.received = message.private
         self._announce(connection, listener)
 
+    def _is_full(self, listener: Listener) -> bool:
+        """Whether there is no room for one more request."""
+        return listener.waiting >= listener.backlog or len(self.connections) >= MAX_CONNECTIONS
+
     def _announce(self, connection: Connection, listener: Listener) -> None:
         self._by_remote[connection.peer, connection.remote_id, connection.datagram] = connection
         connection.listener = listener
+        connection.queued = True
         listener.waiting += 1
         connection.tell = listener.tell
         listener.tell(News(cm.EVENT_CONNECT_REQUEST, connection, 0, connection.received))
@@ -395,8 +411,6 @@ class CmAgent:
         self._now_ns = now_ns
         before = connection.state
         connection.state, actions = TABLE[before, what]
-        if before in _ASKED and connection.state not in _ASKED and connection.listener is not None:
-            connection.listener.waiting -= 1
         if connection.state in _LIVE and connection.remote.qpn:
             self._by_qpn[connection.peer, connection.remote.qpn] = connection
         elif before in _LIVE:

@@ -15,13 +15,8 @@ from types import TracebackType
 from rnic.cm import cm_enums as ce
 from rnic.cm.cmid_datagrams import JoinMCAttrEx, UDParam, group_of
 from rnic.cm.cmid_events import AddrInfo, CMEvent, CMEventChannel, ConnParam, Place, checked_port_space
-from rnic.cm.managed import (
-    LOOK_S,
-    REMOTE_RIGHTS,
-    CmConnectError,
-    CmRejectedError,
-    CmTimeoutError,
-)
+from rnic.cm.jobs import LOOK_S
+from rnic.cm.managed import REMOTE_RIGHTS, CmConnectError, CmRejectedError, CmTimeoutError
 from rnic.cm.managed_ends import own_device
 from rnic.cm.manager import Event, Manager, manager_of
 from rnic.runtime.wait import wait_readable
@@ -176,25 +171,30 @@ class CMID:
     # --------------------------------------------------------------------------------- listening
 
     def listen(self, backlog: int = 0) -> None:
-        """Listen; ``backlog`` requests may wait, 0 for 128."""
+        """Listen; ``backlog`` requests may wait to be taken, 0 for 1,024, and who comes beyond them asks again."""
         self._ask(wire.CM_LISTEN, value=backlog)
 
     def get_request(self) -> CMID:
-        """The next request, of a CMID that was made by an :class:`AddrInfo`: to accept, or to reject."""
+        """The next request, of a CMID that was made by an :class:`AddrInfo`: to accept, or to reject.
+
+        Where no queue pair can be made for it, the peer is rejected, and the error is raised.
+        """
         if not self._sync:
             raise VerbsError(EINVAL, "get_request: requests of this CMID are events of its channel")
         manager = self._managed()
         while True:
             _, said = self.event_channel.wait([self._context()])
-            if said.event == ce.RDMA_CM_EVENT_CONNECT_REQUEST:
+            if said.event == ce.RDMA_CM_EVENT_CONNECT_REQUEST:  # any other is the end of the device
                 break
-            if said.number != self._number:  # who asked has given up before anybody looked
-                manager.ask(wire.CM_DESTROY, id=said.number)
         child = CMID(CMEventChannel(), self._init_attr, self._pd)
         child._sync = True
-        child._adopt(manager, said, self)
-        if self._init_attr is not None:
-            child.create_qp(self._init_attr)
+        try:
+            child._adopt(manager, said, self)
+            if self._init_attr is not None:
+                child.create_qp(self._init_attr)
+        except BaseException:
+            child.close()  # nobody else can: the peer is told, and the device is free to go
+            raise
         return child
 
     def _adopt(self, manager: Manager, said: Event, listening: CMID | None) -> None:

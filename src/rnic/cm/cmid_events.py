@@ -9,7 +9,8 @@ from typing import Any
 
 from rnic.cm import cm_enums as ce
 from rnic.cm.exchange import tcp_port
-from rnic.cm.managed import LOOK_S, CmConnectError
+from rnic.cm.jobs import LOOK_S
+from rnic.cm.managed import CmConnectError
 from rnic.cm.manager import Event, Manager
 from rnic.cm.manager import EventChannel as _Way
 from rnic.runtime.wait import wait_readable
@@ -154,17 +155,22 @@ class CMEventChannel:
 
     def number_at(self, manager: Manager) -> int:
         """Its number with a device's connection manager."""
-        if self.closed:
-            raise VerbsError(EINVAL, "the event channel is closed; open a new one")
+        self._check()
         way = self._ways.get(manager)
         if way is None:
             way = self._ways[manager] = manager.channel()
         return way.number
 
+    def _check(self) -> None:
+        if self.closed:
+            raise VerbsError(EINVAL, "the event channel is closed; open a new one")
+
     def filenos(self) -> list[int]:
         """Descriptors that are readable while events wait, or when a device has gone."""
-        found = [way.fileno() for way in self._ways.values()]
-        return found + [fd for manager in self._ways for fd in manager.lifelines()]
+        found = []
+        for manager, way in list(self._ways.items()):
+            found += [way.fileno(), *manager.lifelines()]
+        return [each for each in found if each >= 0]  # another thread may have closed some
 
     def take(self) -> tuple[Manager, Event] | None:
         """The next event, if one waits."""
@@ -178,9 +184,10 @@ class CMEventChannel:
         """The next event.
 
         Raises:
-            VerbsError: EINVAL where none can ever come.
+            VerbsError: EINVAL where none can ever come, or the channel is closed, by another thread too.
         """
         while (found := self.take()) is None:
+            self._check()
             if not self._ways:
                 raise VerbsError(EINVAL, "no CMID of this event channel has an address: no event can come")
             for ctx in devices:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import socket
+import time
 from collections import deque
 from errno import EINVAL
 from typing import Any
@@ -15,12 +16,11 @@ from typing import Any
 from rnic.cm.arrays import HEADER_BYTES, in_c_order, is_empty, message_header, open_message
 from rnic.cm.batch import Batch, Pending
 from rnic.cm.exchange import Endpoint, ExchangeError, LineSocket
-from rnic.cm.jobs import Job, Jobs, PeerClosedError, hung_up
+from rnic.cm.jobs import LOOK_S, Job, Jobs, PeerClosedError, hung_up
 from rnic.cm.one_sided import BOUNCE_BYTES, ORDERED, OneSided
 from rnic.cm.shares import Shares
 from rnic.link.base import format_address
 from rnic.mem.space import byte_view
-from rnic.runtime.wait import wait_readable
 from rnic.spec.errors import VerbsError
 from rnic.spec.limits import MAX_RD_ATOMIC, MTU_BYTES, MTU_CODES
 from rnic.verbs import enums as e
@@ -58,7 +58,12 @@ class Connection(OneSided):
             if not low <= value <= high:
                 raise VerbsError(EINVAL, f"{name}={value} is out of range; use {low} to {high}")
         ctx = shares.ctx
-        super().__init__(shares, Jobs(ctx, DEPTH, DEPTH + receives + 1, self._received), DEPTH)
+        jobs = Jobs(ctx, DEPTH, DEPTH + receives + 1, self._received)
+        try:
+            super().__init__(shares, jobs, DEPTH)
+        except BaseException:
+            jobs.close()
+            raise
         self._owned = owned
         self._message_bytes = message_bytes
         self._peer_message_bytes = 0
@@ -170,11 +175,14 @@ class Connection(OneSided):
         Raises:
             TimeoutError: none came in time.
             PeerClosedError: the peer closed the connection and nothing is left.
+            VerbsError: EINVAL once this end is closed, by another thread too.
         """
         sock = self._usable()
         self._may_receive()
         while (wc := self._next_message()) is None:
-            if not self._jobs.wait(self._has_news, timeout_s, sock):
+            ready = self._jobs.wait(self._has_news, timeout_s, sock)
+            self._usable()  # another thread may have closed it
+            if not ready:
                 self._no_message(timeout_s, sock)
         return self._open(wc)
 
@@ -183,19 +191,28 @@ class Connection(OneSided):
         sock = self._usable()
         self._may_receive()
         while (wc := self._next_message()) is None:
-            if not await self._jobs.wait_async(self._has_news, sock):
+            ready = await self._jobs.wait_async(self._has_news, sock)
+            self._usable()  # another task may have closed it
+            if not ready:
                 self._no_message(None, sock)
         return self._open(wc)
 
     # --------------------------------------------------------------------------------- ending
 
     def wait_closed(self, timeout_s: float | None = None) -> bool:
-        """Wait until the peer closes the connection; false where it did not within ``timeout_s``."""
-        if self.closed or self._lines is None:
+        """Wait until the peer closes it, or another thread does; false where none did within ``timeout_s``."""
+        if self._lines is None:
             return True
         sock = self._lines.sock
-        self._shares.ctx.driver.rest()
-        return wait_readable([sock.fileno()], timeout_s)
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self.closed:
+            self._shares.ctx.driver.rest()
+            left = LOOK_S if end is None else end - time.monotonic()
+            if hung_up(sock, max(0, min(left, LOOK_S))):
+                return True
+            if left <= 0:
+                return False
+        return True
 
     def peer_gone(self) -> bool:
         """Whether the peer closed the connection."""
@@ -208,7 +225,6 @@ class Connection(OneSided):
         self.closed = True
         # what arrived last may still want its acknowledgement
         self._shares.ctx.driver.kick()
-        self._jobs.forget_loop()
         self._let_go()
         if self._owned:
             self._shares.close()

@@ -81,7 +81,7 @@ class Listener:
     tell: Tell
     backlog: int
     waiting: int = 0
-    """Requests that nobody has accepted or rejected."""
+    """Requests that nobody has seen, accepted or rejected."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +94,9 @@ class Connection:
     service_id: int
     tell: Tell | None = None
     listener: Listener | None = None
+    """Who was asked, of a passive one."""
+    queued: bool = False
+    """It has a place in the listener's backlog."""
     state: State = State.IDLE
     datagram: bool = False
     """It resolves a service ID only."""

@@ -383,7 +383,10 @@ class LineSocket:
             raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
 
     def close(self) -> None:
-        """Hang up; a second call does nothing."""
+        """Hang up, and wake who waits for the peer in another thread; a second call does nothing."""
+        with contextlib.suppress(OSError):  # the peer has hung up, or this side has
+            # a thread in poll would not hear of a close, and keep the connection up as long as it waits
+            self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
 
 

@@ -85,6 +85,8 @@ class CmId:
     """Requests that may wait on each device, 0 for the usual number; ``None`` where it does not listen."""
     connection: Connection | None = None
     passive: bool = False
+    accepted: bool = False
+    """Of a passive one: its program has accepted, and hears from then on what becomes of it."""
 
 
 @dataclass(eq=False, slots=True)

@@ -27,6 +27,8 @@ SPIN_NS = 300_000
 """How long a waiter polls before it sleeps."""
 _SLEEP_S = 0.05
 """Longest sleep, so that nothing hangs on a wake-up that another thread took."""
+LOOK_S = 0.5
+"""The same of those who wait for an end alone, or for the connection manager."""
 _POLL = 16
 
 _HINTS = {
@@ -98,8 +100,13 @@ class Jobs:
     """
 
     def __init__(self, ctx: Context, depth: int, cqe: int, on_receive: Callable[[WC], None]) -> None:
+        self.closed = False
         self.channel = CompChannel(ctx)
-        self.cq = CQ(ctx, cqe, channel=self.channel)
+        try:
+            self.cq = CQ(ctx, cqe, channel=self.channel)
+        except BaseException:
+            self.channel.close()
+            raise
         self.lock = threading.RLock()
         self._runtime = ctx.driver
         self._depth = depth
@@ -140,8 +147,10 @@ class Jobs:
                 raise
 
     def dispatch(self) -> None:
-        """Let the NIC work and hand out what completed."""
+        """Let the NIC work and hand out what completed; nothing once it is closed."""
         with self.lock:
+            if self.closed:
+                return
             count, found = self.cq.poll(_POLL)
             while count:
                 for wc in found:
@@ -154,6 +163,12 @@ class Jobs:
                 self._wake_waiters()
                 count, found = self.cq.poll(_POLL) if count == _POLL else (0, [])
 
+    def arm(self) -> None:
+        """The next completion wakes who sleeps on :attr:`channel`."""
+        with self.lock:
+            if not self.closed:  # its registers may be another's by now
+                self.cq.req_notify()
+
     # ---------------------------------------------------------------------------------- in threads
 
     def wait(self, ready: Callable[[], bool], timeout_s: float | None = None, hang_up: HasFileno | None = None) -> bool:
@@ -164,11 +179,11 @@ class Jobs:
             hang_up: what tells of the peer's end, where that ends the wait.
 
         Returns:
-            Whether it is ready; false after the timeout, or when the peer hung up.
+            Whether it is ready; false after the timeout, when the peer hung up, or once this side was closed.
         """
         now = busy = time.monotonic_ns()
         end = None if timeout_s is None else now + int(timeout_s * 1e9)
-        while True:
+        while not self.closed:
             moved = self._runtime.progress()
             self.dispatch()
             if ready():
@@ -178,7 +193,7 @@ class Jobs:
                 busy = now
             if now - busy < SPIN_NS and (end is None or now < end):
                 continue
-            self.cq.req_notify()
+            self.arm()
             self.dispatch()
             if ready():
                 return True
@@ -188,34 +203,39 @@ class Jobs:
                 self.dispatch()
                 return ready()
             self._sleep(_SLEEP_S if end is None else min(_SLEEP_S, (end - now) / 1e9), hang_up)
+        return ready()
 
     def _sleep(self, seconds: float, hang_up: HasFileno | None) -> None:
         sockets = self._runtime.filenos()
         watched = [self.channel.fileno(), *sockets]
         if hang_up is not None:
             watched.append(hang_up.fileno())
-        # a link in memory has nothing to wait on
-        wait_readable(watched, seconds if sockets else min(seconds, 0.001))
+        # another thread may have closed some; a link in memory has nothing to wait on
+        wait_readable([each for each in watched if each >= 0], seconds if sockets else min(seconds, 0.001))
         self._drain()
 
     def _drain(self) -> None:
-        with contextlib.suppress(VerbsError):
-            while True:
+        with self.lock, contextlib.suppress(VerbsError):
+            while not self.closed:
                 self.channel.get_cq_event(block=False)
 
     # ---------------------------------------------------------------------------------- in asyncio
 
     async def wait_async(self, ready: Callable[[], bool], hang_up: HasFileno | None = None) -> bool:
-        """As :meth:`wait`, for a task of the running event loop."""
+        """As :meth:`wait`, for a task of the running event loop; closing ends this wait, too, in whatever thread."""
         self.dispatch()
         if ready():
             return True
         loop = asyncio.get_running_loop()
-        self._watch(loop, hang_up)
+        with self.lock:
+            self._watch(loop, hang_up)
         while not ready():
             waiter = loop.create_future()
-            self._waiters.append(waiter)
-            self.cq.req_notify()
+            with self.lock:
+                if self.closed:
+                    return False
+                self._waiters.append(waiter)
+                self.arm()
             self.dispatch()
             if not ready():
                 if hang_up is not None and hung_up(hang_up):
@@ -226,8 +246,10 @@ class Jobs:
         return True
 
     def _watch(self, loop: asyncio.AbstractEventLoop, hang_up: HasFileno | None) -> None:
+        if self.closed:  # nothing is there to watch
+            return
         if self._loop is not loop:
-            self.forget_loop()
+            self._forget_loop()
             self._loop = loop
         descriptors = [self.channel.fileno(), *([] if hang_up is None else [hang_up.fileno()])]
         for descriptor in descriptors:
@@ -244,14 +266,14 @@ class Jobs:
         self._wake_waiters()
 
     def _wake_waiters(self) -> None:
-        loop = self._loop
-        if loop is None or not self._waiters:
-            return
-        waiters, self._waiters = self._waiters, []
-        with contextlib.suppress(RuntimeError):  # the loop ended, and its tasks with it
-            loop.call_soon_threadsafe(_wake, waiters)
+        """Have tasks look again, each in its own loop, which need not be the one that watches."""
+        with self.lock:
+            waiters, self._waiters = self._waiters, []
+        for loop in {waiter.get_loop() for waiter in waiters}:
+            with contextlib.suppress(RuntimeError):  # the loop ended, and its tasks with it
+                loop.call_soon_threadsafe(_wake, [waiter for waiter in waiters if waiter.get_loop() is loop])
 
-    def forget_loop(self) -> None:
+    def _forget_loop(self) -> None:
         """Stop watching descriptors in an event loop."""
         loop, self._loop = self._loop, None
         watched, self._watched = self._watched, []
@@ -260,9 +282,10 @@ class Jobs:
                 loop.remove_reader(descriptor)
 
     def close(self) -> None:
-        """Close the queues; jobs that are not done fail."""
-        self.forget_loop()
+        """Close the queues; jobs that are not done fail, and who waits looks again."""
+        self._forget_loop()
         with self.lock:
+            self.closed = True
             unfinished = [*self._flying.values(), *(job for job, _ in self._backlog)]
             self._flying.clear()
             self._backlog.clear()
@@ -278,6 +301,10 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
             waiter.set_result(None)
 
 
-def hung_up(sock: HasFileno) -> bool:
-    """Whether the peer closed its end. Nothing is ever sent after the exchange, so whatever is readable is the end."""
-    return wait_readable([sock.fileno()], 0)
+def hung_up(sock: HasFileno, timeout_s: float = 0) -> bool:
+    """Whether the peer closes its end within ``timeout_s``, or this side has closed its own.
+
+    Nothing is ever sent after the exchange, so whatever is readable is the end.
+    """
+    descriptor = sock.fileno()
+    return descriptor < 0 or wait_readable([descriptor], timeout_s)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from rnic.cm.connections import Parameters
 from rnic.cm.exchange import DEFAULT_TIMEOUT_S
-from rnic.cm.jobs import Job, Jobs, PeerClosedError
+from rnic.cm.jobs import LOOK_S, Job, Jobs, PeerClosedError
 from rnic.cm.manager import Event, EventChannel, Manager, manager_of
 from rnic.mem.space import byte_view
 from rnic.runtime.wait import wait_readable
@@ -43,9 +43,6 @@ MAX_PRIVATE_ACCEPT, MAX_PRIVATE_REJECT = 196, 148
 REMOTE_RIGHTS = (
     e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_ATOMIC
 )
-LOOK_S = 0.5
-"""Longest sleep, so that nothing hangs on a wake-up that another took."""
-
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 """Work that waits, at each ``yield``, until something may have happened."""
@@ -77,7 +74,7 @@ class CmRejectedError(CmConnectError):
 
 _REJECT_HINTS = {
     cm.REJ_INVALID_SERVICE_ID: "; nobody listens on that port: start the listener first",
-    cm.REJ_NO_RESOURCES: "; its backlog is full: try again",
+    cm.REJ_NO_RESOURCES: "; it has no room for more: try again",
     cm.REJ_TIMEOUT: "; it gave up waiting",
     cm.REJ_STALE_CONN: "; it took the queue pair for one of before: try again",
 }
@@ -155,12 +152,15 @@ class CmConnection:
         Raises:
             TimeoutError: none came in time.
             PeerClosedError: the peer disconnected and nothing is left.
+            VerbsError: EINVAL once it is closed, by another thread too.
         """
         self._usable()
         while (wc := self._next_message()) is None:
             self._end_of_stream()
-            if not self._jobs.wait(self._has_news, timeout_s, self._channel) and not self._look():
-                raise TimeoutError(f"no message from {self.peer} within {timeout_s or 0:g} s")
+            ready = self._jobs.wait(self._has_news, timeout_s, self._channel)
+            self._usable()  # another thread may have closed it
+            if not (ready or self._look() or timeout_s is None):
+                raise TimeoutError(f"no message from {self.peer} within {timeout_s:g} s")
         return self._open(wc)
 
     async def arecv(self) -> bytes:
@@ -168,7 +168,9 @@ class CmConnection:
         self._usable()
         while (wc := self._next_message()) is None:
             self._end_of_stream()
-            if not await self._jobs.wait_async(self._has_news, self._channel):
+            ready = await self._jobs.wait_async(self._has_news, self._channel)
+            self._usable()  # another task may have closed it
+            if not ready:
                 self._look()
         return self._open(wc)
 
@@ -230,14 +232,18 @@ class CmConnection:
         return not self.closed and not self._ended
 
     def wait_closed(self, timeout_s: float | None = None) -> bool:
-        """Wait until the peer disconnects; false where it did not within ``timeout_s``."""
+        """Wait until the peer disconnects, or another thread closes; false where none did within ``timeout_s``."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         self.ctx.driver.rest()
         while self.connected:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            wait_readable([self._channel.fileno(), *self._manager.lifelines()], left)
+            # closing the channel would not wake a thread that waits on it
+            wait_readable(
+                _open([self._channel.fileno(), *self._manager.lifelines()]),
+                LOOK_S if left is None else min(left, LOOK_S),
+            )
         return True
 
     def disconnect(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
@@ -257,9 +263,8 @@ class CmConnection:
             return
         self._fail()
         self._manager.ask(wire.CM_DISCONNECT, id=self._number)
-        while not self._ended:
-            if not self._look():
-                yield
+        while self.connected:
+            yield
 
     def close(self) -> None:
         """Disconnect without waiting, and let go of everything. A second call does nothing."""
@@ -324,8 +329,14 @@ class CmConnection:
         ask(wire.CM_MIGRATE, id=number, channel=self._channel.number)
         resources = min(RD_ATOMIC, asked["responder_resources"])
         depth = min(RD_ATOMIC, asked["initiator_depth"])
-        self._make_ready(resources, depth)
-        self._offer(wire.CM_ACCEPT, private, resources, depth)
+        try:
+            self._make_ready(resources, depth)
+            self._offer(wire.CM_ACCEPT, private, resources, depth)
+        except VerbsError:
+            reason = ask(wire.CM_QUERY, id=number)["status"]
+            if reason:  # the peer took its request back
+                raise CmRejectedError(self.peer, reason, b"") from None
+            raise
         while True:
             event = self._channel.take()
             if event is not None:
@@ -399,7 +410,7 @@ class CmConnection:
             self.qp.modify(attr, e.IBV_QP_STATE)
 
     def _waits(self) -> list[int]:
-        return [self._channel.fileno(), self._jobs.channel.fileno(), *self._manager.lifelines()]
+        return _open([self._channel.fileno(), self._jobs.channel.fileno(), *self._manager.lifelines()])
 
     def drive(self, steps: Steps[None], timeout_s: float, what: str) -> None:
         """Run steps to their end."""
@@ -408,7 +419,7 @@ class CmConnection:
             left = end - time.monotonic()
             if left <= 0:
                 raise self._late(timeout_s, what)
-            self._jobs.cq.req_notify()
+            self._jobs.arm()
             self._jobs.dispatch()
             self.ctx.driver.rest()
             wait_readable(self._waits(), min(left, LOOK_S))
@@ -421,7 +432,7 @@ class CmConnection:
             left = end - loop.time()
             if left <= 0:
                 raise self._late(timeout_s, what)
-            self._jobs.cq.req_notify()
+            self._jobs.arm()
             self._jobs.dispatch()
             self.ctx.driver.rest()
             await readable(loop, self._waits(), min(left, LOOK_S))
@@ -476,6 +487,11 @@ class CmConnection:
 
 
 _ENDS = frozenset({cm.EVENT_DISCONNECTED, cm.EVENT_REJECTED, cm.EVENT_CONNECT_ERROR, cm.EVENT_DEVICE_REMOVAL})
+
+
+def _open(descriptors: list[int]) -> list[int]:
+    """Those that no other thread has closed."""
+    return [each for each in descriptors if each >= 0]
 
 
 async def readable(loop: asyncio.AbstractEventLoop, descriptors: list[int], timeout_s: float) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from rnic.cm.exchange import DEFAULT_TIMEOUT_S, tcp_port
 from rnic.cm.ids import MAPPED
+from rnic.cm.jobs import LOOK_S
 from rnic.cm.managed import (
-    LOOK_S,
     MAX_PRIVATE,
     MAX_PRIVATE_ACCEPT,
     MAX_PRIVATE_REJECT,
@@ -41,7 +41,9 @@ class CmRequest:
     """Somebody who wants to connect; :meth:`CmListener.get_request` gives it.
 
     ``peer`` says who, ``private`` is what it says with it, 56 bytes with the zeros that they were filled up with. A
-    request that is neither accepted nor rejected keeps its peer waiting for about a minute.
+    request that is neither accepted nor rejected keeps its peer waiting until that has enough of it (``timeout_s`` of
+    :func:`cm_connect`); one without such a limit waits 17 minutes, since each of its 15 repetitions is told to wait for
+    69 s. The request itself is kept until its listener is closed.
     """
 
     def __init__(self, listener: CmListener, event: Event) -> None:
@@ -61,7 +63,7 @@ class CmRequest:
             timeout_s: for the peer to be ready.
 
         Raises:
-            CmRejectedError: the peer changed its mind.
+            CmRejectedError: the peer gave up, or changed its mind; ``reason`` is 4 where it had waited long enough.
             CmTimeoutError: it did not say that it is ready.
             VerbsError: EINVAL for private data that is too long, or a request that was answered already.
         """
@@ -86,8 +88,10 @@ class CmRequest:
         _check_private(private, MAX_PRIVATE_REJECT)
         self._answer()
         manager = self._listener.manager
-        manager.ask(wire.CM_REJECT, private, id=self._number)
-        manager.ask(wire.CM_DESTROY, id=self._number)
+        try:
+            manager.ask(wire.CM_REJECT, private, id=self._number)
+        finally:
+            manager.ask(wire.CM_DESTROY, id=self._number)
 
     def _begin(self, private: bytes) -> CmConnection:
         _check_private(private, MAX_PRIVATE_ACCEPT)
@@ -175,7 +179,8 @@ class CmListener:
         return await (await self.aget_request()).aaccept(private)
 
     def _waits(self) -> list[int]:
-        return [self._channel.fileno(), *self.manager.lifelines()]
+        own = self._channel.fileno()
+        return [*([] if own < 0 else [own]), *self.manager.lifelines()]  # another thread may have closed it
 
     def _next(self) -> CmRequest | None:
         while not self.closed:
@@ -185,10 +190,7 @@ class CmListener:
                 return None
             if event.event == cm.EVENT_CONNECT_REQUEST:
                 return CmRequest(self, event)
-            # who asked has given up before anybody looked
-            with contextlib.suppress(VerbsError):
-                if event.number != self._number:
-                    self.manager.ask(wire.CM_DESTROY, id=event.number)
+            # the device has gone: who holds a request hears of it when it answers
         raise CmConnectError(f"the listener on {self.address} port {self.port} is closed")
 
     def close(self) -> None:
@@ -234,7 +236,8 @@ def cm_listen(
     Args:
         addr: local address of the NIC, which is made in this process.
         port: in rdma_cm's TCP port space; 0 for any free one. No TCP port of the system is taken.
-        backlog: requests that may wait, 0 for 128.
+        backlog: requests that may wait for :meth:`CmListener.get_request`, 0 for 1,024, which is the most. Who comes
+            beyond that gets no answer, and asks again by itself as long as its ``timeout_s`` lasts.
         message_bytes: longest message that each connection receives.
         receives: messages that may wait on each connection.
         udp_port: UDP port of the NIC, 4791 by default; peers must have the same, since CM messages name none.

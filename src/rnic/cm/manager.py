@@ -209,30 +209,35 @@ class EventChannel:
         self.number = number
         self._manager = manager
         self._fd = fd
+        self._lock = threading.RLock()
+        """A descriptor that one thread reads is not closed by another: its number may be another's the next moment."""
 
     def fileno(self) -> int:
-        """For ``poll`` and event loops."""
+        """For ``poll`` and event loops; below 0 once it is closed."""
         return self._fd
 
     def take(self) -> Event | None:
-        """The next event, if one waits."""
-        while True:
-            try:
-                os.eventfd_read(self._fd)
-            except BlockingIOError:
-                return None
-            event = self._manager.event(self.number)
-            if event is not None:
-                return event
+        """The next event, if one waits; none does once it is closed."""
+        with self._lock:
+            while self._fd >= 0:
+                try:
+                    os.eventfd_read(self._fd)
+                except BlockingIOError:
+                    return None
+                event = self._manager.event(self.number)
+                if event is not None:
+                    return event
+        return None
 
     def close(self) -> None:
         """Close it, and with it the IDs whose events come here; a second call does nothing."""
-        fd, self._fd = self._fd, -1
-        if fd < 0:
-            return
-        with contextlib.suppress(VerbsError):  # the device has gone, and all IDs with it
-            self._manager.ask(wire.CM_CLOSE_CHANNEL, channel=self.number)
-        os.close(fd)
+        with self._lock:
+            fd, self._fd = self._fd, -1
+            if fd < 0:
+                return
+            with contextlib.suppress(VerbsError):  # the device has gone, and all IDs with it
+                self._manager.ask(wire.CM_CLOSE_CHANNEL, channel=self.number)
+            os.close(fd)
 
 
 def manager_of(ctx: Context) -> Manager:

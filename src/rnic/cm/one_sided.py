@@ -203,6 +203,7 @@ class OneSided:
         self._usable()
         while not self._free:
             await self._jobs.wait_async(lambda: bool(self._free))
+            self._usable()  # another task may have closed it
 
     def _find(self, remote: Remote) -> BufferInfo:
         self._usable()
@@ -415,6 +416,7 @@ class OneSided:
                     at = slot * BOUNCE_BYTES
                     return slot, self._bounce_view[at : at + BOUNCE_BYTES], self._bounce.buf + at
             self._jobs.wait(lambda: bool(self._free))
+            self._usable()  # another thread may have closed it
 
     def _give_slot(self, slot: int) -> None:
         with self._slot_lock:

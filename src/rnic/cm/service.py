@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from rnic.cm.agent import CmAgent
-from rnic.cm.connections import CmError, News
+from rnic.cm.connections import CmError, Connection, News
 from rnic.cm.ids import (
     IPV4,
     MAPPED,
@@ -34,6 +34,7 @@ from rnic.cm.machine import Input, State
 from rnic.spec import attach_cm as wire
 from rnic.spec import cm
 from rnic.wire.cm import IP_HEADER
+from rnic.wire.cm_message import REJECT_REASONS
 
 if TYPE_CHECKING:
     from rnic.device.nic import Nic
@@ -179,6 +180,7 @@ class CmService:
 
     def _close_channel(self, client: Program, number: int) -> bytes:
         channel = self._channel(client, number)
+        channel.events.clear()  # all are of IDs that go, each of which would look through them
         for each in [each for each in client.ids.values() if each.channel is channel]:
             self._destroy(each)
         client.channels.pop(number).bell.close()
@@ -219,7 +221,11 @@ class CmService:
     def _get_events(self, client: Program, number: int, most: int) -> bytes:
         events = self._channel(client, number).events
         count = min(len(events), max(1, min(most, wire.CM_MOST_EVENTS)))
-        return b"".join([events.popleft()[1] for _ in range(count)]) or record(id=number)
+        taken = [events.popleft() for _ in range(count)]
+        for each, _ in taken:
+            if each.connection is not None:  # the first event of a request is that it came
+                CmAgent.taken(each.connection)
+        return b"".join([event for _, event in taken]) or record(id=number)
 
     def _describe(
         self, each: CmId, event: int = wire.CM_NO_EVENT, status: int = 0, private: bytes = b"", **more: int
@@ -401,7 +407,13 @@ class CmService:
         self._emit(each, cm.EVENT_CONNECT_REQUEST, 0, data, listen_id=listening.number, **offer_of(connection))
 
     def happened(self, each: CmId, news: News) -> None:
-        """News of an ID's connection."""
+        """News of an ID's connection.
+
+        A program hears nothing of a request that it has not accepted: as with Linux, its accept then fails. Events of
+        IDs that it has yet to set up would confuse it.
+        """
+        if each.passive and not each.accepted:
+            return
         connection = news.connection
         more = {}
         if news.event == cm.EVENT_CONNECT_RESPONSE:
@@ -442,11 +454,14 @@ class CmService:
     def _accept(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         if each.connection is None:
             raise OSError(errno.EINVAL, "the ID has nothing to accept")
+        if _taken_back(each):
+            raise OSError(errno.EINVAL, f"the peer has given up: it took its request back ({_why(each.connection)})")
         if (each.connection.state, Input.ACCEPT) in _ACCEPTABLE:
             psn = each.connection.local.psn  # the program has made its queue pair ready with it
             each.connection.local = parameters_of(said)
             each.connection.local.psn = psn
         self._request(each, Input.ACCEPT, data)
+        each.accepted = True
 
     def _reject(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         usual = cm.SIDR_REJECTED if each.qp_type == wire.QP_UD else cm.REJ_CONSUMER_DEFINED
@@ -477,19 +492,22 @@ class CmService:
         """Nothing is kept of a membership: the program's library attaches and detaches queue pairs."""
 
     def _query(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        """The answer says all."""
+        """The answer says all; of a request that its peer took back, the reason as ``status``."""
+        if each.connection is not None and _taken_back(each):
+            self._told = self._describe(each, status=each.connection.status)
 
     def _migrate(self, each: CmId, said: dict[str, int], data: bytes) -> None:
         channel = self._channel(each.client, said["channel"])
         if channel is each.channel:
             return
-        moved = [event for event in each.channel.events if event[0] is each]
-        for event in moved:
-            each.channel.events.remove(event)
-            each.channel.bell.take_back()
-            channel.events.append(event)
-            channel.bell()
-        each.channel = channel
+        left, each.channel = each.channel, channel
+        for event in [left.events.popleft() for _ in range(len(left.events))]:
+            if event[0] is each:
+                left.bell.take_back()
+                channel.events.append(event)
+                channel.bell()
+            else:
+                left.events.append(event)
 
     def _destroy(self, each: CmId, said: dict[str, int] | None = None, data: bytes = b"") -> None:
         each.client.ids.pop(each.number, None)
@@ -514,6 +532,16 @@ class CmService:
         if child.connection is not None and child.port is not None:
             child.port.agent.request(child.connection, Input.ABANDON, self._now_ns)
             child.connection = None
+
+
+def _taken_back(each: CmId) -> bool:
+    """Whether it is a request whose peer gave up before the program accepted."""
+    return each.passive and not each.accepted and each.connection is not None and each.connection.state is State.CLOSED
+
+
+def _why(connection: Connection) -> str:
+    """What the last REJ gave as its reason."""
+    return f"{REJECT_REASONS.get(connection.status, 'unknown')}, reason {connection.status}"
 
 
 def _within(src: bytes, port: CmPort) -> bool:

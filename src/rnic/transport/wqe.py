@@ -19,7 +19,7 @@ from rnic.transport.message import Message
 from rnic.transport.payload import Sge
 
 MOST_BYTES = max(MAX_SGE * SGE_BYTES, MAX_INLINE)
-"""Bytes that are read at once: an entry, or what lies behind one. Words of records that a program shares say how many."""
+"""Bytes read at once: an entry, or what lies behind one. Words of records that a program shares say how many."""
 
 
 @view(SEND_RING)

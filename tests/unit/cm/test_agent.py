@@ -335,16 +335,46 @@ def test_a_request_that_cannot_be_is_rejected_with_its_reason(field: str, value:
     assert not bench.news
 
 
-def test_requests_beyond_the_backlog_are_rejected_until_one_is_answered() -> None:
+def test_requests_beyond_the_backlog_are_dropped_until_one_is_seen_or_answered() -> None:
     bench = Bench()
-    bench.listen(backlog=2)
+    listener = bench.listen(backlog=2)
     for number in range(3):
         bench.request(local_comm_id=100 + number, qpn=0x40 + number)
     assert len(bench.news) == 2
-    assert bench.port.last().fields["reason"] == cm.REJ_NO_RESOURCES
-    bench.agent.request(bench.news[0].connection, Input.REJECT, 0)
-    bench.request(local_comm_id=200, qpn=0x50)
-    assert len(bench.news) == 3
+    assert not bench.port.sent, "whose request was dropped asks again"
+    assert bench.counters["cm_backlog_full"] == 1
+    first, second = (news.connection for news in bench.news)
+    bench.agent.taken(first)
+    bench.agent.taken(first)
+    bench.request(local_comm_id=102, qpn=0x42)
+    assert [news.connection.remote_id for news in bench.news] == [100, 101, 102]
+    assert listener.waiting == 2
+    bench.agent.request(first, Input.REJECT, 0)
+    assert listener.waiting == 2, "that place was free already"
+    bench.agent.request(second, Input.REJECT, 0)
+    assert listener.waiting == 1
+
+
+def test_a_peer_that_gives_up_leaves_its_place_to_nobody_until_its_owner_looks() -> None:
+    """Or peers that come and go could fill the owner's memory."""
+    bench = Bench()
+    listener = bench.listen(backlog=1)
+    bench.request()
+    connection = bench.news[-1].connection
+    bench.hear(mad.CM_REJ, local_comm_id=77, remote_comm_id=connection.local_id, reason=cm.REJ_TIMEOUT)
+    assert connection.state is State.CLOSED
+    assert listener.waiting == 1
+    bench.agent.request(connection, Input.ABANDON, 0)
+    assert listener.waiting == 0
+
+
+def test_datagram_requests_beyond_the_backlog_are_rejected() -> None:
+    bench = Bench()
+    bench.listen(backlog=1)
+    for number in range(2):
+        bench.hear(mad.CM_SIDR_REQ, request_id=100 + number, service_id=SERVICE)
+    assert len(bench.news) == 1
+    assert bench.port.last().fields["status"] == cm.SIDR_REJECTED
 
 
 def test_a_backlog_is_bounded_and_has_a_default() -> None:

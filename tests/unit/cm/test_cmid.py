@@ -13,6 +13,7 @@ import pytest
 import rnic
 from rnic import AH, CMID, AddrInfo, CMEvent, CMEventChannel, ConnParam, JoinMCAttrEx, UDParam
 from rnic.cm import cm_enums as ce
+from rnic.runtime.wait import wait_readable
 from rnic.testing import own_network
 from rnic.verbs import enums as e
 
@@ -128,6 +129,22 @@ def test_a_request_that_is_rejected() -> None:
                 peer.connect()
             assert caught.value.private.rstrip(b"\0") == b"not today"
         assert found == [None]
+
+
+def test_a_request_for_which_no_queue_pair_can_be_made_is_rejected() -> None:
+    with CMID(passive(), rnic.QPInitAttr(cap=rnic.QPCap(max_send_wr=10**7))) as listening:
+        listening.listen()
+        ctx = listening.context
+        with (
+            beside(lambda: rnic.cm_connect(HERE, PORT, addr=THERE, timeout_s=2)) as found,
+            pytest.raises(rnic.VerbsError, match="cqe=10000000"),
+        ):
+            listening.get_request()
+        (said,) = found
+        assert isinstance(said, rnic.CmRejectedError)
+        assert said.reason == 28
+    assert ctx is not None
+    assert ctx.closed, "nobody holds it any more"
 
 
 def test_nobody_listens() -> None:
@@ -247,6 +264,25 @@ def test_the_device_ends_with_its_last_cmid() -> None:
     listening.close()
     with pytest.raises(rnic.VerbsError, match="is closed; make another one"):
         listening.listen()
+
+
+def test_closing_a_channel_ends_what_another_thread_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rnic.cm.cmid_events.LOOK_S", 0.05)
+    sleeps = threading.Event()
+
+    def sleep(descriptors: list[int], timeout_s: float | None) -> bool:
+        sleeps.set()
+        return wait_readable(descriptors, timeout_s)
+
+    monkeypatch.setattr("rnic.cm.cmid_events.wait_readable", sleep)
+    with CMEventChannel() as channel, CMID(channel) as listening:
+        listening.bind_addr(passive())
+        with beside(lambda: CMEvent(channel)) as found:
+            assert sleeps.wait(5)
+            channel.close()
+        (said,) = found
+        assert isinstance(said, rnic.VerbsError)
+        assert "the event channel is closed" in str(said)
 
 
 def test_on_a_device_that_the_program_opened() -> None:

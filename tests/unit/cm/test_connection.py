@@ -21,6 +21,10 @@ import rnic
 from rnic import enums as e
 from rnic.cm.exchange import ExchangeError, refusal_line
 from rnic.cm.listener import MAX_HANDSHAKES, RETRY_S
+from rnic.runtime.wait import wait_readable
+from rnic.testing import own_network
+
+NET = own_network()
 
 
 class Ends:
@@ -213,6 +217,89 @@ def test_the_peer_closes(ends: Ends) -> None:
         ends.server.recv()
     with pytest.raises(rnic.VerbsError, match="is closed"):
         ends.client.read("table")
+
+
+def test_closing_in_a_task_ends_what_other_tasks_wait_for(ends: Ends) -> None:
+    client = ends.client
+    client._jobs._depth = 0  # nothing is posted, so that nothing completes
+
+    async def main() -> None:
+        waiting = [
+            asyncio.create_task(work) for work in (client.arecv(), client.aread("table"), client.awrite("big", [1.0]))
+        ]
+        await asyncio.sleep(0)
+        client.close()
+        async with asyncio.timeout(5):
+            received, read, written = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(received, rnic.VerbsError)
+        assert "is closed; open a new one" in str(received)
+        for found in (read, written):
+            assert isinstance(found, rnic.WorkCompletionError)
+            assert found.status == e.IBV_WC_WR_FLUSH_ERR
+
+    asyncio.run(main())
+
+
+def test_closing_in_a_thread_wakes_the_tasks_of_a_loop(ends: Ends) -> None:
+    async def main() -> None:
+        waiting = asyncio.create_task(ends.client.arecv())
+        await asyncio.sleep(0)
+        await asyncio.to_thread(ends.client.close)
+        async with asyncio.timeout(5):
+            with pytest.raises(rnic.VerbsError, match="is closed; open a new one"):
+                await waiting
+        assert not await ends.client._jobs.wait_async(lambda: False), "who comes too late does not wait at all"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("wait", ["recv", "wait_closed"])
+def test_closing_in_a_thread_ends_what_another_waits_for(
+    wait: str, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeps = threading.Event()
+
+    def sleep(descriptors: list[int], timeout_s: float | None) -> bool:
+        if timeout_s != 0:
+            sleeps.set()
+        return wait_readable(descriptors, timeout_s)
+
+    for where in ("jobs", "connection"):
+        monkeypatch.setattr(f"rnic.cm.{where}.wait_readable", sleep, raising=False)
+    found: list[object] = []
+
+    def work() -> None:
+        try:
+            found.append(getattr(ends.client, wait)())
+        except rnic.VerbsError as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert sleeps.wait(5)
+    ends.client.close()
+    assert ends.server.wait_closed(5), "the peer is told, whoever waits here"
+    thread.join(5)
+    assert not thread.is_alive()
+    if wait == "recv":
+        (said,) = found
+        assert "is closed; open a new one" in str(said)
+    else:
+        assert found == [True]
+
+
+def test_nothing_is_left_where_what_a_connection_needs_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **more: object) -> None:
+        raise rnic.VerbsError(errno.ENOMEM, "nothing is left")
+
+    with rnic.Context(addr=f"{NET}.91", port=0) as ctx, rnic.listen(f"{NET}.91", 0, context=ctx) as listener:
+        for what in ("one_sided.MR", "jobs.CQ"):
+            with monkeypatch.context() as patch:
+                patch.setattr(f"rnic.cm.{what}", refuse)
+                with pytest.raises(rnic.VerbsError, match="nothing is left"):
+                    rnic.connect(listener.address, listener.port, context=ctx)
+            assert not ctx._cqs
+            assert [type(child).__name__ for child in ctx._children] == ["PD"], "the listener's"
 
 
 def test_no_message_in_time(ends: Ends) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 import rnic
+from rnic import enums as e
 from rnic.link.middleware import Middleware
 from rnic.link.udp import UdpLink
+from rnic.runtime.wait import wait_readable
 from rnic.spec import opcodes as op
 from rnic.testing import own_network
 from rnic.wire.bursts import TxBurst
@@ -145,6 +148,24 @@ def test_requests_are_answered_once() -> None:
     assert service.found == [None]
 
 
+@pytest.mark.parametrize("looks", [False, True], ids=["at once", "after a look for others"])
+def test_a_request_whose_peer_gave_up_is_rejected_by_it(looks: bool) -> None:
+    with rnic.cm_listen(HERE) as listener:
+        with pytest.raises(rnic.CmTimeoutError):
+            rnic.cm_connect(HERE, listener.port, addr=THERE, timeout_s=0.05)
+        request = listener.get_request(5)
+        counters, end = listener.ctx.nic.counters, time.monotonic() + 5
+        while not counters["cm_rx_rej"]:
+            assert time.monotonic() < end
+            listener.ctx.driver.progress()
+        if looks:
+            with pytest.raises(TimeoutError):
+                listener.get_request(0)
+        with pytest.raises(rnic.CmRejectedError, match=r"timeout \(reason 4\); it gave up waiting") as said:
+            request.accept()
+        assert said.value.reason == 4
+
+
 def test_nobody_answers_in_time() -> None:
     with pytest.raises(rnic.CmTimeoutError, match=r"port 7 did not answer within 0.05 s: is a NIC there") as said:
         rnic.cm_connect(f"{NET}.83", 7, addr=THERE, timeout_s=0.05)
@@ -210,6 +231,70 @@ def test_asyncio() -> None:
                 await refused
 
     asyncio.run(act())
+
+
+def wait_for_the_end(listener: rnic.CmListener) -> bool:
+    with listener.accept(5) as peer:
+        return peer.wait_closed(5)
+
+
+def test_closing_in_a_task_ends_what_other_tasks_wait_for() -> None:
+    with Service(wait_for_the_end) as service:
+        mine = service.connect()
+        mine._jobs._depth = 0  # nothing is posted, so that nothing completes
+
+        async def act() -> None:
+            waiting = [
+                asyncio.create_task(work) for work in (mine.arecv(), mine.aread(0, 0, 8), mine.awrite(0, 0, b"x"))
+            ]
+            await asyncio.sleep(0)
+            mine.close()
+            async with asyncio.timeout(5):
+                received, read, written = await asyncio.gather(*waiting, return_exceptions=True)
+            assert isinstance(received, rnic.VerbsError)
+            assert "is closed; open a new one" in str(received)
+            for found in (read, written):
+                assert isinstance(found, rnic.WorkCompletionError)
+                assert found.status == e.IBV_WC_WR_FLUSH_ERR
+
+        asyncio.run(act())
+    assert service.found == [True]
+
+
+@pytest.mark.parametrize("wait", ["recv", "wait_closed"])
+def test_closing_in_a_thread_ends_what_another_waits_for(wait: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeps = threading.Event()
+
+    def sleep(descriptors: list[int], timeout_s: float | None) -> bool:
+        if timeout_s != 0 and threading.current_thread() is thread:
+            sleeps.set()
+        return wait_readable(descriptors, timeout_s)
+
+    found: list[object] = []
+
+    def work() -> None:
+        try:
+            found.append(getattr(mine, wait)())
+        except rnic.VerbsError as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    with Service(wait_for_the_end) as service:
+        mine = service.connect()
+        monkeypatch.setattr("rnic.cm.jobs.wait_readable", sleep)
+        monkeypatch.setattr("rnic.cm.managed.wait_readable", sleep)
+        monkeypatch.setattr("rnic.cm.managed.LOOK_S", 0.05)
+        thread.start()
+        assert sleeps.wait(5)
+        mine.close()
+        thread.join(5)
+        assert not thread.is_alive()
+    assert service.found == [True], "the peer is told, whoever waits here"
+    if wait == "recv":
+        (said,) = found
+        assert "is closed; open a new one" in str(said)
+    else:
+        assert found == [True]
 
 
 class Deaf(Middleware):

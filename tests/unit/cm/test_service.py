@@ -190,6 +190,51 @@ def test_a_rejection_says_why(pair: Pair) -> None:
     assert private == b"no".ljust(148, b"\0")
 
 
+def test_a_request_that_was_taken_leaves_its_place_in_the_backlog(pair: Pair) -> None:
+    pair.listen(backlog=1)
+    peers = [pair.resolved() for _ in range(2)]
+    for number, peer in enumerate(peers):
+        pair.client.ask(a.CM_CONNECT, id=peer, qpn=0x20 + number)
+    counters = pair.net.nodes[1].nic.counters
+    pair.net.run(lambda: counters["cm_backlog_full"] > 0)
+    assert pair.server.bells[0].rings == 1
+    first = pair.server.expect(cm.EVENT_CONNECT_REQUEST)
+    second = pair.server.expect(cm.EVENT_CONNECT_REQUEST)
+    assert (first["qpn"], second["qpn"]) == (0x20, 0x21), "its repetition came in, the first unanswered yet"
+    pair.server.ask(a.CM_ACCEPT, id=second["id"], qpn=0x30)
+    assert pair.client.expect(cm.EVENT_CONNECT_RESPONSE)["id"] == peers[1]
+
+
+def test_a_program_hears_of_a_peer_that_gave_up_when_it_accepts(pair: Pair) -> None:
+    pair.listen()
+    mine = pair.resolved()
+    pair.client.ask(a.CM_CONNECT, id=mine, qpn=0x20)
+    theirs = pair.server.expect(cm.EVENT_CONNECT_REQUEST)["id"]
+    pair.client.ask(a.CM_DESTROY, id=mine)
+    counters = pair.net.nodes[1].nic.counters
+    pair.net.run(lambda: counters["cm_rx_rej"] == 1)
+    assert pair.server.no_event()
+    with pytest.raises(
+        OSError, match=r"the peer has given up: it took its request back \(timeout, reason 4\)"
+    ) as refused:
+        pair.server.ask(a.CM_ACCEPT, id=theirs, qpn=0x30)
+    assert refused.value.errno == errno.EINVAL
+    assert pair.server.ask(a.CM_QUERY, id=theirs)["status"] == cm.REJ_TIMEOUT
+    pair.server.ask(a.CM_DESTROY, id=theirs)
+
+
+def test_a_program_hears_of_a_peer_that_gives_up_after_it_accepted(pair: Pair) -> None:
+    pair.listen()
+    mine = pair.resolved()
+    pair.client.ask(a.CM_CONNECT, id=mine, qpn=0x20)
+    theirs = pair.server.expect(cm.EVENT_CONNECT_REQUEST)["id"]
+    pair.server.ask(a.CM_ACCEPT, id=theirs, qpn=0x30)
+    pair.client.expect(cm.EVENT_CONNECT_RESPONSE)
+    pair.client.ask(a.CM_DESTROY, id=mine)
+    said = pair.server.expect(cm.EVENT_REJECTED)
+    assert (said["id"], said["status"]) == (theirs, cm.REJ_CONSUMER_DEFINED)
+
+
 def test_nobody_listens(pair: Pair) -> None:
     mine = pair.resolved()
     pair.client.ask(a.CM_CONNECT, id=mine, qpn=0x20)
@@ -355,13 +400,46 @@ def test_the_end_of_a_program_looks_once_at_what_it_never_took(pair: Pair) -> No
     assert looked.times <= len(numbers) + 5
 
 
+@pytest.mark.parametrize("op", [a.CM_CLOSE_CHANNEL, a.CM_MIGRATE], ids=["close", "migrate"])
+def test_what_waits_on_a_channel_is_looked_at_once(op: int, pair: Pair) -> None:
+    """One program that lets many events wait holds up nobody else."""
+    first, second = (pair.client.create() for _ in range(2))
+    for _ in range(50):
+        for number in (first, second):
+            pair.client.ask(a.CM_RESOLVE_ADDR, id=number, dst=pair.gids[1])  # no device: an event
+    old, new = pair.client.channel, pair.client.ask(a.CM_CHANNEL)["id"]
+    channel = pair.service._clients[pair.client].channels[old]
+    looked = Looked(channel.events)
+    channel.events = looked  # type: ignore[assignment]
+    if op == a.CM_MIGRATE:
+        pair.client.ask(op, id=second, channel=new)
+        assert looked.times <= 100
+        assert [pair.client.event()[1]["id"] for _ in range(50)] == [first] * 50
+        assert [pair.client.event(new)[1]["id"] for _ in range(50)] == [second] * 50
+    else:
+        pair.client.ask(op, channel=old)
+        assert looked.times <= 100
+        with pytest.raises(OSError, match="is not there"):
+            pair.client.ask(a.CM_QUERY, id=first)
+
+
 class Looked(deque[tuple[object, bytes]]):
+    """Counts the entries that are looked at."""
+
     times = 0
 
     def __iter__(self) -> Iterator[tuple[object, bytes]]:
         for each in super().__iter__():
             self.times += 1
             yield each
+
+    def popleft(self) -> tuple[object, bytes]:
+        self.times += 1
+        return super().popleft()
+
+    def remove(self, value: tuple[object, bytes]) -> None:
+        self.times += self.index(value) + 1
+        super().remove(value)
 
 
 @pytest.mark.parametrize("bound", [True, False])
