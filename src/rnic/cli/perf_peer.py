@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from rnic.link.recorder import Recorder
 from rnic.link.udp import UdpLink
 from rnic.spec.errors import RnicError
-from rnic.spec.limits import GRH_BYTES, MTU_CODES, ROCE_UDP_PORT
+from rnic.spec.limits import GRH_BYTES, MTU_BYTES, MTU_CODES, ROCE_UDP_PORT
 from rnic.verbs import (
     AH,
     CQ,
@@ -130,7 +130,7 @@ class Endpoint:
         if not 0 < self.mtu <= port.active_mtu:
             allowed = ", ".join(str(size) for size, code in MTU_CODES.items() if code <= port.active_mtu)
             self.ctx.close()
-            raise PerfError(f"mtu={mtu}: this port takes {allowed}")
+            raise PerfError(f"mtu={mtu}: this port takes {allowed}: give -m {MTU_BYTES[port.active_mtu]}")
         self.pd = PD(self.ctx)
         self.cq = CQ(self.ctx, 4 * depth + 16)
         cap = QPCap(depth + 1, 2 * depth + 1, 1, 1, 0)
