@@ -46,6 +46,10 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["--nope"], 2, "No such option '--nope'. rnic --help lists them."),
         (["qp", "abc"], 2, "'abc' is not a whole number."),
         (["exec", "--faults", "", "--", "true"], 2, "fault script is empty: give a JSON file of rules"),
+        (["exec", "--captur", "x.pcapng", "--", "true"], 2, "No such option '--captur'"),
+        (["exec", "--fault", "[]", "true"], 2, "No such option '--fault'"),
+        (["exec", "-x", "true"], 2, "No such option '-x'"),
+        (["exec", "--", "--no-such-program"], 127, "was not found: install it, or give its path"),
         (["exec", "--", "no-such-program"], 127, "was not found: install it, or give its path"),
         (["exec", "--", "/etc/passwd"], 126, "is not executable: see chmod +x"),
         (["exec", "--", "/tmp"], 126, "is a directory: give a program in it"),
@@ -97,6 +101,14 @@ def test_programs_that_cannot_run_end_as_in_a_shell(tmp_path: Path) -> None:
         assert done.stderr.startswith(f"rnic: program {name!r} {says}: ")
     plain.chmod(0o755)
     assert run(tmp_path, "exec", "--port", "0", "--", str(plain)).returncode == 7
+
+
+@pytest.mark.slow
+def test_options_behind_the_program_are_its_own(tmp_path: Path) -> None:
+    for line in (["echo"], ["--", "echo"], ["--no-paths", "echo"]):
+        words = ["--addr", "--faults", "-x", "--", "--captur=y"]
+        done = run(tmp_path, "exec", "--port", "0", *line, *words)
+        assert (done.returncode, done.stdout) == (0, " ".join(words) + "\n"), done.stderr
 
 
 @pytest.mark.slow
