@@ -33,6 +33,11 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["perf", "write_bw", "--plot", "{}/none/p.png"], 2, "there is no directory"),
         (["perf", "write_bw", "--capture", "{}/none/p.pcapng"], 2, "there is no directory"),
         (["serve", "--addr", "127.0.0.1", "--udp-port", "4799", "--faults", "[{"], 2, "fault script is no JSON: "),
+        (
+            ["perf", "write_bw", "--listen", "--addr", "203.0.113.1"],
+            2,
+            "is not an address of this machine",
+        ),
         (["serve", "--addr", "127.0.0.1", "--faults", "{}/none.json"], 2, "No such file or directory"),
         (["qp"], 2, "no NIC process runs"),
         (["top", "--once"], 2, "no NIC process runs"),
@@ -72,7 +77,7 @@ def test_one_line_and_a_status(words: list[str], status: int, says: str, tmp_pat
 def test_a_client_without_a_server_is_told_what_to_start(tmp_path: Path) -> None:
     done = run(tmp_path, "perf", "write_bw", "127.0.0.1", "--port", "1", "--udp-port", "0")
     assert done.returncode == 2
-    assert done.stderr.endswith("start one there with rnic perf write_bw --listen\n")
+    assert done.stderr.endswith("start one there with rnic perf write_bw --listen --addr 127.0.0.1 --port 1\n")
     assert done.stderr.count("\n") == 1
 
 

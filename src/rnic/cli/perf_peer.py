@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import secrets
 import select
@@ -236,7 +237,7 @@ def open_capture(path: Path) -> BinaryIO:
 
 
 def listen(addr: str, port: int) -> socket.socket:
-    """A TCP listener; :class:`PerfError` if the port is taken."""
+    """A TCP listener; :class:`PerfError` if the port is taken, or the address is none of this machine."""
     family = socket.AF_INET6 if ":" in addr else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -244,6 +245,8 @@ def listen(addr: str, port: int) -> socket.socket:
         sock.bind((addr, port))
     except OSError as error:
         sock.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise PerfError(f"--addr {addr} is not an address of this machine: rnic devinfo lists them") from None
         raise PerfError(
             f"TCP port {port} of {addr} cannot be used ({error.strerror}): choose another with --port"
         ) from None
@@ -257,4 +260,6 @@ def dial(host: str, port: int, timeout_s: float = 10.0) -> Line:
         return Line(socket.create_connection((host, port), timeout=timeout_s))
     except OSError as error:
         words = f"no rnic perf answers at {host} port {port} ({error.strerror or error})"
-        raise PerfError(f"{words}: start one there with rnic perf write_bw --listen") from None
+        raise PerfError(
+            f"{words}: start one there with rnic perf write_bw --listen --addr {host} --port {port}"
+        ) from None
