@@ -47,6 +47,15 @@ def test_listing_and_showing() -> None:
     assert "    > WRITE_ONLY psn=0 ackreq at=M len=4 icrc=bad [4 a]\n    < nothing\n" in shown
 
 
+def test_the_list_as_json() -> None:
+    listed = json.loads(run("--list", "--json", "--suite", "responder").stdout)
+    assert {tuple(each) for each in listed} == {("suite", "name", "clause", "says")}
+    atomic = next(each for each in listed if each["name"] == "duplicate-atomic")
+    assert (atomic["suite"], atomic["clause"]) == ("responder", "IBA 9.7.5.1.4")
+    (shown,) = json.loads(run("--show", "--json", "-k", "icrc").stdout)
+    assert "> WRITE_ONLY psn=0 ackreq at=M len=4 icrc=bad [4 a]\n< nothing" in shown["script"]
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [

@@ -33,6 +33,11 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["perf", "write_bw", "--plot", "{}/none/p.png"], 2, "there is no directory"),
         (["perf", "write_bw", "--capture", "{}/none/p.pcapng"], 2, "there is no directory"),
         (["serve", "--addr", "127.0.0.1", "--udp-port", "4799", "--faults", "[{"], 2, "fault script is no JSON: "),
+        (
+            ["perf", "write_bw", "--listen", "--addr", "203.0.113.1"],
+            2,
+            "is not an address of this machine",
+        ),
         (["serve", "--addr", "127.0.0.1", "--faults", "{}/none.json"], 2, "No such file or directory"),
         (["qp"], 2, "no NIC process runs"),
         (["top", "--once"], 2, "no NIC process runs"),
@@ -46,6 +51,10 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["--nope"], 2, "No such option '--nope'. rnic --help lists them."),
         (["qp", "abc"], 2, "'abc' is not a whole number."),
         (["exec", "--faults", "", "--", "true"], 2, "fault script is empty: give a JSON file of rules"),
+        (["exec", "--captur", "x.pcapng", "--", "true"], 2, "No such option '--captur'"),
+        (["exec", "--fault", "[]", "true"], 2, "No such option '--fault'"),
+        (["exec", "-x", "true"], 2, "No such option '-x'"),
+        (["exec", "--", "--no-such-program"], 127, "was not found: install it, or give its path"),
         (["exec", "--", "no-such-program"], 127, "was not found: install it, or give its path"),
         (["exec", "--", "/etc/passwd"], 126, "is not executable: see chmod +x"),
         (["exec", "--", "/tmp"], 126, "is a directory: give a program in it"),
@@ -68,7 +77,7 @@ def test_one_line_and_a_status(words: list[str], status: int, says: str, tmp_pat
 def test_a_client_without_a_server_is_told_what_to_start(tmp_path: Path) -> None:
     done = run(tmp_path, "perf", "write_bw", "127.0.0.1", "--port", "1", "--udp-port", "0")
     assert done.returncode == 2
-    assert done.stderr.endswith("start one there with rnic perf write_bw --listen\n")
+    assert done.stderr.endswith("start one there with rnic perf write_bw --listen --addr 127.0.0.1 --port 1\n")
     assert done.stderr.count("\n") == 1
 
 
@@ -97,6 +106,14 @@ def test_programs_that_cannot_run_end_as_in_a_shell(tmp_path: Path) -> None:
         assert done.stderr.startswith(f"rnic: program {name!r} {says}: ")
     plain.chmod(0o755)
     assert run(tmp_path, "exec", "--port", "0", "--", str(plain)).returncode == 7
+
+
+@pytest.mark.slow
+def test_options_behind_the_program_are_its_own(tmp_path: Path) -> None:
+    for line in (["echo"], ["--", "echo"], ["--no-paths", "echo"]):
+        words = ["--addr", "--faults", "-x", "--", "--captur=y"]
+        done = run(tmp_path, "exec", "--port", "0", *line, *words)
+        assert (done.returncode, done.stdout) == (0, " ".join(words) + "\n"), done.stderr
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 from rnic.cli import demo
 from rnic.cli.demo import with_unit
 from rnic.cli.perf import BW_COLUMNS, LAT_COLUMNS, TESTS, header_line, iterations_for, measure, own_peer, row_line
+from rnic.cli.perf_peer import Endpoint, PerfError
 from rnic.cli.perf_tests import Peak
 
 
@@ -112,6 +113,11 @@ def test_bad_input_is_one_line_and_status_2(args: tuple[str, ...], words: tuple[
     last = done.stderr.strip().splitlines()[-1]
     assert all(word in last for word in words), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_path_mtu_that_the_port_has_not_is_refused_with_one_that_it_has() -> None:
+    with pytest.raises(PerfError, match=r"^mtu=3000: this port takes 256, .*: give -m (1024|4096)$"):
+        Endpoint("127.0.0.1", 0, "RC", 64, 1, 3000)
 
 
 def test_rows_line_up_with_their_heading() -> None:

@@ -14,6 +14,7 @@ import click
 import pytest
 
 from rnic.cli.commands import group
+from rnic.cli.exec import execute
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -82,6 +83,18 @@ def test_the_command_line_takes_it(call: list[str]) -> None:
         if "it wants" not in str(error):
             raise
         pytest.skip(str(error))  # an extra that is not installed here
+
+
+def test_the_page_on_programs_has_every_option_of_exec() -> None:
+    table = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8").partition("| option | environment | |")[2]
+    rows = [line.split("|")[1:3] for line in table.partition("\n\n")[0].splitlines()[2:]]
+    for option in execute.params:
+        if isinstance(option, click.Option):
+            (row,) = [
+                row for row in rows if set(re.findall(r"--[\w-]+", row[0])) & {*option.opts, *option.secondary_opts}
+            ]
+            variable = f"`{option.envvar}`" if option.envvar else ""
+            assert row[1].strip() == variable, option.name
 
 
 @pytest.mark.parametrize("call", [["no-such"], ["decode", "--no-such", "x.pcap"], ["qp", "not-a-number-of-a-qp"]])

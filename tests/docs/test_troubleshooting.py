@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -188,6 +190,29 @@ def attached_to_nothing(folder: Path) -> object:
     return command("exec", "--addr", f"{NET}.43", "--", *trace)(folder)
 
 
+def without_a_gid(folder: Path) -> object:
+    """The client of a server that answers with what it was told, so that no two programs have to find each other."""
+    if not (LIBRARIES / "libibverbs.so.1").exists():
+        pytest.skip("rnic exec needs the C library, which was not built here")
+    if shutil.which("ibv_rc_pingpong") is None:
+        pytest.skip("ibv_rc_pingpong is not installed (ibverbs-utils)")
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as thread:
+        listener.settimeout(20)
+
+        def answer() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.sendall(sock.recv(1 << 10))
+                sock.recv(1 << 10)
+
+        answered = thread.submit(answer)
+        port = str(listener.getsockname()[1])
+        client = ("ibv_rc_pingpong", "-p", port, "127.0.0.1")
+        said = command("exec", "--addr", f"{NET}.44", "--", *client)(folder)
+        answered.result()
+        return said
+
+
 RULE = '[{"every": 50, "action": "dorp"}]'
 MISTAKES: dict[str, Mistake] = {
     "is taken: give another port": port_is_taken,
@@ -207,6 +232,7 @@ MISTAKES: dict[str, Mistake] = {
     "is longer than the": on_a_connection(lambda both: both.client.send(bytes(1000)), message_bytes=100),
     "use addresses of one IP version": two_ip_versions,
     "no NIC process runs in": command("qp"),
+    "Failed to modify QP to RTR": without_a_gid,
     "is missing, since rnic was installed without a C compiler": command(
         "exec", "--", "true", RNIC_LIBRARIES="/nowhere"
     ),

@@ -349,6 +349,17 @@ def test_a_message_that_trips_the_nic_process_leaves_no_descriptors(
         served.close()
 
 
+def test_a_second_one_in_a_directory_is_told_what_to_do(tmp_path: Path) -> None:
+    served = NicProcess(tmp_path, lambda *_: pytest.fail("no device is wanted"))
+    try:
+        with pytest.raises(
+            ProcessError, match=r"runs already in .*: programs use that one.* another RNIC_RUNTIME_DIR$"
+        ):
+            NicProcess(tmp_path, lambda *_: pytest.fail("no device is wanted"))
+    finally:
+        served.close()
+
+
 def test_messages_are_looked_for_between_empty_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else one that comes after the first of them waited for all the others."""
     served = NicProcess(tmp_path, lambda *_: pytest.fail("no device is wanted"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from fnmatch import fnmatchcase
 from importlib.resources import files
@@ -73,7 +74,7 @@ def _queue_pair(text: str) -> tuple[int, int]:
 @click.option("--simulated", "in_simulation", is_flag=True, help="Against rnic itself, in virtual time.")
 @click.option("--list", "only_list", is_flag=True, help="Print the tests with clause and sentence, and end.")
 @click.option("--show", "only_show", is_flag=True, help="Print the tests' scripts, and end.")
-@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON; or the list.")
 @click.option("--junit", type=click.Path(dir_okay=False), help="Write the report there as JUnit XML.")
 @click.option("--html", type=click.Path(dir_okay=False), help="Write the report there as a page.")
 @click.option("--agent", "as_agent", is_flag=True, help="Be the agent of rnic's device on --addr.")
@@ -120,7 +121,7 @@ def conform(
     if not chosen:
         raise click.UsageError("no test has such a name; --list shows them")
     if only_list or only_show:
-        _list(chosen, only_show)
+        _list(chosen, only_show, as_json)
         return
     try:
         bench = _bench(
@@ -161,13 +162,24 @@ def _told(result: Result) -> None:
         click.echo(f"{result.verdict}: {result.script.name}: {result.detail}")
 
 
-def _list(chosen: list[Script], whole: bool) -> None:
+def _list(chosen: list[Script], whole: bool, as_json: bool) -> None:
+    if as_json:
+        fields = ("suite", "name", "clause", "says")
+        rows = [{name: getattr(script, name) for name in fields} for script in chosen]
+        if whole:
+            rows = [{**row, "script": "\n".join(_steps(script))} for row, script in zip(rows, chosen, strict=True)]
+        click.echo(json.dumps(rows, indent=2))
+        return
     for script in chosen:
         click.echo(f"{script.name:32} {script.clause:20} {script.says}")
         if whole:
-            options = " ".join(f"{name}={script.options[name]}" for name in sorted(script.set_options))
-            lines = ([f"with {options}"] if options else []) + script.text.splitlines()
-            click.echo("".join(f"    {line}\n" for line in lines))
+            click.echo("".join(f"    {line}\n" for line in _steps(script)))
+
+
+def _steps(script: Script) -> list[str]:
+    """A script's lines, below the options that it sets."""
+    options = " ".join(f"{name}={script.options[name]}" for name in sorted(script.set_options))
+    return ([f"with {options}"] if options else []) + script.text.splitlines()
 
 
 def _bench(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 
 import click
 
+from rnic.cli.towards import towards
 from rnic.cm.exchange import ExchangeError
 from rnic.coyote import perf_rdma
 from rnic.coyote.ibvq import DEF_PORT
@@ -18,16 +18,14 @@ EXIT_FAILED = 1
 _SHOWN = ("tlb_hits", "tlb_misses", "tlb_prefetched", "page_faults", "page_faults_refused")
 
 
-def _towards(server: str) -> str:
+def _own_address(server: str, port: int) -> str:
     """The local address of this machine that leads to ``server``; beside a server on 127.0.0.1, 127.0.0.2."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((server, 9))
-        except OSError as error:
-            raise click.BadParameter(f"{server}: {error.strerror or error}", param_hint="SERVER") from None
-        own, peer = probe.getsockname()[0], probe.getpeername()[0]
+    try:
+        own, peer = towards(server, port)
+    except ExchangeError as error:
+        raise click.BadParameter(str(error), param_hint="SERVER") from None
     # two NICs of one machine need an address each
-    return "127.0.0.2" if own == peer == "127.0.0.1" else str(own)
+    return "127.0.0.2" if own == peer == "127.0.0.1" else own
 
 
 def _print_row(row: Row) -> None:
@@ -77,7 +75,7 @@ def coyote(
     The server takes sizes and operation from its client, --max-size bounds them. Exit status: 0 if all went well, 1 if
     data were wrong or the peer failed, 2 for wrong arguments.
     """
-    address = addr or ("127.0.0.1" if server is None else _towards(server))
+    address = addr or ("127.0.0.1" if server is None else _own_address(server, port))
     plan = Plan(operation == "write", min_size, max_size, reps, runs)
     rows: list[Row] = []
     try:

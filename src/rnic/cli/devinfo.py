@@ -129,7 +129,11 @@ def _chosen(name: str | None, addr: str | None) -> list[Device]:
 @click.option("-l", "--list", "only_names", is_flag=True, help="Only names and addresses.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def devinfo(name: str | None, addr: str | None, udp_port: int, verbose: bool, only_names: bool, as_json: bool) -> None:
-    """Show devices, limits and the port. Exit status 1 if a device cannot be opened."""
+    """Show devices, limits and the port. Exit status 1 if a device cannot be opened.
+
+    They are devices that this machine's addresses make; those of a running NIC process have names of their own: rnic
+    top.
+    """
     devices = _chosen(name, addr)
     if only_names:
         rows = [{"name": each.name, "address": each.address, "node_guid": format_guid(each.guid)} for each in devices]

@@ -198,7 +198,7 @@ def device_names(listed: bytes, addresses: tuple[str, ...], port: int | None) ->
     return names
 
 
-@click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.option(
     "--addr", "addresses", multiple=True, envvar="RNIC_ADDR", help="Local IP address (127.0.0.1); repeatable."
 )

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rnic.cli.files import OutFile
 from rnic.cli.perf_peer import ATOMIC_BYTES, SERVICES, Endpoint, Line, PerfError, dial, listen
 from rnic.cli.perf_tests import OPERATIONS, Row, Run
+from rnic.cli.towards import ADDR_HELP, towards
 from rnic.link.base import parse_address
 from rnic.link.interface import is_local
 from rnic.spec.errors import RnicError
@@ -284,7 +285,7 @@ def _listen(addr: str, port: int, udp_port: int | None, attach: bool, clients: i
 @click.argument("test", type=click.Choice(TESTS))
 @click.argument("host", required=False)
 @click.option("--listen", "serving", is_flag=True, help="Be the passive side and wait for a client.")
-@click.option("--addr", default="127.0.0.1", show_default=True, help="Local IP address of the NIC.")
+@click.option("--addr", help=ADDR_HELP.format("HOST"))
 @click.option("--udp-port", type=click.IntRange(0, 65535), help="UDP port; 4791, or any locally.")
 @click.option(
     "-p",
@@ -312,7 +313,7 @@ def perf(
     test: str,
     host: str | None,
     serving: bool,
-    addr: str,
+    addr: str | None,
     udp_port: int | None,
     port: int,
     size: int,
@@ -334,11 +335,16 @@ def perf(
     if lose and attach:
         raise click.BadParameter("the NIC process loses packets by its own --faults", param_hint="--lose")
     if serving:
-        _listen(addr, port, udp_port, attach, clients)
+        _listen(addr or "127.0.0.1", port, udp_port, attach, clients)
         return
     operation = test.partition("_")[0]
     check_combination(operation, service)
-    if not is_local(parse_address(addr)):
+    if addr is None:
+        own, peer = ("127.0.0.1", None) if host is None else towards(host, port)
+        if own == peer and udp_port is None and not attach:
+            udp_port = 0  # 4791 of this address is the peer's, on the same machine
+        addr = own
+    elif not is_local(parse_address(addr)):
         raise PerfError(f"--addr {addr} is not an address of this machine: rnic devinfo lists them")
     sizes = [ATOMIC_BYTES] if operation == "atomic" else list(ALL_SIZES) if all_sizes else [size]
     if service == "UD" and all_sizes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import secrets
 import select
@@ -13,7 +14,7 @@ from typing import Any, BinaryIO
 from rnic.link.recorder import Recorder
 from rnic.link.udp import UdpLink
 from rnic.spec.errors import RnicError
-from rnic.spec.limits import GRH_BYTES, MTU_CODES, ROCE_UDP_PORT
+from rnic.spec.limits import GRH_BYTES, MTU_BYTES, MTU_CODES, ROCE_UDP_PORT
 from rnic.verbs import (
     AH,
     CQ,
@@ -130,7 +131,7 @@ class Endpoint:
         if not 0 < self.mtu <= port.active_mtu:
             allowed = ", ".join(str(size) for size, code in MTU_CODES.items() if code <= port.active_mtu)
             self.ctx.close()
-            raise PerfError(f"mtu={mtu}: this port takes {allowed}")
+            raise PerfError(f"mtu={mtu}: this port takes {allowed}: give -m {MTU_BYTES[port.active_mtu]}")
         self.pd = PD(self.ctx)
         self.cq = CQ(self.ctx, 4 * depth + 16)
         cap = QPCap(depth + 1, 2 * depth + 1, 1, 1, 0)
@@ -236,7 +237,7 @@ def open_capture(path: Path) -> BinaryIO:
 
 
 def listen(addr: str, port: int) -> socket.socket:
-    """A TCP listener; :class:`PerfError` if the port is taken."""
+    """A TCP listener; :class:`PerfError` if the port is taken, or the address is none of this machine."""
     family = socket.AF_INET6 if ":" in addr else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -244,6 +245,8 @@ def listen(addr: str, port: int) -> socket.socket:
         sock.bind((addr, port))
     except OSError as error:
         sock.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise PerfError(f"--addr {addr} is not an address of this machine: rnic devinfo lists them") from None
         raise PerfError(
             f"TCP port {port} of {addr} cannot be used ({error.strerror}): choose another with --port"
         ) from None
@@ -257,4 +260,6 @@ def dial(host: str, port: int, timeout_s: float = 10.0) -> Line:
         return Line(socket.create_connection((host, port), timeout=timeout_s))
     except OSError as error:
         words = f"no rnic perf answers at {host} port {port} ({error.strerror or error})"
-        raise PerfError(f"{words}: start one there with rnic perf write_bw --listen") from None
+        raise PerfError(
+            f"{words}: start one there with rnic perf write_bw --listen --addr {host} --port {port}"
+        ) from None

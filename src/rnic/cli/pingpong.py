@@ -15,6 +15,7 @@ import click
 from rnic.cli.perf_peer import SERVICES, Line, PerfError
 from rnic.cli.pingpong_data import Data, Echo, Streams, Unchecked
 from rnic.cli.pingpong_peer import Outcome, PingpongError, Settings, Side
+from rnic.cli.towards import ADDR_HELP, towards
 from rnic.cm.compat import DEFAULT_PORT, Destination, connect, serve
 from rnic.cm.exchange import ExchangeError, dial
 from rnic.link.base import LinkError
@@ -226,7 +227,7 @@ def _report(settings: Settings, outcome: Outcome, checked: bool, as_json: bool) 
     type=click.IntRange(0, 65535),
     help="TCP port.",
 )
-@click.option("--addr", default="127.0.0.1", show_default=True, help="Local IP address of the NIC.")
+@click.option("--addr", help=ADDR_HELP.format("SERVER"))
 @click.option(
     "--udp-port",
     type=click.IntRange(0, 65535),
@@ -254,7 +255,7 @@ def pingpong(
     server: str | None,
     compat: str | None,
     port: int,
-    addr: str,
+    addr: str | None,
     udp_port: int | None,
     size: int | None,
     mtu: str,
@@ -289,8 +290,13 @@ def pingpong(
     if udp_port is None:
         udp_port = 0 if server is not None and compat is None and not attach else ROCE_UDP_PORT
     queues = (num_qp or 16) if srq else 1
+    try:
+        address = addr or ("127.0.0.1" if server is None else towards(server, port)[0])
+    except ExchangeError as error:
+        print(f"rnic pingpong: {error}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
     settings = Settings(
-        addr, udp_port, service, size, int(mtu), rx_depth, iters, sl, events, gid_idx, queues, srq, timeout, attach
+        address, udp_port, service, size, int(mtu), rx_depth, iters, sl, events, gid_idx, queues, srq, timeout, attach
     )
     try:
         side = Side(settings)

@@ -14,6 +14,7 @@ from rnic.cli.pingpong import EXIT_FAILED, meet, same
 from rnic.cli.pingpong_data import Streams
 from rnic.cli.pingpong_peer import PingpongError
 from rnic.cli.rclink_peer import RcLinkSide, Settings
+from rnic.cli.towards import ADDR_HELP, towards
 from rnic.cm.exchange import ExchangeError
 from rnic.link.base import LinkError, format_address
 from rnic.rclink.numbers import (
@@ -126,7 +127,7 @@ def _report(side: RcLinkSide, seconds: float, as_json: bool) -> None:
     type=click.IntRange(0, 65535),
     help="TCP port.",
 )
-@click.option("--addr", default="127.0.0.1", show_default=True, help="Local IP address.")
+@click.option("--addr", help=ADDR_HELP.format("SERVER"))
 @click.option(
     "--udp-port",
     type=click.IntRange(0, 65535),
@@ -164,7 +165,7 @@ def _report(side: RcLinkSide, seconds: float, as_json: bool) -> None:
 def rclink(
     server: str | None,
     port: int,
-    addr: str,
+    addr: str | None,
     udp_port: int | None,
     size: int,
     iters: int,
@@ -186,8 +187,13 @@ def rclink(
     """
     if udp_port is None:
         udp_port = 0 if server is not None else TYPE1_UDP_PORT
+    try:
+        address = addr or ("127.0.0.1" if server is None else towards(server, port)[0])
+    except ExchangeError as error:
+        print(f"rnic rclink: {error}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
     settings = Settings(
-        addr,
+        address,
         udp_port,
         size,
         iters,

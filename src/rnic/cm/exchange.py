@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import re
 import socket
@@ -451,6 +452,10 @@ def listen_socket(host: str, port: int | str) -> socket.socket:
         sock.listen(64)
     except (OSError, OverflowError) as error:
         sock.close()
+        if getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
+            raise ExchangeError(
+                f"cannot listen on TCP {where}: the address is not one of this machine; 127.0.0.1 always is"
+            ) from None
         reason = getattr(error, "strerror", None) or error
         raise ExchangeError(
             f"cannot listen on TCP {where}: {reason}; give another port (0 lets the system choose)"

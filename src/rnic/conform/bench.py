@@ -217,8 +217,8 @@ class RemoteAgent:
             self._socket: LineSocket = dial(host, port)
         except ExchangeError as error:
             raise BenchError(
-                f"{error}; start an agent there: rnic conform --agent, or the program that "
-                "rnic conform --agent-source prints"
+                f"{error}; start an agent there: rnic conform --agent --addr {host} --agent-port {port}, "
+                "or the program that rnic conform --agent-source prints"
             ) from None
 
     def ask(self, line: str) -> str:

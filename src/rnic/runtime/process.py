@@ -102,7 +102,10 @@ class NicProcess:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ProcessError(f"a NIC process runs already in {directory}") from None
+            raise ProcessError(
+                f"a NIC process runs already in {directory}: programs use that one, `rnic top` shows it;"
+                " end it first, or give another RNIC_RUNTIME_DIR"
+            ) from None
         path = directory / attach.SOCKET_NAME
         path.unlink(missing_ok=True)
         self._door = Door(path, self._selector, self._greet, self.guard)

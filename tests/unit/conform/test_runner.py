@@ -199,7 +199,9 @@ def test_by_hand() -> None:
 
 
 def test_an_agent_that_is_not_there() -> None:
-    with pytest.raises(BenchError, match="start an agent there"):
+    with pytest.raises(
+        BenchError, match=r"start an agent there: rnic conform --agent --addr 127\.0\.0\.1 --agent-port 9, or"
+    ):
         RemoteAgent("127.0.0.1", 9)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,13 @@ def test_files_that_a_new_thing_changes(kind: str) -> None:
     found = {str(path.relative_to(PACKAGE)) for path in WRITTEN if re.search(EXAMPLES[kind], path.read_text())}
     assert named == found
     assert int(re.findall(r"\d+", count)[0]) == len(found)
+
+
+def test_rooms_are_all_there_in_the_order_that_is_checked() -> None:
+    config = tomllib.loads((PAGE.parents[1] / "pyproject.toml").read_text())
+    layers = config["tool"]["importlinter"]["contracts"][0]["layers"]
+    table = PAGE.read_text().partition("| room | holds |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [name.strip("()") for name in reversed(layers)]
 
 
 def test_functions_that_the_walk_names_are_there() -> None:
