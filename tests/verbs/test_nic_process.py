@@ -28,6 +28,7 @@ import pytest
 import rnic
 from rnic import enums as e
 from rnic.cli.serve import make_runtime
+from rnic.cm import manager as manager_module
 from rnic.engine import use
 from rnic.runtime import pace as pace_module
 from rnic.runtime import process as process_module
@@ -484,6 +485,44 @@ def test_another_users_nic_process_is_not_used(tmp_path: Path, monkeypatch: pyte
             os.seteuid(0)
         with pytest.raises(ProcessError, match=f"is user {NOBODY}'s"):
             connect(tmp_path)
+
+
+def test_a_forked_child_keeps_no_connection_of_its_parents(directory: Path, bypass: bool) -> None:
+    """Else the NIC process would keep the listening ports of a parent that died until the child ends."""
+    with rnic.open(f"{NET}.97", port=4000, directory=directory) as ctx:
+        manager = manager_module.manager_of(ctx)
+        channel = manager.channel()
+        fds = [*ctx.driver.lifelines(), *manager.lifelines()]
+        held, done = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with manager_module._lock:
+                held.set()
+                assert done.wait(SECONDS)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert held.wait(SECONDS)
+        child = os.fork()
+        if child == 0:
+            code = 2
+            try:
+                signal.alarm(5)
+                for fd in fds:
+                    with pytest.raises(OSError, match="Bad file descriptor"):
+                        os.fstat(fd)
+                with pytest.raises(VerbsError, match="is closed: open it again"):
+                    manager_module.manager_of(ctx).channel()
+                channel.close()
+                ctx.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        done.set()
+        thread.join()
+        manager.channel().close()
+        channel.close()
 
 
 def test_garbage_in_the_window_harms_nobody_else(directory: Path) -> None:

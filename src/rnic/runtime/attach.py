@@ -112,6 +112,7 @@ class Connection:
 
     def forget(self) -> None:
         """This process is a child of the one that has the connection: that keeps it."""
+        self._lock = threading.Lock()  # a thread that is not there may have held the other
         if self.slot is not None:
             self.slot.forget()
         self.sock.close()

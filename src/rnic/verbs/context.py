@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from errno import EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from rnic.context.eqc import EQC
 from rnic.device.mailboxes import ADAPTER, DEV_LIM, NON_RDMA_HEADER
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from rnic.verbs.cq import CQ
     from rnic.verbs.qp import QP
     from rnic.verbs.srq import SRQ
+
+_live: WeakSet[Context] = WeakSet()
 
 EQ_LOG_ENTRIES = 12
 _EQE_BYTES = 32
@@ -128,6 +133,7 @@ class Context:
             self._async.close()
             raise
         self.name = name or driver.name
+        _live.add(self)
 
     @property
     def runtime(self) -> Runtime:
@@ -424,6 +430,17 @@ class Context:
 
     def __repr__(self) -> str:
         return f"<Context {self.name} {self.address} UDP port {self.udp_port}>"
+
+
+def _after_fork() -> None:
+    """A child closes queue pairs, too: a thread that is not there may have polled, with the lock held."""
+    for ctx in list(_live):
+        for cq in ctx._cqs.values():
+            cq.lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def close_all(children: set[Any]) -> None:
