@@ -487,6 +487,30 @@ def test_another_users_nic_process_is_not_used(tmp_path: Path, monkeypatch: pyte
             connect(tmp_path)
 
 
+class Stop(Exception):  # noqa: N818 - what a program calls its own is its own matter
+    """What a program's signal handler raises."""
+
+
+def test_a_signal_handler_that_raises_ends_no_device(directory: Path, bypass: bool) -> None:
+    """At any moment of a command: what it asked for is lost, and the next command works."""
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        with rnic.open(f"{NET}.97", port=4000, directory=directory) as ctx:
+            for tries in range(40):
+                with pytest.raises(Stop):  # noqa: PT012 - a loop, as it may come anywhere
+                    signal.setitimer(signal.ITIMER_REAL, 1e-4 * (1 + tries))
+                    while True:
+                        ctx.query_port()
+            PD(ctx).close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_a_forked_child_keeps_no_connection_of_its_parents(directory: Path, bypass: bool) -> None:
     """Else the NIC process would keep the listening ports of a parent that died until the child ends."""
     with rnic.open(f"{NET}.97", port=4000, directory=directory) as ctx:
