@@ -167,6 +167,28 @@ def test_completion_events_wake_a_sleeper(ends: tuple[End, End]) -> None:
         assert a.wait().status == e.IBV_WC_SUCCESS
 
 
+@pytest.mark.parametrize("what", ["channel", "device"])
+def test_who_waits_is_told_that_it_was_closed(ends: tuple[End, End], what: str) -> None:
+    a, _ = ends
+    said: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            a.channel.get_cq_event() if what == "channel" else a.ctx.get_async_event()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the test looks at it
+            said.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    a.qp.close()
+    (a.channel if what == "channel" else a.ctx).close()
+    thread.join(SECONDS)
+    (error,) = said
+    assert isinstance(error, VerbsError)
+    assert error.errno == (errno.EINVAL if what == "channel" else errno.ENODEV)
+    assert "is closed: open" in str(error)
+
+
 def test_a_wild_remote_address_costs_that_queue_pair_alone(ends: tuple[End, End]) -> None:
     a, b = ends
     a.post(e.IBV_WR_RDMA_WRITE, 8, b, va=0x10)

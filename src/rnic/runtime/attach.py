@@ -106,10 +106,11 @@ class Connection:
 
     def alive(self) -> bool:
         """Whether the NIC process still holds its end."""
-        if self.sock.fileno() < 0:
+        descriptor = self.sock.fileno()  # once: another thread may close it
+        if descriptor < 0:
             return False
         poller = select.poll()
-        poller.register(self.sock, select.POLLRDHUP)
+        poller.register(descriptor, select.POLLRDHUP)
         return not poller.poll(0)
 
     def end(self) -> VerbsError:

@@ -334,10 +334,11 @@ class CQ:
             ctx.driver.unmap(self._mapping)
             if self._poll_plain is not None:
                 self._ring.stand(None, None, 0)
-        ctx._cqs.pop(self.cqn, None)
+            ctx._cqs.pop(self.cqn, None)
+            ctx.drop_events(self)
+            if self.channel is not None:
+                self.channel.forget(self)
         self.closed = True
-        if self.channel is not None:
-            self.channel.cqs.discard(self)
         ctx.drop_child(self)
 
     def __enter__(self) -> CQ:

@@ -558,6 +558,7 @@ class QP:
             ctx.driver.unmap(self._mapping)
             if self._rq is not None:
                 ctx.driver.unmap(self._rq.mapping)
+            ctx.drop_events(self)
         self.pd.drop_child(self)
 
     def __enter__(self) -> QP:

@@ -243,7 +243,8 @@ class SRQ:
                 ctx.free(cmd.RES_SRQ, self.srqn)
                 ctx.free(cmd.RES_UAR_BLOCK, self._block)
             ctx.driver.unmap(self.poster.mapping)
-        ctx._srqs.pop(self.srqn, None)
+            ctx._srqs.pop(self.srqn, None)
+            ctx.drop_events(self)
         self.closed = True
         self.pd.drop_child(self)
 
