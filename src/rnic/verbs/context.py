@@ -199,6 +199,16 @@ class Context:
         """A number of a ``RES_*`` kind."""
         return self.command(cmd.ALLOC_RES, kind)[0]
 
+    def allocate_for(self, undo: contextlib.ExitStack, kind: int) -> int:
+        """:meth:`allocate` for something that is being made: ``undo`` gives the number back where that fails."""
+        number = self.allocate(kind)
+        undo.callback(self._give_back, kind, number)
+        return number
+
+    def _give_back(self, kind: int, number: int) -> None:
+        with self.destroying():
+            self.free(kind, number)
+
     def free(self, kind: int, number: int) -> None:
         """Give a number back."""
         self.command(cmd.FREE_RES, number, kind)

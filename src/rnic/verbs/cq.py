@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from errno import EINVAL
 from typing import TYPE_CHECKING, Any
 
@@ -93,11 +94,13 @@ class CQ:
         self._kept: list[tuple[WC, Entry]] = []
         """Completions taken out of the ring that nobody has polled yet."""
         log = _log_entries(cqe)
-        with ctx.driver.lock:
+        with ctx.driver.lock, ExitStack() as undo:
             self._mapping, self._ring = self._make_ring(log)
-            self.cqn = ctx.allocate(cmd.RES_CQ)
-            self._block = ctx.allocate(cmd.RES_UAR_BLOCK)
+            undo.callback(ctx.driver.unmap, self._mapping)
+            self.cqn = ctx.allocate_for(undo, cmd.RES_CQ)
+            self._block = ctx.allocate_for(undo, cmd.RES_UAR_BLOCK)
             ctx.command(cmd.SW2HW_CQ, self.cqn, inbox=self._context(log, self._mapping))
+            undo.pop_all()
             self._stand()
         self.cqe = (1 << log) - 1
         ctx._cqs[self.cqn] = self
