@@ -364,6 +364,11 @@ def test_sizes_of_a_cq(cqe: int) -> None:
         CQ(net.nodes[0].ctx, cqe)
 
 
+def test_the_words_on_a_cqs_size_are_those_of_the_table() -> None:
+    assert CQ.__doc__ is not None
+    assert f"must hold, 1 to {MAX_CQE:,} (``MAX_CQE``" in CQ.__doc__
+
+
 # ---------------------------------------------------------------------------- events and closing
 
 

@@ -65,7 +65,7 @@ class CQ:
 
     Args:
         ctx: opened device.
-        cqe: completions that it must hold, 1 to 65,535; it may hold more.
+        cqe: completions that it must hold, 1 to 4,194,303 (``MAX_CQE`` of :mod:`rnic.spec.limits`); it may hold more.
         cq_context: anything of the application's.
         channel: where armed events go.
         comp_vector: accepted and not used; there is one vector a context.
