@@ -28,6 +28,7 @@ import pytest
 import rnic
 from rnic import enums as e
 from rnic.cli.serve import make_runtime
+from rnic.cm import manager as manager_module
 from rnic.engine import use
 from rnic.runtime import pace as pace_module
 from rnic.runtime import process as process_module
@@ -164,6 +165,28 @@ def test_completion_events_wake_a_sleeper(ends: tuple[End, End]) -> None:
         assert select.select([a.channel.fileno()], [], [], SECONDS)[0]
         assert a.channel.get_cq_event() is a.cq
         assert a.wait().status == e.IBV_WC_SUCCESS
+
+
+@pytest.mark.parametrize("what", ["channel", "device"])
+def test_who_waits_is_told_that_it_was_closed(ends: tuple[End, End], what: str) -> None:
+    a, _ = ends
+    said: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            a.channel.get_cq_event() if what == "channel" else a.ctx.get_async_event()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the test looks at it
+            said.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    a.qp.close()
+    (a.channel if what == "channel" else a.ctx).close()
+    thread.join(SECONDS)
+    (error,) = said
+    assert isinstance(error, VerbsError)
+    assert error.errno == (errno.EINVAL if what == "channel" else errno.ENODEV)
+    assert "is closed: open" in str(error)
 
 
 def test_a_wild_remote_address_costs_that_queue_pair_alone(ends: tuple[End, End]) -> None:
@@ -495,6 +518,68 @@ def test_another_users_nic_process_is_not_used(tmp_path: Path, monkeypatch: pyte
             os.seteuid(0)
         with pytest.raises(ProcessError, match=f"is user {NOBODY}'s"):
             connect(tmp_path)
+
+
+class Stop(Exception):  # noqa: N818 - what a program calls its own is its own matter
+    """What a program's signal handler raises."""
+
+
+def test_a_signal_handler_that_raises_ends_no_device(directory: Path, bypass: bool) -> None:
+    """At any moment of a command: what it asked for is lost, and the next command works."""
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        with rnic.open(f"{NET}.97", port=4000, directory=directory) as ctx:
+            for tries in range(40):
+                with pytest.raises(Stop):  # noqa: PT012 - a loop, as it may come anywhere
+                    signal.setitimer(signal.ITIMER_REAL, 1e-4 * (1 + tries))
+                    while True:
+                        ctx.query_port()
+            PD(ctx).close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_forked_child_keeps_no_connection_of_its_parents(directory: Path, bypass: bool) -> None:
+    """Else the NIC process would keep the listening ports of a parent that died until the child ends."""
+    with rnic.open(f"{NET}.97", port=4000, directory=directory) as ctx:
+        manager = manager_module.manager_of(ctx)
+        channel = manager.channel()
+        fds = [*ctx.driver.lifelines(), *manager.lifelines()]
+        held, done = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with manager_module._lock:
+                held.set()
+                assert done.wait(SECONDS)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert held.wait(SECONDS)
+        child = os.fork()
+        if child == 0:
+            code = 2
+            try:
+                signal.alarm(5)
+                for fd in fds:
+                    with pytest.raises(OSError, match="Bad file descriptor"):
+                        os.fstat(fd)
+                with pytest.raises(VerbsError, match="is closed: open it again"):
+                    manager_module.manager_of(ctx).channel()
+                channel.close()
+                ctx.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        done.set()
+        thread.join()
+        manager.channel().close()
+        channel.close()
 
 
 def test_garbage_in_the_window_harms_nobody_else(directory: Path) -> None:

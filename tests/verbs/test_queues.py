@@ -364,6 +364,11 @@ def test_sizes_of_a_cq(cqe: int) -> None:
         CQ(net.nodes[0].ctx, cqe)
 
 
+def test_the_words_on_a_cqs_size_are_those_of_the_table() -> None:
+    assert CQ.__doc__ is not None
+    assert f"must hold, 1 to {MAX_CQE:,} (``MAX_CQE``" in CQ.__doc__
+
+
 # ---------------------------------------------------------------------------- events and closing
 
 
@@ -395,6 +400,72 @@ def test_the_drained_event_comes_where_it_is_asked_for(new_pair: NewPair, notify
         pair.a.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_MIN_RNR_TIMER)
         assert pair.a.qp.query()[0].min_rnr_timer == 5
         assert no_event(pair)
+
+
+def drain(pair: QpPair) -> None:
+    """Have a queue pair tell that it is drained, and leave that unread."""
+    attr = QPAttr(e.IBV_QPS_SQD)
+    attr.en_sqd_async_notify = 1
+    pair.a.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_EN_SQD_ASYNC_NOTIFY)
+    assert select.select([pair.a.ctx.async_fd], [], [], SECONDS)[0]
+
+
+def test_events_of_a_queue_pair_go_with_it(new_pair: NewPair) -> None:
+    """Each of them would keep it, with its rings, and a peer can cause them."""
+    with new_pair() as pair:
+        drain(pair)
+        pair.a.qp.close()
+        assert not select.select([pair.a.ctx.async_fd], [], [], 0)[0]
+        assert no_event(pair)
+
+
+def test_events_of_others_stay_when_a_queue_pair_is_closed(new_pair: NewPair) -> None:
+    with new_pair() as pair:
+        other = QP(pair.a.pd, QPInitAttr(e.IBV_QPT_RC, None, QPCap(8, 8), pair.a.cq, pair.a.cq))
+        drain(pair)
+        other.close()
+        assert pair.a.ctx.get_async_event().element is pair.a.qp
+
+
+def test_an_event_that_comes_once_its_queue_pair_is_closed_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    with QpPair() as pair:
+        monkeypatch.delitem(pair.a.ctx._qps, pair.a.qp.qp_num)
+        attr = QPAttr(e.IBV_QPS_SQD)
+        attr.en_sqd_async_notify = 1
+        pair.a.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_EN_SQD_ASYNC_NOTIFY)
+        pair.run()
+        assert pair.a.counters["event_sq_drained"] == 1
+        assert no_event(pair)
+
+
+def test_events_of_a_shared_receive_queue_go_with_it(new_pair: NewPair) -> None:
+    with new_pair(srq=True) as pair:
+        srq = pair.b.srq
+        assert srq is not None
+        for number in range(4):
+            pair.b.post_recv(10, wr_id=number)
+        srq.modify(SrqAttr(srq_limit=4), e.IBV_SRQ_LIMIT)
+        pair.a.post_send(e.IBV_WR_SEND, 10)
+        pair.b.wait()
+        assert select.select([pair.b.ctx.async_fd], [], [], SECONDS)[0]
+        pair.b.qp.close()
+        assert select.select([pair.b.ctx.async_fd], [], [], 0)[0]
+        srq.close()
+        assert no_event(pair)
+
+
+def test_events_of_a_completion_queue_go_with_it(new_pair: NewPair) -> None:
+    with new_pair(connect=False) as pair:
+        channel, cq, qp = armed(pair)
+        pair.b.post_recv(10)
+        pair.a.post_send(e.IBV_WR_SEND, 10)
+        pair.a.wait()
+        assert readable(channel, SECONDS)
+        qp.close()
+        cq.close()
+        assert not readable(channel)
+        with pytest.raises(VerbsError, match="no event waits"):
+            channel.get_cq_event(block=False)
 
 
 def test_every_path_mtu_carries_the_longest_message(new_pair: NewPair) -> None:

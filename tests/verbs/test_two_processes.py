@@ -227,3 +227,38 @@ def test_a_forked_child_leaves_its_parents_nic_alone() -> None:
         assert total == 10
         child.communicate(timeout=10)
         assert child.returncode == 0
+
+
+def test_forked_children_close_what_they_inherited() -> None:
+    """While a thread of their parent's moves data by the device; that goes on, and takes new connections."""
+    code = """
+        import os, signal, threading, numpy as np, rnic
+        signal.alarm(20)
+        listener = rnic.listen("127.0.0.1", 0, udp_port=0).share(a=np.arange(1 << 17))
+        peer = rnic.connect("127.0.0.1", listener.port, udp_port=0)
+        accepted = listener.accept(5)
+        stop = threading.Event()
+        def read():
+            while not stop.is_set():
+                peer.read("a")
+        reader = threading.Thread(target=read)
+        reader.start()
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(5)
+                accepted.close()
+                listener.close()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        stop.set()
+        reader.join()
+        with rnic.connect("127.0.0.1", listener.port, udp_port=0) as other:
+            print(int(peer.read("a")[7] + other.read("a")[8]))
+        for each in (peer, accepted, listener):
+            each.close()
+    """
+    with process(code) as (child, total):
+        assert total == 15
+        child.communicate(timeout=10)
+        assert child.returncode == 0

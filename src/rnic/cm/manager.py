@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from errno import EBUSY, EMFILE, ENODEV, EOPNOTSUPP
 from pathlib import Path
 from typing import Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from rnic.cm.service import CmService
 from rnic.runtime.attach import Connection, connect
@@ -35,6 +35,7 @@ _SIGN = 1 << 31
 _services: WeakKeyDictionary[Runtime, CmService] = WeakKeyDictionary()
 """Connection managers of this process's own devices."""
 _managers: WeakKeyDictionary[Context, Manager] = WeakKeyDictionary()
+_live: WeakSet[Manager] = WeakSet()
 _lock = threading.RLock()
 
 
@@ -68,6 +69,9 @@ class _Way(Protocol):
 
     def close(self) -> None:
         """The program has ended, as far as it can see."""
+
+    def forget(self) -> None:
+        """This process is a child of the one that has the way: that keeps it."""
 
 
 class _Here:
@@ -108,6 +112,9 @@ class _Here:
             self._service.gone(self, runtime.clock())
         runtime.kick()
 
+    def forget(self) -> None:
+        pass  # all of it is memory, which the child has a copy of
+
 
 class _There:
     """Of a device in the NIC process, over a connection of its own."""
@@ -128,6 +135,9 @@ class _There:
     def close(self) -> None:
         self._connection.close()
 
+    def forget(self) -> None:
+        self._connection.forget()
+
 
 class Manager:
     """One context's way to its connection manager; :func:`manager_of` makes it. Threads may use it at the same time.
@@ -147,6 +157,7 @@ class Manager:
         self._ctx = weakref.ref(ctx)
         self._name = driver.name
         self._closed = False
+        _live.add(self)
         self.ask(wire.CM_OPEN, driver.name.encode())
         ctx.add_child(self)
 
@@ -201,6 +212,11 @@ class Manager:
             _managers.pop(ctx, None)
         self._way.close()
 
+    def forget(self) -> None:
+        """This process is a child of the one that has the context: its IDs and channels are that one's alone."""
+        self._closed = True
+        self._way.forget()
+
 
 class EventChannel:
     """A descriptor that is readable as often as events wait."""
@@ -252,6 +268,18 @@ def manager_of(ctx: Context) -> Manager:
 def _close_all(fds: list[int]) -> None:
     for fd in fds:
         os.close(fd)
+
+
+def _after_fork() -> None:
+    """A child must not keep its parent's connection to the NIC process open when the parent dies."""
+    global _lock  # noqa: PLW0603 - the name is what everybody takes it by
+    _lock = threading.RLock()  # a thread that is not there may have held the other
+    for manager in list(_live):
+        manager.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 __all__ = ["Event", "EventChannel", "Manager", "manager_of"]

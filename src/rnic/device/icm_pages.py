@@ -5,12 +5,12 @@ A driver that issues INIT_HCA and MAP_ICM itself brings its own pages instead, a
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Mapping
 
 from rnic.context.ctxmdata import PAGE_BYTES, table_pages
 from rnic.context.ctxmgt import ContextManager, Status
 from rnic.context.messages import ICMMAP
+from rnic.state.arena import private_memory
 
 _BASE = 0x1000_0000
 """Where the pages lie, as the NIC sees them: context memory and host memory at the same address."""
@@ -23,7 +23,7 @@ class IcmPages:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._memory = mmap.mmap(-1, size)
+        self._memory = private_memory(size)
 
     def read(self, va: int, buf: bytearray | memoryview) -> bool:
         """Fill ``buf``; false outside the pages."""

@@ -6,7 +6,6 @@ so that a number alone finds it; a window is sparse memory of which a driver tou
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections import deque
 from typing import Protocol
@@ -27,6 +26,7 @@ from rnic.rings.queue_block import (
 )
 from rnic.spec.layout import Layout
 from rnic.spec.registers import GLOBAL_BYTES
+from rnic.state.arena import private_memory
 
 U32 = struct.Struct("<I")
 
@@ -72,13 +72,6 @@ class Doorbells:
         block = self.rung.popleft()
         self._pending.discard(block)
         return block
-
-
-def _private_memory(size: int) -> mmap.mmap:
-    """Zero pages that cost nothing until they are touched, and that a forked child has for itself."""
-    if hasattr(mmap, "MAP_PRIVATE"):
-        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return mmap.mmap(-1, size)
 
 
 class GlobalRegisters(Protocol):
@@ -133,7 +126,7 @@ class Uar:
         """Tells the open contexts of a device apart; a closed one's is given out again."""
         self.hcr = Hcr()
         self.blocks = blocks
-        self.buf = memoryview(_private_memory(blocks * BLOCK_BYTES)) if buf is None else buf
+        self.buf = memoryview(private_memory(blocks * BLOCK_BYTES)) if buf is None else buf
         self._words = shared_words(self.buf)
         self.closed = False
         self.dead = False

@@ -28,6 +28,8 @@ _UCRED = struct.Struct("3i")
 _ASK = struct.Struct("<II")
 _ANSWER = struct.Struct("<III")
 _MAX_DESCRIPTORS = 8
+_EARLIER = 1 << 31
+"""Tokens, which wrap, that lie less than this behind another were given out before it."""
 _NO_DESCRIPTORS = "this program has no descriptors left for what it asked for: raise `ulimit -n`"
 
 
@@ -60,10 +62,10 @@ class Connection:
             self._token = token = self._token + 1 & 0xFFFF_FFFF
             try:
                 socket.send_fds(self.sock, [_ASK.pack(kind, token) + body], fds)
-                data, got, flags, _ = socket.recv_fds(
-                    self.sock, attach.MAX_MESSAGE, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-                )
+                data, got, flags = self._receive(token)
             except OSError as error:
+                if error.errno is None:  # no system call's: a signal handler raised it, as TimeoutError
+                    raise
                 raise self.end() from error
         if len(data) < _ANSWER.size or _ANSWER.unpack_from(data)[:2] != (kind, token):
             _close_all(got)
@@ -78,6 +80,19 @@ class Connection:
             raise VerbsError(code, rest.decode(errors="replace"))
         return rest, got
 
+    def _receive(self, token: int) -> tuple[bytes, list[int], int]:
+        """The next answer that is not to a question before this one: a signal handler that raises leaves those behind.
+
+        The slot's messages need nothing of the kind: no handler runs between question and answer.
+        """
+        while True:
+            data, got, flags, _ = socket.recv_fds(
+                self.sock, attach.MAX_MESSAGE, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
+            if len(data) < _ANSWER.size or not 0 < token - _ANSWER.unpack_from(data)[1] & 0xFFFF_FFFF < _EARLIER:
+                return data, got, flags
+            _close_all(got)
+
     def _lend(self, kind: int, body: bytes, fds: Sequence[int]) -> tuple[bytes, list[int]]:
         """The same by the slot."""
         code, said, rest, got = self.slot.ask(kind, bytes(body), list(fds))
@@ -91,10 +106,11 @@ class Connection:
 
     def alive(self) -> bool:
         """Whether the NIC process still holds its end."""
-        if self.sock.fileno() < 0:
+        descriptor = self.sock.fileno()  # once: another thread may close it
+        if descriptor < 0:
             return False
         poller = select.poll()
-        poller.register(self.sock, select.POLLRDHUP)
+        poller.register(descriptor, select.POLLRDHUP)
         return not poller.poll(0)
 
     def end(self) -> VerbsError:
@@ -112,6 +128,7 @@ class Connection:
 
     def forget(self) -> None:
         """This process is a child of the one that has the connection: that keeps it."""
+        self._lock = threading.Lock()  # a thread that is not there may have held the other
         if self.slot is not None:
             self.slot.forget()
         self.sock.close()

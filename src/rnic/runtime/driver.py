@@ -7,13 +7,18 @@ NIC process. Nothing in verbs reaches further than this.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from rnic.device.commands import CommandResult
 from rnic.mem.space import AddressSpace, Mapping
 from rnic.runtime.loop import Runtime
 from rnic.runtime.wait import wait_readable
+from rnic.spec import commands as cmd
+
+_live: WeakSet[LocalDriver] = WeakSet()
 
 
 class Driver(Protocol):
@@ -134,6 +139,7 @@ class LocalDriver:
         self.rest = runtime.rest
         self.listen = runtime.listen
         self._vectors: list[int] = []
+        self._closed = False
         with runtime.lock:
             self.uar = runtime.nic.map_uar(self.space)
             runtime.users += 1
@@ -141,11 +147,12 @@ class LocalDriver:
         """The window's queue blocks, for compiled queues."""
         self.store = self.uar.store
         self.load = self.uar.load
+        _live.add(self)
 
     @property
     def closed(self) -> bool:
         """See :class:`Driver`."""
-        return self.uar.closed
+        return self._closed or self.uar.closed
 
     @property
     def threaded(self) -> bool:
@@ -155,6 +162,8 @@ class LocalDriver:
     def command(self, op: int, in_modifier: int, op_modifier: int, inbox: bytes) -> CommandResult:
         """See :class:`Driver`."""
         with self.lock:
+            if self._closed:
+                return CommandResult(cmd.ST_BAD_SYS_STATE)
             return self.nic.command(self.uar, op, in_modifier, op_modifier, inbox)
 
     def ring(self, size: int) -> Mapping:
@@ -199,6 +208,9 @@ class LocalDriver:
         """See :class:`Driver`."""
         runtime = self.runtime
         with runtime.lock:
+            if self._closed:
+                return
+            self._closed = True
             for vector in self._vectors:
                 runtime.handlers.pop(vector, None)
             self.nic.unmap_uar(self.uar)
@@ -206,3 +218,18 @@ class LocalDriver:
             last = runtime.users == 0
         if last:
             runtime.close()
+
+    def forget(self) -> None:
+        """This process is a child of the one that has the device: it is closed here, and nothing there is destroyed."""
+        self._closed = True
+        self.lock = self.runtime.lock
+
+
+def _after_fork() -> None:
+    """A child has its runtimes closed, with new locks (:mod:`rnic.runtime.loop`, whose turn is before this one)."""
+    for driver in list(_live):
+        driver.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -174,6 +174,8 @@ class Runtime:
         What arrives is shown to the caller before replies to it are sent, since the caller may be waiting for
         just that; replies go out with the next round, and after a few rounds in any case.
         """
+        if self.closed:
+            return False
         now = self._last_poll = self.clock()  # before the lock: a thread that holds it sees it and makes way
         if not self.lock.acquire(blocking=False):
             time.sleep(0)  # its holder may need the interpreter before it can let go

@@ -248,14 +248,16 @@ class RemoteDriver:
 
     def check(self) -> None:
         """See :class:`~rnic.runtime.driver.Driver`."""
-        if not self._closed and not self.connection.alive():
+        # asked last: another thread that closes it says so first, and then hangs up
+        if not self.connection.alive() and not self._closed:
             error = self.connection.end()
             self._tell_end()
             raise error
 
     def lifelines(self) -> list[int]:
         """See :class:`~rnic.runtime.driver.Driver`; an answer to another thread's command wakes them too."""
-        return [self.connection.sock.fileno()]
+        descriptor = self.connection.sock.fileno()
+        return [descriptor] if descriptor >= 0 else []  # another thread may have closed it
 
     def await_completion(self, fileno: int) -> None:
         """See :class:`~rnic.runtime.driver.Driver`."""

@@ -6,12 +6,17 @@ Places are offsets, never pointers, so that the same bytes can be mapped elsewhe
 from __future__ import annotations
 
 import mmap
+import platform
+import sys
 
 ALIGN = 64
 """Every piece begins at a multiple of this: a cache line."""
 _PAGE = 4_096
 _SMALL = 1_024
 _SLAB = 64 << 10
+_MAP_NORESERVE = 0x4000
+_COMMON_FLAGS = ("x86_64", "i386", "i686", "aarch64", "arm", "riscv", "loongarch", "s390x")
+"""Machines on which Linux has :data:`_MAP_NORESERVE` by that number."""
 
 
 class Arena:
@@ -25,7 +30,7 @@ class Arena:
 
     def __init__(self, size: int, memory: mmap.mmap | None = None) -> None:
         self.size = -(-size // _PAGE) * _PAGE
-        self.memory = memoryview(_reserve(self.size) if memory is None else memory)[: self.size]
+        self.memory = memoryview(private_memory(self.size) if memory is None else memory)[: self.size]
         self.cells = self.memory.cast("Q")
         """The whole of it as 64-bit words in the host's byte order."""
         self.signed = self.memory.cast("q")
@@ -92,8 +97,19 @@ def _rounded(size: int) -> int:
     return -(-size // ALIGN) * ALIGN
 
 
-def _reserve(size: int) -> mmap.mmap | bytearray:
-    flags = getattr(mmap, "MAP_NORESERVE", None)
-    if flags is None:  # not everywhere; what is not touched may then cost something
+def private_memory(size: int) -> mmap.mmap:
+    """Zero pages that cost nothing until they are touched, and of which a forked child has a copy.
+
+    Pages that it shared would let a child that closes what it inherited destroy its parent's device.
+    """
+    if not hasattr(mmap, "MAP_PRIVATE"):  # nor does such a system fork
         return mmap.mmap(-1, size)
-    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags)
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _no_reserve())
+
+
+def _no_reserve() -> int:
+    """The flag by which what is not touched is not counted; 0 where it is not known."""
+    if hasattr(mmap, "MAP_NORESERVE"):  # from Python 3.13 on
+        return int(mmap.MAP_NORESERVE)
+    common = sys.platform == "linux" and platform.machine().startswith(_COMMON_FLAGS)
+    return _MAP_NORESERVE if common else 0

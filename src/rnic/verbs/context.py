@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from errno import EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from rnic.context.eqc import EQC
 from rnic.device.mailboxes import ADAPTER, DEV_LIM, NON_RDMA_HEADER
@@ -32,8 +35,12 @@ if TYPE_CHECKING:
     from rnic.verbs.qp import QP
     from rnic.verbs.srq import SRQ
 
+_live: WeakSet[Context] = WeakSet()
+
 EQ_LOG_ENTRIES = 12
 _EQE_BYTES = 32
+MOST_ASYNC_EVENTS = 1 << EQ_LOG_ENTRIES
+"""Asynchronous events that wait to be read, as many as in the device: peers cause them, and nobody may ever look."""
 
 _ERRNO_OF_STATUS = {
     cmd.ST_BAD_OP: EOPNOTSUPP,
@@ -56,6 +63,7 @@ _ASYNC_EVENTS = {
     events.SRQ_LIMIT: e.IBV_EVENT_SRQ_LIMIT_REACHED,
     events.CONGESTION: e.RNIC_EVENT_CONGESTION,
 }
+_OF_THE_DEVICE = (events.PORT_CHANGE, events.LOCAL_CATAS_ERROR)
 _PORT_EVENTS = {
     ports.PORT_ACTIVE: e.IBV_EVENT_PORT_ACTIVE,
     ports.PORT_PKEY: e.IBV_EVENT_PKEY_CHANGE,
@@ -119,7 +127,7 @@ class Context:
         self._qps: dict[int, QP] = {}
         self._cqs: dict[int, CQ] = {}
         self._srqs: dict[int, SRQ] = {}
-        self._async = EventPipe()
+        self._async = EventPipe((ENODEV, f"device {driver.name} is closed: open it again"), MOST_ASYNC_EVENTS)
         try:
             self._open_event_queue()
             self.limits = DEV_LIM.unpack(self.command(cmd.QUERY_DEV_LIM)[1])
@@ -128,6 +136,7 @@ class Context:
             self._async.close()
             raise
         self.name = name or driver.name
+        _live.add(self)
 
     @property
     def runtime(self) -> Runtime:
@@ -190,6 +199,16 @@ class Context:
         """A number of a ``RES_*`` kind."""
         return self.command(cmd.ALLOC_RES, kind)[0]
 
+    def allocate_for(self, undo: contextlib.ExitStack, kind: int) -> int:
+        """:meth:`allocate` for something that is being made: ``undo`` gives the number back where that fails."""
+        number = self.allocate(kind)
+        undo.callback(self._give_back, kind, number)
+        return number
+
+    def _give_back(self, kind: int, number: int) -> None:
+        with self.destroying():
+            self.free(kind, number)
+
     def free(self, kind: int, number: int) -> None:
         """Give a number back."""
         self.command(cmd.FREE_RES, number, kind)
@@ -229,16 +248,18 @@ class Context:
                 continue
             kind = _ASYNC_EVENTS[event_type]
             element: QP | CQ | SRQ | None = None
-            if event_type == events.PORT_CHANGE:
-                kind = _PORT_EVENTS.get(entry[0] >> 8 & 0xFF, e.IBV_EVENT_PORT_ERR)
-            elif event_type == events.LOCAL_CATAS_ERROR:
+            if event_type == events.LOCAL_CATAS_ERROR:
                 pass  # the whole device's
+            elif event_type == events.PORT_CHANGE:
+                kind = _PORT_EVENTS.get(entry[0] >> 8 & 0xFF, e.IBV_EVENT_PORT_ERR)
             elif event_type == events.CQ_ERROR:
                 element = self._cqs.get(number)
             elif event_type in (events.SRQ_LIMIT, events.SRQ_CATAS_ERROR):
                 element = self._srqs.get(number)
             else:
                 element = self._qps.get(number)
+            if element is None and event_type not in _OF_THE_DEVICE:
+                continue  # it was closed meanwhile
             self._async.put(AsyncEvent(kind, element))
         self.driver.store(self._eq_block, CQ_HEAD, self._eq.head)
 
@@ -249,7 +270,7 @@ class Context:
         return self._async.fileno()
 
     def get_async_event(self, block: bool = True) -> AsyncEvent:
-        """The next asynchronous event.
+        """The next asynchronous event. 4,096 of them wait, the last ones; those of an object go when it is closed.
 
         Raises:
             VerbsError: EAGAIN without ``block`` where none waits; ENODEV when the NIC process has ended, which
@@ -267,14 +288,17 @@ class Context:
             self.driver.check()
             if self.driver.closed:
                 raise VerbsError(ENODEV, f"device {self.driver.name} is closed: open it again")
+            descriptor = pipe.fileno()
+            if descriptor < 0:
+                continue  # another thread has closed it just now, as the next look says
             if self.driver.threaded:
                 self.driver.rest()
                 if completions:
-                    self.driver.await_completion(pipe.fileno())
+                    self.driver.await_completion(descriptor)
                     continue
-                wait_readable([pipe.fileno(), *self.driver.lifelines()], None)
+                wait_readable([descriptor, *self.driver.lifelines()], None)
             elif not self.driver.progress():
-                wait_readable([pipe.fileno(), *self.driver.filenos()], 0.001)
+                wait_readable([descriptor, *self.driver.filenos()], 0.001)
         return item
 
     def read_non_rdma(self) -> bytes | None:
@@ -403,6 +427,10 @@ class Context:
         """Keep an object, which the device holds too, until it is closed: before the context at the latest."""
         self._children.add(child)
 
+    def drop_events(self, element: QP | CQ | SRQ) -> None:
+        """An object was closed: nobody is told of it any more."""
+        self._async.drop(lambda event: event.element is element)
+
     def drop_child(self, child: object) -> None:
         """An object was closed."""
         self._children.discard(child)
@@ -424,6 +452,17 @@ class Context:
 
     def __repr__(self) -> str:
         return f"<Context {self.name} {self.address} UDP port {self.udp_port}>"
+
+
+def _after_fork() -> None:
+    """A child closes queue pairs, too: a thread that is not there may have polled, with the lock held."""
+    for ctx in list(_live):
+        for cq in ctx._cqs.values():
+            cq.lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def close_all(children: set[Any]) -> None:

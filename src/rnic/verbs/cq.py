@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from errno import EINVAL
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ class CQ:
 
     Args:
         ctx: opened device.
-        cqe: completions that it must hold, 1 to 65,535; it may hold more.
+        cqe: completions that it must hold, 1 to 4,194,303 (``MAX_CQE`` of :mod:`rnic.spec.limits`); it may hold more.
         cq_context: anything of the application's.
         channel: where armed events go.
         comp_vector: accepted and not used; there is one vector a context.
@@ -93,11 +94,13 @@ class CQ:
         self._kept: list[tuple[WC, Entry]] = []
         """Completions taken out of the ring that nobody has polled yet."""
         log = _log_entries(cqe)
-        with ctx.driver.lock:
+        with ctx.driver.lock, ExitStack() as undo:
             self._mapping, self._ring = self._make_ring(log)
-            self.cqn = ctx.allocate(cmd.RES_CQ)
-            self._block = ctx.allocate(cmd.RES_UAR_BLOCK)
+            undo.callback(ctx.driver.unmap, self._mapping)
+            self.cqn = ctx.allocate_for(undo, cmd.RES_CQ)
+            self._block = ctx.allocate_for(undo, cmd.RES_UAR_BLOCK)
             ctx.command(cmd.SW2HW_CQ, self.cqn, inbox=self._context(log, self._mapping))
+            undo.pop_all()
             self._stand()
         self.cqe = (1 << log) - 1
         ctx._cqs[self.cqn] = self
@@ -334,10 +337,11 @@ class CQ:
             ctx.driver.unmap(self._mapping)
             if self._poll_plain is not None:
                 self._ring.stand(None, None, 0)
-        ctx._cqs.pop(self.cqn, None)
+            ctx._cqs.pop(self.cqn, None)
+            ctx.drop_events(self)
+            if self.channel is not None:
+                self.channel.forget(self)
         self.closed = True
-        if self.channel is not None:
-            self.channel.cqs.discard(self)
         ctx.drop_child(self)
 
     def __enter__(self) -> CQ:

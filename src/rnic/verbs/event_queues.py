@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections import deque
+from collections.abc import Callable
 from errno import EINVAL
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e
@@ -15,6 +19,10 @@ if TYPE_CHECKING:
     from rnic.verbs.cq import CQ
     from rnic.verbs.qp import QP
     from rnic.verbs.srq import SRQ
+
+_PLENTY = 64
+"""Bytes to empty a pipe that holds one, or a few."""
+_live: WeakSet[EventPipe] = WeakSet()
 
 
 class AsyncEvent:
@@ -34,40 +42,78 @@ class AsyncEvent:
 
 
 class EventPipe:
-    """A queue with a real descriptor that polls readable while something is in it."""
+    """A queue with a real descriptor that polls readable while something is in it. Threads may use it at the same time.
 
-    def __init__(self) -> None:
+    Args:
+        closed: errno and words of the error for who asks once it is closed.
+        most: items that may wait; of more, the oldest are dropped. By default any number.
+    """
+
+    def __init__(self, closed: tuple[int, str], most: int | None = None) -> None:
+        self._closed = closed
+        self._lock = threading.RLock()
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         os.set_blocking(self._read, False)
-        self._queue: deque[Any] = deque()
+        self._queue: deque[Any] = deque(maxlen=most)
+        self._readable = False
+        """A byte is in the pipe, which says no more than that something waits."""
+        _live.add(self)
 
     def fileno(self) -> int:
-        """Descriptor for select, poll and event loops."""
+        """Descriptor for select, poll and event loops; below 0 once it is closed."""
         return self._read
 
     def put(self, item: object) -> None:
-        """Add an item; never waits."""
-        self._queue.append(item)
-        try:
-            os.write(self._write, b"\0")
-        except OSError:  # full or closed: it is readable already, or nobody reads any more
-            return
+        """Add an item; never waits. Once it is closed, nobody gets it."""
+        with self._lock:
+            if self._read < 0:
+                return
+            self._queue.append(item)
+            if not self._readable:
+                os.write(self._write, b"\0")
+                self._readable = True
 
     def get(self) -> Any | None:
-        """The oldest item, or ``None``."""
-        try:
-            os.read(self._read, 1)
-        except BlockingIOError:
-            return None
-        return self._queue.popleft() if self._queue else None
+        """The oldest item, or ``None``.
+
+        Raises:
+            VerbsError: it is closed.
+        """
+        with self._lock:
+            if self._read < 0:
+                raise VerbsError(*self._closed)
+            item = self._queue.popleft() if self._queue else None
+            self._settle()
+            return item
+
+    def drop(self, unwanted: Callable[[Any], bool]) -> None:
+        """Take out the items of which ``unwanted`` says so."""
+        with self._lock:
+            if self._read >= 0 and any(map(unwanted, self._queue)):
+                self._queue = deque((item for item in self._queue if not unwanted(item)), self._queue.maxlen)
+                self._settle()
+
+    def _settle(self) -> None:
+        """Nothing waits any more, maybe: the descriptor does not poll readable then."""
+        if not self._queue:
+            self._readable = False  # first: a byte too many, where a signal handler raises here, is read the next time
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._read, _PLENTY)
 
     def close(self) -> None:
-        """Close the descriptor; a second call does nothing."""
-        if self._read >= 0:
-            os.close(self._read)
-            os.close(self._write)
-            self._read = self._write = -1
+        """Close the descriptor; whoever waits for it wakes up. A second call does nothing."""
+        with self._lock:
+            if self._read >= 0:
+                os.close(self._read)
+                os.close(self._write)
+                self._read = self._write = -1
+                self._queue.clear()
+
+    def forget(self) -> None:
+        """This process is a child of the one that waits for events: the byte in the pipe is that one's to read."""
+        self._lock = threading.RLock()  # a thread that is not there may have held the other
+        self.close()
 
 
 class CompChannel:
@@ -75,25 +121,31 @@ class CompChannel:
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
-        self._pipe = EventPipe()
+        self._pipe = EventPipe((EINVAL, "the completion channel is closed: open a new one"))
         self.cqs: set[CQ] = set()
         ctx.driver.start()
         ctx.driver.listen()
         ctx.add_child(self)
 
     def fileno(self) -> int:
-        """Descriptor for select, poll and event loops."""
+        """Descriptor for select, poll and event loops; below 0 once it is closed."""
         return self._pipe.fileno()
 
     def notify(self, cq: CQ) -> None:
         """Queue an event of ``cq``."""
         self._pipe.put(cq)
 
+    def forget(self, cq: CQ) -> None:
+        """``cq`` is closed: nobody is told of it any more."""
+        self.cqs.discard(cq)
+        self._pipe.drop(lambda waiting: waiting is cq)
+
     def get_cq_event(self, expected_cq: CQ | None = None, block: bool = True) -> CQ:
         """Wait for the next event; the CQ that it is about.
 
         Raises:
-            VerbsError: EAGAIN without ``block`` where none waits, EINVAL if it is another CQ's than expected.
+            VerbsError: EAGAIN without ``block`` where none waits, EINVAL if it is another CQ's than expected, and
+                once the channel is closed, for who waits meanwhile as well.
         """
         cq: CQ = self.ctx.wait_pipe(self._pipe, block, completions=True)  # type: ignore[assignment]  # only CQs
         if expected_cq is not None and cq is not expected_cq:
@@ -106,3 +158,12 @@ class CompChannel:
             cq.close()
         self._pipe.close()
         self.ctx.drop_child(self)
+
+
+def _after_fork() -> None:
+    for pipe in list(_live):
+        pipe.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

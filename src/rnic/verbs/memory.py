@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from errno import EINVAL
 from typing import TYPE_CHECKING, Any
 
@@ -85,26 +86,24 @@ class MR:
         self.access = access
         self.closed = False
         driver = ctx.driver
-        with driver.lock:
+        with driver.lock, ExitStack() as undo:
             writable = bool(access & rights.LOCAL_WRITE)
             self._mapping = driver.ring(buffer) if own else driver.map(buffer, writable=writable)
+            undo.callback(driver.unmap, self._mapping)
             self.buffer: Any = self._mapping.view if own else buffer
             self.buf = self.addr = Va(self._mapping.va)
             self.length = self._mapping.length
-            try:
-                self.lkey = Lkey(ctx.allocate(cmd.RES_MPT))
-                self.rkey = Rkey(self.lkey)
-                entry = bytearray(MPT_ENTRY.size)
-                entry[:4] = (flags_from_access(access) | MPT_REGION).to_bytes(4, "big")
-                MPT_ENTRY.put(entry, "key", self.lkey)
-                MPT_ENTRY.put(entry, "pd", pd.handle)
-                MPT_ENTRY.put(entry, "start", 0 if access & rights.ZERO_BASED else self.buf)
-                MPT_ENTRY.put(entry, "length", self.length)
-                MPT_ENTRY.put(entry, "address", self.buf)
-                ctx.command(cmd.SW2HW_MPT, self.lkey, inbox=bytes(entry))
-            except VerbsError:
-                driver.unmap(self._mapping)
-                raise
+            self.lkey = Lkey(ctx.allocate_for(undo, cmd.RES_MPT))
+            self.rkey = Rkey(self.lkey)
+            entry = bytearray(MPT_ENTRY.size)
+            entry[:4] = (flags_from_access(access) | MPT_REGION).to_bytes(4, "big")
+            MPT_ENTRY.put(entry, "key", self.lkey)
+            MPT_ENTRY.put(entry, "pd", pd.handle)
+            MPT_ENTRY.put(entry, "start", 0 if access & rights.ZERO_BASED else self.buf)
+            MPT_ENTRY.put(entry, "length", self.length)
+            MPT_ENTRY.put(entry, "address", self.buf)
+            ctx.command(cmd.SW2HW_MPT, self.lkey, inbox=bytes(entry))
+            undo.pop_all()
         pd.add_child(self)
 
     def read(self, length: int, offset: int) -> bytes:

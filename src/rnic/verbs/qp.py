@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from errno import EINVAL, ENOMEM
 from typing import TYPE_CHECKING, Any
 
@@ -124,20 +125,24 @@ class QP:
         slab = max(cap.max_inline_data, SGE_BYTES * cap.max_send_sge if cap.max_send_sge > 1 else 0)
         self._slab = -(-slab // SGE_BYTES) * SGE_BYTES
         self._slab_base = self._entries * SQE_BYTES
-        with ctx.driver.lock:
+        with ctx.driver.lock, ExitStack() as undo:
             self._mapping = ctx.driver.ring(self._entries * (SQE_BYTES + self._slab))
+            undo.callback(ctx.driver.unmap, self._mapping)
             self._ring = self._mapping.view
             self._rq = None if self.srq else ReceivePoster(ctx, cap.max_recv_wr, cap.max_recv_sge)
-            self.qp_num = Qpn(ctx.allocate(cmd.RES_QP))
-            self._block = ctx.allocate(cmd.RES_UAR_BLOCK)
-        if self._rq is not None:
-            self._rq.drive(self._block)
-        self._receives = self.srq.poster if self.srq else self._rq
-        self._queue = send_queue(
-            ctx.driver, self.lock, self._block, self._ring, self._entries,
-            _BATCH_OPCODES[self.qp_type], self.qp_type != e.IBV_QPT_UD,
-        )  # fmt: skip
-        self._reset()
+            if self._rq is not None:
+                undo.callback(ctx.driver.unmap, self._rq.mapping)
+            self.qp_num = Qpn(ctx.allocate_for(undo, cmd.RES_QP))
+            self._block = ctx.allocate_for(undo, cmd.RES_UAR_BLOCK)
+            if self._rq is not None:
+                self._rq.drive(self._block)
+            self._receives = self.srq.poster if self.srq else self._rq
+            self._queue = send_queue(
+                ctx.driver, self.lock, self._block, self._ring, self._entries,
+                _BATCH_OPCODES[self.qp_type], self.qp_type != e.IBV_QPT_UD,
+            )  # fmt: skip
+            self._reset()
+            undo.pop_all()
         self._state = e.IBV_QPS_RESET
         self._store = ctx.driver.store
         self._kick = ctx.driver.kick
@@ -146,10 +151,13 @@ class QP:
         ctx._qps[self.qp_num] = self
         pd.add_child(self)
         if qp_attr is not None:
-            if self.qp_type == e.IBV_QPT_UD:
-                self.to_rts(qp_attr)
-            else:
-                self.to_init(qp_attr)
+            with ExitStack() as undo:
+                undo.callback(self.close)
+                if self.qp_type == e.IBV_QPT_UD:
+                    self.to_rts(qp_attr)
+                else:
+                    self.to_init(qp_attr)
+                undo.pop_all()
 
     def _reset(self) -> None:
         self._queue.reset()
@@ -558,6 +566,7 @@ class QP:
             ctx.driver.unmap(self._mapping)
             if self._rq is not None:
                 ctx.driver.unmap(self._rq.mapping)
+            ctx.drop_events(self)
         self.pd.drop_child(self)
 
     def __enter__(self) -> QP:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from errno import EINVAL, ENOMEM
 from typing import Any
 
@@ -192,10 +193,11 @@ class SRQ:
         self.ctx = ctx
         self.closed = False
         self._max_wr = attr.max_wr
-        with ctx.driver.lock:
+        with ctx.driver.lock, ExitStack() as undo:
             self.poster = ReceivePoster(ctx, attr.max_wr, attr.max_sge, shared=True)
-            self.srqn = ctx.allocate(cmd.RES_SRQ)
-            self._block = ctx.allocate(cmd.RES_UAR_BLOCK)
+            undo.callback(ctx.driver.unmap, self.poster.mapping)
+            self.srqn = ctx.allocate_for(undo, cmd.RES_SRQ)
+            self._block = ctx.allocate_for(undo, cmd.RES_UAR_BLOCK)
             srqc = SRQC.pack(
                 {
                     "state": 1,
@@ -209,6 +211,7 @@ class SRQ:
                 }
             )
             ctx.command(cmd.SW2HW_SRQ, self.srqn, inbox=srqc)
+            undo.pop_all()
         ctx._srqs[self.srqn] = self
         pd.add_child(self)
 
@@ -243,7 +246,8 @@ class SRQ:
                 ctx.free(cmd.RES_SRQ, self.srqn)
                 ctx.free(cmd.RES_UAR_BLOCK, self._block)
             ctx.driver.unmap(self.poster.mapping)
-        ctx._srqs.pop(self.srqn, None)
+            ctx._srqs.pop(self.srqn, None)
+            ctx.drop_events(self)
         self.closed = True
         self.pd.drop_child(self)
 

@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import mmap
+import os
+import re
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnic.state.arena import ALIGN, Arena
+from rnic.mem.space import address_of
+from rnic.state.arena import ALIGN, Arena, private_memory
 
 
 def test_pieces_lie_apart_and_are_zero_at_first() -> None:
@@ -71,3 +78,40 @@ def test_what_lies_first_has_the_offset_0_and_nothing_else_does() -> None:
         arena.allocate_first(64)
     with pytest.raises(MemoryError, match="or too few"):
         Arena(4_096).allocate_first(5_000)
+
+
+@pytest.fixture(params=["named", "without a name"])
+def no_reserve(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has a name for the flag, as from 3.13 on, or has none."""
+    if request.param == "named":
+        monkeypatch.setattr(mmap, "MAP_NORESERVE", 0x4000, raising=False)
+    else:
+        monkeypatch.delattr(mmap, "MAP_NORESERVE", raising=False)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.usefixtures("no_reserve")
+def test_a_forked_child_has_a_copy() -> None:
+    arena = Arena(4096)
+    arena.cells[0] = 1
+    child = os.fork()
+    if child == 0:
+        seen = arena.cells[0]
+        arena.cells[0] = 2
+        os._exit(seen != 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert arena.cells[0] == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="the number is Linux's on x86")
+@pytest.mark.usefixtures("no_reserve")
+def test_private_memory_reserves_addresses_alone() -> None:
+    memory = private_memory(1 << 20)
+    va = address_of(memoryview(memory))
+    flags = ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            within = int(found[1], 16) <= va < int(found[2], 16)
+        elif within and line.startswith("VmFlags:"):
+            flags = line
+    assert "nr" in flags.split()

@@ -13,6 +13,8 @@ from rnic.link.loopback import loopback_pair
 from rnic.spec.errors import VerbsError
 from rnic.testing import QpPair, SimNet
 from rnic.verbs import CQ, MR, PD, QP, Context, QPCap, QPInitAttr, get_device_list, runtime_on
+from rnic.verbs.context import MOST_ASYNC_EVENTS
+from rnic.verbs.event_queues import AsyncEvent
 
 
 def test_devices() -> None:
@@ -183,6 +185,18 @@ def test_commands_after_closing_fail() -> None:
         ctx.close()
         with pytest.raises(VerbsError):
             PD(ctx)
+
+
+def test_events_that_nobody_reads_are_bounded() -> None:
+    with SimNet(1) as net:
+        ctx = net.nodes[0].ctx
+        for _ in range(MOST_ASYNC_EVENTS):
+            ctx._async.put(AsyncEvent(e.IBV_EVENT_PORT_ERR, None))
+        ctx._async.put(AsyncEvent(e.IBV_EVENT_DEVICE_FATAL, None))
+        kinds = [ctx.get_async_event(block=False).event_type for _ in range(MOST_ASYNC_EVENTS)]
+        assert (kinds[0], kinds[-1]) == (e.IBV_EVENT_PORT_ERR, e.IBV_EVENT_DEVICE_FATAL)
+        with pytest.raises(VerbsError, match="no event waits"):
+            ctx.get_async_event(block=False)
 
 
 def test_the_port_goes_down_and_up() -> None:
