@@ -247,6 +247,7 @@ def test_forked_children_close_what_they_inherited() -> None:
             child = os.fork()
             if child == 0:
                 signal.alarm(5)
+                peer.close()  # whose thread is not there
                 accepted.close()
                 listener.close()
                 os._exit(0)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -89,6 +91,9 @@ class Job:
             raise WorkCompletionError(wc.status, f"{self.what} at {peer} failed with {wc.status_name}: {hint}")
 
 
+_live: weakref.WeakSet[Jobs] = weakref.WeakSet()
+
+
 class Jobs:
     """Posts the work requests of jobs, keeps those that do not fit yet, and hands out completions.
 
@@ -108,6 +113,7 @@ class Jobs:
             self.channel.close()
             raise
         self.lock = threading.RLock()
+        _live.add(self)
         self._runtime = ctx.driver
         self._depth = depth
         self._on_receive = on_receive
@@ -308,3 +314,13 @@ def hung_up(sock: HasFileno, timeout_s: float = 0) -> bool:
     """
     descriptor = sock.fileno()
     return descriptor < 0 or wait_readable([descriptor], timeout_s)
+
+
+def _after_fork() -> None:
+    """A child closes connections, too: a thread that is not there may have waited for one of them."""
+    for jobs in list(_live):
+        jobs.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

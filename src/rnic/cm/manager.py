@@ -218,6 +218,9 @@ class Manager:
         self._way.forget()
 
 
+_channels: WeakSet[EventChannel] = WeakSet()
+
+
 class EventChannel:
     """A descriptor that is readable as often as events wait."""
 
@@ -227,6 +230,7 @@ class EventChannel:
         self._fd = fd
         self._lock = threading.RLock()
         """A descriptor that one thread reads is not closed by another: its number may be another's the next moment."""
+        _channels.add(self)
 
     def fileno(self) -> int:
         """For ``poll`` and event loops; below 0 once it is closed."""
@@ -274,6 +278,8 @@ def _after_fork() -> None:
     """A child must not keep its parent's connection to the NIC process open when the parent dies."""
     global _lock  # noqa: PLW0603 - the name is what everybody takes it by
     _lock = threading.RLock()  # a thread that is not there may have held the other
+    for channel in list(_channels):
+        channel._lock = threading.RLock()
     for manager in list(_live):
         manager.forget()
 
