@@ -3,6 +3,7 @@
 #include "itself.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -18,6 +19,8 @@ static char memory[128];
 
 /* ---- completion channels: the descriptor is ready if an event waits, and else not */
 
+enum { POSTS = 8 };
+
 static struct ibv_comp_channel *channel;
 static struct ibv_cq *cqs[2];
 static struct ibv_qp *qps[2];
@@ -26,7 +29,7 @@ static void open_channel(void)
 {
 	CHECK((channel = ibv_create_comp_channel(context)));
 	for (int i = 0; i < 2; i++) {
-		CHECK((cqs[i] = ibv_create_cq(context, 4, NULL, channel, 0)));
+		CHECK((cqs[i] = ibv_create_cq(context, 2 * POSTS, NULL, channel, 0)));
 		qps[i] = make_qp(pd, cqs[i]);
 		connect_to_itself(qps[i]);
 	}
@@ -77,6 +80,23 @@ int poll(struct pollfd *fds, nfds_t count, int ms)
 	return ppoll(fds, count, ms < 0 ? NULL : &timeout, NULL);
 }
 
+/* Whether nothing waits, and the descriptor says so once it has been asked: the fire for an event that was taken at once may
+ * come a moment later. */
+static int has_nothing(void)
+{
+	int flags = fcntl(channel->fd, F_GETFL), nothing = 0;
+	struct ibv_cq *cq;
+	void *with;
+
+	CHECK(!fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK));
+	for (int i = 0; i < 100 && !nothing; i++) {
+		CHECK(ibv_get_cq_event(channel, &cq, &with) == -1 && errno == EAGAIN);
+		nothing = !is_readable(channel->fd, 20);
+	}
+	CHECK(!fcntl(channel->fd, F_SETFL, flags));
+	return nothing;
+}
+
 static void one_of_two_events(void)
 {
 	open_channel();
@@ -84,7 +104,7 @@ static void one_of_two_events(void)
 	take_event(NULL);
 	CHECK(!armed && is_readable(channel->fd, 0));
 	take_event(NULL);
-	CHECK(!is_readable(channel->fd, 0));
+	CHECK(has_nothing());
 }
 
 static void two_who_wait(void)
@@ -99,7 +119,7 @@ static void two_who_wait(void)
 	complete(1);
 	for (int i = 0; i < 2; i++)
 		CHECK(!pthread_join(threads[i], NULL));
-	CHECK(!is_readable(channel->fd, 0));
+	CHECK(has_nothing());
 }
 
 static void events_of_a_queue_that_goes(void)
@@ -188,28 +208,32 @@ static double fails_after(int sleeper_first)
 		usleep(300000);
 	}
 	clock_gettime(CLOCK_MONOTONIC, &began);
-	write_to_itself(qp, mr);
+	for (int i = 0; i < POSTS; i++) /* the library's thread wakes with the first, and finds others at work */
+		write_to_itself(qp, mr);
 	if (!sleeper_first)
 		CHECK(!pthread_create(&thread, NULL, take_event, NULL));
 	CHECK(!pthread_join(thread, NULL));
 	clock_gettime(CLOCK_MONOTONIC, &ended);
 	CHECK(ibv_poll_cq(cqs[0], 1, &wc) == 1 && wc.status == IBV_WC_RETRY_EXC_ERR);
+	for (int i = 1; i < POSTS; i++)
+		CHECK(ibv_poll_cq(cqs[0], 1, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR);
 	CHECK(!ibv_destroy_qp(qp));
 	return (double)(ended.tv_sec - began.tv_sec) + (double)(ended.tv_nsec - began.tv_nsec) / 1e9;
 }
 
 static void a_sleeper_and_one_who_posts(void)
 {
-	double usual = 1e9, asleep = 1e9;
+	double usual = 60, asleep = 1e9;
 
 	open_channel();
-	for (int i = 0; i < 3; i++) {
+	/* 0.12 s each; left to the NIC process 0.21 s at least */
+	for (int i = 0; i < 5 && asleep > usual + 0.06; i++) {
 		double one = fails_after(0), other = fails_after(1);
 
 		usual = one < usual ? one : usual;
 		asleep = other < asleep ? other : asleep;
 	}
-	if (asleep > 1.4 * usual)
+	if (asleep > usual + 0.06)
 		fprintf(stderr, "%.3f s in place of %.3f\n", asleep, usual);
 }
 

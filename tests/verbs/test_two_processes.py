@@ -254,6 +254,9 @@ def test_forked_children_close_what_they_inherited() -> None:
             assert os.waitpid(child, 0)[1] == 0
         stop.set()
         reader.join()
+        assert not peer.peer_gone() and not accepted.peer_gone()
+        peer.send(b"still here")
+        assert accepted.recv(5) == b"still here"
         with rnic.connect("127.0.0.1", listener.port, udp_port=0) as other:
             print(int(peer.read("a")[7] + other.read("a")[8]))
         for each in (peer, accepted, listener):

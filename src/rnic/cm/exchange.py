@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import os
 import re
 import socket
 import time
@@ -302,6 +303,7 @@ class LineSocket:
         self.sock = sock
         self.where = where
         self._rest = bytearray()
+        self._pid = os.getpid()
 
     def send(self, line: bytes, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Send one line, newline included. :class:`ExchangeError` where the peer is gone."""
@@ -384,10 +386,14 @@ class LineSocket:
             raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
 
     def close(self) -> None:
-        """Hang up, and wake who waits for the peer in another thread; a second call does nothing."""
-        with contextlib.suppress(OSError):  # the peer has hung up, or this side has
-            # a thread in poll would not hear of a close, and keep the connection up as long as it waits
-            self.sock.shutdown(socket.SHUT_RDWR)
+        """Hang up, and wake who waits for the peer in another thread; a second call does nothing.
+
+        In a child of the process that made it the connection is the parent's, and stays.
+        """
+        if os.getpid() == self._pid:
+            with contextlib.suppress(OSError):  # the peer has hung up, or this side has
+                # a thread in poll would not hear of a close, and keep the connection up as long as it waits
+                self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
 
 

@@ -393,7 +393,7 @@ class CmService:
         connection = news.connection
         header = IP_HEADER.unpack(news.private)
         known = header["version"] == 0 and header["ip_version"] == family(connection.peer)
-        if not known or len(listening.client.ids) >= MAX_IDS or len(listening.channel.events) >= MAX_EVENTS:
+        if not known or not self._has_room(listening.client) or len(listening.channel.events) >= MAX_EVENTS:
             reason = cm.REJ_NO_RESOURCES if known else cm.REJ_UNSUPPORTED
             port.agent.request(connection, Input.REJECT, self._time(port), status=reason)
             return
@@ -405,6 +405,14 @@ class CmService:
         connection.tell = _Watcher(self, each)
         data = news.private[IP_HEADER.size :]
         self._emit(each, cm.EVENT_CONNECT_REQUEST, 0, data, listen_id=listening.number, **offer_of(connection))
+
+    def _has_room(self, client: Program) -> bool:
+        """Whether a program may have an ID more: those of requests that it left until their peers gave up make way."""
+        if len(client.ids) >= MAX_IDS:
+            for each in list(client.ids.values()):
+                if each.passive and not each.accepted and each.connection and each.connection.state is State.CLOSED:
+                    self._destroy(each)
+        return len(client.ids) < MAX_IDS
 
     def happened(self, each: CmId, news: News) -> None:
         """News of an ID's connection.

@@ -215,8 +215,9 @@ static void silence(const struct slot_driver *slot)
 		;
 }
 
-/* Sleep, watching no longer than until a deadline that somebody may have set just now; whether somebody called. */
-static bool rest(struct slot_driver *slot, uint64_t until, enum how how)
+/* Sleep, no longer than until a deadline that somebody may have set just now, where those are heeded; whether somebody
+ * called. */
+static bool rest(struct slot_driver *slot, uint64_t until, enum how how, bool heeds)
 {
 	struct pollfd poller[4] = { { .fd = slot->wake, .events = POLLIN },
 				    { .fd = atomic_load(&slot->gone) ? -1 : slot->setup.socket },
@@ -228,7 +229,7 @@ static bool rest(struct slot_driver *slot, uint64_t until, enum how how)
 	atomic_store(&slot->until_ns, until);
 	atomic_store(&slot->how, how);
 	due = atomic_load(&slot->due_ns); /* who set it before he could see how this thread sleeps does not wake it */
-	if (how == WATCHING && due < until)
+	if (heeds && due < until)
 		until = due;
 	left = until > now ? until - now : 0;
 	timeout = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
@@ -284,20 +285,22 @@ static void *run(void *self)
 			looked_ns = now;
 		}
 		if (bypass_idle(slot->bypass) || atomic_load(&slot->gone)) {
-			rest(slot, now + BLOCK_LOOK_NS, PARKED);
+			rest(slot, now + BLOCK_LOOK_NS, PARKED, false);
 			continue;
 		}
 		polled = is_served(slot, now);
 		if ((polled || attended) && !called) {
 			uint64_t covered = atomic_load_explicit(&slot->covered_ns, memory_order_relaxed), then = now;
 			uint32_t waiters = atomic_load(&slot->waiters);
-			uint64_t most = waiters ? PARK_WAITED_NS : PARK_MOST_NS, until = then + (polled ? park : DOUBT_NS);
-			/* who waits sleeps by the deadlines that there were: those of others' posts are seen to here */
-			uint64_t due = waiters && !refused ? atomic_load(&slot->due_ns) : UINT64_MAX;
+			uint64_t most = waiters ? PARK_WAITED_NS : PARK_MOST_NS;
+			/* who waits sleeps by the deadlines that there were: those of others' posts are seen to here, but not
+			 * by looking on and on while somebody is at work */
+			bool heeds = waiters && !refused;
 
-			called = rest(slot, due < until ? due : until, PARKED);
+			called = rest(slot, then + (polled ? park : DOUBT_NS), PARKED, heeds);
+			refused = false;
 			now = bypass_now();
-			called |= due <= now;
+			called |= heeds && atomic_load(&slot->due_ns) <= now;
 			attended = is_attended(slot, covered, then, now) && !called;
 			if (attended && polled)
 				park = park * 2 < most ? park * 2 : most;
@@ -321,7 +324,8 @@ static void *run(void *self)
 		if (now < did_ns + LINGER_NS && deadline > now && is_alone(slot, now))
 			called = false;
 		else
-			called = rest(slot, deadline, WATCHING) || (deadline > now && atomic_load(&slot->due_ns) <= bypass_now());
+			called = rest(slot, deadline, WATCHING, true) ||
+				 (deadline > now && atomic_load(&slot->due_ns) <= bypass_now());
 	}
 	return NULL;
 }
@@ -612,7 +616,8 @@ int slot_poll(struct slot_driver *slot)
 	do {
 		uint64_t began = now;
 
-		if (bypass_try(slot->bypass))
+		/* one that the NIC process serves is not taken, either: that would have to wait for it */
+		if (bypass_idle(slot->bypass) || bypass_try(slot->bypass))
 			return did;
 		if (!bypass_idle(slot->bypass))
 			did |= bypass_round(slot->bypass, began, 1);
@@ -686,8 +691,8 @@ static void gone_on(void *self)
 
 	atomic_store(&slot->polled_ns, bypass_now());
 	atomic_fetch_sub(&slot->waiters, 1);
-	if (atomic_load(&slot->how) == PARKED)
-		wake_for(slot, 0); /* it sleeps for long while somebody waits here */
+	if (atomic_load(&slot->how) == PARKED && atomic_load(&slot->until_ns) > bypass_now() + PARK_MOST_NS)
+		wake(slot); /* it sleeps for long while somebody waits here */
 }
 
 /* Run the engine and, from `until` on, sleep in turn until an event may have come: 0 or the error number. */

@@ -412,13 +412,12 @@ class NicProcess:
         assert slot is not None
         now = time.monotonic_ns()
         with slot.work:
-            if (slot.served or len(slot.runtime.link.filenos()) > 1) and slot.hold():
-                try:
-                    return slot.runtime.round()
-                finally:
-                    slot.release()
-            if slot.served:
-                return False
+            if slot.served or len(slot.runtime.link.filenos()) > 1:
+                did = slot.serve()
+                if did is not None:
+                    return did
+                if slot.served:
+                    return False
             if now < slot.look_at_ns and not slot.waits:
                 return False
             slot.look_at_ns = now + LOOK_NS

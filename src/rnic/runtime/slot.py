@@ -49,6 +49,8 @@ MAX_WAITING = 256
 LOOK_NS = 20_000_000
 """A program that leaves packets, or deadlines, lie for so long is asleep: its slot is served here."""
 _ROUNDS = 64
+_MOST_REFUSALS, _REFUSED_S = 100, 0.001
+"""How often in a row a program may be at work on a slot that is served here, and how long each look then waits."""
 _PATIENCE_S = 0.05
 _TAKEN, _WANTED, _REFERENCE = (place(SLOT, name) * WORD_BYTES for name in ("taken", "wanted", "reference"))
 _CHANGES, _ROUNDS_AT = place(SLOT, "changes"), place(SLOT, "rounds")
@@ -89,6 +91,7 @@ class Slot:
         self.served = False
         """The NIC process takes everything itself from now on."""
         self.pid = 0
+        self._refusals = 0
         self.look_at_ns = 0
         """When to :meth:`look` next."""
         config = dataclasses.replace(
@@ -295,16 +298,37 @@ class Slot:
         self._waiting.append((burst, now))
         return True
 
+    def _take_waiting(self, now: int) -> None:
+        """What was handed on while the program was at work; the arena is held."""
+        waiting, self._waiting = self._waiting, []
+        for burst, _ in waiting:
+            self.runtime.nic.receive(burst, now)
+        if waiting:
+            self.runtime.settle(now)
+
+    def serve(self) -> bool | None:
+        """A round of the slot, where this process may; whether anything was done. ``None``: its program is at work."""
+        if not self.hold():
+            self._refusals += 1
+            if self._refusals > _MOST_REFUSALS and self.served:
+                time.sleep(_REFUSED_S)  # it was stopped in the midst of its work, and packets lie there
+            return None
+        self._refusals = 0
+        try:
+            self._take_waiting(self.runtime.clock())
+            return self.runtime.round()
+        finally:
+            self.release()
+
     # ---------------------------------------------------------------------------------------- now and then
 
     def look(self, now: int) -> bool:
         """Serve the slot where its program does not; whether there is more to do at once."""
         if self._waiting and self.hold():
-            waiting, self._waiting = self._waiting, []
-            for burst, _ in waiting:
-                self.runtime.nic.receive(burst, now)
-            self.runtime.settle(now)
-            self.release()
+            try:
+                self._take_waiting(now)
+            finally:
+                self.release()
         if self.is_looked_after(now):
             return False
         if self._lay_ns is None:

@@ -223,6 +223,35 @@ def test_a_program_hears_of_a_peer_that_gave_up_when_it_accepts(pair: Pair) -> N
     pair.server.ask(a.CM_DESTROY, id=theirs)
 
 
+def test_requests_that_a_program_left_until_their_peers_gave_up_make_way(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rnic.cm.service.MAX_IDS", 3)  # the listener, and two more
+    pair.listen()
+    left = []
+    counters = pair.net.nodes[1].nic.counters
+    for _ in range(2):
+        mine = pair.resolved()
+        pair.client.ask(a.CM_CONNECT, id=mine, qpn=0x20)
+        left.append(pair.server.expect(cm.EVENT_CONNECT_REQUEST)["id"])
+        pair.client.ask(a.CM_DESTROY, id=mine)
+    pair.net.run(lambda: counters["cm_rx_rej"] == 2)
+    mine = pair.resolved()
+    pair.client.ask(a.CM_CONNECT, id=mine, qpn=0x20)
+    theirs = pair.server.expect(cm.EVENT_CONNECT_REQUEST)["id"]
+    for gone in left:
+        with pytest.raises(OSError, match=f"CM ID {gone} is not there"):
+            pair.server.ask(a.CM_QUERY, id=gone)
+    pair.server.ask(a.CM_ACCEPT, id=theirs, qpn=0x30)
+    pair.client.expect(cm.EVENT_CONNECT_RESPONSE)
+    another = pair.resolved()
+    pair.client.ask(a.CM_CONNECT, id=another, qpn=0x21)
+    pair.server.expect(cm.EVENT_CONNECT_REQUEST)
+    refused = pair.resolved()
+    pair.client.ask(a.CM_CONNECT, id=refused, qpn=0x22)
+    assert pair.client.expect(cm.EVENT_REJECTED)["status"] == cm.REJ_NO_RESOURCES, "these are not left"
+
+
 def test_a_program_hears_of_a_peer_that_gives_up_after_it_accepted(pair: Pair) -> None:
     pair.listen()
     mine = pair.resolved()
