@@ -45,7 +45,7 @@ NEAR = {
     "rclink": ("tests/rclink", "tests/unit/rclink", "tests/property/test_rclink.py", "tests/netsim"),
 }
 NEAREST = NEAR | {
-    "abi": tuple(f"tests/abi/test_{name}.py" for name in ("libraries", "verbs_check", "rsockets", "rdmacm")),
+    "abi": tuple(f"tests/abi/test_{name}.py" for name in ("libraries", "corners", "verbs_check", "rsockets", "rdmacm")),
 }
 """Tests of ``--short``: of the C libraries those that take seconds, and say most."""
 BUILDS_PROGRAMS = "valgrind or sanitizers"

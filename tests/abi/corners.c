@@ -1,4 +1,4 @@
-/* What programs count on and seldom meet: corners NAME. */
+/* What programs count on and seldom meet: corners NAME... */
 #define _GNU_SOURCE
 #include "itself.h"
 
@@ -319,15 +319,17 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-	alarm(30); /* a lock that nobody lets go of */
+	alarm(45); /* a lock that nobody lets go of */
 	context = open_first();
 	CHECK((pd = ibv_alloc_pd(context)) && (mr = ibv_reg_mr(pd, memory, sizeof memory, ALL)));
-	for (size_t i = 0; argc > 1 && i < sizeof corners / sizeof *corners; i++) {
-		if (strcmp(argv[1], corners[i].name))
-			continue;
-		corners[i].run();
-		printf("%s\n", corners[i].name);
-		return 0;
+	for (int at = 1; at < argc; at++) {
+		for (size_t i = 0; i < sizeof corners / sizeof *corners; i++) {
+			if (strcmp(argv[at], corners[i].name))
+				continue;
+			where = corners[i].name;
+			corners[i].run();
+			puts(where);
+		}
 	}
-	return 2;
+	return 0;
 }

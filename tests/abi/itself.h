@@ -7,10 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+static const char *where = "main"; /* what is being tried */
+
 #define CHECK(what) \
 	do { \
 		if (!(what)) { \
-			fprintf(stderr, "line %d: %s\n", __LINE__, #what); \
+			fprintf(stderr, "%s, line %d: %s\n", where, __LINE__, #what); \
 			exit(1); \
 		} \
 	} while (0)
