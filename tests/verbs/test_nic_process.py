@@ -58,6 +58,7 @@ from rnic.verbs import (
     RecvWR,
     SendWR,
 )
+from tests.forks import child_says, held_by_a_thread
 
 RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
 SECONDS = 20.0
@@ -451,19 +452,14 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a
 
 def as_nobody(act: Callable[[], bool]) -> bool:
     """What ``act`` says in a child that is another user for good."""
-    child = os.fork()
-    if child == 0:
-        code = 2
-        try:
-            os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
-            os.setresuid(NOBODY, NOBODY, NOBODY)
-            code = 0 if act() else 1
-        finally:
-            os._exit(code)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, 1), "the child failed"
-    return status == 0
+
+    def change_and_act() -> bool:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        return act()
+
+    return child_says(change_and_act)
 
 
 @only_root
@@ -550,34 +546,19 @@ def test_a_forked_child_keeps_no_connection_of_its_parents(directory: Path, bypa
         manager = manager_module.manager_of(ctx)
         channel = manager.channel()
         fds = [*ctx.driver.lifelines(), *manager.lifelines()]
-        held, done = threading.Event(), threading.Event()
 
-        def hold() -> None:
-            with manager_module._lock:
-                held.set()
-                assert done.wait(SECONDS)
+        def closes() -> bool:
+            for fd in fds:
+                with pytest.raises(OSError, match="Bad file descriptor"):
+                    os.fstat(fd)
+            with pytest.raises(VerbsError, match="is closed: open it again"):
+                manager_module.manager_of(ctx).channel()
+            channel.close()
+            ctx.close()
+            return True
 
-        thread = threading.Thread(target=hold)
-        thread.start()
-        assert held.wait(SECONDS)
-        child = os.fork()
-        if child == 0:
-            code = 2
-            try:
-                signal.alarm(5)
-                for fd in fds:
-                    with pytest.raises(OSError, match="Bad file descriptor"):
-                        os.fstat(fd)
-                with pytest.raises(VerbsError, match="is closed: open it again"):
-                    manager_module.manager_of(ctx).channel()
-                channel.close()
-                ctx.close()
-                code = 0
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        done.set()
-        thread.join()
+        with held_by_a_thread(manager_module._lock):
+            assert child_says(closes)
         manager.channel().close()
         channel.close()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rnic.cm.agent import CmAgent
@@ -379,7 +380,7 @@ class CmService:
     def _hear(self, each: CmId, port: CmPort) -> None:
         """Listen on one device."""
         number = cm.service_id(each.port_space, each.src_port)
-        each.listeners.append((port, port.agent.listen(number, _Arrivals(self, each, port), each.backlog or 0)))
+        each.listeners.append((port, port.agent.listen(number, partial(self.arrived, each, port), each.backlog or 0)))
 
     @staticmethod
     def _unlisten(each: CmId) -> None:
@@ -402,7 +403,7 @@ class CmService:
         each.port, each.connection, each.passive = port, connection, True
         each.src, each.src_port = port.gid, listening.src_port
         each.dst, each.dst_port = connection.peer, header["src_port"]
-        connection.tell = _Watcher(self, each)
+        connection.tell = partial(self.happened, each)
         data = news.private[IP_HEADER.size :]
         self._emit(each, cm.EVENT_CONNECT_REQUEST, 0, data, listen_id=listening.number, **offer_of(connection))
 
@@ -444,7 +445,7 @@ class CmService:
         each.connection = port.agent.connect(
             each.dst,
             cm.service_id(each.port_space, each.dst_port),
-            _Watcher(self, each),
+            partial(self.happened, each),
             self._now_ns,
             local=parameters_of(said),
             private=ip_header(each.src, each.src_port, each.dst) + data,
@@ -555,30 +556,6 @@ def _why(connection: Connection) -> str:
 def _within(src: bytes, port: CmPort) -> bool:
     """Whether an address that stands for all stands for this device's."""
     return src == NOWHERE or family(port.gid) == IPV4
-
-
-class _Arrivals:
-    """Called by the connection manager with each request for a listening ID."""
-
-    __slots__ = ("each", "port", "service")
-
-    def __init__(self, service: CmService, each: CmId, port: CmPort) -> None:
-        self.service, self.each, self.port = service, each, port
-
-    def __call__(self, news: News) -> None:
-        self.service.arrived(self.each, self.port, news)
-
-
-class _Watcher:
-    """Called by the connection manager with what becomes of an ID's connection."""
-
-    __slots__ = ("each", "service")
-
-    def __init__(self, service: CmService, each: CmId) -> None:
-        self.service, self.each = service, each
-
-    def __call__(self, news: News) -> None:
-        self.service.happened(self.each, news)
 
 
 _ACCEPTABLE = frozenset({(state, Input.ACCEPT) for state in (State.REQ_RCVD, State.MRA_REQ_SENT, State.SIDR_REQ_RCVD)})

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,29 +12,15 @@ import rnic
 from rnic.runtime.driver import LocalDriver
 from rnic.spec import commands as cmd
 from rnic.verbs import CQ, MR, PD, QP, Context, QPInitAttr
+from tests.forks import child_says, held_by_a_thread
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-TOO_LONG_S = 5
 
 
 @pytest.fixture
 def ctx() -> Iterator[Context]:
     with Context(addr="127.0.0.1", port=0) as made:
         yield made
-
-
-def child_says(act: Callable[[], bool]) -> bool:
-    """What ``act`` says in a child, which must not wait for a thread that is not there."""
-    child = os.fork()
-    if child == 0:
-        code = 2
-        try:
-            code = 0 if act() else 1
-        finally:
-            os._exit(code)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, 1), "the child failed"
-    return status == 0
 
 
 def local(ctx: Context) -> LocalDriver:
@@ -72,21 +57,8 @@ def test_commands_of_a_child_say_that_the_device_is_gone(ctx: Context) -> None:
 
 def test_a_child_does_not_wait_for_locks_of_its_parents_threads(ctx: Context) -> None:
     cq = CQ(ctx, 16)
-    held, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with local(ctx).lock, cq.lock:
-            held.set()
-            assert done.wait(TOO_LONG_S)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    try:
-        assert held.wait(TOO_LONG_S)
+    with held_by_a_thread(local(ctx).lock, cq.lock):
         assert child_says(lambda: local(ctx).lock.acquire(blocking=False) and cq.lock.acquire(blocking=False))
-    finally:
-        done.set()
-        thread.join()
 
 
 def test_a_child_does_not_take_its_parents_packets(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from rnic.runtime.wait import wait_readable
 from rnic.spec.errors import VerbsError
 from rnic.verbs.event_queues import EventPipe
+from tests.forks import child_says, held_by_a_thread
 
 TOO_LONG_S = 5.0
 MORE_THAN_A_PIPE_HOLDS = 70_000
@@ -103,29 +104,15 @@ def test_who_waits_wakes_up_when_it_is_closed() -> None:
 def test_a_forked_child_wakes_nobody_and_takes_no_wake_up() -> None:
     pipe, idle = new_pipe(), new_pipe()
     pipe.put(1)
-    held, done = threading.Event(), threading.Event()
 
-    def hold() -> None:
-        with pipe._lock:
-            held.set()
-            assert done.wait(TOO_LONG_S)
+    def touches() -> bool:
+        pipe.drop(bool)
+        idle.put(1)
+        pipe.close()
+        return True
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(TOO_LONG_S)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            pipe.drop(bool)
-            idle.put(1)
-            pipe.close()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    done.set()
-    thread.join()
+    with held_by_a_thread(pipe._lock):
+        assert child_says(touches)
     assert readable(pipe)
     assert not readable(idle)
     assert pipe.get() == 1
