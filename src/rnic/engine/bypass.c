@@ -29,8 +29,8 @@
 #define DESK_BYTES 65536u
 #define AHEAD_BYTES ((size_t)ENGINE_AHEAD * ENGINE_AHEAD_BYTES)
 #define OWN_BYTES (DESK_BYTES + AHEAD_BYTES + (size_t)ROUND_OUT_BYTES)
-/* Who answers each message with one of its own has its ACKs leave with those: for so long they are kept back, longer
- * where who took the message has to give the core to who answers it, */
+/* Who answers each message with one of its own has its ACKs leave with those: for so long they are kept back, times
+ * the setup's `slow`, longer where who took the message has to give the core to who answers it, */
 #define HOLD_NS 12000u
 #define HOLD_ASLEEP_NS 60000u
 /* if it has sent anything this lately. */
@@ -854,7 +854,7 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 	did = round->came || round->sent;
 	if (round->came) {
 		bypass->came_ns = now;
-		bypass->hold_ns = polls ? HOLD_NS : HOLD_ASLEEP_NS;
+		bypass->hold_ns = bypass->setup.slow * (polls ? HOLD_NS : HOLD_ASLEEP_NS);
 		bypass->answered |= owes_an_ack(bypass);
 	}
 	/* what arrived in time is not late since nobody looked: nothing is overdue before all is read */

@@ -49,6 +49,7 @@ struct bypass_setup {
 	uint8_t address[16]; /* the device's */
 	uint32_t address_bytes;
 	uint32_t port;
+	uint64_t slow; /* speed.h */
 	int (*punt)(void *self, const struct bypass_punt *punt, struct bypass_answer *answer); /* 0, or -1 where nobody answers */
 	int (*is_gone)(void *self); /* whether there is nobody who could answer */
 	void (*fire)(void *self, uint32_t vector); /* an event queue has an entry more */

@@ -4,14 +4,14 @@
 
 #include <stdint.h>
 
-/* By carry-less multiplication where the processor has it, by tables elsewhere. An engine_crc. */
+/* By carry-less multiplication where the processor has it and is quicker with it, by tables elsewhere. An engine_crc. */
 uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length);
 
 /* The same, and the bytes are copied to `to`, which they do not overlap: what is covered is what was copied. */
 uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length);
 
 /* How many blocks of 128 bits are multiplied at once from now on, for tests: `wanted` or fewer, by what the processor has. By
- * itself it takes the most, 4, 2 or 1; 0 are the tables. */
+ * itself it takes the most, 4, 2 or 1, or 0, the tables, where they are quicker: in emulators. */
 unsigned engine_crc32_blocks(unsigned wanted);
 
 #endif

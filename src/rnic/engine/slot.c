@@ -9,6 +9,7 @@
 #include "bypass.h"
 #include "fires.h"
 #include "guard.h"
+#include "speed.h"
 #include "state.h"
 
 #include <errno.h>
@@ -27,19 +28,21 @@
 
 enum {
 	MOST_RINGS = 64, /* of its bell that are heard at once */
+	/* Times `slow` (speed.h): */
 	RECENT_NS = 40000, /* so long after its last poll a program still counts as polling */
 	PARK_LEAST_NS = 40000, /* for so long the thread keeps off, twice as long each time, */
-	PARK_MOST_NS = 2000000,
-	PARK_WAITED_NS = 100000000, /* and up to so long while somebody waits for an event, who works meanwhile */
 	DOUBT_NS = 100000, /* until the second look at whether nobody polls any more */
 	GAP_NS = 30000, /* between polls that count as one after the other: less than the thread keeps off */
 	LOOK_NS = 50000, /* who waits for events looks on for so long before he sleeps, */
-	SOON_LEAST = 8, /* once so many waits in a row were no longer */
 	ANSWER_NS = 50000, /* for so long a poll that found the completion alone waits for the answer */
+	LINGER_NS = 50000, /* who is alone looks on for so long before he sleeps, since waking costs both ends */
+
+	PARK_MOST_NS = 2000000,
+	PARK_WAITED_NS = 100000000, /* up to so long while somebody waits for an event, who works meanwhile */
+	SOON_LEAST = 8, /* after so many waits in a row that were no longer than LOOK_NS */
 	ROUNDS = 256,
 	POLLS_WHILE_ARMED = 64, /* who goes on polling after it asked for an event does not sleep */
-	ALONE_NS = 1000000, /* a program that has not posted or polled for so long only takes what others send: */
-	LINGER_NS = 50000, /* then the thread looks on for so long before it sleeps, since waking costs both ends */
+	ALONE_NS = 1000000, /* a program that has not posted or polled for so long only takes what others send */
 	BLOCK_LOOK_NS = 100000000, /* while the NIC process serves the slot itself */
 	GUARD_LOOK_NS = 50000000, /* so often, while it is awake, the thread sees whether the program has other handlers for faults */
 };
@@ -83,6 +86,7 @@ struct slot_driver {
 	_Atomic int bell; /* rung by programs of the same device; -1 */
 	uint8_t cookie[BYPASS_COOKIE_BYTES]; /* by which they know this one */
 	pid_t pid;
+	uint64_t slow; /* speed.h */
 	pthread_t thread;
 	_Atomic uint64_t polled_ns; /* when somebody polled last */
 	_Atomic uint64_t covered_ns; /* for how long polls followed each other */
@@ -93,7 +97,7 @@ struct slot_driver {
 	_Atomic uint32_t armed; /* polls that the program may make before it counts as polling, having asked for an event */
 	_Atomic uint32_t waiters; /* threads that wait for events and run the engine */
 	_Atomic uint32_t soon; /* waits for events in a row that ended within `look_ns` */
-	_Atomic uint64_t look_ns; /* LOOK_NS, or what slot_look_on said */
+	_Atomic uint64_t look_ns; /* LOOK_NS of this machine, or what slot_look_on said */
 	_Atomic bool waits; /* that is what the program does after it asked for an event */
 	_Atomic bool stop, gone; /* the NIC process has gone */
 	struct slot_events *events; /* those that the engine fires: under the engine's lock, as the one below */
@@ -170,7 +174,7 @@ static void wake_for(struct slot_driver *slot, uint64_t deadline)
 /* Whether others run the engine, so that the thread need not. */
 static bool is_polled(const struct slot_driver *slot, uint64_t now)
 {
-	return now < atomic_load_explicit(&slot->polled_ns, memory_order_relaxed) + RECENT_NS ||
+	return now < atomic_load_explicit(&slot->polled_ns, memory_order_relaxed) + slot->slow * RECENT_NS ||
 	       atomic_load_explicit(&slot->waiters, memory_order_relaxed);
 }
 
@@ -193,7 +197,7 @@ static void cover(struct slot_driver *slot, uint64_t since, uint64_t until)
 	uint64_t last = atomic_load_explicit(&slot->polled_ns, memory_order_relaxed);
 	uint64_t covered = atomic_load_explicit(&slot->covered_ns, memory_order_relaxed);
 
-	if (last < since && since < last + GAP_NS)
+	if (last < since && since < last + slot->slow * GAP_NS)
 		since = last;
 	atomic_store_explicit(&slot->covered_ns, covered + (until - since), memory_order_relaxed);
 	atomic_store_explicit(&slot->polled_ns, until, memory_order_relaxed);
@@ -272,7 +276,7 @@ static bool work(struct slot_driver *slot, bool *did, uint64_t *deadline)
 static void *run(void *self)
 {
 	struct slot_driver *slot = self;
-	uint64_t park = PARK_LEAST_NS, did_ns = 0, looked_ns = 0;
+	uint64_t park = slot->slow * PARK_LEAST_NS, did_ns = 0, looked_ns = 0;
 	bool called = true, attended = false, refused = false;
 
 	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond */
@@ -297,7 +301,7 @@ static void *run(void *self)
 			 * by looking on and on while somebody is at work */
 			bool heeds = waiters && !refused;
 
-			called = rest(slot, then + (polled ? park : DOUBT_NS), PARKED, heeds);
+			called = rest(slot, then + (polled ? park : slot->slow * DOUBT_NS), PARKED, heeds);
 			refused = false;
 			now = bypass_now();
 			called |= heeds && atomic_load(&slot->due_ns) <= now;
@@ -305,7 +309,7 @@ static void *run(void *self)
 			if (attended && polled)
 				park = park * 2 < most ? park * 2 : most;
 			else if (!attended)
-				park = PARK_LEAST_NS;
+				park = slot->slow * PARK_LEAST_NS;
 			if (attended || (is_served(slot, now) && !called))
 				continue;
 			parked = !called;
@@ -316,12 +320,12 @@ static void *run(void *self)
 			called = false;
 			continue;
 		}
-		park = PARK_LEAST_NS;
+		park = slot->slow * PARK_LEAST_NS;
 		if (parked && did)
 			atomic_store(&slot->waits, false);
 		if (did)
 			did_ns = now;
-		if (now < did_ns + LINGER_NS && deadline > now && is_alone(slot, now))
+		if (now < did_ns + slot->slow * LINGER_NS && deadline > now && is_alone(slot, now))
 			called = false;
 		else
 			called = rest(slot, deadline, WATCHING, true) ||
@@ -400,7 +404,8 @@ int slot_open(const struct slot_setup *given, struct slot_driver **made)
 	slot->fd = given->fds[0];
 	slot->pid = getpid();
 	slot->bell = -1;
-	slot->look_ns = LOOK_NS;
+	slot->slow = speed_slow(slot->fd);
+	slot->look_ns = slot->slow * LOOK_NS;
 	slot->due_ns = UINT64_MAX;
 	slot->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	slot->answer = malloc(sizeof *slot->answer);
@@ -420,6 +425,7 @@ int slot_open(const struct slot_setup *given, struct slot_driver **made)
 	memcpy(&setup.port, said + ATTACH_OPEN_SLOT_UDP_PORT_AT, 4);
 	memcpy(&setup.address_bytes, said + ATTACH_OPEN_SLOT_ADDRESS_BYTES_AT, 4);
 	memcpy(setup.address, said + ATTACH_OPEN_SLOT_ADDRESS_AT, 16);
+	setup.slow = slot->slow;
 	if (slot->arena && slot->shared && slot->budget && slot->wake >= 0 && slot->answer) {
 		setup.arena = slot->arena;
 		setup.shared = slot->shared;
@@ -580,7 +586,7 @@ int slot_ring(struct slot_driver *slot, uint32_t number, uint32_t block)
 	if (here)
 		bypass_ring(slot->bypass, number, block);
 	back(slot);
-	if (now < atomic_load_explicit(&slot->polled_ns, memory_order_relaxed) + GAP_NS)
+	if (now < atomic_load_explicit(&slot->polled_ns, memory_order_relaxed) + slot->slow * GAP_NS)
 		cover(slot, now, bypass_now()); /* who posts between polls has not stopped polling */
 	return here;
 }
@@ -604,7 +610,7 @@ void slot_knock(volatile _Atomic uint8_t *rung, _Atomic uint32_t *asleep, int wa
 int slot_poll(struct slot_driver *slot)
 {
 	uint32_t armed = atomic_load_explicit(&slot->armed, memory_order_relaxed);
-	uint64_t now = bypass_now(), end = now + ANSWER_NS;
+	uint64_t now = bypass_now(), end = now + slot->slow * ANSWER_NS;
 	int did = 0;
 	bool expects;
 

@@ -6,7 +6,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -488,6 +488,26 @@ def test_window_follows_the_granted_buffer(opener: Opener) -> None:
         assert link.window_bytes == link.window_packets * 4096
         assert 0 < link.window_packets * 8456 <= granted
     assert small.window_bytes < large.window_bytes
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere nobody may have more than others")
+@pytest.mark.parametrize("granted", [425_984, 8_388_608])
+def test_a_buffer_is_forced_where_the_system_grants_others_less(granted: int) -> None:
+    """What ``net.core.rmem_max`` is by default holds 37 packets; CAP_NET_ADMIN may have more."""
+    asked: list[tuple[int, int]] = []
+
+    class Socket:
+        def setsockopt(self, level: int, option: int, value: int) -> None:
+            asked.append((option, value))
+            if option == 33:
+                raise PermissionError
+
+        def getsockopt(self, level: int, option: int) -> int:
+            return granted
+
+    udp_socket.set_buffer(cast("socket.socket", Socket()), socket.SO_RCVBUF, 33, 4 << 20)
+    forced = [(33, 4 << 20)] if granted < 4 << 20 else []
+    assert asked == [(socket.SO_RCVBUF, 4 << 20), *forced]
 
 
 def test_a_window_of_lone_packets_is_held(opener: Opener) -> None:

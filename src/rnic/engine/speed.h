@@ -1,0 +1,12 @@
+/* How fast programs are on this machine, for waits that end when somebody else should be done. */
+#ifndef RNIC_ENGINE_SPEED_H
+#define RNIC_ENGINE_SPEED_H
+
+#include <stdint.h>
+
+/* How many times longer than elsewhere what a program does between two packets takes here: 1 on any processor, some ten in
+ * an emulator, where an answer otherwise comes after the time that was left for it. What a look at a socket takes tells; it
+ * changes nothing there. */
+uint64_t speed_slow(int fd);
+
+#endif
