@@ -58,6 +58,11 @@ static uint32_t by_tables(uint32_t state, const uint8_t *data, uint64_t length)
 	return ~run_tables(~state, data, length);
 }
 
+uint32_t engine_crc32_word(const uint8_t *word)
+{
+	return ~slice(~little(word), 0);
+}
+
 /* Of the copy, part by part while it is near: `from` may change meanwhile. */
 static uint32_t copy_by_tables(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length)
 {
@@ -79,6 +84,8 @@ static uint32_t copy_by_tables(uint32_t state, uint8_t *to, const uint8_t *from,
  * the near cache. */
 #define FEW_LEAST 4
 #define BLOCK 16
+/* Bytes ahead that are asked for before they are wanted: by itself the processor looks no further than a page. */
+#define AHEAD 1024u
 #define SHORT 128 /* from so many bytes on several chains are quicker */
 
 /* Folding (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel 2009): a block of 128
@@ -216,6 +223,9 @@ FOLDING static inline __attribute__((always_inline)) uint32_t run_folding(uint32
 		g = take(&from, &to, copies);
 		h = take(&from, &to, copies);
 		for (length -= 128 - 16; length >= 128; length -= 128) {
+			if (copies)
+				for (unsigned line = 0; line < 128; line += 64)
+					_mm_prefetch((const char *)(from + AHEAD + line), _MM_HINT_T0);
 			a = fold(a, far, take(&from, &to, copies));
 			b = fold(b, far, take(&from, &to, copies));
 			c = fold(c, far, take(&from, &to, copies));
@@ -245,9 +255,6 @@ FOLDING static uint32_t fold_and_copy(uint32_t crc, uint8_t *to, const uint8_t *
 {
 	return run_folding(crc, to, from, length, 1);
 }
-
-/* Bytes ahead that are asked for before they are wanted: by itself the processor looks no further than a page. */
-#define AHEAD 1024u
 
 /* Several blocks in each register where the processor multiplies so: four of them, or two. From WIDE_LEAST bytes on. */
 #if (defined(__clang__) && __clang_major__ >= 8) || (!defined(__clang__) && __GNUC__ >= 8)

@@ -10,6 +10,9 @@ uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length);
 /* The same, and the bytes are copied to `to`, which they do not overlap: what is covered is what was copied. */
 uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length);
 
+/* Of four bytes from 0 on, always by tables: for who has many such and nothing that drives those from the near cache. */
+uint32_t engine_crc32_word(const uint8_t *word);
+
 /* How many blocks of 128 bits are multiplied at once from now on, for tests: `wanted` or fewer, by what the processor has. By
  * itself it takes the most, 4, 2 or 1, or 0, the tables, where they are quicker: in emulators. */
 unsigned engine_crc32_blocks(unsigned wanted);

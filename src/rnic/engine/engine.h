@@ -52,6 +52,7 @@ struct engine_heads {
 	uint64_t length;
 	uint64_t known; /* a bit for each ident */
 	uint32_t states[64];
+	uint32_t behind[64]; /* a BTH of zeros, too */
 };
 
 /* What was done for several packets or messages in one go, before the turn of each came (ahead.c). */

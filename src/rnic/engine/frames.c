@@ -83,27 +83,83 @@ static int seal(const struct engine_port *port, const struct engine_flow *flow, 
 			return -1;
 		crc = engine_icrc(port, flow, frame, length, ident, DONT_FRAGMENT, covered);
 	}
-	for (unsigned i = 0; i < ICRC_BYTES; i++)
-		frame[covered + i] = (uint8_t)(crc >> 8 * i);
+	le_store(frame + covered, ICRC_BYTES, crc);
 	return 0;
+}
+
+/* Packets of `length` bytes that are made join the burst, or begin one. */
+static void join(struct engine_out *out, uint64_t length, uint64_t count)
+{
+	struct engine_burst *burst = &out->bursts[out->count - (out->open != 0)];
+
+	if (!out->open) {
+		out->count++;
+		*burst = (struct engine_burst){ .offset = out->used, .segment = (uint32_t)length, .route = out->route };
+		out->open = 1;
+	}
+	burst->count += (uint32_t)count;
+	burst->length += count * length;
+	out->used += count * length;
+	if (length < burst->segment)
+		out->open = 0;
 }
 
 int engine_frame_fill(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
 	      uint64_t header, const struct origin *from, uint64_t payload)
 {
 	uint64_t covered = header + padded(payload), length = covered + ICRC_BYTES;
-	struct engine_burst *burst = &out->bursts[out->count - (out->open != 0)];
+	const struct engine_burst *burst = &out->bursts[out->count - (out->open != 0)];
 	if (!port->bare && seal(port, flow, frame, header, from, payload, out->open ? burst->count : 0))
 		return -1;
-	if (!out->open) {
-		out->count++;
-		*burst = (struct engine_burst){ .offset = out->used, .segment = (uint32_t)length, .route = out->route };
-		out->open = 1;
-	}
-	burst->count++;
-	burst->length += length;
-	out->used += length;
-	if (length < burst->segment)
-		out->open = 0;
+	join(out, length, 1);
 	return 0;
+}
+
+/* Packets of a run: where the first goes, and what each has. */
+struct making {
+	const struct engine_port *port;
+	const struct engine_flow *flow;
+	uint8_t *frame;
+	uint64_t length, mtu, count, head, psn, ack_every;
+	uint32_t ident;
+};
+
+static void make(void *with, uint8_t *bytes)
+{
+	const struct making *making = with;
+	uint64_t psn = making->psn;
+	uint8_t *frame = making->frame;
+
+	be_store(frame, 8, making->head); /* what they have in common */
+	const struct engine_alike icrc = engine_icrc_alike(making->port, making->flow, frame, making->length, DONT_FRAGMENT);
+	for (uint64_t i = 0; i < making->count; i++) {
+		int asks = making->ack_every && psn % making->ack_every == 0;
+		be_store(frame, 8, making->head);
+		be_store(frame + 8, 4, psn | (asks ? ACK_REQ : 0));
+		uint32_t crc = engine_icrc_of(&icrc, frame, making->ident + (uint32_t)i);
+		crc = making->port->crc_copy(crc, frame + BTH_BYTES, bytes, making->mtu);
+		le_store(frame + BTH_BYTES + making->mtu, ICRC_BYTES, crc);
+		psn = (psn + 1) & PSN_MASK;
+		bytes += making->mtu;
+		frame += making->length;
+	}
+}
+
+uint64_t engine_frames_run(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint64_t head,
+			   uint64_t psn, uint64_t ack_every, const struct origin *from, uint64_t mtu, uint64_t count)
+{
+	struct making making = { port, flow, NULL, engine_frame_bytes(BTH_BYTES, mtu), mtu, 0, head, psn, ack_every, 0 };
+
+	if (port->bare || !port->crc_copy || !engine_origin_known(from) || mtu < ONE_PASS_LEAST || mtu & 3)
+		return 0;
+	making.frame = engine_frame_begin(out, BTH_BYTES, mtu, 1);
+	if (!making.frame)
+		return 0;
+	making.count = lesser(count, engine_frames_ahead(out, making.length));
+	const struct engine_burst *burst = &out->bursts[out->count - (out->open != 0)];
+	making.ident = out->open ? burst->count : 0;
+	if (making.count < 2 || engine_origin_within(from, making.count * mtu, make, &making))
+		return 0;
+	join(out, making.length, making.count);
+	return making.count;
 }

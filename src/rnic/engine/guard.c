@@ -220,6 +220,18 @@ int guard_read_crc(void *to, const void *theirs, size_t length, uint32_t *crc)
 	return 0;
 }
 
+int guard_within(void *theirs, size_t length, void (*work)(void *with, uint8_t *bytes), void *with)
+{
+	struct landing here;
+
+	if (_setjmp(here.where))
+		return -1;
+	watch(&here, theirs, length);
+	work(with, theirs);
+	watch(NULL, NULL, 0);
+	return 0;
+}
+
 int guard_write(void *theirs, const void *from, size_t length)
 {
 	struct landing here;

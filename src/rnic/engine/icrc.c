@@ -1,4 +1,5 @@
 /* The invariant CRC of a packet (Annex A17, 17.9.3): over ones, the masked IP and UDP headers, and the masked BTH. */
+#include "crc32.h"
 #include "parts.h"
 
 #define ONES 8u
@@ -10,6 +11,9 @@
 #define MASKED_BYTES 8u /* of the BTH, up to where nothing is masked any more */
 #define BEGIN_BYTES 64u /* that may be copied for the mask's sake */
 #define CRC_BLOCK 16u /* what follows goes quickest in such steps */
+#define PSN_WORD_AT 8u
+
+static const uint8_t zeros[BTH_BYTES];
 
 /* CRC state behind ones and the masked headers of a packet of `length` bytes. */
 static uint32_t headers(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag)
@@ -41,14 +45,14 @@ static uint32_t headers(engine_crc crc, const struct engine_flow *flow, uint64_t
 	return crc(0, head, (uint64_t)(at - head));
 }
 
-/* The same, kept for those that come one after the other in bursts of equal packets. */
-static uint32_t headers_again(const struct engine_port *port, const struct engine_flow *flow, uint64_t length,
-			      uint32_t ident, uint32_t frag)
+/* The same, kept for those that come one after the other in bursts of equal packets, where `ident` is known then; or NULL. */
+static const struct engine_heads *kept(const struct engine_port *port, const struct engine_flow *flow, uint64_t length,
+				       uint32_t ident, uint32_t frag)
 {
 	struct engine_heads *heads = port->heads;
 
 	if (!heads || ident >= MAX_IDENTS || frag != DONT_FRAGMENT)
-		return headers(port->crc, flow, length, ident, frag);
+		return NULL;
 	heads += (length >> 2 ^ length >> 5 ^ flow->source[flow->address_bytes - 1] ^ flow->destination_port) % ENGINE_HEADS;
 	if (heads->length != length || memcmp(&heads->flow, flow, sizeof *flow)) {
 		heads->flow = *flow;
@@ -57,9 +61,17 @@ static uint32_t headers_again(const struct engine_port *port, const struct engin
 	}
 	if (!(heads->known >> ident & 1)) {
 		heads->states[ident] = headers(port->crc, flow, length, ident, frag);
+		heads->behind[ident] = port->crc(heads->states[ident], zeros, BTH_BYTES);
 		heads->known |= (uint64_t)1 << ident;
 	}
-	return heads->states[ident];
+	return heads;
+}
+
+static uint32_t headers_again(const struct engine_port *port, const struct engine_flow *flow, uint64_t length,
+			      uint32_t ident, uint32_t frag)
+{
+	const struct engine_heads *heads = kept(port, flow, length, ident, frag);
+	return heads ? heads->states[ident] : headers(port->crc, flow, length, ident, frag);
 }
 
 /* At least MASKED_BYTES that begin with the BTH; at most BEGIN_BYTES, which all headers are together. */
@@ -85,6 +97,27 @@ uint32_t engine_icrc(const struct engine_port *port, const struct engine_flow *f
 	uint64_t first = covered < BEGIN_BYTES ? covered : MASKED_BYTES + (covered - MASKED_BYTES) % CRC_BLOCK;
 	uint32_t state = begin(port->crc, headers_again(port, flow, length, ident, frag), packet, first);
 	return covered > first ? port->crc(state, packet + first, covered - first) : state;
+}
+
+/* A CRC is affine: the XOR of those that zeros, the state and the bytes by themselves lead to is the one that they lead to
+ * together. So of packets that differ in ident and PSN alone each takes a look at what is kept and a CRC of four bytes. */
+struct engine_alike engine_icrc_alike(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet,
+				      uint64_t length, uint32_t frag)
+{
+	uint32_t first = begin(port->crc, 0, packet, PSN_WORD_AT), nothing = port->crc(0, zeros, BTH_BYTES - PSN_WORD_AT);
+	uint32_t common = port->crc(0, zeros, BTH_BYTES) ^ port->crc(first, zeros, BTH_BYTES - PSN_WORD_AT) ^ nothing;
+
+	return (struct engine_alike){ port, flow, length, frag, common };
+}
+
+uint32_t engine_icrc_of(const struct engine_alike *alike, const uint8_t *packet, uint32_t ident)
+{
+	const struct engine_port *port = alike->port;
+	const struct engine_heads *heads = kept(port, alike->flow, alike->length, ident, alike->frag);
+
+	if (!heads)
+		return begin(port->crc, headers(port->crc, alike->flow, alike->length, ident, alike->frag), packet, BTH_BYTES);
+	return heads->behind[ident] ^ alike->common ^ engine_crc32_word(packet + PSN_WORD_AT);
 }
 
 int engine_icrc_right(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,

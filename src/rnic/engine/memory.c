@@ -37,6 +37,17 @@ struct origin engine_origin(const struct engine_port *port, const struct memory_
 	return (struct origin){ 0 };
 }
 
+int engine_origin_within(const struct origin *origin, uint64_t length, engine_work work, void *with)
+{
+	if (origin->bytes) {
+		work(with, (uint8_t *)(uintptr_t)origin->bytes);
+		return 0;
+	}
+	if (!origin->segment || !origin->segment->memory->within)
+		return -1;
+	return origin->segment->memory->within(origin->segment->self, origin->va, length, work, with);
+}
+
 int engine_key_read(const struct engine_port *port, const struct memory_key *key, uint64_t va, uint8_t *to, uint64_t length)
 {
 	const struct engine_reach *reach = &port->reach[key - port->keys];

@@ -15,6 +15,9 @@ struct engine_piece {
 	size_t length;
 };
 
+/* What is done with bytes that are at hand. */
+typedef void (*engine_work)(void *with, uint8_t *bytes);
+
 /* One way to a process's memory. Each returns 0, or -1 where any byte is out of reach; a fault is an answer, never a
  * signal. After a failed read `to` holds anything; after a failed write the memory does. */
 struct engine_memory {
@@ -26,6 +29,9 @@ struct engine_memory {
 	int (*write_all)(void *self, const struct engine_piece *pieces, size_t count);
 	/* Or NULL: read, and bring the CRC (crc32.h) at `crc` over what was read, in one pass. */
 	int (*read_crc)(void *self, uint64_t va, void *to, size_t length, uint32_t *crc);
+	/* Or NULL: have `work` read or write these bytes themselves, once. -1 also where that is not possible, or where it was
+	 * ended amidst by a byte out of reach, so that it leaves what it did to be told from outside. */
+	int (*within)(void *self, uint64_t va, size_t length, engine_work work, void *with);
 };
 
 /* The memory of one owner: a program's, or a part of one. */

@@ -27,6 +27,14 @@ static int write_guarded(void *self, uint64_t va, const void *from, size_t lengt
 	return guard_write((void *)(uintptr_t)va, from, length);
 }
 
+static int within_guarded(void *self, uint64_t va, size_t length, engine_work work, void *with)
+{
+	(void)self;
+	return guard_stands() ? guard_within((void *)(uintptr_t)va, length, work, with) : -1;
+}
+
 /* Where a copy costs no system call, many in one would save nothing. */
-const struct engine_memory reach_guarded = { .read = read_guarded, .write = write_guarded, .read_crc = read_crc_guarded };
+const struct engine_memory reach_guarded = {
+	.read = read_guarded, .write = write_guarded, .read_crc = read_crc_guarded, .within = within_guarded,
+};
 #endif

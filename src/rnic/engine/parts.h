@@ -9,6 +9,7 @@
 #include "engine.h"
 
 #define DQPN_AT 5 /* the three bytes of a BTH that say for whom it is */
+#define ACK_REQ ((uint64_t)1 << 31) /* in the word of its PSN */
 
 /* ------------------------------------------------------------------ numbers in bytes of another order */
 
@@ -81,6 +82,11 @@ static inline uint64_t le_load(const uint8_t *at, unsigned bytes)
 	return value;
 }
 
+static inline void le_store(uint8_t *at, unsigned bytes, uint64_t value)
+{
+	memcpy(at, &value, bytes);
+}
+
 static inline uint64_t lesser(uint64_t one, uint64_t other)
 {
 	return one < other ? one : other;
@@ -137,6 +143,16 @@ uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint6
 /* The same with a port's CRC, for one of many packets. */
 uint32_t engine_icrc(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
 		     uint32_t ident, uint32_t frag, uint64_t covered);
+/* The same up to the end of the BTH of packets that are alike but for their ident and the last word of that, `packet` the first. */
+struct engine_alike {
+	const struct engine_port *port;
+	const struct engine_flow *flow;
+	uint64_t length;
+	uint32_t frag, common;
+};
+struct engine_alike engine_icrc_alike(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet,
+				      uint64_t length, uint32_t frag);
+uint32_t engine_icrc_of(const struct engine_alike *alike, const uint8_t *packet, uint32_t ident);
 /* Whether a whole packet carries the right ICRC. */
 int engine_icrc_right(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
 		      uint32_t ident, uint32_t frag);
@@ -222,6 +238,8 @@ struct origin {
 };
 /* Where bytes of a key are, as far as one pass may take them from there. */
 struct origin engine_origin(const struct engine_port *port, const struct memory_key *key, uint64_t va);
+/* Have `work` done with bytes there; 0, or -1 where that is not possible. */
+int engine_origin_within(const struct origin *origin, uint64_t length, engine_work work, void *with);
 static inline int engine_origin_known(const struct origin *origin)
 {
 	return origin->bytes || origin->segment;
@@ -230,6 +248,11 @@ static inline int engine_origin_known(const struct origin *origin)
  * cannot be read. */
 int engine_frame_fill(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
 	      uint64_t header, const struct origin *from, uint64_t payload);
+/* Middles of a message or of a READ's responses, which differ in their PSN alone: up to `count` of `mtu` bytes, as many as
+ * join one burst, from `psn` on; `ack_every` has those ask for an ACK, 0 none. How many; 0 where they are to be made one by
+ * one, which tells why. */
+uint64_t engine_frames_run(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint64_t head,
+			   uint64_t psn, uint64_t ack_every, const struct origin *from, uint64_t mtu, uint64_t count);
 /* No packet joins the last burst any more. */
 void engine_frames_flush(struct engine_out *out);
 

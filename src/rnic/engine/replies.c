@@ -139,6 +139,16 @@ uint8_t engine_response(int first, int last)
 	return last ? BTH_READ_RESPONSE_LAST : BTH_READ_RESPONSE_MIDDLE;
 }
 
+/* Make the next `run` responses of a READ, middles that are all alike; how many, 0 where each goes by itself. */
+static uint64_t make_run(const struct engine_port *port, const struct engine_qp *qp, const struct reply *reply,
+			 const struct memory_key *key, uint64_t mtu, uint64_t run, struct engine_out *out)
+{
+	const struct origin from = engine_origin(port, key, reply->va + reply->sent * mtu);
+	uint64_t head = qp->record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (uint64_t)engine_response(0, 0) << 56;
+
+	return engine_frames_run(out, port, &qp->flow, head, (reply->psn + reply->sent) & PSN_MASK, 0, &from, mtu, run);
+}
+
 /* Send up to `budget` responses of a READ; how many. Where its memory goes meanwhile, the reference is next. */
 static uint64_t send_read(const struct engine_port *port, struct engine_qp *qp, struct reply *reply, uint64_t mtu,
 			  uint64_t budget, struct engine_out *out, struct engine_effects *effects)
@@ -156,6 +166,11 @@ static uint64_t send_read(const struct engine_port *port, struct engine_qp *qp, 
 			/* middles that are all alike form a run */
 			uint64_t middles = lesser(end, reply->packets - 1) - reply->sent;
 			run = middles > 1 ? middles : 0;
+		}
+		if (run > 1 && (made = make_run(port, qp, reply, key, mtu, run, out)) != 0) {
+			reply->sent += made;
+			run -= made;
+			continue;
 		}
 		uint8_t *frame = begin(qp, out, reply, engine_response(!reply->sent, last), header, size, run != 0);
 		if (!frame)

@@ -7,7 +7,6 @@
 #define SQE_WORDS 8u
 #define BTH_SOLICITED ((uint64_t)1 << 55)
 #define PAD_SHIFT 52
-#define ACK_REQ ((uint64_t)1 << 31)
 
 static int is_write(uint64_t opcode)
 {
@@ -236,6 +235,18 @@ static enum made make(const struct engine_port *port, struct engine_qp *qp, cons
 	return engine_frame_fill(out, port, &qp->flow, frame, header, &from, size) ? UNREAD : MADE;
 }
 
+/* Make the next `run` packets of a message, middles that are all alike; how many, 0 where each goes by itself. */
+static uint64_t make_run(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot,
+			 const struct source *source, uint64_t run, struct engine_out *out)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t operation = engine_operation(entry_get(slot, SQE_OPCODE), 0, 0), mtu = record->mtu;
+	const struct origin from = engine_source_origin(port, source, slot->sent * mtu, run * mtu);
+
+	return engine_frames_run(out, port, &qp->flow, record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (record->service | operation) << 56,
+				 (slot->first_psn + slot->sent) & PSN_MASK, record->service ? 0 : record->ack_every, &from, mtu, run);
+}
+
 /* Send the next `count` packets of a message, `ask` with the last; how many. `how` says why that were not all. */
 static uint64_t send_data(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
 			  const struct source *source, uint64_t count, int ask, struct engine_out *out, enum made *how)
@@ -248,6 +259,13 @@ static uint64_t send_data(const struct engine_port *port, struct engine_qp *qp, 
 			/* middles that are all alike form a run, but the one that asks for an ACK */
 			uint64_t middles = lesser(count - done - (uint64_t)ask, slot->packets - 1 - index);
 			run = middles > 1 ? middles : 0;
+		}
+		uint64_t made = run > 1 ? make_run(port, qp, slot, source, run, out) : 0;
+		if (made) {
+			slot->sent += made;
+			done += made;
+			run -= made;
+			continue;
 		}
 		int asks = ask && !run && done + 1 == count;
 		*how = make(port, qp, slot, source, index, asks, run, out);
