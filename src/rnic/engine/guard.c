@@ -182,7 +182,7 @@ int guard_stands(void)
 	return stands > 0 && !displaced;
 }
 
-/* The copy stays between two of these. Fields are set one by one: an initialiser would clear the whole of `where` for each
+/* What touches their bytes stays between two of these. Fields are set one by one: an initialiser would clear the whole of `where` for each
  * packet. */
 static void watch(struct landing *here, const void *theirs, size_t length)
 {

@@ -27,7 +27,8 @@ int guard_read(void *to, const void *theirs, size_t length);
 /* The same, and the CRC at `crc` (crc32.h) goes on over what was copied. */
 int guard_read_crc(void *to, const void *theirs, size_t length, uint32_t *crc);
 int guard_write(void *theirs, const void *from, size_t length);
-/* The same for whatever `work` does with these bytes, which nothing else may be unfinished by. */
+/* The same for whatever `work` does with these bytes. It may be left at any look at them: nobody may need what it has not
+ * brought to an end. */
 int guard_within(void *theirs, size_t length, void (*work)(void *with, uint8_t *bytes), void *with);
 
 #endif

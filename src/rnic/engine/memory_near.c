@@ -38,13 +38,6 @@ static int write_all_near(void *self, const struct engine_piece *pieces, size_t 
 	return 0;
 }
 
-static int within_near(void *self, uint64_t va, size_t length, engine_work work, void *with)
-{
-	(void)length;
-	work(with, at(self, va));
-	return 0;
-}
-
 const struct engine_memory reach_near = {
-	.read = read_near, .write = write_near, .read_all = read_all_near, .write_all = write_all_near, .within = within_near,
+	.read = read_near, .write = write_near, .read_all = read_all_near, .write_all = write_all_near,
 };

@@ -4,9 +4,8 @@
  * runs it then. What the engine leaves to the reference goes to the NIC process in a message, and with it the arena. */
 #if defined(__linux__)
 #define _GNU_SOURCE
-#include "slot.h"
+#include "slot_parts.h"
 
-#include "bypass.h"
 #include "fires.h"
 #include "guard.h"
 #include "speed.h"
@@ -14,40 +13,22 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
-	MOST_RINGS = 64, /* of its bell that are heard at once */
 	/* Times `slow` (speed.h): */
-	RECENT_NS = 40000, /* so long after its last poll a program still counts as polling */
-	PARK_LEAST_NS = 40000, /* for so long the thread keeps off, twice as long each time, */
-	DOUBT_NS = 100000, /* until the second look at whether nobody polls any more */
-	GAP_NS = 30000, /* between polls that count as one after the other: less than the thread keeps off */
-	LOOK_NS = 50000, /* who waits for events looks on for so long before he sleeps, */
+	LOOK_NS = 50000, /* so long who waits for events looks on before he sleeps, if SOON_LEAST waits were no longer */
 	ANSWER_NS = 50000, /* for so long a poll that found the completion alone waits for the answer */
-	LINGER_NS = 50000, /* who is alone looks on for so long before he sleeps, since waking costs both ends */
 
-	PARK_MOST_NS = 2000000,
-	PARK_WAITED_NS = 100000000, /* up to so long while somebody waits for an event, who works meanwhile */
-	SOON_LEAST = 8, /* after so many waits in a row that were no longer than LOOK_NS */
-	ROUNDS = 256,
+	SOON_LEAST = 8,
 	POLLS_WHILE_ARMED = 64, /* who goes on polling after it asked for an event does not sleep */
-	ALONE_NS = 1000000, /* a program that has not posted or polled for so long only takes what others send */
-	BLOCK_LOOK_NS = 100000000, /* while the NIC process serves the slot itself */
-	GUARD_LOOK_NS = 50000000, /* so often, while it is awake, the thread sees whether the program has other handlers for faults */
 };
-
-enum how { AWAKE, PARKED, WATCHING };
 
 #define SAME(field, name)                                                                                            \
 	_Static_assert(offsetof(struct bypass_punt, field) == ATTACH_PUNT_##name##_AT, #field)
@@ -75,36 +56,7 @@ _Static_assert(BYPASS_PACKET == ATTACH_PUNT_PACKET && BYPASS_TURN == ATTACH_PUNT
 		       BYPASS_NOTIFY_RECV == ATTACH_PUNT_NOTIFY_RECV,
 	       "kinds of punts");
 
-struct slot_driver {
-	struct slot_setup setup; /* `answer` and `fds` are gone */
-	struct bypass *bypass;
-	struct answer *answer; /* of punts; the lock's holder uses it, */
-	uint32_t token; /* and this */
-	uint8_t *arena, *shared, *budget;
-	size_t arena_bytes, shared_bytes, budget_bytes;
-	int fd, shared_fd, wake;
-	_Atomic int bell; /* rung by programs of the same device; -1 */
-	uint8_t cookie[BYPASS_COOKIE_BYTES]; /* by which they know this one */
-	pid_t pid;
-	uint64_t slow; /* speed.h */
-	pthread_t thread;
-	_Atomic uint64_t polled_ns; /* when somebody polled last */
-	_Atomic uint64_t covered_ns; /* for how long polls followed each other */
-	_Atomic uint64_t used_ns; /* when somebody posted or polled last */
-	_Atomic uint64_t until_ns; /* when the thread wakes */
-	_Atomic uint64_t due_ns; /* when the engine wants a round, as who let go of it last saw it, unless he polls */
-	_Atomic uint32_t how; /* enum how: what it does until then */
-	_Atomic uint32_t armed; /* polls that the program may make before it counts as polling, having asked for an event */
-	_Atomic uint32_t waiters; /* threads that wait for events and run the engine */
-	_Atomic uint32_t soon; /* waits for events in a row that ended within `look_ns` */
-	_Atomic uint64_t look_ns; /* LOOK_NS of this machine, or what slot_look_on said */
-	_Atomic bool waits; /* that is what the program does after it asked for an event */
-	_Atomic bool stop, gone; /* the NIC process has gone */
-	struct slot_events *events; /* those that the engine fires: under the engine's lock, as the one below */
-	struct slot_events *quiet; /* its next event is for who works now, and needs no descriptor */
-};
-
-static bool look(struct slot_driver *slot)
+bool slot_look(struct slot_driver *slot)
 {
 	if (!atomic_load(&slot->gone) && slot->setup.is_gone(slot->setup.self))
 		atomic_store(&slot->gone, true);
@@ -118,7 +70,7 @@ static int leave(void *self, const struct bypass_punt *punt, struct bypass_answe
 	int error = exchange(slot->setup.socket, ATTACH_MSG_PUNT, ++slot->token, punt, sizeof *punt, NULL, 0, answer);
 
 	if (error || answer->bytes < ATTACH_PUNT_REPLY_SIZE) {
-		look(slot);
+		slot_look(slot);
 		return -1;
 	}
 	memcpy(&said->count, answer->body + ATTACH_PUNT_REPLY_COUNT_AT, 8);
@@ -129,7 +81,7 @@ static int leave(void *self, const struct bypass_punt *punt, struct bypass_answe
 
 static int is_gone(void *self)
 {
-	return look(self);
+	return slot_look(self);
 }
 
 /* An event queue has an entry more: whoever waits for its descriptor wakes. */
@@ -148,209 +100,6 @@ static void fire(void *self, uint32_t vector)
 				;
 		return;
 	}
-}
-
-/* ---- the thread */
-
-static void wake(struct slot_driver *slot)
-{
-	uint64_t one = 1;
-
-	while (write(slot->wake, &one, sizeof one) < 0 && errno == EINTR)
-		;
-}
-
-/* The thread wakes in time for what is due at a time, unless it wakes soon enough by itself. */
-static void wake_for(struct slot_driver *slot, uint64_t deadline)
-{
-	uint32_t how = atomic_load(&slot->how);
-	uint64_t until = atomic_load(&slot->until_ns);
-
-	if (how != AWAKE && deadline < until &&
-	    (how == WATCHING || until > bypass_now() + PARK_MOST_NS || atomic_load(&slot->waiters)))
-		wake(slot);
-}
-
-/* Whether others run the engine, so that the thread need not. */
-static bool is_polled(const struct slot_driver *slot, uint64_t now)
-{
-	return now < atomic_load_explicit(&slot->polled_ns, memory_order_relaxed) + slot->slow * RECENT_NS ||
-	       atomic_load_explicit(&slot->waiters, memory_order_relaxed);
-}
-
-/* The same where the thread itself does not: a round of long messages takes longer than a poll counts. */
-static bool is_served(const struct slot_driver *slot, uint64_t now)
-{
-	return is_polled(slot, now) || bypass_is_taken(slot->bypass);
-}
-
-/* Whether others ran the engine for most of the time since `then`, when polls had covered so much, or do so now. */
-static bool is_attended(const struct slot_driver *slot, uint64_t covered, uint64_t then, uint64_t now)
-{
-	return 2 * (atomic_load_explicit(&slot->covered_ns, memory_order_relaxed) - covered) >= now - then ||
-	       atomic_load_explicit(&slot->waiters, memory_order_relaxed) || bypass_is_taken(slot->bypass);
-}
-
-/* Somebody polled from a time to another. */
-static void cover(struct slot_driver *slot, uint64_t since, uint64_t until)
-{
-	uint64_t last = atomic_load_explicit(&slot->polled_ns, memory_order_relaxed);
-	uint64_t covered = atomic_load_explicit(&slot->covered_ns, memory_order_relaxed);
-
-	if (last < since && since < last + slot->slow * GAP_NS)
-		since = last;
-	atomic_store_explicit(&slot->covered_ns, covered + (until - since), memory_order_relaxed);
-	atomic_store_explicit(&slot->polled_ns, until, memory_order_relaxed);
-}
-
-/* Whether the program leaves everything to the thread: no core that the thread keeps is one that it waits for. */
-static bool is_alone(const struct slot_driver *slot, uint64_t now)
-{
-	return now > atomic_load_explicit(&slot->used_ns, memory_order_relaxed) + ALONE_NS &&
-	       !atomic_load_explicit(&slot->stop, memory_order_relaxed);
-}
-
-/* The bell has rung, for all who slept. Whoever rings on and on keeps nobody here. */
-static void silence(const struct slot_driver *slot)
-{
-	char drained;
-
-	for (int i = 0; i < MOST_RINGS && (recv(slot->bell, &drained, 1, MSG_DONTWAIT) >= 0 || errno == EINTR); i++)
-		;
-}
-
-/* Sleep, no longer than until a deadline that somebody may have set just now, where those are heeded; whether somebody
- * called. */
-static bool rest(struct slot_driver *slot, uint64_t until, enum how how, bool heeds)
-{
-	struct pollfd poller[4] = { { .fd = slot->wake, .events = POLLIN },
-				    { .fd = atomic_load(&slot->gone) ? -1 : slot->setup.socket },
-				    { .fd = slot->fd, .events = POLLIN },
-				    { .fd = slot->bell, .events = POLLIN } };
-	uint64_t now = bypass_now(), due, left, drained;
-	struct timespec timeout;
-
-	atomic_store(&slot->until_ns, until);
-	atomic_store(&slot->how, how);
-	due = atomic_load(&slot->due_ns); /* who set it before he could see how this thread sleeps does not wake it */
-	if (heeds && due < until)
-		until = due;
-	left = until > now ? until - now : 0;
-	timeout = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
-	if (atomic_load(&slot->stop))
-		return true; /* the call for it may have been heard as one for the sleep before */
-	if (how == WATCHING && bypass_dozes(slot->bypass))
-		timeout = (struct timespec){ 0, 0 }, until = 0;
-	ppoll(poller, how == WATCHING ? 4 : 2, until == UINT64_MAX || left >> 60 ? NULL : &timeout, NULL);
-	atomic_store(&slot->how, AWAKE);
-	if (poller[1].revents)
-		look(slot); /* data would go on without it: the device is dead all the same */
-	if (poller[3].revents)
-		silence(slot);
-	return poller[0].revents && read(slot->wake, &drained, sizeof drained) > 0;
-}
-
-/* Work until there is no more, or until somebody else does, and say when the next is due. False where somebody else is
- * at work: that may be who had the core before, so that looking on and on would keep him from it. */
-static bool work(struct slot_driver *slot, bool *did, uint64_t *deadline)
-{
-	*did = false;
-	if (bypass_try(slot->bypass))
-		return false;
-	for (int i = 0; i < ROUNDS; i++) {
-		uint64_t now = bypass_now();
-
-		if (bypass_idle(slot->bypass) || (i && is_polled(slot, now)) || !bypass_round(slot->bypass, now, 0))
-			break;
-		*did = true;
-	}
-	*deadline = bypass_deadline(slot->bypass);
-	atomic_store(&slot->due_ns, *deadline);
-	bypass_unlock(slot->bypass);
-	return true;
-}
-
-/* It keeps off while others poll, and looks again and again whether they still do: packets that nobody polls for lie
- * until then. Each look takes a core from somebody who polls, so they become rare while polls follow each other; that one
- * who did so is not there just now is looked at twice, since the other thread may have been given the core. */
-static void *run(void *self)
-{
-	struct slot_driver *slot = self;
-	uint64_t park = slot->slow * PARK_LEAST_NS, did_ns = 0, looked_ns = 0;
-	bool called = true, attended = false, refused = false;
-
-	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond */
-	while (!atomic_load(&slot->stop)) {
-		uint64_t now = bypass_now(), deadline;
-		bool parked = false, did, polled;
-
-		if (now - looked_ns > GUARD_LOOK_NS) {
-			guard_look();
-			looked_ns = now;
-		}
-		if (bypass_idle(slot->bypass) || atomic_load(&slot->gone)) {
-			rest(slot, now + BLOCK_LOOK_NS, PARKED, false);
-			continue;
-		}
-		polled = is_served(slot, now);
-		if ((polled || attended) && !called) {
-			uint64_t covered = atomic_load_explicit(&slot->covered_ns, memory_order_relaxed), then = now;
-			uint32_t waiters = atomic_load(&slot->waiters);
-			uint64_t most = waiters ? PARK_WAITED_NS : PARK_MOST_NS;
-			/* who waits sleeps by the deadlines that there were: those of others' posts are seen to here, but not
-			 * by looking on and on while somebody is at work */
-			bool heeds = waiters && !refused;
-
-			called = rest(slot, then + (polled ? park : slot->slow * DOUBT_NS), PARKED, heeds);
-			refused = false;
-			now = bypass_now();
-			called |= heeds && atomic_load(&slot->due_ns) <= now;
-			attended = is_attended(slot, covered, then, now) && !called;
-			if (attended && polled)
-				park = park * 2 < most ? park * 2 : most;
-			else if (!attended)
-				park = slot->slow * PARK_LEAST_NS;
-			if (attended || (is_served(slot, now) && !called))
-				continue;
-			parked = !called;
-		}
-		refused = !work(slot, &did, &deadline);
-		if (refused) {
-			attended = true;
-			called = false;
-			continue;
-		}
-		park = slot->slow * PARK_LEAST_NS;
-		if (parked && did)
-			atomic_store(&slot->waits, false);
-		if (did)
-			did_ns = now;
-		if (now < did_ns + slot->slow * LINGER_NS && deadline > now && is_alone(slot, now))
-			called = false;
-		else
-			called = rest(slot, deadline, WATCHING, true) ||
-				 (deadline > now && atomic_load(&slot->due_ns) <= bypass_now());
-	}
-	return NULL;
-}
-
-/* All signals but those of its own faults are the program's own threads'. */
-static int start(struct slot_driver *slot)
-{
-	sigset_t all, before;
-	pthread_attr_t attributes;
-	int error;
-
-	sigfillset(&all);
-	sigdelset(&all, SIGSEGV); /* its own, which guard.h answers */
-	sigdelset(&all, SIGBUS);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	pthread_attr_init(&attributes);
-	pthread_attr_setstacksize(&attributes, 256 << 10);
-	error = pthread_create(&slot->thread, &attributes, run, slot);
-	pthread_attr_destroy(&attributes);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return error;
 }
 
 /* ---- opening and closing */
@@ -435,7 +184,7 @@ int slot_open(const struct slot_setup *given, struct slot_driver **made)
 		if (shared >= bypass_shared_bytes() && budget >= bypass_budget_bytes())
 			slot->bypass = bypass_new(&setup);
 		if (slot->bypass)
-			error = start(slot);
+			error = slot_start(slot);
 	}
 	if (error)
 		drop(slot);
@@ -448,7 +197,7 @@ void slot_stop(struct slot_driver *slot)
 {
 	if (slot->pid != getpid() || atomic_exchange(&slot->stop, true))
 		return;
-	wake(slot);
+	slot_wake(slot);
 	pthread_join(slot->thread, NULL);
 }
 
@@ -481,7 +230,7 @@ static void back(struct slot_driver *slot)
 
 	atomic_store(&slot->due_ns, deadline);
 	bypass_unlock(slot->bypass);
-	wake_for(slot, deadline);
+	slot_wake_for(slot, deadline);
 }
 
 int slot_ask(struct slot_driver *slot, uint32_t kind, const void *body, size_t bytes, const int *fds, int fd_count,
@@ -529,7 +278,7 @@ int slot_take_part(struct slot_driver *slot)
 	if (!error && answer->fd_count == 1) {
 		memcpy(slot->cookie, answer->body + ATTACH_HAIRPIN_REPLY_COOKIE_AT, sizeof slot->cookie);
 		slot->bell = answer->fds[0];
-		wake(slot); /* it may sleep without */
+		slot_wake(slot); /* it may sleep without */
 	} else if (!error) {
 		close_fds(answer);
 	}
@@ -566,7 +315,7 @@ void slot_join(struct slot_driver *slot, uint32_t number)
 			munmap(setup.base, setup.bytes);
 		if (error)
 			close(setup.bell);
-		wake(slot); /* it may sleep, and those who fill the new ring know nothing of that */
+		slot_wake(slot); /* it may sleep, and those who fill the new ring know nothing of that */
 	} else if (!error) {
 		close_fds(answer);
 	}
@@ -587,7 +336,7 @@ int slot_ring(struct slot_driver *slot, uint32_t number, uint32_t block)
 		bypass_ring(slot->bypass, number, block);
 	back(slot);
 	if (now < atomic_load_explicit(&slot->polled_ns, memory_order_relaxed) + slot->slow * GAP_NS)
-		cover(slot, now, bypass_now()); /* who posts between polls has not stopped polling */
+		slot_cover(slot, now, bypass_now()); /* who posts between polls has not stopped polling */
 	return here;
 }
 
@@ -618,7 +367,7 @@ int slot_poll(struct slot_driver *slot)
 	if (armed)
 		atomic_store_explicit(&slot->armed, armed - 1, memory_order_relaxed);
 	else
-		cover(slot, now, now);
+		slot_cover(slot, now, now);
 	do {
 		uint64_t began = now;
 
@@ -630,7 +379,7 @@ int slot_poll(struct slot_driver *slot)
 		if (did)
 			now = bypass_now();
 		if (did && !armed) /* a round of long messages takes longer than a program needs to come back */
-			cover(slot, began, now);
+			slot_cover(slot, began, now);
 		expects = did && !armed && bypass_expects(slot->bypass);
 		if (expects && now >= end) {
 			bypass_missed(slot->bypass);
@@ -646,7 +395,7 @@ void slot_rest(struct slot_driver *slot)
 	atomic_store(&slot->armed, POLLS_WHILE_ARMED);
 	atomic_store(&slot->polled_ns, 0);
 	if (!atomic_load(&slot->waits) && atomic_load(&slot->how) == PARKED)
-		wake(slot);
+		slot_wake(slot);
 }
 
 /* ---- events */
@@ -697,8 +446,8 @@ static void gone_on(void *self)
 
 	atomic_store(&slot->polled_ns, bypass_now());
 	atomic_fetch_sub(&slot->waiters, 1);
-	if (atomic_load(&slot->how) == PARKED && atomic_load(&slot->until_ns) > bypass_now() + PARK_MOST_NS)
-		wake(slot); /* it sleeps for long while somebody waits here */
+	if (atomic_load(&slot->how) == PARKED && atomic_load(&slot->until_ns) > bypass_now() + slot->slow * PARK_MOST_NS)
+		slot_wake(slot); /* it sleeps for long while somebody waits here */
 }
 
 /* Run the engine and, from `until` on, sleep in turn until an event may have come: 0 or the error number. */
@@ -728,13 +477,13 @@ static int wait_for(struct slot_driver *slot, struct slot_events *events, int ot
 		if (ppoll(pollers, ALL, left >> 60 ? NULL : &timeout, NULL) < 0)
 			return errno;
 		if (pollers[BELL].revents)
-			silence(slot);
+			slot_silence(slot);
 		if (pollers[EVENTS].revents) {
 			fires_take(events->fd);
 			return 0;
 		}
 		if (pollers[NIC].revents)
-			return look(slot) ? EIO : 0;
+			return slot_look(slot) ? EIO : 0;
 		if (pollers[OTHER].revents)
 			return 0;
 	}

@@ -190,7 +190,7 @@ def set_option(sock: socket.socket, level: int, option: int, value: int | bytes)
 def set_buffer(sock: socket.socket, option: int, forced: int, size: int) -> None:
     """As many bytes as the system lets anybody have (``net.core.rmem_max``), or all of them where it lets this user."""
     set_option(sock, socket.SOL_SOCKET, option, size)
-    if LINUX and sock.getsockopt(socket.SOL_SOCKET, option) < size:
+    if LINUX and sock.getsockopt(socket.SOL_SOCKET, option) < 2 * size:  # it tells twice what it granted
         set_option(sock, socket.SOL_SOCKET, forced, size)
 
 

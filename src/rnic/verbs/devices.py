@@ -19,8 +19,8 @@ from rnic.spec.errors import VerbsError
 from rnic.spec.limits import MAX_PATH_MTU, ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 
-LEAST_IN_FLIGHT = 64
-"""Packets, where their bursts have room: with 18 a stream of long messages has half the bandwidth that it has then."""
+LEAST_IN_FLIGHT = 48
+"""Packets, where they have room: with 18 a stream of long messages has little more than half the bandwidth."""
 
 _shared: WeakValueDictionary[tuple[bytes, int], Runtime] = WeakValueDictionary()
 """Running NICs of this process by address and port, so that contexts of one device share one NIC."""
@@ -99,11 +99,11 @@ def shared_runtime(address: str, port: int | None, settings: dict[str, Any]) -> 
 
 
 def in_flight(link: Link, most: int) -> int:
-    """Packets that may be in flight at once, ``most`` or fewer: half of those that the receive buffer surely holds.
+    """Packets that may be in flight at once: half of those that the receive buffer surely holds, up to ``most``.
 
-    Systems grant 208 KiB where nobody raised ``net.core.rmem_max``: 37 packets that come alone, but twice as many that
-    come in bursts, as they do from a NIC of the same machine. So :data:`LEAST_IN_FLIGHT` may be where bursts of them
-    have room; where they come alone what is lost makes the limit to that peer smaller (:mod:`rnic.transport.flights`).
+    Systems grant 208 KiB where nobody raised ``net.core.rmem_max``: surely 37 packets, since a quarter is kept in
+    reserve, in fact 50, and 100 that come in bursts, as they do from a NIC of the same machine. So up to
+    :data:`LEAST_IN_FLIGHT` may be in any case, at most twice what it surely holds; 8 always may.
     """
     return max(8, min(LEAST_IN_FLIGHT, 2 * link.window_packets), min(most, link.window_packets // 2))
 

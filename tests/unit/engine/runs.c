@@ -1,104 +1,135 @@
-/* Middles that are made in one go against the same made one by one: every byte, burst by burst, with what has to make a burst end
- * between them. Prints how many packets were made in one go of all, and what is different. */
-#include "parts.h"
+/* Messages whose middles are made a burst at a time against the same made packet by packet, which is how it goes where no CRC
+ * copies: every byte, every burst, what is left of the message and of its queue pair, whatever memory it lies in, and where a
+ * page of that is gone. Prints how many packets were the same, and of how many messages a page was gone. */
+#define _GNU_SOURCE
+#include "send.c"
 
 #include "crc32.h"
+#include "guard.h"
+#include "reach.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
-enum { ROOM = 1 << 20, MESSAGE = 400000 };
+enum { MESSAGES = 4000, PAGE = 4096, LONGEST = 1 << 20, START = 0x5000, WIRE = 2 * LONGEST, BURSTS = 4096 };
+enum { IN_THE_RING, AT_HAND, GUARDED, WAYS };
 
-static uint8_t message[MESSAGE], bytes[2][ROOM];
-static struct engine_out outs[2];
-static struct engine_heads heads[ENGINE_HEADS];
+#define ANY(list) ((list)[(unsigned)rand() % (sizeof(list) / sizeof *(list))])
+#define UP_TO(most) ((uint64_t)rand() % (most))
 
-static const struct engine_flow flow = { { 10, 0, 0, 1 }, { 10, 0, 0, 2 }, 49152, 4791, 4 };
-static const struct engine_flow flow6 = { { 0xFD, [15] = 1 }, { 0xFD, [15] = 2 }, 50000, 4791, 16 };
+/* One of the two ways to make them. */
+static struct maker {
+	struct engine_port port;
+	struct engine_heads heads[ENGINE_HEADS];
+	struct engine_out out;
+	struct queue_pair record;
+	struct send_slot slot;
+	enum made how;
+	uint64_t done, sent, bursts;
+	struct engine_burst burst[BURSTS];
+	uint8_t bytes[LONGEST], wire[WIRE];
+} makers[2];
 
-int engine_ahead_filled(struct engine_ahead *ahead, const uint8_t *to, uint64_t va, uint64_t size)
+static void take(struct maker *maker)
 {
-	(void)ahead, (void)to, (void)va, (void)size;
-	return 0;
-}
+	struct engine_out *out = &maker->out;
 
-static int no_memory(void *self, uint64_t va, size_t length, engine_work work, void *with)
-{
-	(void)self, (void)va, (void)length, (void)work, (void)with;
-	return -1;
-}
-
-static void one_by_one(const struct engine_port *port, const struct engine_flow *way, uint64_t psn, uint64_t ack_every,
-		       const struct origin *from, uint64_t mtu, uint64_t count)
-{
-	for (uint64_t i = 0; i < count; i++, psn = (psn + 1) & PSN_MASK) {
-		uint8_t *frame = engine_frame_begin(&outs[0], BTH_BYTES, mtu, 1);
-		struct origin origin = { .bytes = from->bytes + i * mtu };
-		be_store(frame, 8, 0x0740FFFF00000012u);
-		be_store(frame + 8, 4, psn | (ack_every && psn % ack_every == 0 ? ACK_REQ : 0));
-		engine_frame_fill(&outs[0], port, way, frame, BTH_BYTES, &origin, mtu);
+	for (uint32_t i = 0; i < out->count; i++) {
+		struct engine_burst burst = out->bursts[i];
+		memcpy(maker->wire + maker->sent, out->bytes + burst.offset, burst.length);
+		maker->sent += burst.length;
+		burst.offset = 0; /* by when it was carried away */
+		maker->burst[maker->bursts++] = burst;
 	}
+	out->carried += out->used;
+	out->used = out->count = out->open = 0;
 }
 
-static uint64_t in_one_go(const struct engine_port *port, const struct engine_flow *way, uint64_t psn, uint64_t ack_every,
-			  const struct origin *from, uint64_t mtu, uint64_t count)
+static void carry(struct engine_out *out)
 {
-	uint64_t done = 0, together = 0;
+	take(out == &makers[1].out ? &makers[1] : &makers[0]);
+}
 
-	while (done < count) {
-		struct origin origin = { .bytes = from->bytes + done * mtu };
-		uint64_t made = engine_frames_run(&outs[1], port, way, 0x0740FFFF00000012u, (psn + done) & PSN_MASK, ack_every,
-						  &origin, mtu, count - done);
-		together += made;
-		if (!made) { /* the last of a run, or of a burst */
-			uint8_t *frame = engine_frame_begin(&outs[1], BTH_BYTES, mtu, 1);
-			uint64_t here = (psn + done) & PSN_MASK;
-			be_store(frame, 8, 0x0740FFFF00000012u);
-			be_store(frame + 8, 4, here | (ack_every && here % ack_every == 0 ? ACK_REQ : 0));
-			engine_frame_fill(&outs[1], port, way, frame, BTH_BYTES, &origin, mtu);
-			made = 1;
-		}
-		done += made;
-	}
-	return together;
+static int differ(void)
+{
+	const struct maker *one = &makers[0], *other = &makers[1];
+
+	return one->done != other->done || one->how != other->how || one->sent != other->sent || one->bursts != other->bursts ||
+	       memcmp(one->wire, other->wire, one->sent) || memcmp(one->burst, other->burst, one->bursts * sizeof *one->burst) ||
+	       memcmp(&one->slot, &other->slot, sizeof one->slot) || memcmp(&one->record, &other->record, sizeof one->record);
 }
 
 int main(void)
 {
-	static const uint64_t mtus[] = { 256, 1024, 4096 }, segments[] = { 1, 2, 15, 64 };
-	struct engine_port port = { .crc = engine_crc32, .crc_copy = engine_crc32_copy };
-	uint64_t together = 0, all = 0;
+	static const uint64_t mtus[] = { 128, 256, 512, 998, 1000, 1024, 2048, 4096 }, segments[] = { 1, 2, 15, 63, 64, 100 };
+	static const uint64_t opcodes[] = { WR_SEND, WR_SEND_IMM, WR_WRITE, WR_WRITE_IMM };
+	static struct memory_key key = { .valid = 1, .start = START, .end = START + LONGEST };
+	static uint8_t qpc[QPC_SIZE];
+	uint8_t *message = mmap(NULL, LONGEST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct reach_own own = { .pid = getpid() };
+	const struct engine_segment segment = { &reach_guarded, &own };
+	unsigned long packets_made = 0, gone = 0;
 
-	for (size_t i = 0; i < sizeof message; i++)
-		message[i] = (uint8_t)(i * 193 >> 3);
-	for (unsigned kept = 0; kept < 2; kept++) {
-		port.heads = kept ? heads : NULL;
-		for (unsigned i = 0; i < 3 * 4 * 8; i++) {
-			const struct engine_flow *way = i & 1 ? &flow6 : &flow;
-			uint64_t mtu = mtus[i % 3], first = i % 5, count = 1 + i * 7 % 80, psn = PSN_MASK - i % 50;
-			const struct origin from = { .bytes = message };
-			for (unsigned k = 0; k < 2; k++) {
-				outs[k] = (struct engine_out){ .bytes = bytes[k], .room = ROOM, .max_segments = segments[i / 3 % 4] };
-				memset(bytes[k], 0, ROOM);
-			}
-			/* some of a burst that is open already, then the rest, of another message */
-			one_by_one(&port, way, psn, 16, &from, mtu, first);
-			in_one_go(&port, way, psn, 16, &from, mtu, first);
-			one_by_one(&port, way, psn + first, i % 2 ? 16 : 0, &from, mtu, count);
-			together += in_one_go(&port, way, (psn + first) & PSN_MASK, i % 2 ? 16 : 0, &from, mtu, count);
-			all += count;
-			if (memcmp(bytes[0], bytes[1], ROOM) || outs[0].count != outs[1].count || outs[0].used != outs[1].used ||
-			    memcmp(outs[0].bursts, outs[1].bursts, outs[0].count * sizeof *outs[0].bursts))
-				printf("different: %u\n", i);
+	if (message == MAP_FAILED || guard_install())
+		return 2;
+	key.base = (uintptr_t)message;
+	for (size_t i = 0; i < LONGEST; i++)
+		message[i] = (uint8_t)rand();
+	for (unsigned i = 0; i < MESSAGES; i++) {
+		uint64_t mtu = ANY(mtus), packets = 1 + UP_TO(120), length = (packets - 1) * mtu + 1 + UP_TO(mtu), first = UP_TO(packets);
+		uint64_t service = UP_TO(2) ? SERVICE_UC : 0, ack_every = 1 + UP_TO(20), psn = PSN_MASK - UP_TO(60), before = UP_TO(3);
+		uint64_t count = 1 + UP_TO(packets - first), max_segments = ANY(segments), opcode = ANY(opcodes), way = UP_TO(WAYS);
+		int ask = !service && count < packets - first && UP_TO(2), keeps = UP_TO(2) != 0, carries = UP_TO(2) != 0;
+		uint8_t *page = way == GUARDED && UP_TO(2) ? message + UP_TO(length) / PAGE * PAGE : NULL;
+		const struct engine_reach reach = way == AT_HAND ? (struct engine_reach){ .bytes = message } :
+								   (struct engine_reach){ .segment = &segment };
+		const struct engine_flow flow = { { 10, [3] = (uint8_t)UP_TO(3) }, { 10, [3] = 2 }, 49152, 4791, UP_TO(2) ? 4 : 16 };
+		struct source source = { .length = length };
+
+		if (length > LONGEST)
+			continue;
+		if (way == IN_THE_RING) {
+			source.bytes = message;
+		} else {
+			source.count = 1;
+			source.spans[0] = (struct span){ &key, START, length };
 		}
+		if (page)
+			mprotect(page, PAGE, PROT_NONE);
+		for (struct maker *maker = makers; maker < makers + 2; maker++) {
+			const struct origin there = { 0 };
+
+			maker->port = (struct engine_port){
+				.keys = &key, .reach = &reach, .key_count = 1, .crc = engine_crc32,
+				.crc_copy = maker == makers ? NULL : engine_crc32_copy, .heads = keeps ? maker->heads : NULL,
+			};
+			maker->record = (struct queue_pair){ .mtu = mtu, .ack_every = ack_every, .service = service,
+							     .head = 0x0040FFFF00000000, .sent_psn = psn };
+			maker->slot = (struct send_slot){ .entry_0 = opcode << 32, .entry_2 = 77, .first_psn = psn,
+							  .packets = packets, .sent = first };
+			maker->out = (struct engine_out){ .bytes = maker->bytes, .room = LONGEST, .max_segments = max_segments,
+							  .carry = carries ? carry : NULL };
+			maker->sent = maker->bursts = 0;
+			struct engine_qp qp = { .qpc = qpc, .record = &maker->record, .flow = flow };
+			for (uint64_t k = 0; k < before; k++) { /* a burst may be open already */
+				uint8_t *frame = engine_frame_begin(&maker->out, BTH_BYTES, mtu, 1);
+				memset(frame, 0x11, BTH_BYTES + mtu);
+				engine_frame_fill(&maker->out, &maker->port, &flow, frame, BTH_BYTES, &there, mtu);
+			}
+			maker->done = send_data(&maker->port, &qp, &maker->slot, &source, count, ask, &maker->out, &maker->how);
+			take(maker);
+		}
+		if (page)
+			mprotect(page, PAGE, PROT_READ | PROT_WRITE);
+		if (differ()) {
+			printf("different: message %u, %lu packets of %lu bytes, way %lu\n", i, packets, mtu, way);
+			return 1;
+		}
+		packets_made += makers[1].done;
+		gone += makers[1].how == UNREAD;
 	}
-	/* memory that is not in reach, or not there any more, leaves nothing behind */
-	static const struct engine_memory gone = { .within = no_memory };
-	static const struct engine_segment segment = { &gone, NULL };
-	const struct origin nowhere = { .segment = &segment }, unknown = { 0 };
-	outs[1] = (struct engine_out){ .bytes = bytes[1], .room = ROOM, .max_segments = 15 };
-	uint64_t made = engine_frames_run(&outs[1], &port, &flow, 0, 0, 0, &nowhere, 1024, 9);
-	made += engine_frames_run(&outs[1], &port, &flow, 0, 0, 0, &unknown, 1024, 9);
-	printf("%u of %u, %u %u %u\n", (unsigned)together, (unsigned)all, (unsigned)made, outs[1].count, (unsigned)outs[1].used);
+	printf("%lu %lu\n", packets_made, gone);
 	return 0;
 }

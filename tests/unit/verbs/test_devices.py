@@ -13,7 +13,7 @@ from rnic.verbs.devices import in_flight
     [
         (1, 8),  # any NIC has so many
         (11, 22),  # 64 KiB: all that bursts have room for
-        (37, 64),  # 208 KiB, which systems grant by themselves
+        (37, 48),  # 208 KiB, which systems grant by themselves
         (200, 100),
         (744, 372),  # 4 MiB
         (5000, 512),
