@@ -4,7 +4,6 @@
 
 #define POLYNOMIAL 0xedb88320u /* x^32 + x^26 + ... + 1, lowest bit first */
 #define SLICES 16
-#define COPIED 256u /* bytes at once, which no C library copies in the way that emulators do byte by byte */
 
 static uint32_t tables[SLICES][256];
 
@@ -61,20 +60,6 @@ static uint32_t by_tables(uint32_t state, const uint8_t *data, uint64_t length)
 uint32_t engine_crc32_word(const uint8_t *word)
 {
 	return ~slice(~little(word), 0);
-}
-
-/* Of the copy, part by part while it is near: `from` may change meanwhile. */
-static uint32_t copy_by_tables(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length)
-{
-	while (length) {
-		uint64_t part = length < COPIED ? length : COPIED;
-		memcpy(to, from, part);
-		state = by_tables(state, to, part);
-		to += part;
-		from += part;
-		length -= part;
-	}
-	return state;
 }
 
 #if defined(__x86_64__)
@@ -477,7 +462,9 @@ uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uin
 		return ~(blocks == 4 ? wide_and_copy : half_and_copy)(~state, to, from, length);
 	if (blocks && length >= BLOCK)
 		return ~fold_and_copy(~state, to, from, length);
-	return copy_by_tables(state, to, from, length);
+	if (length)
+		memcpy(to, from, length);
+	return engine_crc32(state, to, length); /* of the copy: `from` may change meanwhile */
 }
 
 #else
@@ -500,7 +487,9 @@ uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length)
 
 uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length)
 {
-	return copy_by_tables(state, to, from, length);
+	if (length)
+		memcpy(to, from, length);
+	return by_tables(state, to, length);
 }
 
 #endif
