@@ -9,8 +9,6 @@ import socket
 _LOCK_PORT = 4_790
 _LOCK_HOST = 254
 _NETWORKS = 250 * 250
-_held: list[socket.socket] = []
-"""One socket for each network that this process has; a child that was forked has it too."""
 
 
 @functools.cache
@@ -36,7 +34,7 @@ def own_network(pid: int = 0) -> str:
         except OSError:
             sock.close()
             continue
-        _held.append(sock)
+        sock.detach()  # the system closes it with the process, and a child that was forked has it too
         return network
     raise OSError("no network of 127.0.0.0/8 is free: end the programs that hold UDP port 4790 there")
 
