@@ -63,21 +63,37 @@ static int bring(const struct origin *from, uint8_t *to, uint64_t size)
 	return 0;
 }
 
+/* A payload on its way into its packet, and the ICRC so far. */
+struct copying {
+	const struct engine_port *port;
+	uint8_t *to;
+	uint64_t size;
+	uint32_t crc;
+};
+
+static void copy(void *with, uint8_t *bytes)
+{
+	struct copying *copying = with;
+	copying->crc = copying->port->crc_copy(copying->crc, copying->to, bytes, copying->size);
+}
+
 /* Bring the payload, pad it, and put the ICRC behind, in one pass where that saves one; 0, or -1 where it cannot be read. */
 static int seal(const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame, uint64_t header,
 		const struct origin *from, uint64_t payload, uint32_t ident)
 {
 	uint64_t covered = header + padded(payload);
 	uint64_t length = covered + ICRC_BYTES;
+	struct copying copying = { port, frame + header, payload, 0 };
 	uint32_t crc;
+
 	memset(frame + header + payload, 0, covered - header - payload);
-	if (payload >= ONE_PASS_LEAST && (from->segment || (from->bytes && port->crc_copy))) {
-		crc = engine_icrc(port, flow, frame, length, ident, DONT_FRAGMENT, header);
-		if (!from->segment)
-			crc = port->crc_copy(crc, frame + header, from->bytes, payload);
-		else if (from->segment->memory->read_crc(from->segment->self, from->va, frame + header, payload, &crc))
-			return -1;
-		crc = port->crc(crc, frame + header + payload, covered - header - payload);
+	int once = payload >= ONE_PASS_LEAST && port->crc_copy && engine_origin_known(from);
+	if (once) {
+		copying.crc = engine_icrc(port, flow, frame, length, ident, DONT_FRAGMENT, header);
+		once = !engine_origin_within(from, payload, copy, &copying);
+	}
+	if (once) {
+		crc = port->crc(copying.crc, frame + header + payload, covered - header - payload);
 	} else {
 		if (bring(from, frame + header, payload))
 			return -1;

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "guard.h"
 
-#include "crc32.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -182,8 +181,8 @@ int guard_stands(void)
 	return stands > 0 && !displaced;
 }
 
-/* What touches their bytes stays between two of these. Fields are set one by one: an initialiser would clear the whole of `where` for each
- * packet. */
+/* What touches their bytes stays between two of these. Fields are set one by one: an initialiser would clear the whole of
+ * `where` for each packet. */
 static void watch(struct landing *here, const void *theirs, size_t length)
 {
 	if (here) {
@@ -204,19 +203,6 @@ int guard_read(void *to, const void *theirs, size_t length)
 	watch(&here, theirs, length);
 	memcpy(to, theirs, length);
 	watch(NULL, NULL, 0);
-	return 0;
-}
-
-int guard_read_crc(void *to, const void *theirs, size_t length, uint32_t *crc)
-{
-	struct landing here;
-
-	if (_setjmp(here.where))
-		return -1;
-	watch(&here, theirs, length);
-	uint32_t next = engine_crc32_copy(*crc, to, theirs, length);
-	watch(NULL, NULL, 0);
-	*crc = next;
 	return 0;
 }
 

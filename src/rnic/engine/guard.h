@@ -24,8 +24,6 @@ int guard_stands(void);
 
 /* 0, or -1 where a byte of the program's memory, `theirs`, cannot be read or written; part of the rest is done then. */
 int guard_read(void *to, const void *theirs, size_t length);
-/* The same, and the CRC at `crc` (crc32.h) goes on over what was copied. */
-int guard_read_crc(void *to, const void *theirs, size_t length, uint32_t *crc);
 int guard_write(void *theirs, const void *from, size_t length);
 /* The same for whatever `work` does with these bytes. It may be left at any look at them: nobody may need what it has not
  * brought to an end. */

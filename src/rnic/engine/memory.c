@@ -32,7 +32,7 @@ struct origin engine_origin(const struct engine_port *port, const struct memory_
 
 	if (reach->bytes)
 		return (struct origin){ .bytes = reach->bytes + at };
-	if (reach->segment && reach->segment->memory->read_crc)
+	if (reach->segment && reach->segment->memory->within)
 		return (struct origin){ .segment = reach->segment, .va = key->base + at };
 	return (struct origin){ 0 };
 }
@@ -43,7 +43,7 @@ int engine_origin_within(const struct origin *origin, uint64_t length, engine_wo
 		work(with, (uint8_t *)(uintptr_t)origin->bytes);
 		return 0;
 	}
-	if (!origin->segment || !origin->segment->memory->within)
+	if (!origin->segment)
 		return -1;
 	return origin->segment->memory->within(origin->segment->self, origin->va, length, work, with);
 }

@@ -27,10 +27,8 @@ struct engine_memory {
 	 * read. -1 also where that is not possible: then piece by piece tells. */
 	int (*read_all)(void *self, const struct engine_piece *pieces, size_t count);
 	int (*write_all)(void *self, const struct engine_piece *pieces, size_t count);
-	/* Or NULL: read, and bring the CRC (crc32.h) at `crc` over what was read, in one pass. */
-	int (*read_crc)(void *self, uint64_t va, void *to, size_t length, uint32_t *crc);
-	/* Or NULL: have `work` read or write these bytes themselves, once. -1 also where that is not possible, or where it was
-	 * ended amidst by a byte out of reach, so that it leaves what it did to be told from outside. */
+	/* Or NULL: have `work` look at these bytes where they are, once. -1 where a byte out of reach ended it, wherever it was
+	 * then, and where that is not possible now: `read` tells. */
 	int (*within)(void *self, uint64_t va, size_t length, engine_work work, void *with);
 };
 

@@ -4,8 +4,8 @@ A window for each queue pair alone bounds nothing: a thousand queue pairs with a
 and what overflows there is sent again, by all of them. So a requester asks here before it sends, and gives back what
 was acknowledged. The unit is the packet, whatever its size, and a READ counts the responses that it draws.
 
-**The NIC's limit** is fixed: half of the packets that its own receive buffer surely holds, but 48 if there is room for
-so many at all. READ responses and ACKs come back to it; the other half is for what peers send unasked.
+**The NIC's limit** is fixed: half of the packets that its own receive buffer surely holds, or all where those are few.
+READ responses and ACKs come back to it; the other half is for what peers send unasked.
 
 **A peer's limit** is learned, since its buffer, its pace and the number of others that send to it are unknown. It
 starts at :data:`FIRST` and grows by half of what is acknowledged, by a quarter once something was lost, until packets

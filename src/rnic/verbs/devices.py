@@ -19,8 +19,8 @@ from rnic.spec.errors import VerbsError
 from rnic.spec.limits import MAX_PATH_MTU, ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 
-LEAST_IN_FLIGHT = 48
-"""Packets, where they have room: with 18 a stream of long messages has little more than half the bandwidth."""
+LEAST_IN_FLIGHT = 64
+"""Packets, where the receive buffer holds so many: with 18 a stream of long messages has half the bandwidth."""
 
 _shared: WeakValueDictionary[tuple[bytes, int], Runtime] = WeakValueDictionary()
 """Running NICs of this process by address and port, so that contexts of one device share one NIC."""
@@ -101,11 +101,12 @@ def shared_runtime(address: str, port: int | None, settings: dict[str, Any]) -> 
 def in_flight(link: Link, most: int) -> int:
     """Packets that may be in flight at once: half of those that the receive buffer surely holds, up to ``most``.
 
-    Systems grant 208 KiB where nobody raised ``net.core.rmem_max``: surely 37 packets, since a quarter is kept in
-    reserve, in fact 50, and 100 that come in bursts, as they do from a NIC of the same machine. So up to
-    :data:`LEAST_IN_FLIGHT` may be in any case, at most twice what it surely holds; 8 always may.
+    All of them where they are few: :data:`LEAST_IN_FLIGHT`, or the 37 of the 208 KiB that Linux grants where nobody
+    raised ``net.core.rmem_max``. What is in flight then may take the room of what peers send unasked, but for the
+    quarter that the link keeps in reserve.
     """
-    return max(8, min(LEAST_IN_FLIGHT, 2 * link.window_packets), min(most, link.window_packets // 2))
+    held = link.window_packets
+    return max(8, min(held, LEAST_IN_FLIGHT), min(most, held // 2))
 
 
 def runtime_on(link: Link, counters: Counters | None = None, seed: int | None = None, **settings: Any) -> Runtime:
@@ -119,11 +120,12 @@ def runtime_on(link: Link, counters: Counters | None = None, seed: int | None = 
             ``clock`` goes to the loop.
     """
     clock = settings.pop("clock", None)
+    window = in_flight(link, 512)
     chosen: dict[str, Any] = {
         "mtu": active_mtu_bytes(link.mtu),
         "source_ports": link.source_ports,
-        "window_packets": in_flight(link, 512),
-        "window_bytes": max(in_flight(link, 512) * MAX_PATH_MTU, link.window_bytes // 2),
+        "window_packets": window,
+        "window_bytes": max(65536, window * MAX_PATH_MTU, link.window_bytes // 2),
         "flight_packets": in_flight(link, 1024),
     }
     config = NicConfig(link.address, link.port, **(chosen | settings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from pathlib import Path
 import pytest
 
 import rnic.engine
+from rnic.abi.build import find_compiler
 
 SOURCES = Path(rnic.engine.__file__).parent
 PARTS = ("crc32.c", "guard.c", "memory_guarded.c", "memory_own.c", "memory_proc.c")
+PROGRAM_FLAGS = ["-std=gnu11", "-g", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror"]
 FLAGS = ["-std=c11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
 
 
@@ -26,6 +29,26 @@ def build(out: Path, *names: str, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
     command = [compiler, *FLAGS, *flags, "-o", str(out), *(str(SOURCES / name) for name in names)]
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(out))
+
+
+@pytest.fixture(scope="session")
+def c_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Makes a program of a C file of these tests, with some of the sources; flags begin with ``-``."""
+    if sys.platform != "linux":
+        pytest.skip("what these programs look at is Linux's")
+    compiler = find_compiler()
+    if compiler is None:
+        pytest.skip("no C compiler (cc) here")
+
+    def make(name: str, *with_what: str) -> Path:
+        program = tmp_path_factory.mktemp("program") / name.removesuffix(".c")
+        flags = [word for word in with_what if word.startswith("-")]
+        sources = [str(SOURCES / word) for word in with_what if not word.startswith("-")]
+        command = [*shlex.split(compiler), *PROGRAM_FLAGS, *flags, f"-I{SOURCES}", str(Path(__file__).with_name(name))]
+        subprocess.run([*command, *sources, "-o", str(program)], check=True)
+        return program
+
+    return make
 
 
 @pytest.fixture(scope="session")

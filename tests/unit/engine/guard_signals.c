@@ -51,15 +51,21 @@ static void own_fault(void)
 		*(volatile char *)gone = 1;
 }
 
+static void look(void *with, uint8_t *bytes)
+{
+	*(int *)with = *(volatile uint8_t *)bytes;
+}
+
 static void copies_fail(void)
 {
 	char here[64] = "kept";
-	uint32_t crc = 7;
+	int looked = 7;
 
 	CHECK(guard_stands());
 	CHECK(guard_read(here, gone, sizeof here) == -1);
 	CHECK(guard_write(gone, here, sizeof here) == -1);
-	CHECK(guard_read_crc(here, gone, sizeof here, &crc) == -1 && crc == 7);
+	CHECK(guard_within(gone, sizeof here, look, &looked) == -1 && looked == 7);
+	CHECK(guard_within(here, sizeof here, look, &looked) == 0 && looked == 'k');
 	CHECK(guard_read(here, (void *)((uintptr_t)1 << 62), 8) == -1);
 	CHECK(guard_write(here, "fine", 5) == 0 && !strcmp(here, "fine"));
 }

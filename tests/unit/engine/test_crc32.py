@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import rnic.engine
 from rnic.mem.space import address_of
 from rnic.wire.crc import crc32
 from rnic.wire.flow import Flow
@@ -106,15 +104,9 @@ def test_this_processor_takes_the_way_that_it_has(parts: ctypes.CDLL) -> None:
     assert [parts.engine_crc32_blocks(blocks) for blocks in WIDTHS] == [min(blocks, has) for blocks in WIDTHS]
 
 
-def test_no_wide_register_stays_in_use(tmp_path: Path) -> None:
+def test_no_wide_register_stays_in_use(c_program: Callable[..., Path]) -> None:
     """Else whatever comes next waits: a stream of 1 MiB WRITEs took a third longer."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler (cc) here")
-    sources, program = Path(rnic.engine.__file__).parent, tmp_path / "wide_state"
-    command = [compiler, "-std=gnu11", "-O2", "-I", sources, "-o", program]
-    command += [Path(__file__).with_name("wide_state.c"), sources / "crc32.c"]
-    subprocess.run([str(part) for part in command], check=True)
+    program = c_program("wide_state.c", "crc32.c", "-O2")
     ended = subprocess.run([str(program)], check=False, capture_output=True, text=True)
     if ended.returncode == 2:
         pytest.skip("this processor does not say which registers are in use")

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import rnic.engine
-
 
 @pytest.fixture(scope="session")
-def signals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def signals(c_program: Callable[..., Path]) -> Path:
     """``guard_signals.c``, compiled."""
-    if sys.platform != "linux":
-        pytest.skip("guards are Linux's")
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler (cc) here")
-    sources, program = Path(rnic.engine.__file__).parent, tmp_path_factory.mktemp("guard") / "signals"
-    command = [compiler, "-std=gnu11", "-O2", "-Wall", "-Werror", "-I", sources, "-o", program, "-pthread"]
-    command += [Path(__file__).with_name("guard_signals.c"), sources / "guard.c", sources / "crc32.c"]
-    subprocess.run([str(part) for part in command], check=True)
-    return program
+    return c_program("guard_signals.c", "guard.c", "-O2")
 
 
 def test_a_program_s_handlers_have_its_own_faults_and_no_others(signals: Path) -> None:

@@ -12,9 +12,10 @@ from rnic.verbs.devices import in_flight
     ("held", "flies"),
     [
         (1, 8),  # any NIC has so many
-        (11, 22),  # 64 KiB: all that bursts have room for
-        (37, 48),  # 208 KiB, which systems grant by themselves
-        (200, 100),
+        (11, 11),  # 64 KiB: all that it holds
+        (37, 37),  # 208 KiB, which systems grant by themselves
+        (100, 64),
+        (200, 100),  # half, the other half is for what peers send
         (744, 372),  # 4 MiB
         (5000, 512),
     ],
