@@ -4,12 +4,12 @@
 
 #include "crc32.h"
 #include "guard.h"
+#include "watch.h"
 
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #define TIMERS_PER_ROUND 64u
@@ -33,13 +33,6 @@ _Static_assert(sizeof(struct slot) <= SLOT_BUFFERS_AT, "the record lies before t
 
 _Static_assert(offsetof(struct slot, punt_short) - offsetof(struct slot, event_0) == ENGINE_COUNTS * sizeof(uint64_t),
 	       "a count for each event");
-
-uint64_t bypass_now(void)
-{
-	struct timespec time;
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
 
 size_t bypass_shared_bytes(void)
 {
@@ -351,7 +344,7 @@ void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block)
 	if (!bypass->gone && bypass->device.sched.turns->count) {
 		bypass->answers = bypass->answered ? bypass->answers + 1 : 0;
 		bypass->answered = 0;
-		bypass->posted_ns = bypass_now();
+		bypass->posted_ns = pump_now();
 		send_all(bypass, bypass->posted_ns);
 	}
 	count(bypass);

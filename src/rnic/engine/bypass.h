@@ -104,7 +104,5 @@ int bypass_expects(const struct bypass *bypass);
 void bypass_missed(struct bypass *bypass);
 /* When a round is due though nothing comes: 0 for at once, UINT64_MAX for never. */
 uint64_t bypass_deadline(const struct bypass *bypass);
-/* CLOCK_MONOTONIC in nanoseconds. */
-uint64_t bypass_now(void);
 
 #endif

@@ -326,7 +326,7 @@ void slot_join(struct slot_driver *slot, uint32_t number)
 
 int slot_ring(struct slot_driver *slot, uint32_t number, uint32_t block)
 {
-	uint64_t now = bypass_now();
+	uint64_t now = pump_now();
 	int here;
 
 	atomic_store_explicit(&slot->used_ns, now, memory_order_relaxed);
@@ -336,7 +336,7 @@ int slot_ring(struct slot_driver *slot, uint32_t number, uint32_t block)
 		bypass_ring(slot->bypass, number, block);
 	back(slot);
 	if (now < atomic_load_explicit(&slot->polled_ns, memory_order_relaxed) + slot->slow * GAP_NS)
-		slot_cover(slot, now, bypass_now()); /* who posts between polls has not stopped polling */
+		slot_cover(slot, now, pump_now()); /* who posts between polls has not stopped polling */
 	return here;
 }
 
@@ -359,7 +359,7 @@ void slot_knock(volatile _Atomic uint8_t *rung, _Atomic uint32_t *asleep, int wa
 int slot_poll(struct slot_driver *slot)
 {
 	uint32_t armed = atomic_load_explicit(&slot->armed, memory_order_relaxed);
-	uint64_t now = bypass_now(), end = now + slot->slow * ANSWER_NS;
+	uint64_t now = pump_now(), end = now + slot->slow * ANSWER_NS;
 	int did = 0;
 	bool expects;
 
@@ -377,7 +377,7 @@ int slot_poll(struct slot_driver *slot)
 		if (!bypass_idle(slot->bypass))
 			did |= bypass_round(slot->bypass, began, 1);
 		if (did)
-			now = bypass_now();
+			now = pump_now();
 		if (did && !armed) /* a round of long messages takes longer than a program needs to come back */
 			slot_cover(slot, began, now);
 		expects = did && !armed && bypass_expects(slot->bypass);
@@ -430,7 +430,7 @@ static uint64_t work_for(struct slot_driver *slot, struct slot_events *events)
 	bypass_lock(slot->bypass);
 	slot->quiet = events;
 	for (int i = 0; i < ROUNDS; i++)
-		if (bypass_idle(slot->bypass) || !bypass_round(slot->bypass, bypass_now(), 1) || events->waits(events))
+		if (bypass_idle(slot->bypass) || !bypass_round(slot->bypass, pump_now(), 1) || events->waits(events))
 			break;
 	if (!bypass_idle(slot->bypass))
 		deadline = bypass_deadline(slot->bypass);
@@ -444,9 +444,9 @@ static void gone_on(void *self)
 {
 	struct slot_driver *slot = self;
 
-	atomic_store(&slot->polled_ns, bypass_now());
+	atomic_store(&slot->polled_ns, pump_now());
 	atomic_fetch_sub(&slot->waiters, 1);
-	if (atomic_load(&slot->how) == PARKED && atomic_load(&slot->until_ns) > bypass_now() + slot->slow * PARK_MOST_NS)
+	if (atomic_load(&slot->how) == PARKED && atomic_load(&slot->until_ns) > pump_now() + slot->slow * PARK_MOST_NS)
 		slot_wake(slot); /* it sleeps for long while somebody waits here */
 }
 
@@ -466,7 +466,7 @@ static int wait_for(struct slot_driver *slot, struct slot_events *events, int ot
 
 		if (events->waits(events))
 			return 0;
-		now = bypass_now();
+		now = pump_now();
 		if (now < until && !bypass_idle(slot->bypass))
 			continue;
 		left = deadline > now ? deadline - now : 0;
@@ -498,7 +498,7 @@ void slot_look_on(struct slot_driver *slot, uint64_t ns)
  * their time on falling asleep and waking: who has not had to wait for longer lately looks on. */
 int slot_await(struct slot_driver *slot, struct slot_events *events, int other)
 {
-	uint64_t look_ns = atomic_load_explicit(&slot->look_ns, memory_order_relaxed), began = bypass_now();
+	uint64_t look_ns = atomic_load_explicit(&slot->look_ns, memory_order_relaxed), began = pump_now();
 	uint32_t soon = atomic_load_explicit(&slot->soon, memory_order_relaxed);
 	int error;
 
@@ -507,7 +507,7 @@ int slot_await(struct slot_driver *slot, struct slot_events *events, int other)
 	pthread_cleanup_push(gone_on, slot);
 	error = wait_for(slot, events, other, soon >= SOON_LEAST ? began + look_ns : began);
 	pthread_cleanup_pop(1);
-	soon = bypass_now() - began < look_ns ? soon + (soon < SOON_LEAST) : 0;
+	soon = pump_now() - began < look_ns ? soon + (soon < SOON_LEAST) : 0;
 	atomic_store_explicit(&slot->soon, soon, memory_order_relaxed);
 	return error;
 }

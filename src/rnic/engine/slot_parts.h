@@ -5,6 +5,7 @@
 #include "slot.h"
 
 #include "bypass.h"
+#include "watch.h"
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -42,7 +42,7 @@ void slot_wake_for(struct slot_driver *slot, uint64_t deadline)
 	uint64_t until = atomic_load(&slot->until_ns);
 
 	if (how != AWAKE && deadline < until &&
-	    (how == WATCHING || until > bypass_now() + slot->slow * PARK_MOST_NS || atomic_load(&slot->waiters)))
+	    (how == WATCHING || until > pump_now() + slot->slow * PARK_MOST_NS || atomic_load(&slot->waiters)))
 		slot_wake(slot);
 }
 
@@ -102,7 +102,7 @@ static bool rest(struct slot_driver *slot, uint64_t until, enum how how, bool he
 				    { .fd = atomic_load(&slot->gone) ? -1 : slot->setup.socket },
 				    { .fd = slot->fd, .events = POLLIN },
 				    { .fd = slot->bell, .events = POLLIN } };
-	uint64_t now = bypass_now(), due, left, drained;
+	uint64_t now = pump_now(), due, left, drained;
 	struct timespec timeout;
 
 	atomic_store(&slot->until_ns, until);
@@ -133,7 +133,7 @@ static bool work(struct slot_driver *slot, bool *did, uint64_t *deadline)
 	if (bypass_try(slot->bypass))
 		return false;
 	for (int i = 0; i < ROUNDS; i++) {
-		uint64_t now = bypass_now();
+		uint64_t now = pump_now();
 
 		if (bypass_idle(slot->bypass) || (i && is_polled(slot, now)) || !bypass_round(slot->bypass, now, 0))
 			break;
@@ -156,7 +156,7 @@ static void *run(void *self)
 
 	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond */
 	while (!atomic_load(&slot->stop)) {
-		uint64_t now = bypass_now(), deadline;
+		uint64_t now = pump_now(), deadline;
 		bool parked = false, did, polled;
 
 		if (now - looked_ns > GUARD_LOOK_NS) {
@@ -178,7 +178,7 @@ static void *run(void *self)
 
 			called = rest(slot, then + (polled ? park : slot->slow * DOUBT_NS), PARKED, heeds);
 			refused = false;
-			now = bypass_now();
+			now = pump_now();
 			called |= heeds && atomic_load(&slot->due_ns) <= now;
 			attended = is_attended(slot, covered, then, now) && !called;
 			if (attended && polled)
@@ -204,7 +204,7 @@ static void *run(void *self)
 			called = false;
 		else
 			called = rest(slot, deadline, WATCHING, true) ||
-				 (deadline > now && atomic_load(&slot->due_ns) <= bypass_now());
+				 (deadline > now && atomic_load(&slot->due_ns) <= pump_now());
 	}
 	return NULL;
 }

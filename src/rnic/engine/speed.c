@@ -1,7 +1,8 @@
 #if defined(__linux__)
+#define _GNU_SOURCE
 #include "speed.h"
 
-#include "bypass.h"
+#include "watch.h"
 
 #include <sys/socket.h>
 
@@ -15,10 +16,10 @@ uint64_t speed_slow(int fd)
 	char byte;
 
 	for (int i = 0; i < LOOKS; i++) {
-		uint64_t began = bypass_now(), took;
+		uint64_t began = pump_now(), took;
 
 		recv(fd, &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT);
-		took = bypass_now() - began;
+		took = pump_now() - began;
 		least = took < least ? took : least;
 	}
 	least /= LOOK_NS;

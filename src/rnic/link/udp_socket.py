@@ -21,8 +21,8 @@ UDP_GRO = 104
 _IP_MTU_DISCOVER = 10
 _IPV6_MTU_DISCOVER = 23
 _PMTUDISC_DO = 2
-_SO_SNDBUFFORCE = 32
-_SO_RCVBUFFORCE = 33
+_FORCED = {socket.SO_RCVBUF: 33, socket.SO_SNDBUF: 32}
+"""SO_RCVBUFFORCE and SO_SNDBUFFORCE, for who has CAP_NET_ADMIN."""
 _IP_MULTICAST_ALL = 49
 _IP_RECVTTL = 12
 _IPV6_RECVHOPLIMIT = 51
@@ -87,8 +87,8 @@ def open_socket(address: bytes, port: int, scope_id: int, buffer_bytes: int, mem
     try:
         _set_dont_fragment(sock, ipv4)
         _set_multicast_interface(sock, address)
-        for option, forced in ((socket.SO_RCVBUF, _SO_RCVBUFFORCE), (socket.SO_SNDBUF, _SO_SNDBUFFORCE)):
-            set_buffer(sock, option, forced, buffer_bytes)
+        for option in _FORCED:
+            set_buffer(sock, option, buffer_bytes)
         if member:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(socket_address(address, port, scope_id))
@@ -136,7 +136,7 @@ def open_group_socket(address: bytes, group: bytes, port: int, buffer_bytes: int
     sock = _make(ipv4)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        set_buffer(sock, socket.SO_RCVBUF, _SO_RCVBUFFORCE, buffer_bytes)
+        set_buffer(sock, socket.SO_RCVBUF, buffer_bytes)
         sock.bind(socket_address(group, port, index))
         if ipv4:
             if LINUX:
@@ -187,11 +187,11 @@ def set_option(sock: socket.socket, level: int, option: int, value: int | bytes)
     return True
 
 
-def set_buffer(sock: socket.socket, option: int, forced: int, size: int) -> None:
+def set_buffer(sock: socket.socket, option: int, size: int) -> None:
     """As many bytes as the system lets anybody have (``net.core.rmem_max``), or all of them where it lets this user."""
     set_option(sock, socket.SOL_SOCKET, option, size)
     if LINUX and sock.getsockopt(socket.SOL_SOCKET, option) < 2 * size:  # it tells twice what it granted
-        set_option(sock, socket.SOL_SOCKET, forced, size)
+        set_option(sock, socket.SOL_SOCKET, _FORCED[option], size)
 
 
 def enable_gso(sock: socket.socket) -> bool:

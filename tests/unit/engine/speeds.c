@@ -19,6 +19,7 @@ static uint64_t told(void);
 #include "crc32.c"
 #undef __builtin_ia32_rdtsc
 
+#undef _GNU_SOURCE /* it defines it itself */
 #define recv looked
 static ssize_t looked(int fd, void *to, size_t length, int flags);
 #include "speed.c"
@@ -31,7 +32,7 @@ static uint64_t told(void)
 }
 #endif
 
-uint64_t bypass_now(void)
+uint64_t pump_now(void)
 {
 	return time_ns;
 }
