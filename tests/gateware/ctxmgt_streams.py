@@ -14,6 +14,8 @@ from rnic.spec.limits import FIRST_QPN
 
 BASES = {"qp": 0x8000_0000, "cq": 0x9000_0000, "eq": 0xA000_0000}
 HOST = 0x12_3456_7000
+OPENED = 64
+"""Queue pairs that are written before anything is asked."""
 QUEUED = 6
 """Requests that each channel has waiting at most."""
 
@@ -28,7 +30,7 @@ class Streams:
         self.wrong = wrong
         self.requests = 0
         self.open()
-        for number in range(min(1 << params.log_qps, 64)):
+        for number in range(min(1 << params.log_qps, OPENED)):
             qpc = QPC.pack({"state": 3, "cqn_snd": 1 + number % 4, "cqn_rcv": 1 + number % 3, "remote_qpn": number})
             bench.ceu(m.ceu_request(m.WR_QP_CXT, m.WR_QP_ALL, FIRST_QPN + number), qpc)
 
@@ -60,10 +62,12 @@ class Streams:
     # ------------------------------------------------------------------------------ engines
 
     def _qpn(self) -> int:
+        """Half of them are of those that the beginning opened: of 8,192 the rest is seldom known."""
         rng = self.rng
         if rng.random() < self.wrong:
             return rng.choice((0, FIRST_QPN - 1, FIRST_QPN + (1 << self.params.log_qps), rng.getrandbits(24)))
-        return FIRST_QPN + rng.randrange(1 << self.params.log_qps)
+        queues = 1 << self.params.log_qps
+        return FIRST_QPN + rng.randrange(min(queues, OPENED) if rng.random() < 0.5 else queues)
 
     def _engine(self, source: int) -> None:
         rng, bench = self.rng, self.bench

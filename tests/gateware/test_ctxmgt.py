@@ -791,7 +791,7 @@ def test_exported_verilog_in_simulators_of_others(tool: str, tmp_path: Path) -> 
         sources=[source],
         hdl_toplevel=CTXMGT_NAME,
         build_dir=tmp_path / "build",
-        build_args=["-Wno-fatal", "-Wno-lint"] if tool == "verilator" else [],
+        build_args=["-Wno-fatal", "-Wno-lint", "--output-split", "0"] if tool == "verilator" else [],
         timescale=("1ns", "1ps"),
         log_file=tmp_path / "build.log",
     )
