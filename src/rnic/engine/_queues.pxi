@@ -171,19 +171,25 @@ cdef class SendQueue:
             self.drive._ring(self.block, length)
         return put
 
-    def post_words(self, array):
-        """Post descriptors of an array, as many as there is room for; -1, with nothing posted, where one is special."""
+    def post_words(self, array, kind):
+        """Post descriptors of an array of type ``kind``, as many as there is room for.
+
+        Returns:
+            How many; -1, with nothing posted, where the array or one of them is special, or sends cannot be posted.
+        """
         cdef Py_buffer given
         cdef const uint8_t *at
         cdef size_t count, index
         cdef uint32_t word, free
-        if not self._sends():
+        if not self._sends() or getattr(array, "dtype", None) is not kind:
             return -1
         try:
-            PyObject_GetBuffer(array, &given, PyBUF_SIMPLE)
+            PyObject_GetBuffer(array, &given, PyBUF_ND)
         except (BufferError, ValueError):
             return -1
         try:
+            if given.ndim != 1:
+                return -1
             at = <const uint8_t *> given.buf
             count = <size_t> given.len // SQE_BYTES
             for index in range(count):
@@ -316,17 +322,12 @@ cdef class ReceiveQueue:
 
 
 cdef class CompletionRing:
-    """:class:`rnic.rings.ring.PhaseConsumer`, compiled. Arguments as there.
-
-    ``owner`` and ``last``: the queue pair whose sends were all that :meth:`take` took last, or -1, and the last's index.
-    """
+    """:class:`rnic.rings.ring.PhaseConsumer`, compiled. Arguments as there."""
 
     cdef readonly object view
     cdef readonly uint32_t size, head
     cdef readonly uint32_t phase
-    cdef readonly int64_t owner
-    cdef readonly uint32_t last
-    cdef object registers
+    cdef object registers, progress, acquire, release
     cdef Door drive
     cdef atomic_word *place
     cdef uint8_t *ring
@@ -336,7 +337,7 @@ cdef class CompletionRing:
         PhaseConsumer(view, size)  # what it says of sizes
         self.view = view.cast("B")
         self.ring = _address(self.view, &length)
-        self.size, self.head, self.phase, self.owner = size, 0, CQE_PHASE, -1
+        self.size, self.head, self.phase = size, 0, CQE_PHASE
 
     cdef bint _ready(self) noexcept:
         cdef atomic_word *word = <atomic_word *> (self.ring + <size_t> self.head * CQE_BYTES) + FLAGS_WORD
@@ -352,15 +353,34 @@ cdef class CompletionRing:
         """Whether the entry at the head is valid."""
         return self._ready()
 
-    def stand(self, Door drive, registers, block):
-        """Who drives the device, and the queue block whose register says where software is; ``None`` for neither."""
+    def stand(self, Door drive, progress, registers, block, lock):
+        """Entries are taken here from now on.
+
+        Args:
+            drive: of the runtime or slot that has the queue.
+            progress: drives the device.
+            registers: a window with the queue block,
+            block: whose register says where software is.
+            lock: held around what changes the queue.
+        """
         cdef Py_ssize_t window = 0, at = block << BLOCK_SHIFT
-        self.place, self.registers, self.drive = NULL, registers, drive
-        if registers is not None:
-            self.place = <atomic_word *> (_address(registers, &window) + at)
-            if window < at + (1 << BLOCK_SHIFT):
-                self.place = NULL
-                raise ValueError(f"block {block} of {window} bytes")
+        cdef uint8_t *base = _address(registers, &window)
+        if window < at + (1 << BLOCK_SHIFT):
+            raise ValueError(f"block {block} of {window} bytes")
+        self.drive, self.progress, self.registers = drive, progress, registers
+        self.acquire, self.release = lock.acquire, lock.release
+        self.place = <atomic_word *> (base + at)
+
+    def leave(self):
+        """The queue has another ring from now on, or none; its lock is held."""
+        self.place = NULL
+
+    cpdef bint look(self) except -1:
+        """Whether an entry is valid; where none is, the device is driven first."""
+        if self._ready():
+            return True
+        self.progress()
+        return self._ready()
 
     def poll(self, Py_ssize_t most, dict queues, dict opcodes, receive_opcode, kind, list found):
         """Take what succeeded and carries nothing but its length, up to the first that is anything else.
@@ -426,22 +446,69 @@ cdef class CompletionRing:
             self.head = 0
             self.phase ^= CQE_PHASE
 
-    def take(self, array, size_t start):
-        """Take entries into an array of them from ``start`` on; how many there were."""
+    def poll_row(self, array, kind, dict queues):
+        """Take entries into an array of type ``kind``, driving the device first where there is none.
+
+        Args:
+            queues: as for :meth:`poll`.
+
+        Returns:
+            How many, up to the first that is of none of these; -1, with nothing taken, where that is the first of all, or
+            the array is special.
+        """
         cdef Py_buffer given
+        cdef Py_ssize_t count
+        if getattr(array, "dtype", None) is not kind:
+            return -1
+        try:
+            PyObject_GetBuffer(array, &given, PyBUF_WRITABLE | PyBUF_ND)
+        except (BufferError, ValueError):
+            return -1
+        try:
+            if given.ndim != 1 or self.place is NULL:
+                return -1
+            if not self.look():
+                return 0
+            self.acquire()
+            try:
+                count = self._row(<uint8_t *> given.buf, given.len // CQE_BYTES, queues)
+            finally:
+                self.release()
+            return count if count else -1
+        finally:
+            PyBuffer_Release(&given)
+
+    cdef Py_ssize_t _row(self, uint8_t *to, Py_ssize_t most, dict queues) except -1:
+        """Take entries of these queues, ``most`` at most: how many. The lock is held."""
         cdef uint32_t *at
-        cdef uint32_t owner = 0, flags = 0
-        cdef size_t count = 0, most
-        PyObject_GetBuffer(array, &given, PyBUF_WRITABLE)
-        most = <size_t> given.len // CQE_BYTES
-        while start + count < most and self._ready():
-            at = <uint32_t *> (<uint8_t *> given.buf + (start + count) * CQE_BYTES)
-            memcpy(at, self.ring + <size_t> self.head * CQE_BYTES, CQE_BYTES)
-            owner = owner if count else at[QPN_WORD] & 0xFFFFFF
-            flags |= at[FLAGS_WORD] & CQE_RECEIVE | <uint32_t> (owner != at[QPN_WORD] & 0xFFFFFF) << 31
-            self.last = at[0]
+        cdef uint32_t index, number = 0, before = 0
+        cdef Py_ssize_t count = 0
+        cdef SendQueue sends
+        cdef ReceiveQueue receives
+        if self.place is NULL:
+            return 0
+        while count < most and self._ready():
+            at = <uint32_t *> (self.ring + <size_t> self.head * CQE_BYTES)
+            index, number = at[0], at[QPN_WORD] & 0xFFFFFF
+            if not count or number != before:
+                pair, before = queues.get(number), number
+            if pair is None:
+                break
+            if at[FLAGS_WORD] & CQE_RECEIVE:
+                receives = (<tuple> pair)[1]
+                if receives is None or index >= receives.entries or receives.ids[index] is None:
+                    break
+                receives.ids[index] = None
+                receives.posted -= 1
+            else:
+                sends = (<tuple> pair)[0]
+                if index >= sends.entries:
+                    break
+                sends.head = 0 if index + 1 == sends.entries else index + 1
+            memcpy(to + count * CQE_BYTES, at, CQE_BYTES)
             self._skip()
             count += 1
-        PyBuffer_Release(&given)
-        self.owner = <int64_t> owner if count and not flags & (CQE_RECEIVE | 1u << 31) else -1
+        if count:
+            self.drive.seen = True
+            atomic_store_explicit(self.place + (CQ_HEAD >> 2), self.head, memory_order_release)
         return count

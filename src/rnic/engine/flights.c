@@ -63,7 +63,7 @@ void engine_peer_acknowledged(struct peer *peer, uint64_t packets)
 	if (peer->queue_ns <= FLIGHT_QUEUE_NS >> 2)
 		limit += (packets << FLIGHT_FRACTION_BITS) >> (peer->lossy ? 2 : 1);
 	else if (peer->queue_ns <= FLIGHT_QUEUE_NS)
-		limit += (packets * FLIGHT_STEP << 2 * FLIGHT_FRACTION_BITS) / limit;
+		limit += quotient(packets * FLIGHT_STEP << 2 * FLIGHT_FRACTION_BITS, limit);
 	peer->limit_16 = lesser(limit, most);
 }
 
@@ -129,7 +129,7 @@ static uint64_t left_by_others(const struct engine_sched *sched, uint64_t entry,
 			       uint64_t most, uint64_t pool)
 {
 	const struct share *shares = shares_of(sched, entry);
-	uint64_t slots = others ? slots_of(sched) : 0, part = pool / (1 + others);
+	uint64_t slots = others ? slots_of(sched) : 0, part = others ? quotient(pool, 1 + others) : 0;
 	int64_t left = (int64_t)pool;
 
 	for (uint64_t i = 0; i < slots; i++) {

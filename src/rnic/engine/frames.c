@@ -42,8 +42,8 @@ uint64_t engine_frames_ahead(const struct engine_out *out, uint64_t length)
 	const struct engine_burst *burst = &out->bursts[out->count - (out->open != 0)];
 	uint64_t packets = out->open ? burst->count : 0, bytes = out->open ? burst->length : 0;
 	return lesser(lesser(out->max_segments - lesser(packets, out->max_segments),
-			     (MAX_BURST_BYTES - lesser(bytes, MAX_BURST_BYTES)) / length),
-		      (out->room - out->used) / length);
+			     quotient(MAX_BURST_BYTES - lesser(bytes, MAX_BURST_BYTES), length)),
+		      quotient(out->room - out->used, length));
 }
 
 void engine_frame_end(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
@@ -149,7 +149,7 @@ static void make(void *with, uint8_t *bytes)
 	be_store(frame, 8, making->head); /* what they have in common */
 	const struct engine_alike icrc = engine_icrc_alike(making->port, making->flow, frame, making->length, DONT_FRAGMENT);
 	for (uint64_t i = 0; i < making->count; i++) {
-		int asks = making->ack_every && psn % making->ack_every == 0;
+		int asks = making->ack_every && rest(psn, making->ack_every) == 0;
 		be_store(frame, 8, making->head);
 		be_store(frame + 8, 4, psn | (asks ? ACK_REQ : 0));
 		uint32_t crc = engine_icrc_of(&icrc, frame, making->ident + (uint32_t)i);

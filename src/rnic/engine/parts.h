@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bulk.h"
+#include "division.h"
 #include "engine.h"
 
 #define DQPN_AT 5 /* the three bytes of a BTH that say for whom it is */
@@ -115,7 +116,7 @@ static inline int64_t psn_diff(uint64_t a, uint64_t b)
 /* PSNs that `length` bytes use: at least one. */
 static inline uint64_t psn_count(uint64_t length, uint64_t mtu)
 {
-	return length ? (length + mtu - 1) / mtu : 1;
+	return parts_of(length, mtu);
 }
 
 /* ------------------------------------------------------------------ the context's fields with a meaning of their own */
@@ -427,7 +428,7 @@ static inline uint64_t engine_requests_of(const struct queue_pair *record, const
 {
 	if (entry_get(slot, SQE_OPCODE) != WR_READ)
 		return 1;
-	return (slot->packets + record->read_chunk - 1) / record->read_chunk;
+	return parts_of(slot->packets, record->read_chunk);
 }
 
 /* READ or atomic request number `place` of those that wait for responses, oldest first. */

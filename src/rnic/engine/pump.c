@@ -1,5 +1,6 @@
 #if defined(__linux__)
 #define _GNU_SOURCE
+#include "division.h"
 #include "wire.h"
 
 #include <arpa/inet.h>
@@ -245,7 +246,7 @@ void pump_transmit(struct pump_path *path, const uint8_t *bytes, size_t length, 
 {
 	if (!length || !segment)
 		return;
-	uint64_t packets = (length + segment - 1) / segment;
+	uint64_t packets = parts_of(length, segment);
 	if (path->wire) {
 		transmit_by_wire(path, bytes, length, segment, packets, counts);
 		return;

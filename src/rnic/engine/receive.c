@@ -68,7 +68,7 @@ static uint64_t service_of(const struct engine_qp *qp)
 enum engine_end engine_packet_read(const struct engine_qp *qp, const struct engine_meta *meta, const uint8_t *buffer,
 				   size_t length, size_t segment, size_t at, struct packet *packet)
 {
-	uint64_t place = at / segment;
+	uint64_t place = at ? quotient(at, segment) : 0;
 	enum engine_end end = parse(packet, buffer + at, lesser(length - at, segment));
 
 	if (end != ENGINE_DONE)

@@ -24,7 +24,7 @@ static enum engine_end next_shared(const struct engine_port *port, const struct 
 	const struct shared_receive_queue *srq = qp->srq;
 	uint64_t entries = srq->entries, stride = srq->stride;
 	if (!qp->rq || !qp->srq_block || srq->head >= entries || !stride || stride > qp->rq_bytes ||
-	    entries > qp->rq_bytes / (stride + SRQ_ORDER_BYTES) || srq->returned)
+	    entries > quotient(qp->rq_bytes, stride + SRQ_ORDER_BYTES) || srq->returned)
 		return PUNT_REQUEST;
 	uint32_t tail = atomic_load_explicit(&qp->srq_block[REG_RQ_TAIL / 4], memory_order_acquire);
 	uint64_t left = engine_waiting(srq->head, tail, entries);
@@ -46,7 +46,7 @@ static enum engine_end next_receive(const struct engine_port *port, const struct
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t head = record->rq_head, entries = record->rq_entries, stride = record->rq_stride;
-	if (!qp->rq || !qp->block || head >= entries || !stride || entries > qp->rq_bytes / stride)
+	if (!qp->rq || !qp->block || head >= entries || !stride || entries > quotient(qp->rq_bytes, stride))
 		return PUNT_REQUEST;
 	uint64_t left = engine_receives_left(qp);
 	if (!left || left <= port->rq_almost_full)

@@ -1,5 +1,6 @@
 #if defined(__linux__)
 #define _GNU_SOURCE
+#include "division.h"
 #include "round.h"
 #include "wire.h"
 
@@ -162,7 +163,7 @@ static int take(struct pump_round *round, uint64_t now, struct engine_told *told
 			size_t taken = engine_port_receive(round->device, slot->buffer, end, slot->segment, round->at, &meta,
 							   now, told);
 			round->at += taken;
-			sender->right += (taken + slot->segment - 1) / slot->segment;
+			sender->right += taken ? parts_of(taken, slot->segment) : 0;
 			if (told->stop != STOP_DONE)
 				return 0;
 		} while (end < slot->size);

@@ -223,7 +223,7 @@ static enum made make(const struct engine_port *port, struct engine_qp *qp, cons
 	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
 		head |= BTH_SOLICITED;
 	be_store(frame, 8, head | (record->service | engine_operation(opcode, !index, last)) << 56);
-	int asks = !record->service && (last || ask || psn % record->ack_every == 0);
+	int asks = !record->service && (last || ask || rest(psn, record->ack_every) == 0);
 	be_store(frame + 8, 4, psn | (asks ? ACK_REQ : 0));
 	if (word_at == HEADERS) {
 		be_store(frame + 12, 8, entry_get(slot, SQE_REMOTE_ADDR));
@@ -318,7 +318,7 @@ static uint64_t send_requests(const struct engine_port *port, struct engine_qp *
 
 	while (slot->sent < slot->packets && requests < budget && room) {
 		uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
-		uint64_t packets = lesser(record->read_chunk - slot->sent % record->read_chunk, slot->packets - slot->sent);
+		uint64_t packets = lesser(record->read_chunk - rest(slot->sent, record->read_chunk), slot->packets - slot->sent);
 		if (record->piece_count >= most || (record->flying && packets > record->window - lesser(record->flying, record->window)))
 			break;
 		if (make_request(port, qp, slot, slot->sent, packets, out))

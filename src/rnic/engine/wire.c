@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "division.h"
 #include "wire.h"
 
 #include <errno.h>
@@ -84,7 +85,7 @@ int pump_wire_put(struct pump_wire *wire, const struct pump_slot *what)
 	} else if (wire->closed) {
 		error = EHOSTUNREACH;
 	} else {
-		wire->lost += (what->size + what->segment - 1) / what->segment;
+		wire->lost += parts_of(what->size, what->segment);
 	}
 	pthread_mutex_unlock(&wire->lock);
 	return error;

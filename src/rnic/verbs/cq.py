@@ -124,12 +124,21 @@ class CQ:
         )
 
     def _stand(self) -> None:
-        """The ring stores by itself where software is, where the device is driven by C in this process."""
+        """The ring takes what is plain by itself, where the device is driven by C in this process."""
         driver: Any = self.driver
-        self._poll_plain = None
-        if getattr(driver, "drive", None) is not None:
-            self._ring.stand(driver.drive, driver.registers, self._block)
-            self._poll_plain = self._ring.poll
+        ring = self._ring
+        self._look = self._look_and_drive
+        self._poll_plain = self._poll_row = None
+        if (drive := getattr(driver, "drive", None)) is not None:
+            ring.stand(drive, driver.progress, driver.registers, self._block, self.lock)
+            self._look, self._poll_plain, self._poll_row = ring.look, ring.poll, ring.poll_row
+
+    def _look_and_drive(self) -> bool:
+        """Whether a completion is in the ring; where none is, the device is driven first."""
+        ring = self._ring
+        if not ring.ready():
+            self.driver.progress()
+        return bool(ring.ready())
 
     def attach(self, qpn: int, queue: Any, sends: Any = None, receives: Any = None) -> None:
         """Completions of ``qpn`` get their identifiers from ``queue``, which has these two queues."""
@@ -163,10 +172,8 @@ class CQ:
         Returns:
             How many there are, and they themselves.
         """
-        if not self.ready():
-            self.driver.progress()
-            if not self._ring.ready():
-                return 0, []
+        if not self._kept and not self._look():
+            return 0, []
         found: list[WC] = []
         with self.lock:
             if self._kept:
@@ -201,24 +208,18 @@ class CQ:
         Raises:
             VerbsError: EINVAL for an array of another type.
         """
-        checked(array, completion_dtype(), "completion_dtype", filled=True)
+        kind = completion_dtype()
+        if self._poll_row is not None and wr_ids is None and not self._kept:
+            count = self._poll_row(array, kind, self._plain)
+            if count >= 0:
+                return int(count)
+        checked(array, kind, "completion_dtype", filled=True)
         if wr_ids is not None:
             check_identifiers(wr_ids, len(array))
-        if not self.ready():
-            self.driver.progress()
-            if not self._ring.ready():
-                return 0
+        if not self._kept and not self._look():
+            return 0
         if not len(array):
             return 0
-        if _RING is not PhaseConsumer and not self._kept and wr_ids is None:
-            with self.lock:
-                count = self._ring.take(array, 0)
-                self.driver.store(self._block, CQ_HEAD, self._ring.head)
-                queue = self._queues.get(self._ring.owner)
-                if queue is not None:
-                    queue.take_send(self._ring.last)  # and with it those before it
-                    return int(count)
-                return self._note(words_of(array)[:count], None) if count else 0
         words = words_of(array)
         with self.lock:
             count = min(len(self._kept), len(array))
@@ -316,6 +317,8 @@ class CQ:
                 reason = f"cqe={cqe} is too small for the entries in the queue"
                 raise VerbsError(error.errno or EINVAL, reason) from None
             self.driver.unmap(self._mapping)
+            if self._poll_plain is not None:
+                self._ring.leave()
             self._mapping, self._ring = mapping, ring
             self._stand()
             self.cqe = (1 << log) - 1
@@ -336,7 +339,7 @@ class CQ:
                 ctx.free(cmd.RES_UAR_BLOCK, self._block)
             ctx.driver.unmap(self._mapping)
             if self._poll_plain is not None:
-                self._ring.stand(None, None, 0)
+                self._ring.leave()
             ctx._cqs.pop(self.cqn, None)
             ctx.drop_events(self)
             if self.channel is not None:

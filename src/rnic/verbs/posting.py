@@ -54,7 +54,7 @@ class SendQueue:
         """As :meth:`post`."""
         return False
 
-    def post_words(self, _: object) -> int:
+    def post_words(self, _: object, __: object) -> int:
         """As :meth:`post`: -1."""
         return -1
 

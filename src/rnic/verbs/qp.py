@@ -370,14 +370,14 @@ class QP:
                 contradicts itself: ``bad_wr`` of the error is its place, those before it are posted.
         """
         datagrams = self.qp_type == e.IBV_QPT_UD
-        kind, maker = (datagram_dtype(), "datagram_dtype") if datagrams else (send_dtype(), "send_dtype")
-        checked(array, kind, maker)
+        kind = datagram_dtype() if datagrams else send_dtype()
+        if (posted := self._queue.post_words(array, kind)) >= 0:
+            return int(posted)
+        checked(array, kind, "datagram_dtype" if datagrams else "send_dtype")
         if self.qp_state in (e.IBV_QPS_RESET, e.IBV_QPS_INIT, e.IBV_QPS_RTR):
             raise VerbsError(EINVAL, f"queue pair {self.qp_num} is not in RTS yet: sends cannot be posted")
         if not len(array):
             return 0
-        if (posted := self._queue.post_words(array)) >= 0:
-            return int(posted)
         words = words_of(array)
         good, reason = first_bad(words, _BATCH_OPCODES[self.qp_type])
         with self.lock:

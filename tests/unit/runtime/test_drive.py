@@ -14,14 +14,14 @@ import pytest
 from rnic import enums as e
 from rnic.engine import use
 from rnic.rings.cqe import CQE_BYTES, CQE_PHASE, CQE_RECEIVE
-from rnic.rings.queue_block import CQ_HEAD
+from rnic.rings.queue_block import BLOCK_BYTES, CQ_HEAD
 from rnic.rings.ring import PhaseConsumer
 from rnic.rings.sqe import FLAG_LIST, FLAG_SIGNALED, SQE_BYTES
 from rnic.runtime.loop import Runtime
 from rnic.spec import opcodes as op
 from rnic.spec.errors import VerbsError
 from rnic.spec.rounds import GATHER_AFTER
-from rnic.verbs import SGE, WC, QPAttr, RecvWR, SendWR, send_dtype
+from rnic.verbs import SGE, WC, QPAttr, RecvWR, SendWR, completion_dtype, send_dtype
 from tests.unit.runtime.test_loop import Ends, until
 
 pytestmark = pytest.mark.skipif(use.ENGINE is None, reason="the engine is not compiled, or not in use")
@@ -67,23 +67,43 @@ def test_the_compiled_consumer_takes_what_the_plain_one_takes() -> None:
 
 
 @pytest.mark.parametrize("odd", [None, "queue", "receive"])
-def test_taking_into_an_array_says_whose_sends_they_are(odd: str | None) -> None:
-    ring = Filled()
+def test_a_row_of_completions_ends_at_one_of_another_queue(ends: Ends, odd: str | None) -> None:
+    ring, queue, looks = Filled(), ends.qps[0]._queue, []
+    registers, number, kind = memoryview(bytearray(BLOCK_BYTES)), ends.qps[0].qp_num, completion_dtype()
+    ring.compiled.stand(ends.ctxs[0].runtime.drive, lambda: looks.append(1), registers, 0, threading.Lock())
     for _ in range(SIZE - 3):
-        ring.put(op.WR_WRITE, 5)
+        ring.put(op.WR_WRITE, number)
         ring.compiled.pop()
     for at in range(6):  # round the ring's end
         strange = at == 4
-        ring.put(CQE_RECEIVE if strange and odd == "receive" else op.WR_WRITE, 6 if strange and odd == "queue" else 5)
-    array = np.zeros((8, 8), "<u4")
-    assert ring.compiled.take(array, 1) == 6
-    assert array[1:7, 0].tolist() == [13, 14, 15, 0, 1, 2]
-    assert not array[0].any()
-    assert not array[7].any()
-    assert ring.compiled.owner == (5 if odd is None else -1)
-    assert ring.compiled.last == 2
-    assert ring.compiled.take(array, 0) == 0
-    assert ring.compiled.owner == -1
+        word3 = CQE_RECEIVE if strange and odd == "receive" else op.WR_WRITE
+        ring.put(word3, number + 1 if strange and odd == "queue" else number)
+    array, queues = np.zeros(8, kind), {number: (queue, None)}
+    taken = 6 if odd is None else 4
+    assert ring.compiled.poll_row(array, kind, queues) == taken
+    assert array["index"].tolist() == ([13, 14, 15, 0, 1, 2] if odd is None else [13, 14, 15, 0]) + [0] * (8 - taken)
+    assert not array["qpn"][taken:].any()
+    assert struct.unpack_from("<I", registers, CQ_HEAD)[0] == ring.compiled.head == taken - 3
+    assert queue.head == taken - 3
+    assert not looks
+    assert ring.compiled.poll_row(array, kind, queues) == (0 if odd is None else -1)
+    assert len(looks) == (odd is None)
+
+
+def test_a_ring_that_was_left_takes_nothing(ends: Ends) -> None:
+    """Who waits for the lock while the queue is resized finds the new ring."""
+    ring, kind = Filled(), completion_dtype()
+    ring.compiled.stand(ends.ctxs[0].runtime.drive, None, memoryview(bytearray(BLOCK_BYTES)), 0, threading.Lock())
+    ring.put(op.WR_WRITE, 5)
+    ring.compiled.leave()
+    assert ring.compiled.poll_row(np.zeros(8, kind), kind, {5: (ends.qps[0]._queue, None)}) == -1
+    assert ring.compiled.head == 0
+
+
+def test_a_block_outside_the_window_is_refused(ends: Ends) -> None:
+    drive, registers = ends.ctxs[0].runtime.drive, memoryview(bytearray(BLOCK_BYTES))
+    with pytest.raises(ValueError, match="block 1 of 128 bytes"):
+        Filled().compiled.stand(drive, None, registers, 1, threading.Lock())
 
 
 def test_a_ring_of_no_ring_s_size_is_refused() -> None:
@@ -149,12 +169,12 @@ def test_what_is_not_plain_is_left_alone(ends: Ends) -> None:
     array["opcode"] = op.WR_WRITE
     array["flags"] = FLAG_SIGNALED
     array["flags"][1] = FLAG_LIST
-    assert queue.post_words(array) == -1
+    assert queue.post_words(array, send_dtype()) == -1
     array["flags"][1], array["opcode"][1] = 0, 0xF0
-    assert queue.post_words(array) == -1
+    assert queue.post_words(array, send_dtype()) == -1
     array["opcode"][1] = 0x10A
-    assert queue.post_words(array) == -1
-    assert queue.post_words(array[::-1]) == -1
+    assert queue.post_words(array, send_dtype()) == -1
+    assert queue.post_words(array[::-1], send_dtype()) == -1
     assert queue.tail == 0
 
 
@@ -165,10 +185,10 @@ def test_a_full_queue_takes_no_more_and_a_closed_one_nothing(ends: Ends) -> None
         assert qp._queue.post(op.WR_WRITE, 0, 0, 0, 0, 0, number, 0, 0)
     array = np.zeros(9, send_dtype())
     array["opcode"], array["wqe_id"] = op.WR_WRITE, range(100, 109)
-    assert qp._queue.post_words(array) == 6
+    assert qp._queue.post_words(array, send_dtype()) == 6
     assert not qp._queue.post(op.WR_WRITE, 0, 0, 0, 0, 0, 1, 0, 0)
     assert not qp._queue.post_send(request(ends, e.IBV_WR_SEND, 2, 1))
-    assert qp._queue.post_words(array) == 0
+    assert qp._queue.post_words(array, send_dtype()) == 0
     assert qp._queue.ids == [*range(10), *range(100, 106), 0]
     with pytest.raises(VerbsError, match="is full"):
         qp.post_rdma(op.WR_WRITE, 0, 0, 0)
