@@ -6,6 +6,23 @@
 #define SLICES 16
 
 static uint32_t tables[SLICES][256];
+static uint32_t fifth[256];
+
+/* Four steps backwards: the highest byte of an entry of the first table says which entry it is. */
+static void make_fifth(void)
+{
+	uint8_t entry[256];
+	for (unsigned byte = 0; byte < 256; byte++)
+		entry[tables[0][byte] >> 24] = (uint8_t)byte;
+	for (unsigned change = 0; change < 256; change++) {
+		uint32_t state = change;
+		for (unsigned step = 0; step < 4; step++) {
+			uint8_t byte = entry[state >> 24];
+			state = (state ^ tables[0][byte]) << 8 | byte;
+		}
+		fifth[change] = state;
+	}
+}
 
 /* Table k holds what a byte does to the CRC once k more bytes have come. */
 static void make_tables(void)
@@ -19,6 +36,7 @@ static void make_tables(void)
 	for (int k = 1; k < SLICES; k++)
 		for (int byte = 0; byte < 256; byte++)
 			tables[k][byte] = tables[k - 1][byte] >> 8 ^ tables[0][tables[k - 1][byte] & 0xff];
+	make_fifth();
 }
 
 static uint32_t little(const uint8_t *at)
@@ -55,6 +73,11 @@ static uint32_t run_tables(uint32_t crc, const uint8_t *data, uint64_t length)
 static uint32_t by_tables(uint32_t state, const uint8_t *data, uint64_t length)
 {
 	return ~run_tables(~state, data, length);
+}
+
+uint32_t engine_crc32_fifth(uint8_t change)
+{
+	return fifth[change];
 }
 
 uint32_t engine_crc32_word(const uint8_t *word)

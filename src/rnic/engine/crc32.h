@@ -10,6 +10,9 @@ uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length);
 /* The same, and the bytes are copied to `to`, which they do not overlap: what is covered is what was copied. */
 uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length);
 
+/* What, added to a state, does to the CRC what `change` added to the fifth byte from there would do. */
+uint32_t engine_crc32_fifth(uint8_t change);
+
 /* Of four bytes from 0 on, always by tables: for who has many such and nothing that drives those from the near cache. */
 uint32_t engine_crc32_word(const uint8_t *word);
 

@@ -7,10 +7,9 @@
 #define IPV6_BYTES 40u
 #define UDP_BYTES 8u
 #define UDP_PROTOCOL 17u
-#define MASKED_AT 4u /* the byte of FECN and BECN */
-#define MASKED_BYTES 8u /* of the BTH, up to where nothing is masked any more */
-#define BEGIN_BYTES 64u /* that may be copied for the mask's sake */
-#define CRC_BLOCK 16u /* what follows goes quickest in such steps */
+#define MASKED_AT 4u /* the byte of FECN and BECN, the fifth of the BTH */
+#define CRC_BLOCK 16u /* what is long goes quickest in such steps */
+#define LONG_LEAST 64u
 #define PSN_WORD_AT 8u
 
 static const uint8_t zeros[BTH_BYTES];
@@ -74,27 +73,22 @@ static uint32_t headers_again(const struct engine_port *port, const struct engin
 	return heads ? heads->states[ident] : headers(port->crc, flow, length, ident, frag);
 }
 
-/* At least MASKED_BYTES that begin with the BTH; at most BEGIN_BYTES, which all headers are together. */
+/* On from a state over what begins with a BTH, of which five bytes at least, as if one of them were masked. */
 static uint32_t begin(engine_crc crc, uint32_t state, const uint8_t *bth, uint64_t length)
 {
-	uint8_t masked[BEGIN_BYTES];
-	memcpy(masked, bth, length);
-	masked[MASKED_AT] = 0xFF;
-	return crc(state, masked, length);
+	return crc(state ^ engine_crc32_fifth(bth[MASKED_AT] ^ 0xFF), bth, length);
 }
 
 uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag,
 		    const uint8_t *bth, uint64_t covered)
 {
-	uint64_t first = covered < BEGIN_BYTES ? covered : BEGIN_BYTES;
-	uint32_t state = begin(crc, headers(crc, flow, length, ident, frag), bth, first);
-	return covered > first ? crc(state, bth + first, covered - first) : state;
+	return begin(crc, headers(crc, flow, length, ident, frag), bth, covered);
 }
 
 uint32_t engine_icrc(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
 		     uint32_t ident, uint32_t frag, uint64_t covered)
 {
-	uint64_t first = covered < BEGIN_BYTES ? covered : MASKED_BYTES + (covered - MASKED_BYTES) % CRC_BLOCK;
+	uint64_t first = covered < LONG_LEAST ? covered : PSN_WORD_AT + (covered - PSN_WORD_AT) % CRC_BLOCK;
 	uint32_t state = begin(port->crc, headers_again(port, flow, length, ident, frag), packet, first);
 	return covered > first ? port->crc(state, packet + first, covered - first) : state;
 }

@@ -43,12 +43,12 @@ static uint64_t packets_of(const struct send_slot *slot, uint64_t length, uint64
 	return is_atomic(entry_get(slot, SQE_OPCODE)) ? 1 : psn_count(length, mtu);
 }
 
-/* Take the next descriptor from the ring; ENGINE_DONE, ENGINE_TOLD where there is none to take now, or a punt. */
-static enum engine_end fetch(const struct engine_port *port, struct engine_qp *qp)
+/* Take the next descriptor from the ring, and find its bytes; ENGINE_DONE, ENGINE_TOLD where there is none to take now, or a
+ * punt. */
+static enum engine_end fetch(const struct engine_port *port, struct engine_qp *qp, struct source *source)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t index = record->fetch_index, after = sq_after(qp, index);
-	struct source source;
 	struct send_slot read = { 0 };
 
 	if (index == record->tail || after == record->sq_head)
@@ -59,17 +59,17 @@ static enum engine_end fetch(const struct engine_port *port, struct engine_qp *q
 	const uint8_t *raw = qp->sq + (index << qp->record->sq_shift);
 	for (unsigned i = 0; i < SQE_WORDS; i++)
 		(&read.entry_0)[i] = le_load(raw + 8 * i, 8);
-	enum engine_end end = find(port, qp, &read, index, &source);
+	enum engine_end end = find(port, qp, &read, index, source);
 	if (end != ENGINE_DONE)
 		return end;
 	uint64_t most = record->service == SERVICE_UD ? 1 : PSN_WINDOW, longest = lesser(context_longest(qp->qpc), record->mtu * most);
-	if (source.length > longest)
+	if (source->length > longest)
 		return PUNT_LENGTH;
 	if (record->service == SERVICE_UD && !engine_destination_of(qp, &read))
 		return PUNT_PATH;
 	uint64_t first = be_get(qp->qpc, QPC_NEXT_SEND_PSN) & PSN_MASK;
 	read.first_psn = first;
-	read.packets = packets_of(&read, source.length, record->mtu);
+	read.packets = packets_of(&read, source->length, record->mtu);
 	be_put(qp->qpc, QPC_NEXT_SEND_PSN, (first + read.packets) & PSN_MASK);
 	if (!record->service)
 		record->ssn = read.ssn = (record->ssn + engine_requests_of(record, &read)) & PSN_MASK;
@@ -360,38 +360,37 @@ static int asks_for_credit(const struct engine_qp *qp, uint64_t before)
 	return 0;
 }
 
-/* Send packets of one message; ENGINE_DONE with how many, 0 if it has to wait; or a punt, behind as many. */
+/* Send packets of one message, whose bytes are `source`; ENGINE_DONE with how many, 0 if it has to wait; or a punt, behind as
+ * many. */
 static enum engine_end send_message(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
-				    uint64_t slot_index, uint64_t now, uint64_t budget, struct engine_flight *flight,
-				    struct engine_out *out, uint64_t *sent, struct engine_effects *effects)
+				    uint64_t slot_index, struct source *source, uint64_t now, uint64_t budget,
+				    struct engine_flight *flight, struct engine_out *out, uint64_t *sent,
+				    struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
-	struct source source;
 	enum made how;
+	enum engine_end end;
 	int answered = is_answered(slot);
-	enum engine_end end = find(port, qp, slot, slot_index, &source);
 
 	*sent = 0;
-	if (end != ENGINE_DONE)
-		return end;
-	if (port->ahead && !source.bytes)
-		source.bytes = engine_ahead_fetched(port->ahead, slot, slot_index);
+	if (port->ahead && !source->bytes)
+		source->bytes = engine_ahead_fetched(port->ahead, slot, slot_index);
 	if (!slot->packets || slot->status || slot->sent >= slot->packets ||
-	    slot->packets != packets_of(slot, source.length, record->mtu))
+	    slot->packets != packets_of(slot, source->length, record->mtu))
 		return PUNT_REQUEST;
 	if (entry_get(slot, SQE_FENCE) && !slot->sent && record->piece_count)
 		return ENGINE_DONE;
-	if (!engine_source_reached(port, &source))
+	if (!engine_source_reached(port, source))
 		return PUNT_MEMORY;
 	if (record->service && (end = engine_may_complete(qp, slot)) != ENGINE_DONE)
 		return end;
 	if (record->service == SERVICE_UD)
-		return engine_datagram_send(port, qp, slot, &source, out, sent);
+		return engine_datagram_send(port, qp, slot, source, out, sent);
 	if (!slot->sent && !follows(qp, slot))
 		return ENGINE_DONE;
 	slot->begun = 1;
 	if (record->service) {
-		*sent = send_data(port, qp, slot, &source, lesser(budget, slot->packets - slot->sent), 0, out, &how);
+		*sent = send_data(port, qp, slot, source, lesser(budget, slot->packets - slot->sent), 0, out, &how);
 		record->una = record->sent_psn;
 		return how == UNREAD ? PUNT_MEMORY : ENGINE_DONE;
 	}
@@ -411,7 +410,7 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 	int ask = count < left && (count == room || shared(record, flight) || !enough(record, flight, count, more));
 	int64_t ahead = psn_diff(psn, record->sent_psn);
 	/* what is sent again has its bytes with it */
-	uint64_t part = qp->lane && !ahead ? engine_bulk_part(qp, slot, &source) : 0;
+	uint64_t part = qp->lane && !ahead ? engine_bulk_part(qp, slot, source) : 0;
 	if (part) {
 		if (record->flying && part > record->window - record->flying)
 			return ENGINE_DONE; /* at once, when so much of what is in flight has been acknowledged */
@@ -427,9 +426,9 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 	}
 	how = MADE;
 	if (part)
-		*sent = engine_bulk_make(port, qp, slot, &source, count, ask, out);
+		*sent = engine_bulk_make(port, qp, slot, source, count, ask, out);
 	if (!*sent)
-		*sent = send_data(port, qp, slot, &source, count, ask, out, &how);
+		*sent = send_data(port, qp, slot, source, count, ask, out, &how);
 	if (how == UNREAD)
 		count = *sent; /* the reference finds out again, and what becomes of the message */
 	if (ahead < 0) {
@@ -553,6 +552,7 @@ uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint6
 		     struct engine_flight *flight, struct engine_out *out, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
+	struct source source;
 	uint64_t made = 0;
 	enum engine_end end = ready(qp);
 
@@ -569,16 +569,18 @@ uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint6
 	}
 	record->more = 0;
 	while (made < budget && record->rnr_until == NEVER) {
-		if (record->send_index == record->fetch_index) {
-			if (port->ahead && port->ahead->fetched >= port->ahead->fetched_count)
-				engine_ahead_fetch(port, qp, budget - made);
-			end = fetch(port, qp);
-			if (end != ENGINE_DONE)
-				break;
-		}
 		uint64_t index = record->send_index, sent;
 		struct send_slot *slot = &qp->sends[index];
-		end = send_message(port, qp, slot, index, now, budget - made, flight, out, &sent, effects);
+		if (index == record->fetch_index) {
+			if (port->ahead && port->ahead->fetched >= port->ahead->fetched_count)
+				engine_ahead_fetch(port, qp, budget - made);
+			end = fetch(port, qp, &source);
+		} else {
+			end = find(port, qp, slot, index, &source);
+		}
+		if (end != ENGINE_DONE)
+			break;
+		end = send_message(port, qp, slot, index, &source, now, budget - made, flight, out, &sent, effects);
 		made += sent;
 		if (end != ENGINE_DONE)
 			break;
