@@ -34,7 +34,7 @@ def test_memory_fails_and_falls_silent_anywhere(kind: str, width: int) -> None:
     engine = simulation.engines[0]
     driver = Driver(engine, QueueLayout(SQ, CQ, 8, 8), poll_limit=400, local=EVERYTHING, remote=EVERYTHING)
     driver.start()
-    seen = endure(driver, engine.ram, random.Random(width), 6, (SOURCE, TARGET, SPACE))
+    seen = endure(driver, engine.ram, random.Random(width), 12, (SOURCE, TARGET, SPACE))
     print(kind, width, dict(seen))
     # each of them happened: else the memory was not bad enough to say anything
     assert min(seen[name] for name in ("none", "halted", "the watchdog ran out")) > 0

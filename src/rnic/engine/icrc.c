@@ -101,14 +101,16 @@ struct engine_alike engine_icrc_alike(const struct engine_port *port, const stru
 	uint32_t first = begin(port->crc, 0, packet, PSN_WORD_AT), nothing = port->crc(0, zeros, BTH_BYTES - PSN_WORD_AT);
 	uint32_t common = port->crc(0, zeros, BTH_BYTES) ^ port->crc(first, zeros, BTH_BYTES - PSN_WORD_AT) ^ nothing;
 
-	return (struct engine_alike){ port, flow, length, frag, common };
+	return (struct engine_alike){ port, flow, kept(port, flow, length, 0, frag), length, frag, common };
 }
 
 uint32_t engine_icrc_of(const struct engine_alike *alike, const uint8_t *packet, uint32_t ident)
 {
 	const struct engine_port *port = alike->port;
-	const struct engine_heads *heads = kept(port, alike->flow, alike->length, ident, alike->frag);
+	const struct engine_heads *heads = alike->heads;
 
+	if (!heads || ident >= MAX_IDENTS || !(heads->known >> ident & 1))
+		heads = kept(port, alike->flow, alike->length, ident, alike->frag);
 	if (!heads)
 		return begin(port->crc, headers(port->crc, alike->flow, alike->length, ident, alike->frag), packet, BTH_BYTES);
 	return heads->behind[ident] ^ alike->common ^ engine_crc32_word(packet + PSN_WORD_AT);

@@ -148,6 +148,7 @@ uint32_t engine_icrc(const struct engine_port *port, const struct engine_flow *f
 struct engine_alike {
 	const struct engine_port *port;
 	const struct engine_flow *flow;
+	const struct engine_heads *heads; /* where what is known of them is kept, or NULL */
 	uint64_t length;
 	uint32_t frag, common;
 };
