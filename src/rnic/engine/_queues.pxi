@@ -321,6 +321,26 @@ cdef class ReceiveQueue:
         return done, whole and self._receives()
 
 
+cdef object _freed(uint32_t *at, tuple pair):
+    """What completed is software's again, and with a send all before it: its identifier, ``None`` where none is posted."""
+    cdef uint32_t index = at[0]
+    cdef SendQueue sends
+    cdef ReceiveQueue receives
+    if at[FLAGS_WORD] & CQE_RECEIVE:
+        receives = pair[1]
+        if receives is None or index >= receives.entries or receives.ids[index] is None:
+            return None
+        wr_id = receives.ids[index]
+        receives.ids[index] = None
+        receives.posted -= 1
+        return wr_id
+    sends = pair[0]
+    if index >= sends.entries:
+        return None
+    sends.head = 0 if index + 1 == sends.entries else index + 1
+    return sends.ids[index]
+
+
 cdef class CompletionRing:
     """:class:`rnic.rings.ring.PhaseConsumer`, compiled. Arguments as there."""
 
@@ -394,33 +414,18 @@ cdef class CompletionRing:
             found: where to append them.
         """
         cdef uint32_t *at
-        cdef uint32_t index
-        cdef SendQueue sends
-        cdef ReceiveQueue receives
         while len(found) < most and self._ready():
             at = <uint32_t *> (self.ring + <size_t> self.head * CQE_BYTES)
             if at[1] & 0xFFFF or at[FLAGS_WORD] & (CQE_IMM | CQE_INV | CQE_GRH):
                 break
-            index, number = at[0], at[QPN_WORD] & 0xFFFFFF
+            number = at[QPN_WORD] & 0xFFFFFF
             pair = queues.get(number)
             if pair is None:
                 break
-            if at[FLAGS_WORD] & CQE_RECEIVE:
-                receives = (<tuple> pair)[1]
-                if receives is None or index >= receives.entries:
-                    break
-                wr_id, opcode = receives.ids[index], receive_opcode
-                if wr_id is None:
-                    break
-                receives.ids[index] = None
-                receives.posted -= 1
-            else:
-                sends = (<tuple> pair)[0]
-                opcode = opcodes.get(at[FLAGS_WORD] & 0xFF)
-                if index >= sends.entries or opcode is None:
-                    break
-                wr_id = sends.ids[index]
-                sends.head = 0 if index + 1 == sends.entries else index + 1
+            opcode = receive_opcode if at[FLAGS_WORD] & CQE_RECEIVE else opcodes.get(at[FLAGS_WORD] & 0xFF)
+            wr_id = _freed(at, pair) if opcode is not None else None
+            if wr_id is None:
+                break
             wc = kind.__new__(kind)
             wc.wr_id, wc.status, wc.opcode, wc.vendor_err, wc.byte_len = wr_id, 0, opcode, 0, at[2]
             wc.qp_num, wc.src_qp, wc.imm_data, wc.wc_flags, wc.pkey_index = number, 0, 0, 0, 0
@@ -481,30 +486,17 @@ cdef class CompletionRing:
     cdef Py_ssize_t _row(self, uint8_t *to, Py_ssize_t most, dict queues) except -1:
         """Take entries of these queues, ``most`` at most: how many. The lock is held."""
         cdef uint32_t *at
-        cdef uint32_t index, number = 0, before = 0
+        cdef uint32_t number = 0, before = 0
         cdef Py_ssize_t count = 0
-        cdef SendQueue sends
-        cdef ReceiveQueue receives
         if self.place is NULL:
             return 0
         while count < most and self._ready():
             at = <uint32_t *> (self.ring + <size_t> self.head * CQE_BYTES)
-            index, number = at[0], at[QPN_WORD] & 0xFFFFFF
+            number = at[QPN_WORD] & 0xFFFFFF
             if not count or number != before:
                 pair, before = queues.get(number), number
-            if pair is None:
+            if pair is None or _freed(at, pair) is None:
                 break
-            if at[FLAGS_WORD] & CQE_RECEIVE:
-                receives = (<tuple> pair)[1]
-                if receives is None or index >= receives.entries or receives.ids[index] is None:
-                    break
-                receives.ids[index] = None
-                receives.posted -= 1
-            else:
-                sends = (<tuple> pair)[0]
-                if index >= sends.entries:
-                    break
-                sends.head = 0 if index + 1 == sends.entries else index + 1
             memcpy(to + count * CQE_BYTES, at, CQE_BYTES)
             self._skip()
             count += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -94,6 +95,15 @@ def test_it_carries_a_flow_s_icrc(parts: ctypes.CDLL) -> None:
             memory, at = place(masked, 3)
             assert parts.engine_crc32(flow.seed(length + 4), at, length) == flow.icrc(frame)
             del memory
+
+
+def test_a_change_of_the_fifth_byte_may_be_one_of_the_state(parts: ctypes.CDLL) -> None:
+    data = bytearray(random.Random(5).randbytes(40))
+    for state in (0, 0xFFFF_FFFF, 0x1234_5678):
+        for change in range(256):
+            changed = data[:4] + bytes([data[4] ^ change]) + data[5:]
+            moved = state ^ (parts.engine_crc32_fifth(change) & 0xFFFF_FFFF)
+            assert crc32(data, moved) == crc32(changed, state)
 
 
 def test_this_processor_takes_the_way_that_it_has(parts: ctypes.CDLL) -> None:
