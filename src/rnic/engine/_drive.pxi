@@ -43,7 +43,7 @@ cdef class Drive(Door):
         full: bursts of a round from which on there may be more.
 
     ``pause_ns`` between two messages ends a stream of them; ``seen``: a poll has come since the last; ``fresh``: none
-    has come since the last that gathers.
+    has come since the last that gathers; ``wanted``: the last round could not do without Python.
     """
 
     cdef public uint64_t pause_ns
@@ -55,6 +55,7 @@ cdef class Drive(Door):
     cdef uint64_t asked, posted
     cdef uint32_t idle, full, full_rounds, stream
     cdef bint monotonic, trusted, fresh
+    cdef readonly bint wanted
 
     def __cinit__(self, runtime, Pump pump, uint32_t full):
         self.runtime, self.pump, self.full, self.pause_ns = runtime, pump, full, ROUND_GATHER_PAUSE_NS
@@ -148,6 +149,7 @@ cdef class Drive(Door):
         if pump._owes():
             did = self.runtime.carry_away(self.sending.prepare(now))
         pump._round(now, _of(self.of_runtime, "budget"))
+        self.wanted = pump.visited
         if pump.visited:
             self.leave()
         did = did or pump.round_state.came or pump.round_state.sent
@@ -271,6 +273,10 @@ cdef class Drive(Door):
         self.state.socket_count = <uint32_t> len(descriptors)
         self.state.python, self.state.tell_within = python, tell_within
         return pump_watch_start(&self.state) == 0
+
+    def ring(self):
+        """Wake that thread."""
+        pump_watch_ring(&self.state)
 
     def unwatch(self):
         """End that thread; the lock is not held."""

@@ -10,7 +10,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 import ctypes
@@ -1138,9 +1138,19 @@ cdef class Device:
         return engine_port_deadline(&self.device)
 
 
-cdef list _OUT = [None] * OUTS
+cdef uint8_t *_OUT[OUTS]
 """Buffers of ROUND_OUT_BYTES that nobody uses, the one used last at the end."""
 cdef int _outs = 0
+
+
+cdef object _view(memory, const pump_slot *slot):
+    """The bytes of a slot: those in memory of ours as they lie there, a copy of those that a sender has handed over."""
+    cdef Py_ssize_t length = 0
+    cdef uint8_t *base = _address(memory, &length)
+    cdef Py_ssize_t first = slot.buffer - base
+    if slot.buffer < base or first >= length:
+        return memoryview(PyBytes_FromStringAndSize(<char *> slot.buffer, <Py_ssize_t> slot.size))
+    return memory[first : first + <Py_ssize_t> slot.size]
 
 
 cdef int _at_work = 0
@@ -1336,45 +1346,50 @@ cdef class Pump:
         self._round(now, budget)
         return self.round_state.came, self.round_state.came or self.round_state.sent
 
-    cdef object _lend(self, uint8_t **before):
+    cdef uint8_t *_lend(self) except NULL:
         """What leaves is laid out in memory that the pumps share: that of many NICs would not stay in the cache.
 
-        ``before``: what is to be put back afterwards, since a round may come within a round: from a signal's handler.
+        What was there before is to be put back afterwards, since a round may come within a round: from a signal's handler.
         """
         global _outs
+        cdef uint8_t *lent
         if _outs:
             _outs -= 1
             lent = _OUT[_outs]
-            _OUT[_outs] = None
         else:
-            lent = bytearray(ROUND_OUT_BYTES)
-        before[0] = self.round_state.out.bytes
-        self.round_state.out.bytes = <uint8_t *> PyByteArray_AS_STRING(lent)
+            lent = <uint8_t *> malloc(ROUND_OUT_BYTES)
+            if lent == NULL:
+                raise MemoryError("no memory for what leaves")
         return lent
 
-    cdef int _give(self, object lent, uint8_t *before) except -1:
+    cdef void _give(self, uint8_t *before) noexcept:
+        """Give back what the round has now, which need not be what was lent: wires trade it."""
         global _outs
+        cdef uint8_t *lent = self.round_state.out.bytes
         self.round_state.out.bytes = before
         if _outs < OUTS:
             _OUT[_outs] = lent
             _outs += 1
-        return 0
+        else:
+            free(lent)
 
     cdef int _round(self, uint64_t now, uint64_t budget) except -1:
         cdef engine_told told
-        cdef uint8_t *before
-        lent = self._lend(&before)
-        if self.rung:
-            self.nic.now_ns = now
-            self._take_doorbells()
-        while True:
-            with nogil:
-                pump_round_go(self.round_state, now, budget, &told)
-            if told.stop == STOP_DONE:
-                break
-            self.nic.now_ns = now
-            self._stopped(&told, now)
-        self._give(lent, before)
+        cdef uint8_t *before = self.round_state.out.bytes
+        self.round_state.out.bytes = self._lend()
+        try:
+            if self.rung:
+                self.nic.now_ns = now
+                self._take_doorbells()
+            while True:
+                with nogil:
+                    pump_round_go(self.round_state, now, budget, &told)
+                if told.stop == STOP_DONE:
+                    break
+                self.nic.now_ns = now
+                self._stopped(&told, now)
+        finally:
+            self._give(before)
         if self.round_state.came or self.round_state.sent:
             self._count(now)
         return 0
@@ -1386,23 +1401,25 @@ cdef class Pump:
     cdef bint _turns(self, uint64_t now, uint64_t budget, bint short) except -1:
         """``short``: a short message alone, for which to let go of the interpreter takes longer than what others gain."""
         cdef engine_told told
-        cdef uint8_t *before
+        cdef uint8_t *before = self.round_state.out.bytes
         if self.rung:
             self.nic.now_ns = now
             self._take_doorbells()
-        lent = self._lend(&before)
+        self.round_state.out.bytes = self._lend()
         self.round_state.sent = 0
-        while True:
-            if short:
-                pump_round_send(self.round_state, now, budget, &told)
-            else:
-                with nogil:
+        try:
+            while True:
+                if short:
                     pump_round_send(self.round_state, now, budget, &told)
-            if told.stop == STOP_DONE:
-                break
-            self.nic.now_ns = now
-            self._stopped(&told, now)
-        self._give(lent, before)
+                else:
+                    with nogil:
+                        pump_round_send(self.round_state, now, budget, &told)
+                if told.stop == STOP_DONE:
+                    break
+                self.nic.now_ns = now
+                self._stopped(&told, now)
+        finally:
+            self._give(before)
         self._count(now)
         return self.round_state.sent != 0
 
@@ -1429,9 +1446,8 @@ cdef class Pump:
     cdef int _reference(self, pump_slot *slot, uint64_t at, uint64_t now) except -1:
         """The rest of a burst is the reference's."""
         cdef engine_flow reverse
-        cdef Py_ssize_t first = slot.buffer - _address(self.memory, NULL)
         cdef bytes name = PyBytes_FromStringAndSize(<char *> slot.name, slot.name_bytes)
-        view = self.memory[first : first + <Py_ssize_t> slot.size]
+        view = _view(self.memory, slot)
         burst = self.link.arrived(name, view, slot.segment, slot.tclass, slot.hop_limit, slot.flow_label)
         flow = burst.flow
         right = pump_round_right(self.round_state, slot.name, slot.name_bytes)

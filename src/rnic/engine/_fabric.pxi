@@ -1,6 +1,5 @@
 # The fabric for Python: agenda, ports, switches and NICs of rnic.sim, whose plain classes they stand for.
 
-from libc.stdlib cimport malloc
 
 from rnic.state.queue_pair import QP as QP_RECORD
 from rnic.state.record import place

@@ -62,16 +62,12 @@ cdef class Wire:
         """Up to ``limit`` bursts, 64 at most: name, bytes that stay until the next call, and segment to flow label."""
         cdef pump_slot[64] slots
         cdef unsigned i
-        cdef Py_ssize_t first
         cdef pump_slot *slot
         cdef list out = []
-        base = _address(self.memory, NULL)
         for i in range(pump_wire_take(self.wire, slots, min(limit, 64u))):
             slot = &slots[i]
-            first = slot.buffer - base
             name = PyBytes_FromStringAndSize(<char *> slot.name, slot.name_bytes)
-            view = self.memory[first : first + <Py_ssize_t> slot.size]
-            out.append((name, view, slot.segment, slot.tclass, slot.hop_limit, slot.flow_label))
+            out.append((name, _view(self.memory, slot), slot.segment, slot.tclass, slot.hop_limit, slot.flow_label))
         return out
 
     def lost(self):

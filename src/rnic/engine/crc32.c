@@ -94,6 +94,7 @@ uint32_t engine_crc32_word(const uint8_t *word)
 #define BLOCK 16
 /* Bytes ahead that are asked for before they are wanted: by itself the processor looks no further than a page. */
 #define AHEAD 1024u
+#define FAR_AHEAD 3072u
 #define SHORT 128 /* from so many bytes on several chains are quicker */
 
 /* Folding (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel 2009): a block of 128
@@ -273,7 +274,7 @@ static const uint64_t BY_2048[2] = { 0x11542778a, 0x1322d1430 };
 static const uint64_t BY_512[2] = { 0x154442bd4, 0x1c6e41596 };
 static const uint64_t BY_256[2] = { 0x0f1da05aa, 0x15a546366 };
 
-#define WIDE __attribute__((target("pclmul,sse4.1,avx512f,avx512vl,vpclmulqdq")))
+#define WIDE __attribute__((target("pclmul,sse4.1,avx512f,avx512vl,vpclmulqdq,prfchw")))
 
 WIDE static inline __attribute__((always_inline)) __m512i wide_fold(__m512i blocks, __m512i by, __m512i next)
 {
@@ -290,6 +291,19 @@ WIDE static inline __attribute__((always_inline)) __m512i wide_take(uint8_t *to,
 	return blocks;
 }
 
+/* For a step to come. What is written to, or is read alone, another processor may have had last, and lies further away. */
+WIDE static inline __attribute__((always_inline)) void wide_ask(const uint8_t *to, const uint8_t *from, int copies)
+{
+	for (unsigned line = 0; line < WIDE_STEP; line += 64) {
+		if (copies) {
+			_mm_prefetch((const char *)(from + AHEAD + line), _MM_HINT_T0);
+			__builtin_prefetch(to + AHEAD + line, 1);
+		} else {
+			_mm_prefetch((const char *)(from + FAR_AHEAD + line), _MM_HINT_T1);
+		}
+	}
+}
+
 /* `length` is at least WIDE_STEP. Leaves the first block that stands for all before `*done`. */
 WIDE static inline __attribute__((always_inline)) __m128i run_wide(uint32_t crc, uint8_t *to, const uint8_t *from,
 								   uint64_t length, uint64_t *done, int copies)
@@ -304,9 +318,7 @@ WIDE static inline __attribute__((always_inline)) __m128i run_wide(uint32_t crc,
 	a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
 	for (; length - at >= WIDE_STEP; at += WIDE_STEP) {
 		uint8_t *here = copies ? to + at : to;
-		if (copies)
-			for (unsigned line = 0; line < WIDE_STEP; line += 64)
-				_mm_prefetch((const char *)(from + at + AHEAD + line), _MM_HINT_T0);
+		wide_ask(here, from + at, copies);
 		a = wide_fold(a, far, wide_take(here, from + at, 0, copies));
 		b = wide_fold(b, far, wide_take(here, from + at, 64, copies));
 		c = wide_fold(c, far, wide_take(here, from + at, 128, copies));

@@ -220,10 +220,9 @@ static int refuses_segments(int error)
 	return error == EINVAL || error == EIO || error == EOPNOTSUPP || error == ENOPROTOOPT;
 }
 
-static void transmit_by_wire(const struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
-			     uint64_t packets, struct pump_counts *counts)
+struct pump_slot pump_parcel(const struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment)
 {
-	struct pump_slot what = {
+	struct pump_slot parcel = {
 		.buffer = (uint8_t *)(uintptr_t)bytes,
 		.room = length,
 		.size = length,
@@ -233,7 +232,14 @@ static void transmit_by_wire(const struct pump_path *path, const uint8_t *bytes,
 		.hop_limit = (uint8_t)path->hop_limit,
 		.flow_label = path->flow_label,
 	};
-	memcpy(what.name, path->name, sizeof(what.name));
+	memcpy(parcel.name, path->name, sizeof(parcel.name));
+	return parcel;
+}
+
+static void transmit_by_wire(const struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
+			     uint64_t packets, struct pump_counts *counts)
+{
+	const struct pump_slot what = pump_parcel(path, bytes, length, segment);
 	int error = pump_wire_put(path->wire, &what);
 	if (error)
 		count_failure(counts, error, packets);

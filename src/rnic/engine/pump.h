@@ -69,6 +69,9 @@ struct pump_path {
 	void *lane;
 };
 
+/* What a wire is told of packets that take a path. */
+struct pump_slot pump_parcel(const struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment);
+
 /* What became of packets, counted; the link's counters of the same names. */
 struct pump_counts {
 	uint64_t sent; /* packets */

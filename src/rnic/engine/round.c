@@ -10,6 +10,8 @@
 #define ECN_CE 3u
 #define EAGER_ROUNDS 64u /* behind one in which packets came from elsewhere */
 #define SOCKET_AT_LEAST_EVERY 8u
+#define TRADE_LEAST 16384u /* bytes: fewer are copied sooner than a sheet changes hands, and do not fill one */
+#define TRADE_BURSTS 8u /* of one sheet */
 
 /* ------------------------------------------------------------------ senders */
 
@@ -179,7 +181,34 @@ static int take(struct pump_round *round, uint64_t now, struct engine_told *told
 
 /* ------------------------------------------------------------------ what leaves */
 
-static void carry(struct pump_round *round)
+/* Whether all that is laid out takes one wire, which has the sheet now and gave another for it. */
+static int traded(struct pump_round *round)
+{
+	struct engine_out *out = &round->out;
+	struct pump_slot parcels[TRADE_BURSTS];
+	uint64_t packets = 0;
+	if (out->used < TRADE_LEAST || !out->count || out->count > TRADE_BURSTS)
+		return 0;
+	struct pump_wire *wire = ((const struct pump_path *)out->bursts[0].route)->wire;
+	for (uint32_t i = 0; wire && i < out->count; i++) {
+		const struct engine_burst *burst = &out->bursts[i];
+		const struct pump_path *path = burst->route;
+		if (path->wire != wire || path->divert)
+			return 0;
+		parcels[i] = pump_parcel(path, out->bytes + burst->offset, burst->length, burst->segment);
+		packets += burst->count;
+	}
+	uint8_t *other = wire ? pump_wire_trade(wire, parcels, out->count, out->bytes, ROUND_OUT_BYTES) : NULL;
+	if (!other)
+		return 0;
+	out->bytes = other;
+	round->counts.sent += packets;
+	round->tx_bytes += out->used;
+	round->sent += packets;
+	return 1;
+}
+
+static void carry_each(struct pump_round *round)
 {
 	struct engine_out *out = &round->out;
 	for (uint32_t i = 0; i < out->count; i++) {
@@ -191,6 +220,13 @@ static void carry(struct pump_round *round)
 		round->tx_bytes += burst->length;
 		round->sent += burst->count;
 	}
+}
+
+static void carry(struct pump_round *round)
+{
+	struct engine_out *out = &round->out;
+	if (!traded(round))
+		carry_each(round);
 	out->carried += out->used;
 	out->used = out->count = out->open = 0;
 }

@@ -65,8 +65,8 @@ struct pump_round {
 };
 
 /* Begin with all zeros, then this. `buffers` is ROUND_RECEIVE_LIMIT times ROUND_BUFFER_BYTES, `out` ROUND_OUT_BYTES,
- * or other such memory in each round: between rounds nothing is left in it. With a
- * wire, which is set afterwards, neither descriptor nor buffers are used. */
+ * or other such memory in each round: between rounds nothing is left in it. With a wire, which is set afterwards, neither
+ * descriptor nor buffers are used. Where packets leave by wires `out` is from malloc, and is another after a round. */
 void pump_round_init(struct pump_round *round, struct engine_device *device, int fd, uint8_t *buffers, uint8_t *out);
 
 /* What comes from a socket address is taken from now on, or is not. */

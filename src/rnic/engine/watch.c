@@ -1,6 +1,7 @@
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include "watch.h"
+#include "wire.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -132,6 +133,7 @@ static int rounds(struct pump_watch *watch)
 		if (polls(watch, now))
 			break;
 	}
+	watch->out = round->out.bytes;
 	round->out.bytes = before;
 	return moved;
 }
@@ -152,6 +154,8 @@ static uint64_t leisure(struct pump_watch *watch, uint64_t until)
 		next = now;
 	atomic_store(&watch->sleeps_until, next);
 	uint64_t wait = next > now ? next - now : 0;
+	if (watch->round->wire)
+		return pump_wire_listen(watch->round->wire, watch->bell) ? wait : 0;
 	return watch->socket_count ? wait : sooner(wait, LOOK_NS);
 }
 
@@ -248,6 +252,8 @@ void pump_watch_stop(struct pump_watch *watch)
 	pump_watch_ring(watch);
 	pthread_join(watch->thread, NULL);
 	watch->runs = 0;
+	if (watch->round->wire)
+		pump_wire_listen(watch->round->wire, -1);
 	close(watch->bell);
 	free(watch->out);
 	atomic_fetch_sub(&threads, 1);

@@ -38,7 +38,7 @@ struct pump_watch {
 	int bell; /* an eventfd: wakes the thread */
 	int python; /* a pipe: wakes who does what C does not know */
 	int sockets[WATCH_DESCRIPTORS]; /* what brings packets */
-	uint32_t socket_count; /* none: it looks every millisecond */
+	uint32_t socket_count; /* none, nor a wire: it looks every millisecond */
 	uint64_t tell_within; /* ns after which Python is told of packets that moved */
 	/* Under the lock. */
 	uint32_t leased; /* C may do rounds: Python saw so when it left last */

@@ -400,7 +400,7 @@ class Runtime:
             if self._stop or not self._watched or not self._pumps:
                 return self._stop
             with self.guard.around("round"):
-                self._rounds()
+                self._help()
             known = [self.nic.own_deadline_ns(), self.link.next_deadline_ns()]
         wait = min([at for at in known if at is not None], default=NEVER) - self.clock()
         if self._application_polls():
@@ -424,6 +424,15 @@ class Runtime:
         """Whether an application drove the NIC a moment ago."""
         driven = 0 if self.drive is None else self.drive.last_poll
         return self.clock() - max(self._last_poll, driven) < _park_ns()
+
+    def _help(self) -> None:
+        """Rounds that C could not do alone, while nobody polls. All others its own thread does, without Python."""
+        for _ in range(_THREAD_ROUNDS):
+            if self._application_polls() or not self._round(self.clock()):
+                return
+            if not self.drive.wanted:
+                break
+        self.drive.ring()
 
     def _rounds(self) -> bool:
         """The thread's rounds while there is work and nobody polls; whether nobody does."""

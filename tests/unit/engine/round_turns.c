@@ -30,6 +30,18 @@ unsigned pump_wire_take(struct pump_wire *wire, struct pump_slot *slots, unsigne
 	return 0;
 }
 
+struct pump_slot pump_parcel(const struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment)
+{
+	(void)path, (void)bytes, (void)length, (void)segment;
+	return (struct pump_slot){ 0 };
+}
+
+uint8_t *pump_wire_trade(struct pump_wire *wire, const struct pump_slot *bursts, unsigned count, uint8_t *sheet, size_t size)
+{
+	(void)wire, (void)bursts, (void)count, (void)sheet, (void)size;
+	return NULL;
+}
+
 void pump_transmit(struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment, struct pump_counts *counts)
 {
 	(void)path, (void)bytes, (void)length, (void)segment, (void)counts;

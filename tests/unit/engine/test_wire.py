@@ -105,14 +105,14 @@ class End:
         attr.ah_attr = AHAttr(GlobalRoute(GID(peer.ctx.query_gid().raw)), udp_dport=peer.ctx.udp_port)
         self.qp.to_rts(attr)
 
-    def write(self, peer: End, length: int) -> int:
-        """Status of a WRITE; whoever owns the peer's NIC is driven too."""
+    def write(self, peer: End, length: int, drives: bool = True) -> int:
+        """Status of a WRITE; whoever owns the peer's NIC is driven too, unless it has a thread."""
         self.qp.post_rdma(op.WR_WRITE, self.mr.buf, length, self.mr.lkey, peer.mr.buf, peer.mr.rkey)
         while True:
             count, found = self.cq.poll(1)
             if count:
                 return found[0].status
-            if not peer.ctx.closed:
+            if drives and not peer.ctx.closed:
                 peer.ctx.runtime.progress()
 
 

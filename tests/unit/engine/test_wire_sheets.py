@@ -1,0 +1,177 @@
+"""Sheets that a wire in memory trades (engine/wire.c) against a list, and the bell of who listens to it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rnic.mem.space import address_of
+from rnic.verbs import enums as e
+from tests.unit.engine.test_pump import Slot
+from tests.unit.engine.test_wire import joined
+
+ROOM, SHEETS, SHEET_BYTES = 1 << 20, 64, 4096
+
+
+@pytest.fixture(scope="module")
+def library(builds: Callable[..., ctypes.CDLL], tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    made = builds(tmp_path_factory.mktemp("wire") / "wire.so", "wire.c")
+    made.pump_wire_make.argtypes, made.pump_wire_make.restype = (ctypes.c_void_p, ctypes.c_uint64), ctypes.c_void_p
+    made.pump_wire_trade.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_size_t)
+    made.pump_wire_trade.restype = ctypes.c_void_p
+    return made
+
+
+class Wire:
+    """A wire in C, and the sheet that its sender has."""
+
+    def __init__(self, library: ctypes.CDLL, room: int = ROOM) -> None:
+        self.library = library
+        self.memory = bytearray(room)
+        self.wire = ctypes.c_void_p(library.pump_wire_make(address_of(memoryview(self.memory)), room))
+        self._libc = ctypes.CDLL(None)
+        self._libc.malloc.argtypes, self._libc.malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
+        self._libc.free.argtypes = (ctypes.c_void_p,)
+        self.sheet = self._libc.malloc(SHEET_BYTES)
+
+    def free(self) -> None:
+        self._libc.free(self.sheet)
+        self.library.pump_wire_free(self.wire)
+
+    def put(self, data: bytes) -> None:
+        kept = ctypes.create_string_buffer(data, len(data))
+        what = Slot(buffer=ctypes.addressof(kept), size=len(data), segment=1)
+        assert self.library.pump_wire_put(self.wire, ctypes.byref(what)) == 0
+
+    def trade(self, bursts: list[bytes]) -> bool:
+        """Lay bursts out in the sheet, and trade it."""
+        slots = (Slot * len(bursts))()
+        at = self.sheet
+        for slot, data in zip(slots, bursts, strict=True):
+            ctypes.memmove(at, data, len(data))
+            slot.buffer, slot.size, slot.segment = at, len(data), 1
+            at += len(data)
+        other = self.library.pump_wire_trade(self.wire, slots, len(bursts), self.sheet, SHEET_BYTES)
+        if other is None:
+            return False
+        assert other != self.sheet
+        self.sheet = other
+        ctypes.memset(other, 0xEE, SHEET_BYTES)  # whoever still looked at it sees that
+        return True
+
+    def take(self, count: int) -> list[Slot]:
+        slots = (Slot * max(count, 1))()
+        return list(slots[: self.library.pump_wire_take(self.wire, slots, count)])
+
+
+def seen(slot: Slot) -> bytes:
+    return ctypes.string_at(slot.buffer, slot.size)
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("put"), st.integers(1, ROOM // 3)),
+    st.tuples(st.just("trade"), st.integers(1, 4)),
+    st.tuples(st.just("take"), st.integers(0, 6)),
+)
+
+
+@given(st.lists(STEPS, max_size=120))
+@settings(max_examples=60, deadline=None)
+def test_what_is_traded_and_put_is_taken_in_order_as_it_was(library: ctypes.CDLL, steps: list[tuple[str, int]]) -> None:
+    wire = Wire(library)
+    waiting: deque[bytes] = deque()
+    looked_at: list[tuple[bytes, Slot]] = []
+    for turn, (what, number) in enumerate(steps):
+        byte = bytes([turn & 0x7F])
+        if what == "put":
+            wire.put(byte * number)
+            if not library.pump_wire_lost(wire.wire):
+                waiting.append(byte * number)
+            else:
+                held = sum(map(len, waiting)) + sum(len(was) for was, _ in looked_at)
+                assert held + number > ROOM // 2, "lost although more than half of the room was free"
+        elif what == "trade":
+            bursts = [byte * (place + 1) * 100 for place in range(number)]
+            if wire.trade(bursts):
+                waiting += bursts
+            else:
+                assert len(waiting) + len(looked_at) >= SHEETS, "refused although there are sheets"
+        else:
+            got = wire.take(number)
+            assert len(got) == min(number, len(waiting))
+            looked_at = [(waiting.popleft(), slot) for slot in got]
+        assert all(seen(slot) == was for was, slot in looked_at), "what was taken last changed"
+    wire.free()
+
+
+def test_no_sheet_is_left_until_one_has_been_looked_at(library: ctypes.CDLL) -> None:
+    wire = Wire(library)
+    for number in range(SHEETS):
+        assert wire.trade([bytes([number]), b"and its second burst"])
+    assert not wire.trade([b"one more"])
+    assert [seen(slot) for slot in wire.take(1)] == [b"\0"]
+    assert wire.take(0) == []
+    assert not wire.trade([b"the second burst of the first is not looked at yet"])
+    wire.take(1)
+    wire.take(0)
+    assert wire.trade([b"one more"])
+    wire.free()
+
+
+def test_a_wire_with_little_room_and_a_closed_one_have_no_sheets(library: ctypes.CDLL) -> None:
+    small, closed = Wire(library, ROOM - 1), Wire(library)
+    library.pump_wire_close(closed.wire)
+    for wire in (small, closed):
+        mine = wire.sheet
+        assert not wire.trade([b"x"])
+        assert wire.sheet == mine
+        wire.free()
+
+
+@pytest.mark.parametrize("how", ["put", "trade"])
+def test_the_bell_rings_once_for_who_listens_to_an_empty_wire(library: ctypes.CDLL, how: str) -> None:
+    wire = Wire(library)
+    send: Callable[[], object] = (lambda: wire.put(b"x")) if how == "put" else (lambda: wire.trade([b"x"]))
+    bell = os.eventfd(0, os.EFD_NONBLOCK)
+
+    def rings() -> bool:
+        heard = bool(select.select([bell], [], [], 0)[0])
+        if heard:
+            os.eventfd_read(bell)
+        return heard
+
+    send()
+    assert not library.pump_wire_listen(wire.wire, bell), "something waits"
+    send()
+    assert not rings(), "nobody listens who found something"
+    wire.take(2)
+    assert library.pump_wire_listen(wire.wire, bell)
+    assert not rings()
+    send()
+    assert rings()
+    send()
+    assert not rings(), "once is enough"
+    wire.take(2)
+    assert library.pump_wire_listen(wire.wire, bell)
+    assert library.pump_wire_listen(wire.wire, -1)
+    send()
+    assert not rings(), "who listens no more is not called"
+    os.close(bell)
+    wire.free()
+
+
+def test_a_nic_that_nobody_drives_takes_its_packets_by_its_own_thread() -> None:
+    a, b = joined()
+    b.ctx.runtime.start()
+    a.mr.buffer[:] = bytes(n * 11 & 0xFF for n in range(1 << 18))
+    assert a.write(b, 1 << 18, drives=False) == e.IBV_WC_SUCCESS
+    assert b.mr.buffer == a.mr.buffer
+    a.ctx.close()
+    b.ctx.close()
