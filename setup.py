@@ -17,6 +17,7 @@ from pathlib import Path
 
 from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError, LinkError
 
 TWINS = ["rnic.mem._order"]
 WITH_C = {"rnic.engine._engine": sorted(glob.glob("src/rnic/engine/[!_]*.c"))}
@@ -47,7 +48,7 @@ def extensions() -> list[Extension]:
             [source, *WITH_C.get(name, ())],
             include_dirs=["src/rnic/engine"] if name in WITH_C else [],
             depends=sorted(glob.glob("src/rnic/engine/*.h")) if name in WITH_C else [],
-            extra_compile_args=["-O2", "-fvisibility=hidden"] if os.name == "posix" else [],
+            extra_compile_args=["-O3", "-fvisibility=hidden"] if os.name == "posix" else [],
         )
         for name, source in sources.items()
     ]
@@ -60,6 +61,19 @@ def extensions() -> list[Extension]:
 
 class BuildAll(build_ext):  # type: ignore[misc] # setuptools is not always there for mypy
     """The extensions, then libibverbs and librdmacm beside the module that knows where they are."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """All files as one where the compiler can do that (rnic.abi.build, AT_ONCE), else each by itself."""
+        if ext.name in WITH_C:
+            alone = ext.extra_compile_args, ext.extra_link_args
+            ext.extra_compile_args, ext.extra_link_args = [[*flags, "-flto=auto"] for flags in alone]
+            try:
+                super().build_extension(ext)
+            except (CompileError, LinkError):
+                ext.extra_compile_args, ext.extra_link_args = alone
+            else:
+                return
+        super().build_extension(ext)
 
     def run(self) -> None:
         """Linux alone has the interfaces that the libraries need."""

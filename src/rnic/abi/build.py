@@ -40,7 +40,7 @@ SOCKETS_SOURCE = Path(__file__).parent / "sockets" / "turn.c"
 
 FLAGS = [
     "-std=gnu11",
-    "-O2",
+    "-O3",
     "-g",
     "-fPIC",
     "-fvisibility=hidden",
@@ -53,6 +53,8 @@ FLAGS = [
     "-Wpointer-arith",
     "-Wno-missing-field-initializers",
 ]
+AT_ONCE = ["-flto=auto"]
+"""Where the compiler can: a message's way leads through a dozen files, and takes a sixth less where they are as one."""
 STRICT = ["-Werror"]
 """For the tests alone: compilers yet to come will warn of more."""
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"]
@@ -184,7 +186,9 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
             link = ["-shared", f"-Wl,-soname,{library}", f"-Wl,--version-script,{work / script}"]
             # Atfork handlers and helper threads must not outlive the code: dlclose leaves it mapped.
             link += ["-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now"]
-            _run([*shlex.split(compiler), *flags, *link, *map(str, sources), "-o", str(made)])
+            command = [*shlex.split(compiler), *flags, *link, *map(str, sources), "-o", str(made)]
+            if sanitize or not _runs([*command, *AT_ONCE]):
+                _run(command)
             built.append(_put(made, out))
         # Never sanitized: it stands in front of the sanitizers' own functions of the same names.
         for library, source, needs in (
@@ -205,6 +209,10 @@ def _put(made: Path, out: Path) -> Path:
     shutil.copyfile(made, beside)
     beside.chmod(0o755)
     return beside.replace(out / made.name)
+
+
+def _runs(command: list[str]) -> bool:
+    return not subprocess.run(command, capture_output=True, check=False).returncode
 
 
 def _run(command: list[str]) -> None:
