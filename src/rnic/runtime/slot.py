@@ -113,6 +113,8 @@ class Slot:
             ("changes", 1),
         ):
             self.words[place(SLOT, name)] = value
+        self.rounds = self.words[_ROUNDS_AT : _ROUNDS_AT + 1]
+        """How many rounds the program has made: its heartbeat."""
         rng = random.Random(secrets.randbits(256))
         nic = Nic(config, rng=rng, counters=link.counters, memory=arena)
         self.runtime = Runtime(nic, link)
@@ -346,14 +348,20 @@ class Slot:
 
     def is_looked_after(self, now: int) -> bool:
         """Whether the program has been at work since the last look, or leaves nothing undone."""
-        rounds = self.words[_ROUNDS_AT]
-        if rounds == self._seen_rounds:
+        if not self.saw(self.rounds[0]):
             deadline = self.runtime.nic.timers.next_ns()
             if (deadline is not None and deadline + LOOK_NS <= now) or self._poller.poll(0):
                 return False
             if not self._rings_held and any(pair.waits(self.member) for pair in self.hairpins.of(self.member)):
                 return False
-        elif not self.served:
+        self._lay_ns = None
+        return True
+
+    def saw(self, rounds: int) -> bool:
+        """The program has made so many rounds: whether that is more than before."""
+        if rounds == self._seen_rounds:
+            return False
+        if not self.served:
             self._hold_rings(False)
         self._seen_rounds, self._lay_ns = rounds, None
         return True
