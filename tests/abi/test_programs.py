@@ -240,12 +240,15 @@ def test_one_that_does_not_end_is_looked_at(
 def test_report_shows_stacks_queues_and_the_recording(ends: ModuleType, env: dict[str, str], tmp_path: Path) -> None:
     capture = tmp_path / "wire.pcapng"
     command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", f"{own_network()}.233", "--capture", str(capture)]
-    hangs = "import ctypes; lib = ctypes.CDLL('libibverbs.so.1'); lib.ibv_get_device_list(None); print('begun');"
-    sleeps = f"{hangs} import time; time.sleep(60)"
+    opens = "import ctypes; lib = ctypes.CDLL('libibverbs.so.1'); lib.ibv_get_device_list(None);"
+    sleeps = f"{opens} print('begun', flush=True); import time; time.sleep(60)"
     with ends.End("program", [*command, "--", sys.executable, "-c", sleeps], env) as end:
         runtime = Path(env["RNIC_RUNTIME_DIR"])
+        deadline = time.monotonic() + 60
+        while "begun" not in end.text and time.monotonic() < deadline:  # before that it has nothing to show
+            time.sleep(0.05)
         with pytest.raises(ends.StuckError) as caught:
-            ends.wait_all([end], 3.0, runtime)
+            ends.wait_all([end], 1.0, runtime)
     report = "\n".join(caught.value.report)
     assert re.search(r"#\d+ .*(time_sleep|clock_nanosleep)", report), "its stack"
     assert re.search(r"--- NIC process\n  process \d+: .*serve.*\n(.*\n)*    #\d+ .*epoll_wait", report)

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #define TIMERS_PER_ROUND 64u
-#define LONG_BYTES 16384u /* take a few microseconds to move */
 #define TRIES 500u /* to enter, some ten microseconds in all */
 #define LOOKS_EVERY 1024u /* tries to take the arena: whether there still is a NIC process */
 #define DESK_BYTES 65536u
@@ -270,17 +269,16 @@ int bypass_dozes(struct bypass *bypass)
 
 /* ------------------------------------------------------------------ rounds */
 
-/* What C counted is for all to see; nothing has been where no packet came, left or was lost. Whether much moved. */
-static int count(struct bypass *bypass)
+/* What C counted is for all to see; nothing has been where no packet came, left or was lost. */
+static void count(struct bypass *bypass)
 {
 	struct pump_round *round = bypass->round;
 	struct engine_counts *counts = &bypass->device.counts;
 	struct slot *slot = bypass->slot;
-	int much = round->rx_bytes + round->tx_bytes > LONG_BYTES;
 
 	slot->rounds++;
 	if (!round->rx_bytes && !round->tx_bytes && !round->socket_errors && !counts->tx_packets && !bypass->timed)
-		return 0;
+		return;
 	bypass->timed = 0;
 	slot->rx_packets += counts->rx_packets;
 	slot->tx_packets += counts->tx_packets;
@@ -297,7 +295,6 @@ static int count(struct bypass *bypass)
 	memset(counts, 0, sizeof *counts);
 	memset(&round->counts, 0, sizeof round->counts);
 	round->rx_bytes = round->tx_bytes = round->too_short = round->socket_errors = 0;
-	return much;
 }
 
 /* Whether all that waits to be sent is one ACK. */
@@ -333,12 +330,12 @@ static void send_all(struct bypass *bypass, uint64_t now)
 	} while (told.stop != STOP_DONE && !bypass_stopped(bypass, &told));
 }
 
-int bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_t now)
+void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_t now)
 {
 	struct engine_qp *qp = number ? bypass->device.qps[number & (((uint64_t)1 << bypass->device.log_qps) - 1)] : NULL;
 
 	if (bypass->gone)
-		return BYPASS_NOTHING;
+		return;
 	if (!qp || qp->record->number != number || engine_port_ring(&bypass->device, qp)) {
 		struct bypass_answer answer;
 		struct bypass_punt about = { .kind = BYPASS_DOORBELL, .qp = block };
@@ -350,7 +347,7 @@ int bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_t
 		bypass->posted_ns = now;
 		send_all(bypass, now);
 	}
-	return count(bypass) ? BYPASS_LONG : BYPASS_DID;
+	count(bypass);
 }
 
 static int handle_timers(struct bypass *bypass, uint64_t now)
@@ -377,7 +374,7 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 	int did;
 
 	if (bypass->gone)
-		return BYPASS_NOTHING;
+		return 0;
 	round->hold = bypass->device.sched.turns->count && now < held_until(bypass);
 	do {
 		pump_round(round, now, ROUND_BUDGET, &told);
@@ -392,9 +389,8 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 	bypass->full = round->came >= ROUND_RECEIVE_LIMIT ? bypass->full + 1 : 0;
 	if (bypass->full % ROUND_TIMERS_AT_LEAST_EVERY == 0)
 		did |= handle_timers(bypass, now);
-	if (count(bypass))
-		return BYPASS_LONG;
-	return did ? BYPASS_DID : BYPASS_NOTHING;
+	count(bypass);
+	return did;
 }
 
 int bypass_expects(const struct bypass *bypass)

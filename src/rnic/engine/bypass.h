@@ -88,17 +88,15 @@ void bypass_unlock(struct bypass *bypass);
 
 /* Whether the NIC process takes packets and doorbells itself, or has gone: then there is nothing to do here. */
 int bypass_idle(const struct bypass *bypass);
-/* What a doorbell or a round has done; LONG where so many bytes moved that the time before is not the time any more. */
-enum { BYPASS_NOTHING, BYPASS_DID, BYPASS_LONG };
 /* The doorbell of a queue pair's block was rung; `number` is 0 for other blocks. */
-int bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_t now);
+void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_t now);
 /* Loopback inside the NIC (hairpin.h), which is asked for before anything else: 0, or -1 without memory. Then programs of
  * the device may be joined: 0, or -1 where that is not possible, or was done. Both with the lock held. */
 int bypass_hairpin(struct bypass *bypass);
 int bypass_join(struct bypass *bypass, const struct bypass_peer *setup);
 /* Before one sleeps until the socket or the bell has something, without the lock: whether there is something already. */
 int bypass_dozes(struct bypass *bypass);
-/* One round. `polls`: for the program's thread that waits, not in its place. */
+/* One round: whether anything happened. `polls`: for the program's thread that waits, not in its place. */
 int bypass_round(struct bypass *bypass, uint64_t now, int polls);
 /* Whether the program's last message will be answered soon, as those before it were, and is not yet. */
 int bypass_expects(const struct bypass *bypass);

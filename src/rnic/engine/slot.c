@@ -327,16 +327,16 @@ void slot_join(struct slot_driver *slot, uint32_t number)
 int slot_ring(struct slot_driver *slot, uint32_t number, uint32_t block)
 {
 	uint64_t now = pump_now();
-	int here, did = BYPASS_NOTHING;
+	int here;
 
 	atomic_store_explicit(&slot->used_ns, now, memory_order_relaxed);
 	bypass_lock(slot->bypass);
 	here = !bypass_idle(slot->bypass);
 	if (here)
-		did = bypass_ring(slot->bypass, number, block, now);
+		bypass_ring(slot->bypass, number, block, now);
 	back(slot);
 	if (now < atomic_load_explicit(&slot->polled_ns, memory_order_relaxed) + slot->slow * GAP_NS)
-		slot_cover(slot, now, did == BYPASS_LONG ? pump_now() : now); /* who posts between polls has not stopped polling */
+		slot_cover(slot, now, pump_now()); /* who posts between polls has not stopped polling */
 	return here;
 }
 
@@ -370,19 +370,17 @@ int slot_poll(struct slot_driver *slot)
 		slot_cover(slot, now, now);
 	do {
 		uint64_t began = now;
-		int round = BYPASS_NOTHING;
 
 		/* one that the NIC process serves is not taken, either: that would have to wait for it */
 		if (bypass_idle(slot->bypass) || bypass_try(slot->bypass))
 			return did;
 		if (!bypass_idle(slot->bypass))
-			round = bypass_round(slot->bypass, began, 1);
-		did |= round != BYPASS_NOTHING;
-		expects = did && !armed && bypass_expects(slot->bypass);
-		if (expects || round == BYPASS_LONG)
+			did |= bypass_round(slot->bypass, began, 1);
+		if (did)
 			now = pump_now();
 		if (did && !armed) /* a round of long messages takes longer than a program needs to come back */
 			slot_cover(slot, began, now);
+		expects = did && !armed && bypass_expects(slot->bypass);
 		if (expects && now >= end) {
 			bypass_missed(slot->bypass);
 			expects = false;
