@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import subprocess
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -165,6 +167,16 @@ def test_the_bell_rings_once_for_who_listens_to_an_empty_wire(library: ctypes.CD
     assert not rings(), "who listens no more is not called"
     os.close(bell)
     wire.free()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_threads_that_put_and_trade_disturb_neither_each_other_nor_who_takes(
+    c_program: Callable[..., Path], sanitizer: str
+) -> None:
+    program = c_program("wire_threads.c", "wire.c", f"-fsanitize={sanitizer}")
+    done = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "3600\n"), done.stderr
 
 
 def test_a_nic_that_nobody_drives_takes_its_packets_by_its_own_thread() -> None:

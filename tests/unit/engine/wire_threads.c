@@ -1,0 +1,90 @@
+/* Threads that put and trade, one that takes, sleeps by the wire's bell, and looks at all bytes: each burst is as its sender
+ * made it, none twice and none out of its sender's order. Prints how many came; none is lost, since there is room for all. */
+#define _GNU_SOURCE
+#include "wire.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { SENDERS = 3, BURSTS = 1200, SHEET = 4096, ROOM = 16 << 20 };
+
+static struct pump_wire *wire;
+
+/* A number and its sender, as often as it fits. */
+static struct pump_slot make(uint8_t *at, uint32_t sender, uint32_t number, size_t size)
+{
+	for (size_t i = 0; i < size; i += 8) {
+		memcpy(at + i, &number, 4);
+		memcpy(at + i + 4, &sender, 4);
+	}
+	return (struct pump_slot){ .buffer = at, .size = size, .segment = 8 };
+}
+
+static void *make_all(void *self)
+{
+	uint32_t sender = (uint32_t)(uintptr_t)self;
+	uint8_t *sheet = malloc(SHEET);
+
+	for (uint32_t number = 0; sheet && number < BURSTS; number += 2) {
+		struct pump_slot both[2] = { make(sheet, sender, number, 8 * (1 + number % 200)),
+					     make(sheet + SHEET / 2, sender, number + 1, 16) };
+		uint8_t *other = number % 3 ? pump_wire_trade(wire, both, 2, sheet, SHEET) : NULL;
+		if (other) {
+			sheet = other;
+			continue;
+		}
+		pump_wire_put(wire, &both[0]);
+		pump_wire_put(wire, &both[1]);
+	}
+	free(sheet);
+	return NULL;
+}
+
+int main(void)
+{
+	static uint8_t room[ROOM];
+	pthread_t threads[SENDERS];
+	int64_t last[SENDERS];
+	uint64_t came = 0;
+	struct pollfd bell = { .fd = eventfd(0, EFD_NONBLOCK), .events = POLLIN };
+
+	wire = pump_wire_make(room, sizeof room);
+	for (uintptr_t i = 0; i < SENDERS; i++) {
+		last[i] = -1;
+		if (pthread_create(&threads[i], NULL, make_all, (void *)i))
+			return 2;
+	}
+	while (came < SENDERS * BURSTS) {
+		struct pump_slot slots[4];
+		unsigned count = pump_wire_take(wire, slots, 4);
+		uint64_t rung;
+		for (unsigned i = 0; i < count; i++) {
+			uint32_t number, sender;
+			memcpy(&number, slots[i].buffer, 4);
+			memcpy(&sender, slots[i].buffer + 4, 4);
+			for (size_t at = 8; at < slots[i].size; at += 8)
+				if (memcmp(slots[i].buffer + at, slots[i].buffer, 8))
+					return 3;
+			if (sender >= SENDERS || (int64_t)number <= last[sender])
+				return 4;
+			last[sender] = number;
+		}
+		came += count;
+		if (!count && pump_wire_listen(wire, bell.fd)) {
+			if (poll(&bell, 1, 60000) == 0)
+				return 6;
+			if (read(bell.fd, &rung, sizeof rung) < 0)
+				return 5;
+		}
+	}
+	for (unsigned i = 0; i < SENDERS; i++)
+		pthread_join(threads[i], NULL);
+	pump_wire_free(wire);
+	printf("%llu\n", (unsigned long long)came);
+	return 0;
+}
