@@ -58,7 +58,7 @@ def link(path: Path, target: str) -> None:
         path.symlink_to(target)
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path | str, text: str) -> None:
     """Have a file hold one line."""
     data = text.encode() + b"\n"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)

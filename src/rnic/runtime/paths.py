@@ -257,15 +257,15 @@ class PathTree:
         shown = self._shown.get(nic.config.name)
         if shown is None:
             return
-        directory = self.root / WHOLE / "sys/devices/virtual/infiniband" / nic.config.name
+        directory = str(self.root / WHOLE / "sys/devices/virtual/infiniband" / nic.config.name)
         files = moving_files(nic, counted(nic) or {})
         for path, text in files.items():
             if shown.get(path) != text:
                 shown[path] = text
-                write(directory / path, text)
+                write(f"{directory}/{path}", text)
         for path in shown.keys() - files.keys():
             del shown[path]
-            (directory / path).unlink(missing_ok=True)
+            Path(directory, path).unlink(missing_ok=True)
 
     def refresh(self, nics: Iterable[Nic], now_ns: int, counted: Counted | None = None) -> None:
         """Write what has changed of devices that are shown.

@@ -26,7 +26,7 @@ from rnic.spec.limits import GO_BACK_N
 from rnic.spec.states import ST_RC
 from rnic.wire.bursts import RxBurst
 
-RIGHT_NS = 100_000_000
+RIGHT_NS = 250_000_000
 """How often the budget's page is put right while anything happens."""
 _DRAIN = 4_096
 
