@@ -248,6 +248,7 @@ def _listens(port: int) -> bool:
 
 def _client(command: list[str], env: dict[str, str], busy: _Busy | None, port: int) -> str:
     """What the client printed, once its server listens."""
+    said = "its server does not listen"
     for _ in range(100):
         time.sleep(0.1)
         if not _listens(port) or (busy is not None and not busy.begin()):
@@ -255,7 +256,8 @@ def _client(command: list[str], env: dict[str, str], busy: _Busy | None, port: i
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
         if done.returncode == 0:
             return done.stdout
-    raise RuntimeError(f"{' '.join(command)}: {done.stdout[-300:]}{done.stderr[-300:]}")
+        said = done.stdout[-300:] + done.stderr[-300:]
+    raise RuntimeError(f"{' '.join(command)}: {said}")
 
 
 def _figure(text: str, row: Row) -> float:

@@ -6,7 +6,6 @@ that they were given is kept with its pointer, memory of a key is forgotten when
 """
 
 from cpython.buffer cimport PyBUF_ND, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
@@ -309,6 +308,8 @@ cdef extern from "round.h" nogil:
     void pump_round_go "pump_round"(pump_round_state *round, uint64_t now, uint64_t budget, engine_told *told)
     void pump_round_drop(pump_round_state *round, uint64_t at)
     void pump_round_send(pump_round_state *round, uint64_t now, uint64_t budget, engine_told *told)
+
+ctypedef void (*pump_call)(pump_round_state *round, uint64_t now, uint64_t budget, engine_told *told) noexcept nogil
 
 COUNTERS = (
     "acks_received",
@@ -1373,23 +1374,30 @@ cdef class Pump:
         else:
             free(lent)
 
-    cdef int _round(self, uint64_t now, uint64_t budget) except -1:
+    cdef int _run(self, pump_call call, bint short, uint64_t now, uint64_t budget) except -1:
+        """A round, or turns alone, until they are over. ``short``: the interpreter is kept meanwhile."""
         cdef engine_told told
         cdef uint8_t *before = self.round_state.out.bytes
+        if self.rung:
+            self.nic.now_ns = now
+            self._take_doorbells()
         self.round_state.out.bytes = self._lend()
         try:
-            if self.rung:
-                self.nic.now_ns = now
-                self._take_doorbells()
             while True:
-                with nogil:
-                    pump_round_go(self.round_state, now, budget, &told)
+                if short:
+                    call(self.round_state, now, budget, &told)
+                else:
+                    with nogil:
+                        call(self.round_state, now, budget, &told)
                 if told.stop == STOP_DONE:
-                    break
+                    return 0
                 self.nic.now_ns = now
                 self._stopped(&told, now)
         finally:
             self._give(before)
+
+    cdef int _round(self, uint64_t now, uint64_t budget) except -1:
+        self._run(pump_round_go, False, now, budget)
         if self.round_state.came or self.round_state.sent:
             self._count(now)
         return 0
@@ -1400,26 +1408,8 @@ cdef class Pump:
 
     cdef bint _turns(self, uint64_t now, uint64_t budget, bint short) except -1:
         """``short``: a short message alone, for which to let go of the interpreter takes longer than what others gain."""
-        cdef engine_told told
-        cdef uint8_t *before = self.round_state.out.bytes
-        if self.rung:
-            self.nic.now_ns = now
-            self._take_doorbells()
-        self.round_state.out.bytes = self._lend()
         self.round_state.sent = 0
-        try:
-            while True:
-                if short:
-                    pump_round_send(self.round_state, now, budget, &told)
-                else:
-                    with nogil:
-                        pump_round_send(self.round_state, now, budget, &told)
-                if told.stop == STOP_DONE:
-                    break
-                self.nic.now_ns = now
-                self._stopped(&told, now)
-        finally:
-            self._give(before)
+        self._run(pump_round_send, short, now, budget)
         self._count(now)
         return self.round_state.sent != 0
 

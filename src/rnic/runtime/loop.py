@@ -430,7 +430,7 @@ class Runtime:
         for _ in range(_THREAD_ROUNDS):
             if self._application_polls() or not self._round(self.clock()):
                 return
-            if not self.drive.wanted:
+            if self._pumps and not self.drive.wanted:
                 break
         self.drive.ring()
 

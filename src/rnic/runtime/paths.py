@@ -257,6 +257,7 @@ class PathTree:
         shown = self._shown.get(nic.config.name)
         if shown is None:
             return
+        # as text: to join paths took longer than to write the files
         directory = str(self.root / WHOLE / "sys/devices/virtual/infiniband" / nic.config.name)
         files = moving_files(nic, counted(nic) or {})
         for path, text in files.items():

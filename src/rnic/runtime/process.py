@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rnic.device.nic import Nic
-from rnic.engine import use
 from rnic.link.base import parse_address
 from rnic.mem.order import fence, store32
 from rnic.runtime.client import Client, close_all, drain
@@ -34,10 +33,9 @@ from rnic.runtime.patience import Bent, Patience
 from rnic.runtime.report import log_report
 from rnic.runtime.requests import CHOSEN, MAX_DEVICES, Manager, Requests
 from rnic.runtime.slice import shorten
-from rnic.runtime.slot import LOOK_NS, Slot
+from rnic.runtime.slot import LOOK_NS, Slot, are_looked_after, look_on
 from rnic.runtime.slots import RIGHT_NS, SlotGroup
 from rnic.runtime.sockets import Sockets
-from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import ROCE_UDP_PORT
@@ -550,25 +548,13 @@ class NicProcess:
         slots = [client.slot for client in self.clients.values() if client.slot is not None and not client.slot.served]
         end = time.monotonic() + timeout
         while slots and timeout > _LOOK_S:
-            quiet = self._look_on(slots, min(timeout, RIGHT_NS / 1e9))
-            if self._handle(self._selector.select(0)) or (quiet and not all(map(_is_looked_after, slots))):
+            quiet = look_on(self._selector.fileno(), slots, min(timeout, RIGHT_NS / 1e9))
+            if self._handle(self._selector.select(0)) or (quiet and not are_looked_after(slots)):
                 return
             for group in self.groups.values():
                 group.put_right(time.monotonic_ns())
             timeout = end - time.monotonic()
         self._dispatch(max(0.0, timeout))
-
-    def _look_on(self, slots: list[Slot], timeout: float) -> bool:
-        """Sleep until something comes or a program has stood still for one look; whether that may be so."""
-        if use.ENGINE is None:
-            wait_readable([self._selector.fileno()], LOOK_NS / 1e9)
-            return True
-        words = [slot.rounds for slot in slots]
-        quiet, seen = use.ENGINE.look_on(self._selector.fileno(), words, LOOK_NS // 1_000_000, int(timeout * 1e9))
-        for slot, rounds in zip(slots, seen, strict=True):
-            with slot.work:
-                slot.saw(rounds)
-        return bool(quiet)
 
     def _dispatch(self, timeout: float) -> None:
         """Handle what has come, after at most ``timeout`` seconds: messages and programs that attach."""
@@ -598,8 +584,3 @@ class NicProcess:
         for name, runtime in self.devices.items():
             self.groups[name].close()
             runtime.close()
-
-
-def _is_looked_after(slot: Slot) -> bool:
-    with slot.work:
-        return slot.is_looked_after(time.monotonic_ns())

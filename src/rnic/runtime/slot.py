@@ -21,7 +21,7 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rnic.device.nic import Nic, arena_bytes
 from rnic.engine import use
@@ -33,6 +33,7 @@ from rnic.runtime.hairpin import End, Hairpins, Pair
 from rnic.runtime.loop import Runtime
 from rnic.runtime.memfd import memory
 from rnic.runtime.patience import Patience
+from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
 from rnic.spec.rounds import BUDGET, BUFFER_BYTES, RECEIVE_LIMIT
 from rnic.state.record import WORD_BYTES, place
@@ -402,4 +403,26 @@ class Slot:
                     self.end.close()
 
 
-__all__ = ["LOG_QPS", "LOOK_NS", "SHARED_BYTES", "Slot"]
+def look_on(epoll: int, slots: Sequence[Slot], timeout_s: float) -> bool:
+    """Sleep until something comes by ``epoll`` or a program has stood still for one look; whether one may have."""
+    if use.ENGINE is None:
+        wait_readable([epoll], LOOK_NS / 1e9)
+        return True
+    words = [slot.rounds for slot in slots]
+    quiet, seen = use.ENGINE.look_on(epoll, words, LOOK_NS // 1_000_000, int(timeout_s * 1e9))
+    for slot, rounds in zip(slots, seen, strict=True):
+        with slot.work:
+            slot.saw(rounds)
+    return bool(quiet)
+
+
+def are_looked_after(slots: Sequence[Slot]) -> bool:
+    """:meth:`Slot.is_looked_after` of all."""
+    for slot in slots:
+        with slot.work:
+            if not slot.is_looked_after(time.monotonic_ns()):
+                return False
+    return True
+
+
+__all__ = ["LOG_QPS", "LOOK_NS", "SHARED_BYTES", "Slot", "are_looked_after", "look_on"]

@@ -153,6 +153,25 @@ def test_what_is_not_rdma_reaches_a_nic_that_the_engine_drives() -> None:
     b.ctx.close()
 
 
+def test_the_thread_in_python_goes_on_for_as_long_as_the_engine_does_not_take_the_rounds() -> None:
+    fabric = Fabric()
+    a, b = End(fabric.attach(bytes((10, 0, 0, 1)))), End(fabric.attach(bytes((10, 0, 0, 2))))
+    a.join(b)
+    b.join(a)
+    assert a.write(b, 8) == e.IBV_WC_SUCCESS
+    runtime = b.ctx.runtime
+    there = runtime.nic.config.address
+    frames = [ip_packet(Flow(a.ctx.runtime.nic.config.address, there, 5, 53), bytes([n])) for n in range(3)]
+    for frame in frames:
+        fabric.carry(there, frame)
+    runtime.rest()
+    with runtime.lock:
+        runtime._help()
+    assert [b.ctx.read_non_rdma() for _ in frames] == frames
+    a.ctx.close()
+    b.ctx.close()
+
+
 def test_packets_of_a_nic_that_python_drives_meet_those_of_the_engine() -> None:
     a, b = joined()
     a.ctx.runtime._pump.stop()
