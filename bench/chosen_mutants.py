@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ ENGINE = Path("src", "rnic", "engine")
 GENERATED = Path("build", "cython", "src", "rnic", "engine", "_engine.c")
 """What Cython made of the engine's own module when it was installed."""
 TIMEOUT_S = 900
+QUICK = "-O0 -fno-lto"
+"""How the tests of ``abi`` compile its libraries: that takes far longer than what they do with them."""
 
 
 class Chosen(NamedTuple):
@@ -81,10 +84,10 @@ class EngineBuild:
 
 @contextmanager
 def changed(tree: Path, mutant: Chosen, engine: EngineBuild | None) -> Iterator[None]:
-    """The mutant is in the tree, and compiled where it is C."""
+    """The mutant is in the tree, and compiled where it is the engine's C: the tests of ``abi`` compile that."""
     place = tree / mutant.path
     original = place.read_text(encoding="utf-8")
-    compiled = engine if place.suffix == ".c" else None
+    compiled = engine if ENGINE in mutant.path.parents else None
     place.write_text(original.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
         if compiled is not None:
@@ -97,34 +100,64 @@ def changed(tree: Path, mutant: Chosen, engine: EngineBuild | None) -> Iterator[
             compiled.make(mutant.path)
 
 
-def killer(tree: Path, tests: tuple[str, ...]) -> str:
-    """The first test that fails in a copy of the tree, or that they did not end; empty where all pass."""
+def environment(tree: Path) -> dict[str, str]:
+    """For tests that try a copy of the tree."""
+    return {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "CFLAGS": QUICK}
+
+
+def tried(tree: Path, tests: tuple[str, ...]) -> tuple[str, str]:
+    """Run tests in a copy of the tree: which fails first, empty where all pass; and how pytest closed."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not full"]
-    env = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = environment(tree)
     try:
         done = subprocess.run(
             [*command, *tests], cwd=tree, env=env, check=False, timeout=TIMEOUT_S, capture_output=True, text=True
         )
     except subprocess.TimeoutExpired:
-        return "they did not end"
+        return "they did not end", ""
+    closed = (done.stdout.splitlines() or [""])[-1]
     if not done.returncode:
-        return ""
+        return "", closed
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return failed[0].split()[1] if failed else f"pytest ended with {done.returncode}"
+    return failed[0].split()[1] if failed else f"pytest ended with {done.returncode}", closed
+
+
+def unfit(tree: Path, tests: tuple[str, ...]) -> str:
+    """How tests were skipped here, which then say nothing of a mutant; empty where they pass.
+
+    Raises:
+        ValueError: they fail, and would kill every mutant.
+    """
+    failed, closed = tried(tree, tests)
+    if failed:
+        raise ValueError(f"{failed} fails without any mutant; mend that first")
+    return "" if " passed" in closed else closed
 
 
 def run(words: list[str]) -> int:
-    """Run those whose rule or path has one of the words, or all; exit status 1 where one survives."""
+    """Run those whose rule or path has one of the words, or all; status 1 where one survives, 2 where none ran."""
     mutants = [m for m in chosen() if not words or any(word in f"{m.path} {m.rule}" for word in words)]
-    survivors = 0
+    start = time.monotonic()
+    survivors = left_out = 0
     with tempfile.TemporaryDirectory(prefix="rnic-chosen-") as scratch:
         tree = Path(scratch, "tree")
         shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "_build", ".hypothesis"))
-        engine = EngineBuild(tree) if any(mutant.path.suffix == ".c" for mutant in mutants) else None
+        try:
+            engine = EngineBuild(tree) if any(ENGINE in mutant.path.parents for mutant in mutants) else None
+            skipped = {t: unfit(tree, (t,)) for t in sorted({test for mutant in mutants for test in mutant.tests})}
+        except (OSError, ValueError) as error:
+            print(f"mutate: {error}", file=sys.stderr)
+            return 2
         for mutant in mutants:
+            tests = tuple(test for test in mutant.tests if not skipped[test])
+            if not tests:
+                left_out += 1
+                print(f"LEFT OUT  {mutant.path}: {mutant.rule}  ({mutant.tests[0]}: {skipped[mutant.tests[0]]})")
+                continue
             with changed(tree, mutant, engine):
-                by = killer(tree, mutant.tests)
+                by, _ = tried(tree, tests)
             survivors += not by
             print(f"{'killed' if by else 'ALIVE '}  {mutant.path}: {mutant.rule}  ({by or 'by nobody'})", flush=True)
-    print(f"{len(mutants) - survivors} of {len(mutants)} killed")
-    return 1 if survivors else 0
+    done = len(mutants) - left_out
+    print(f"{done - survivors} of {done} killed in {time.monotonic() - start:.0f} s")
+    return 1 if survivors else 0 if done else 2

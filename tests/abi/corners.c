@@ -254,6 +254,55 @@ static void queues_of_a_queue_pair_in_reset(void)
 	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_srq(srq));
 }
 
+/* ---- what is more than was agreed is refused whole, and says which request it was */
+
+enum { PIECES = 33 };
+
+static void more_than_was_agreed(void)
+{
+	struct ibv_cq *cq = ibv_create_cq(context, 64, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = { 4, 4, 2, 2, 16 }, .qp_type = IBV_QPT_RC };
+	struct ibv_sge pieces[PIECES], huge[2];
+	struct ibv_send_wr wr[2], *bad = NULL;
+	struct ibv_recv_wr wanted, *bad_wanted = NULL;
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	uint32_t posted = 0;
+	struct ibv_wc wc;
+
+	CHECK(qp && init.cap.max_send_sge < PIECES && init.cap.max_recv_sge < PIECES);
+	connect_to_itself(qp);
+	for (int i = 0; i < PIECES; i++)
+		pieces[i] = (struct ibv_sge){ (uintptr_t)memory, 1, mr->lkey };
+	wr[0] = (struct ibv_send_wr){ .sg_list = pieces, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .next = &wr[1] };
+	wr[0].wr.rdma.remote_addr = (uintptr_t)memory;
+	wr[0].wr.rdma.rkey = mr->rkey;
+	wr[1] = wr[0];
+	wr[1].next = NULL;
+	wr[1].send_flags = IBV_SEND_SIGNALED;
+	wr[1].num_sge = (int)init.cap.max_send_sge + 1;
+	CHECK(ibv_post_send(qp, wr, &bad) == EINVAL && bad == &wr[1]);
+	wr[1].num_sge = (int)init.cap.max_send_sge;
+	CHECK(!ibv_post_send(qp, &wr[1], &bad));
+	while (!ibv_poll_cq(cq, 1, &wc))
+		;
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RDMA_WRITE);
+	huge[0] = huge[1] = (struct ibv_sge){ (uintptr_t)memory, 1u << 31, mr->lkey };
+	wr[1].sg_list = huge;
+	CHECK(ibv_post_send(qp, &wr[1], &bad) == EINVAL && bad == &wr[1]);
+	huge[0].length = init.cap.max_inline_data + 1;
+	wr[1].num_sge = 1;
+	wr[1].send_flags = IBV_SEND_INLINE;
+	CHECK(ibv_post_send(qp, &wr[1], &bad) == EINVAL && bad == &wr[1]);
+	wanted = (struct ibv_recv_wr){ .sg_list = pieces, .num_sge = (int)init.cap.max_recv_sge + 1 };
+	CHECK(ibv_post_recv(qp, &wanted, &bad_wanted) == EINVAL && bad_wanted == &wanted);
+	wanted.num_sge = (int)init.cap.max_recv_sge;
+	while (!ibv_post_recv(qp, &wanted, &bad_wanted))
+		posted++;
+	CHECK(posted == init.cap.max_recv_wr && bad_wanted == &wanted);
+	CHECK(ibv_post_recv(qp, &wanted, &bad_wanted) == ENOMEM);
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
+}
+
 /* ---- memory windows: bound on one queue pair, on another, and on the first again */
 
 static void bind(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_cq *cq)
@@ -302,6 +351,67 @@ static void answers_to_all_addresses(void)
 	}
 }
 
+/* A datagram to itself; what it says of how it came. */
+static void datagram_to_itself(struct ibv_qp *qp)
+{
+	struct ibv_ah_attr path = { .is_global = 1, .port_num = 1, .grh = { .hop_limit = 64 } };
+	struct ibv_sge into = { .addr = (uintptr_t)memory, .length = sizeof memory, .lkey = mr->lkey };
+	struct ibv_sge from = { .addr = (uintptr_t)memory + 64, .length = 8, .lkey = mr->lkey };
+	struct ibv_recv_wr wanted = { .wr_id = 3, .sg_list = &into, .num_sge = 1 }, *bad_wanted;
+	struct ibv_send_wr wr = { .wr_id = 4, .sg_list = &from, .num_sge = 1, .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+
+	CHECK(!ibv_query_gid(context, 1, 0, &path.grh.dgid));
+	CHECK((wr.wr.ud.ah = ibv_create_ah(pd, &path)));
+	wr.wr.ud.remote_qpn = qp->qp_num;
+	wr.wr.ud.remote_qkey = 0x1111;
+	CHECK(!ibv_post_recv(qp, &wanted, &bad_wanted) && !ibv_post_send(qp, &wr, &bad));
+}
+
+/* Bit 3: with a UDP header; 2:0: 1 by IPv6, 2 by IPv4. The same by both ways to poll. */
+static void a_datagram_says_how_it_came(void)
+{
+	struct ibv_cq_init_attr_ex how = { .cqe = 8, .wc_flags = IBV_WC_EX_WITH_SL | IBV_WC_EX_WITH_SRC_QP };
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(context, &how);
+	struct ibv_qp_init_attr init = { .cap = { 4, 4, 1, 1, 0 }, .qp_type = IBV_QPT_UD };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x1111 };
+	struct ibv_poll_cq_attr none = { 0 };
+	uint8_t came = 0;
+	struct ibv_qp *qp;
+	union ibv_gid own;
+	struct ibv_wc wc;
+
+	CHECK(cq);
+	init.send_cq = init.recv_cq = ibv_cq_ex_to_cq(cq);
+	CHECK((qp = ibv_create_qp(pd, &init)));
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+	attr.qp_state = IBV_QPS_RTR;
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+	attr.qp_state = IBV_QPS_RTS;
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN));
+	CHECK(!ibv_query_gid(context, 1, 0, &own));
+	came = 8 | (own.raw[10] == 0xff ? 2 : 1);
+	datagram_to_itself(qp);
+	for (int left = 2; left;) {
+		wc.sl = 0xff; /* what the program has there is not what came */
+		if (!ibv_poll_cq(init.send_cq, 1, &wc))
+			continue;
+		CHECK(wc.status == IBV_WC_SUCCESS);
+		CHECK(wc.sl == (wc.opcode == IBV_WC_RECV ? came : 0));
+		left--;
+	}
+	datagram_to_itself(qp);
+	for (int left = 2; left;) {
+		if (ibv_start_poll(cq, &none))
+			continue;
+		CHECK(cq->status == IBV_WC_SUCCESS);
+		CHECK(ibv_wc_read_sl(cq) == (ibv_wc_read_opcode(cq) == IBV_WC_RECV ? came : 0));
+		ibv_end_poll(cq);
+		left--;
+	}
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(init.send_cq));
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -313,8 +423,10 @@ static const struct {
 	{ "a_thread_that_is_cancelled_at_once", a_thread_that_is_cancelled_at_once },
 	{ "a_sleeper_and_one_who_posts", a_sleeper_and_one_who_posts },
 	{ "queues_of_a_queue_pair_in_reset", queues_of_a_queue_pair_in_reset },
+	{ "more_than_was_agreed", more_than_was_agreed },
 	{ "a_window_on_two_queue_pairs", a_window_on_two_queue_pairs },
 	{ "answers_to_all_addresses", answers_to_all_addresses },
+	{ "a_datagram_says_how_it_came", a_datagram_says_how_it_came },
 };
 
 int main(int argc, char **argv)

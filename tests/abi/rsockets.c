@@ -147,6 +147,29 @@ static int connected(int listens)
 	return fd;
 }
 
+/* Who waits no longer than it said: SO_RCVTIMEO, which says afterwards what was set. */
+static void waits_no_longer(int fd)
+{
+	struct timeval time = { 0, 20000 }, got = { 7, 7 };
+	socklen_t bytes = sizeof got;
+	char text[4];
+
+	CHECK(!rgetsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &got, &bytes) && bytes == sizeof got);
+	CHECK(!got.tv_sec && !got.tv_usec); /* for ever */
+	CHECK(!rsetsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time));
+	CHECK(rrecv(fd, text, sizeof text, 0) == -1 && errno == EAGAIN);
+	CHECK(!rgetsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &got, &bytes) && got.tv_sec == 0 && got.tv_usec == 20000);
+	CHECK(!rgetsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &got, &bytes) && !got.tv_sec && !got.tv_usec);
+	time = (struct timeval){ 3, 1000000 };
+	CHECK(rsetsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == -1 && errno == EDOM);
+	CHECK(rsetsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, 4) == -1 && errno == EINVAL);
+	time = (struct timeval){ 1l << 40, 0 }; /* longer than anybody lives */
+	CHECK(!rsetsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time));
+	CHECK(!rgetsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &got, &bytes) && !got.tv_sec && !got.tv_usec);
+	time = (struct timeval){ 0, 0 };
+	CHECK(!rsetsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time));
+}
+
 static void run_client(void)
 {
 	struct iovec parts[2] = { { "abcd", 4 }, { "efgh", 4 } };
@@ -170,6 +193,7 @@ static void run_client(void)
 	FD_ZERO(&set);
 	FD_SET(fd, &set);
 	CHECK(rselect(fd + 1, &set, NULL, NULL, &soon) == 0 && !FD_ISSET(fd, &set));
+	waits_no_longer(fd);
 	CHECK(rsend(fd, "hello", 5, 0) == 5);
 	/* a descriptor of the system beside it */
 	CHECK(!pipe(pipes) && write(pipes[1], "p", 1) == 1);
@@ -208,6 +232,7 @@ static void datagrams(void)
 	server_address.sin_port = client_address.sin_port = htons(PORT + 1);
 	CHECK(!rbind(one, (struct sockaddr *)&server_address, sizeof server_address));
 	CHECK(!rbind(two, (struct sockaddr *)&client_address, sizeof client_address));
+	waits_no_longer(one);
 	CHECK(rsendto(one, "big", 1 << 16, 0, (struct sockaddr *)&client_address, sizeof client_address) == -1);
 	for (int i = 0; i < 20; i++) { /* the first by UDP, the others by queue pairs */
 		CHECK(rsendto(one, "question", 8, 0, (struct sockaddr *)&client_address, sizeof client_address) == 8);

@@ -125,11 +125,11 @@ def test_the_chosen_mutants_fit_the_tree_and_have_tests(monkeypatch: pytest.Monk
 
     mutants = chosen_mutants.chosen()
     rooms = {mutant.path.parts[2] for mutant in mutants}
-    assert {"context", "engine", "state", "transport"} <= rooms
+    assert {"abi", "context", "device", "engine", "link", "runtime", "state", "transport"} <= rooms
     for mutant in mutants:
         assert mutant.old != mutant.new
         assert mutant.tests
-        assert all((BENCH.parent / test).exists() for test in mutant.tests), mutant.rule
+        assert all((BENCH.parent / test.split("::")[0]).exists() for test in mutant.tests), mutant.rule
 
 
 def test_a_mutant_is_in_the_tree_for_as_long_as_its_tests_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,23 @@ def test_a_mutant_is_in_the_tree_for_as_long_as_its_tests_run(tmp_path: Path, mo
     (tmp_path / "test_thing.py").write_text("from thing import LIMIT\ndef test_limit():\n    assert LIMIT == 3\n")
     mutant = chosen_mutants.Chosen("a limit", Path("thing.py"), "3", "4", ("test_thing.py",))
     monkeypatch.setenv("PYTEST_ADDOPTS", "--rootdir=.")
-    assert chosen_mutants.killer(tmp_path, mutant.tests) == ""
+    assert chosen_mutants.tried(tmp_path, mutant.tests)[0] == ""
     with chosen_mutants.changed(tmp_path, mutant, None):
-        assert chosen_mutants.killer(tmp_path, mutant.tests) == "test_thing.py::test_limit"
+        assert chosen_mutants.tried(tmp_path, mutant.tests)[0] == "test_thing.py::test_limit"
     assert (tmp_path / "thing.py").read_text() == "LIMIT = 3\n"
+
+
+def test_tests_that_say_nothing_of_a_mutant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are skipped kill none, and those that fail anyway all."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    import chosen_mutants
+
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--rootdir=.")
+    test = tmp_path / "test_thing.py"
+    test.write_text("def test_thing():\n    assert True\n")
+    assert chosen_mutants.unfit(tmp_path, ("test_thing.py",)) == ""
+    test.write_text("import pytest\ndef test_thing():\n    pytest.skip('no such thing here')\n")
+    assert chosen_mutants.unfit(tmp_path, ("test_thing.py",)).startswith("1 skipped in ")
+    test.write_text("def test_thing():\n    assert False\n")
+    with pytest.raises(ValueError, match=r"test_thing.py::test_thing fails without any mutant"):
+        chosen_mutants.unfit(tmp_path, ("test_thing.py",))

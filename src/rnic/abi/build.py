@@ -1,7 +1,8 @@
 """Build ``libibverbs.so.1``, ``librdmacm.so.1`` and what `rnic exec` preloads with the C compiler at hand.
 
 Run as ``python -m rnic.abi.build [--out DIRECTORY] [--sanitize] [--cc COMPILER]``; the package's own build runs
-it too. The header, the version scripts and the functions that only refuse come from tables.
+it too. ``CC`` names another compiler, and ``CFLAGS`` has the last word over what it is told. The header, the version
+scripts and the functions that only refuse come from tables.
 """
 
 from __future__ import annotations
@@ -164,6 +165,7 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
             "no C compiler was found: install one (gcc or clang) or name it in CC, then install rnic again"
         )
     out.mkdir(parents=True, exist_ok=True)
+    own = shlex.split(os.environ.get("CFLAGS", ""))
     cm = sorted(SOURCES.glob("rdmacm*.c"))
     verbs = sorted(source for source in SOURCES.glob("*.c") if source not in cm)
     both = [SOURCES / "attach.c", ENGINE / "exchange.c"]
@@ -187,8 +189,8 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
             # Atfork handlers and helper threads must not outlive the code: dlclose leaves it mapped.
             link += ["-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now"]
             command = [*shlex.split(compiler), *flags, *link, *map(str, sources), "-o", str(made)]
-            if sanitize or not _runs([*command, *AT_ONCE]):
-                _run(command)
+            if sanitize or not _runs([*command, *AT_ONCE, *own]):
+                _run([*command, *own])
             built.append(_put(made, out))
         # Never sanitized: it stands in front of the sanitizers' own functions of the same names.
         for library, source, needs in (
@@ -198,7 +200,7 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
             made = work / library
             link = ["-shared", f"-Wl,-soname,{library}", "-Wl,-z,nodelete", "-Wl,-z,relro"]
             flags = [*FLAGS, *(STRICT if strict else ()), f"-I{SOURCES}"]
-            _run([*shlex.split(compiler), *flags, *link, str(source), *needs, "-ldl", "-o", str(made)])
+            _run([*shlex.split(compiler), *flags, *link, str(source), *needs, "-ldl", "-o", str(made), *own])
             built.append(_put(made, out))
     return built
 

@@ -75,6 +75,16 @@ def test_programs_send_equally_many_bytes_whatever_their_queue_pairs() -> None:
     assert max(sent[qp] for qp in many) - min(sent[qp] for qp in many) <= 3 * (QUANTUM + PACKET)
 
 
+def test_programs_send_equally_many_bytes_whatever_their_packets() -> None:
+    """Packets of one fill a turn to the byte; what those of the other take beyond theirs is missing from the next."""
+    turns = Service()
+    exact, beyond = turns.queue_pair(1), [turns.queue_pair(2) for _ in range(2)]
+    for qp in [exact, *beyond]:
+        turns.add(qp)
+    sent = serve(turns, {exact: QUANTUM // 4, **dict.fromkeys(beyond, 1_500)}, 1_000)
+    assert abs(sent[exact] - sum(sent[qp] for qp in beyond)) <= 2 * (QUANTUM + 1_500)
+
+
 def test_a_weight_is_a_larger_share() -> None:
     turns = Service()
     heavy, light = turns.queue_pair(1, 3), turns.queue_pair(1)

@@ -56,6 +56,17 @@ def test_the_tables_are_spelled_as_the_kernel_spells_them() -> None:
     assert (files["ports/1/pkeys/0"], files["ports/1/pkeys/1"]) == ("0xffff", "0x8001")
 
 
+def test_only_what_changed_is_written(tmp_path: Path) -> None:
+    tree, nic = PathTree(tmp_path), _nic()
+    tree.add(nic)
+    counters = tree.root / "all/sys/class/infiniband/rnic0/ports/1/counters"
+    for name in ("port_xmit_packets", "symbol_error"):
+        (counters / name).write_text("by hand")
+    tree.refresh([nic], 0, lambda _: {"tx_packets": 7})
+    assert (counters / "port_xmit_packets").read_text().strip() == "7"
+    assert (counters / "symbol_error").read_text() == "by hand"
+
+
 def test_the_tables_follow_events(tmp_path: Path) -> None:
     """Whoever looks under ``/sys`` sees the entries that ``ibv_query_gid`` and ``ibv_query_pkey`` tell."""
     tree, nic = PathTree(tmp_path), _nic()

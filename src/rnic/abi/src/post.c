@@ -111,7 +111,6 @@ static int put_bind(struct rnic_qp *qp, struct sqe *sqe, struct rnic_mw *mw, uin
 	uint32_t index = (uint32_t)(sqe - qp->sq);
 
 	sqe->opcode = RNIC_WR_BIND_MW;
-	qp->bound[index] = NULL;
 	if (info->length && !info->mr)
 		return EINVAL;
 	sqe->imm = key_before(qp, mw, index);
@@ -130,7 +129,7 @@ static void commit_binds(struct rnic_qp *qp, uint32_t from, uint32_t to)
 	for (; from != to; from = from + 1 == qp->entries ? 0 : from + 1) {
 		struct rnic_mw *mw = qp->bound[from];
 
-		if (qp->sq[from].opcode != RNIC_WR_BIND_MW || !mw)
+		if (qp->sq[from].opcode != RNIC_WR_BIND_MW)
 			continue;
 		mw->before = mw->key;
 		mw->key = qp->sq[from].rkey;

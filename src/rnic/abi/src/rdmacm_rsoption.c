@@ -3,6 +3,7 @@
 #include "rdmacm_rs.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <netinet/tcp.h>
 #include <stdarg.h>
 
@@ -51,12 +52,35 @@ static int within(int value, int low, int high)
 	return value < low ? low : value > high ? high : value;
 }
 
-static int milliseconds(const void *value)
+/* How long to wait, as Linux takes it: zero is for ever, and so is what no int holds; a negative one does not wait. */
+static int set_timeout(int *ms, const void *value, socklen_t bytes)
 {
 	struct timeval time;
 
+	if (bytes < sizeof time)
+		return minus(EINVAL);
 	memcpy(&time, value, sizeof time);
-	return time.tv_sec || time.tv_usec ? (int)(time.tv_sec * 1000 + (time.tv_usec + 999) / 1000) : -1;
+	if (time.tv_usec < 0 || time.tv_usec >= 1000000)
+		return minus(EDOM);
+	if (time.tv_sec < 0)
+		*ms = 0;
+	else if ((!time.tv_sec && !time.tv_usec) || time.tv_sec >= INT_MAX / 1000)
+		*ms = -1;
+	else
+		*ms = (int)(time.tv_sec * 1000 + (time.tv_usec + 999) / 1000);
+	return 0;
+}
+
+static int get_timeout(int ms, void *value, socklen_t *bytes)
+{
+	struct timeval time = { 0, 0 };
+
+	if (ms > 0)
+		time = (struct timeval){ ms / 1000, ms % 1000 * 1000 };
+	if (*bytes > sizeof time)
+		*bytes = sizeof time;
+	memcpy(value, &time, *bytes);
+	return 0;
 }
 
 /* Sizes hold for connections to come. */
@@ -84,12 +108,8 @@ static int set_option(struct rsocket *rs, int level, int name, const void *value
 	struct rs_option *kept;
 	int number = 0;
 
-	if (level == SOL_SOCKET && (name == SO_RCVTIMEO || name == SO_SNDTIMEO)) {
-		if (bytes < sizeof(struct timeval))
-			return minus(EINVAL);
-		*(name == SO_RCVTIMEO ? &rs->receive_ms : &rs->send_ms) = milliseconds(value);
-		return 0;
-	}
+	if (level == SOL_SOCKET && (name == SO_RCVTIMEO || name == SO_SNDTIMEO))
+		return set_timeout(name == SO_RCVTIMEO ? &rs->receive_ms : &rs->send_ms, value, bytes);
 	if (level == SOL_RDMA && name == RDMA_ROUTE)
 		return 0; /* there is one route, by the addresses */
 	memcpy(&number, value, bytes < sizeof number ? bytes : sizeof number);
@@ -159,8 +179,11 @@ static int get_number(struct rsocket *rs, int level, int name, int *number)
 
 static int get_option(struct rsocket *rs, int level, int name, void *value, socklen_t *bytes)
 {
-	int number, error = get_number(rs, level, name, &number);
+	int number, error;
 
+	if (level == SOL_SOCKET && (name == SO_RCVTIMEO || name == SO_SNDTIMEO))
+		return get_timeout(name == SO_RCVTIMEO ? rs->receive_ms : rs->send_ms, value, bytes);
+	error = get_number(rs, level, name, &number);
 	if (error)
 		return minus(error);
 	if (*bytes > sizeof number)
