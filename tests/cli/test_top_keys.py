@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -31,7 +32,7 @@ _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|[()][0-9A-B]|[=>78])")
 
 
 class Screen:
-    """``rnic top`` on a terminal of its own."""
+    """``rnic top`` on a terminal of its own, begun with interrupts ignored, as what a script runs in the background."""
 
     def __init__(self, directory: Path) -> None:
         self.master, self.terminal = pty.openpty()
@@ -41,6 +42,7 @@ class Screen:
         env = {**os.environ, "RNIC_RUNTIME_DIR": str(directory), "TERM": "xterm-256color"}
         for size in ("COLUMNS", "LINES"):  # scapy, once a test has imported it, leaves the first behind
             env.pop(size, None)
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.process = subprocess.Popen(
             ["setsid", "--ctty", sys.executable, "-m", "rnic.cli", "top", "--interval", "0.1"],
             env=env,
@@ -48,6 +50,7 @@ class Screen:
             stdout=self.terminal,
             stderr=self.terminal,
         )
+        signal.signal(signal.SIGINT, before)
 
     def read(self) -> None:
         if select.select([self.master], [], [], 0.05)[0]:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import sys
 import time
 from collections import defaultdict, deque
@@ -243,10 +244,21 @@ def keys() -> Iterator[int | None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
+@contextlib.contextmanager
+def interrupts() -> Iterator[None]:
+    """Ctrl-C interrupts, also what was started with it ignored, as a shell starts what it runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _live(looker: Looker, view: View, interval: float) -> None:
     console = Console()
     looker.look()
-    with keys() as descriptor, Live(view, console=console, screen=console.is_terminal, auto_refresh=False) as live:
+    screen = Live(view, console=console, screen=console.is_terminal, auto_refresh=False)
+    with interrupts(), keys() as descriptor, screen as live:
         while True:
             end = time.monotonic() + interval
             while (left := end - time.monotonic()) > 0:
