@@ -137,7 +137,7 @@ class SlotGroup:
         assert isinstance(link, UdpLink)
         for _ in range(_DRAIN):  # what still comes for whoever had the slot before
             try:
-                sock.recv(0)
+                sock.recv(1)  # for none Python asks nobody
             except OSError:
                 break
         use_ = self._uses[member] = self._uses.get(member, -1) + 1

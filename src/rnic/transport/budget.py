@@ -27,6 +27,7 @@ _SLOTS, _LIMIT = BUDGET["slots"].byte, BUDGET["limit"].byte
 _HELD, _LEARNED, _WAITS = (SHARE[name].byte for name in ("held", "limit", "waits"))
 _STRIDE = SHARE.size
 _WORD = (1 << 32) - 1
+_NOTHING = bytes(SHARE.size)
 
 
 class Budget:
@@ -101,7 +102,9 @@ class Budget:
     def clear(self) -> None:
         """The slot is nobody's: it has nothing."""
         for entry in range(ENTRIES):
-            self.show(entry, 0, 0, False)
+            at = share_at(entry, self.slot)
+            if self.page[at : at + SHARE.size] != _NOTHING:  # of most peers it had nothing
+                self.show(entry, 0, 0, False)
 
 
 __all__ = ["LEAST", "Budget"]
