@@ -64,7 +64,10 @@ class EngineBuild:
         if self._compiler is None or not (tree / GENERATED).exists():
             raise OSError("mutants of the engine need a C compiler, and an installation that was compiled")
         self._objects.mkdir(parents=True, exist_ok=True)
-        for source in (GENERATED, *sorted(path.relative_to(tree) for path in (tree / ENGINE).glob("[!_]*.c"))):
+        # beside the headers of today: where it lies are those of when it was installed
+        module = ENGINE / GENERATED.name
+        shutil.copyfile(tree / GENERATED, tree / module)
+        for source in (module, *sorted(path.relative_to(tree) for path in (tree / ENGINE).glob("[!_]*.c"))):
             self.make(source)
         self.link()
 

@@ -282,8 +282,11 @@ static void count(struct bypass *bypass)
 	bypass->timed = 0;
 	slot->rx_packets += counts->rx_packets;
 	slot->tx_packets += counts->tx_packets;
-	for (unsigned i = 0; i < ENGINE_COUNTS; i++)
-		(&slot->event_0)[i] += counts->events[i];
+	for (uint64_t left = counts->moved; left; left &= left - 1) {
+		unsigned which = (unsigned)__builtin_ctzll(left);
+		(&slot->event_0)[which] += counts->events[which];
+		counts->events[which] = 0;
+	}
 	slot->rx_bytes += round->rx_bytes;
 	slot->tx_bytes += round->tx_bytes;
 	slot->rx_socket_error += round->socket_errors;
@@ -292,7 +295,7 @@ static void count(struct bypass *bypass)
 	slot->drop_tx_unreachable += round->counts.drop_tx_unreachable;
 	slot->drop_tx_blocked += round->counts.drop_tx_blocked;
 	slot->drop_tx_error += round->counts.drop_tx_error;
-	memset(counts, 0, sizeof *counts);
+	counts->rx_packets = counts->tx_packets = counts->moved = 0;
 	memset(&round->counts, 0, sizeof round->counts);
 	round->rx_bytes = round->tx_bytes = round->too_short = round->socket_errors = 0;
 }

@@ -237,7 +237,15 @@ struct engine_effects {
 	uint64_t sample; /* a round trip in nanoseconds, or NONE */
 	uint64_t grounded; /* packets that are not in flight any more since they are sent again */
 	uint32_t counts[ENGINE_COUNTS];
+	uint32_t counted; /* a bit for each of these that is not 0: mostly there is none */
 };
+
+static inline void engine_count(struct engine_effects *effects, enum engine_count which, uint32_t much)
+{
+	effects->counts[which] += much;
+	effects->counted |= (uint32_t)(much != 0) << which;
+}
+_Static_assert(ENGINE_COUNTS <= 32, "there is a bit for each");
 
 /* Packets that were made, in the order to send them. Segments of one burst are equally long, but the last. */
 struct engine_burst {

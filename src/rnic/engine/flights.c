@@ -294,18 +294,22 @@ static void admit(const struct engine_sched *sched)
 	while (blocked < flights->waited_for) {
 		uint64_t at = flights->first_peer;
 		struct peer *peer = engine_record(sched, at);
-		unqueue(sched, at);
+		int alone = flights->waited_for == 1;
 		struct engine_limits limits;
 		engine_flights_limits(sched, peer, &limits);
-		uint64_t share = quantum(limits.peer, peer->waiting > 1 || flights->waited_for || peer->users > 1);
+		uint64_t share = quantum(limits.peer, peer->waiting > 1 || !alone || peer->users > 1);
 		int64_t left = (int64_t)(limits.nic - flights->inflight - flights->promised);
 		uint64_t used = peer->inflight + peer->promised;
 		if (used && (left < (int64_t)lesser(share, limits.nic) ||
 			     (int64_t)(limits.peer - used) < (int64_t)share)) {
-			queue(sched, at);
 			blocked++;
+			if (!alone) { /* behind the others; mostly there are none */
+				unqueue(sched, at);
+				queue(sched, at);
+			}
 			continue;
 		}
+		unqueue(sched, at);
 		uint64_t qp = next(sched, peer);
 		struct queue_pair *record = engine_record(sched, qp);
 		if (peer->waiting)

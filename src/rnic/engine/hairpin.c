@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #define POSITION (HAIRPIN_RING_BYTES - 1)
-#define PSN_AT 9 /* in a BTH */
 
 enum kind {
 	KIND_PACKETS, /* a burst of them, as the wire carries it */

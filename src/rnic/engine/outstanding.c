@@ -219,9 +219,10 @@ void engine_advance_into(const struct engine_port *port, struct engine_qp *qp, u
 	if (record->window < record->widest)
 		widen(port, record, count);
 	record->una = psn;
-	effects->acknowledged = count;
-	effects->landed = lesser(count, record->flying);
-	record->flying -= effects->landed;
+	uint64_t landed = lesser(count, record->flying);
+	effects->acknowledged += count;
+	effects->landed += landed;
+	record->flying -= landed;
 	be_put(qp->qpc, QPC_LAST_ACKED_PSN, psn);
 	record->retry_left = be_get(qp->qpc, QPC_RETRY_CNT);
 	record->rnr_left = be_get(qp->qpc, QPC_RNR_RETRY);
@@ -280,7 +281,7 @@ void engine_retry(const struct engine_port *port, struct engine_qp *qp, uint64_t
 {
 	struct queue_pair *record = qp->record;
 	record->retry_left--;
-	effects->counts[COUNT_REWINDS]++;
+	engine_count(effects, COUNT_REWINDS, 1);
 	resize(port, record, greater(lesser(FLIGHT_NARROWEST, record->widest), record->window >> 1));
 	effects->effects |= EFFECT_LOST;
 	engine_rewind(qp, psn, effects);
@@ -316,7 +317,7 @@ void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const 
 		effects->effects |= EFFECT_SCHEDULE;
 	}
 	if (late) {
-		effects->counts[COUNT_ACK_TIMEOUTS]++;
+		engine_count(effects, COUNT_ACK_TIMEOUTS, 1);
 		record->ack_deadline = NEVER;
 		record->backoff = lesser(record->backoff + 1, TIMER_BACKOFF_MOST);
 		effects->effects |= EFFECT_SILENT;

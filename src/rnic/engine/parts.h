@@ -10,6 +10,7 @@
 #include "engine.h"
 
 #define DQPN_AT 5 /* the three bytes of a BTH that say for whom it is */
+#define PSN_AT 9 /* its three bytes of PSN */
 #define ACK_REQ ((uint64_t)1 << 31) /* in the word of its PSN */
 
 /* ------------------------------------------------------------------ numbers in bytes of another order */
@@ -312,10 +313,11 @@ struct packet {
 	struct engine_pull *pull; /* then this reads it */
 };
 
-/* engine_receive, going on in the buffer of the call before. */
+/* engine_receive, going on in the buffer of the call before. `adds_up`: what responses that follow each other acknowledge
+ * may be carried out together. */
 size_t engine_receive_on(const struct engine_port *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
 			 size_t segment, size_t start, const struct engine_meta *meta,
-			 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects);
+			 const struct engine_flight *flight, int adds_up, uint64_t now, struct engine_effects *effects);
 /* Read the packet at `at` of a buffer of segments; ENGINE_DONE, or a punt where it is not one for this queue pair. */
 enum engine_end engine_packet_read(const struct engine_qp *qp, const struct engine_meta *meta, const uint8_t *buffer,
 				   size_t length, size_t segment, size_t at, struct packet *packet);
@@ -325,6 +327,10 @@ int engine_packet_right(const struct engine_port *port, const struct packet *pac
 /* Take one packet; ENGINE_DONE, ENGINE_TOLD, or a punt with nothing changed. */
 enum engine_end engine_request_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
 				struct engine_effects *effects);
+/* Whether `next`, of at most `size` bytes, is the middle of a READ's responses that is due, and has, as what came before it,
+ * no effect but that it is acknowledged: the sum of such effects is carried out as they would be one by one. */
+int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effects *effects, const uint8_t *next,
+			    size_t size);
 enum engine_end engine_response_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
 				 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects);
 

@@ -52,6 +52,15 @@ static struct engine_flight round_trips(const struct peer *peer)
 	return (struct engine_flight){ .srtt = peer->srtt, .rttvar = peer->rttvar, .alone = peer->users == 1 };
 }
 
+/* Whether packets that are acknowledged one by one leave the accounts as they would together: its peer's limit grows no
+ * more, and nobody waits but the queue pair itself. */
+static int adds_up(const struct engine_device *device, const struct queue_pair *record, const struct peer *peer)
+{
+	uint64_t waited_for = device->sched.flights->waited_for;
+	int grown = !peer->limit_16 || peer->limit_16 >= peer->most << FLIGHT_FRACTION_BITS;
+	return grown && (!waited_for || (waited_for == 1 && peer->waiting == 1 && record->parked));
+}
+
 /* The accounts as they are now. */
 static void look(const struct engine_device *device, const struct peer *peer, struct engine_flight *flight)
 {
@@ -90,10 +99,18 @@ static void show(const struct engine_qp *qp)
 	}
 }
 
+static void count_event(struct engine_device *device, enum engine_count which, uint64_t much)
+{
+	device->counts.events[which] += much;
+	device->counts.moved |= (uint64_t)1 << which;
+}
+
 static void count_events(struct engine_device *device, const struct engine_effects *effects)
 {
-	for (unsigned i = 0; i < ENGINE_COUNTS; i++)
-		device->counts.events[i] += effects->counts[i];
+	for (uint32_t left = effects->counted; left; left &= left - 1) {
+		enum engine_count which = (enum engine_count)__builtin_ctz(left);
+		count_event(device, which, effects->counts[which]);
+	}
 }
 
 /* ------------------------------------------------------------------ what others see */
@@ -178,8 +195,10 @@ size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, 
 			break;
 		}
 		struct engine_effects effects = { .sample = NONE };
-		struct engine_flight flight = round_trips(peer_of(device, record));
-		size_t taken = engine_receive_on(device->port, qp, buffer, length, segment, at, meta, &flight, now, &effects);
+		const struct peer *peer = peer_of(device, record);
+		struct engine_flight flight = round_trips(peer);
+		size_t taken = engine_receive_on(device->port, qp, buffer, length, segment, at, meta, &flight,
+						 adds_up(device, record, peer), now, &effects);
 		device->counts.rx_packets += effects.packets;
 		carry_out(device, found, &effects, now);
 		told->end = effects.end;
@@ -396,9 +415,9 @@ static int send_replies(struct engine_device *device, struct engine_qp *qp, uint
 void engine_port_marked(struct engine_device *device, uint64_t at, uint64_t now)
 {
 	struct queue_pair *record = record_at(device, at);
-	device->counts.events[COUNT_ECN_MARKED]++;
+	count_event(device, COUNT_ECN_MARKED, 1);
 	if (now < record->cnp_merge_ns) {
-		device->counts.events[COUNT_CNPS_MERGED]++;
+		count_event(device, COUNT_CNPS_MERGED, 1);
 		return;
 	}
 	record->cnp_merge_ns = now + device->port->congestion.merge_ns;
@@ -417,16 +436,16 @@ void engine_port_notified(struct engine_device *device, uint64_t at, uint64_t no
 	const struct engine_congestion *settings = &device->port->congestion;
 	struct queue_pair *record = record_at(device, at);
 	const struct engine_qp *qp = known(device, record);
-	device->counts.events[COUNT_CNPS_RECEIVED]++;
+	count_event(device, COUNT_CNPS_RECEIVED, 1);
 	if (!settings->dcqcn || !qp || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS)
 		return;
 	if (!record->paced) {
 		engine_pace_begin(qp->pace, settings, now, largest(qp));
 		record->paced = 1;
-		device->counts.events[COUNT_EVENT_CONGESTION]++;
+		count_event(device, COUNT_EVENT_CONGESTION, 1);
 	}
 	engine_pace_notified(qp->pace, settings, now);
-	device->counts.events[COUNT_CNP_RATE_CUTS]++;
+	count_event(device, COUNT_CNP_RATE_CUTS, 1);
 }
 
 /* Send the CNP that the tag asks for; 1, or 0 where there is no room. */
@@ -441,7 +460,7 @@ static uint64_t notify(struct engine_device *device, struct engine_qp *qp, struc
 	memset(frame + 8, 0, BTH_BYTES - 8 + CNP_BYTES);
 	engine_frame_end(out, device->port, &qp->flow, frame, BTH_BYTES, CNP_BYTES);
 	engine_frames_flush(out);
-	device->counts.events[COUNT_CNPS_SENT]++;
+	count_event(device, COUNT_CNPS_SENT, 1);
 	return 1;
 }
 

@@ -15,6 +15,7 @@
 struct engine_counts {
 	uint64_t rx_packets, tx_packets;
 	uint64_t events[ENGINE_COUNTS]; /* by enum engine_count */
+	uint64_t moved; /* a bit for each of these that is not 0 */
 };
 
 /* A device. Pointers that Python may move are right while nothing of `changes` happened since they were found. */

@@ -204,10 +204,10 @@ enum engine_end engine_read_again(const struct engine_port *port, struct engine_
 	/* the network may repeat a READ long after its memory is gone: that must not fail the queue pair */
 	if (!resource || record->reply_count == QP_REPLIES || waits(qp, packet->psn) ||
 	    (!wanted.atomic && !opens(port, qp, &wanted))) {
-		effects->counts[COUNT_DUPLICATE_UNMATCHED]++;
+		engine_count(effects, COUNT_DUPLICATE_UNMATCHED, 1);
 		return ENGINE_DONE;
 	}
-	effects->counts[wanted.atomic ? COUNT_DUPLICATE_ATOMICS : COUNT_DUPLICATE_READS]++;
+	engine_count(effects, wanted.atomic ? COUNT_DUPLICATE_ATOMICS : COUNT_DUPLICATE_READS, 1);
 	answer(port, qp, packet, &wanted, resource->orig, 1, effects);
 	return ENGINE_DONE;
 }

@@ -7,7 +7,6 @@
 #define ACK_REQ_BIT 0x80u
 #define PKEY_AT 2
 #define ACK_REQ_AT 8
-#define PSN_AT 9
 
 uint64_t engine_layout_hash(void)
 {
@@ -87,7 +86,7 @@ enum engine_end engine_packet_read(const struct engine_qp *qp, const struct engi
 
 size_t engine_receive_on(const struct engine_port *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
 			 size_t segment, size_t start, const struct engine_meta *meta,
-			 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+			 const struct engine_flight *flight, int adds_up, uint64_t now, struct engine_effects *effects)
 {
 	uint64_t state = be_get(qp->qpc, QPC_STATE), bits = service_of(qp);
 	size_t at = start;
@@ -118,7 +117,7 @@ size_t engine_receive_on(const struct engine_port *port, struct engine_qp *qp, c
 			break;
 		at += size;
 		effects->packets++;
-		if (end == ENGINE_TOLD)
+		if (end == ENGINE_TOLD && !(adds_up && engine_response_goes_on(qp, effects, buffer + at, length - at)))
 			break;
 	}
 	return at - start;
@@ -130,5 +129,5 @@ size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, cons
 		      struct engine_effects *effects)
 {
 	engine_ahead_forget(port);
-	return engine_receive_on(port, qp, buffer, length, segment, start, meta, flight, now, effects);
+	return engine_receive_on(port, qp, buffer, length, segment, start, meta, flight, 0, now, effects);
 }

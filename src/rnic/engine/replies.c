@@ -69,7 +69,7 @@ void engine_reply_acknowledge(struct engine_qp *qp, uint64_t psn, uint64_t syndr
 			reply->psn = psn;
 			reply->syndrome = syndrome;
 			reply->msn = record->msn;
-			effects->counts[COUNT_ACKS_COALESCED]++;
+			engine_count(effects, COUNT_ACKS_COALESCED, 1);
 			return;
 		}
 	}

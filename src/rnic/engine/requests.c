@@ -122,14 +122,14 @@ static enum engine_end out_of_order(const struct engine_port *port, struct engin
 		return PUNT_ICRC;
 	record->established = 1;
 	if (distance < 0) {
-		effects->counts[COUNT_DUPLICATE]++;
+		engine_count(effects, COUNT_DUPLICATE, 1);
 		engine_reply_acknowledge(qp, (expected - 1) & PSN_MASK, engine_ack_code(port, qp), effects);
 	} else if (record->silent) {
-		effects->counts[COUNT_NAKED]++;
+		engine_count(effects, COUNT_NAKED, 1);
 	} else {
 		record->silent = 1;
-		effects->counts[COUNT_PSN_GAP]++;
-		effects->counts[COUNT_SEQUENCE_NAKS_SENT]++;
+		engine_count(effects, COUNT_PSN_GAP, 1);
+		engine_count(effects, COUNT_SEQUENCE_NAKS_SENT, 1);
 		engine_reply_acknowledge(qp, expected, NAK_PSN_SEQUENCE, effects);
 	}
 	return ENGINE_DONE;
@@ -144,7 +144,7 @@ static enum engine_end not_ready(const struct engine_port *port, struct engine_q
 		return PUNT_ICRC;
 	record->established = 1;
 	record->silent = 1;
-	effects->counts[COUNT_RNR_NAKS_SENT]++;
+	engine_count(effects, COUNT_RNR_NAKS_SENT, 1);
 	engine_reply_acknowledge(qp, packet->psn, AETH_RNR_NAK | (be_get(qp->qpc, QPC_RNR_NAK_TIMER) & 0x1F), effects);
 	return ENGINE_DONE;
 }
@@ -165,7 +165,7 @@ static enum engine_end pass_over(const struct engine_port *port, struct engine_q
 	if (!engine_packet_right(port, packet))
 		return PUNT_ICRC;
 	qp->record->established = 1;
-	effects->counts[reason]++;
+	engine_count(effects, reason, 1);
 	abandon(qp->record);
 	if (reason == COUNT_BAD_SEQUENCE) { /* its PSN was the expected one */
 		qp->record->silent = 0;
@@ -247,8 +247,8 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 
 	record->established = 1;
 	record->silent = 0;
-	effects->counts[COUNT_PSN_GAP] += distance != 0;
-	effects->counts[COUNT_BAD_SEQUENCE] += (uint32_t)breaks;
+	engine_count(effects, COUNT_PSN_GAP, distance != 0);
+	engine_count(effects, COUNT_BAD_SEQUENCE, (uint32_t)breaks);
 	if (takes || flags & ROW_SEND)
 		engine_receive_use(qp, &receive);
 	if (flags & ROW_START) {

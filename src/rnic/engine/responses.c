@@ -22,7 +22,7 @@ static void implied_nak(const struct engine_port *port, struct engine_qp *qp, ui
 		return; /* responses still under way from before the rewind say the same again */
 	record->implied_psn = psn;
 	record->implied_at = now;
-	effects->counts[COUNT_IMPLIED_NAKS]++;
+	engine_count(effects, COUNT_IMPLIED_NAKS, 1);
 	engine_retry(port, qp, psn, effects);
 }
 
@@ -57,7 +57,7 @@ static enum engine_end cover(const struct engine_port *port, struct engine_qp *q
 	}
 	enum engine_end end = engine_advance(port, qp, psn, flight, now, effects);
 	if (end == ENGINE_TOLD && *missing)
-		effects->counts[COUNT_STALE_RESPONSE]++;
+		engine_count(effects, COUNT_STALE_RESPONSE, 1);
 	return end;
 }
 
@@ -99,7 +99,7 @@ static enum engine_end acknowledged(const struct engine_port *port, struct engin
 		effects->effects = before;
 		return end;
 	}
-	effects->counts[COUNT_ACKS_RECEIVED]++;
+	engine_count(effects, COUNT_ACKS_RECEIVED, 1);
 	qp->record->lsn = lsn;
 	return end;
 }
@@ -123,12 +123,12 @@ static enum engine_end refused(const struct engine_port *port, struct engine_qp 
 	if (end > ENGINE_TOLD || missing)
 		return end;
 	if (!not_ready) {
-		effects->counts[COUNT_SEQUENCE_NAKS_RECEIVED]++;
+		engine_count(effects, COUNT_SEQUENCE_NAKS_RECEIVED, 1);
 		if (!known)
 			engine_retry(port, qp, packet->psn, effects);
 		return end;
 	}
-	effects->counts[COUNT_RNR_NAKS_RECEIVED]++;
+	engine_count(effects, COUNT_RNR_NAKS_RECEIVED, 1);
 	if (most != RNR_RETRY_FOREVER)
 		record->rnr_left--;
 	/* the request that is refused has come: what was lost on its way, or told late, is mended */
@@ -243,8 +243,29 @@ static enum engine_end response(const struct engine_port *port, struct engine_qp
 	if (!distance)
 		return place(port, qp, packet, piece, flight, now, effects);
 	/* it came already, or its request will be repeated */
-	effects->counts[COUNT_STALE_RESPONSE]++;
+	engine_count(effects, COUNT_STALE_RESPONSE, 1);
 	return ENGINE_DONE;
+}
+
+/* Deadlines are the same for what comes at one time, as long as something stays in flight; a probe's answer, and what is
+ * the sample of a round trip, changes what follows. */
+int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effects *effects, const uint8_t *next,
+			    size_t size)
+{
+	const uint32_t adding = EFFECT_ACKNOWLEDGED | EFFECT_GO_ON | EFFECT_BEGUN | EFFECT_ARM;
+	const struct queue_pair *record = qp->record;
+	const struct read_piece *piece = engine_piece(qp, 0);
+
+	if (effects->effects & ~adding || effects->sample != NONE || record->probe_due || record->flying < 2 ||
+	    size < BTH_BYTES + ICRC_BYTES)
+		return 0;
+	uint64_t psn = be_load(next + PSN_AT, 3);
+	if ((opcode_rows[next[0]].flags & (ROW_READ_RESPONSE | ROW_START | ROW_END)) != ROW_READ_RESPONSE || psn != record->una ||
+	    psn_diff(psn, record->sent_psn) >= 0)
+		return 0;
+	if (!record->piece_count || piece_due(piece) != psn)
+		return 0;
+	return record->rtt_psn == NONE || psn_diff(psn, record->rtt_psn) < 0;
 }
 
 /* ------------------------------------------------------------------ one packet */
@@ -256,7 +277,7 @@ static enum engine_end take(const struct engine_port *port, struct engine_qp *qp
 	uint64_t syndrome = packet->bytes[BTH_BYTES];
 
 	if (psn_diff(packet->psn, record->sent_psn) >= 0) {
-		effects->counts[COUNT_GHOST_RESPONSE]++;
+		engine_count(effects, COUNT_GHOST_RESPONSE, 1);
 		return ENGINE_DONE;
 	}
 	int64_t ahead = psn_diff(packet->psn, record->una);
@@ -264,7 +285,7 @@ static enum engine_end take(const struct engine_port *port, struct engine_qp *qp
 		/* an unsolicited ACK may repeat the last PSN to grant credits */
 		if (ahead == -1 && packet->opcode == BTH_ACKNOWLEDGE && (syndrome & AETH_TYPE_MASK) == AETH_ACK)
 			record->lsn = credits(qp, packet, effects);
-		effects->counts[COUNT_STALE_RESPONSE]++;
+		engine_count(effects, COUNT_STALE_RESPONSE, 1);
 		return ENGINE_DONE;
 	}
 	if (packet->opcode != BTH_ACKNOWLEDGE)

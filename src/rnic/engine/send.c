@@ -327,7 +327,7 @@ static uint64_t send_requests(const struct engine_port *port, struct engine_qp *
 		*piece = (struct read_piece){ .index = slot_index, .first_psn = psn, .offset = slot->sent * record->mtu,
 					      .packets = packets };
 		if (psn_diff(psn, record->sent_psn) < 0) {
-			effects->counts[COUNT_RETRANSMITTED_REQUESTS]++;
+			engine_count(effects, COUNT_RETRANSMITTED_REQUESTS, 1);
 		} else if (record->rtt_psn == NONE) {
 			record->rtt_psn = psn;
 			record->rtt_at = now;
@@ -432,7 +432,7 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 	if (how == UNREAD)
 		count = *sent; /* the reference finds out again, and what becomes of the message */
 	if (ahead < 0) {
-		effects->counts[COUNT_RETRANSMITTED] += (uint32_t)lesser(count, (uint64_t)-ahead);
+		engine_count(effects, COUNT_RETRANSMITTED, (uint32_t)lesser(count, (uint64_t)-ahead));
 	} else if (how != UNREAD && record->rtt_psn == NONE && (ask || count == left)) {
 		record->rtt_psn = (psn + count - 1) & PSN_MASK;
 		record->rtt_at = now;
@@ -483,7 +483,7 @@ static enum engine_end probe(const struct engine_port *port, struct engine_qp *q
 			return PUNT_REQUEST;
 		record->probe_due = 0;
 		*sent = probe_answer(port, qp, out);
-		effects->counts[COUNT_PROBES] += *sent != 0;
+		engine_count(effects, COUNT_PROBES, *sent != 0);
 		return ENGINE_DONE;
 	}
 	for (uint64_t index = record->sq_head; record->flying && index != record->fetch_index; index = sq_after(qp, index)) {
@@ -525,7 +525,7 @@ static enum engine_end probe(const struct engine_port *port, struct engine_qp *q
 		    make(port, qp, slot, &source, at[i], 1, 0, out) == MADE)
 			++*sent;
 	}
-	effects->counts[COUNT_PROBES] += *sent != 0;
+	engine_count(effects, COUNT_PROBES, *sent != 0);
 	return ENGINE_DONE;
 }
 

@@ -307,6 +307,42 @@ def test_reads_and_atomics_need_no_python(held: Any, segments: int) -> None:
     assert min(a.taken, b.taken) > 50
 
 
+@pytest.mark.parametrize("flight", [6, 24, 64])
+@pytest.mark.parametrize("pairs", [1, 2])
+def test_a_stream_of_reads(held: Any, flight: int, pairs: int) -> None:
+    """Responses come many at a time, and who asks for them waits for room; what they acknowledge adds up."""
+    many, (a, b) = held(pairs, max_segments=64, settings={"flight_packets": flight})
+    many[0].run()
+    for _ in range(8):  # until a peer's limit has grown to its most
+        for pair in many:
+            for length in (16_000, 9_000, 16_384, 5_000):
+                pair.a.post_send(e.IBV_WR_RDMA_READ, length)
+        many[0].run()
+        statuses = [wc.status for pair in many for wc in pair.a.poll()]
+        assert statuses == [enums.IBV_WC_SUCCESS] * 4 * pairs
+    assert (a.left, b.left) == (0, 0)
+    assert a.taken > 8 * 40 * pairs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stream_of_reads_with_faults(held: Any, seed: int) -> None:
+    """Probes, rewinds and round trips that differ are in the midst of what adds up."""
+    rates = FaultRates(drop=0.01, duplicate=0.01, reorder=0.02)
+    how: dict[str, Any] = {"packet_ns": 300, "latency_ns": 5_000} if seed % 2 else {}
+    settings = {"flight_packets": (24, 64)[seed // 2]}
+    many, (a, _) = held(1 + seed % 2, max_segments=64, tx=rates, seed=seed, settings=settings, **how)
+    for _ in range(10):
+        for pair in many:
+            for length in (16_000, 9_000, 16_384, 5_000):
+                pair.a.post_send(e.IBV_WR_RDMA_READ, length)
+        many[0].run()
+        statuses = {wc.status for pair in many for wc in pair.a.poll()}
+        assert statuses == {enums.IBV_WC_SUCCESS}
+    assert a.taken > 10 * 40
+    assert a.timed > 0
+
+
 def test_receives_from_a_shared_queue(held: Any) -> None:
     """Its own limit event, and an empty queue's RNR NAK, are in the midst."""
     pairs, (_, b) = held(2, srq=True)
