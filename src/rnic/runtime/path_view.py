@@ -58,24 +58,13 @@ def link(path: Path, target: str) -> None:
         path.symlink_to(target)
 
 
-def open_file(path: Path | str) -> int:
-    """A descriptor for :func:`put`; the file is made where it is missing."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-
-def put(fd: int, text: str, shorter: bool = True) -> None:
-    """Have a file hold one line; ``shorter``: it may have held a longer one."""
-    data = text.encode() + b"\n"
-    # in one piece over what was there: readers never find it empty
-    os.pwrite(fd, data, 0)
-    if shorter:
-        os.ftruncate(fd, len(data))
-
-
 def write(path: Path | str, text: str) -> None:
     """Have a file hold one line."""
-    fd = open_file(path)
+    data = text.encode() + b"\n"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        put(fd, text)
+        # in one piece over what was there: readers never find it empty
+        os.pwrite(fd, data, 0)
+        os.ftruncate(fd, len(data))
     finally:
         os.close(fd)

@@ -19,7 +19,7 @@ from rnic.device.commands import FIRMWARE_VERSION
 from rnic.device.inspect import look
 from rnic.device.mailboxes import DEVICE_ID, VENDOR_ID
 from rnic.link.interface import interface_of
-from rnic.runtime.path_view import TREE, WHOLE, index_of, link, make_classes, open_file, put, show, write
+from rnic.runtime.path_view import TREE, WHOLE, index_of, link, make_classes, show, write
 from rnic.runtime.report import LOGGER
 from rnic.spec.drops import DropReason
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 REFRESH_NS = 250_000_000
 """Counters in the tree are no older, while the device is in use."""
-MOST_KEPT = 64
-"""Files that stay open; of a device some twenty move at a time."""
 
 _UVERBS_MAJOR, _UVERBS_MINOR = 231, 192
 _PORT_STATES = {1: ("1: DOWN", "3: Disabled"), 4: ("4: ACTIVE", "5: LinkUp")}
@@ -217,8 +215,6 @@ class PathTree:
     def __init__(self, directory: Path) -> None:
         self.root = directory / TREE
         self._shown: dict[str, dict[str, str]] = {}
-        self._kept: dict[str, int] = {}
-        """Descriptors of what has changed before: opening such a file takes longer than writing it."""
         self._broken = False
         self.due_ns = 0
         """When to refresh it."""
@@ -233,7 +229,6 @@ class PathTree:
         except OSError as error:
             self._broken = True
             self._shown.clear()
-            self._let_go("")
             if not self.root.parent.exists():
                 return  # somebody took the whole runtime directory away
             LOGGER.warning("device paths in %s: %s: programs are shown none", self.root, error.strerror or error)
@@ -266,28 +261,12 @@ class PathTree:
         directory = str(self.root / WHOLE / "sys/devices/virtual/infiniband" / nic.config.name)
         files = moving_files(nic, counted(nic) or {})
         for path, text in files.items():
-            before = shown.get(path)
-            if before != text:
+            if shown.get(path) != text:
                 shown[path] = text
-                self._write(f"{directory}/{path}", text, before)
+                write(f"{directory}/{path}", text)
         for path in shown.keys() - files.keys():
             del shown[path]
-            self._let_go(f"{directory}/{path}")
             Path(directory, path).unlink(missing_ok=True)
-
-    def _write(self, path: str, text: str, before: str | None) -> None:
-        fd = self._kept.get(path)
-        if fd is None:
-            if before is None or len(self._kept) >= MOST_KEPT:
-                write(path, text)
-                return
-            fd = self._kept[path] = open_file(path)
-        put(fd, text, before is None or len(text) < len(before))
-
-    def _let_go(self, below: str) -> None:
-        """Close the descriptors of a file, of a directory's, or of all."""
-        for path in [path for path in self._kept if path.startswith(below)]:
-            os.close(self._kept.pop(path))
 
     def refresh(self, nics: Iterable[Nic], now_ns: int, counted: Counted | None = None) -> None:
         """Write what has changed of devices that are shown.
@@ -309,7 +288,6 @@ class PathTree:
         uverbs = f"uverbs{index_of(name)}"
         whole = self.root / WHOLE
         links = ("sys/class/infiniband/" + name, "sys/class/infiniband_verbs/" + uverbs, "dev/infiniband/" + uverbs)
-        self._let_go(f"{whole / 'sys/devices/virtual/infiniband' / name}/")
         with self._unless_broken():
             for path in links:
                 (whole / path).unlink(missing_ok=True)
@@ -318,7 +296,6 @@ class PathTree:
 
     def close(self) -> None:
         """Take the tree away."""
-        self._let_go("")
         shutil.rmtree(self.root, ignore_errors=True)
 
 
