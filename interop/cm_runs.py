@@ -24,6 +24,8 @@ GOODBYE_S = 10.0
 """A server that knows that its client has gone ends within this time."""
 _COMM_BYTES = 15
 _LISTENS_SECONDS = 30.0
+_LISTENING_S = 0.3
+"""Linux shows an ID as listening before it takes requests for it, and an emulated guest may be stopped in between."""
 _DEVICES = ("rnic0", "rnic1")
 _WIRE = "eth0"
 """The guest's interface on it."""
@@ -145,6 +147,7 @@ def wait_guest(rig: Rig, name: str, server: subprocess.Popen[str]) -> None:
     while time.monotonic() < end and server.poll() is None:
         shown = rig.ask_guest("rdma resource show cm_id").splitlines()
         if any(" LISTEN " in line and f" comm {name[:_COMM_BYTES]} " in line for line in shown):
+            time.sleep(_LISTENING_S)
             return
         time.sleep(0.1)
 
