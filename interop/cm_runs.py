@@ -27,6 +27,8 @@ _LISTENS_SECONDS = 30.0
 _LISTENING_S = 0.3
 """Linux shows an ID as listening before it takes requests for it, and an emulated guest may be stopped in between."""
 _DEVICES = ("rnic0", "rnic1")
+_REJECTED = "RDMA_CM_EVENT_REJECTED; error: 8."
+"""What perftest says of a listener that is not there; it does not try again."""
 _WIRE = "eth0"
 """The guest's interface on it."""
 
@@ -90,7 +92,12 @@ PROGRAMS = (
 def run(rig: Rig, program: Program, family: int, rnic_serves: bool, runtime: str) -> tuple[str, str]:
     """One run; what is wrong with it, empty if nothing is, and what both said."""
     if not program.netem:
-        return _run(rig, program, family, rnic_serves, runtime)
+        problem, output = _run(rig, program, family, rnic_serves, runtime)
+        if problem and _REJECTED in output and not rnic_serves:
+            # not explained yet (CHANGELOG, known gaps): now and then the guest rejects whom its listener should have
+            print(f"interop: {program.name}: the guest rejected its client once; tried again", file=sys.stderr)
+            problem, output = _run(rig, program, family, rnic_serves, runtime)
+        return problem, output
     said = rig.ask_guest(f"tc qdisc replace dev {_WIRE} root netem {program.netem} && echo set")
     if "set" not in said:
         return "the guest's wire cannot be made bad (tc netem)", said
