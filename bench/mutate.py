@@ -199,12 +199,7 @@ def mutated(mutant: Mutant) -> str:
 def passes(tree: Path, tests: tuple[str, ...], timeout_s: int) -> bool:
     """Whether the tests pass in a copy of the tree; a mutant that hangs does not."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not full"]
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(tree / "src"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "CFLAGS": chosen_mutants.QUICK,
-    }
+    env = chosen_mutants.environment(tree)
     quiet = subprocess.DEVNULL
     try:
         done = subprocess.run(
