@@ -15,6 +15,8 @@ cdef extern from "state.h" nogil:
         ROUND_GATHER_AFTER
         ROUND_LOOKS
         ROUND_GATHER_PAUSE_NS
+        ROUND_GATHER_SETBACK
+        ROUND_GATHER_STEADY
 
 DEF ASK_NS = 50000
 DEF STIR_NS = 20000000
@@ -42,8 +44,9 @@ cdef class Drive(Door):
         pump: its pump, until the runtime has none any more.
         full: bursts of a round from which on there may be more.
 
-    ``pause_ns`` between two messages ends a stream of them; ``seen``: a poll has come since the last; ``fresh``: none
-    has come since the last that gathers; ``wanted``: the last round could not do without Python.
+    ``stream``: messages in a row, each after a poll and less than ``pause_ns`` after the one before, with setbacks;
+    ``steady``: such with one poll alone between two; ``seen``: a poll has come since the last; ``fresh``: none has come
+    since the last that gathers; ``wanted``: the last round could not do without Python.
     """
 
     cdef public uint64_t pause_ns
@@ -53,7 +56,8 @@ cdef class Drive(Door):
     cdef PortLock lock
     cdef pump_watch state
     cdef uint64_t asked, posted
-    cdef uint32_t idle, full, full_rounds, stream
+    cdef public uint32_t stream, steady
+    cdef uint32_t idle, full, full_rounds
     cdef bint monotonic, trusted, fresh
     cdef readonly bint wanted
 
@@ -113,6 +117,8 @@ cdef class Drive(Door):
             sleep(0)
             return False
         try:
+            if self.seen:
+                self.steady = self.pump.round_state.afloat = 0  # waits for something
             self.seen = True
             # who has several polls them in turn, and each finds its packets the sooner
             self.pump.round_state.looks = ROUND_LOOKS if _at_work == 1 and self.stream < ROUND_GATHER_AFTER else 0
@@ -218,13 +224,21 @@ cdef class Drive(Door):
     cdef bint _streams(self) except -1:
         """Whether the application posts and polls in turn, without a pause. What it leaves behind the thread sends."""
         cdef uint64_t now = self.now()
-        self.stream = self.stream + 1 if self.seen and now - self.posted < self.pause_ns else 0
+        cdef bint soon = now - self.posted < self.pause_ns
+        if not self.seen:
+            self.stream = self.steady = 0
+        elif soon:
+            self.stream = min(self.stream + 1, 2 * ROUND_GATHER_AFTER)
+            self.steady += 1
+        else:
+            self.stream -= min(self.stream, ROUND_GATHER_SETBACK)
+        self.pump.round_state.afloat = ROUND_GATHER_STEADY if self.steady >= ROUND_GATHER_AFTER else 0
         self.posted, self.seen = now, False
         if not self.trusted and _of(self.of_runtime, "listens") is False:
             self.trusted = True
             self.state.polled = now  # it will poll soon, and the thread keeps off meanwhile: once, until it does
         return (
-            self.stream >= ROUND_GATHER_AFTER and self.state.runs and not self.state.sleeps_until
+            soon and self.stream >= ROUND_GATHER_AFTER and self.state.runs and not self.state.sleeps_until
         )
 
     cdef int _kick(self, bint plain, bint short) except -1:

@@ -286,7 +286,7 @@ cdef extern from "round.h" nogil:
         uint64_t seed, asked, one_in
     struct pump_round_state "pump_round":
         pump_wire *wire
-        uint32_t phase, came, slot, gathers, looks
+        uint32_t phase, came, slot, gathers, afloat, looks
         uint64_t at, sent, rx_bytes, tx_bytes, too_short, socket_errors, lost
         pump_loss loss
         pump_counts counts

@@ -255,10 +255,10 @@ static int gathering(const struct pump_round *round, uint64_t one_in)
 {
 	const struct engine_sched *sched = &round->device->sched;
 	const struct queue_pair *record = (const struct queue_pair *)(const void *)(sched->arena + round->waiting);
+	uint64_t flying = record->flying > round->afloat ? record->flying : round->afloat;
 	return round->waits && round->gathers && sched->turns->count == 1 && record->scheduled && !round->sending.qp &&
 	       !record->reply_count && !record->probe_due && record->send_index == record->fetch_index &&
-	       round->waits <= ROUND_GATHER_MOST && record->flying >= ROUND_GATHER_LEAST &&
-	       round->waits * one_in <= record->flying;
+	       round->waits <= ROUND_GATHER_MOST && flying >= ROUND_GATHER_LEAST && round->waits * one_in <= flying;
 }
 
 int pump_round_ring(struct pump_round *round, struct engine_qp *qp, uint64_t length)

@@ -34,6 +34,7 @@ struct pump_round {
 	uint32_t looks; /* how often to look again where nothing came and nothing is to be sent, in the next round alone */
 	uint32_t hold; /* what is owed waits for what its owner sends next: nothing is sent before it */
 	uint32_t gathers; /* short messages may wait for others: the program posts and polls them in a stream */
+	uint32_t afloat; /* as many packets as count as in flight for that, if fewer are */
 	uint32_t waits; /* messages of `waiting` that do */
 	uint64_t waiting; /* the record of the queue pair that has them, alone in the line for turns */
 	uint32_t greed; /* datagrams to ask for: as many as the last rounds found */

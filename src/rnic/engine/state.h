@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x10c4b06c185dde55ull
+#define STATE_LAYOUT_HASH 0xf48990953c74d659ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -124,9 +124,11 @@
 #define ROUND_GATHER_MOST 0x10u
 #define ROUND_GATHER_BYTES 0x200u
 #define ROUND_GATHER_LEAST 0x2u
+#define ROUND_GATHER_STEADY 0x4u
 #define ROUND_GATHER_ONE_IN 0x4u
 #define ROUND_GATHER_AFTER 0x20u
 #define ROUND_GATHER_PAUSE_NS 0x4e20u
+#define ROUND_GATHER_SETBACK 0x8u
 #define ROUND_LOOKS 0x6u
 #define ROUND_PARK_NS 0x1e8480u
 #define ROUND_PARK_MOST 0x10u

@@ -24,12 +24,17 @@ GATHER_BYTES = 512
 """What counts as short."""
 GATHER_LEAST = 2
 """Packets in flight without which nothing waits: whoever posts one message or two waits for them alone."""
+GATHER_STEADY = 4
+"""So many count as in flight where one poll follows each message of a stream, since nobody waits for any of them: else
+who always finds an answer on his way to the next message would send each by itself for ever."""
 GATHER_ONE_IN = 4
 """Where nothing has come, what waits leaves, unless so many times as many packets are in flight."""
 GATHER_AFTER = 32
 """Messages in a row, each posted after a poll and soon after the one before, that make a stream."""
 GATHER_PAUSE_NS = 20_000
-"""What ends a stream."""
+"""A message that is posted so long after the last one leaves at once,"""
+GATHER_SETBACK = 8
+"""and a stream counts as so many messages shorter: machines pause too."""
 LOOKS = 6
 """How often an application's poll looks for packets before it says that there are none: the way back to who polls takes
 longer than a look."""

@@ -21,7 +21,7 @@ from rnic.rings.sqe import FLAG_LIST, FLAG_SIGNALED, SQE_BYTES
 from rnic.runtime.loop import Runtime
 from rnic.spec import opcodes as op
 from rnic.spec.errors import VerbsError
-from rnic.spec.rounds import GATHER_AFTER
+from rnic.spec.rounds import GATHER_AFTER, GATHER_SETBACK
 from rnic.verbs import SGE, WC, QPAttr, RecvWR, SendWR, completion_dtype, send_dtype
 from tests.unit.runtime.test_loop import Ends, until
 
@@ -267,6 +267,7 @@ def stream(ends: Ends) -> int:
         return runtime.drive.sleeps_until == 0
 
     assert until(streams)
+    runtime.drive.steady = 0  # as if it had waited for an answer
     return sent(ends)
 
 
@@ -301,6 +302,40 @@ def test_a_poll_behind_each_message_of_a_stream_lets_as_many_gather_as_are_in_fl
             seen.append(write(ends) - first)
             ends.cqs[0].poll()
     assert seen == [1, 2, 2, 2, 5, 5, 5, 5, 5, 5, 11, 11, 11, 11]
+
+
+def test_who_waits_for_none_of_a_stream_has_some_gather_with_nothing_in_flight(ends: Ends) -> None:
+    first, seen = stream(ends), []
+    ends.ctxs[0].runtime.drive.steady = GATHER_AFTER - 2
+    with ends.ctxs[1].runtime.lock:
+        for _ in range(7):
+            seen.append(write(ends) - first)
+            ends.cqs[0].poll()
+    assert seen == [1, 1, 1, 1, 1, 6, 6], "the second of them is one too many, then as many wait as count as in flight"
+
+
+def test_who_polls_once_more_waits_for_an_answer(ends: Ends) -> None:
+    first, seen = stream(ends), []
+    ends.ctxs[0].runtime.drive.steady = GATHER_AFTER
+    with ends.ctxs[1].runtime.lock:
+        for _ in range(2):
+            seen.append(write(ends) - first)
+            for _ in range(2):
+                ends.cqs[0].poll()
+            seen.append(sent(ends) - first)
+    assert seen == [0, 1, 2, 2]
+
+
+def test_what_comes_after_a_pause_leaves_at_once_and_many_pauses_end_a_stream(ends: Ends) -> None:
+    first, seen = stream(ends), []
+    drive = ends.ctxs[0].runtime.drive
+    drive.stream, never = 2 * GATHER_AFTER, drive.pause_ns
+    pauses = GATHER_AFTER // GATHER_SETBACK
+    with ends.ctxs[1].runtime.lock:
+        for pause in (True, True, False, *[True] * (pauses - 1), False):
+            drive.seen, drive.pause_ns = True, 0 if pause else never
+            seen.append(write(ends) - first)
+    assert seen == [1, 2, 2, 4, 5, 6, 7]
 
 
 def test_a_long_message_takes_along_what_gathered(ends: Ends) -> None:
