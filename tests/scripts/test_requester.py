@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rnic.context.qpc import OPT_GSO, OPT_SQ_SIG_ALL
+from rnic.context.qpc import OPT_GSO, OPT_NO_PROBE, OPT_SQ_SIG_ALL
 from rnic.rings.sqe import FLAG_INLINE, FLAG_SIGNALED, FLAG_SOLICITED, SQE_ENTRY_BIND_STRUCT
 from rnic.spec.access import REMOTE_READ
 from rnic.spec.events import SQ_DRAINED
 from rnic.spec.opcodes import WR_BIND_MW
 from rnic.spec.states import ERR, RTS, SQD, SQE, ST_UC, ST_UD
+from rnic.transport.outstanding import LOUD_AFTER_PROBE
 from rnic.wire.flow import Flow
 
 ALL = FLAG_SIGNALED
@@ -112,6 +113,103 @@ def test_an_ack_is_asked_for_where_others_may_take_the_room(new) -> None:
         s.post("WRITE", 20 * 256)
         assert [p.psn for p in s.packets(10) if p.ackreq] == ([109] if others else [])
         assert [p.psn for p in s.packets(10) if p.ackreq] == [119]
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "over", "quiet"),
+    [
+        ("WRITE", 10, {"flags": 0}, True),
+        ("WRITE", 0, {"flags": 0}, True),
+        ("WRITE", 10, {}, False),
+        ("WRITE", 300, {"flags": 0}, False),
+        ("WRITE_IMM", 10, {"flags": 0}, False),
+        ("SEND", 10, {"flags": 0}, False),
+        ("READ", 10, {"flags": 0}, False),
+    ],
+)
+def test_a_short_write_that_nobody_waits_for_asks_for_no_ack(new, name, length, over, quiet) -> None:
+    s = new()
+    s.post(name, length, **over)
+    assert s.packets()[-1].ackreq is not quiet
+    s.post("WRITE", 10)
+    assert s.packets()[-1].ackreq
+    s.inject("ACKNOWLEDGE", s.qp.requester.sent_psn - 1, syndrome=0x1F)
+    if name != "READ":
+        assert s.send_cq.take() == ["SUCCESS"] * (1 + (over == {}))
+
+
+@pytest.mark.parametrize(
+    ("why", "asked"),
+    [
+        ("nothing", []),
+        ("all signaled", list(range(12))),
+        ("no probe", list(range(12))),
+        ("no probe of this one", list(range(12))),
+        ("others in flight", list(range(12))),
+        ("the window is used up", [0, 2, 4, 6, 7]),
+        ("there is no room in flight", [3]),
+        ("its PSN", [2, 6, 10]),
+        ("half of the send queue waits", [30, *range(32, 50)]),
+    ],
+)
+def test_who_runs_short_or_is_waited_for_asks_for_an_ack(new, why, asked) -> None:
+    config = {
+        "all signaled": {"options": OPT_SQ_SIG_ALL},
+        "no probe": {"probe": False},
+        "no probe of this one": {"options": OPT_NO_PROBE},
+        "the window is used up": {"window_packets": 8},
+        "its PSN": {"ack_every": 4},
+    }
+    s = new(**config.get(why, {}), next_send_psn=98)
+    flights, peer = s.host.flights, s.qp.requester.peer
+    if why == "others in flight":
+        flights.took(flights.peer(Flow(b"1234", b"5678", 50_000)), 5, 0)
+    if why == "there is no room in flight":
+        peer.limit_16 = 4 << 16
+    for _ in range(50 if "half" in why else 12):
+        s.post("WRITE", 10, flags=0)
+    assert [packet.psn - 98 for packet in s.packets() if packet.ackreq] == asked
+
+
+def test_what_is_sent_again_asks_for_an_ack(new) -> None:
+    s = new()
+    for _ in range(3):
+        s.post("WRITE", 10, flags=0)
+    assert s.out() == ["WRITE_ONLY 100", "WRITE_ONLY 101", "WRITE_ONLY 102"]
+    s.ack(101, syndrome=0x60)
+    assert s.out() == ["WRITE_ONLY 101!", "WRITE_ONLY 102!"]
+    s.ack(102)
+    s.post("WRITE", 10, flags=0)
+    assert s.out() == ["WRITE_ONLY 103"]
+
+
+def test_what_asks_for_no_ack_measures_no_round_trip(new) -> None:
+    s = new(ackto=0)
+    s.post("WRITE", 10, flags=0)
+    s.out()
+    s.wait(100_000)
+    s.post("WRITE", 10)
+    s.out()
+    s.wait(50_000)
+    s.ack(101)
+    assert s.qp.requester.srtt == 50_000
+
+
+def test_a_peer_that_waits_to_be_asked_is_asked_for_a_while(new) -> None:
+    """One that acknowledges nothing else costs a repeated packet each time that a sender pauses, and no more."""
+    s = new(ackto=0)
+    s.post("WRITE", 10, flags=0)
+    assert s.out() == ["WRITE_ONLY 100"]
+    s.wait(1_000_000)
+    assert s.out() == ["WRITE_ONLY 100!"]
+    s.ack(100)
+    s.out()
+    for number in range(LOUD_AFTER_PROBE):
+        s.post("WRITE", 10, flags=0)
+        assert s.out() == [f"WRITE_ONLY {101 + number}!"]
+        s.ack(101 + number)
+    s.post("WRITE", 10, flags=0)
+    assert s.out() == [f"WRITE_ONLY {101 + LOUD_AFTER_PROBE}"]
 
 
 def test_uc_never_asks_for_an_ack(new) -> None:

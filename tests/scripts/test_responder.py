@@ -11,6 +11,7 @@ from rnic.spec.access import REMOTE_WRITE
 from rnic.spec.events import COMM_EST, SRQ_LAST_WQE, WQ_ACCESS_ERROR, WQ_CATAS_ERROR, WQ_INVAL_REQ_ERROR
 from rnic.spec.states import ERR, RESET, RTR, RTS, ST_UC, ST_UD
 from rnic.state.queue_pair import REPLIES
+from rnic.transport.responder import OWED_NS
 
 FULL = bytes(range(256))
 
@@ -35,7 +36,7 @@ def test_write_is_stored_and_acknowledged(new) -> None:
     assert s.recv_cq.take() == []
 
 
-def test_no_ack_where_none_is_asked_for(new) -> None:
+def test_no_ack_at_once_where_none_is_asked_for(new) -> None:
     s = new()
     write(s, "WRITE_ONLY", 100, b"1234")
     assert s.out() == []
@@ -765,3 +766,62 @@ def test_answers_go_first_where_the_owner_sleeps_on_events(new, arm: int, solici
     assert s.recv_cq.told == woken
     sent = s.out()
     assert sent == (["ACKNOWLEDGE 100 1f", "SEND_ONLY 100!"] if woken else ["SEND_ONLY 100!", "ACKNOWLEDGE 100 1f"])
+
+
+# ------------------------------------------------------------------------------------ what asks for no ACK
+
+
+def test_what_asks_for_no_ack_gets_one_after_a_while(new) -> None:
+    s = new()
+    write(s, "WRITE_ONLY", 100, b"1234")
+    s.wait(60_000)
+    write(s, "WRITE_ONLY", 101, b"5678", at=4)
+    assert s.out() == []
+    assert s.deadline == OWED_NS - 60_000
+    s.wait(OWED_NS - 60_001)
+    assert s.out() == []
+    s.wait(1)
+    assert s.out() == ["ACKNOWLEDGE 101 1f"]
+    assert s.deadline is None
+
+
+@pytest.mark.parametrize("answer", ["asked", "a gap", "a duplicate"])
+def test_any_answer_settles_what_is_owed(new, answer) -> None:
+    s = new()
+    write(s, "WRITE_ONLY", 100, b"1234")
+    if answer == "asked":
+        write(s, "WRITE_ONLY", 101, b"1234", ackreq=True)
+    else:
+        write(s, "WRITE_ONLY", 102 if answer == "a gap" else 100, b"1234")
+    assert s.out() == [{"asked": "ACKNOWLEDGE 101 1f", "a gap": "ACKNOWLEDGE 101 60"}.get(answer, "ACKNOWLEDGE 100 1f")]
+    assert s.deadline is None
+    s.wait(2 * OWED_NS)
+    assert s.out() == []
+
+
+def test_only_whole_messages_that_were_taken_are_owed_an_ack(new) -> None:
+    s = new()
+    write(s, "WRITE_FIRST", 100, FULL, length=300)
+    assert s.deadline is None
+    write(s, "WRITE_LAST", 101, FULL[:44])
+    assert s.deadline == OWED_NS
+    s = new(ST_UC)
+    write(s, "WRITE_ONLY", 100, b"1234")
+    assert s.deadline is None
+
+
+@pytest.mark.parametrize("state", [RESET, ERR])
+def test_who_is_stopped_owes_nothing(new, state) -> None:
+    s = new()
+    write(s, "WRITE_ONLY", 100, b"1234")
+    s.to(state)
+    s.wait(2 * OWED_NS)
+    assert s.out() == []
+    assert s.deadline is None
+
+
+def test_before_it_may_send_it_acknowledges_all_the_same(new) -> None:
+    s = new(state=RTR)
+    write(s, "WRITE_ONLY", 100, b"1234")
+    s.wait(OWED_NS)
+    assert s.out() == ["ACKNOWLEDGE 100 1f"]

@@ -60,7 +60,7 @@ void fabric_bare_make(struct fabric *fabric, uint32_t at, struct engine_qp *qp, 
 	record->path = place->path;
 	record->scheduled = record->next_ready = record->previous_ready = record->deficit = 0;
 	record->line = record->next_waiting = record->previous_waiting = record->timer_place = 0;
-	record->armed_ns = record->pace_ns = NEVER;
+	record->armed_ns = record->pace_ns = record->owed_ns = NEVER;
 	record->cnp_tag = record->paced = record->cnp_merge_ns = 0;
 	memcpy(context, pattern->context, QPC_SIZE);
 	be_put(context, QPC_LOCAL_QPN, place->number);

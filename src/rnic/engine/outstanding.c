@@ -30,7 +30,7 @@ static uint64_t overdue(const struct queue_pair *record, uint64_t srtt, uint64_t
 	return now + lesser(greater(timeout << (record->backoff & 63), 4 * srtt), 4 * timeout);
 }
 
-static int probing(const struct engine_port *port, const struct engine_qp *qp)
+int engine_probing(const struct engine_port *port, const struct engine_qp *qp)
 {
 	return port->probe && !(be_get(qp->qpc, QPC_OPTIONS) & OPT_NO_PROBE);
 }
@@ -53,7 +53,7 @@ void engine_watch(const struct engine_port *port, struct engine_qp *qp, const st
 		return;
 	if (record->ack_deadline == NEVER)
 		record->ack_deadline = overdue(record, flight->srtt, now);
-	record->probe_deadline = probing(port, qp) ? probe_at(record, flight->alone, flight->srtt, flight->rttvar, now) : NEVER;
+	record->probe_deadline = engine_probing(port, qp) ? probe_at(record, flight->alone, flight->srtt, flight->rttvar, now) : NEVER;
 	effects->effects |= EFFECT_ARM;
 }
 
@@ -70,7 +70,7 @@ static uint64_t end_psn(const struct send_slot *slot)
 	return (slot->first_psn + slot->packets) & PSN_MASK;
 }
 
-static int signaled(const struct engine_qp *qp, const struct send_slot *slot)
+int engine_signaled(const struct engine_qp *qp, const struct send_slot *slot)
 {
 	return qp->signal_all || entry_get(slot, SQE_SIGNALED);
 }
@@ -86,7 +86,7 @@ static enum engine_end reserve(struct engine_qp *qp, uint64_t psn, struct cq_roo
 			break;
 		if (slot->status)
 			return PUNT_REQUEST; /* a request that failed here is its turn to complete: an error */
-		entries += (uint64_t)(signaled(qp, slot) != 0);
+		entries += (uint64_t)(engine_signaled(qp, slot) != 0);
 		index = sq_after(qp, index);
 	}
 	int known = qp->send_cq && qp->send_cqn == be_get(qp->qpc, QPC_CQN_SND);
@@ -97,7 +97,7 @@ enum engine_end engine_may_complete(struct engine_qp *qp, const struct send_slot
 {
 	struct cq_room room;
 	int known = qp->send_cq && qp->send_cqn == be_get(qp->qpc, QPC_CQN_SND);
-	return engine_cq_reserve(known ? qp->send_cq : NULL, (uint64_t)(signaled(qp, slot) != 0), &room) ? PUNT_CQ : ENGINE_DONE;
+	return engine_cq_reserve(known ? qp->send_cq : NULL, (uint64_t)(engine_signaled(qp, slot) != 0), &room) ? PUNT_CQ : ENGINE_DONE;
 }
 
 /* Complete, in order, every message that is wholly acknowledged. */
@@ -123,7 +123,7 @@ static void retire(struct engine_qp *qp, struct cq_room *room, struct engine_eff
 			record->send_index = after;
 		record->sq_head = after;
 		be_put(qp->qpc, QPC_SQ_WQE_COUNTER, be_get(qp->qpc, QPC_SQ_WQE_COUNTER) + 1);
-		if (signaled(qp, slot)) {
+		if (engine_signaled(qp, slot)) {
 			uint32_t length = (uint32_t)entry_get(slot, SQE_LENGTH);
 			struct completion entry = {
 				.index = (uint32_t)index,
@@ -232,9 +232,9 @@ void engine_advance_into(const struct engine_port *port, struct engine_qp *qp, u
 		record->ack_deadline = record->probe_deadline = NEVER;
 	} else {
 		record->ack_deadline = overdue(record, srtt, now);
-		record->probe_deadline = probing(port, qp) ? probe_at(record, flight->alone, srtt, rttvar, now) : NEVER;
+		record->probe_deadline = engine_probing(port, qp) ? probe_at(record, flight->alone, srtt, rttvar, now) : NEVER;
 		/* what a probe brought to light need not be all */
-		record->probe_due = probed && probing(port, qp) && !record->piece_count;
+		record->probe_due = probed && engine_probing(port, qp) && !record->piece_count;
 	}
 	retire(qp, room, effects);
 }
@@ -293,7 +293,7 @@ uint64_t engine_deadline(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t own = lesser(lesser(record->ack_deadline, record->probe_deadline), record->rnr_until);
-	return lesser(own, lesser(record->relief_ns, record->pace_ns));
+	return lesser(lesser(own, record->owed_ns), lesser(record->relief_ns, record->pace_ns));
 }
 
 void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
@@ -311,7 +311,12 @@ void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const 
 	effects->end = PUNT_ACK;
 	if (late && !record->retry_left)
 		return;
+	effects->end = PUNT_REPLY;
+	if (record->owed_ns <= now && (!engine_replies_sound(qp) || !engine_credits_known(qp)))
+		return;
 	effects->end = ENGINE_DONE;
+	if (record->owed_ns <= now)
+		engine_settle(port, qp, effects);
 	if (record->rnr_until <= now) {
 		record->rnr_until = NEVER;
 		effects->effects |= EFFECT_SCHEDULE;
@@ -324,6 +329,7 @@ void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const 
 		engine_retry(port, qp, record->una, effects);
 	} else if (record->probe_deadline <= now) {
 		record->probe_due = 1;
+		record->loud = TIMER_LOUD_AFTER_PROBE;
 		if (record->probe_shift >= TIMER_SILENT_PROBES)
 			effects->effects |= EFFECT_SILENT;
 		record->probe_shift = lesser(record->probe_shift + 1, TIMER_PROBE_MAX_SHIFT);

@@ -326,7 +326,9 @@ int engine_packet_right(const struct engine_port *port, const struct packet *pac
 
 /* Take one packet; ENGINE_DONE, ENGINE_TOLD, or a punt with nothing changed. */
 enum engine_end engine_request_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
-				struct engine_effects *effects);
+				uint64_t now, struct engine_effects *effects);
+/* Acknowledge what came and did not ask for it; there is room for a reply, or one that this joins. */
+void engine_settle(const struct engine_port *port, struct engine_qp *qp, struct engine_effects *effects);
 /* Whether `next`, of at most `size` bytes, is the middle of a READ's responses that is due, and has, as what came before it,
  * no effect but that it is acknowledged: the sum of such effects is carried out as they would be one by one. */
 int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effects *effects, const uint8_t *next,
@@ -466,6 +468,10 @@ void engine_advance_into(const struct engine_port *port, struct engine_qp *qp, u
 enum engine_end engine_may_complete(struct engine_qp *qp, const struct send_slot *slot);
 /* Complete what was sent unreliably; ENGINE_DONE, or a punt with nothing changed. */
 enum engine_end engine_complete_sent(struct engine_qp *qp, struct engine_effects *effects);
+/* Whether the tail-loss probe is on. */
+int engine_probing(const struct engine_port *port, const struct engine_qp *qp);
+/* Whether somebody wants to know that a message has completed. */
+int engine_signaled(const struct engine_qp *qp, const struct send_slot *slot);
 /* Nanoseconds in which what was repeated should have been answered. */
 uint64_t engine_repeat_interval(const struct queue_pair *record, uint64_t alone, uint64_t srtt, uint64_t rttvar);
 /* Mean round trip and its deviation with one more sample. */

@@ -62,6 +62,7 @@ void engine_reply_acknowledge(struct engine_qp *qp, uint64_t psn, uint64_t syndr
 	if (record->reply_count >= QP_REPLIES)
 		return;
 	effects->effects |= EFFECT_SCHEDULE;
+	record->owed_ns = NEVER; /* every answer says of what came before it that it did */
 	if (record->reply_count) {
 		reply = engine_reply_at(qp, record->reply_count - 1);
 		if (reply->kind == REPLY_ACK && !(reply->syndrome & AETH_TYPE_MASK)) {

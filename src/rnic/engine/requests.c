@@ -189,8 +189,15 @@ static int store(const struct engine_port *port, const struct engine_qp *qp, con
 	return packet->size && engine_key_write(port, effect->key, at, packet->payload, packet->size);
 }
 
+void engine_settle(const struct engine_port *port, struct engine_qp *qp, struct engine_effects *effects)
+{
+	uint64_t expected = be_get(qp->qpc, QPC_EXPECTED_PSN);
+	qp->record->owed_ns = NEVER;
+	engine_reply_acknowledge(qp, (expected - 1) & PSN_MASK, engine_ack_code(port, qp), effects);
+}
+
 enum engine_end engine_request_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
-				struct engine_effects *effects)
+				uint64_t now, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint16_t flags = packet->row->flags;
@@ -267,8 +274,12 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	be_put(qp->qpc, QPC_EXPECTED_PSN, (last + 1) & PSN_MASK);
 	if (flags & ROW_END)
 		message_done(qp);
-	if (packet->ask && reliable)
+	if (packet->ask && reliable) {
 		engine_reply_acknowledge(qp, last, engine_ack_code(port, qp), effects);
+	} else if (flags & ROW_END && reliable && record->owed_ns == NEVER) {
+		record->owed_ns = now + REPLY_OWED_NS;
+		effects->effects |= EFFECT_ARM;
+	}
 	if (!notify)
 		return ENGINE_DONE;
 	effects->effects |= EFFECT_NOTIFY_RECV;

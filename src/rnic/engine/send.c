@@ -223,7 +223,7 @@ static enum made make(const struct engine_port *port, struct engine_qp *qp, cons
 	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
 		head |= BTH_SOLICITED;
 	be_store(frame, 8, head | (record->service | engine_operation(opcode, !index, last)) << 56);
-	int asks = !record->service && (last || ask || rest(psn, record->ack_every) == 0);
+	int asks = !record->service && (ask || rest(psn, record->ack_every) == 0);
 	be_store(frame + 8, 4, psn | (asks ? ACK_REQ : 0));
 	if (word_at == HEADERS) {
 		be_store(frame + 12, 8, entry_get(slot, SQE_REMOTE_ADDR));
@@ -360,6 +360,19 @@ static int asks_for_credit(const struct engine_qp *qp, uint64_t before)
 	return 0;
 }
 
+/* Whether a message need not ask for an ACK: nobody waits for it, nothing runs short, and a peer that waits to be asked has
+ * not been found lately (IBA 9.7.5.1). `ahead` is 0 where it is sent for the first time. */
+static int keeps_quiet(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot, uint64_t index,
+		       const struct engine_flight *flight, int64_t ahead)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t entries = record->sq_entries, behind = index + (index < record->sq_head ? entries : 0) - record->sq_head;
+
+	return entry_get(slot, SQE_OPCODE) == WR_WRITE && slot->packets == 1 && !engine_signaled(qp, slot) && !ahead &&
+	       !record->loud && (int64_t)(record->window - record->flying) > 1 && 2 * behind < entries &&
+	       engine_probing(port, qp) && !shared(record, flight) && enough(record, flight, 1, 1);
+}
+
 /* Send packets of one message, whose bytes are `source`; ENGINE_DONE with how many, 0 if it has to wait; or a punt, behind as
  * many. */
 static enum engine_end send_message(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
@@ -407,8 +420,9 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 	uint64_t count = lesser(lesser(budget, left), room);
 	/* Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on. */
 	uint64_t more = lesser(left, record->window - record->flying) - count;
-	int ask = count < left && (count == room || shared(record, flight) || !enough(record, flight, count, more));
 	int64_t ahead = psn_diff(psn, record->sent_psn);
+	int ask = count < left ? count == room || shared(record, flight) || !enough(record, flight, count, more) :
+				 !keeps_quiet(port, qp, slot, slot_index, flight, ahead);
 	/* what is sent again has its bytes with it */
 	uint64_t part = qp->lane && !ahead ? engine_bulk_part(qp, slot, source) : 0;
 	if (part) {
@@ -433,10 +447,11 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 		count = *sent; /* the reference finds out again, and what becomes of the message */
 	if (ahead < 0) {
 		engine_count(effects, COUNT_RETRANSMITTED, (uint32_t)lesser(count, (uint64_t)-ahead));
-	} else if (how != UNREAD && record->rtt_psn == NONE && (ask || count == left)) {
+	} else if (how != UNREAD && record->rtt_psn == NONE && ask) {
 		record->rtt_psn = (psn + count - 1) & PSN_MASK;
 		record->rtt_at = now;
 	}
+	record->loud -= record->loud && *sent == left;
 	fly(record, flight, *sent, effects);
 	return how == UNREAD ? PUNT_MEMORY : ENGINE_DONE;
 }

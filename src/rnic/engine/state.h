@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0xf48990953c74d659ull
+#define STATE_LAYOUT_HASH 0x648beb1fd46422e3ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -260,9 +260,11 @@
 #define TIMER_SILENT_PROBES 0x3u
 #define TIMER_PROBE_MAX_SHIFT 0xau
 #define TIMER_BACKOFF_MOST 0x2u
+#define TIMER_LOUD_AFTER_PROBE 0x20u
 #define OPEN_NOTHING 0x0u
 #define OPEN_SEND 0x1u
 #define OPEN_WRITE 0x2u
+#define REPLY_OWED_NS 0x186a0u
 #define PACE_WINDOW_NS 0x400u
 #define PACE_BURST_WINDOWS 0x40u
 #define PACE_ALPHA_BITS 0x14u
@@ -302,6 +304,7 @@ struct queue_pair {
 	uint64_t probe_deadline; /* when to probe, or NEVER */
 	uint64_t rnr_until; /* end of the RNR wait, or NEVER */
 	uint64_t relief_ns; /* when a lowered outstanding limit ends, or NEVER */
+	uint64_t loud; /* messages to come that each ask for an ACK, since a probe had to */
 	uint64_t parked; /* it waits in line for room in flight */
 	uint64_t admitted; /* packets that it was given a turn for and has not sent */
 	uint64_t peer_record; /* offset of the account of the peer that its path leads to, or 0 */
@@ -328,6 +331,7 @@ struct queue_pair {
 	uint64_t receive_index; /* RQ index of the receive entry in use, or none */
 	uint64_t receive_sges; /* scatter entries of it */
 	uint64_t receive_bytes; /* bytes that it takes */
+	uint64_t owed_ns; /* when what did not ask for an ACK is acknowledged, or NEVER */
 	uint64_t silent; /* a NAK is out: say nothing of packets beyond the expected PSN */
 	uint64_t established; /* a request came since RTR */
 	uint64_t msn; /* messages completed */
@@ -382,7 +386,7 @@ struct queue_pair {
 	uint64_t shown_state; /* QUEUE_STATE in its queue block */
 	uint64_t held; /* a context that it needs is not cached: nothing is sent, what arrives is dropped */
 };
-_Static_assert(sizeof(struct queue_pair) == 848, "queue pair");
+_Static_assert(sizeof(struct queue_pair) == 864, "queue pair");
 
 struct send_slot {
 	uint64_t entry_0; /* the SQ entry as it was fetched: WQE ID, opcode, flags */

@@ -100,7 +100,8 @@ static uint64_t sooner(uint64_t one, uint64_t other)
 uint64_t engine_deadline_of(const struct queue_pair *record)
 {
 	uint64_t deadline = sooner(record->ack_deadline, record->probe_deadline);
-	return sooner(sooner(deadline, record->pace_ns), sooner(record->rnr_until, record->relief_ns));
+	deadline = sooner(sooner(deadline, record->pace_ns), sooner(record->rnr_until, record->relief_ns));
+	return sooner(deadline, record->owed_ns);
 }
 
 void engine_rearm(const struct engine_sched *sched, uint64_t qp)

@@ -46,6 +46,8 @@ PROBE_MAX_SHIFT = 10
 """How often a probe's interval doubles at most."""
 BACKOFF_MOST = 2
 """How often the ACK timeout doubles at most."""
+LOUD_AFTER_PROBE = 32
+"""Messages that each ask for an ACK after a probe: not every peer acknowledges what does not ask for it."""
 NARROWEST = 32
 """Packets in flight that no number of losses takes away."""
 ACKS_A_WINDOW = 4
@@ -105,6 +107,7 @@ class Outstanding(QpRecord):
     probe_deadline: Word
     rnr_until: Word
     relief_ns: Word
+    loud: Word
     parked: Word
     admitted: Word
     peer_record: Word
@@ -134,7 +137,7 @@ class Outstanding(QpRecord):
         self.una = self.sent_psn = 0
         self.retry_left = self.rnr_left = 0
         self.stop_waiting()
-        self.probe_shift = 0
+        self.probe_shift = self.loud = 0
         self.rtt_psn = NONE
         self.rtt_at = 0
         self.backoff = 0
@@ -329,9 +332,9 @@ class Outstanding(QpRecord):
                 self.ack_deadline = self.probe_deadline = NEVER
             else:
                 self.ack_deadline = self._overdue(now_ns)
-                self.probe_deadline = now_ns + self._probe_interval() if self._probing else NEVER
+                self.probe_deadline = now_ns + self._probe_interval() if self.probing else NEVER
                 # What a probe brought to light need not be all; but behind one READ response there are mostly more.
-                self.probe_due = probed and self._probing and not self.piece_count
+                self.probe_due = probed and self.probing and not self.piece_count
             self.retire()
         self.go_on()
 
@@ -413,7 +416,7 @@ class Outstanding(QpRecord):
         deadline = self.ack_deadline
         if deadline == NEVER:
             deadline = self.ack_deadline = self._overdue(now_ns)
-        if self._probing:
+        if self.probing:
             probe = self.probe_deadline = now_ns + (self.repeat_interval << self.probe_shift)
             if probe < deadline:
                 deadline = probe
@@ -439,7 +442,7 @@ class Outstanding(QpRecord):
         return now_ns + min(max(timeout << self.backoff, 4 * self.peer.srtt), 4 * timeout)
 
     @property
-    def _probing(self) -> bool:
+    def probing(self) -> bool:
         """Whether the tail-loss probe is on."""
         return self.host.config.probe and not self.ctx.options & OPT_NO_PROBE
 
@@ -478,6 +481,7 @@ class Outstanding(QpRecord):
             self.qp.retry(self.una, now_ns)
         elif self.probe_deadline <= now_ns:
             self.probe_due = 1
+            self.loud = LOUD_AFTER_PROBE
             if self.probe_shift >= SILENT_PROBES:
                 self.peer.silent(now_ns)
             self.probe_shift = min(self.probe_shift + 1, PROBE_MAX_SHIFT)

@@ -472,7 +472,7 @@ class QueuePair(QpRecord):
     @property
     def deadline_ns(self) -> int:
         """When :meth:`handle_timer` wants to be called, or ``NEVER``."""
-        return min(self.requester.deadline_ns, self.pace_ns)
+        return min(self.requester.deadline_ns, self.pace_ns, self.responder.owed_ns)
 
     def rearm(self) -> None:
         """Tell the device if the deadline moved forward. It may wake too early, never too late."""
@@ -484,6 +484,10 @@ class QueuePair(QpRecord):
         if self.pace_ns <= now_ns:
             self.pace_ns = NEVER
             self.host.schedule(self)
+        if self.ctx.state in _CAN_RECEIVE:
+            self.responder.handle_timer(now_ns)
+        else:
+            self.responder.owed_ns = NEVER
         if self.ctx.state in _CAN_SEND:
             self.requester.handle_timer(now_ns)
         else:

@@ -312,8 +312,9 @@ class Requester(Outstanding):
             return self._send_request(message, budget, room, batch, now_ns)
         psn = message.first_psn + sent & PSN_MASK
         count = min(budget, left, room)
-        ask = False
-        if count < left:
+        if count == left:
+            ask = not self._keeps_quiet(message, psn)
+        else:
             # Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on.
             flights, more = self.flights, min(left, self.window - self.flying) - count
             ask = count == room or flights.shared(self) or not flights.enough(self, count, more)
@@ -331,12 +332,35 @@ class Requester(Outstanding):
             ask = True
         if psn != self.sent_psn and (again := -psn_diff(psn, self.sent_psn)) > 0:
             self.host.counters.bump("retransmitted_packets", min(count, again))
-        elif self.rtt_psn == NONE and (ask or count == left):
+        elif self.rtt_psn == NONE and ask:
             self.rtt_psn = psn + count - 1 & PSN_MASK
             self.rtt_at = now_ns
         done = self._send_data(message, payload, count, batch, ask)
+        if self.loud and done == left:
+            self.loud -= 1
         self.fly(done)
         return done
+
+    def _keeps_quiet(self, message: Message, psn: int) -> bool:
+        """Whether a message need not ask for an ACK, which IBA 9.7.5.1 leaves to the requester.
+
+        Nobody waits for the completion of a short WRITE that is not signaled. A responder of this kind acknowledges
+        it after a while, and the next message that asks does so before; the probe asks a peer that does not. Whoever
+        runs short of window, send queue or room in flight asks, and so does what is sent again.
+        """
+        if message.opcode != WR_WRITE or message.packets != 1 or message.signaled or self.qp.signal_all:
+            return False
+        ring, flights = self.ring, self.flights
+        return (
+            psn == self.sent_psn
+            and not self.loud
+            and self.window - self.flying > 1
+            and 2 * ((message.index - self.sq_head) % ring.entries) < ring.entries
+            and self.probing
+            and self.qp.selective is None
+            and not flights.shared(self)
+            and flights.enough(self, 1, 1)
+        )
 
     def _asks_for_credit(self, message: Message) -> bool:
         """Whether a message before it went without credit, and its one packet is not acknowledged yet."""
@@ -430,7 +454,7 @@ class Requester(Outstanding):
             operation = middle if index else first
         head |= (self.service | operation) << 56
         word = psn
-        if not self.service and (at_end or ask or psn % self.ack_every == 0):
+        if not self.service and (ask or psn % self.ack_every == 0):
             word |= ACK_REQ
         with_word = at_end and opcode in _WORD_AT_END
         if index == 0 and opcode in WRITES:

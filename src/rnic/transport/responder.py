@@ -16,6 +16,7 @@ from rnic.rings.cqe import CQE_IMM, CQE_INV, CQE_RECEIVE, CQE_SOLICITED
 from rnic.spec.access import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from rnic.spec.drops import DropReason
 from rnic.spec.events import COMM_EST, WQ_ACCESS_ERROR, WQ_CATAS_ERROR, WQ_INVAL_REQ_ERROR
+from rnic.spec.limits import NEVER
 from rnic.spec.opcodes import (
     COMPARE_SWAP,
     READ_REQUEST,
@@ -52,6 +53,9 @@ NOTHING = 0
 SEND = 1
 WRITE = 2
 """What kind of message is open."""
+
+OWED_NS = 100_000
+"""So long after it came, a message that asks for no ACK is acknowledged: before its sender has to ask by a probe."""
 
 _NAK_STATUS = {
     NAK_INVALID_REQUEST: REM_INV_REQ_ERR,
@@ -96,6 +100,7 @@ class Responder(QpRecord):
     receive_index: Word
     receive_sges: Word
     receive_bytes: Word
+    owed_ns: Word
     silent: Word
     established: Word
     msn: Word
@@ -124,6 +129,7 @@ class Responder(QpRecord):
         self._checked = NO_PAYLOAD
         self.receive_index = NONE
         self.receive_sges = self.receive_bytes = 0
+        self.owed_ns = NEVER
         self.silent = 0
         self.established = 0
         self.msn = 0
@@ -184,8 +190,24 @@ class Responder(QpRecord):
         expected_psn = self.ctx.expected_psn
         self._take(packet)
         selective = self.qp.selective
-        if selective is not None and self.ctx.expected_psn != expected_psn:
+        if self.ctx.expected_psn == expected_psn:
+            return
+        if packet.row.end and not packet.ackreq and (packet.row.send or packet.row.write):
+            self._owe(now_ns)
+        if selective is not None:
             selective.go_on(self._take)
+
+    def _owe(self, now_ns: int) -> None:
+        """A message came whole and asked for no ACK: it gets one with the next that does, or after a while."""
+        if self.owed_ns == NEVER and self.ctx.servtype == ST_RC:
+            self.owed_ns = now_ns + OWED_NS
+            self.qp.rearm()
+
+    def handle_timer(self, now_ns: int) -> None:
+        """What is owed has been for long enough."""
+        if self.owed_ns <= now_ns:
+            self.owed_ns = NEVER
+            self.reply(self.ctx.expected_psn - 1 & PSN_MASK, self._ack_code())
 
     def _take(self, packet: Packet) -> None:
         for step in STEPS:
@@ -531,6 +553,7 @@ class Responder(QpRecord):
     def reply(self, psn: int, syndrome: int) -> None:
         """Queue an ACK or NAK."""
         if not self.replies.full:
+            self.owed_ns = NEVER  # every answer says of what came before it that it did
             if self.replies.acknowledge(psn, syndrome, self.msn):
                 self.host.counters.bump("acks_coalesced")
             self.host.schedule(self.qp)

@@ -24,6 +24,7 @@ from rnic.transport.flights import QUEUE_NS, Flights, Peer
 from rnic.wire.flow import Flow
 
 PLACES = {field.name: place(QP, field.name) for field in QP.fields}
+DEADLINES = ("ack_deadline", "probe_deadline", "rnr_until", "relief_ns", "pace_ns", "owed_ns")
 QPS, PROGRAMS, PEERS = 12, 3, 3
 QUANTUM = 4_096
 
@@ -65,7 +66,7 @@ class Qp:
         self.words = world.arena.words(self.record, QP.size)
         self.flights, self.qp, self.host = world.flights, self, SimpleNamespace(schedule=world.schedule)
         self["armed_ns"] = NEVER
-        for name in ("ack_deadline", "probe_deadline", "rnr_until", "relief_ns", "pace_ns"):
+        for name in DEADLINES:
             self[name] = NEVER
         self["program"] = number % PROGRAMS
         self.program = number % PROGRAMS
@@ -222,10 +223,10 @@ def test_timers(sched: ctypes.CDLL, seed: int) -> None:
                 python.timers.arm(one.record, deadline)
                 sched.engine_timers_arm(c.c, u64(other.record), u64(deadline))
         elif what == 1:
-            name = rng.choice(("ack_deadline", "probe_deadline", "rnr_until", "relief_ns", "pace_ns"))
+            name = rng.choice(DEADLINES)
             one[name] = other[name] = NEVER if rng.random() < 0.2 else now + rng.randrange(300)
             one["held"] = other["held"] = rng.random() < 0.1
-            names = ("ack_deadline", "probe_deadline", "rnr_until", "relief_ns", "pace_ns")
+            names = DEADLINES
             earliest = min(one[each] for each in names)
             if earliest < one["armed_ns"] and not one["held"]:
                 python.timers.arm(one.record, earliest)
