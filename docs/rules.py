@@ -49,6 +49,7 @@ RULES: tuple[Rule, ...] = (
           f"{REQ}::test_a_short_write_that_nobody_waits_for_asks_for_no_ack",
           f"{REQ}::test_who_runs_short_or_is_waited_for_asks_for_an_ack",
           f"{REQ}::test_what_is_sent_again_asks_for_an_ack",
+          f"{REQ}::test_of_several_in_a_row_only_the_last_asks_for_no_ack",
           f"{REQ}::test_what_asks_for_no_ack_measures_no_round_trip",
           f"{REQ}::test_a_peer_that_waits_to_be_asked_is_asked_for_a_while",
           f"{REC}::test_short_turns_do_not_wait_for_the_probe",
@@ -70,6 +71,7 @@ RULES: tuple[Rule, ...] = (
           f"{RSP}::test_msn_wraps"),
     _rule("design", "What asks for no ACK is acknowledged with the next answer, or after a while",
           f"{RSP}::test_what_asks_for_no_ack_gets_one_after_a_while", f"{RSP}::test_any_answer_settles_what_is_owed",
+          f"{RSP}::test_a_long_round_trip_leaves_more_time_for_it",
           f"{RSP}::test_only_whole_messages_that_were_taken_are_owed_an_ack",
           f"{RSP}::test_who_is_stopped_owes_nothing", f"{RSP}::test_before_it_may_send_it_acknowledges_all_the_same"),
     _rule("design", "Requests leave before replies, but where software sleeps on completion events: then what woke it"

@@ -785,6 +785,13 @@ def test_what_asks_for_no_ack_gets_one_after_a_while(new) -> None:
     assert s.deadline is None
 
 
+def test_a_long_round_trip_leaves_more_time_for_it(new) -> None:
+    s = new()
+    s.qp.requester.peer.srtt = 2 * OWED_NS
+    write(s, "WRITE_ONLY", 100, b"1234")
+    assert s.deadline == 2.5 * OWED_NS
+
+
 @pytest.mark.parametrize("answer", ["asked", "a gap", "a duplicate"])
 def test_any_answer_settles_what_is_owed(new, answer) -> None:
     s = new()

@@ -324,9 +324,9 @@ enum engine_end engine_packet_read(const struct engine_qp *qp, const struct engi
 /* Whether its ICRC is right: asked last, once everything else is. */
 int engine_packet_right(const struct engine_port *port, const struct packet *packet);
 
-/* Take one packet; ENGINE_DONE, ENGINE_TOLD, or a punt with nothing changed. */
+/* Take one packet; ENGINE_DONE, ENGINE_TOLD, or a punt with nothing changed. `srtt` is the mean round trip to the peer. */
 enum engine_end engine_request_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
-				uint64_t now, struct engine_effects *effects);
+				uint64_t srtt, uint64_t now, struct engine_effects *effects);
 /* Acknowledge what came and did not ask for it; there is room for a reply, or one that this joins. */
 void engine_settle(const struct engine_port *port, struct engine_qp *qp, struct engine_effects *effects);
 /* Whether `next`, of at most `size` bytes, is the middle of a READ's responses that is due, and has, as what came before it,

@@ -299,7 +299,7 @@ enum engine_took engine_port_bulk(struct engine_device *device, const struct eng
 	if (packet.row->flags & ROW_RESPONSE) {
 		took = state == QP_STATE_RTS ? take_responses(device, qp, &packet, now, told) : TOOK_NOTHING;
 	} else {
-		enum engine_end end = engine_request_receive(device->port, qp, &packet, now, &effects);
+		enum engine_end end = engine_request_receive(device->port, qp, &packet, peer_of(device, record)->srtt, now, &effects);
 		if (end != ENGINE_DONE && end != ENGINE_TOLD) {
 			record->silent = 1; /* what follows comes too early */
 			return TOOK_NONE;

@@ -106,7 +106,7 @@ size_t engine_receive_on(const struct engine_port *port, struct engine_qp *qp, c
 			if (bits == SERVICE_UD)
 				end = engine_datagram_receive(port, qp, &packet, effects);
 			else if (!(packet.row->flags & ROW_RESPONSE))
-				end = engine_request_receive(port, qp, &packet, now, effects);
+				end = engine_request_receive(port, qp, &packet, flight->srtt, now, effects);
 			else if (state == QP_STATE_RTS)
 				end = engine_response_receive(port, qp, &packet, flight, now, effects);
 			else

@@ -197,7 +197,7 @@ void engine_settle(const struct engine_port *port, struct engine_qp *qp, struct 
 }
 
 enum engine_end engine_request_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
-				uint64_t now, struct engine_effects *effects)
+				uint64_t srtt, uint64_t now, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint16_t flags = packet->row->flags;
@@ -277,7 +277,7 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	if (packet->ask && reliable) {
 		engine_reply_acknowledge(qp, last, engine_ack_code(port, qp), effects);
 	} else if (flags & ROW_END && reliable && record->owed_ns == NEVER) {
-		record->owed_ns = now + REPLY_OWED_NS;
+		record->owed_ns = now + greater(REPLY_OWED_NS, srtt + (srtt >> 2));
 		effects->effects |= EFFECT_ARM;
 	}
 	if (!notify)

@@ -360,8 +360,8 @@ static int asks_for_credit(const struct engine_qp *qp, uint64_t before)
 	return 0;
 }
 
-/* Whether a message need not ask for an ACK: nobody waits for it, nothing runs short, and a peer that waits to be asked has
- * not been found lately (IBA 9.7.5.1). `ahead` is 0 where it is sent for the first time. */
+/* Whether a message need not ask for an ACK: nobody waits for it, no other is behind it, nothing runs short, and a peer that
+ * waits to be asked has not been found lately (IBA 9.7.5.1). `ahead` is 0 where it is sent for the first time. */
 static int keeps_quiet(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot, uint64_t index,
 		       const struct engine_flight *flight, int64_t ahead)
 {
@@ -369,8 +369,9 @@ static int keeps_quiet(const struct engine_port *port, const struct engine_qp *q
 	uint64_t entries = record->sq_entries, behind = index + (index < record->sq_head ? entries : 0) - record->sq_head;
 
 	return entry_get(slot, SQE_OPCODE) == WR_WRITE && slot->packets == 1 && !engine_signaled(qp, slot) && !ahead &&
-	       !record->loud && (int64_t)(record->window - record->flying) > 1 && 2 * behind < entries &&
-	       engine_probing(port, qp) && !shared(record, flight) && enough(record, flight, 1, 1);
+	       !record->loud && sq_after(qp, index) == record->tail &&
+	       (int64_t)(record->window - record->flying) > 1 && 2 * behind < entries && engine_probing(port, qp) &&
+	       !shared(record, flight) && enough(record, flight, 1, 1);
 }
 
 /* Send packets of one message, whose bytes are `source`; ENGINE_DONE with how many, 0 if it has to wait; or a punt, behind as

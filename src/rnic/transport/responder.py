@@ -55,7 +55,8 @@ WRITE = 2
 """What kind of message is open."""
 
 OWED_NS = 100_000
-"""So long after it came, a message that asks for no ACK is acknowledged: before its sender has to ask by a probe."""
+"""So long after it came, or a mean round trip and a quarter, a message that asks for no ACK is acknowledged: before its
+sender has to ask by a probe."""
 
 _NAK_STATUS = {
     NAK_INVALID_REQUEST: REM_INV_REQ_ERR,
@@ -200,7 +201,8 @@ class Responder(QpRecord):
     def _owe(self, now_ns: int) -> None:
         """A message came whole and asked for no ACK: it gets one with the next that does, or after a while."""
         if self.owed_ns == NEVER and self.ctx.servtype == ST_RC:
-            self.owed_ns = now_ns + OWED_NS
+            srtt = self.qp.requester.srtt
+            self.owed_ns = now_ns + max(OWED_NS, srtt + (srtt >> 2))
             self.qp.rearm()
 
     def handle_timer(self, now_ns: int) -> None:
