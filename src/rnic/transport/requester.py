@@ -346,8 +346,8 @@ class Requester(Outstanding):
 
         Nobody waits for the completion of a short WRITE that is not signaled. A responder of this kind acknowledges
         it after a while, and the next message that asks does so before; the probe asks a peer that does not. Whoever
-        runs short of window, send queue or room in flight asks, and so does what is sent again, or in a row with others:
-        one ACK for all of those costs nothing.
+        runs short of window, send queue or room in flight asks, and so does what is sent again, or has others behind
+        it: one ACK for all of those costs nothing.
         """
         if message.opcode != WR_WRITE or message.packets != 1 or message.signaled or self.qp.signal_all:
             return False
