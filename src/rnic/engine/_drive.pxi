@@ -229,7 +229,7 @@ cdef class Drive(Door):
             self.stream = self.steady = 0
         elif soon:
             self.stream = min(self.stream + 1, 2 * ROUND_GATHER_AFTER)
-            self.steady += 1
+            self.steady = min(self.steady + 1, ROUND_GATHER_AFTER)
         else:
             self.stream -= min(self.stream, ROUND_GATHER_SETBACK)
         self.pump.round_state.afloat = ROUND_GATHER_STEADY if self.steady >= ROUND_GATHER_AFTER else 0
