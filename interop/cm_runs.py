@@ -58,7 +58,7 @@ class Program:
 
 _BY_NAME = ("SERVER",)
 _BOUND = ("-b", "SERVER")
-_LISTENS_AGAIN = "delay 50ms"
+_LISTENS_AGAIN = "delay 100ms"
 """perftest's server ends the connection that agrees on parameters with a message, and then listens anew. Its client,
 whom that message lets go on, connects again at once and only once: in an emulated guest the server is not there yet."""
 _STREAM = ("-S", "4096", "-I", "10", "-C", "10")
