@@ -49,7 +49,7 @@ class GuestRow:
 def guest_rows() -> list[GuestRow]:
     """What is measured."""
     return [
-        GuestRow("ib_write_lat 8 B", "us", "ib_write_lat -F -s 8 -n 1000", 4, 1.2, 1.0, inside=True),
+        GuestRow("ib_write_lat 8 B, inside", "us", "ib_write_lat -F -s 8 -n 1000", 4, 1.2, 1.0, inside=True),
         GuestRow("ib_write_lat 8 B, by socket", "us", "ib_write_lat -F -s 8 -n 1000", 4, 1.2, 1.0),
         GuestRow("ib_write_bw 1 MiB", "MB/s", "ib_write_bw -F -s 1048576 -n 100 -m 4096", 3, 0.8, 1.0),
         GuestRow("ib_write_bw 64 KiB, -q 256", "MB/s", "ib_write_bw -F -s 65536 -n 10 -q 256 -m 4096", 3, 0.8, 1.0),

@@ -81,6 +81,7 @@ class Responder(QpRecord):
     __slots__ = (
         "_cells",
         "_checked",
+        "_now_ns",
         "_scatters",
         "cq",
         "ctx",
@@ -128,6 +129,7 @@ class Responder(QpRecord):
         self.write_length = 0
         self.guarded = None
         self._checked = NO_PAYLOAD
+        self._now_ns = 0
         self.receive_index = NONE
         self.receive_sges = self.receive_bytes = 0
         self.owed_ns = NEVER
@@ -189,21 +191,11 @@ class Responder(QpRecord):
             if self.ctx.state == RTR:
                 self.host.event(COMM_EST, self.ctx.local_qpn)
         expected_psn = self.ctx.expected_psn
+        self._now_ns = now_ns
         self._take(packet)
         selective = self.qp.selective
-        if self.ctx.expected_psn == expected_psn:
-            return
-        if packet.row.end and not packet.ackreq and (packet.row.send or packet.row.write):
-            self._owe(now_ns)
-        if selective is not None:
+        if selective is not None and self.ctx.expected_psn != expected_psn:
             selective.go_on(self._take)
-
-    def _owe(self, now_ns: int) -> None:
-        """A message came whole and asked for no ACK: it gets one with the next that does, or after a while."""
-        if self.owed_ns == NEVER and self.ctx.servtype == ST_RC:
-            srtt = self.qp.requester.srtt
-            self.owed_ns = now_ns + max(OWED_NS, srtt + (srtt >> 2))
-            self.qp.rearm()
 
     def handle_timer(self, now_ns: int) -> None:
         """What is owed has been for long enough."""
@@ -422,9 +414,18 @@ class Responder(QpRecord):
         return True
 
     def acknowledge(self, packet: Packet) -> bool:
-        """IBA 9.7.5.1.2: an ACK where the packet asks for one; later ones cover earlier ones."""
-        if packet.ackreq and self.ctx.servtype == ST_RC:
+        """IBA 9.7.5.1.2: an ACK where the packet asks for one; later ones cover earlier ones.
+
+        A message that came whole and asked for none gets one with the next that does, or after a while.
+        """
+        if self.ctx.servtype != ST_RC:
+            return True
+        if packet.ackreq:
             self.reply(packet.psn, self._ack_code())
+        elif packet.row.end and self.owed_ns == NEVER:
+            srtt = self.qp.requester.srtt
+            self.owed_ns = self._now_ns + max(OWED_NS, srtt + (srtt >> 2))
+            self.qp.rearm()
         return True
 
     # ------------------------------------------------------------------------------------- helpers
