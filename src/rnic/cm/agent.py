@@ -51,6 +51,8 @@ _STALE_TIMES, _STALE_AT_LEAST = 2, 64
 """Deadlines that were moved stay in the queue, up to so many times the connections, and so many more."""
 
 
+_REQUEST_ID = {CM_REQ: "local_comm_id", CM_SIDR_REQ: "request_id"}
+"""What asks for a connection or a service, and by which field its sender tells one from the next."""
 _DATAGRAM_EXPECTED = frozenset({CM_SIDR_REP})
 _INPUTS = {
     CM_REJ: Input.RX_REJ,
@@ -191,10 +193,8 @@ class CmAgent:
             return
         self.counters.bump(f"cm_rx_{_NAMES[message.attr]}")
         self._now_ns = now_ns
-        if message.attr == CM_REQ:
-            self._receive_req(message, source, now_ns)
-        elif message.attr == CM_SIDR_REQ:
-            self._receive_sidr_req(message, source, now_ns)
+        if message.attr in _REQUEST_ID:
+            self._receive_request(message, source, now_ns)
         else:
             self._receive_other(message, source, now_ns)
 
@@ -216,7 +216,7 @@ class CmAgent:
     def handle_timers(self, now_ns: int) -> None:
         """Handle the deadlines that have come."""
         self._now_ns = now_ns
-        self._held.release(self.listeners, now_ns, lambda message, source: self._take_req(message, source, now_ns))
+        self._held.release(self.listeners, now_ns, lambda message, source: self._take_request(message, source, now_ns))
         while (deadline := self._next_of_connections()) is not None and deadline <= now_ns:
             connection = self.connections[heapq.heappop(self._deadlines)[1]]
             connection.deadline_ns = None
@@ -251,18 +251,27 @@ class CmAgent:
 
     # ----------------------------------------------------------------------------------- messages
 
-    def _receive_req(self, message: wire.Message, source: bytes, now_ns: int) -> None:
-        fields = message.fields
-        known = (source, fields["local_comm_id"], False) in self._by_remote
-        if known or fields["service_id"] in self.listeners or not self._held.hold(message, source, now_ns):
+    def _known(self, message: wire.Message, source: bytes) -> Connection | None:
+        """The connection that a request was for, where it has come before."""
+        datagram = message.attr == CM_SIDR_REQ
+        return self._by_remote.get((source, message.fields[_REQUEST_ID[message.attr]], datagram))
+
+    def _receive_request(self, message: wire.Message, source: bytes, now_ns: int) -> None:
+        served = message.fields["service_id"] in self.listeners or self._known(message, source) is not None
+        if served or not self._held.hold(message, source, now_ns):
+            self._take_request(message, source, now_ns)
+
+    def _take_request(self, message: wire.Message, source: bytes, now_ns: int) -> None:
+        known = self._known(message, source)
+        if known is not None:
+            self._input(known, Input.RX_SIDR_REQ if known.datagram else Input.RX_REQ, now_ns)
+        elif message.attr == CM_SIDR_REQ:
+            self._take_sidr_req(message, source)
+        else:
             self._take_req(message, source, now_ns)
 
     def _take_req(self, message: wire.Message, source: bytes, now_ns: int) -> None:
         fields = message.fields
-        known = self._by_remote.get((source, fields["local_comm_id"], False))
-        if known is not None:
-            self._input(known, Input.RX_REQ, now_ns)
-            return
         listener = self.listeners.get(fields["service_id"])
         stale = self._by_qpn.get((source, fields["qpn"]))
         reason = 0
@@ -301,12 +310,8 @@ class CmAgent:
         connection.received = message.private
         self._announce(connection, listener)
 
-    def _receive_sidr_req(self, message: wire.Message, source: bytes, now_ns: int) -> None:
+    def _take_sidr_req(self, message: wire.Message, source: bytes) -> None:
         fields = message.fields
-        known = self._by_remote.get((source, fields["request_id"], True))
-        if known is not None:
-            self._input(known, Input.RX_SIDR_REQ, now_ns)
-            return
         listener = self.listeners.get(fields["service_id"])
         if listener is None or self._is_full(listener):
             status = cm.SIDR_UNSUPPORTED if listener is None else cm.SIDR_REJECTED

@@ -66,6 +66,15 @@ def service_id(port_space: int, port: int) -> int:
     return port_space << 16 | port
 
 
+def port_key(service_id: int) -> int:
+    """What the service IDs of one port have in common, whatever their port space; the ID where it is not a port's."""
+    return service_id & ~_PROTOCOL if service_id >> 24 == _IP_PREFIX else service_id
+
+
+_IP_PREFIX, _PROTOCOL = 1, 0xFF << 16
+"""A port's service ID: 1, the IP protocol (8 bits), the port (16 bits)."""
+
+
 RESPONSE_TIMEOUT = 20
 """How long a peer may take to answer, as 4.096 us << code: 4.3 s."""
 MAX_CM_RETRIES = 15

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import pairwise, product
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from rnic.cm.agent import MAX_BACKLOG, CmAgent
 from rnic.cm.connections import CmError, Connection, Listener, News, Parameters
-from rnic.cm.held import HOLD_NS, MAX_HELD, MAX_SERVICES, HeldRequests
+from rnic.cm.held import HOLD_NS, MAX_HELD, MAX_PORTS, HeldRequests
 from rnic.cm.machine import TABLE, Do, Input, State
 from rnic.spec import cm
 from rnic.trace.counters import Counters
@@ -72,6 +73,9 @@ class Bench:
                 **more,
             },
         )
+
+    def resolve(self) -> None:
+        self.hear(mad.CM_SIDR_REQ, request_id=77, service_id=SERVICE)
 
     def listen(self, backlog: int = 8) -> Listener:
         return self.agent.listen(SERVICE, self.news.append, backlog)
@@ -276,11 +280,13 @@ def test_a_request_that_nobody_listens_for_is_rejected_and_leaves_nothing() -> N
     assert not bench.agent.connections
 
 
-def test_a_request_between_two_listeners_waits_for_the_second() -> None:
+@pytest.mark.parametrize("ask", [Bench.request, Bench.resolve])
+def test_a_request_between_two_listeners_waits_for_the_second(ask: Callable[[Bench], None]) -> None:
     bench = Bench()
     first = bench.listen()
     bench.agent.unlisten(first)
-    bench.request()
+    ask(bench)
+    ask(bench)  # a repetition
     assert not bench.port.sent
     assert bench.agent.next_deadline_ns() == HOLD_NS
     bench.listen()
@@ -290,18 +296,45 @@ def test_a_request_between_two_listeners_waits_for_the_second() -> None:
     assert bench.agent.next_deadline_ns() is None
 
 
-def test_a_request_after_the_last_listener_is_rejected_a_moment_later() -> None:
+@pytest.mark.parametrize(
+    ("ask", "refusal"),
+    [
+        (Bench.request, {"reason": cm.REJ_INVALID_SERVICE_ID, "remote_comm_id": 77}),
+        (Bench.resolve, {"status": cm.SIDR_UNSUPPORTED, "request_id": 77}),
+    ],
+)
+def test_a_request_after_the_last_listener_is_rejected_a_moment_later(
+    ask: Callable[[Bench], None], refusal: dict[str, int]
+) -> None:
     bench = Bench()
     bench.agent.unlisten(bench.listen())
-    bench.request()
+    ask(bench)
     bench.agent.handle_timers(HOLD_NS - 1)
     assert not bench.port.sent
     bench.agent.handle_timers(HOLD_NS)
-    assert bench.port.last().fields["reason"] == cm.REJ_INVALID_SERVICE_ID
+    assert refusal.items() <= bench.port.last().fields.items()
     assert bench.agent.next_deadline_ns() is None
 
 
-def test_requests_that_wait_are_bounded_and_so_are_services() -> None:
+def test_a_datagram_request_waits_for_a_port_that_was_listened_on_in_the_other_port_space() -> None:
+    """perftest's server agrees by PS_TCP, and then listens in PS_UDP: its client may be there first."""
+    bench = Bench()
+    bench.agent.unlisten(bench.listen())
+    other = cm.service_id(cm.PS_UDP, 7174)
+    bench.hear(mad.CM_SIDR_REQ, request_id=77, service_id=other)
+    assert not bench.port.sent
+    bench.agent.listen(other, bench.news.append)
+    bench.agent.handle_timers(1)
+    assert [news.connection.service_id for news in bench.news] == [other]
+
+
+def test_only_service_ids_of_ports_have_something_in_common() -> None:
+    assert cm.port_key(cm.service_id(cm.PS_TCP, 80)) == cm.port_key(cm.service_id(cm.PS_UDP, 80))
+    assert cm.port_key(cm.service_id(cm.PS_TCP, 80)) != cm.port_key(cm.service_id(cm.PS_TCP, 81))
+    assert cm.port_key(0x1000_0000_0006_0050) == 0x1000_0000_0006_0050
+
+
+def test_requests_that_wait_are_bounded_and_so_are_ports() -> None:
     bench = Bench()
     bench.agent.unlisten(bench.listen())
     for number in range(MAX_HELD + 1):
@@ -309,11 +342,11 @@ def test_requests_that_wait_are_bounded_and_so_are_services() -> None:
     assert bench.port.last().fields["remote_comm_id"] == 100 + MAX_HELD
     assert len(bench.port.sent) == 1
     held = HeldRequests()
-    for service in range(MAX_SERVICES + 1):
+    for service in range(MAX_PORTS + 1):
         held.leave(service)
-    requests: list[Any] = [SimpleNamespace(fields={"service_id": service}) for service in range(MAX_SERVICES + 1)]
+    requests: list[Any] = [SimpleNamespace(fields={"service_id": service}) for service in range(MAX_PORTS + 1)]
     kept = [one.fields["service_id"] for one in requests if held.hold(one, THERE, 0)]
-    assert kept == list(range(1, MAX_SERVICES + 1))
+    assert kept == list(range(1, MAX_PORTS + 1))
 
 
 @pytest.mark.parametrize(
