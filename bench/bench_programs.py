@@ -7,7 +7,8 @@ against: plain UDP sockets in C (``raw_udp.c``), one copy by the kernel (``proce
 (root) adds perftest in a guest that QEMU runs, on rnic and on the kernel's Soft-RoCE (``guest_programs.py``); where
 this machine cannot run it, the exit status is 77.
 
-Each round runs every row once, in turn; best and median of the rounds are printed. What waits how: the program polls
+Each round runs every row once, in turn; best and median of the rounds are printed, and the ratios of both; the verdict
+is that of the best, as ``bench_rc.py`` has it. What waits how: the program polls
 and yields after some empty polls (100 unless said otherwise), never yields, or sleeps on events; the NIC process makes
 some empty rounds before it sleeps (30), none, or many. Rows without their program are left out; what does not end in
 a minute is shown as 0 MB/s or inf. The targets are the issue's; a missed one is printed as such and does not fail the
@@ -152,35 +153,44 @@ def raw(row: Row, folder: Path) -> float:
     return figure * 1e9 / (1 << 20) if row.unit == "MB/s" else figure  # perftest's MB are MiB
 
 
-def verdict(what: str, figure: float, floor: float, aim: float, less: bool) -> str:
-    """One line: floor and aim, met or missed."""
-    good = [figure <= bound if less else figure >= bound for bound in (floor, aim)]
+def verdict(what: str, figures: tuple[float, float], floor: float, aim: float, less: bool) -> str:
+    """One line: the figure of the best rounds and that of the medians, floor and aim, met by the first or missed."""
+    good = [figures[0] <= bound if less else figures[0] >= bound for bound in (floor, aim)]
     word = "aim met" if good[1] else "floor met" if good[0] else "MISSED"
-    return f"{what:28} {figure:7.2f} {floor:7.2f} {aim:7.2f} {word}"
+    return f"{what:28} {figures[0]:7.2f} {figures[1]:7.2f} {floor:7.2f} {aim:7.2f} {word}"
+
+
+def best(got: list[float], unit: str) -> float:
+    """Of a row's rounds."""
+    return min(got) if unit in ("us", "%") else max(got)
+
+
+HEAD = f"{'':28} {'best':>7} {'median':>7} {'floor':>7} {'aim':>7}"
 
 
 def in_guest(rows: list[GuestRow]) -> list[str]:
     """Figures of the guest, rnic's against Soft-RoCE's."""
     lines = [f"{'in the guest':40} {'Soft-RoCE':>9} {'rnic':>9}  (medians)"]
     lines += [f"{row.what:40} {median(row.soft):9.2f} {median(row.own):9.2f} {row.unit}" for row in rows]
-    lines.append(f"{'':28} {'ratio':>7} {'floor':>7} {'aim':>7}")
+    lines.append(HEAD)
     for row in rows:
-        ratio = median(row.own) / median(row.soft)
-        lines.append(verdict(row.what, ratio, row.floor, row.aim, row.unit == "us"))
+        ratios = best(row.own, row.unit) / best(row.soft, row.unit), median(row.own) / median(row.soft)
+        lines.append(verdict(row.what, ratios, row.floor, row.aim, row.unit == "us"))
     return lines
 
 
 def verdicts(wanted: list[Row]) -> list[str]:
-    """Medians against each other: floors and aims, met or missed."""
-    middle = {row.name: median(row.got) for row in wanted}
-    lines = [f"{'':28} {'ratio':>7} {'floor':>7} {'aim':>7}"]
+    """The best rounds against each other, and the medians: floors and aims, met or missed."""
+    found = {row.name: (best(row.got, row.unit), median(row.got)) for row in wanted}
+    lines = [HEAD]
     for what, row, base, less, floor, aim in VERDICTS:
-        if row in middle and base in middle and middle[base]:
-            lines.append(verdict(what, middle[row] / middle[base], floor, aim, less))
-    if RATE in middle:
-        lines.append(verdict("messages a second, millions", middle[RATE], LEAST_RATE, AIM_RATE, less=False))
-    if OWN_TIME in middle:
-        lines.append(verdict("NIC process, percent", middle[OWN_TIME], MOST_OWN, AIM_OWN, less=True))
+        if row in found and base in found and all(found[base]):
+            ratios = found[row][0] / found[base][0], found[row][1] / found[base][1]
+            lines.append(verdict(what, ratios, floor, aim, less))
+    if RATE in found:
+        lines.append(verdict("messages a second, millions", found[RATE], LEAST_RATE, AIM_RATE, less=False))
+    if OWN_TIME in found:
+        lines.append(verdict("NIC process, percent", found[OWN_TIME], MOST_OWN, AIM_OWN, less=True))
     return lines
 
 
@@ -280,10 +290,8 @@ def main(argv: list[str]) -> int:
                 except subprocess.TimeoutExpired:
                     row.got.append(float("inf") if row.unit == "us" else 0.0)
     print(f"{'':60} {'best':>9} {'median':>9}")
-    best = {}
     for row in wanted:
-        best[row.name] = min(row.got) if row.unit == "us" else max(row.got)
-        print(f"{row.name:60} {best[row.name]:9.2f} {median(row.got):9.2f} {row.unit}")
+        print(f"{row.name:60} {best(row.got, row.unit):9.2f} {median(row.got):9.2f} {row.unit}")
     middle = {row.name: median(row.got) for row in wanted}
     if "ib_write_bw 1 MiB" in middle:
         ratio = middle["ib_write_bw 1 MiB"] / middle["rnic perf write_bw 1 MiB"]
