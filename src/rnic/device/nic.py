@@ -138,6 +138,8 @@ class Nic:
         """Takes a packet of a burst, the last number says which, for a queue pair that is not here; whether it did."""
         self.stopped: Callable[[int], None] | None = None
         """Is told the number of a queue pair that stops, before software can know: its memory is software's again."""
+        self.datagrams: Callable[[], None] | None = None
+        """Is told when there is a queue pair whose software sees the headers of what arrives: a UD one."""
         self.gsi = Gsi(self)
         """QP1."""
         self.congestion = Congestion(self, config.congestion)

@@ -269,6 +269,8 @@ class DeviceQp(QueuePair):
         """The context was modified."""
         self.peer = None
         self._take_executor()
+        if self.ctx.servtype == ST_UD and self.nic.datagrams is not None:
+            self.nic.datagrams()
         self.pkey = self.host.pkey(self.ctx.pkey_index)
         self.requester.take_pkey()
         self.show()

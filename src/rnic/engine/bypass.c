@@ -26,6 +26,10 @@
 #define TALKS_NS 20000000u
 /* After so many messages in a row that were answered the next answer is expected. */
 #define ANSWERS_LEAST 8u
+/* Bytes that take some microseconds, mostly to be copied. */
+#define LONG_BYTES 16384u
+/* So often a poll looks again for one that is expected: that is sooner than another poll is. */
+#define LOOKS 3u
 
 _Static_assert(BYPASS_NAME_BYTES == PUMP_NAME_BYTES, "socket addresses");
 _Static_assert(BYPASS_COOKIE_BYTES == HAIRPIN_COOKIE_BYTES, "cookies");
@@ -116,7 +120,7 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 	bypass->device.sched.budget = setup->budget;
 	bypass->device.sched.slot = setup->slot;
 	bypass->outlet =
-		(struct pump_outlet){ .fd = setup->fd, .ipv4 = setup->address_bytes == 4, .tclass = -1, .hop_limit = -1 };
+		(struct pump_outlet){ .fd = setup->fd, .ipv4 = setup->address_bytes == 4, .cuts = 1 };
 	pump_round_init(bypass->round, &bypass->device, setup->fd, setup->shared + SLOT_BUFFERS_AT, bypass->out);
 	return bypass;
 }
@@ -150,6 +154,8 @@ void bypass_free(struct bypass *bypass)
 }
 
 /* ------------------------------------------------------------------ the lock */
+
+/* A thread that holds it is not cancelled: what it calls is no place for that (calls.h), or forbids it. */
 
 /* Whether the NIC process makes way. It holds the arena for a bounded time and asks for it again and again. */
 static int take(struct bypass *bypass)
@@ -185,11 +191,7 @@ static void enter(struct bypass *bypass)
 
 void bypass_lock(struct bypass *bypass)
 {
-	int before;
-
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
 	enter(bypass);
-	bypass->cancel = before;
 	for (unsigned tried = 1; !bypass->gone && !take(bypass); tried++) {
 		sched_yield();
 		if (tried % LOOKS_EVERY == 0 && bypass->setup.is_gone(bypass->setup.self))
@@ -200,28 +202,20 @@ void bypass_lock(struct bypass *bypass)
 
 int bypass_try(struct bypass *bypass)
 {
-	int before;
-
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-	if (!pthread_mutex_trylock(&bypass->mutex)) {
-		if (take(bypass)) {
-			bypass->cancel = before;
-			bypass_found(bypass);
-			return 0;
-		}
+	if (pthread_mutex_trylock(&bypass->mutex))
+		return -1;
+	if (!take(bypass)) {
 		pthread_mutex_unlock(&bypass->mutex);
+		return -1;
 	}
-	pthread_setcancelstate(before, NULL);
-	return -1;
+	bypass_found(bypass);
+	return 0;
 }
 
 void bypass_unlock(struct bypass *bypass)
 {
-	int before = bypass->cancel;
-
 	atomic_store_explicit(bypass_word(&bypass->slot->taken), 0, memory_order_release);
 	pthread_mutex_unlock(&bypass->mutex);
-	pthread_setcancelstate(before, NULL);
 }
 
 int bypass_is_taken(const struct bypass *bypass)
@@ -280,6 +274,7 @@ static void count(struct bypass *bypass)
 	if (!round->rx_bytes && !round->tx_bytes && !round->socket_errors && !counts->tx_packets && !bypass->timed)
 		return;
 	bypass->timed = 0;
+	bypass->took_time |= bypass->hairpin || round->rx_bytes + round->tx_bytes > LONG_BYTES;
 	slot->rx_packets += counts->rx_packets;
 	slot->tx_packets += counts->tx_packets;
 	for (uint64_t left = counts->moved; left; left &= left - 1) {
@@ -379,6 +374,7 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 	if (bypass->gone)
 		return 0;
 	round->hold = bypass->device.sched.turns->count && now < held_until(bypass);
+	round->looks = polls && bypass_expects(bypass) ? LOOKS : 0;
 	do {
 		pump_round(round, now, ROUND_BUDGET, &told);
 	} while (told.stop != STOP_DONE && !bypass_stopped(bypass, &told));
@@ -394,6 +390,14 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 		did |= handle_timers(bypass, now);
 	count(bypass);
 	return did;
+}
+
+int bypass_took_time(struct bypass *bypass)
+{
+	int took_time = bypass->took_time;
+
+	bypass->took_time = 0;
+	return took_time;
 }
 
 int bypass_expects(const struct bypass *bypass)

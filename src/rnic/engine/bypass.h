@@ -98,6 +98,8 @@ int bypass_join(struct bypass *bypass, const struct bypass_peer *setup);
 int bypass_dozes(struct bypass *bypass);
 /* One round: whether anything happened. `polls`: for the program's thread that waits, not in its place. */
 int bypass_round(struct bypass *bypass, uint64_t now, int polls);
+/* Whether what was done since it was asked last has taken more time than a message does. */
+int bypass_took_time(struct bypass *bypass);
 /* Whether the program's last message will be answered soon, as those before it were, and is not yet. */
 int bypass_expects(const struct bypass *bypass);
 /* It was not in time: no answer is expected until more have come. */

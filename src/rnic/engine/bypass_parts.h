@@ -46,10 +46,10 @@ struct bypass {
 	uint64_t hold_ns; /* and how long they may wait for an answer */
 	uint32_t answers; /* messages of the program's in a row before whose next one came a message from elsewhere, */
 	int answered; /* and whether one came since the last */
-	int cancel; /* of the holder: whether it could be cancelled */
 	int guarded; /* faults are caught: the program's memory is copied without system calls */
 	int gone; /* nobody answers any more */
 	int timed; /* deadlines were handled */
+	int took_time; /* bypass_took_time */
 	uint32_t full; /* rounds in a row that found as much as one takes */
 };
 

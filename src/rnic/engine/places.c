@@ -54,6 +54,7 @@ void bypass_found(struct bypass *bypass)
 	if (changes == bypass->device.changes)
 		return;
 	bypass->device.changes = changes;
+	bypass->outlet.tclass = bypass->outlet.hop_limit = bypass->outlet.segment = -1; /* of the socket, which is the NIC process's too */
 	for (uint64_t i = 0; i < (uint64_t)1 << bypass->device.log_qps; i++)
 		bypass->device.qps[i] = enroll(bypass, i, bypass->device.directory[i]);
 }

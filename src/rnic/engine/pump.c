@@ -1,5 +1,6 @@
 #if defined(__linux__)
 #define _GNU_SOURCE
+#include "calls.h"
 #include "division.h"
 #include "wire.h"
 
@@ -9,8 +10,6 @@
 #include <netinet/udp.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 /* Linux's numbers, for C libraries that are older than they are. */
 #ifndef SOL_UDP
@@ -27,36 +26,8 @@
 #endif
 
 #define LABEL_MASK 0xfffffu
+#define ALIKE_LEAST 64u
 #define MOST_BYTES 65507u /* UDP payload of one send, segmented or not */
-
-/* libc's are cancellation points, which costs a program with threads two more locked words each, and a thread that is
- * cancelled there would keep the device's lock. */
-static ssize_t receive_message(int fd, struct msghdr *message)
-{
-#ifdef SYS_recvmsg
-	return syscall(SYS_recvmsg, fd, message, MSG_DONTWAIT);
-#else
-	return recvmsg(fd, message, MSG_DONTWAIT);
-#endif
-}
-
-static int receive_messages(int fd, struct mmsghdr *messages, unsigned count)
-{
-#ifdef SYS_recvmmsg
-	return (int)syscall(SYS_recvmmsg, fd, messages, count, MSG_DONTWAIT, NULL);
-#else
-	return recvmmsg(fd, messages, count, MSG_DONTWAIT, NULL);
-#endif
-}
-
-static ssize_t send_message(int fd, const struct msghdr *message)
-{
-#ifdef SYS_sendmsg
-	return syscall(SYS_sendmsg, fd, message, 0);
-#else
-	return sendmsg(fd, message, 0);
-#endif
-}
 
 /* The number that a control message carries, as long as it may be. */
 static uint32_t number_in(struct cmsghdr *header)
@@ -106,9 +77,9 @@ int pump_receive(int fd, struct pump_inbox *inbox, struct pump_slot *slots, unsi
 			.msg_controllen = sizeof(inbox->control[i]),
 		};
 	}
-	int came = count == 1 ? -1 : receive_messages(fd, inbox->messages, count);
+	int came = count == 1 ? -1 : call_recvmmsg(fd, inbox->messages, count, MSG_DONTWAIT);
 	if (count == 1) { /* the shorter way for one */
-		ssize_t size = receive_message(fd, &inbox->messages[0].msg_hdr);
+		ssize_t size = call_recvmsg(fd, &inbox->messages[0].msg_hdr, MSG_DONTWAIT);
 		if (size >= 0) {
 			inbox->messages[0].msg_len = (unsigned)size;
 			came = 1;
@@ -132,6 +103,8 @@ int pump_receive(int fd, struct pump_inbox *inbox, struct pump_slot *slots, unsi
 
 int pump_send(int fd, const void *name, uint32_t name_bytes, const struct iovec *pieces, size_t count, uint16_t segment)
 {
+	if (!segment && count == 1) /* a message's header is more for the system to read */
+		return call_sendto(fd, pieces->iov_base, pieces->iov_len, name, name_bytes) < 0 ? errno : 0;
 	uint64_t control[(CMSG_SPACE(sizeof(segment)) + 7) / 8] = { 0 };
 	struct msghdr message = {
 		.msg_name = (void *)(uintptr_t)name,
@@ -148,7 +121,7 @@ int pump_send(int fd, const void *name, uint32_t name_bytes, const struct iovec 
 		header->cmsg_len = CMSG_LEN(sizeof(segment));
 		memcpy(CMSG_DATA(header), &segment, sizeof(segment));
 	}
-	return send_message(fd, &message) < 0 ? errno : 0;
+	return call_sendmsg(fd, &message, 0) < 0 ? errno : 0;
 }
 
 static void set_option(int fd, int level, int option, int value)
@@ -178,17 +151,35 @@ static void shape(struct pump_outlet *outlet, const struct pump_path *path)
 	}
 }
 
+/* The header that says at which length a run is cut costs each some time. Of a long row of runs that are cut alike the
+ * socket's option says it, until a packet by itself goes out. What the header of the next is to say; 0 for nothing. */
+static uint16_t cut(struct pump_outlet *outlet, uint16_t segment)
+{
+	if (!outlet->cuts)
+		return segment;
+	outlet->alike = segment == outlet->last ? outlet->alike + 1 : 0;
+	outlet->last = segment;
+	if (segment ? outlet->alike >= ALIKE_LEAST && outlet->segment != segment : outlet->segment != 0) {
+		int value = segment;
+		outlet->segment = setsockopt(outlet->fd, SOL_UDP, UDP_SEGMENT, &value, sizeof(value)) ? -1 : segment;
+	}
+	return segment == outlet->segment ? 0 : segment;
+}
+
 /* One send, again while the send buffer is full: 0 or the error number. */
 static int send_patiently(const struct pump_path *path, const uint8_t *bytes, size_t length, uint16_t segment)
 {
 	struct iovec piece = { (void *)(uintptr_t)bytes, length };
 	int fd = path->outlet->fd;
+	segment = cut(path->outlet, segment);
 	for (int waited = 0;; waited++) {
 		int error = pump_send(fd, path->name, path->name_bytes, &piece, 1, segment);
 		if ((error != EAGAIN && error != EINTR) || waited == PUMP_PATIENCE_MS)
 			return error;
 		struct pollfd writable = { .fd = fd, .events = POLLOUT };
+		int before = calls_begin();
 		poll(&writable, 1, 1);
+		calls_end(before);
 	}
 }
 

@@ -48,8 +48,12 @@ int pump_send(int fd, const void *name, uint32_t name_bytes, const struct iovec 
 struct pump_outlet {
 	int fd;
 	int32_t ipv4; /* else IPv6 */
-	int32_t tclass; /* as the options were set last; -1 before the first send */
+	int32_t tclass; /* as the options were set last; -1 where nobody knows */
 	int32_t hop_limit;
+	/* Where it may stay set for what nobody cuts at another length (`cuts`): at which the system cuts, -1 as above, */
+	int32_t cuts;
+	int32_t segment;
+	uint32_t alike, last; /* and how many runs in a row were cut at the same, `last`, by a message's header */
 };
 
 struct pump_wire;

@@ -20,6 +20,7 @@ void bypass_leave(struct bypass *bypass, const struct bypass_punt *punted, struc
 	++*reason;
 	if (bypass->gone)
 		return;
+	bypass->took_time = 1;
 	if (bypass->setup.punt(bypass->setup.self, punted, answer))
 		bypass->gone = 1;
 	else

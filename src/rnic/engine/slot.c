@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "slot_parts.h"
 
+#include "calls.h"
 #include "fires.h"
 #include "guard.h"
 #include "speed.h"
@@ -96,7 +97,7 @@ static void fire(void *self, uint32_t vector)
 		if (each == slot->quiet)
 			slot->quiet = NULL;
 		else
-			while (write(each->fd, &one, sizeof one) < 0 && errno == EINTR)
+			while (call_write(each->fd, &one, sizeof one) < 0 && errno == EINTR)
 				;
 		return;
 	}
@@ -327,16 +328,17 @@ void slot_join(struct slot_driver *slot, uint32_t number)
 int slot_ring(struct slot_driver *slot, uint32_t number, uint32_t block)
 {
 	uint64_t now = pump_now();
-	int here;
+	int here, took_time;
 
 	atomic_store_explicit(&slot->used_ns, now, memory_order_relaxed);
 	bypass_lock(slot->bypass);
 	here = !bypass_idle(slot->bypass);
 	if (here)
 		bypass_ring(slot->bypass, number, block, now);
+	took_time = bypass_took_time(slot->bypass);
 	back(slot);
 	if (now < atomic_load_explicit(&slot->polled_ns, memory_order_relaxed) + slot->slow * GAP_NS)
-		slot_cover(slot, now, pump_now()); /* who posts between polls has not stopped polling */
+		slot_cover(slot, now, took_time ? pump_now() : now); /* who posts between polls has not stopped polling */
 	return here;
 }
 
@@ -350,7 +352,7 @@ void slot_knock(volatile _Atomic uint8_t *rung, _Atomic uint32_t *asleep, int wa
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!atomic_load_explicit(asleep, memory_order_relaxed))
 		return;
-	while (write(wake_fd, &one, sizeof one) < 0 && errno == EINTR)
+	while (call_write(wake_fd, &one, sizeof one) < 0 && errno == EINTR)
 		;
 }
 
@@ -376,11 +378,11 @@ int slot_poll(struct slot_driver *slot)
 			return did;
 		if (!bypass_idle(slot->bypass))
 			did |= bypass_round(slot->bypass, began, 1);
-		if (did)
+		expects = did && !armed && bypass_expects(slot->bypass);
+		if (bypass_took_time(slot->bypass) || expects)
 			now = pump_now();
 		if (did && !armed) /* a round of long messages takes longer than a program needs to come back */
 			slot_cover(slot, began, now);
-		expects = did && !armed && bypass_expects(slot->bypass);
 		if (expects && now >= end) {
 			bypass_missed(slot->bypass);
 			expects = false;

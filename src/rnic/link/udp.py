@@ -84,7 +84,7 @@ class _Outlet:
     priority to the system, as long as no other was asked for.
     """
 
-    __slots__ = ("_counters", "_ipv4", "descriptor", "hop_limit", "port", "sl", "socket", "tclass")
+    __slots__ = ("_counters", "_ipv4", "descriptor", "hop_limit", "port", "shared", "sl", "socket", "tclass")
 
     def __init__(self, sock: socket.socket, ipv4: bool, counters: Counters) -> None:
         self.socket = sock
@@ -93,10 +93,18 @@ class _Outlet:
         self._counters = counters
         self._ipv4 = ipv4
         self.tclass = self.hop_limit = -1
+        self.shared = False
         self.sl = 0
+
+    def forget(self) -> None:
+        """Others may have set the options meanwhile; one of them cuts what is sent, unless a message says otherwise."""
+        self.tclass = self.hop_limit = -1
+        self.shared = True
 
     def shape(self, flow: Flow) -> None:
         """What leaves from now on has the traffic class, hop limit and priority of ``flow``."""
+        if self.shared and self.tclass < 0:
+            enable_gso(self.socket)
         if flow.tclass != self.tclass:
             self.tclass = flow.tclass
             set_tclass(self.socket, self._ipv4, flow.tclass)
@@ -148,6 +156,8 @@ class UdpLink(DrivenLink):
         counters: where drops are counted.
         sock: an open one of this address and port, as :func:`~rnic.link.udp_socket.open_socket` makes it; closed with
             the link.
+        hop_limits: have the system tell those of what arrives, which costs each packet some time; without, bursts say
+            64 until :meth:`tell_hop_limits` is called.
 
     Raises:
         LinkError: bad address, an address of another machine, or a port that is taken.
@@ -164,6 +174,7 @@ class UdpLink(DrivenLink):
         buffer_bytes: int = BUFFER_BYTES,
         counters: Counters | None = None,
         sock: socket.socket | None = None,
+        hop_limits: bool = True,
     ) -> None:
         if not 0 <= port <= 0xFFFF:
             raise LinkError(f"UDP port {port} is not a port: give 0 to 65535")
@@ -184,7 +195,7 @@ class UdpLink(DrivenLink):
         """What is not UDP and for this port, the system keeps."""
         self.gso = gso and enable_gso(sock)
         self.gro = gro and enable_gro(sock)
-        self.headers = enable_headers(sock, self._ipv4)
+        self.headers = enable_headers(sock, self._ipv4, hop_limits)
         """Whether the system tells traffic class and hop limit of what arrives."""
         self._main = _Outlet(sock, self._ipv4, self.counters)
         self._outlets = {self.port: self._main}
@@ -422,6 +433,14 @@ class UdpLink(DrivenLink):
     def look(self) -> None:
         """A send failed as it does where the interface is down: look whether it is."""
         self.up = self._interface_up()
+
+    def forget(self) -> None:
+        """Others send by the same socket: what its options say is not known any more."""
+        self._main.forget()
+
+    def tell_hop_limits(self) -> None:
+        """From now on bursts say which hop limit they came with, where the system tells."""
+        self.headers = enable_headers(self._main.socket, self._ipv4)
 
     def join(self, group: bytes) -> None:
         """See :meth:`rnic.link.base.Link.join`; each group has a socket of its own."""

@@ -204,16 +204,19 @@ def enable_gro(sock: socket.socket) -> bool:
     return LINUX and HAS_RECVMSG_INTO and set_option(sock, SOL_UDP, UDP_GRO, 1)
 
 
-def enable_headers(sock: socket.socket, ipv4: bool) -> bool:
-    """Ask for traffic class, hop limit and flow label of what arrives; whether the system tells the first two."""
+def enable_headers(sock: socket.socket, ipv4: bool, hop_limits: bool = True) -> bool:
+    """Ask for traffic class, hop limit and flow label of what arrives; whether the system tells the first two.
+
+    Each costs every packet some time: without ``hop_limits`` there are none of those.
+    """
     if not HAS_RECVMSG_INTO or not LINUX:
         return False
     if ipv4:
-        level, options = socket.IPPROTO_IP, (socket.IP_RECVTOS, _IP_RECVTTL)
+        level, tclass, hop_limit = socket.IPPROTO_IP, socket.IP_RECVTOS, _IP_RECVTTL
     else:
-        level, options = socket.IPPROTO_IPV6, (socket.IPV6_RECVTCLASS, _IPV6_RECVHOPLIMIT)
+        level, tclass, hop_limit = socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, _IPV6_RECVHOPLIMIT
         set_option(sock, level, _IPV6_FLOWINFO, 1)
-    told = [set_option(sock, level, option, 1) for option in options]
+    told = [set_option(sock, level, tclass, 1), set_option(sock, level, hop_limit, int(hop_limits))]
     return all(told)
 
 

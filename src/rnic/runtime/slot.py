@@ -118,8 +118,9 @@ class Slot:
         """How many rounds the program has made: its heartbeat."""
         rng = random.Random(secrets.randbits(256))
         nic = Nic(config, rng=rng, counters=link.counters, memory=arena)
-        self.runtime = Runtime(nic, link)
+        self.runtime, self._link = Runtime(nic, link), link
         nic.stopped = self._stopped
+        nic.datagrams = link.tell_hop_limits
         nic.memory.told = self._key_told
         nic.flights.stock()
         nic.flights.share(budget.of(member), budget)
@@ -182,13 +183,17 @@ class Slot:
 
     def release(self) -> None:
         """The arena is the program's again, which finds everything anew."""
-        self.words[_CHANGES] = self.words[_CHANGES] + 1 & (1 << 63) - 1
+        self._hand_over()
         store32(self.shared, _WANTED, 0)
 
     def lent(self) -> None:
         """The program has lent the arena with a message that is answered now: it finds everything anew."""
         self.runtime.nic.flights.stock()
+        self._hand_over()
+
+    def _hand_over(self) -> None:
         self.words[_CHANGES] = self.words[_CHANGES] + 1 & (1 << 63) - 1
+        self._link.forget()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -276,9 +281,7 @@ class Slot:
         at = BUFFERS_AT + buffer * BUFFER_BYTES
         # a copy: what was checked stays what it was, whatever the program does meanwhile
         data = memoryview(self.shared[at : at + size])
-        link = self.runtime.link
-        assert isinstance(link, UdpLink)
-        burst = link.arrived(name, data, segment, asked["tclass"], asked["hop_limit"], asked["flow_label"])
+        burst = self._link.arrived(name, data, segment, asked["tclass"], asked["hop_limit"], asked["flow_label"])
         flow = burst.flow
         if asked["count"] and flow.idents is not None:
             # what the engine took since then had the idents that it expected

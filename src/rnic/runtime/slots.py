@@ -143,7 +143,7 @@ class SlotGroup:
         use_ = self._uses[member] = self._uses.get(member, -1) + 1
         ranges = 1 << steering.LOG_RANGE - LOG_QPS
         first = steering.first_qpn(member) + (use_ % ranges << LOG_QPS)
-        own = UdpLink(format_address(link.address), link.port, sock=sock)
+        own = UdpLink(format_address(link.address), link.port, sock=sock, hop_limits=False)
         slot = Slot(self._main, own, member, first, self._patience, self.hairpins, budget)
         slot.runtime.nic.stray = partial(self._stray, member)
         self.slots[member] = slot

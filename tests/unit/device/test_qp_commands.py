@@ -273,6 +273,14 @@ def test_ud_uses_the_ports_mtu(driver) -> None:
     assert (ctx.mtu_bytes, ctx.qkey) == (4096, 0x1111_1111)
 
 
+@pytest.mark.parametrize("service", SERVICES)
+def test_who_wants_to_know_of_datagrams_is_told_before_any_can_come(driver, service: int) -> None:
+    told: list[int] = []
+    driver.nic.datagrams = lambda: told.append(max(qp.ctx.state for qp in driver.nic.qps.values()))
+    Bench(driver, service).make(RTS)
+    assert told == ([INIT, RTR, RTS] if service == ST_UD else [])
+
+
 def test_created_again_after_reset(driver) -> None:
     bench = Bench(driver, ST_RC)
     queue = bench.make(RTS)

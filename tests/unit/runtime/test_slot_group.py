@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import select
 import socket
@@ -15,13 +16,18 @@ from rnic.device.nic import Nic
 from rnic.link.base import parse_address
 from rnic.link.steering import first_qpn
 from rnic.link.udp import UdpLink
+from rnic.link.udp_socket import SOL_UDP, UDP_SEGMENT
 from rnic.runtime.loop import Runtime
 from rnic.runtime.patience import Patience
+from rnic.runtime.slot import Slot
 from rnic.runtime.slots import SlotGroup, refusal
 from rnic.testing import own_network
+from rnic.wire.bursts import TxBurst
+from rnic.wire.flow import Flow
 
 ADDRESS = f"{own_network()}.72"
 WAIT_S = 5.0
+IP_RECVTTL = 12  # Linux's number, which Python does not name
 
 
 @pytest.fixture
@@ -36,6 +42,62 @@ def group() -> Iterator[SlotGroup]:
     yield group
     group.close()
     runtime.close()
+
+
+@pytest.fixture
+def slot(group: SlotGroup) -> Iterator[Slot]:
+    slot = group.open()
+    assert slot is not None
+    yield slot
+    group.give_back(slot)
+
+
+def test_what_a_slots_program_made_of_its_socket_is_not_taken_for_what_the_nic_process_made_of_it(slot: Slot) -> None:
+    """Both send by one socket, whose options say of which traffic class and hop limit the packets are."""
+    link = slot.runtime.link
+    peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    peer.bind((ADDRESS, 0))
+    peer.settimeout(WAIT_S)
+    here = parse_address(ADDRESS)
+    flow = Flow(here, here, link.port, peer.getsockname()[1], tclass=0x20, hop_limit=9)
+    burst = TxBurst(flow, [bytes(40)], 40, 1, 40)
+    with socket.socket(fileno=os.dup(slot.descriptors()[0])) as shared, peer:
+        for _ in range(2):
+            assert slot.hold()
+            link.send([burst])
+            slot.release()
+            assert shared.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == 0x20
+            assert shared.getsockopt(socket.IPPROTO_IP, socket.IP_TTL) == 9
+            shared.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x40)  # as its program does
+            shared.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 3)
+            shared.setsockopt(SOL_UDP, UDP_SEGMENT, 30)
+        received = [len(peer.recv(100)) for _ in range(2)]
+    assert received == [40, 40], "and at which length the system cuts what is sent"
+
+
+def test_a_slot_asks_for_hop_limits_from_its_first_datagram_queue_pair_on(slot: Slot) -> None:
+    def asks() -> bool:
+        with socket.socket(fileno=os.dup(slot.descriptors()[0])) as shared:
+            return bool(shared.getsockopt(socket.IPPROTO_IP, IP_RECVTTL))
+
+    nic = slot.runtime.nic
+    assert not asks()
+    assert nic.datagrams is not None
+    nic.datagrams()
+    assert asks()
+
+
+def test_the_next_slot_by_a_socket_asks_for_none(group: SlotGroup) -> None:
+    slot = group.open()
+    assert slot is not None
+    assert slot.runtime.nic.datagrams is not None
+    slot.runtime.nic.datagrams()
+    group.give_back(slot)
+    again = group.open()
+    assert again is not None
+    with socket.socket(fileno=os.dup(again.descriptors()[0])) as shared:
+        assert not shared.getsockopt(socket.IPPROTO_IP, IP_RECVTTL)
+    group.give_back(again)
 
 
 def test_who_gets_a_slot_gets_no_packet_of_whoever_had_it_before(group: SlotGroup) -> None:

@@ -1,0 +1,59 @@
+/* System calls under the locks of devices and queues. libc's are cancellation points: a thread that is cancelled in one would keep the
+ * lock. To forbid that around the lock costs each post and poll more than the lock does, so what is called there often is
+ * called without libc, and what is called rarely forbids it (`calls_begin`, `calls_end`). */
+#ifndef RNIC_ENGINE_CALLS_H
+#define RNIC_ENGINE_CALLS_H
+
+#if defined(__linux__)
+#include <pthread.h>
+#include <stddef.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+/* Whether the thread could be cancelled before. */
+static inline int calls_begin(void)
+{
+	int before;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	return before;
+}
+
+static inline void calls_end(int before)
+{
+	pthread_setcancelstate(before, NULL);
+}
+
+static inline ssize_t call_recvmsg(int fd, struct msghdr *message, int flags)
+{
+	return syscall(SYS_recvmsg, fd, message, flags);
+}
+
+static inline int call_recvmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
+{
+	return (int)syscall(SYS_recvmmsg, fd, messages, count, flags, NULL);
+}
+
+static inline ssize_t call_sendmsg(int fd, const struct msghdr *message, int flags)
+{
+	return syscall(SYS_sendmsg, fd, message, flags);
+}
+
+static inline ssize_t call_sendto(int fd, const void *bytes, size_t length, const void *name, size_t name_bytes)
+{
+	return syscall(SYS_sendto, fd, bytes, length, 0, name, name_bytes);
+}
+
+static inline ssize_t call_send(int fd, const void *bytes, size_t length, int flags)
+{
+	return syscall(SYS_sendto, fd, bytes, length, flags, NULL, 0);
+}
+
+static inline ssize_t call_write(int fd, const void *bytes, size_t length)
+{
+	return syscall(SYS_write, fd, bytes, length);
+}
+#endif
+#endif

@@ -1,0 +1,109 @@
+/* What leaves a socket in runs and by itself arrives as it was cut, whatever went before: cuts ADDRESS */
+#define _GNU_SOURCE
+#include "pump.h"
+#include "wire.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SOL_UDP 17
+#define UDP_SEGMENT 103
+#define CHECK(condition) ((condition) ? (void)0 : (printf("line %d: %s\n", __LINE__, #condition), exit(1)))
+
+static struct pump_outlet outlet;
+static struct pump_path path;
+static struct pump_counts counts;
+static int peer;
+static uint8_t sent[4096], came[4096];
+
+int pump_wire_put(struct pump_wire *wire, const struct pump_slot *slot)
+{
+	(void)wire, (void)slot;
+	abort();
+}
+
+static int cut_at(void)
+{
+	int value = -1;
+	socklen_t size = sizeof value;
+
+	CHECK(!getsockopt(outlet.fd, SOL_UDP, UDP_SEGMENT, &value, &size));
+	return value;
+}
+
+static void carry(size_t length, size_t segment)
+{
+	uint64_t before = counts.sent, packets = (length + segment - 1) / segment;
+
+	pump_transmit(&path, sent, length, (uint32_t)segment, &counts);
+	CHECK(counts.sent == before + packets && !counts.gso_refused);
+	for (size_t at = 0; at < length; at += segment) {
+		size_t size = length - at < segment ? length - at : segment;
+
+		CHECK(recv(peer, came, sizeof came, MSG_DONTWAIT) == (ssize_t)size && !memcmp(came, sent + at, size));
+	}
+	CHECK(recv(peer, came, sizeof came, MSG_DONTWAIT) < 0);
+}
+
+static void carry_often(size_t length, size_t segment)
+{
+	for (int i = 0; i < 100; i++)
+		carry(length, segment);
+}
+
+static int open_socket(struct sockaddr_in *name)
+{
+	socklen_t size = sizeof *name;
+	int fd = socket(AF_INET, SOCK_DGRAM, 0), one = 1;
+
+	CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)name, size));
+	CHECK(!setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &(int){ IP_PMTUDISC_DO }, sizeof one));
+	name->sin_port = 0;
+	CHECK(!getsockname(fd, (struct sockaddr *)name, &size));
+	return fd;
+}
+
+int main(int argc, char **argv)
+{
+	struct sockaddr_in name = { .sin_family = AF_INET }, own;
+	static const size_t runs[][2] = { { 60, 40 }, { 40, 40 }, { 4000, 4000 }, { 20, 20 }, { 3000, 1000 }, { 60, 40 } };
+
+	CHECK(argc == 2 && inet_pton(AF_INET, argv[1], &name.sin_addr) == 1);
+	own = name;
+	peer = open_socket(&name);
+	outlet = (struct pump_outlet){ .fd = open_socket(&own), .ipv4 = 1, .cuts = 1, .tclass = -1, .hop_limit = -1, .segment = -1 };
+	path = (struct pump_path){ .outlet = &outlet, .max_segments = 64, .hop_limit = 64, .name_bytes = sizeof name };
+	memcpy(path.name, &name, sizeof name);
+	for (size_t i = 0; i < sizeof sent; i++)
+		sent[i] = (uint8_t)(i * 7 + i / 256);
+
+	carry_often(60, 40);
+	CHECK(cut_at() == 40); /* a long row of runs alike: no header says it any more */
+	carry(3000, 1000); /* another, by its header */
+	CHECK(cut_at() == 40);
+	carry(4000, 4000); /* longer, and by itself */
+	CHECK(cut_at() == 0);
+	carry_often(3000, 1000);
+	CHECK(cut_at() == 1000);
+	CHECK(!setsockopt(outlet.fd, SOL_UDP, UDP_SEGMENT, &(int){ 33 }, sizeof(int))); /* somebody else's */
+	outlet.segment = -1;
+	carry(500, 500);
+	CHECK(cut_at() == 0);
+	srand(1);
+	for (int i = 0; i < 300; i++) {
+		const size_t *run = runs[(size_t)rand() % (sizeof runs / sizeof *runs)];
+
+		for (int left = rand() % 80; left >= 0; left--)
+			carry(run[0], run[1]);
+	}
+	carry(500, 500);
+	outlet.cuts = 0; /* a socket that others send by as well, who do not say */
+	carry_often(60, 40);
+	CHECK(cut_at() == 0);
+	puts("cuts");
+	return 0;
+}
