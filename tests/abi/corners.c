@@ -177,6 +177,33 @@ static void a_thread_that_is_cancelled_at_once(void)
 	CHECK(!ibv_destroy_qp(qps[1]) && !ibv_destroy_cq(cqs[1]));
 }
 
+/* Posting and polling are no places where a thread may be cancelled, so that none keeps a lock there; the next one is. */
+static void *complete_cancelled(void *done)
+{
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	pthread_cancel(pthread_self());
+	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+	complete(0);
+	*(int *)done = 1;
+	pthread_testcancel();
+	return NULL;
+}
+
+static void a_thread_that_is_to_be_cancelled_and_posts(void)
+{
+	open_channel();
+	for (int i = 0; i < 50; i++) {
+		pthread_t thread;
+		void *result;
+		int done = 0;
+
+		CHECK(!pthread_create(&thread, NULL, complete_cancelled, &done));
+		CHECK(!pthread_join(thread, &result));
+		CHECK(done && result == PTHREAD_CANCELED);
+		complete(1);
+	}
+}
+
 /* A thread sleeps for an event, and then another posts to a peer that is silent: the deadlines of that are nobody's but the
  * engine's, which has to see to them as if the sleeper had known. */
 static double fails_after(int sleeper_first)
@@ -421,6 +448,7 @@ static const struct {
 	{ "events_of_a_queue_that_goes", events_of_a_queue_that_goes },
 	{ "a_thread_that_is_cancelled", a_thread_that_is_cancelled },
 	{ "a_thread_that_is_cancelled_at_once", a_thread_that_is_cancelled_at_once },
+	{ "a_thread_that_is_to_be_cancelled_and_posts", a_thread_that_is_to_be_cancelled_and_posts },
 	{ "a_sleeper_and_one_who_posts", a_sleeper_and_one_who_posts },
 	{ "queues_of_a_queue_pair_in_reset", queues_of_a_queue_pair_in_reset },
 	{ "more_than_was_agreed", more_than_was_agreed },

@@ -2,10 +2,10 @@
 #define _GNU_SOURCE
 #include "exchange.h"
 
+#include "calls.h"
 #include "state.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -82,9 +82,8 @@ int exchange(int socket, uint32_t kind, uint32_t token, const void *body, size_t
 	     struct answer *answer)
 {
 	uint32_t head[2] = { kind, token };
-	int error, before;
+	int error, before = calls_begin(); /* its callers hold locks */
 
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* a thread that is cancelled here would keep its caller's locks */
 	error = send_message(socket, head, sizeof head, body, bytes, fds, fd_count);
 	do {
 		if (!error)
@@ -92,7 +91,7 @@ int exchange(int socket, uint32_t kind, uint32_t token, const void *body, size_t
 		if (!error && (answer->token != token || answer->kind != kind))
 			close_fds(answer);
 	} while (!error && (answer->token != token || answer->kind != kind));
-	pthread_setcancelstate(before, NULL);
+	calls_end(before);
 	if (error)
 		return error;
 	if (answer->error) {

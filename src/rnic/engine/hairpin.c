@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "hairpin.h"
 
+#include "calls.h"
 #include "parts.h"
 #include "round.h"
 
@@ -109,7 +110,7 @@ static void ring_bell(struct hairpin_peer *peer)
 	    !atomic_exchange(word(&peer->out.taker->asleep), 0))
 		return;
 	/* where there is no room it rings already */
-	while (send(peer->setup.bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
+	while (call_send(peer->setup.bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
 		;
 }
 
@@ -216,7 +217,9 @@ static void let_go(struct hairpin_peer *peer)
 {
 	atomic_store_explicit(word(&peer->in.taker->attached), 0, memory_order_release);
 	munmap(peer->setup.base, peer->setup.bytes);
+	int before = calls_begin();
 	close(peer->setup.bell);
+	calls_end(before);
 	free(peer);
 }
 

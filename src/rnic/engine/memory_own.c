@@ -1,6 +1,7 @@
 #if defined(__linux__)
 #define _GNU_SOURCE
 #define _FILE_OFFSET_BITS 64
+#include "calls.h"
 #include "reach.h"
 
 #include <errno.h>
@@ -43,18 +44,20 @@ static const struct reach_mapping *mapping_of(const struct reach_own *own, const
 static int pass(const struct reach_mapping *file, int stores, uint64_t va, const uint8_t *here, size_t length)
 {
 	off_t at = here - file->base;
+	int before = calls_begin();
 	while (length) {
 		void *memory = (void *)(uintptr_t)va;
 		ssize_t done = stores ? pread(file->fd, memory, length, at) : pwrite(file->fd, memory, length, at);
 		if (done < 0 && errno == EINTR)
 			continue;
 		if (done <= 0)
-			return -1;
+			break;
 		va += (uint64_t)done;
 		at += done;
 		length -= (size_t)done;
 	}
-	return 0;
+	calls_end(before);
+	return length ? -1 : 0;
 }
 
 static int read_own(void *self, uint64_t va, void *to, size_t length)
@@ -107,8 +110,10 @@ static int pass_all(const struct reach_own *own, int stores, const struct engine
 	const struct reach_mapping *file = mapping_of(own, first, (size_t)(end - first));
 	if (!file)
 		return -1;
+	int before = calls_begin();
 	total = stores ? preadv(file->fd, parts, (int)used, first - file->base) :
 			 pwritev(file->fd, parts, (int)used, first - file->base);
+	calls_end(before);
 	return total == end - first ? 0 : -1;
 }
 

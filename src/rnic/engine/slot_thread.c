@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "slot_parts.h"
 
+#include "calls.h"
 #include "guard.h"
 
 #include <errno.h>
@@ -31,7 +32,7 @@ void slot_wake(struct slot_driver *slot)
 {
 	uint64_t one = 1;
 
-	while (write(slot->wake, &one, sizeof one) < 0 && errno == EINTR)
+	while (call_write(slot->wake, &one, sizeof one) < 0 && errno == EINTR)
 		;
 }
 

@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include "attach.h"
+#include "calls.h"
 #include "rnic.h"
 
 #include <fcntl.h>
@@ -240,23 +241,22 @@ bool nic_gone(struct rnic_context *context)
 {
 	static pthread_mutex_t saying = PTHREAD_MUTEX_INITIALIZER;
 	struct pollfd poller = { .fd = context->socket, .events = 0 };
-	int state;
+	int before;
 
 	if (context->dead)
 		return true;
+	before = calls_begin(); /* whoever asks may hold the device's lock */
 	if (poll(&poller, 1, 0) == 1 && poller.revents & (POLLHUP | POLLERR)) {
 		/* Of two threads that see it one says so, and neither ends the program before that. */
-		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
 		pthread_mutex_lock(&saying);
 		if (!context->dead)
 			complain("NIC process %d has gone: device %s is dead", context->nic_pid,
 				 context->verbs.context.device->name);
 		context->dead = true;
 		pthread_mutex_unlock(&saying);
-		pthread_setcancelstate(state, NULL);
-		return true;
 	}
-	return false;
+	calls_end(before);
+	return context->dead;
 }
 
 /* ---- memory shared with the NIC process */
