@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define UNHEEDED UINT64_MAX /* no deadline counts */
+
 enum {
 	/* Times `slow` (speed.h): */
 	RECENT_NS = 40000, /* so long after its last poll a program still counts as polling */
@@ -95,9 +97,9 @@ void slot_silence(const struct slot_driver *slot)
 		;
 }
 
-/* Sleep, no longer than until a deadline that somebody may have set just now, where those are heeded; whether somebody
+/* Sleep, no longer than until a deadline that somebody may have set just now, which counts from `heeds` on; whether somebody
  * called. */
-static bool rest(struct slot_driver *slot, uint64_t until, enum how how, bool heeds)
+static bool rest(struct slot_driver *slot, uint64_t until, enum how how, uint64_t heeds)
 {
 	struct pollfd poller[4] = { { .fd = slot->wake, .events = POLLIN },
 				    { .fd = atomic_load(&slot->gone) ? -1 : slot->setup.socket },
@@ -109,7 +111,8 @@ static bool rest(struct slot_driver *slot, uint64_t until, enum how how, bool he
 	atomic_store(&slot->until_ns, until);
 	atomic_store(&slot->how, how);
 	due = atomic_load(&slot->due_ns); /* who set it before he could see how this thread sleeps does not wake it */
-	if (heeds && due < until)
+	due = due < heeds ? heeds : due;
+	if (due < until)
 		until = due;
 	left = until > now ? until - now : 0;
 	timeout = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
@@ -165,7 +168,7 @@ static void *run(void *self)
 			looked_ns = now;
 		}
 		if (bypass_idle(slot->bypass) || atomic_load(&slot->gone)) {
-			rest(slot, now + BLOCK_LOOK_NS, PARKED, false);
+			rest(slot, now + BLOCK_LOOK_NS, PARKED, UNHEEDED);
 			continue;
 		}
 		polled = is_served(slot, now);
@@ -174,13 +177,13 @@ static void *run(void *self)
 			uint32_t waiters = atomic_load(&slot->waiters);
 			uint64_t most = waiters ? PARK_WAITED_NS : slot->slow * PARK_MOST_NS;
 			/* who waits sleeps by the deadlines that there were: those of others' posts are seen to here, but not
-			 * by looking on and on while somebody is at work */
-			bool heeds = waiters && !refused;
+			 * by looking on and on while somebody is at work, who may just have set one */
+			uint64_t soon = refused ? now + slot->slow * PARK_LEAST_NS : now, heeds = waiters ? soon : UNHEEDED;
 
 			called = rest(slot, then + (polled ? park : slot->slow * DOUBT_NS), PARKED, heeds);
 			refused = false;
 			now = pump_now();
-			called |= heeds && atomic_load(&slot->due_ns) <= now;
+			called |= waiters && now >= soon && atomic_load(&slot->due_ns) <= now;
 			attended = is_attended(slot, covered, then, now) && !called;
 			if (attended && polled)
 				park = park * 2 < most ? park * 2 : most;
@@ -204,7 +207,7 @@ static void *run(void *self)
 		if (now < did_ns + slot->slow * LINGER_NS && deadline > now && is_alone(slot, now))
 			called = false;
 		else
-			called = rest(slot, deadline, WATCHING, true) ||
+			called = rest(slot, deadline, WATCHING, 0) ||
 				 (deadline > now && atomic_load(&slot->due_ns) <= pump_now());
 	}
 	return NULL;
