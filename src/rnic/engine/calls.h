@@ -1,6 +1,6 @@
-/* System calls under the locks of devices and queues. libc's are cancellation points: a thread that is cancelled in one would keep the
- * lock. To forbid that around the lock costs each post and poll more than the lock does, so what is called there often is
- * called without libc, and what is called rarely forbids it (`calls_begin`, `calls_end`). */
+/* System calls under the locks of devices and queues. libc's are cancellation points: a thread that is cancelled in one
+ * would keep the lock. To forbid that around the lock costs each post and poll more than the lock does, so what is called
+ * there often is called without libc, and what is called rarely forbids it (`calls_begin`, `calls_end`). */
 #ifndef RNIC_ENGINE_CALLS_H
 #define RNIC_ENGINE_CALLS_H
 
@@ -12,7 +12,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-/* Whether the thread could be cancelled before. */
+/* No more cancellation points until `calls_end`, which takes what this says: whether the thread could be cancelled. */
 static inline int calls_begin(void)
 {
 	int before;

@@ -119,6 +119,7 @@ class Slot:
         rng = random.Random(secrets.randbits(256))
         nic = Nic(config, rng=rng, counters=link.counters, memory=arena)
         self.runtime, self._link = Runtime(nic, link), link
+        link.forget()  # the program's engine sends by it, too
         nic.stopped = self._stopped
         nic.datagrams = link.tell_hop_limits
         nic.memory.told = self._key_told
