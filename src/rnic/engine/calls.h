@@ -12,6 +12,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+struct mmsghdr; /* GNU's: not all who include this ask for it */
+
 /* No more cancellation points until `calls_end`, which takes what this says: whether the thread could be cancelled. */
 static inline int calls_begin(void)
 {

@@ -151,8 +151,8 @@ static void shape(struct pump_outlet *outlet, const struct pump_path *path)
 	}
 }
 
-/* The header that says at which length a run is cut costs each some time. Of a long row of runs that are cut alike the
- * socket's option says it, until a packet by itself goes out. What the header of the next is to say; 0 for nothing. */
+/* A control message that says at which length a run is cut costs some time. For a long row of runs that are cut alike the
+ * socket's option says it, until a packet by itself goes out. What the next one's message is to say; 0 for nothing. */
 static uint16_t cut(struct pump_outlet *outlet, uint16_t segment)
 {
 	if (!outlet->cuts)

@@ -50,10 +50,9 @@ struct pump_outlet {
 	int32_t ipv4; /* else IPv6 */
 	int32_t tclass; /* as the options were set last; -1 where nobody knows */
 	int32_t hop_limit;
-	/* Where it may stay set for what nobody cuts at another length (`cuts`): at which the system cuts, -1 as above, */
-	int32_t cuts;
-	int32_t segment;
-	uint32_t alike, last; /* and how many runs in a row were cut at the same, `last`, by a message's header */
+	int32_t cuts; /* whether an option may say at which length runs are cut: who else sends by it knows of that */
+	int32_t segment; /* the length that it says, 0 for none; -1 as above */
+	uint32_t alike, last; /* so many runs in a row before the last one were cut as that was, at `last` */
 };
 
 struct pump_wire;

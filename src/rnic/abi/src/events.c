@@ -5,6 +5,7 @@
  * descriptor which programs poll is the one that the NIC process fires. It fires after it has stored entries; who
  * takes one has it be ready for as long as others wait, and no longer.
  */
+#include "calls.h"
 #include "fires.h"
 #include "rnic.h"
 
@@ -137,9 +138,8 @@ static void settle(struct rnic_context *context, struct event_queue *eq)
 	struct pollfd poller = { .fd = eq->fd, .events = POLLIN };
 	struct entry none;
 	uint64_t one = 1;
-	int before;
+	int before = calls_begin();
 
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
 	while (has_entry(eq) && (eq->ring.entries[eq->ring.head].word[EQE_WORD(TYPE)] & 0xFF) == NO_EVENT)
 		pop_event(context, eq, &none);
 	/* The NIC fires when it has stored an entry: one that is not there is not what was fired for. */
@@ -147,7 +147,7 @@ static void settle(struct rnic_context *context, struct event_queue *eq)
 		fires_take(eq->fd);
 	if (has_entry(eq) && poll(&poller, 1, 0) == 0 && write(eq->fd, &one, sizeof one) < 0)
 		complain("event descriptor %d does not take a write", eq->fd);
-	pthread_setcancelstate(before, NULL);
+	calls_end(before);
 }
 
 /* Waits until the descriptor is ready, or the NIC process is gone. Reading it is settle's. */

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "attach.h"
+#include "calls.h"
 
 static pthread_mutex_t wire_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -147,15 +148,14 @@ static int connect_locked(void)
 
 int cm_ask(struct cm_said *said)
 {
-	int error, before;
+	int error, before = calls_begin(); /* connecting has places where a thread may be cancelled */
 
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* connecting has places where a thread may be cancelled */
 	pthread_mutex_lock(&wire_lock);
 	error = connect_locked();
 	if (!error)
 		error = ask_locked(said);
 	pthread_mutex_unlock(&wire_lock);
-	pthread_setcancelstate(before, NULL);
+	calls_end(before);
 	return error;
 }
 
