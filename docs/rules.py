@@ -28,6 +28,7 @@ CPL, RUN, FAR, HST = "test_completions.py", "test_runs.py", "test_far_memory.py"
 NIC, MOD, WALK = "tests/unit/device/test_nic.py", "tests/unit/context/test_modify.py", "tests/verbs/test_walk.py"
 ICRC, QUEUES, STATES = "tests/unit/device/test_icrc.py", "tests/verbs/test_queues.py", "tests/verbs/test_states.py"
 ORDER = "tests/unit/device/test_reply_order.py"
+ROUNDS = "tests/unit/runtime/test_rounds.py"
 MATRIX, CONGESTION = "tests/netsim/test_matrix.py", "tests/netsim/test_congestion.py"
 
 RULES: tuple[Rule, ...] = (
@@ -103,6 +104,20 @@ RULES: tuple[Rule, ...] = (
     # ------------------------------------------------------------------------------- recovery
     _rule("004 7.3, 7.7", "Go-Back-N from any packet of a message",
           f"{REC}::test_sequence_nak_goes_back_into_the_message", f"{MATRIX}::test_whole_cell"),
+    _rule("design", "Of a peer that keeps what comes beyond a gap only the packet that its NAK names is sent again",
+          f"{REC}::test_the_packet_that_a_nak_names_is_sent_again_alone",
+          f"{REC}::test_a_peer_that_wants_the_next_one_too_gets_all",
+          f"{REC}::test_a_peer_that_has_kept_is_trusted_again",
+          f"{REC}::test_a_nak_said_twice_of_what_was_sent_alone_goes_back",
+          f"{REC}::test_what_is_sent_alone_narrows_the_window_less",
+          f"{REC}::test_with_reads_under_way_it_goes_back",
+          f"{REC}::test_a_timeout_goes_back_whatever_the_peer_keeps"),
+    _rule("design", "What came beyond a gap is taken once the gap is filled, and the next gap is named",
+          f"{ROUNDS}::test_what_comes_beyond_a_gap_is_dropped_where_nothing_is_agreed",
+          f"{ROUNDS}::test_of_a_peer_that_keeps_what_comes_beyond_a_gap_only_the_missing_packet_is_asked",
+          f"{ROUNDS}::test_what_was_kept_is_taken_before_what_comes_behind_the_missing_packet",
+          f"{ROUNDS}::test_two_gaps_are_named_one_after_the_other",
+          f"{ROUNDS}::test_what_was_kept_before_a_reset_is_nothing_to_the_connection_behind_it"),
     _rule("IBA 9.7.6.1.3", "Local ACK timeout: 4.096 us x 2^n; 0 is never; a wait lasts one to four times that",
           f"{REC}::test_local_ack_timeout", f"{REC}::test_timeout_zero_is_never",
           f"{REC}::test_an_ack_starts_the_timer_anew",

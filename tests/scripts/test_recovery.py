@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rnic.context.qpc import OPT_NO_PROBE
+from rnic.context.qpc import OPT_KEEPS, OPT_NO_PROBE
 from rnic.spec.states import ERR, RTS
 from rnic.spec.syndromes import rnr_timer_ns
 
@@ -320,6 +320,98 @@ def test_an_rnr_nak_is_no_loss(new) -> None:
     s.ack(100, syndrome=0x21)
     s.wait(10_000)
     assert len(s.packets()) == 128
+
+
+# ------------------------------------------------------------------------ a peer that keeps what comes beyond a gap
+
+
+def test_the_packet_that_a_nak_names_is_sent_again_alone(new) -> None:
+    s = new(options=OPT_KEEPS)
+    s.post("WRITE", 1280)
+    s.post("SEND", 10)
+    first = s.packets()
+    s.ack(102, syndrome=0x60)
+    s.post("SEND", 20)
+    again = s.packets()
+    assert [s.say(p) for p in again] == ["WRITE_MIDDLE 102!", "SEND_ONLY 106!"], "what is new goes on"
+    assert bytes(again[0].payload) == bytes(first[2].payload)
+    assert (s.counters["retransmitted_packets"], s.counters["rewinds"], s.counters["probes"]) == (1, 0, 0)
+    s.ack(104, syndrome=0x60)  # it had 103, and lacks the last
+    assert s.out() == ["WRITE_LAST 104!"]
+    s.ack(106)
+    assert s.send_cq.take() == ["SUCCESS"] * 3
+    assert s.deadline is None
+
+
+def test_a_peer_that_wants_the_next_one_too_gets_all(new) -> None:
+    """It has not kept it, or more is lost. Twice as many losses go by each time before it is tried again."""
+    s = new(options=OPT_KEEPS, retry_cnt=7)
+    s.post("WRITE", 250 * 256)
+    s.out()
+    rewinds = []
+    for psn in range(100, 111):
+        s.ack(psn, syndrome=0x60)
+        s.out()
+        rewinds.append(s.counters["rewinds"])
+    assert rewinds == [0, 1, 1, 2, 3, 3, 4, 5, 6, 7, 7]
+    assert s.qp.requester.doubt == 4
+
+
+def test_a_peer_that_has_kept_is_trusted_again(new) -> None:
+    s = new(options=OPT_KEEPS)
+    s.post("WRITE", 100 * 256)
+    s.out()
+    s.ack(100, syndrome=0x60)
+    assert len(s.packets()) == 1
+    s.ack(101, syndrome=0x60)
+    assert len(s.packets()) > 1
+    s.ack(110, syndrome=0x60)
+    assert s.out() == ["WRITE_MIDDLE 110!"]
+    s.ack(120)
+    assert s.qp.requester.doubt == 0
+
+
+def test_a_nak_said_twice_of_what_was_sent_alone_goes_back(new) -> None:
+    """What was sent alone is lost too, or late."""
+    s = new(options=OPT_KEEPS)
+    s.post("WRITE", 512)
+    s.out()
+    s.ack(100, syndrome=0x60)
+    assert s.out() == ["WRITE_FIRST 100!"]
+    s.ack(100, syndrome=0x60)
+    assert s.out() == ["WRITE_FIRST 100", "WRITE_LAST 101!"]
+
+
+def test_what_is_sent_alone_narrows_the_window_less(new) -> None:
+    s = new(options=OPT_KEEPS, window_packets=128)
+    s.post("WRITE", 250 * 256)
+    s.out()
+    s.ack(100, syndrome=0x60)
+    assert s.qp.requester.window == 96
+    assert s.out() == ["WRITE_FIRST 100!"]
+    for psn in range(140, 260, 2):
+        s.ack(psn, syndrome=0x60)
+    assert s.qp.requester.window >= 32
+
+
+def test_with_reads_under_way_it_goes_back(new) -> None:
+    """What is missing may be a READ request, which is answered in its order."""
+    s = new(options=OPT_KEEPS)
+    s.post("READ", 512)
+    s.post("WRITE", 10)
+    s.out()
+    s.ack(100, syndrome=0x60)
+    assert s.out() == ["READ_REQUEST 100!", "WRITE_ONLY 102!"]
+
+
+def test_a_timeout_goes_back_whatever_the_peer_keeps(new) -> None:
+    s = new(options=OPT_KEEPS | OPT_NO_PROBE, ackto=10)
+    s.post("WRITE", 512)
+    s.out()
+    s.ack(100, syndrome=0x60)
+    s.out()
+    s.wait(s.deadline)
+    assert s.out() == ["WRITE_FIRST 100", "WRITE_LAST 101!"]
 
 
 # ------------------------------------------------------------------------------------ tail-loss probe

@@ -161,6 +161,7 @@ class Endpoint:
             "into": self.into,
             "out": self.out,
             "gso": True,
+            "keeps": self.ctx.keeps,
         }
 
     def connect(self, peer: dict[str, Any]) -> None:
@@ -175,7 +176,7 @@ class Endpoint:
         attr.qp_access_flags = self.mr.access
         attr.max_rd_atomic = attr.max_dest_rd_atomic = 16
         attr.timeout = 14
-        attr.gso = bool(peer.get("gso"))
+        attr.gso, attr.keeps = bool(peer.get("gso")), bool(peer.get("keeps"))
         path = AHAttr(GlobalRoute(GID(bytes.fromhex(peer["gid"]))), udp_dport=int(peer["udp_port"]))
         attr.ah_attr = path
         self.qp.to_rts(attr)

@@ -106,6 +106,7 @@ class Connection(OneSided):
             udp_port=ctx.udp_port,
             mtu=MTU_BYTES[ctx.query_port().active_mtu],
             gso=True,
+            keeps=ctx.keeps,
             max_rd_atomic=RD_ATOMIC,
             message_bytes=self._message_bytes if self._receives else 0,
             receives=self._receives,
@@ -136,7 +137,7 @@ class Connection(OneSided):
         attr.timeout = _TIMEOUT
         attr.retry_cnt = _RETRIES
         attr.rnr_retry = 7
-        attr.gso = peer.gso
+        attr.gso, attr.keeps = peer.gso, peer.keeps
         attr.ah_attr = AHAttr(GlobalRoute(gid), udp_dport=peer.udp_port)
         try:
             self._qp.to_rts(attr)

@@ -123,6 +123,8 @@ class Endpoint:
     receives: int = 0
     """Receives that this end keeps posted."""
     buffers: tuple[BufferInfo, ...] = field(default=())
+    keeps: bool = False
+    """This end keeps what comes beyond a gap; where both do, what is lost is sent again alone."""
 
     def to_line(self) -> bytes:
         """The line that tells the peer."""
@@ -135,6 +137,7 @@ class Endpoint:
                 "udp_port": self.udp_port,
                 "mtu": self.mtu,
                 "gso": self.gso,
+                "keeps": self.keeps,
                 "max_rd_atomic": self.max_rd_atomic,
                 "message_bytes": self.message_bytes,
                 "receives": self.receives,
@@ -185,6 +188,7 @@ def parse_endpoint(line: bytes, where: str) -> Endpoint:
         udp_port=said.number("udp_port", 1, 0xFFFF),
         mtu=mtu,
         gso=said.flag("gso"),
+        keeps="keeps" in said.values and said.flag("keeps"),
         max_rd_atomic=said.number("max_rd_atomic", 0, MAX_RD_ATOMIC),
         message_bytes=said.number("message_bytes", 0, 1 << 31),
         receives=said.number("receives", 0, 1 << 16),

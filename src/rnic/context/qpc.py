@@ -19,6 +19,8 @@ OPT_SQ_SIG_ALL = 1 << 2
 """Every send work request is signaled."""
 OPT_CREDITS = 1 << 3
 """Send end-to-end credits instead of the invalid-credits code."""
+OPT_KEEPS = 1 << 4
+"""Both ends agreed to keep what comes beyond a gap: the packet that a NAK names is sent again alone."""
 
 SRQ_VALID = 1 << 31
 
@@ -86,7 +88,7 @@ EXTENSION: tuple[Field, ...] = (
     wide("rq_base", 0xD8, "virtual address of the receive ring", 8, _WR),
     octet("access_flags", 0xE0, "remote rights of the QP, IBV_ACCESS_* bits", _WR),
     octet("retry_cnt", 0xE1, "transport retries before the QP fails, 0 to 7", _WR),
-    octet("options", 0xE2, "bit 0 GSO agreed, 1 no probe, 2 all signaled, 3 credits", _WR),
+    octet("options", 0xE2, "bit 0 GSO agreed, 1 no probe, 2 all signaled, 3 credits, 4 both keep", _WR),
     octet("sq_draining", 0xE3, "SQD reached with requests still outstanding", "RO"),
     octet("max_rd_atomic", 0xE4, "READs and atomics outstanding as requester", _WR),
     octet("max_dest_rd_atomic", 0xE5, "READs and atomics outstanding as responder", _WR),

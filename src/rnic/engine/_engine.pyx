@@ -302,6 +302,7 @@ cdef extern from "round.h" nogil:
         GATHERED
     int pump_round_ring(pump_round_state *round, engine_qp *qp, uint64_t length)
     void pump_round_init(pump_round_state *round, engine_device *device, int fd, uint8_t *buffers, uint8_t *out)
+    void pump_round_end(pump_round_state *round)
     void pump_round_know(pump_round_state *round, const uint8_t *name, uint32_t name_bytes, const engine_flow *flow)
     void pump_round_forget(pump_round_state *round, const uint8_t *name, uint32_t name_bytes)
     uint64_t pump_round_right(pump_round_state *round, const uint8_t *name, uint32_t name_bytes)
@@ -1218,6 +1219,7 @@ cdef class Pump:
 
     def __dealloc__(self):
         self._leave()
+        pump_round_end(self.round_state)
         free(self.round_state)
         free(self.shapes)
 

@@ -146,6 +146,7 @@ void bypass_free(struct bypass *bypass)
 	free(bypass->reach);
 	free(bypass->places);
 	free(bypass->device.qps);
+	pump_round_end(bypass->round);
 	free(bypass->round);
 	if (bypass->out) {
 		munmap(bypass->own.files[0].base, OWN_BYTES);

@@ -149,12 +149,13 @@ struct engine_flight {
 /* What came with a buffer of packets. */
 struct engine_meta {
 	struct engine_flow flow; /* from the peer to here */
-	uint32_t ident; /* IPv4 identification of the first segment, each following is one higher; or IDENT_UNSEEN */
+	uint32_t ident; /* IPv4 identification of the first segment, each following is one higher; or one of those below */
 	uint32_t frag; /* IPv4 flags and fragment offset, where the ident was seen */
 	uint32_t flow_label; /* of IPv6, as it arrived, and so the two below */
 	uint8_t tclass, hop_limit;
 };
 #define IDENT_UNSEEN 0xffffffffu
+#define IDENT_CHECKED 0xfffffffeu /* the ICRC was found right before, and nobody else reaches the bytes */
 
 /* Why a call ended. */
 enum engine_end {

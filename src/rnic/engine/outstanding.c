@@ -158,6 +158,11 @@ static void resize(const struct engine_port *port, struct queue_pair *record, ui
 	record->ack_every = greater(1, lesser(port->ack_every, packets / FLIGHT_ACKS_A_WINDOW));
 }
 
+void engine_narrow(const struct engine_port *port, struct queue_pair *record, uint64_t part)
+{
+	resize(port, record, greater(lesser(FLIGHT_NARROWEST, record->widest), record->window * (part - 1) / part));
+}
+
 static void widen(const struct engine_port *port, struct queue_pair *record, uint64_t acknowledged)
 {
 	uint64_t counted = record->uncounted + acknowledged, more = counted / FLIGHT_WIDEN_AFTER;
@@ -216,6 +221,10 @@ void engine_advance_into(const struct engine_port *port, struct engine_qp *qp, u
 		record->rtt_psn = NONE;
 	}
 	uint64_t count = (uint64_t)psn_diff(psn, record->una);
+	if (record->mended_psn != NONE && count > 1) {
+		record->doubt = record->una == record->mended_psn ? 0 : record->doubt; /* it had what follows */
+		record->mended_psn = NONE;
+	}
 	if (record->window < record->widest)
 		widen(port, record, count);
 	record->una = psn;
@@ -282,7 +291,7 @@ void engine_retry(const struct engine_port *port, struct engine_qp *qp, uint64_t
 	struct queue_pair *record = qp->record;
 	record->retry_left--;
 	engine_count(effects, COUNT_REWINDS, 1);
-	resize(port, record, greater(lesser(FLIGHT_NARROWEST, record->widest), record->window >> 1));
+	engine_narrow(port, record, 2);
 	effects->effects |= EFFECT_LOST;
 	engine_rewind(qp, psn, effects);
 }

@@ -477,6 +477,8 @@ uint64_t engine_repeat_interval(const struct queue_pair *record, uint64_t alone,
 /* Mean round trip and its deviation with one more sample. */
 void engine_measured(uint64_t *srtt, uint64_t *rttvar, uint64_t sample);
 /* A packet was lost: go back to `psn`. The caller has made sure that a retry is left. */
+/* A packet was lost: by one in `part` fewer in flight. */
+void engine_narrow(const struct engine_port *port, struct queue_pair *record, uint64_t part);
 void engine_retry(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects);
 /* Go back: the next packet sent is `psn` (Go-Back-N). */
 void engine_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects *effects);

@@ -217,6 +217,21 @@ size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, 
 	return at - start;
 }
 
+int engine_port_expects(const struct engine_device *device, uint64_t number, struct engine_expects *expects)
+{
+	uint64_t found = device->directory[slot_of(device, number)];
+	if (!found)
+		return -1;
+	const struct queue_pair *record = record_at(device, found);
+	const struct engine_qp *qp = known(device, record);
+	if (!qp || record->number != number || be_get(qp->qpc, QPC_SERVTYPE) != ST_RC ||
+	    !(be_get(qp->qpc, QPC_OPTIONS) & OPT_KEEPS))
+		return -1;
+	*expects = (struct engine_expects){ found, record->life, be_get(qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK,
+					     record->silent };
+	return 0;
+}
+
 /* ------------------------------------------------------------------ packets without their bytes */
 
 /* A queue pair that is connected to the other one, or NULL. */

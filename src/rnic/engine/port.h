@@ -64,6 +64,13 @@ int engine_port_ring(struct engine_device *device, struct engine_qp *qp);
 size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment,
 			   size_t start, const struct engine_meta *meta, uint64_t now, struct engine_told *told);
 
+/* A reliable connection that keeps what comes beyond a gap: offset of its record, its life, the PSN that it expects, and whether it has said that it lacks it. */
+struct engine_expects {
+	uint64_t qp, life, psn, silent;
+};
+/* Who has a number, as such; 0, or -1 where it is no such connection, or not the engine's. */
+int engine_port_expects(const struct engine_device *device, uint64_t number, struct engine_expects *expects);
+
 /* What became of packets without their bytes (bulk.h). */
 enum engine_took {
 	TOOK_ALL, /* as of packets: they may be duplicates, or beyond a gap */

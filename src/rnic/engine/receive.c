@@ -16,7 +16,7 @@ uint64_t engine_layout_hash(void)
 int engine_packet_right(const struct engine_port *port, const struct packet *packet)
 {
 	const struct engine_meta *meta = packet->meta;
-	if (port->bare || packet->bulk || engine_ahead_taken(port, packet->bytes))
+	if (port->bare || packet->bulk || meta->ident == IDENT_CHECKED || engine_ahead_taken(port, packet->bytes))
 		return 1;
 	uint32_t frag = meta->ident == IDENT_UNSEEN ? DONT_FRAGMENT : meta->frag;
 	return engine_icrc_right(port, &meta->flow, packet->bytes, packet->length, packet->ident, frag);

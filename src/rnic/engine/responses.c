@@ -104,6 +104,28 @@ static enum engine_end acknowledged(const struct engine_port *port, struct engin
 	return end;
 }
 
+/* Whether the packet that a NAK names alone is sent again (transport/outstanding.py mend). */
+static int mends(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+
+	if (!(be_get(qp->qpc, QPC_OPTIONS) & OPT_KEEPS) || record->piece_count)
+		return 0;
+	if (record->mended_psn != NONE && ((psn - record->mended_psn) & PSN_MASK) <= 1)
+		record->going_back = record->doubt = lesser(record->doubt ? 2 * record->doubt : 1, DOUBT_MOST);
+	if (record->going_back) {
+		record->going_back--;
+		record->mended_psn = NONE;
+		return 0;
+	}
+	record->mended_psn = psn;
+	engine_narrow(port, record, FLIGHT_MENDED_PART);
+	record->rtt_psn = NONE;
+	record->probe_due = PROBE_MENDS;
+	effects->effects |= EFFECT_SCHEDULE;
+	return 1;
+}
+
 /* Acknowledge what lies before a NAK, then go back to it; ENGINE_TOLD, or a punt with nothing changed. */
 static enum engine_end refused(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
 			       uint64_t syndrome, const struct engine_flight *flight, uint64_t now,
@@ -124,7 +146,7 @@ static enum engine_end refused(const struct engine_port *port, struct engine_qp 
 		return end;
 	if (!not_ready) {
 		engine_count(effects, COUNT_SEQUENCE_NAKS_RECEIVED, 1);
-		if (!known)
+		if (!known && !mends(port, qp, packet->psn, effects))
 			engine_retry(port, qp, packet->psn, effects);
 		return end;
 	}

@@ -4,6 +4,7 @@
 #include "round.h"
 #include "wire.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define ECN_MASK 3u
@@ -128,9 +129,44 @@ static uint64_t naks(const struct pump_round *round)
 	return round->device->counts.events[COUNT_SEQUENCE_NAKS_SENT];
 }
 
+/* Packets beyond a gap so far. */
+static uint64_t early(const struct pump_round *round)
+{
+	return round->device->counts.events[COUNT_PSN_GAP] + round->device->counts.events[COUNT_NAKED];
+}
+
+/* Go on with what was kept for who took packets last; whether nothing else is to be done first. */
+static int feed(struct pump_round *round, uint64_t now, struct engine_told *told)
+{
+	const struct queue_pair *record = (const struct queue_pair *)(const void *)(round->device->sched.arena + round->feeding);
+	if (round->feeding && !pump_feed(round->kept, round->device, record->number, now, told))
+		return 0;
+	round->feeding = 0;
+	return 1;
+}
+
+/* Take packets of a slot, with those that were kept and follow them; whether nothing else is to be done first. */
+static int take_some(struct pump_round *round, const struct pump_slot *slot, uint64_t end, const struct engine_meta *meta,
+		     uint64_t now, struct engine_told *told, size_t *taken)
+{
+	uint64_t before = early(round);
+	/* what was kept comes before what lies behind the packet that it waits for */
+	if (round->kept && round->kept->count && end - round->at > slot->segment)
+		end = round->at + slot->segment;
+	*taken = engine_port_receive(round->device, slot->buffer, end, slot->segment, round->at, meta, now, told);
+	if (early(round) != before && !round->wire)
+		pump_keep(&round->kept, round->device, slot->buffer, round->at + *taken, slot->segment, round->at, meta);
+	round->at += *taken;
+	if (round->kept && round->kept->count)
+		round->feeding = told->qp;
+	return told->stop == STOP_DONE && feed(round, now, told);
+}
+
 /* Take what is left of the slots; whether all of it was. */
 static int take(struct pump_round *round, uint64_t now, struct engine_told *told)
 {
+	if (!feed(round, now, told))
+		return 0;
 	for (; round->slot < round->came; round->slot++, round->at = 0) {
 		const struct pump_slot *slot = &round->slots[round->slot];
 		uint64_t end = slot->size, before = naks(round);
@@ -162,13 +198,12 @@ static int take(struct pump_round *round, uint64_t now, struct engine_told *told
 		do {
 			if (round->loss.one_in)
 				end = clear_until(round, slot);
-			size_t taken = engine_port_receive(round->device, slot->buffer, end, slot->segment, round->at, &meta,
-							   now, told);
-			round->at += taken;
+			size_t taken;
+			int on = take_some(round, slot, end, &meta, now, told, &taken);
 			sender->right += taken ? parts_of(taken, slot->segment) : 0;
-			if (told->stop != STOP_DONE)
+			if (!on)
 				return 0;
-		} while (end < slot->size);
+		} while (round->at < slot->size);
 		/* where that stopped in the midst of a turn it goes on: no turn is open when the round is over */
 		if ((naks(round) != before || round->sending.qp) && !round->hold) {
 			pump_round_send(round, now, ROUND_BUDGET, told);
@@ -291,10 +326,18 @@ void pump_round_send(struct pump_round *round, uint64_t now, uint64_t budget, st
 	}
 }
 
+void pump_round_end(struct pump_round *round)
+{
+	if (round)
+		free(round->kept);
+}
+
 void pump_round_drop(struct pump_round *round, uint64_t at)
 {
 	struct engine_sending *sending = &round->sending;
 	uint32_t kept = 0;
+	if (round->feeding == at)
+		round->feeding = 0;
 	if (sending->qp == at) {
 		sending->qp = 0;
 		engine_turns_end(&round->device->sched);

@@ -3,6 +3,7 @@
 #ifndef RNIC_ENGINE_ROUND_H
 #define RNIC_ENGINE_ROUND_H
 
+#include "kept.h"
 #include "port.h"
 #include "pump.h"
 
@@ -57,6 +58,8 @@ struct pump_round {
 	uint32_t drawn; /* the slots of this round came from there */
 	uint32_t eager; /* rounds to come that leave the socket out though nothing comes from there */
 	uint32_t passed; /* rounds in a row that did so */
+	struct pump_kept *kept; /* what came beyond a gap; NULL before the first such packet */
+	uint64_t feeding; /* the record of a queue pair that may go on with some of that, or 0 */
 	struct pump_counts counts;
 	struct engine_sending sending;
 	struct engine_out out;
@@ -69,6 +72,9 @@ struct pump_round {
  * or other such memory in each round: between rounds nothing is left in it. With a wire, which is set afterwards, neither
  * descriptor nor buffers are used. Where packets leave by wires `out` is from malloc, and is another after a round. */
 void pump_round_init(struct pump_round *round, struct engine_device *device, int fd, uint8_t *buffers, uint8_t *out);
+
+/* Give back what it has taken of memory. */
+void pump_round_end(struct pump_round *round);
 
 /* What comes from a socket address is taken from now on, or is not. */
 void pump_round_know(struct pump_round *round, const uint8_t *name, uint32_t name_bytes, const struct engine_flow *flow);

@@ -490,6 +490,7 @@ static enum engine_end probe(const struct engine_port *port, struct engine_qp *q
 	struct source source;
 	uint64_t ends[2], at[2], pending = 0;
 	unsigned count = 0;
+	int mends = record->probe_due == PROBE_MENDS; /* a NAK named the oldest: that alone is sent again */
 
 	*sent = 0;
 	const struct read_piece *piece = engine_piece(qp, 0);
@@ -499,7 +500,7 @@ static enum engine_end probe(const struct engine_port *port, struct engine_qp *q
 			return PUNT_REQUEST;
 		record->probe_due = 0;
 		*sent = probe_answer(port, qp, out);
-		engine_count(effects, COUNT_PROBES, *sent != 0);
+		engine_count(effects, mends ? COUNT_RETRANSMITTED : COUNT_PROBES, *sent != 0);
 		return ENGINE_DONE;
 	}
 	for (uint64_t index = record->sq_head; record->flying && index != record->fetch_index; index = sq_after(qp, index)) {
@@ -515,13 +516,15 @@ static enum engine_end probe(const struct engine_port *port, struct engine_qp *q
 		uint64_t other = ends[pending > 1 ? 1 : 0];
 		if (first < 0 || (uint64_t)first >= oldest->sent)
 			return PUNT_REQUEST;
-		if (oldest != last || (uint64_t)first != last->sent - 1) {
+		if (mends || oldest != last || (uint64_t)first != last->sent - 1) {
 			at[count] = (uint64_t)first;
 			count += !is_answered(oldest);
 		}
-		ends[count] = other;
-		at[count] = last->sent - 1;
-		count += !is_answered(last);
+		if (!mends) {
+			ends[count] = other;
+			at[count] = last->sent - 1;
+			count += !is_answered(last);
+		}
 	}
 	for (unsigned i = 0; i < count; i++) {
 		const struct send_slot *slot = &qp->sends[ends[i]];
@@ -541,7 +544,7 @@ static enum engine_end probe(const struct engine_port *port, struct engine_qp *q
 		    make(port, qp, slot, &source, at[i], 1, 0, out) == MADE)
 			++*sent;
 	}
-	engine_count(effects, COUNT_PROBES, *sent != 0);
+	engine_count(effects, mends ? COUNT_RETRANSMITTED : COUNT_PROBES, *sent != 0);
 	return ENGINE_DONE;
 }
 

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x648beb1fd46422e3ull
+#define STATE_LAYOUT_HASH 0xa4f43e607ba3f0b1ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -180,6 +180,7 @@
 #define OPT_NO_PROBE 0x2u
 #define OPT_SQ_SIG_ALL 0x4u
 #define OPT_CREDITS 0x8u
+#define OPT_KEEPS 0x10u
 #define SRQ_VALID 0x80000000u
 #define SQE_BYTES 0x40u
 #define SQE_SHIFT 0x6u
@@ -253,6 +254,7 @@
 #define FLIGHT_LOW_NS 0x5f5e100u
 #define FLIGHT_NARROWEST 0x20u
 #define FLIGHT_ACKS_A_WINDOW 0x4u
+#define FLIGHT_MENDED_PART 0x4u
 #define FLIGHT_WIDEN_AFTER 0x4u
 #define TIMER_REPEAT_NS 0x186a0u
 #define TIMER_REPEAT_MIN_NS 0xf4240u
@@ -261,6 +263,8 @@
 #define TIMER_PROBE_MAX_SHIFT 0xau
 #define TIMER_BACKOFF_MOST 0x2u
 #define TIMER_LOUD_AFTER_PROBE 0x20u
+#define PROBE_MENDS 0x2u
+#define DOUBT_MOST 0x40u
 #define OPEN_NOTHING 0x0u
 #define OPEN_SEND 0x1u
 #define OPEN_WRITE 0x2u
@@ -305,6 +309,9 @@ struct queue_pair {
 	uint64_t rnr_until; /* end of the RNR wait, or NEVER */
 	uint64_t relief_ns; /* when a lowered outstanding limit ends, or NEVER */
 	uint64_t loud; /* messages to come that each ask for an ACK, since a probe had to */
+	uint64_t mended_psn; /* PSN that a NAK named and that was sent again alone, or none */
+	uint64_t doubt; /* for how many losses a peer that wanted more than that is no more mended for */
+	uint64_t going_back; /* those of them that are left */
 	uint64_t parked; /* it waits in line for room in flight */
 	uint64_t admitted; /* packets that it was given a turn for and has not sent */
 	uint64_t peer_record; /* offset of the account of the peer that its path leads to, or 0 */
@@ -334,6 +341,7 @@ struct queue_pair {
 	uint64_t owed_ns; /* when what did not ask for an ACK is acknowledged, or NEVER */
 	uint64_t silent; /* a NAK is out: say nothing of packets beyond the expected PSN */
 	uint64_t established; /* a request came since RTR */
+	uint64_t life; /* since RESET, numbered by the device: what was kept of an earlier life is not taken */
 	uint64_t msn; /* messages completed */
 	uint64_t resource_first; /* slot of the oldest executed READ or atomic that is kept */
 	uint64_t resource_count; /* how many are kept */
@@ -386,7 +394,7 @@ struct queue_pair {
 	uint64_t shown_state; /* QUEUE_STATE in its queue block */
 	uint64_t held; /* a context that it needs is not cached: nothing is sent, what arrives is dropped */
 };
-_Static_assert(sizeof(struct queue_pair) == 864, "queue pair");
+_Static_assert(sizeof(struct queue_pair) == 896, "queue pair");
 
 struct send_slot {
 	uint64_t entry_0; /* the SQ entry as it was fetched: WQE ID, opcode, flags */

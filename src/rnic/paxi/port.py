@@ -77,6 +77,7 @@ def endpoint_of(qp: QP, psn: int, buffers: tuple[BufferInfo, ...] = ()) -> Endpo
         udp_port=ctx.udp_port,
         mtu=MTU_BYTES[ctx.query_port().active_mtu],
         gso=True,
+        keeps=ctx.keeps,
         max_rd_atomic=RD_ATOMIC,
         buffers=buffers,
     )
@@ -109,7 +110,7 @@ def bring_up(qp: QP, psn: int, peer: Endpoint, access: int) -> int:
     attr.timeout = TIMEOUT
     attr.retry_cnt = RETRIES
     attr.rnr_retry = 7
-    attr.gso = peer.gso
+    attr.gso, attr.keeps = peer.gso, peer.keeps
     attr.ah_attr = AHAttr(GlobalRoute(gid), udp_dport=peer.udp_port)
     try:
         qp.to_rts(attr)

@@ -149,11 +149,12 @@ class Completer(QpRecord):
             return
         if packet.syndrome == NAK_PSN_SEQUENCE:
             self.host.counters.bump("sequence_naks_received")
-            selective = self.qp.selective
-            if not self.requester.about_to_send(packet.psn) and (
-                selective is None or not selective.nak(packet.psn, now_ns)
-            ):
-                self.qp.retry(packet.psn, now_ns)
+            requester, selective = self.requester, self.qp.selective
+            if requester.about_to_send(packet.psn):
+                return
+            if requester.mend(packet.psn) if selective is None else selective.nak(packet.psn, now_ns):
+                return
+            self.qp.retry(packet.psn, now_ns)
             return
         status = _FATAL.get(packet.syndrome)
         if status is None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rnic.cc.limit import relieve
-from rnic.context.qpc import OPT_NO_PROBE
+from rnic.context.qpc import OPT_KEEPS, OPT_NO_PROBE
 from rnic.spec.limits import NEVER
 from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_diff
 from rnic.spec.states import SQD
@@ -48,10 +48,17 @@ BACKOFF_MOST = 2
 """How often the ACK timeout doubles at most."""
 LOUD_AFTER_PROBE = 32
 """Messages that each ask for an ACK after a probe: not every peer acknowledges what does not ask for it."""
+PROBE_MENDS = 2
+"""``probe_due`` where the oldest packet alone is sent again, since a NAK names it."""
+DOUBT_MOST = 64
+"""Losses for which a peer that did not keep what came beyond a gap gets Go-Back-N, at most."""
 NARROWEST = 32
 """Packets in flight that no number of losses takes away."""
 ACKS_A_WINDOW = 4
 """Acknowledgements that are asked for while a window is sent, at least."""
+MENDED_PART = 4
+"""By which part a packet that is sent again alone narrows the window: each takes a round trip, which what is in flight
+makes long."""
 WIDEN_AFTER = 4
 """Packets to be acknowledged for each one more in flight."""
 
@@ -108,6 +115,9 @@ class Outstanding(QpRecord):
     rnr_until: Word
     relief_ns: Word
     loud: Word
+    mended_psn: Word
+    doubt: Word
+    going_back: Word
     parked: Word
     admitted: Word
     peer_record: Word
@@ -138,6 +148,8 @@ class Outstanding(QpRecord):
         self.retry_left = self.rnr_left = 0
         self.stop_waiting()
         self.probe_shift = self.loud = 0
+        self.mended_psn = NONE
+        self.doubt = self.going_back = 0
         self.rtt_psn = NONE
         self.rtt_at = 0
         self.backoff = 0
@@ -244,9 +256,9 @@ class Outstanding(QpRecord):
             self._resize(packets)
         self.host.schedule(self.qp)
 
-    def narrow(self) -> None:
-        """A packet was lost: half as many in flight."""
-        self._resize(max(min(NARROWEST, self.widest), self.window >> 1))
+    def narrow(self, part: int = 2) -> None:
+        """A packet was lost: by one in ``part`` fewer in flight."""
+        self._resize(max(min(NARROWEST, self.widest), self.window * (part - 1) // part))
 
     def _widen(self, acknowledged: int) -> None:
         more, self.uncounted = divmod(self.uncounted + acknowledged, WIDEN_AFTER)
@@ -318,6 +330,9 @@ class Outstanding(QpRecord):
                 self.peer.measured(now_ns - self.rtt_at, now_ns)
                 self.rtt_psn = NONE
             count = psn_diff(psn, self.una)
+            if self.mended_psn != NONE and count > 1:
+                self.doubt *= self.una != self.mended_psn  # it had what follows
+                self.mended_psn = NONE
             if self.window < self.widest:
                 self._widen(count)
             self.una = psn
@@ -402,6 +417,28 @@ class Outstanding(QpRecord):
             # what waits to be sent again, perhaps long, is not late
             self.ack_deadline = self.probe_deadline = NEVER
         self.host.schedule(self.qp)
+
+    def mend(self, psn: int) -> bool:
+        """A NAK names ``psn``, all before which is acknowledged; whether that alone is sent again.
+
+        So it is where the peer has agreed to keep what comes beyond a gap. Where it names the same PSN once more, or
+        the next, it has not kept that, or more is lost than one packet: then it is Go-Back-N, for more losses each
+        time.
+        """
+        if not self.ctx.options & OPT_KEEPS or self.piece_count:
+            return False
+        if self.mended_psn != NONE and psn in (self.mended_psn, self.mended_psn + 1 & PSN_MASK):
+            self.going_back = self.doubt = min(2 * self.doubt or 1, DOUBT_MOST)
+        if self.going_back:
+            self.going_back -= 1
+            self.mended_psn = NONE
+            return False
+        self.mended_psn = psn
+        self.narrow(MENDED_PART)
+        self.rtt_psn = NONE  # what is kept is acknowledged when the gap is filled: that is no round trip
+        self.probe_due = PROBE_MENDS
+        self.host.schedule(self.qp)
+        return True
 
     @staticmethod
     def _take_back(message: Message, psn: int) -> None:

@@ -59,7 +59,7 @@ from rnic.transport.encap import (
 )
 from rnic.transport.flights import QUANTUM
 from rnic.transport.message import ATOMICS, READS, SENDS, TAKES_RECEIVE, WRITES, Message, ReadPiece
-from rnic.transport.outstanding import Outstanding
+from rnic.transport.outstanding import PROBE_MENDS, Outstanding
 from rnic.transport.payload import NO_PAYLOAD, SPOILT, Inline, Payload, local_payload
 from rnic.transport.windows import bind_window, invalidate_local
 
@@ -168,8 +168,8 @@ class Requester(Outstanding):
         batch = FrameBatch(self.flow, out, self.batch_limit)
         sent = 0
         if self.probe_due:
-            self.probe_due = 0
-            sent = self._probe(batch)
+            mends, self.probe_due = self.probe_due == PROBE_MENDS, 0
+            sent = self._probe(batch, mends)
         if self.qp.selective is not None:
             sent += self.qp.selective.send(batch)
         while sent < budget:
@@ -526,8 +526,9 @@ class Requester(Outstanding):
         elif message.opcode == WR_LOCAL_INV and not invalidate_local(self.host.memory, self.ctx, message.imm):
             message.status = LOC_PROT_ERR
 
-    def _probe(self, batch: FrameBatch) -> int:
-        """Repeat the oldest and the last packet that are not acknowledged, with AckReq; how many were sent.
+    def _probe(self, batch: FrameBatch, mends: bool) -> int:
+        """Repeat the oldest and the last packet that are not acknowledged, with AckReq, or the oldest alone where a NAK
+        named it (``mends``); how many were sent.
 
         Any conforming responder acknowledges the oldest, as a duplicate or because it waits for it. The last then
         makes it say what is missing between them, even where its one NAK for that was lost (IBA 9.7.5.2). Where the
@@ -543,14 +544,14 @@ class Requester(Outstanding):
             batch.add(self._request(message, due.first_psn, due.offset, 1))
             sent = 1
         else:
-            for message, index in self._ends():
+            for message, index in self._ends()[: 1 if mends else 2]:
                 if message.reads or not 0 <= index < message.sent:
                     continue
                 payload = self.payload(message)
                 if payload.valid:
                     sent += self.repeat(message, payload, index, batch)
         if sent:
-            self.host.counters.bump("probes")
+            self.host.counters.bump("retransmitted_packets" if mends else "probes")
         return sent
 
     def _ends(self) -> list[tuple[Message, int]]:

@@ -79,6 +79,7 @@ class Responder(QpRecord):
     """
 
     __slots__ = (
+        "_arena",
         "_cells",
         "_checked",
         "_now_ns",
@@ -105,12 +106,14 @@ class Responder(QpRecord):
     owed_ns: Word
     silent: Word
     established: Word
+    life: Word
     msn: Word
 
     def __init__(self, memory: QpMemory, qp: QueuePair, rq: ReceiveSource, cq: CompletionSink) -> None:
         self.qp = qp
         self.ctx = qp.ctx
         self.host = qp.host
+        self._arena = memory.arena
         self._cells = memory.cells
         self._scatters = memory.scatters
         self.rq = rq
@@ -135,6 +138,8 @@ class Responder(QpRecord):
         self.owed_ns = NEVER
         self.silent = 0
         self.established = 0
+        self._arena.lives += 1
+        self.life = self._arena.lives
         self.msn = 0
 
     # -------------------------------------------------------------------------- where the open message goes

@@ -219,6 +219,8 @@ class QPAttr(_Sealed):
         self.rnr_retry = 7
         self.gso = False
         """Ours: the peer agreed to segmentation offload (``design.md``, UDP link)."""
+        self.keeps = False
+        """Ours: both ends agreed to keep what comes beyond a gap, so that a packet that is lost is sent again alone."""
         self.probe = True
         """Ours: use the tail-loss probe."""
         self.credits = False

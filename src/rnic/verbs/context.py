@@ -15,6 +15,7 @@ from rnic.context.eqc import EQC
 from rnic.device.mailboxes import ADAPTER, DEV_LIM, NON_RDMA_HEADER
 from rnic.device.nic import Nic
 from rnic.device.parameters import profile_settings
+from rnic.engine import use
 from rnic.link.base import Link, format_address
 from rnic.mem.space import AddressSpace
 from rnic.rings.queue_block import CQ_HEAD
@@ -420,6 +421,11 @@ class Context:
     def udp_port(self) -> int:
         """The NIC's UDP port."""
         return self.driver.port
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the NIC can keep what comes beyond a gap (:attr:`~rnic.verbs.QPAttr.keeps`): the engine can."""
+        return use.ENGINE is not None
 
     # ------------------------------------------------------------------------------------- closing
 

@@ -59,6 +59,7 @@ def test_a_line_says_everything() -> None:
         ("udp_port", 65536),
         ("mtu", 1000),
         ("gso", 1),
+        ("keeps", 1),
         ("max_rd_atomic", 129),
         ("message_bytes", -1),
         ("receives", 1 << 17),

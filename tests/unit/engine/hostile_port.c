@@ -270,6 +270,7 @@ static uint64_t on_socket(uint64_t rounds)
 	}
 	close(own);
 	close(theirs);
+	pump_round_end(round);
 	free(round);
 	free(slots);
 	free(out);

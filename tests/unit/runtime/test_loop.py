@@ -56,12 +56,20 @@ class Ends:
         self.qps = [
             QP(pd, QPInitAttr(cap=QPCap(16, 16), scq=cq, rcq=cq)) for pd, cq in zip(self.pds, self.cqs, strict=True)
         ]
-        rights = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
-        self.mrs = [MR(pd, bytearray(1000), rights) for pd in self.pds]
+        self.rights = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
+        self.mrs = [MR(pd, bytearray(1000), self.rights) for pd in self.pds]
+        self.connect()
+
+    def connect(self, keeps: bool = False, timers: bool = True) -> None:
+        """Each queue pair to RTS towards the other, anew where it was connected before."""
         for here, there in ((0, 1), (1, 0)):
+            if self.qps[here].qp_state != e.IBV_QPS_RESET:
+                self.qps[here].modify(QPAttr(e.IBV_QPS_RESET), e.IBV_QP_STATE)
             attr = QPAttr()
+            attr.keeps = attr.gso = keeps
+            attr.probe, attr.timeout = timers, 14 if timers else 0
             attr.dest_qp_num = self.qps[there].qp_num
-            attr.qp_access_flags = rights
+            attr.qp_access_flags = self.rights
             attr.ah_attr = AHAttr(GlobalRoute(self.ctxs[there].query_gid()), udp_dport=self.ctxs[there].udp_port)
             self.qps[here].to_rts(attr)
 

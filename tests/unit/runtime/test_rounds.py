@@ -287,6 +287,113 @@ def test_what_the_pump_loses_is_the_seed_s_and_the_transport_s_to_repeat(ends: P
     assert "receive" not in ends.calls, "the link's own receive: the pump gave up"
 
 
+def behind_a_gap(ends: Pumped, lost: int, count: int) -> dict[str, int]:
+    """Of ``count`` WRITEs in a row the one at place ``lost`` does not arrive; what the target counted of all."""
+    there = ends.ctxs[1].runtime
+    before = dict(there.nic.counters)
+    for place in range(count):
+        ends.write(0)
+        if place == lost:
+            there.lose(1)
+            there.progress()
+            there.lose(0)
+    there.progress()
+    assert there.nic.counters["sequence_naks_sent"] == before.get("sequence_naks_sent", 0) + 1
+    assert ends.wait(0, count) == [e.IBV_WC_SUCCESS] * count
+    return {name: value - before.get(name, 0) for name, value in there.nic.counters.items()}
+
+
+def test_what_comes_beyond_a_gap_is_dropped_where_nothing_is_agreed(ends: Pumped) -> None:
+    ends.warm()
+    before = dict(ends.ctxs[0].runtime.nic.counters)
+    there = behind_a_gap(ends, 0, 4)
+    here = ends.ctxs[0].runtime.nic.counters
+    assert (there["drop_psn_gap"] + there["drop_naked"], there.get("drop_duplicate", 0)) == (3, 0)
+    assert here["rewinds"] == before.get("rewinds", 0) + 1
+    assert here["retransmitted_packets"] == before.get("retransmitted_packets", 0) + 4
+    assert there["rx_packets"] == 7
+
+
+def test_of_a_peer_that_keeps_what_comes_beyond_a_gap_only_the_missing_packet_is_asked(ends: Pumped) -> None:
+    ends.connect(keeps=True)
+    ends.warm()
+    before = dict(ends.ctxs[0].runtime.nic.counters)
+    there = behind_a_gap(ends, 0, 4)
+    here = ends.ctxs[0].runtime.nic.counters
+    assert (there["drop_psn_gap"] + there["drop_naked"], there.get("drop_duplicate", 0)) == (3, 0)
+    assert here["rewinds"] == before.get("rewinds", 0)
+    assert here["retransmitted_packets"] == before.get("retransmitted_packets", 0) + 1
+    assert there["rx_packets"] == 4, "what is kept counts once, when it comes"
+
+
+def test_two_gaps_are_named_one_after_the_other(ends: Pumped) -> None:
+    """The second at once when the first is filled, though nothing else comes."""
+    ends.connect(keeps=True, timers=False)
+    ends.warm()
+    there = ends.ctxs[1].runtime
+    naks = there.nic.counters["sequence_naks_sent"]
+    for lost in (True, False, True, False, False):
+        ends.write(0)
+        there.lose(int(lost))
+        there.progress()
+    there.lose(0)
+    ends.wait(0, 5)
+    assert there.nic.counters["sequence_naks_sent"] == naks + 2
+
+
+def test_what_was_kept_is_taken_before_what_comes_behind_the_missing_packet(ends: Pumped) -> None:
+    """That and a new message come in one burst."""
+    ends.connect(keeps=True)
+    ends.warm()
+    here, there = (ctx.runtime for ctx in ends.ctxs)
+    for _ in range(5):  # where this process did not run for a while, a thread has answered the NAK meanwhile
+        naks = there.nic.counters["sequence_naks_sent"]
+        for lost in (1, 0):
+            ends.write(0)
+            there.lose(lost)
+            there.progress()
+        before = here.nic.counters["tx_packets"]
+        here._pump.round(here.clock(), 1)  # it takes the NAK, and has not answered it
+        answered = here.nic.counters["tx_packets"] != before
+        ends.write(0)
+        together = not answered and here.nic.counters["tx_packets"] == before + 2
+        ends.wait(0, 3)
+        if together:
+            assert there.nic.counters["sequence_naks_sent"] == naks + 1
+            return
+    raise AssertionError("the NAK was answered before a message was posted, five times")
+
+
+def test_what_was_kept_before_a_reset_is_nothing_to_the_connection_behind_it(ends: Pumped) -> None:
+    """It has the PSNs, the addresses and the queue pair numbers of the one before."""
+    ends.connect(keeps=True)
+    ends.warm()
+    there = ends.ctxs[1].runtime
+    psn = ends.qps[1].query(e.IBV_QP_RQ_PSN)[0].rq_psn
+    for lost in (True, False):
+        ends.mrs[0].write(b"kept" * 2, 8)
+        ends.write(0)
+        there.lose(int(lost))
+        there.progress()
+    there.lose(0)
+    assert there.nic.counters["sequence_naks_sent"] == 1
+    ends.connect(keeps=True)
+    for number in range(psn + 4):
+        ends.mrs[0].write(number.to_bytes(8, "big"), 8)
+        ends.write(0)
+        assert ends.wait(0) == [e.IBV_WC_SUCCESS]
+        assert ends.mrs[1].read(8, 0) == number.to_bytes(8, "big")
+        there.lose(1 if number == psn - 2 else 0)  # what comes beyond a gap again has the pump look at what it keeps
+        if number == psn - 2:
+            for _ in range(2):
+                ends.write(0)
+                there.progress()
+                there.lose(0)
+            assert ends.wait(0, 2) == [e.IBV_WC_SUCCESS] * 2
+            assert ends.mrs[1].read(8, 0) == number.to_bytes(8, "big")
+    assert there.nic.counters["sequence_naks_sent"] == 2
+
+
 def test_a_nak_does_not_wait_for_what_else_has_come(ends: Pumped) -> None:
     """One round takes a burst behind a gap and the bursts behind it; the NAK leaves before these are looked at."""
     ends.warm()
