@@ -117,6 +117,7 @@ RULES: tuple[Rule, ...] = (
           f"{ROUNDS}::test_of_a_peer_that_keeps_what_comes_beyond_a_gap_only_the_missing_packet_is_asked",
           f"{ROUNDS}::test_what_was_kept_is_taken_before_what_comes_behind_the_missing_packet",
           f"{ROUNDS}::test_two_gaps_are_named_one_after_the_other",
+          f"{ROUNDS}::test_what_is_kept_is_forgotten_after_a_tenth_of_a_second",
           f"{ROUNDS}::test_what_was_kept_before_a_reset_is_nothing_to_the_connection_behind_it"),
     _rule("IBA 9.7.6.1.3", "Local ACK timeout: 4.096 us x 2^n; 0 is never; a wait lasts one to four times that",
           f"{REC}::test_local_ack_timeout", f"{REC}::test_timeout_zero_is_never",

@@ -29,19 +29,30 @@ static void forget(struct pump_kept *kept, struct kept_packet *packet)
 	kept->rooms[--kept->count] = (uint16_t)packet->room;
 }
 
-/* What is kept of the PSN that a queue pair expects, or has it say that it lacks that; NULL for nothing. */
-static struct kept_packet *next_of(struct pump_kept *kept, const struct engine_expects *expects)
+int pump_keeps(struct pump_kept *kept, uint64_t now)
 {
-	for (uint64_t i = 0; i < (expects->silent ? 1 : KEPT_PACKETS); i++) {
+	if (!kept || !kept->count)
+		return 0;
+	for (unsigned i = 0; now - kept->latest >= KEPT_NS && i < KEPT_PACKETS; i++)
+		if (kept->packets[i].qp)
+			forget(kept, &kept->packets[i]);
+	return kept->count != 0;
+}
+
+/* What is kept of the PSN that a queue pair expects or, with `far`, of one behind it, the first; NULL for nothing. */
+static struct kept_packet *next_of(struct pump_kept *kept, const struct engine_expects *expects, int far, uint64_t now)
+{
+	for (uint64_t i = 0; i < (far ? KEPT_PACKETS : 1); i++) {
 		uint64_t psn = (expects->psn + i) & PSN_MASK;
-		if (is(place_of(kept, psn), expects, psn))
-			return place_of(kept, psn);
+		struct kept_packet *packet = place_of(kept, psn);
+		if (is(packet, expects, psn) && now - packet->since < KEPT_NS)
+			return packet;
 	}
 	return NULL;
 }
 
 void pump_keep(struct pump_kept **kept, const struct engine_device *device, const uint8_t *buffer, size_t length,
-	       size_t segment, size_t start, const struct engine_meta *meta)
+	       size_t segment, size_t start, const struct engine_meta *meta, uint64_t now)
 {
 	struct engine_expects expects;
 
@@ -56,15 +67,17 @@ void pump_keep(struct pump_kept **kept, const struct engine_device *device, cons
 		uint64_t psn = be_load(bytes + PSN_AT, 3);
 		int64_t ahead = psn_diff(psn, expects.psn);
 		struct kept_packet *packet = place_of(*kept, psn);
-		if (ahead <= 0 || ahead >= (int64_t)KEPT_PACKETS || is(packet, &expects, psn))
+		if (ahead <= 0 || ahead >= (int64_t)KEPT_PACKETS ||
+		    (is(packet, &expects, psn) && now - packet->since < KEPT_NS))
 			continue;
 		if (packet->qp)
 			forget(*kept, packet);
 		if ((*kept)->count == KEPT_ROOM)
 			return;
-		*packet = (struct kept_packet){ .qp = expects.qp, .life = expects.life, .psn = (uint32_t)psn,
+		*packet = (struct kept_packet){ .qp = expects.qp, .life = expects.life, .since = now, .psn = (uint32_t)psn,
 						.length = (uint32_t)size, .room = (*kept)->rooms[(*kept)->count++],
 						.meta = *meta };
+		(*kept)->latest = now;
 		packet->meta.ident = IDENT_CHECKED;
 		memcpy((*kept)->bytes[packet->room], bytes, size);
 	}
@@ -73,10 +86,11 @@ void pump_keep(struct pump_kept **kept, const struct engine_device *device, cons
 int pump_feed(struct pump_kept *kept, struct engine_device *device, uint64_t number, uint64_t now, struct engine_told *told)
 {
 	struct engine_expects expects;
+	int fed = 0;
 
 	*told = (struct engine_told){ .stop = STOP_DONE };
 	while (kept->count && !engine_port_expects(device, number, &expects)) {
-		struct kept_packet *packet = next_of(kept, &expects);
+		struct kept_packet *packet = next_of(kept, &expects, fed && !expects.silent, now);
 		int early = packet && packet->psn != expects.psn;
 		if (!packet)
 			break;
@@ -88,6 +102,7 @@ int pump_feed(struct pump_kept *kept, struct engine_device *device, uint64_t num
 		if (early && taken)
 			break;
 		forget(kept, packet);
+		fed = 1;
 		if (!taken)
 			break;
 		if (told->stop != STOP_DONE)

@@ -54,9 +54,15 @@ int pump_loses(struct pump_loss *loss)
 }
 
 void pump_keep(struct pump_kept **kept, const struct engine_device *device, const uint8_t *buffer, size_t length,
-	       size_t segment, size_t start, const struct engine_meta *meta)
+	       size_t segment, size_t start, const struct engine_meta *meta, uint64_t now)
 {
-	(void)kept, (void)device, (void)buffer, (void)length, (void)segment, (void)start, (void)meta;
+	(void)kept, (void)device, (void)buffer, (void)length, (void)segment, (void)start, (void)meta, (void)now;
+}
+
+int pump_keeps(struct pump_kept *kept, uint64_t now)
+{
+	(void)kept, (void)now;
+	return 0;
 }
 
 int pump_feed(struct pump_kept *kept, struct engine_device *device, uint64_t number, uint64_t now, struct engine_told *told)

@@ -287,40 +287,51 @@ def test_what_the_pump_loses_is_the_seed_s_and_the_transport_s_to_repeat(ends: P
     assert "receive" not in ends.calls, "the link's own receive: the pump gave up"
 
 
+def write_and_lose(ends: Pumped, loses: bool) -> None:
+    """A WRITE that arrives and is taken, or lost."""
+    there = ends.ctxs[1].runtime
+    name = "fault_rx_drop" if loses else "rx_packets"
+    before = there.nic.counters[name]
+    there.lose(int(loses))
+    ends.write(0)
+    end = time.monotonic() + 10
+    while there.nic.counters[name] == before:
+        there.progress()
+        assert time.monotonic() < end
+    there.lose(0)
+
+
 def behind_a_gap(ends: Pumped, lost: int, count: int) -> dict[str, int]:
     """Of ``count`` WRITEs in a row the one at place ``lost`` does not arrive; what the target counted of all."""
     there = ends.ctxs[1].runtime
     before = dict(there.nic.counters)
-    for place in range(count):
-        ends.write(0)
-        if place == lost:
-            there.lose(1)
-            there.progress()
-            there.lose(0)
-    there.progress()
+    with ends.ctxs[0].runtime.lock:  # its thread does not answer the NAK meanwhile
+        for place in range(count):
+            write_and_lose(ends, place == lost)
     assert there.nic.counters["sequence_naks_sent"] == before.get("sequence_naks_sent", 0) + 1
     assert ends.wait(0, count) == [e.IBV_WC_SUCCESS] * count
     return {name: value - before.get(name, 0) for name, value in there.nic.counters.items()}
 
 
 def test_what_comes_beyond_a_gap_is_dropped_where_nothing_is_agreed(ends: Pumped) -> None:
+    ends.connect(timers=False)
     ends.warm()
     before = dict(ends.ctxs[0].runtime.nic.counters)
     there = behind_a_gap(ends, 0, 4)
     here = ends.ctxs[0].runtime.nic.counters
-    assert (there["drop_psn_gap"] + there["drop_naked"], there.get("drop_duplicate", 0)) == (3, 0)
+    assert (there["drop_psn_gap"] + there.get("drop_naked", 0), there.get("drop_duplicate", 0)) == (3, 0)
     assert here["rewinds"] == before.get("rewinds", 0) + 1
     assert here["retransmitted_packets"] == before.get("retransmitted_packets", 0) + 4
     assert there["rx_packets"] == 7
 
 
 def test_of_a_peer_that_keeps_what_comes_beyond_a_gap_only_the_missing_packet_is_asked(ends: Pumped) -> None:
-    ends.connect(keeps=True)
+    ends.connect(keeps=True, timers=False)
     ends.warm()
     before = dict(ends.ctxs[0].runtime.nic.counters)
     there = behind_a_gap(ends, 0, 4)
     here = ends.ctxs[0].runtime.nic.counters
-    assert (there["drop_psn_gap"] + there["drop_naked"], there.get("drop_duplicate", 0)) == (3, 0)
+    assert (there["drop_psn_gap"] + there.get("drop_naked", 0), there.get("drop_duplicate", 0)) == (3, 0)
     assert here["rewinds"] == before.get("rewinds", 0)
     assert here["retransmitted_packets"] == before.get("retransmitted_packets", 0) + 1
     assert there["rx_packets"] == 4, "what is kept counts once, when it comes"
@@ -332,66 +343,76 @@ def test_two_gaps_are_named_one_after_the_other(ends: Pumped) -> None:
     ends.warm()
     there = ends.ctxs[1].runtime
     naks = there.nic.counters["sequence_naks_sent"]
-    for lost in (True, False, True, False, False):
-        ends.write(0)
-        there.lose(int(lost))
-        there.progress()
-    there.lose(0)
+    with ends.ctxs[0].runtime.lock:
+        for lost in (True, False, True, False, False):
+            write_and_lose(ends, lost)
     ends.wait(0, 5)
     assert there.nic.counters["sequence_naks_sent"] == naks + 2
 
 
 def test_what_was_kept_is_taken_before_what_comes_behind_the_missing_packet(ends: Pumped) -> None:
     """That and a new message come in one burst."""
-    ends.connect(keeps=True)
+    ends.connect(keeps=True, timers=False)
     ends.warm()
     here, there = (ctx.runtime for ctx in ends.ctxs)
-    for _ in range(5):  # where this process did not run for a while, a thread has answered the NAK meanwhile
-        naks = there.nic.counters["sequence_naks_sent"]
-        for lost in (1, 0):
-            ends.write(0)
-            there.lose(lost)
-            there.progress()
-        before = here.nic.counters["tx_packets"]
-        here._pump.round(here.clock(), 1)  # it takes the NAK, and has not answered it
-        answered = here.nic.counters["tx_packets"] != before
+    naks = there.nic.counters["sequence_naks_sent"]
+    with here.lock:
+        for lost in (True, False):
+            write_and_lose(ends, lost)
+        before, came = here.nic.counters["tx_packets"], here.nic.counters["rx_packets"]
+        end = time.monotonic() + 10
+        while here.nic.counters["rx_packets"] == came:  # it takes the NAK, and has not answered it
+            here._pump.round(here.clock(), 1)
+            assert time.monotonic() < end
+        assert here.nic.counters["tx_packets"] == before
         ends.write(0)
-        together = not answered and here.nic.counters["tx_packets"] == before + 2
-        ends.wait(0, 3)
-        if together:
-            assert there.nic.counters["sequence_naks_sent"] == naks + 1
-            return
-    raise AssertionError("the NAK was answered before a message was posted, five times")
+        assert here.nic.counters["tx_packets"] == before + 2
+    ends.wait(0, 3)
+    assert there.nic.counters["sequence_naks_sent"] == naks + 1
 
 
 def test_what_was_kept_before_a_reset_is_nothing_to_the_connection_behind_it(ends: Pumped) -> None:
     """It has the PSNs, the addresses and the queue pair numbers of the one before."""
-    ends.connect(keeps=True)
+    ends.connect(keeps=True, timers=False)
     ends.warm()
     there = ends.ctxs[1].runtime
     psn = ends.qps[1].query(e.IBV_QP_RQ_PSN)[0].rq_psn
-    for lost in (True, False):
-        ends.mrs[0].write(b"kept" * 2, 8)
-        ends.write(0)
-        there.lose(int(lost))
-        there.progress()
-    there.lose(0)
-    assert there.nic.counters["sequence_naks_sent"] == 1
-    ends.connect(keeps=True)
+    with ends.ctxs[0].runtime.lock:
+        for lost in (True, False):
+            ends.mrs[0].write(b"kept" * 2, 8)
+            write_and_lose(ends, lost)
+        assert there.nic.counters["sequence_naks_sent"] == 1
+        ends.connect(keeps=True, timers=False)
     for number in range(psn + 4):
         ends.mrs[0].write(number.to_bytes(8, "big"), 8)
         ends.write(0)
         assert ends.wait(0) == [e.IBV_WC_SUCCESS]
         assert ends.mrs[1].read(8, 0) == number.to_bytes(8, "big")
-        there.lose(1 if number == psn - 2 else 0)  # what comes beyond a gap again has the pump look at what it keeps
-        if number == psn - 2:
-            for _ in range(2):
-                ends.write(0)
-                there.progress()
-                there.lose(0)
+        if number == psn - 2:  # what comes beyond a gap again has the pump look at what it keeps
+            with ends.ctxs[0].runtime.lock:
+                for lost in (True, False):
+                    write_and_lose(ends, lost)
             assert ends.wait(0, 2) == [e.IBV_WC_SUCCESS] * 2
             assert ends.mrs[1].read(8, 0) == number.to_bytes(8, "big")
     assert there.nic.counters["sequence_naks_sent"] == 2
+
+
+def test_what_is_kept_is_forgotten_after_a_tenth_of_a_second(ends: Pumped) -> None:
+    """Whoever sends the missing packet so late sends what followed it once more."""
+    ends.connect(keeps=True, timers=False)
+    ends.warm()
+    there = ends.ctxs[1].runtime
+    before = dict(there.nic.counters)
+    with ends.ctxs[0].runtime.lock, there.lock:
+        for lost in (True, False):
+            write_and_lose(ends, lost)
+        late = there.clock() + 100_000_000
+        ends.ctxs[0].runtime._pump.round(ends.ctxs[0].runtime.clock(), 1)
+        ends.write(0)
+        there._pump.round(late, 1)  # the missing packet, and a new one behind what was kept
+    assert ends.wait(0, 3) == [e.IBV_WC_SUCCESS] * 3
+    assert there.nic.counters["sequence_naks_sent"] == before.get("sequence_naks_sent", 0) + 2
+    assert ends.ctxs[0].runtime.nic.counters["rewinds"] == 1
 
 
 def test_a_nak_does_not_wait_for_what_else_has_come(ends: Pumped) -> None:
