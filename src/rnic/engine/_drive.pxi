@@ -179,7 +179,7 @@ cdef class Drive(Door):
             return self.runtime.kick()
         self.lock.take()
         try:
-            self._kick(self._plain(), False)
+            self._kick(self._plain(), False, self.now())
         finally:
             pump_lock_free(&self.lock.lock)
 
@@ -202,28 +202,29 @@ cdef class Drive(Door):
         cdef Pump pump = self.pump
         cdef bint plain
         cdef int rung = -1
+        cdef uint64_t now
         if not self.state.leased and _of(self.of_runtime, "_pump") is not pump:  # a child process has another lock
             pump.doorbells.ring(block)
             return self.runtime.kick() is not None
         self.lock.take()
         try:
             plain = self._plain()
+            now = self.now()
             executor = pump.device.doors.get(block) if plain and not pump.rung else None
             if executor is not None:
-                pump.round_state.gathers = self._streams()
+                pump.round_state.gathers = self._streams(now)
                 rung = pump_round_ring(pump.round_state, &executor.place, length)
             self.fresh = rung == GATHERED
             if rung < 0:
                 pump.doorbells.ring(block)
             if rung != GATHERED:
-                self._kick(plain, length <= ROUND_GATHER_BYTES and pump.device.device.sched.turns.count == 1)
+                self._kick(plain, length <= ROUND_GATHER_BYTES and pump.device.device.sched.turns.count == 1, now)
         finally:
             pump_lock_free(&self.lock.lock)
         return 0
 
-    cdef bint _streams(self) except -1:
+    cdef bint _streams(self, uint64_t now) except -1:
         """Whether the application posts and polls in turn, without a pause. What it leaves behind the thread sends."""
-        cdef uint64_t now = self.now()
         cdef bint soon = now - self.posted < self.pause_ns
         if not self.seen:
             self.stream = self.steady = 0
@@ -241,14 +242,12 @@ cdef class Drive(Door):
             soon and self.stream >= ROUND_GATHER_AFTER and self.state.runs and not self.state.sleeps_until
         )
 
-    cdef int _kick(self, bint plain, bint short) except -1:
+    cdef int _kick(self, bint plain, bint short, uint64_t now) except -1:
         cdef Pump pump = self.pump
         cdef dict of_runtime = self.of_runtime
-        cdef uint64_t now
         if not plain:
             self.runtime.kick()
             return 0
-        now = self.now()
         pump._turns(now, _of(of_runtime, "budget"), short)
         if pump.visited:
             self.leave()

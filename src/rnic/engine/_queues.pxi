@@ -69,17 +69,18 @@ cdef class SendQueue:
     cdef public uint32_t head, tail
     cdef public list ids
     cdef Door drive
-    cdef object acquire, release, block, registers, view, request
+    cdef PortLock lock
+    cdef object block, registers, view, request
     cdef dict plain
     cdef uint8_t *ring
     cdef atomic_word *words
     cdef bint closed
     cdef uint8_t batched[256]
 
-    def __cinit__(self, Door drive, lock, block, registers, ring, uint32_t entries, dict plain, batched, request):
+    def __cinit__(self, Door drive, PortLock lock not None, block, registers, ring, uint32_t entries, dict plain, batched, request):
         cdef Py_ssize_t length = 0, window = 0, at = block << BLOCK_SHIFT
         self.drive, self.block, self.registers, self.view = drive, block, registers, ring
-        self.acquire, self.release = lock.acquire, lock.release
+        self.lock = lock
         self.plain, self.request = plain, request
         for opcode in batched:
             self.batched[<uint8_t> opcode] = 1
@@ -125,11 +126,11 @@ cdef class SendQueue:
         cdef bint put
         if self.closed or opcode > 0xFFFF or flags > 0xFFFF or length > 0xFFFFFFFFu:
             return False
-        self.acquire()
+        self.lock.take()
         try:
             put = self._put(opcode, flags, local, remote, <uint32_t> length, lkey, rkey, imm, wr_id, wqe_id)
         finally:
-            self.release()
+            pump_lock_free(&self.lock.lock)
         if put:
             self.drive._ring(self.block, length)
         return put
@@ -162,11 +163,11 @@ cdef class SendQueue:
             return False
         opcode, verbs_flags, imm, remote, rkey = operation, flags, immediate, wr.remote_addr, wr.rkey
         wqe_id = <uint32_t> <uint64_t> wr_id
-        self.acquire()
+        self.lock.take()
         try:
             put = self._put(opcode, _flags[verbs_flags], local, remote, <uint32_t> length, lkey, rkey, imm, wr_id, wqe_id)
         finally:
-            self.release()
+            pump_lock_free(&self.lock.lock)
         if put:
             self.drive._ring(self.block, length)
         return put
@@ -196,7 +197,7 @@ cdef class SendQueue:
                 memcpy(&word, at + index * SQE_BYTES + 4, 4)
                 if word & 0xFF00 or not self.batched[word & 0xFF] or word >> 16 & ~<uint32_t> PLAIN_FLAGS:
                     return -1
-            self.acquire()
+            self.lock.take()
             try:
                 if self.tail >= self.entries or self.head >= self.entries:
                     return -1
@@ -211,7 +212,7 @@ cdef class SendQueue:
                     self.tail = 0 if self.tail + 1 == self.entries else self.tail + 1
                 atomic_store_explicit(self.words + (SQ_TAIL >> 2), self.tail, memory_order_release)
             finally:
-                self.release()
+                pump_lock_free(&self.lock.lock)
         finally:
             PyBuffer_Release(&given)
         if count:

@@ -99,6 +99,8 @@ class Runtime:
         self._sleep_until: int | None = None
         self._wake_read, self._wake_write = -1, -1
         nic.attach(link)
+        if isinstance(link, UdpLink):
+            nic.datagrams = link.tell_hop_limits
         nic.non_rdma.fed = link.frames is not None
         self._faults: DeviceFaults | None = None
         self._tap: Tap | None = None
@@ -157,6 +159,8 @@ class Runtime:
         with self.lock:
             if self._tap is None:
                 self._tap = Tap(self)
+                if self.nic.datagrams is not None:
+                    self.nic.datagrams()  # who looks sees the headers
             return self._tap
 
     def attend(self) -> None:

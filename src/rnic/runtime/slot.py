@@ -121,7 +121,6 @@ class Slot:
         self.runtime, self._link = Runtime(nic, link), link
         link.forget()  # the program's engine sends by it, too
         nic.stopped = self._stopped
-        nic.datagrams = link.tell_hop_limits
         nic.memory.told = self._key_told
         nic.flights.stock()
         nic.flights.share(budget.of(member), budget)

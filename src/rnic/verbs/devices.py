@@ -88,7 +88,7 @@ def shared_runtime(address: str, port: int | None, settings: dict[str, Any]) -> 
                 raise VerbsError(EBUSY, f"device {config.name} runs already without this profile: use another address")
             return runtime
         counters = Counters()
-        link = UdpLink(address, wanted, counters=counters)
+        link = UdpLink(address, wanted, counters=counters, hop_limits=False)
         try:
             runtime = runtime_on(link, counters, **settings)
         except BaseException:

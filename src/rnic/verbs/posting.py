@@ -59,13 +59,18 @@ class SendQueue:
         return -1
 
 
+def queue_lock(driver: Any) -> Any:
+    """What is held around changes of a send queue: where that is compiled, a lock that C takes without Python."""
+    return threading.Lock() if getattr(driver, "drive", None) is None else use.ENGINE.PortLock()
+
+
 def send_queue(
-    driver: Any, lock: threading.Lock, block: int, ring: memoryview, entries: int, batched: Collection[int], plain: bool
+    driver: Any, lock: Any, block: int, ring: memoryview, entries: int, batched: Collection[int], plain: bool
 ) -> Any:
     """A queue that posts by itself what is plain where the device is driven by C in this process, else a plain one.
 
     Args:
-        lock: held around what changes the queue.
+        lock: that of :func:`queue_lock`, held around what changes the queue.
         block: number of its queue block.
         ring: its descriptors.
         entries: how many.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import ExitStack
 from errno import EINVAL, ENOMEM
 from typing import TYPE_CHECKING, Any
@@ -47,7 +46,7 @@ from rnic.verbs.batch import (
 from rnic.verbs.cq import CQ
 from rnic.verbs.memory import AH, MR, MW, PD
 from rnic.verbs.multicast import change_membership
-from rnic.verbs.posting import send_queue
+from rnic.verbs.posting import queue_lock, send_queue
 from rnic.verbs.qp_states import (
     INIT_MASK,
     RANGES,
@@ -118,7 +117,7 @@ class QP:
         self.sq_sig_all = bool(init_attr.sq_sig_all)
         self.cap = cap
         self.closed = False
-        self.lock = threading.Lock()
+        self.lock = queue_lock(ctx.driver)
         self._groups: frozenset[GID] = frozenset()
         self._attr = QPAttr(e.IBV_QPS_RESET)
         self._entries = max(2, cap.max_send_wr + 1)
