@@ -151,7 +151,7 @@ static int take_some(struct pump_round *round, const struct pump_slot *slot, uin
 {
 	uint64_t before = early(round);
 	/* what was kept comes before what lies behind the packet that it waits for */
-	if (pump_keeps(round->kept, now) && end - round->at > slot->segment)
+	if (end > round->at && pump_keeps(round->kept, now) && end - round->at > slot->segment)
 		end = round->at + slot->segment;
 	*taken = engine_port_receive(round->device, slot->buffer, end, slot->segment, round->at, meta, now, told);
 	if (early(round) != before && !round->wire)

@@ -419,15 +419,13 @@ def test_a_nak_does_not_wait_for_what_else_has_come(ends: Pumped) -> None:
     """One round takes a burst behind a gap and the bursts behind it; the NAK leaves before these are looked at."""
     ends.warm()
     there = ends.ctxs[1].runtime
-    there.lose(1)
-    ends.write(0)
-    there.progress()
-    there.lose(0)
-    ends.write(0)
-    before = there.nic.counters["tx_packets"]
-    there.progress()  # it takes packets and, by the rule for replies, would send none
-    assert there.nic.counters["sequence_naks_sent"] > 0
-    assert there.nic.counters["tx_packets"] == before + 1
+    with there.lock:  # its thread takes nothing meanwhile
+        write_and_lose(ends, True)
+        ends.write(0)
+        before = there.nic.counters["tx_packets"]
+        there.progress()  # it takes packets and, by the rule for replies, would send none
+        assert there.nic.counters["sequence_naks_sent"] > 0
+        assert there.nic.counters["tx_packets"] == before + 1
 
 
 def test_an_acknowledgement_leaves_in_the_burst_of_the_answer(ends: Pumped) -> None:
