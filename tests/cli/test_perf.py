@@ -15,6 +15,7 @@ from rnic.cli.demo import with_unit
 from rnic.cli.perf import BW_COLUMNS, LAT_COLUMNS, TESTS, header_line, iterations_for, measure, own_peer, row_line
 from rnic.cli.perf_peer import Endpoint, PerfError
 from rnic.cli.perf_tests import Peak
+from rnic.verbs import Context
 
 
 def perf(*args: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -203,3 +204,17 @@ def test_the_picture_of_the_demo(
     assert "[1 of 2, " in shown
     assert "7 of 7 rows verified" in shown
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("here", "there"), [(True, True), (True, False), (False, True)])
+def test_what_comes_beyond_a_gap_is_kept_where_both_ends_can(
+    monkeypatch: pytest.MonkeyPatch, here: bool, there: bool
+) -> None:
+    """An end that counted on the other alone would have it keep nothing, and send too little again."""
+    monkeypatch.setattr(Context, "keeps", property(lambda _: here))
+    end = Endpoint("127.0.0.1", 0, "RC", 8, 1, 0)
+    try:
+        end.connect(end.describe() | {"keeps": there})
+        assert end.qp.query(0)[0].keeps is (here and there)
+    finally:
+        end.close()

@@ -176,7 +176,8 @@ class Endpoint:
         attr.qp_access_flags = self.mr.access
         attr.max_rd_atomic = attr.max_dest_rd_atomic = 16
         attr.timeout = 14
-        attr.gso, attr.keeps = bool(peer.get("gso")), bool(peer.get("keeps"))
+        attr.gso = bool(peer.get("gso"))
+        attr.keeps = self.ctx.keeps and bool(peer.get("keeps"))
         path = AHAttr(GlobalRoute(GID(bytes.fromhex(peer["gid"]))), udp_dport=int(peer["udp_port"]))
         attr.ah_attr = path
         self.qp.to_rts(attr)

@@ -137,7 +137,7 @@ class Connection(OneSided):
         attr.timeout = _TIMEOUT
         attr.retry_cnt = _RETRIES
         attr.rnr_retry = 7
-        attr.gso, attr.keeps = peer.gso, peer.keeps
+        attr.gso, attr.keeps = peer.gso, peer.keeps and ctx.keeps
         attr.ah_attr = AHAttr(GlobalRoute(gid), udp_dport=peer.udp_port)
         try:
             self._qp.to_rts(attr)

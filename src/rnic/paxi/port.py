@@ -110,7 +110,7 @@ def bring_up(qp: QP, psn: int, peer: Endpoint, access: int) -> int:
     attr.timeout = TIMEOUT
     attr.retry_cnt = RETRIES
     attr.rnr_retry = 7
-    attr.gso, attr.keeps = peer.gso, peer.keeps
+    attr.gso, attr.keeps = peer.gso, peer.keeps and ctx.keeps
     attr.ah_attr = AHAttr(GlobalRoute(gid), udp_dport=peer.udp_port)
     try:
         qp.to_rts(attr)
