@@ -99,8 +99,10 @@ int pump_feed(struct pump_kept *kept, struct engine_device *device, uint64_t num
 		if (told->stop == STOP_FIND)
 			return 0;
 		device->counts.rx_packets -= taken != 0; /* it was counted when it came */
-		if (early && taken)
+		if (early && taken) {
+			device->counts.events[COUNT_PSN_GAP]--;
 			break;
+		}
 		forget(kept, packet);
 		fed = 1;
 		if (!taken)

@@ -348,6 +348,7 @@ def test_two_gaps_are_named_one_after_the_other(ends: Pumped) -> None:
             write_and_lose(ends, lost)
     ends.wait(0, 5)
     assert there.nic.counters["sequence_naks_sent"] == naks + 2
+    assert there.nic.counters["drop_psn_gap"] + there.nic.counters["drop_naked"] == 3, "each once, when it came"
 
 
 def test_what_was_kept_is_taken_before_what_comes_behind_the_missing_packet(ends: Pumped) -> None:
