@@ -147,6 +147,12 @@ def hears(child: subprocess.Popen[str]) -> dict[str, Any]:
     return said
 
 
+@pytest.fixture(autouse=True)
+def by_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked at here are slots and their sockets, which programs of one device have no need of."""
+    monkeypatch.setenv("RNIC_HAIRPIN", "0")
+
+
 @pytest.fixture
 def nic(serve: Serve, tmp_path: Path) -> Iterator[Path]:
     """Runtime directory of a NIC process of this test's own, whose counters begin at 0."""
@@ -359,8 +365,8 @@ def test_a_context_that_nobody_closes_goes_with_its_objects(nic: Path) -> None:
 
 
 def test_loopback_inside_the_nic(nic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is asked for: what both ends send goes by rings."""
-    monkeypatch.setenv("RNIC_HAIRPIN", "1")
+    """Where nothing else is asked for: what both ends send goes by rings."""
+    monkeypatch.delenv("RNIC_HAIRPIN")
     rng = random.Random(7)
     with opened(nic, 78, False) as (side, _):
         for size in (2, 4096, 100_000):

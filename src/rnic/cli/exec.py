@@ -231,9 +231,9 @@ def device_names(listed: bytes, addresses: tuple[str, ...], port: int | None) ->
 )
 @click.option(
     "--hairpin/--no-hairpin",
-    default=False,
+    default=True,
     envvar="RNIC_HAIRPIN",
-    help="With --bypass: packets between programs of one device go by rings in shared memory.",
+    help="With --bypass: programs of one device reach each other inside of it (so they do), or over the wire.",
 )
 @click.option("--sockets", is_flag=True, help="Carry the program's TCP sockets over the NIC, as rsockets.")
 @click.option("--paths/--no-paths", default=True, help="Show the program a device's paths under /sys and /dev.")

@@ -99,9 +99,10 @@ class UnfitError(Exception):
     """The system refuses this program what running the data path itself takes: its slot is of no use."""
 
 
-def wanted(name: str = ENVIRONMENT) -> bool:
-    """Whether a variable of the environment says yes."""
-    return os.environ.get(name, "") not in ("", "0")
+def wanted(name: str = ENVIRONMENT, unsaid: bool = False) -> bool:
+    """Whether a variable of the environment says yes; ``unsaid`` where it says nothing."""
+    said = os.environ.get(name, "")
+    return said != "0" if said else unsaid
 
 
 class RemoteDriver:
@@ -188,7 +189,7 @@ class RemoteDriver:
             os.close(self._wake)
             raise UnfitError(os.strerror(error.errno or 0)) from None
         self.connection.slot = self.slot
-        if wanted(_HAIRPIN):
+        if wanted(_HAIRPIN, unsaid=True):
             self.slot.take_part()
 
     # ----------------------------------------------------------------------------------- data path

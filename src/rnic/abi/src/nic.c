@@ -320,11 +320,12 @@ static int map_window(struct rnic_context *context, const struct answer *reply)
 
 /* ---- the engine in this process */
 
-static bool wanted(const char *name)
+/* Whether a variable of the environment says yes; `unsaid` where it says nothing. */
+static bool wanted(const char *name, bool unsaid)
 {
 	const char *said = getenv(name);
 
-	return said && *said && strcmp(said, "0") != 0;
+	return said && *said ? strcmp(said, "0") != 0 : unsaid;
 }
 
 static int slot_is_gone(void *self)
@@ -357,7 +358,7 @@ static int take_slot(struct rnic_context *context, const struct answer *reply)
 			 context->nic_pid);
 	if (!error)
 		look_on(context);
-	if (error || !wanted("RNIC_HAIRPIN") /* `rnic exec --hairpin` sets it */)
+	if (error || !wanted("RNIC_HAIRPIN", true) /* `rnic exec --no-hairpin` clears it */)
 		return error;
 	error = slot_take_part(context->slot);
 	if (error)
@@ -434,7 +435,7 @@ out:
 int nic_open(struct rnic_context *context, const char *name)
 {
 	bool unfit = false;
-	int error = open_once(context, name, wanted("RNIC_BYPASS") /* `rnic exec --bypass` sets it */, &unfit);
+	int error = open_once(context, name, wanted("RNIC_BYPASS", false) /* `rnic exec --bypass` sets it */, &unfit);
 
 	if (!unfit)
 		return error;
