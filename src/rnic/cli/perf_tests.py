@@ -6,6 +6,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from statistics import fmean, median, pstdev
 from typing import Any
 from zlib import crc32
@@ -44,17 +45,16 @@ class Peak:
         """Messages a second."""
         self._posted: deque[float] = deque()
         self._completed = 0
-
-    def posted(self, now: float) -> None:
+        self.posted = self._posted.append
         """A message is posted, at a time in seconds."""
-        self._posted.append(now)
 
     def completed(self, count: int, now: float) -> None:
-        """So many messages were seen to be completed."""
-        for _ in range(count):
-            self._completed += 1
-            if self._completed >= self.length:
-                self.rate = max(self.rate, self.length / max(now - self._posted.popleft(), 1e-9))
+        """So many messages were seen to be completed: the last of them ends the fastest of their runs."""
+        self._completed += count
+        ended = min(count, self._completed - self.length + 1)
+        if ended > 0:
+            began = max(self._posted.popleft() for _ in range(ended))
+            self.rate = max(self.rate, self.length / max(now - began, 1e-9))
 
 
 class Run:
@@ -79,13 +79,14 @@ class Run:
         end = self.end
         self._begin(size, iterations)
         peak = Peak(min(iterations, max(end.depth, iterations // 10), _LONGEST_RUN))
-        post, take, depth, clock = self._poster(size), self._take, end.depth, time.perf_counter
+        post, take, depth, clock, note = self._poster(size), self._take, end.depth, time.perf_counter, peak.posted
         every = 1 if self.operation == "atomic" else max(1, depth // _COMPLETIONS_A_DEPTH)
         start = clock()
         posted = completed = 0
         while completed < iterations:
-            while posted < iterations and posted - completed < depth:
-                peak.posted(clock())
+            room = min(iterations, completed + depth)
+            while posted < room:
+                note(clock())
                 posted += 1
                 post(posted, 0 if posted % every and posted < iterations else FLAG_SIGNALED)
             done = min(take(depth) * every, iterations - completed)
@@ -261,7 +262,7 @@ class Run:
         post, opcode, lkey, rkey = end.qp.post_rdma, _WR[self.operation], end.mr.lkey, int(end.peer["rkey"])
         local = end.into if self.operation == "read" else end.out
         remote = int(end.peer["out" if self.operation == "read" else "into"])
-        return lambda index, flags: post(opcode, local, size, lkey, remote, rkey, index, flags)
+        return partial(post, opcode, local, size, lkey, remote, rkey)
 
     def _post_datagram(self, size: int) -> Callable[[int, int], None]:
         end, signaled = self.end, e.IBV_SEND_SIGNALED
