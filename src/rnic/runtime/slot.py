@@ -55,6 +55,16 @@ _MOST_REFUSALS, _REFUSED_S = 100, 0.001
 _PATIENCE_S = 0.05
 _TAKEN, _WANTED, _REFERENCE = (place(SLOT, name) * WORD_BYTES for name in ("taken", "wanted", "reference"))
 _CHANGES, _ROUNDS_AT = place(SLOT, "changes"), place(SLOT, "rounds")
+_COUNTED = {
+    name: place(SLOT, name)
+    for name in (
+        *("rx_packets", "tx_packets", "rx_bytes", "tx_bytes", "rx_socket_error", "gso_refused"),
+        *(f"drop_{name}" for name in DROPS),
+    )
+}
+_RINGS = {f"hairpin_{name}": place(SLOT, f"hairpin_{name}") for name, _ in HAIRPIN}
+_EVENTS = [place(SLOT, f"event_{at}") for at in range(EVENTS)]
+_PUNTS = {reason: place(SLOT, f"punt_{reason}") for reason in (*PUNT_REASONS, "unknown", "notify", "doorbell", "timer")}
 
 
 class Slot:
@@ -380,18 +390,15 @@ class Slot:
         names = use.COMPILED.COUNTERS if use.COMPILED is not None else ()
         words = self.words
         seen = self.runtime.nic.counters.snapshot()
-        own = {name: words[place(SLOT, name)] for name in ("rx_packets", "tx_packets", "rx_bytes", "tx_bytes")}
-        own |= {name: words[place(SLOT, name)] for name in ("rx_socket_error", "gso_refused")}
-        own |= {f"drop_{name}": words[place(SLOT, f"drop_{name}")] for name in DROPS}
+        own = {name: words[at] for name, at in _COUNTED.items()}
         if self.end is not None:
-            own |= {f"hairpin_{name}": words[place(SLOT, f"hairpin_{name}")] for name, _ in HAIRPIN}
-        own |= {names[at]: words[place(SLOT, f"event_{at}")] for at in range(EVENTS) if at < len(names)}
+            own |= {name: words[at] for name, at in _RINGS.items()}
+        own |= {name: words[at] for name, at in zip(names, _EVENTS, strict=False)}  # as many as the engine has
         return {name: seen.get(name, 0) + own.get(name, 0) for name in seen.keys() | own.keys()}
 
     def punts(self) -> dict[str, int]:
         """How often the engine left something, by reason."""
-        reasons = (*PUNT_REASONS, "unknown", "notify", "doorbell", "timer")
-        return {reason: self.words[place(SLOT, f"punt_{reason}")] for reason in reasons}
+        return {reason: self.words[at] for reason, at in _PUNTS.items()}
 
     def close(self) -> None:
         """The program has gone; what still comes for it comes to nobody."""
