@@ -144,7 +144,9 @@ def run(words: list[str]) -> int:
     survivors = left_out = 0
     with tempfile.TemporaryDirectory(prefix="rnic-chosen-") as scratch:
         tree = Path(scratch, "tree")
-        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "_build", ".hypothesis"))
+        # what other tasks make meanwhile may go while it is copied
+        others = shutil.ignore_patterns(".git", ".venv", "_build", ".hypothesis", "__pycache__", "dist", "*.egg-info")
+        shutil.copytree(ROOT, tree, ignore=others)
         try:
             engine = EngineBuild(tree) if any(ENGINE in mutant.path.parents for mutant in mutants) else None
             skipped = {t: unfit(tree, (t,)) for t in sorted({test for mutant in mutants for test in mutant.tests})}

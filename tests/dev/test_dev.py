@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -84,15 +85,30 @@ def test_environment_is_made_once(dev: ModuleType, programs: Programs) -> None:
 
 def test_extras_add_up_and_changed_project_installs_again(dev: ModuleType, programs: Programs) -> None:
     dev.environment("test")
-    dev.environment("lint")
-    assert install_target(programs) == f"{dev.ROOT}[lint,test]"
     programs.take()
+    dev.environment("lint")
+    wanted = programs.commands[-1][4:]
+    assert programs.take() == ["pip install"]
+    assert "--editable" not in wanted, "rnic is there, and would be compiled once more"
+    named = {re.split(r"[\[>=<;]", word)[0] for word in wanted}
+    assert {"mypy", "import-linter", "pytest", "numpy"} <= named, "of extras that an extra names, too"
+    assert "rnic" not in named
     dev.environment("test")
     assert programs.take() == []
     with (dev.ROOT / "pyproject.toml").open("a") as project:
         project.write("\n# changed\n")
     dev.environment("test")
+    assert install_target(programs) == f"{dev.ROOT}[lint,test]"
     assert programs.take() == ["pip install"], "the environment itself is kept"
+
+
+def test_an_extra_that_is_not_there_is_named(dev: ModuleType, programs: Programs) -> None:
+    dev.environment("test")
+    with pytest.raises(dev.UsageError, match="setup tets: there is no such extra; there are: cocotb, docs"):
+        dev.environment("tets")
+    programs.take()
+    dev.environment("test")
+    assert programs.take() == [], "what there was is there still"
 
 
 def test_changed_c_sources_build_the_libraries_again(dev: ModuleType, programs: Programs) -> None:
