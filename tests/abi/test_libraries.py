@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,7 @@ from rnic.abi.exports import (
     VERBS_OWN,
     VERBS_PRIVATE,
 )
+from rnic.spec.attach import SOCKET_NAME
 from rnic.testing import own_network
 
 NET = own_network()
@@ -240,6 +244,34 @@ def test_without_a_nic_process_the_library_says_what_to_do(libraries: Path, env:
     assert re.fullmatch(
         r"rnic: no NIC process answers at .*/nic\.sock \(.*\): start .* `rnic exec -- PROGRAM`\n", done.stderr
     )
+
+
+def test_a_nic_process_that_ends_before_it_greets_is_named(libraries: Path, env: dict[str, str]) -> None:
+    """And not by what a new piece of memory had in it, as where an answer is looked at that never came."""
+    code = (
+        "import ctypes, sys; lib = ctypes.CDLL(sys.argv[1]); n = ctypes.c_int(7)\n"
+        "lib.ibv_get_device_list.restype = ctypes.c_void_p\n"
+        "assert lib.ibv_get_device_list(ctypes.byref(n)) is None and n.value == 0\n"
+    )
+    path = Path(env["RNIC_RUNTIME_DIR"], SOCKET_NAME)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as ends:
+        ends.bind(str(path))
+        ends.listen()
+
+        def end_each() -> None:
+            with contextlib.suppress(OSError):  # when the test is over
+                while True:
+                    ends.accept()[0].close()
+
+        thread = threading.Thread(target=end_each)
+        thread.start()
+        command = [sys.executable, "-c", code, str(libraries / "libibverbs.so.1")]
+        try:
+            done = _finish(command, {**env, "MALLOC_PERTURB_": "85"})
+        finally:
+            ends.shutdown(socket.SHUT_RDWR)
+            thread.join()
+    assert set(done.stderr.splitlines()) == {f"rnic: the NIC process at {path} closed the connection"}
 
 
 def test_what_the_connection_manager_lacks_is_refused_in_words(libraries: Path, env: dict[str, str]) -> None:

@@ -84,6 +84,9 @@ int exchange(int socket, uint32_t kind, uint32_t token, const void *body, size_t
 	uint32_t head[2] = { kind, token };
 	int error, before = calls_begin(); /* its callers hold locks */
 
+	answer->error = 0; /* who gets no answer looks whether there was a refusal, too */
+	answer->bytes = 0;
+	answer->fd_count = 0;
 	error = send_message(socket, head, sizeof head, body, bytes, fds, fd_count);
 	do {
 		if (!error)
