@@ -46,8 +46,8 @@ TWICE = frozenset(
         *("batch", "memory"),
     )
 )
-"""Figures that a round takes once more in its end, but a short one: none takes longer than two seconds, and what makes
-one of them is over within less."""
+"""Figures that a round takes once more at its end, unless it is a short one: each takes less than two seconds, and the
+host is fast or slow for longer than that."""
 LOST_ONE_IN = 100
 SEGMENT_4096, SEGMENT_1024 = 4096 + 16, 1024 + 16
 """BTH, payload, ICRC: the packets in the middle of a WRITE."""
