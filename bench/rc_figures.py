@@ -102,7 +102,7 @@ def write_latency(count: int) -> float:
 
 
 def batch_rate(seconds: float) -> float:
-    """Millions of 8-byte WRITEs a second by the array, 64 a doorbell, as many as there is room for between two polls."""
+    """Millions of 8-byte WRITEs a second by the array, 64 a doorbell; all that there is room for between two polls."""
     with running("write", 8, _DEPTH) as run:
         run._begin(8, 0)
         end = run.end
