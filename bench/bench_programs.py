@@ -7,10 +7,10 @@ against: plain UDP sockets in C (``raw_udp.c``), one copy by the kernel (``proce
 (root) adds perftest in a guest that QEMU runs, on rnic and on the kernel's Soft-RoCE (``guest_programs.py``); where
 this machine cannot run it, the exit status is 77.
 
-Each round runs every row once, in turn, latencies twice; best and median of all are printed, and the ratios of both; the verdict
-is that of the best, as ``bench_rc.py`` has it. What waits how: the program polls
-and yields after some empty polls (100 unless said otherwise), never yields, or sleeps on events; the NIC process makes
-some empty rounds before it sleeps (30), none, or many. Rows without their program are left out; what does not end in
+Each round runs every row once, in turn, latencies twice; best and median of all are printed, and the ratios of both;
+the verdict is that of the best, as ``bench_rc.py`` has it. What waits how: the program polls and yields after some
+empty polls (100 unless said otherwise), never yields, or sleeps on events; the NIC process makes some empty rounds
+before it sleeps (30), none, or many. Rows without their program are left out; what does not end in
 a minute is shown as 0 MB/s or inf. The targets are the issue's; a missed one is printed as such and does not fail the
 run, since machines differ.
 """
