@@ -37,7 +37,7 @@ from rows import LEFT_OUT, OWN_FILE, PINGPONG, Row, rows
 
 from rnic.abi.build import BuildError, build
 from rnic.link.pcap import CaptureError, read_packets
-from rnic.runtime.attach import ask
+from rnic.runtime.attach import IDLE_EXIT, ask
 from rnic.runtime.directory import ProcessError
 from rnic.testing import own_network
 from rnic.wire.dissect import ROCE, dissect
@@ -109,6 +109,8 @@ class Bench:
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self._env = {"PYTHONPYCACHEPREFIX": str(cache), **kept, "RNIC_LIBRARIES": str(libraries)}
         self._env |= {"RNIC_BYPASS": str(int(bypass)), "RNIC_HAIRPIN": str(int(hairpin))}
+        # its counters are asked for at the end, and some programs take seconds to exit once their devices are closed
+        self._env[IDLE_EXIT] = "60"
         self.hairpin = hairpin
         self._one_address = threading.Lock()
         """Of rows on an address that there is only once (``::1``) one runs at a time."""

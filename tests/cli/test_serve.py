@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -83,6 +84,24 @@ def test_options_of_a_device_make_one_where_no_address_is_given(tmp_path: Path) 
         assert done.returncode == 0, done.stderr
         assert says in done.stderr
         assert ("rnic0 at 127.0.0.1" in done.stderr) is bool(options)
+
+
+@pytest.mark.slow
+def test_how_long_it_stays_is_said_by_the_environment(tmp_path: Path) -> None:
+    """Also of one that is started for a program."""
+    tmp_path.chmod(0o700)
+    env = os.environ | {"RNIC_RUNTIME_DIR": str(tmp_path)}
+    opened = [sys.executable, "-c", f"import rnic; rnic.open({ADDRESS!r}).close()"]
+    subprocess.run(opened, env=env | {"RNIC_IDLE_EXIT": "30"}, timeout=START_SECONDS, check=True)
+    time.sleep(2)  # twice as long as it would stay
+    connection = connect(tmp_path)
+    assert connection is not None
+    os.kill(connection.pid, signal.SIGTERM)
+    connection.close()
+    done = subprocess.run(
+        opened, env=env | {"RNIC_IDLE_EXIT": "long"}, capture_output=True, text=True, timeout=START_SECONDS, check=False
+    )
+    assert "Invalid value for '--idle-exit': 'long' is not a number" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from rnic.link.base import Link
 from rnic.link.faults import FaultyLink
 from rnic.link.recorder import Recorder
 from rnic.link.udp import MAX_SOURCE_PORTS, UdpLink
+from rnic.runtime.attach import IDLE_EXIT
 from rnic.runtime.client import Client
 from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.runtime.loop import Runtime
@@ -197,7 +198,12 @@ class Attached:
     help="Send from so many UDP ports, by queue pair, so that switches spread them.",
 )
 @click.option("--congestion", type=click.Choice(MODES), help="What a congestion notification does (004 7.4).")
-@click.option("--idle-exit", type=click.FloatRange(0.0), help="End when nobody has used it for so many seconds.")
+@click.option(
+    "--idle-exit",
+    type=click.FloatRange(0.0),
+    envvar=IDLE_EXIT,
+    help="End when nobody has used it for so many seconds.",
+)
 @click.option("--detach", "detached", is_flag=True, help="Go to the background once it answers.")
 @click.option(
     "--spins", type=click.IntRange(0), envvar="RNIC_SPINS", default=SPIN_ROUNDS, help="Empty rounds before it sleeps."

@@ -23,7 +23,8 @@ from rnic.spec.errors import VerbsError
 
 START_SECONDS = 60.0
 """How long a NIC process that was just started may take to answer: a second of work, on a machine with other work."""
-_IDLE_EXIT = "1"
+IDLE_EXIT = "RNIC_IDLE_EXIT"
+"""The variable that says for how many seconds a NIC process outlives its last program; one that was started here, 1."""
 _UCRED = struct.Struct("3i")
 _ASK = struct.Struct("<II")
 _ANSWER = struct.Struct("<III")
@@ -170,8 +171,8 @@ def start(directory: Path) -> Connection:
         ProcessError: it ended at once, in its words, or does not answer.
     """
     log = directory / "nic.log"
-    command = [sys.executable, "-m", "rnic.cli", "serve", "--detach", "--idle-exit", _IDLE_EXIT]
-    environment = os.environ | {"RNIC_RUNTIME_DIR": str(directory)}
+    command = [sys.executable, "-m", "rnic.cli", "serve", "--detach"]
+    environment = os.environ | {"RNIC_RUNTIME_DIR": str(directory), IDLE_EXIT: os.environ.get(IDLE_EXIT) or "1"}
     with log.open("wb") as out:
         try:
             # What is started here ends once the NIC process answers. That is nobody's child, since programs may wait
