@@ -13,6 +13,7 @@ from rnic.testing import own_network
 
 SOURCE = Path(__file__).resolve().parents[2] / "programs" / "verbs_check.c"
 YIELDS = Path(__file__).with_name("yields.c")
+SHARES = Path(__file__).with_name("shares.c")
 FRESH = Path(__file__).with_name("fresh.c")
 
 
@@ -56,6 +57,17 @@ def test_who_polls_many_queues_in_turn_yields_once_a_turn(
     turns = rounds - 100  # so many polls in vain come before the first
     # who polls more of them than it remembers yields a little more often
     assert turns - 1 <= int(done.stdout) <= turns * (1 + queues // 64)
+
+
+@pytest.mark.slow
+def test_who_polls_with_a_lock_held_lets_others_have_it(
+    libraries: Path, tmp_path: Path, mode: dict[str, str], alone: None
+) -> None:
+    """As UCX's progress threads do: one that yields in each poll, and so with the lock, never lets it go."""
+    program = build(SHARES, libraries, tmp_path)
+    command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", f"{own_network()}.64", "--", str(program), "20"]
+    done = subprocess.run(command, env=mode, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "20 times\n", "")
 
 
 @pytest.mark.slow

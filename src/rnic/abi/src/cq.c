@@ -171,17 +171,32 @@ static bool is_its_turn(const struct rnic_cq *cq)
 	return true;
 }
 
+/* Whether the calling thread may yield here. Where threads share a device, each poll may be made with a lock of the program's
+ * held, as UCX's are: a thread that always leaves the core with it never lets go of it as others see it, and one that waits
+ * for it there starves. Then the kernel takes the core when it wants to, between two polls as well as in one. */
+static bool may_yield(struct rnic_context *context)
+{
+	if (context->yields_always)
+		return true;
+	if (!pthread_equal(pthread_self(), context->opener))
+		atomic_store_explicit(&context->shared, true, memory_order_relaxed);
+	return !atomic_load_explicit(&context->shared, memory_order_relaxed);
+}
+
 /* Nothing there. Whoever polls on and on lets others have the core: true, and time has passed. It is to look once more, or the
  * program would take for older what came after: libfabric throws away the completions that it has not seen when it learns that
  * the peer disconnected. */
 static bool make_way(struct rnic_cq *cq)
 {
+	struct rnic_context *context = context_of(cq->verbs.context);
 	uint32_t rounds = atomic_load_explicit(&cq->empty_rounds, memory_order_relaxed) + 1;
 
 	atomic_store_explicit(&cq->empty_rounds, rounds, memory_order_relaxed); /* threads may lose some: it is a guess */
-	if (rounds <= context_of(cq->verbs.context)->yield_after || !is_its_turn(cq))
+	if (rounds <= context->yield_after || !is_its_turn(cq))
 		return false;
 	shorten_slice(cq);
+	if (!may_yield(context))
+		return false;
 	sched_yield();
 	return true;
 }

@@ -224,13 +224,17 @@ static void free_context(struct rnic_context *context)
 	free(context);
 }
 
-/* RNIC_YIELD_AFTER says after how many empty polls in a row to yield; a number that no program reaches: never. */
-static uint32_t yield_after(void)
+/* RNIC_YIELD_AFTER says after how many empty polls in a row to yield, in all threads; a number that no program reaches: never. */
+static void set_yields(struct rnic_context *context)
 {
 	const char *said = getenv("RNIC_YIELD_AFTER");
-	unsigned long number = said && *said ? strtoul(said, NULL, 10) : YIELD_AFTER;
+	unsigned long number = YIELD_AFTER;
 
-	return number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
+	context->opener = pthread_self();
+	context->yields_always = said && *said;
+	if (context->yields_always)
+		number = strtoul(said, NULL, 10);
+	context->yield_after = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
 }
 
 EXPORT struct ibv_context *ibv_open_device(struct ibv_device *verbs)
@@ -244,7 +248,7 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *verbs)
 	context->verbs = operations;
 	context->verbs.context.device = verbs;
 	context->socket = context->wake_fd = -1;
-	context->yield_after = yield_after();
+	set_yields(context);
 	context->async.fd = -1;
 	pthread_mutex_init(&context->lock, NULL);
 	pthread_mutex_init(&context->command_lock, NULL);
