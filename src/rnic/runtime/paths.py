@@ -12,6 +12,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,6 +103,18 @@ HW_COUNTERS: dict[str, tuple[str, ...]] = {
 }
 """Files of ``ports/1/hw_counters`` under the names that Soft-RoCE and mlx5 give them; ours stand there by their own."""
 
+_SUMS: dict[str, tuple[tuple[str, ...], int]] = {
+    **{f"ports/1/counters/{name}": (parts, 1) for name, parts in PORT_COUNTERS.items()},
+    "ports/1/counters/port_xmit_data": (("tx_bytes",), _WORD_BYTES),
+    "ports/1/counters/port_rcv_data": (("rx_bytes",), _WORD_BYTES),
+    **{f"ports/1/hw_counters/{name}": (parts, 1) for name, parts in HW_COUNTERS.items()},
+}
+"""By path the counters of ours whose sum a file is, and in what units."""
+_SUMS_OF = {
+    part: [path for path, (parts, _) in _SUMS.items() if part in parts] for parts, _ in _SUMS.values() for part in parts
+}
+"""By counter the files that it is part of."""
+
 
 def spelled_gid(gid: bytes) -> str:
     """A GID as sysfs spells it: eight groups of four digits."""
@@ -167,14 +180,10 @@ def verbs_files(name: str) -> dict[str, str]:
     return {"ibdev": name, "abi_version": "1", "dev": f"{_UVERBS_MAJOR}:{_UVERBS_MINOR + index_of(name)}"}
 
 
-def moving_files(nic: Nic, counted: Mapping[str, int]) -> dict[str, str]:
-    """What changes below a device's directory: port state, GID and P_Key tables, counters.
+def table_files(nic: Nic) -> dict[str, str]:
+    """What stands below a device's directory until somebody changes it: port state, GID and P_Key tables.
 
     An entry without a GID has no type and no interface, where the kernel answers with an error.
-
-    Args:
-        nic: the device.
-        counted: its counters by our names; those that are not there count 0.
     """
     state, physical = _PORT_STATES.get(nic.globals.port_state, _PORT_STATES[1])
     files = {"ports/1/state": state, "ports/1/phys_state": physical}
@@ -187,16 +196,33 @@ def moving_files(nic: Nic, counted: Mapping[str, int]) -> dict[str, str]:
             files[f"ports/1/gid_attrs/types/{index}"] = "RoCE v2"
             if interface is not None:
                 files[f"ports/1/gid_attrs/ndevs/{index}"] = interface
-    for name, parts in PORT_COUNTERS.items():
-        files[f"ports/1/counters/{name}"] = str(sum(counted.get(part, 0) for part in parts))
-    for name, ours in (("port_xmit_data", "tx_bytes"), ("port_rcv_data", "rx_bytes")):
-        files[f"ports/1/counters/{name}"] = str(counted.get(ours, 0) // _WORD_BYTES)
-    for name, count in counted.items():
-        files[f"ports/1/hw_counters/{name}"] = str(count)
-    for name, parts in HW_COUNTERS.items():
-        files[f"ports/1/hw_counters/{name}"] = str(sum(counted.get(part, 0) for part in parts))
     files["ports/1/hw_counters/lifespan"] = str(REFRESH_NS // 1_000_000)
     return files
+
+
+def counter_files(counted: Mapping[str, int], moved: Iterable[str] | None = None) -> dict[str, str]:
+    """The counters below a device's directory.
+
+    Args:
+        counted: by our names; those that are not there count 0.
+        moved: names: files that depend on none of them are left out. ``None``: all files.
+    """
+    names = counted if moved is None else [*moved]
+    sums = _SUMS if moved is None else {path: _SUMS[path] for name in names for path in _SUMS_OF.get(name, ())}
+    files = {f"ports/1/hw_counters/{name}": str(counted[name]) for name in names if name in counted}
+    for path, (parts, unit) in sums.items():
+        files[path] = str(sum([counted.get(part, 0) for part in parts]) // unit)
+    return files
+
+
+@dataclass
+class _Shown:
+    """What is shown of a device: its directory, the lines of its files, and the counters that they were made of."""
+
+    directory: str  # to join paths took longer than to write the files
+    files: dict[str, str] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)
 
 
 Counted = Callable[["Nic"], "dict[str, int] | None"]
@@ -214,7 +240,7 @@ class PathTree:
 
     def __init__(self, directory: Path) -> None:
         self.root = directory / TREE
-        self._shown: dict[str, dict[str, str]] = {}
+        self._shown: dict[str, _Shown] = {}
         self._broken = False
         self.due_ns = 0
         """When to refresh it."""
@@ -250,23 +276,26 @@ class PathTree:
                 write(path, text)
             link(virtual / "infiniband_verbs" / uverbs / "device", f"../../infiniband/{name}/device")
             show(whole, name)
-            self._shown[name] = {}
+            self._shown[name] = _Shown(str(virtual / "infiniband" / name))
             self._refresh(nic)
 
     def _refresh(self, nic: Nic, counted: Counted = lambda nic: look(nic, "counters")) -> None:
         shown = self._shown.get(nic.config.name)
         if shown is None:
             return
-        # as text: to join paths took longer than to write the files
-        directory = str(self.root / WHOLE / "sys/devices/virtual/infiniband" / nic.config.name)
-        files = moving_files(nic, counted(nic) or {})
-        for path, text in files.items():
-            if shown.get(path) != text:
-                shown[path] = text
-                write(f"{directory}/{path}", text)
-        for path in shown.keys() - files.keys():
-            del shown[path]
-            Path(directory, path).unlink(missing_ok=True)
+        now, before = counted(nic) or {}, shown.counted
+        gone = before.keys() - now.keys()
+        moved = [*gone, *(name for name, count in now.items() if before.get(name) != count)]
+        tables = table_files(nic)
+        for path, text in (tables | counter_files(now, moved if before else None)).items():
+            was = shown.files.get(path, "")
+            if was != text:
+                write(f"{shown.directory}/{path}", text, len(was))
+                shown.files[path] = text
+        for path in [f"ports/1/hw_counters/{name}" for name in gone] + [*(shown.tables.keys() - tables.keys())]:
+            del shown.files[path]
+            Path(shown.directory, path).unlink(missing_ok=True)
+        shown.counted, shown.tables = now, tables
 
     def refresh(self, nics: Iterable[Nic], now_ns: int, counted: Counted | None = None) -> None:
         """Write what has changed of devices that are shown.
@@ -303,8 +332,9 @@ __all__ = [
     "HW_COUNTERS",
     "PORT_COUNTERS",
     "PathTree",
+    "counter_files",
     "device_files",
-    "moving_files",
     "spelled_gid",
+    "table_files",
     "verbs_files",
 ]

@@ -389,12 +389,13 @@ class Slot:
         """What both sides counted."""
         names = use.COMPILED.COUNTERS if use.COMPILED is not None else ()
         words = self.words
-        seen = self.runtime.nic.counters.snapshot()
-        own = {name: words[at] for name, at in _COUNTED.items()}
+        counted = {name: words[at] for name, at in _COUNTED.items()}
         if self.end is not None:
-            own |= {name: words[at] for name, at in _RINGS.items()}
-        own |= {name: words[at] for name, at in zip(names, _EVENTS, strict=False)}  # as many as the engine has
-        return {name: seen.get(name, 0) + own.get(name, 0) for name in seen.keys() | own.keys()}
+            counted |= {name: words[at] for name, at in _RINGS.items()}
+        counted |= {name: words[at] for name, at in zip(names, _EVENTS, strict=False)}  # as many as the engine has
+        for name, count in self.runtime.nic.counters.snapshot().items():
+            counted[name] = counted.get(name, 0) + count
+        return counted
 
     def punts(self) -> dict[str, int]:
         """How often the engine left something, by reason."""

@@ -18,9 +18,10 @@ from rnic.runtime.paths import (
     PORT_COUNTERS,
     REFRESH_NS,
     PathTree,
+    counter_files,
     device_files,
-    moving_files,
     spelled_gid,
+    table_files,
     verbs_files,
 )
 
@@ -43,14 +44,14 @@ def test_what_stands_still_is_spelled_as_the_kernel_spells_it() -> None:
 @pytest.mark.skipif(os.name != "posix" or not Path("/proc/net").exists(), reason="interfaces are known on Linux alone")
 def test_the_interface_of_the_address_is_named() -> None:
     files = device_files(_nic())
-    assert moving_files(_nic(), {})["ports/1/gid_attrs/ndevs/0"] == files["parent"] == "lo"
+    assert table_files(_nic())["ports/1/gid_attrs/ndevs/0"] == files["parent"] == "lo"
     assert "device/net/lo/dev_port" in files
     nobodys = _nic(address=b"\xc0\0\2\7")
-    assert not [path for path in device_files(nobodys) | moving_files(nobodys, {}) if "ndevs" in path or "net/" in path]
+    assert not [path for path in device_files(nobodys) | table_files(nobodys) if "ndevs" in path or "net/" in path]
 
 
 def test_the_tables_are_spelled_as_the_kernel_spells_them() -> None:
-    files = moving_files(_nic(), {})
+    files = table_files(_nic())
     assert files["ports/1/gids/0"] == "0000:0000:0000:0000:0000:ffff:7f00:0001"
     assert files["ports/1/gid_attrs/types/0"] == "RoCE v2"
     assert (files["ports/1/pkeys/0"], files["ports/1/pkeys/1"]) == ("0xffff", "0x8001")
@@ -61,10 +62,10 @@ def test_only_what_changed_is_written(tmp_path: Path) -> None:
     tree.add(nic)
     counters = tree.root / "all/sys/class/infiniband/rnic0/ports/1/counters"
     for name in ("port_xmit_packets", "symbol_error"):
-        (counters / name).write_text("by hand")
+        (counters / name).write_text("x")
     tree.refresh([nic], 0, lambda _: {"tx_packets": 7})
     assert (counters / "port_xmit_packets").read_text().strip() == "7"
-    assert (counters / "symbol_error").read_text() == "by hand"
+    assert (counters / "symbol_error").read_text() == "x"
 
 
 def test_the_tables_follow_events(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_the_tables_follow_events(tmp_path: Path) -> None:
 
 def test_counters_are_sums_of_ours() -> None:
     counted = {"tx_packets": 7, "rx_packets": 5, "tx_bytes": 4001, "rx_bytes": 8, "drop_bad_icrc": 2, "drop_bad_ip": 1}
-    files = moving_files(_nic(), counted)
+    files = counter_files(counted)
     base = "ports/1/counters/"
     assert files[base + "port_xmit_packets"] == "7"
     assert files[base + "port_rcv_packets"] == "5"
@@ -105,6 +106,26 @@ def test_counters_are_sums_of_ours() -> None:
     wanted = {base + name for name in PORT_COUNTERS} | {"ports/1/hw_counters/" + name for name in HW_COUNTERS}
     assert wanted < set(files)
     assert all(files[path].isdigit() for path in wanted)
+    assert counter_files(counted, ["rx_packets", "gone"]) == {
+        path: text
+        for path, text in files.items()
+        if path.endswith(("/rx_packets", "_rcv_packets", "/rcvd_pkts")) and text != "0"
+    }
+
+
+def test_files_of_counters_hold_one_line(tmp_path: Path) -> None:
+    """Whatever was there: a counter of a slot that went is one of another program when it comes again."""
+    tree, nic = PathTree(tmp_path), _nic()
+    tree.add(nic)
+    port = tree.root / "all/sys/class/infiniband/rnic0/ports/1"
+    for count in (9, 1000, 20, 3, 44):
+        tree.refresh([nic], 0, lambda _, count=count: {"tx_packets": count, "slot_1_tx_packets": count + 1})
+        assert (port / "counters/port_xmit_packets").read_text() == f"{count}\n"
+        assert (port / "hw_counters/slot_1_tx_packets").read_text() == f"{count + 1}\n"
+    tree.refresh([nic], 0, lambda _: {"tx_packets": 50})
+    assert not (port / "hw_counters/slot_1_tx_packets").exists()
+    tree.refresh([nic], 0, lambda _: {"tx_packets": 50, "slot_1_tx_packets": 7})
+    assert (port / "hw_counters/slot_1_tx_packets").read_text() == "7\n"
 
 
 def test_tree_shows_devices_and_what_they_count(tmp_path: Path) -> None:
