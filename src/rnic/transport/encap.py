@@ -41,6 +41,11 @@ def bth_base(pkey: int, dqpn: int) -> int:
     return _MIG_REQ | pkey << 32 | dqpn
 
 
+def frames_of(max_segments: int, length: int) -> int:
+    """Frames of ``length`` bytes that one burst of up to ``max_segments`` takes."""
+    return max(1, min(max_segments, _MAX_BURST_BYTES // length))
+
+
 class FrameBatch:
     """Collects frames for one flow and emits them as bursts of equal-sized segments.
 
@@ -69,7 +74,7 @@ class FrameBatch:
         self.flush()
         self.open = True
         self.segment = length
-        return max(1, min(self.max_segments, _MAX_BURST_BYTES // length))
+        return frames_of(self.max_segments, length)
 
     def reserve(self, length: int, count: int) -> int:
         """Account for ``count`` frames of the segment size that the caller appends; the first one's ident."""
@@ -91,7 +96,7 @@ class FrameBatch:
         length = mtu + BTH_STRUCT.size + ICRC_STRUCT.size
         seeds = flow.seeds(length)
         delta = tx_delta(length)
-        most = max(1, min(self.max_segments, _MAX_BURST_BYTES // length))
+        most = frames_of(self.max_segments, length)
         at = 0
         while count:
             if count >= most and (not self.count or self.room(length) == most):

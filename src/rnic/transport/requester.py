@@ -53,9 +53,11 @@ from rnic.transport.encap import (
     BTH_RETH_STRUCT,
     BTH_STRUCT,
     BTH_WORD_STRUCT,
+    ICRC_STRUCT,
     SOLICITED,
     FrameBatch,
     bth_base,
+    frames_of,
 )
 from rnic.transport.flights import QUANTUM
 from rnic.transport.message import ATOMICS, READS, SENDS, TAKES_RECEIVE, WRITES, Message, ReadPiece
@@ -86,8 +88,17 @@ _ALLOWED = {
 }
 
 
-READ_CHUNK = QUANTUM
-"""Response packets that one READ request asks for at most: what a turn has room for."""
+def read_chunk(widest: int, burst: int) -> int:
+    """Response packets that one READ request asks for at most: what a turn has room for, or two, and half a window.
+
+    The first and the last of them say how far the peer is, and so are longer; those between fill whole bursts.
+
+    Args:
+        widest: packets in flight.
+        burst: packets in one, at their size; 1 without segmentation offload.
+    """
+    most = max(1, min(widest // 2, QUANTUM if burst == 1 else 2 * QUANTUM))
+    return (most - 2) // burst * burst + 2 if most - 2 >= burst else most
 
 
 @view(QP, "Requester")
@@ -125,7 +136,8 @@ class Requester(Outstanding):
         """Take PSN, path and retry attributes from the context: on the way to RTS."""
         self.refresh(flow)
         self.begin(self.mtu)
-        self.read_chunk = max(1, min(self.widest // 2, READ_CHUNK))
+        length = BTH_STRUCT.size + self.mtu + ICRC_STRUCT.size
+        self.read_chunk = read_chunk(self.widest, frames_of(self.batch_limit, length))
 
     def take_pkey(self) -> None:
         """Send with the P_Key at the context's index, as the table has it now."""
