@@ -40,7 +40,7 @@ ROUNDS = 8
 """A shared host changes its speed for seconds: of few rounds the bests of two figures may be of different speeds."""
 TWICE = frozenset(
     (
-        *("raw 4096", "write 4096", "read", "send"),
+        *("raw 4096", "write 4096", "raw 1024", "write 1024", "read", "send"),
         *("raw latency", "ucx latency", "write latency"),
         *("ucx 64K", "libfabric 64K", "zeromq 64K", "write 64K"),
         *("batch", "memory"),
