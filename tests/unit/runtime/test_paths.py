@@ -60,12 +60,13 @@ def test_the_tables_are_spelled_as_the_kernel_spells_them() -> None:
 def test_only_what_changed_is_written(tmp_path: Path) -> None:
     tree, nic = PathTree(tmp_path), _nic()
     tree.add(nic)
-    counters = tree.root / "all/sys/class/infiniband/rnic0/ports/1/counters"
-    for name in ("port_xmit_packets", "symbol_error"):
-        (counters / name).write_text("x")
+    port = tree.root / "all/sys/class/infiniband/rnic0/ports/1"
+    for name in ("counters/port_xmit_packets", "counters/symbol_error", "state"):
+        (port / name).write_text("x")
     tree.refresh([nic], 0, lambda _: {"tx_packets": 7})
-    assert (counters / "port_xmit_packets").read_text().strip() == "7"
-    assert (counters / "symbol_error").read_text() == "x"
+    assert (port / "counters/port_xmit_packets").read_text().strip() == "7"
+    assert (port / "counters/symbol_error").read_text() == "x"
+    assert (port / "state").read_text() == "x"
 
 
 def test_the_tables_follow_events(tmp_path: Path) -> None:
