@@ -58,20 +58,13 @@ def link(path: Path, target: str) -> None:
         path.symlink_to(target)
 
 
-def write(path: Path | str, text: str, before: int | None = None) -> None:
-    """Have a file hold one line.
-
-    Args:
-        path: the file.
-        text: the line.
-        before: how long the line was that it holds, where that is known.
-    """
+def write(path: Path | str, text: str) -> None:
+    """Have a file hold one line."""
     data = text.encode() + b"\n"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         # in one piece over what was there: readers never find it empty
         os.pwrite(fd, data, 0)
-        if before is None or before >= len(data):
-            os.ftruncate(fd, len(data))
+        os.ftruncate(fd, len(data))
     finally:
         os.close(fd)

@@ -288,9 +288,8 @@ class PathTree:
         moved = [*gone, *(name for name, count in now.items() if before.get(name) != count)]
         tables = table_files(nic)
         for path, text in (tables | counter_files(now, moved if before else None)).items():
-            was = shown.files.get(path, "")
-            if was != text:
-                write(f"{shown.directory}/{path}", text, len(was))
+            if shown.files.get(path) != text:
+                write(f"{shown.directory}/{path}", text)
                 shown.files[path] = text
         for path in [f"ports/1/hw_counters/{name}" for name in gone] + [*(shown.tables.keys() - tables.keys())]:
             del shown.files[path]

@@ -175,7 +175,7 @@ struct rnic_context {
 	struct ring_store rings;
 	uint32_t yield_after; /* empty polls; the NIC process may want this core */
 	bool yields_always; /* whichever thread polls */
-	pthread_t opener; /* the thread that did */
+	pthread_t opener; /* the thread that opened it */
 	_Atomic bool shared; /* another one polls */
 	struct slot_driver *slot; /* the engine runs here; NULL where the NIC process takes everything */
 };
