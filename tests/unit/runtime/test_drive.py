@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -271,9 +272,22 @@ def stream(ends: Ends) -> int:
     return sent(ends)
 
 
+@contextmanager
+def undisturbed(ends: Ends) -> Iterator[None]:
+    """Nothing is acknowledged, and no thread does rounds or falls asleep, nor is anything due, however long this takes."""
+    runtime: Runtime = ends.ctxs[0].runtime
+    (qp,) = runtime.nic.qps.values()
+    with ends.ctxs[1].runtime.lock, runtime.lock:
+        runtime.drive.ring()
+        assert until(lambda: runtime.drive.sleeps_until == 0)
+        qp.requester.peer.srtt = 10**9  # or what is not acknowledged would be asked for
+        runtime.nic.write_back_at = 1 << 62
+        yield
+
+
 def test_messages_of_a_stream_gather_behind_as_many_in_flight(ends: Ends) -> None:
     first, seen = stream(ends), []
-    with ends.ctxs[1].runtime.lock:  # nothing is acknowledged
+    with undisturbed(ends):
         for _ in range(9):
             seen.append(write(ends) - first)
             ends.cqs[0].ready()
@@ -283,7 +297,7 @@ def test_messages_of_a_stream_gather_behind_as_many_in_flight(ends: Ends) -> Non
 
 def test_a_second_poll_in_vain_sends_what_gathered(ends: Ends) -> None:
     first = stream(ends)
-    with ends.ctxs[1].runtime.lock:
+    with undisturbed(ends):
         seen = []
         for _ in range(6):
             seen.append(write(ends) - first)
@@ -296,7 +310,7 @@ def test_a_second_poll_in_vain_sends_what_gathered(ends: Ends) -> None:
 
 def test_a_poll_behind_each_message_of_a_stream_lets_as_many_gather_as_are_in_flight(ends: Ends) -> None:
     first = stream(ends)
-    with ends.ctxs[1].runtime.lock:
+    with undisturbed(ends):
         seen = []
         for _ in range(14):
             seen.append(write(ends) - first)
@@ -307,7 +321,7 @@ def test_a_poll_behind_each_message_of_a_stream_lets_as_many_gather_as_are_in_fl
 def test_who_waits_for_none_of_a_stream_has_some_gather_with_nothing_in_flight(ends: Ends) -> None:
     first, seen = stream(ends), []
     ends.ctxs[0].runtime.drive.steady = GATHER_AFTER - 2
-    with ends.ctxs[1].runtime.lock:
+    with undisturbed(ends):
         for _ in range(7):
             seen.append(write(ends) - first)
             ends.cqs[0].poll()
@@ -317,7 +331,7 @@ def test_who_waits_for_none_of_a_stream_has_some_gather_with_nothing_in_flight(e
 def test_who_polls_once_more_waits_for_an_answer(ends: Ends) -> None:
     first, seen = stream(ends), []
     ends.ctxs[0].runtime.drive.steady = GATHER_AFTER
-    with ends.ctxs[1].runtime.lock:
+    with undisturbed(ends):
         for _ in range(2):
             seen.append(write(ends) - first)
             for _ in range(2):
@@ -331,7 +345,7 @@ def test_what_comes_after_a_pause_leaves_at_once_and_many_pauses_end_a_stream(en
     drive = ends.ctxs[0].runtime.drive
     drive.stream, never = 2 * GATHER_AFTER, drive.pause_ns
     pauses = GATHER_AFTER // GATHER_SETBACK
-    with ends.ctxs[1].runtime.lock:
+    with undisturbed(ends):
         for pause in (True, True, False, *[True] * (pauses - 1), False):
             drive.seen, drive.pause_ns = True, 0 if pause else never
             seen.append(write(ends) - first)
@@ -340,7 +354,7 @@ def test_what_comes_after_a_pause_leaves_at_once_and_many_pauses_end_a_stream(en
 
 def test_a_long_message_takes_along_what_gathered(ends: Ends) -> None:
     first = stream(ends)
-    with ends.ctxs[1].runtime.lock:
+    with undisturbed(ends):
         for _ in range(3):
             write(ends)
             ends.ctxs[0].runtime.drive.seen = True
