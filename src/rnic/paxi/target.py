@@ -196,11 +196,12 @@ class Target:
         try:
             peer = parse_endpoint(lines.receive(), lines.where)
             served = Served(self._shares, random.Random(secrets.randbits(64)))
-            lines.send(served.meet(peer).to_line())
-            with self._changed:
+            met = served.meet(peer)
+            with self._changed:  # before its opener knows, who may ask at once how many there are
                 self.windows += 1
                 self.opened += 1
             try:
+                lines.send(met.to_line())
                 while True:
                     lines.send(_answer(served, lines.receive(None), lines.where))
             finally:

@@ -16,6 +16,7 @@ from rnic.mem.space import address_of
 from rnic.spec import access
 from rnic.trace.tracer import ListTracer
 from tests.unit.coyote.conftest import CLIENT, SERVER, Beside, Hosts, connect, free_port
+from tests.unit.runtime.test_loop import until
 
 WRITE, READ, SEND = CoyoteOper.REMOTE_RDMA_WRITE, CoyoteOper.REMOTE_RDMA_READ, CoyoteOper.REMOTE_RDMA_SEND
 LOCAL_WRITE, LOCAL_READ = CoyoteOper.LOCAL_WRITE, CoyoteOper.LOCAL_READ
@@ -51,8 +52,9 @@ def test_write_read_and_counters(hosts: Hosts, size: int) -> None:
     assert client.wait(READ) == 1
     assert hosts.client_memory[:size] == data
     assert client.checkCompleted(LOCAL_WRITE) == 1
-    # a READ whose answer was late is asked for again, and memory is read for it again
-    assert server.wait(LOCAL_READ) == 1 + server.device.stack.runtime.nic.counters["duplicate_reads"]
+    # a READ whose answer was late is asked for again, and memory is read for it again, a round after that is counted
+    counters = server.device.stack.runtime.nic.counters
+    assert until(lambda: server.checkCompleted(LOCAL_READ) == 1 + counters["duplicate_reads"])
 
 
 def test_offsets(hosts: Hosts) -> None:

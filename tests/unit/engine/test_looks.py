@@ -36,7 +36,10 @@ def test_words_that_change_do_not_end_it() -> None:
     thread = threading.Thread(target=work)
     thread.start()
     with select.epoll() as epoll:
-        quiet, seen = use.COMPILED.look_on(epoll.fileno(), [words[:1], words[1:]], 100, 150 * MS)
+        for _ in range(10):  # in each of which the other thread may have had no core for 0.1 s
+            quiet, seen = use.COMPILED.look_on(epoll.fileno(), [words[:1], words[1:]], 100, 150 * MS)
+            if not quiet:
+                break
     over.set()
     thread.join()
     assert not quiet

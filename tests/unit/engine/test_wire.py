@@ -98,9 +98,9 @@ class End:
         self.qp = QP(pd, QPInitAttr(e.IBV_QPT_RC, cap=QPCap(16, 16), scq=self.cq, rcq=self.cq))
         self.mr = MR(pd, bytearray(1 << 18), RIGHTS)
 
-    def join(self, peer: End) -> None:
+    def join(self, peer: End, timeout: int = 14, retries: int = 7) -> None:
         attr = QPAttr()
-        attr.path_mtu, attr.timeout, attr.retry_cnt = e.IBV_MTU_1024, 10, 2
+        attr.path_mtu, attr.timeout, attr.retry_cnt = e.IBV_MTU_1024, timeout, retries
         attr.dest_qp_num, attr.qp_access_flags = peer.qp.qp_num, RIGHTS
         attr.ah_attr = AHAttr(GlobalRoute(GID(peer.ctx.query_gid().raw)), udp_dport=peer.ctx.udp_port)
         self.qp.to_rts(attr)
@@ -187,7 +187,7 @@ def test_packets_of_a_nic_that_python_drives_meet_those_of_the_engine() -> None:
 def test_a_nic_that_has_gone_is_unreachable_and_one_in_its_place_is_found() -> None:
     fabric = Fabric()
     a, b = End(fabric.attach(bytes([10, 0, 0, 1]))), End(fabric.attach(bytes([10, 0, 0, 2])))
-    a.join(b)
+    a.join(b, timeout=10, retries=2)
     b.join(a)
     assert a.write(b, 8) == e.IBV_WC_SUCCESS
     b.ctx.close()

@@ -274,7 +274,7 @@ def stream(ends: Ends) -> int:
 
 @contextmanager
 def undisturbed(ends: Ends) -> Iterator[None]:
-    """Nothing is acknowledged, and no thread does rounds or falls asleep, nor is anything due, however long this takes."""
+    """Nothing is acknowledged or due, and no thread does rounds or falls asleep, however long this takes."""
     runtime: Runtime = ends.ctxs[0].runtime
     (qp,) = runtime.nic.qps.values()
     with ends.ctxs[1].runtime.lock, runtime.lock:

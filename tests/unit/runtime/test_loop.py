@@ -107,11 +107,11 @@ def test_a_passive_side_is_served_by_its_thread(ends: Ends) -> None:
 def test_waiting_for_an_event_sleeps(ends: Ends) -> None:
     ends.recv(1)
     ends.cqs[1].req_notify()
-    sender = threading.Timer(0.02, ends.send, [0])
+    sender = threading.Timer(0.2, ends.send, [0])
     sender.start()
     before = time.process_time()
     assert ends.channels[1].get_cq_event() is ends.cqs[1]
-    assert time.process_time() - before < 0.02
+    assert time.process_time() - before < 0.1, "who spins takes all of the 0.2 s"
     assert ends.cqs[1].poll()[1][0].wr_id == 2
     sender.join()
 
@@ -163,12 +163,12 @@ def test_starting_and_closing_twice() -> None:
 
 
 def test_the_thread_ends_with_the_runtime() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())  # some of which may be about to end
     runtime = make(UdpLink("127.0.0.1", 0))
     runtime.start()
-    assert threading.active_count() == before + 1
+    assert len(set(threading.enumerate()) - before) == 1
     runtime.close()
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_progress_leaves_a_busy_nic_alone() -> None:

@@ -233,6 +233,6 @@ def test_the_thread_behind_passive_sides_goes_on(own_errors: OwnErrors, monkeypa
         plain = runtime._round
         monkeypatch.setattr(runtime, "_round", lambda now: rounds.append(now) or plain(now))
         runtime.rest()
-        assert until(lambda: bool(rounds))
+        assert until(lambda: (runtime.attend(), bool(rounds))[1])
         assert {place for place, _ in own_errors} == {"round"}
         assert ctx.nic.counters[OWN_ERRORS] == len(own_errors)

@@ -23,6 +23,8 @@ from tests.unit.runtime.test_loop import Ends
 
 pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
 
+KEPT_SURELY_S = 0.05
+
 
 class Pumped(Ends):
     """Two NICs over UDP with the engine; calls of the reference are counted."""
@@ -82,6 +84,38 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pumped]:
     made.close()
 
 
+Keeping = Callable[[Callable[[Pumped], None]], None]
+
+
+@pytest.fixture
+def keeping(monkeypatch: pytest.MonkeyPatch) -> Keeping:
+    """Tries something with two NICs of which each keeps what comes beyond a gap.
+
+    What is kept is forgotten after 0.1 s: where a machine with much to do took half of that, a failure says nothing,
+    and it is tried again.
+    """
+    monkeypatch.setattr(use, "ENGINE", use.COMPILED)
+
+    def attempt(what: Callable[[Pumped], None]) -> None:
+        for last in (False, False, False, True):
+            ends = Pumped(monkeypatch)
+            try:
+                ends.connect(keeps=True, timers=False)
+                ends.warm()
+                began = time.monotonic()
+                try:
+                    what(ends)
+                except AssertionError:
+                    if last or time.monotonic() - began < KEPT_SURELY_S:
+                        raise
+                else:
+                    return
+            finally:
+                ends.close()
+
+    return attempt
+
+
 def test_a_small_write_passes_no_python_but_post_and_poll(ends: Pumped) -> None:
     ends.warm()
     for _ in range(100):
@@ -96,7 +130,8 @@ def test_a_small_write_passes_no_python_but_post_and_poll(ends: Pumped) -> None:
             {name: count - old.get(name, 0) for name, count in ctx.runtime.nic.counters.items()}
             for ctx, old in zip(ends.ctxs, before, strict=True)
         ]
-        if not here.get("probes"):  # this process did not run for a while: probes are Python's
+        # this process did not run for a while: what is sent again is Python's
+        if not here.get("probes") and not here.get("ack_timeouts") and not there.get("ack_timeouts"):
             break
     assert ends.calls == []
     assert (here["tx_packets"], here["tx_bytes"], here["rx_bytes"], there["rx_bytes"]) == (5, 200, 100, 200)
@@ -325,77 +360,84 @@ def test_what_comes_beyond_a_gap_is_dropped_where_nothing_is_agreed(ends: Pumped
     assert there["rx_packets"] == 7
 
 
-def test_of_a_peer_that_keeps_what_comes_beyond_a_gap_only_the_missing_packet_is_asked(ends: Pumped) -> None:
-    ends.connect(keeps=True, timers=False)
-    ends.warm()
-    before = dict(ends.ctxs[0].runtime.nic.counters)
-    there = behind_a_gap(ends, 0, 4)
-    here = ends.ctxs[0].runtime.nic.counters
-    assert (there["drop_psn_gap"] + there.get("drop_naked", 0), there.get("drop_duplicate", 0)) == (3, 0)
-    assert here["rewinds"] == before.get("rewinds", 0)
-    assert here["retransmitted_packets"] == before.get("retransmitted_packets", 0) + 1
-    assert there["rx_packets"] == 4, "what is kept counts once, when it comes"
+def test_of_a_peer_that_keeps_what_comes_beyond_a_gap_only_the_missing_packet_is_asked(keeping: Keeping) -> None:
+    def tried(ends: Pumped) -> None:
+        before = dict(ends.ctxs[0].runtime.nic.counters)
+        there = behind_a_gap(ends, 0, 4)
+        here = ends.ctxs[0].runtime.nic.counters
+        assert (there["drop_psn_gap"] + there.get("drop_naked", 0), there.get("drop_duplicate", 0)) == (3, 0)
+        assert here["rewinds"] == before.get("rewinds", 0)
+        assert here["retransmitted_packets"] == before.get("retransmitted_packets", 0) + 1
+        assert there["rx_packets"] == 4, "what is kept counts once, when it comes"
+
+    keeping(tried)
 
 
-def test_two_gaps_are_named_one_after_the_other(ends: Pumped) -> None:
+def test_two_gaps_are_named_one_after_the_other(keeping: Keeping) -> None:
     """The second at once when the first is filled, though nothing else comes."""
-    ends.connect(keeps=True, timers=False)
-    ends.warm()
-    there = ends.ctxs[1].runtime
-    naks = there.nic.counters["sequence_naks_sent"]
-    with ends.ctxs[0].runtime.lock:
-        for lost in (True, False, True, False, False):
-            write_and_lose(ends, lost)
-    ends.wait(0, 5)
-    assert there.nic.counters["sequence_naks_sent"] == naks + 2
-    assert there.nic.counters["drop_psn_gap"] + there.nic.counters["drop_naked"] == 3, "each once, when it came"
+
+    def tried(ends: Pumped) -> None:
+        there = ends.ctxs[1].runtime
+        naks = there.nic.counters["sequence_naks_sent"]
+        with ends.ctxs[0].runtime.lock:
+            for lost in (True, False, True, False, False):
+                write_and_lose(ends, lost)
+        ends.wait(0, 5)
+        assert there.nic.counters["sequence_naks_sent"] == naks + 2
+        assert there.nic.counters["drop_psn_gap"] + there.nic.counters["drop_naked"] == 3, "each once, when it came"
+
+    keeping(tried)
 
 
-def test_what_was_kept_is_taken_before_what_comes_behind_the_missing_packet(ends: Pumped) -> None:
+def test_what_was_kept_is_taken_before_what_comes_behind_the_missing_packet(keeping: Keeping) -> None:
     """That and a new message come in one burst."""
-    ends.connect(keeps=True, timers=False)
-    ends.warm()
-    here, there = (ctx.runtime for ctx in ends.ctxs)
-    naks = there.nic.counters["sequence_naks_sent"]
-    with here.lock:
-        for lost in (True, False):
-            write_and_lose(ends, lost)
-        before, came = here.nic.counters["tx_packets"], here.nic.counters["rx_packets"]
-        end = time.monotonic() + 10
-        while here.nic.counters["rx_packets"] == came:  # it takes the NAK, and has not answered it
-            here._pump.round(here.clock(), 1)
-            assert time.monotonic() < end
-        assert here.nic.counters["tx_packets"] == before
-        ends.write(0)
-        assert here.nic.counters["tx_packets"] == before + 2
-    ends.wait(0, 3)
-    assert there.nic.counters["sequence_naks_sent"] == naks + 1
+
+    def tried(ends: Pumped) -> None:
+        here, there = (ctx.runtime for ctx in ends.ctxs)
+        naks = there.nic.counters["sequence_naks_sent"]
+        with here.lock:
+            for lost in (True, False):
+                write_and_lose(ends, lost)
+            before, came = here.nic.counters["tx_packets"], here.nic.counters["rx_packets"]
+            end = time.monotonic() + 10
+            while here.nic.counters["rx_packets"] == came:  # it takes the NAK, and has not answered it
+                here._pump.round(here.clock(), 1)
+                assert time.monotonic() < end
+            assert here.nic.counters["tx_packets"] == before
+            ends.write(0)
+            assert here.nic.counters["tx_packets"] == before + 2
+        ends.wait(0, 3)
+        assert there.nic.counters["sequence_naks_sent"] == naks + 1
+
+    keeping(tried)
 
 
-def test_what_was_kept_before_a_reset_is_nothing_to_the_connection_behind_it(ends: Pumped) -> None:
+def test_what_was_kept_before_a_reset_is_nothing_to_the_connection_behind_it(keeping: Keeping) -> None:
     """It has the PSNs, the addresses and the queue pair numbers of the one before."""
-    ends.connect(keeps=True, timers=False)
-    ends.warm()
-    there = ends.ctxs[1].runtime
-    psn = ends.qps[1].query(e.IBV_QP_RQ_PSN)[0].rq_psn
-    with ends.ctxs[0].runtime.lock:
-        for lost in (True, False):
-            ends.mrs[0].write(b"kept" * 2, 8)
-            write_and_lose(ends, lost)
-        assert there.nic.counters["sequence_naks_sent"] == 1
-        ends.connect(keeps=True, timers=False)
-    for number in range(psn + 4):
-        ends.mrs[0].write(number.to_bytes(8, "big"), 8)
-        ends.write(0)
-        assert ends.wait(0) == [e.IBV_WC_SUCCESS]
-        assert ends.mrs[1].read(8, 0) == number.to_bytes(8, "big")
-        if number == psn - 2:  # what comes beyond a gap again has the pump look at what it keeps
-            with ends.ctxs[0].runtime.lock:
-                for lost in (True, False):
-                    write_and_lose(ends, lost)
-            assert ends.wait(0, 2) == [e.IBV_WC_SUCCESS] * 2
+
+    def tried(ends: Pumped) -> None:
+        there = ends.ctxs[1].runtime
+        psn = ends.qps[1].query(e.IBV_QP_RQ_PSN)[0].rq_psn
+        with ends.ctxs[0].runtime.lock:
+            for lost in (True, False):
+                ends.mrs[0].write(b"kept" * 2, 8)
+                write_and_lose(ends, lost)
+            assert there.nic.counters["sequence_naks_sent"] == 1
+            ends.connect(keeps=True, timers=False)
+        for number in range(psn + 4):
+            ends.mrs[0].write(number.to_bytes(8, "big"), 8)
+            ends.write(0)
+            assert ends.wait(0) == [e.IBV_WC_SUCCESS]
             assert ends.mrs[1].read(8, 0) == number.to_bytes(8, "big")
-    assert there.nic.counters["sequence_naks_sent"] == 2
+            if number == psn - 2:  # what comes beyond a gap again has the pump look at what it keeps
+                with ends.ctxs[0].runtime.lock:
+                    for lost in (True, False):
+                        write_and_lose(ends, lost)
+                assert ends.wait(0, 2) == [e.IBV_WC_SUCCESS] * 2
+                assert ends.mrs[1].read(8, 0) == number.to_bytes(8, "big")
+        assert there.nic.counters["sequence_naks_sent"] == 2
+
+    keeping(tried)
 
 
 def test_what_is_kept_is_forgotten_after_a_tenth_of_a_second(ends: Pumped) -> None:
@@ -418,9 +460,10 @@ def test_what_is_kept_is_forgotten_after_a_tenth_of_a_second(ends: Pumped) -> No
 
 def test_a_nak_does_not_wait_for_what_else_has_come(ends: Pumped) -> None:
     """One round takes a burst behind a gap and the bursts behind it; the NAK leaves before these are looked at."""
+    ends.connect(timers=False)
     ends.warm()
     there = ends.ctxs[1].runtime
-    with there.lock:  # its thread takes nothing meanwhile
+    with ends.ctxs[0].runtime.lock, there.lock:  # no thread takes or repeats anything meanwhile
         write_and_lose(ends, True)
         ends.write(0)
         before = there.nic.counters["tx_packets"]
