@@ -74,13 +74,21 @@ def test_data_goes_by_the_rings(both: Path, hairpin: dict[str, str]) -> None:
 
 
 def test_the_bytes_of_reads_are_copied_once(both: Path, hairpin: dict[str, str]) -> None:
-    """All those long enough; by the ring go the requests, and the responses of short ones."""
-    with served(hairpin, f"{NET}.63") as nic:
-        run(both, hairpin, "reads")
-        nic.settled()
-        seen = counters(nic)
-        assert seen["hairpin_bytes"] == sum(bytes_ for at in range(40) for bytes_ in lengths(at) if bytes_ >= LEAST)
-        assert seen["hairpin_lost"] == 0
+    """All those long enough; by the ring go the requests, and the responses of short ones.
+
+    Never more than all; fewer where the NIC process answered for a program that stood still for a while, by the wire.
+    """
+    wanted = sum(bytes_ for at in range(40) for bytes_ in lengths(at) if bytes_ >= LEAST)
+    for _ in range(10):
+        with served(hairpin, f"{NET}.63") as nic:
+            run(both, hairpin, "reads")
+            nic.settled()
+            seen = counters(nic)
+            assert seen["hairpin_bytes"] <= wanted
+            assert seen["hairpin_lost"] == 0
+            if seen["hairpin_bytes"] == wanted:
+                return
+    raise AssertionError(f"{seen['hairpin_bytes']} of {wanted} bytes were copied")
 
 
 def lengths(turn: int) -> list[int]:
@@ -263,12 +271,18 @@ def test_slots_say_with_whom_they_share_rings(both: Path, hairpin: dict[str, str
 def test_bytes_that_came_by_the_rings_are_the_queue_pair_s(both: Path, hairpin: dict[str, str]) -> None:
     """Those that its program fetched from the other's memory, too."""
     with served(hairpin, f"{NET}.60") as nic, going_on(both, hairpin):
-        end, sent, came = time.monotonic() + LONGEST, 0, 0
+        end, sent = time.monotonic() + LONGEST, 0
         while sent < 8 << 20:
             assert time.monotonic() < end
-            pairs = ask(nic.directory, "rnic0", "top")["qps"]
-            sent, came = (max((pair[name] for pair in pairs), default=0) for name in ("sent_bytes", "came_bytes"))
+            sent = most(nic, "sent_bytes")
+        came = most(nic, "came_bytes")  # asked for after that, or what was sent between two looks would be missing
         assert came > 0.8 * sent
+
+
+def most(nic: Nic, name: str) -> int:
+    """What the queue pair with the most of it has."""
+    pairs: list[dict[str, int]] = ask(nic.directory, "rnic0", "top")["qps"]
+    return max((pair[name] for pair in pairs), default=0)
 
 
 def test_a_peer_of_another_device_with_the_same_number_is_another(twins: Path, hairpin: dict[str, str]) -> None:

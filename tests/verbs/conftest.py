@@ -24,6 +24,8 @@ NET = own_network()
 START_SECONDS = 60.0
 QUIET_LOOKS = 3
 """Equal counters so many times in a row mean that nothing moves any more."""
+LOST_S = 1.0
+"""A packet that was sent and has not come for so long is lost."""
 
 
 def start_nic(path: Path) -> subprocess.Popen[bytes]:
@@ -71,6 +73,11 @@ class FarNode:
         return ask(self.directory, self.ctx.name, "counters")
 
 
+def packets(counters: list[dict[str, int]] | None, way: str) -> int:
+    """What all together have sent or taken."""
+    return sum(each[f"{way}_packets"] for each in counters or ())
+
+
 class FarNet:
     """Two devices of the NIC process; what :class:`rnic.testing.QpPair` asks of a net."""
 
@@ -92,12 +99,18 @@ class FarNet:
             while not until():
                 assert time.monotonic() < end, "it never came about"
             return True
-        before, same = None, 0
-        while same < QUIET_LOOKS:
+        before, same, since = None, 0, time.monotonic()
+        # a packet that was sent and has not come is one that somebody, who may have no core just now, is to take
+        while same < QUIET_LOOKS or (
+            packets(before, "tx") != packets(before, "rx") and time.monotonic() < since + LOST_S
+        ):
             assert time.monotonic() < end, "the NICs never rest"
             time.sleep(0.002)
             now = [node.counters for node in self.nodes]
-            before, same = now, same + 1 if now == before else 0
+            if now == before:
+                same += 1
+            else:
+                before, same, since = now, 0, time.monotonic()
         return True
 
     def close(self) -> None:

@@ -243,12 +243,21 @@ def test_a_mute_copier_costs_next_to_nothing(state: str) -> None:
     if state == "gone":
         sleeper.kill()
         sleeper.wait()
-    memory = CopiedMemory(ours.detach(), sleeper.pid, sleeper.pid)
-    began = time.monotonic()
-    assert not memory.read(4096, bytearray(8))
-    assert not memory.write(4096, bytes(8))
-    assert time.monotonic() - began < 0.1
-    memory.close()
+    else:
+        while Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            time.sleep(0.001)
+    took = []
+    for _ in range(10):  # this process, too, may have no core for a while
+        memory = CopiedMemory(os.dup(ours.fileno()), sleeper.pid, sleeper.pid)
+        began = time.monotonic()
+        assert not memory.read(4096, bytearray(8))
+        assert not memory.write(4096, bytes(8))
+        took.append(time.monotonic() - began)
+        memory.close()
+        if took[-1] < 0.1:
+            break
+    assert min(took) < 0.1
+    ours.close()
     theirs.close()
     sleeper.kill()
     sleeper.wait()

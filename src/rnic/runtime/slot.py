@@ -52,7 +52,9 @@ LOOK_NS = 20_000_000
 _ROUNDS = 64
 _MOST_REFUSALS, _REFUSED_S = 100, 0.001
 """How often in a row a program may be at work on a slot that is served here, and how long each look then waits."""
-_PATIENCE_S = 0.05
+_PATIENCE_S, _MOST_PATIENCE_S = 0.05, 0.5
+"""How long to wait for a program's arena: it has it for microseconds, unless it was stopped or has no core just now."""
+_STOPPED = frozenset(b"TtZX")
 _TAKEN, _WANTED, _REFERENCE = (place(SLOT, name) * WORD_BYTES for name in ("taken", "wanted", "reference"))
 _CHANGES, _ROUNDS_AT = place(SLOT, "changes"), place(SLOT, "rounds")
 _COUNTED = {
@@ -214,10 +216,11 @@ class Slot:
         Raises:
             OSError: EBUSY: it does not; it was stopped in the midst of its work.
         """
-        end = time.monotonic() + _PATIENCE_S
+        began = time.monotonic()
         store32(self.shared, _WANTED, 1)  # from now on it takes the arena no more
         while not self.served and self._is_taken() and not self._messages.poll(0):
-            if time.monotonic() < end:
+            waited = time.monotonic() - began
+            if waited < _PATIENCE_S or (waited < _MOST_PATIENCE_S and not self._is_stopped()):
                 os.sched_yield()
                 continue
             store32(self.shared, _WANTED, 0)
@@ -229,6 +232,14 @@ class Slot:
                 yield
         finally:
             self.release()
+
+    def _is_stopped(self) -> bool:
+        """Whether the program does not run at all, as far as can be seen."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as file:
+                return file.read().rpartition(b")")[2].split()[0][0] in _STOPPED
+        except (OSError, IndexError):
+            return True
 
     def serve_here(self) -> None:
         """The NIC process takes packets and doorbells itself from now on: somebody looks at packets, or delays them."""

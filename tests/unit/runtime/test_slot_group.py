@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import select
+import signal
 import socket
 import struct
+import subprocess
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -17,16 +21,20 @@ from rnic.link.base import parse_address
 from rnic.link.steering import first_qpn
 from rnic.link.udp import UdpLink
 from rnic.link.udp_socket import SOL_UDP, UDP_SEGMENT
+from rnic.mem.order import load32, store32
 from rnic.runtime.loop import Runtime
 from rnic.runtime.patience import Patience
-from rnic.runtime.slot import Slot
+from rnic.runtime.slot import _PATIENCE_S, Slot
 from rnic.runtime.slots import SlotGroup, refusal
+from rnic.state.record import WORD_BYTES, place
+from rnic.state.slot import SLOT
 from rnic.testing import own_network
 from rnic.wire.bursts import TxBurst
 from rnic.wire.flow import Flow
 
 ADDRESS = f"{own_network()}.72"
 WAIT_S = 5.0
+TAKEN, WANTED = (place(SLOT, name) * WORD_BYTES for name in ("taken", "wanted"))
 IP_RECVTTL = 12  # Linux's number, which Python does not name
 
 
@@ -73,6 +81,44 @@ def test_what_a_slots_program_made_of_its_socket_is_not_taken_for_what_the_nic_p
             shared.setsockopt(SOL_UDP, UDP_SEGMENT, 30)
         received = [len(peer.recv(100)) for _ in range(2)]
     assert received == [40, 40], "and at which length the system cuts what is sent"
+
+
+@pytest.fixture
+def taken(slot: Slot) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that is at work on the slot's arena, as far as its word says."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with subprocess.Popen(["sleep", "60"]) as program, ours, theirs:
+        slot.lend_to(ours, program.pid)
+        store32(slot.shared, TAKEN, 1)
+        yield program
+        program.kill()
+
+
+def test_the_arena_of_a_program_that_was_stopped_at_work_is_not_to_be_had(
+    slot: Slot, taken: subprocess.Popen[bytes]
+) -> None:
+    taken.send_signal(signal.SIGSTOP)
+    os.waitpid(taken.pid, os.WUNTRACED)
+    with (
+        pytest.raises(OSError, match=f"program {taken.pid} was stopped while it worked on its slot") as error,
+        slot.held(),
+    ):
+        pass
+    assert error.value.errno == errno.EBUSY
+    assert not load32(slot.shared, WANTED), "it may go on"
+    store32(slot.shared, TAKEN, 0)
+    with slot.held():
+        assert load32(slot.shared, WANTED)
+
+
+def test_the_arena_of_a_program_that_has_no_core_for_a_while_is_waited_for(
+    slot: Slot, taken: subprocess.Popen[bytes]
+) -> None:
+    gives_back = threading.Timer(3 * _PATIENCE_S, store32, [slot.shared, TAKEN, 0])
+    gives_back.start()
+    with slot.held():
+        assert not load32(slot.shared, TAKEN)
+    gives_back.join()
 
 
 def test_a_slot_asks_for_hop_limits_from_its_first_datagram_queue_pair_on(slot: Slot) -> None:
