@@ -131,9 +131,12 @@ static uint64_t device_ticks(void)
 /* A completion waits for a while before it is polled: its times are those at which it was made. */
 static void timestamps(void)
 {
-	struct ibv_cq_init_attr_ex init = { .cqe = 16, .wc_flags = IBV_WC_STANDARD_FLAGS |
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct ibv_cq_init_attr_ex init = { .cqe = 16, .channel = channel, .wc_flags = IBV_WC_STANDARD_FLAGS |
 			IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK };
-	struct ibv_cq_ex *extended = ibv_create_cq_ex(context, &init);
+	struct ibv_cq_ex *extended = channel ? ibv_create_cq_ex(context, &init) : NULL;
+	struct ibv_cq *told;
+	void *nothing;
 	struct ibv_device_attr_ex attr = { 0 };
 	struct ibv_poll_cq_attr none = { 0 };
 	struct ibv_sge sge = { (uintptr_t)memory, BYTES, mr->lkey };
@@ -147,10 +150,14 @@ static void timestamps(void)
 		uint64_t ticks = device_ticks(), day = nanoseconds(CLOCK_REALTIME), made, wall, later, end;
 		int empty;
 
+		CHECK(i || !ibv_req_notify_cq(cq, 0));
 		receive(1, &(struct ibv_sge){ (uintptr_t)memory + BYTES, BYTES, mr->lkey }, 1);
 		post(i & 1 ? IBV_WR_SEND : IBV_WR_RDMA_WRITE, &sge, 1, (uintptr_t)memory + BYTES, mr->rkey);
-		if (i == 0)
-			usleep(300000);
+		if (i == 0) {
+			CHECK(!ibv_get_cq_event(channel, &told, &nothing));
+			ibv_ack_cq_events(told, 1);
+			usleep(200000);
+		}
 		for (int left = 1 + (i & 1); left; left--) {
 			end = nanoseconds(CLOCK_MONOTONIC) + 20000000000u;
 			while ((empty = ibv_start_poll(extended, &none)) == ENOENT && nanoseconds(CLOCK_MONOTONIC) < end)

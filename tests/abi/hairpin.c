@@ -77,7 +77,7 @@ static void open_all(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 64, 64, PIECES, PIECES, 64 } };
-	struct way way = { .timeout = 12, .retries = 3, .reads = 4 };
+	struct way way = { .timeout = 12, .retries = 7, .reads = 4 }; /* some of 0.4 s */
 
 	CHECK(list && list[0]);
 	context = ibv_open_device(list[0]);

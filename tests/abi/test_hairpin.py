@@ -231,7 +231,7 @@ def test_either_side_is_killed(both: Path, hairpin: dict[str, str], kills: int) 
                 assert program.returncode == GONE, errors
                 assert said in ENDS, said
         run(both, hairpin, "data")
-        assert nic.settled() == before
+        assert nic.settled(before) == before
         assert ask(nic.directory, "rnic0", "slots")["slots"] == []
 
 

@@ -53,7 +53,7 @@ static struct ibv_qp *make_qp(void)
 /* Connect a queue pair with the other side's. */
 static void join(struct ibv_qp *qp, int other, struct end *there)
 {
-	struct way way = { .timeout = 12, .retries = 3, .reads = 4 };
+	struct way way = { .timeout = 12, .retries = 7, .reads = 4 };
 	char ready;
 
 	here.number = qp->qp_num;

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import textwrap
@@ -50,10 +51,13 @@ def test_a_program_that_keeps_the_interpreter_is_served_meanwhile() -> None:
         child.stdin.flush()
         assert child.stdout.readline() == "computing\n"
         time.sleep(0.02)
-        for number in range(1, 500):
-            assert peer.fetch_add("words", 1, 1) == number - 1
-            assert peer.read("words")[1] == number
-        assert child.stdout.readline().split()[1] == "499", "all came before the program took its next step"
+        done = 0
+        while not select.select([child.stdout], [], [], 0)[0] and done < 500:
+            assert peer.fetch_add("words", 1, 1) == done
+            done += 1
+            assert peer.read("words")[1] == done
+        seen = int(child.stdout.readline().split()[1])
+        assert 50 < seen <= done, "they came before the program took its next step"
 
 
 def test_an_ended_ping_pong_of_two_contexts_loses_no_acknowledgement(ends: Ends) -> None:
