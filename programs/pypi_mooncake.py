@@ -21,7 +21,6 @@ BYTES = 1 << 20
 DEVICES = Path("/sys/class/infiniband")
 LOOK_S, MOST_LOOKS = 0.1, 200
 """Counters are shown a quarter of a second late, or more where the NIC process has no core for a while."""
-"""Counters are shown a quarter of a second late."""
 
 
 def sent_bytes() -> int:

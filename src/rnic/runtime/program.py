@@ -168,6 +168,17 @@ class ProgramMemory(SharedFiles):
         os.close(self._fd)
 
 
+def task_state(stat: str) -> bytes:
+    """The letter of a process or thread (proc(5)), of its ``stat`` file.
+
+    Raises:
+        OSError: there is none.
+        IndexError: it says nothing.
+    """
+    with open(stat, "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0]
+
+
 class CopiedMemory(SharedFiles):
     """By a thread of the program that copies, where the kernel forbids ``/proc/PID/mem``.
 
@@ -206,8 +217,7 @@ class CopiedMemory(SharedFiles):
         if not self._state:
             return False
         try:
-            with open(self._state, "rb") as file:
-                return file.read().rpartition(b")")[2].split()[0] not in _AT_WORK
+            return task_state(self._state) not in _AT_WORK
         except FileNotFoundError:
             return True
         except (OSError, IndexError):

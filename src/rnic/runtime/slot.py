@@ -33,6 +33,7 @@ from rnic.runtime.hairpin import End, Hairpins, Pair
 from rnic.runtime.loop import Runtime
 from rnic.runtime.memfd import memory
 from rnic.runtime.patience import Patience
+from rnic.runtime.program import task_state
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
 from rnic.spec.rounds import BUDGET, BUFFER_BYTES, RECEIVE_LIMIT
@@ -54,7 +55,7 @@ _MOST_REFUSALS, _REFUSED_S = 100, 0.001
 """How often in a row a program may be at work on a slot that is served here, and how long each look then waits."""
 _PATIENCE_S, _MOST_PATIENCE_S = 0.05, 0.5
 """How long to wait for a program's arena: it has it for microseconds, unless it was stopped or has no core just now."""
-_STOPPED = frozenset(b"TtZX")
+_STOPPED = (b"T", b"t", b"Z", b"X")
 _TAKEN, _WANTED, _REFERENCE = (place(SLOT, name) * WORD_BYTES for name in ("taken", "wanted", "reference"))
 _CHANGES, _ROUNDS_AT = place(SLOT, "changes"), place(SLOT, "rounds")
 _COUNTED = {
@@ -225,7 +226,7 @@ class Slot:
                 continue
             store32(self.shared, _WANTED, 0)
             raise OSError(
-                errno.EBUSY, f"program {self.pid} was stopped while it worked on its slot: continue or end it"
+                errno.EBUSY, f"program {self.pid} was stopped while it worked on its slot, or hangs: continue or end it"
             )
         try:
             with self.work:
@@ -236,8 +237,7 @@ class Slot:
     def _is_stopped(self) -> bool:
         """Whether the program does not run at all, as far as can be seen."""
         try:
-            with open(f"/proc/{self.pid}/stat", "rb") as file:
-                return file.read().rpartition(b")")[2].split()[0][0] in _STOPPED
+            return task_state(f"/proc/{self.pid}/stat") in _STOPPED
         except (OSError, IndexError):
             return True
 

@@ -377,14 +377,7 @@ def test_acknowledgements_send_what_gathered(ends: Ends) -> None:
         for _ in range(5):
             write(ends)
             ends.ctxs[0].runtime.drive.seen = True
-    done = 0
-
-    def all_done() -> bool:
-        nonlocal done
-        done += ends.cqs[0].poll()[0]
-        return done == 5
-
-    assert until(all_done)
+    assert completed(ends, 5)
 
 
 @pytest.mark.parametrize("why", ["no poll between", "a pause", "the thread sleeps"])
@@ -415,15 +408,20 @@ def left_without_a_stream(ends: Ends, why: str) -> list[int]:
                 runtime.rest()
                 assert until(lambda: fell_asleep(runtime))
             seen.append(write(ends) - first)
+    assert completed(ends, 6)
+    return seen
+
+
+def completed(ends: Ends, count: int) -> bool:
+    """Wait for so many completions; false where there are never just as many."""
     done = 0
 
     def all_done() -> bool:
         nonlocal done
         done += ends.cqs[0].poll()[0]
-        return done == 6
+        return done == count
 
-    assert until(all_done)
-    return seen
+    return until(all_done)
 
 
 def fell_asleep(runtime: Runtime) -> bool:
