@@ -19,7 +19,6 @@ cdef extern from "state.h" nogil:
         ROUND_GATHER_STEADY
 
 DEF ASK_NS = 50000
-DEF STIR_NS = 20000000
 
 cdef inline object _of(dict names, object name):
     """An attribute that an object is known to keep in its ``__dict__``; what Python's way there takes is twice that."""
@@ -257,7 +256,7 @@ cdef class Drive(Door):
             self.runtime._interrupts()
         self.state.stirred = 1
         if self.state.sleeps_until > now and (
-            self.state.sleeps_until - now > STIR_NS or pump.device.device.sched.turns.count
+            self.state.sleeps_until - now > PUMP_STIR_NS or pump.device.device.sched.turns.count
             or engine_port_deadline(&pump.device.device) < self.state.sleeps_until
         ):
             pump_watch_ring(&self.state)

@@ -16,6 +16,7 @@ cdef extern from "watch.h" nogil:
         uint64_t polled, sleeps_until
     enum:
         WATCH_DESCRIPTORS
+        PUMP_STIR_NS
         STOP_DEADLINE
     int pump_lock_init(pump_lock *lock)
     void pump_lock_destroy(pump_lock *lock)

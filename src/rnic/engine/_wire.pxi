@@ -12,6 +12,7 @@ cdef extern from "wire.h" nogil:
     int pump_wire_put(pump_wire *wire, const pump_slot *what)
     unsigned pump_wire_take(pump_wire *wire, pump_slot *slots, unsigned count)
     uint64_t pump_wire_lost(pump_wire *wire)
+    void pump_wire_call(pump_wire *wire)
 
 
 def _pages(uint64_t room):
@@ -56,7 +57,9 @@ cdef class Wire:
         what.name_bytes = <uint32_t> len(name)
         memcpy(what.name, PyBytes_AS_STRING(name), len(name))
         what.tclass, what.hop_limit, what.flow_label = tclass, hop_limit, flow_label
-        return pump_wire_put(self.wire, &what) == 0
+        cdef bint there = pump_wire_put(self.wire, &what) == 0
+        pump_wire_call(self.wire)
+        return there
 
     def take(self, unsigned limit):
         """Up to ``limit`` bursts, 64 at most: name, bytes that stay until the next call, and segment to flow label."""

@@ -236,6 +236,7 @@ static void transmit_by_wire(const struct pump_path *path, const uint8_t *bytes,
 		count_failure(counts, error, packets);
 	else
 		counts->sent += packets;
+	pump_wire_call(path->wire);
 }
 
 void pump_transmit(struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment,

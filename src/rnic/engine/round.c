@@ -237,6 +237,7 @@ static int traded(struct pump_round *round)
 	if (!other)
 		return 0;
 	out->bytes = other;
+	pump_wire_call(wire);
 	round->counts.sent += packets;
 	round->tx_bytes += out->used;
 	round->sent += packets;

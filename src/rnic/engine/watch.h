@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 
 #define WATCH_DESCRIPTORS 8u
+#define PUMP_STIR_NS 20000000u /* who sleeps longer than that is woken to tell of what others have moved */
 
 /* The lock around every use of a device, for C and Python alike; its holder may take it again. */
 struct pump_lock {

@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,7 +29,10 @@ struct pump_wire {
 	uint64_t room, end, lost;
 	uint32_t first, taken, waiting;
 	uint32_t latest; /* the sheet that came free last, if none has been used since */
-	int closed, bell;
+	int closed;
+	uint32_t callers; /* who have been told of a sleeper, and are not done with it */
+	struct wire_sleeper sleeper;
+	_Atomic int sleeps; /* somebody does, whom nobody has been told of */
 	struct sheet sheets[WIRE_SHEETS];
 	struct parcel parcels[WIRE_PARCELS];
 };
@@ -39,7 +44,6 @@ struct pump_wire *pump_wire_make(uint8_t *bytes, uint64_t room)
 		pthread_mutex_init(&wire->lock, NULL);
 		wire->bytes = bytes;
 		wire->room = room;
-		wire->bell = -1;
 	}
 	return wire;
 }
@@ -106,16 +110,6 @@ static void queue(struct pump_wire *wire, const struct pump_slot *what, uint8_t 
 	made->sheet = sheet;
 }
 
-/* Wake who listens; the lock is held, so that the bell is still there. */
-static void ring(struct pump_wire *wire)
-{
-	const uint64_t once = 1;
-	int bell = wire->bell;
-	wire->bell = -1;
-	if (bell >= 0 && write(bell, &once, sizeof(once)) < 0)
-		return; /* it rings already */
-}
-
 int pump_wire_put(struct pump_wire *wire, const struct pump_slot *what)
 {
 	int error = 0;
@@ -127,7 +121,6 @@ int pump_wire_put(struct pump_wire *wire, const struct pump_slot *what)
 		memcpy(to, what->buffer, what->size);
 		queue(wire, what, to, NULL);
 		wire->end = (uint64_t)(to - wire->bytes) + what->size;
-		ring(wire);
 	} else if (wire->closed) {
 		error = EHOSTUNREACH;
 	} else {
@@ -169,7 +162,6 @@ uint8_t *pump_wire_trade(struct pump_wire *wire, const struct pump_slot *bursts,
 		found->parcels = count;
 		for (unsigned i = 0; i < count; i++)
 			queue(wire, &bursts[i], bursts[i].buffer, found);
-		ring(wire);
 	}
 	pthread_mutex_unlock(&wire->lock);
 	return other;
@@ -200,13 +192,48 @@ unsigned pump_wire_take(struct pump_wire *wire, struct pump_slot *slots, unsigne
 	return count;
 }
 
-int pump_wire_listen(struct pump_wire *wire, int bell)
+int pump_wire_listen(struct pump_wire *wire, const struct wire_sleeper *sleeper)
 {
 	pthread_mutex_lock(&wire->lock);
 	int quiet = !wire->waiting;
-	wire->bell = quiet ? bell : -1;
+	wire->sleeper = *sleeper;
+	atomic_store_explicit(&wire->sleeps, quiet, memory_order_relaxed);
 	pthread_mutex_unlock(&wire->lock);
 	return quiet;
+}
+
+void pump_wire_leave(struct pump_wire *wire)
+{
+	pthread_mutex_lock(&wire->lock);
+	while (wire->callers) {
+		pthread_mutex_unlock(&wire->lock);
+		sched_yield();
+		pthread_mutex_lock(&wire->lock);
+	}
+	atomic_store_explicit(&wire->sleeps, 0, memory_order_relaxed);
+	pthread_mutex_unlock(&wire->lock);
+}
+
+void pump_wire_call(struct pump_wire *wire)
+{
+	const uint64_t once = 1;
+	/* who fell asleep behind what was put found it there, under the lock, and did not sleep */
+	if (!atomic_load_explicit(&wire->sleeps, memory_order_relaxed))
+		return;
+	pthread_mutex_lock(&wire->lock);
+	struct wire_sleeper sleeper = wire->sleeper;
+	int sleeps = atomic_exchange_explicit(&wire->sleeps, 0, memory_order_relaxed);
+	wire->callers += (uint32_t)sleeps;
+	pthread_mutex_unlock(&wire->lock);
+	if (!sleeps)
+		return;
+	if (sleeper.stand_in && sleeper.stand_in(sleeper.self))
+		sleeper.bell = -1;
+	if (sleeper.bell >= 0 && write(sleeper.bell, &once, sizeof(once)) < 0)
+		sleeper.bell = -1; /* it rings already */
+	pthread_mutex_lock(&wire->lock);
+	wire->callers--;
+	pthread_mutex_unlock(&wire->lock);
 }
 
 uint64_t pump_wire_lost(struct pump_wire *wire)

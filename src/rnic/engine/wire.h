@@ -30,8 +30,20 @@ uint8_t *pump_wire_trade(struct pump_wire *wire, const struct pump_slot *bursts,
 /* Take up to `count` bursts: their number. What the slots lead to stays as it is until the next call. */
 unsigned pump_wire_take(struct pump_wire *wire, struct pump_slot *slots, unsigned count);
 
-/* Whether nothing waits: `bell`, an eventfd, is then rung at the next burst, once. -1: not any longer, whatever waits. */
-int pump_wire_listen(struct pump_wire *wire, int bell);
+/* Who takes, and sleeps until something waits. */
+struct wire_sleeper {
+	int bell; /* an eventfd that wakes it */
+	/* Or NULL: does its work in its place, on the thread that has put something; whether that was possible. */
+	int (*stand_in)(void *self);
+	void *self;
+};
+
+/* Whether nothing waits: the sleeper is then called at the next burst, once. */
+int pump_wire_listen(struct pump_wire *wire, const struct wire_sleeper *sleeper);
+/* Nobody sleeps any longer, nor is anybody about to call who did. */
+void pump_wire_leave(struct pump_wire *wire);
+/* Behind what was put: call the sleeper, if there is one. The caller holds no lock that its stand-in waits for. */
+void pump_wire_call(struct pump_wire *wire);
 
 /* Packets that were lost for want of room since the last such question. */
 uint64_t pump_wire_lost(struct pump_wire *wire);

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rnic.engine import use
 from rnic.link.loopback import Fabric, LoopbackLink, loopback_pair
 from rnic.spec import opcodes as op
-from rnic.verbs import CQ, GID, MR, PD, QP, AHAttr, Context, GlobalRoute, QPAttr, QPCap, QPInitAttr
+from rnic.verbs import CQ, GID, MR, PD, QP, AHAttr, CompChannel, Context, GlobalRoute, QPAttr, QPCap, QPInitAttr
 from rnic.verbs import enums as e
 from rnic.wire.flow import Flow
 from rnic.wire.ip import ip_packet
@@ -91,10 +91,11 @@ def test_a_closed_wire_takes_nothing() -> None:
 class End:
     """A NIC on a link in memory, with a queue pair and 256 KiB."""
 
-    def __init__(self, link: LoopbackLink) -> None:
+    def __init__(self, link: LoopbackLink, waits: bool = False) -> None:
         self.ctx = Context(link=link)
         pd = PD(self.ctx)
-        self.cq = CQ(self.ctx, 64)
+        self.channel = CompChannel(self.ctx) if waits else None
+        self.cq = CQ(self.ctx, 64, channel=self.channel)
         self.qp = QP(pd, QPInitAttr(e.IBV_QPT_RC, cap=QPCap(16, 16), scq=self.cq, rcq=self.cq))
         self.mr = MR(pd, bytearray(1 << 18), RIGHTS)
 
@@ -116,8 +117,8 @@ class End:
                 peer.ctx.runtime.progress()
 
 
-def joined() -> tuple[End, End]:
-    a, b = (End(link) for link in loopback_pair())
+def joined(waits: bool = False) -> tuple[End, End]:
+    a, b = (End(link, waits) for link in loopback_pair())
     a.join(b)
     b.join(a)
     return a, b

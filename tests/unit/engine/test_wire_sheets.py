@@ -6,8 +6,9 @@ import ctypes
 import os
 import select
 import subprocess
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,12 +32,22 @@ def library(builds: Callable[..., ctypes.CDLL], tmp_path_factory: pytest.TempPat
     return made
 
 
+StandIn = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t)
+
+
+class Sleeper(ctypes.Structure):
+    """``struct wire_sleeper``."""
+
+    _fields_ = (("bell", ctypes.c_int), ("stand_in", StandIn), ("self", ctypes.c_size_t))
+
+
 class Wire:
     """A wire in C, and the sheet that its sender has."""
 
     def __init__(self, library: ctypes.CDLL, room: int = ROOM) -> None:
         self.library = library
         self.memory = bytearray(room)
+        self.sleepers: list[Sleeper] = []
         self.wire = ctypes.c_void_p(library.pump_wire_make(address_of(memoryview(self.memory)), room))
         self._libc = ctypes.CDLL(None)
         self._libc.malloc.argtypes, self._libc.malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
@@ -67,6 +78,12 @@ class Wire:
         self.sheet = other
         ctypes.memset(other, 0xEE, SHEET_BYTES)  # whoever still looked at it sees that
         return True
+
+    def listen(self, bell: int, stand_in: Callable[[int], int] | None = None) -> bool:
+        """Whether nothing waits; whoever puts something is to call then."""
+        sleeper = Sleeper(bell, StandIn() if stand_in is None else StandIn(stand_in), 7)
+        self.sleepers.append(sleeper)  # one that runs may not go
+        return bool(self.library.pump_wire_listen(self.wire, ctypes.byref(sleeper)))
 
     def take(self, count: int) -> list[Slot]:
         slots = (Slot * max(count, 1))()
@@ -137,35 +154,100 @@ def test_a_wire_with_little_room_and_a_closed_one_have_no_sheets(library: ctypes
         wire.free()
 
 
+@pytest.fixture
+def bell() -> Iterator[int]:
+    made = os.eventfd(0, os.EFD_NONBLOCK)
+    yield made
+    os.close(made)
+
+
+def rings(bell: int) -> bool:
+    heard = bool(select.select([bell], [], [], 0)[0])
+    if heard:
+        os.eventfd_read(bell)
+    return heard
+
+
 @pytest.mark.parametrize("how", ["put", "trade"])
-def test_the_bell_rings_once_for_who_listens_to_an_empty_wire(library: ctypes.CDLL, how: str) -> None:
+def test_the_bell_rings_once_for_who_listens_to_an_empty_wire(library: ctypes.CDLL, bell: int, how: str) -> None:
     wire = Wire(library)
-    send: Callable[[], object] = (lambda: wire.put(b"x")) if how == "put" else (lambda: wire.trade([b"x"]))
-    bell = os.eventfd(0, os.EFD_NONBLOCK)
 
-    def rings() -> bool:
-        heard = bool(select.select([bell], [], [], 0)[0])
-        if heard:
-            os.eventfd_read(bell)
-        return heard
+    def send() -> None:
+        if how == "put":
+            wire.put(b"x")
+        else:
+            wire.trade([b"x"])
+        library.pump_wire_call(wire.wire)
 
     send()
-    assert not library.pump_wire_listen(wire.wire, bell), "something waits"
+    assert not wire.listen(bell), "something waits"
     send()
-    assert not rings(), "nobody listens who found something"
+    assert not rings(bell), "nobody listens who found something"
     wire.take(2)
-    assert library.pump_wire_listen(wire.wire, bell)
-    assert not rings()
+    assert wire.listen(bell)
+    assert not rings(bell)
     send()
-    assert rings()
+    assert rings(bell)
     send()
-    assert not rings(), "once is enough"
+    assert not rings(bell), "once is enough"
     wire.take(2)
-    assert library.pump_wire_listen(wire.wire, bell)
-    assert library.pump_wire_listen(wire.wire, -1)
+    assert wire.listen(bell)
+    library.pump_wire_leave(wire.wire)
     send()
-    assert not rings(), "who listens no more is not called"
-    os.close(bell)
+    assert not rings(bell), "who listens no more is not called"
+    wire.free()
+
+
+def test_who_stands_in_for_a_sleeper_is_asked_first_and_once(library: ctypes.CDLL, bell: int) -> None:
+    wire = Wire(library)
+    asked: list[int] = []
+
+    def stand_in(me: int) -> int:
+        asked.append(me)
+        return len(asked) != 2
+
+    assert wire.listen(bell, stand_in)
+    for number, (calls, rang) in enumerate([(1, False), (1, False), (2, True), (3, False)]):
+        if number >= 2:
+            wire.take(2)
+            assert wire.listen(bell, stand_in)
+        wire.put(b"x")
+        library.pump_wire_call(wire.wire)
+        assert (len(asked), rings(bell)) == (calls, rang)
+    assert set(asked) == {7}
+    wire.free()
+
+
+def test_nobody_leaves_a_wire_while_another_stands_in_for_him(library: ctypes.CDLL, bell: int) -> None:
+    wire = Wire(library)
+    stands, may_go, left = threading.Event(), threading.Event(), threading.Event()
+
+    def stand_in(_: int) -> int:
+        stands.set()
+        assert may_go.wait(20)
+        assert not left.is_set()
+        return wire.listen(bell)
+
+    def leave() -> None:
+        library.pump_wire_leave(wire.wire)
+        left.set()
+
+    assert wire.listen(bell, stand_in)
+    wire.put(b"x")
+    caller = threading.Thread(target=library.pump_wire_call, args=(wire.wire,))
+    leaver = threading.Thread(target=leave)
+    caller.start()
+    assert stands.wait(20)
+    leaver.start()
+    wire.take(1)
+    assert not left.wait(0.05)
+    may_go.set()
+    caller.join(20)
+    leaver.join(20)
+    assert left.is_set()
+    wire.put(b"x")
+    library.pump_wire_call(wire.wire)
+    assert not rings(bell), "what the other one did last counts no more"
     wire.free()
 
 

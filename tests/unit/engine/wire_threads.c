@@ -1,5 +1,6 @@
 /* Threads that put and trade, one that takes, sleeps by the wire's bell, and looks at all bytes: each burst is as its sender
- * made it, none twice and none out of its sender's order. Prints how many came; none is lost, since there is room for all. */
+ * made it, none twice and none out of its sender's order. Who finds it asleep stands in for it, every other time and if nobody
+ * else does. Prints how many came; none is lost, since there is room for all. */
 #define _GNU_SOURCE
 #include "wire.h"
 
@@ -14,6 +15,10 @@
 enum { SENDERS = 3, BURSTS = 1200, SHEET = 4096, ROOM = 16 << 20 };
 
 static struct pump_wire *wire;
+static struct wire_sleeper sleeper;
+static pthread_mutex_t taking = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t came, asked; /* by who takes */
+static int64_t last[SENDERS];
 
 /* A number and its sender, as often as it fits. */
 static struct pump_slot make(uint8_t *at, uint32_t sender, uint32_t number, size_t size)
@@ -36,52 +41,79 @@ static void *make_all(void *self)
 		uint8_t *other = number % 3 ? pump_wire_trade(wire, both, 2, sheet, SHEET) : NULL;
 		if (other) {
 			sheet = other;
-			continue;
+		} else {
+			pump_wire_put(wire, &both[0]);
+			pump_wire_put(wire, &both[1]);
 		}
-		pump_wire_put(wire, &both[0]);
-		pump_wire_put(wire, &both[1]);
+		pump_wire_call(wire);
 	}
 	free(sheet);
 	return NULL;
+}
+
+/* Take some and look at them: their number. The lock is held. */
+static unsigned take(void)
+{
+	struct pump_slot slots[4];
+	unsigned count = pump_wire_take(wire, slots, 4);
+	for (unsigned i = 0; i < count; i++) {
+		uint32_t number, sender;
+		memcpy(&number, slots[i].buffer, 4);
+		memcpy(&sender, slots[i].buffer + 4, 4);
+		for (size_t at = 8; at < slots[i].size; at += 8)
+			if (memcmp(slots[i].buffer + at, slots[i].buffer, 8))
+				exit(3);
+		if (sender >= SENDERS || (int64_t)number <= last[sender])
+			exit(4);
+		last[sender] = number;
+	}
+	came += count;
+	return count;
+}
+
+/* Take what there is; whether there is no more, and more to come. */
+static int stand_in(void *self)
+{
+	int done = 0;
+	if (self != last)
+		exit(7);
+	if (pthread_mutex_trylock(&taking))
+		return 0;
+	if (asked++ % 2) {
+		while (take())
+			;
+		done = came < SENDERS * BURSTS && pump_wire_listen(wire, &sleeper);
+	}
+	pthread_mutex_unlock(&taking);
+	return done;
 }
 
 int main(void)
 {
 	static uint8_t room[ROOM];
 	pthread_t threads[SENDERS];
-	int64_t last[SENDERS];
-	uint64_t came = 0;
 	struct pollfd bell = { .fd = eventfd(0, EFD_NONBLOCK), .events = POLLIN };
 
 	wire = pump_wire_make(room, sizeof room);
+	sleeper = (struct wire_sleeper){ .bell = bell.fd, .stand_in = stand_in, .self = last };
 	for (uintptr_t i = 0; i < SENDERS; i++) {
 		last[i] = -1;
 		if (pthread_create(&threads[i], NULL, make_all, (void *)i))
 			return 2;
 	}
-	while (came < SENDERS * BURSTS) {
-		struct pump_slot slots[4];
-		unsigned count = pump_wire_take(wire, slots, 4);
+	for (int all = 0; !all;) {
 		uint64_t rung;
-		for (unsigned i = 0; i < count; i++) {
-			uint32_t number, sender;
-			memcpy(&number, slots[i].buffer, 4);
-			memcpy(&sender, slots[i].buffer + 4, 4);
-			for (size_t at = 8; at < slots[i].size; at += 8)
-				if (memcmp(slots[i].buffer + at, slots[i].buffer, 8))
-					return 3;
-			if (sender >= SENDERS || (int64_t)number <= last[sender])
-				return 4;
-			last[sender] = number;
-		}
-		came += count;
-		if (!count && pump_wire_listen(wire, bell.fd)) {
-			if (poll(&bell, 1, 60000) == 0)
-				return 6;
-			if (read(bell.fd, &rung, sizeof rung) < 0)
-				return 5;
-		}
+		pthread_mutex_lock(&taking);
+		unsigned count = take();
+		all = came == SENDERS * BURSTS;
+		int sleeps = !all && !count && pump_wire_listen(wire, &sleeper);
+		pthread_mutex_unlock(&taking);
+		if (sleeps && poll(&bell, 1, 60000) == 0)
+			return 6;
+		if (sleeps && read(bell.fd, &rung, sizeof rung) < 0)
+			return 5;
 	}
+	pump_wire_leave(wire);
 	for (unsigned i = 0; i < SENDERS; i++)
 		pthread_join(threads[i], NULL);
 	pump_wire_free(wire);
