@@ -163,7 +163,7 @@ def verdict(what: str, figures: tuple[float, float], floor: float, aim: float, l
 
 def best(got: list[float], unit: str) -> float:
     """Of a row's rounds."""
-    return min(got) if unit in ("us", "%") else max(got)
+    return min(got) if unit in ("us", "%", "cycles") else max(got)
 
 
 HEAD = f"{'':37} {'best':>7} {'median':>7} {'floor':>7} {'aim':>7}"
@@ -183,7 +183,7 @@ def in_guest(rows: list[GuestRow]) -> list[str]:
         if row.wire:
             lines.append(f"{row.what:37} {ratios[0]:7.2f} {ratios[1]:7.2f} {'none':>7} {row.aim:7.2f}")
         else:
-            lines.append(verdict(row.what, ratios, row.floor, row.aim, row.unit == "us"))
+            lines.append(verdict(row.what, ratios, row.floor, row.aim, row.unit == "cycles"))
     return lines
 
 

@@ -67,6 +67,7 @@ cdef class Drive(Door):
         self.interrupts, self.changes = nic.resources.interrupts, nic.resources.groups.changes
         self.clock, self.of_runtime = runtime.clock, runtime.__dict__
         self.monotonic = self.clock is monotonic_ns
+        clock_look()
         self.lock = runtime.lock
         self.lock.drive = self
         self.state.round, self.state.lock = pump.round_state, &self.lock.lock
@@ -90,7 +91,7 @@ cdef class Drive(Door):
         return self.state.pending != 0
 
     cdef uint64_t now(self) except? 0:
-        return pump_now() if self.monotonic else self.clock()
+        return pump_about_now() if self.monotonic else self.clock()
 
     def count(self):
         """What C has counted is counted, unless it is at work just now."""

@@ -25,6 +25,8 @@ cdef extern from "watch.h" nogil:
     int pump_lock_own(pump_lock *lock)
     void pump_lock_free(pump_lock *lock)
     uint64_t pump_now()
+    uint64_t pump_about_now()
+    void clock_look()
     int pump_watch_start(pump_watch *watch)
     void pump_watch_stop(pump_watch *watch)
     void pump_watch_ring(pump_watch *watch)

@@ -216,7 +216,7 @@ void engine_advance_into(const struct engine_port *port, struct engine_qp *qp, u
 	effects->effects |= EFFECT_ACKNOWLEDGED | EFFECT_GO_ON;
 	effects->sample = NONE;
 	if (record->rtt_psn != NONE && psn_diff(psn, record->rtt_psn) > 0) {
-		effects->sample = now - record->rtt_at;
+		effects->sample = now > record->rtt_at ? now - record->rtt_at : 0; /* by threads whose looks at the clock crossed */
 		engine_measured(&srtt, &rttvar, effects->sample);
 		record->rtt_psn = NONE;
 	}

@@ -10,7 +10,11 @@
 #define ECN_MASK 3u
 #define ECN_CE 3u
 #define EAGER_ROUNDS 64u /* behind one in which packets came from elsewhere */
+/* Rounds that may leave the socket out before it is looked at: the fewest, and, as long as nothing is found there, twice as
+ * many each time. A look is a system call, and takes longer than all the others. */
 #define SOCKET_AT_LEAST_EVERY 8u
+#define SOCKET_EVERY_MOST 64u
+#define SOCKET_EVERY_NS 100000u /* where rounds take long, the fewest do, once so much time has passed */
 #define TRADE_LEAST 16384u /* bytes: fewer are copied sooner than a sheet changes hands, and do not fill one */
 #define TRADE_BURSTS 8u /* of one sheet */
 
@@ -62,11 +66,13 @@ uint64_t pump_round_right(struct pump_round *round, const uint8_t *name, uint32_
 /* ------------------------------------------------------------------ what arrives */
 
 /* Whether the socket is left out of this round, since packets come from elsewhere now, or came lately. */
-static int drawn(struct pump_round *round)
+static int drawn(struct pump_round *round, uint64_t now)
 {
 	round->drawn = 0;
-	if (++round->passed >= SOCKET_AT_LEAST_EVERY) {
+	if (++round->passed >= round->patience ||
+	    (round->passed >= SOCKET_AT_LEAST_EVERY && now - round->looked >= SOCKET_EVERY_NS)) {
 		round->passed = 0;
+		round->looked = now;
 		return 0;
 	}
 	round->slot = 0;
@@ -85,9 +91,9 @@ static int drawn(struct pump_round *round)
 	return 1;
 }
 
-static void receive(struct pump_round *round)
+static void receive(struct pump_round *round, uint64_t now)
 {
-	if (round->draw && drawn(round))
+	if (round->draw && drawn(round, now))
 		return;
 	unsigned count = round->greed < ROUND_RECEIVE_LIMIT ? round->greed : ROUND_RECEIVE_LIMIT;
 	int came = round->wire ? (int)pump_wire_take(round->wire, round->slots, count) :
@@ -95,6 +101,10 @@ static void receive(struct pump_round *round)
 	round->slot = 0;
 	round->at = 0;
 	round->came = came > 0 ? (uint32_t)came : 0;
+	if (round->came || round->patience < SOCKET_AT_LEAST_EVERY)
+		round->patience = SOCKET_AT_LEAST_EVERY;
+	else if (round->patience < SOCKET_EVERY_MOST)
+		round->patience *= 2;
 	if (came < 0)
 		round->socket_errors++;
 	/* one by itself is asked for in a shorter way, and says nothing of more behind it */
@@ -360,10 +370,10 @@ void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct 
 		round->phase = !round->hold && round->silent >= ROUND_REPLIES_AT_LEAST_EVERY && !gathering(round, ROUND_GATHER_ONE_IN) ?
 				       ROUND_BEFORE : ROUND_TAKING;
 		if (round->phase == ROUND_TAKING) {
-			receive(round);
+			receive(round, now);
 			while (!round->came && round->looks && !round->device->sched.turns->count && !round->sending.qp) {
 				round->looks--;
-				receive(round);
+				receive(round, now);
 			}
 		}
 		round->looks = 0;
@@ -373,7 +383,7 @@ void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct 
 		if (told->stop != STOP_DONE)
 			return;
 		round->phase = ROUND_TAKING;
-		receive(round);
+		receive(round, now);
 	}
 	if (round->phase == ROUND_TAKING) {
 		if (!take(round, now, told))

@@ -57,7 +57,9 @@ struct pump_round {
 	void *hairpin;
 	uint32_t drawn; /* the slots of this round came from there */
 	uint32_t eager; /* rounds to come that leave the socket out though nothing comes from there */
-	uint32_t passed; /* rounds in a row that did so */
+	uint32_t passed; /* rounds in a row that did so, */
+	uint32_t patience; /* of so many at most, */
+	uint64_t looked; /* since this time */
 	struct pump_kept *kept; /* what came beyond a gap; NULL before the first such packet */
 	uint64_t feeding; /* the record of a queue pair that may go on with some of that, or 0 */
 	struct pump_counts counts;

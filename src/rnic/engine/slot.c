@@ -155,6 +155,7 @@ int slot_open(const struct slot_setup *given, struct slot_driver **made)
 	slot->pid = getpid();
 	slot->bell = -1;
 	slot->slow = speed_slow(slot->fd);
+	clock_look();
 	slot->look_ns = slot->slow * LOOK_NS;
 	slot->due_ns = UINT64_MAX;
 	slot->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -327,7 +328,7 @@ void slot_join(struct slot_driver *slot, uint32_t number)
 
 int slot_ring(struct slot_driver *slot, uint32_t number, uint32_t block)
 {
-	uint64_t now = pump_now();
+	uint64_t now = pump_about_now();
 	int here, took_time;
 
 	atomic_store_explicit(&slot->used_ns, now, memory_order_relaxed);
@@ -338,7 +339,7 @@ int slot_ring(struct slot_driver *slot, uint32_t number, uint32_t block)
 	took_time = bypass_took_time(slot->bypass);
 	back(slot);
 	if (now < atomic_load_explicit(&slot->polled_ns, memory_order_relaxed) + slot->slow * GAP_NS)
-		slot_cover(slot, now, took_time ? pump_now() : now); /* who posts between polls has not stopped polling */
+		slot_cover(slot, now, took_time ? pump_about_now() : now); /* who posts between polls has not stopped polling */
 	return here;
 }
 
@@ -361,7 +362,7 @@ void slot_knock(volatile _Atomic uint8_t *rung, _Atomic uint32_t *asleep, int wa
 int slot_poll(struct slot_driver *slot)
 {
 	uint32_t armed = atomic_load_explicit(&slot->armed, memory_order_relaxed);
-	uint64_t now = pump_now(), end = now + slot->slow * ANSWER_NS;
+	uint64_t now = pump_about_now(), end = now + slot->slow * ANSWER_NS;
 	int did = 0;
 	bool expects;
 
@@ -380,7 +381,7 @@ int slot_poll(struct slot_driver *slot)
 			did |= bypass_round(slot->bypass, began, 1);
 		expects = did && !armed && bypass_expects(slot->bypass);
 		if (bypass_took_time(slot->bypass) || expects)
-			now = pump_now();
+			now = pump_about_now();
 		if (did && !armed) /* a round of long messages takes longer than a program needs to come back */
 			slot_cover(slot, began, now);
 		if (expects && now >= end) {

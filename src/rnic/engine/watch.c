@@ -18,13 +18,6 @@
 
 static _Atomic uint64_t threads; /* of this process */
 
-uint64_t pump_now(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* ------------------------------------------------------------------ the lock */
 
 int pump_lock_init(struct pump_lock *lock)

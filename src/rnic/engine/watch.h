@@ -3,6 +3,7 @@
 #ifndef RNIC_ENGINE_WATCH_H
 #define RNIC_ENGINE_WATCH_H
 
+#include "clock.h"
 #include "round.h"
 
 #include <pthread.h>
@@ -52,7 +53,6 @@ struct pump_watch {
 	_Atomic uint64_t sleeps_until; /* 0 while the thread is awake, or looks soon whether the program still polls */
 };
 
-uint64_t pump_now(void);
 /* Start the thread, which blocks all signals: 0, or the error number. Everything but `out` and `bell` is there. */
 int pump_watch_start(struct pump_watch *watch);
 /* End it; the caller does not hold the lock. */

@@ -327,7 +327,7 @@ class Outstanding(QpRecord):
         """
         if psn != self.una:
             if self.rtt_psn != NONE and psn_diff(psn, self.rtt_psn) > 0:
-                self.peer.measured(now_ns - self.rtt_at, now_ns)
+                self.peer.measured(max(0, now_ns - self.rtt_at), now_ns)
                 self.rtt_psn = NONE
             count = psn_diff(psn, self.una)
             if self.mended_psn != NONE and count > 1:

@@ -1,5 +1,7 @@
-/* A round on an engine of stubs: a packet lies behind a gap, so that a NAK leaves at once, and the first turn that is given
- * for it is of a queue pair that is to be found anew. Prints what of the turn is open when the round is over. */
+/* Rounds on an engine of stubs. First a packet lies behind a gap, so that a NAK leaves at once, and the first turn that is
+ * given for it is of a queue pair that is to be found anew: prints what of the turn is open when the round is over. Then
+ * packets come from elsewhere, and none by the socket: prints the rounds between one look at it and the next, and again
+ * behind one that found something, and where a round takes 20 us. */
 #define _GNU_SOURCE
 #include "round.h"
 #include "wire.h"
@@ -10,13 +12,16 @@
 
 enum { QP = 4096, PROGRAM = 320 };
 
+static int finds = 1;
+static unsigned looks;
+
 int pump_receive(int fd, struct pump_inbox *inbox, struct pump_slot *slots, unsigned count)
 {
-	static int once;
-
 	(void)fd, (void)inbox;
-	if (once++ || !count)
+	looks++;
+	if (!finds || !count)
 		return 0;
+	finds = 0;
 	slots[0].size = slots[0].segment = 64;
 	slots[0].name_bytes = 4;
 	memcpy(slots[0].name, "abcd", 4);
@@ -117,6 +122,28 @@ void engine_port_sent(struct engine_device *device, struct engine_sending *sendi
 	(void)device, (void)sending;
 }
 
+static unsigned nothing(void *hairpin, struct pump_slot *slots, unsigned count)
+{
+	(void)hairpin, (void)slots, (void)count;
+	return 0;
+}
+
+/* Rounds from one look at the socket to the next, each so many ns long. */
+static unsigned between(struct pump_round *round, uint64_t *now, uint64_t ns)
+{
+	unsigned rounds = 0;
+	struct engine_told told;
+
+	for (looks = 0; !looks; rounds++) {
+		round->eager = 1;
+		do
+			pump_round(round, *now, ROUND_BUDGET, &told);
+		while (told.stop != STOP_DONE);
+		*now += ns;
+	}
+	return rounds;
+}
+
 int main(void)
 {
 	static struct pump_round round;
@@ -127,6 +154,7 @@ int main(void)
 	struct engine_flow flow = { 0 };
 	struct engine_told told;
 	unsigned stops = 0;
+	uint64_t now = 0;
 
 	if (!buffers || !out)
 		return 1;
@@ -137,6 +165,12 @@ int main(void)
 	for (pump_round(&round, 0, ROUND_BUDGET, &told); told.stop != STOP_DONE; pump_round(&round, 0, ROUND_BUDGET, &told))
 		stops++;
 	printf("stops %u, turn of %lu, program %lu\n", stops, (unsigned long)round.sending.qp, (unsigned long)turns.turn);
+	round.draw = nothing;
+	for (unsigned i = 0; i < 16; i++) {
+		finds = i == 6;
+		printf("%u ", between(&round, &now, i < 12 ? 100 : 20000));
+	}
+	puts("");
 	free(buffers);
 	free(out);
 	return 0;
