@@ -4,7 +4,7 @@ its engine in the programs, and on the kernel's Soft-RoCE.
 Both ends of a row are in one guest, on its address of the wire, with the same path MTU; the two take turns. Without
 hardware virtualisation the guest is many times slower than the machine: the proportion is what counts. Latencies are in
 what perftest counts, not in the microseconds that it makes of that: its estimate of the processor's clock is off by any
-amount there, and ended in ``inf`` in one run of eight. They are of so many messages that no pause of the machine is them.
+amount there, and ended in ``inf`` in one run of eight. They are of so many messages that no pause is half of them.
 
 Soft-RoCE gives a packet for its own device to its receiving half, inside of the device. So does rnic, as it is: the
 floors are for that. With ``--no-hairpin`` each packet takes the way through a socket and the guest's network stack,
