@@ -256,10 +256,7 @@ cdef class Drive(Door):
         if self.interrupts:
             self.runtime._interrupts()
         self.state.stirred = 1
-        if self.state.sleeps_until > now and (
-            self.state.sleeps_until - now > PUMP_STIR_NS or pump.device.device.sched.turns.count
-            or engine_port_deadline(&pump.device.device) < self.state.sleeps_until
-        ):
+        if pump_watch_oversleeps(&self.state, now):
             pump_watch_ring(&self.state)
         elif not self.state.runs and _of(of_runtime, "_sleep_until") is not None:
             self.runtime._wake_if_late()

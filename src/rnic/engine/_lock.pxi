@@ -16,7 +16,6 @@ cdef extern from "watch.h" nogil:
         uint64_t polled, sleeps_until
     enum:
         WATCH_DESCRIPTORS
-        PUMP_STIR_NS
         STOP_DEADLINE
     int pump_lock_init(pump_lock *lock)
     void pump_lock_destroy(pump_lock *lock)
@@ -29,6 +28,7 @@ cdef extern from "watch.h" nogil:
     void clock_look()
     int pump_watch_start(pump_watch *watch)
     void pump_watch_stop(pump_watch *watch)
+    bint pump_watch_oversleeps(const pump_watch *watch, uint64_t now)
     void pump_watch_ring(pump_watch *watch)
 
 

@@ -22,9 +22,10 @@ uint64_t pump_now(void)
 #include <x86intrin.h>
 
 #define TRIES 8 /* of which the quickest tells */
+#define PAUSED 4u /* times the quickest: in between something else ran. Less is within BEHIND of MEASURED_NS */
 #define QUICK 16u /* times what the counter takes: no system reads a device in that */
 #define OFTEN 32u /* times what the system takes is how long its answer lasts */
-#define MEASURED_NS 100000u /* in which the counter's rate is seen */
+#define MEASURED_NS 1000000u /* in which the counter's rate is seen */
 #define SHIFT 32
 #define BEHIND 64u /* one part of so many, lest the counter run ahead of the system's time */
 
@@ -56,14 +57,19 @@ static uint64_t counter(void)
 
 void clock_look(void)
 {
-	uint64_t quick = takes(counter), system = takes(pump_now), began, count, now, counts;
+	uint64_t quick = takes(counter), system = takes(pump_now), before, began, count, now, counts;
+	int tried = 0;
 
-	if (system <= QUICK * quick) {
-		atomic_store(&lasts, 0);
+	atomic_store(&lasts, 0);
+	if (system <= QUICK * quick)
 		return;
-	}
-	began = pump_now();
-	count = __rdtsc();
+	do { /* a pause between the two would have the time run ahead; one at the end has it lag */
+		before = __rdtsc();
+		began = pump_now();
+		count = __rdtsc();
+	} while (count - before > PAUSED * system && ++tried < TRIES);
+	if (tried == TRIES)
+		return;
 	do
 		now = pump_now();
 	while (now - began < MEASURED_NS);

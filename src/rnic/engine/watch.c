@@ -14,6 +14,7 @@
 #define MOST_ROUNDS 256u /* under the lock, so that others get it */
 #define SPIN_NS 50000u /* what came last is followed by more sooner than a sleeping thread wakes up */
 #define STAND_IN_ROUNDS 8u /* that somebody else does in the thread's place before it is woken after all */
+#define STIR_NS 20000000u /* who sleeps longer than that is woken to tell of what others have moved */
 #define LOOK_NS 1000000u /* how often to look where nothing can be waited on */
 
 static _Atomic uint64_t threads; /* of this process */
@@ -146,6 +147,12 @@ static uint64_t next_work(const struct pump_watch *watch, uint64_t now)
 	return device->sched.turns->count || watch->round->sending.qp ? now : engine_port_deadline(device);
 }
 
+int pump_watch_oversleeps(const struct pump_watch *watch, uint64_t now)
+{
+	uint64_t until = atomic_load(&watch->sleeps_until);
+	return until > now && (until - now > STIR_NS || next_work(watch, now) < until);
+}
+
 static int stand_in(void *self);
 
 /* Whether nothing waits on the wire: who puts something there is told that the thread sleeps. */
@@ -169,12 +176,11 @@ static int stand_in(void *self)
 	stands_in = 1;
 	if (watch->leased && !stuck(watch) && !polls(watch, pump_now())) {
 		rounds(watch, STAND_IN_ROUNDS);
-		uint64_t now = pump_now(), until = atomic_load(&watch->sleeps_until);
 		atomic_store(&watch->stirred, 1);
 		done = stuck(watch);
 		if (done)
 			call_python(watch);
-		else if (until <= now + PUMP_STIR_NS && next_work(watch, now) >= until)
+		else if (!pump_watch_oversleeps(watch, pump_now()))
 			done = listen_to(watch);
 	}
 	stands_in = 0;

@@ -10,7 +10,6 @@
 #include <stdatomic.h>
 
 #define WATCH_DESCRIPTORS 8u
-#define PUMP_STIR_NS 20000000u /* who sleeps longer than that is woken to tell of what others have moved */
 
 /* The lock around every use of a device, for C and Python alike; its holder may take it again. */
 struct pump_lock {
@@ -57,6 +56,8 @@ struct pump_watch {
 int pump_watch_start(struct pump_watch *watch);
 /* End it; the caller does not hold the lock. */
 void pump_watch_stop(struct pump_watch *watch);
+/* Whether it sleeps for too long, now that somebody else has sent or taken something in its place; the lock is held. */
+int pump_watch_oversleeps(const struct pump_watch *watch, uint64_t now);
 /* Wake it. */
 void pump_watch_ring(struct pump_watch *watch);
 #endif

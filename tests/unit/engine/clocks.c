@@ -12,7 +12,7 @@
 
 #define JIFFY 4000000u
 
-static uint64_t time_ns = 123456789, cost, asked, count;
+static uint64_t time_ns = 123456789, cost, asked, count, pauses_at;
 
 /* Time goes on, and the counter with it, `speed` times as fast in all as it should. */
 static void pass(uint64_t ns, uint64_t speed)
@@ -21,8 +21,16 @@ static void pass(uint64_t ns, uint64_t speed)
 	count += ns * 5 / 2 * speed;
 }
 
+/* Each look at one of the two clocks may be where this program is kept from going on, for 10 ms. */
+static void looked(void)
+{
+	if (pauses_at && !--pauses_at)
+		pass(10000000, 1);
+}
+
 static uint64_t told(void)
 {
+	looked();
 	pass(8, 1);
 	return count;
 }
@@ -35,6 +43,7 @@ static int system_time(clockid_t which, struct timespec *now)
 		pass(cost, 1);
 		asked++;
 		at = time_ns;
+		looked();
 	} else {
 		at = time_ns / JIFFY * JIFFY;
 	}
@@ -66,7 +75,7 @@ int main(void)
 	static const uint64_t costs[] = { 40, 5000 };
 
 	for (unsigned i = 0; i < 2; i++) {
-		/* what the system said last may be nearly a jiffy old, and the counter is as far behind as it lags in CLOCK_MOST_NS */
+		/* as far as the counter lags in CLOCK_MOST_NS */
 		const uint64_t behind = CLOCK_MOST_NS / 64 + 100;
 		uint64_t until;
 
@@ -86,6 +95,15 @@ int main(void)
 		pass(30000, 0);
 		look("with a counter that has stood for a moment", behind + 30000);
 	}
+	for (uint64_t pause = 1; pause < 400; pause++) {
+		pauses_at = pause;
+		clock_look();
+		pauses_at = 0;
+		pass(700000000, 1);
+		for (uint64_t until = time_ns + 50000; time_ns < until; pass(50, 1))
+			look("told anew, with a pause", 500000);
+	}
+	clock_look();
 	pass(700000000, 1);
 	look("anew", 4000);
 	for (uint64_t until = time_ns + 1000000; time_ns < until;) {
