@@ -495,7 +495,7 @@ static int send_paced(struct engine_device *device, struct engine_qp *qp, uint64
 {
 	const struct engine_congestion *settings = &device->port->congestion;
 	struct queue_pair *record = qp->record;
-	uint64_t packet = largest(qp), used = out->used;
+	uint64_t packet = largest(qp), used = out->carried + out->used;
 	if (!record->paced)
 		return send_some(device, qp, now, out, sending, told);
 	sending->room = lesser(sending->room, engine_pace_allowance(qp->pace, settings, now, packet));
@@ -507,7 +507,7 @@ static int send_paced(struct engine_device *device, struct engine_qp *qp, uint64
 		return 0;
 	}
 	int result = send_some(device, qp, now, out, sending, told);
-	engine_pace_spend(qp->pace, settings, out->used - used);
+	engine_pace_spend(qp->pace, settings, out->carried + out->used - used);
 	return result;
 }
 
