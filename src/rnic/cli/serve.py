@@ -82,7 +82,11 @@ def make_runtime(address: str, port: int | None, options: dict[str, object]) -> 
     source_ports: Any = options.get("source_ports") or 0
     counters = Counters()
     wanted = ROCE_UDP_PORT if port is None else port
-    link: Link = UdpLink(address, wanted, source_ports=source_ports, counters=counters)
+    socket_link = UdpLink(address, wanted, source_ports=source_ports, counters=counters)
+    socket_link.lends = (
+        False  # what its programs leave behind is counted, and bytes out of their memory cost more than this copy
+    )
+    link: Link = socket_link
     try:
         capture, faults = options.get("capture"), options.get("faults")
         if capture:

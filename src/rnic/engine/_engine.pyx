@@ -164,6 +164,7 @@ cdef extern from "engine.h" nogil:
         uint32_t open
         uint32_t count
         void (*carry)(engine_out *out) noexcept nogil
+        void (*turned)(engine_out *out, const engine_qp *qp) noexcept nogil
         uint64_t carried
         engine_burst bursts[288]
     enum:
@@ -286,8 +287,8 @@ cdef extern from "round.h" nogil:
         uint64_t seed, asked, one_in
     struct pump_round_state "pump_round":
         pump_wire *wire
-        uint32_t phase, came, slot, gathers, afloat, looks
-        uint64_t at, sent, rx_bytes, tx_bytes, too_short, socket_errors, lost
+        uint32_t phase, came, slot, gathers, afloat, looks, splices
+        uint64_t at, sent, rx_bytes, tx_bytes, too_short, socket_errors, lost, spliced
         pump_loss loss
         pump_counts counts
         engine_out out
@@ -820,6 +821,7 @@ cdef class Executor:
         out.max_segments = self.place.record.batch_limit
         out.route = NULL
         out.carry = NULL
+        out.turned = NULL
         out.carried = 0
         return buffer
 
@@ -1098,6 +1100,7 @@ cdef class Device:
         result.room = ROUND_OUT_BYTES
         result.used = result.open = result.count = result.carried = 0
         result.carry = NULL
+        result.turned = NULL
         try:
             while True:
                 first = result.count
@@ -1211,6 +1214,7 @@ cdef class Pump:
                         _address(self.memory, NULL), NULL)
         if self.wire is not None:
             self.round_state.wire = self.wire.wire
+        self.round_state.splices = not link.wired and link.lends
         device.pump = self
         self._join()
         device.device.joins = 1  # one system call, and one datagram to take, less for each message that is answered
@@ -1279,6 +1283,11 @@ cdef class Pump:
         for outlet, place in self.outlets.items():
             outlet.tclass, outlet.hop_limit = self.shapes[place].tclass, self.shapes[place].hop_limit
         return 0
+
+    @property
+    def spliced(self):
+        """Bursts that left by their pages, without being copied once more."""
+        return self.round_state.spliced
 
     def lose(self, uint64_t one_in, uint64_t seed):
         """Lose one in ``one_in`` of the packets that come, none for 0; the seed says which."""

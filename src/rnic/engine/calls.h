@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 struct mmsghdr; /* GNU's: not all who include this ask for it */
@@ -51,6 +52,16 @@ static inline ssize_t call_sendto(int fd, const void *bytes, size_t length, cons
 static inline ssize_t call_send(int fd, const void *bytes, size_t length, int flags)
 {
 	return syscall(SYS_sendto, fd, bytes, length, flags, NULL, 0);
+}
+
+static inline ssize_t call_vmsplice(int pipe, const struct iovec *piece, unsigned flags)
+{
+	return syscall(SYS_vmsplice, pipe, piece, 1ul, flags);
+}
+
+static inline ssize_t call_splice(int from, int to, size_t length, unsigned flags)
+{
+	return syscall(SYS_splice, from, NULL, to, NULL, length, flags);
 }
 
 static inline ssize_t call_write(int fd, const void *bytes, size_t length)

@@ -266,8 +266,10 @@ struct engine_out {
 	uint32_t open; /* the last burst may grow */
 	uint32_t count;
 	/* Or NULL: called between two packets once ENGINE_CARRY bytes wait in bursts that are closed. It takes all of them
-	 * away, so that packets are made where the processor still has those before. */
+	 * away, so that packets are made where the processor still has those before. Room for ENGINE_CARRY bytes and one
+	 * burst is enough then. */
 	void (*carry)(struct engine_out *out);
+	void (*turned)(struct engine_out *out, const struct engine_qp *qp); /* or NULL: its packets are made from now on */
 	uint64_t carried; /* bytes that were taken away so far */
 	struct engine_burst bursts[ENGINE_BURSTS];
 };

@@ -573,6 +573,8 @@ static int turn(struct engine_device *device, struct engine_qp *qp, uint64_t now
 	sending->step = STEP_FIRST;
 	out->max_segments = record->batch_limit;
 	out->route = qp->route;
+	if (out->turned)
+		out->turned(out, qp);
 	if (record->cnp_tag || record->paced)
 		return congested_turn(device, qp, now, out, sending, told);
 	if (record->reply_count && qp->recv_cq->record->told &&
@@ -649,7 +651,7 @@ void engine_port_send(struct engine_device *device, uint64_t now, uint64_t budge
 	       (turns->count && !turns->over && sending->sent < budget && sending->later < ENGINE_BURSTS)) {
 		uint64_t most = budget - lesser(budget, sending->sent) + 2 * ENGINE_LEAST;
 		told->stop = STOP_FULL;
-		if (out->count + most > ENGINE_BURSTS || out->used + most * LARGEST > out->room)
+		if (out->count + most > ENGINE_BURSTS || (!out->carry && out->used + most * LARGEST > out->room))
 			return;
 		if (!sending->qp)
 			begin(device, budget, sending);

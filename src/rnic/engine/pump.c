@@ -6,6 +6,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <poll.h>
@@ -25,6 +26,15 @@
 #define IPV6_FLOWINFO 11
 #endif
 
+#ifndef UDP_CORK
+#define UDP_CORK 1
+#endif
+
+#define FAILURES 8u /* in a row, and it is not tried again */
+#define PIPE_BYTES 131072 /* more pages than a burst has */
+#define SPLICE_HEAD 12u /* of a burst, in a message of their own: the system asks for some */
+#define PAGE 4096u /* no system has smaller ones */
+#define MOST_PAGES 16u /* that the system adds to one packet's head */
 #define LABEL_MASK 0xfffffu
 #define ALIKE_LEAST 64u
 #define MOST_BYTES 65507u /* UDP payload of one send, segmented or not */
@@ -101,10 +111,9 @@ int pump_receive(int fd, struct pump_inbox *inbox, struct pump_slot *slots, unsi
 	return came;
 }
 
-int pump_send(int fd, const void *name, uint32_t name_bytes, const struct iovec *pieces, size_t count, uint16_t segment)
+static int pump_send_flagged(int fd, const void *name, uint32_t name_bytes, const struct iovec *pieces, size_t count,
+			     uint16_t segment, int flags)
 {
-	if (!segment && count == 1) /* a message's header is more for the system to read */
-		return call_sendto(fd, pieces->iov_base, pieces->iov_len, name, name_bytes) < 0 ? errno : 0;
 	uint64_t control[(CMSG_SPACE(sizeof(segment)) + 7) / 8] = { 0 };
 	struct msghdr message = {
 		.msg_name = (void *)(uintptr_t)name,
@@ -121,7 +130,14 @@ int pump_send(int fd, const void *name, uint32_t name_bytes, const struct iovec 
 		header->cmsg_len = CMSG_LEN(sizeof(segment));
 		memcpy(CMSG_DATA(header), &segment, sizeof(segment));
 	}
-	return call_sendmsg(fd, &message, 0) < 0 ? errno : 0;
+	return call_sendmsg(fd, &message, flags) < 0 ? errno : 0;
+}
+
+int pump_send(int fd, const void *name, uint32_t name_bytes, const struct iovec *pieces, size_t count, uint16_t segment)
+{
+	if (!segment && count == 1) /* a message's header is more for the system to read */
+		return call_sendto(fd, pieces->iov_base, pieces->iov_len, name, name_bytes) < 0 ? errno : 0;
+	return pump_send_flagged(fd, name, name_bytes, pieces, count, segment, 0);
 }
 
 static void set_option(int fd, int level, int option, int value)
@@ -167,13 +183,14 @@ static uint16_t cut(struct pump_outlet *outlet, uint16_t segment)
 }
 
 /* One send, again while the send buffer is full: 0 or the error number. */
-static int send_patiently(const struct pump_path *path, const uint8_t *bytes, size_t length, uint16_t segment)
+static int send_patiently(const struct pump_path *path, const uint8_t *bytes, size_t length, uint16_t segment, int flags)
 {
 	struct iovec piece = { (void *)(uintptr_t)bytes, length };
 	int fd = path->outlet->fd;
 	segment = cut(path->outlet, segment);
 	for (int waited = 0;; waited++) {
-		int error = pump_send(fd, path->name, path->name_bytes, &piece, 1, segment);
+		int error = flags ? pump_send_flagged(fd, path->name, path->name_bytes, &piece, 1, segment, flags)
+				  : pump_send(fd, path->name, path->name_bytes, &piece, 1, segment);
 		if ((error != EAGAIN && error != EINTR) || waited == PUMP_PATIENCE_MS)
 			return error;
 		struct pollfd writable = { .fd = fd, .events = POLLOUT };
@@ -251,7 +268,7 @@ void pump_transmit(struct pump_path *path, const uint8_t *bytes, size_t length, 
 	}
 	shape(path->outlet, path);
 	if (packets > 1 && packets <= path->max_segments && length <= MOST_BYTES) {
-		int error = send_patiently(path, bytes, length, (uint16_t)segment);
+		int error = send_patiently(path, bytes, length, (uint16_t)segment, 0);
 		if (!error)
 			counts->sent += packets;
 		else if (!refuses_segments(error))
@@ -263,12 +280,73 @@ void pump_transmit(struct pump_path *path, const uint8_t *bytes, size_t length, 
 	}
 	for (size_t at = 0; at < length; at += segment) {
 		size_t size = length - at < segment ? length - at : segment;
-		int error = send_patiently(path, bytes + at, size, 0);
+		int error = send_patiently(path, bytes + at, size, 0, 0);
 		if (error)
 			count_failure(counts, error, 1);
 		else
 			counts->sent++;
 	}
+}
+
+void pump_splice_open(struct pump_splice *splice)
+{
+	int ends[2] = { -1, -1 };
+	splice->broken = 1;
+	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK))
+		return;
+	splice->out = ends[0];
+	splice->in = ends[1];
+	splice->broken = fcntl(splice->in, F_SETPIPE_SZ, PIPE_BYTES) < PIPE_BYTES;
+}
+
+void pump_splice_close(struct pump_splice *splice)
+{
+	int before = calls_begin();
+	if (splice->in) {
+		close(splice->in);
+		close(splice->out);
+	}
+	calls_end(before);
+	splice->in = splice->out = 0;
+	splice->broken = 1;
+}
+
+/* What the first bytes begin goes on as long as it is corked, then the pages end it. They are in the pipe before that. */
+static int give(struct pump_splice *splice, const struct pump_path *path, const uint8_t *bytes, size_t length, uint16_t segment)
+{
+	struct iovec rest = { (void *)(uintptr_t)(bytes + SPLICE_HEAD), length - SPLICE_HEAD };
+	int fd = path->outlet->fd, off = 0;
+	ssize_t into = call_vmsplice(splice->in, &rest, SPLICE_F_NONBLOCK);
+
+	if (into != (ssize_t)rest.iov_len)
+		return into < 0 ? errno : EIO;
+	int error = send_patiently(path, bytes, SPLICE_HEAD, segment, MSG_MORE);
+	if (error)
+		return error;
+	ssize_t gone = call_splice(splice->out, fd, rest.iov_len, SPLICE_F_NONBLOCK);
+	if (gone == (ssize_t)rest.iov_len)
+		return 0;
+	error = gone < 0 ? errno : EIO;
+	setsockopt(fd, SOL_UDP, UDP_CORK, &off, sizeof(off)); /* what is begun ends */
+	return error;
+}
+
+int pump_splice_send(struct pump_splice *splice, struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment)
+{
+	if (splice->broken || length <= segment || length > MOST_BYTES || parts_of(length, segment) > path->max_segments)
+		return EINVAL;
+	if ((uintptr_t)(bytes + SPLICE_HEAD) % PAGE + length - SPLICE_HEAD > MOST_PAGES * PAGE)
+		return EMSGSIZE;
+	shape(path->outlet, path);
+	int error = give(splice, path, bytes, length, (uint16_t)segment);
+	if (!error) {
+		splice->failures = 0;
+		return 0;
+	}
+	pump_splice_close(splice); /* with what is in the pipe */
+	if (++splice->failures < FAILURES)
+		pump_splice_open(splice);
+	return error;
 }
 
 int pump_loses(struct pump_loss *loss)

@@ -92,6 +92,19 @@ struct pump_counts {
 void pump_transmit(struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
 		   struct pump_counts *counts);
 
+/* A pipe that takes pages, and gives them to a socket. Begin with all zeros, then open it. */
+struct pump_splice {
+	int in, out;
+	uint32_t broken; /* the system does not do it */
+	uint32_t failures; /* in a row */
+};
+
+void pump_splice_open(struct pump_splice *splice);
+void pump_splice_close(struct pump_splice *splice);
+/* Send a burst by its pages, which nobody writes to until its packets were taken. Nobody else sends by that socket
+ * meanwhile. 0, or an error number: then nothing was sent or a part, and the caller sends all of it. */
+int pump_splice_send(struct pump_splice *splice, struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment);
+
 /* A seeded network that loses packets: one in `one_in` of those that are asked about, none for 0. The same seed and the
  * same number give the same answer, whoever asks (SplitMix64 of the count). */
 struct pump_loss {

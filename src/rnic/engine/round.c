@@ -261,8 +261,10 @@ static void carry_each(struct pump_round *round)
 		const struct engine_burst *burst = &out->bursts[i];
 		struct pump_path *path = (struct pump_path *)(uintptr_t)burst->route;
 		const uint8_t *bytes = out->bytes + burst->offset;
-		if (!path->divert || !path->divert(path->lane, bytes, burst->length, burst->segment, burst->count))
+		if (!path->divert || !path->divert(path->lane, bytes, burst->length, burst->segment, burst->count)) {
 			pump_transmit(path, bytes, burst->length, burst->segment, &round->counts);
+			pump_sheets_saw(round, burst);
+		}
 		round->tx_bytes += burst->length;
 		round->sent += burst->count;
 	}
@@ -271,7 +273,7 @@ static void carry_each(struct pump_round *round)
 static void carry(struct pump_round *round)
 {
 	struct engine_out *out = &round->out;
-	if (!traded(round))
+	if (!pump_sheets_carry(round) && !traded(round))
 		carry_each(round);
 	out->carried += out->used;
 	out->used = out->count = out->open = 0;
@@ -282,6 +284,11 @@ static void carry_out(struct engine_out *out)
 	carry((struct pump_round *)(void *)((char *)out - offsetof(struct pump_round, out)));
 }
 
+static void turned(struct engine_out *out, const struct engine_qp *qp)
+{
+	pump_sheets_turn((struct pump_round *)(void *)((char *)out - offsetof(struct pump_round, out)), qp->record, qp->route);
+}
+
 void pump_round_init(struct pump_round *round, struct engine_device *device, int fd, uint8_t *buffers, uint8_t *out)
 {
 	round->device = device;
@@ -290,6 +297,7 @@ void pump_round_init(struct pump_round *round, struct engine_device *device, int
 	round->out.bytes = out;
 	round->out.room = ROUND_OUT_BYTES;
 	round->out.carry = carry_out;
+	round->out.turned = turned;
 	for (unsigned i = 0; i < ROUND_RECEIVE_LIMIT; i++) {
 		round->slots[i].buffer = buffers + (size_t)i * ROUND_BUFFER_BYTES;
 		round->slots[i].room = ROUND_BUFFER_BYTES;
@@ -327,10 +335,12 @@ void pump_round_send(struct pump_round *round, uint64_t now, uint64_t budget, st
 	round->waits = 0;
 	if (budget > ROUND_BUDGET)
 		budget = ROUND_BUDGET;
+	pump_sheets_begin(round);
 	do {
 		engine_port_send(round->device, now, budget, &round->out, &round->sending, told);
 		carry(round);
 	} while (told->stop == STOP_FULL);
+	pump_sheets_end(round);
 	if (told->stop == STOP_DONE) {
 		engine_port_sent(round->device, &round->sending);
 		round->silent = 0;
@@ -339,14 +349,17 @@ void pump_round_send(struct pump_round *round, uint64_t now, uint64_t budget, st
 
 void pump_round_end(struct pump_round *round)
 {
-	if (round)
-		free(round->kept);
+	if (!round)
+		return;
+	free(round->kept);
+	pump_sheets_close(round->sheets);
 }
 
 void pump_round_drop(struct pump_round *round, uint64_t at)
 {
 	struct engine_sending *sending = &round->sending;
 	uint32_t kept = 0;
+	pump_sheets_drop(round, at);
 	if (round->feeding == at)
 		round->feeding = 0;
 	if (sending->qp == at) {

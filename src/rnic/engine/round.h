@@ -4,6 +4,7 @@
 #define RNIC_ENGINE_ROUND_H
 
 #include "kept.h"
+#include "sheets.h"
 #include "port.h"
 #include "pump.h"
 
@@ -62,6 +63,10 @@ struct pump_round {
 	uint64_t looked; /* since this time */
 	struct pump_kept *kept; /* what came beyond a gap; NULL before the first such packet */
 	uint64_t feeding; /* the record of a queue pair that may go on with some of that, or 0 */
+	uint32_t splices; /* nobody else sends by its sockets: pages may be lent to them, once bursts are long */
+	struct pump_sheets *sheets; /* or NULL before the first such (sheets.h) */
+	uint64_t turn; /* the record of the queue pair whose packets were made last */
+	uint64_t spliced; /* bursts that left by their pages */
 	struct pump_counts counts;
 	struct engine_sending sending;
 	struct engine_out out;

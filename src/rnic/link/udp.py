@@ -185,6 +185,8 @@ class UdpLink(DrivenLink):
         self._ipv4 = len(self.address) == 4
         self._scope_id = _scope_id(address)
         self._buffer_bytes = buffer_bytes
+        self.lends = sock is None
+        """Whether long bursts may leave by their pages: not by a socket that is given, by which others may send."""
         if sock is None:
             sock = open_socket(self.address, port, self._scope_id, buffer_bytes)
         self.port = int(sock.getsockname()[1])

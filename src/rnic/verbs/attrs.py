@@ -220,7 +220,8 @@ class QPAttr(_Sealed):
         self.gso = False
         """Ours: the peer agreed to segmentation offload (``design.md``, UDP link)."""
         self.keeps = False
-        """Ours: both ends agreed to keep what comes beyond a gap, so that a packet that is lost is sent again alone."""
+        """Ours: both ends agreed to keep what comes beyond a gap, so that a lost packet is sent again alone. Each takes
+        the other to have no wider a window than its own, and may lend it the pages of READ responses."""
         self.probe = True
         """Ours: use the tail-loss probe."""
         self.credits = False

@@ -57,6 +57,42 @@ void pump_transmit(struct pump_path *path, const uint8_t *bytes, size_t length, 
 	(void)path, (void)bytes, (void)length, (void)segment, (void)counts;
 }
 
+void pump_sheets_begin(struct pump_round *round)
+{
+	(void)round;
+}
+
+int pump_sheets_carry(struct pump_round *round)
+{
+	(void)round;
+	return 0;
+}
+
+void pump_sheets_saw(struct pump_round *round, const struct engine_burst *burst)
+{
+	(void)round, (void)burst;
+}
+
+void pump_sheets_turn(struct pump_round *round, const struct queue_pair *record, const struct pump_path *path)
+{
+	(void)round, (void)record, (void)path;
+}
+
+void pump_sheets_end(struct pump_round *round)
+{
+	(void)round;
+}
+
+void pump_sheets_drop(struct pump_round *round, uint64_t record)
+{
+	(void)round, (void)record;
+}
+
+void pump_sheets_close(struct pump_sheets *sheets)
+{
+	(void)sheets;
+}
+
 int pump_loses(struct pump_loss *loss)
 {
 	(void)loss;
