@@ -83,9 +83,7 @@ def make_runtime(address: str, port: int | None, options: dict[str, object]) -> 
     counters = Counters()
     wanted = ROCE_UDP_PORT if port is None else port
     socket_link = UdpLink(address, wanted, source_ports=source_ports, counters=counters)
-    socket_link.lends = (
-        False  # what its programs leave behind is counted, and bytes out of their memory cost more than this copy
-    )
+    socket_link.lends = False  # it serves many programs, and keeps nothing that one of them has made it open
     link: Link = socket_link
     try:
         capture, faults = options.get("capture"), options.get("faults")
