@@ -20,7 +20,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError, LinkError
 
 TWINS = ["rnic.mem._order"]
-WITH_C = {"rnic.engine._engine": sorted(glob.glob("src/rnic/engine/[!_]*.c"))}
+WITH_C = {"rnic.engine._engine": sorted(glob.glob("src/rnic/engine/*/*.c") + glob.glob("src/rnic/sim/native/[!_]*.c"))}
 """C files that are compiled into an extension beside its own source."""
 if sys.platform == "linux":
     TWINS.append("rnic.link._udp_calls")
@@ -46,8 +46,8 @@ def extensions() -> list[Extension]:
         Extension(
             name,
             [source, *WITH_C.get(name, ())],
-            include_dirs=["src/rnic/engine"] if name in WITH_C else [],
-            depends=sorted(glob.glob("src/rnic/engine/*.h")) if name in WITH_C else [],
+            include_dirs=["src/rnic/engine", "src/rnic/sim/native"] if name in WITH_C else [],
+            depends=sorted(glob.glob("src/rnic/engine/**/*.h", recursive=True) + glob.glob("src/rnic/sim/native/*.h")) if name in WITH_C else [],
             extra_compile_args=["-O3", "-fvisibility=hidden"] if os.name == "posix" else [],
         )
         for name, source in sources.items()

@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINE = Path("src", "rnic", "engine")
+NATIVE = Path("src", "rnic", "sim", "native")
+C_SOURCES = (f"{ENGINE}/*/*.c", f"{NATIVE}/[!_]*.c")
 GENERATED = Path("build", "cython", "src", "rnic", "engine", "_engine.c")
 """What Cython made of the engine's own module when it was installed."""
 TIMEOUT_S = 900
@@ -33,6 +35,11 @@ class Chosen(NamedTuple):
     old: str
     new: str
     tests: tuple[str, ...]
+
+
+def is_of_engine(path: Path) -> bool:
+    """Whether a file is C that the engine's module is compiled from."""
+    return ENGINE in path.parents or NATIVE in path.parents
 
 
 def chosen() -> list[Chosen]:
@@ -67,14 +74,14 @@ class EngineBuild:
         # beside the headers of today: where it lies are those of when it was installed
         module = ENGINE / GENERATED.name
         shutil.copyfile(tree / GENERATED, tree / module)
-        for source in (module, *sorted(path.relative_to(tree) for path in (tree / ENGINE).glob("[!_]*.c"))):
+        for source in (module, *sorted(path.relative_to(tree) for root in C_SOURCES for path in tree.glob(root))):
             self.make(source)
         self.link()
 
     def make(self, source: Path) -> None:
         """Compile one file."""
-        includes = [f"-I{self._tree / ENGINE}", f"-I{sysconfig.get_path('include')}"]
-        target = self._objects / f"{source.stem}.o"
+        includes = [f"-I{self._tree / ENGINE}", f"-I{self._tree / NATIVE}", f"-I{sysconfig.get_path('include')}"]
+        target = self._objects / f"{source.parent.name}_{source.stem}.o"
         command = [str(self._compiler), "-O1", "-fPIC", "-fvisibility=hidden", "-w", *includes, "-c", str(source)]
         subprocess.run([*command, "-o", str(target)], cwd=self._tree, check=True)
 
@@ -90,7 +97,7 @@ def changed(tree: Path, mutant: Chosen, engine: EngineBuild | None) -> Iterator[
     """The mutant is in the tree, and compiled where it is the engine's C: the tests of ``abi`` compile that."""
     place = tree / mutant.path
     original = place.read_text(encoding="utf-8")
-    compiled = engine if ENGINE in mutant.path.parents else None
+    compiled = engine if is_of_engine(mutant.path) else None
     place.write_text(original.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
         if compiled is not None:
@@ -148,7 +155,7 @@ def run(words: list[str]) -> int:
         others = shutil.ignore_patterns(".git", ".venv", "_build", ".hypothesis", "__pycache__", "dist", "*.egg-info")
         shutil.copytree(ROOT, tree, ignore=others)
         try:
-            engine = EngineBuild(tree) if any(ENGINE in mutant.path.parents for mutant in mutants) else None
+            engine = EngineBuild(tree) if any(is_of_engine(mutant.path) for mutant in mutants) else None
             skipped = {t: unfit(tree, (t,)) for t in sorted({test for mutant in mutants for test in mutant.tests})}
         except (OSError, ValueError) as error:
             print(f"mutate: {error}", file=sys.stderr)

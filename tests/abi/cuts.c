@@ -1,7 +1,7 @@
 /* What leaves a socket in runs and by itself arrives as it was cut, whatever went before: cuts ADDRESS */
 #define _GNU_SOURCE
-#include "pump.h"
-#include "wire.h"
+#include "io/udp.h"
+#include "io/loopback.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

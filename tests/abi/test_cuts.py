@@ -19,7 +19,7 @@ def test_runs_and_single_packets_arrive_as_they_were_cut(tmp_path: Path) -> None
     if compiler is None:
         pytest.skip("no C compiler is here")
     program = tmp_path / "cuts"
-    sources = [Path(__file__).with_name("cuts.c"), ENGINE / "pump.c"]
+    sources = [Path(__file__).with_name("cuts.c"), ENGINE / "io" / "udp.c"]
     command = [
         compiler,
         "-Wall",

@@ -35,7 +35,7 @@ SOURCES = Path(__file__).parent / "src"
 PATHS_SOURCE = Path(__file__).parent / "paths" / "turn.c"
 ENGINE = Path(__file__).parents[1] / "engine"
 """Where the engine's sources are, which libibverbs runs for programs that have a slot of their own."""
-NOT_IN_PROGRAMS = frozenset({"bare.c", "fabric.c", "hosts.c", "memory_near.c"})
+NOT_IN_PROGRAMS = frozenset({"in_process.c"})
 """What of them only simulations and tests need."""
 SOCKETS_SOURCE = Path(__file__).parent / "sockets" / "turn.c"
 
@@ -76,7 +76,7 @@ def find_compiler() -> str | None:
 
 def engine_sources() -> list[Path]:
     """What of the engine is part of libibverbs."""
-    return sorted(path for path in ENGINE.glob("[!_]*.c") if path.name not in NOT_IN_PROGRAMS)
+    return sorted(path for path in ENGINE.glob("*/*.c") if path.name not in NOT_IN_PROGRAMS)
 
 
 def implemented(sources: list[Path]) -> set[str]:
@@ -168,7 +168,7 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
     own = shlex.split(os.environ.get("CFLAGS", ""))
     cm = sorted(SOURCES.glob("rdmacm*.c"))
     verbs = sorted(source for source in SOURCES.glob("*.c") if source not in cm)
-    both = [SOURCES / "attach.c", ENGINE / "exchange.c"]
+    both = [SOURCES / "attach.c", ENGINE / "bypass" / "rpc.c"]
     built = []
     with tempfile.TemporaryDirectory(prefix="rnic-build-") as name:
         work = Path(name)

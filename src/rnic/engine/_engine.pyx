@@ -22,7 +22,7 @@ cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *thing)
     PyObject *PyList_GET_ITEM(object items, Py_ssize_t place)
 
-cdef extern from "crc32.h" nogil:
+cdef extern from "queue_pair/crc32.h" nogil:
     uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length) noexcept
     uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *data, uint64_t length) noexcept
 
@@ -201,7 +201,7 @@ cdef extern from "engine.h" nogil:
     uint64_t engine_reply(const engine_port *port, engine_qp *qp, uint64_t budget, engine_out *out,
                           engine_effects *effects)
 
-cdef extern from "reach.h" nogil:
+cdef extern from "memory/backends.h" nogil:
     struct reach_file:
         int fd
     struct reach_program_self "reach_program":
@@ -213,7 +213,7 @@ cdef extern from "reach.h" nogil:
         uint64_t base
     const engine_memory reach_near
 
-cdef extern from "port.h" nogil:
+cdef extern from "device/device.h" nogil:
     struct flights:
         uint64_t spare_line
     struct turns:
@@ -262,7 +262,7 @@ cdef extern from "port.h" nogil:
     uint64_t engine_port_due(engine_device *device, uint64_t now, uint64_t *most)
     uint64_t engine_port_deadline(const engine_device *device)
 
-cdef extern from "round.h" nogil:
+cdef extern from "io/poll.h" nogil:
     struct pump_outlet:
         int fd
         int ipv4, tclass, hop_limit
@@ -1527,5 +1527,5 @@ include "_lock.pxi"
 include "_drive.pxi"
 include "_queues.pxi"
 include "_slot.pxi"
-include "_looks.pxi"
-include "_fabric.pxi"
+include "_inspect.pxi"
+include "../sim/native/_fabric.pxi"

@@ -1,6 +1,6 @@
 # The lock around a device that C takes as well, without Python, and what its thread does in C: included by _engine.pyx.
 
-cdef extern from "watch.h" nogil:
+cdef extern from "io/progress_thread.h" nogil:
     struct pump_lock:
         uint32_t depth, visits
     struct pump_watch:

@@ -1,4 +1,4 @@
-# A slot of a device of the NIC process: the engine in this program, as in one under `rnic exec --bypass` (slot.h), included
+# A slot of a device of the NIC process: the engine in this program, as in one under `rnic exec --bypass` (bypass/driver.h), included
 # by _engine.pyx. The interpreter is let go of around every call: C may have to wait for the NIC process, and its own thread
 # needs no interpreter.
 
@@ -34,7 +34,7 @@ cdef extern from "state.h" nogil:
         SRQ_LIMIT "REG_SRQ_LIMIT"
         ATTACH_OPEN_SLOT_SIZE
 
-cdef extern from "slot.h" nogil:
+cdef extern from "bypass/driver.h" nogil:
     ctypedef uint8_t atomic_byte "_Atomic uint8_t"
     enum:
         SLOT_FDS

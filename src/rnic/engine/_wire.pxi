@@ -3,7 +3,7 @@
 import mmap as _mmap
 import sys as _sys
 
-cdef extern from "wire.h" nogil:
+cdef extern from "io/loopback.h" nogil:
     struct pump_wire:
         pass
     pump_wire *pump_wire_make(uint8_t *bytes, uint64_t room)

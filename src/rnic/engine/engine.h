@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "memory.h"
+#include "memory/memory.h"
 #include "state.h"
 
 /* CRC-32 of zlib: `state` is 0, or the CRC of what came before. */
@@ -55,7 +55,7 @@ struct engine_heads {
 	uint32_t behind[64]; /* a BTH of zeros, too */
 };
 
-/* What was done for several packets or messages in one go, before the turn of each came (ahead.c). */
+/* What was done for several packets or messages in one go, before the turn of each came (queue_pair/prefetch.c). */
 #define ENGINE_AHEAD 64u
 #define ENGINE_AHEAD_BYTES 256u /* of a message that is short enough */
 struct engine_ahead {
@@ -78,7 +78,7 @@ struct engine_port {
 	uint64_t probe; /* tail-loss probes are on */
 	uint64_t rq_almost_full; /* receive entries that are kept back */
 	engine_crc_copy crc_copy; /* or NULL */
-	uint64_t bare; /* packets are headers and lengths: payload and ICRC are neither made nor looked at (fabric.h) */
+	uint64_t bare; /* packets are headers and lengths: payload and ICRC are neither made nor looked at (sim/native/fabric.h) */
 	struct engine_congestion congestion; /* for queue pairs with a `pace` */
 	struct engine_ahead *ahead; /* or NULL */
 	struct engine_heads *heads; /* ENGINE_HEADS of them, or NULL */
@@ -134,7 +134,7 @@ struct engine_qp {
 	const void *route; /* to the peer, for whoever carries its packets: the port passes it on with each burst */
 	struct engine_destination *destinations; /* of a UD queue pair, ENGINE_DESTINATIONS of them; or NULL */
 	struct engine_pace *pace; /* where the engine keeps it to its rate; NULL where the reference does */
-	struct engine_lane *lane; /* to a peer that may read this program's memory (bulk.h), or NULL */
+	struct engine_lane *lane; /* to a peer that may read this program's memory (queue_pair/by_reference.h), or NULL */
 };
 
 /* The accounts of what is in flight: the NIC's and the peer's, as they are at a turn's begin. */

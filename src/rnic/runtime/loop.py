@@ -3,7 +3,7 @@
 An application that polls drives its NIC itself: ``progress`` does one bounded round and returns. The threads
 are for the time when nobody polls (a peer reads this process's memory, a wait for an event): they block in ``poll``
 until a packet or a deadline comes, and keep away while the application polls. Where rounds are compiled one of them is
-C's, which needs no interpreter (engine/watch.h), and the one in Python does what that does not know.
+C's, which needs no interpreter (engine/io/progress_thread.h), and the one in Python does what that does not know.
 """
 
 from __future__ import annotations

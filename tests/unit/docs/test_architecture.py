@@ -50,7 +50,7 @@ def test_functions_that_the_walk_names_are_there() -> None:
         if line.count("|") < 5 or line.startswith("|---"):
             continue
         engine = line.split("|")[3]
-        files = [PACKAGE / "engine" / name for name in re.findall(r"`(\w+\.c)`", engine)]
+        files = [PACKAGE / "engine" / name for name in re.findall(r"`([\w/]+\.c)`", engine)]
         source = "".join(path.read_text() for path in files)
         for name in re.findall(r"`(\w+)`", engine):
             assert re.search(rf"\b{name}\(", source), f"{name} in {files}"

@@ -54,7 +54,7 @@ static int system_time(clockid_t which, struct timespec *now)
 #define __rdtsc told
 #define clock_gettime system_time
 #undef _GNU_SOURCE /* it defines it itself */
-#include "clock.c"
+#include "io/clock.c"
 
 static uint64_t said;
 

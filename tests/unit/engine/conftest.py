@@ -16,7 +16,7 @@ import rnic.engine
 from rnic.abi.build import find_compiler
 
 SOURCES = Path(rnic.engine.__file__).parent
-PARTS = ("crc32.c", "guard.c", "memory_guarded.c", "memory_own.c", "memory_proc.c")
+PARTS = ("queue_pair/crc32.c", "memory/fault_guard.c", "memory/guarded.c", "memory/own_process.c", "memory/proc_mem.c")
 PROGRAM_FLAGS = ["-std=gnu11", "-g", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror"]
 FLAGS = ["-std=c11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
 

@@ -1,6 +1,6 @@
 /* Whose fault goes where: "all" is well where this prints that, or it ends by the signal that its argument asks for. */
 #define _GNU_SOURCE
-#include "guard.h"
+#include "memory/fault_guard.h"
 
 #include <pthread.h>
 #include <setjmp.h>

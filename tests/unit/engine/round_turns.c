@@ -3,8 +3,8 @@
  * packets come from elsewhere, and none by the socket: prints the rounds between one look at it and the next, and again
  * behind one that found something, and where a round takes 20 us. */
 #define _GNU_SOURCE
-#include "round.h"
-#include "wire.h"
+#include "io/poll.h"
+#include "io/loopback.h"
 
 #include <stdio.h>
 #include <stdlib.h>

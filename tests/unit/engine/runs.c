@@ -2,11 +2,11 @@
  * copies: every byte, every burst, what is left of the message and of its queue pair, whatever memory it lies in, and where a
  * page of that is gone. Prints how many packets were the same, and of how many messages a page was gone. */
 #define _GNU_SOURCE
-#include "send.c"
+#include "queue_pair/requester.c"
 
-#include "crc32.h"
-#include "guard.h"
-#include "reach.h"
+#include "queue_pair/crc32.h"
+#include "memory/fault_guard.h"
+#include "memory/backends.h"
 
 #include <stdio.h>
 #include <stdlib.h>

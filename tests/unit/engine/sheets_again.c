@@ -1,9 +1,9 @@
 /* Sheets whose pages are lent, on a pipe and sockets of stubs: no byte of them may change before its packets have arrived,
  * nor ever for what goes to another address. */
 #define _GNU_SOURCE
-#include "sheets.h"
-#include "parts.h"
-#include "round.h"
+#include "io/tx_zerocopy.h"
+#include "queue_pair/parts.h"
+#include "io/poll.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -16,13 +16,13 @@ static uint64_t told(void);
 #endif
 
 #define __builtin_ia32_rdtsc told
-#include "crc32.c"
+#include "queue_pair/crc32.c"
 #undef __builtin_ia32_rdtsc
 
 #undef _GNU_SOURCE /* it defines it itself */
 #define recv looked
 static ssize_t looked(int fd, void *to, size_t length, int flags);
-#include "speed.c"
+#include "io/calibrate.c"
 
 #if defined(__x86_64__)
 /* It goes on by what is timed: a CRC, by the way that is used. */

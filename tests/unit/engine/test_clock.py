@@ -1,4 +1,4 @@
-"""The time where the system takes long to tell it (engine/clock.c), in C, by a clock of the test's own."""
+"""The time where the system takes long to tell it (engine/io/clock.c), in C, by a clock of the test's own."""
 
 from __future__ import annotations
 

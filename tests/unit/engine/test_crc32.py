@@ -116,7 +116,7 @@ def test_this_processor_takes_the_way_that_it_has(parts: ctypes.CDLL) -> None:
 
 def test_no_wide_register_stays_in_use(c_program: Callable[..., Path]) -> None:
     """Else whatever comes next waits: a stream of 1 MiB WRITEs took a third longer."""
-    program = c_program("wide_state.c", "crc32.c", "-O2")
+    program = c_program("wide_state.c", "queue_pair/crc32.c", "-O2")
     ended = subprocess.run([str(program)], check=False, capture_output=True, text=True)
     if ended.returncode == 2:
         pytest.skip("this processor does not say which registers are in use")

@@ -13,7 +13,7 @@ import pytest
 @pytest.fixture(scope="session")
 def signals(c_program: Callable[..., Path]) -> Path:
     """``guard_signals.c``, compiled."""
-    return c_program("guard_signals.c", "guard.c", "-O2")
+    return c_program("guard_signals.c", "memory/fault_guard.c", "-O2")
 
 
 def test_a_program_s_handlers_have_its_own_faults_and_no_others(signals: Path) -> None:

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 CC = shutil.which(os.environ.get("CC", "cc"))
 WARN = ("-g", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror")
 SANITIZE = (*WARN, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-SOURCES = sorted(path for path in header.PATH.parent.glob("*.c") if not path.name.startswith("_"))
+SOURCES = sorted(path for path in header.PATH.parent.glob("*/*.c"))
 
 
 @pytest.fixture(scope="module")

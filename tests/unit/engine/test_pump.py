@@ -78,7 +78,7 @@ class Loss(ctypes.Structure):
 
 @pytest.fixture(scope="session")
 def pump(builds: Callable[..., ctypes.CDLL], tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return builds(tmp_path_factory.mktemp("pump") / "pump.so", "pump.c", "wire.c")
+    return builds(tmp_path_factory.mktemp("pump") / "pump.so", "io/udp.c", "io/loopback.c")
 
 
 class Side:
@@ -125,7 +125,7 @@ def sides(request: pytest.FixtureRequest, pump: ctypes.CDLL) -> Iterator[tuple[S
 
 
 def test_the_room_for_the_calls_is_enough(builds: Callable[..., ctypes.CDLL], tmp_path: Path) -> None:
-    code = '#define _GNU_SOURCE\n#include "pump.h"\nunsigned long size(void) { return sizeof(struct pump_inbox); }\n'
+    code = '#define _GNU_SOURCE\n#include "io/udp.h"\nunsigned long size(void) { return sizeof(struct pump_inbox); }\n'
     (tmp_path / "size.c").write_text(code)
     sources = Path(rnic.engine.__file__).parent
     assert builds(tmp_path / "size.so", str(tmp_path / "size.c"), flags=(f"-I{sources}",)).size() <= INBOX

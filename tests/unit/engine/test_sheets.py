@@ -1,4 +1,4 @@
-"""Pages that are lent (engine/sheets.c): when a sheet is written to again, and what a socket makes of one."""
+"""Pages that are lent (engine/io/tx_zerocopy.c): when a sheet is written to again, and what a socket makes of one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONG = 1 << 20
 @pytest.mark.slow
 def test_a_sheet_is_written_to_again_once_its_packets_are_acknowledged(c_program: Callable[..., Path]) -> None:
     said = subprocess.run(
-        [c_program("sheets_again.c", "sheets.c")], capture_output=True, text=True, timeout=60, check=False
+        [c_program("sheets_again.c", "io/tx_zerocopy.c")], capture_output=True, text=True, timeout=60, check=False
     )
     assert (said.stdout, said.returncode) == ("held\n", 0)
 
@@ -50,7 +50,7 @@ class Splice(ctypes.Structure):
 
 @pytest.fixture(scope="session")
 def pump(builds: Callable[..., ctypes.CDLL], tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return builds(tmp_path_factory.mktemp("sheets") / "pump.so", "pump.c", "wire.c")
+    return builds(tmp_path_factory.mktemp("sheets") / "pump.so", "io/udp.c", "io/loopback.c")
 
 
 class Sender:

@@ -1,4 +1,4 @@
-"""Who sends to a NIC in memory whose thread sleeps does its rounds in its place (engine/watch.c, ``stand_in``)."""
+"""Who sends to a NIC in memory whose thread sleeps does its rounds in its place (engine/io/progress_thread.c, ``stand_in``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wires in memory (engine/wire.c) against a list, and NICs that are joined by them."""
+"""Wires in memory (engine/io/loopback.c) against a list, and NICs that are joined by them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sheets that a wire in memory trades (engine/wire.c) against a list, and the bell of who listens to it."""
+"""Sheets that a wire in memory trades (engine/io/loopback.c) against a list, and the bell of who listens to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOM, SHEETS, SHEET_BYTES = 1 << 20, 64, 4096
 
 @pytest.fixture(scope="module")
 def library(builds: Callable[..., ctypes.CDLL], tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    made = builds(tmp_path_factory.mktemp("wire") / "wire.so", "wire.c")
+    made = builds(tmp_path_factory.mktemp("wire") / "wire.so", "io/loopback.c")
     made.pump_wire_make.argtypes, made.pump_wire_make.restype = (ctypes.c_void_p, ctypes.c_uint64), ctypes.c_void_p
     made.pump_wire_trade.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_size_t)
     made.pump_wire_trade.restype = ctypes.c_void_p
@@ -256,7 +256,7 @@ def test_nobody_leaves_a_wire_while_another_stands_in_for_him(library: ctypes.CD
 def test_threads_that_put_and_trade_disturb_neither_each_other_nor_who_takes(
     c_program: Callable[..., Path], sanitizer: str
 ) -> None:
-    program = c_program("wire_threads.c", "wire.c", f"-fsanitize={sanitizer}")
+    program = c_program("wire_threads.c", "io/loopback.c", f"-fsanitize={sanitizer}")
     done = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "3600\n"), done.stderr
 

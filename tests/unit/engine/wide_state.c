@@ -1,6 +1,6 @@
 /* Whether the CRC leaves the upper halves of wide registers in use: 1 where it does, 0 where not, 2 where no processor or
  * system says so. Register state in use by XGETBV with ECX = 1 (Intel SDM vol. 1, 13.2): bit 2 AVX, bits 5 to 7 AVX-512. */
-#include "crc32.h"
+#include "queue_pair/crc32.h"
 
 #include <stdio.h>
 

@@ -2,7 +2,7 @@
  * made it, none twice and none out of its sender's order. Who finds it asleep stands in for it, every other time and if nobody
  * else does. Prints how many came; none is lost, since there is room for all. */
 #define _GNU_SOURCE
-#include "wire.h"
+#include "io/loopback.h"
 
 #include <poll.h>
 #include <pthread.h>

@@ -2,7 +2,7 @@
 #ifndef RNIC_ATTACH_H
 #define RNIC_ATTACH_H
 
-#include "exchange.h"
+#include "bypass/rpc.h"
 
 /* Passes on the words that a refusal came with. */
 void tell(const struct answer *reply);

@@ -5,8 +5,8 @@
  * descriptor which programs poll is the one that the NIC process fires. It fires after it has stored entries; who
  * takes one has it be ready for as long as others wait, and no longer.
  */
-#include "calls.h"
-#include "fires.h"
+#include "io/nocancel.h"
+#include "io/eventfd.h"
 #include "rnic.h"
 
 #include <fcntl.h>

@@ -6,7 +6,7 @@
  */
 #define _GNU_SOURCE
 #include "attach.h"
-#include "calls.h"
+#include "io/nocancel.h"
 #include "rnic.h"
 
 #include <fcntl.h>

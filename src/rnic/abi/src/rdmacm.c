@@ -1,6 +1,6 @@
 /* librdmacm: event channels, IDs and their events. */
 #define _GNU_SOURCE
-#include "fires.h"
+#include "io/eventfd.h"
 #include "rdmacm.h"
 
 #include <fcntl.h>

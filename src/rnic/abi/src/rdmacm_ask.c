@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "attach.h"
-#include "calls.h"
+#include "io/nocancel.h"
 
 static pthread_mutex_t wire_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;

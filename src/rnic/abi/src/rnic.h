@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "rnic_hw.h"
-#include "slot.h"
+#include "bypass/driver.h"
 #include "verbs_abi.h"
 
 #define EXPORT __attribute__((visibility("default")))

@@ -1,0 +1,244 @@
+/* Where what a slot's engine works on lies, found anew whenever the NIC process may have moved it (bypass/bypass.h). */
+#if defined(__linux__)
+#define _GNU_SOURCE
+#include "bypass/bypass_private.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_SEGMENTS 64u
+#define DATAGRAM_HOP_LIMIT 64u /* where an entry says none: device/paths.py */
+
+/* Whether the engine knows such queue pairs (device/queue_pair.py, _take_executor). */
+static int is_known(const uint8_t *qpc)
+{
+	uint64_t service = be_get(qpc, QPC_SERVTYPE), state = be_get(qpc, QPC_STATE);
+	return (service == ST_RC || service == ST_UC || service == ST_UD) && (state == QP_STATE_RTR || state == QP_STATE_RTS ||
+								     state == QP_STATE_SQD || state == QP_STATE_SQE);
+}
+
+/* A queue pair of the directory, or NULL where it is the reference's. */
+static struct engine_qp *enroll(struct bypass *bypass, uint64_t slot, uint64_t at)
+{
+	uint8_t *arena = bypass->setup.arena;
+	struct queue_pair *record = (struct queue_pair *)(void *)(arena + at);
+
+	if (!at || !is_known(arena + record->context)) {
+		if (bypass->places[slot]) /* what a lane remembers is of a connection that is over */
+			bypass->places[slot]->lane = (struct hairpin_lane){ 0 };
+		return NULL;
+	}
+	if (!bypass->places[slot])
+		bypass->places[slot] = calloc(1, sizeof *bypass->places[slot]);
+	if (!bypass->places[slot])
+		return NULL;
+	struct engine_qp *qp = &bypass->places[slot]->qp;
+	qp->record = record;
+	qp->qpc = arena + record->context;
+	qp->sends = (struct send_slot *)(void *)(arena + record->sends);
+	qp->pieces = (struct read_piece *)(void *)(arena + record->pieces);
+	qp->replies = (struct reply *)(void *)(arena + record->replies);
+	qp->resources = (struct resource *)(void *)(arena + record->resources);
+	qp->scatters = (struct scatter *)(void *)(arena + record->scatters);
+	qp->block = bypass_block(bypass, record->block);
+	qp->found = 0;
+	return qp;
+}
+
+/* Whoever held the arena before may have moved things. */
+void bypass_found(struct bypass *bypass)
+{
+	uint64_t changes = atomic_load_explicit(bypass_word(&bypass->slot->changes), memory_order_acquire);
+	if (changes == bypass->device.changes)
+		return;
+	bypass->device.changes = changes;
+	bypass->outlet.tclass = bypass->outlet.hop_limit = bypass->outlet.segment = -1; /* of the socket, which is the NIC process's too */
+	for (uint64_t i = 0; i < (uint64_t)1 << bypass->device.log_qps; i++)
+		bypass->device.qps[i] = enroll(bypass, i, bypass->device.directory[i]);
+}
+
+/* A completion queue whose ring is memory of this program, by its number; NULL where it is none. */
+static struct engine_cq *find_cq(const struct bypass *bypass, uint32_t number, struct engine_cq *cq)
+{
+	const struct device *root = bypass_root(bypass);
+	uint64_t slot = number & (((uint64_t)1 << root->log_qps) - 1);
+	struct completion_queue *record =
+		(struct completion_queue *)(void *)(bypass->setup.arena + root->cqs + slot * sizeof *record);
+	if (!record->start || record->lkey)
+		return NULL;
+	*cq = (struct engine_cq){
+		.record = record,
+		.ring = (uint8_t *)(uintptr_t)record->start,
+		.entries = (uint64_t)1 << record->logsize,
+		.block = bypass_block(bypass, record->usrpage),
+	};
+	return cq;
+}
+
+void bypass_lead(struct bypass *bypass, struct pump_path *path, const struct engine_flow *flow, uint64_t flow_label,
+		 uint64_t tclass, uint64_t hop_limit, uint32_t max_segments)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(flow->destination_port) };
+	struct sockaddr_in6 to6 = { .sin6_family = AF_INET6, .sin6_port = htons(flow->destination_port) };
+
+	*path = (struct pump_path){
+		.outlet = &bypass->outlet,
+		.max_segments = max_segments,
+		.tclass = (int32_t)tclass,
+		.hop_limit = (int32_t)hop_limit,
+	};
+	if (flow->address_bytes == 4) {
+		memcpy(&to.sin_addr, flow->destination, 4);
+		path->name_bytes = sizeof to;
+		memcpy(path->name, &to, sizeof to);
+	} else {
+		memcpy(&to6.sin6_addr, flow->destination, 16);
+		to6.sin6_flowinfo = htonl((uint32_t)flow_label);
+		path->name_bytes = sizeof to6;
+		memcpy(path->name, &to6, sizeof to6);
+	}
+}
+
+/* Whether an address is one host's, and no interface has to be named with it: groups are the reference's, scopes too. */
+static int is_plain(const uint8_t *address, uint32_t bytes)
+{
+	static const uint8_t nobody[16];
+
+	if (bytes == 4)
+		return address[0] && address[0] < 224;
+	return memcmp(address, nobody, sizeof nobody) && address[0] != 0xFF && (address[0] != 0xFE || (address[1] & 0xC0) != 0x80);
+}
+
+/* Where a packet came from, by the sender's raw socket address; 0, or -1 for none that the device's packets have. */
+int bypass_sender(const struct bypass *bypass, const uint8_t *name, uint32_t name_bytes, struct engine_flow *flow)
+{
+	struct sockaddr_in from;
+	struct sockaddr_in6 from6;
+	uint32_t bytes = bypass->setup.address_bytes;
+
+	*flow = (struct engine_flow){ .address_bytes = (uint16_t)bytes, .destination_port = (uint16_t)bypass->setup.port };
+	memcpy(flow->destination, bypass->setup.address, bytes);
+	if (bytes == 4 && name_bytes == sizeof from) {
+		memcpy(&from, name, sizeof from);
+		memcpy(flow->source, &from.sin_addr, 4);
+		flow->source_port = ntohs(from.sin_port);
+	} else if (bytes == 16 && name_bytes == sizeof from6) {
+		memcpy(&from6, name, sizeof from6);
+		memcpy(flow->source, &from6.sin6_addr, 16);
+		flow->source_port = ntohs(from6.sin6_port);
+	} else {
+		return -1;
+	}
+	return 0;
+}
+
+/* Where the packets of a queue pair go. */
+static const void *find_route(struct bypass *bypass, struct engine_qp *qp, struct pump_path *path)
+{
+	const struct flow *flow = engine_record(&bypass->device.sched, qp->record->path);
+	uint32_t bytes = flow->family == 4 ? 4 : 16;
+
+	qp->flow.address_bytes = (uint16_t)bytes;
+	memcpy(qp->flow.source, &flow->src_0, bytes);
+	memcpy(qp->flow.destination, &flow->dst_0, bytes);
+	qp->flow.source_port = (uint16_t)flow->sport;
+	qp->flow.destination_port = (uint16_t)flow->dport;
+	if (flow->sl || bytes != bypass->setup.address_bytes || flow->sport != bypass->setup.port ||
+	    !is_plain(qp->flow.destination, bytes))
+		return NULL; /* service levels, and the scopes of IPv6, are the link's */
+	uint32_t segments = path->max_segments ? path->max_segments : MAX_SEGMENTS;
+	bypass_lead(bypass, path, &qp->flow, flow->flow_label, flow->tclass, flow->hop_limit, segments);
+	return path;
+}
+
+/* The destination that a queue pair's next send entry names is known from now on (device/paths.py, datagram): 0, or -1
+ * where it is the reference's, as groups and addresses of the other family are. */
+int bypass_learn(struct bypass *bypass, struct place *place)
+{
+	static const uint8_t mapped[12] = { [10] = 0xFF, [11] = 0xFF };
+	struct engine_qp *qp = &place->qp;
+	const struct queue_pair *record = qp->record;
+	uint64_t index = record->fetch_index;
+
+	if (record->service != SERVICE_UD || index >= record->sq_entries || !engine_ring_reached(qp))
+		return -1;
+	const uint8_t *raw = qp->sq + (index << record->sq_shift), *gid = raw + 40;
+	const struct send_slot slot = { .entry_2 = le_load(raw + 16, 8), .entry_7 = le_load(raw + 56, 8) };
+	const uint64_t words[2] = { le_load(gid, 8), le_load(gid + 8, 8) };
+	uint32_t bytes = memcmp(gid, mapped, sizeof mapped) ? 16 : 4;
+	const uint8_t *address = bytes == 4 ? gid + sizeof mapped : gid;
+	if (bytes != bypass->setup.address_bytes || !is_plain(address, bytes) || entry_get(&slot, SQE_UD_SL))
+		return -1;
+	if (!place->leads)
+		place->leads = calloc(1, sizeof *place->leads);
+	if (!place->leads)
+		return -1;
+	qp->destinations = place->leads->destinations;
+	uint64_t at = engine_destination_place(slot.entry_2, words), port = entry_get(&slot, SQE_UD_UDP_DPORT);
+	uint64_t hop_limit = entry_get(&slot, SQE_UD_HOP_LIMIT);
+	struct engine_destination *to = &place->leads->destinations[at];
+	if (!port)
+		port = bypass->setup.port;
+	*to = (struct engine_destination){
+		.path = slot.entry_2,
+		.gid = { words[0], words[1] },
+		.hop_limit = hop_limit,
+		.found = qp->found,
+		.flow = { .source_port = (uint16_t)bypass->setup.port,
+			  .destination_port = (uint16_t)port,
+			  .address_bytes = (uint16_t)bytes },
+		.route = &place->leads->paths[at],
+		.max_segments = 1,
+	};
+	memcpy(to->flow.source, bypass->setup.address, bytes);
+	memcpy(to->flow.destination, address, bytes);
+	bypass_lead(bypass, &place->leads->paths[at], &to->flow, entry_get(&slot, SQE_UD_FLOW_LABEL), entry_get(&slot, SQE_UD_TCLASS),
+	     hop_limit ? hop_limit : DATAGRAM_HOP_LIMIT, 1);
+	return 0;
+}
+
+void bypass_find(struct bypass *bypass, uint64_t at)
+{
+	struct queue_pair *record = engine_record(&bypass->device.sched, at);
+	uint64_t slot = record->number & (((uint64_t)1 << bypass->device.log_qps) - 1);
+	struct place *place = bypass->places[slot];
+	struct engine_qp *qp = &place->qp;
+
+	qp->send_slots = record->sq_entries;
+	qp->signal_all = record->signal_all;
+	qp->sq = be_get(qp->qpc, QPC_SND_WQE_BASE_LKEY) ? NULL : (const uint8_t *)(uintptr_t)record->sq_base;
+	qp->sq_bytes = (record->sq_entries << record->sq_shift) + record->sq_entries * record->sq_slab_bytes;
+	qp->srq = NULL;
+	qp->srq_block = NULL;
+	if (record->srq_record) {
+		qp->srq = engine_record(&bypass->device.sched, record->srq_record);
+		qp->srq_block = bypass_block(bypass, qp->srq->block);
+		qp->rq = (const uint8_t *)(uintptr_t)qp->srq->base;
+		qp->rq_bytes = qp->srq->entries * (qp->srq->stride + SRQ_ORDER_BYTES);
+	} else {
+		int keyed = be_get(qp->qpc, QPC_RCV_WQE_BASE_LKEY) != 0;
+		qp->rq = keyed ? NULL : (const uint8_t *)(uintptr_t)record->rq_base;
+		qp->rq_bytes = record->rq_entries * record->rq_stride;
+	}
+	qp->send_cqn = (uint32_t)be_get(qp->qpc, QPC_CQN_SND);
+	qp->recv_cqn = (uint32_t)be_get(qp->qpc, QPC_CQN_RCV);
+	qp->send_cq = find_cq(bypass, qp->send_cqn, &place->send_cq);
+	qp->recv_cq = find_cq(bypass, qp->recv_cqn, &place->recv_cq);
+	qp->destinations = place->leads ? place->leads->destinations : NULL;
+	if (record->service == SERVICE_UD) {
+		place->path = (struct pump_path){ .outlet = &bypass->outlet };
+		qp->route = &place->path; /* each datagram has its own */
+	} else {
+		qp->route = record->path ? find_route(bypass, qp, &place->path) : NULL;
+	}
+	qp->lane = NULL;
+	if (bypass->hairpin && qp->route && be_get(qp->qpc, QPC_SERVTYPE) == ST_RC) {
+		qp->lane = hairpin_lead(bypass->hairpin, qp, &place->lane);
+		place->path.divert = qp->lane ? hairpin_divert : NULL;
+		place->path.lane = &place->lane;
+	}
+	qp->found = bypass->device.changes;
+}
+#endif

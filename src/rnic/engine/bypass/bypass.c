@@ -1,0 +1,423 @@
+#if defined(__linux__)
+#define _GNU_SOURCE
+#include "bypass/bypass_private.h"
+
+#include "queue_pair/crc32.h"
+#include "memory/fault_guard.h"
+#include "io/progress_thread.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define TIMERS_PER_ROUND 64u
+#define TRIES 500u /* to enter, some ten microseconds in all */
+#define LOOKS_EVERY 1024u /* tries to take the arena: whether there still is a NIC process */
+#define DESK_BYTES 65536u
+#define AHEAD_BYTES ((size_t)ENGINE_AHEAD * ENGINE_AHEAD_BYTES)
+#define OWN_BYTES (DESK_BYTES + AHEAD_BYTES + (size_t)ROUND_OUT_BYTES)
+/* Who answers each message with one of its own has its ACKs leave with those: for so long they are kept back, times
+ * the setup's `slow`, longer where who took the message has to give the core to who answers it, */
+#define HOLD_NS 12000u
+#define HOLD_ASLEEP_NS 60000u
+/* if it has sent anything this lately. */
+#define TALKS_NS 20000000u
+/* After so many messages in a row that were answered the next answer is expected. */
+#define ANSWERS_LEAST 8u
+/* Bytes that take some microseconds, mostly to be copied. */
+#define LONG_BYTES 16384u
+/* So often a poll looks again for one that is expected: that is sooner than another poll is, where system calls are what
+ * takes least of it, which they are not in an emulator. */
+#define LOOKS 3u
+
+_Static_assert(BYPASS_NAME_BYTES == PUMP_NAME_BYTES, "socket addresses");
+_Static_assert(BYPASS_COOKIE_BYTES == HAIRPIN_COOKIE_BYTES, "cookies");
+_Static_assert(sizeof(struct slot) <= SLOT_BUFFERS_AT, "the record lies before the buffers");
+
+_Static_assert(offsetof(struct slot, punt_short) - offsetof(struct slot, event_0) == ENGINE_COUNTS * sizeof(uint64_t),
+	       "a count for each event");
+
+size_t bypass_shared_bytes(void)
+{
+	return SLOT_BUFFERS_AT + (size_t)ROUND_RECEIVE_LIMIT * ROUND_BUFFER_BYTES;
+}
+
+size_t bypass_budget_bytes(void)
+{
+	return BUDGET_BYTES;
+}
+
+/* ------------------------------------------------------------------ making */
+
+/* Memory that packets are made in, and the desk of reach_own: a file's, from which the kernel copies without a fault. */
+static int lay_out(struct bypass *bypass)
+{
+	struct reach_mapping *files = bypass->own.files;
+	int fd = memfd_create("rnic packets", MFD_CLOEXEC);
+	uint8_t *base = MAP_FAILED;
+
+	if (fd >= 0 && !ftruncate(fd, OWN_BYTES))
+		base = mmap(NULL, OWN_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED) {
+		if (fd >= 0)
+			close(fd);
+		return -1;
+	}
+	madvise(base, OWN_BYTES, MADV_DONTFORK);
+	files[0] = (struct reach_mapping){ base, OWN_BYTES, fd };
+	files[1] = (struct reach_mapping){ bypass->setup.shared, bypass_shared_bytes(), bypass->setup.shared_fd };
+	bypass->own.desk = base;
+	bypass->own.desk_bytes = DESK_BYTES;
+	bypass->ahead.desk = base + DESK_BYTES;
+	bypass->out = base + DESK_BYTES + AHEAD_BYTES;
+	return 0;
+}
+
+struct bypass *bypass_new(const struct bypass_setup *setup)
+{
+	struct bypass *bypass = calloc(1, sizeof *bypass);
+	const struct device *root = (const struct device *)(const void *)setup->arena;
+	const struct slot *slot = (const struct slot *)(const void *)setup->shared;
+
+	if (!bypass)
+		return NULL;
+	bypass->setup = *setup;
+	bypass->slot = (struct slot *)(void *)setup->shared;
+	if (slot->layout != engine_layout_hash() || setup->slot >= BUDGET_SLOTS) {
+		free(bypass);
+		return NULL;
+	}
+	bypass->reach = calloc(root->max_keys, sizeof *bypass->reach);
+	bypass->places = calloc((size_t)1 << root->log_qps, sizeof *bypass->places);
+	bypass->device.qps = calloc((size_t)1 << root->log_qps, sizeof *bypass->device.qps);
+	bypass->round = calloc(1, sizeof *bypass->round);
+	pthread_mutex_init(&bypass->mutex, NULL);
+	if (!bypass->reach || !bypass->places || !bypass->device.qps || !bypass->round || lay_out(bypass)) {
+		bypass_free(bypass);
+		return NULL;
+	}
+	bypass->own.pid = getpid();
+	bypass->guarded = !guard_install();
+	bypass->segment = (struct engine_segment){ bypass->guarded ? &reach_guarded : &reach_own, &bypass->own };
+	for (uint64_t i = 0; i < root->max_keys; i++)
+		bypass->reach[i].segment = &bypass->segment;
+	bypass->port = (struct engine_port){
+		.keys = (const struct memory_key *)(const void *)(setup->arena + root->keys),
+		.reach = bypass->reach,
+		.key_count = root->max_keys,
+		.crc = engine_crc32,
+		.crc_copy = engine_crc32_copy,
+		.ahead = bypass->guarded ? NULL : &bypass->ahead,
+		.heads = bypass->heads,
+		.ack_every = slot->ack_every,
+		.probe = slot->probe,
+		.rq_almost_full = slot->rq_almost_full,
+	};
+	bypass->device.port = &bypass->port;
+	bypass->device.joins = 1;
+	engine_device_find(&bypass->device, setup->arena);
+	bypass->device.sched.budget = setup->budget;
+	bypass->device.sched.slot = setup->slot;
+	bypass->outlet =
+		(struct pump_outlet){ .fd = setup->fd, .ipv4 = setup->address_bytes == 4, .cuts = 1 };
+	pump_round_init(bypass->round, &bypass->device, setup->fd, setup->shared + SLOT_BUFFERS_AT, bypass->out);
+	return bypass;
+}
+
+static void forget(struct place *place)
+{
+	if (place)
+		free(place->leads);
+	free(place);
+}
+
+void bypass_free(struct bypass *bypass)
+{
+	if (bypass->places) {
+		for (uint64_t i = 0; i < (uint64_t)1 << bypass_root(bypass)->log_qps; i++)
+			forget(bypass->places[i]);
+	}
+	if (bypass->guarded)
+		guard_remove();
+	hairpin_free(bypass->hairpin);
+	pthread_mutex_destroy(&bypass->mutex);
+	free(bypass->reach);
+	free(bypass->places);
+	free(bypass->device.qps);
+	pump_round_end(bypass->round);
+	free(bypass->round);
+	if (bypass->out) {
+		munmap(bypass->own.files[0].base, OWN_BYTES);
+		close(bypass->own.files[0].fd);
+	}
+	free(bypass);
+}
+
+/* ------------------------------------------------------------------ the lock */
+
+/* A thread that holds it is not cancelled: what it calls is no place for that (io/nocancel.h), or forbids it. */
+
+/* Whether the NIC process makes way. It holds the arena for a bounded time and asks for it again and again. */
+static int take(struct bypass *bypass)
+{
+	if (atomic_load_explicit(bypass_word(&bypass->slot->wanted), memory_order_relaxed))
+		return 0;
+	atomic_store(bypass_word(&bypass->slot->taken), 1);
+	if (!atomic_load(bypass_word(&bypass->slot->wanted)))
+		return 1;
+	atomic_store(bypass_word(&bypass->slot->taken), 0);
+	return 0;
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+/* A round is over soon, and who sleeps for it may wake on the core of another that polls: for some time it is waited for. */
+static void enter(struct bypass *bypass)
+{
+	for (unsigned tried = 0; tried < TRIES; tried++) {
+		if (!pthread_mutex_trylock(&bypass->mutex))
+			return;
+		relax();
+	}
+	pthread_mutex_lock(&bypass->mutex);
+}
+
+void bypass_lock(struct bypass *bypass)
+{
+	enter(bypass);
+	for (unsigned tried = 1; !bypass->gone && !take(bypass); tried++) {
+		sched_yield();
+		if (tried % LOOKS_EVERY == 0 && bypass->setup.is_gone(bypass->setup.self))
+			bypass->gone = 1; /* it died with the arena in its hands */
+	}
+	bypass_found(bypass);
+}
+
+int bypass_try(struct bypass *bypass)
+{
+	if (pthread_mutex_trylock(&bypass->mutex))
+		return -1;
+	if (!take(bypass)) {
+		pthread_mutex_unlock(&bypass->mutex);
+		return -1;
+	}
+	bypass_found(bypass);
+	return 0;
+}
+
+void bypass_unlock(struct bypass *bypass)
+{
+	atomic_store_explicit(bypass_word(&bypass->slot->taken), 0, memory_order_release);
+	pthread_mutex_unlock(&bypass->mutex);
+}
+
+int bypass_is_taken(const struct bypass *bypass)
+{
+	return atomic_load_explicit(bypass_word(&bypass->slot->taken), memory_order_relaxed) != 0;
+}
+
+int bypass_idle(const struct bypass *bypass)
+{
+	return bypass->gone || atomic_load_explicit(bypass_word(&bypass->slot->reference), memory_order_relaxed);
+}
+
+/* ------------------------------------------------------------------ programs of the same device */
+
+int bypass_hairpin(struct bypass *bypass)
+{
+	struct pump_path own;
+	struct engine_flow flow = { .destination_port = (uint16_t)bypass->setup.port,
+				    .address_bytes = (uint16_t)bypass->setup.address_bytes };
+
+	memcpy(flow.destination, bypass->setup.address, bypass->setup.address_bytes);
+	bypass_lead(bypass, &own, &flow, 0, 0, 0, 1);
+	bypass->hairpin = hairpin_new(&bypass->device, bypass->slot, own.name, own.name_bytes);
+	if (!bypass->hairpin)
+		return -1;
+	bypass->round->draw = hairpin_draw;
+	bypass->round->take = hairpin_take;
+	bypass->round->hairpin = bypass->hairpin;
+	return 0;
+}
+
+int bypass_join(struct bypass *bypass, const struct bypass_peer *setup)
+{
+	if (!bypass->hairpin || hairpin_join(bypass->hairpin, setup))
+		return -1;
+	bypass->device.changes = 0; /* queue pairs whose peer it is find their lanes */
+	bypass_found(bypass);
+	return 0;
+}
+
+int bypass_dozes(struct bypass *bypass)
+{
+	return bypass->hairpin && hairpin_waits(bypass->hairpin, 1);
+}
+
+/* ------------------------------------------------------------------ rounds */
+
+/* What C counted is for all to see; nothing has been where no packet came, left or was lost. */
+static void count(struct bypass *bypass)
+{
+	struct pump_round *round = bypass->round;
+	struct engine_counts *counts = &bypass->device.counts;
+	struct slot *slot = bypass->slot;
+
+	slot->rounds++;
+	if (!round->rx_bytes && !round->tx_bytes && !round->socket_errors && !counts->tx_packets && !bypass->timed)
+		return;
+	bypass->timed = 0;
+	bypass->took_time |= bypass->hairpin || round->rx_bytes + round->tx_bytes > LONG_BYTES;
+	slot->rx_packets += counts->rx_packets;
+	slot->tx_packets += counts->tx_packets;
+	for (uint64_t left = counts->moved; left; left &= left - 1) {
+		unsigned which = (unsigned)__builtin_ctzll(left);
+		(&slot->event_0)[which] += counts->events[which];
+		counts->events[which] = 0;
+	}
+	slot->rx_bytes += round->rx_bytes;
+	slot->tx_bytes += round->tx_bytes;
+	slot->rx_socket_error += round->socket_errors;
+	slot->gso_refused += round->counts.gso_refused;
+	slot->drop_tx_too_long += round->counts.drop_tx_too_long;
+	slot->drop_tx_unreachable += round->counts.drop_tx_unreachable;
+	slot->drop_tx_blocked += round->counts.drop_tx_blocked;
+	slot->drop_tx_error += round->counts.drop_tx_error;
+	counts->rx_packets = counts->tx_packets = counts->moved = 0;
+	memset(&round->counts, 0, sizeof round->counts);
+	round->rx_bytes = round->tx_bytes = round->too_short = round->socket_errors = 0;
+}
+
+/* Whether all that waits to be sent is one ACK. */
+static int owes_an_ack(const struct bypass *bypass)
+{
+	const struct engine_device *device = &bypass->device;
+	const struct turns *turns = device->sched.turns;
+	const struct program *program = engine_record(&device->sched, turns->first);
+	const struct queue_pair *record;
+	const struct engine_qp *qp;
+
+	if (turns->count != 1 || !turns->first || !program->first)
+		return 0;
+	record = engine_record(&device->sched, program->first);
+	qp = device->qps[record->number & (((uint64_t)1 << device->log_qps) - 1)];
+	return qp && qp->record == record && record->reply_count == 1 && engine_replies_sound(qp) &&
+	       engine_reply_at(qp, 0)->kind == REPLY_ACK && !engine_unsent(record);
+}
+
+/* Until when that ACK waits for a message of the program's own, or 0. */
+static uint64_t held_until(const struct bypass *bypass)
+{
+	if (bypass->came_ns - bypass->posted_ns > TALKS_NS || !owes_an_ack(bypass))
+		return 0;
+	return bypass->came_ns + bypass->hold_ns;
+}
+
+static void send_all(struct bypass *bypass, uint64_t now)
+{
+	struct engine_told told;
+	do {
+		pump_round_send(bypass->round, now, ROUND_BUDGET, &told);
+	} while (told.stop != STOP_DONE && !bypass_stopped(bypass, &told));
+}
+
+void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_t now)
+{
+	struct engine_qp *qp = number ? bypass->device.qps[number & (((uint64_t)1 << bypass->device.log_qps) - 1)] : NULL;
+
+	if (bypass->gone)
+		return;
+	if (!qp || qp->record->number != number || engine_port_ring(&bypass->device, qp)) {
+		struct bypass_answer answer;
+		struct bypass_punt about = { .kind = BYPASS_DOORBELL, .qp = block };
+		bypass_leave(bypass, &about, &answer, &bypass->slot->punt_doorbell);
+	}
+	if (!bypass->gone && bypass->device.sched.turns->count) {
+		bypass->answers = bypass->answered ? bypass->answers + 1 : 0;
+		bypass->answered = 0;
+		bypass->posted_ns = now;
+		send_all(bypass, now);
+	}
+	count(bypass);
+}
+
+static int handle_timers(struct bypass *bypass, uint64_t now)
+{
+	uint64_t at, most = TIMERS_PER_ROUND;
+
+	if (engine_port_deadline(&bypass->device) > now)
+		return 0;
+	bypass->timed = 1;
+	while (!bypass->gone && (at = engine_port_due(&bypass->device, now, &most))) {
+		struct bypass_answer answer;
+		struct bypass_punt about = { .kind = BYPASS_TIMER, .qp = at };
+		bypass_leave(bypass, &about, &answer, &bypass->slot->punt_timer);
+	}
+	if (!bypass->gone && bypass->device.sched.turns->count)
+		send_all(bypass, now);
+	return 1;
+}
+
+int bypass_round(struct bypass *bypass, uint64_t now, int polls)
+{
+	struct pump_round *round = bypass->round;
+	struct engine_told told;
+	int did;
+
+	if (bypass->gone)
+		return 0;
+	round->hold = bypass->device.sched.turns->count && now < held_until(bypass);
+	round->looks = polls && bypass->setup.slow == 1 && bypass_expects(bypass) ? LOOKS : 0;
+	do {
+		pump_round(round, now, ROUND_BUDGET, &told);
+	} while (told.stop != STOP_DONE && !bypass_stopped(bypass, &told));
+	did = round->came || round->sent;
+	if (round->came) {
+		bypass->came_ns = now;
+		bypass->hold_ns = bypass->setup.slow * (polls ? HOLD_NS : HOLD_ASLEEP_NS);
+		bypass->answered |= owes_an_ack(bypass);
+	}
+	/* what arrived in time is not late since nobody looked: nothing is overdue before all is read */
+	bypass->full = round->came >= ROUND_RECEIVE_LIMIT ? bypass->full + 1 : 0;
+	if (bypass->full % ROUND_TIMERS_AT_LEAST_EVERY == 0)
+		did |= handle_timers(bypass, now);
+	count(bypass);
+	return did;
+}
+
+int bypass_took_time(struct bypass *bypass)
+{
+	int took_time = bypass->took_time || bypass->setup.slow > 1;
+
+	bypass->took_time = 0;
+	return took_time;
+}
+
+int bypass_expects(const struct bypass *bypass)
+{
+	return bypass->answers >= ANSWERS_LEAST && !bypass->answered && !bypass->gone;
+}
+
+void bypass_missed(struct bypass *bypass)
+{
+	bypass->answers = 0;
+}
+
+uint64_t bypass_deadline(const struct bypass *bypass)
+{
+	if (bypass->gone)
+		return UINT64_MAX;
+	if (bypass->hairpin && hairpin_waits(bypass->hairpin, 0))
+		return 0;
+	return bypass->device.sched.turns->count ? held_until(bypass) : engine_port_deadline(&bypass->device);
+}
+#endif

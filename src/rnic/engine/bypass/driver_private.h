@@ -1,0 +1,72 @@
+/* What the files of a slot share (bypass/driver.h): its state, and how long it waits for what. */
+#ifndef RNIC_ENGINE_SLOT_PARTS_H
+#define RNIC_ENGINE_SLOT_PARTS_H
+
+#include "bypass/driver.h"
+
+#include "bypass/bypass.h"
+#include "io/progress_thread.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+enum {
+	/* Times `slow` (io/calibrate.h): */
+	GAP_NS = 30000, /* between polls that count as one after the other: less than the thread keeps off */
+	PARK_MOST_NS = 2000000, /* the thread keeps off for so long at most, while nobody waits for an event */
+
+	ROUNDS = 256, /* in a row */
+};
+
+/* What the thread does until it wakes. */
+enum how { AWAKE, PARKED, WATCHING };
+
+struct slot_driver {
+	struct slot_setup setup; /* `answer` and `fds` are gone */
+	struct bypass *bypass;
+	struct answer *answer; /* of punts; the lock's holder uses it, */
+	uint32_t token; /* and this */
+	uint8_t *arena, *shared, *budget;
+	size_t arena_bytes, shared_bytes, budget_bytes;
+	int fd, shared_fd, wake;
+	_Atomic int bell; /* rung by programs of the same device; -1 */
+	uint8_t cookie[BYPASS_COOKIE_BYTES]; /* by which they know this one */
+	pid_t pid;
+	uint64_t slow; /* io/calibrate.h */
+	pthread_t thread;
+	_Atomic uint64_t polled_ns; /* when somebody polled last */
+	_Atomic uint64_t covered_ns; /* for how long polls followed each other */
+	_Atomic uint64_t used_ns; /* when somebody posted or polled last */
+	_Atomic uint64_t until_ns; /* when the thread wakes */
+	_Atomic uint64_t due_ns; /* when the engine wants a round, as who let go of it last saw it, unless he polls */
+	_Atomic uint32_t how; /* enum how: what it does until then */
+	_Atomic uint32_t armed; /* polls that the program may make before it counts as polling, having asked for an event */
+	_Atomic uint32_t waiters; /* threads that wait for events and run the engine */
+	_Atomic uint32_t soon; /* waits for events in a row that ended within `look_ns` */
+	_Atomic uint64_t look_ns; /* LOOK_NS of this machine, or what slot_look_on said */
+	_Atomic bool waits; /* that is what the program does after it asked for an event */
+	_Atomic bool stop, gone; /* the NIC process has gone */
+	struct slot_events *events; /* those that the engine fires: under the engine's lock, as the one below */
+	struct slot_events *quiet; /* its next event is for who works now, and needs no descriptor */
+};
+
+/* ------------------------------------------------------------------ bypass/driver.c */
+
+/* Whether the NIC process has gone. */
+bool slot_look(struct slot_driver *slot);
+
+/* ------------------------------------------------------------------ bypass/driver_thread.c */
+
+/* The thread, from now on: 0 or the error number. */
+int slot_start(struct slot_driver *slot);
+/* It looks whether there is something to do. */
+void slot_wake(struct slot_driver *slot);
+/* It wakes in time for what is due at a time, unless it wakes soon enough by itself. */
+void slot_wake_for(struct slot_driver *slot, uint64_t deadline);
+/* Somebody polled from a time to another. */
+void slot_cover(struct slot_driver *slot, uint64_t since, uint64_t until);
+/* The bell has rung, for all who slept. Whoever rings on and on keeps nobody here. */
+void slot_silence(const struct slot_driver *slot);
+
+#endif

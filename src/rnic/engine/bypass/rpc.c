@@ -1,0 +1,106 @@
+#if defined(__linux__)
+#define _GNU_SOURCE
+#include "bypass/rpc.h"
+
+#include "io/nocancel.h"
+#include "state.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+_Static_assert(EXCHANGE_BYTES == ATTACH_MAX_MESSAGE, "message size");
+
+static int send_message(int socket, const void *head, size_t head_bytes, const void *body, size_t body_bytes,
+			const int *fds, int fd_count)
+{
+	struct iovec parts[2] = { { (void *)(uintptr_t)head, head_bytes }, { (void *)(uintptr_t)body, body_bytes } };
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int) * EXCHANGE_FDS)];
+	} control;
+	struct msghdr message = { .msg_iov = parts, .msg_iovlen = body_bytes ? 2 : 1 };
+
+	if (fd_count) {
+		memset(&control, 0, sizeof control);
+		message.msg_control = &control;
+		message.msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)fd_count);
+		control.header.cmsg_level = SOL_SOCKET;
+		control.header.cmsg_type = SCM_RIGHTS;
+		control.header.cmsg_len = CMSG_LEN(sizeof(int) * (size_t)fd_count);
+		memcpy(CMSG_DATA(&control.header), fds, sizeof(int) * (size_t)fd_count);
+	}
+	while (sendmsg(socket, &message, MSG_NOSIGNAL) < 0)
+		if (errno != EINTR)
+			return errno == EPIPE || errno == ECONNRESET ? EIO : errno;
+	return 0;
+}
+
+void close_fds(struct answer *answer)
+{
+	for (int i = 0; i < answer->fd_count; i++)
+		close(answer->fds[i]);
+	answer->fd_count = 0;
+}
+
+static int receive_message(int socket, struct answer *answer)
+{
+	uint8_t head[ATTACH_REPLY_HEADER_SIZE];
+	struct iovec parts[2] = { { head, sizeof head }, { answer->body, sizeof answer->body } };
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int) * EXCHANGE_FDS)];
+	} control;
+	struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2, .msg_control = &control,
+				  .msg_controllen = sizeof control };
+	ssize_t got;
+
+	answer->fd_count = 0;
+	while ((got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) < 0)
+		if (errno != EINTR)
+			return EIO;
+	for (struct cmsghdr *each = CMSG_FIRSTHDR(&message); each; each = CMSG_NXTHDR(&message, each)) {
+		if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS)
+			continue;
+		size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		for (size_t i = 0; i < count && answer->fd_count < EXCHANGE_FDS; i++)
+			memcpy(&answer->fds[answer->fd_count++], CMSG_DATA(each) + i * sizeof(int), sizeof(int));
+	}
+	if (got < (ssize_t)sizeof head || message.msg_flags & MSG_CTRUNC) {
+		close_fds(answer);
+		return got < (ssize_t)sizeof head ? EIO /* the NIC process has closed */ : EMFILE;
+	}
+	memcpy(&answer->kind, head, 4);
+	memcpy(&answer->token, head + 4, 4);
+	memcpy(&answer->error, head + 8, 4);
+	answer->bytes = (size_t)got - sizeof head;
+	return 0;
+}
+
+int exchange(int socket, uint32_t kind, uint32_t token, const void *body, size_t bytes, const int *fds, int fd_count,
+	     struct answer *answer)
+{
+	uint32_t head[2] = { kind, token };
+	int error, before = calls_begin(); /* its callers hold locks */
+
+	answer->error = 0; /* who gets no answer looks whether there was a refusal, too */
+	answer->bytes = 0;
+	answer->fd_count = 0;
+	error = send_message(socket, head, sizeof head, body, bytes, fds, fd_count);
+	do {
+		if (!error)
+			error = receive_message(socket, answer);
+		if (!error && (answer->token != token || answer->kind != kind))
+			close_fds(answer);
+	} while (!error && (answer->token != token || answer->kind != kind));
+	calls_end(before);
+	if (error)
+		return error;
+	if (answer->error) {
+		close_fds(answer);
+		return (int)answer->error;
+	}
+	return 0;
+}
+#endif

@@ -1,0 +1,726 @@
+/* All queue pairs of a device: whom a packet is for, whose turn it is, whose time has come. */
+#include "device/device.h"
+#include "queue_pair/rate_limit.h"
+#include "queue_pair/parts.h"
+
+#define BECN ((uint64_t)1 << 30) /* in the first eight bytes of a BTH */
+#define CNP_BYTES 16u
+#define LARGEST (MAX_TRANSPORT_HEADERS + BTH_BYTES + MAX_PATH_MTU + ICRC_BYTES)
+
+void engine_device_find(struct engine_device *device, uint8_t *arena)
+{
+	const struct device *root = (const struct device *)(void *)arena;
+	device->sched.arena = arena;
+	device->sched.flights = (struct flights *)(void *)(arena + root->flights);
+	device->sched.turns = (struct turns *)(void *)(arena + root->turns);
+	device->sched.timers = (struct timers *)(void *)(arena + root->timers);
+	device->directory = (uint64_t *)(void *)(arena + root->directory);
+	device->log_qps = root->log_qps;
+}
+
+static uint64_t slot_of(const struct engine_device *device, uint64_t number)
+{
+	return number & (((uint64_t)1 << device->log_qps) - 1);
+}
+
+static struct queue_pair *record_at(const struct engine_device *device, uint64_t at)
+{
+	return engine_record(&device->sched, at);
+}
+
+/* The queue pair of a record, where the engine knows it, or NULL. */
+static struct engine_qp *known(const struct engine_device *device, const struct queue_pair *record)
+{
+	struct engine_qp *qp = device->qps[slot_of(device, record->number)];
+	return qp && qp->record == record ? qp : NULL;
+}
+
+/* Whether its peer's account, if it should have one, is known. */
+static int accounted(const struct engine_qp *qp)
+{
+	return qp->record->peer_record || be_get(qp->qpc, QPC_SERVTYPE) != ST_RC;
+}
+
+static struct peer *peer_of(const struct engine_device *device, const struct queue_pair *record)
+{
+	return engine_record(&device->sched, record->peer_record);
+}
+
+/* What of a peer's account is asked by who does not send. */
+static struct engine_flight round_trips(const struct peer *peer)
+{
+	return (struct engine_flight){ .srtt = peer->srtt, .rttvar = peer->rttvar, .alone = peer->users == 1 };
+}
+
+/* Whether packets that are acknowledged one by one leave the accounts as they would together: its peer's limit grows no
+ * more, and nobody waits but the queue pair itself. */
+static int adds_up(const struct engine_device *device, const struct queue_pair *record, const struct peer *peer)
+{
+	uint64_t waited_for = device->sched.flights->waited_for;
+	int grown = !peer->limit_16 || peer->limit_16 >= peer->most << FLIGHT_FRACTION_BITS;
+	return grown && (!waited_for || (waited_for == 1 && peer->waiting == 1 && record->parked));
+}
+
+/* The accounts as they are now. */
+static void look(const struct engine_device *device, const struct peer *peer, struct engine_flight *flight)
+{
+	const struct flights *flights = device->sched.flights;
+	struct engine_limits limits;
+	engine_flights_limits(&device->sched, peer, &limits);
+	*flight = (struct engine_flight){
+		.peer_limit = limits.peer,
+		.peer_inflight = peer->inflight,
+		.peer_promised = peer->promised,
+		.peer_waiting = peer->waiting,
+		.nic_limit = limits.nic,
+		.nic_inflight = flights->inflight,
+		.nic_promised = flights->promised,
+		.nic_queued = flights->waited_for,
+		.nic_slipped = flights->slipped,
+		.others = limits.others,
+		.srtt = peer->srtt,
+		.rttvar = peer->rttvar,
+		.alone = peer->users == 1,
+	};
+}
+
+/* Bring SQ_HEAD and QUEUE_STATE in its queue block up to date. */
+static void show(const struct engine_qp *qp)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t state = be_get(qp->qpc, QPC_STATE);
+	if (record->sq_head != record->shown_head) {
+		record->shown_head = record->sq_head;
+		atomic_store_explicit(&qp->block[REG_SQ_HEAD / 4], (uint32_t)record->sq_head, memory_order_release);
+	}
+	if (state != record->shown_state) {
+		record->shown_state = state;
+		atomic_store_explicit(&qp->block[REG_QUEUE_STATE / 4], (uint32_t)state, memory_order_release);
+	}
+}
+
+static void count_event(struct engine_device *device, enum engine_count which, uint64_t much)
+{
+	device->counts.events[which] += much;
+	device->counts.moved |= (uint64_t)1 << which;
+}
+
+static void count_events(struct engine_device *device, const struct engine_effects *effects)
+{
+	for (uint32_t left = effects->counted; left; left &= left - 1) {
+		enum engine_count which = (enum engine_count)__builtin_ctz(left);
+		count_event(device, which, effects->counts[which]);
+	}
+}
+
+/* ------------------------------------------------------------------ what others see */
+
+/* ------------------------------------------------------------------ receiving */
+
+/* Whether packets on a path are from a queue pair's peer's address to its own, or it has no peer. */
+static int from_peer(const struct engine_device *device, const struct queue_pair *record, const struct engine_flow *flow)
+{
+	if (!record->path || record->opcodes == SERVICE_UD)
+		return record->path != 0;
+	const struct flow *path = engine_record(&device->sched, record->path);
+	uint64_t bytes = path->family == 4 ? 4 : 16;
+	return flow->address_bytes == bytes && !memcmp(&path->dst_0, flow->source, bytes) &&
+	       !memcmp(&path->src_0, flow->destination, bytes);
+}
+
+/* Carry out what a packet or a deadline has had as effects on what others see, but the events of completion queues. */
+static void carry_out(struct engine_device *device, uint64_t at, const struct engine_effects *effects, uint64_t now)
+{
+	const struct engine_sched *sched = &device->sched;
+	const struct queue_pair *record = record_at(device, at);
+	struct peer *peer = peer_of(device, record);
+	uint32_t told = effects->effects;
+
+	count_events(device, effects);
+	if (told & EFFECT_FIRST)
+		engine_schedule(sched, at);
+	if (told & EFFECT_ACKNOWLEDGED) {
+		if (effects->sample != NONE)
+			engine_peer_measured(peer, effects->sample, now);
+		engine_peer_acknowledged(peer, effects->acknowledged);
+		if (effects->landed)
+			engine_flights_give(sched, peer, effects->landed);
+	}
+	if (told & EFFECT_GO_ON) {
+		int waits = record->send_index != record->fetch_index || record->fetch_index != record->tail;
+		if (record->probe_due || (waits && !record->parked))
+			engine_schedule(sched, at);
+	}
+	if (told & EFFECT_BEGUN)
+		engine_schedule(sched, at);
+	if (told & EFFECT_SILENT)
+		engine_peer_silent(peer, now);
+	if (told & EFFECT_LOST)
+		engine_peer_lost(peer, now);
+	if (effects->grounded)
+		engine_flights_give(sched, peer, effects->grounded);
+	if (told & EFFECT_SCHEDULE)
+		engine_schedule(sched, at);
+	if (told & EFFECT_ARM)
+		engine_rearm(sched, at);
+}
+
+size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment,
+			   size_t start, const struct engine_meta *meta, uint64_t now, struct engine_told *told)
+{
+	size_t at = start;
+
+	*told = (struct engine_told){ .stop = STOP_DONE };
+	engine_ahead_forget(device->port);
+	while (at < length) {
+		size_t size = lesser(length - at, segment);
+		told->stop = STOP_PACKET;
+		told->end = PUNT_SHORT;
+		if (size < BTH_BYTES + ICRC_BYTES)
+			break;
+		uint64_t number = be_load(buffer + at + DQPN_AT, 3), found = device->directory[slot_of(device, number)];
+		told->end = PUNT_HEADER;
+		if (!found)
+			break;
+		struct queue_pair *record = record_at(device, found);
+		struct engine_qp *qp = known(device, record);
+		told->qp = found;
+		if (!qp || record->number != number || !from_peer(device, record, &meta->flow))
+			break;
+		told->end = PUNT_STATE;
+		if (record->held || !qp->block || !accounted(qp))
+			break;
+		if (qp->found != device->changes) {
+			told->stop = STOP_FIND;
+			break;
+		}
+		struct engine_effects effects = { .sample = NONE };
+		const struct peer *peer = peer_of(device, record);
+		struct engine_flight flight = round_trips(peer);
+		size_t taken = engine_receive_on(device->port, qp, buffer, length, segment, at, meta, &flight,
+						 adds_up(device, record, peer), now, &effects);
+		device->counts.rx_packets += effects.packets;
+		carry_out(device, found, &effects, now);
+		told->end = effects.end;
+		if (!taken && effects.end != ENGINE_AGAIN)
+			break;
+		at += taken;
+		record->came_bytes += taken;
+		show(qp);
+		told->effects = effects.effects & (EFFECT_NOTIFY_SEND | EFFECT_NOTIFY_RECV);
+		told->stop = STOP_DONE;
+		if (told->effects) {
+			told->stop = STOP_NOTIFY;
+			break;
+		}
+	}
+	return at - start;
+}
+
+int engine_port_expects(const struct engine_device *device, uint64_t number, struct engine_expects *expects)
+{
+	uint64_t found = device->directory[slot_of(device, number)];
+	if (!found)
+		return -1;
+	const struct queue_pair *record = record_at(device, found);
+	const struct engine_qp *qp = known(device, record);
+	if (!qp || record->number != number || be_get(qp->qpc, QPC_SERVTYPE) != ST_RC ||
+	    !(be_get(qp->qpc, QPC_OPTIONS) & OPT_KEEPS))
+		return -1;
+	*expects = (struct engine_expects){ found, record->life, be_get(qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK,
+					     record->silent };
+	return 0;
+}
+
+/* ------------------------------------------------------------------ packets without their bytes */
+
+/* A queue pair that is connected to the other one, or NULL. */
+static struct engine_qp *connected(const struct engine_device *device, uint64_t number, uint64_t other)
+{
+	uint64_t found = device->directory[slot_of(device, number)];
+	if (!found)
+		return NULL;
+	struct queue_pair *record = record_at(device, found);
+	struct engine_qp *qp = known(device, record);
+	if (!qp || record->number != number || record->held || !qp->block || !accounted(qp) ||
+	    be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_REMOTE_QPN) != other)
+		return NULL;
+	return qp;
+}
+
+/* Responses that cannot be taken are asked for again, which has them come with their bytes. A peer that goes on without
+ * them has no such answer, but what is lost: the timers bound that. */
+static enum engine_took ask_again(struct engine_device *device, struct engine_qp *qp, uint64_t psn, uint64_t now)
+{
+	struct engine_effects effects = { .sample = NONE };
+	struct queue_pair *record = qp->record;
+
+	if (!engine_sq_sound(qp) || psn_diff(psn, record->una) < 0 || psn_diff(psn, record->sent_psn) >= 0)
+		return TOOK_NOTHING;
+	qp->lane->asks_again = 1;
+	qp->lane->again = record->sent_psn;
+	engine_rewind(qp, psn, &effects);
+	effects.effects |= EFFECT_ARM;
+	carry_out(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
+	return TOOK_NONE;
+}
+
+/* Take responses of a READ. */
+static enum engine_took take_responses(struct engine_device *device, struct engine_qp *qp, const struct packet *packet,
+				       uint64_t now, struct engine_told *told)
+{
+	struct queue_pair *record = qp->record;
+	struct engine_effects effects = { .sample = NONE };
+	struct engine_flight flight = round_trips(peer_of(device, record));
+
+	qp->lane->asks_again &= psn_diff(record->una, qp->lane->again) < 0;
+	if (qp->lane->asks_again && psn_diff(packet->psn, qp->lane->again) < 0)
+		return TOOK_NOTHING;
+	enum engine_end end = engine_response_receive(device->port, qp, packet, &flight, now, &effects);
+	carry_out(device, told->qp, &effects, now);
+	told->effects = effects.effects & EFFECT_NOTIFY_SEND;
+	told->stop = told->effects ? STOP_NOTIFY : STOP_DONE;
+	if (end == ENGINE_AGAIN)
+		return TOOK_HALF;
+	if (end != ENGINE_DONE && end != ENGINE_TOLD)
+		return ask_again(device, qp, packet->psn, now);
+	return TOOK_ALL;
+}
+
+enum engine_took engine_port_bulk(struct engine_device *device, const struct engine_bulk *bulk, struct engine_pull *pull,
+				  uint64_t now, struct engine_told *told)
+{
+	uint8_t bytes[BULK_HEADER];
+	struct packet packet;
+	struct engine_effects effects = { .sample = NONE };
+	struct engine_qp *qp = connected(device, bulk->destination, bulk->source);
+	enum engine_took took = TOOK_ALL;
+
+	*told = (struct engine_told){ .stop = STOP_DONE };
+	if (!qp || engine_bulk_read(bulk, bytes, &packet))
+		return TOOK_NOTHING;
+	struct queue_pair *record = qp->record;
+	uint64_t at = (uint64_t)((uint8_t *)record - device->sched.arena), state = be_get(qp->qpc, QPC_STATE);
+	if (state != QP_STATE_RTR && state != QP_STATE_RTS)
+		return TOOK_NOTHING;
+	told->qp = at;
+	if (qp->found != device->changes) {
+		told->stop = STOP_FIND;
+		return TOOK_NOTHING;
+	}
+	if (!qp->lane)
+		return TOOK_NOTHING; /* its peer is of another device, which has queue pairs of the same numbers */
+	packet.pull = pull;
+	if (packet.row->flags & ROW_RESPONSE) {
+		took = state == QP_STATE_RTS ? take_responses(device, qp, &packet, now, told) : TOOK_NOTHING;
+	} else {
+		enum engine_end end = engine_request_receive(device->port, qp, &packet, peer_of(device, record)->srtt, now, &effects);
+		if (end != ENGINE_DONE && end != ENGINE_TOLD) {
+			record->silent = 1; /* what follows comes too early */
+			return TOOK_NONE;
+		}
+		carry_out(device, at, &effects, now);
+		told->effects = effects.effects & EFFECT_NOTIFY_RECV;
+		told->stop = told->effects ? STOP_NOTIFY : STOP_DONE;
+	}
+	if (took == TOOK_ALL) {
+		device->counts.rx_packets += bulk->packets;
+		record->came_bytes += bulk->bytes;
+	}
+	show(qp);
+	return took;
+}
+
+void engine_port_refused(struct engine_device *device, const struct engine_bulk *bulk, uint64_t now)
+{
+	struct engine_effects effects = { .sample = NONE };
+	struct engine_qp *qp = connected(device, bulk->source, bulk->destination);
+
+	if (!qp || qp->found != device->changes || !qp->lane || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS ||
+	    !engine_sq_sound(qp) || bulk->psn > PSN_MASK)
+		return;
+	struct queue_pair *record = qp->record;
+	if (psn_diff(bulk->psn, record->una) < 0 || psn_diff(bulk->psn, record->sent_psn) >= 0)
+		return;
+	engine_rewind(qp, bulk->psn, &effects);
+	effects.effects |= EFFECT_ARM;
+	carry_out(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
+}
+
+/* ------------------------------------------------------------------ sending */
+
+int engine_port_ring(struct engine_device *device, struct engine_qp *qp)
+{
+	struct queue_pair *record = qp->record;
+	if (!qp->block)
+		return -1;
+	if (record->held)
+		return 0; /* it rings again when it is cached */
+	uint64_t tail = atomic_load_explicit(&qp->block[REG_SQ_TAIL / 4], memory_order_acquire);
+	if (be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || tail >= record->sq_entries)
+		return -1;
+	if (tail != record->tail) {
+		record->tail = tail;
+		engine_schedule(&device->sched, (uint64_t)((uint8_t *)record - device->sched.arena));
+	}
+	return 0;
+}
+
+int engine_unsent(const struct queue_pair *record)
+{
+	return record->send_index != record->fetch_index || record->probe_due || record->fetch_index != record->tail ||
+	       record->admitted;
+}
+
+/* Whether the engine may begin a turn at all. */
+static int plain(const struct engine_device *device, const struct engine_qp *qp)
+{
+	const struct queue_pair *record = qp->record;
+	if ((record->cnp_tag || record->paced) && !qp->pace)
+		return 0;
+	if (record->masked || !qp->route || !qp->block || !accounted(qp) || !record->path)
+		return 0;
+	/* whether replies go first says the CQ; it may have to wait for room, and then needs a line */
+	return qp->recv_cq && qp->recv_cqn == be_get(qp->qpc, QPC_CQN_RCV) && device->sched.flights->spare_line;
+}
+
+/* Send requests; 0, or -1 where the reference goes on. */
+static int send_requests(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
+			 struct engine_sending *sending, struct engine_told *told)
+{
+	const struct engine_sched *sched = &device->sched;
+	struct peer *peer = peer_of(device, qp->record);
+	struct engine_effects effects = { .sample = NONE };
+	struct engine_flight flight;
+
+	look(device, peer, &flight);
+	uint64_t made = engine_send(device->port, qp, now, sending->room, &flight, out, &effects);
+	sending->count += made;
+	sending->room -= made;
+	if (effects.flown)
+		engine_flights_took(sched, peer, effects.flown, effects.admitted);
+	if (made)
+		count_events(device, &effects);
+	told->effects |= effects.effects & EFFECT_NOTIFY_SEND;
+	if (effects.effects & EFFECT_NO_ROOM)
+		engine_flights_wait(sched, sending->qp); /* there is a spare line, or there was no turn */
+	if (effects.effects & EFFECT_ARM)
+		engine_rearm(sched, sending->qp);
+	if (effects.end == ENGINE_DONE) {
+		engine_flights_turn_over(sched, sending->qp);
+		return 0;
+	}
+	told->end = effects.end;
+	return sending->room ? -1 : 0;
+}
+
+/* Send replies, up to `budget` of them; 0, or -1 where the reference does so. */
+static int send_replies(struct engine_device *device, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
+			struct engine_sending *sending, struct engine_told *told)
+{
+	struct engine_effects effects = { .sample = NONE };
+	uint64_t made = engine_reply(device->port, qp, budget, out, &effects);
+	sending->count += made;
+	told->end = effects.end;
+	return made ? 0 : -1;
+}
+
+/* ------------------------------------------------------------------ congestion */
+
+void engine_port_marked(struct engine_device *device, uint64_t at, uint64_t now)
+{
+	struct queue_pair *record = record_at(device, at);
+	count_event(device, COUNT_ECN_MARKED, 1);
+	if (now < record->cnp_merge_ns) {
+		count_event(device, COUNT_CNPS_MERGED, 1);
+		return;
+	}
+	record->cnp_merge_ns = now + device->port->congestion.merge_ns;
+	record->cnp_tag = 1;
+	engine_schedule(&device->sched, at);
+}
+
+/* Bytes of the largest packet on its path. */
+static uint64_t largest(const struct engine_qp *qp)
+{
+	return MAX_TRANSPORT_HEADERS + context_mtu(qp->qpc) + ICRC_BYTES;
+}
+
+void engine_port_notified(struct engine_device *device, uint64_t at, uint64_t now)
+{
+	const struct engine_congestion *settings = &device->port->congestion;
+	struct queue_pair *record = record_at(device, at);
+	const struct engine_qp *qp = known(device, record);
+	count_event(device, COUNT_CNPS_RECEIVED, 1);
+	if (!settings->dcqcn || !qp || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS)
+		return;
+	if (!record->paced) {
+		engine_pace_begin(qp->pace, settings, now, largest(qp));
+		record->paced = 1;
+		count_event(device, COUNT_EVENT_CONGESTION, 1);
+	}
+	engine_pace_notified(qp->pace, settings, now);
+	count_event(device, COUNT_CNP_RATE_CUTS, 1);
+}
+
+/* Send the CNP that the tag asks for; 1, or 0 where there is no room. */
+static uint64_t notify(struct engine_device *device, struct engine_qp *qp, struct engine_out *out)
+{
+	struct queue_pair *record = qp->record;
+	uint8_t *frame = engine_frame_begin(out, BTH_BYTES, CNP_BYTES, 0);
+	if (!frame)
+		return 0;
+	record->cnp_tag = 0;
+	be_store(frame, 8, record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | BECN | (uint64_t)BTH_CNP << 56);
+	memset(frame + 8, 0, BTH_BYTES - 8 + CNP_BYTES);
+	engine_frame_end(out, device->port, &qp->flow, frame, BTH_BYTES, CNP_BYTES);
+	engine_frames_flush(out);
+	count_event(device, COUNT_CNPS_SENT, 1);
+	return 1;
+}
+
+/* Send requests where there are any: a queue pair that only receives needs no ring in reach. */
+static int send_some(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
+		     struct engine_sending *sending, struct engine_told *told)
+{
+	if (engine_unsent(qp->record))
+		return send_requests(device, qp, now, out, sending, told);
+	qp->record->more = 0;
+	return 0;
+}
+
+/* Requests as far as their rate allows; it is woken for the rest. 0, or -1 where the reference goes on. */
+static int send_paced(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
+		      struct engine_sending *sending, struct engine_told *told)
+{
+	const struct engine_congestion *settings = &device->port->congestion;
+	struct queue_pair *record = qp->record;
+	uint64_t packet = largest(qp), used = out->carried + out->used;
+	if (!record->paced)
+		return send_some(device, qp, now, out, sending, told);
+	sending->room = lesser(sending->room, engine_pace_allowance(qp->pace, settings, now, packet));
+	if (!sending->room) {
+		record->more = 0;
+		record->pace_ns = engine_pace_ready(qp->pace, packet);
+		engine_rearm(&device->sched, sending->qp);
+		engine_flights_turn_over(&device->sched, sending->qp);
+		return 0;
+	}
+	int result = send_some(device, qp, now, out, sending, told);
+	engine_pace_spend(qp->pace, settings, out->carried + out->used - used);
+	return result;
+}
+
+static int lone_ack(const struct engine_qp *qp)
+{
+	return qp->record->reply_count == 1 && engine_reply_at(qp, 0)->kind == REPLY_ACK;
+}
+
+static uint64_t left_of(const struct engine_sending *sending)
+{
+	return sending->limit > sending->count ? sending->limit - sending->count : 0;
+}
+
+/* The turn of a queue pair that owes a CNP or keeps to a rate (device/sending.py take_turn, transport/qp.py produce). */
+static int congested_turn(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
+			  struct engine_sending *sending, struct engine_told *told)
+{
+	struct queue_pair *record = qp->record;
+	int first = record->reply_count && qp->recv_cq->record->told;
+
+	record->polite = 0;
+	if (!record->cnp_tag && lone_ack(qp) && (first || (sending->limit && !engine_unsent(record))) &&
+	    send_replies(device, qp, 1, out, sending, told))
+		return -1;
+	if (!left_of(sending) || !(engine_unsent(record) || record->reply_count || record->cnp_tag))
+		return 0;
+	uint64_t budget = left_of(sending), before = sending->count;
+	first = record->reply_count && qp->recv_cq->record->told;
+	if (record->cnp_tag)
+		sending->count += notify(device, qp, out);
+	if (first && sending->count - before < budget &&
+	    send_replies(device, qp, budget - (sending->count - before), out, sending, told))
+		return -1;
+	sending->room = lesser(budget, greater(left_of(sending), ENGINE_LEAST));
+	sending->step = STEP_REQUESTS;
+	if (send_paced(device, qp, now, out, sending, told))
+		return -1;
+	sending->step = STEP_REST;
+	if (record->reply_count && !first)
+		return send_replies(device, qp, greater(left_of(sending), ENGINE_LEAST), out, sending, told);
+	return 0;
+}
+
+/* Whether all that a queue pair owes is one ACK, and it is to leave in the burst of its requests. */
+static int joins(const struct engine_device *device, const struct engine_qp *qp, struct engine_out *out)
+{
+	const struct engine_burst *last = &out->bursts[out->count - (out->count != 0)];
+
+	if (!device->joins || !out->count || !engine_replies_sound(qp) || !lone_ack(qp) || last->route != qp->route ||
+	    last->length != (uint64_t)last->segment * last->count)
+		return 0;
+	out->open = 1; /* what fits behind the last segment goes there, else it begins a burst */
+	return 1;
+}
+
+/* The turn's packets, and how it ends: 1 where its replies have let new messages go first, -1 where the reference goes
+ * on from `step`, else 0. */
+static int turn(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
+		struct engine_sending *sending, struct engine_told *told)
+{
+	struct queue_pair *record = qp->record;
+
+	sending->step = STEP_FIRST;
+	out->max_segments = record->batch_limit;
+	out->route = qp->route;
+	if (out->turned)
+		out->turned(out, qp);
+	if (record->cnp_tag || record->paced)
+		return congested_turn(device, qp, now, out, sending, told);
+	if (record->reply_count && qp->recv_cq->record->told &&
+	    send_replies(device, qp, sending->limit, out, sending, told))
+		return -1;
+	if (engine_unsent(record)) {
+		sending->room = lesser(sending->limit, greater(left_of(sending), ENGINE_LEAST));
+		sending->step = STEP_REQUESTS;
+		if (send_requests(device, qp, now, out, sending, told))
+			return -1;
+	}
+	if (sending->count && record->reply_count && !record->polite && !joins(device, qp, out)) {
+		record->polite = 1;
+		return 1;
+	}
+	record->polite = 0;
+	sending->step = STEP_REST;
+	if (record->reply_count && send_replies(device, qp, greater(left_of(sending), ENGINE_LEAST), out, sending, told))
+		return -1;
+	return 0;
+}
+
+/* The turn ends. */
+static void finish(struct engine_device *device, struct engine_qp *qp, struct engine_sending *sending, int polite)
+{
+	const struct engine_sched *sched = &device->sched;
+	struct queue_pair *record = qp->record;
+	uint64_t bytes = sched->turns->count ? sending->bytes : 0;
+	int again = 0;
+
+	show(qp);
+	sending->sent += sending->count ? sending->count : 1; /* a turn without a packet costs too */
+	device->counts.tx_packets += sending->count;
+	if (polite) {
+		sending->polite[sending->later++] = sending->qp;
+	} else if (sending->count) {
+		int cut = sending->count >= sending->limit && engine_unsent(record);
+		if (!record->scheduled && (cut || record->more || record->reply_count)) {
+			record->scheduled = 1;
+			again = 1;
+		}
+	}
+	record->sent_bytes += sending->bytes;
+	engine_turns_spent(sched, sending->qp, bytes, again);
+	sending->qp = 0;
+}
+
+/* Take the turn of whoever is next. */
+static void begin(const struct engine_device *device, uint64_t budget, struct engine_sending *sending)
+{
+	const struct engine_sched *sched = &device->sched;
+	uint64_t at = engine_turns_take(sched), limit = budget - sending->sent;
+	struct queue_pair *record = record_at(device, at);
+	int64_t allowance;
+
+	record->scheduled = 0;
+	if (engine_turns_allowance(sched, at, &allowance)) {
+		uint64_t mtu = context_mtu(sched->arena + record->context);
+		if (mtu && allowance < (int64_t)(limit * mtu))
+			limit = allowance > 0 ? ((uint64_t)allowance + mtu - 1) / mtu : 0;
+	}
+	sending->qp = at;
+	sending->limit = limit;
+	sending->count = sending->bytes = sending->room = 0;
+	sending->step = STEP_FIRST;
+}
+
+void engine_port_send(struct engine_device *device, uint64_t now, uint64_t budget, struct engine_out *out,
+		      struct engine_sending *sending, struct engine_told *told)
+{
+	*told = (struct engine_told){ .stop = STOP_DONE };
+	const struct turns *turns = device->sched.turns;
+	while (sending->qp ||
+	       (turns->count && !turns->over && sending->sent < budget && sending->later < ENGINE_BURSTS)) {
+		uint64_t most = budget - lesser(budget, sending->sent) + 2 * ENGINE_LEAST;
+		told->stop = STOP_FULL;
+		if (out->count + most > ENGINE_BURSTS || (!out->carry && out->used + most * LARGEST > out->room))
+			return;
+		if (!sending->qp)
+			begin(device, budget, sending);
+		struct engine_qp *qp = known(device, record_at(device, sending->qp));
+		uint64_t used = out->carried + out->used;
+		*told = (struct engine_told){ .stop = STOP_TURN, .end = PUNT_STATE, .qp = sending->qp };
+		if (qp && qp->found != device->changes) {
+			told->stop = STOP_FIND;
+			return;
+		}
+		if (!qp || !plain(device, qp))
+			return;
+		int how = turn(device, qp, now, out, sending, told);
+		sending->bytes = out->carried + out->used - used;
+		if (how < 0)
+			return;
+		finish(device, qp, sending, how);
+		told->stop = told->effects ? STOP_NOTIFY : STOP_DONE;
+		if (told->effects)
+			return;
+	}
+}
+
+void engine_port_sent(struct engine_device *device, struct engine_sending *sending)
+{
+	for (uint32_t i = 0; i < sending->later; i++)
+		engine_schedule(&device->sched, sending->polite[i]);
+	sending->later = 0;
+	sending->sent = 0;
+	device->sched.turns->over = 0;
+}
+
+/* ------------------------------------------------------------------ deadlines */
+
+/* Handle the deadline of a queue pair; whether that was the engine's to do. */
+static int time_out(struct engine_device *device, uint64_t at, uint64_t now)
+{
+	struct queue_pair *record = record_at(device, at);
+	struct engine_qp *qp = known(device, record);
+	struct engine_effects effects = { .sample = NONE };
+	struct engine_flight flight;
+
+	if (!qp || !record->peer_record)
+		return 0;
+	if (qp->pace && record->pace_ns <= now) {
+		record->pace_ns = NEVER;
+		engine_schedule(&device->sched, at);
+	}
+	flight = round_trips(peer_of(device, record));
+	engine_timeout(device->port, qp, &flight, now, &effects);
+	if (effects.end != ENGINE_DONE)
+		return 0;
+	carry_out(device, at, &effects, now);
+	return 1;
+}
+
+uint64_t engine_port_due(struct engine_device *device, uint64_t now, uint64_t *most)
+{
+	while (*most) {
+		uint64_t at = engine_timers_due(&device->sched, now);
+		--*most;
+		if (!at || (engine_deadline_of(record_at(device, at)) <= now && !time_out(device, at, now)))
+			return at;
+		engine_rearm(&device->sched, at);
+	}
+	return 0;
+}
+
+uint64_t engine_port_deadline(const struct engine_device *device)
+{
+	return engine_timers_next(&device->sched);
+}

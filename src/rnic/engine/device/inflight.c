@@ -1,0 +1,366 @@
+/* What is in flight at once: the accounts of the NIC and of each peer, and who waits for room (transport/flights.py). */
+#include "queue_pair/parts.h"
+#include "device/scheduler.h"
+
+#include <stdatomic.h>
+
+#define WAITING offsetof(struct queue_pair, next_waiting)
+#define LINES offsetof(struct line, next)
+#define PEERS offsetof(struct peer, next_peer)
+
+/* ------------------------------------------------------------------ a peer's limit */
+
+static uint64_t limit_of(const struct peer *peer)
+{
+	return peer->limit_16 >> FLIGHT_FRACTION_BITS;
+}
+
+/* At most once a round trip. */
+static void cut(struct peer *peer, uint64_t limit_16, uint64_t least, uint64_t now)
+{
+	if ((int64_t)(now - peer->cut_ns) <= (int64_t)peer->srtt)
+		return;
+	peer->cut_ns = now;
+	peer->limit_16 = greater(limit_16, lesser(least << FLIGHT_FRACTION_BITS, peer->limit_16));
+}
+
+void engine_peer_measured(struct peer *peer, uint64_t sample, uint64_t now)
+{
+	if (!peer->srtt) {
+		peer->srtt = sample;
+		peer->rttvar = sample >> 1;
+	} else {
+		int64_t off = (int64_t)(sample - peer->srtt), apart = off < 0 ? -off : off;
+		peer->rttvar += (uint64_t)((apart - (int64_t)peer->rttvar) >> 2);
+		peer->srtt += (uint64_t)(off >> 3);
+	}
+	if (!peer->low || (int64_t)(now - peer->low_since) > (int64_t)FLIGHT_LOW_NS) {
+		peer->low_before = peer->low ? peer->low : sample;
+		peer->low = sample;
+		peer->low_since = now;
+	} else if (sample < peer->low) {
+		peer->low = sample;
+	}
+	uint64_t shortest = lesser(peer->low, peer->low_before);
+	peer->queue_ns = sample - shortest;
+	peer->samples++;
+	peer->least = peer->samples == 1 ? sample : lesser(peer->least, sample);
+	if (peer->samples != FLIGHT_SAMPLES)
+		return;
+	peer->samples = 0;
+	int64_t queue_ns = (int64_t)(peer->least - shortest);
+	if (queue_ns > (int64_t)FLIGHT_QUEUE_NS) {
+		uint64_t limit = peer->limit_16;
+		cut(peer, greater(limit >> 1, limit * FLIGHT_QUEUE_NS / (uint64_t)queue_ns), FLIGHT_CROWDED, now);
+	}
+}
+
+void engine_peer_acknowledged(struct peer *peer, uint64_t packets)
+{
+	uint64_t limit = peer->limit_16, most = peer->most << FLIGHT_FRACTION_BITS;
+	if (limit >= most || !limit || (!peer->waiting && peer->inflight << (FLIGHT_FRACTION_BITS + 1) <= limit))
+		return;
+	if (peer->queue_ns <= FLIGHT_QUEUE_NS >> 2)
+		limit += (packets << FLIGHT_FRACTION_BITS) >> (peer->lossy ? 2 : 1);
+	else if (peer->queue_ns <= FLIGHT_QUEUE_NS)
+		limit += quotient(packets * FLIGHT_STEP << 2 * FLIGHT_FRACTION_BITS, limit);
+	peer->limit_16 = lesser(limit, most);
+}
+
+void engine_peer_lost(struct peer *peer, uint64_t now)
+{
+	peer->lossy = 1;
+	cut(peer, peer->limit_16 >> 1, FLIGHT_LOSSY, now);
+}
+
+void engine_peer_silent(struct peer *peer, uint64_t now)
+{
+	cut(peer, 0, FLIGHT_LEAST, now);
+}
+
+/* ------------------------------------------------------------------ what the whole device has (transport/budget.py) */
+
+/* Others store to the page meanwhile, and may store anything: each word is taken by itself, and once. */
+static uint64_t seen(const uint32_t *word)
+{
+	return atomic_load_explicit((const _Atomic uint32_t *)(const void *)word, memory_order_relaxed);
+}
+
+/* What stands there already is not stored again, since others look there. */
+static void say(uint32_t *word, uint64_t value)
+{
+	if (seen(word) != (uint32_t)value)
+		atomic_store_explicit((_Atomic uint32_t *)(void *)word, (uint32_t)value, memory_order_relaxed);
+}
+
+static struct share *shares_of(const struct engine_sched *sched, uint64_t entry)
+{
+	return (struct share *)(void *)(sched->budget + sizeof(struct budget)) + entry * BUDGET_SLOTS;
+}
+
+static uint64_t slots_of(const struct engine_sched *sched)
+{
+	return lesser(seen(&((const struct budget *)(const void *)sched->budget)->slots), BUDGET_SLOTS);
+}
+
+static int holds(const struct share *share)
+{
+	return seen(&share->held) || seen(&share->waits);
+}
+
+/* How many other slots have packets in flight of an entry, or wait; and the most that one of them has learned. */
+static uint64_t count_others(const struct engine_sched *sched, uint64_t entry, uint64_t *learned)
+{
+	const struct share *shares = shares_of(sched, entry);
+	uint64_t slots = slots_of(sched), others = 0;
+
+	*learned = 0;
+	for (uint64_t i = 0; i < slots; i++) {
+		if (i == sched->slot || !holds(&shares[i]))
+			continue;
+		others++;
+		*learned = greater(*learned, seen(&shares[i].limit));
+	}
+	return others;
+}
+
+/* What `others` leave of a pool for this slot, whose own account allows `own`, while none allows more than `most`. */
+static uint64_t left_by_others(const struct engine_sched *sched, uint64_t entry, uint64_t others, uint64_t own,
+			       uint64_t most, uint64_t pool)
+{
+	const struct share *shares = shares_of(sched, entry);
+	uint64_t slots = others ? slots_of(sched) : 0, part = others ? quotient(pool, 1 + others) : 0;
+	int64_t left = (int64_t)pool;
+
+	for (uint64_t i = 0; i < slots; i++) {
+		if (i == sched->slot)
+			continue;
+		uint64_t claim = seen(&shares[i].waits) ? lesser(lesser(seen(&shares[i].limit), most), part) : 0;
+		left -= (int64_t)greater(seen(&shares[i].held), claim);
+	}
+	return lesser(own, left < (int64_t)BUDGET_LEAST ? BUDGET_LEAST : (uint64_t)left);
+}
+
+static uint64_t limit_to(const struct engine_sched *sched, const struct peer *peer)
+{
+	uint64_t limit = limit_of(peer), most = sched->flights->limit, learned;
+
+	if (!sched->budget || peer->entry == BUDGET_NIC_ENTRY || peer->entry >= BUDGET_ENTRIES)
+		return limit;
+	uint64_t others = count_others(sched, peer->entry, &learned);
+	return left_by_others(sched, peer->entry, others, limit, most, greater(limit, lesser(learned, most)));
+}
+
+static uint64_t limit_of_all(const struct engine_sched *sched, uint64_t *others)
+{
+	uint64_t own = sched->flights->limit, learned;
+
+	*others = 0;
+	if (!sched->budget)
+		return own;
+	uint64_t all = seen(&((const struct budget *)(const void *)sched->budget)->limit);
+	*others = count_others(sched, BUDGET_NIC_ENTRY, &learned);
+	return left_by_others(sched, BUDGET_NIC_ENTRY, *others, own, own, greater(all, BUDGET_LEAST));
+}
+
+void engine_flights_limits(const struct engine_sched *sched, const struct peer *peer, struct engine_limits *limits)
+{
+	limits->peer = limit_to(sched, peer);
+	limits->nic = limit_of_all(sched, &limits->others);
+}
+
+static void show_share(const struct engine_sched *sched, uint64_t entry, uint64_t held, uint64_t limit, uint64_t waiting)
+{
+	struct share *own = shares_of(sched, entry) + sched->slot;
+
+	say(&own->held, held);
+	say(&own->limit, limit);
+	say(&own->waits, waiting != 0);
+}
+
+static void show(const struct engine_sched *sched, const struct peer *peer)
+{
+	if (sched->budget && peer->entry != BUDGET_NIC_ENTRY && peer->entry < BUDGET_ENTRIES)
+		show_share(sched, peer->entry, peer->inflight + peer->promised, limit_of(peer), peer->waiting);
+}
+
+static void show_all(const struct engine_sched *sched)
+{
+	const struct flights *flights = sched->flights;
+
+	if (sched->budget)
+		show_share(sched, BUDGET_NIC_ENTRY, flights->inflight + flights->promised, flights->limit,
+			   flights->waited_for);
+}
+
+/* ------------------------------------------------------------------ who waits */
+
+static void queue(const struct engine_sched *sched, uint64_t peer)
+{
+	engine_list_append(sched, &sched->flights->first_peer, PEERS, peer);
+	sched->flights->waited_for++;
+}
+
+static void unqueue(const struct engine_sched *sched, uint64_t peer)
+{
+	engine_list_unlink(sched, &sched->flights->first_peer, PEERS, peer);
+	sched->flights->waited_for--;
+}
+
+/* A queue pair waits no more: its line, 0 where that is empty now and spare. */
+static uint64_t leave_line(const struct engine_sched *sched, struct peer *peer, uint64_t qp)
+{
+	struct queue_pair *record = engine_record(sched, qp);
+	uint64_t at = record->line;
+	struct line *line = engine_record(sched, at);
+	engine_list_unlink(sched, &line->first, WAITING, qp);
+	record->line = 0;
+	peer->waiting--;
+	if (line->first)
+		return at;
+	engine_list_unlink(sched, &peer->first_line, LINES, at);
+	line->next = sched->flights->spare_line;
+	sched->flights->spare_line = at;
+	return 0;
+}
+
+int engine_flights_wait(const struct engine_sched *sched, uint64_t qp)
+{
+	struct queue_pair *record = engine_record(sched, qp);
+	struct flights *flights = sched->flights;
+	struct line *line = NULL;
+
+	if (record->parked)
+		return 0;
+	struct peer *peer = engine_record(sched, record->peer_record);
+	uint64_t at = peer->first_line;
+	for (; at; at = line->next) {
+		line = engine_record(sched, at);
+		if (line->program == record->program)
+			break;
+	}
+	if (!at) {
+		at = flights->spare_line;
+		if (!at)
+			return -1;
+		line = engine_record(sched, at);
+		flights->spare_line = line->next;
+		*line = (struct line){ .program = record->program };
+		engine_list_append(sched, &peer->first_line, LINES, at);
+	}
+	record->parked = 1;
+	engine_list_append(sched, &line->first, WAITING, qp);
+	record->line = at;
+	if (!peer->waiting)
+		queue(sched, record->peer_record);
+	peer->waiting++;
+	show(sched, peer);
+	show_all(sched);
+	return 0;
+}
+
+void engine_flights_leave(const struct engine_sched *sched, uint64_t qp)
+{
+	struct queue_pair *record = engine_record(sched, qp);
+	if (record->parked) {
+		struct peer *peer = engine_record(sched, record->peer_record);
+		record->parked = 0;
+		leave_line(sched, peer, qp);
+		if (!peer->waiting)
+			unqueue(sched, record->peer_record);
+		show(sched, peer);
+	}
+	engine_flights_turn_over(sched, qp);
+}
+
+/* Who waits for this peer and is next; its program's line then waits behind the others. */
+static uint64_t next(const struct engine_sched *sched, struct peer *peer)
+{
+	uint64_t at = peer->first_line;
+	const struct line *line = engine_record(sched, at);
+	uint64_t qp = line->first;
+	if (leave_line(sched, peer, qp)) {
+		engine_list_unlink(sched, &peer->first_line, LINES, at);
+		engine_list_append(sched, &peer->first_line, LINES, at);
+	}
+	return qp;
+}
+
+/* Give turns to who waits, peer by peer, as long as there is room that nobody was promised. */
+static void admit(const struct engine_sched *sched)
+{
+	struct flights *flights = sched->flights;
+	uint64_t blocked = 0;
+	while (blocked < flights->waited_for) {
+		uint64_t at = flights->first_peer;
+		struct peer *peer = engine_record(sched, at);
+		int alone = flights->waited_for == 1;
+		struct engine_limits limits;
+		engine_flights_limits(sched, peer, &limits);
+		uint64_t share = quantum(limits.peer, peer->waiting > 1 || !alone || peer->users > 1);
+		int64_t left = (int64_t)(limits.nic - flights->inflight - flights->promised);
+		uint64_t used = peer->inflight + peer->promised;
+		if (used && (left < (int64_t)lesser(share, limits.nic) ||
+			     (int64_t)(limits.peer - used) < (int64_t)share)) {
+			blocked++;
+			if (!alone) { /* behind the others; mostly there are none */
+				unqueue(sched, at);
+				queue(sched, at);
+			}
+			continue;
+		}
+		unqueue(sched, at);
+		uint64_t qp = next(sched, peer);
+		struct queue_pair *record = engine_record(sched, qp);
+		if (peer->waiting)
+			queue(sched, at);
+		record->parked = 0;
+		record->admitted = share;
+		peer->promised += share;
+		flights->promised += share;
+		flights->slipped = 0;
+		show(sched, peer);
+		blocked = 0;
+		engine_schedule(sched, qp);
+	}
+}
+
+/* ------------------------------------------------------------------ the accounts */
+
+void engine_flights_took(const struct engine_sched *sched, struct peer *peer, uint64_t packets, uint64_t own)
+{
+	peer->inflight += packets;
+	sched->flights->inflight += packets;
+	peer->promised -= own;
+	sched->flights->promised -= own;
+	if (!own && peer->waiting)
+		sched->flights->slipped += packets;
+	show(sched, peer);
+	show_all(sched);
+}
+
+void engine_flights_give(const struct engine_sched *sched, struct peer *peer, uint64_t packets)
+{
+	peer->inflight -= packets;
+	sched->flights->inflight -= packets;
+	show(sched, peer);
+	if (sched->flights->waited_for)
+		admit(sched);
+	show_all(sched);
+}
+
+void engine_flights_turn_over(const struct engine_sched *sched, uint64_t qp)
+{
+	struct queue_pair *record = engine_record(sched, qp);
+	uint64_t own = record->admitted;
+	if (own) {
+		struct peer *peer = engine_record(sched, record->peer_record);
+		record->admitted = 0;
+		peer->promised -= own;
+		sched->flights->promised -= own;
+		show(sched, peer);
+	}
+	if (sched->flights->waited_for)
+		admit(sched);
+	show_all(sched);
+}

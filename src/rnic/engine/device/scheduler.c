@@ -1,0 +1,201 @@
+/* Whose turn it is to send: deficit round robin by bytes (device/turns.py), and the lists that all records share. */
+#include "device/scheduler.h"
+
+#define LINK offsetof(struct queue_pair, next_ready)
+#define NEXT offsetof(struct program, next)
+enum { IN_ROTATION = 1, NEWCOMER = 2 };
+
+static uint64_t *link_of(const struct engine_sched *sched, uint64_t item, size_t link)
+{
+	return (uint64_t *)(void *)(sched->arena + item + link);
+}
+
+void engine_list_append(const struct engine_sched *sched, uint64_t *ends, size_t link, uint64_t item)
+{
+	uint64_t *own = link_of(sched, item, link), last = ends[1];
+	own[0] = 0;
+	own[1] = last;
+	if (last)
+		link_of(sched, last, link)[0] = item;
+	else
+		ends[0] = item;
+	ends[1] = item;
+}
+
+void engine_list_insert(const struct engine_sched *sched, uint64_t *ends, size_t link, uint64_t item, uint64_t before)
+{
+	uint64_t *own = link_of(sched, item, link);
+	uint64_t after = before ? link_of(sched, before, link)[0] : ends[0];
+	own[0] = after;
+	own[1] = before;
+	if (before)
+		link_of(sched, before, link)[0] = item;
+	else
+		ends[0] = item;
+	if (after)
+		link_of(sched, after, link)[1] = item;
+	else
+		ends[1] = item;
+}
+
+void engine_list_unlink(const struct engine_sched *sched, uint64_t *ends, size_t link, uint64_t item)
+{
+	uint64_t *own = link_of(sched, item, link), after = own[0], before = own[1];
+	if (before)
+		link_of(sched, before, link)[0] = after;
+	else
+		ends[0] = after;
+	if (after)
+		link_of(sched, after, link)[1] = before;
+	else
+		ends[1] = before;
+	own[0] = own[1] = 0;
+}
+
+/* ------------------------------------------------------------------ programs in rotation */
+
+/* A program becomes the last of the rotation. */
+static void list(const struct engine_sched *sched, uint64_t at, int64_t deficit)
+{
+	struct program *program = engine_record(sched, at);
+	program->listed = IN_ROTATION;
+	program->deficit = (uint64_t)deficit;
+	engine_list_append(sched, &sched->turns->first, NEXT, at);
+}
+
+/* A program becomes the last of the newcomers, who go before the others. */
+static void welcome(const struct engine_sched *sched, uint64_t at)
+{
+	struct turns *turns = sched->turns;
+	struct program *program = engine_record(sched, at);
+	program->listed = NEWCOMER;
+	program->deficit = turns->quantum / ROUND_NEWCOMER_PART;
+	engine_list_insert(sched, &turns->first, NEXT, at, turns->newest);
+	turns->newest = at;
+}
+
+static void unlist(const struct engine_sched *sched, uint64_t at)
+{
+	struct program *program = engine_record(sched, at);
+	if (sched->turns->newest == at)
+		sched->turns->newest = program->previous;
+	program->listed = 0;
+	engine_list_unlink(sched, &sched->turns->first, NEXT, at);
+}
+
+/* ------------------------------------------------------------------ queue pairs of each */
+
+void engine_turns_add(const struct engine_sched *sched, uint64_t qp)
+{
+	const struct queue_pair *record = engine_record(sched, qp);
+	struct program *program = engine_record(sched, record->program_record);
+	if (!program->listed && (int64_t)sched->turns->credit > 0)
+		welcome(sched, record->program_record);
+	else if (!program->listed)
+		list(sched, record->program_record, (int64_t)sched->turns->quantum);
+	engine_list_append(sched, &program->first, LINK, qp);
+	sched->turns->count++;
+}
+
+void engine_turns_remove(const struct engine_sched *sched, uint64_t qp)
+{
+	const struct queue_pair *record = engine_record(sched, qp);
+	struct program *program = engine_record(sched, record->program_record);
+	engine_list_unlink(sched, &program->first, LINK, qp);
+	sched->turns->count--;
+	if (!program->first && sched->turns->turn != record->program_record)
+		unlist(sched, record->program_record);
+}
+
+void engine_schedule(const struct engine_sched *sched, uint64_t qp)
+{
+	struct queue_pair *record = engine_record(sched, qp);
+	if (record->scheduled)
+		return;
+	record->scheduled = 1;
+	if (!record->held)
+		engine_turns_add(sched, qp);
+}
+
+uint64_t engine_turns_take(const struct engine_sched *sched)
+{
+	struct turns *turns = sched->turns;
+	for (;;) {
+		uint64_t at = turns->first;
+		struct program *program = engine_record(sched, at);
+		int64_t deficit = (int64_t)program->deficit;
+		if (deficit <= 0) {
+			unlist(sched, at);
+			list(sched, at, deficit + (int64_t)turns->quantum);
+			continue;
+		}
+		uint64_t qp = program->first;
+		struct queue_pair *record = engine_record(sched, qp);
+		turns->turn = at;
+		engine_list_unlink(sched, &program->first, LINK, qp);
+		if ((int64_t)record->deficit <= 0)
+			record->deficit += record->turn;
+		if ((int64_t)record->deficit > 0) {
+			turns->count--;
+			return qp;
+		}
+		engine_list_append(sched, &program->first, LINK, qp);
+	}
+}
+
+int engine_turns_allowance(const struct engine_sched *sched, uint64_t qp, int64_t *bytes)
+{
+	const struct turns *turns = sched->turns;
+	const struct queue_pair *record = engine_record(sched, qp);
+	if (!turns->count)
+		return 0;
+	*bytes = (int64_t)record->deficit;
+	if (turns->first != turns->last) {
+		const struct program *program = engine_record(sched, turns->first);
+		int64_t all = (int64_t)program->deficit;
+		if (all < *bytes)
+			*bytes = all;
+	}
+	return 1;
+}
+
+void engine_turns_end(const struct engine_sched *sched)
+{
+	uint64_t at = sched->turns->turn;
+	const struct program *program = engine_record(sched, at);
+	sched->turns->turn = 0;
+	if (at && !program->first)
+		unlist(sched, at);
+}
+
+void engine_turns_spent(const struct engine_sched *sched, uint64_t qp, uint64_t size, int again)
+{
+	struct turns *turns = sched->turns;
+	uint64_t at = turns->turn;
+	struct program *program = engine_record(sched, at);
+	struct queue_pair *record = engine_record(sched, qp);
+	int alone = !turns->count, newcomer = program->listed == NEWCOMER;
+	int64_t deficit = (int64_t)(program->deficit - size), own = 0;
+	if (again && !alone)
+		own = (int64_t)(record->deficit - size);
+	record->deficit = (uint64_t)own;
+	turns->credit += newcomer ? -size : size;
+	if ((int64_t)turns->credit > (int64_t)turns->quantum)
+		turns->credit = turns->quantum;
+	turns->turn = 0;
+	if (again) {
+		if (own > 0) /* its program's share was over before its own */
+			engine_list_insert(sched, &program->first, LINK, qp, 0);
+		else
+			engine_list_append(sched, &program->first, LINK, qp);
+		turns->count++;
+	}
+	if (deficit > 0 && program->first) {
+		program->deficit = (uint64_t)deficit;
+		return;
+	}
+	unlist(sched, at);
+	turns->over = newcomer && turns->first && !turns->newest;
+	if (program->first)
+		list(sched, at, (int64_t)turns->quantum + (alone || deficit > 0 ? 0 : deficit));
+}

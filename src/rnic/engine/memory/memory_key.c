@@ -1,0 +1,78 @@
+/* The memory table (004 7.3, "MR Table"): the check that guards every access, and the access. */
+#include "queue_pair/parts.h"
+
+/* Index of a key into the table (design.md, "R_Key"). */
+static uint64_t key_index(uint32_t key)
+{
+	return key >> 16 | (uint64_t)(key >> 8 & 0xFF) << 16;
+}
+
+const struct memory_key *engine_key_check(const struct engine_port *port, uint32_t key, uint64_t pd, uint64_t va,
+				   uint64_t length, uint64_t rights, uint64_t qpn, int local)
+{
+	uint64_t index = key_index(key);
+	if (index >= port->key_count)
+		return NULL;
+	const struct memory_key *record = &port->keys[index];
+	if (!record->valid || record->key != key || (local && record->window))
+		return NULL;
+	if (record->pd != pd || (record->qpn && record->qpn != qpn))
+		return NULL;
+	if ((record->access & rights) != rights)
+		return NULL;
+	if (va < record->start || va > record->end || length > record->end - va)
+		return NULL;
+	return record;
+}
+
+struct origin engine_origin(const struct engine_port *port, const struct memory_key *key, uint64_t va)
+{
+	const struct engine_reach *reach = &port->reach[key - port->keys];
+	uint64_t at = va - key->start;
+
+	if (reach->bytes)
+		return (struct origin){ .bytes = reach->bytes + at };
+	if (reach->segment && reach->segment->memory->within)
+		return (struct origin){ .segment = reach->segment, .va = key->base + at };
+	return (struct origin){ 0 };
+}
+
+int engine_origin_within(const struct origin *origin, uint64_t length, engine_work work, void *with)
+{
+	if (origin->bytes) {
+		work(with, (uint8_t *)(uintptr_t)origin->bytes);
+		return 0;
+	}
+	if (!origin->segment)
+		return -1;
+	return origin->segment->memory->within(origin->segment->self, origin->va, length, work, with);
+}
+
+int engine_key_read(const struct engine_port *port, const struct memory_key *key, uint64_t va, uint8_t *to, uint64_t length)
+{
+	const struct engine_reach *reach = &port->reach[key - port->keys];
+	uint64_t at = va - key->start;
+	if (port->bare || (port->ahead && engine_ahead_filled(port->ahead, to, va, length)))
+		return 0;
+	if (reach->bytes) {
+		memcpy(to, reach->bytes + at, length);
+		return 0;
+	}
+	const struct engine_segment *segment = reach->segment;
+	return segment ? segment->memory->read(segment->self, at + key->base, to, length) : -1;
+}
+
+int engine_key_write(const struct engine_port *port, const struct memory_key *key, uint64_t va, const uint8_t *from,
+	      uint64_t length)
+{
+	const struct engine_reach *reach = &port->reach[key - port->keys];
+	uint64_t at = va - key->start;
+	if (port->bare || engine_ahead_taken(port, from))
+		return 0;
+	if (reach->bytes) {
+		memcpy(reach->bytes + at, from, length);
+		return 0;
+	}
+	const struct engine_segment *segment = reach->segment;
+	return segment ? segment->memory->write(segment->self, at + key->base, from, length) : -1;
+}

@@ -1,0 +1,133 @@
+#if defined(__linux__)
+#define _GNU_SOURCE
+#define _FILE_OFFSET_BITS 64
+#include "io/nocancel.h"
+#include "memory/backends.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+typedef ssize_t (*copies)(pid_t, const struct iovec *, unsigned long, const struct iovec *, unsigned long, unsigned long);
+
+/* The kernel may copy less than it was asked for: up to the first page out of reach, or 2 GiB. */
+static int copy(copies call, const struct reach_own *own, uint64_t va, void *here, size_t length)
+{
+	while (length) {
+		struct iovec near = { here, length };
+		struct iovec far = { (void *)(uintptr_t)va, length };
+		ssize_t done = call(own->pid, &near, 1, &far, 1, 0);
+		if (done <= 0)
+			return -1;
+		va += (uint64_t)done;
+		here = (char *)here + done;
+		length -= (size_t)done;
+	}
+	return 0;
+}
+
+/* The mapping that bytes lie in as a whole, or NULL. */
+static const struct reach_mapping *mapping_of(const struct reach_own *own, const uint8_t *here, size_t length)
+{
+	for (unsigned i = 0; i < REACH_FILES; i++) {
+		const struct reach_mapping *file = &own->files[i];
+		uintptr_t at = (uintptr_t)here - (uintptr_t)file->base;
+		if (file->base && at <= file->bytes && length <= file->bytes - at)
+			return file;
+	}
+	return NULL;
+}
+
+/* Between a file and memory: reading it stores to memory, as far as that may be stored to. */
+static int pass(const struct reach_mapping *file, int stores, uint64_t va, const uint8_t *here, size_t length)
+{
+	off_t at = here - file->base;
+	int before = calls_begin();
+	while (length) {
+		void *memory = (void *)(uintptr_t)va;
+		ssize_t done = stores ? pread(file->fd, memory, length, at) : pwrite(file->fd, memory, length, at);
+		if (done < 0 && errno == EINTR)
+			continue;
+		if (done <= 0)
+			break;
+		va += (uint64_t)done;
+		at += done;
+		length -= (size_t)done;
+	}
+	calls_end(before);
+	return length ? -1 : 0;
+}
+
+static int read_own(void *self, uint64_t va, void *to, size_t length)
+{
+	const struct reach_own *own = self;
+	const struct reach_mapping *file = mapping_of(own, to, length);
+
+	if (file)
+		return pass(file, 0, va, to, length);
+	if (length > own->desk_bytes)
+		return copy(process_vm_readv, own, va, to, length);
+	if (pass(&own->files[0], 0, va, own->desk, length))
+		return -1;
+	memcpy(to, own->desk, length);
+	return 0;
+}
+
+static int write_own(void *self, uint64_t va, const void *from, size_t length)
+{
+	const struct reach_own *own = self;
+	const struct reach_mapping *file = mapping_of(own, from, length);
+
+	if (file)
+		return pass(file, 1, va, from, length);
+	if (length > own->desk_bytes)
+		return copy(process_vm_writev, own, va, (void *)(uintptr_t)from, length);
+	memcpy(own->desk, from, length);
+	return pass(&own->files[0], 1, va, own->desk, length);
+}
+
+/* Pieces that lie in one file, near one another: what lies between two of them goes to or comes from the desk, so that the
+ * file's bytes are one range. */
+static int pass_all(const struct reach_own *own, int stores, const struct engine_piece *pieces, size_t count)
+{
+	struct iovec parts[2 * REACH_PIECES];
+	size_t used = 0;
+	ssize_t total = 0;
+
+	if (!count || count > REACH_PIECES)
+		return -1;
+	const uint8_t *first = pieces[0].here, *end = first;
+	for (size_t i = 0; i < count; i++) {
+		if (pieces[i].here < end || (size_t)(pieces[i].here - end) > own->desk_bytes)
+			return -1;
+		if (pieces[i].here > end)
+			parts[used++] = (struct iovec){ own->desk, (size_t)(pieces[i].here - end) };
+		parts[used++] = (struct iovec){ (void *)(uintptr_t)pieces[i].va, pieces[i].length };
+		end = pieces[i].here + pieces[i].length;
+	}
+	const struct reach_mapping *file = mapping_of(own, first, (size_t)(end - first));
+	if (!file)
+		return -1;
+	int before = calls_begin();
+	total = stores ? preadv(file->fd, parts, (int)used, first - file->base) :
+			 pwritev(file->fd, parts, (int)used, first - file->base);
+	calls_end(before);
+	return total == end - first ? 0 : -1;
+}
+
+static int read_all_own(void *self, const struct engine_piece *pieces, size_t count)
+{
+	return pass_all(self, 0, pieces, count);
+}
+
+static int write_all_own(void *self, const struct engine_piece *pieces, size_t count)
+{
+	return pass_all(self, 1, pieces, count);
+}
+
+const struct engine_memory reach_own = {
+	.read = read_own, .write = write_own, .read_all = read_all_own, .write_all = write_all_own,
+};
+#endif

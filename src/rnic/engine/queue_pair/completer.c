@@ -1,0 +1,338 @@
+/* The completer: ACKs, NAKs that ask for packets again, credits, READ and atomic responses (IBA 9.7.6,
+ * 9.7.7; transport/completer.py). What fails the queue pair is a punt. */
+#include "queue_pair/parts.h"
+
+/* Whether a retry is left once all before `psn` is acknowledged, which restores the count. */
+static int may_retry(const struct engine_qp *qp, uint64_t psn)
+{
+	return (psn == qp->record->una ? qp->record->retry_left : be_get(qp->qpc, QPC_RETRY_CNT)) != 0;
+}
+
+/* The response with PSN `psn` was lost, the oldest that is not acknowledged: those behind it have come (IBA 9.7.6). What
+ * has come before this call is told of in `effects` already. */
+static void implied_nak(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
+			const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t srtt = flight->srtt, rttvar = flight->rttvar;
+
+	if (effects->effects & EFFECT_ACKNOWLEDGED && effects->sample != NONE)
+		engine_measured(&srtt, &rttvar, effects->sample);
+	if (psn == record->implied_psn && now - record->implied_at < engine_repeat_interval(record, flight->alone, srtt, rttvar))
+		return; /* responses still under way from before the rewind say the same again */
+	record->implied_psn = psn;
+	record->implied_at = now;
+	engine_count(effects, COUNT_IMPLIED_NAKS, 1);
+	engine_retry(port, qp, psn, effects);
+}
+
+/* All before `psn` is acknowledged, and that response was lost; ENGINE_TOLD, or a punt with nothing changed. */
+static enum engine_end lacking(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
+			       const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	if (!may_retry(qp, psn))
+		return PUNT_ACK;
+	enum engine_end end = engine_advance(port, qp, psn, flight, now, effects);
+	if (end == ENGINE_TOLD)
+		implied_nak(port, qp, psn, flight, now, effects);
+	return end;
+}
+
+/* ------------------------------------------------------------------ ACK and NAK */
+
+/* Acknowledge all before `psn`, unless a READ or atomic response is missing before it: then `*missing` says so, and that
+ * has had its effect. ENGINE_TOLD, or a punt with nothing changed. */
+static enum engine_end cover(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
+			     const struct engine_flight *flight, uint64_t now, int *missing, struct engine_effects *effects)
+{
+	const struct queue_pair *record = qp->record;
+	*missing = 0;
+	if (record->read_index != NONE) {
+		uint64_t due = message_due(&qp->sends[record->read_index]);
+		*missing = psn_diff(psn, due) > 0;
+		if (*missing && record->piece_count)
+			return lacking(port, qp, due, flight, now, effects);
+		/* rewound already: what was acknowledged behind the READ is sent again with it */
+		psn = *missing ? due : psn;
+	}
+	enum engine_end end = engine_advance(port, qp, psn, flight, now, effects);
+	if (end == ENGINE_TOLD && *missing)
+		engine_count(effects, COUNT_STALE_RESPONSE, 1);
+	return end;
+}
+
+/* Sequence number of the last request of which everything lies before `psn` (transport/requester.py, ssn_before). */
+static uint64_t ssn_before(const struct engine_qp *qp, uint64_t psn)
+{
+	const struct queue_pair *record = qp->record;
+	for (uint64_t index = record->sq_head; index != record->fetch_index; index = sq_after(qp, index)) {
+		const struct send_slot *slot = &qp->sends[index];
+		int64_t behind = psn_diff(psn, slot->first_psn);
+		if (!slot->packets || psn_diff(slot->first_psn + slot->packets, psn) <= 0)
+			continue;
+		uint64_t taken = entry_get(slot, SQE_OPCODE) == WR_READ && behind > 0 ? (uint64_t)behind / record->read_chunk : 0;
+		return (slot->ssn - engine_requests_of(record, slot) + taken) & PSN_MASK;
+	}
+	return record->ssn;
+}
+
+/* The last SSN for which the peer has a receive entry (9.7.7.2), as an ACK says before it has any other effect. The MSN is
+ * told from the PSN, with which it goes: by our own count of requests, which the peer's may exceed. */
+static uint64_t credits(const struct engine_qp *qp, const struct packet *packet, struct engine_effects *effects)
+{
+	uint64_t code = packet->bytes[BTH_BYTES] & AETH_VALUE_MASK;
+	if (code == CREDITS_INVALID)
+		return NONE;
+	if (qp->record->send_index != qp->record->fetch_index)
+		effects->effects |= EFFECT_FIRST;
+	return (ssn_before(qp, packet->psn + 1) + credit_counts[code]) & PSN_MASK;
+}
+
+static enum engine_end acknowledged(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+				    const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	uint32_t before = effects->effects;
+	uint64_t lsn = credits(qp, packet, effects);
+	int missing;
+	enum engine_end end = cover(port, qp, (packet->psn + 1) & PSN_MASK, flight, now, &missing, effects);
+	if (end != ENGINE_TOLD) {
+		effects->effects = before;
+		return end;
+	}
+	engine_count(effects, COUNT_ACKS_RECEIVED, 1);
+	qp->record->lsn = lsn;
+	return end;
+}
+
+/* Whether the packet that a NAK names alone is sent again (transport/outstanding.py mend). */
+static int mends(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+
+	if (!(be_get(qp->qpc, QPC_OPTIONS) & OPT_KEEPS) || record->piece_count)
+		return 0;
+	if (record->mended_psn != NONE && ((psn - record->mended_psn) & PSN_MASK) <= 1)
+		record->going_back = record->doubt = lesser(record->doubt ? 2 * record->doubt : 1, DOUBT_MOST);
+	if (record->going_back) {
+		record->going_back--;
+		record->mended_psn = NONE;
+		return 0;
+	}
+	record->mended_psn = psn;
+	engine_narrow(port, record, FLIGHT_MENDED_PART);
+	record->rtt_psn = NONE;
+	record->probe_due = PROBE_MENDS;
+	effects->effects |= EFFECT_SCHEDULE;
+	return 1;
+}
+
+/* Acknowledge what lies before a NAK, then go back to it; ENGINE_TOLD, or a punt with nothing changed. */
+static enum engine_end refused(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+			       uint64_t syndrome, const struct engine_flight *flight, uint64_t now,
+			       struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t covered = (uint64_t)psn_diff(packet->psn, record->una), most = be_get(qp->qpc, QPC_RNR_RETRY);
+	int not_ready = (syndrome & AETH_TYPE_MASK) == AETH_RNR_NAK, missing;
+	/* what is asked for is what is sent next, again: it tells nothing new and costs no retry */
+	int known = record->flying <= covered;
+
+	/* progress restores both counts */
+	if (not_ready ? most != RNR_RETRY_FOREVER && !(covered ? most : record->rnr_left) :
+			!known && !may_retry(qp, packet->psn))
+		return PUNT_ACK;
+	enum engine_end end = cover(port, qp, packet->psn, flight, now, &missing, effects);
+	if (end > ENGINE_TOLD || missing)
+		return end;
+	if (!not_ready) {
+		engine_count(effects, COUNT_SEQUENCE_NAKS_RECEIVED, 1);
+		if (!known && !mends(port, qp, packet->psn, effects))
+			engine_retry(port, qp, packet->psn, effects);
+		return end;
+	}
+	engine_count(effects, COUNT_RNR_NAKS_RECEIVED, 1);
+	if (most != RNR_RETRY_FOREVER)
+		record->rnr_left--;
+	/* the request that is refused has come: what was lost on its way, or told late, is mended */
+	record->retry_left = be_get(qp->qpc, QPC_RETRY_CNT);
+	engine_rewind(qp, packet->psn, effects);
+	record->rnr_until = now + 1000 * (uint64_t)rnr_timer_us[syndrome & AETH_VALUE_MASK];
+	record->ack_deadline = record->probe_deadline = NEVER;
+	return end;
+}
+
+/* ------------------------------------------------------------------ responses */
+
+/* Go on to the next READ or atomic that was begun. */
+static void next_read(const struct engine_qp *qp)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t index = sq_after(qp, record->read_index);
+	record->read_index = NONE;
+	for (; index != record->fetch_index; index = sq_after(qp, index))
+		if (is_answered(&qp->sends[index]) && qp->sends[index].begun) {
+			record->read_index = index;
+			return;
+		}
+}
+
+/* A READ response that does not fit what was asked for, or an atomic's, has the reference to look at it. */
+static int fits(const struct queue_pair *record, const struct packet *packet, const struct read_piece *piece,
+		const struct send_slot *slot)
+{
+	uint16_t flags = packet->row->flags;
+	uint64_t offset = piece->offset + piece->got * record->mtu, length = entry_get(slot, SQE_LENGTH);
+	uint64_t got = piece->got + packet->more + 1;
+	if (!(flags & ROW_READ_RESPONSE))
+		return is_atomic(entry_get(slot, SQE_OPCODE)) && length == 8;
+	int last = got == piece->packets, ends = (flags & ROW_END) != 0;
+	if (entry_get(slot, SQE_OPCODE) != WR_READ || offset > length || got > piece->packets ||
+	    packet->size != lesser((packet->more + 1) * record->mtu, length - offset))
+		return 0;
+	if (ends != last && !piece->asked)
+		return 0;
+	return !(flags & ROW_START ? piece->got : !slot->received);
+}
+
+/* The response that is due of the oldest request; ENGINE_TOLD, ENGINE_AGAIN where it first acknowledges what was sent
+ * before, or a punt with nothing changed. */
+static enum engine_end place(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+			     struct read_piece *piece, const struct engine_flight *flight, uint64_t now,
+			     struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t count = packet->more + 1, behind = (packet->psn + count) & PSN_MASK, offset = 0, size = 8, orig;
+	const uint8_t *data = packet->payload;
+	struct source source;
+	struct cq_room room;
+
+	if (piece->index >= record->sq_entries || record->read_index == NONE || piece->got >= piece->packets || !record->mtu)
+		return PUNT_STATE;
+	struct send_slot *slot = &qp->sends[piece->index];
+	if (!fits(record, packet, piece, slot))
+		return PUNT_SEQUENCE;
+	/* the answer to a probe says that the responses to what was asked before it are lost: they would have come first */
+	int alone = piece->asked && (packet->row->flags & ROW_START) && (packet->row->flags & ROW_END) &&
+		    record->piece_count > 1;
+	if (alone && (piece->packets != 1 || piece_due(engine_piece(qp, 1)) != behind || !be_get(qp->qpc, QPC_RETRY_CNT)))
+		return PUNT_ACK;
+	enum engine_end end = engine_source_find(port, qp, slot, piece->index, ACCESS_LOCAL_WRITE, &source);
+	if (end != ENGINE_DONE)
+		return end;
+	if (!engine_source_reached(port, &source))
+		return PUNT_MEMORY;
+	end = engine_may_advance(qp, behind, &room);
+	if (end != ENGINE_DONE)
+		return end;
+	if (packet->psn != record->una) {
+		end = engine_advance(port, qp, packet->psn, flight, now, effects);
+		return end == ENGINE_TOLD ? ENGINE_AGAIN : end;
+	}
+	if (packet->row->flags & ROW_READ_RESPONSE) {
+		offset = piece->offset + piece->got * record->mtu;
+		size = packet->size;
+	} else {
+		orig = be_load(packet->bytes + BTH_BYTES + 4, 8);
+		data = (const uint8_t *)&orig;
+	}
+	if (packet->bulk ? engine_bulk_fetch(port, packet, &source, offset) :
+			   size && engine_source_write(port, &source, offset, data, size))
+		return PUNT_MEMORY;
+	piece->got += count;
+	slot->received += count;
+	if (piece->got == piece->packets) {
+		record->piece_first = (record->piece_first + 1) % QP_PIECES;
+		record->piece_count--;
+	}
+	if (slot->received == slot->packets)
+		next_read(qp);
+	engine_advance_into(port, qp, behind, &room, flight, now, effects);
+	if (record->sq_head != record->fetch_index)
+		effects->effects |= EFFECT_BEGUN;
+	if (alone)
+		implied_nak(port, qp, behind, flight, now, effects);
+	return ENGINE_TOLD;
+}
+
+static enum engine_end response(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+				const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	struct read_piece *piece = engine_piece(qp, 0);
+	int64_t distance = qp->record->piece_count ? psn_diff(packet->psn, piece_due(piece)) : -1;
+
+	if (distance > 0)
+		return lacking(port, qp, piece_due(piece), flight, now, effects);
+	if (!distance)
+		return place(port, qp, packet, piece, flight, now, effects);
+	/* it came already, or its request will be repeated */
+	engine_count(effects, COUNT_STALE_RESPONSE, 1);
+	return ENGINE_DONE;
+}
+
+/* Deadlines are the same for what comes at one time, as long as something stays in flight; a probe's answer, and what is
+ * the sample of a round trip, changes what follows. */
+int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effects *effects, const uint8_t *next,
+			    size_t size)
+{
+	const uint32_t adding = EFFECT_ACKNOWLEDGED | EFFECT_GO_ON | EFFECT_BEGUN | EFFECT_ARM;
+	const struct queue_pair *record = qp->record;
+	const struct read_piece *piece = engine_piece(qp, 0);
+
+	if (effects->effects & ~adding || effects->sample != NONE || record->probe_due || record->flying < 2 ||
+	    size < BTH_BYTES + ICRC_BYTES)
+		return 0;
+	uint64_t psn = be_load(next + PSN_AT, 3);
+	if ((opcode_rows[next[0]].flags & (ROW_READ_RESPONSE | ROW_START | ROW_END)) != ROW_READ_RESPONSE || psn != record->una ||
+	    psn_diff(psn, record->sent_psn) >= 0)
+		return 0;
+	if (!record->piece_count || piece_due(piece) != psn)
+		return 0;
+	return record->rtt_psn == NONE || psn_diff(psn, record->rtt_psn) < 0;
+}
+
+/* ------------------------------------------------------------------ one packet */
+
+static enum engine_end take(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+			    const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t syndrome = packet->bytes[BTH_BYTES];
+
+	if (psn_diff(packet->psn, record->sent_psn) >= 0) {
+		engine_count(effects, COUNT_GHOST_RESPONSE, 1);
+		return ENGINE_DONE;
+	}
+	int64_t ahead = psn_diff(packet->psn, record->una);
+	if (ahead < 0) {
+		/* an unsolicited ACK may repeat the last PSN to grant credits */
+		if (ahead == -1 && packet->opcode == BTH_ACKNOWLEDGE && (syndrome & AETH_TYPE_MASK) == AETH_ACK)
+			record->lsn = credits(qp, packet, effects);
+		engine_count(effects, COUNT_STALE_RESPONSE, 1);
+		return ENGINE_DONE;
+	}
+	if (packet->opcode != BTH_ACKNOWLEDGE)
+		return response(port, qp, packet, flight, now, effects);
+	if ((syndrome & AETH_TYPE_MASK) == AETH_ACK)
+		return acknowledged(port, qp, packet, flight, now, effects);
+	return refused(port, qp, packet, syndrome, flight, now, effects);
+}
+
+enum engine_end engine_response_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+				 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	uint64_t syndrome = packet->bytes[BTH_BYTES];
+
+	uint64_t kind = syndrome & AETH_TYPE_MASK;
+
+	if (!engine_sq_sound(qp) || !qp->record->read_chunk)
+		return PUNT_STATE;
+	/* a NAK says nothing worse than that packets are to be sent again */
+	if (packet->opcode == BTH_ACKNOWLEDGE && kind != AETH_ACK && kind != AETH_RNR_NAK && syndrome != NAK_PSN_SEQUENCE)
+		return PUNT_ACK;
+	if (!engine_packet_right(port, packet))
+		return PUNT_ICRC;
+	enum engine_end end = take(port, qp, packet, flight, now, effects);
+	if (end == ENGINE_DONE || end == ENGINE_TOLD)
+		effects->effects |= EFFECT_ARM;
+	return end;
+}

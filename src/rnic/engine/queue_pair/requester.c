@@ -1,0 +1,621 @@
+/* The requester: fetch work requests, check them, number packets, send within the window (IBA 9.7;
+ * transport/requester.py). */
+#include "queue_pair/parts.h"
+
+#define HEADERS (BTH_BYTES + 16u) /* BTH and RETH; an immediate word may follow */
+#define ATOMIC_HEADERS (BTH_BYTES + 28u)
+#define SQE_WORDS 8u
+#define BTH_SOLICITED ((uint64_t)1 << 55)
+#define PAD_SHIFT 52
+
+static int is_write(uint64_t opcode)
+{
+	return opcode == WR_WRITE || opcode == WR_WRITE_IMM;
+}
+
+static int has_immediate(uint64_t opcode)
+{
+	return opcode == WR_WRITE_IMM || opcode == WR_SEND_IMM;
+}
+
+static int is_known(uint64_t opcode)
+{
+	return is_write(opcode) || opcode == WR_SEND || opcode == WR_SEND_IMM;
+}
+
+/* Find a message's bytes, or the place for what it brings; ENGINE_DONE, or why the reference must look. */
+static enum engine_end find(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot,
+			    uint64_t index, struct source *source)
+{
+	uint64_t opcode = entry_get(slot, SQE_OPCODE);
+	int answered = is_answered(slot);
+	if (!answered && (!is_known(opcode) || (is_write(opcode) && qp->record->service == SERVICE_UD)))
+		return PUNT_REQUEST;
+	if (answered && (!be_get(qp->qpc, QPC_MAX_RD_ATOMIC) || qp->record->service))
+		return PUNT_REQUEST;
+	if (is_atomic(opcode) && entry_get(slot, SQE_LENGTH) != 8)
+		return PUNT_REQUEST;
+	return engine_source_find(port, qp, slot, index, answered ? ACCESS_LOCAL_WRITE : 0, source);
+}
+
+static uint64_t packets_of(const struct send_slot *slot, uint64_t length, uint64_t mtu)
+{
+	return is_atomic(entry_get(slot, SQE_OPCODE)) ? 1 : psn_count(length, mtu);
+}
+
+/* Take the next descriptor from the ring, and find its bytes; ENGINE_DONE, ENGINE_TOLD where there is none to take now, or a
+ * punt. */
+static enum engine_end fetch(const struct engine_port *port, struct engine_qp *qp, struct source *source)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t index = record->fetch_index, after = sq_after(qp, index);
+	struct send_slot read = { 0 };
+
+	if (index == record->tail || after == record->sq_head)
+		return ENGINE_TOLD;
+	const struct send_slot *last = engine_sq_last(qp);
+	if (last && last->status)
+		return ENGINE_TOLD; /* what follows a request that failed here is flushed, not sent */
+	const uint8_t *raw = qp->sq + (index << qp->record->sq_shift);
+	for (unsigned i = 0; i < SQE_WORDS; i++)
+		(&read.entry_0)[i] = le_load(raw + 8 * i, 8);
+	enum engine_end end = find(port, qp, &read, index, source);
+	if (end != ENGINE_DONE)
+		return end;
+	uint64_t most = record->service == SERVICE_UD ? 1 : PSN_WINDOW, longest = lesser(context_longest(qp->qpc), record->mtu * most);
+	if (source->length > longest)
+		return PUNT_LENGTH;
+	if (record->service == SERVICE_UD && !engine_destination_of(qp, &read))
+		return PUNT_PATH;
+	uint64_t first = be_get(qp->qpc, QPC_NEXT_SEND_PSN) & PSN_MASK;
+	read.first_psn = first;
+	read.packets = packets_of(&read, source->length, record->mtu);
+	be_put(qp->qpc, QPC_NEXT_SEND_PSN, (first + read.packets) & PSN_MASK);
+	if (!record->service)
+		record->ssn = read.ssn = (record->ssn + engine_requests_of(record, &read)) & PSN_MASK;
+	record->fetch_index = after;
+	qp->sends[index] = read;
+	return ENGINE_DONE;
+}
+
+/* Whether a message that was not begun may be: it continues the PSNs, or nothing is outstanding. */
+static int follows(struct engine_qp *qp, const struct send_slot *slot)
+{
+	struct queue_pair *record = qp->record;
+	const struct send_slot *before = engine_sq_last(qp);
+	if (before)
+		return slot->first_psn == ((before->first_psn + before->packets) & PSN_MASK);
+	if (record->una == record->sent_psn) {
+		record->una = record->sent_psn = slot->first_psn;
+		be_put(qp->qpc, QPC_LAST_ACKED_PSN, slot->first_psn);
+		return 1;
+	}
+	return psn_diff(slot->first_psn, record->una) <= 0;
+}
+
+/* ------------------------------------------------------------------ room in flight (transport/flights.py) */
+
+static int shared(const struct queue_pair *record, const struct engine_flight *flight)
+{
+	return flight->nic_inflight > record->flying || flight->nic_queued || flight->others;
+}
+
+/* `want` if that is so little that it need not wait for room, else 0. */
+static int64_t slips(const struct queue_pair *record, const struct engine_flight *flight, int64_t want)
+{
+	if (record->admitted || (int64_t)record->flying + want > (int64_t)FLIGHT_LEAST)
+		return 0;
+	if (flight->peer_waiting && (int64_t)flight->nic_slipped + want > (int64_t)FLIGHT_SLIP)
+		return 0;
+	int64_t peer = (int64_t)(flight->peer_limit + lesser(FLIGHT_SLIP, flight->peer_limit));
+	int64_t nic = (int64_t)(flight->nic_limit + lesser(FLIGHT_SLIP, flight->nic_limit));
+	peer -= (int64_t)(flight->peer_inflight + flight->peer_promised);
+	nic -= (int64_t)(flight->nic_inflight + flight->nic_promised);
+	return (peer < nic ? peer : nic) >= want ? want : 0;
+}
+
+static int64_t granted(const struct queue_pair *record, const struct engine_flight *flight, int64_t want)
+{
+	int64_t limit = (int64_t)flight->peer_limit, own = (int64_t)record->admitted;
+	int64_t peer = limit - (int64_t)flight->peer_inflight - (int64_t)flight->peer_promised;
+	int64_t nic = (int64_t)flight->nic_limit - (int64_t)flight->nic_inflight - (int64_t)flight->nic_promised;
+	int64_t room = (peer < nic ? peer : nic) + own;
+	if (flight->peer_waiting) {
+		if (!own)
+			return slips(record, flight, want);
+		room = room < own ? room : own;
+		want = want < own ? want : own;
+	}
+	int64_t least = (int64_t)lesser(quantum(flight->peer_limit, shared(record, flight)), flight->nic_limit);
+	if (room >= (want < least ? want : least))
+		return room;
+	if (flight->peer_inflight)
+		return slips(record, flight, want);
+	return (int64_t)lesser(lesser((uint64_t)want, FLIGHT_LEAST), flight->peer_limit);
+}
+
+/* Whether who sends `packets` now finds room for more of `want` without an answer to them. */
+static int enough(const struct queue_pair *record, const struct engine_flight *flight, uint64_t packets, uint64_t want)
+{
+	int64_t peer = (int64_t)flight->peer_limit - (int64_t)flight->peer_inflight - (int64_t)flight->peer_promised;
+	int64_t nic = (int64_t)flight->nic_limit - (int64_t)flight->nic_inflight - (int64_t)flight->nic_promised;
+	int64_t room = (peer < nic ? peer : nic) + (int64_t)record->admitted - (int64_t)packets;
+	return room >= (int64_t)lesser(lesser(want, quantum(flight->peer_limit, 1)), flight->nic_limit);
+}
+
+/* Packets that may be sent of `want`; 0 where it has to wait. */
+static uint64_t allowance(struct engine_qp *qp, const struct engine_flight *flight, uint64_t want,
+			  struct engine_effects *effects)
+{
+	const struct queue_pair *record = qp->record;
+	int64_t room = (int64_t)record->window - (int64_t)record->flying;
+	if (room <= 0)
+		return 0;
+	int64_t more = granted(record, flight, room < (int64_t)want ? room : (int64_t)want);
+	if (more <= 0) {
+		effects->effects |= EFFECT_NO_ROOM;
+		return 0;
+	}
+	return (uint64_t)(room < more ? room : more);
+}
+
+static void fly(struct queue_pair *record, struct engine_flight *flight, uint64_t packets,
+		struct engine_effects *effects)
+{
+	uint64_t own = lesser(record->admitted, packets);
+	record->flying += packets;
+	flight->peer_inflight += packets;
+	flight->nic_inflight += packets;
+	record->admitted -= own;
+	flight->peer_promised -= own;
+	flight->nic_promised -= own;
+	flight->nic_slipped += own || !flight->peer_waiting ? 0 : packets;
+	effects->flown += packets;
+	effects->admitted += own;
+}
+
+/* ------------------------------------------------------------------ packets */
+
+uint8_t engine_operation(uint64_t opcode, int first, int last)
+{
+	int imm = last && has_immediate(opcode);
+	if (is_write(opcode)) {
+		if (first)
+			return last ? (imm ? BTH_WRITE_ONLY_IMM : BTH_WRITE_ONLY) : BTH_WRITE_FIRST;
+		return last ? (imm ? BTH_WRITE_LAST_IMM : BTH_WRITE_LAST) : BTH_WRITE_MIDDLE;
+	}
+	if (first)
+		return last ? (imm ? BTH_SEND_ONLY_IMM : BTH_SEND_ONLY) : BTH_SEND_FIRST;
+	return last ? (imm ? BTH_SEND_LAST_IMM : BTH_SEND_LAST) : BTH_SEND_MIDDLE;
+}
+
+/* How a packet was made. */
+enum made { MADE, NO_ROOM, UNREAD };
+
+/* Make packet `index` of a message, the first of a run of `run` like it, if that is not 0. */
+static enum made make(const struct engine_port *port, struct engine_qp *qp, const struct send_slot *slot,
+		const struct source *source, uint64_t index, int ask, uint64_t run, struct engine_out *out)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t opcode = entry_get(slot, SQE_OPCODE), mtu = record->mtu, offset = index * mtu;
+	uint64_t size = lesser(mtu, source->length - offset);
+	int last = index + 1 == slot->packets;
+	uint64_t psn = (slot->first_psn + index) & PSN_MASK;
+	uint64_t header = BTH_BYTES;
+	if (is_write(opcode) && !index)
+		header = HEADERS;
+	uint64_t word_at = header;
+	if (last && has_immediate(opcode))
+		header += 4;
+	uint8_t *frame = engine_frame_begin(out, header, size, run != 0);
+	if (!frame)
+		return NO_ROOM;
+	if (run > 1 && port->ahead && !port->ahead->filled_count) {
+		uint64_t va, most = lesser(run * mtu, source->length - offset);
+		const struct memory_key *key = engine_source_key(source, offset, most, &va);
+		if (key)
+			engine_ahead_fill(port, out, frame, header, key, va, mtu, run);
+	}
+	const struct origin from = engine_source_origin(port, source, offset, size);
+	if (!engine_origin_known(&from) && engine_source_read(port, source, offset, frame + header, size))
+		return UNREAD;
+	uint64_t head = record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << PAD_SHIFT;
+	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
+		head |= BTH_SOLICITED;
+	be_store(frame, 8, head | (record->service | engine_operation(opcode, !index, last)) << 56);
+	int asks = !record->service && (ask || rest(psn, record->ack_every) == 0);
+	be_store(frame + 8, 4, psn | (asks ? ACK_REQ : 0));
+	if (word_at == HEADERS) {
+		be_store(frame + 12, 8, entry_get(slot, SQE_REMOTE_ADDR));
+		be_store(frame + 20, 4, entry_get(slot, SQE_RKEY));
+		be_store(frame + 24, 4, source->length);
+	}
+	if (header > word_at)
+		be_store(frame + word_at, 4, entry_get(slot, SQE_IMM));
+	return engine_frame_fill(out, port, &qp->flow, frame, header, &from, size) ? UNREAD : MADE;
+}
+
+/* Make the next `run` packets of a message, middles that are all alike; how many, 0 where each goes by itself. */
+static uint64_t make_run(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot,
+			 const struct source *source, uint64_t run, struct engine_out *out)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t operation = engine_operation(entry_get(slot, SQE_OPCODE), 0, 0), mtu = record->mtu;
+	const struct origin from = engine_source_origin(port, source, slot->sent * mtu, run * mtu);
+
+	return engine_frames_run(out, port, &qp->flow, record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (record->service | operation) << 56,
+				 (slot->first_psn + slot->sent) & PSN_MASK, record->service ? 0 : record->ack_every, &from, mtu, run);
+}
+
+/* Send the next `count` packets of a message, `ask` with the last; how many. `how` says why that were not all. */
+static uint64_t send_data(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
+			  const struct source *source, uint64_t count, int ask, struct engine_out *out, enum made *how)
+{
+	uint64_t done = 0, run = 0;
+	*how = MADE;
+	while (done < count) {
+		uint64_t index = slot->sent;
+		if (!run && index) {
+			/* middles that are all alike form a run, but the one that asks for an ACK */
+			uint64_t middles = lesser(count - done - (uint64_t)ask, slot->packets - 1 - index);
+			run = middles > 1 ? middles : 0;
+		}
+		uint64_t made = run > 1 ? make_run(port, qp, slot, source, run, out) : 0;
+		if (made) {
+			slot->sent += made;
+			done += made;
+			run -= made;
+			continue;
+		}
+		int asks = ask && !run && done + 1 == count;
+		*how = make(port, qp, slot, source, index, asks, run, out);
+		if (*how != MADE)
+			break;
+		slot->sent++;
+		done++;
+		if (run)
+			run--;
+	}
+	uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
+	if (psn_diff(psn, qp->record->sent_psn) > 0)
+		qp->record->sent_psn = psn;
+	return done;
+}
+
+/* Make the request for `packets` responses from `index` on, or an atomic request; 0, or -1 where there is no room. */
+static int make_request(const struct engine_port *port, struct engine_qp *qp, const struct send_slot *slot, uint64_t index,
+			uint64_t packets, struct engine_out *out)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t opcode = entry_get(slot, SQE_OPCODE), header = opcode == WR_READ ? HEADERS : ATOMIC_HEADERS;
+	uint64_t operation = BTH_READ_REQUEST, offset = index * record->mtu;
+	uint8_t *frame = engine_frame_begin(out, header, 0, 0);
+	if (!frame)
+		return -1;
+	if (opcode != WR_READ)
+		operation = opcode == WR_CMP_SWAP ? BTH_COMPARE_SWAP : BTH_FETCH_ADD;
+	be_store(frame, 8, record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | operation << 56);
+	be_store(frame + 8, 4, ((slot->first_psn + index) & PSN_MASK) | ACK_REQ);
+	be_store(frame + 12, 8, entry_get(slot, SQE_REMOTE_ADDR) + (opcode == WR_READ ? offset : 0));
+	be_store(frame + 20, 4, entry_get(slot, SQE_RKEY));
+	if (opcode == WR_READ) {
+		be_store(frame + 24, 4, lesser(packets * record->mtu, entry_get(slot, SQE_LENGTH) - offset));
+	} else {
+		be_store(frame + 24, 8, slot->entry_5);
+		be_store(frame + 32, 8, opcode == WR_CMP_SWAP ? slot->entry_6 : 0);
+	}
+	engine_frame_end(out, port, &qp->flow, frame, header, 0);
+	return 0;
+}
+
+/* Send READ requests or an atomic request, within the limit of outstanding ones; how many. */
+static uint64_t send_requests(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
+			      uint64_t slot_index, uint64_t now, uint64_t budget, uint64_t room,
+			      struct engine_flight *flight, struct engine_out *out, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t most = lesser(be_get(qp->qpc, QPC_MAX_RD_ATOMIC), MAX_RD_ATOMIC), requests = 0;
+
+	while (slot->sent < slot->packets && requests < budget && room) {
+		uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
+		uint64_t packets = lesser(record->read_chunk - rest(slot->sent, record->read_chunk), slot->packets - slot->sent);
+		if (record->piece_count >= most || (record->flying && packets > record->window - lesser(record->flying, record->window)))
+			break;
+		if (make_request(port, qp, slot, slot->sent, packets, out))
+			break;
+		struct read_piece *piece = &qp->pieces[(record->piece_first + record->piece_count++) % QP_PIECES];
+		*piece = (struct read_piece){ .index = slot_index, .first_psn = psn, .offset = slot->sent * record->mtu,
+					      .packets = packets };
+		if (psn_diff(psn, record->sent_psn) < 0) {
+			engine_count(effects, COUNT_RETRANSMITTED_REQUESTS, 1);
+		} else if (record->rtt_psn == NONE) {
+			record->rtt_psn = psn;
+			record->rtt_at = now;
+		}
+		slot->sent += packets;
+		fly(record, flight, packets, effects);
+		room -= lesser(packets, room);
+		requests++;
+		uint64_t end = (psn + packets) & PSN_MASK;
+		if (psn_diff(end, record->sent_psn) > 0)
+			record->sent_psn = end;
+	}
+	return requests;
+}
+
+/* Whether a message wants a receive entry that the peer has not said it has. */
+static int lacks_credit(const struct queue_pair *record, const struct send_slot *slot)
+{
+	uint64_t opcode = entry_get(slot, SQE_OPCODE);
+	int takes = opcode == WR_SEND || opcode == WR_SEND_INV || has_immediate(opcode);
+	return takes && record->lsn != NONE && psn_diff(slot->ssn, record->lsn) > 0 && psn_diff(record->una, slot->first_psn) <= 0;
+}
+
+/* Whether a message before it went without credit, and its one packet is not acknowledged yet. */
+static int asks_for_credit(const struct engine_qp *qp, uint64_t before)
+{
+	for (uint64_t index = qp->record->sq_head; index != before; index = sq_after(qp, index))
+		if (qp->sends[index].packets && lacks_credit(qp->record, &qp->sends[index]))
+			return 1;
+	return 0;
+}
+
+/* Whether a message need not ask for an ACK: nobody waits for it, no other is behind it, nothing runs short, and a peer that
+ * waits to be asked has not been found lately (IBA 9.7.5.1). `ahead` is 0 where it is sent for the first time. */
+static int keeps_quiet(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot, uint64_t index,
+		       const struct engine_flight *flight, int64_t ahead)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t entries = record->sq_entries, behind = index + (index < record->sq_head ? entries : 0) - record->sq_head;
+
+	return entry_get(slot, SQE_OPCODE) == WR_WRITE && slot->packets == 1 && !engine_signaled(qp, slot) && !ahead &&
+	       !record->loud && sq_after(qp, index) == record->tail &&
+	       (int64_t)(record->window - record->flying) > 1 && 2 * behind < entries && engine_probing(port, qp) &&
+	       !shared(record, flight) && enough(record, flight, 1, 1);
+}
+
+/* Send packets of one message, whose bytes are `source`; ENGINE_DONE with how many, 0 if it has to wait; or a punt, behind as
+ * many. */
+static enum engine_end send_message(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
+				    uint64_t slot_index, struct source *source, uint64_t now, uint64_t budget,
+				    struct engine_flight *flight, struct engine_out *out, uint64_t *sent,
+				    struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	enum made how;
+	enum engine_end end;
+	int answered = is_answered(slot);
+
+	*sent = 0;
+	if (port->ahead && !source->bytes)
+		source->bytes = engine_ahead_fetched(port->ahead, slot, slot_index);
+	if (!slot->packets || slot->status || slot->sent >= slot->packets ||
+	    slot->packets != packets_of(slot, source->length, record->mtu))
+		return PUNT_REQUEST;
+	if (entry_get(slot, SQE_FENCE) && !slot->sent && record->piece_count)
+		return ENGINE_DONE;
+	if (!engine_source_reached(port, source))
+		return PUNT_MEMORY;
+	if (record->service && (end = engine_may_complete(qp, slot)) != ENGINE_DONE)
+		return end;
+	if (record->service == SERVICE_UD)
+		return engine_datagram_send(port, qp, slot, source, out, sent);
+	if (!slot->sent && !follows(qp, slot))
+		return ENGINE_DONE;
+	slot->begun = 1;
+	if (record->service) {
+		*sent = send_data(port, qp, slot, source, lesser(budget, slot->packets - slot->sent), 0, out, &how);
+		record->una = record->sent_psn;
+		return how == UNREAD ? PUNT_MEMORY : ENGINE_DONE;
+	}
+	if (answered && record->read_index == NONE)
+		record->read_index = slot_index;
+	uint64_t left = slot->packets - slot->sent, room = allowance(qp, flight, left, effects);
+	if (!room)
+		return ENGINE_DONE;
+	if (answered) {
+		*sent = send_requests(port, qp, slot, slot_index, now, budget, room, flight, out, effects);
+		return ENGINE_DONE;
+	}
+	uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
+	uint64_t count = lesser(lesser(budget, left), room);
+	/* Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on. */
+	uint64_t more = lesser(left, record->window - record->flying) - count;
+	int64_t ahead = psn_diff(psn, record->sent_psn);
+	int ask = count < left ? count == room || shared(record, flight) || !enough(record, flight, count, more) :
+				 !keeps_quiet(port, qp, slot, slot_index, flight, ahead);
+	/* what is sent again has its bytes with it */
+	uint64_t part = qp->lane && !ahead ? engine_bulk_part(qp, slot, source) : 0;
+	if (part) {
+		if (record->flying && part > record->window - record->flying)
+			return ENGINE_DONE; /* at once, when so much of what is in flight has been acknowledged */
+		ask |= part < count;
+		count = lesser(count, part);
+	}
+	if (lacks_credit(record, slot)) {
+		/* only one packet may probe for credit; its ACK says that the message has a receive entry (IBA 9.7.7.2) */
+		if (slot->sent || asks_for_credit(qp, slot_index))
+			return ENGINE_DONE;
+		count = 1;
+		ask = 1;
+	}
+	how = MADE;
+	if (part)
+		*sent = engine_bulk_make(port, qp, slot, source, count, ask, out);
+	if (!*sent)
+		*sent = send_data(port, qp, slot, source, count, ask, out, &how);
+	if (how == UNREAD)
+		count = *sent; /* the reference finds out again, and what becomes of the message */
+	if (ahead < 0) {
+		engine_count(effects, COUNT_RETRANSMITTED, (uint32_t)lesser(count, (uint64_t)-ahead));
+	} else if (how != UNREAD && record->rtt_psn == NONE && ask) {
+		record->rtt_psn = (psn + count - 1) & PSN_MASK;
+		record->rtt_at = now;
+	}
+	record->loud -= record->loud && *sent == left;
+	fly(record, flight, *sent, effects);
+	return how == UNREAD ? PUNT_MEMORY : ENGINE_DONE;
+}
+
+/* Ask for the response that is due of the oldest request, which then is a request of its own in front of the rest; 1, 0
+ * where there is no room for it. */
+static uint64_t probe_answer(const struct engine_port *port, struct engine_qp *qp, struct engine_out *out)
+{
+	struct queue_pair *record = qp->record;
+	struct read_piece *piece = engine_piece(qp, 0);
+	struct read_piece rest = *piece;
+	uint64_t got = piece->got, mtu = record->mtu, left = piece->packets - got - 1;
+	int was_long = piece->packets > 1 || piece->asked;
+
+	if (left) {
+		*piece = (struct read_piece){ .index = rest.index, .first_psn = (rest.first_psn + got + 1) & PSN_MASK,
+					      .offset = rest.offset + (got + 1) * mtu, .packets = left };
+		record->piece_first = (record->piece_first ? record->piece_first : QP_PIECES) - 1;
+		record->piece_count++;
+		piece = engine_piece(qp, 0);
+	}
+	*piece = (struct read_piece){ .index = rest.index, .first_psn = (rest.first_psn + got) & PSN_MASK,
+				      .offset = rest.offset + got * mtu, .packets = 1, .asked = (uint64_t)was_long };
+	if (was_long)
+		record->asked_psn = piece->first_psn;
+	return !make_request(port, qp, &qp->sends[piece->index], piece->offset / mtu, 1, out);
+}
+
+/* Repeat the oldest and the last packet that are not acknowledged, with AckReq, or, where the oldest waits for an answer,
+ * ask for that again; ENGINE_DONE with how many were sent, or a punt with nothing changed. */
+static enum engine_end probe(const struct engine_port *port, struct engine_qp *qp, struct engine_out *out, uint64_t *sent,
+			     struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	struct source source;
+	uint64_t ends[2], at[2], pending = 0;
+	unsigned count = 0;
+	int mends = record->probe_due == PROBE_MENDS; /* a NAK named the oldest: that alone is sent again */
+
+	*sent = 0;
+	const struct read_piece *piece = engine_piece(qp, 0);
+	if (record->flying && record->piece_count && piece_due(piece) == record->una) {
+		if (piece->index >= record->sq_entries || piece->got >= piece->packets || !is_answered(&qp->sends[piece->index]) ||
+		    piece->offset / record->mtu + piece->packets > qp->sends[piece->index].packets)
+			return PUNT_REQUEST;
+		record->probe_due = 0;
+		*sent = probe_answer(port, qp, out);
+		engine_count(effects, mends ? COUNT_RETRANSMITTED : COUNT_PROBES, *sent != 0);
+		return ENGINE_DONE;
+	}
+	for (uint64_t index = record->sq_head; record->flying && index != record->fetch_index; index = sq_after(qp, index)) {
+		const struct send_slot *slot = &qp->sends[index];
+		if (slot->sent && slot->packets)
+			ends[pending++ ? 1 : 0] = index;
+	}
+	if (record->flying && !pending)
+		return PUNT_REQUEST;
+	if (record->flying) {
+		const struct send_slot *oldest = &qp->sends[ends[0]], *last = &qp->sends[ends[pending > 1 ? 1 : 0]];
+		int64_t first = psn_diff(record->una, oldest->first_psn);
+		uint64_t other = ends[pending > 1 ? 1 : 0];
+		if (first < 0 || (uint64_t)first >= oldest->sent)
+			return PUNT_REQUEST;
+		if (mends || oldest != last || (uint64_t)first != last->sent - 1) {
+			at[count] = (uint64_t)first;
+			count += !is_answered(oldest);
+		}
+		if (!mends) {
+			ends[count] = other;
+			at[count] = last->sent - 1;
+			count += !is_answered(last);
+		}
+	}
+	for (unsigned i = 0; i < count; i++) {
+		const struct send_slot *slot = &qp->sends[ends[i]];
+		enum engine_end end = find(port, qp, slot, ends[i], &source);
+		if (end != ENGINE_DONE)
+			return end;
+		if (at[i] >= slot->packets || slot->packets != psn_count(source.length, record->mtu))
+			return PUNT_REQUEST;
+		if (!engine_source_reached(port, &source))
+			return PUNT_MEMORY;
+	}
+	record->probe_due = 0;
+	for (unsigned i = 0; i < count; i++) {
+		struct send_slot *slot = &qp->sends[ends[i]];
+		/* software may have spoilt its scatter list meanwhile */
+		if (find(port, qp, slot, ends[i], &source) == ENGINE_DONE && engine_source_reached(port, &source) &&
+		    make(port, qp, slot, &source, at[i], 1, 0, out) == MADE)
+			++*sent;
+	}
+	engine_count(effects, mends ? COUNT_RETRANSMITTED : COUNT_PROBES, *sent != 0);
+	return ENGINE_DONE;
+}
+
+static enum engine_end ready(const struct engine_qp *qp)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t service = be_get(qp->qpc, QPC_SERVTYPE), bits = 0;
+	if (service == ST_UC || service == ST_UD)
+		bits = service == ST_UC ? SERVICE_UC : SERVICE_UD;
+	if ((service != ST_RC && !bits) || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || record->service != bits ||
+	    !engine_sq_sound(qp))
+		return PUNT_STATE;
+	if (!record->mtu || record->mtu > MAX_PATH_MTU || !record->ack_every || record->window > PSN_WINDOW ||
+	    record->flying > PSN_WINDOW || record->admitted > PSN_WINDOW)
+		return PUNT_STATE;
+	if (!engine_ring_reached(qp))
+		return PUNT_MEMORY;
+	if (record->piece_count > QP_PIECES - 2 || !record->read_chunk || record->read_chunk > PSN_WINDOW)
+		return PUNT_STATE;
+	return ENGINE_DONE;
+}
+
+uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint64_t now, uint64_t budget,
+		     struct engine_flight *flight, struct engine_out *out, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	struct source source;
+	uint64_t made = 0;
+	enum engine_end end = ready(qp);
+
+	effects->end = end;
+	if (end != ENGINE_DONE)
+		return 0;
+	engine_ahead_forget(port);
+	if (record->probe_due && record->rnr_until == NEVER) {
+		end = probe(port, qp, out, &made, effects);
+		if (end != ENGINE_DONE) {
+			effects->end = end;
+			return 0;
+		}
+	}
+	record->more = 0;
+	while (made < budget && record->rnr_until == NEVER) {
+		uint64_t index = record->send_index, sent;
+		struct send_slot *slot = &qp->sends[index];
+		if (index == record->fetch_index) {
+			if (port->ahead && port->ahead->fetched >= port->ahead->fetched_count)
+				engine_ahead_fetch(port, qp, budget - made);
+			end = fetch(port, qp, &source);
+		} else {
+			end = find(port, qp, slot, index, &source);
+		}
+		if (end != ENGINE_DONE)
+			break;
+		end = send_message(port, qp, slot, index, &source, now, budget - made, flight, out, &sent, effects);
+		made += sent;
+		if (end != ENGINE_DONE)
+			break;
+		if (slot->sent >= slot->packets)
+			record->send_index = sq_after(qp, index);
+		else if (!sent)
+			break;
+		if (record->service && (end = engine_complete_sent(qp, effects)) != ENGINE_DONE)
+			break;
+	}
+	if (end == ENGINE_DONE && made >= budget)
+		record->more = 1;
+	engine_frames_flush(out);
+	if (made)
+		engine_watch(port, qp, flight, now, effects);
+	effects->end = end == ENGINE_TOLD ? ENGINE_DONE : end;
+	effects->packets += made;
+	return made;
+}

@@ -1,0 +1,348 @@
+/* What is sent and not acknowledged: progress, window, timers, completions (IBA 9.7.6; transport/outstanding.py). */
+#include "queue_pair/parts.h"
+
+int engine_sq_sound(const struct engine_qp *qp)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t entries = record->sq_entries;
+	return entries <= qp->send_slots && record->sq_head < entries && record->send_index < entries && record->fetch_index < entries &&
+	       record->tail < entries && (record->read_index == NONE || record->read_index < entries) &&
+	       record->piece_first < QP_PIECES && record->piece_count <= QP_PIECES;
+}
+
+struct send_slot *engine_sq_last(const struct engine_qp *qp)
+{
+	const struct queue_pair *record = qp->record;
+	if (record->sq_head == record->send_index)
+		return NULL;
+	return &qp->sends[(record->send_index ? record->send_index : qp->record->sq_entries) - 1];
+}
+
+/* ------------------------------------------------------------------ timers */
+
+/* When what is sent or waits now counts as lost: the local ACK timeout, doubled by each that passed in vain, no shorter
+ * than four round trips, at most four times itself (IBA 9.7.6.1.3). */
+static uint64_t overdue(const struct queue_pair *record, uint64_t srtt, uint64_t now)
+{
+	uint64_t timeout = record->ack_timeout;
+	if (!timeout)
+		return NEVER;
+	return now + lesser(greater(timeout << (record->backoff & 63), 4 * srtt), 4 * timeout);
+}
+
+int engine_probing(const struct engine_port *port, const struct engine_qp *qp)
+{
+	return port->probe && !(be_get(qp->qpc, QPC_OPTIONS) & OPT_NO_PROBE);
+}
+
+uint64_t engine_repeat_interval(const struct queue_pair *record, uint64_t alone, uint64_t srtt, uint64_t rttvar)
+{
+	return greater(srtt && alone && !record->piece_count ? TIMER_REPEAT_ALONE_NS : TIMER_REPEAT_MIN_NS, 2 * srtt + 4 * rttvar);
+}
+
+static uint64_t probe_at(const struct queue_pair *record, uint64_t alone, uint64_t srtt, uint64_t rttvar, uint64_t now)
+{
+	return now + (engine_repeat_interval(record, alone, srtt, rttvar) << (record->probe_shift & 63));
+}
+
+void engine_watch(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
+	   struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	if (!record->flying)
+		return;
+	if (record->ack_deadline == NEVER)
+		record->ack_deadline = overdue(record, flight->srtt, now);
+	record->probe_deadline = engine_probing(port, qp) ? probe_at(record, flight->alone, flight->srtt, flight->rttvar, now) : NEVER;
+	effects->effects |= EFFECT_ARM;
+}
+
+/* ------------------------------------------------------------------ completions */
+
+/* Whether a message has had its share: what waits behind it is not looked at. */
+static int begun(const struct send_slot *slot)
+{
+	return slot->packets ? slot->begun != 0 : slot->executed != 0;
+}
+
+static uint64_t end_psn(const struct send_slot *slot)
+{
+	return (slot->first_psn + slot->packets) & PSN_MASK;
+}
+
+int engine_signaled(const struct engine_qp *qp, const struct send_slot *slot)
+{
+	return qp->signal_all || entry_get(slot, SQE_SIGNALED);
+}
+
+/* Find out what acknowledging all before `psn` completes; 0, or a punt. */
+static enum engine_end reserve(struct engine_qp *qp, uint64_t psn, struct cq_room *room)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t index = record->sq_head, entries = 0;
+	while (index != record->fetch_index) {
+		const struct send_slot *slot = &qp->sends[index];
+		if (!begun(slot) || psn_diff(end_psn(slot), psn) > 0)
+			break;
+		if (slot->status)
+			return PUNT_REQUEST; /* a request that failed here is its turn to complete: an error */
+		entries += (uint64_t)(engine_signaled(qp, slot) != 0);
+		index = sq_after(qp, index);
+	}
+	int known = qp->send_cq && qp->send_cqn == be_get(qp->qpc, QPC_CQN_SND);
+	return engine_cq_reserve(known ? qp->send_cq : NULL, entries, room) ? PUNT_CQ : ENGINE_DONE;
+}
+
+enum engine_end engine_may_complete(struct engine_qp *qp, const struct send_slot *slot)
+{
+	struct cq_room room;
+	int known = qp->send_cq && qp->send_cqn == be_get(qp->qpc, QPC_CQN_SND);
+	return engine_cq_reserve(known ? qp->send_cq : NULL, (uint64_t)(engine_signaled(qp, slot) != 0), &room) ? PUNT_CQ : ENGINE_DONE;
+}
+
+/* Complete, in order, every message that is wholly acknowledged. */
+static void retire(struct engine_qp *qp, struct cq_room *room, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t index = record->sq_head, una = record->una;
+	while (index != record->fetch_index) {
+		struct send_slot *slot = &qp->sends[index];
+		if (!begun(slot))
+			break;
+		if (psn_diff(end_psn(slot), una) > 0) {
+			/* acknowledged after a rewind: what arrived need not be sent again */
+			if (index == record->send_index) {
+				int64_t arrived = psn_diff(una, slot->first_psn);
+				if (arrived > 0)
+					slot->sent = greater(slot->sent, (uint64_t)arrived);
+			}
+			break;
+		}
+		uint64_t after = sq_after(qp, index);
+		if (index == record->send_index)
+			record->send_index = after;
+		record->sq_head = after;
+		be_put(qp->qpc, QPC_SQ_WQE_COUNTER, be_get(qp->qpc, QPC_SQ_WQE_COUNTER) + 1);
+		if (engine_signaled(qp, slot)) {
+			uint32_t length = (uint32_t)entry_get(slot, SQE_LENGTH);
+			struct completion entry = {
+				.index = (uint32_t)index,
+				.status = SYN_SUCCESS,
+				.length = length,
+				.word3 = (uint32_t)entry_get(slot, SQE_OPCODE),
+				.wqe_id = (uint32_t)entry_get(slot, SQE_WQE_ID),
+				.requested = length,
+				.qpn = (uint32_t)be_get(qp->qpc, QPC_LOCAL_QPN),
+			};
+			if (engine_cq_push(room, &entry))
+				effects->effects |= EFFECT_NOTIFY_SEND;
+		}
+		index = after;
+	}
+}
+
+enum engine_end engine_complete_sent(struct engine_qp *qp, struct engine_effects *effects)
+{
+	struct cq_room room;
+	enum engine_end end = reserve(qp, qp->record->una, &room);
+	if (end == ENGINE_DONE)
+		retire(qp, &room, effects);
+	return end;
+}
+
+/* ------------------------------------------------------------------ progress */
+
+static void resize(const struct engine_port *port, struct queue_pair *record, uint64_t packets)
+{
+	record->window = packets;
+	record->ack_every = greater(1, lesser(port->ack_every, packets / FLIGHT_ACKS_A_WINDOW));
+}
+
+void engine_narrow(const struct engine_port *port, struct queue_pair *record, uint64_t part)
+{
+	resize(port, record, greater(lesser(FLIGHT_NARROWEST, record->widest), record->window * (part - 1) / part));
+}
+
+static void widen(const struct engine_port *port, struct queue_pair *record, uint64_t acknowledged)
+{
+	uint64_t counted = record->uncounted + acknowledged, more = counted / FLIGHT_WIDEN_AFTER;
+	record->uncounted = counted % FLIGHT_WIDEN_AFTER;
+	if (more)
+		resize(port, record, lesser(record->widest, record->window + more));
+}
+
+/* As RFC 6298 has them. */
+void engine_measured(uint64_t *srtt, uint64_t *rttvar, uint64_t sample)
+{
+	if (!*srtt) {
+		*srtt = sample;
+		*rttvar = sample >> 1;
+		return;
+	}
+	int64_t off = (int64_t)(sample - *srtt), apart = off < 0 ? -off : off;
+	*rttvar += (uint64_t)((apart - (int64_t)*rttvar) >> 2);
+	*srtt += (uint64_t)(off >> 3);
+}
+
+enum engine_end engine_may_advance(struct engine_qp *qp, uint64_t psn, struct cq_room *room)
+{
+	return engine_sq_sound(qp) ? reserve(qp, psn, room) : PUNT_STATE;
+}
+
+enum engine_end engine_advance(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
+			const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	struct cq_room room;
+
+	if (!engine_sq_sound(qp) || psn_diff(psn, qp->record->una) < 0)
+		return PUNT_STATE;
+	if (psn == qp->record->una) {
+		effects->effects |= EFFECT_GO_ON;
+		return ENGINE_TOLD;
+	}
+	enum engine_end end = reserve(qp, psn, &room);
+	if (end != ENGINE_DONE)
+		return end;
+	engine_advance_into(port, qp, psn, &room, flight, now, effects);
+	return ENGINE_TOLD;
+}
+
+void engine_advance_into(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct cq_room *room,
+			 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t srtt = flight->srtt, rttvar = flight->rttvar;
+
+	effects->effects |= EFFECT_ACKNOWLEDGED | EFFECT_GO_ON;
+	effects->sample = NONE;
+	if (record->rtt_psn != NONE && psn_diff(psn, record->rtt_psn) > 0) {
+		effects->sample = now > record->rtt_at ? now - record->rtt_at : 0; /* by threads whose looks at the clock crossed */
+		engine_measured(&srtt, &rttvar, effects->sample);
+		record->rtt_psn = NONE;
+	}
+	uint64_t count = (uint64_t)psn_diff(psn, record->una);
+	if (record->mended_psn != NONE && count > 1) {
+		record->doubt = record->una == record->mended_psn ? 0 : record->doubt; /* it had what follows */
+		record->mended_psn = NONE;
+	}
+	if (record->window < record->widest)
+		widen(port, record, count);
+	record->una = psn;
+	uint64_t landed = lesser(count, record->flying);
+	effects->acknowledged += count;
+	effects->landed += landed;
+	record->flying -= landed;
+	be_put(qp->qpc, QPC_LAST_ACKED_PSN, psn);
+	record->retry_left = be_get(qp->qpc, QPC_RETRY_CNT);
+	record->rnr_left = be_get(qp->qpc, QPC_RNR_RETRY);
+	int probed = record->probe_shift != 0;
+	record->probe_shift = record->backoff = 0;
+	if (!record->flying) {
+		record->ack_deadline = record->probe_deadline = NEVER;
+	} else {
+		record->ack_deadline = overdue(record, srtt, now);
+		record->probe_deadline = engine_probing(port, qp) ? probe_at(record, flight->alone, srtt, rttvar, now) : NEVER;
+		/* what a probe brought to light need not be all */
+		record->probe_due = probed && engine_probing(port, qp) && !record->piece_count;
+	}
+	retire(qp, room, effects);
+}
+
+/* ------------------------------------------------------------------ going back */
+
+static void take_back(struct send_slot *slot, uint64_t psn)
+{
+	int64_t kept = psn_diff(psn, slot->first_psn);
+	slot->sent = lesser(slot->sent, kept < 0 ? 0 : (uint64_t)kept);
+}
+
+void engine_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t index = record->send_index;
+
+	record->rtt_psn = NONE;
+	record->probe_due = 0;
+	while (record->piece_count && psn_diff(piece_due(engine_piece(qp, record->piece_count - 1)), psn) >= 0)
+		record->piece_count--;
+	if (index != record->fetch_index)
+		take_back(&qp->sends[index], psn);
+	while (index != record->sq_head) {
+		index = (index ? index : record->sq_entries) - 1;
+		struct send_slot *slot = &qp->sends[index];
+		if (psn_diff(end_psn(slot), psn) <= 0)
+			break;
+		take_back(slot, psn);
+		record->send_index = index;
+	}
+	int64_t ahead = psn_diff(psn, record->una);
+	uint64_t kept = ahead < 0 ? 0 : (uint64_t)ahead;
+	if (record->flying > kept) {
+		effects->grounded += record->flying - kept;
+		record->flying = kept;
+	}
+	if (!record->flying) /* what waits to be sent again, perhaps long, is not late */
+		record->ack_deadline = record->probe_deadline = NEVER;
+	effects->effects |= EFFECT_SCHEDULE;
+}
+
+void engine_retry(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	record->retry_left--;
+	engine_count(effects, COUNT_REWINDS, 1);
+	engine_narrow(port, record, 2);
+	effects->effects |= EFFECT_LOST;
+	engine_rewind(qp, psn, effects);
+}
+
+/* ------------------------------------------------------------------ deadlines that come */
+
+uint64_t engine_deadline(const struct engine_qp *qp)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t own = lesser(lesser(record->ack_deadline, record->probe_deadline), record->rnr_until);
+	return lesser(lesser(own, record->owed_ns), lesser(record->relief_ns, record->pace_ns));
+}
+
+void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
+		    struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	int late = record->ack_deadline <= now;
+
+	effects->end = PUNT_STATE;
+	if (be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || !engine_sq_sound(qp))
+		return;
+	effects->end = PUNT_WAIT;
+	if (record->pace_ns <= now || record->relief_ns <= now)
+		return;
+	effects->end = PUNT_ACK;
+	if (late && !record->retry_left)
+		return;
+	effects->end = PUNT_REPLY;
+	if (record->owed_ns <= now && (!engine_replies_sound(qp) || !engine_credits_known(qp)))
+		return;
+	effects->end = ENGINE_DONE;
+	if (record->owed_ns <= now)
+		engine_settle(port, qp, effects);
+	if (record->rnr_until <= now) {
+		record->rnr_until = NEVER;
+		effects->effects |= EFFECT_SCHEDULE;
+	}
+	if (late) {
+		engine_count(effects, COUNT_ACK_TIMEOUTS, 1);
+		record->ack_deadline = NEVER;
+		record->backoff = lesser(record->backoff + 1, TIMER_BACKOFF_MOST);
+		effects->effects |= EFFECT_SILENT;
+		engine_retry(port, qp, record->una, effects);
+	} else if (record->probe_deadline <= now) {
+		record->probe_due = 1;
+		record->loud = TIMER_LOUD_AFTER_PROBE;
+		if (record->probe_shift >= TIMER_SILENT_PROBES)
+			effects->effects |= EFFECT_SILENT;
+		record->probe_shift = lesser(record->probe_shift + 1, TIMER_PROBE_MAX_SHIFT);
+		record->probe_deadline = probe_at(record, flight->alone, flight->srtt, flight->rttvar, now);
+		effects->effects |= EFFECT_SCHEDULE;
+	}
+}

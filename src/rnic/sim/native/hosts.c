@@ -1,0 +1,273 @@
+/* NICs at the edge of a fabric: rounds of their devices in virtual time (sim/host.py and runtime/loop.py are the truth). */
+#include "fabric.h"
+#include "queue_pair/parts.h"
+
+#define WRITE_BACK_MASK 0x3FFu
+
+static struct fabric_host *host_at(struct fabric *fabric, uint32_t at)
+{
+	return &fabric->hosts[at];
+}
+
+/* Python does what it is asked, and may have changed anything. */
+static void called(struct fabric *fabric, uint32_t at, int result)
+{
+	fabric->calls++;
+	host_at(fabric, at)->told = host_at(fabric, at)->stale = 1;
+	if (result)
+		fabric->failed = 1;
+}
+
+/* Ask Python what it has for this host to do, where it may have something new. */
+static void look(struct fabric *fabric, uint32_t at)
+{
+	struct fabric_host *host = host_at(fabric, at);
+	if (!host->stale)
+		return;
+	if (fabric->to->look(fabric->self, at))
+		fabric->failed = 1;
+	host->stale = 0;
+}
+
+static int has_work(struct fabric *fabric, uint32_t at)
+{
+	look(fabric, at);
+	const struct fabric_host *host = host_at(fabric, at);
+	return host->device->sched.turns->count || host->owes || host->words.count;
+}
+
+void fabric_host_wake(struct fabric *fabric, uint32_t at, uint64_t time)
+{
+	struct fabric_host *host = host_at(fabric, at);
+	if (time < host->due) {
+		host->due = time;
+		fabric_at(fabric, time, host->actor);
+	}
+}
+
+void fabric_host_arrive(struct fabric *fabric, uint32_t at, uint32_t packet)
+{
+	fabric_queue_append(fabric, &host_at(fabric, at)->inbox, packet);
+	fabric_host_wake(fabric, at, fabric->now);
+}
+
+void fabric_host_left(struct fabric *fabric, uint32_t at)
+{
+	if (has_work(fabric, at))
+		fabric_host_wake(fabric, at, fabric->now);
+}
+
+static void moved(struct fabric *fabric, struct fabric_host *host)
+{
+	if (host->write_back_at == NEVER)
+		host->write_back_at = fabric->now + ROUND_WRITE_BACK_NS;
+}
+
+/* ------------------------------------------------------------------ sending */
+
+/* What was made goes to the wire, or behind what waits for it. */
+static int carry(struct fabric *fabric, uint32_t at)
+{
+	struct engine_out *out = &fabric->out;
+	struct fabric_host *host = host_at(fabric, at);
+	int sent = 0;
+	for (uint32_t i = 0; i < out->count; i++) {
+		const struct engine_burst *burst = &out->bursts[i];
+		const struct engine_qp *qp = burst->route;
+		for (uint64_t done = 0; done < burst->length; done += burst->segment) {
+			uint64_t length = lesser(burst->segment, burst->length - done);
+			uint32_t packet = fabric_packet_make(fabric, out->bytes + burst->offset + done, length, &qp->flow,
+							     fabric->tclass);
+			if (packet == FABRIC_NONE) {
+				fabric->failed = 1;
+				break;
+			}
+			host->tx_bytes += length;
+			fabric_port_put(fabric, host->port, packet);
+			sent = 1;
+		}
+	}
+	out->used = out->count = out->open = 0;
+	if (sent)
+		moved(fabric, host);
+	return sent;
+}
+
+/* Whether it is for a queue pair of a bare flow to have its pointers found anew: they are where they were. */
+static int found(const struct fabric_host *host, const struct engine_told *told)
+{
+	const struct engine_device *device = host->device;
+	if (told->stop != STOP_FIND || !host->bare)
+		return 0;
+	const struct queue_pair *record = engine_record(&device->sched, told->qp);
+	uint64_t slot = record->number & (((uint64_t)1 << device->log_qps) - 1);
+	if (!host->bare[slot])
+		return 0;
+	device->qps[slot]->found = device->changes;
+	return 1;
+}
+
+/* Send what may be sent, up to a budget of packets; whether there was anything. */
+static int transmit(struct fabric *fabric, uint32_t at, uint64_t budget)
+{
+	struct engine_told told;
+	int sent = 0;
+
+	host_at(fabric, at)->silent = 0;
+	look(fabric, at);
+	struct fabric_host *host = host_at(fabric, at);
+	if (host->owes || !(++host->turns & WRITE_BACK_MASK))
+		called(fabric, at, fabric->to->prepare(fabric->self, at, &sent));
+	while (host->words.count) {
+		fabric_port_put(fabric, host->port, fabric_queue_take(fabric, &host->words));
+		host->device->counts.tx_packets++;
+		sent = 1;
+	}
+	for (;;) {
+		engine_port_send(host->device, fabric->now, budget, &fabric->out, &fabric->sending, &told);
+		sent |= carry(fabric, at);
+		if (told.stop == STOP_DONE || fabric->failed)
+			break;
+		if (told.stop == STOP_TURN) {
+			if (told.effects)
+				called(fabric, at, fabric->to->told(fabric->self, at, &told));
+			uint64_t before = fabric->ports[host->port].sent + fabric->ports[host->port].queue.count;
+			called(fabric, at, fabric->to->turn(fabric->self, at, &told));
+			sent |= before != fabric->ports[host->port].sent + fabric->ports[host->port].queue.count;
+		} else if (told.stop != STOP_FULL && !found(host, &told)) {
+			called(fabric, at, fabric->to->told(fabric->self, at, &told));
+		}
+	}
+	engine_port_sent(host->device, &fabric->sending);
+	return sent;
+}
+
+/* ------------------------------------------------------------------ receiving */
+
+/* The record of the bare flow's queue pair that a packet is for, or 0. */
+static uint64_t bare_record(const struct fabric_host *host, const struct fabric_packet *packet)
+{
+	const struct engine_device *device = host->device;
+	uint64_t number = be_load(packet->header + DQPN_AT, 3), slot = number & (((uint64_t)1 << device->log_qps) - 1);
+	if (!host->bare || !host->bare[slot])
+		return 0;
+	const struct queue_pair *record = engine_record(&device->sched, device->directory[slot]);
+	return record->number == number ? device->directory[slot] : 0;
+}
+
+static void take(struct fabric *fabric, uint32_t at, uint32_t number)
+{
+	struct fabric_host *host = host_at(fabric, at);
+	const struct fabric_packet *packet = &fabric->packets[number];
+	struct engine_told told = { .stop = STOP_PACKET };
+	struct engine_meta meta = { .flow = { .source_port = packet->source_port,
+					      .destination_port = packet->target_port, .address_bytes = 4 },
+				    .frag = DONT_FRAGMENT };
+	size_t length = packet->length, taken = 0;
+	uint64_t bare = bare_record(host, packet);
+
+	if (bare && packet->header[0] == BTH_CNP) {
+		engine_port_notified(host->device, bare, fabric->now);
+		host->device->counts.rx_packets++;
+		taken = length;
+	} else if (bare || !packet->ce) {
+		if (packet->ce)
+			engine_port_marked(host->device, bare, fabric->now);
+		be_store(meta.flow.source, 4, FABRIC_NET + 1 + packet->source);
+		be_store(meta.flow.destination, 4, FABRIC_NET + 1 + packet->target);
+		memcpy(fabric->scratch, packet->header, packet->header_bytes);
+		for (;;) {
+			taken += engine_port_receive(host->device, fabric->scratch, length, length, taken, &meta, fabric->now,
+						     &told);
+			if ((told.stop != STOP_NOTIFY && told.stop != STOP_FIND) || fabric->failed)
+				break;
+			if (found(host, &told))
+				continue;
+			called(fabric, at, fabric->to->told(fabric->self, at, &told));
+		}
+	}
+	if (told.stop == STOP_PACKET && taken < length) {
+		called(fabric, at, fabric->to->packet(fabric->self, at, packet));
+	} else {
+		host->rx_bytes += length;
+		moved(fabric, host);
+	}
+	fabric_packet_drop(fabric, number);
+}
+
+/* ------------------------------------------------------------------ rounds */
+
+static uint64_t deadline(struct fabric *fabric, uint32_t at)
+{
+	const struct fabric_host *host = host_at(fabric, at);
+	uint64_t due = engine_port_deadline(host->device);
+	return host->has_qps ? lesser(due, host->write_back_at) : due;
+}
+
+static void handle_timers(struct fabric *fabric, uint32_t at)
+{
+	struct fabric_host *host = host_at(fabric, at);
+	uint64_t left = ROUND_TIMERS_PER_CALL;
+	while (left && !fabric->failed) {
+		uint64_t record = engine_port_due(host->device, fabric->now, &left);
+		if (!record)
+			break;
+		called(fabric, at, fabric->to->timer(fabric->self, at, record));
+	}
+	if (host->write_back_at <= fabric->now) {
+		host->write_back_at = NEVER;
+		called(fabric, at, fabric->to->write_back(fabric->self, at));
+	}
+}
+
+/* Receive, or else send; whether anything happened. */
+static int round_of(struct fabric *fabric, uint32_t at)
+{
+	struct fabric_host *host = host_at(fabric, at);
+	uint64_t budget = fabric->ports[host->port].queue.count < FABRIC_ROOM ? FABRIC_BURST : 0;
+	uint32_t came = 0;
+	int did = 0;
+
+	if (host->silent >= ROUND_REPLIES_AT_LEAST_EVERY)
+		did = transmit(fabric, at, budget);
+	for (; came < ROUND_RECEIVE_LIMIT && host->inbox.count; came++)
+		take(fabric, at, fabric_queue_take(fabric, &host->inbox));
+	if (came) {
+		host->silent++;
+		did = 1;
+	} else if (has_work(fabric, at)) {
+		did = transmit(fabric, at, budget);
+	}
+	host->full_rounds = came >= ROUND_RECEIVE_LIMIT ? host->full_rounds + 1 : 0;
+	if (host->full_rounds % ROUND_TIMERS_AT_LEAST_EVERY == 0 && deadline(fabric, at) <= fabric->now) {
+		handle_timers(fabric, at);
+		transmit(fabric, at, budget);
+		did = 1;
+	}
+	return did;
+}
+
+void fabric_host_act(struct fabric *fabric, uint32_t at)
+{
+	struct fabric_host *host = host_at(fabric, at);
+	uint32_t round;
+
+	if (host->due > fabric->now)
+		return; /* it was woken earlier since, and has done this */
+	host->due = NEVER;
+	for (round = 0; round < FABRIC_ROUNDS && !fabric->failed; round++)
+		if (!round_of(fabric, at))
+			break;
+	if (round == FABRIC_ROUNDS)
+		fabric_host_wake(fabric, at, fabric->now + 1);
+	if (host->told || !host->cq || host->cq->tail != host->cq_tail) {
+		called(fabric, at, fabric->to->after(fabric->self, at));
+		host->told = 0;
+		if (host->cq)
+			host->cq_tail = host->cq->tail;
+	}
+	look(fabric, at);
+	uint64_t due = deadline(fabric, at);
+	if (due != NEVER)
+		fabric_host_wake(fabric, at, greater(due, fabric->now + 1));
+}
