@@ -28,16 +28,16 @@ from rnic.abi.exports import (
     VERBS_PRIVATE,
 )
 from rnic.abi.header import c_header
-from rnic.abi.places import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
+from rnic.abi.library_paths import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
 from rnic.spec.errors import RnicError
 
 SOURCES = Path(__file__).parent / "src"
-PATHS_SOURCE = Path(__file__).parent / "paths" / "turn.c"
+PATHS_SOURCE = Path(__file__).parent / "paths" / "interpose_paths.c"
 ENGINE = Path(__file__).parents[1] / "engine"
 """Where the engine's sources are, which libibverbs runs for programs that have a slot of their own."""
 NOT_IN_PROGRAMS = frozenset({"in_process.c"})
 """What of them only simulations and tests need."""
-SOCKETS_SOURCE = Path(__file__).parent / "sockets" / "turn.c"
+SOCKETS_SOURCE = Path(__file__).parent / "sockets" / "interpose_sockets.c"
 
 FLAGS = [
     "-std=gnu11",

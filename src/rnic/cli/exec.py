@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from rnic.abi.places import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
+from rnic.abi.library_paths import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
 from rnic.cc.settings import MODES
 from rnic.cli.elf import looks_static
 from rnic.link.base import LinkError, parse_address

@@ -112,7 +112,7 @@ static inline int minus(int error) /* -1 with errno, or 0 */
 /* of our libibverbs: qp.c */
 int rnic_modify_qp_twice(struct ibv_qp *verbs, const struct ibv_qp_attr *const *attrs, const int *masks);
 
-/* rdmacm_ask.c */
+/* rdmacm_rpc.c */
 void cm_begin(struct cm_said *said, uint32_t op, const struct cm_id *id);
 int cm_ask(struct cm_said *said);
 void cm_private(struct cm_said *said, const void *data, size_t bytes);

@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "behind.h"
+#include "dlsym_next.h"
 
 #define EXPORT __attribute__((visibility("default")))
 

@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
-#include "behind.h"
+#include "dlsym_next.h"
 
 #ifdef __GLIBC__ /* others name their 64-bit forms otherwise, and are left alone */
 
