@@ -47,7 +47,9 @@ def extensions() -> list[Extension]:
             name,
             [source, *WITH_C.get(name, ())],
             include_dirs=["src/rnic/engine", "src/rnic/sim/native"] if name in WITH_C else [],
-            depends=sorted(glob.glob("src/rnic/engine/**/*.h", recursive=True) + glob.glob("src/rnic/sim/native/*.h")) if name in WITH_C else [],
+            depends=sorted(glob.glob("src/rnic/engine/**/*.h", recursive=True) + glob.glob("src/rnic/sim/native/*.h"))
+            if name in WITH_C
+            else [],
             extra_compile_args=["-O3", "-fvisibility=hidden"] if os.name == "posix" else [],
         )
         for name, source in sources.items()

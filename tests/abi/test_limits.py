@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rnic.device.config import NicConfig
-from rnic.runtime.program import MAX_SHARES
+from rnic.nic_process.client_memory import MAX_SHARES
 from rnic.testing import own_network
 
 NET = own_network()

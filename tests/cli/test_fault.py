@@ -19,9 +19,9 @@ from rnic import enums as e
 from rnic.cli.commands import group
 from rnic.cli.serve import make_runtime
 from rnic.link.fault_events import EVENTS
+from rnic.nic_process.process import NicProcess
 from rnic.runtime.attach import connect
 from rnic.runtime.directory import ProcessError
-from rnic.runtime.process import NicProcess
 from rnic.spec.errors import VerbsError
 from rnic.testing import own_network
 

@@ -16,9 +16,9 @@ from rnic.cli.look import counted
 from rnic.cli.top import MOST_PAIRS, View, rates, sparkline
 from rnic.cli.trace import LANES, record
 from rnic.device.inspect import look
+from rnic.nic_process.process import NicProcess
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import ProcessError
-from rnic.runtime.process import NicProcess
 from rnic.spec import attach
 from rnic.spec.registers import GLOBAL_REGISTERS
 from rnic.testing.pair import QpPair

@@ -15,8 +15,8 @@ from rnic.cli import trace_attach
 from rnic.cli.commands import group
 from rnic.cli.look import LookError
 from rnic.cli.trace_attach import MAX_KEPT, Followed, chosen
+from rnic.nic_process.inspect import TAP, devices
 from rnic.runtime.tap import MAX_QPS
-from rnic.runtime.watching import TAP, devices
 from rnic.testing import QpPair
 from rnic.verbs import enums as e
 

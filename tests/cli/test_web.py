@@ -34,9 +34,9 @@ from rnic.cli.web import (
     owner_of,
 )
 from rnic.device.inspect import look
+from rnic.nic_process.inspect import TAP, devices
 from rnic.runtime.directory import ProcessError
 from rnic.runtime.tap import MAX_ANSWER
-from rnic.runtime.watching import TAP, devices
 from rnic.testing import QpPair
 from rnic.verbs import enums as e
 

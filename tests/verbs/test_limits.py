@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 import rnic
+from rnic.nic_process.client import Fire, drain
+from rnic.nic_process.client_memory import MAX_SHARED_BYTES, CopiedMemory, SharedFiles
 from rnic.runtime import process as process_module
 from rnic.runtime import program
 from rnic.runtime.attach import Connection, ask, connect
-from rnic.runtime.client import Fire, drain
 from rnic.runtime.directory import ProcessError
-from rnic.runtime.program import MAX_SHARED_BYTES, CopiedMemory, SharedFiles
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 from rnic.verbs import CQ, MR, PD, CompChannel

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rnic.runtime.program import ProgramMemory
+from rnic.nic_process.client_memory import ProgramMemory
 from rnic.spec.errors import VerbsError
 
 if sys.platform != "linux":

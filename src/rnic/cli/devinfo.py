@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from rnic.link.base import LinkError, parse_address
+from rnic.nic_process.bypass_programs import refusal
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import ProcessError, runtime_directory
-from rnic.runtime.slots import refusal
 from rnic.spec import twins
 from rnic.spec.limits import MTU_BYTES
 from rnic.verbs import Context, Device, get_device_list

@@ -20,9 +20,9 @@ from rnic.abi.library_paths import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
 from rnic.cc.settings import MODES
 from rnic.cli.elf import looks_static
 from rnic.link.base import LinkError, parse_address
+from rnic.nic_process.sysfs_view import view
 from rnic.runtime.attach import Connection, connect, start
 from rnic.runtime.directory import ProcessError, runtime_directory
-from rnic.runtime.path_view import view
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 from rnic.spec.gids import gid_from_address

@@ -54,7 +54,7 @@ def exposition(devices: list[dict[str, Any]], views: dict[str, dict[str, Any]]) 
     """The metrics of all devices.
 
     Args:
-        devices: as :func:`rnic.runtime.watching.devices` lists them.
+        devices: as :func:`rnic.nic_process.inspect.devices` lists them.
         views: :func:`rnic.device.inspect.summary` of each, by name.
     """
     families = _Families()

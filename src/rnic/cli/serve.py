@@ -27,14 +27,14 @@ from rnic.link.base import Link
 from rnic.link.faults import FaultyLink
 from rnic.link.recorder import Recorder
 from rnic.link.udp import MAX_SOURCE_PORTS, UdpLink
+from rnic.nic_process.client import Client
+from rnic.nic_process.idle_backoff import SPIN_ROUNDS
+from rnic.nic_process.inspect import command_of
+from rnic.nic_process.process import NicProcess
 from rnic.runtime.attach import IDLE_EXIT
-from rnic.runtime.client import Client
 from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.runtime.loop import Runtime
-from rnic.runtime.pace import SPIN_ROUNDS
-from rnic.runtime.process import NicProcess
 from rnic.runtime.report import LOGGER
-from rnic.runtime.watching import command_of
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 from rnic.verbs.devices import runtime_on

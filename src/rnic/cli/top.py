@@ -82,7 +82,7 @@ class View:
         Args:
             tree: what :func:`rnic.device.inspect.summary` gives.
             seconds: since the last; 0 for the first.
-            devices: all of the NIC process, with their programs (:func:`rnic.runtime.watching.devices`).
+            devices: all of the NIC process, with their programs (:func:`rnic.nic_process.inspect.devices`).
         """
         tree["rates"] = rates(self.tree["counters"], tree["counters"], seconds) if seconds else {}
         for name in {*self._history, *tree["rates"]}:

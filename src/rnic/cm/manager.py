@@ -19,8 +19,8 @@ from typing import Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from rnic.cm.service import CmService
+from rnic.nic_process.client import Fire
 from rnic.runtime.attach import Connection, connect
-from rnic.runtime.client import Fire
 from rnic.runtime.driver import LocalDriver
 from rnic.runtime.loop import Runtime
 from rnic.runtime.remote import RemoteDriver

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from rnic.mem.space import AddressSpace, Mapping
-from rnic.runtime.program import ProgramMemory
+from rnic.nic_process.client_memory import ProgramMemory
 from rnic.trace.counters import Counters
 
 PAGE_SHIFT: Final = 12

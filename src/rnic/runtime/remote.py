@@ -2,7 +2,7 @@
 
 Rings lie in memory that both sides map. Everything else is reached by the NIC through ``/proc/PID/mem``.
 
-A program may take a slot of the device (:mod:`rnic.runtime.slot`): then the compiled engine runs here, in whoever
+A program may take a slot of the device (:mod:`rnic.nic_process.bypass_slot`): then the compiled engine runs here, in whoever
 posts, polls or waits, and in a thread in C while nobody does, and reaches this program's memory itself.
 """
 
@@ -25,7 +25,7 @@ from rnic.mem.order import fence, load32, store32
 from rnic.mem.space import AddressSpace, Mapping, address_of
 from rnic.rings.queue_block import BLOCK_BYTES, BLOCK_SHIFT, RQ_TAIL, SQ_DOORBELL, SQ_TAIL, SRQ_LIMIT
 from rnic.runtime.attach import Connection
-from rnic.runtime.slice import shorten
+from rnic.runtime.sched_slice import shorten
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError

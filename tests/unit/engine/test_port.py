@@ -19,8 +19,8 @@ from rnic.device.sending import Sending
 from rnic.engine import use
 from rnic.link.faults import FaultRates
 from rnic.mem.space import address_of
+from rnic.nic_process.client_memory import ProgramMemory
 from rnic.rings.queue_block import BLOCK_BYTES
-from rnic.runtime.program import ProgramMemory
 from rnic.spec.limits import NEVER
 from rnic.testing import QpPair
 from rnic.testing.net import SimNet

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-CALLED = ("queue_pair/encap.c", "queue_pair/icrc.c", "queue_pair/crc32.c", "memory/memory_key.c", "memory/guarded.c", "memory/own_process.c", "memory/fault_guard.c", "queue_pair/sge.c")
+CALLED = (
+    "queue_pair/encap.c",
+    "queue_pair/icrc.c",
+    "queue_pair/crc32.c",
+    "memory/memory_key.c",
+    "memory/guarded.c",
+    "memory/own_process.c",
+    "memory/fault_guard.c",
+    "queue_pair/sge.c",
+)
 NOTHING_ELSE = ("-no-pie", "-Wl,--unresolved-symbols=ignore-all")
 """What send.c calls for others is not called here."""
 

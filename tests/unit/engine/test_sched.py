@@ -152,7 +152,9 @@ def same(python: World, c: World) -> None:
 
 @pytest.fixture(scope="module")
 def sched(builds: Callable[..., ctypes.CDLL], tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    library = builds(tmp_path_factory.mktemp("sched") / "sched.so", "device/inflight.c", "device/scheduler.c", "device/timers.c")
+    library = builds(
+        tmp_path_factory.mktemp("sched") / "sched.so", "device/inflight.c", "device/scheduler.c", "device/timers.c"
+    )
     for name in ("engine_turns_take", "engine_timers_due", "engine_timers_next"):
         getattr(library, name).restype = ctypes.c_uint64
     return library

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from rnic.runtime.process import NicProcess
+from rnic.nic_process.process import NicProcess
 
 
 def test_a_link_that_gives_one_burst_at_a_time_is_read_until_it_is_empty() -> None:

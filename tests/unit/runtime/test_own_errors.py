@@ -16,11 +16,11 @@ import pytest
 
 import rnic
 from rnic.cli.serve import make_runtime
+from rnic.nic_process.client import Client
+from rnic.nic_process.process import NicProcess
 from rnic.runtime import process as process_module
 from rnic.runtime.attach import Connection, ask, connect
-from rnic.runtime.client import Client
 from rnic.runtime.directory import ProcessError
-from rnic.runtime.process import NicProcess
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 from rnic.trace.guard import OWN_ERRORS

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 enum {
-	SLICE_NS = 100000, /* of a thread that polls in vain (runtime/slice.py) */
+	SLICE_NS = 100000, /* of a thread that polls in vain (runtime/sched_slice.py) */
 	LEAST_LOG_ENTRIES = 7, /* a page; programs that count their events sloppily need some room to spare */
 	MOST_OTHERS = 64, /* other queues that a thread polls before it yields, wherever that may be */
 	LOOK_EVERY = 4096, /* empty rounds, a power of two: whether there still is a NIC process */
@@ -138,7 +138,7 @@ struct slice {
 };
 _Static_assert(sizeof(struct slice) == 48, "sched_attr");
 
-/* A thread that yields loses the rest of its slice, and waits for others' (runtime/slice.py): it gets short ones, once,
+/* A thread that yields loses the rest of its slice, and waits for others' (runtime/sched_slice.py): it gets short ones, once,
  * unless it is no ordinary thread or has them. Kernels without slices of a thread's own take no notice. */
 static void shorten_slice(struct rnic_cq *cq)
 {

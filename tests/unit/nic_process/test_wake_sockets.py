@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rnic.runtime.sockets import Sockets
+from rnic.nic_process.wake_sockets import Sockets
 
 
 class Device:

@@ -20,7 +20,7 @@ from rnic.device.commands import FIRMWARE_VERSION
 from rnic.device.inspect import look
 from rnic.device.mailboxes import DEVICE_ID, VENDOR_ID
 from rnic.link.interface import interface_of
-from rnic.runtime.path_view import TREE, WHOLE, index_of, link, make_classes, show, write
+from rnic.nic_process.sysfs_view import TREE, WHOLE, index_of, link, make_classes, show, write
 from rnic.runtime.report import LOGGER
 from rnic.spec.drops import DropReason
 

@@ -1,4 +1,4 @@
-"""What one program sees of the device paths: a view of the tree that :mod:`rnic.runtime.paths` keeps."""
+"""What one program sees of the device paths: a view of the tree that :mod:`rnic.nic_process.sysfs_tree` keeps."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ import pytest
 from rnic.device.config import NicConfig
 from rnic.device.faults import set_gid, set_pkey
 from rnic.device.nic import Nic
-from rnic.runtime.path_view import index_of, view
-from rnic.runtime.paths import (
+from rnic.nic_process.sysfs_tree import (
     HW_COUNTERS,
     PORT_COUNTERS,
     REFRESH_NS,
@@ -24,6 +23,7 @@ from rnic.runtime.paths import (
     table_files,
     verbs_files,
 )
+from rnic.nic_process.sysfs_view import index_of, view
 
 
 def _nic(name: str = "rnic0", address: bytes = b"\x7f\0\0\1") -> Nic:

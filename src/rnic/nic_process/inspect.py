@@ -10,7 +10,7 @@ from rnic.link.base import format_address
 from rnic.spec.states import STATE_NAMES
 
 if TYPE_CHECKING:
-    from rnic.runtime.client import Client
+    from rnic.nic_process.client import Client
     from rnic.runtime.loop import Runtime
 
 TAP = "tap "

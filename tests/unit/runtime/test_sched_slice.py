@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from rnic.runtime.slice import SLICE_NS
+from rnic.runtime.sched_slice import SLICE_NS
 
 SAY = """
 import ctypes, os
-from rnic.runtime.slice import _ATTR, _GET, shorten
+from rnic.runtime.sched_slice import _ATTR, _GET, shorten
 def slice():
     attr = ctypes.create_string_buffer(_ATTR.size)
     assert not ctypes.CDLL(None).syscall(_GET, 0, attr, _ATTR.size, 0)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rnic.runtime.maps import Maps
-from rnic.runtime.program import ProgramMemory
+from rnic.nic_process.client_maps import Maps
+from rnic.nic_process.client_memory import ProgramMemory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc/PID/maps is Linux's")
 PAGE = mmap.PAGESIZE

@@ -22,10 +22,10 @@ from rnic.link.steering import first_qpn
 from rnic.link.udp import UdpLink
 from rnic.link.udp_socket import SOL_UDP, UDP_SEGMENT
 from rnic.mem.order import load32, store32
+from rnic.nic_process.bounded_work import Patience
+from rnic.nic_process.bypass_programs import SlotGroup, refusal
+from rnic.nic_process.bypass_slot import _PATIENCE_S, Slot
 from rnic.runtime.loop import Runtime
-from rnic.runtime.patience import Patience
-from rnic.runtime.slot import _PATIENCE_S, Slot
-from rnic.runtime.slots import SlotGroup, refusal
 from rnic.state.record import WORD_BYTES, place
 from rnic.state.slot import SLOT
 from rnic.testing import own_network

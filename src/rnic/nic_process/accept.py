@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rnic.runtime.client import close_all
+from rnic.nic_process.client import close_all
 from rnic.trace.guard import Guard
 
 _SPARE_DESCRIPTORS = 8

@@ -23,19 +23,19 @@ from pathlib import Path
 from rnic.device.nic import Nic
 from rnic.link.base import parse_address
 from rnic.mem.order import fence, store32
-from rnic.runtime.client import Client, close_all, drain
+from rnic.nic_process.accept import Door, Refusal
+from rnic.nic_process.bounded_work import Bent, Patience
+from rnic.nic_process.bypass_programs import RIGHT_NS, SlotGroup
+from rnic.nic_process.bypass_slot import LOOK_NS, Slot, are_looked_after, look_on
+from rnic.nic_process.client import Client, close_all, drain
+from rnic.nic_process.handlers import CHOSEN, MAX_DEVICES, Manager, Requests
+from rnic.nic_process.idle_backoff import SPIN_ROUNDS, Pace
+from rnic.nic_process.sysfs_tree import PathTree
+from rnic.nic_process.wake_sockets import Sockets
 from rnic.runtime.directory import ProcessError
-from rnic.runtime.door import Door, Refusal
 from rnic.runtime.loop import Runtime
-from rnic.runtime.pace import SPIN_ROUNDS, Pace
-from rnic.runtime.paths import PathTree
-from rnic.runtime.patience import Bent, Patience
 from rnic.runtime.report import log_report
-from rnic.runtime.requests import CHOSEN, MAX_DEVICES, Manager, Requests
-from rnic.runtime.slice import shorten
-from rnic.runtime.slot import LOOK_NS, Slot, are_looked_after, look_on
-from rnic.runtime.slots import RIGHT_NS, SlotGroup
-from rnic.runtime.sockets import Sockets
+from rnic.runtime.sched_slice import shorten
 from rnic.spec import attach
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import ROCE_UDP_PORT

@@ -13,7 +13,7 @@ from rnic.state.budget import BUDGET, BYTES, ENTRIES, NIC_ENTRY, SHARE, SLOTS, s
 if sys.platform != "linux":
     pytest.skip("kernel bypass is Linux's", allow_module_level=True)
 
-from rnic.runtime.budget import WHOLE, DeviceBudget
+from rnic.nic_process.budget import WHOLE, DeviceBudget
 
 OWN, PORT = bytes(4), 4791
 LIMIT = WHOLE * 500

@@ -10,9 +10,9 @@ import socket
 
 from rnic.device.uar import Uar
 from rnic.mem.order import fence
+from rnic.nic_process.bypass_slot import Slot
+from rnic.nic_process.client_memory import CopiedMemory, ProgramMemory
 from rnic.runtime.loop import Runtime
-from rnic.runtime.program import CopiedMemory, ProgramMemory
-from rnic.runtime.slot import Slot
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
 

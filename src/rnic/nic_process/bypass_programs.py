@@ -1,4 +1,4 @@
-"""The programs of a device that run the engine themselves: who gets a slot (:mod:`rnic.runtime.slot`), what all did."""
+"""The programs of a device that run the engine themselves: who gets a slot (:mod:`rnic.nic_process.bypass_slot`), what all did."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rnic.link.base import LinkError, format_address
 from rnic.link.udp import BUFFER_BYTES as SOCKET_BYTES
 from rnic.link.udp import UdpLink
 from rnic.mem import order
-from rnic.runtime.budget import DeviceBudget
-from rnic.runtime.hairpin import Hairpins, Pair
+from rnic.nic_process.bounded_work import Patience
+from rnic.nic_process.budget import DeviceBudget
+from rnic.nic_process.bypass_slot import LOG_QPS, Slot
+from rnic.nic_process.shm_loopback import Hairpins, Pair
 from rnic.runtime.loop import Runtime
-from rnic.runtime.patience import Patience
-from rnic.runtime.slot import LOG_QPS, Slot
 from rnic.spec.limits import GO_BACK_N
 from rnic.spec.states import ST_RC
 from rnic.wire.bursts import RxBurst

@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection
 
 from rnic.mem.order import load32, store32
-from rnic.runtime.memfd import memory
+from rnic.nic_process.memfd import memory
 from rnic.state.budget import BUDGET, BYTES, ENTRIES, NIC_ENTRY, SHARE, SLOTS, share_at
 from rnic.transport.budget import Budget
 

@@ -28,12 +28,12 @@ from rnic.engine import use
 from rnic.link.udp import UdpLink
 from rnic.mem.order import fence, load32, store32
 from rnic.mem.table import MemoryEntry
-from rnic.runtime.budget import DeviceBudget
-from rnic.runtime.hairpin import End, Hairpins, Pair
+from rnic.nic_process.bounded_work import Patience
+from rnic.nic_process.budget import DeviceBudget
+from rnic.nic_process.client_memory import task_state
+from rnic.nic_process.memfd import memory
+from rnic.nic_process.shm_loopback import End, Hairpins, Pair
 from rnic.runtime.loop import Runtime
-from rnic.runtime.memfd import memory
-from rnic.runtime.patience import Patience
-from rnic.runtime.program import task_state
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
 from rnic.spec.rounds import BUDGET, BUFFER_BYTES, RECEIVE_LIMIT

@@ -14,7 +14,7 @@ import weakref
 from bisect import bisect_right
 from errno import EINVAL, ENOSPC, EPERM
 
-from rnic.runtime.maps import Maps
+from rnic.nic_process.client_maps import Maps
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Iterable, Iterator
 
 from rnic.mem.order import fence, load32, store32
-from rnic.runtime.memfd import memory
+from rnic.nic_process.memfd import memory
 from rnic.state.hairpin import (
     COOKIE_BYTES,
     EPOCHS,

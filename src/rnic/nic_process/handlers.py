@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Protocol
 from rnic.device.nic import Nic
 from rnic.engine import use
 from rnic.link.fault_events import from_words
+from rnic.nic_process.bypass_slot import SHARED_BYTES, Slot
+from rnic.nic_process.client import RUNG_AT, Client, Fire
+from rnic.nic_process.client_memory import CopiedMemory, ProgramMemory
+from rnic.nic_process.inspect import TAP, devices
+from rnic.nic_process.shm_loopback import End
 from rnic.rings.queue_block import BLOCK_BYTES
-from rnic.runtime.client import RUNG_AT, Client, Fire
-from rnic.runtime.hairpin import End
 from rnic.runtime.loop import Runtime
-from rnic.runtime.program import CopiedMemory, ProgramMemory
-from rnic.runtime.slot import SHARED_BYTES, Slot
-from rnic.runtime.watching import TAP, devices
 from rnic.spec import attach, attach_cm
 from rnic.spec import commands as cmd
 from rnic.spec.gids import gid_from_address
@@ -33,7 +33,7 @@ from rnic.spec.registers import CONTROL, GLOBAL_BYTES
 from rnic.state.budget import BYTES as BUDGET_BYTES
 
 if TYPE_CHECKING:
-    from rnic.runtime.process import NicProcess
+    from rnic.nic_process.process import NicProcess
 
 MAX_DEVICES = 256
 CHOSEN = ("faults", "capture", "congestion")
@@ -334,7 +334,7 @@ class Requests:
         """What ``body`` asks for, ``DEVICE WHAT``, as JSON in a memfd: ``null`` where there is no such thing.
 
         Beside the views of :func:`rnic.device.inspect.look` there are ``tap`` (:meth:`rnic.runtime.tap.Tap.answer`)
-        and, of no device, ``devices`` (:func:`rnic.runtime.watching.devices`).
+        and, of no device, ``devices`` (:func:`rnic.nic_process.inspect.devices`).
         """
         name, _, what = body.decode().partition(" ")
         if what == "devices":
