@@ -15,16 +15,16 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # for who reads types: the module of this name takes as long as everything else here
 if TYPE_CHECKING:
-    from rnic.cm.aio import AsyncListener, aconnect, alisten
-    from rnic.cm.batch import Batch, Pending
+    from rnic.arrays.aio import AsyncListener, aconnect, alisten
+    from rnic.arrays.batch import Batch, Pending
+    from rnic.arrays.connection import Connection
+    from rnic.arrays.handshake import BufferInfo, ExchangeError
+    from rnic.arrays.listener import Listener, connect, listen
+    from rnic.arrays.remote_array import RemoteArray
+    from rnic.cm.cm_connection import CmConnectError, CmConnection, CmRejectedError, CmTimeoutError
+    from rnic.cm.cm_listener import CmListener, CmRequest, acm_connect, cm_connect, cm_listen
     from rnic.cm.cmid import CMID, AddrInfo, CMEvent, CMEventChannel, ConnParam, JoinMCAttrEx, UDParam
-    from rnic.cm.connection import Connection
-    from rnic.cm.exchange import BufferInfo, ExchangeError
     from rnic.cm.jobs import PeerClosedError
-    from rnic.cm.listener import Listener, connect, listen
-    from rnic.cm.managed import CmConnectError, CmConnection, CmRejectedError, CmTimeoutError
-    from rnic.cm.managed_ends import CmListener, CmRequest, acm_connect, cm_connect, cm_listen
-    from rnic.cm.remote_array import RemoteArray
     from rnic.link.base import LinkError
     from rnic.spec.errors import RnicError, VerbsError, WorkCompletionError
     from rnic.verbs import (
@@ -129,16 +129,16 @@ __all__ = [
 _HOMES = {
     name: module
     for module, names in {
-        "rnic.cm.aio": "AsyncListener aconnect alisten",
-        "rnic.cm.batch": "Batch Pending",
+        "rnic.arrays.aio": "AsyncListener aconnect alisten",
+        "rnic.arrays.batch": "Batch Pending",
         "rnic.cm.cmid": "CMID AddrInfo CMEvent CMEventChannel ConnParam JoinMCAttrEx UDParam",
-        "rnic.cm.connection": "Connection",
-        "rnic.cm.exchange": "BufferInfo ExchangeError",
+        "rnic.arrays.connection": "Connection",
+        "rnic.arrays.handshake": "BufferInfo ExchangeError",
         "rnic.cm.jobs": "PeerClosedError",
-        "rnic.cm.listener": "Listener connect listen",
-        "rnic.cm.managed": "CmConnectError CmConnection CmRejectedError CmTimeoutError",
-        "rnic.cm.managed_ends": "CmListener CmRequest acm_connect cm_connect cm_listen",
-        "rnic.cm.remote_array": "RemoteArray",
+        "rnic.arrays.listener": "Listener connect listen",
+        "rnic.cm.cm_connection": "CmConnectError CmConnection CmRejectedError CmTimeoutError",
+        "rnic.cm.cm_listener": "CmListener CmRequest acm_connect cm_connect cm_listen",
+        "rnic.arrays.remote_array": "RemoteArray",
         "rnic.link.base": "LinkError",
         "rnic.spec.errors": "RnicError VerbsError WorkCompletionError",
     }.items()

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rnic.cm.agent import CmAgent
-from rnic.cm.connections import News, Parameters
-from rnic.cm.machine import Input, State
+from rnic.cm.records import News, Parameters
+from rnic.cm.state_machine import Input, State
 from rnic.link.faults import FaultRates
 from rnic.spec import cm
 from rnic.testing.net import SimNet

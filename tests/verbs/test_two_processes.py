@@ -15,7 +15,7 @@ import pytest
 
 import rnic
 from rnic import enums as e
-from rnic.cm.compat import Destination, connect
+from rnic.cm.rdmacore_pingpong import Destination, connect
 from rnic.verbs import (
     CQ,
     GID,
@@ -135,8 +135,8 @@ def test_a_peer_that_is_stopped_for_a_while_is_waited_for() -> None:
 VERBS_SERVER = """
     import sys
     from rnic import enums as e
-    from rnic.cm.compat import Destination, serve
-    from rnic.cm.exchange import listen_socket
+    from rnic.cm.rdmacore_pingpong import Destination, serve
+    from rnic.arrays.handshake import listen_socket
     from rnic.verbs import *
 
     ctx = Context(addr=sys.argv[1], port=0)

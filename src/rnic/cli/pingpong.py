@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 
 import click
 
+from rnic.arrays.handshake import ExchangeError, dial
 from rnic.cli.perf_peer import SERVICES, Line, PerfError
 from rnic.cli.pingpong_data import Data, Echo, Streams, Unchecked
 from rnic.cli.pingpong_peer import Outcome, PingpongError, Settings, Side
 from rnic.cli.towards import ADDR_HELP, towards
-from rnic.cm.compat import DEFAULT_PORT, Destination, connect, serve
-from rnic.cm.exchange import ExchangeError, dial
+from rnic.cm.rdmacore_pingpong import DEFAULT_PORT, Destination, connect, serve
 from rnic.link.base import LinkError
 from rnic.spec.addresses import address_text
 from rnic.spec.limits import MTU_CODES, ROCE_UDP_PORT

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from rnic.cli.perf_peer import QKEY, SERVICES, Line
 from rnic.cli.pingpong_data import Data, DataError
-from rnic.cm.compat import Destination
+from rnic.cm.rdmacore_pingpong import Destination
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import GRH_BYTES, MTU_BYTES, MTU_CODES
 from rnic.verbs import (

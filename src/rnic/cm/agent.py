@@ -1,6 +1,6 @@
 """The connection manager of one port, sans I/O: what comes and goes on QP1, and what the owners ask for.
 
-It keeps communication IDs and drives :data:`rnic.cm.machine.TABLE` for each. Datagrams come from
+It keeps communication IDs and drives :data:`rnic.cm.state_machine.TABLE` for each. Datagrams come from
 :meth:`CmAgent.receive`, go by the :class:`Port` that it was given, and time is handed in. Whatever arrives costs a
 counter at most: memory is bounded by :data:`MAX_CONNECTIONS` and each listener's backlog.
 
@@ -15,10 +15,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from rnic.cm.compose import compose, compose_timeout
-from rnic.cm.connections import CmError, Connection, Listener, News, Pace, Parameters, Port, Tell, said_of
-from rnic.cm.held import HeldRequests
-from rnic.cm.machine import TABLE, Do, Input, State
+from rnic.cm.message_fields import compose, compose_timeout
+from rnic.cm.pending_requests import HeldRequests
+from rnic.cm.records import CmError, Connection, Listener, News, Pace, Parameters, Port, Tell, said_of
+from rnic.cm.state_machine import TABLE, Do, Input, State
 from rnic.spec import cm
 from rnic.trace.counters import Counters
 from rnic.wire import cm as wire

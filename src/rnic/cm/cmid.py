@@ -13,11 +13,11 @@ from errno import EINVAL, ENOTCONN
 from types import TracebackType
 
 from rnic.cm import cm_enums as ce
+from rnic.cm.cm_connection import REMOTE_RIGHTS, CmConnectError, CmRejectedError, CmTimeoutError
+from rnic.cm.cm_listener import own_device
 from rnic.cm.cmid_datagrams import JoinMCAttrEx, UDParam, group_of
 from rnic.cm.cmid_events import AddrInfo, CMEvent, CMEventChannel, ConnParam, Place, checked_port_space
 from rnic.cm.jobs import LOOK_S
-from rnic.cm.managed import REMOTE_RIGHTS, CmConnectError, CmRejectedError, CmTimeoutError
-from rnic.cm.managed_ends import own_device
 from rnic.cm.manager import Event, Manager, manager_of
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach_cm as wire

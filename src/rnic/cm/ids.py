@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from rnic.cm.agent import CmAgent
-from rnic.cm.connections import Connection, Listener, Parameters
+from rnic.cm.records import Connection, Listener, Parameters
 from rnic.spec import attach_cm as wire
 from rnic.wire.cm import IP_HEADER
 

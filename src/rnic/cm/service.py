@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rnic.cm.agent import CmAgent
-from rnic.cm.connections import CmError, Connection, News
 from rnic.cm.ids import (
     IPV4,
     MAPPED,
@@ -31,7 +30,8 @@ from rnic.cm.ids import (
     queue_pair_of,
     record,
 )
-from rnic.cm.machine import Input, State
+from rnic.cm.records import CmError, Connection, News
+from rnic.cm.state_machine import Input, State
 from rnic.spec import attach_cm as wire
 from rnic.spec import cm
 from rnic.wire.cm import IP_HEADER

@@ -14,7 +14,7 @@ import time
 from errno import EINVAL, ENOENT
 from typing import Final, NamedTuple
 
-from rnic.cm.exchange import BufferInfo, Endpoint, ExchangeError, LineSocket, dial, listen_socket, parse_endpoint
+from rnic.arrays.handshake import BufferInfo, Endpoint, ExchangeError, LineSocket, dial, listen_socket, parse_endpoint
 from rnic.coyote.pair import RD_ATOMIC, RECEIVES, SEND_BYTES
 from rnic.coyote.shell import ADDRESS_END
 from rnic.coyote.stack import RoceStack
@@ -57,7 +57,7 @@ class IbvQ(NamedTuple):
 
 
 def unpack_ibvq(data: bytes, where: str) -> IbvQ:
-    """What a peer sent. :class:`~rnic.cm.exchange.ExchangeError` where no queue pair can be connected to it."""
+    """What a peer sent. :class:`~rnic.arrays.handshake.ExchangeError` where no queue pair can be connected to it."""
     *numbers, gid = _IBVQ.unpack(data)
     ip_addr, qpn, psn, rkey, vaddr, size = numbers
     said = IbvQ(ip_addr, qpn, psn, rkey, vaddr, size, gid.partition(b"\0")[0].decode("ascii", "replace"))
@@ -87,7 +87,7 @@ class OutOfBand:
         self.where = where
 
     def send(self, data: bytes, timeout_s: float) -> None:
-        """Send all of ``data``. :class:`~rnic.cm.exchange.ExchangeError` where the peer is gone."""
+        """Send all of ``data``. :class:`~rnic.arrays.handshake.ExchangeError` where the peer is gone."""
         try:
             self.sock.settimeout(timeout_s)
             self.sock.sendall(data)
@@ -95,7 +95,7 @@ class OutOfBand:
             raise ExchangeError(f"{self.where} hung up: {error}") from None
 
     def receive(self, count: int, timeout_s: float | None, what: str) -> bytes:
-        """``count`` bytes within ``timeout_s`` in all. :class:`~rnic.cm.exchange.ExchangeError` if they do not come."""
+        """``count`` bytes within ``timeout_s`` in all. :class:`~rnic.arrays.handshake.ExchangeError` if they do not come."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         found = b""
         while len(found) < count:
@@ -190,7 +190,7 @@ def connect(
 
     Args:
         vaddr: first byte of the host memory that the peer may reach, ``length`` bytes of it.
-        lines: a TCP connection to the peer, which speaks the exchange of :mod:`rnic.cm.exchange`.
+        lines: a TCP connection to the peer, which speaks the exchange of :mod:`rnic.arrays.handshake`.
         passive: this side answers; else it speaks first.
         psn: PSN of the first packet sent, 0 to 2**24 - 1.
 

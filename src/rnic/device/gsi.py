@@ -46,7 +46,7 @@ class MadAgent(Protocol):
 
 
 class Gsi:
-    """QP1 of a NIC; for its agent, the port that datagrams leave by (:class:`rnic.cm.connections.Port`).
+    """QP1 of a NIC; for its agent, the port that datagrams leave by (:class:`rnic.cm.records.Port`).
 
     Counters: ``mads_received``, ``mads_sent``, ``drop_mad_unattended`` with no agent, ``drop_bad_mad`` for other sizes
     than 256 bytes, ``drop_mad_full`` for what finds no room to wait in.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from errno import EINVAL
 from typing import Protocol
 
-from rnic.cm.exchange import BufferInfo, Endpoint, ExchangeError
+from rnic.arrays.handshake import BufferInfo, Endpoint, ExchangeError
 from rnic.cm.jobs import Job, Jobs
 from rnic.link.base import format_address
 from rnic.paxi import bridge as b

@@ -1,6 +1,6 @@
 """The memory's side, and the exchange between both: :func:`serve` and :func:`open_window`.
 
-The exchange is rnic's own (:mod:`rnic.cm.exchange`): the window's endpoint, then the target's with one buffer. The TCP
+The exchange is rnic's own (:mod:`rnic.arrays.handshake`): the window's endpoint, then the target's with one buffer. The TCP
 connection stays. On it the window may say ``{"paxi": "stop"}``; the target stops the queue pair and answers how far it
 had come, ``{"expected_psn": ..., "fault": ...}``; another pair of endpoints then makes the connection anew.
 """
@@ -15,7 +15,8 @@ import threading
 import time
 from typing import Any
 
-from rnic.cm.exchange import (
+from rnic.arrays.exports import Shares, open_context
+from rnic.arrays.handshake import (
     DEFAULT_TIMEOUT_S,
     VERSION,
     Endpoint,
@@ -29,8 +30,7 @@ from rnic.cm.exchange import (
     refusal_line,
     to_line,
 )
-from rnic.cm.listener import local_address
-from rnic.cm.shares import Shares, open_context
+from rnic.arrays.listener import local_address
 from rnic.paxi.bridge import BridgeConfig
 from rnic.paxi.port import Port, Stopped, bring_up, endpoint_of, make_qp
 from rnic.paxi.window import Window

@@ -6,8 +6,8 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from rnic.cm.exchange import BufferInfo, Endpoint, ExchangeError
-from rnic.cm.shares import Shares
+from rnic.arrays.exports import Shares
+from rnic.arrays.handshake import BufferInfo, Endpoint, ExchangeError
 from rnic.paxi.bridge import BridgeConfig
 from rnic.paxi.port import Port, Stopped
 from rnic.paxi.target import Served

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rnic.cm.agent import MAX_BACKLOG, CmAgent
-from rnic.cm.connections import CmError, Connection, Listener, News, Parameters
-from rnic.cm.held import HOLD_NS, MAX_HELD, MAX_PORTS, HeldRequests
-from rnic.cm.machine import TABLE, Do, Input, State
+from rnic.cm.pending_requests import HOLD_NS, MAX_HELD, MAX_PORTS, HeldRequests
+from rnic.cm.records import CmError, Connection, Listener, News, Parameters
+from rnic.cm.state_machine import TABLE, Do, Input, State
 from rnic.spec import cm
 from rnic.trace.counters import Counters
 from rnic.wire import cm as wire

@@ -13,7 +13,7 @@ import time
 import pytest
 
 import rnic.paxi
-from rnic.cm.exchange import ExchangeError, dial, parse_endpoint
+from rnic.arrays.handshake import ExchangeError, dial, parse_endpoint
 from rnic.paxi.bridge import BridgeConfig
 from rnic.spec.axi import Resp
 from rnic.spec.errors import VerbsError

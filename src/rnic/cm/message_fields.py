@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rnic.cm.connections import Connection, Port
-from rnic.cm.machine import State
+from rnic.cm.records import Connection, Port
+from rnic.cm.state_machine import State
 from rnic.spec import cm
 from rnic.wire import cm as wire
 from rnic.wire.mad import CM_DREP, CM_DREQ, CM_MRA, CM_REJ, CM_REP, CM_REQ, CM_RTU, CM_SIDR_REP, CM_SIDR_REQ

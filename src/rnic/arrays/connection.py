@@ -13,12 +13,12 @@ from collections import deque
 from errno import EINVAL
 from typing import Any
 
-from rnic.cm.arrays import HEADER_BYTES, in_c_order, is_empty, message_header, open_message
-from rnic.cm.batch import Batch, Pending
-from rnic.cm.exchange import Endpoint, ExchangeError, LineSocket
+from rnic.arrays.batch import Batch, Pending
+from rnic.arrays.codec import HEADER_BYTES, in_c_order, is_empty, message_header, open_message
+from rnic.arrays.exports import Shares
+from rnic.arrays.handshake import Endpoint, ExchangeError, LineSocket
+from rnic.arrays.one_sided import BOUNCE_BYTES, ORDERED, OneSided
 from rnic.cm.jobs import LOOK_S, Job, Jobs, PeerClosedError, hung_up
-from rnic.cm.one_sided import BOUNCE_BYTES, ORDERED, OneSided
-from rnic.cm.shares import Shares
 from rnic.link.base import format_address
 from rnic.mem.space import byte_view
 from rnic.spec.errors import VerbsError
@@ -41,9 +41,9 @@ _ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REM
 
 
 class Connection(OneSided):
-    """A reliable connection to a peer. Made by :func:`rnic.connect` and :meth:`rnic.cm.listener.Listener.accept`.
+    """A reliable connection to a peer. Made by :func:`rnic.connect` and :meth:`rnic.arrays.listener.Listener.accept`.
 
-    ``remote`` holds the peer's shared buffers by name, as :class:`~rnic.cm.exchange.BufferInfo`. Methods may be
+    ``remote`` holds the peer's shared buffers by name, as :class:`~rnic.arrays.handshake.BufferInfo`. Methods may be
     called from several threads and tasks; a buffer in use by one of them is the caller's to protect.
 
     Every operation raises :class:`~rnic.spec.errors.WorkCompletionError` when it fails on the way or at the peer, and

@@ -11,8 +11,8 @@ from rnic.spec.errors import WorkCompletionError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rnic.cm.connection import Connection
-    from rnic.cm.one_sided import OneSided, Remote
+    from rnic.arrays.connection import Connection
+    from rnic.arrays.one_sided import OneSided, Remote
 
 B = TypeVar("B")
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class Pending(Generic[T]):
 class Batch:
     """Starts operations without waiting for each. The end of the ``with`` block waits for all.
 
-    Methods are those of :class:`~rnic.cm.connection.Connection` and return :class:`Pending`. Operations take effect in
+    Methods are those of :class:`~rnic.arrays.connection.Connection` and return :class:`Pending`. Operations take effect in
     the order of the calls: what changes memory is fenced behind the READs before it. What is written must not be
     changed before its operation completed.
 
@@ -81,23 +81,23 @@ class Batch:
     def read(
         self, remote: Remote, offset: int = 0, count: int | None = None, *, into: Any = None, casting: str | None = None
     ) -> Pending[Any]:
-        """:meth:`~rnic.cm.connection.Connection.read`, begun."""
+        """:meth:`~rnic.arrays.connection.Connection.read`, begun."""
         return self._add(self._connection.begin_read(remote, offset, count, into, casting))
 
     def write(self, remote: Remote, data: Any, offset: int = 0, *, casting: str | None = None) -> Pending[None]:
-        """:meth:`~rnic.cm.connection.Connection.write`, begun."""
+        """:meth:`~rnic.arrays.connection.Connection.write`, begun."""
         return self._add(self._connection.begin_write(remote, data, offset, casting))
 
     def fetch_add(self, remote: Remote, offset: int, value: int) -> Pending[int]:
-        """:meth:`~rnic.cm.connection.Connection.fetch_add`, begun."""
+        """:meth:`~rnic.arrays.connection.Connection.fetch_add`, begun."""
         return self._add(self._connection.begin_fetch_add(remote, offset, value))
 
     def compare_swap(self, remote: Remote, offset: int, expected: int, new: int) -> Pending[int]:
-        """:meth:`~rnic.cm.connection.Connection.compare_swap`, begun."""
+        """:meth:`~rnic.arrays.connection.Connection.compare_swap`, begun."""
         return self._add(self._connection.begin_compare_swap(remote, offset, expected, new))
 
     def send(self, data: Any) -> Pending[None]:
-        """:meth:`~rnic.cm.connection.Connection.send`, begun."""
+        """:meth:`~rnic.arrays.connection.Connection.send`, begun."""
         return self._add(self._connection.begin_send(data))
 
     def wait(self) -> None:

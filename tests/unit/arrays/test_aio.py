@@ -132,7 +132,7 @@ def test_it_has_the_arguments_of_connect() -> None:
 
 
 def test_peers_that_come_and_go_unaccepted_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rnic.cm.aio.CHECK_S", 0.01)
+    monkeypatch.setattr("rnic.arrays.aio.CHECK_S", 0.01)
 
     async def main() -> None:
         here = rnic.Context(addr="127.0.0.1", port=0)

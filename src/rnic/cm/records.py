@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rnic.cm.machine import State
+from rnic.cm.state_machine import State
 from rnic.spec import cm
 
 

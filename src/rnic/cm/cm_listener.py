@@ -1,4 +1,4 @@
-"""``rnic.cm_listen`` and ``rnic.cm_connect``: from an address to a :class:`~rnic.cm.managed.CmConnection`."""
+"""``rnic.cm_listen`` and ``rnic.cm_connect``: from an address to a :class:`~rnic.cm.cm_connection.CmConnection`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from collections.abc import Callable
 from errno import EINVAL
 from typing import Any
 
-from rnic.cm.exchange import DEFAULT_TIMEOUT_S, tcp_port
-from rnic.cm.ids import MAPPED
-from rnic.cm.jobs import LOOK_S
-from rnic.cm.managed import (
+from rnic.arrays.handshake import DEFAULT_TIMEOUT_S, tcp_port
+from rnic.cm.cm_connection import (
     MAX_PRIVATE,
     MAX_PRIVATE_ACCEPT,
     MAX_PRIVATE_REJECT,
@@ -24,6 +22,8 @@ from rnic.cm.managed import (
     Steps,
     readable,
 )
+from rnic.cm.ids import MAPPED
+from rnic.cm.jobs import LOOK_S
 from rnic.cm.manager import Event, EventChannel, Manager, manager_of
 from rnic.link.base import LinkError, format_address
 from rnic.runtime.wait import wait_readable

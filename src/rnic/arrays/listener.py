@@ -1,4 +1,4 @@
-"""``rnic.listen`` and ``rnic.connect``: from an address to a :class:`~rnic.cm.connection.Connection`."""
+"""``rnic.listen`` and ``rnic.connect``: from an address to a :class:`~rnic.arrays.connection.Connection`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from rnic.cm.connection import MESSAGE_BYTES, RECEIVES, Connection
-from rnic.cm.exchange import (
+from rnic.arrays.connection import MESSAGE_BYTES, RECEIVES, Connection
+from rnic.arrays.exports import Shares, open_context
+from rnic.arrays.handshake import (
     DEFAULT_TIMEOUT_S,
     ExchangeError,
     LineSocket,
@@ -20,7 +21,6 @@ from rnic.cm.exchange import (
     parse_endpoint,
     refusal_line,
 )
-from rnic.cm.shares import Shares, open_context
 from rnic.spec.errors import RnicError
 from rnic.verbs.context import Context
 

@@ -10,13 +10,13 @@ from errno import EACCES, EINVAL, ENOENT
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from rnic.cm.arrays import check_into, convert_into, filling, is_empty, new_array, typed
-from rnic.cm.batch import Pending
-from rnic.cm.exchange import BufferInfo, LineSocket, item_bytes
+from rnic.arrays.batch import Pending
+from rnic.arrays.codec import check_into, convert_into, filling, is_empty, new_array, typed
+from rnic.arrays.exports import Shares
+from rnic.arrays.handshake import BufferInfo, LineSocket, item_bytes
+from rnic.arrays.indexing import MAX_RUNS, Index, Selection, select, whole_number
+from rnic.arrays.remote_array import RemoteArray
 from rnic.cm.jobs import Job, Jobs
-from rnic.cm.ranges import MAX_RUNS, Index, Selection, select, whole_number
-from rnic.cm.remote_array import RemoteArray
-from rnic.cm.shares import Shares
 from rnic.mem.space import byte_view
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e
@@ -40,7 +40,7 @@ Remote = str | BufferInfo
 
 
 class OneSided:
-    """What :class:`~rnic.cm.connection.Connection` does to the peer's memory without the peer's program.
+    """What :class:`~rnic.arrays.connection.Connection` does to the peer's memory without the peer's program.
 
     Args:
         shares: the NIC with what this end shares.

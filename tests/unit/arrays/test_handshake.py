@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from rnic.cm import exchange
-from rnic.cm.exchange import (
+from rnic.arrays.handshake import (
     BufferInfo,
     Endpoint,
     ExchangeError,
@@ -19,6 +18,7 @@ from rnic.cm.exchange import (
     parse_endpoint,
     refusal_line,
 )
+from rnic.cm import exchange
 
 BUFFER = BufferInfo("weights", 0x7F00_0000_1000, 24, 0x0102_0304, "<f8", (3,), False)
 ENDPOINT = Endpoint(17, 0xFFFFFF, bytes(10) + b"\xff\xff\x7f\0\0\1", 4791, 4096, True, 16, 1 << 20, 8, (BUFFER,))

@@ -12,7 +12,7 @@ from math import prod
 from mmap import mmap
 from typing import Any
 
-from rnic.cm.exchange import DTYPE_PATTERN, MAX_DIMENSIONS, BufferInfo, Fields, fields_bytes, item_bytes
+from rnic.arrays.handshake import DTYPE_PATTERN, MAX_DIMENSIONS, BufferInfo, Fields, fields_bytes, item_bytes
 from rnic.mem.space import byte_view
 from rnic.spec.errors import VerbsError
 

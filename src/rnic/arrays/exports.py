@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from errno import EINVAL
 from typing import Any
 
-from rnic.cm.arrays import describe
-from rnic.cm.exchange import MAX_BUFFERS, MAX_NAME, BufferInfo
+from rnic.arrays.codec import describe
+from rnic.arrays.handshake import MAX_BUFFERS, MAX_NAME, BufferInfo
 from rnic.link.base import LinkError
 from rnic.mem.space import byte_view
 from rnic.spec.errors import VerbsError

@@ -18,8 +18,8 @@ import pytest
 
 import rnic
 from rnic import enums as e
-from rnic.cm.exchange import ExchangeError, refusal_line
-from rnic.cm.listener import MAX_HANDSHAKES, RETRY_S
+from rnic.arrays.handshake import ExchangeError, refusal_line
+from rnic.arrays.listener import MAX_HANDSHAKES, RETRY_S
 from rnic.runtime.wait import wait_readable
 from rnic.testing import own_network
 
@@ -350,7 +350,7 @@ def test_hostile_clients_disturb_nobody() -> None:
 
 
 def test_peers_that_come_and_go_unaccepted_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rnic.cm.listener.CHECK_S", 0.01)
+    monkeypatch.setattr("rnic.arrays.listener.CHECK_S", 0.01)
     with (
         rnic.Context(addr="127.0.0.1", port=0) as ctx,
         rnic.listen("127.0.0.1", 0, context=ctx, receives=2, message_bytes=100) as listener,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rnic.cm.compat import DONE, Destination, connect, parse_destination, serve
-from rnic.cm.exchange import ExchangeError, listen_socket
+from rnic.arrays.handshake import ExchangeError, listen_socket
+from rnic.cm.rdmacore_pingpong import DONE, Destination, connect, parse_destination, serve
 
 GID = bytes(10) + b"\xff\xff\x0a\x37\0\1"
 # As ibv_rc_pingpong of rdma-core 44 prints it: "%04x:%06x:%06x:%s" and a NUL.

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rnic.cm.arrays import array_type
-from rnic.cm.exchange import BufferInfo
-from rnic.cm.ranges import Index
+from rnic.arrays.codec import array_type
+from rnic.arrays.handshake import BufferInfo
+from rnic.arrays.indexing import Index
 
 if TYPE_CHECKING:
-    from rnic.cm.one_sided import OneSided
+    from rnic.arrays.one_sided import OneSided
 
 
 class RemoteArray:
@@ -20,7 +20,7 @@ class RemoteArray:
     ``array[10:20]``, ``array[3]``, ``array[2:8:2, 1]`` read, as new arrays of the remote type; with ``=`` they write.
     Indices are elements, negative ones count from the end, slices take steps; a run of neighbours is one request, so
     strided access is several, which are under way at once; going through the array reads it once. There is no index by
-    arrays; see :meth:`~rnic.cm.connection.Connection.read_many`.
+    arrays; see :meth:`~rnic.arrays.connection.Connection.read_many`.
     """
 
     __slots__ = ("_connection", "info")

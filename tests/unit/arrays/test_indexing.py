@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from rnic.arrays.indexing import select
 from rnic.cm import ranges
-from rnic.cm.ranges import select
 from rnic.spec.errors import VerbsError
 
 

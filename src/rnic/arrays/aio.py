@@ -16,8 +16,9 @@ from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec
 
-from rnic.cm.connection import MESSAGE_BYTES, RECEIVES, Connection
-from rnic.cm.exchange import (
+from rnic.arrays.connection import MESSAGE_BYTES, RECEIVES, Connection
+from rnic.arrays.exports import Shares, open_context
+from rnic.arrays.handshake import (
     ExchangeError,
     LineSocket,
     dialling,
@@ -26,8 +27,7 @@ from rnic.cm.exchange import (
     refusal_line,
     tcp_port,
 )
-from rnic.cm.listener import CHECK_S, DEFAULT_PORT, MAX_HANDSHAKES, RETRY_S, connect, prepare
-from rnic.cm.shares import Shares, open_context
+from rnic.arrays.listener import CHECK_S, DEFAULT_PORT, MAX_HANDSHAKES, RETRY_S, connect, prepare
 from rnic.spec.errors import RnicError
 from rnic.verbs.context import Context
 
@@ -76,7 +76,7 @@ aconnect = _for_asyncio(connect)
 
 
 async def _connect(host: str, port: int | str, timeout_s: float, **end: Any) -> Connection:
-    """``end`` are the arguments of :func:`~rnic.cm.listener.connect` that make this side's end."""
+    """``end`` are the arguments of :func:`~rnic.arrays.listener.connect` that make this side's end."""
     number = tcp_port(host, port, 1)
     lines = LineSocket(await _dial(host, number, timeout_s), f"{host} port {number}")
     try:
@@ -140,12 +140,12 @@ class AsyncListener:
         self._slots = asyncio.Semaphore(MAX_HANDSHAKES)
 
     def share(self, **buffers: Any) -> AsyncListener:
-        """As :meth:`rnic.cm.listener.Listener.share`."""
+        """As :meth:`rnic.arrays.listener.Listener.share`."""
         self._shares.add(buffers, writable=True)
         return self
 
     def share_readonly(self, **buffers: Any) -> AsyncListener:
-        """As :meth:`rnic.cm.listener.Listener.share_readonly`."""
+        """As :meth:`rnic.arrays.listener.Listener.share_readonly`."""
         self._shares.add(buffers, writable=False)
         return self
 

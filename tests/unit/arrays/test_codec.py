@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rnic.cm.arrays import HEADER_BYTES, describe, message_header, new_array, open_message
+from rnic.arrays.codec import HEADER_BYTES, describe, message_header, new_array, open_message
 from rnic.spec.errors import VerbsError
 
 
