@@ -38,7 +38,7 @@ from rnic.gateware.ctxmgt.measure import measure as measure_ctxmgt
 from rnic.gateware.ctxmgt.params import CtxMgtParams
 from rnic.gateware.ctxmgt.top import CtxMgt
 from rnic.gateware.params import EngineParams
-from rnic.gateware.runs import LATENCIES, LINE_GBPS, LONG_BYTES, MEASURED, SHORT_BYTES, measure, measure_latency
+from rnic.gateware.simulate import LATENCIES, LINE_GBPS, LONG_BYTES, MEASURED, SHORT_BYTES, measure, measure_latency
 from rnic.gateware.synthesis import (
     COSTED,
     map_to_ecp5,

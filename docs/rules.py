@@ -130,7 +130,7 @@ RULES: tuple[Rule, ...] = (
           "tests/netsim/test_busy.py::test_busy_queue_pairs_repeat_nothing",
           "tests/netsim/test_busy.py::test_a_receiver_that_is_slower_than_its_senders_together",
           "tests/netsim/test_busy.py::test_a_receiver_with_little_room_costs_losses_but_no_failure",
-          "tests/unit/transport/test_flights.py::test_the_nic_and_each_peer_are_bounded"),
+          "tests/unit/transport/test_inflight.py::test_the_nic_and_each_peer_are_bounded"),
     _rule("design", "What is sent is copied, then sealed: its owner may change memory meanwhile",
           "test_changing_memory.py::test_what_was_made_does_not_change_any_more",
           "test_changing_memory.py::test_another_process_writes_all_the_while"),

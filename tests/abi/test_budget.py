@@ -18,7 +18,7 @@ from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.state.budget import BUDGET, BYTES, NIC_ENTRY, SHARE, share_at
 from rnic.testing import own_network
 from rnic.transport.budget import LEAST
-from rnic.transport.flights import FIRST
+from rnic.transport.inflight import FIRST
 from tests.abi.test_bypass import going_on, moves, packets, slots
 from tests.abi.test_kills import LONGEST, Nic, served
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from rnic.cli import trace_attach
 from rnic.cli.commands import group
-from rnic.cli.look import LookError
+from rnic.cli.inspect import LookError
 from rnic.cli.trace_attach import MAX_KEPT, Followed, chosen
 from rnic.nic_process.inspect import TAP, devices
 from rnic.runtime.tap import MAX_QPS

@@ -19,8 +19,8 @@ from rnic.device import receiving
 from rnic.device.icrc import IcrcCheck
 from rnic.engine import use
 from rnic.mem.table import MemoryTable
-from rnic.testing.flaws import FLAWS
 from rnic.testing.live import FindingError, LivePeer
+from rnic.testing.malformed import FLAWS
 from rnic.transport import responder, runs
 from rnic.transport.completer import Completer
 from rnic.transport.encap import BTH_STRUCT

@@ -15,9 +15,9 @@ from rnic.gateware.cache import SparseMemory
 from rnic.gateware.driver import Completion, Driver, QueueLayout, Request, Window
 from rnic.gateware.model import EngineModel
 from rnic.gateware.params import EngineParams
-from rnic.gateware.runs import CQ_BASE, PAYLOAD_BASE, REMOTE_BASE, SQ_BASE, Job, run_job
 from rnic.gateware.rx_path import RxStreamer
 from rnic.gateware.sim import Simulation
+from rnic.gateware.simulate import CQ_BASE, PAYLOAD_BASE, REMOTE_BASE, SQ_BASE, Job, run_job
 from rnic.gateware.tx_path import TxStreamer
 from rnic.rings.sqe import SQ_ENTRY
 from rnic.spec import engine_regs as regs

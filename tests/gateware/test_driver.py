@@ -10,7 +10,7 @@ import pytest
 
 from rnic.gateware.cache import LINE_BYTES, NonCoherentCache, SparseMemory
 from rnic.gateware.driver import EVERYTHING, Backend, Driver, EngineError, NetworkSetup, QueueLayout, Request
-from rnic.gateware.mapped import REGISTER_WINDOW, MappedBackend, MappedMemory
+from rnic.gateware.mmio import REGISTER_WINDOW, MappedBackend, MappedMemory
 from rnic.gateware.model import EngineModel, fragments
 from rnic.gateware.params import EngineParams
 from rnic.spec import engine_net_regs as net

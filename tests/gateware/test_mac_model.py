@@ -9,8 +9,8 @@ import pytest
 from rnic.gateware.axi_model import BusError
 from rnic.gateware.mac_model import Beat, Mac, line_bytes
 from rnic.gateware.params import EngineParams
-from rnic.gateware.runs import Job, run_job
 from rnic.gateware.sim_bus import Frame
+from rnic.gateware.simulate import Job, run_job
 
 
 def beats(frame: bytes, lanes: int, bad: bool = False) -> list[Beat]:

@@ -27,8 +27,8 @@ from rnic.gateware.package import (
     write_package,
 )
 from rnic.gateware.params import EngineParams
-from rnic.gateware.readable import readable
 from rnic.gateware.tools import find_tool
+from rnic.gateware.verilog_names import readable
 from rnic.rings.sqe import SQ_ENTRY
 from rnic.spec.engine_regs import BY_NAME, OFFSETS, RDMA_STATES, WIDE_REGISTERS
 

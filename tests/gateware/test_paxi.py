@@ -17,8 +17,8 @@ from rnic.gateware.driver import Driver, EngineError, Request
 from rnic.gateware.interfaces import Axi4
 from rnic.gateware.params import EngineParams
 from rnic.gateware.paxi_bus import PaxiBus, RemoteMemory
-from rnic.gateware.runs import CQ_BASE, PAYLOAD_BASE, REMOTE_BASE, SQ_BASE, Job, run_job
 from rnic.gateware.sim import Simulation
+from rnic.gateware.simulate import CQ_BASE, PAYLOAD_BASE, REMOTE_BASE, SQ_BASE, Job, run_job
 from rnic.link.faults import FaultRates
 from rnic.paxi.bridge import BridgeConfig
 from rnic.testing import own_network

@@ -39,7 +39,7 @@ from rnic.spec.status import RETRY_EXC_ERR, SUCCESS, WR_FLUSH_ERR
 from rnic.state.arena import Arena
 from rnic.state.queue_pair import QP, QpMemory
 from rnic.trace import Counters, NullTracer
-from rnic.transport.flights import Flights
+from rnic.transport.inflight import Flights
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import ReceiveRing, SendRing
 from rnic.wire.bursts import RxBurst, TxBurst

@@ -22,7 +22,7 @@ from rnic.spec.states import INIT, RTR, RTS, ST_RC, ST_UC, ST_UD
 from rnic.state.arena import Arena
 from rnic.state.queue_pair import QP, QpMemory
 from rnic.trace import Counters, NullTracer
-from rnic.transport.flights import Flights
+from rnic.transport.inflight import Flights
 from rnic.transport.message import Message
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import ReceiveRing, SendRing

@@ -10,7 +10,7 @@ from rnic.spec.access import REMOTE_READ
 from rnic.spec.events import SQ_DRAINED
 from rnic.spec.opcodes import WR_BIND_MW
 from rnic.spec.states import ERR, RTS, SQD, SQE, ST_UC, ST_UD
-from rnic.transport.outstanding import LOUD_AFTER_PROBE
+from rnic.transport.send_queue import LOUD_AFTER_PROBE
 from rnic.wire.flow import Flow
 
 ALL = FLAG_SIGNALED

@@ -8,7 +8,7 @@ import sys
 import click
 
 from rnic.arrays.handshake import ExchangeError
-from rnic.cli.towards import towards
+from rnic.cli.route import towards
 from rnic.coyote import perf_rdma
 from rnic.coyote.ibvq import DEF_PORT
 from rnic.coyote.perf_rdma import Plan, Row

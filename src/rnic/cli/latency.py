@@ -24,7 +24,7 @@ class Latencies:
     """Of one device's queue pairs.
 
     Args:
-        fetch: asks the device for a view, as :func:`rnic.cli.look.fetch` does.
+        fetch: asks the device for a view, as :func:`rnic.cli.inspect.fetch` does.
     """
 
     def __init__(self, fetch: Callable[[str], Any]) -> None:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rnic.cli.files import OutFile
 from rnic.cli.perf_peer import ATOMIC_BYTES, SERVICES, Endpoint, Line, PerfError, dial, listen
 from rnic.cli.perf_tests import OPERATIONS, Row, Run
-from rnic.cli.towards import ADDR_HELP, towards
+from rnic.cli.route import ADDR_HELP, towards
 from rnic.link.base import parse_address
 from rnic.link.interface import is_local
 from rnic.spec.errors import RnicError

@@ -15,7 +15,7 @@ from rnic.cli.pingpong import EXIT_FAILED, meet, same
 from rnic.cli.pingpong_data import Streams
 from rnic.cli.pingpong_peer import PingpongError
 from rnic.cli.rclink_peer import RcLinkSide, Settings
-from rnic.cli.towards import ADDR_HELP, towards
+from rnic.cli.route import ADDR_HELP, towards
 from rnic.link.base import LinkError, format_address
 from rnic.rclink.numbers import (
     CC_WINDOW_NS,

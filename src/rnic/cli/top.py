@@ -20,8 +20,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from rnic.cli.inspect import counted, device_option, fetch, json_option
 from rnic.cli.latency import PERCENTILES, Latencies
-from rnic.cli.look import counted, device_option, fetch, json_option
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import runtime_directory
 from rnic.spec.ports import PORT_ACTIVE

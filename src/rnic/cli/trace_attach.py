@@ -12,7 +12,7 @@ import time
 from collections import defaultdict, deque
 from typing import Any
 
-from rnic.cli.look import LookError
+from rnic.cli.inspect import LookError
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import runtime_directory
 from rnic.runtime.tap import MAX_QPS

@@ -28,8 +28,8 @@ from urllib.parse import parse_qs, urlsplit
 import click
 
 from rnic.cli import metrics
+from rnic.cli.inspect import LookError, counted
 from rnic.cli.ladder import Ladder, Rung, as_svg
-from rnic.cli.look import LookError, counted
 from rnic.cli.top import rates
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import ProcessError, runtime_directory

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rnic.conform.bench import Arrived, Bench, HandBench, NotHereError
+from rnic.conform.builders import DEVIATIONS, Deviation
 from rnic.conform.frames import Connection, differences, fields_of, frame_of, is_plain_ack, payload_of, row_of
-from rnic.conform.makers import DEVIATIONS, Deviation
 from rnic.conform.script import Script, Step
 from rnic.spec.drops import DropReason
 from rnic.spec.psn import psn_count, psn_diff

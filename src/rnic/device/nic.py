@@ -50,7 +50,7 @@ from rnic.state.device import Directory
 from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard, Report
 from rnic.trace.tracer import NullTracer, Tracer
-from rnic.transport.flights import Flights
+from rnic.transport.inflight import Flights
 from rnic.transport.message import Message
 from rnic.transport.qp import QueuePair
 from rnic.wire.bursts import RxBurst, TxBurst
@@ -346,7 +346,7 @@ class Nic:
         self._receiving.take(burst, now_ns, start)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
-        """Take the doorbells that were rung, then give queue pairs with work their turns (:mod:`rnic.device.turns`).
+        """Take the doorbells that were rung, then give queue pairs with work their turns (:mod:`rnic.device.scheduler`).
 
         Args:
             budget: about how many packets to send at most.

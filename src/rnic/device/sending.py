@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rnic.device.queue_pair import DeviceQp
+from rnic.device.scheduler import Turns
 from rnic.device.srq import SharedReceiveQueue
-from rnic.device.turns import Turns
 from rnic.rings.queue_block import SQ_TAIL
 from rnic.spec.states import ERR
 from rnic.transport.qp import LEAST

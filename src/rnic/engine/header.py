@@ -38,7 +38,7 @@ from rnic.state.record import NONE, WORD_BYTES
 from rnic.state.schedule import PROGRAM, TIMERS, TURNS
 from rnic.state.slot import SLOT
 from rnic.transport import budget as transport_budget
-from rnic.transport import flights, outstanding, replies, responder
+from rnic.transport import inflight, responder, response_queue, send_queue
 from rnic.wire.opcode import OPCODES, OpcodeRow
 
 PATH = Path(__file__).with_name("state.h")
@@ -123,11 +123,11 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("REG_", queue_block, ("QUEUE_", "SQ_", "CQ_", "RQ_", "SRQ_")),
     ("", queue_block, ("ARM_", "BLOCK_")),
     ("QP_", queue_pair, ("PIECES", "REPLIES", "RESOURCES", "SCATTERS")),
-    ("REPLY_", replies, ("ACK", "READ", "ATOMIC")),
-    ("FLIGHT_", flights, FLIGHT_NUMBERS),
-    ("FLIGHT_", outstanding, ("NARROWEST", "ACKS_A_WINDOW", "WIDEN_AFTER", "MENDED_PART")),
-    ("TIMER_", outstanding, ("REPEAT_", "SILENT_PROBES", "PROBE_MAX_SHIFT", "BACKOFF_MOST", "LOUD_AFTER_PROBE")),
-    ("", outstanding, ("PROBE_MENDS", "DOUBT_MOST")),
+    ("REPLY_", response_queue, ("ACK", "READ", "ATOMIC")),
+    ("FLIGHT_", inflight, FLIGHT_NUMBERS),
+    ("FLIGHT_", send_queue, ("NARROWEST", "ACKS_A_WINDOW", "WIDEN_AFTER", "MENDED_PART")),
+    ("TIMER_", send_queue, ("REPEAT_", "SILENT_PROBES", "PROBE_MAX_SHIFT", "BACKOFF_MOST", "LOUD_AFTER_PROBE")),
+    ("", send_queue, ("PROBE_MENDS", "DOUBT_MOST")),
     ("OPEN_", responder, ("NOTHING", "SEND", "WRITE")),
     ("REPLY_", responder, ("OWED_NS",)),
     ("PACE_", congestion_regs, ("WINDOW_NS",)),

@@ -2,7 +2,7 @@
 
 Prepare a descriptor, flush, ring the doorbell, poll CQ_TAIL with a timeout, invalidate, read the entry, verify, advance
 CQ_HEAD; in batches; and recover by reset. The driver knows the engine by registers and memory alone, through a
-:class:`Backend`: the simulator (:mod:`rnic.gateware.sim`) or a board (:mod:`rnic.gateware.mapped`).
+:class:`Backend`: the simulator (:mod:`rnic.gateware.sim`) or a board (:mod:`rnic.gateware.mmio`).
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from rnic.gateware.axi_arbiter import AxiArbiter
 from rnic.gateware.bits import pack, unpack
+from rnic.gateware.cdc import AxiCrossing, MacRxCrossing, MacTxCrossing
 from rnic.gateware.cmd_master import CmdMaster
 from rnic.gateware.control_streams import CqStreamer, DescriptorParser
-from rnic.gateware.crossings import AxiCrossing, MacRxCrossing, MacTxCrossing
 from rnic.gateware.data_mover import DataMover
 from rnic.gateware.endpoint_lookup import EndpointLookup
 from rnic.gateware.interfaces import Axi4, Axi4Lite, AxiStream

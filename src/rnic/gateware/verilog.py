@@ -16,9 +16,9 @@ from rnic.gateware.ctxmgt.params import CtxMgtParams
 from rnic.gateware.ctxmgt.top import CtxMgt
 from rnic.gateware.interfaces import flat_ports
 from rnic.gateware.params import EngineParams
-from rnic.gateware.readable import readable
 from rnic.gateware.tools import run_tool
 from rnic.gateware.top import Top
+from rnic.gateware.verilog_names import readable
 
 TOP_NAME = "rnic_engine"
 CTXMGT_NAME = "rnic_ctxmgt"

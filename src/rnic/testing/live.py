@@ -22,7 +22,6 @@ from rnic.spec.opcodes import (
 )
 from rnic.spec.psn import PSN_MASK, psn_diff
 from rnic.spec.states import RTS
-from rnic.testing.flaws import FLAWS, Flaw, Verdict, frame
 from rnic.testing.live_model import (
     ARENA,
     RECEIVES,
@@ -35,6 +34,7 @@ from rnic.testing.live_model import (
     say,
     size_of,
 )
+from rnic.testing.malformed import FLAWS, Flaw, Verdict, frame
 from rnic.wire.bursts import RxBurst
 from rnic.wire.flow import Flow
 from rnic.wire.packet import seal

@@ -1,6 +1,6 @@
 """One slot's hold of the page of what the whole device has in flight (:mod:`rnic.state.budget`): the reference.
 
-Each slot, a program's or the NIC process, learns for itself what a peer takes (:mod:`rnic.transport.flights`), and
+Each slot, a program's or the NIC process, learns for itself what a peer takes (:mod:`rnic.transport.inflight`), and
 shows here what it has in flight and has learned. All together have no more in flight than the one among them that has
 learned the most may: who comes later finds what the others leave. While others wait, each keeps to its part, so what it
 gives back is theirs; a slot whose queue pairs do not wait leaves the rest to whoever wants it.

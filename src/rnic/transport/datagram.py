@@ -12,7 +12,7 @@ from rnic.spec.psn import PSN_MASK
 from rnic.spec.states import ERR
 from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, SUCCESS
 from rnic.transport.encap import BTH_DETH_IMM_STRUCT, BTH_DETH_STRUCT, SOLICITED, FrameBatch, bth_base
-from rnic.transport.payload import Payload, local_payload
+from rnic.transport.sge import Payload, local_payload
 from rnic.wire.ip import synthesize_grh
 
 if TYPE_CHECKING:

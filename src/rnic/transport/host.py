@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rnic.mem.table import MemoryTable
     from rnic.state.arena import Arena
     from rnic.trace.counters import Counters
-    from rnic.transport.flights import Flights
+    from rnic.transport.inflight import Flights
     from rnic.transport.message import Message
     from rnic.transport.qp import QueuePair
     from rnic.transport.wqe import ReceiveWqe

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from rnic.cc.pacing import Pace
     from rnic.context.qp_context import QpContext
     from rnic.transport.message import Message
-    from rnic.transport.payload import Payload
+    from rnic.transport.sge import Payload
     from rnic.transport.wqe import ReceiveWqe
     from rnic.wire.bursts import RxBurst
     from rnic.wire.flow import Flow

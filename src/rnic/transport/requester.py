@@ -1,6 +1,6 @@
 """Requester transmit control: fetch work requests, check them, number packets, send within the window (IBA 9.7).
 
-What becomes of the packets once they are sent is :mod:`rnic.transport.outstanding`.
+What becomes of the packets once they are sent is :mod:`rnic.transport.send_queue`.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from rnic.transport.encap import (
     bth_base,
     frames_of,
 )
-from rnic.transport.flights import QUANTUM
+from rnic.transport.inflight import QUANTUM
 from rnic.transport.message import ATOMICS, READS, SENDS, TAKES_RECEIVE, WRITES, Message, ReadPiece
-from rnic.transport.outstanding import PROBE_MENDS, Outstanding
-from rnic.transport.payload import NO_PAYLOAD, SPOILT, Inline, Payload, local_payload
+from rnic.transport.send_queue import PROBE_MENDS, Outstanding
+from rnic.transport.sge import NO_PAYLOAD, SPOILT, Inline, Payload, local_payload
 from rnic.transport.windows import bind_window, invalidate_local
 
 if TYPE_CHECKING:

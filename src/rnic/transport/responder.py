@@ -39,9 +39,9 @@ from rnic.spec.syndromes import (
 )
 from rnic.state.queue_pair import QP, SCATTER, QpMemory, QpRecord
 from rnic.state.record import NONE, WORD_BYTES, Word, view
-from rnic.transport.payload import NO_PAYLOAD, Payload, Sge, local_payload, remote_payload
-from rnic.transport.replies import ReplyQueue
 from rnic.transport.resources import Resources
+from rnic.transport.response_queue import ReplyQueue
+from rnic.transport.sge import NO_PAYLOAD, Payload, Sge, local_payload, remote_payload
 from rnic.transport.wqe import ReceiveWqe
 
 if TYPE_CHECKING:

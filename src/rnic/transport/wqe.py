@@ -16,7 +16,7 @@ from rnic.spec.limits import MAX_INLINE, MAX_SGE
 from rnic.state.queues import RECEIVE_RING, SEND_RING
 from rnic.state.record import Record, Word, view
 from rnic.transport.message import Message
-from rnic.transport.payload import Sge
+from rnic.transport.sge import Sge
 
 MOST_BYTES = max(MAX_SGE * SGE_BYTES, MAX_INLINE)
 """Bytes read at once: an entry, or what lies behind one. Words of records that a program shares say how many."""

@@ -9,8 +9,8 @@ import pytest
 
 from rnic.conform.agent import VerbsAgent
 from rnic.conform.bench import Arrived, Bench, BenchError, HandBench, RemoteAgent, SimAgent, SimWire, simulated
+from rnic.conform.builders import DEVIATIONS, RXE
 from rnic.conform.frames import Region, frame_of
-from rnic.conform.makers import DEVIATIONS, RXE
 from rnic.conform.runner import DEVIATION, FAIL, NOT_APPLICABLE, PASS, known_deviation, run
 from rnic.conform.script import Script, parse, scripts
 from rnic.conform.vectors import example

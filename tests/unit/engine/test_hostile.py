@@ -58,7 +58,7 @@ def test_hostile_memory_and_packets_under_sanitizers(build: Callable[[str], Path
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(sys.platform != "linux", reason="rounds on a socket are Linux's")
 def test_a_hostile_network_before_a_whole_device_under_sanitizers(build: Callable[[str], Path]) -> None:
-    program = build("hostile_port.c")
+    program = build("hostile_device.c")
     for seed in (1, 2, 3):
         done = subprocess.run([str(program), str(seed), "20000"], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

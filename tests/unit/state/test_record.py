@@ -132,15 +132,15 @@ def test_a_record_within_a_record_is_a_run_of_its_words() -> None:
 
 
 def test_every_owner_of_a_queue_pairs_words_is_a_class_of_transport_or_device() -> None:
-    from rnic.device import nic, queue_pair, timers, turns
-    from rnic.transport import completer, outstanding, qp, replies, requester, resources, responder, wqe
+    from rnic.device import nic, queue_pair, scheduler, timers
+    from rnic.transport import completer, qp, requester, resources, responder, response_queue, send_queue, wqe
 
     owners = {field.access for field in QP.fields}
     modules = (
         completer,
-        outstanding,
+        send_queue,
         qp,
-        replies,
+        response_queue,
         requester,
         resources,
         responder,
@@ -148,6 +148,6 @@ def test_every_owner_of_a_queue_pairs_words_is_a_class_of_transport_or_device() 
         queue_pair,
         nic,
         timers,
-        turns,
+        scheduler,
     )
     assert all(any(hasattr(module, owner) for module in modules) for owner in owners - {"QpMemory"})

@@ -11,7 +11,7 @@ from rnic.state.arena import Arena
 from rnic.state.budget import BUDGET, BYTES, ENTRIES, NIC_ENTRY, SHARE, SLOTS, share_at
 from rnic.state.queue_pair import QP
 from rnic.transport.budget import LEAST, Budget
-from rnic.transport.flights import Flights
+from rnic.transport.inflight import Flights
 from rnic.wire.flow import Flow
 
 ENTRY = 7

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rnic.transport.encap import frames_of
-from rnic.transport.flights import QUANTUM
+from rnic.transport.inflight import QUANTUM
 from rnic.transport.requester import read_chunk
 
 

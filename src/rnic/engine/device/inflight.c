@@ -1,4 +1,4 @@
-/* What is in flight at once: the accounts of the NIC and of each peer, and who waits for room (transport/flights.py). */
+/* What is in flight at once: the accounts of the NIC and of each peer, and who waits for room (transport/inflight.py). */
 #include "queue_pair/parts.h"
 #include "device/scheduler.h"
 

@@ -1,4 +1,4 @@
-/* Whose turn it is to send: deficit round robin by bytes (device/turns.py), and the lists that all records share. */
+/* Whose turn it is to send: deficit round robin by bytes (device/scheduler.py), and the lists that all records share. */
 #include "device/scheduler.h"
 
 #define LINK offsetof(struct queue_pair, next_ready)

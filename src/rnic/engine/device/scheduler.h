@@ -31,7 +31,7 @@ void engine_list_append(const struct engine_sched *sched, uint64_t *ends, size_t
 void engine_list_insert(const struct engine_sched *sched, uint64_t *ends, size_t link, uint64_t item, uint64_t before);
 void engine_list_unlink(const struct engine_sched *sched, uint64_t *ends, size_t link, uint64_t item);
 
-/* ------------------------------------------------------------------ turns (device/turns.py) */
+/* ------------------------------------------------------------------ turns (device/scheduler.py) */
 
 /* A queue pair has something to send: a turn, unless it waits for one already or is held. */
 void engine_schedule(const struct engine_sched *sched, uint64_t qp);
@@ -60,7 +60,7 @@ uint64_t engine_deadline_of(const struct queue_pair *record);
 /* Arm a queue pair whose deadline moved forward. */
 void engine_rearm(const struct engine_sched *sched, uint64_t qp);
 
-/* ------------------------------------------------------------------ flights (transport/flights.py) */
+/* ------------------------------------------------------------------ flights (transport/inflight.py) */
 
 /* Packets that may be in flight to a peer and in all, as what others of the device have there leaves room. */
 struct engine_limits {

@@ -104,7 +104,7 @@ static enum engine_end acknowledged(const struct engine_port *port, struct engin
 	return end;
 }
 
-/* Whether the packet that a NAK names alone is sent again (transport/outstanding.py mend). */
+/* Whether the packet that a NAK names alone is sent again (transport/send_queue.py mend). */
 static int mends(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;

@@ -99,7 +99,7 @@ static inline uint64_t greater(uint64_t one, uint64_t other)
 	return one > other ? one : other;
 }
 
-/* Packets that one turn may want at a peer's limit: transport/flights.py. */
+/* Packets that one turn may want at a peer's limit: transport/inflight.py. */
 static inline uint64_t quantum(uint64_t limit, int is_shared)
 {
 	uint64_t small = lesser(FLIGHT_SMALL_QUANTUM, limit);

@@ -93,7 +93,7 @@ static int follows(struct engine_qp *qp, const struct send_slot *slot)
 	return psn_diff(slot->first_psn, record->una) <= 0;
 }
 
-/* ------------------------------------------------------------------ room in flight (transport/flights.py) */
+/* ------------------------------------------------------------------ room in flight (transport/inflight.py) */
 
 static int shared(const struct queue_pair *record, const struct engine_flight *flight)
 {

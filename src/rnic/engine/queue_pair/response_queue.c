@@ -1,4 +1,4 @@
-/* What a responder owes its peer: ACKs, NAKs, READ responses and atomic results, in PSN order (transport/replies.py). */
+/* What a responder owes its peer: ACKs, NAKs, READ responses and atomic results, in PSN order (transport/response_queue.py). */
 #include "queue_pair/parts.h"
 
 #define ACK_HEADER (BTH_BYTES + 4u)

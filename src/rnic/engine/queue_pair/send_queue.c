@@ -1,4 +1,4 @@
-/* What is sent and not acknowledged: progress, window, timers, completions (IBA 9.7.6; transport/outstanding.py). */
+/* What is sent and not acknowledged: progress, window, timers, completions (IBA 9.7.6; transport/send_queue.py). */
 #include "queue_pair/parts.h"
 
 int engine_sq_sound(const struct engine_qp *qp)

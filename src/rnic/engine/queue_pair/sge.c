@@ -1,5 +1,5 @@
 /* Where the bytes of a send work request lie: in its entry's region, in a scatter list, or in the send ring itself
- * (transport/payload.py; transport/wqe.py, SendRing). The list is read once, since software may change it meanwhile. */
+ * (transport/sge.py; transport/wqe.py, SendRing). The list is read once, since software may change it meanwhile. */
 #include "queue_pair/parts.h"
 
 /* The slab slot of an entry, or NULL where it is not in reach. */

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.engine.test_pump import Slot
+from tests.unit.engine.test_wire import joined
 
 from rnic.mem.space import address_of
 from rnic.verbs import enums as e
-from tests.unit.engine.test_pump import Slot
-from tests.unit.engine.test_wire import joined
 
 ROOM, SHEETS, SHEET_BYTES = 1 << 20, 64, 4096
 
@@ -256,7 +256,7 @@ def test_nobody_leaves_a_wire_while_another_stands_in_for_him(library: ctypes.CD
 def test_threads_that_put_and_trade_disturb_neither_each_other_nor_who_takes(
     c_program: Callable[..., Path], sanitizer: str
 ) -> None:
-    program = c_program("wire_threads.c", "io/loopback.c", f"-fsanitize={sanitizer}")
+    program = c_program("loopback_threads.c", "io/loopback.c", f"-fsanitize={sanitizer}")
     done = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "3600\n"), done.stderr
 

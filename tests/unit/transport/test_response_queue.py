@@ -7,8 +7,8 @@ from typing import Any
 from rnic.mem.table import MemoryTable
 from rnic.state.arena import Arena
 from rnic.state.queue_pair import REPLIES, QpMemory
-from rnic.transport.payload import local_payload
-from rnic.transport.replies import ReplyQueue as Replies
+from rnic.transport.response_queue import ReplyQueue as Replies
+from rnic.transport.sge import local_payload
 
 ACK, NAK = 0x1F, 0x60
 EMPTY = local_payload(MemoryTable(random.Random(1)), 1, [], False)

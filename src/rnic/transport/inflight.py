@@ -45,7 +45,7 @@ from rnic.state.record import WORD_SHIFT, Record, Word, place, view
 
 if TYPE_CHECKING:
     from rnic.transport.budget import Budget
-    from rnic.transport.outstanding import Outstanding
+    from rnic.transport.send_queue import Outstanding
     from rnic.wire.flow import Flow
 
 FIRST = 16

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.engine.test_pump import NAME_BYTES, Outlet, Path_
 
 from rnic.engine import use
 from rnic.link.udp import UdpLink
@@ -22,7 +23,6 @@ from rnic.mem.space import address_of
 from rnic.spec import opcodes as op
 from rnic.verbs import CQ, MR, PD, QP, AHAttr, Context, GlobalRoute, QPAttr, QPCap, QPInitAttr
 from rnic.verbs import enums as e
-from tests.unit.engine.test_pump import NAME_BYTES, Outlet, Path_
 
 SEGMENT, COUNT = 4112, 15
 LENGTH = SEGMENT * COUNT
@@ -32,7 +32,7 @@ LONG = 1 << 20
 @pytest.mark.slow
 def test_a_sheet_is_written_to_again_once_its_packets_are_acknowledged(c_program: Callable[..., Path]) -> None:
     said = subprocess.run(
-        [c_program("sheets_again.c", "io/tx_zerocopy.c")], capture_output=True, text=True, timeout=60, check=False
+        [c_program("tx_zerocopy_reuse.c", "io/tx_zerocopy.c")], capture_output=True, text=True, timeout=60, check=False
     )
     assert (said.stdout, said.returncode) == ("held\n", 0)
 

@@ -18,7 +18,7 @@ from rnic.spec.syndromes import AETH_TYPE_MASK, NAK_REMOTE_OPERATION
 from rnic.state.queue_pair import QP, REPLIES, REPLY, QpMemory, QpRecord
 from rnic.state.record import WORD_BYTES, Record, Run, Word, view
 from rnic.transport.encap import BTH_ATOMIC_ACK_STRUCT, BTH_STRUCT, BTH_WORD_STRUCT, FrameBatch
-from rnic.transport.payload import Payload, remote_payload
+from rnic.transport.sge import Payload, remote_payload
 
 if TYPE_CHECKING:
     from rnic.transport.qp import QueuePair

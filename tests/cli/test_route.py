@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from rnic.arrays.handshake import ExchangeError
-from rnic.cli.towards import towards
+from rnic.cli.route import towards
 from rnic.testing import own_network
 
 RNIC = [sys.executable, "-m", "rnic.cli"]

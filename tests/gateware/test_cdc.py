@@ -9,10 +9,10 @@ import pytest
 from amaranth.sim import Simulator
 
 from rnic.gateware.axi_model import Timing
-from rnic.gateware.crossings import MacRxCrossing, MacTxCrossing
+from rnic.gateware.cdc import MacRxCrossing, MacTxCrossing
 from rnic.gateware.params import EngineParams
-from rnic.gateware.runs import Job, run_job
 from rnic.gateware.sim_bus import Stalls, StreamSink, StreamSource
+from rnic.gateware.simulate import Job, run_job
 
 pytestmark = pytest.mark.slow
 PERIODS = [(1.0, 0.317), (1.0, 1.003), (1.0, 3.19)]

@@ -11,7 +11,7 @@ from rnic.state.arena import Arena
 from rnic.state.flights import FLIGHTS, LINE, PEER
 from rnic.state.queue_pair import QP
 from rnic.state.record import place
-from rnic.transport.flights import CROWDED, FIRST, LEAST, LOSSY, QUANTUM, QUEUE_NS, SLIP, STEP, Flights, Peer
+from rnic.transport.inflight import CROWDED, FIRST, LEAST, LOSSY, QUANTUM, QUEUE_NS, SLIP, STEP, Flights, Peer
 from rnic.wire.flow import Flow
 
 ME = bytes((10, 0, 0, 1))
@@ -330,7 +330,7 @@ def test_who_was_given_a_turn_sends_its_quantum_and_no_more_while_others_wait() 
 
 
 def test_accounts_that_somebody_uses_are_never_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rnic.transport.flights._MAX_PEERS", 4)
+    monkeypatch.setattr("rnic.transport.inflight._MAX_PEERS", 4)
     flights = budget(100)
     used = [flights.peer(flow(number)) for number in range(3)]
     for peer in used:

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.unit.engine.test_wire import End, joined
 
 from rnic.engine import use
 from rnic.link.loopback import loopback_pair
 from rnic.spec import opcodes as op
 from rnic.verbs import SGE, RecvWR, SendWR
 from rnic.verbs import enums as e
-from tests.unit.engine.test_wire import End, joined
 from tests.unit.runtime.test_drive import fell_asleep
 
 pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")

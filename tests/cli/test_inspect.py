@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from rnic.cli.commands import group
+from rnic.cli.inspect import counted
 from rnic.cli.latency import KEPT, Latencies
-from rnic.cli.look import counted
 from rnic.cli.top import MOST_PAIRS, View, rates, sparkline
 from rnic.cli.trace import LANES, record
 from rnic.device.inspect import look
@@ -80,7 +80,7 @@ def test_fields_of_host_memory_and_cache(pair, monkeypatch) -> None:
     assert rows["logsize"]["host"] == rows["logsize"]["cache"] > 0
     assert (rows["cqn"]["cache"], rows["cqn"]["differs"]) == (cqn, False)
     # as people see it
-    monkeypatch.setattr("rnic.cli.look.fetch", lambda device, what: look(nic, what))
+    monkeypatch.setattr("rnic.cli.inspect.fetch", lambda device, what: look(nic, what))
     shown = CliRunner().invoke(group, ["qp", str(qpn)]).output.splitlines()
     assert [line.split() for line in shown if "*" in line[1:]][-1] == ["qkey", "0xabc", "0", "*"]
     assert any(

@@ -7,7 +7,7 @@ same code as sending.
 Three things wait for a time, each with a deadline of its own: the local ACK timeout, the tail-loss probe
 (``design.md``, "Loss recovery"), and the end of an RNR wait. They count from when a packet leaves: what waits in line,
 for the first time or to be sent again, is not late. ``flying`` says how many packets have left and are not
-acknowledged; NIC and peer keep accounts of them (:mod:`rnic.transport.flights`).
+acknowledged; NIC and peer keep accounts of them (:mod:`rnic.transport.inflight`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from rnic.spec.status import SUCCESS
 from rnic.spec.syndromes import ack_timeout_ns
 from rnic.state.queue_pair import PIECE, PIECES, QP, SEND_SLOT, QpMemory, QpRecord
 from rnic.state.record import NONE, WORD_BYTES, Run, Word, view
-from rnic.transport.flights import NOBODY
+from rnic.transport.inflight import NOBODY
 from rnic.transport.message import Message, ReadPiece
 from rnic.transport.selective import REPEAT_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rnic.transport.flights import Peer
     from rnic.transport.host import CompletionSink
+    from rnic.transport.inflight import Peer
     from rnic.transport.qp import QueuePair
     from rnic.transport.wqe import SendRing
 

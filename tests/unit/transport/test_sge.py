@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rnic.mem.space import SimAddressSpace
 from rnic.mem.table import MemoryEntry, MemoryTable
-from rnic.transport.payload import ANY_BINDING, Inline, Payload, local_payload, remote_payload
+from rnic.transport.sge import ANY_BINDING, Inline, Payload, local_payload, remote_payload
 
 SIZE = 512
 PIECES = st.lists(st.tuples(st.integers(0, SIZE - 64), st.integers(1, 64), st.booleans()), min_size=1, max_size=6)

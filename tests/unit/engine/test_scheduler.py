@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from rnic.device.scheduler import Turns
 from rnic.device.timers import Timers
-from rnic.device.turns import Turns
 from rnic.mem.space import address_of
 from rnic.spec.limits import NEVER
 from rnic.state.arena import Arena
@@ -20,7 +20,7 @@ from rnic.state.budget import BUDGET, BYTES, NIC_ENTRY, SHARE, share_at
 from rnic.state.queue_pair import QP
 from rnic.state.record import place
 from rnic.transport.budget import Budget
-from rnic.transport.flights import QUEUE_NS, Flights, Peer
+from rnic.transport.inflight import QUEUE_NS, Flights, Peer
 from rnic.wire.flow import Flow
 
 PLACES = {field.name: place(QP, field.name) for field in QP.fields}

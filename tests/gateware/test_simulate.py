@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rnic.cli.commands import group
-from rnic.gateware import runs
+from rnic.gateware import simulate
 from rnic.gateware.params import EngineParams
-from rnic.gateware.runs import Job, run_job
+from rnic.gateware.simulate import Job, run_job
 from rnic.gateware.tools import find_tool
 from rnic.gateware.trace import LANES
 from rnic.spec import engine_regs as regs
@@ -71,17 +71,17 @@ def test_frames_are_what_scapy_reads() -> None:
 
 def test_the_verdict_can_be_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte changed behind the engine's back, inside a destination and beside it, is found."""
-    drive = runs._drive
+    drive = simulate._drive
 
-    def spoil(*args: Any) -> runs.Result:
+    def spoil(*args: Any) -> simulate.Result:
         result = drive(*args)
         memory = args[3].engines[-1].memory
-        target = runs.REMOTE_BASE + runs.GUARD_BYTES
+        target = simulate.REMOTE_BASE + simulate.GUARD_BYTES
         memory.write(target + 7, bytes([memory.read(target + 7, 1)[0] ^ 1]))
         memory.write(target - 1, b"\0")
         return result
 
-    monkeypatch.setattr(runs, "_drive", spoil)
+    monkeypatch.setattr(simulate, "_drive", spoil)
     result = run_job(Job(sizes=(16,), count=1), SMALL)
     assert not result.passed
     assert result.wrong == [
@@ -112,13 +112,13 @@ FIGURES = ALL_FIGURES["cycles"]
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.full if name != "512 bit, overlapped" else ()) for name in runs.MEASURED],
+    [pytest.param(name, marks=pytest.mark.full if name != "512 bit, overlapped" else ()) for name in simulate.MEASURED],
 )
 def test_the_cycles_that_the_documentation_has(name: str) -> None:
     """Exact: the same engine with the same memory takes the same cycles."""
-    long, short = runs.measure(runs.MEASURED[name])
+    long, short = simulate.measure(simulate.MEASURED[name])
     assert {"16 KiB": sum(long.values()), "64 bytes": short} == FIGURES[name]
-    share = runs.LONG_BYTES / sum(long.values()) / runs.MEASURED[name].bus_bytes
+    share = simulate.LONG_BYTES / sum(long.values()) / simulate.MEASURED[name].bus_bytes
     assert share >= {"32 bit, serial": 0.85, "32 bit, overlapped": 0.85, "512 bit, overlapped": 0.6}.get(name, 0)
 
 
@@ -128,8 +128,8 @@ def test_the_cycles_that_the_documentation_has(name: str) -> None:
 def test_the_cycles_with_a_slow_memory(row: dict[str, Any]) -> None:
     """Exact too; a test of the documentation holds the floors against them."""
     posted = int(row["what"].split()[-2])
-    line_gbps = runs.LINE_GBPS if "line_gbps" in row else 0.0
-    cycles, line_bits = runs.measure_latency(row["bytes"], row["latency"], line_gbps > 0, posted, line_gbps)
+    line_gbps = simulate.LINE_GBPS if "line_gbps" in row else 0.0
+    cycles, line_bits = simulate.measure_latency(row["bytes"], row["latency"], line_gbps > 0, posted, line_gbps)
     assert round(cycles, 1) == row["cycles"]
     if line_gbps:
         assert round(line_bits / 4, 1) == row["line_gbps"] <= line_gbps
@@ -161,7 +161,7 @@ def test_run_as_json_with_two_engines_and_losses() -> None:
 
 
 def test_a_failed_run_ends_with_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_verify", lambda *_: ["WRITE 0: spoilt"])
+    monkeypatch.setattr(simulate, "_verify", lambda *_: ["WRITE 0: spoilt"])
     result = engine("run", "--size", "4", "--count", "1", "--fifo-depth", "64")
     assert (result.exit_code, result.output.splitlines()[-2:]) == (1, ["FAIL", "WRITE 0: spoilt"])
 

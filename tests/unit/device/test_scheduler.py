@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnic.device.turns import Turns
+from rnic.device.scheduler import Turns
 from rnic.spec.rounds import NEWCOMER_PART
 from rnic.state.arena import Arena
 from rnic.state.queue_pair import QP
