@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from rnic.arrays.aio import AsyncListener, aconnect, alisten
     from rnic.arrays.batch import Batch, Pending
     from rnic.arrays.connection import Connection
-    from rnic.arrays.handshake import BufferInfo, ExchangeError
+    from rnic.arrays.handshake import BufferInfo
     from rnic.arrays.listener import Listener, connect, listen
     from rnic.arrays.remote_array import RemoteArray
     from rnic.cm.cm_connection import CmConnectError, CmConnection, CmRejectedError, CmTimeoutError
     from rnic.cm.cm_listener import CmListener, CmRequest, acm_connect, cm_connect, cm_listen
     from rnic.cm.cmid import CMID, AddrInfo, CMEvent, CMEventChannel, ConnParam, JoinMCAttrEx, UDParam
     from rnic.cm.jobs import PeerClosedError
+    from rnic.cm.line_socket import ExchangeError
     from rnic.link.base import LinkError
     from rnic.spec.errors import RnicError, VerbsError, WorkCompletionError
     from rnic.verbs import (
@@ -133,8 +134,9 @@ _HOMES = {
         "rnic.arrays.batch": "Batch Pending",
         "rnic.cm.cmid": "CMID AddrInfo CMEvent CMEventChannel ConnParam JoinMCAttrEx UDParam",
         "rnic.arrays.connection": "Connection",
-        "rnic.arrays.handshake": "BufferInfo ExchangeError",
+        "rnic.arrays.handshake": "BufferInfo",
         "rnic.cm.jobs": "PeerClosedError",
+        "rnic.cm.line_socket": "ExchangeError",
         "rnic.arrays.listener": "Listener connect listen",
         "rnic.cm.cm_connection": "CmConnectError CmConnection CmRejectedError CmTimeoutError",
         "rnic.cm.cm_listener": "CmListener CmRequest acm_connect cm_connect cm_listen",

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from rnic.arrays.handshake import ExchangeError
 from rnic.cli.route import towards
+from rnic.cm.line_socket import ExchangeError
 from rnic.testing import own_network
 
 RNIC = [sys.executable, "-m", "rnic.cli"]

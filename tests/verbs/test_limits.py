@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 import rnic
+from rnic.nic_process import client_memory as program
+from rnic.nic_process import process as process_module
 from rnic.nic_process.client import Fire, drain
 from rnic.nic_process.client_memory import MAX_SHARED_BYTES, CopiedMemory, SharedFiles
-from rnic.runtime import process as process_module
-from rnic.runtime import program
 from rnic.runtime.attach import Connection, ask, connect
 from rnic.runtime.directory import ProcessError
 from rnic.spec import attach

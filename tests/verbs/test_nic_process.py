@@ -30,10 +30,10 @@ from rnic import enums as e
 from rnic.cli.serve import make_runtime
 from rnic.cm import manager as manager_module
 from rnic.engine import use
+from rnic.nic_process import idle_backoff as pace_module
+from rnic.nic_process import process as process_module
 from rnic.nic_process.client import Client
 from rnic.nic_process.process import NicProcess
-from rnic.runtime import pace as pace_module
-from rnic.runtime import process as process_module
 from rnic.runtime.attach import ask, connect
 from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.runtime.remote import RemoteDriver, wanted

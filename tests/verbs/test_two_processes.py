@@ -136,7 +136,7 @@ VERBS_SERVER = """
     import sys
     from rnic import enums as e
     from rnic.cm.rdmacore_pingpong import Destination, serve
-    from rnic.arrays.handshake import listen_socket
+    from rnic.cm.line_socket import listen_socket
     from rnic.verbs import *
 
     ctx = Context(addr=sys.argv[1], port=0)

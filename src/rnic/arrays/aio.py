@@ -18,16 +18,9 @@ from typing import Any, ParamSpec
 
 from rnic.arrays.connection import MESSAGE_BYTES, RECEIVES, Connection
 from rnic.arrays.exports import Shares, open_context
-from rnic.arrays.handshake import (
-    ExchangeError,
-    LineSocket,
-    dialling,
-    listen_socket,
-    parse_endpoint,
-    refusal_line,
-    tcp_port,
-)
+from rnic.arrays.handshake import parse_endpoint, refusal_line
 from rnic.arrays.listener import CHECK_S, DEFAULT_PORT, MAX_HANDSHAKES, RETRY_S, connect, prepare
+from rnic.cm.line_socket import ExchangeError, LineSocket, dialling, listen_socket, tcp_port
 from rnic.spec.errors import RnicError
 from rnic.verbs.context import Context
 

@@ -56,8 +56,8 @@ class Pending(Generic[T]):
 class Batch:
     """Starts operations without waiting for each. The end of the ``with`` block waits for all.
 
-    Methods are those of :class:`~rnic.arrays.connection.Connection` and return :class:`Pending`. Operations take effect in
-    the order of the calls: what changes memory is fenced behind the READs before it. What is written must not be
+    Methods are those of :class:`~rnic.arrays.connection.Connection` and return :class:`Pending`. Operations take effect
+    in     the order of the calls: what changes memory is fenced behind the READs before it. What is written must not be
     changed before its operation completed.
 
     Raises:

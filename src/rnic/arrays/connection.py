@@ -16,9 +16,10 @@ from typing import Any
 from rnic.arrays.batch import Batch, Pending
 from rnic.arrays.codec import HEADER_BYTES, in_c_order, is_empty, message_header, open_message
 from rnic.arrays.exports import Shares
-from rnic.arrays.handshake import Endpoint, ExchangeError, LineSocket
+from rnic.arrays.handshake import Endpoint
 from rnic.arrays.one_sided import BOUNCE_BYTES, ORDERED, OneSided
 from rnic.cm.jobs import LOOK_S, Job, Jobs, PeerClosedError, hung_up
+from rnic.cm.line_socket import ExchangeError, LineSocket
 from rnic.link.base import format_address
 from rnic.mem.space import byte_view
 from rnic.spec.errors import VerbsError

@@ -8,29 +8,21 @@ checked: a bad line is one :class:`ExchangeError`.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import errno
 import json
-import os
 import re
-import socket
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NoReturn
 
-from rnic.spec.errors import RnicError
+from rnic.cm.line_socket import ExchangeError
 from rnic.spec.limits import MAX_RD_ATOMIC, MTU_CODES
 from rnic.spec.psn import PSN_MASK
 
 VERSION = 1
-MAX_LINE_BYTES = 1 << 20
 MAX_BUFFERS = 4_096
 MAX_NAME = 200
 MAX_DIMENSIONS = 32
-DEFAULT_TIMEOUT_S = 10.0
 
 DTYPE_PATTERN = re.compile(r"[<>|=][biufcSUVmM][1-9]\d{0,8}(\[\w{1,12}\])?")
 """Array types as ``numpy.dtype.str`` writes them. Types that hold Python objects are not among them: their bytes
@@ -65,10 +57,6 @@ def fields_bytes(fields: object, depth: int = 0) -> int:
             raise ValueError(one)
         size += prod(shape) * fields_bytes(one[1], depth + 1)
     return size
-
-
-class ExchangeError(RnicError):
-    """The exchange failed: the peer is not there, too slow, or says what makes no sense. One line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,184 +278,3 @@ def _plain(text: str) -> str:
 def _show(value: object) -> str:
     text = _plain(repr(value))
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-# ------------------------------------------------------------------------------------------- over TCP
-
-
-class LineSocket:
-    """A TCP connection that carries lines.
-
-    Args:
-        sock: connected; owned from now on.
-        where: the peer, for messages.
-    """
-
-    def __init__(self, sock: socket.socket, where: str) -> None:
-        self.sock = sock
-        self.where = where
-        self._rest = bytearray()
-        self._pid = os.getpid()
-
-    def send(self, line: bytes, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Send one line, newline included. :class:`ExchangeError` where the peer is gone."""
-        try:
-            self.sock.settimeout(timeout_s)
-            self.sock.sendall(line)
-        except TimeoutError:
-            raise ExchangeError(f"{self.where} took nothing for {timeout_s:g} s; is it overloaded?") from None
-        except OSError as error:
-            raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
-
-    def receive(
-        self, timeout_s: float | None = DEFAULT_TIMEOUT_S, clock: Callable[[], float] = time.monotonic
-    ) -> bytes:
-        """One line, without its newline.
-
-        Args:
-            timeout_s: for the whole line, so that a peer cannot hold us by sending slowly; ``None`` waits.
-
-        Raises:
-            ExchangeError: too slow, too long, or the connection ended.
-        """
-        end = None if timeout_s is None else clock() + timeout_s
-        searched = 0
-        while True:
-            at = self._rest.find(b"\n", searched)
-            if at >= 0:
-                line = bytes(self._rest[:at])
-                del self._rest[: at + 1]
-                return line
-            searched = len(self._rest)
-            if searched > MAX_LINE_BYTES:
-                raise ExchangeError(f"{self.where} sent a line longer than {MAX_LINE_BYTES} bytes")
-            left = None if end is None else end - clock()
-            if left is not None and left <= 0:
-                raise ExchangeError(f"{self.where} sent no whole line within {timeout_s:g} s; is it an rnic listener?")
-            self.sock.settimeout(left)
-            try:
-                got = self.sock.recv(1 << 16)
-            except TimeoutError:
-                continue
-            except OSError as error:
-                raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
-            if not got:
-                raise ExchangeError(f"{self.where} hung up before the exchange was done")
-            self._rest += got
-
-    async def areceive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> bytes:
-        """:meth:`receive` for asyncio."""
-        loop = asyncio.get_running_loop()
-        self.sock.setblocking(False)
-        try:
-            async with asyncio.timeout(timeout_s):
-                while (at := self._rest.find(b"\n")) < 0:
-                    if len(self._rest) > MAX_LINE_BYTES:
-                        raise ExchangeError(f"{self.where} sent a line longer than {MAX_LINE_BYTES} bytes")
-                    got = await loop.sock_recv(self.sock, 1 << 16)
-                    if not got:
-                        raise ExchangeError(f"{self.where} hung up before the exchange was done")
-                    self._rest += got
-        except TimeoutError:
-            raise ExchangeError(
-                f"{self.where} sent no whole line within {timeout_s:g} s; is it an rnic listener?"
-            ) from None
-        except OSError as error:
-            raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
-        line = bytes(self._rest[:at])
-        del self._rest[: at + 1]
-        return line
-
-    async def asend(self, line: bytes, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """:meth:`send` for asyncio."""
-        self.sock.setblocking(False)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await asyncio.get_running_loop().sock_sendall(self.sock, line)
-        except TimeoutError:
-            raise ExchangeError(f"{self.where} took nothing for {timeout_s:g} s; is it overloaded?") from None
-        except OSError as error:
-            raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
-
-    def close(self) -> None:
-        """Hang up, and wake who waits for the peer in another thread; a second call does nothing.
-
-        In a child of the process that made it the connection is the parent's, and stays.
-        """
-        if os.getpid() == self._pid:
-            with contextlib.suppress(OSError):  # the peer has hung up, or this side has
-                # a thread in poll would not hear of a close, and keep the connection up as long as it waits
-                self.sock.shutdown(socket.SHUT_RDWR)
-        self.sock.close()
-
-
-def tcp_port(host: str, port: int | str, low: int) -> int:
-    """A port as callers give it: a number, or its digits.
-
-    Raises:
-        ExchangeError: it is none from ``low`` to 65535; the system would cut a larger number off. Or the host is no
-            text, or brings a port of its own.
-    """
-    if not isinstance(host, str):
-        raise ExchangeError(f"cannot use host {host!r:.40}: give a name or an address as text, then the port")
-    name, colon, digits = host.partition(":")
-    if name and colon and digits.isascii() and digits.isdigit():
-        raise ExchangeError(f"cannot use host {host}: give {name!r} and {digits} one after the other")
-    number = int(port) if isinstance(port, str) and port.isascii() and port.isdigit() else port
-    if type(number) is not int or not low <= number <= 0xFFFF:
-        raise ExchangeError(f"cannot use {host} port {port}: a TCP port is a whole number from {low} to 65535")
-    return number
-
-
-@contextlib.contextmanager
-def dialling(where: str, timeout_s: float) -> Iterator[None]:
-    """Around what connects: what the system says becomes one :class:`ExchangeError`."""
-    try:
-        yield
-    except ConnectionRefusedError:
-        raise ExchangeError(f"nobody listens on {where}: start the listener first, or correct host and port") from None
-    except TimeoutError:
-        raise ExchangeError(f"{where} did not answer within {timeout_s:g} s: correct host and port") from None
-    except (OSError, UnicodeError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ExchangeError(f"cannot reach {where}: {reason}") from None
-
-
-def dial(host: str, port: int | str, timeout_s: float = DEFAULT_TIMEOUT_S) -> LineSocket:
-    """Connect to a listener. :class:`ExchangeError` where nobody answers."""
-    number = tcp_port(host, port, 1)
-    where = f"{host} port {number}"
-    with dialling(where, timeout_s):
-        sock = socket.create_connection((host, number), timeout=timeout_s)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return LineSocket(sock, where)
-
-
-def listen_socket(host: str, port: int | str) -> socket.socket:
-    """A listening TCP socket; port 0 lets the system choose.
-
-    Raises:
-        ExchangeError: bad address, or a port that is taken.
-    """
-    number = tcp_port(host, port, 0)
-    where = f"{host} port {number}"
-    try:
-        info = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        sock = socket.socket(info[0], info[1], info[2])
-    except (OSError, UnicodeError, OverflowError) as error:
-        raise ExchangeError(f"cannot listen on {where}: {getattr(error, 'strerror', None) or error}") from None
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(info[4])
-        sock.listen(64)
-    except (OSError, OverflowError) as error:
-        sock.close()
-        if getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
-            raise ExchangeError(
-                f"cannot listen on TCP {where}: the address is not one of this machine; 127.0.0.1 always is"
-            ) from None
-        reason = getattr(error, "strerror", None) or error
-        raise ExchangeError(
-            f"cannot listen on TCP {where}: {reason}; give another port (0 lets the system choose)"
-        ) from None
-    return sock

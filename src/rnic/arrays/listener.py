@@ -12,15 +12,8 @@ from typing import Any
 
 from rnic.arrays.connection import MESSAGE_BYTES, RECEIVES, Connection
 from rnic.arrays.exports import Shares, open_context
-from rnic.arrays.handshake import (
-    DEFAULT_TIMEOUT_S,
-    ExchangeError,
-    LineSocket,
-    dial,
-    listen_socket,
-    parse_endpoint,
-    refusal_line,
-)
+from rnic.arrays.handshake import parse_endpoint, refusal_line
+from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, ExchangeError, LineSocket, dial, listen_socket
 from rnic.spec.errors import RnicError
 from rnic.verbs.context import Context
 

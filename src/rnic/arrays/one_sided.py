@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from rnic.arrays.batch import Pending
 from rnic.arrays.codec import check_into, convert_into, filling, is_empty, new_array, typed
 from rnic.arrays.exports import Shares
-from rnic.arrays.handshake import BufferInfo, LineSocket, item_bytes
+from rnic.arrays.handshake import BufferInfo, item_bytes
 from rnic.arrays.indexing import MAX_RUNS, Index, Selection, select, whole_number
 from rnic.arrays.remote_array import RemoteArray
 from rnic.cm.jobs import Job, Jobs
+from rnic.cm.line_socket import LineSocket
 from rnic.mem.space import byte_view
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from rnic.arrays.handshake import ExchangeError, LineSocket, listen_socket
+from rnic.cm.line_socket import ExchangeError, LineSocket, listen_socket
 from rnic.conform import report
 from rnic.conform.agent import VerbsAgent
 from rnic.conform.bench import (

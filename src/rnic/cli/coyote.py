@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from rnic.arrays.handshake import ExchangeError
 from rnic.cli.route import towards
+from rnic.cm.line_socket import ExchangeError
 from rnic.coyote import perf_rdma
 from rnic.coyote.ibvq import DEF_PORT
 from rnic.coyote.perf_rdma import Plan, Row

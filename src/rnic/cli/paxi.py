@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from rnic.arrays.handshake import ExchangeError
+from rnic.cm.line_socket import ExchangeError
 from rnic.link.base import LinkError
 from rnic.paxi import DEFAULT_PORT, AxiError, Window, open_window, serve
 from rnic.paxi.axi import BUS_BITS

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 
 import click
 
-from rnic.arrays.handshake import ExchangeError, dial
 from rnic.cli.perf_peer import SERVICES, Line, PerfError
 from rnic.cli.pingpong_data import Data, Echo, Streams, Unchecked
 from rnic.cli.pingpong_peer import Outcome, PingpongError, Settings, Side
 from rnic.cli.route import ADDR_HELP, towards
+from rnic.cm.line_socket import ExchangeError, dial
 from rnic.cm.rdmacore_pingpong import DEFAULT_PORT, Destination, connect, serve
 from rnic.link.base import LinkError
 from rnic.spec.addresses import address_text

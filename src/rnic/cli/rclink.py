@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 import click
 
-from rnic.arrays.handshake import ExchangeError
 from rnic.cli.perf_peer import PerfError
 from rnic.cli.pingpong import EXIT_FAILED, meet, same
 from rnic.cli.pingpong_data import Streams
 from rnic.cli.pingpong_peer import PingpongError
 from rnic.cli.rclink_peer import RcLinkSide, Settings
 from rnic.cli.route import ADDR_HELP, towards
+from rnic.cm.line_socket import ExchangeError
 from rnic.link.base import LinkError, format_address
 from rnic.rclink.numbers import (
     CC_WINDOW_NS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
-from rnic.arrays.handshake import DEFAULT_TIMEOUT_S, dialling, tcp_port
 from rnic.arrays.listener import local_address
+from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, dialling, tcp_port
 
 ADDR_HELP = "Local IP address of the NIC: 127.0.0.1, of a client the one that leads to {}."
 """Help of ``--addr`` where a command is server or client, with the client's name for its peer."""

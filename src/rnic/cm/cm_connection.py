@@ -16,8 +16,8 @@ from collections.abc import Generator
 from errno import EINVAL
 from typing import Any, TypeVar
 
-from rnic.arrays.handshake import DEFAULT_TIMEOUT_S
 from rnic.cm.jobs import LOOK_S, Job, Jobs, PeerClosedError
+from rnic.cm.line_socket import DEFAULT_TIMEOUT_S
 from rnic.cm.manager import Event, EventChannel, Manager, manager_of
 from rnic.cm.records import Parameters
 from rnic.mem.space import byte_view

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from errno import EINVAL
 from typing import Any
 
-from rnic.arrays.handshake import DEFAULT_TIMEOUT_S, tcp_port
 from rnic.cm.cm_connection import (
     MAX_PRIVATE,
     MAX_PRIVATE_ACCEPT,
@@ -24,6 +23,7 @@ from rnic.cm.cm_connection import (
 )
 from rnic.cm.ids import MAPPED
 from rnic.cm.jobs import LOOK_S
+from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, tcp_port
 from rnic.cm.manager import Event, EventChannel, Manager, manager_of
 from rnic.link.base import LinkError, format_address
 from rnic.runtime.wait import wait_readable

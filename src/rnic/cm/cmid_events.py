@@ -7,10 +7,10 @@ from errno import EINVAL, EPROTONOSUPPORT
 from types import TracebackType
 from typing import Any
 
-from rnic.arrays.handshake import tcp_port
 from rnic.cm import cm_enums as ce
 from rnic.cm.cm_connection import CmConnectError
 from rnic.cm.jobs import LOOK_S
+from rnic.cm.line_socket import tcp_port
 from rnic.cm.manager import Event, Manager
 from rnic.cm.manager import EventChannel as _Way
 from rnic.runtime.wait import wait_readable

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rnic.arrays.handshake import DEFAULT_TIMEOUT_S, ExchangeError, dial
+from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, ExchangeError, dial
 from rnic.spec.psn import PSN_MASK
 
 DEFAULT_PORT = 18515

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import NamedTuple, Protocol
 
-from rnic.arrays.handshake import ExchangeError, LineSocket, dial
+from rnic.cm.line_socket import ExchangeError, LineSocket, dial
 from rnic.conform.agent import VERSION, VerbsAgent
 from rnic.conform.frames import Connection, Region, connection_of, is_plain_ack
 from rnic.conform.script import REGIONS, Script, pattern

@@ -14,7 +14,8 @@ import time
 from errno import EINVAL, ENOENT
 from typing import Final, NamedTuple
 
-from rnic.arrays.handshake import BufferInfo, Endpoint, ExchangeError, LineSocket, dial, listen_socket, parse_endpoint
+from rnic.arrays.handshake import BufferInfo, Endpoint, parse_endpoint
+from rnic.cm.line_socket import ExchangeError, LineSocket, dial, listen_socket
 from rnic.coyote.pair import RD_ATOMIC, RECEIVES, SEND_BYTES
 from rnic.coyote.shell import ADDRESS_END
 from rnic.coyote.stack import RoceStack
@@ -95,7 +96,7 @@ class OutOfBand:
             raise ExchangeError(f"{self.where} hung up: {error}") from None
 
     def receive(self, count: int, timeout_s: float | None, what: str) -> bytes:
-        """``count`` bytes within ``timeout_s`` in all. :class:`~rnic.arrays.handshake.ExchangeError` if they do not come."""
+        """``count`` bytes within ``timeout_s`` in all. :class:`ExchangeError` if they do not come."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         found = b""
         while len(found) < count:

@@ -346,7 +346,7 @@ class Nic:
         self._receiving.take(burst, now_ns, start)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
-        """Take the doorbells that were rung, then give queue pairs with work their turns (:mod:`rnic.device.scheduler`).
+        """Take the doorbells that were rung, then give queue pairs with work turns (:mod:`rnic.device.scheduler`).
 
         Args:
             budget: about how many packets to send at most.

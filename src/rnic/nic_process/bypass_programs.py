@@ -1,4 +1,4 @@
-"""The programs of a device that run the engine themselves: who gets a slot (:mod:`rnic.nic_process.bypass_slot`), what all did."""
+"""The programs of a device that run the engine themselves: which get a slot, and what all of them did."""
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from errno import EINVAL
 from typing import Protocol
 
-from rnic.arrays.handshake import BufferInfo, Endpoint, ExchangeError
+from rnic.arrays.handshake import BufferInfo, Endpoint
 from rnic.cm.jobs import Job, Jobs
+from rnic.cm.line_socket import ExchangeError
 from rnic.link.base import format_address
 from rnic.paxi import bridge as b
 from rnic.paxi.bridge import Bridge, BridgeConfig

@@ -1,8 +1,8 @@
 """The memory's side, and the exchange between both: :func:`serve` and :func:`open_window`.
 
-The exchange is rnic's own (:mod:`rnic.arrays.handshake`): the window's endpoint, then the target's with one buffer. The TCP
-connection stays. On it the window may say ``{"paxi": "stop"}``; the target stops the queue pair and answers how far it
-had come, ``{"expected_psn": ..., "fault": ...}``; another pair of endpoints then makes the connection anew.
+The exchange is rnic's own (:mod:`rnic.arrays.handshake`): the window's endpoint, then the target's with one buffer. The
+TCP connection stays. On it the window may say ``{"paxi": "stop"}``; the target stops the queue pair and answers how far
+it had come, ``{"expected_psn": ..., "fault": ...}``; another pair of endpoints then makes the connection anew.
 """
 
 from __future__ import annotations
@@ -16,21 +16,9 @@ import time
 from typing import Any
 
 from rnic.arrays.exports import Shares, open_context
-from rnic.arrays.handshake import (
-    DEFAULT_TIMEOUT_S,
-    VERSION,
-    Endpoint,
-    ExchangeError,
-    LineSocket,
-    Said,
-    dial,
-    json_object,
-    listen_socket,
-    parse_endpoint,
-    refusal_line,
-    to_line,
-)
+from rnic.arrays.handshake import VERSION, Endpoint, Said, json_object, parse_endpoint, refusal_line, to_line
 from rnic.arrays.listener import local_address
+from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, ExchangeError, LineSocket, dial, listen_socket
 from rnic.paxi.bridge import BridgeConfig
 from rnic.paxi.port import Port, Stopped, bring_up, endpoint_of, make_qp
 from rnic.paxi.window import Window

@@ -2,8 +2,8 @@
 
 Rings lie in memory that both sides map. Everything else is reached by the NIC through ``/proc/PID/mem``.
 
-A program may take a slot of the device (:mod:`rnic.nic_process.bypass_slot`): then the compiled engine runs here, in whoever
-posts, polls or waits, and in a thread in C while nobody does, and reaches this program's memory itself.
+A program may take a slot of the device (:mod:`rnic.nic_process.bypass_slot`): then the compiled engine runs here, in
+the thread that posts, polls or waits, and in a thread in C while nobody does, and reaches this program's memory itself.
 """
 
 from __future__ import annotations

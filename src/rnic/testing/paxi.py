@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from rnic.arrays.exports import Shares
-from rnic.arrays.handshake import BufferInfo, Endpoint, ExchangeError
+from rnic.arrays.handshake import BufferInfo, Endpoint
+from rnic.cm.line_socket import ExchangeError
 from rnic.paxi.bridge import BridgeConfig
 from rnic.paxi.port import Port, Stopped
 from rnic.paxi.target import Served

@@ -1,10 +1,10 @@
 """A client that reconnects, under traffic, while the ports of both ends flap: it loses nothing and doubles nothing.
 
-``python -m rnic.testing.reconnect`` runs a hundred flaps in virtual time and prints a table, with ``--live`` on two devices
-of a NIC process of its own, in real time; exit status 1 where anything was lost, doubled or damaged. The client sends
-numbered messages. When a completion says that the connection is gone, both ends take their queue pairs through RESET,
-the client learns how many messages the server has taken, and goes on from there: what any program has to do, since a
-message whose acknowledgement was lost may have arrived or not.
+``python -m rnic.testing.reconnect`` runs a hundred flaps in virtual time and prints a table, with ``--live`` on two
+devices of a NIC process of its own, in real time; exit status 1 where anything was lost, doubled or damaged. The client
+sends numbered messages. When a completion says that the connection is gone, both ends take their queue pairs through
+RESET, the client learns how many messages the server has taken, and goes on from there: what any program has to do,
+since a message whose acknowledgement was lost may have arrived or not.
 """
 
 from __future__ import annotations

@@ -8,17 +8,10 @@ from typing import Any
 
 import pytest
 
-from rnic.arrays.handshake import (
-    BufferInfo,
-    Endpoint,
-    ExchangeError,
-    LineSocket,
-    dial,
-    listen_socket,
-    parse_endpoint,
-    refusal_line,
-)
-from rnic.cm import exchange
+from rnic.arrays import handshake
+from rnic.arrays.handshake import BufferInfo, Endpoint, parse_endpoint, refusal_line
+from rnic.cm import line_socket
+from rnic.cm.line_socket import ExchangeError, LineSocket, dial, listen_socket
 
 BUFFER = BufferInfo("weights", 0x7F00_0000_1000, 24, 0x0102_0304, "<f8", (3,), False)
 ENDPOINT = Endpoint(17, 0xFFFFFF, bytes(10) + b"\xff\xff\x7f\0\0\1", 4791, 4096, True, 16, 1 << 20, 8, (BUFFER,))
@@ -66,7 +59,7 @@ def test_a_line_says_everything() -> None:
         ("buffers", {}),
         ("buffers", [1]),
         ("buffers", [BUFFER.to_dict()] * 2),
-        ("buffers", [BUFFER.to_dict()] * (exchange.MAX_BUFFERS + 1)),
+        ("buffers", [BUFFER.to_dict()] * (handshake.MAX_BUFFERS + 1)),
     ],
 )
 def test_a_wrong_field_is_one_line(field: str, value: object) -> None:
@@ -123,7 +116,7 @@ def test_a_refusal_is_told_without_control_characters() -> None:
 
 
 def test_item_bytes() -> None:
-    assert [exchange.item_bytes(dtype) for dtype in ("<f8", "|u1", "<U5", "<M8[ns]", "<c16")] == [
+    assert [handshake.item_bytes(dtype) for dtype in ("<f8", "|u1", "<U5", "<M8[ns]", "<c16")] == [
         8,
         1,
         20,
@@ -170,7 +163,7 @@ def test_a_slow_peer_is_given_up_on_whatever_it_trickles(ends: tuple[LineSocket,
 
 
 def test_an_endless_line_is_cut_off(ends: tuple[LineSocket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(line_socket, "MAX_LINE_BYTES", 1000)
     lines, theirs = ends
     theirs.sendall(b"x" * 2000)
     with pytest.raises(ExchangeError, match="longer than 1000 bytes"):

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from rnic.arrays import indexing
 from rnic.arrays.indexing import select
-from rnic.cm import ranges
 from rnic.spec.errors import VerbsError
 
 
@@ -69,6 +69,6 @@ def test_what_is_no_index_is_refused_by_name(index: Any, says: str) -> None:
 
 
 def test_requests_of_one_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "MAX_RUNS", 49)
+    monkeypatch.setattr(indexing, "MAX_RUNS", 49)
     with pytest.raises(VerbsError, match="takes 50 requests"):
         select((100,), slice(None, None, 2), "a")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rnic.arrays.handshake import ExchangeError, listen_socket
+from rnic.cm.line_socket import ExchangeError, listen_socket
 from rnic.cm.rdmacore_pingpong import DONE, Destination, connect, parse_destination, serve
 
 GID = bytes(10) + b"\xff\xff\x0a\x37\0\1"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rnic.arrays.handshake import ExchangeError
+from rnic.cm.line_socket import ExchangeError
 from rnic.coyote.thread import CThread
 from rnic.testing import own_network
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from rnic.arrays.handshake import ExchangeError
+from rnic.cm.line_socket import ExchangeError
 from rnic.coyote.ibvq import DEF_PORT, IBVQ_BYTES, IbvQ, unpack_ibvq
 from rnic.coyote.oper import CoyoteOper, rdmaSg
 from rnic.coyote.thread import CThread

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from rnic.arrays.handshake import BufferInfo, LineSocket
+from rnic.arrays.handshake import BufferInfo
+from rnic.cm.line_socket import LineSocket
 from rnic.coyote.ibvq import connect
 from rnic.coyote.pair import DEPTH, SEND_BYTES
 from rnic.coyote.shell import HostShell

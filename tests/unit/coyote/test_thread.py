@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rnic.arrays.handshake import ExchangeError
+from rnic.cm.line_socket import ExchangeError
 from rnic.coyote.device import Device
 from rnic.coyote.mmu import PAGE_BYTES
 from rnic.coyote.oper import CoyoteOper, rdmaSg

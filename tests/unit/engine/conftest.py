@@ -26,7 +26,7 @@ def build(out: Path, *names: str, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler (cc) here")
-    command = [compiler, *FLAGS, *flags, "-o", str(out), *(str(SOURCES / name) for name in names)]
+    command = [compiler, *FLAGS, f"-I{SOURCES}", *flags, "-o", str(out), *(str(SOURCES / name) for name in names)]
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(out))
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.engine.test_pump import Slot
-from tests.unit.engine.test_wire import joined
 
 from rnic.mem.space import address_of
 from rnic.verbs import enums as e
+from tests.unit.engine.test_loopback import joined
+from tests.unit.engine.test_udp import Slot
 
 ROOM, SHEETS, SHEET_BYTES = 1 << 20, 64, 4096
 

@@ -1,4 +1,4 @@
-"""Who sends to a NIC in memory whose thread sleeps does its rounds in its place (engine/io/progress_thread.c, ``stand_in``)."""
+"""A sender runs the rounds of a NIC in memory whose thread sleeps (engine/io/progress_thread.c, ``stand_in``)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.unit.engine.test_wire import End, joined
 
 from rnic.engine import use
 from rnic.link.loopback import loopback_pair
 from rnic.spec import opcodes as op
 from rnic.verbs import SGE, RecvWR, SendWR
 from rnic.verbs import enums as e
+from tests.unit.engine.test_loopback import End, joined
 from tests.unit.runtime.test_drive import fell_asleep
 
 pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")

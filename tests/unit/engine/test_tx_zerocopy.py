@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.engine.test_pump import NAME_BYTES, Outlet, Path_
 
 from rnic.engine import use
 from rnic.link.udp import UdpLink
@@ -23,6 +22,7 @@ from rnic.mem.space import address_of
 from rnic.spec import opcodes as op
 from rnic.verbs import CQ, MR, PD, QP, AHAttr, Context, GlobalRoute, QPAttr, QPCap, QPInitAttr
 from rnic.verbs import enums as e
+from tests.unit.engine.test_udp import NAME_BYTES, Outlet, Path_
 
 SEGMENT, COUNT = 4112, 15
 LENGTH = SEGMENT * COUNT

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 import rnic.verbs.enums as e
+from rnic.nic_process import bounded_work as module
 from rnic.nic_process.bounded_work import Bent, Patience
-from rnic.runtime import patience as module
 from rnic.spec.errors import VerbsError
 from rnic.testing import QpPair
 

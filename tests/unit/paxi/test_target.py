@@ -13,7 +13,8 @@ import time
 import pytest
 
 import rnic.paxi
-from rnic.arrays.handshake import ExchangeError, dial, parse_endpoint
+from rnic.arrays.handshake import parse_endpoint
+from rnic.cm.line_socket import ExchangeError, dial
 from rnic.paxi.bridge import BridgeConfig
 from rnic.spec.axi import Resp
 from rnic.spec.errors import VerbsError

@@ -16,9 +16,9 @@ import pytest
 
 import rnic
 from rnic.cli.serve import make_runtime
+from rnic.nic_process import process as process_module
 from rnic.nic_process.client import Client
 from rnic.nic_process.process import NicProcess
-from rnic.runtime import process as process_module
 from rnic.runtime.attach import Connection, ask, connect
 from rnic.runtime.directory import ProcessError
 from rnic.spec import attach
